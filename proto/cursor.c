@@ -35,10 +35,10 @@ static status check_begin(const json_value *begin, const char *source, int64_t r
 {
     int64_t first, of;
     if (!begin)
-        return FAIL_IN(ST_BAD_INPUT, source,
+        return FAIL_IN(ST_CONFIG, source,
                        "the cursor does not tell where its epoch begins (begin), as those of an "
                        "early prepd: go on with the programs it is from, or begin the epochs anew "
-                       "(checkpoint.load_step 0)");
+                       "(checkpoint.load_step 0; of a recording: record the rows anew)");
     TRY(read_count(begin, "epoch", source, &of));
     TRY(read_count(begin, "row", source, &first));
     if (of > epoch || first >= row || (of == 0) != (first == 0))

@@ -10,7 +10,7 @@ typedef struct zstd_frames zstd_frames; /* contexts of one thread */
 WARN_UNUSED status zstd_frames_new(zstd_frames **out);
 void zstd_frames_free(zstd_frames **p);
 
-/* Compresses with content size. The result lies in the press until its next call.
+/* Compresses with content size. The result lies in p until its next call.
  * entropy_only: no matches are looked for, only literals Huffman-coded: right for filtered pixels
  * (facts: ratio 2.2 at twice the speed of level 1), and no checksum of zstd's, since image parts
  * bring a hash of their pixels; other frames have it. */

@@ -33,7 +33,7 @@ static const verb verbs[] = {
      "  --workers N          so many processes; default 1\n"
      "SIGTERM: they finish what is in work and leave. They wait a minute for a daemon that is\n"
      "away.",
-     false, "--parent --supervisor --heard"},
+     false, "--parent --supervisor --keeper --heard"},
     {"check", verb_check, "decodes every sample once and lists each bad one", CONFIG " [--hash]",
      "Decodes and tokenises every sample once and lists each bad one: number, name, file, cause.\n"
      "  --hash   also the content hash of every image file\n"

@@ -103,7 +103,7 @@ static status run_worker(const worker_options *o)
 status verb_worker(int argc, char **argv)
 {
     worker_options o = {.program = argv[-1]};
-    const char *workers;
+    const char *workers, *early;
     int64_t parent, n = 1;
     TRY(take_parent(&argc, argv, &parent));
     o.heard =
@@ -112,7 +112,10 @@ status verb_worker(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
     TRY(verb_take(&argc, argv, "--model", &o.model));
     TRY(verb_take(&argc, argv, "--keys", &o.keys));
+    TRY(verb_take(&argc, argv, "--keeper", &early)); /* as one of 8c7a713 says it */
     TRY(verb_take(&argc, argv, "--supervisor", &o.supervisor));
+    if (!o.supervisor)
+        o.supervisor = early;
     TRY(verb_take(&argc, argv, "--workers", &workers));
     if (workers)
         TRY(verb_number("--workers", workers, 1, 1024, &n));

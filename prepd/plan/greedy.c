@@ -10,7 +10,7 @@ enum { BUFFER = GREEDY_BUFFER };
 typedef struct greedy {
     plan *p;
     uint64_t next, n; /* of the epoch's units, lane after lane */
-    int mixture_lane;
+    int lane;
     uint64_t position;
     int64_t held[BUFFER];
     int n_held;
@@ -21,12 +21,11 @@ static status refill(greedy *g)
     plan *p = g->p;
     while (g->n_held < BUFFER && g->next < g->n) {
         uint64_t unit;
-        while (g->position == p->lanes[g->mixture_lane].per_epoch) {
-            g->mixture_lane++;
+        while (g->position == p->lanes[g->lane].per_epoch) {
+            g->lane++;
             g->position = 0;
         }
-        TRY(mixture_lane_at(&p->lanes[g->mixture_lane], p->seed, p->c->data_shuffle, g->position++,
-                            &unit));
+        TRY(mixture_lane_at(&p->lanes[g->lane], p->seed, p->c->data_shuffle, g->position++, &unit));
         g->held[g->n_held++] = (int64_t)unit;
         g->next++;
     }

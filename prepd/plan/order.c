@@ -3,11 +3,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-order order_of_epoch(uint64_t seed, int mixture_lane, uint64_t epoch, uint64_t n, bool shuffle)
+order order_of_epoch(uint64_t seed, int lane, uint64_t epoch, uint64_t n, bool shuffle)
 {
     char purpose[64];
-    if (mixture_lane)
-        snprintf(purpose, sizeof purpose, "order/%d/%" PRIu64, mixture_lane, epoch);
+    if (lane)
+        snprintf(purpose, sizeof purpose, "order/%d/%" PRIu64, lane, epoch);
     else
         snprintf(purpose, sizeof purpose, "order/%" PRIu64, epoch);
     return (order){rng_key_make(seed, purpose), n, shuffle};

@@ -14,7 +14,7 @@ typedef struct order {
     bool shuffle;
 } order;
 
-order order_of_epoch(uint64_t seed, int mixture_lane, uint64_t epoch, uint64_t n, bool shuffle);
+order order_of_epoch(uint64_t seed, int lane, uint64_t epoch, uint64_t n, bool shuffle);
 /* The item at a place of the epoch; a bijection of [0, n). */
 uint64_t order_at(const order *o, uint64_t place);
 

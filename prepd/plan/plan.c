@@ -239,7 +239,7 @@ status plan_row(plan *p, row_range *s, uint64_t number, arena *a, planned_row *o
         return ST_OK;
     }
     if (number < s->first_row[0])
-        return FAIL(ST_INTERNAL, "row %" PRIu64 " of a stretch that begins with %" PRIu64, number,
+        return FAIL(ST_INTERNAL, "row %" PRIu64 " of a range that begins with %" PRIu64, number,
                     s->first_row[0]);
     if (number >= s->full_rows) { /* completes the last step */
         uint64_t last = row_range_window(p, s, s->full_rows - 1, &first);

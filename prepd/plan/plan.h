@@ -75,7 +75,7 @@ WARN_UNUSED status plan_new(const conf *c, const dataset *d, const data_index *x
 void plan_walkers(plan *p, int n);
 void plan_free(plan **p);
 
-/* ST_END past the last row. Prepares the row where nobody did. No row before the stretch. */
+/* ST_END past the last row. Prepares the row where nobody did. No row before the range. */
 WARN_UNUSED status plan_row(plan *p, row_range *s, uint64_t number, arena *a, planned_row *out);
 /* The epoch of a row that was asked for, and that epoch's first row. */
 uint64_t plan_epoch_of(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first);

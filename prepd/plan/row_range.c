@@ -116,7 +116,7 @@ status plan_from(plan *p, uint64_t epoch, uint64_t row, row_range **out)
         }
     s = (row_range *)calloc(1, sizeof *s);
     if (!s)
-        return FAIL(ST_NO_MEMORY, "no memory for a stretch of rows");
+        return FAIL(ST_NO_MEMORY, "no memory for a range of rows");
     const status st = row_range_init(s, epoch, row);
     if (st != ST_OK) {
         free(s);

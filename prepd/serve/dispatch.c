@@ -145,7 +145,7 @@ static const consumer_seat *leading(const dispatch *d)
     return first;
 }
 
-static void tell_supervisor(const dispatch *d)
+static void tell_service_manager(const dispatch *d)
 {
     char line[256], place[64] = "no consumer";
     const serve_counts *k = &d->counts;
@@ -208,7 +208,7 @@ static void measure(dispatch *d, int64_t now)
     }
     wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
     peer_limits_tell(&d->peer_limits, d->net, sockets, sizeof(sockets) / sizeof(*sockets));
-    tell_supervisor(d);
+    tell_service_manager(d);
     show_progress(d);
 }
 

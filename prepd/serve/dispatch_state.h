@@ -197,7 +197,7 @@ typedef struct serve_counts {
     int64_t tick_ns;
 } serve_counts;
 
-/* The process that makes fingerprints (fingerprint_check.c). */
+/* The process that makes fingerprints (fingerprint_maker.c). */
 typedef struct print_maker {
     pid_t pid; /* 0: none */
     int fd;    /* what it says */
@@ -347,6 +347,9 @@ worker_seat *seat_find(dispatch *d, const wire_peer *peer); /* NULL if none */
 void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what);
 worker_seat *seat_of_pid(dispatch *d, pid_t pid);
 void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause);
+/* Its worker has ended since it sent what was just read, which breaks nothing. What it sent after
+ * that may say why, or its parent does: the seat stays until then, or as long as that may take. */
+void seat_unreachable(worker_seat *w);
 void seat_retire(dispatch *d, worker_seat *w, bool again); /* one that holds no lease */
 void seat_give_back(dispatch *d, lease *l);                /* one that was not begun; NULL: none */
 source *lease_source(const lease *l);

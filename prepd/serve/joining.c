@@ -61,8 +61,8 @@ status seat_prove(dispatch *d, worker_seat *w, const char *name)
                                                        w->pid, w->host, name));
     if (!w->has_terms && d->fingerprints.of[PRINT_IMAGES][0]) {
         const status st = seat_send_terms(d, &w->peer);
-        if (st == ST_UNAVAILABLE) { /* it has ended, and how is learned elsewhere */
-            seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+        if (st == ST_UNAVAILABLE) {
+            seat_unreachable(w);
             return ST_OK;
         }
         if (st != ST_OK)
@@ -107,7 +107,7 @@ static status read_joiner(const dispatch *d, const char *name, const json_value 
     out->build = json_text(json_find(v, "build"), "unknown");
     out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
     out->ship = !out->local && json_bool(json_find(v, "ship"), false);
-    out->supervisor = json_text(json_find(v, "supervisor"), "");
+    out->supervisor = json_text(json_find(v, "supervisor"), json_text(json_find(v, "keeper"), ""));
     return ST_OK;
 }
 

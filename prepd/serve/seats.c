@@ -113,6 +113,12 @@ void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
         lose_lease(d, l, how, what);
 }
 
+void seat_unreachable(worker_seat *w)
+{
+    if (!w->local && !w->lost_ns)
+        w->lost_ns = clock_ns();
+}
+
 void seat_retire(dispatch *d, worker_seat *w, bool again)
 {
     const char *json = again ? "{\"again\":true}" : "{\"again\":false}";

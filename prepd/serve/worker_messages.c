@@ -107,9 +107,7 @@ void seat_message(dispatch *d, const wire_peer *from, wire_msg *m)
         return;
     worker_seat *w = seat_find(d, from);
     if (w && st == ST_UNAVAILABLE) {
-        /* It ended after it sent this. That breaks nothing; how a child of ours ended is learned
-         * when it is reaped. */
-        seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+        seat_unreachable(w);
         return;
     }
     peer_limits_refuse(&d->peer_limits, d->workers, from, "worker", st);

@@ -41,7 +41,7 @@ typedef struct pictures {
 } pictures;
 
 typedef struct tools {
-    ZSTD_CCtx *zstd_frames;
+    ZSTD_CCtx *compress;
     ZSTD_DCtx *open;
     uint8_t *filtered, *pressed, *opened; /* of the largest picture */
     size_t room;
@@ -82,11 +82,11 @@ static void collect_pictures(const row *r, pictures *p)
 
 static void one_turn(const setting *s, bool filter, const pictures *p, tools *t, int round, cost *c)
 {
-    double zstd_frames = 0, open = 0;
-    check_zstd(ZSTD_CCtx_reset(t->zstd_frames, ZSTD_reset_session_and_parameters));
+    double press_s = 0, open = 0;
+    check_zstd(ZSTD_CCtx_reset(t->compress, ZSTD_reset_session_and_parameters));
     check_zstd(
-        ZSTD_CCtx_setParameter(t->zstd_frames, ZSTD_c_literalCompressionMode, (int)s->literals));
-    check_zstd(ZSTD_CCtx_setParameter(t->zstd_frames, ZSTD_c_compressionLevel, s->level));
+        ZSTD_CCtx_setParameter(t->compress, ZSTD_c_literalCompressionMode, (int)s->literals));
+    check_zstd(ZSTD_CCtx_setParameter(t->compress, ZSTD_c_compressionLevel, s->level));
     c->sent = 0;
     for (int64_t i = 0; i < p->n; i++) {
         const size_t bytes = 768 * (size_t)p->patches[i];
@@ -96,20 +96,19 @@ static void one_turn(const setting *s, bool filter, const pictures *p, tools *t,
             filter_plane_apply(in, p->patches[i], 1, t->filtered);
             in = t->filtered;
         }
-        const size_t sent =
-            check_zstd(ZSTD_compress2(t->zstd_frames, t->pressed, t->room, in, bytes));
+        const size_t sent = check_zstd(ZSTD_compress2(t->compress, t->pressed, t->room, in, bytes));
         const double middle = cpu_s();
         check_zstd(ZSTD_decompressDCtx(t->open, filter ? t->filtered : t->opened, bytes, t->pressed,
                                        sent));
         if (filter)
             filter_plane_undo(t->filtered, p->patches[i], 1, t->opened);
         open += cpu_s() - middle;
-        zstd_frames += middle - began;
+        press_s += middle - began;
         c->sent += (int64_t)sent;
         if (memcmp(t->opened, p->pixels[i], bytes) != 0)
             must(FAIL(ST_INTERNAL, "zstd %s: other pixels came back", s->name));
     }
-    c->press_s[round] = zstd_frames;
+    c->press_s[round] = press_s;
     c->open_s[round] = open;
 }
 
@@ -135,12 +134,12 @@ int main(int argc, char **argv)
         must(client_next(c, &a, &r, NULL, NULL));
         collect_pictures(&r, &p);
     }
-    tools t = {.zstd_frames = ZSTD_createCCtx(), .open = ZSTD_createDCtx()};
+    tools t = {.compress = ZSTD_createCCtx(), .open = ZSTD_createDCtx()};
     t.room = ZSTD_compressBound(768 * (size_t)p.largest);
     t.filtered = malloc(t.room);
     t.pressed = malloc(t.room);
     t.opened = malloc(t.room);
-    if (!t.zstd_frames || !t.open || !t.filtered || !t.pressed || !t.opened || p.n == 0)
+    if (!t.compress || !t.open || !t.filtered || !t.pressed || !t.opened || p.n == 0)
         must(FAIL(ST_NO_MEMORY, "no memory, or no pictures in the recording"));
     for (int round = 0; round < rounds; round++)
         for (int filter = 0; filter < 2; filter++)
@@ -157,7 +156,7 @@ int main(int argc, char **argv)
                    (double)p.bytes * 1e-9 / median(k->press_s, rounds),
                    (double)p.bytes * 1e-9 / median(k->open_s, rounds));
         }
-    ZSTD_freeCCtx(t.zstd_frames);
+    ZSTD_freeCCtx(t.compress);
     ZSTD_freeDCtx(t.open);
     free(t.filtered);
     free(t.pressed);

@@ -34,7 +34,7 @@ static void test_seat_message__an_end_is_no_breach(void **state)
     char endpoint[64];
     wire *outside = NULL;
     wire_socket *worker = NULL;
-    wire_msg *m = NULL;
+    wire_msg *m = NULL, *error = NULL;
     worker_seat *w = calloc(1, sizeof *w);
     assert_non_null(w);
     assert_non_null(d.terms = strdup("{}"));
@@ -50,13 +50,28 @@ static void test_seat_message__an_end_is_no_breach(void **state)
     w->has_terms = true;
     d.seats = w;
     d.n_seats = 1;
+    assert_ok(wire_msg_new(&error));
+    assert_ok(wire_send_error(worker, NULL, 0, FAIL(ST_IO, "no room")));
+    assert_ok(wire_recv(d.workers, WAIT_MS, &w->peer, error));
     wire_close(&worker);
     assert_true(has_gone(&d, &from));
     seat_message(&d, &from, m);
-    assert_null(d.seats);
+    assert_ptr_equal(d.seats, w); /* until its supervisor says how it ended, or some seconds pass */
+    assert_true(w->lost_ns > 0);
     assert_int_equal(d.counts.breaches, 0);
     assert_int_equal(d.breaches.of[0].n, 0);
+    /* A child of ours that gave its reason after its JOIN is heard. */
+    w->lost_ns = 0;
+    w->local = true;
+    w->pid = d.local.child[0].pid = 7;
+    seat_message(&d, &from, m);
+    assert_ptr_equal(d.seats, w);
+    seat_message(&d, &from, error);
+    assert_null(d.seats);
+    assert_int_equal(d.local.why.code, ST_IO);
+    assert_int_equal(d.counts.breaches, 0);
     wire_msg_free(&m);
+    wire_msg_free(&error);
     wire_close(&d.workers);
     wire_free(&outside);
     wire_free(&d.net);
