@@ -14,8 +14,8 @@ enum { PINNED_MAX = 64 };
 typedef struct emulated_stream {
     stream base;
     emulated_handle handle;
-    upload_ring *queue; /* the device's, which outlives it: others may have followed it */
-    graph *into;        /* capture under way that it is part of, and as which of its lanes */
+    lane *queue; /* the device's, which outlives it: others may have followed it */
+    graph *into; /* capture under way that it is part of, and as which of its lanes */
     int branch;
 } emulated_stream;
 
@@ -189,7 +189,7 @@ static status emulated_stream_new(device *base, stream **out)
     }
     s->handle = (emulated_handle){d->streams.n, s, add_outside, capture_of};
     s->base = (stream){.dev = base, .ops = base->ops, .handle = &s->handle};
-    s->queue = &d->streams.upload_ring[d->streams.n];
+    s->queue = &d->streams.lane[d->streams.n];
     d->stream[d->streams.n++] = s;
     *out = &s->base;
     return ST_OK;
@@ -218,7 +218,7 @@ static status emulated_wait(stream *s)
     TRY(refuse_in_capture(d, "waiting for a stream"));
     s->dev->counts.waits++;
     device_wait_begins(s->dev);
-    upload_ring *l = ((emulated_stream *)s)->queue;
+    lane *l = ((emulated_stream *)s)->queue;
     return device_wait_ended(s->dev, queue_pass(&d->streams, l, queue_end(l)));
 }
 
@@ -397,7 +397,7 @@ static void emulated_close(device *base)
 {
     emulated_device *d = (emulated_device *)base;
     for (int i = 0; i < d->streams.n; i++)
-        queue_lane_done(&d->streams.upload_ring[i]);
+        queue_lane_done(&d->streams.lane[i]);
     for (event *next; d->events; d->events = next) {
         next = d->events->next;
         free(d->events);

@@ -7,7 +7,7 @@
 
 enum { NAP_NS = 50 * 1000, KEPT = 1024 /* passed nodes, before they are let go */ };
 
-status lane_add(upload_ring *l, const node *n)
+status lane_add(lane *l, const node *n)
 {
     if (l->n == l->capacity) {
         int64_t capacity = l->capacity ? 2 * l->capacity : 256;
@@ -21,7 +21,7 @@ status lane_add(upload_ring *l, const node *n)
     return ST_OK;
 }
 
-static status try_next(queue_set *q, upload_ring *l, graph *of, bool *out_did);
+static status try_next(queue_set *q, lane *l, graph *of, bool *out_did);
 
 /* Lanes that its first does not need yet go on while that one waits for other processes. */
 static status try_launch(queue_set *q, graph *g, bool *out_did, bool *out_done)
@@ -40,7 +40,7 @@ static status try_launch(queue_set *q, graph *g, bool *out_did, bool *out_done)
 }
 
 /* Waits for `other` to have passed what it must: one more step of it. */
-static status help(queue_set *q, upload_ring *other, graph *of, bool *out_did)
+static status help(queue_set *q, lane *other, graph *of, bool *out_did)
 {
     if (other->passed == other->n)
         return FAIL(ST_INTERNAL, "emulated: an event is waited for that was not recorded");
@@ -48,7 +48,7 @@ static status help(queue_set *q, upload_ring *other, graph *of, bool *out_did)
 }
 
 /* One step of l, where it can make one. of: the graph whose lane it is. */
-static status try_next(queue_set *q, upload_ring *l, graph *of, bool *out_did)
+static status try_next(queue_set *q, lane *l, graph *of, bool *out_did)
 {
     node *n = &l->at[l->passed];
     bool done = true;
@@ -94,7 +94,7 @@ static status try_next(queue_set *q, upload_ring *l, graph *of, bool *out_did)
     return ST_OK;
 }
 
-static void let_go(upload_ring *l)
+static void let_go(lane *l)
 {
     if (l->passed < KEPT || 2 * l->passed < l->n)
         return;
@@ -105,38 +105,38 @@ static void let_go(upload_ring *l)
 }
 
 /* One step of l; while it waits for other processes, others' work goes on, as on a GPU. */
-static status pass_step(queue_set *q, upload_ring *l)
+static status pass_step(queue_set *q, lane *l)
 {
     for (;;) {
         bool did = false;
         TRY(try_next(q, l, NULL, &did));
         for (int i = 0; i < q->n && !did; i++)
-            if (&q->upload_ring[i] != l && q->upload_ring[i].passed < q->upload_ring[i].n)
-                TRY(try_next(q, &q->upload_ring[i], NULL, &did));
+            if (&q->lane[i] != l && q->lane[i].passed < q->lane[i].n)
+                TRY(try_next(q, &q->lane[i], NULL, &did));
         if (did)
             return ST_OK;
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
 }
 
-int64_t queue_end(const upload_ring *l)
+int64_t queue_end(const lane *l)
 {
     return l->gone + l->n;
 }
 
-status queue_pass(queue_set *q, upload_ring *l, int64_t place)
+status queue_pass(queue_set *q, lane *l, int64_t place)
 {
     while (l->gone + l->passed < place)
         TRY(pass_step(q, l));
     for (int i = 0; i < q->n; i++)
-        let_go(&q->upload_ring[i]);
+        let_go(&q->lane[i]);
     return ST_OK;
 }
 
 /* What of lane b stands before its first `upto` nodes, those included. */
 static void advance_branch(graph *g, int b, int64_t upto)
 {
-    upload_ring *l = &g->branch[b];
+    lane *l = &g->branch[b];
     while (l->passed < upto) {
         const node *n = &l->at[l->passed++];
         if (n->kind == NODE_FOLLOW_INSIDE)
@@ -155,13 +155,13 @@ bool queue_is_joined(graph *g)
     return joined;
 }
 
-void queue_lane_done(upload_ring *l)
+void queue_lane_done(lane *l)
 {
     for (int64_t i = l->passed; i < l->n; i++)
         if (l->at[i].kind == NODE_SHIPMENT)
             free((void *)l->at[i].src);
     free(l->at);
-    *l = (upload_ring){0};
+    *l = (lane){0};
 }
 
 void queue_graph_free(graph *g)

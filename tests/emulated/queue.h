@@ -7,15 +7,15 @@
 
 enum { QUEUE_ARGS_MAX = 560, QUEUE_BRANCHES = 8, QUEUE_STREAMS = 64, QUEUE_CALL_NS = 1000 };
 
-typedef struct upload_ring upload_ring;
+typedef struct lane lane;
 
 /* Where it was recorded last: what stands before place `at` of a lane. */
 struct event {
-    upload_ring *on; /* of a stream; NULL: nowhere yet */
-    graph *in;       /* or inside a capture: this one's .. */
-    int branch;      /* .. lane */
-    int64_t ns;      /* when it passed last, by the device's clock */
-    event *next;     /* of the device, which keeps it: a stream may not have come to it */
+    lane *on;    /* of a stream; NULL: nowhere yet */
+    graph *in;   /* or inside a capture: this one's .. */
+    int branch;  /* .. lane */
+    int64_t ns;  /* when it passed last, by the device's clock */
+    event *next; /* of the device, which keeps it: a stream may not have come to it */
     int64_t at;
 };
 
@@ -42,7 +42,7 @@ typedef struct node {
     void *work;
     bool begun; /* polled before */
     event *event;
-    upload_ring *on;
+    lane *on;
     int branch;
     int64_t place;
     graph *graph;
@@ -50,14 +50,14 @@ typedef struct node {
 } node;
 
 /* Of a stream, or of a graph. Place p is node p - gone. */
-struct upload_ring {
+struct lane {
     node *at;
     int64_t n, capacity, passed;
     int64_t gone; /* nodes that have passed and are no longer kept */
 };
 
 struct graph {
-    upload_ring branch[QUEUE_BRANCHES]; /* [0]: of the stream that began the capture */
+    lane branch[QUEUE_BRANCHES]; /* [0]: of the stream that began the capture */
     int n;
     bool running;
 };
@@ -65,20 +65,20 @@ struct graph {
 /* Lanes of all streams that a device has had, and the CPU's stream that does their work. */
 typedef struct queue_set {
     stream *hands;
-    upload_ring upload_ring[QUEUE_STREAMS];
+    lane lane[QUEUE_STREAMS];
     int n;
     int64_t clock_ns; /* the device's: QUEUE_CALL_NS for each thing done */
 } queue_set;
 
-WARN_UNUSED status lane_add(upload_ring *l, const node *n);
+WARN_UNUSED status lane_add(lane *l, const node *n);
 /* The place behind all that is queued. */
-int64_t queue_end(const upload_ring *l);
+int64_t queue_end(const lane *l);
 /* Until everything in l before a place has happened. Work of other lanes happens where this one
  * waits for it, and where nothing here can go on. */
-WARN_UNUSED status queue_pass(queue_set *q, upload_ring *l, int64_t place);
+WARN_UNUSED status queue_pass(queue_set *q, lane *l, int64_t place);
 /* Whether all of g's lanes lead back into its first. */
 bool queue_is_joined(graph *g);
 void queue_graph_free(graph *g);
-void queue_lane_done(upload_ring *l);
+void queue_lane_done(lane *l);
 
 #endif

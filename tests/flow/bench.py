@@ -238,7 +238,7 @@ def one_rank_is_replayed():
                                 "feed.replay": f.file("rows.rec"), "job.dump_folder": f.file("a"),
                                 "eval.enable": "false", "comm.engine": "replay", "comm.replay_bandwidth": 50,
                                 "comm.replay_latency": 5, "metrics.comm_ledger": "true", "metrics.log_freq": 1, "metrics.peak_tflops": 1})
-        for ranks, layout in (8, {"parallelism.world_size": 8}), \
+        for ranks, layout in (8, {"parallelism.world_size": 8, "activation_checkpoint.mode": "selective"}), \
                 (4, {"parallelism.tensor_parallel_degree": 2, "parallelism.context_parallel_degree": 2}):
             words = REPLAYED.format(ranks, ranks)
             said = trainer("train", "-c", f.config, *options(dict(values, **layout)))

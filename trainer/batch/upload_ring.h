@@ -26,7 +26,7 @@ WARN_UNUSED status upload_ring_new(stream *compute, const model_dims *d,
                                    const upload_ring_options *o, upload_ring **out);
 void upload_ring_free(upload_ring **l);
 
-/* Buffers of a lane on this backend; in_use as in the options. */
+/* Buffers of a ring on this backend; in_use as in the options. */
 int upload_ring_count(const backend_vtable *backend, int in_use);
 
 /* The next batch, copied over; what is queued on the compute stream from here on finds it there.

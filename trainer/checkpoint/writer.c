@@ -134,17 +134,16 @@ static status try_writing(checkpoint_writer *k)
 
 /* After a save that found the disk full: the oldest checkpoint makes room, for another try where
  * this rank writes alone, else for the next save, since the other ranks are done with this one. */
-static status make_room(checkpoint_writer *k, status st, bool *out_recomputed)
+static status make_room(checkpoint_writer *k, status st, bool *out_retry)
 {
     const status_note why = *status_last();
     bool gone = false;
-    *out_recomputed = false;
+    *out_retry = false;
     if (!prune_was_full())
         return st;
     if (prune_one(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k, &gone) != ST_OK)
         log_warn("no old checkpoint can be removed to make room: %s", status_text());
-    *out_recomputed =
-        gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
+    *out_retry = gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
     status_set(&why);
     return st;
 }

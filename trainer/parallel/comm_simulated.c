@@ -60,8 +60,8 @@ static status keep_own(stream *s, const void *from, void *to, int64_t bytes)
     return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
 }
 
-static status replay_all_gather(const comm *c, stream *s, const void *send, void *recv,
-                                int64_t count, st_dtype dtype)
+static status simulated_all_gather(const comm *c, stream *s, const void *send, void *recv,
+                                   int64_t count, st_dtype dtype)
 {
     const int64_t piece = count * (int64_t)st_dtype_size(dtype);
     char *to = recv, *mine = to + c->rank * piece;
@@ -72,8 +72,8 @@ static status replay_all_gather(const comm *c, stream *s, const void *send, void
     return flush_runs(&m);
 }
 
-static status replay_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
-                                    int64_t count, st_dtype dtype)
+static status simulated_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
+                                       int64_t count, st_dtype dtype)
 {
     const comm_simulated *r = c->handle;
     const backend_vtable *v = s->dev->v;
@@ -104,8 +104,8 @@ static status move_in_place(const comm *c, stream *s, void *p, int64_t bytes, in
     return ST_OK;
 }
 
-static status replay_all_reduce(const comm *c, stream *s, void *inout, int64_t count,
-                                st_dtype dtype, comm_reduction reduction)
+static status simulated_all_reduce(const comm *c, stream *s, void *inout, int64_t count,
+                                   st_dtype dtype, comm_reduction reduction)
 {
     const int64_t size = (int64_t)st_dtype_size(dtype);
     (void)reduction;
@@ -113,17 +113,17 @@ static status replay_all_reduce(const comm *c, stream *s, void *inout, int64_t c
                          comm_all_reduce_gets(c->rank, c->size, count) * size);
 }
 
-static status replay_broadcast(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
-                               int root)
+static status simulated_broadcast(const comm *c, stream *s, void *inout, int64_t count,
+                                  st_dtype dtype, int root)
 {
     const int64_t bytes = count * (int64_t)st_dtype_size(dtype);
     return move_in_place(c, s, inout, bytes, c->rank == root ? 0 : bytes);
 }
 
-static status replay_all_to_all(const comm *c, stream *s, const void *send,
-                                const int64_t *send_first, const int64_t *send_count, void *recv,
-                                const int64_t *recv_first, const int64_t *recv_count,
-                                st_dtype dtype)
+static status simulated_all_to_all(const comm *c, stream *s, const void *send,
+                                   const int64_t *send_first, const int64_t *send_count, void *recv,
+                                   const int64_t *recv_first, const int64_t *recv_count,
+                                   st_dtype dtype)
 {
     const int64_t size = (int64_t)st_dtype_size(dtype), own = send_count[c->rank] * size;
     const char *mine = (const char *)send + send_first[c->rank] * size;
@@ -144,76 +144,76 @@ static status no_peer(void)
     return FAIL(ST_INTERNAL, "a rank that is replayed has nobody to hear from");
 }
 
-static status replay_send(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
-                          int to)
+static status simulated_send(const comm *c, stream *s, const void *send, int64_t count,
+                             st_dtype dtype, int to)
 {
     (void)c, (void)s, (void)send, (void)count, (void)dtype, (void)to;
     return no_peer();
 }
 
-static status replay_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
-                          int from)
+static status simulated_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
+                             int from)
 {
     (void)c, (void)s, (void)recv, (void)count, (void)dtype, (void)from;
     return no_peer();
 }
 
-static status graph_replay_edge(const comm *c, stream *s)
+static status simulated_edge(const comm *c, stream *s)
 {
     (void)c, (void)s;
     return no_peer();
 }
 
-static status replay_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+static status simulated_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
 {
     (void)c, (void)send, (void)recv, (void)bytes;
     return no_peer();
 }
 
-static status replay_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+static status simulated_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
 {
     (void)c, (void)inout, (void)bytes, (void)root;
     return no_peer();
 }
 
-static void graph_replay_set_timeout(void *world, double seconds)
+static void simulated_set_timeout(void *world, double seconds)
 {
     (void)world, (void)seconds; /* a call ends by itself */
 }
 
-static void replay_leave(void *world, bool well)
+static void simulated_leave(void *world, bool well)
 {
     (void)well;
     free(world);
 }
 
-static status replay_group_new(void *world, const int *world_rank, int size, void **out_handle)
+static status simulated_group_new(void *world, const int *world_rank, int size, void **out_handle)
 {
     (void)world_rank, (void)size;
     *out_handle = world;
     return ST_OK;
 }
 
-static void replay_group_free(void *handle)
+static void simulated_group_free(void *handle)
 {
     (void)handle;
 }
 
 const comm_engine comm_simulated_engine = {
     .name = "replay",
-    .set_timeout = graph_replay_set_timeout,
-    .leave = replay_leave,
-    .group_new = replay_group_new,
-    .group_free = replay_group_free,
-    .all_gather = replay_all_gather,
-    .reduce_scatter = replay_reduce_scatter,
-    .all_reduce = replay_all_reduce,
-    .broadcast = replay_broadcast,
-    .all_to_all = replay_all_to_all,
-    .send = replay_send,
-    .recv = replay_recv,
-    .begin = graph_replay_edge,
-    .end = graph_replay_edge,
-    .host_all_gather = replay_host_all_gather,
-    .host_broadcast = replay_host_broadcast,
+    .set_timeout = simulated_set_timeout,
+    .leave = simulated_leave,
+    .group_new = simulated_group_new,
+    .group_free = simulated_group_free,
+    .all_gather = simulated_all_gather,
+    .reduce_scatter = simulated_reduce_scatter,
+    .all_reduce = simulated_all_reduce,
+    .broadcast = simulated_broadcast,
+    .all_to_all = simulated_all_to_all,
+    .send = simulated_send,
+    .recv = simulated_recv,
+    .begin = simulated_edge,
+    .end = simulated_edge,
+    .host_all_gather = simulated_host_all_gather,
+    .host_broadcast = simulated_host_broadcast,
 };

@@ -17,7 +17,7 @@
 
 /* How long one that has connected may take to say who it is, and between two tries to connect. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
-enum { RECOMPUTE_NS = 100 * 1000 * 1000, NAMED = 512 };
+enum { RETRY_NS = 100 * 1000 * 1000, NAMED = 512 };
 
 /* ---- frames ---- */
 
@@ -240,7 +240,7 @@ static status connect_until(const rank_link_place *at, double timeout_s, int64_t
     TRY(resolve_host(at, &list));
     int fd = tcp_connect(list, deadline);
     while (fd < 0 && clock_ns() < deadline) {
-        nanosleep(&(struct timespec){.tv_nsec = RECOMPUTE_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
         fd = tcp_connect(list, deadline);
     }
     int err = errno;

@@ -18,7 +18,7 @@
 #include "common/base/span.h"
 #include "trainer/parallel/tcp.h"
 
-enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, RECOMPUTE_NS = 50 * 1000 * 1000 };
+enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, RETRY_NS = 50 * 1000 * 1000 };
 /* How long one that has connected may take to say who it is. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
 
@@ -139,7 +139,7 @@ static status come(row_broadcast *f, const card *source, bool loopback, int64_t 
                     gai_strerror(rc));
     int fd = tcp_connect(list, deadline_ns);
     while (fd < 0 && clock_ns() < deadline_ns) {
-        nanosleep(&(struct timespec){.tv_nsec = RECOMPUTE_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
         fd = tcp_connect(list, deadline_ns);
     }
     int err = errno;

@@ -50,7 +50,7 @@ typedef struct cost {
     double mfu;          /* useful, of RATE_PEAK */
 } cost;
 
-/* p: the registry after groups_apply. again: of activation checkpointing. Bytes are those of
+/* p: the registry after groups_apply. recomputed: of activation checkpointing. Bytes are those of
  * received.h, tokens, images and choices of experts shared out as evenly as can be. */
 WARN_UNUSED status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p,
                            const rates *r, const recomputes *recomputed, cost *out);

@@ -21,8 +21,8 @@ typedef struct plan_input {
     bool evaluates;                /* it trains nothing */
 } plan_input;
 
-/* rows: of a micro-batch; where they are those of the options, shapes count. again: of activation
- * checkpointing. Stages are cut as stage_plan does. */
+/* rows: of a micro-batch; where they are those of the options, shapes count. recomputed: of
+ * activation checkpointing. Stages are cut as stage_plan does. */
 WARN_UNUSED status layout_plan_make(const plan_input *in, int64_t rows,
                                     const recomputes *recomputed, memory_plan *out);
 /* The same of one stage. The layout has its stage_end. */

@@ -8,7 +8,7 @@
 
 enum { MOST_ROWS = 4096, MIN_SEQ_LEN = 16 /* training.seq_len's least */ };
 
-status memory_search_again(const plan_input *in, int64_t rows, int mode, recomputes *out)
+status memory_search_recompute(const plan_input *in, int64_t rows, int mode, recomputes *out)
 {
     return mode == SEARCH_AS_CONFIGURED ? recompute_plan_of(in, rows, out)
                                         : recompute_plan_with(in, rows, mode, out);
@@ -18,7 +18,7 @@ static status rows_fit(const plan_input *in, int mode, int64_t rows, bool *out)
 {
     recomputes recomputed;
     memory_plan m;
-    TRY(memory_search_again(in, rows, mode, &recomputed));
+    TRY(memory_search_recompute(in, rows, mode, &recomputed));
     TRY(layout_plan_make(in, rows, &recomputed, &m));
     *out = layout_fits(in, &m);
     return ST_OK;

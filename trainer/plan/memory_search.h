@@ -8,8 +8,8 @@
 enum { SEARCH_AS_CONFIGURED = -1 };
 
 /* What is computed again with this mode. */
-WARN_UNUSED status memory_search_again(const plan_input *in, int64_t rows, int mode,
-                                       recomputes *out);
+WARN_UNUSED status memory_search_recompute(const plan_input *in, int64_t rows, int mode,
+                                           recomputes *out);
 /* The most rows of a micro-batch that fit; 0 if not even one. */
 WARN_UNUSED status memory_most_rows(const plan_input *in, int mode, int64_t *out);
 

@@ -19,8 +19,8 @@ static const backend_vtable gpu_sizes = {.name = "cuda",
                                          .overhead = true,
                                          .ahead = 1};
 
-/* Memory is what the driver offers of it, which is less than is sold: of the H200 as read on one,
- * of the others as PyTorch's out-of-memory messages name it. */
+/* Memory is about what a driver offers, which is less than is sold, and boards differ by some
+ * tenths: these are for a device that is not here. One that is here is asked. */
 static const struct {
     const char *word, *name;
     double gib;

@@ -165,7 +165,7 @@ static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
         recomputes recomputed;
         memory_plan m;
         int64_t most;
-        TRY(memory_search_again(in, rows, mode, &recomputed));
+        TRY(memory_search_recompute(in, rows, mode, &recomputed));
         if (mode != SEARCH_AS_CONFIGURED && memcmp(&recomputed, now, sizeof recomputed) == 0)
             continue;
         TRY(layout_plan_make(in, rows, &recomputed, &m));

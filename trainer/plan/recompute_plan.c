@@ -150,7 +150,7 @@ static status list_choices(const plan_input *in, bool text, bool vision, choice 
     return ST_OK;
 }
 
-static status fits_margin(const plan_input *in, int64_t rows, const recomputes *recomputed,
+static status fits_device(const plan_input *in, int64_t rows, const recomputes *recomputed,
                           bool *out)
 {
     memory_plan m;
@@ -169,7 +169,7 @@ static status keep_partly(const plan_input *in, int64_t rows, const choice *one,
     tower->partly = one->kind;
     while (low < high) {
         tower->layers = (low + high + 1) / 2;
-        TRY(fits_margin(in, rows, &more, &fit));
+        TRY(fits_device(in, rows, &more, &fit));
         if (fit)
             low = tower->layers;
         else
@@ -188,14 +188,14 @@ static status choose_recompute(const plan_input *in, int64_t rows, bool text, bo
     choice list[TOWERS * N_KINDS];
     int n;
     bool fit;
-    TRY(fits_margin(in, rows, inout, &fit));
+    TRY(fits_device(in, rows, inout, &fit));
     if (!fit)
         return ST_OK; /* as it is, nothing more is to be kept */
     TRY(list_choices(in, text, vision, list, &n));
     for (int i = 0; i < n; i++) {
         recomputes more = *inout;
         *(list[i].vision ? &more.vision.what : &more.text.what) &= ~list[i].kind;
-        TRY(fits_margin(in, rows, &more, &fit));
+        TRY(fits_device(in, rows, &more, &fit));
         if (!fit)
             return keep_partly(in, rows, &list[i], inout);
         *inout = more;
@@ -228,7 +228,7 @@ static recomputes configured(const conf *c, bool *out_text, bool *out_vision)
                                              c->activation_checkpoint_vision_save, out_vision)};
 }
 
-bool again_is_open(const conf *c)
+bool recompute_is_open(const conf *c)
 {
     bool text, vision;
     configured(c, &text, &vision);

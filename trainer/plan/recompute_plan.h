@@ -19,7 +19,7 @@ WARN_UNUSED status recompute_plan_of(const plan_input *in, int64_t rows, recompu
 WARN_UNUSED status recompute_plan_with(const plan_input *in, int64_t rows, int mode,
                                        recomputes *out);
 /* Whether the options leave anything open, so that the device decides. */
-bool again_is_open(const conf *c);
+bool recompute_is_open(const conf *c);
 
 enum { RECOMPUTE_TEXT_MAX = 96 };
 /* "none", "full", or what selective keeps: "selective: keeps proj, attention in 21 layers". */

@@ -55,7 +55,7 @@ typedef struct session {
     int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
     model *model;
     upload_ring *upload_ring; /* batches on their way */
-    stager *stager;           /* one of the lane's, for evaluation */
+    stager *stager;           /* one of the upload ring's, for evaluation */
     generator *generator;     /* NULL: no question is answered in the model's own words */
     optimizer *optimizer;
     schedule schedule;

@@ -20,16 +20,26 @@ static bool knows_shapes(const session *s)
     return s->buckets.n > 0;
 }
 
-/* The least memory of all ranks' devices. */
-static status least_of_ranks(const comm *all, double *inout)
+typedef struct device_facts {
+    double memory, multiprocessors;
+} device_facts;
+
+/* One device that every rank's holds at least as much as: the least memory of all, and the most
+ * multiprocessors, since a context grows with them. */
+static status least_of_ranks(const comm *all, plan_device *inout)
 {
-    double *of = calloc((size_t)all->size, sizeof *of);
+    const device_facts mine = {inout->memory, inout->multiprocessors};
+    device_facts *of = calloc((size_t)all->size, sizeof *of);
     if (!of)
         return FAIL(ST_NO_MEMORY, "no memory to ask %d ranks", all->size);
-    status st = comm_host_all_gather(all, (comm_at){"agree on the devices' memory", -1}, inout, of,
+    status st = comm_host_all_gather(all, (comm_at){"agree on the devices' memory", -1}, &mine, of,
                                      sizeof *of);
-    for (int r = 0; r < all->size && st == ST_OK; r++)
-        *inout = of[r] > 0 && of[r] < *inout ? of[r] : *inout;
+    for (int r = 0; r < all->size && st == ST_OK; r++) {
+        if (of[r].memory > 0 && of[r].memory < inout->memory)
+            inout->memory = of[r].memory;
+        if (of[r].multiprocessors > inout->multiprocessors)
+            inout->multiprocessors = (int)of[r].multiprocessors;
+    }
     free(of);
     return st;
 }
@@ -37,10 +47,12 @@ static status least_of_ranks(const comm *all, double *inout)
 status session_memory_device(session *s)
 {
     TRY(plan_device_opened(s->device, &s->planned));
-    if (!trains(s) || !again_is_open(s->conf) || s->mesh.layout.world == 1 ||
+    if (!trains(s) || !recompute_is_open(s->conf) || s->mesh.layout.world == 1 ||
         !device_has_storage(s->device)) /* then all ranks were given the same */
         return ST_OK;
-    return least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), &s->planned.memory);
+    if (world_simulated(s->world)) /* the others are not there, and have what this one has */
+        return ST_OK;
+    return least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), &s->planned);
 }
 
 /* The whole model's plan. whole: a registry that is not cut, for params_free. */
@@ -75,7 +87,7 @@ status session_memory_choose(session *s)
     const recomputes before = s->recomputed;
     params *whole;
     plan_input in;
-    if (!trains(s) || (knows_shapes(s) && !again_is_open(s->conf)))
+    if (!trains(s) || (knows_shapes(s) && !recompute_is_open(s->conf)))
         return ST_OK;
     TRY(input_of(s, &whole, &in));
     status st = recompute_plan_of(&in, s->conf->training_local_batch_size, &s->recomputed);
@@ -108,10 +120,13 @@ static status print_for_gpu(const session *s)
     plan_device gpu;
     params *whole;
     plan_input in;
+    layout l;
     if (!trains(s) || s->mesh.layout.world > 1)
         return ST_OK;
+    TRY(layout_of(s->conf, NULL, &l));
     TRY(plan_device_here(s->conf, &gpu, why));
     TRY(input_of(s, &whole, &in));
+    in.layout = &l;
     in.device = &gpu;
     status st = layout_print(&in, stdout, NULL);
     params_free(&whole);
@@ -123,11 +138,12 @@ static status refuse_memory(const session *s, const memory_plan *p)
 {
     const double mib = 1048576.0;
     const char *no_gpu = s->device->no_gpu;
-    char change[SEARCH_TEXT_MAX];
+    char change[SEARCH_TEXT_MAX] = "";
     params *whole;
     plan_input in;
     if (no_gpu[0]) {
-        TRY(print_for_gpu(s));
+        if (print_for_gpu(s) != ST_OK)
+            status_clear(); /* the refusal stands without it */
         printf("on the CPU that is here instead:\n");
     }
     memory_plan_print(p, &s->mesh.layout, &s->planned, stdout);
@@ -135,7 +151,8 @@ static status refuse_memory(const session *s, const memory_plan *p)
     TRY(input_of(s, &whole, &in));
     status st = memory_smallest_change(&in, change);
     params_free(&whole);
-    TRY(st);
+    if (st != ST_OK)
+        snprintf(change, sizeof change, "no change that fits was found: %s", status_text());
     st = FAIL(ST_CONFIG,
               "the layout needs %.1f MiB and memory.limit leaves %.1f MiB of this device; %s",
               (double)p->total / mib, s->conf->memory_limit * s->planned.memory / mib, change);

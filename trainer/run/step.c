@@ -201,7 +201,7 @@ static status keep_cursor(step_slot *t, const char *cursor)
  * step that takes it. */
 static void count_shared(const session *s, const received *got)
 {
-    const comm peers = comm_alone("feed");
+    const comm peers = comm_alone("rows");
     if (!got->shared_bytes)
         return;
     comm_ledger *l = mesh_comm(&s->mesh, MESH_WORLD)->ledger;
@@ -256,8 +256,8 @@ static status go_without_rows(session *s, status st)
 
 static status stage_nothing(session *s, device_batch **out)
 {
-    int32_t pipeline_exchange[] = {0};
-    const row empty = {.cu_seqlens = pipeline_exchange};
+    int32_t border[] = {0};
+    const row empty = {.cu_seqlens = border};
     return upload_ring_stage(s->upload_ring, &empty, 1, out);
 }
 

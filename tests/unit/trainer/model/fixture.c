@@ -42,7 +42,7 @@ static void fill_params(fixture *f)
     }
 }
 
-void fixture_alloc_recomputed(fixture *f)
+void fixture_alloc_anew(fixture *f)
 {
     params_release(f->p, f->s);
     assert_ok(params_alloc(f->p, f->s, true));

@@ -27,7 +27,7 @@ void fixture_open(fixture *f, const model_dims *d);
 void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m);
 void fixture_close(fixture *f);
 /* The parameters' memory anew, with the same values, after rows of the registry were frozen. */
-void fixture_alloc_recomputed(fixture *f);
+void fixture_alloc_anew(fixture *f);
 /* The model (and stager) for these capacities; again to change them. */
 void fixture_model(fixture *f, const model_options *o, bool fixed_shapes);
 

@@ -53,7 +53,7 @@ static grads collect_gradients(const conf *c, bool again)
     assert_ok(dims_preset("debug", &d));
     fixture_open(&f, &d);
     assert_ok(groups_apply(c, f.p));
-    fixture_alloc_recomputed(&f);
+    fixture_alloc_anew(&f);
     row r = fixture_row(&f, spec_documents, 3, true);
     model_options o = {.training = true, .recomputed = fixture_full(again)};
     batch_caps_for(&r, 1, 1, 4, &o.cap);

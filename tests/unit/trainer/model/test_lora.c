@@ -20,7 +20,7 @@ static void open_adapted(fixture *f, bool checkpoint_full)
     fixture_open(f, &d);
     params_release(f->p, f->s);
     assert_ok(lora_add(f->p, RANK, 2 * RANK, all_targets));
-    fixture_alloc_recomputed(f);
+    fixture_alloc_anew(f);
     row r = fixture_row(f, spec_documents, 3, true);
     model_options o = {.training = true, .recomputed = fixture_full(checkpoint_full)};
     batch_caps_for(&r, 1, 64, 64, &o.cap);
