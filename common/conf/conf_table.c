@@ -10,62 +10,39 @@
 
 #define AT(field) offsetof(struct conf, field)
 
+/* What a row of any kind has. */
+#define EVERY_ROW(section, word, who, flows, how, words)                                           \
+    .key = #section "." #word, .offset = AT(section##_##word), .owner = OWNER_##who,               \
+    .flow = FLOW_##flows, .level = LEVEL_##how, .help = words
+
 const conf_row conf_rows[] = {
 #define OPTION_SECTION(name, words) {.kind = ROW_SECTION, .key = name, .help = words},
 #define OPTION_ALIAS(alias, meant)  {.kind = ROW_ALIAS, .key = alias, .text = meant, .unit = ""},
 #define OPTION_INT(section, word, def, min, max, what, who, flows, how, words)                     \
     {.kind = ROW_INT,                                                                              \
-     .key = #section "." #word,                                                                    \
-     .offset = AT(section##_##word),                                                               \
-     .owner = OWNER_##who,                                                                         \
-     .flow = FLOW_##flows,                                                                         \
-     .level = LEVEL_##how,                                                                         \
-     .help = words,                                                                                \
+     EVERY_ROW(section, word, who, flows, how, words),                                             \
      .unit = what,                                                                                 \
      .integer = def,                                                                               \
      .integer_min = min,                                                                           \
      .integer_max = max},
 #define OPTION_REAL(section, word, def, min, max, what, who, flows, how, words)                    \
     {.kind = ROW_REAL,                                                                             \
-     .key = #section "." #word,                                                                    \
-     .offset = AT(section##_##word),                                                               \
-     .owner = OWNER_##who,                                                                         \
-     .flow = FLOW_##flows,                                                                         \
-     .level = LEVEL_##how,                                                                         \
-     .help = words,                                                                                \
+     EVERY_ROW(section, word, who, flows, how, words),                                             \
      .unit = what,                                                                                 \
      .real = def,                                                                                  \
      .real_min = min,                                                                              \
      .real_max = max},
 #define OPTION_BOOL(section, word, def, who, flows, how, words)                                    \
-    {.kind = ROW_BOOL,                                                                             \
-     .key = #section "." #word,                                                                    \
-     .offset = AT(section##_##word),                                                               \
-     .owner = OWNER_##who,                                                                         \
-     .flow = FLOW_##flows,                                                                         \
-     .level = LEVEL_##how,                                                                         \
-     .help = words,                                                                                \
-     .unit = "",                                                                                   \
-     .yes = def},
+    {.kind = ROW_BOOL, EVERY_ROW(section, word, who, flows, how, words), .unit = "", .yes = def},
 #define OPTION_TEXT(section, word, def, what, who, flows, how, words)                              \
     {.kind = ROW_TEXT,                                                                             \
-     .key = #section "." #word,                                                                    \
-     .offset = AT(section##_##word),                                                               \
-     .owner = OWNER_##who,                                                                         \
-     .flow = FLOW_##flows,                                                                         \
-     .level = LEVEL_##how,                                                                         \
-     .help = words,                                                                                \
+     EVERY_ROW(section, word, who, flows, how, words),                                             \
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
      .text_kind = TEXT_##what},
 #define OPTION_ENUM(section, word, def, list, who, flows, how, words)                              \
     {.kind = ROW_ENUM,                                                                             \
-     .key = #section "." #word,                                                                    \
-     .offset = AT(section##_##word),                                                               \
-     .owner = OWNER_##who,                                                                         \
-     .flow = FLOW_##flows,                                                                         \
-     .level = LEVEL_##how,                                                                         \
-     .help = words,                                                                                \
+     EVERY_ROW(section, word, who, flows, how, words),                                             \
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
      .choices = list},
