@@ -4,6 +4,7 @@ import ctypes
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -233,7 +234,9 @@ def a_word_behind_a_switch():
 def the_private_daemon_s_cause_is_told_once():
     with Folder(images=128) as f:
         def told(code, *words):
-            lines = said(BIN, *words, "-c", f.config, code=code).splitlines()
+            # LeakSanitizer's own line about a thread that ended while it looked is none of prepd's.
+            lines = [line for line in said(BIN, *words, "-c", f.config, code=code).splitlines()
+                     if not re.match(r"==\d+==Unable to get registers from thread ", line)]
             check(len(lines) == 1 and "ipc:" not in lines[0] and "private" not in lines[0], f"{words}: {lines}")
             return lines[0]
         verbs = (("digest", "--steps", "1"), ("record", "--steps", "1", "--out", f.file("rows")), ("plan",))
