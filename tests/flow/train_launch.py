@@ -109,9 +109,10 @@ def what_is_refused_is_said_once():
              ({"model__layers": 2}, 78, "debug can be cut to 3 to 4"),
              ({"model__layers": 3, "parallelism__pipeline_parallel_degree": 2}, 78, "the model has 3 layers, of which"),
              ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
-             ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording")]
+             ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording"),
+             ({"feed__replay": os.path.join(SOURCE, "README.md")}, 65, "byte 0: no recording")]
     with Folder(images=16) as f:
-        open(f.file("rows.rec"), "w").close()
+        recorded(f)
         for changed, code, wanted in wrong:
             words = words_of(f, "refused", **{"model__path": "debug", "training__local_batch_size": 1, **changed})
             p = subprocess.run([TRAINER, *map(str, words), "--nproc", "4"], capture_output=True, text=True, timeout=LIMIT_S)
@@ -121,13 +122,15 @@ def what_is_refused_is_said_once():
         p = subprocess.run([TRAINER, "eval", "--nproc", "2"], capture_output=True, text=True, timeout=LIMIT_S)
         check(p.returncode == 78 and "model.path is not set" in p.stderr and p.stderr.count("\n") == 1, f"eval: {p.stderr}")
         # What only ranks find, by rank 0 alone; the logs of the others have it.
-        p = subprocess.run([TRAINER, *map(str, words_of(f, "found", training__local_batch_size=1)), "--nproc", "4"],
-                           capture_output=True, text=True, timeout=LIMIT_S)
+        with open(f.file("data/model/model.safetensors"), "wb") as weights:
+            weights.write((9).to_bytes(8, "little"))
+        words = words_of(f, "found", model__path=f.file("data/model"), training__local_batch_size=1)
+        p = subprocess.run([TRAINER, *map(str, words), "--nproc", "4"], capture_output=True, text=True, timeout=LIMIT_S)
         told = [line for line in p.stderr.splitlines() if " error " in line]
-        check(p.returncode == 65 and len(told) == 1 and "trainer[0]: " in told[0] and "rows.rec" in told[0], p.stderr)
+        check(p.returncode == 65 and len(told) == 1 and "trainer[0]: " in told[0] and "safetensors" in told[0], p.stderr)
         for rank in range(1, 4):
             with open(f.file(f"found/log/rank-{rank}.log")) as log:
-                check("rows.rec" in log.read(), f"rank {rank}'s log has no cause")
+                check("safetensors" in log.read(), f"rank {rank}'s log has no cause")
 
 
 def listening():

@@ -11,6 +11,7 @@
 
 #include "common/base/file.h"
 #include "common/program/log.h"
+#include "proto/record.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/run/config_changes.h"
@@ -77,6 +78,17 @@ static status print_layout(const plan_input *in, bool shown)
     return st;
 }
 
+/* Its form alone: rows are checked where they are read. */
+static status check_recording(const conf *c)
+{
+    record_reader *r = NULL;
+    if (!c->feed_replay[0])
+        return ST_OK;
+    status st = record_open(c->feed_replay, &r);
+    record_close(&r);
+    return st;
+}
+
 status train_check(const conf *c, const plan_device *on, int there, bool shown)
 {
     char why[PLAN_DEVICE_WHY];
@@ -103,9 +115,7 @@ status train_check(const conf *c, const plan_device *on, int there, bool shown)
         st = print_layout(&in, shown || l.world != there);
     params_free(&p);
     TRY(st);
-    if (c->feed_replay[0] && access(c->feed_replay, R_OK) != 0)
-        return FAIL_IN(ST_NO_INPUT, c->feed_replay, "cannot open the recording: %s",
-                       strerror(errno));
+    TRY(check_recording(c));
     return session_check_layout(c, there);
 }
 
