@@ -213,7 +213,7 @@ def read_keys(folder):
         with open(os.path.join(folder, "daemon.pub"), encoding="ascii") as f:
             return *own, f.read().split()[0].encode()
     except OSError as e:
-        raise type(e)(f"{e.filename}: can not be read: {e.strerror}; on the daemon's machine prepd keygen --out FOLDER "
+        raise type(e)(f"{e.filename}: cannot be read: {e.strerror}; on the daemon's machine prepd keygen --out FOLDER "
                       "--client NAME (FOLDER: its prepd.keys) makes FOLDER/NAME: copy that here") from None
 
 
@@ -242,7 +242,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     try:
         endpoint, folder = shorten(endpoint)
     except OSError as e:
-        raise type(e)(f"{where}: the socket's folder can not be opened: {e.strerror}") from None
+        raise type(e)(f"{where}: the socket's folder cannot be opened: {e.strerror}") from None
     socket.connect(endpoint)
     told = timeout <= TELL_S
 

@@ -104,7 +104,7 @@ static status open_folder(const char *folder, endpoint_folders *open_ones, int *
     open_ones->fd = more;
     int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(ST_UNAVAILABLE, folder, "the folder of prepd.endpoint can not be opened: %s",
+        return FAIL_IN(ST_UNAVAILABLE, folder, "the folder of prepd.endpoint cannot be opened: %s",
                        strerror(errno));
     open_ones->fd[open_ones->n++] = *out = fd;
     return ST_OK;
@@ -273,14 +273,14 @@ status endpoint_clear_ipc(const endpoint *e)
         return ST_OK;
     if (failed == ECONNREFUSED) {
         if (unlink(e->path) != 0 && errno != ENOENT)
-            return FAIL_IN(ST_CANT_CREATE, e->path, "can not remove the stale socket: %s",
+            return FAIL_IN(ST_CANT_CREATE, e->path, "cannot remove the stale socket: %s",
                            strerror(errno));
         return ST_OK;
     }
     if (failed == 0)
         return FAIL_IN(ST_UNAVAILABLE, e->path,
                        "in use by a running daemon; stop it or choose another prepd.endpoint");
-    return FAIL_IN(ST_CANT_CREATE, e->path, "can not tell who listens there: %s", strerror(failed));
+    return FAIL_IN(ST_CANT_CREATE, e->path, "cannot tell who listens there: %s", strerror(failed));
 }
 
 status wire_reachable(const char *text, char **out)

@@ -35,7 +35,7 @@ static status map_file(const char *path, span *out)
     } else if (info.st_size > 0) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED)
-            st = FAIL_IN(ST_OS, path, "can not map the recording: %s", strerror(errno));
+            st = FAIL_IN(ST_OS, path, "cannot map the recording: %s", strerror(errno));
         else
             *out = span_of(map, (size_t)info.st_size);
     }
@@ -106,7 +106,7 @@ static status read_tail(record_reader *r)
     if (r->index < r->data || r->index > end || r->n_rows > end / INDEX_ROW_BYTES ||
         end - r->index != r->n_rows * INDEX_ROW_BYTES + r->n_images * INDEX_IMAGE_BYTES)
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)end,
-                       "an index of %llu rows and %llu images can not begin at byte %llu",
+                       "an index of %llu rows and %llu images cannot begin at byte %llu",
                        (unsigned long long)r->n_rows, (unsigned long long)r->n_images,
                        (unsigned long long)r->index);
     hash128 check = hash_bytes(r->file.data + r->index, end - r->index + TAIL_AT_CHECK);
@@ -217,7 +217,7 @@ static status read_row(const record_reader *r, uint64_t offset, bool with_images
     if (f.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
         row.size - ROW_AT_BLOCK - block != images)
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
-                       "a %s of %zu bytes can not hold a block of %llu and %u images",
+                       "a %s of %zu bytes cannot hold a block of %llu and %u images",
                        frame_kind_name(f.kind), row.size, (unsigned long long)block, f.n_images);
     TRY(wire_msg_add(m, row.data, FRAME_BYTES));
     TRY(wire_msg_add(m, row.data + ROW_AT_BLOCK, block));

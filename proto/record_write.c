@@ -32,7 +32,7 @@ struct record_writer {
 
 static status write_failed(const record_writer *w)
 {
-    return FAIL_IN(ST_IO, w->temporary, "can not write: %s", strerror(errno));
+    return FAIL_IN(ST_IO, w->temporary, "cannot write: %s", strerror(errno));
 }
 
 static status write_bytes(record_writer *w, const void *data, size_t size)
@@ -214,7 +214,7 @@ status record_add(record_writer *w, const wire_msg *m)
     status st = ST_OK;
     TRY(frame_decode(wire_msg_part(m, 0), "row to be recorded", &f));
     if (f.kind != KIND_ROW || wire_msg_parts(m) != 2 + (size_t)f.n_images)
-        return FAIL(ST_BAD_INPUT, "message of kind %s with %zu parts can not be recorded as a row",
+        return FAIL(ST_BAD_INPUT, "message of kind %s with %zu parts cannot be recorded as a row",
                     frame_kind_name(f.kind), wire_msg_parts(m));
     if (!(images = malloc(((size_t)f.n_images + 1) * sizeof *images)))
         return FAIL(ST_NO_MEMORY, "no memory for the hashes of %u images", f.n_images);

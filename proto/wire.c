@@ -154,7 +154,7 @@ static status bind_failed(const char *name)
     int error = zmq_errno();
     if (error == EADDRINUSE)
         return endpoint_in_use(name);
-    return FAIL(ST_CANT_CREATE, "can not listen on %s: %s", name, zmq_strerror(error));
+    return FAIL(ST_CANT_CREATE, "cannot listen on %s: %s", name, zmq_strerror(error));
 }
 
 status wire_serve_keys(wire *w, const char *folder)
@@ -239,7 +239,7 @@ status wire_connect(wire *w, const char *text, wire_socket **out)
     TRY(socket_new(w, text, &e, false, NULL, &s));
     TRY_OR(failed, wire_monitor(w, s->socket, text, EVENTS, &s->monitor));
     if (zmq_connect(s->socket, e.text) != 0) {
-        st = FAIL(ST_UNAVAILABLE, "can not connect to %s: %s", text, zmq_strerror(zmq_errno()));
+        st = FAIL(ST_UNAVAILABLE, "cannot connect to %s: %s", text, zmq_strerror(zmq_errno()));
         goto failed;
     }
     *out = s;

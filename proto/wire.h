@@ -1,7 +1,7 @@
 /* wire.h: messages of several parts over ZeroMQ; the only door to it.
  *
  * A bound socket is a ROUTER: every message comes with the peer it is from and goes to a named
- * peer; one that can not be reached is ST_UNAVAILABLE, never dropped silently (ROUTER_MANDATORY).
+ * peer; one that cannot be reached is ST_UNAVAILABLE, never dropped silently (ROUTER_MANDATORY).
  * A connected socket is a DEALER. Its high-water marks are off; credit bounds what is under way. A
  * bound one has its wire_limits, so that no peer makes it grow; over ipc, whose peers are those
  * that may write to its file, only those of parts and of what is unsent. Keepalives, MAXMSGSIZE,

@@ -51,7 +51,7 @@ static status send_address(wire_socket *s, const wire_peer *to)
         wire_peer_print(to, name);
         if (zmq_errno() == EAGAIN)
             return FAIL_IN(ST_TIMEOUT, name, "the peer does not take what %s sent before", s->name);
-        return FAIL_IN(ST_UNAVAILABLE, name, "the peer can not be reached from %s: %s", s->name,
+        return FAIL_IN(ST_UNAVAILABLE, name, "the peer cannot be reached from %s: %s", s->name,
                        zmq_strerror(zmq_errno()));
     }
     return ST_OK;
@@ -60,7 +60,7 @@ static status send_address(wire_socket *s, const wire_peer *to)
 status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m)
 {
     if (m->n_parts == 0)
-        return FAIL(ST_INTERNAL, "a message without parts can not be sent");
+        return FAIL(ST_INTERNAL, "a message without parts cannot be sent");
     if (s->is_router) {
         if (!to || to->size == 0)
             return FAIL(ST_INTERNAL, "a message from %s needs a peer to go to", s->name);

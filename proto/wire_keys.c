@@ -47,7 +47,7 @@ static status open_file(const char *path, const char *remedy, FILE **out)
 {
     *out = fopen(path, "re");
     if (!*out)
-        return FAIL_IN(ST_NO_INPUT, path, "can not be read: %s; %s", strerror(errno), remedy);
+        return FAIL_IN(ST_NO_INPUT, path, "cannot be read: %s; %s", strerror(errno), remedy);
     return ST_OK;
 }
 
@@ -128,7 +128,7 @@ static bool has_file(const char *folder, const char *file)
     return access(path, F_OK) == 0;
 }
 
-/* What mends a pair of keys that can not be read. */
+/* What mends a pair of keys that cannot be read. */
 static const char *remedy_of(const char *folder, bool daemon)
 {
     if (!daemon)
@@ -143,7 +143,7 @@ status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
     const char *own = daemon ? "daemon.key" : "client.key";
     char pair[2][KEY_TEXT];
     if (!zmq_has("curve"))
-        return FAIL(ST_OS, "this libzmq was built without CURVE: keys can not be used");
+        return FAIL(ST_OS, "this libzmq was built without CURVE: keys cannot be used");
     wire_keys *k = calloc(1, sizeof *k);
     if (!k)
         return FAIL(ST_NO_MEMORY, "no memory for keys");
@@ -343,7 +343,7 @@ static status write_file(const char *folder, const char *file, int flags, mode_t
     if (!failed)
         return ST_OK;
     unlink(path);
-    return FAIL_IN(ST_IO, path, "can not be written: %s", strerror(failed));
+    return FAIL_IN(ST_IO, path, "cannot be written: %s", strerror(failed));
 }
 
 static status check_absent(const char *folder, const char *file, const char *remedy)
@@ -394,7 +394,7 @@ static status allow_client(const char *folder, const char *key, const char *name
     }
     if (close(fd) != 0 && !failed)
         failed = errno;
-    return failed ? FAIL_IN(ST_IO, path, "can not be written: %s", strerror(failed)) : ST_OK;
+    return failed ? FAIL_IN(ST_IO, path, "cannot be written: %s", strerror(failed)) : ST_OK;
 }
 
 static status write_public(const char *folder, const char *key)
@@ -450,6 +450,6 @@ static status make_daemon(const char *folder)
 status wire_keys_make(const char *folder, const char *client)
 {
     if (!zmq_has("curve"))
-        return FAIL(ST_OS, "this libzmq was built without CURVE: keys can not be made");
+        return FAIL(ST_OS, "this libzmq was built without CURVE: keys cannot be made");
     return client ? make_client(folder, client) : make_daemon(folder);
 }

@@ -46,7 +46,7 @@ static arena_block *block_new(size_t size)
 status arena_alloc(arena *a, size_t n_bytes, void **out)
 {
     if (n_bytes > SIZE_MAX / 2)
-        return FAIL(ST_NO_MEMORY, "arena: a request of %zu bytes can not be met", n_bytes);
+        return FAIL(ST_NO_MEMORY, "arena: a request of %zu bytes cannot be met", n_bytes);
     size_t n = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
     if (a->cap_bytes &&
         n > a->cap_bytes - (a->used_bytes < a->cap_bytes ? a->used_bytes : a->cap_bytes))

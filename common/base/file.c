@@ -12,7 +12,7 @@ status file_sync_folder(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(ST_IO, folder, "can not open: %s", strerror(errno));
+        return FAIL_IN(ST_IO, folder, "cannot open: %s", strerror(errno));
     int failed = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
     close(fd);
     return failed ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(failed)) : ST_OK;
@@ -59,7 +59,7 @@ status file_make_folders(const char *path)
         char kept = *p;
         *p = 0;
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return FAIL_IN(ST_CANT_CREATE, part, "can not make the folder: %s", strerror(errno));
+            return FAIL_IN(ST_CANT_CREATE, part, "cannot make the folder: %s", strerror(errno));
         *p = kept;
         if (!kept)
             return ST_OK;

@@ -7,8 +7,8 @@
 
 #include "common/base/status.h"
 
-/* What was made, renamed or removed in the folder lasts only after this. Where a file system can
- * not do it (EINVAL: some that are mounted over a network), it is left to it. ST_IO. */
+/* What was made, renamed or removed in the folder lasts only after this. Where a file system cannot
+ * do it (EINVAL: some that are mounted over a network), it is left to it. ST_IO. */
 WARN_UNUSED status file_sync_folder(const char *folder);
 /* The same of the folder that path lies in. */
 WARN_UNUSED status file_sync_parent(const char *path);

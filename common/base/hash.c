@@ -89,7 +89,7 @@ status hash_file(const char *path, hash128 *out)
     uint8_t *buffer = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
     TRY_OR(done, hasher_new(&h));
     buffer = (uint8_t *)malloc(READ_BYTES);

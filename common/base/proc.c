@@ -15,7 +15,7 @@
  * have held any lock. */
 static _Noreturn void become(char *const argv[], int out_fd)
 {
-    static const char words[] = "can not be started\n";
+    static const char words[] = "cannot be started\n";
     const struct sigaction normal = {.sa_handler = SIG_DFL};
     sigset_t none;
     for (int sig = 1; sig < NSIG; sig++)
@@ -38,10 +38,10 @@ static _Noreturn void become(char *const argv[], int out_fd)
 static status spawn(char *const argv[], int out_fd, pid_t *out)
 {
     if (access(argv[0], X_OK) != 0)
-        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
+        return FAIL(ST_OS, "cannot start %s: %s", argv[0], strerror(errno));
     const pid_t pid = fork();
     if (pid < 0)
-        return FAIL(ST_OS, "can not start %s: %s", argv[0], strerror(errno));
+        return FAIL(ST_OS, "cannot start %s: %s", argv[0], strerror(errno));
     if (pid == 0)
         become(argv, out_fd);
     *out = pid;

@@ -9,7 +9,7 @@
 #include "common/base/status.h"
 
 /* Starts argv[0] (a path), inheriting stdout and stderr; stdin is /dev/null. Waits for nothing:
- * what can not be started after all is a child that ends with the exit code of OS. The child dies
+ * what cannot be started after all is a child that ends with the exit code of OS. The child dies
  * if we die where it asks for that itself (proc_follow_parent). */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
 /* The same; what the child writes to its stdout comes out of *out_fd, which does not block. */

@@ -28,7 +28,7 @@ extern "C" {
     X(ST_INTERNAL, 70, "internal error")                                                           \
     X(ST_OS, 71, "operating system error")                                                         \
     X(ST_NO_MEMORY, 71, "out of memory")                                                           \
-    X(ST_CANT_CREATE, 73, "can not create output")                                                 \
+    X(ST_CANT_CREATE, 73, "cannot create output")                                                  \
     X(ST_IO, 74, "input/output error")                                                             \
     X(ST_TIMEOUT, 75, "timed out")                                                                 \
     X(ST_STOPPED, 75, "stopped by a signal")                                                       \

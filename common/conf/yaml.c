@@ -244,7 +244,7 @@ status yaml_read(const char *path, yaml_each each, void *user)
 {
     FILE *f = fopen(path, "re");
     if (!f)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
     status st;
     char *text = (char *)malloc(FILE_MAX + 1);

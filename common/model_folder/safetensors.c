@@ -268,7 +268,7 @@ status st_open(const char *path, st_file *out)
     memset(&f, 0, sizeof f);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
     status st = map_file(fd, path, &f);
     close(fd);

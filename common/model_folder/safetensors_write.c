@@ -154,7 +154,7 @@ status st_write(const char *path, const st_tensor *tensors, size_t n_tensors, co
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         free(header);
-        return FAIL_IN(ST_CANT_CREATE, temporary, "can not create: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, temporary, "cannot create: %s", strerror(errno));
     }
     status st = write_tensors(fd, temporary, tensors, n_tensors, header, header_size);
     free(header);

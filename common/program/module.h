@@ -1,7 +1,7 @@
 /* module.h: libraries of ours that are opened when a run wants them (CUDA backend, engines of
  * collectives), so that one program starts on machines that have neither driver nor MPI.
  *
- * A library can not see the program's symbols. Notes of failures are kept, and events are told, by
+ * A library cannot see the program's symbols. Notes of failures are kept, and events are told, by
  * the program's functions, handed over at the start, so that FAIL, TRY and log_info mean the same
  * on both sides: each library is linked with module_inside.c in place of common/base/status.c and
  * log.c. */

@@ -22,7 +22,7 @@ static status read_file(const char *file, char **out, size_t *out_size)
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return FAIL_IN(errno == ENOENT || errno == ENOTDIR ? ST_NO_INPUT : ST_IO, file,
-                       "can not be opened: %s", strerror(errno));
+                       "cannot be opened: %s", strerror(errno));
     struct stat info;
     status st = ST_OK;
     char *text = NULL;
@@ -41,7 +41,7 @@ static status read_file(const char *file, char **out, size_t *out_size)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            st = FAIL_AT(ST_IO, file, -1, (int64_t)size, "can not be read: %s",
+            st = FAIL_AT(ST_IO, file, -1, (int64_t)size, "cannot be read: %s",
                          n ? strerror(errno) : "the file became shorter");
             goto done;
         }

@@ -182,7 +182,7 @@ status verb_check(int argc, char **argv)
     printf("\n");
     if (bad > 0)
         st = FAIL(ST_BAD_INPUT,
-                  "%lld of %lld samples can not be used; they are listed on standard output",
+                  "%lld of %lld samples cannot be used; they are listed on standard output",
                   (long long)bad, (long long)seen);
 done:;
     status_note note = *status_last();

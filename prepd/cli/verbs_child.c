@@ -16,7 +16,7 @@
 enum {
     MORE_ARGS = 20, /* of the private daemon, beside those of the command */
     STOP_LIMIT_MS = 6000,
-    /* Silence that means the child hangs: its own limits (a sample's time, workers that can not
+    /* Silence that means the child hangs: its own limits (a sample's time, workers that cannot
      * start) end it long before, with a cause. */
     SILENCE_MS = 600000,
 };

@@ -178,7 +178,7 @@ static status refuse_bad(const row *one, int64_t index)
     TRY(json_parse(one->quarantine, strlen(one->quarantine), "quarantine", &list));
     if (json_count(list) > 0) {
         const json_value *q = json_item(list, 0);
-        st = FAIL(ST_BAD_INPUT, "sample %lld (%s) can not be used: %s", (long long)index,
+        st = FAIL(ST_BAD_INPUT, "sample %lld (%s) cannot be used: %s", (long long)index,
                   json_text(json_find(q, "name"), "unnamed"),
                   json_text(json_find(q, "cause"), "no cause given"));
     }

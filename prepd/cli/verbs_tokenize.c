@@ -82,7 +82,7 @@ static status answer_line(answering *a, const char *text, size_t size)
 static status flush_stdout(void)
 {
     if (fflush(stdout) || ferror(stdout))
-        return FAIL(ST_IO, "standard output can not be written: %s", strerror(errno));
+        return FAIL(ST_IO, "standard output cannot be written: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -122,7 +122,7 @@ static status answer_input(answering *a)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            st = FAIL_IN(ST_IO, STDIN_NAME, "can not be read: %s", strerror(errno));
+            st = FAIL_IN(ST_IO, STDIN_NAME, "cannot be read: %s", strerror(errno));
             break;
         }
         if (n == 0) {

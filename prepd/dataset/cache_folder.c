@@ -45,7 +45,7 @@ status cache_folder(const conf *c, char out[PATH_MAX])
         snprintf(out, PATH_MAX, "%s", c->prepd_cache_dir);
         if (usable_folder(out, 0777))
             return ST_OK;
-        return FAIL_IN(ST_CANT_CREATE, out, "prepd.cache_dir can not be written: %s",
+        return FAIL_IN(ST_CANT_CREATE, out, "prepd.cache_dir cannot be written: %s",
                        strerror(errno));
     }
     struct stat info;
@@ -76,6 +76,6 @@ status cache_folder(const conf *c, char out[PATH_MAX])
                  (int)geteuid());
         TRY(own_folder(out));
     }
-    log_info("index kept elsewhere: %s can not be written folder=%s", first, out);
+    log_info("index kept elsewhere: %s cannot be written folder=%s", first, out);
     return ST_OK;
 }

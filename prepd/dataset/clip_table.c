@@ -33,7 +33,7 @@ static status list_frames(const char *folder, text_pool *names, const char ***ou
     int64_t *at = NULL, n = 0, capacity = 0;
     status st = ST_OK;
     if (!d)
-        return FAIL_IN(ST_BAD_INPUT, folder, "the folder of frames can not be read: %s",
+        return FAIL_IN(ST_BAD_INPUT, folder, "the folder of frames cannot be read: %s",
                        strerror(errno));
     for (struct dirent *e; st == ST_OK && (e = readdir(d));) {
         if (!is_picture(e->d_name))

@@ -123,9 +123,8 @@ static status chat_open(const conf *c, dataset **out)
 {
     status st;
     if (c->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG,
-                    "data.overlong split is for data.format text; a conversation can not "
-                    "be split: use refuse");
+        return FAIL(ST_CONFIG, "data.overlong split is for data.format text; a conversation cannot "
+                               "be split: use refuse");
     if (c->data_group == GROUP_CONVERSATION)
         return FAIL(ST_CONFIG, "data.group conversation is for data.format vqav2: records are "
                                "conversations already; use none or shared_image");

@@ -1,8 +1,8 @@
 /* dataset.h: what an adapter gives: samples in data-set order, as text and image paths. No pixels,
  * no tokens: adapters run in the dispatcher, which never decodes.
  *
- * An adapter opens a folder or file, checks its structure and keeps it compactly; a sample that can
- * not be used (unknown image id, empty answer, wrong type, duplicate question id, no annotation)
+ * An adapter opens a folder or file, checks its structure and keeps it compactly; a sample that
+ * cannot be used (unknown image id, empty answer, wrong type, duplicate question id, no annotation)
  * stays in the list with its cause, so that check can name it and indices never shift. */
 #ifndef TESSERA_PREPD_DATASET_H
 #define TESSERA_PREPD_DATASET_H
@@ -111,7 +111,7 @@ void dataset_image_place(const dataset *d, int64_t j, image_place *out);
 /* path, relative to root, is the file that image j lies in, or one of its frames. */
 bool dataset_image_has(const dataset *d, int64_t j, const char *path);
 /* What is there now: bytes (of a piece, as the data set says; of a folder, all its frames together)
- * and the time of the last change; both 0 where it is no regular file or can not be read. */
+ * and the time of the last change; both 0 where it is no regular file or cannot be read. */
 void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
 
 const char *dataset_holder(const dataset *d, int64_t j); /* dataset_vtable.holder */

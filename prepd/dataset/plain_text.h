@@ -31,7 +31,7 @@ bool text_cache_load(texts *d, const conf *c);
 void text_cache_enter(const texts *d, const conf *c, cache_lock *out);
 void text_cache_save(const texts *d, const conf *c);
 /* Of load, what is done once key and sum are right: every entry is checked against the files and
- * the others. Apart for the fuzzer, who can not make a sum. */
+ * the others. Apart for the fuzzer, who cannot make a sum. */
 WARN_UNUSED status text_cache_take(texts *d, const st_file *f, const char *path);
 
 #endif

@@ -73,7 +73,7 @@ static status find_in_folder(const conf *c, record_files *f)
     DIR *dir = opendir(f->folder);
     struct dirent *entry;
     if (!dir)
-        return FAIL_IN(ST_NO_INPUT, f->folder, "data.path can not be read as a folder: %s",
+        return FAIL_IN(ST_NO_INPUT, f->folder, "data.path cannot be read as a folder: %s",
                        strerror(errno));
     while (st == ST_OK && (entry = readdir(dir))) {
         char path[2 * PATH_BYTES];
@@ -106,7 +106,7 @@ status records_open(const conf *c, record_files **out)
     if (!f)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
     if (stat(c->data_path, &info) != 0) {
-        st = FAIL_IN(ST_NO_INPUT, c->data_path, "data.path can not be read: %s", strerror(errno));
+        st = FAIL_IN(ST_NO_INPUT, c->data_path, "data.path cannot be read: %s", strerror(errno));
         goto failed;
     }
     if (snprintf(f->folder, sizeof f->folder, "%s", c->data_path) >= (int)sizeof f->folder) {

@@ -215,7 +215,7 @@ status tar_read(const char *path, tar_each each, void *user)
     reading r = {.path = path, .size = -1};
     r.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (r.fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
     if (fstat(r.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         st = FAIL_IN(ST_BAD_INPUT, path, "is no regular file");

@@ -43,7 +43,7 @@ static status open_again(unpack *u)
         return ST_OK;
     u->fd = open(u->path, O_RDONLY | O_CLOEXEC);
     if (u->fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, u->path, "can not open: %s",
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, u->path, "cannot open: %s",
                        strerror(errno));
     if (fstat(u->fd, &info) != 0 || !S_ISREG(info.st_mode))
         return FAIL_IN(ST_BAD_INPUT, u->path, "is no regular file");
@@ -385,7 +385,7 @@ static bool can_be_of(const unpack *u, const unpack_restart *p, int64_t n, int64
 status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total)
 {
     if (!can_be_of(u, points, n, total))
-        return FAIL_IN(ST_BAD_INPUT, u->path, "restart points that can not be of this file");
+        return FAIL_IN(ST_BAD_INPUT, u->path, "restart points that cannot be of this file");
     for (int64_t k = 1; k < n; k++) { /* the first, at 0, is there */
         unpack_restart p = points[k];
         TRY(array_room((void **)&u->points, u->n_points, &u->point_capacity, sizeof *u->points));

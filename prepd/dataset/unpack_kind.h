@@ -36,7 +36,7 @@ typedef struct unpack_kind {
 } unpack_kind;
 
 /* What a first reading found, to be kept, and given back to another start instead of that reading:
- * ST_BAD_INPUT where it can not be of this file. Windows are copied. */
+ * ST_BAD_INPUT where it cannot be of this file. Windows are copied. */
 typedef struct unpack unpack;
 const unpack_restart *unpack_restarts(const unpack *u);
 WARN_UNUSED status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total);

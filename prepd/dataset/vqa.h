@@ -27,7 +27,7 @@ typedef struct vqa_sample {
     int32_t n;
 } vqa_sample;
 
-/* A picture inside a zip file; bytes -1: deflated there, so it can not be read where it is. */
+/* A picture inside a zip file; bytes -1: deflated there, so it cannot be read where it is. */
 typedef struct zip_picture {
     int64_t offset, bytes;
 } zip_picture;

@@ -96,7 +96,7 @@ static status find_file(const char *base, const char *const *folders, name_test 
         DIR *dir = opendir(folder);
         if (!dir) {
             if (k == 0)
-                return FAIL_IN(ST_NO_INPUT, base, "data.path can not be read as a folder: %s",
+                return FAIL_IN(ST_NO_INPUT, base, "data.path cannot be read as a folder: %s",
                                strerror(errno));
             continue;
         }
@@ -381,5 +381,5 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
             if (without_links(root, p->holder) && without_links(path, p->root))
                 return ST_OK;
         }
-    return FAIL_IN(ST_NO_INPUT, root, "the folder can not be resolved: %s", strerror(errno));
+    return FAIL_IN(ST_NO_INPUT, root, "the folder cannot be resolved: %s", strerror(errno));
 }

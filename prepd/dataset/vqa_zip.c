@@ -56,7 +56,7 @@ status vqa_zip_pictures(vqa *d)
     pictures k = {.d = d, .path = path};
     k.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (k.fd < 0)
-        return FAIL_IN(ST_NO_INPUT, path, "can not open: %s", strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
     status st = zip_read(path, on_picture, &k);
     close(k.fd);
     if (st == ST_OK && d->n_places == 0)

@@ -173,7 +173,7 @@ static status vqa_open(const conf *c, dataset **out)
     bool cached = false;
     if (c->data_overlong == OVERLONG_SPLIT)
         return FAIL(ST_CONFIG, "data.overlong split is for plain text; questions with a picture "
-                               "can not be split: use refuse");
+                               "cannot be split: use refuse");
     cache_lock lock = {0};
     TRY(new_vqa(c, &d));
     vqa_cache_enter(d, c, &lock);

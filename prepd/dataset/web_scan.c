@@ -213,7 +213,7 @@ static status shards_of_folder(webdataset *d, const conf *c)
     status st = ST_OK;
     DIR *dir = opendir(d->root);
     if (!dir)
-        return FAIL_IN(ST_NO_INPUT, d->root, "data.path can not be read as a folder: %s",
+        return FAIL_IN(ST_NO_INPUT, d->root, "data.path cannot be read as a folder: %s",
                        strerror(errno));
     while ((entry = readdir(dir))) {
         const size_t size = strlen(entry->d_name);

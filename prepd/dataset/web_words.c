@@ -79,7 +79,7 @@ status web_read_place(int fd, const char *path, member_place at, char **out)
             continue;
         if (n <= 0) {
             free(bytes);
-            return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "can not be read: %s",
+            return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "cannot be read: %s",
                            n < 0 ? strerror(errno) : "it became shorter");
         }
         done += n;

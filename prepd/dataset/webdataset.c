@@ -156,7 +156,7 @@ static status web_get(const dataset *base, int64_t i, arena *a, sample *out)
     snprintf(path, sizeof path, "%s/%s", d->root, name_list_at(&d->shards, s->shard));
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(ST_NO_INPUT, path, "can not open: %s", strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
     status st = web_read_place(fd, path, s->words, &bytes);
     close(fd);
     TRY(st);

@@ -169,7 +169,7 @@ status zip_read(const char *path, zip_each each, void *user)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "can not open: %s",
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
     status st = read_directory(fd, path, each, user);
     close(fd);
@@ -211,7 +211,7 @@ status zip_open(const char *path, const zip_member *m, zip_stream **out)
     z->stored = m->stored;
     z->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (z->fd < 0) {
-        st = FAIL_IN(ST_NO_INPUT, path, "can not open: %s", strerror(errno));
+        st = FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
         goto failed;
     }
     if (m->packed < 0) {

@@ -40,7 +40,7 @@ enum {
     IMAGE_BYTES = 48,
     SAMPLE_BYTES = 16,
 };
-/* More records than this can not be meant; keeps every product far from overflow. */
+/* More records than this cannot be meant; keeps every product far from overflow. */
 static const uint64_t MAX_RECORDS = UINT64_C(1) << 40;
 static const double MIN_FPS = 1e-10, MAX_FPS = 1e9; /* as a worker takes it */
 
@@ -306,13 +306,13 @@ status index_save(const data_index *x, const char *path, hash128 key)
     store_u64(header + 56, (uint64_t)x->text_bytes);
     TRY(hash_index(header, body, &check));
     memcpy(header + CHECK_AT, check.bytes, sizeof check.bytes);
-    /* A name of our own, so that two daemons can not write into one file. */
+    /* A name of our own, so that two daemons cannot write into one file. */
     if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
         (int)sizeof temporary)
         return FAIL_IN(ST_CANT_CREATE, path, "the path of the index is too long");
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, temporary, "can not create: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, temporary, "cannot create: %s", strerror(errno));
     TRY_OR(done, write_part(fd, header, sizeof header, temporary));
     for (int k = 0; k < 3; k++)
         TRY_OR(done, write_part(fd, body[k].data, body[k].size, temporary));
@@ -322,8 +322,8 @@ done:
     if (close(fd) && st == ST_OK)
         st = FAIL_IN(ST_IO, temporary, "closing failed: %s", strerror(errno));
     if (st == ST_OK && rename(temporary, path))
-        st = FAIL_IN(ST_CANT_CREATE, path, "can not rename %s to it: %s", temporary,
-                     strerror(errno));
+        st =
+            FAIL_IN(ST_CANT_CREATE, path, "cannot rename %s to it: %s", temporary, strerror(errno));
     if (st != ST_OK)
         unlink(temporary);
     return st;
@@ -394,7 +394,7 @@ status index_load(const char *path, hash128 key, data_index **out)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT ? FAIL_IN(ST_NO_INPUT, path, "there is no index yet")
-                               : FAIL_IN(ST_IO, path, "can not open: %s", strerror(errno));
+                               : FAIL_IN(ST_IO, path, "cannot open: %s", strerror(errno));
     struct stat info;
     if (fstat(fd, &info) || info.st_size == 0) {
         close(fd);
@@ -404,7 +404,7 @@ status index_load(const char *path, hash128 key, data_index **out)
     void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
     if (map == MAP_FAILED)
-        return FAIL_IN(ST_IO, path, "can not map %zu bytes: %s", size, strerror(errno));
+        return FAIL_IN(ST_IO, path, "cannot map %zu bytes: %s", size, strerror(errno));
     status st = index_parse(span_of(map, size), path, key, out);
     if (st != ST_OK) {
         munmap(map, size);

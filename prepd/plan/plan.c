@@ -187,7 +187,7 @@ static int64_t clip_patches(const planned_doc *d)
     return n;
 }
 
-/* Measures again, for the grids; a sample of the plan can not have a cause. */
+/* Measures again, for the grids; a sample of the plan cannot have a cause. */
 static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r)
 {
     bool is_cause;

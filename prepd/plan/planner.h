@@ -113,7 +113,7 @@ struct plan {
 };
 
 /* What a sample is in a row: its tokens with pads, patches, its images and their grids in the
- * arena; a text that will be split whole. Fails with the cause of a sample that can not be in the
+ * arena; a text that will be split whole. Fails with the cause of a sample that cannot be in the
  * stream; *out_cause is false if the failure is another one (memory). */
 WARN_UNUSED status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out,
                                 bool *out_cause);

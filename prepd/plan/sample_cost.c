@@ -1,4 +1,4 @@
-/* sample_cost.c: what a sample costs in a row, or why it can not be in one. */
+/* sample_cost.c: what a sample costs in a row, or why it cannot be in one. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -56,8 +56,8 @@ static status shrink_grids(const plan *p, const sample *s, int64_t room, int64_t
         if (share > left)
             share = left;
         if (fit_grid_of(p, &im, share, &grids[k]) != ST_OK)
-            REFUSE("%s: can not be shrunk into its row: %s",
-                   p->d->v->image_path(p->d, s->images[k]), status_last()->message);
+            REFUSE("%s: cannot be shrunk into its row: %s", p->d->v->image_path(p->d, s->images[k]),
+                   status_last()->message);
         left -= fit_patches(grids[k]);
     }
     return ST_OK;

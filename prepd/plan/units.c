@@ -50,7 +50,7 @@ static status add_sample(plan *p, const planned_doc *doc)
     return ST_OK;
 }
 
-/* The causes of those that can not be in the stream are kept. */
+/* The causes of those that cannot be in the stream are kept. */
 static status measure_some(plan *p, int64_t to)
 {
     for (int64_t i = p->at; i < to; i++) {

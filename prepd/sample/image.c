@@ -193,13 +193,13 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
 
     if (format == PICTURE_PNG && !png_reaches_pixels(bytes))
         return FAIL_IN(ST_BAD_INPUT, file,
-                       "the png header can not be read: the file ends before its pixels");
+                       "the png header cannot be read: the file ends before its pixels");
     if (format == PICTURE_PNG)
         TRY(png_check_texts(bytes, file));
     forget_errors();
     o->pixels = load_picture(format, bytes);
     if (!o->pixels)
-        return fail_vips(file, o->format, "header can not be read");
+        return fail_vips(file, o->format, "header cannot be read");
     status st = ST_OK;
     const int64_t width = vips_image_get_width(o->pixels);
     const int64_t height = vips_image_get_height(o->pixels);
@@ -327,7 +327,7 @@ static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
                        bands, vips_enum_nick(VIPS_TYPE_BAND_FORMAT, (int)type));
     VipsRegion *region = vips_region_new(o->pixels);
     if (!region)
-        return fail_vips(file, o->format, "can not be decoded");
+        return fail_vips(file, o->format, "cannot be decoded");
     status st = ST_OK;
     for (int y = 0; y < height && st == ST_OK; y += STRIP_LINES) {
         const int lines = height - y < STRIP_LINES ? height - y : STRIP_LINES;
@@ -461,7 +461,7 @@ status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out
     forget_errors();
     VipsImage *rgb = borrow(im);
     if (!rgb || vips_jpegsave_buffer(rgb, &data, &size, "Q", quality, "strip", TRUE, NULL)) {
-        st = fail_vips("picture in memory", "jpeg", "can not be written");
+        st = fail_vips("picture in memory", "jpeg", "cannot be written");
         goto done;
     }
     uint8_t *copy = malloc(size); /* so that the caller may use free() */
@@ -490,7 +490,7 @@ status image_resize_vips(const image *in, int32_t height, int32_t width, arena *
     VipsImage *rgb = borrow(in);
     if (!rgb || vips_resize(rgb, &resized, (double)width / in->width, "vscale",
                             (double)height / in->height, "kernel", VIPS_KERNEL_CUBIC, NULL)) {
-        st = fail_vips("picture in memory", "picture", "can not be resized");
+        st = fail_vips("picture in memory", "picture", "cannot be resized");
         goto done;
     }
     if (vips_image_get_width(resized) != width || vips_image_get_height(resized) != height ||
@@ -501,7 +501,7 @@ status image_resize_vips(const image *in, int32_t height, int32_t width, arena *
     }
     data = vips_image_write_to_memory(resized, &size);
     if (!data) {
-        st = fail_vips("picture in memory", "picture", "can not be resized");
+        st = fail_vips("picture in memory", "picture", "cannot be resized");
         goto done;
     }
     TRY_OR(done, arena_alloc(a, size, (void **)&im.rgb));

@@ -1,5 +1,5 @@
 /* The only door to FFmpeg. What a worker may read is told to the library by name: containers,
- * decoders, no protocols; all bytes come through one callback that can not leave the file. */
+ * decoders, no protocols; all bytes come through one callback that cannot leave the file. */
 #include "prepd/sample/video.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ static status after_reads(const opened *o, status st)
     if (!o->failed)
         return st;
     return FAIL_AT(o->failed == ENOMEM ? ST_NO_MEMORY : ST_IO, o->bytes->path, -1,
-                   o->bytes->at + o->position, "can not be read: %s", strerror(o->failed));
+                   o->bytes->at + o->position, "cannot be read: %s", strerror(o->failed));
 }
 
 /* A process short of memory says nothing about a file, as in image.c; one that could have the most
@@ -233,7 +233,7 @@ static status open_video(const video_bytes *bytes, const char *file, const conf 
                  ? FAIL_IN(ST_BAD_INPUT, file,
                            "no video, or a damaged one: only MP4, Matroska, AVI and MPEG-TS are "
                            "read")
-                 : fail_av(o, code, "can not be opened");
+                 : fail_av(o, code, "cannot be opened");
         goto failed;
     }
     code = avformat_find_stream_info(o->format, NULL);
@@ -347,7 +347,7 @@ static status open_decoder(decoding *d, const conf *limits)
     d->codec->max_pixels = limits->image_input_pixels;
     if (code >= 0)
         code = avcodec_open2(d->codec, c, NULL);
-    return code < 0 ? fail_av(&d->o, code, "can not be decoded") : ST_OK;
+    return code < 0 ? fail_av(&d->o, code, "cannot be decoded") : ST_OK;
 }
 
 /* By the matrix and range that the frames name. */
@@ -388,7 +388,7 @@ static status take_frame(decoding *d)
     TRY(arena_alloc(d->a, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
     if (sws_scale(d->convert, (const uint8_t *const *)f->data, f->linesize, 0, f->height,
                   d->rgb->data, d->rgb->linesize) != f->height)
-        return FAIL_IN(ST_BAD_INPUT, d->o.file, "frame %" PRId64 " can not be converted to RGB",
+        return FAIL_IN(ST_BAD_INPUT, d->o.file, "frame %" PRId64 " cannot be converted to RGB",
                        d->shown);
     av_image_copy_plane(im.rgb, im.width * 3, d->rgb->data[0], d->rgb->linesize[0], im.width * 3,
                         im.height);

@@ -8,7 +8,7 @@
  * matrix (BT.601 where it names none), arithmetic that is the same on every CPU.
  *
  * Failures are ST_BAD_INPUT with the file's name, and cost that file alone; ST_NO_MEMORY from the
- * library or the arena, ST_IO where the file can not be read here, with the one on disk. Not
+ * library or the arena, ST_IO where the file cannot be read here, with the one on disk. Not
  * thread-safe. */
 #ifndef TESSERA_PREPD_SAMPLE_VIDEO_H
 #define TESSERA_PREPD_SAMPLE_VIDEO_H

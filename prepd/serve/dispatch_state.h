@@ -45,7 +45,7 @@ typedef struct shared_plan {
     plan *plan; /* NULL until a consumer wants it */
     int walkers;
     int64_t spent_ns;   /* on making it */
-    status_note failed; /* why it can not be made, code ST_OK: it can; those waiting are told */
+    status_note failed; /* why it cannot be made, code ST_OK: it can; those waiting are told */
 } shared_plan;
 
 typedef struct opening opening; /* of source.c */
@@ -320,7 +320,7 @@ void claims_want_local(dispatch *d); /* where two differ, and no local worker co
 WARN_UNUSED status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m,
                                   const json_value *v, const char *name);
 void consumers_greet(dispatch *d);                                /* WELCOME to those that waited */
-void consumers_refuse(dispatch *d, const source *src, status st); /* it can not be opened */
+void consumers_refuse(dispatch *d, const source *src, status st); /* it cannot be opened */
 
 /* consumers.c */
 typedef struct stream_place {
@@ -426,7 +426,7 @@ int local_wanted(const conf *c); /* prepd.workers, or one per CPU */
 void local_scale(dispatch *d, int target);
 void local_joined(dispatch *d, pid_t pid);
 void local_begun(dispatch *d, pid_t pid);
-void local_said_why(dispatch *d, pid_t pid); /* the thread's note is why it can not begin */
+void local_said_why(dispatch *d, pid_t pid); /* the thread's note is why it cannot begin */
 bool local_is_child(const dispatch *d, pid_t pid);
 void local_kill(dispatch *d, pid_t pid); /* it does not keep its own time limit */
 bool local_is_leaving(const dispatch *d, pid_t pid);

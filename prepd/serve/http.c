@@ -163,7 +163,7 @@ status http_open(const char *address, http_handler handle, void *user, http **ou
     if (!info) {
         const int error = errno;
         http_close(&h);
-        return FAIL(ST_UNAVAILABLE, "can not listen on metrics.listen %s: %s", address,
+        return FAIL(ST_UNAVAILABLE, "cannot listen on metrics.listen %s: %s", address,
                     strerror(error));
     }
     h->fd = info->epoll_fd;

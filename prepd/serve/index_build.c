@@ -1,5 +1,5 @@
 /* index_build.c: the index, built record by record by the workers: headers of images, token counts
- * of texts. A file that kills its workers is refused like one that can not be read. */
+ * of texts. A file that kills its workers is refused like one that cannot be read. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -69,7 +69,7 @@ void index_build_progress(dispatch *d, source *s, bool last)
                  (long long)(total - b->left), (long long)total, seconds);
 }
 
-/* Why a clip of the sample can not be used: then its text, with the times of the frames, is not
+/* Why a clip of the sample cannot be used: then its text, with the times of the frames, is not
  * known. */
 static const char *bad_clip(const source *s, const sample *smp)
 {

@@ -8,7 +8,7 @@ enum { CLAIMS_PER_SEAT = 2 }; /* leases of the index that wait to be confirmed *
 static const int64_t TELL_REMOTE_NS = 1000000000;
 static const int64_t SUPERVISOR_NS =
     3000000000; /* to start another worker, which says how this died */
-/* A worker keeps its own time limit (time_limit.h). This is for one that can not: stopped by
+/* A worker keeps its own time limit (time_limit.h). This is for one that cannot: stopped by
  * somebody, or stuck in the kernel; no sample is to blame. */
 static const double PATIENCE = 1.25;
 static const int64_t PATIENCE_NS = 500000000;

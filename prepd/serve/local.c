@@ -1,5 +1,5 @@
-/* local.c: local worker processes: spawned by exec, replaced when they die, counted when they can
- * not even start. The dispatcher never forks into image code: a worker is `prepd worker`. */
+/* local.c: local worker processes: spawned by exec, replaced when they die, counted when they
+ * cannot even start. The dispatcher never forks into image code: a worker is `prepd worker`. */
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 enum {
     GIVE_UP_SAID = 3,   /* deaths in a row before any work, with a reason given: it will not pass */
-    GIVE_UP_DEATHS = 8, /* the same without a reason: workers can not start here */
+    GIVE_UP_DEATHS = 8, /* the same without a reason: workers cannot start here */
     GIVE_UP_LATE = 60,  /* once some have worked: about a minute, the cause may pass */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 1000,

@@ -13,7 +13,7 @@ enum {
     REFUSALS_TOLD = 20,
 };
 
-/* A connection can not be closed from this side (ZeroMQ has no call for it). Its messages are
+/* A connection cannot be closed from this side (ZeroMQ has no call for it). Its messages are
  * thrown away as fast as they are read instead. */
 static offender *find_offender(peer_limits *p, const wire_peer *peer)
 {

@@ -107,7 +107,7 @@ static status start_of_cursor(const server *s, const json_value *cursor, const h
                        (unsigned long long)s->first_row);
     if (h->ranks > 1 && s->rows % (uint64_t)s->step_rows != 0)
         return FAIL_IN(ST_CONFIG, name,
-                       "several ranks can not go on in a recording of %llu rows, which are no "
+                       "several ranks cannot go on in a recording of %llu rows, which are no "
                        "whole steps of %lld: begin it anew, without a cursor",
                        (unsigned long long)s->rows, (long long)s->step_rows);
     *out = (uint64_t)number - s->first_row;

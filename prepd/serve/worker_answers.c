@@ -64,7 +64,7 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
 typedef enum sight {
     SIGHT_THERE,  /* as for local workers: then the worker is at fault */
     SIGHT_GONE,   /* the file is */
-    SIGHT_TROUBLE /* neither: it can not be had now */
+    SIGHT_TROUBLE /* neither: it cannot be had now */
 } sight;
 
 /* size: of the file that is there. */

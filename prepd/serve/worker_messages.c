@@ -26,13 +26,13 @@ static void left(dispatch *d, worker_seat *w)
     seat_gone(d, w, LOSS_OUTSIDE, "left");
 }
 
-/* It can not go on, and says why. Before it began any work that is no sample's doing: its model
+/* It cannot go on, and says why. Before it began any work that is no sample's doing: its model
  * folder, its memory. */
 static void give_up(dispatch *d, worker_seat *w, const json_value *v, const char *name)
 {
     const status code = wire_error(v, name);
     const char *why = json_text(json_find(v, "message"), "no reason given");
-    if (!w->begun && w->local && FAIL(code, "workers can not begin: %s", why) == code)
+    if (!w->begun && w->local && FAIL(code, "workers cannot begin: %s", why) == code)
         local_said_why(d, w->pid);
     seat_gone(d, w, w->begun ? LOSS_CRASH : LOSS_OUTSIDE, why);
 }

@@ -34,7 +34,7 @@ static status check_folder(const char *folder)
     if (!dir)
         return errno == ENOENT
                    ? ST_OK
-                   : FAIL_IN(ST_CANT_CREATE, folder, "can not use as output: %s", strerror(errno));
+                   : FAIL_IN(ST_CANT_CREATE, folder, "cannot use as output: %s", strerror(errno));
     bool ours = false, empty = true;
     struct dirent *entry;
     while ((entry = readdir(dir))) {

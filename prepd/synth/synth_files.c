@@ -26,7 +26,7 @@ status files_write(const char *path, const void *data, size_t size)
 {
     FILE *f = fopen(path, "wb");
     if (!f)
-        return FAIL_IN(ST_CANT_CREATE, path, "can not create: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot create: %s", strerror(errno));
     size_t written = fwrite(data, 1, size, f);
     int closed = fclose(f);
     if (written != size || closed)
@@ -61,7 +61,7 @@ status files_make_folder(const char *path)
         if (mkdir(partial, 0777) == 0)
             continue;
         if (errno != EEXIST)
-            return FAIL_IN(ST_CANT_CREATE, partial, "can not make the folder: %s", strerror(errno));
+            return FAIL_IN(ST_CANT_CREATE, partial, "cannot make the folder: %s", strerror(errno));
         if (stat(partial, &info) || !S_ISDIR(info.st_mode))
             return FAIL_IN(ST_CANT_CREATE, partial, "a folder is wanted, this is something else");
     }
@@ -72,15 +72,14 @@ status files_remove(const char *folder, const char *prefix)
 {
     DIR *dir = opendir(folder);
     if (!dir)
-        return errno == ENOENT ? ST_OK
-                               : FAIL_IN(ST_IO, folder, "can not read: %s", strerror(errno));
+        return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, folder, "cannot read: %s", strerror(errno));
     status st = ST_OK;
     struct dirent *entry;
     while (st == ST_OK && (entry = readdir(dir))) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
             continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) && errno != EISDIR && errno != ENOENT)
-            st = FAIL_IN(ST_IO, folder, "can not remove %s: %s", entry->d_name, strerror(errno));
+            st = FAIL_IN(ST_IO, folder, "cannot remove %s: %s", entry->d_name, strerror(errno));
     }
     closedir(dir);
     return st;

@@ -22,7 +22,7 @@ WARN_UNUSED status clips_visual(const lease_clip *clip, int64_t pads, arena *a, 
 
 /* What the index keeps of a file, or of a folder of frames. */
 typedef struct file_facts {
-    int64_t bytes, mtime_ns; /* given even if the rest can not be had */
+    int64_t bytes, mtime_ns; /* given even if the rest cannot be had */
     video_info info;         /* frames 0: a still picture */
 } file_facts;
 

@@ -100,15 +100,15 @@ static status make_file(image_cache *x, const char *path)
     uint8_t header[HEADER_BYTES];
     make_header(x, header);
     if (unlink(path) != 0 && errno != ENOENT)
-        return FAIL_IN(ST_CANT_CREATE, path, "the old cache can not be removed: %s",
+        return FAIL_IN(ST_CANT_CREATE, path, "the old cache cannot be removed: %s",
                        strerror(errno));
     x->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (x->fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "the cache can not be created: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "the cache cannot be created: %s", strerror(errno));
     if (ftruncate(x->fd, (off_t)(ring_at(x, 0) + x->ring)) != 0 ||
         !write_at(x, 0, header, sizeof header))
         return FAIL_IN(errno == ENOSPC || errno == EDQUOT ? ST_IO : ST_CANT_CREATE, path,
-                       "the cache can not be written: %s", strerror(errno));
+                       "the cache cannot be written: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -120,13 +120,13 @@ static status open_locked(image_cache *x, const char *folder)
         snprintf(lock, sizeof lock, "%s/images.lock", folder) >= (int)sizeof lock)
         return FAIL(ST_CONFIG, "cache.folder is longer than %d bytes", PATH_MAX - 16);
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return FAIL_IN(ST_CANT_CREATE, folder, "cache.folder can not be made: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, folder, "cache.folder cannot be made: %s", strerror(errno));
     const int locked = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (locked < 0 || flock(locked, LOCK_EX) != 0) {
         const int why = errno;
         if (locked >= 0)
             close(locked);
-        return FAIL_IN(ST_CANT_CREATE, lock, "cache.folder can not be used: %s", strerror(why));
+        return FAIL_IN(ST_CANT_CREATE, lock, "cache.folder cannot be used: %s", strerror(why));
     }
     status st = ST_OK;
     x->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);

@@ -22,7 +22,7 @@
 
 typedef struct image_cache image_cache;
 
-/* *out NULL where cache.folder is empty. A folder that can not be used is an error: it was asked
+/* *out NULL where cache.folder is empty. A folder that cannot be used is an error: it was asked
  * for. On a disk without room for a new file: NULL and a warning. decoder: the fingerprint of what
  * decodes. */
 WARN_UNUSED status image_cache_open(const conf *c, hash128 decoder, image_cache **out);

@@ -33,7 +33,7 @@ status file_fail(int error, const char *full, int64_t offset, const char *what)
     const status st = error == ENOMEM                ? ST_NO_MEMORY
                       : file_error_is_its_own(error) ? ST_NO_INPUT
                                                      : ST_IO;
-    return FAIL_AT(st, full, -1, offset, "can not be %s: %s", what, strerror(error));
+    return FAIL_AT(st, full, -1, offset, "cannot be %s: %s", what, strerror(error));
 }
 
 static status open_file(const char *full, int *out_fd, struct stat *info)

@@ -41,7 +41,7 @@ WARN_UNUSED status file_check(const char *full, int64_t offset, int64_t bytes, i
 WARN_UNUSED status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
                              int *out_fd, int64_t *out_bytes, int64_t *out_mtime_ns);
 
-/* A file for its header; size and time are given even if its bytes can not be had. */
+/* A file for its header; size and time are given even if its bytes cannot be had. */
 typedef struct file_view {
     span bytes;
     int64_t file_bytes, mtime_ns; /* of a piece: its own bytes */

@@ -37,7 +37,7 @@ static status load_module(const char *path, const char *symbol, int version, con
 {
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module)
-        return FAIL(ST_UNAVAILABLE, "can not load the %s module: %s", what, dlerror());
+        return FAIL(ST_UNAVAILABLE, "cannot load the %s module: %s", what, dlerror());
     const int *api = dlsym(module, symbol);
     if (!api || *api != version) {
         dlclose(module);

@@ -1,8 +1,8 @@
 /* image_load.h: the libraries of pictures (image.h through vips) and of videos (video.h through
  * FFmpeg) as two modules that are loaded when wanted.
  *
- * prepd itself links neither, so the dispatcher can not run them and then fork, and a broken
- * library can not keep the daemon from starting. Pictures are for every worker; FFmpeg and what it
+ * prepd itself links neither, so the dispatcher cannot run them and then fork, and a broken
+ * library cannot keep the daemon from starting. Pictures are for every worker; FFmpeg and what it
  * brings along (10 MiB a worker) only for those whose data may hold videos. The modules are
  * lib/libprepd_image.so and lib/libprepd_video.so beside the program's bin folder, or
  * $TESSERA_IMAGE_MODULE and $TESSERA_VIDEO_MODULE. */
@@ -41,7 +41,7 @@ typedef struct video_api {
 #define IMAGE_API_SYMBOL "tessera_image_api"
 #define VIDEO_API_SYMBOL "tessera_video_api"
 
-/* Loads a module and calls its init. The table lives until the process ends (vips can not be
+/* Loads a module and calls its init. The table lives until the process ends (vips cannot be
  * unloaded safely). Missing module: ST_UNAVAILABLE with the path. */
 WARN_UNUSED status image_load(const char *program, const image_api **out);
 WARN_UNUSED status video_load(const video_api **out);

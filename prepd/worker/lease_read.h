@@ -15,9 +15,9 @@ const char *lease_cause(const char *root, const char *text);
 
 /* A failure that says nothing of the file in work: the lease's, or this process's or machine's,
  * which then gives up, and the lease is judged as after a crash. A machine with files of its own
- * (--data-root) does not, where it can not read one: see below. */
+ * (--data-root) does not, where it cannot read one: see below. */
 bool lease_must_end(const workshop *s, status st);
-/* The file can not be had here: whether that is its fault, the dispatcher finds out. */
+/* The file cannot be had here: whether that is its fault, the dispatcher finds out. */
 bool lease_is_missing(const workshop *s, status st);
 
 /* {"turns": ...} as a sample with n_images images; in the arena. */

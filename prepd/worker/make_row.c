@@ -139,7 +139,7 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
                        (unsigned long long)doc->sample_id, (long long)doc->text.n,
                        (long long)whole);
     if (tokens < whole && doc->n_images > 0)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures can not be split");
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures cannot be split");
     doc->text.ids += from;
     doc->text.labels += from;
     doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;

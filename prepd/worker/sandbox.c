@@ -211,7 +211,7 @@ status sandbox_shed_privileges(void)
     struct __user_cap_data_struct had[_LINUX_CAPABILITY_U32S_3] = {{0}};
     struct __user_cap_data_struct kept[_LINUX_CAPABILITY_U32S_3] = {{0}};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(SYS_capget, &self, had) != 0)
-        return FAIL(ST_OS, "can not give up privileges: %s", strerror(errno));
+        return FAIL(ST_OS, "cannot give up privileges: %s", strerror(errno));
     kept[0].effective = had[0].effective & files;
     kept[0].permitted = had[0].permitted & files;
     kept[0].inheritable = had[0].inheritable & files; /* a unit's AmbientCapabilities= */
@@ -219,7 +219,7 @@ status sandbox_shed_privileges(void)
     if (memcmp(had, kept, sizeof(had)) == 0)
         return ST_OK;
     if (syscall(SYS_capset, &self, kept) != 0)
-        return FAIL(ST_OS, "can not give up privileges: %s", strerror(errno));
+        return FAIL(ST_OS, "cannot give up privileges: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -234,5 +234,5 @@ status sandbox_enter(void)
     if (!bad)
         bad = seccomp_load(filter);
     seccomp_release(filter);
-    return bad ? FAIL(ST_OS, "can not enter the sandbox: %s", strerror(-bad)) : ST_OK;
+    return bad ? FAIL(ST_OS, "cannot enter the sandbox: %s", strerror(-bad)) : ST_OK;
 }

@@ -5,7 +5,7 @@
  * writing, tracing or signalling others (also through a descriptor's owner), typing into a
  * terminal, limits or CPUs of another process, mounting, changing identity, loading anything into
  * the kernel. The connection to the dispatcher and the files below the data root stay. A worker
- * that loses its connection can not make another: its parent starts a new one. */
+ * that loses its connection cannot make another: its parent starts a new one. */
 #ifndef TESSERA_PREPD_WORKER_SANDBOX_H
 #define TESSERA_PREPD_WORKER_SANDBOX_H
 

@@ -303,7 +303,7 @@ static status start_worker(worker *w)
                */
     const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0)
-        return FAIL(ST_OS, "can not turn core files off");
+        return FAIL(ST_OS, "cannot turn core files off");
     const struct sigaction term = {.sa_handler = on_term};
     if (sigaction(SIGTERM, &term, NULL) != 0)
         return FAIL(ST_OS, "sigaction failed");
@@ -328,8 +328,7 @@ status worker_run(const worker_options *o, int *out_code)
         st = serve_connection(&w);
         if (st != ST_UNAVAILABLE || w.leave)
             continue;
-        if (o->supervisor &&
-            w.ready) { /* a sandboxed one can not connect again; the next one can */
+        if (o->supervisor && w.ready) { /* a sandboxed one cannot connect again; the next one can */
             st = ST_OK;
             w.leave = w.again = true;
             break;

@@ -1,7 +1,7 @@
 /* worker.h: a worker process: lease in, frames out; one thread does the image work.
  *
  * It joins a dispatcher with the fingerprint of its decoder, learns the options from TERMS, and
- * does one lease at a time. It never decides anything about the stream: a sample that can not be
+ * does one lease at a time. It never decides anything about the stream: a sample that cannot be
  * decoded is reported (FAILED), the dispatcher flags it and gives the row again. */
 #ifndef TESSERA_PREPD_WORKER_H
 #define TESSERA_PREPD_WORKER_H

@@ -81,7 +81,7 @@ static status limit_memory(int64_t more_bytes)
     if (getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_max != RLIM_INFINITY && now.rlim_max < bytes)
         return ST_OK; /* a stricter one is in force */
     if (setrlimit(RLIMIT_AS, &limit) != 0)
-        return FAIL(ST_OS, "can not limit the address space");
+        return FAIL(ST_OS, "cannot limit the address space");
     return ST_OK;
 }
 

@@ -16,7 +16,7 @@ import time
 
 from prepd_flow import BIN, Daemon, check, command_line, gone, run, workers_below
 
-# AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
+# AddressSanitizer's handler of SIGSEGV cannot tell a sent one from a fault; ours can.
 os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 DIES_S = 20.0  # whoever is struck is gone by then, on a busy machine too
 TOLD_S = 1.0  # and soon after that, it is told that it was replaced, unless it went by itself
@@ -37,7 +37,7 @@ KINDS = {"killed": lambda pid: os.kill(pid, signal.SIGKILL), "stopped": lambda p
          "sent SIGSEGV": lambda pid: os.kill(pid, signal.SIGSEGV), "no memory": starve}
 CAUSES = {"killed": r"signal 9 ", "stopped": r"signal 9 ",  # at once, by who keeps it
           "sent SIGSEGV": r"signal 11 .*sent by another process", "no memory": r"exit|signal (5|6|11) \([^)]*\)$"}
-AT_START = {"killed", "stopped"}  # what else a worker dies of before it has begun is one that can not start
+AT_START = {"killed", "stopped"}  # what else a worker dies of before it has begun is one that cannot start
 ANY_AGE = 0.15  # of these, instead of one that has begun
 
 

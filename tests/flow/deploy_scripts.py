@@ -274,7 +274,7 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
             said = place.run(script, *words, code=64)
             check(said.startswith("prepd-run: " + first) and "deploy" not in said.splitlines()[0], said)
         said = place.run(script, "--print", place.file("none/c.yaml"), code=66)
-        check("none/c.yaml can not be read" in said, said)
+        check("none/c.yaml cannot be read" in said, said)
         more = ["--data.path", "/data/${X}/$HOME/$$", "--data.suffix", "it's 5 $, \"100 %\""]
         line = place.run(script, "--print", "--cpus", "0-1", "--memory", "4G", config, *more)
         words = shlex.split(line)

@@ -1,4 +1,4 @@
-"""Weights that can not be right are refused by name of the file and the tensor: cut short, overlapping,
+"""Weights that cannot be right are refused by name of the file and the tensor: cut short, overlapping,
 lying about their sizes, with an index that does not agree with its shards."""
 import json
 import os

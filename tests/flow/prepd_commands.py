@@ -241,7 +241,7 @@ def the_private_daemon_s_cause_is_told_once():
             return lines[0]
         verbs = (("digest", "--steps", "1"), ("record", "--steps", "1", "--out", f.file("rows")), ("plan",))
         for verb in (*verbs, ("check",), ("sample", "--index", "0", "--out", f.file("s"))):
-            check("data.path can not be read" in told(66, *verb, "--data.path", f.file("none")), verb)
+            check("data.path cannot be read" in told(66, *verb, "--data.path", f.file("none")), verb)
             check(f"{f.config} and the command line: model.path is not set: name a Hugging Face folder, or a preset and "
                   "model.tokenizer" in told(78, *verb, "--model.path", ""), verb)
         for path in f.train_images():

@@ -110,7 +110,7 @@ def a_signal_while_the_data_is_opened():
 
 
 def no_process_for_another_worker():
-    """Whoever can not start one (a limit of processes) goes on with those that are there, and tries again."""
+    """Whoever cannot start one (a limit of processes) goes on with those that are there, and tries again."""
     with Folder() as f:
         by = unprivileged(f)
         if not by:

@@ -1,6 +1,6 @@
 """What systemd's AllowedCPUs= and MemoryMax= do to a daemon, done by hand: a CPU set (given before it starts, and
 changed under it) holds for all its workers, and a limit of memory that kills workers changes no row. The cgroups are
-of version 2 or 1, whichever has the controller; what can not be made here is said."""
+of version 2 or 1, whichever has the controller; what cannot be made here is said."""
 
 import json
 import os

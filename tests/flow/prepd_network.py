@@ -120,7 +120,7 @@ class Network:
         return digest
 
     def worker(self, k, *args, root=None, ship=False, **environment):
-        """ship: it has no files, and can not see the daemon's."""
+        """ship: it has no files, and cannot see the daemon's."""
         images = self.folder.file("data/images")
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {images} && exec "$0" "$@"'] if ship else []
         files = [] if ship else ["--data-root", root or self.folder.file("data")]

@@ -52,7 +52,7 @@ def what_stays_is_judged_and_looked_at_again():
 
 
 def a_start_without_memory_condemns_nothing():
-    """A header behind 60 kB of others is read through a mapping, which a process short of memory can not have."""
+    """A header behind 60 kB of others is read through a mapping, which a process short of memory cannot have."""
     with small() as f:
         image = f.train_images()[3]
         with open(image, "rb") as x:
@@ -65,7 +65,7 @@ def a_start_without_memory_condemns_nothing():
 
 
 def videos_in_tars():
-    """What can not be read is the tar, at whichever of its videos."""
+    """What cannot be read is the tar, at whichever of its videos."""
     with small() as f:
         path, _, clips = data_set(f, 3)
         members = [m for k, name in enumerate(clips) for m in

@@ -21,7 +21,7 @@ from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, m
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
-# AddressSanitizer's handler of SIGSEGV can not tell a sent one from a fault; ours can.
+# AddressSanitizer's handler of SIGSEGV cannot tell a sent one from a fault; ours can.
 OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 BUILD = os.path.dirname(os.path.dirname(BIN))
 POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
@@ -209,7 +209,7 @@ def one_whose_mount_fails_is_dismissed():
         with trouble(f, "open", errno.ESTALE, "COCO_train2014", ALWAYS):
             blind = site.worker()
         site.joined(2)
-        check(site.stream() == quiet, "files that one worker can not read changed the stream")
+        check(site.stream() == quiet, "files that one worker cannot read changed the stream")
         wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
         check(not site.status()["train"]["quarantined"], "samples were blamed")
         check(good.poll() is None, "the good one left too")

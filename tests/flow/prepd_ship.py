@@ -24,7 +24,7 @@ HIDE = ["unshare", "-m", "sh", "-c", 'for d in $HIDDEN; do mount -t tmpfs none "
 
 def stream(f, endpoint, args, workers, hidden=(), more=()):
     """All rows of an epoch and of the held-out data, whose index is built when they are first asked for, and
-    the last status; by local workers or by `workers` that are sent everything and can not see the hidden folders."""
+    the last status; by local workers or by `workers` that are sent everything and cannot see the hidden folders."""
     shutil.rmtree(f.file("cache"), ignore_errors=True)
     os.mkdir(f.file("cache"))
     port = int(endpoint.rsplit(":", 1)[1])

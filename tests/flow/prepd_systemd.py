@@ -91,7 +91,7 @@ class Machine:
             os.mkdir(self.group)
         except OSError as e:
             shutil.rmtree(self.folder)
-            skip(f"cgroups can not be made: {e}")
+            skip(f"cgroups cannot be made: {e}")
         enter = 'echo 0 > "$1/cgroup.procs" && shift && exec unshare --pid --mount --net --uts --ipc --cgroup --fork "$@"'
         self.log = open(self.file("console"), "w+")
         self.p = subprocess.Popen(["sh", "-c", enter, "sh", self.group, "bash", "-c", BOOT, "bash", self.folder],

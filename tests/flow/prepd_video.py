@@ -246,7 +246,7 @@ def held_out_videos_alone():
             again = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
             check(again == first, "the train stream changed")
             # One that had no work meanwhile begins anew when it asks.
-            wait_for(lambda: all(mapped(w) for w in workers_below(d.p.pid)), "workers that can not decode them")
+            wait_for(lambda: all(mapped(w) for w in workers_below(d.p.pid)), "workers that cannot decode them")
 
 
 def mapped(pid):

@@ -30,7 +30,7 @@ def nothing_changes_a_step():
             check(lines[case][0].count("to the bit") == 2, said)
         check("router_aux_coef is taken as 0" in said and "one rank against several" in said, said)
         check(os.listdir(f.file("check")) == [], "it leaves files behind")
-        check("--steps" in trainer("check", "-c", f.config, "--steps", "1", code=64), "one step can not be resumed")
+        check("--steps" in trainer("check", "-c", f.config, "--steps", "1", code=64), "one step cannot be resumed")
 
 
 def what_is_no_number_is_off():

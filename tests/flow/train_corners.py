@@ -1,5 +1,5 @@
 """Corners of a training run: recordings that end, evaluation in between, updates that are skipped,
-what does not fit, what can not be written."""
+what does not fit, what cannot be written."""
 
 import json
 import os

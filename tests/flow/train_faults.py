@@ -79,7 +79,7 @@ def full_disk():
                              text=True, preexec_fn=limit)
         wait_for(lambda: len(ledger(f, "full")) > 4 if os.path.exists(f.file("full/ledger.jsonl")) else False,
                  "steps without room")
-        check(not glob.glob(f.file("full/checkpoint/step-*")), "a checkpoint that can not be whole")
+        check(not glob.glob(f.file("full/checkpoint/step-*")), "a checkpoint that cannot be whole")
         resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         out, err = p.communicate(timeout=LIMIT_S)
         check(p.returncode == 0 and "is not written" in err, f"exit code {p.returncode}\n{err}")
@@ -212,7 +212,7 @@ def a_folder_that_takes_no_checkpoint_is_told_at_once():
         for path, mode in ((f.path, 0o755), (f.file("run"), 0o777), (f.file("run/checkpoint"), 0o555)):
             os.chmod(path, mode)
         p = subprocess.run([*held, *command(f, "run", **rows)], capture_output=True, text=True)
-        check(p.returncode == 73 and "checkpoints can not be written here" in p.stderr, f"{p.returncode}\n{p.stderr}")
+        check(p.returncode == 73 and "checkpoints cannot be written here" in p.stderr, f"{p.returncode}\n{p.stderr}")
         check("step:" not in p.stdout, p.stdout)
         os.mkdir(f.file("shut"), 0o555)
         p = subprocess.run([*held, *command(f, "shut", **rows)], capture_output=True, text=True)

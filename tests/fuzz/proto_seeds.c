@@ -41,7 +41,7 @@ static FILE *open_seed(const char *folder, const char *target, const char *name)
     snprintf(path, sizeof path, "%s/%s/%s", folder, target, name);
     FILE *f = fopen(path, "wb");
     if (!f)
-        fail_msg("can not write %s", path);
+        fail_msg("cannot write %s", path);
     return f;
 }
 

@@ -254,10 +254,10 @@ static status write_losses(const session *s, const outcome *o)
         return ST_OK;
     FILE *f = fopen(path, "we");
     if (!f)
-        return FAIL_IN(ST_CANT_CREATE, path, "can not be written");
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot be written");
     for (int64_t i = 0; i < o->steps; i++)
         fprintf(f, "%a\n", o->loss[i]);
-    return fclose(f) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "can not be written");
+    return fclose(f) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "cannot be written");
 }
 
 /* The ledger before anything else is called. */

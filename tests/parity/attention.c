@@ -249,7 +249,7 @@ static void fwd_case(parity *p, const int64_t *shape)
     parity_expect(p, "lse", lse, wlse, 64);
 }
 
-/* In float against differences of the forward; in bf16, which a difference can not judge, against
+/* In float against differences of the forward; in bf16, which a difference cannot judge, against
  * the loop of the backward, which the float runs check. */
 static void expect_gradients(parity *p, built *b, tensor dq, tensor dk, tensor dv)
 {
@@ -349,7 +349,7 @@ static void attention_refuses(parity *p, const int64_t *shape)
                             .o_stride = 4,
                             .o = x.dev,
                             .lse = x.dev};
-    if (p->s->dev->v->fixed_shapes) { /* can not tell, and stays inside its arrays */
+    if (p->s->dev->v->fixed_shapes) { /* cannot tell, and stays inside its arrays */
         assert_ok(op_attention_fwd(p->s, &a));
         a.cu = late;
         assert_ok(op_attention_fwd(p->s, &a));
@@ -423,7 +423,7 @@ static void cached_refuses(parity *p, const int64_t *shape)
                                .k = x.dev,
                                .v = x.dev,
                                .o = o.dev};
-    if (p->s->dev->v->fixed_shapes) /* can not tell, and stays inside its arrays */
+    if (p->s->dev->v->fixed_shapes) /* cannot tell, and stays inside its arrays */
         assert_ok(op_attention_cached(p->s, &a));
     else
         assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a), "sees [14, 17) of 16 rows");

@@ -114,7 +114,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
                    .logits = z.dev,
                    .loss_sum = dev_sums,
                    .weight_sum = dev_sums + 1};
-    if (p->s->dev->v->fixed_shapes) { /* can not tell: the row is ignored */
+    if (p->s->dev->v->fixed_shapes) { /* cannot tell: the row is ignored */
         assert_ok(op_xent(p->s, &a));
         fetch_bytes(p, sums, dev_sums, sizeof sums);
         assert_true(sums[1] == 1);

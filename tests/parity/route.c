@@ -328,7 +328,7 @@ static void permute_refuses(parity *p, const int64_t *shape)
     int32_t *slot_row = parity_ints(p, parity_zero_ints(p, 2), 2);
     int32_t *row_token = parity_ints(p, parity_zero_ints(p, 2), 2);
     permute_args a = {2, 4, 1, expert, offset, slot_row, row_token};
-    if (p->s->dev->v->fixed_shapes) { /* can not tell: the slot goes nowhere */
+    if (p->s->dev->v->fixed_shapes) { /* cannot tell: the slot goes nowhere */
         static const int32_t ends[] = {0, 1, 1, 1, 1}, rows[] = {0, -1}, tokens[] = {0, -1};
         assert_ok(op_permute(p->s, &a));
         parity_expect_ints(p, "offset", offset, ends, 5);

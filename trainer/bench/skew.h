@@ -8,7 +8,7 @@
 typedef struct skew skew;
 
 /* load: the busiest expert's over the mean; others fall off geometrically (bench_loads). Before the
- * first step. USAGE for a load that can not be. */
+ * first step. USAGE for a load that cannot be. */
 WARN_UNUSED status skew_new(session *s, double load, skew **out);
 void skew_free(skew **k, session *s);
 

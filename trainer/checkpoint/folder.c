@@ -129,7 +129,7 @@ status folder_drop(const char *folder, int64_t step)
     return folder_remove(trash);
 }
 
-/* The new one stands; what can not be deleted the next run tidies. */
+/* The new one stands; what cannot be deleted the next run tidies. */
 static status drop_replaced(const char *trash)
 {
     if (folder_remove(trash) != ST_OK)
@@ -151,14 +151,14 @@ status folder_commit(const char *folder, int64_t step)
         TRY(file_sync_folder(folder));
         return drop_replaced(trash);
     }
-    /* There was none, or this file system can not exchange. */
+    /* There was none, or this file system cannot exchange. */
     bool replaces = rename(path, trash) == 0;
     if (!replaces && errno != ENOENT)
         return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
     if (rename(writing, path) != 0) {
         status st = FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
         if (replaces && rename(trash, path) != 0)
-            log_warn("%s: can not be put back from %s: %s", path, trash, strerror(errno));
+            log_warn("%s: cannot be put back from %s: %s", path, trash, strerror(errno));
         return st;
     }
     TRY(file_sync_folder(folder));
@@ -179,7 +179,7 @@ status folder_tidy(const char *folder)
             continue;
         st = hf_path(path, folder, e->d_name);
         if (st == ST_OK && folder_remove(path) != ST_OK) /* in nobody's way: never read */
-            log_warn("a leftover can not be deleted: %s", status_text());
+            log_warn("a leftover cannot be deleted: %s", status_text());
     }
     closedir(dir);
     return st;

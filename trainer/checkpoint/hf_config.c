@@ -39,7 +39,7 @@ static status read_text(const char *folder, char **out)
         return FAIL(ST_NO_MEMORY, "no memory for config.json");
     if (bad || n > CONFIG_MAX) {
         free(text);
-        return FAIL_IN(ST_IO, path, "can not be read, or is larger than %d bytes", CONFIG_MAX);
+        return FAIL_IN(ST_IO, path, "cannot be read, or is larger than %d bytes", CONFIG_MAX);
     }
     text[n] = 0;
     *out = text;

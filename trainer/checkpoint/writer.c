@@ -242,7 +242,7 @@ static status open_background(checkpoint_writer *k)
                     st_dtype_name(k->host->v->acc), st_dtype_name(v->acc));
     TRY(make_view(k));
     if (pthread_create(&k->thread, NULL, writer_thread, k) != 0)
-        return FAIL(ST_OS, "can not start the thread that writes checkpoints");
+        return FAIL(ST_OS, "cannot start the thread that writes checkpoints");
     k->thread_runs = true;
     return ST_OK;
 }
@@ -268,7 +268,7 @@ status checkpoint_writer_new(const conf *c, const char *folder, const model_dims
     status st = file_make_folders(folder);
     if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
         st = FAIL_IN(ST_CANT_CREATE, folder,
-                     "checkpoints can not be written here: %s (job.dump_folder, checkpoint.folder)",
+                     "checkpoints cannot be written here: %s (job.dump_folder, checkpoint.folder)",
                      strerror(errno));
     st = together_see(&k->together, folder, st);
     if (st == ST_OK && k->background)

@@ -71,7 +71,7 @@ static status keep_rates(const char *path, const rates *r)
 {
     FILE *f = fopen(path, "w");
     if (!f)
-        return FAIL_IN(ST_CANT_CREATE, path, "can not be written: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot be written: %s", strerror(errno));
     rates_write(r, f);
     if (fclose(f) != 0)
         return FAIL_IN(ST_IO, path, "was not written: %s", strerror(errno));

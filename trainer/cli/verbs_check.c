@@ -270,7 +270,7 @@ static status read_words(int argc, char **argv, int64_t *out_steps, const char *
     *out_steps = 2;
     TRY(verb_take(&argc, argv, "--steps", &steps));
     TRY(verb_take(&argc, argv, "--trace", out_trace));
-    if (steps) /* one alone can not be resumed */
+    if (steps) /* one alone cannot be resumed */
         TRY(verb_number("--steps", steps, 2, TRACE_STEPS, out_steps));
     return verb_all_taken(argc, argv);
 }

@@ -84,7 +84,7 @@ static status load_openblas(void)
     for (int i = 0; i < N_SETTINGS; i++)
         setting_restore(&settings[i]);
     if (!handle)
-        return FAIL(ST_UNAVAILABLE, "OpenBLAS can not be loaded: %s (Debian: libopenblas0)",
+        return FAIL(ST_UNAVAILABLE, "OpenBLAS cannot be loaded: %s (Debian: libopenblas0)",
                     dlerror());
     return fill_library(handle);
 }

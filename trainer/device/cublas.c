@@ -18,7 +18,7 @@ static status load_cublas(void)
     void *handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return FAIL(ST_UNAVAILABLE,
-                    "CUDA: cuBLASLt can not be loaded: %s (it comes with the CUDA toolkit; "
+                    "CUDA: cuBLASLt cannot be loaded: %s (it comes with the CUDA toolkit; "
                     "LD_LIBRARY_PATH may name its folder)",
                     dlerror());
 #define FIND(name)                                                                                 \

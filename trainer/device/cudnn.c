@@ -20,7 +20,7 @@ static status load_cudnn(void)
 {
     void *handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
-        return FAIL(ST_UNAVAILABLE, "cuDNN can not be loaded: %s", dlerror());
+        return FAIL(ST_UNAVAILABLE, "cuDNN cannot be loaded: %s", dlerror());
 #define FIND(name)                                                                                 \
     *(void **)&library.name = dlsym(handle, "cudnn" #name);                                        \
     if (!library.name)                                                                             \

@@ -1,5 +1,5 @@
 /* nvml.h: the one door to NVIDIA's management library, which comes with every driver: what of a
- * GPU's memory is free, asked before there is a context, which the runtime itself can not do
+ * GPU's memory is free, asked before there is a context, which the runtime itself cannot do
  * without making one. */
 #ifndef TESSERA_TRAINER_DEVICE_NVML_H
 #define TESSERA_TRAINER_DEVICE_NVML_H

@@ -2,7 +2,7 @@
  *
  * The ticket holds the job's number (high half) and how many of its tasks are still to be taken
  * (low half). A thread owns a task once its compare-and-swap has lowered the low half; from then on
- * the job can not end before it reports, so tasks, run and context are safe to read, and only then.
+ * the job cannot end before it reports, so tasks, run and context are safe to read, and only then.
  * A latecomer finds none left, or its swap fails because the number has changed. That all of it is
  * one word matters: with the count beside the ticket a latecomer once took a task too many of the
  * old job while the caller was writing down the next one.

@@ -20,7 +20,7 @@ typedef struct answers {
 } answers;
 
 /* A row's questions. counted [D]: documents with targets. Nothing where the row's or device's kind
- * can not be generated from (generate_can), or without a generator or tokenizer. */
+ * cannot be generated from (generate_can), or without a generator or tokenizer. */
 WARN_UNUSED status answers_row(answers *a, const row *r, const bool *counted);
 
 #endif

@@ -32,7 +32,7 @@ void prompt_items(const row *r, int64_t doc, prompt_span *out)
 static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *out)
 {
     if (r->n_video_patches)
-        return FAIL(ST_BAD_INPUT, "documents with video can not be cut out of their row");
+        return FAIL(ST_BAD_INPUT, "documents with video cannot be cut out of their row");
     int64_t begin = r->cu_seqlens[doc];
     prompt_span items;
     prompt_items(r, doc, &items);

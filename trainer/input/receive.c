@@ -233,7 +233,7 @@ status receiver_open(const receiver_options *o, receiver **out)
         arena_init(&r->slots[i].memory, 0);
     TRY_OR(done, reach_rows(r, o));
     if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {
-        st = FAIL(ST_OS, "receiver: can not start its thread");
+        st = FAIL(ST_OS, "receiver: cannot start its thread");
         goto done;
     }
     r->thread_runs = true;

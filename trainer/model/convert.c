@@ -72,7 +72,7 @@ void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_
     }
 }
 
-/* Through binary32 with round-to-odd, so that the second rounding can not tie by accident. */
+/* Through binary32 with round-to-odd, so that the second rounding cannot tie by accident. */
 static float double_to_odd_float(double d)
 {
     float f = (float)d;

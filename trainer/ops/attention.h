@@ -3,7 +3,7 @@
  * q [T, Hq, d], k, v [T, Hkv, d] act with token strides in elements (so a packed qkv works);
  * o [T, Hq, d] act; lse [T, Hq] acc. Query head i reads kv head i / (Hq / Hkv). Segment s is
  * tokens [cu[s], cu[s+1]), cu [segments+1] int32 on the device, ascending from 0 to at most T (the
- * CPU answers others with BAD_INPUT; a device that can not tell keeps inside the arrays); empty
+ * CPU answers others with BAD_INPUT; a device that cannot tell keeps inside the arrays); empty
  * segments are legal; tokens from cu[segments] on: o = 0, lse = 0. scale is usually d^-1/2.
  * cu_keys: queries are only some of a segment's tokens (context ranks): k and v have `keys` rows,
  * segment s has keys [cu_keys[s], cu_keys[s+1]), and query i is itself key place[i], rising inside

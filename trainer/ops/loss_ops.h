@@ -14,7 +14,7 @@
  * grad_scale, grad_norm and skip of *step. adamw: decoupled decay (Loshchilov & Hutter 2019) on
  * every tensor of the list: g * grad_scale is used; act copy written if not NULL and another dtype.
  * All step scalars come from the device, written once per step by one small copy. skip: nothing
- * changes. Labels: the CPU answers one from V on with BAD_INPUT; a device that can not tell ignores
+ * changes. Labels: the CPU answers one from V on with BAD_INPUT; a device that cannot tell ignores
  * it. */
 #ifndef TESSERA_TRAINER_OPS_LOSS_OPS_H
 #define TESSERA_TRAINER_OPS_LOSS_OPS_H

@@ -17,7 +17,7 @@
  * permute: stable counting sort of the slots (t, k) by expert: offset [E+1] int32, slot_row [T, K]:
  *   row of slot (t, k) in the sorted order (-1 for expert -1), row_token [T*K]: the token of each
  *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k). An expert from E
- *   on is BAD_INPUT on the CPU; a device that can not tell takes it for -1.
+ *   on is BAD_INPUT on the CPU; a device that cannot tell takes it for -1.
  * combine_fwd: y[t] = residual[t] + sum_k weight[t, k] * o[slot_row[t, k]] (fixed k order);
  *   residual NULL: none; it may be y. weight NULL: all 1, the plain sum over the copies of a token.
  * combine_bwd: do_[slot_row] = weight * dy[t]; dweight[t, k] = <dy[t], o[slot_row]>. o may be

@@ -42,8 +42,8 @@ typedef struct layout_limits {
  * does not fit, also the nearest that would. m NULL: the model is not known here; its rules are
  * not asked, and a refusal names no other layout, since the model might refuse that one. */
 WARN_UNUSED status layout_of(const conf *c, const layout_limits *m, layout *out);
-/* Of a layout that layout_of gave without a model. ST_CONFIG names the degree that the model can
- * not be cut by. */
+/* Of a layout that layout_of gave without a model. ST_CONFIG names the degree that the model cannot
+ * be cut by. */
 WARN_UNUSED status layout_check(const layout *l, const layout_limits *m);
 
 #endif

@@ -47,7 +47,7 @@ status nccl_open(void)
     void *handle = dlopen(file_name, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return FAIL(ST_UNAVAILABLE,
-                    "NCCL can not be loaded: %s (it comes beside the CUDA toolkit; "
+                    "NCCL cannot be loaded: %s (it comes beside the CUDA toolkit; "
                     "LD_LIBRARY_PATH may name its folder)",
                     dlerror());
     TRY(find_functions(handle));

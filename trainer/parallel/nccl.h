@@ -53,7 +53,7 @@ typedef struct nccl_library {
 
 /* Before it is loaded: a library that stands in for NCCL. NULL: libnccl.so.2, wherever it is. */
 void nccl_is_at(const char *path);
-/* Loads it once per process. UNAVAILABLE, with the file that is missing, or a version that can not
+/* Loads it once per process. UNAVAILABLE, with the file that is missing, or a version that cannot
  * do what is asked of it. */
 WARN_UNUSED status nccl_open(void);
 

@@ -97,7 +97,7 @@ static bool take_turn(nccl_world *w)
 }
 
 /* By the thread that watches: the other may be inside a call, stuck behind a full queue of the GPU,
- * which only the end of what is queued makes return. Where NCCL can not end that alone (before
+ * which only the end of what is queued makes return. Where NCCL cannot end that alone (before
  * 2.28.9) the communicators go while it is inside. */
 static void end_beside(nccl_world *w, status cause)
 {
@@ -141,7 +141,7 @@ static status failed(const nccl_group *g, ncclResult_t result, const char *what)
                 more && *more ? ": " : "", more ? more : "");
 }
 
-/* Does a rank wait for rows? Then the others can not come, and time begins anew. */
+/* Does a rank wait for rows? Then the others cannot come, and time begins anew. */
 static bool is_patient(const nccl_world *w)
 {
     return w->patient && w->patient(w->context);

@@ -16,7 +16,7 @@ static int64_t at_least_one(int64_t n)
 
 /* Stages from `from` on. From the last one on, each takes the layers that it has time for: so the
  * first of them, which hold the most micro-batches, get no more than they must. False where the
- * first can not. */
+ * first cannot. */
 static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
 {
     const int64_t begin = layout_first_layer(l, from);

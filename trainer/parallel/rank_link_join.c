@@ -112,11 +112,11 @@ static status listen_at(const rank_link_place *at, int backlog, int *out)
         return FAIL(ST_UNAVAILABLE,
                     "port %d of %s is busy: another job? choose one with MASTER_PORT or comm.port",
                     at->port, at->host);
-    return FAIL(ST_CONFIG, "rank 0 can not listen at %s port %d: %s (MASTER_ADDR, MASTER_PORT)",
+    return FAIL(ST_CONFIG, "rank 0 cannot listen at %s port %d: %s (MASTER_ADDR, MASTER_PORT)",
                 at->host, at->port, strerror(err));
 }
 
-/* ST_CONFIG where the job can not be: everybody must hear of it. */
+/* ST_CONFIG where the job cannot be: everybody must hear of it. */
 static status check_hello(const rank_link_hello *me, const rank_link_hello *other)
 {
     char difference[1024];
@@ -246,7 +246,7 @@ static status connect_until(const rank_link_place *at, double timeout_s, int64_t
     int err = errno;
     freeaddrinfo(list);
     if (fd < 0)
-        return FAIL(ST_TIMEOUT, "rank 0 can not be reached at %s port %d within %g s: %s", at->host,
+        return FAIL(ST_TIMEOUT, "rank 0 cannot be reached at %s port %d within %g s: %s", at->host,
                     at->port, timeout_s, strerror(err));
     tcp_set_up(fd);
     *out = fd;

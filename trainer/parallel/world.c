@@ -114,7 +114,7 @@ static status open_engine(const conf *c, const char *library, const comm_engine 
 static status print_nothing(void)
 {
     if (!freopen("/dev/null", "we", stdout))
-        return FAIL_IN(ST_OS, "/dev/null", "can not be opened: %s", strerror(errno));
+        return FAIL_IN(ST_OS, "/dev/null", "cannot be opened: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -273,7 +273,7 @@ void world_fit(const world *w, conf *c)
         c->parallelism_world_size = w->place.size;
     if (strcmp(w->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
         if (c->training_backend != BACKEND_CPU)
-            log_info("cuda_graph.scope is off: MPI's collectives can not be captured");
+            log_info("cuda_graph.scope is off: MPI's collectives cannot be captured");
         c->cuda_graph_scope = "off";
     }
     if (c->training_threads == 0)

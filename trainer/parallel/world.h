@@ -59,7 +59,7 @@ static inline const char *world_simulated(const world *w)
 WARN_UNUSED status world_attach(const world *w, device *d);
 void world_detach(const world *w);
 /* What a launcher says beats what one process would take for itself: ranks, threads, and no
- * captured steps where collectives can not be. */
+ * captured steps where collectives cannot be. */
 void world_fit(const world *w, conf *c);
 /* From here on every rank keeps its log in job.dump_folder/log/rank-R.log too; of other ranks than
  * 0 only warnings and errors are shown. */

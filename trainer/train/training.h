@@ -49,7 +49,7 @@ void tell_end(const training *t);
 void tell_changes(const char *was, const char *now);
 /* Evaluates between steps and says what came of it. */
 WARN_UNUSED status tell_evaluation(training *t);
-/* The page of the run; one that can not be written costs no run. */
+/* The page of the run; one that cannot be written costs no run. */
 void tell_report(const training *t);
 /* Why there were no rows, and how to go on. kept: how the checkpoint went. Returns why. */
 WARN_UNUSED status tell_no_rows(const training *t, const status_note *why, status kept);

@@ -6,7 +6,7 @@ archive=$source_dir/.gpu/prefix.tar.gz
 if [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$prefix/unpacked" 2>/dev/null)" ]; then
     rm -rf "$prefix" && mkdir -p "$prefix" &&
         tar -xzf "$archive" -C "$prefix" && cksum <"$archive" >"$prefix/unpacked" ||
-        { echo "the libraries of .gpu/prefix.tar.gz can not be unpacked"; return 74; }
+        { echo "the libraries of .gpu/prefix.tar.gz cannot be unpacked"; return 74; }
 fi
 link_flags=
 if [ -d "$prefix/lib" ]; then

@@ -187,7 +187,7 @@ stage_feed() {
     live "$model" "$length" "$build/tests/bench_feed" "ipc://$build/feed.sock" "$recording" || return
     [ "$backend" != cpu ] || return 0
     echo "-- decoding live"
-    build_prepd || { echo "prepd can not be built here (libvips is not there): not measured"; return 0; }
+    build_prepd || { echo "prepd cannot be built here (libvips is not there): not measured"; return 0; }
     mkdir -p "$build/live" && tar -xzf "$source_dir/.gpu/live.tar.gz" -C "$build/live" || return
     live "$model" "$length" "$build/prepd/bin/prepd" serve -c "$source_dir/configs/smoke.yaml" --quiet \
         --model.path qwen3-vl-30b-a3b --model.tokenizer "$build/live/tokenizer" \

@@ -24,13 +24,13 @@ static status read_file(const char *path, arena *a, span *out)
     FILE *f = fopen(path, "rb");
     void *data = NULL;
     if (!f)
-        return FAIL_IN(ST_NO_INPUT, path, "can not be opened");
+        return FAIL_IN(ST_NO_INPUT, path, "cannot be opened");
     fseek(f, 0, SEEK_END);
     const long size = ftell(f);
     rewind(f);
     status st = size > 0 ? arena_alloc(a, (size_t)size, &data) : FAIL_IN(ST_IO, path, "is empty");
     if (st == ST_OK && fread(data, 1, (size_t)size, f) != (size_t)size)
-        st = FAIL_IN(ST_IO, path, "can not be read");
+        st = FAIL_IN(ST_IO, path, "cannot be read");
     fclose(f);
     *out = span_of(data, (size_t)size);
     return st;
@@ -42,7 +42,7 @@ static status read_list(const char *list, tjhandle turbo, arena *a, jpegs *out)
     char path[4096];
     FILE *f = fopen(list, "r");
     if (!f)
-        return FAIL_IN(ST_NO_INPUT, list, "can not be opened");
+        return FAIL_IN(ST_NO_INPUT, list, "cannot be opened");
     status st = arena_calloc(a, MOST, sizeof(*out->file), (void **)&out->file);
     while (st == ST_OK && fgets(path, sizeof(path), f) && out->n < MOST) {
         int w, h, sampling, colours;

@@ -32,7 +32,7 @@ static void test_cap__refuses_and_survives(void **state)
     arena_init(&a, 1024);
     assert_ok(arena_alloc(&a, 1000, &p));
     assert_fails(ST_NO_MEMORY, arena_alloc(&a, 64, &p), "cap");
-    assert_fails(ST_NO_MEMORY, arena_alloc(&a, SIZE_MAX, &p), "can not be met");
+    assert_fails(ST_NO_MEMORY, arena_alloc(&a, SIZE_MAX, &p), "cannot be met");
     assert_fails(ST_NO_MEMORY, arena_calloc(&a, SIZE_MAX / 2, 4, &p), "overflow");
     arena_reset(&a);
     assert_ok(arena_alloc(&a, 1024, &p));

@@ -419,7 +419,7 @@ static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
     harness_remove(&folder);
 }
 
-/* Files can not grow beyond so many bytes, as on a disk that is full. */
+/* Files cannot grow beyond so many bytes, as on a disk that is full. */
 static void disk_of(rlim_t bytes)
 {
     struct rlimit limit;

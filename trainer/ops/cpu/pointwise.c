@@ -77,7 +77,7 @@ status CPU_OP(bias_grad)(stream *s, const bias_grad_args *a)
     return ST_OK;
 }
 
-/* Rows that count: all, or up to the device's own number, which a caller can not see. */
+/* Rows that count: all, or up to the device's own number, which a caller cannot see. */
 static int64_t valid_rows(int64_t rows, const int32_t *n_valid)
 {
     if (!n_valid)

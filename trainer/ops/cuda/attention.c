@@ -1,6 +1,6 @@
 /* attention.c: whose kernels do attention on CUDA: cuDNN's where the device has it and it takes the
  * shape and has an engine for it, else our own; so where queries are some of a segment's tokens,
- * which cuDNN's masks can not say. */
+ * which cuDNN's masks cannot say. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/table.h"

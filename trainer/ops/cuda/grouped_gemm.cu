@@ -65,7 +65,7 @@ extern "C" status cuda_grouped_gemm(stream *s, const grouped_gemm_args *a)
         return st;
     if (!grouped_aligned(a))
         return portable_mode<false>(s, a);
-#ifdef __CUDACC__ /* tensor cores of this kind can not run on a host */
+#ifdef __CUDACC__ /* tensor cores of this kind cannot run on a host */
     if (cuda_facts_of(s)->sm == 90)
         return grouped_gemm_hopper(s, a);
 #endif

@@ -170,7 +170,7 @@ static void test_damage__is_told(void **state)
                 assert_ok(read_all(path));
         }
     }
-    assert_fails(ST_NO_INPUT, read_all("absent/file"), "can not open");
+    assert_fails(ST_NO_INPUT, read_all("absent/file"), "cannot open");
     free(b);
     harness_remove(&folder);
 }

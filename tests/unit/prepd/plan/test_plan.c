@@ -324,7 +324,7 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
         }
         plan_free(&whole);
     }
-    /* Far away it costs no more; what is false is its walker's affair; what can not be is refused.
+    /* Far away it costs no more; what is false is its walker's affair; what cannot be is refused.
      */
     c.training_epochs = 1e6;
     assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));

@@ -11,7 +11,7 @@ static status read_file(const char *path, span *out)
 {
     FILE *f = fopen(path, "rb");
     if (!f)
-        return FAIL_IN(ST_NO_INPUT, path, "can not be opened");
+        return FAIL_IN(ST_NO_INPUT, path, "cannot be opened");
     fseek(f, 0, SEEK_END);
     const long size = ftell(f);
     rewind(f);
@@ -20,7 +20,7 @@ static status read_file(const char *path, span *out)
     fclose(f);
     if (!ok) {
         free(data);
-        return FAIL_IN(ST_IO, path, "can not be read");
+        return FAIL_IN(ST_IO, path, "cannot be read");
     }
     *out = span_of(data, (size_t)size);
     return ST_OK;
@@ -46,7 +46,7 @@ static status show(const char *path, const conf *limits, arena *a, const char *d
            im.height, text);
     FILE *f = dump ? fopen(dump, "wb") : NULL;
     if (f && (fwrite(im.rgb, 1, size, f) != size || fclose(f)))
-        return FAIL_IN(ST_IO, dump, "can not be written");
+        return FAIL_IN(ST_IO, dump, "cannot be written");
     return ST_OK;
 }
 

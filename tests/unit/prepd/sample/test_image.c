@@ -31,7 +31,7 @@ static span read_file(const char *path)
 {
     FILE *f = fopen(path, "rb");
     if (!f)
-        fail_msg("%s can not be opened", path);
+        fail_msg("%s cannot be opened", path);
     fseek(f, 0, SEEK_END);
     const long size = ftell(f);
     rewind(f);

@@ -1,4 +1,4 @@
-/* Local workers that can not be started, or die before they begin: what the daemon ends with. */
+/* Local workers that cannot be started, or die before they begin: what the daemon ends with. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -37,7 +37,7 @@ static void test_local__what_can_not_be_started_is_told(void **state)
         once();
     }
     assert_true(d.stopping);
-    assert_non_null(strstr(d.cause.message, "can not start /nowhere/prepd"));
+    assert_non_null(strstr(d.cause.message, "cannot start /nowhere/prepd"));
 }
 
 /* Of another cause than the one before: theirs is told, and only after as many as without one. */

@@ -85,10 +85,10 @@ static void test_file_read__not_readable_here_is_not_the_files_fault(void **stat
     arena_init(&a, 0);
     snprintf(path, sizeof(path), "%s/loop", folder);
     assert_int_equal(symlink(path, path), 0); /* ELOOP: root may read what has no permissions */
-    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "can not be opened");
-    assert_fails(ST_NO_INPUT, file_map(path, 100, &view), "can not be opened");
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "cannot be opened");
+    assert_fails(ST_NO_INPUT, file_map(path, 100, &view), "cannot be opened");
     assert_fails(ST_NO_INPUT, file_read_piece(path, 0, 5, 100, &a, &bytes, &mtime_ns),
-                 "can not be opened");
+                 "cannot be opened");
     arena_done(&a);
     harness_remove(&folder);
 }

@@ -1,4 +1,4 @@
-/* test_sandbox.c: what a worker in its sandbox can not do, and what it still can. */
+/* test_sandbox.c: what a worker in its sandbox cannot do, and what it still can. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

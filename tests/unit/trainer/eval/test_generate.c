@@ -251,7 +251,7 @@ static tokenizer *golden_tokenizer(void)
     return t;
 }
 
-/* A rank on which an answer can not be told has still counted as many questions as the others, who
+/* A rank on which an answer cannot be told has still counted as many questions as the others, who
  * would else generate other documents of the next row than it does. */
 static void test_answers__are_counted_where_one_fails(void **state)
 {

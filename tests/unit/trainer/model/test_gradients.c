@@ -2,7 +2,7 @@
  * in double precision: several images of different sizes, a video and several documents in one
  * row (spec 1.5).
  *
- * 2.77 million elements can not be differenced one by one. Per tensor: derivatives along random
+ * 2.77 million elements cannot be differenced one by one. Per tensor: derivatives along random
  * directions that touch every element (an error e in the gradient goes unseen only if e is
  * orthogonal to all of them), and along single elements. Wanted: relative error below 1e-6. The
  * router's choice of experts must be the same on both sides of a difference, else the step is

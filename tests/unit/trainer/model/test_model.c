@@ -201,7 +201,7 @@ static void test_model__image_beyond_the_position_table(void **state)
     fixture_close(&f);
 }
 
-/* Three tokens times four choices can not reach sixteen experts. */
+/* Three tokens times four choices cannot reach sixteen experts. */
 static void test_model__expert_without_tokens(void **state)
 {
     (void)state;

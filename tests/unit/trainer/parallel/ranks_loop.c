@@ -52,7 +52,7 @@ static status write_number(const char *folder, const char *name, int rank, int64
         snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "we");
     if (!f)
-        return FAIL_IN(ST_IO, path, "can not be written");
+        return FAIL_IN(ST_IO, path, "cannot be written");
     fprintf(f, "%lld\n", (long long)number);
     fclose(f);
     return ST_OK;

@@ -214,7 +214,7 @@ static void test_meet__who_is_missing_is_named(void **state)
     spawn_rank(&r[1]);
     pthread_join(r[1].thread, NULL);
     assert_int_equal(r[1].opened, ST_TIMEOUT);
-    says(r[1].words, "rank 0 can not be reached at 127.0.0.1 port");
+    says(r[1].words, "rank 0 cannot be reached at 127.0.0.1 port");
 }
 
 static void test_meet__a_busy_port_is_named(void **state)
