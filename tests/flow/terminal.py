@@ -4,10 +4,16 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import time
 
 from prepd_flow import LIMIT_S, check
+
+
+def hear_signals():
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Terminal:
@@ -17,7 +23,10 @@ class Terminal:
         self.said = ""
         self.ours, its = pty.openpty()
         # setsid -c: the session of the program has the terminal that is its input.
-        self.p = subprocess.Popen(["setsid", "-c", *words], cwd=cwd, env=env, stdin=its, stdout=its, stderr=its)
+        # A shell ignores SIGINT in what it starts in the background, nohup ignores SIGHUP, and both are inherited; a
+        # program that a person starts at a terminal hears them.
+        self.p = subprocess.Popen(["setsid", "-c", *words], cwd=cwd, env=env, stdin=its, stdout=its, stderr=its,
+                                  preexec_fn=hear_signals)
         os.close(its)
 
     def read(self, wait_s):

@@ -22,6 +22,7 @@ EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "n
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
 SHARED = {"parallelism__expert_parallel_degree": RANKS}  # experts, by windows of the ranks' memory
+BEAT_S = 1.0  # the longest time between two beats of a rank
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast|load and store): [a-z ]+( of layer \d+)? over [a-z_]+"
 
 
@@ -77,7 +78,7 @@ def lose(f, name, backend, number, cause, **changed):
             ranks = [pid for mpirun in ranks for pid in children(mpirun)]
         pids = {rank_of(pid): pid for pid in ranks}
         check(set(pids) >= set(range(RANKS)), f"{pids}")
-        time.sleep(rng.uniform(0.2, 1.2))
+        time.sleep(BEAT_S + rng.uniform(0.2, 1.2))  # so that the others have heard of a step
         os.kill(pids[rank], number)
         code = p.wait(LIMIT_S)
         check(code != 0, f"exit code {code}")

@@ -19,6 +19,7 @@ import time
 
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for, workers_below
 from resume_flow import STREAM, command, go, ledger, one_line_a_step, recorded, same
+from terminal import hear_signals
 from train_flow import has_mpi, settings, trainer
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 9
@@ -189,6 +190,7 @@ def hangs_up(f, name, ranks, **rows):
     ours, theirs = pty.openpty()
 
     def session():
+        hear_signals()
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
