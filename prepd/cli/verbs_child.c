@@ -122,6 +122,17 @@ static status child_failed(int wstatus)
     return FAIL(ST_INTERNAL, "the private daemon ended by %s", what);
 }
 
+static pid_t
+    waited_for; /* whose end ends the wait for WELCOME: client_options.stopped takes no context */
+
+/* Leaves its exit status to alive(). */
+static bool child_has_ended(void)
+{
+    siginfo_t end = {0};
+    return waitid(P_PID, (id_t)waited_for, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           end.si_pid != 0;
+}
+
 static status open_stream(child_daemon *d, client_options *o, client **out)
 {
     const char *path = d->endpoint + strlen("ipc://");
@@ -135,8 +146,11 @@ static status open_stream(child_daemon *d, client_options *o, client **out)
     o->endpoint = d->endpoint;
     o->ranks = 1;
     o->timeout_ms = SILENCE_MS;
+    /* A daemon that ends between stat and connect leaves no connection that could break. */
+    waited_for = d->pid;
+    o->stopped = child_has_ended;
     status st = client_open(o, out);
-    if (st == ST_UNAVAILABLE) {
+    if (st == ST_UNAVAILABLE || st == ST_STOPPED) {
         status_note note = *status_last();
         usleep(200000); /* its death may be a moment behind its silence */
         if (!alive(d, &wstatus))

@@ -1,0 +1,56 @@
+/* The private daemon of a verb that ends before it answers. A child process plays it. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "prepd/cli/verbs_child.h"
+
+/* Shows its socket for a moment, takes it away and fails: listens says whether one can connect. */
+static child_daemon start_failing(bool listens)
+{
+    child_daemon d = {.folder = "/tmp/tessera-child-XXXXXX"};
+    assert_non_null(mkdtemp(d.folder));
+    snprintf(d.endpoint, sizeof d.endpoint, "ipc://%s/s", d.folder);
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%.80s/s", d.folder);
+    d.pid = fork();
+    if (d.pid == 0) {
+        const int s = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (s < 0 || bind(s, (struct sockaddr *)&at, sizeof at) != 0 ||
+            (listens && listen(s, 8) != 0))
+            _exit(1);
+        usleep(300000);
+        unlink(at.sun_path);
+        _exit(65);
+    }
+    assert_true(d.pid > 0);
+    return d;
+}
+
+static void test_child_open__a_daemon_that_ends_is_not_waited_for(void **state)
+{
+    (void)state;
+    for (int listens = 0; listens <= 1; listens++) {
+        child_daemon d = start_failing(listens);
+        status_note note = {0};
+        client *c = NULL;
+        const int64_t start = clock_ns();
+        assert_int_equal(child_open(&d, "train", 0, 1, &c), ST_BAD_INPUT); /* 65 */
+        assert_true(clock_ns() - start < INT64_C(60) * 1000000000);        /* it was 600 s */
+        assert_null(c);
+        child_stop(&d, &note);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_child_open__a_daemon_that_ends_is_not_waited_for)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
