@@ -1,18 +1,20 @@
-/* class_rows.c: data.resolution_class: rows of one class where a window has enough of it, else
- * mixed. A class that fills ENOUGH rows is packed alone; its rows that are not full, and everything
- * else, are packed together. */
+/* class_rows.c: packs the units of a window, alike or by resolution class (data.resolution_class).
+ *
+ * By class: a class that fills at least ENOUGH rows is packed alone, and its full rows are kept.
+ * The rows of it that are not full, and the units of all other classes, are packed together. */
 #include <string.h>
 
 #include "prepd/plan/pack.h"
 #include "prepd/plan/planner.h"
 
 enum {
-    ENOUGH = 8, /* rows: of fewer, the one that is not full weighs too much */
+    ENOUGH = 8, /* rows; with fewer, the last one, which is not full, would weigh too much */
     FULL_NUM = 995,
-    FULL_DEN = 1000, /* the fill that rows reach without classes */
+    FULL_DEN =
+        1000, /* a row is full from this share of its tokens on: what rows reach when mixed */
 };
 
-/* items[member[0..n)] side by side. */
+/* Copies items[member[0]] to items[member[n - 1]] side by side. */
 static status take_members(const pack_item *items, const int64_t *member, int64_t n, arena *a,
                            pack_item **out)
 {
@@ -22,7 +24,8 @@ static status take_members(const pack_item *items, const int64_t *member, int64_
     return ST_OK;
 }
 
-/* Full rows of the members get numbers from *inout_rows on; the other members stay at -1. */
+/* Packs the members and numbers their full rows from *inout_rows on. Members of other rows keep -1
+ * in row_of. */
 static status keep_full(const plan *p, const pack_item *items, const int64_t *member, int64_t n,
                         arena *a, int64_t *row_of, int64_t *inout_rows)
 {

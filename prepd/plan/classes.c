@@ -1,10 +1,11 @@
-/* classes.c: resolution classes: images of one octave of area and one kind of aspect, which would
- * share the shapes of the vision tower. */
+/* classes.c: resolution classes. The images of a class have areas within one octave and are all
+ * wide, all square or all tall, so they give the vision tower similar shapes. */
 #include <inttypes.h>
 
 #include "prepd/plan/report.h"
 
-/* A quarter more on one side is not square any more: 4:3 pictures are not. */
+/* An image is square if no side is more than a quarter longer than the other; a 4:3 picture is not.
+ */
 enum { SQUARE_NUM = 5, SQUARE_DEN = 4 };
 
 typedef struct class_sum {
@@ -31,7 +32,7 @@ int plan_class_of(fit_grid g)
     return area_of(fit_patches(g)) * CLASS_ASPECTS + aspect_of(g);
 }
 
-/* Rows of one class beside the others. */
+/* Prints how many rows are of a single class and how full they are, and the same of the others. */
 static void report_rows(const plan *p, FILE *to)
 {
     int64_t rows[2] = {0}, tokens[2] = {0};
@@ -52,7 +53,7 @@ status plan_report_classes(plan *p, FILE *to)
 {
     static const char *const names[] = {"wide", "square", "tall"};
     class_sum sums[CLASS_AREAS][CLASS_ASPECTS] = {0}, all = {0};
-    for (int64_t u = 0; u < p->n_units; u++) { /* a unit's documents share its images */
+    for (int64_t u = 0; u < p->n_units; u++) { /* the documents of a unit share its images */
         planned_doc doc;
         bool is_cause;
         if (p->units[u].images == 0)

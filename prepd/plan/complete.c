@@ -1,21 +1,21 @@
-/* complete.c: rows one at a time, each finished with the items that fill it best.
+/* complete.c: packs rows one at a time and ends each with the items that fill it best.
  *
  * Best fit decreasing leaves the small items to the last rows, where a whole number of them wastes
- * up to one item a row. Here a row is filled in the order given (so that what remains keeps its
- * mix of lengths) until about three items are missing; those are searched for: one of the next
- * few, and the pair of lengths that brings the sum nearest to the budget. */
+ * up to one item per row. Here a row is filled in the order given, so that what remains keeps its
+ * mix of lengths, until two or three average items are missing. Those are searched for: one of the
+ * next few items, and the pair of lengths that brings the sum nearest to the budget. */
 #include <stdbool.h>
 
 #include "prepd/plan/lists.h"
 
-/* How many of the next items are tried as the first of three: with the 110 lengths of COCO
- * pictures 32 nearly always find a sum that fills the row to the token. */
+/* How many of the next items are tried as the first of three. COCO pictures come in about 110
+ * lengths, and with those 32 tries nearly always find a sum that fills the row to the token. */
 enum { FIRST_TRIES = 32 };
 
 typedef struct filling {
     const pack_item *items;
     int64_t n, token_budget;
-    lists left;   /* items not placed, by token_budget - tokens: rising key = falling length */
+    lists left; /* items not placed, by token_budget - tokens, so rising keys are falling lengths */
     bool *placed; /* [n] */
     int64_t next; /* every item before it is placed */
     int64_t mean; /* tokens of an item, on average */
@@ -38,7 +38,7 @@ static void place_item(filling *f, int64_t item)
     f->patch_room -= f->items[item].patches;
 }
 
-/* The first item in order that is not placed, n if none; then the one after it, ... */
+/* The first item from `item` on that is not placed; n if there is none. */
 static int64_t following(const filling *f, int64_t item)
 {
     while (item < f->n && f->placed[item])
@@ -46,7 +46,7 @@ static int64_t following(const filling *f, int64_t item)
     return item;
 }
 
-/* The longest item that fits room and patches, among the heads of the lists; -1 if none. */
+/* The longest item that fits into the room, among the heads of the lists; -1 if none does. */
 static int64_t longest_fit(const filling *f, int64_t room, int64_t patch_room)
 {
     if (room < 1)
@@ -63,7 +63,8 @@ typedef struct choice {
     int64_t tokens;
 } choice;
 
-/* The best one or two items beside `first` (-1 = none), which takes what is in `used`. */
+/* Finds the one or two items that fill the row best together with `first` (-1 for none), which
+ * takes what is in `used`, and keeps them in *best if they are better. */
 static void try_pairs(const filling *f, int64_t first, pack_item used, choice *best)
 {
     int64_t room = f->room - used.tokens, patch_room = f->patch_room - used.patches;
@@ -73,7 +74,7 @@ static void try_pairs(const filling *f, int64_t first, pack_item used, choice *b
         *best = (choice){{first, -1, -1}, used.tokens};
     if (room == 0)
         return;
-    /* b is the longer of the two, so it need not be tried below half the room. */
+    /* Item b is the longer of the two, so it need not be tried below half the room. */
     for (int64_t key = lists_next(&f->left, key_of(f, room)); key >= 0 && best->tokens < f->room;
          key = lists_next(&f->left, key + 1)) {
         int64_t b = f->left.head[key];
@@ -98,7 +99,7 @@ static void try_pairs(const filling *f, int64_t first, pack_item used, choice *b
     }
 }
 
-/* Adds the up to three items that fill the row best; false if none fits. */
+/* Adds the one, two or three items that fill the row best. False if none fits. */
 static bool complete_row(filling *f)
 {
     choice best = {{-1, -1, -1}, 0};
@@ -109,7 +110,7 @@ static bool complete_row(filling *f)
         item = following(f, item);
         if (item == f->n)
             break;
-        /* The head of its list: the first in order of its length. */
+        /* The item tried is the head of its list, the first in order of that length. */
         int64_t head = f->left.head[key_of(f, f->items[item].tokens)];
         if (f->items[head].tokens != seen_tokens)
             try_pairs(f, head, f->items[head], &best);
@@ -118,7 +119,7 @@ static bool complete_row(filling *f)
     }
     if (best.tokens == 0)
         return false;
-    /* Heads first: of two items of one list the earlier one leaves first. */
+    /* Of two items of one list the earlier must leave first, since it is the head (place_item). */
     for (int k = 0; k < 3; k++)
         for (int j = k + 1; j < 3; j++)
             if (best.item[j] >= 0 && best.item[j] < best.item[k]) {
@@ -138,7 +139,7 @@ status pack_complete(const pack_item *items, int64_t n, int64_t token_budget, in
     filling f = {.items = items, .n = n, .token_budget = token_budget, .row_of = row_of};
     TRY(lists_init(&f.left, token_budget + 1, n, a));
     TRY(arena_calloc(a, (size_t)n + 1, sizeof *f.placed, (void **)&f.placed));
-    for (int64_t i = n - 1; i >= 0; i--) { /* backwards: the newest of a list comes first */
+    for (int64_t i = n - 1; i >= 0; i--) { /* backwards, since the last one added is the head */
         lists_add(&f.left, key_of(&f, items[i].tokens), i);
         f.mean += items[i].tokens;
     }

@@ -1,5 +1,6 @@
-/* greedy.c: what the usual packer would make of the same units, for comparison: a buffer of the
- * next samples, from which a row takes, in order, whatever still fits. */
+/* greedy.c: how many rows the usual packer would make of the same units, for comparison in the
+ * report. That packer keeps a buffer of the next samples, from which a row takes, in order,
+ * whatever still fits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@ enum { BUFFER = GREEDY_BUFFER };
 
 typedef struct greedy {
     plan *p;
-    uint64_t next, n; /* of the epoch's units, lane after lane */
+    uint64_t next, n; /* units read so far, and units of the epoch; lane after lane */
     int lane;
     uint64_t position;
     int64_t held[BUFFER];
@@ -25,14 +26,16 @@ static status refill(greedy *g)
             g->lane++;
             g->position = 0;
         }
-        TRY(mixture_lane_at(&p->lanes[g->lane], p->seed, p->c->data_shuffle, g->position++, &unit));
+        TRY(mixture_lane_at(&p->lanes[g->lane], p->seed, p->conf->data_shuffle, g->position++,
+                            &unit));
         g->held[g->n_held++] = (int64_t)unit;
         g->next++;
     }
     return ST_OK;
 }
 
-/* Moves what fits from the buffer into the row; true if anything did. */
+/* Moves what fits from the buffer into the row, whose room is *tokens and *patches. True if
+ * anything did fit. */
 static bool take_fitting(greedy *g, int64_t *tokens, int64_t *patches)
 {
     int kept = 0;

@@ -1,20 +1,24 @@
-/* index.c: records in their file form, in memory and on disk alike, so that a loaded index is its
- * mapped file. Numbers are little-endian and read field by field.
+/* index.c: the index in memory and as a file.
  *
- *   offset  bytes  header
+ * Records have the same form in both, so a loaded index is simply its mapped file. Numbers are
+ * little-endian and are read field by field.
+ *
+ *   offset  bytes
  *        0      4  magic "TSIX"
- *        4      4  version
- *        8     16  key: options and data set this index belongs to
- *       24     16  digest of the contents, see index_seal
- *       40      8  samples
- *       48      8  images
+ *        4      4  version (INDEX_VERSION)
+ *        8     16  key: the options and the data set to which this index belongs
+ *       24     16  digest of the contents, as index_seal computes it
+ *       40      8  number of samples
+ *       48      8  number of images
  *       56      8  bytes of texts
- *       64     16  XXH3-128 of all bytes before and after this field
- *       80     48  per image: file bytes i64, mtime ns i64, width i32, height i32, cause u64,
- *                  frames i64, frames per second f64
- *              16  per sample: text tokens i32, targets i32, cause u64
- *                  texts: terminated; a cause is an offset into them, 0 = none
- */
+ *       64     16  XXH3-128 of the whole file with these 16 bytes as zeros
+ *       80     48  for each image: file bytes i64, modification time in ns i64, width i32,
+ *                  height i32, cause u64, frames i64, frames per second f64
+ *              16  for each sample: text tokens i32, targets i32, cause u64
+ *                  the texts, each ended by a zero byte; a cause is an offset into them, 0 for none
+ *
+ * When the form changes, raise INDEX_VERSION: older files are then built again. When a record gets
+ * a field that the stream depends on, add it to digest_of as well. */
 #include "prepd/plan/index.h"
 
 #include <assert.h>
@@ -36,26 +40,26 @@ enum {
     INDEX_MAGIC = 0x58495354,
     INDEX_VERSION = 2,
     HEADER_BYTES = 80,
-    CHECK_AT = 64, /* the checksum's own place */
+    CHECK_AT = 64, /* where the checksum stands */
     IMAGE_BYTES = 48,
     SAMPLE_BYTES = 16,
 };
-/* More records than this cannot be meant; keeps every product far from overflow. */
+/* No data set has more records than this, and it keeps every product far from overflow. */
 static const uint64_t MAX_RECORDS = UINT64_C(1) << 40;
-static const double MIN_FPS = 1e-10, MAX_FPS = 1e9; /* as a worker takes it */
+static const double MIN_FPS = 1e-10, MAX_FPS = 1e9; /* the range that workers accept */
 
 struct data_index {
     int64_t n_samples, n_images;
-    const uint8_t *images, *samples; /* records: in ours, or in the mapping */
+    const uint8_t *images, *samples; /* the records: in own_images and own_samples, or in the map */
     const char *texts;
     size_t text_bytes;
-    hash128 identity;         /* of what the digest of contents is, while building */
-    hash128 contents, digest; /* see index_mix */
-    /* while building */
+    hash128 identity;         /* of the data set; while building (index_identify) */
+    hash128 contents, digest; /* they differ after index_mix */
+    /* Only while building: */
     uint8_t *own_images, *own_samples, *present;
     int64_t missing;
     text_pool pool;
-    /* when loaded */
+    /* Only of a loaded index: */
     void *map;
     size_t map_bytes;
 };
@@ -64,7 +68,7 @@ status index_new(int64_t n_samples, int64_t n_images, data_index **out)
 {
     if (n_samples < 0 || n_images < 0 || (uint64_t)n_samples > MAX_RECORDS ||
         (uint64_t)n_images > MAX_RECORDS)
-        return FAIL(ST_BAD_INPUT, "an index of %" PRId64 " samples and %" PRId64 " images",
+        return FAIL(ST_BAD_INPUT, "an index cannot have %" PRId64 " samples and %" PRId64 " images",
                     n_samples, n_images);
     data_index *x = (data_index *)calloc(1, sizeof *x);
     if (!x)
@@ -99,7 +103,7 @@ void index_free(data_index **x)
     *x = NULL;
 }
 
-/* A double as its IEEE 754 bits, to be kept little-endian as the others. */
+/* A double as its IEEE 754 bits, which are then stored little-endian like the other numbers. */
 static uint64_t bits_of(double v)
 {
     uint64_t bits;
@@ -123,12 +127,13 @@ status index_put_image(data_index *x, int64_t j, const index_image *r)
 {
     int64_t cause;
     if (!x->present || j < 0 || j >= x->n_images)
-        return FAIL(ST_BAD_INPUT, "image record %" PRId64 " of %" PRId64, j, x->n_images);
+        return FAIL(ST_BAD_INPUT, "the index cannot take image record %" PRId64 " of %" PRId64, j,
+                    x->n_images);
     if (!r->cause && (r->width < 1 || r->height < 1 || r->file_bytes < 0 || r->frames < 0 ||
                       !(r->fps == 0 || (r->fps >= MIN_FPS && r->fps <= MAX_FPS))))
         return FAIL(ST_BAD_INPUT,
-                    "image record %" PRId64 ": %d x %d pixels in %" PRId64 " bytes, %" PRId64
-                    " frames at %g per second",
+                    "image record %" PRId64 " is impossible: %d x %d pixels in %" PRId64
+                    " bytes, %" PRId64 " frames at %g per second",
                     j, r->width, r->height, r->file_bytes, r->frames, r->fps);
     TRY(put_cause(x, r->cause, &cause));
     uint8_t *p = x->own_images + j * IMAGE_BYTES;
@@ -147,9 +152,11 @@ status index_put_sample(data_index *x, int64_t i, const index_sample *r)
 {
     int64_t cause;
     if (!x->present || i < 0 || i >= x->n_samples)
-        return FAIL(ST_BAD_INPUT, "sample record %" PRId64 " of %" PRId64, i, x->n_samples);
+        return FAIL(ST_BAD_INPUT, "the index cannot take sample record %" PRId64 " of %" PRId64, i,
+                    x->n_samples);
     if (!r->cause && (r->text_tokens < 1 || r->targets < 0 || r->targets > r->text_tokens))
-        return FAIL(ST_BAD_INPUT, "sample record %" PRId64 ": %d tokens, %d of them trained", i,
+        return FAIL(ST_BAD_INPUT,
+                    "sample record %" PRId64 " is impossible: %d tokens, %d of them targets", i,
                     r->text_tokens, r->targets);
     TRY(put_cause(x, r->cause, &cause));
     uint8_t *p = x->own_samples + i * SAMPLE_BYTES;
@@ -165,7 +172,8 @@ void index_identify(data_index *x, hash128 contents)
     x->identity = contents;
 }
 
-/* Over what the stream depends on: not the times of files, nor the order in which causes came. */
+/* A hash of everything that the stream depends on. The modification times of files are left out,
+ * and so are the texts of causes, whose places depend on the order in which they came. */
 static status digest_of(const data_index *x, hash128 identity, hash128 *out)
 {
     hasher *h = NULL;
@@ -262,7 +270,7 @@ void index_sample_get(const data_index *x, int64_t i, index_sample *out)
     out->cause = cause_at(x, load_u64(p + 8));
 }
 
-/* Of header and body, the checksum's own bytes as zeros. */
+/* The checksum of header and body, with the checksum's own bytes as zeros. */
 static status hash_index(const uint8_t header[HEADER_BYTES], const span body[3], hash128 *out)
 {
     uint8_t copy[HEADER_BYTES];
@@ -291,7 +299,7 @@ status index_save(const data_index *x, const char *path, hash128 key)
     char temporary[4096];
     hash128 check;
     status st;
-    assert(!x->present); /* sealed */
+    assert(!x->present); /* it is sealed */
     span body[3] = {
         span_of(x->images, (size_t)x->n_images * IMAGE_BYTES),
         span_of(x->samples, (size_t)x->n_samples * SAMPLE_BYTES),
@@ -306,7 +314,7 @@ status index_save(const data_index *x, const char *path, hash128 key)
     store_u64(header + 56, (uint64_t)x->text_bytes);
     TRY(hash_index(header, body, &check));
     memcpy(header + CHECK_AT, check.bytes, sizeof check.bytes);
-    /* A name of our own, so that two daemons cannot write into one file. */
+    /* The temporary name has our process id, so that two daemons cannot write into one file. */
     if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
         (int)sizeof temporary)
         return FAIL_IN(ST_CANT_CREATE, path, "the path of the index is too long");
@@ -316,20 +324,21 @@ status index_save(const data_index *x, const char *path, hash128 key)
     TRY_OR(done, write_part(fd, header, sizeof header, temporary));
     for (int k = 0; k < 3; k++)
         TRY_OR(done, write_part(fd, body[k].data, body[k].size, temporary));
-    /* No fsync: the dispatcher must not wait for a disk that checkpoints are written to. What a
-     * machine loses that stops now has a wrong checksum, and is built again. */
+    /* There is no fsync, since the dispatcher must not wait for a disk to which checkpoints are
+     * being written. If the machine stops now, the file has a wrong checksum and is built again. */
 done:
     if (close(fd) && st == ST_OK)
         st = FAIL_IN(ST_IO, temporary, "closing failed: %s", strerror(errno));
     if (st == ST_OK && rename(temporary, path))
-        st =
-            FAIL_IN(ST_CANT_CREATE, path, "cannot rename %s to it: %s", temporary, strerror(errno));
+        st = FAIL_IN(ST_CANT_CREATE, path, "cannot rename %s to this: %s", temporary,
+                     strerror(errno));
     if (st != ST_OK)
         unlink(temporary);
     return st;
 }
 
-/* A cause must be an offset of a text that ends inside the texts, which end with a zero byte. */
+/* Whether every cause is an offset inside the texts. The texts end with a zero byte, so every cause
+ * then ends inside them as well. */
 static bool causes_inside(const uint8_t *records, uint64_t n, size_t stride, size_t at,
                           size_t bytes)
 {
@@ -347,19 +356,22 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
                        "the index ends inside its header of %d bytes", HEADER_BYTES);
     const uint8_t *p = file.data;
     if (load_u32(p) != INDEX_MAGIC)
-        return FAIL_AT(ST_BAD_INPUT, source, -1, 0, "not an index (no magic)");
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 0,
+                       "this is not an index: it lacks the magic TSIX");
     if (load_u32(p + 4) != INDEX_VERSION)
-        return FAIL_AT(ST_BAD_INPUT, source, -1, 4, "index version %u, this program reads %d",
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 4,
+                       "the index has version %u, and this program reads version %d",
                        load_u32(p + 4), INDEX_VERSION);
     if (memcmp(p + 8, key.bytes, sizeof key.bytes) != 0)
-        return FAIL_AT(ST_BAD_INPUT, source, -1, 8, "the index is of other options or data");
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 8,
+                       "the index belongs to other options or other data");
     uint64_t n_samples = load_u64(p + 40), n_images = load_u64(p + 48), texts = load_u64(p + 56);
     if (n_samples > MAX_RECORDS || n_images > MAX_RECORDS || texts < 1 || texts > file.size)
-        return FAIL_AT(ST_BAD_INPUT, source, -1, 40, "counts out of range");
+        return FAIL_AT(ST_BAD_INPUT, source, -1, 40, "the counts in the header are out of range");
     uint64_t image_bytes = n_images * IMAGE_BYTES, sample_bytes = n_samples * SAMPLE_BYTES;
     if (file.size - HEADER_BYTES != image_bytes + sample_bytes + texts)
         return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)file.size,
-                       "the index should have %" PRIu64 " bytes after its header",
+                       "by its header the index should have %" PRIu64 " bytes after the header",
                        image_bytes + sample_bytes + texts);
     span body[3] = {
         span_of(p + HEADER_BYTES, image_bytes),
@@ -369,11 +381,13 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
     TRY(hash_index(p, body, &check));
     memcpy(found.bytes, p + CHECK_AT, sizeof found.bytes);
     if (!hash_equal(found, check))
-        return FAIL_AT(ST_BAD_INPUT, source, -1, CHECK_AT, "the index is damaged (checksum)");
+        return FAIL_AT(ST_BAD_INPUT, source, -1, CHECK_AT,
+                       "the index is damaged: its checksum does not match");
     if (body[2].data[texts - 1] != 0 ||
         !causes_inside(body[0].data, n_images, IMAGE_BYTES, 24, texts) ||
         !causes_inside(body[1].data, n_samples, SAMPLE_BYTES, 8, texts))
-        return FAIL_IN(ST_BAD_INPUT, source, "a cause lies outside the texts");
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "the index is damaged: a cause lies outside the texts");
     data_index *x = (data_index *)calloc(1, sizeof *x);
     if (!x)
         return FAIL(ST_NO_MEMORY, "no memory for an index");

@@ -1,10 +1,14 @@
-/* index.h: one record per sample and per image file, built once by workers, mapped by the
- * dispatcher. A cache: deleting it costs time only. Its digest is the data set's identity in HELLO,
- * cursor and checkpoint.
+/* index.h: what is known of every sample and every image before anything is decoded.
  *
- * The file (index-<hash of options and data set identity>.tsx in prepd.cache_dir) is written to a
- * temporary name and renamed; magic, version, counts and an XXH3-128 of everything are checked
- * before use, and an image whose size or mtime changed since makes it stale. */
+ * The index has one small record per sample (how many tokens its text has) and one per image file
+ * (its size and its picture's). Workers build it once; the dispatcher maps its file. It is a cache:
+ * deleting the file costs time and nothing else. Its digest is the identity of the data in HELLO,
+ * in a cursor and in a checkpoint, so a stream can only be continued on the same data.
+ *
+ * The file is index-<hash of options and data-set identity>.tsx in prepd.cache_dir; its layout is
+ * at the top of index.c. It is written under a temporary name and renamed. Magic, version, counts
+ * and an XXH3-128 of every byte are checked before it is used, and whoever opens it also checks
+ * whether an image's size or modification time has changed since. */
 #ifndef TESSERA_PREPD_PLAN_INDEX_H
 #define TESSERA_PREPD_PLAN_INDEX_H
 
@@ -12,47 +16,55 @@
 #include "common/base/span.h"
 #include "prepd/dataset/dataset.h"
 
+/* Texts of records that were read from an index live as long as the index. */
 typedef struct index_image {
     int64_t file_bytes;
     int64_t mtime_ns;
-    int32_t width, height; /* oriented, or of a clip's frames; 0 if unusable */
-    const char *cause;     /* NULL, or why it is unusable */
-    int64_t frames;        /* of a clip; 0: a still picture */
-    double fps;            /* of a clip; 0: unknown */
+    int32_t width, height; /* pixels after orientation, or of a clip's frames; 0 if unusable */
+    const char *cause;     /* why the image is unusable; NULL if it is usable */
+    int64_t frames;        /* frames of a clip; 0 for a still picture */
+    double fps;            /* frames per second of a clip; 0 if unknown */
 } index_image;
 
 typedef struct index_sample {
-    int32_t text_tokens; /* without image pads, template included */
+    int32_t text_tokens; /* the chat template included, image pads not */
     int32_t targets;     /* supervised tokens */
-    const char *cause;   /* NULL, or why the sample is refused; a bad image's cause comes from it */
+    const char *cause;   /* why the sample is refused; NULL if it is not. A sample with an unusable
+                          * image gets its cause from the image */
 } index_sample;
 
 typedef struct data_index data_index;
 
-/* Empty, to be filled record by record (any order), then sealed. */
+/* Building: an empty index, filled record by record in any order (a second record of the same
+ * sample or image replaces the first), then sealed. Records and their texts are copied. A record
+ * with impossible figures is refused with BAD_INPUT. */
 WARN_UNUSED status index_new(int64_t n_samples, int64_t n_images, data_index **out);
-WARN_UNUSED status index_put_image(data_index *x, int64_t j, const index_image *r); /* copies */
-WARN_UNUSED status index_put_sample(data_index *x, int64_t i, const index_sample *r);
-/* Which data the records are of (dataset_contents), for the digest; call it before index_seal. */
-void index_identify(data_index *x, hash128 contents);
-WARN_UNUSED status index_seal(data_index *x); /* every record present; computes the digest */
-/* For a sealed or loaded index: its digest is from now on that of the same records under the data
- * set's identity, which includes the weights of a mixture. The file has the digest without them, so
- * it is the same whatever the weights are. */
-WARN_UNUSED status index_mix(data_index *x, hash128 identity);
+WARN_UNUSED status index_put_image(data_index *index, int64_t image, const index_image *record);
+WARN_UNUSED status index_put_sample(data_index *index, int64_t sample, const index_sample *record);
+/* Says which data the records describe (dataset_contents); it goes into the digest, so call it
+ * before index_seal. */
+void index_identify(data_index *index, hash128 contents);
+/* Ends building and computes the digest. Every record must be present. */
+WARN_UNUSED status index_seal(data_index *index);
+/* Gives a sealed or loaded index the digest of the same records under another identity of the data
+ * set: the one that includes the weights of a mixture. The file keeps the digest without them, so
+ * one file serves all weights. */
+WARN_UNUSED status index_mix(data_index *index, hash128 identity);
 
-WARN_UNUSED status index_save(const data_index *x, const char *path, hash128 key);
-/* ST_NO_INPUT if absent, ST_BAD_INPUT with the reason if stale or damaged: build it again. */
+/* Writes a sealed index. `key` stands for the options and the data; loading asks for the same. */
+WARN_UNUSED status index_save(const data_index *index, const char *path, hash128 key);
+/* NO_INPUT if there is no file, BAD_INPUT with the reason if it is stale or damaged. In both cases
+ * the caller builds the index again. */
 WARN_UNUSED status index_load(const char *path, hash128 key, data_index **out);
-/* The same from bytes that outlive the index; source names them in errors. */
+/* The same from bytes in memory, which must outlive the index. `source` names them in errors. */
 WARN_UNUSED status index_parse(span file, const char *source, hash128 key, data_index **out);
-void index_free(data_index **x);
+void index_free(data_index **index);
 
-int64_t index_samples(const data_index *x);
-int64_t index_images(const data_index *x);
-void index_image_get(const data_index *x, int64_t j, index_image *out);
-void index_sample_get(const data_index *x, int64_t i, index_sample *out);
-hash128 index_digest(const data_index *x);
-hash128 index_contents(const data_index *x); /* the digest that the file has */
+int64_t index_samples(const data_index *index);
+int64_t index_images(const data_index *index);
+void index_image_get(const data_index *index, int64_t image, index_image *out);
+void index_sample_get(const data_index *index, int64_t sample, index_sample *out);
+hash128 index_digest(const data_index *index);
+hash128 index_contents(const data_index *index); /* the digest that stands in the file */
 
 #endif

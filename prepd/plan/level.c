@@ -1,31 +1,33 @@
-/* level.c: rows of a window alike in tokens.
+/* level.c: makes the rows of a window similar in their number of tokens.
  *
- * Packing leaves what does not fill a row in a window's last one. A step takes rows as they come,
- * so in the step of that row all ranks but one wait for nothing less than a full row, though the
- * mean is up to an eighth lower (one row for each of eight). Here rows far below the mean take
- * documents from the fullest, one each: whole, while that leaves the giver the fuller of the two,
- * else for a shorter one, so that both come nearest to their middle. No row is added, so the fill
- * stays what packing made it. By tokens, not by predicted time: texts and pictures meet in a row by
- * chance, and a row that took from the dearest would be made of pictures. */
+ * Packing leaves in the window's last row whatever fills no other row. A step takes rows in stream
+ * order, and in the step of that last row every other rank still has a full row to compute: with
+ * one row for each of eight ranks, the mean is then up to an eighth below the longest. So rows far
+ * below the mean take units from the fullest rows, one from each. A unit is moved as a whole while
+ * the giver stays the fuller of the two; otherwise it is exchanged for a shorter unit, such that
+ * both rows come nearest to their middle. No row is added, so the fill stays as packing made it.
+ *
+ * Rows are levelled by tokens and not by predicted time. Texts and pictures meet in a row by
+ * chance, and a row that took from the most expensive ones would end up made of pictures. */
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "prepd/plan/pack.h"
 
 enum {
-    LOW = 64,      /* a row takes while it is below the mean by more than a 64th */
-    PASSES = 16,   /* VQAv2 takes three or four */
-    EXAMINED = 64, /* items of a row that are tried in exchange: more are like those */
+    LOW = 64,      /* a row takes units while it is below the mean by more than a 64th */
+    PASSES = 16,   /* at most; VQAv2 needs three or four */
+    EXAMINED = 64, /* items of a row that are tried for an exchange; the rest are like these */
 };
 
 typedef struct levelling {
     const pack_item *items;
-    pack_item most;  /* of a row */
-    pack_item *sum;  /* [rows] */
-    int64_t *head;   /* [rows] an item of the row, -1 = none */
-    int64_t *next;   /* [items] */
+    pack_item most;  /* the budgets of a row */
+    pack_item *sum;  /* [rows] what each row holds */
+    int64_t *head;   /* [rows] the first item in the row's linked list; -1 if it is empty */
+    int64_t *next;   /* [items] the item after it in the same row; -1 at the end */
     int64_t *row_of; /* [items] */
-    int64_t enough;  /* tokens of a row that takes none */
+    int64_t enough;  /* a row with so many tokens takes no more */
 } levelling;
 
 typedef struct filled {
@@ -57,14 +59,15 @@ static void give_item(levelling *v, int64_t item, int64_t to)
     v->sum[to].patches += m->patches;
 }
 
-/* Whether the row keeps its budgets with `more` in the place of `less`. */
+/* Whether the row stays within its budgets with `more` in the place of `less`. */
 static bool has_capacity(const levelling *v, int64_t row, pack_item more, pack_item less)
 {
     return v->sum[row].tokens + more.tokens - less.tokens <= v->most.tokens &&
            v->sum[row].patches + more.patches - less.patches <= v->most.patches;
 }
 
-/* Gives the first item of `full` that leaves it the fuller one; false if there is none. */
+/* Moves to `low` the first item of `full` that leaves `full` the fuller row. False if there is
+ * none. */
 static bool move_item(levelling *v, int64_t low, int64_t full)
 {
     const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
@@ -77,7 +80,8 @@ static bool move_item(levelling *v, int64_t low, int64_t full)
     return false;
 }
 
-/* Exchanges the two items that bring both rows nearest to their middle; false if none does. */
+/* Exchanges the two items that bring both rows nearest to their middle. False if no exchange brings
+ * them nearer. */
 static bool swap_items(levelling *v, int64_t low, int64_t full)
 {
     const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
@@ -102,8 +106,8 @@ static bool swap_items(levelling *v, int64_t low, int64_t full)
     return true;
 }
 
-/* Every low row, from the emptiest on, takes from the fullest that have not given yet. False if
- * none could. */
+/* One pass: every low row, from the emptiest on, takes from the fullest rows that have not given
+ * yet. False if no row could take anything. */
 static bool level_once(levelling *v, filled *rank, int64_t rows)
 {
     bool any = false;
@@ -117,7 +121,7 @@ static bool level_once(levelling *v, filled *rank, int64_t rows)
             const int64_t full = rank[giver].row;
             const bool done = move_item(v, low, full) || swap_items(v, low, full);
             any = any || done;
-            /* While it is the fullest it gives again. */
+            /* A row gives again while it is still the fullest. */
             if (!done || v->sum[full].tokens <= rank[giver - 1].tokens)
                 giver--;
         }
@@ -139,7 +143,7 @@ status pack_level(const pack_item *items, int64_t n, int64_t token_budget, int64
     TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *rank, (void **)&rank));
     for (int64_t r = 0; r < rows; r++)
         v.head[r] = -1;
-    for (int64_t i = n - 1; i >= 0; i--) { /* backwards: a row's first item is found first */
+    for (int64_t i = n - 1; i >= 0; i--) { /* backwards, so that each list is in the items' order */
         const int64_t r = row_of[i];
         v.next[i] = v.head[r];
         v.head[r] = i;

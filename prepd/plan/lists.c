@@ -1,3 +1,4 @@
+/* lists.c: linked lists by key, and two levels of bits to find the next list that is not empty. */
 #include "prepd/plan/lists.h"
 
 void lists_add(lists *l, int64_t key, int64_t node)

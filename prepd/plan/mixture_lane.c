@@ -1,3 +1,6 @@
+/* mixture_lane.c: which unit stands at a position of a lane. Without pieces it is one permutation
+ * of the units per pass. With pieces, the pieces are permuted, and a position is found among them
+ * by bisection; the pieces' order is kept for the pass that was asked for last. */
 #include "prepd/plan/mixture_lane.h"
 
 #include <inttypes.h>
@@ -38,9 +41,9 @@ static status order_chunks(mixture_lane *l, uint64_t seed, bool shuffle, uint64_
 status mixture_lane_at(mixture_lane *l, uint64_t seed, bool shuffle, uint64_t position,
                        uint64_t *out)
 {
-    const uint64_t epoch = position / l->n, place = position % l->n;
+    const uint64_t epoch = position / l->n_units, place = position % l->n_units;
     if (!l->chunks) {
-        const order o = order_of_epoch(seed, l->number, epoch, l->n, shuffle);
+        const order o = order_of_epoch(seed, l->number, epoch, l->n_units, shuffle);
         *out = l->first + order_at(&o, place);
         return ST_OK;
     }

@@ -1,3 +1,5 @@
+/* order.c: the keyed permutations of a stream. Each has a purpose text of its own, so that no two
+ * of them share a key. These texts are part of PLAN_VERSION: another text is another stream. */
 #include "prepd/plan/order.h"
 
 #include <inttypes.h>
@@ -22,7 +24,7 @@ order order_of_window(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t n
 
 uint64_t order_at(const order *o, uint64_t place)
 {
-    return o->shuffle ? rng_permute(o->key, o->n, place) : place;
+    return o->shuffle ? rng_permute(o->key, o->n_places, place) : place;
 }
 
 uint64_t order_windows(uint64_t n, uint64_t window)
@@ -32,7 +34,7 @@ uint64_t order_windows(uint64_t n, uint64_t window)
 
 uint64_t order_window_begin(uint64_t n, uint64_t n_windows, uint64_t w)
 {
-    /* Equal windows, so that none is a small rest that packs badly. */
+    /* All windows are nearly equal: a small rest at the end would pack badly. */
     return (uint64_t)((unsigned __int128)n * w / n_windows);
 }
 

@@ -1,5 +1,8 @@
-/* order.h: which unit stands where in an epoch: a keyed permutation, computed, not stored, cut
- * into windows of nearly equal size. A function of (seed, epoch, number of samples) alone. */
+/* order.h: which unit stands where in an epoch.
+ *
+ * An order is a keyed permutation of [0, n_places) that is computed and never stored (rng_permute),
+ * so it costs no memory and any place can be asked for. It depends on its arguments alone. Without
+ * data.shuffle every order is the identity. An epoch is cut into windows of nearly equal size. */
 #ifndef TESSERA_PREPD_PLAN_ORDER_H
 #define TESSERA_PREPD_PLAN_ORDER_H
 
@@ -10,23 +13,26 @@
 
 typedef struct order {
     rng_key key;
-    uint64_t n;
+    uint64_t n_places;
     bool shuffle;
 } order;
 
+/* The order of the n units of one source (lane) in an epoch. */
 order order_of_epoch(uint64_t seed, int lane, uint64_t epoch, uint64_t n, bool shuffle);
-/* The item at a place of the epoch; a bijection of [0, n). */
-uint64_t order_at(const order *o, uint64_t place);
+/* Which item stands at a place; a bijection of [0, n_places). */
+uint64_t order_at(const order *order, uint64_t place);
 
-/* Windows of at most `window` items; 1 at least. */
+/* How many windows of at most `window` items n items make; at least 1. */
 uint64_t order_windows(uint64_t n, uint64_t window);
-/* First place of window w; of window n_windows: n. */
-uint64_t order_window_begin(uint64_t n, uint64_t n_windows, uint64_t w);
+/* The first place of window `which`; order_window_begin(n, n_windows, n_windows) is n. */
+uint64_t order_window_begin(uint64_t n, uint64_t n_windows, uint64_t which);
 
-/* Where a window takes from several lanes or from pieces, what it holds is permuted once more. */
+/* The order of the n items within a window. It is used where a window takes from several sources or
+ * from a source that is read in pieces, which would otherwise follow each other. */
 order order_of_window(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t n, bool shuffle);
 
-/* The rows of a window are permuted too, or long rows would come first. */
+/* The order of a window's rows. Without it the rows that packing fills first, which hold the
+ * longest units, would always come first. */
 order order_of_rows(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t rows, bool shuffle);
 
 #endif

@@ -1,3 +1,7 @@
+/* pack.c: best fit decreasing, and the choice between it and completion (complete.c).
+ *
+ * Best fit decreasing takes the items from the largest on and puts each into the fullest open row
+ * that still holds it. Open rows lie in lists by the tokens they have room for (lists.h). */
 #include "prepd/plan/pack.h"
 
 #include <inttypes.h>
@@ -6,7 +10,8 @@
 
 #include "prepd/plan/lists.h"
 
-/* Sort key of an item: its larger share of a budget, both over the common denominator. */
+/* An item with its sort key: the larger of its shares of the two budgets. Both shares are
+ * multiplied by (token_budget + 1) * (patch_budget + 1), so that they are whole numbers. */
 typedef struct ranked {
     int64_t weight, item;
 } ranked;
@@ -19,8 +24,8 @@ static int heavier_first(const void *a, const void *b)
     return x->item < y->item ? -1 : x->item > y->item;
 }
 
-/* Open rows lie in lists by their room for tokens. The fullest that holds the item is taken out of
- * its list; -1 if none does. */
+/* Takes the fullest open row that holds the item out of its list; *out_room is the row's room for
+ * tokens. -1 if no open row holds it. */
 static int64_t take_row(lists *open, const int64_t *patch_room, pack_item item, int64_t *out_room)
 {
     for (int64_t room = lists_next(open, item.tokens); room >= 0;
@@ -74,13 +79,13 @@ static status check_items(const pack_item *items, int64_t n, int64_t token_budge
         if (items[i].tokens < 1 || items[i].tokens > token_budget || items[i].patches < 0 ||
             items[i].patches > patch_budget)
             return FAIL(ST_INTERNAL,
-                        "item of %" PRId64 " tokens and %" PRId64 " patches for rows of %" PRId64
-                        " and %" PRId64,
+                        "an item of %" PRId64 " tokens and %" PRId64
+                        " patches does not fit rows of %" PRId64 " tokens and %" PRId64 " patches",
                         items[i].tokens, items[i].patches, token_budget, patch_budget);
     return ST_OK;
 }
 
-/* No packing needs fewer rows than the sums do. */
+/* A lower bound: no packing has fewer rows than the sums of tokens and of patches fill. */
 static int64_t fewest_rows(const pack_item *items, int64_t n, int64_t token_budget,
                            int64_t patch_budget)
 {

@@ -1,8 +1,9 @@
-/* pack.h: items into rows by two budgets, pure and deterministic: the better of two ways.
+/* pack.h: puts items into rows under two budgets, tokens and patches. Pure and deterministic.
  *
- * Best fit decreasing (Johnson et al. 1974: at most 11/9 of the optimum for one budget) is good for
- * few or very unequal items. Completing (complete.c) fills rows of many alike items to the token:
- * 99.7 % of 8192 tokens on lengths like VQAv2's, where best fit decreasing reaches 98.8 %. */
+ * pack_rows takes the better of two methods. Best fit decreasing (Johnson et al., SIAM J. Comput.
+ * 3, 1974: at most 11/9 of the fewest rows, for one budget) is good for few or very unequal items.
+ * Completion (complete.c) fills rows of many similar items nearly to the token, where best fit
+ * decreasing wastes about one item per row at the end. */
 #ifndef TESSERA_PREPD_PLAN_PACK_H
 #define TESSERA_PREPD_PLAN_PACK_H
 
@@ -10,16 +11,17 @@
 #include "common/base/status.h"
 
 typedef struct pack_item {
-    int64_t tokens, patches; /* each within its budget */
+    int64_t tokens, patches; /* tokens at least 1, each at most its budget */
 } pack_item;
 
-/* row_of [n] written: row of each item, rows numbered from 0 in the order they were opened;
- * *out_rows of them. Scratch comes from the arena and is released. */
+/* Writes row_of [n], the row of each item. Rows are numbered from 0 in the order in which they were
+ * opened, and *out_rows is how many there are. What it takes from `scratch` it gives back. INTERNAL
+ * if an item exceeds a budget. */
 WARN_UNUSED status pack_rows(const pack_item *items, int64_t n, int64_t token_budget,
                              int64_t patch_budget, arena *scratch, int64_t *row_of,
                              int64_t *out_rows);
-/* Moves items between the rows of a packing until none has far fewer tokens than the mean, or none
- * can be helped (level.c). No row more or less, none beyond a budget; the same every time. */
+/* Moves items between the `rows` rows of a packing until no row has far fewer tokens than the mean,
+ * or no move helps (level.c). The number of rows stays, and every row keeps within its budgets. */
 WARN_UNUSED status pack_level(const pack_item *items, int64_t n, int64_t token_budget,
                               int64_t patch_budget, arena *scratch, int64_t *row_of, int64_t rows);
 

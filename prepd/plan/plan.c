@@ -1,3 +1,9 @@
+/* plan.c: the life of a plan (begun, prepared in slices, freed) and the documents of a row.
+ *
+ * plan_prepare does the next piece of work until the row that is asked for has a known place: first
+ * the stages of planner.h, then one window after the other. plan_row finds the row's window by
+ * bisection, plans that window again (or takes it from the cache) and measures its documents, since
+ * only the number of rows of each window is kept. */
 #include "prepd/plan/plan.h"
 
 #include <inttypes.h>
@@ -7,7 +13,7 @@
 #include "prepd/plan/order.h"
 #include "prepd/plan/planner.h"
 
-/* Keeps the measures of a window's rows, for the buckets. */
+/* Adds up what each row of a window holds, for the shape buckets and the report. */
 static status note_rows(plan *p, const window_plan *w)
 {
     for (int64_t k = 0; k < w->n_rows; k++) {
@@ -36,7 +42,8 @@ static status note_rows(plan *p, const window_plan *w)
     return ST_OK;
 }
 
-/* Plans the window behind the last known one. */
+/* Plans the first window that is not known yet. The last window of epoch 0 completes the shape
+ * buckets. */
 static status know_window(plan *p, row_range *s)
 {
     const window_plan *w;
@@ -48,17 +55,18 @@ static status know_window(plan *p, row_range *s)
     return next + 1 == p->n_windows ? plan_make_buckets(p) : ST_OK;
 }
 
-/* All units are there. */
+/* Computes how many windows an epoch has and which is the stream's last, now that all units are
+ * known. */
 static status begin_windows(plan *p)
 {
-    const double epochs = p->c->training_epochs;
+    const double epochs = p->conf->training_epochs;
     if (p->kind == PLAN_SAMPLES) {
-        p->whole.end_row = p->whole.full_rows = (uint64_t)p->d->v->samples(p->d);
+        p->whole.end_row = p->whole.full_rows = (uint64_t)p->data->v->samples(p->data);
         return ST_OK;
     }
     if (p->n_usable == 0) {
-        const char *cause = p->d->v->samples(p->d) ? plan_cause(p, 0) : "there are none";
-        return FAIL(ST_BAD_INPUT, "no sample can be used; the first: %s", cause);
+        const char *cause = p->data->v->samples(p->data) ? plan_cause(p, 0) : "there is none";
+        return FAIL(ST_BAD_INPUT, "no sample can be used; what is wrong with the first: %s", cause);
     }
     p->n_windows = order_windows(p->epoch_units, p->window);
     if (epochs > 0) {
@@ -68,7 +76,8 @@ static status begin_windows(plan *p)
     return ST_OK;
 }
 
-/* Buckets and the rows of an epoch are asked for first. */
+/* Whether epoch 0 is planned. It comes before any other range, since its shape buckets and its
+ * number of rows are the first things a consumer is told. */
 static bool has_epoch(const plan *p)
 {
     return row_range_known(p, &p->whole) >= p->n_windows;
@@ -108,14 +117,14 @@ status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kin
     if (index_samples(x) != d->v->samples(d) || index_images(x) != d->v->images(d))
         return FAIL(ST_BAD_INPUT,
                     "the index has %" PRId64 " samples and %" PRId64
-                    " images, the data set %" PRId64 " and %" PRId64,
+                    " images, but the data set has %" PRId64 " and %" PRId64,
                     index_samples(x), index_images(x), d->v->samples(d), d->v->images(d));
     plan *p = (plan *)calloc(1, sizeof *p);
     if (!p)
         return FAIL(ST_NO_MEMORY, "no memory for a plan");
-    p->c = c;
-    p->d = d;
-    p->x = x;
+    p->conf = c;
+    p->data = d;
+    p->index = x;
     p->kind = kind;
     p->seed = (uint64_t)c->training_seed;
     p->window = (uint64_t)c->data_window;
@@ -178,7 +187,7 @@ void plan_free(plan **p)
     *p = NULL;
 }
 
-/* Of its patches those with two frames. */
+/* How many of the document's patches are from clips, whose patches span two frames. */
 static int64_t clip_patches(const planned_doc *d)
 {
     int64_t n = 0;
@@ -187,7 +196,8 @@ static int64_t clip_patches(const planned_doc *d)
     return n;
 }
 
-/* Measures again, for the grids; a sample of the plan cannot have a cause. */
+/* Adds a document to the row. The sample is measured again for its grids, which the plan does not
+ * keep; it cannot fail for a cause, since samples with a cause are not in the plan. */
 static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r)
 {
     bool is_cause;
@@ -204,7 +214,8 @@ static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r
     return ST_OK;
 }
 
-/* A sample whole: all its parts, where its text will be split. */
+/* The row of PLAN_SAMPLES: one sample, with all its parts where its text is split. Empty for a
+ * refused sample. */
 static status sample_row(plan *p, uint64_t number, arena *a, planned_row *r)
 {
     planned_doc whole;
@@ -239,9 +250,10 @@ status plan_row(plan *p, row_range *s, uint64_t number, arena *a, planned_row *o
         return ST_OK;
     }
     if (number < s->first_row[0])
-        return FAIL(ST_INTERNAL, "row %" PRIu64 " of a range that begins with %" PRIu64, number,
+        return FAIL(ST_INTERNAL,
+                    "row %" PRIu64 " is asked of a range that begins with row %" PRIu64, number,
                     s->first_row[0]);
-    if (number >= s->full_rows) { /* completes the last step */
+    if (number >= s->full_rows) { /* an empty row, which completes the last step */
         uint64_t last = row_range_window(p, s, s->full_rows - 1, &first);
         r.epoch = last / p->n_windows;
         r.window = last % p->n_windows;

@@ -1,7 +1,9 @@
-/* plan_facts.c: what is known of a plan once it is made: budgets, bounds, causes, buckets. */
+/* plan_facts.c: what can be asked of a plan once it is made: budgets, bounds, causes, buckets. */
 #include "prepd/plan/planner.h"
 
-enum { PATCHES_PER_TOKEN = 4 }; /* default patch budget: every token could be a picture's */
+/* The default patch budget lets every token of a row be a visual token, which takes four patches.
+ */
+enum { PATCHES_PER_TOKEN = 4 };
 
 uint64_t plan_rows(const plan *p, const row_range *s)
 {
@@ -36,7 +38,7 @@ const char *plan_cause(const plan *p, int64_t i)
 
 int64_t plan_refused(const plan *p)
 {
-    return p->d->v->samples(p->d) - p->n_usable;
+    return p->data->v->samples(p->data) - p->n_usable;
 }
 
 const shape_bucket *plan_buckets(const plan *p, int *out_n)

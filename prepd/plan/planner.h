@@ -1,4 +1,11 @@
-/* planner.h: inside of the plan. */
+/* planner.h: what the files of a plan share, and no one else includes.
+ *
+ * A plan is made in stages (plan_stage): every sample is measured and becomes a unit (units.c),
+ * units of one picture are joined where that is asked for, the units of each source are given an
+ * order of their own (mixture_lane.h), and then windows are planned one after the other (window.c)
+ * while a row_range counts their rows (row_range.c). Only the number of rows of each window is
+ * kept; the rows themselves are planned again when they are asked for, and a few windows are
+ * cached. */
 #ifndef TESSERA_PREPD_PLAN_PLANNER_H
 #define TESSERA_PREPD_PLAN_PLANNER_H
 
@@ -8,8 +15,8 @@
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
 
-/* Resolution classes (classes.c): octaves of area in patches, each wide, square or tall; the last
- * is that of texts. */
+/* Resolution classes (classes.c): octaves of area in patches, each of them wide, square or tall.
+ * The last class is for texts. MIXED_CLASSES marks a row whose units are of several classes. */
 enum {
     CLASS_AREAS = 24,
     CLASS_ASPECTS = 3,
@@ -18,67 +25,69 @@ enum {
     MIXED_CLASSES = -1
 };
 
-/* Measures of a row, for buckets and the report. */
+/* What a row measures, for shape buckets and the report. */
 typedef struct row_stat {
     int64_t tokens, patches, targets, documents, longest, images, frames, frame;
-    int64_t visual;  /* tokens that stand for images; of shared ones in every document */
-    int class;       /* of all its units, MIXED_CLASSES of several */
-    int64_t squares; /* sum of the documents' tokens squared: attention */
+    int64_t visual;  /* visual tokens; those of a shared image count in every document */
+    int class;       /* of all its units, or MIXED_CLASSES */
+    int64_t squares; /* sum over documents of tokens squared: the cost of attention */
 } row_stat;
 
-/* What the order permutes and packing places: a document, or several that share their images. */
+/* What is permuted and packed as a whole: a document, or several that share their images. */
 typedef struct plan_unit {
-    int64_t first; /* in plan.docs */
+    int64_t first; /* its first document, in plan.docs */
     int32_t n_docs, tokens, patches, targets, images, frames, frame;
-    int32_t class; /* of its first image */
+    int32_t class; /* of its first image; TEXT_CLASS without one */
 } plan_unit;
 
 typedef struct unit_doc {
     int64_t sample;
-    int32_t part, tokens;
+    int32_t part, tokens; /* which part of a split text; the part's tokens */
 } unit_doc;
 
-/* A planned window: its units by rows. row k holds items[first[k]..first[k+1]). */
+/* A planned window: row k of it holds items[first[k]] to items[first[k + 1] - 1]. */
 typedef struct window_plan {
     uint64_t global; /* epoch * n_windows + window */
     bool valid;
-    uint64_t used; /* for the choice of which to forget */
+    uint64_t used; /* plan.clock when it was last asked for; the oldest is dropped first */
     int64_t n_rows;
     int64_t *first; /* [n_rows + 1] */
-    int64_t *items; /* units */
+    int64_t *items; /* positions in plan.units */
     int64_t items_capacity, first_capacity;
 } window_plan;
 
-/* For each who walks over the rows: a step may straddle a border between windows. */
+/* Windows cached per consumer. Two, because a step may have rows on both sides of a border between
+ * windows. */
 enum { WINDOWS_EACH = 2 };
 
-/* How far it is prepared; nothing of a later stage is there before. */
+/* How far a plan is prepared. The results of a later stage do not exist before it. */
 typedef enum plan_stage {
-    STAGE_MEASURE, /* samples into units */
-    STAGE_JOIN,    /* units of one picture, where asked for */
-    STAGE_LANES,
-    STAGE_WINDOWS, /* windows, one after the other */
+    STAGE_MEASURE, /* every sample is measured and becomes one unit or several */
+    STAGE_JOIN,    /* units of one picture become one (data.group shared_image only) */
+    STAGE_LANES,   /* the units of each source get their order */
+    STAGE_WINDOWS, /* windows are planned, one after the other */
 } plan_stage;
 
-typedef struct grouping grouping;
+typedef struct grouping grouping; /* state of STAGE_JOIN; units.c */
 
+/* The stream from the first row of one epoch on. */
 struct row_range {
-    uint64_t epoch; /* that it begins with */
-    /* first_row[k] = stream row that window k (from the first of that epoch on) begins with; grown
-     * as far as somebody asked. */
+    uint64_t epoch; /* the epoch it begins with */
+    /* first_row[k] is the stream row with which window k begins, windows counted from the first of
+     * that epoch. It grows as rows further on are asked for. */
     uint64_t *first_row;
     int64_t n_known, known_capacity; /* entries; the last is the end of the last known window */
-    uint64_t end_row;   /* rows before the stream's end, empty ones included; UINT64_MAX without, or
-                         * not known yet */
+    uint64_t end_row;   /* rows before the stream's end, empty ones included; UINT64_MAX if there is
+                         * no end or it is not known yet */
     uint64_t full_rows; /* rows before the empty ones */
-    int walkers;
+    int walkers;        /* consumers that hold this range */
     row_range *next;
 };
 
 struct plan {
-    const conf *c; /* borrowed, as all below */
-    const dataset *d;
-    const data_index *x;
+    const conf *conf; /* borrowed, as are the next two */
+    const dataset *data;
+    const data_index *index;
     plan_kind kind;
     fit_limits limits;
     clip_limits clips;
@@ -86,69 +95,73 @@ struct plan {
     uint64_t seed, window, n_windows;
     plan_unit *units; /* [n_units] in data-set order of their first samples */
     int64_t n_units, unit_capacity;
-    unit_doc *docs; /* [n_docs] those of a unit side by side */
+    unit_doc *docs; /* [n_docs] documents of a unit lie side by side */
     int64_t n_docs, doc_capacity;
-    mixture_lane *lanes; /* [n_lanes] of units */
+    mixture_lane *lanes; /* [n_lanes] one per source */
     int n_lanes;
     uint64_t epoch_units;      /* units of an epoch, over all lanes */
     int64_t longest, shortest; /* tokens of a document */
-    row_stat *rows;            /* [rows of epoch 0] */
+    row_stat *rows;            /* [n_rows] rows of epoch 0 */
     int64_t n_rows, row_capacity;
     plan_stage stage;
-    int64_t at;        /* sample or unit that the stage goes on with */
-    grouping *joining; /* heap; while units are joined */
+    int64_t at;        /* the sample or unit with which the stage continues */
+    grouping *joining; /* heap; only during STAGE_JOIN */
     int64_t n_usable;  /* samples in the stream */
-    id_map cause_of;   /* refused sample -> offset of its cause */
+    id_map cause_of;   /* refused sample -> offset of its cause in `causes` */
     text_pool causes;
     row_range whole;                    /* from epoch 0 on */
-    row_range *others;                  /* linked; those that somebody walks over */
-    uint64_t whole_epochs, last_window; /* of training.epochs; UINT64_MAX without end */
-    window_plan *cache;                 /* [n_cached] of at most WINDOWS_EACH * walkers */
+    row_range *others;                  /* linked list of the ranges that plan_from made */
+    uint64_t whole_epochs, last_window; /* from training.epochs; UINT64_MAX without an end */
+    window_plan *cache;                 /* [n_cached], at most WINDOWS_EACH * walkers */
     int64_t n_cached, cache_capacity;
     int walkers;
-    uint64_t clock;
+    uint64_t clock; /* counts plan_window calls, for window_plan.used */
     arena scratch;
     shape_bucket buckets[MAX_BUCKETS];
     int n_buckets;
 };
 
-/* What a sample is in a row: its tokens with pads, patches, its images and their grids in the
- * arena; a text that will be split whole. Fails with the cause of a sample that cannot be in the
- * stream; *out_cause is false if the failure is another one (memory). */
-WARN_UNUSED status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out,
+/* Measures sample i as it would stand in a row: its tokens with image pads, its patches, its images
+ * and their grids (in `memory`). A text that will be split is measured whole. Fails with the cause
+ * for a sample that cannot be in the stream; *out_cause is false if the failure is another one,
+ * such as no memory. */
+WARN_UNUSED status plan_measure(const plan *plan, int64_t sample, arena *memory, planned_doc *out,
                                 bool *out_cause);
 
-/* Fills units, docs, lanes and causes, a few thousand at a time: a piece of the present stage,
- * which it moves on to the next when it is done. */
-WARN_UNUSED status plan_make_units(plan *p);
-void plan_stop_joining(plan *p); /* what a plan freed half-way has of it */
+/* Does one piece of the present stage (a few thousand samples): fills units, docs, lanes and
+ * causes. Moves on to the next stage when the present one is done. */
+WARN_UNUSED status plan_make_units(plan *plan);
+void plan_stop_joining(plan *plan); /* frees what STAGE_JOIN holds, at any time */
 
-/* row_range.c */
-WARN_UNUSED status row_range_init(row_range *s, uint64_t epoch, uint64_t row);
-void row_range_done(row_range *s);
-uint64_t row_range_begin(const plan *p, const row_range *s); /* its first window */
-uint64_t row_range_known(const plan *p, const row_range *s); /* windows before the first unknown */
-/* Takes the number of rows of the window behind the last known one. */
-WARN_UNUSED status row_range_add(plan *p, row_range *s, int64_t n_rows);
-/* Rows that can be told to be in the stream: of an epoch that is taken in part none before all of
- * it is planned, since the part is counted in its rows. */
-uint64_t row_range_rows(const plan *p, const row_range *s);
-/* The window a known row lies in, and in *out_first that window's first row. */
-uint64_t row_range_window(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first);
+/* Starts a range whose epoch `epoch` begins with stream row `row`. */
+WARN_UNUSED status row_range_init(row_range *range, uint64_t epoch, uint64_t row);
+void row_range_done(row_range *range);
+uint64_t row_range_begin(const plan *plan, const row_range *range); /* its first window */
+/* The first window whose number of rows is not known. */
+uint64_t row_range_known(const plan *plan, const row_range *range);
+/* Takes the number of rows of that window. */
+WARN_UNUSED status row_range_add(plan *plan, row_range *range, int64_t n_rows);
+/* Rows that are known to be in the stream. Of an epoch that training.epochs takes in part, none is
+ * known before the whole epoch is planned, since the part is a share of its rows. */
+uint64_t row_range_rows(const plan *plan, const row_range *range);
+/* The window in which a known row lies; *out_first is that window's first row. */
+uint64_t row_range_window(const plan *plan, const row_range *range, uint64_t row,
+                          uint64_t *out_first);
 
-/* The plan of a window, from the cache or new; valid until the next is asked for. */
-WARN_UNUSED status plan_window(plan *p, uint64_t global, const window_plan **out);
+/* The plan of a window, from the cache or made now. Valid until the next call. */
+WARN_UNUSED status plan_window(plan *plan, uint64_t global, const window_plan **out);
 
-int plan_class_of(fit_grid g);
+int plan_class_of(fit_grid grid);
 
-/* Packed, then levelled (pack.h). */
-WARN_UNUSED status plan_pack_mixed(plan *p, const pack_item *items, int64_t n, int64_t *row_of,
+/* Packs the items of a window and levels the rows (pack.h). row_of [n] and *out_rows as there. */
+WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, int64_t n, int64_t *row_of,
                                    int64_t *out_rows);
-/* The same, with rows of one class where there are enough; items of these units. */
-WARN_UNUSED status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units,
+/* The same, with rows of a single resolution class where a class has enough units for that. Item i
+ * is unit units[i]. */
+WARN_UNUSED status plan_pack_classes(plan *plan, const pack_item *items, const int64_t *units,
                                      int64_t n, int64_t *row_of, int64_t *out_rows);
 
-/* At most MAX_BUCKETS of them from the rows of epoch 0. */
-WARN_UNUSED status plan_make_buckets(plan *p);
+/* Makes plan.buckets from the rows of epoch 0 (shape_buckets.c). */
+WARN_UNUSED status plan_make_buckets(plan *plan);
 
 #endif

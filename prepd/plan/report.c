@@ -1,4 +1,4 @@
-/* report.c: what prepd plan prints. */
+/* report.c: what `prepd plan` prints about epoch 0. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -24,8 +24,9 @@ static double padding(int64_t filled, int64_t capacity)
     return capacity ? 100.0 - compute_percent(filled, capacity) : 0.0;
 }
 
-/* What the dearest rank of n rows costs however they are given out, in equal numbers: not below the
- * mean, nor below the dearest row with the cheapest beside it. Sorts. */
+/* A lower bound on what the most expensive rank costs, whichever rank gets which of the n rows, in
+ * equal numbers. It is not below the mean, nor below the most expensive row together with the
+ * cheapest rows. Sorts `cost`. */
 static double least_possible(int64_t *cost, int64_t n, int ranks, int64_t total)
 {
     qsort(cost, (size_t)n, sizeof *cost, compare_ints);
@@ -36,11 +37,12 @@ static double least_possible(int64_t *cost, int64_t n, int ranks, int64_t total)
     return (double)most > mean ? (double)most : mean;
 }
 
-/* Mean and worst over the whole steps of epoch 0 of (dearest rank / mean rank): what waiting for
- * the slowest costs; and a bound below which no assignment of the same rows gets. */
+/* Prints what waiting for the slowest rank costs: (most expensive rank / mean rank), its mean and
+ * its worst over the whole steps of epoch 0, and a bound below which no assignment of these rows
+ * can be. */
 static status report_balance(const plan *p, FILE *to)
 {
-    int64_t g = p->c->training_global_batch_size, steps = p->n_rows / g;
+    int64_t g = p->conf->training_global_batch_size, steps = p->n_rows / g;
     int ranks = g < REPORT_RANKS ? (int)g : REPORT_RANKS;
     if (steps == 0)
         return ST_OK;
@@ -68,32 +70,32 @@ static status report_balance(const plan *p, FILE *to)
         least += total ? least_possible(cost, g, ranks, total) * ranks / (double)total - 1.0 : 0.0;
         worst = over > worst ? over : worst;
     }
-    fprintf(to,
-            "balance: over %d ranks the dearest is %.2f %% above the mean (worst step %.2f %%), by "
-            "the best assignment at least %.2f %%; %" PRId64 " steps of %" PRId64 " rows\n",
-            ranks, 100.0 * sum / (double)steps, 100.0 * worst, 100.0 * least / (double)steps, steps,
-            g);
+    fprintf(
+        to,
+        "balance: over %d ranks the slowest is %.2f %% above the mean (worst step %.2f %%), and "
+        "no assignment is below %.2f %%; %" PRId64 " steps of %" PRId64 " rows\n",
+        ranks, 100.0 * sum / (double)steps, 100.0 * worst, 100.0 * least / (double)steps, steps, g);
 done:
     free(cost);
     free(rank_of);
     return st;
 }
 
-/* What an epoch holds of each source of a mixture. */
+/* Prints how much of an epoch comes from each source of a mixture. */
 static void report_sources(const plan *p, FILE *to)
 {
     const dataset_part *parts;
-    if (!p->d->v->parts)
+    if (!p->data->v->parts)
         return;
-    p->d->v->parts(p->d, &parts);
+    p->data->v->parts(p->data, &parts);
     for (int k = 0; k < p->n_lanes; k++) {
         const mixture_lane *l = &p->lanes[k];
         fprintf(to,
-                "source %s: %" PRId64 " samples; %" PRIu64 " of an epoch (%.2f %%), each %.3f "
-                "times\n",
+                "source %s: %" PRId64 " samples; an epoch takes %" PRIu64 " (%.2f %% of it), each "
+                "%.3f times\n",
                 escape_text(parts[k].name).text, parts[k].n, l->per_epoch,
                 100.0 * (double)l->per_epoch / (double)p->epoch_units,
-                (double)l->per_epoch / (double)l->n);
+                (double)l->per_epoch / (double)l->n_units);
     }
 }
 
@@ -101,8 +103,8 @@ static void report_buckets(const plan *p, FILE *to)
 {
     int64_t held = 0, held_patches = 0, held_targets = 0, tokens = 0, patches = 0, targets = 0;
     fprintf(to,
-            "buckets: %d (capacities; rows of epoch 0, their share, how full tokens and patches "
-            "are)\n",
+            "buckets: %d (capacities; rows of epoch 0, their share, and how full their tokens and "
+            "patches are)\n",
             p->n_buckets);
     fprintf(to, "  %8s %8s %8s %9s %8s %8s %8s %8s %10s %7s %7s %7s\n", "tokens", "patches",
             "targets", "documents", "longest", "images", "frames", "frame", "rows", "share",
@@ -131,10 +133,10 @@ static void report_buckets(const plan *p, FILE *to)
 
 status plan_report(plan *p, FILE *to)
 {
-    int64_t samples = p->d->v->samples(p->d), refused = plan_refused(p);
+    int64_t samples = p->data->v->samples(p->data), refused = plan_refused(p);
     row_stat sum = {0};
     char digest[HASH_TEXT];
-    hash_print(index_digest(p->x), digest);
+    hash_print(index_digest(p->index), digest);
     fprintf(to, "index: %s\n", digest);
     fprintf(to, "samples: %" PRId64 ", refused: %" PRId64 "\n", samples, refused);
     if (p->kind == PLAN_SAMPLES)
@@ -155,19 +157,19 @@ status plan_report(plan *p, FILE *to)
                 "stream: %" PRIu64 " rows, %" PRIu64 " of them empty to complete the last step\n",
                 p->whole.end_row, p->whole.end_row - p->whole.full_rows);
     fprintf(to, "steps: %.2f per epoch of %" PRId64 " rows\n",
-            (double)p->n_rows / (double)p->c->training_global_batch_size,
-            p->c->training_global_batch_size);
+            (double)p->n_rows / (double)p->conf->training_global_batch_size,
+            p->conf->training_global_batch_size);
     fprintf(to,
             "documents: %" PRId64 " (%.2f a row, %" PRId64 " to %" PRId64 " tokens long), images: "
             "%" PRId64 "\n",
             sum.documents, (double)sum.documents / (double)p->n_rows, p->shortest, p->longest,
             sum.images);
-    fprintf(to, "tokens: %" PRId64 ", of them visual %.1f %%, fill: %.2f %%\n", sum.tokens,
+    fprintf(to, "tokens: %" PRId64 ", %.1f %% of them visual, fill: %.2f %%\n", sum.tokens,
             compute_percent(sum.visual, sum.tokens),
             compute_percent(sum.tokens, p->n_rows * p->token_budget));
     fprintf(to, "patches: %" PRId64 ", fill: %.2f %%\n", sum.patches,
             compute_percent(sum.patches, p->n_rows * p->patch_budget));
-    if (p->c->data_pack) {
+    if (p->conf->data_pack) {
         int64_t rows;
         TRY(plan_greedy_rows(p, &rows));
         fprintf(to, "greedy packing over a buffer of %d samples: %" PRId64 " rows, fill: %.2f %%\n",

@@ -1,15 +1,16 @@
-/* report.h: inside of the report. */
+/* report.h: what the files of plan_report share. */
 #ifndef TESSERA_PREPD_PLAN_REPORT_H
 #define TESSERA_PREPD_PLAN_REPORT_H
 
 #include "prepd/plan/planner.h"
 
-enum { GREEDY_BUFFER = 204 }; /* samples: what a common loader holds */
+/* Samples that a common loader keeps in its buffer, from which greedy packing chooses. */
+enum { GREEDY_BUFFER = 204 };
 
-/* Rows of epoch 0, had they been packed greedily from a buffer of the next samples. */
-WARN_UNUSED status plan_greedy_rows(plan *p, int64_t *out_rows);
+/* How many rows epoch 0 would have if it were packed greedily from a buffer of the next samples. */
+WARN_UNUSED status plan_greedy_rows(plan *plan, int64_t *out_rows);
 
-/* Images of epoch 0 by area and aspect: their share, and of the patches. */
-WARN_UNUSED status plan_report_classes(plan *p, FILE *to);
+/* Prints the images of epoch 0 by area and aspect, with their share of all patches. */
+WARN_UNUSED status plan_report_classes(plan *plan, FILE *to);
 
 #endif

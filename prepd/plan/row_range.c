@@ -1,12 +1,16 @@
-/* row_range.c: the rows of windows one after the other, from the first row of an epoch on; what
- * finds any row by bisection, and where the stream ends. */
+/* row_range.c: where each window's rows begin in the stream, and where the stream ends.
+ *
+ * A range begins with the first row of an epoch and grows by one window at a time. Its prefix sum
+ * (first_row) finds the window of any known row by bisection. A consumer that resumes brings the
+ * epoch of its cursor and that epoch's first row, so that the epochs before it need not be planned
+ * again. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "prepd/plan/planner.h"
 
-/* Beyond these nobody trains, and sums could overflow. */
+/* No run gets that far, and beyond these the sums could overflow. */
 static const uint64_t MOST_EPOCHS = (uint64_t)1 << 31, MOST_ROWS = (uint64_t)1 << 62;
 
 status row_range_init(row_range *s, uint64_t epoch, uint64_t row)
@@ -34,7 +38,7 @@ uint64_t row_range_known(const plan *p, const row_range *s)
     return row_range_begin(p, s) + (uint64_t)(s->n_known - 1);
 }
 
-/* What is remembered of a window's first row, of a window that is known. */
+/* The first row of a known window. */
 static uint64_t first_of(const plan *p, const row_range *s, uint64_t window)
 {
     return s->first_row[window - row_range_begin(p, s)];
@@ -45,18 +49,20 @@ static uint64_t round_up(uint64_t v, uint64_t step)
     return (v + step - 1) / step * step;
 }
 
-/* Where the stream ends: after training.epochs, a part of an epoch being that share of its rows,
- * and the last step completed. */
+/* Finds the stream's end. It comes after training.epochs, where a fraction of an epoch is that
+ * share of the epoch's rows, and the last step is completed with empty rows. The small number
+ * subtracted below keeps a share that rounding made slightly too large from becoming one row more.
+ */
 static void find_end(const plan *p, row_range *s)
 {
-    const double rest = p->c->training_epochs - (double)p->whole_epochs;
+    const double rest = p->conf->training_epochs - (double)p->whole_epochs;
     uint64_t rows = first_of(p, s, p->whole_epochs * p->n_windows);
     if (rest > 0) {
         uint64_t last = first_of(p, s, (p->whole_epochs + 1) * p->n_windows) - rows;
         rows += (uint64_t)ceil(rest * (double)last - 1e-9);
     }
     s->full_rows = rows;
-    s->end_row = round_up(rows, (uint64_t)p->c->training_global_batch_size);
+    s->end_row = round_up(rows, (uint64_t)p->conf->training_global_batch_size);
 }
 
 status row_range_add(plan *p, row_range *s, int64_t n_rows)
@@ -90,13 +96,16 @@ uint64_t row_range_window(const plan *p, const row_range *s, uint64_t row, uint6
     return row_range_begin(p, s) + (uint64_t)low;
 }
 
+/* Refuses an epoch that the stream cannot have, and a row with which it cannot begin: every epoch
+ * has at least one row. */
 static status check_place(const plan *p, uint64_t epoch, uint64_t row)
 {
-    const double epochs = p->c->training_epochs;
+    const double epochs = p->conf->training_epochs;
     if (p->kind == PLAN_SAMPLES || epoch > MOST_EPOCHS || row > MOST_ROWS || epoch > row ||
         (epoch == 0 && row > 0) || (epochs > 0 && (double)epoch >= epochs))
-        return FAIL(ST_PROTOCOL, "epoch %" PRIu64 " from row %" PRIu64 " is none of this stream",
-                    epoch, row);
+        return FAIL(ST_PROTOCOL,
+                    "this stream has no epoch %" PRIu64 " that begins with row %" PRIu64, epoch,
+                    row);
     return ST_OK;
 }
 

@@ -1,4 +1,9 @@
-/* sample_cost.c: what a sample costs in a row, or why it cannot be in one. */
+/* sample_cost.c: how many tokens and patches a sample takes in a row, or why it cannot be in one.
+ *
+ * The index gives the tokens of the text and the size of each image; the image processor's
+ * arithmetic (prepd/sample/fit.h, clip.h) gives the grids. Pictures that are too large for the row
+ * beside their text are shrunk (data.oversize), and texts that are too long are refused or split
+ * (data.overlong). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -10,8 +15,8 @@
         return FAIL(ST_BAD_INPUT, __VA_ARGS__);                                                    \
     } while (0)
 
-/* The grid of an image of the index as the processor has it, with at most `room` patches; a
- * negative room: without a limit. */
+/* The grid that the image processor makes of an image, with at most `room` patches. A negative room
+ * means no limit. */
 static status fit_grid_of(const plan *p, const index_image *im, int64_t room, fit_grid *out)
 {
     int64_t n;
@@ -23,16 +28,16 @@ static status fit_grid_of(const plan *p, const index_image *im, int64_t room, fi
                     : clip_shrink(n, im->height, im->width, &p->clips, room, out);
 }
 
-/* The grids of the sample's images as the processor has them, and their patches in all. */
+/* The grids that the image processor makes of the sample's images, and the sum of their patches. */
 static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int64_t *out_patches,
                             bool *out_cause)
 {
     int64_t patches = 0;
     for (int32_t k = 0; k < s->n_images; k++) {
         index_image im;
-        index_image_get(p->x, s->images[k], &im);
-        const char *path = p->d->v->image_path(p->d, s->images[k]);
-        if (im.cause && strncmp(im.cause, path, strlen(path)) == 0) /* names the file itself */
+        index_image_get(p->index, s->images[k], &im);
+        const char *path = p->data->v->image_path(p->data, s->images[k]);
+        if (im.cause && strncmp(im.cause, path, strlen(path)) == 0) /* it begins with the path */
             REFUSE("%s", im.cause);
         if (im.cause)
             REFUSE("%s: %s", path, im.cause);
@@ -44,20 +49,21 @@ static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int
     return ST_OK;
 }
 
-/* Shrinks the images until they have at most `room` patches; each keeps its share of the room. */
+/* Shrinks the images until they have at most `room` patches together. Each gets the share of the
+ * room that it had of the patches before (`natural` of them). */
 static status shrink_grids(const plan *p, const sample *s, int64_t room, int64_t natural,
                            fit_grid *grids, bool *out_cause)
 {
     int64_t left = room;
     for (int32_t k = 0; k < s->n_images; k++) {
         index_image im;
-        index_image_get(p->x, s->images[k], &im);
+        index_image_get(p->index, s->images[k], &im);
         int64_t share = (int64_t)((__int128)fit_patches(grids[k]) * room / natural);
         if (share > left)
             share = left;
         if (fit_grid_of(p, &im, share, &grids[k]) != ST_OK)
-            REFUSE("%s: cannot be shrunk into its row: %s", p->d->v->image_path(p->d, s->images[k]),
-                   status_last()->message);
+            REFUSE("%s: cannot be shrunk to fit its row: %s",
+                   p->data->v->image_path(p->data, s->images[k]), status_last()->message);
         left -= fit_patches(grids[k]);
     }
     return ST_OK;
@@ -68,7 +74,7 @@ static bool shows_clip(const plan *p, const sample *s)
     bool any = false;
     for (int32_t k = 0; k < s->n_images && !any; k++) {
         index_image im;
-        index_image_get(p->x, s->images[k], &im);
+        index_image_get(p->index, s->images[k], &im);
         any = im.frames > 0;
     }
     return any;
@@ -81,30 +87,32 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     fit_grid *grids;
     int64_t patches;
     *out_cause = false;
-    TRY(p->d->v->outline(p->d, i, a, &s));
+    TRY(p->data->v->outline(p->data, i, a, &s));
     if (s.cause)
         REFUSE("%s", s.cause);
-    index_sample_get(p->x, i, &r);
+    index_sample_get(p->index, i, &r);
     if (r.cause)
         REFUSE("%s", r.cause);
-    const bool split = s.plain && p->c->data_overlong != OVERLONG_REFUSE && s.n_images == 0;
+    const bool split = s.plain && p->conf->data_overlong != OVERLONG_REFUSE && s.n_images == 0;
     if (r.text_tokens > p->token_budget && !split)
         REFUSE("its text of %d tokens is longer than a row of %" PRId64
-               " (training.seq_len); data.overlong refuse%s",
+               " tokens (training.seq_len; data.overlong: refuse)%s",
                r.text_tokens, p->token_budget,
-               shows_clip(p, &s) ? "; the times of its clips are part of it: video.max_frames"
+               shows_clip(p, &s) ? "; the times of its clips are part of the text, and a smaller "
+                                   "video.max_frames makes them fewer"
                                  : "");
     TRY(arena_calloc(a, (size_t)s.n_images + 1, sizeof *grids, (void **)&grids));
     TRY(natural_grids(p, &s, grids, &patches, out_cause));
-    /* Four patches become one token. */
+    /* The vision tower merges 2 x 2 patches into one token. */
     int64_t room = 4 * (p->token_budget - r.text_tokens);
     if (room > p->patch_budget)
         room = p->patch_budget;
     if (s.n_images > 0 && patches > room) {
-        if (p->c->data_oversize == OVERSIZE_REFUSE)
+        if (p->conf->data_oversize == OVERSIZE_REFUSE)
             REFUSE("its pictures have %" PRId64
-                   " patches, beside %d tokens of text a row of %" PRId64 " tokens and %" PRId64
-                   " patches has room for %" PRId64 "; data.oversize refuse",
+                   " patches, but beside its %d tokens of text a row of "
+                   "%" PRId64 " tokens and %" PRId64 " patches has room for %" PRId64
+                   " (data.oversize: refuse)",
                    patches, r.text_tokens, p->token_budget, p->patch_budget, room);
         TRY(shrink_grids(p, &s, room, patches, grids, out_cause));
         patches = 0;

@@ -1,10 +1,13 @@
-/* shape_buckets.c: shape buckets: capacity vectors that a captured graph is made for.
+/* shape_buckets.c: chooses the shape buckets, the capacities that the trainer's captured graphs are
+ * made for.
  *
- * The rows of epoch 0 are sorted by predicted time and cut into runs; a bucket holds all rows up to
- * the end of its run, so buckets are nested and a row's smallest fit is found by walking up. The
- * cuts are those with the least time in all, padding included; one more is made only where it saves
- * WORTH of that, since each costs the trainer graphs of its own. The last bucket is not from this
- * epoch's rows but from the budgets and the samples, so that it holds any row of any epoch. */
+ * The rows of epoch 0 are sorted by predicted time and cut into runs. A bucket holds all rows up to
+ * the end of its run, so buckets are nested, and the smallest that fits a row is found by walking
+ * up. The cuts are those with the least total time, padding included (a dynamic program over the
+ * places where the capacities change). One bucket more is made only where it saves at least WORTH
+ * of the total, since each bucket costs the trainer graphs of its own. The last bucket comes from
+ * the budgets and the samples instead of this epoch's rows, so that it holds any row of any epoch.
+ */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,24 +15,26 @@
 #include "prepd/plan/planner.h"
 
 enum {
-    /* Capacities are rounded up to whole tiles and to a 128th of the largest, so that buckets of
-     * nearly equal rows coincide: at most 0.8 % of padding buys fewer graphs. */
+    /* Capacities are rounded up to whole tiles and to a 128th of the largest, so that the buckets
+     * of nearly equal rows coincide. At most 0.8 % of padding buys fewer graphs. */
     TILE = 64,
     STEPS = 128,
     COUNT_STEP = 8,
-    /* Time of a training step of 30B-A3B in MFLOP (spec 10): blocks by token and by patch, the head
-     * by target. */
+    /* Time of a training step of Qwen3-VL-30B-A3B in MFLOP, counted from its shapes: the decoder's
+     * layers by token, the vision tower by patch, the output head by target. */
     TOKEN_COST = 18250,
     PATCH_COST = 2900,
     TARGET_COST = 1867,
-    MOST_CUTS = 1024, /* ends of runs that are tried: more than rounding leaves */
+    MOST_CUTS = 1024, /* places for a cut that are tried; rounding leaves fewer than that */
 };
-static const double WORTH = 0.002;
+static const double WORTH = 0.002; /* share of the total time that one bucket more must save */
 
-/* Capacities of a bucket beside what a row has: one loop instead of eight lines at every use. */
+/* Where each capacity stands in a bucket and its measure in a row, so that a loop over the fields
+ * replaces eight lines at every use. */
 static const struct field {
     size_t of_bucket, of_row;
-    int64_t step; /* TILE: whole tiles */
+    int64_t
+        step; /* a capacity is a multiple of this; TILE also means steps of STEPS, see round_up */
 } fields[] = {
 #define FIELD(name, step)                                                                          \
     {                                                                                              \
@@ -42,6 +47,7 @@ static const struct field {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
+/* Capacity k of a bucket: cap_at as a pointer, cap_of as a value; of_row is measure k of a row. */
 static int64_t *cap_at(shape_bucket *b, int k)
 {
     return (int64_t *)(void *)((char *)b + fields[k].of_bucket);
@@ -103,7 +109,7 @@ static bool same(const shape_bucket *a, const shape_bucket *b)
     return true;
 }
 
-/* The most of something per token that a unit has. */
+/* A ratio: `some` of something per `tokens` tokens. denser keeps the larger of two. */
 typedef struct density {
     int64_t some, tokens;
 } density;
@@ -114,18 +120,19 @@ static void denser(density *d, int64_t some, int64_t tokens)
         *d = (density){some, tokens};
 }
 
-/* So much a row of `tokens` tokens can hold at most. */
+/* How much of it a row of `tokens` tokens can hold at most. */
 static int64_t most_in(int64_t tokens, density d)
 {
     return (int64_t)((__int128)tokens * d.some / d.tokens);
 }
 
-/* No row of any epoch is beyond this: a row has at most as many patches (images, targets) per token
- * as the unit that has the most of them per token. */
+/* A bucket that holds every row of every epoch: a row has at most as many patches (images, targets,
+ * frames) per token as the unit that has the most of them per token. Without packing a row is one
+ * unit, so the largest of each measure is enough. */
 static shape_bucket bound_of(const plan *p)
 {
     density patches = {0, 1}, targets = {0, 1}, images = {0, 1}, frames = {0, 1};
-    shape_bucket unit = {.longest = p->longest}; /* the most of one alone */
+    shape_bucket unit = {.longest = p->longest}; /* the most that a single unit has of each */
     for (int64_t k = 0; k < p->n_units; k++) {
         const plan_unit *u = &p->units[k];
         denser(&patches, u->patches, u->tokens);
@@ -140,7 +147,7 @@ static shape_bucket bound_of(const plan *p)
         unit.frame = pick_larger(unit.frame, u->frame);
         unit.documents = pick_larger(unit.documents, u->n_docs);
     }
-    if (!p->c->data_pack)
+    if (!p->conf->data_pack)
         return unit;
     const int64_t tokens = p->token_budget;
     return (shape_bucket){
@@ -155,13 +162,14 @@ static shape_bucket bound_of(const plan *p)
     };
 }
 
-/* A place where a run may end: the bucket of all rows up to there. */
+/* A place where a run may end. */
 typedef struct cut {
-    shape_bucket bucket;
-    int64_t rows; /* up to there */
+    shape_bucket bucket; /* holds all rows up to there */
+    int64_t rows;        /* how many rows that is */
 } cut;
 
-/* Rows by rising time; cuts where the bucket of what is behind changes. Returns how many. */
+/* Finds the places where the bucket of all rows so far changes. `rows` rises in predicted time.
+ * Returns how many places there are. */
 static int find_cuts(const row_stat *rows, int64_t n, const shape_bucket *bound, cut *cuts)
 {
     shape_bucket most = {0};
@@ -174,13 +182,21 @@ static int find_cuts(const row_stat *rows, int64_t n, const shape_bucket *bound,
         }
         if (n_cuts == 0 || (!same(&b, &cuts[n_cuts - 1].bucket) && n_cuts < MOST_CUTS))
             n_cuts++;
-        cuts[n_cuts - 1] = (cut){b, i + 1}; /* beyond MOST_CUTS the last one grows */
+        cuts[n_cuts - 1] =
+            (cut){b, i + 1}; /* after MOST_CUTS the last cut takes all further rows */
     }
     return n_cuts;
 }
 
-/* Of the cuts, at most `most` that cost the least: `least[k][j]` is the time of all rows
- * up to cut j in k + 1 runs, `from[k][j]` the cut before it. Returns how many; picked[] rises. */
+/* Chooses at most `most` of the n cuts so that the time of all rows is least. By dynamic
+ * programming:
+ *
+ *   least[0][j] = time(j) * rows(j)
+ *   least[k][j] = min over i < j of least[k - 1][i] + time(j) * (rows(j) - rows(i))
+ *
+ * where time(j) is that of a row padded to the bucket of cut j, least[k][j] the time of all rows up
+ * to cut j in k + 1 runs, and from[k][j] the i that gave it. Writes the chosen cuts to picked[], in
+ * rising order, and returns how many there are. */
 static int choose_cuts(const cut *cuts, int n, int most, int *picked)
 {
     static const double NEVER = 1e300;
@@ -209,7 +225,7 @@ static int choose_cuts(const cut *cuts, int n, int most, int *picked)
     return runs;
 }
 
-/* What each is the smallest fit for. */
+/* Counts for each bucket the rows of epoch 0 for which it is the smallest that fits. */
 static void count_rows(plan *p)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {

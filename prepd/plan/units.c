@@ -1,12 +1,16 @@
-/* units.c: what the stream permutes and packs: every sample measured once and cut (a long text) or
- * joined (questions of one picture) into units, and the lanes they stand in. */
+/* units.c: from samples to units, which are what the stream permutes and packs.
+ *
+ * Every sample is measured once and becomes one unit; a text longer than a row becomes several.
+ * With data.group shared_image, units of the same picture are then joined into one. Last, the units
+ * of each source are put into a lane. Measuring and joining are done in pieces of SOME, since the
+ * dispatcher answers its peers between two pieces. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "prepd/plan/planner.h"
 
-enum { SOME = 4096 }; /* samples of a piece: milliseconds */
+enum { SOME = 4096 }; /* samples or units of one piece, which takes milliseconds */
 
 static status add_doc(plan *p, int64_t i, int32_t nth, int32_t tokens)
 {
@@ -19,7 +23,8 @@ static status add_doc(plan *p, int64_t i, int32_t nth, int32_t tokens)
     return ST_OK;
 }
 
-/* The document added last; of a part, the targets are not known but for a bound. */
+/* Makes a unit of the document that was added last. Of a part of a sample the number of targets is
+ * not known; the smaller of the sample's targets and the part's tokens is a bound. */
 static status add_unit(plan *p, int32_t tokens, const planned_doc *doc)
 {
     TRY(array_room((void **)&p->units, p->n_units, &p->unit_capacity, sizeof *p->units));
@@ -37,7 +42,8 @@ static status add_unit(plan *p, int32_t tokens, const planned_doc *doc)
     return ST_OK;
 }
 
-/* A sample alone; a text longer than a row in parts of a whole row and a rest. */
+/* One unit for a sample; for a text longer than a row, one for each whole row of it and one for the
+ * rest. */
 static status add_sample(plan *p, const planned_doc *doc)
 {
     int32_t left = doc->tokens;
@@ -50,7 +56,7 @@ static status add_sample(plan *p, const planned_doc *doc)
     return ST_OK;
 }
 
-/* The causes of those that cannot be in the stream are kept. */
+/* Measures the samples up to `to` and keeps the causes of those that cannot be in the stream. */
 static status measure_some(plan *p, int64_t to)
 {
     for (int64_t i = p->at; i < to; i++) {
@@ -76,13 +82,14 @@ static status measure_some(plan *p, int64_t to)
 /* --- data.group shared_image --- */
 
 struct grouping {
-    int64_t *open; /* [images] the group that takes the next sample of this first image, or -1 */
+    int64_t
+        *open; /* [images] the group that takes the next sample whose first image this is, or -1 */
     int64_t *group_of; /* [units] */
-    plan_unit *groups; /* [n]; first: a sample of it */
+    plan_unit *groups; /* [n]; until lay_out, `first` is one of the group's samples */
     int64_t n;
 };
 
-/* True if both samples show the same images at the same sizes. */
+/* Sets *out to whether both samples show the same images at the same sizes. */
 static status same_images(plan *p, int64_t a, int64_t b, bool *out)
 {
     planned_doc x, y;
@@ -101,6 +108,8 @@ static status same_images(plan *p, int64_t a, int64_t b, bool *out)
     return st;
 }
 
+/* Puts unit u into the open group of its first image if it shows the same images and still fits a
+ * row; otherwise it opens a group of its own. */
 static status find_group(plan *p, grouping *g, int64_t u)
 {
     const plan_unit *one = &p->units[u];
@@ -131,7 +140,8 @@ static status find_group(plan *p, grouping *g, int64_t u)
     return ST_OK;
 }
 
-/* Lays the documents of each group side by side; they keep their order. */
+/* Lays the documents of each group side by side, in the order they had, and makes the groups the
+ * plan's units. */
 static status lay_out(plan *p, grouping *g)
 {
     unit_doc *docs = (unit_doc *)malloc(((size_t)p->n_docs + 1) * sizeof *docs);
@@ -156,11 +166,11 @@ static status lay_out(plan *p, grouping *g)
     return ST_OK;
 }
 
-/* Questions of one picture become one unit, as many as a row holds: their documents stand in one
- * row and share the picture's visual rows. */
+/* Starts to join the questions of one picture into one unit, as many as a row holds. Their
+ * documents then stand in one row and share the picture's visual tokens. */
 static status begin_joining(plan *p)
 {
-    const int64_t n_images = p->d->v->images(p->d);
+    const int64_t n_images = p->data->v->images(p->data);
     grouping *g = p->joining = (grouping *)calloc(1, sizeof *g);
     if (g) {
         g->open = (int64_t *)malloc(((size_t)n_images + 1) * sizeof *g->open);
@@ -188,14 +198,14 @@ void plan_stop_joining(plan *p)
 
 /* --- lanes --- */
 
-/* The pieces a source must be read in, as runs of units. */
+/* Finds the pieces in which a source must be read, as runs of units. */
 static status find_chunks(plan *p, mixture_lane *l)
 {
     int64_t capacity = 0, last = -1;
-    for (uint64_t u = 0; u < l->n; u++) {
+    for (uint64_t u = 0; u < l->n_units; u++) {
         const unit_doc *doc = &p->docs[p->units[l->first + u].first];
-        const int64_t chunk = p->d->v->chunk(p->d, doc->sample);
-        if (chunk < 0) /* any place can be read */
+        const int64_t chunk = p->data->v->chunk(p->data, doc->sample);
+        if (chunk < 0) /* the source can be read at any place */
             return ST_OK;
         if (u > 0 && chunk == last)
             continue;
@@ -204,24 +214,24 @@ static status find_chunks(plan *p, mixture_lane *l)
         l->chunks[l->n_chunks++] = u;
     }
     TRY(array_room((void **)&l->chunks, (int64_t)l->n_chunks, &capacity, sizeof *l->chunks));
-    l->chunks[l->n_chunks] = l->n;
+    l->chunks[l->n_chunks] = l->n_units;
     return ST_OK;
 }
 
-/* Units of the lane in an epoch: its share of all, at least one. */
+/* Units that an epoch takes from a lane: its share of all units by weight, and at least one. */
 static uint64_t share_of(double weight, double weights, int64_t units)
 {
     const double share = weight / weights * (double)units;
     return share < 1 ? 1 : (uint64_t)(share + 0.5);
 }
 
-/* A lane per part of a mixture, else one. Units stand in the order of samples, so a part's lie side
- * by side. */
+/* Makes one lane for each part of a mixture, or a single lane. Units are in the order of the
+ * samples, so the units of a part lie side by side. */
 static status make_lanes(plan *p)
 {
-    const int64_t n_samples = p->d->v->samples(p->d);
+    const int64_t n_samples = p->data->v->samples(p->data);
     const dataset_part whole = {"", 0, n_samples, 0}, *parts = &whole;
-    const int n = p->d->v->parts ? p->d->v->parts(p->d, &parts) : 1;
+    const int n = p->data->v->parts ? p->data->v->parts(p->data, &parts) : 1;
     double weights = 0;
     int64_t u = 0;
     p->lanes = (mixture_lane *)calloc((size_t)n, sizeof *p->lanes);
@@ -235,13 +245,14 @@ static status make_lanes(plan *p)
         *l = (mixture_lane){.number = k, .first = (uint64_t)u};
         while (u < p->n_units && p->docs[p->units[u].first].sample < parts[k].first + parts[k].n)
             u++;
-        l->n = (uint64_t)u - l->first;
-        if (l->n == 0)
-            return FAIL(ST_BAD_INPUT, "source %s has no sample that can be used; the first: %s",
-                        parts[k].name,
-                        parts[k].n ? plan_cause(p, parts[k].first) : "there are none");
-        l->per_epoch = weights > 0 ? share_of(parts[k].weight, weights, p->n_units) : l->n;
-        if (p->d->v->chunk)
+        l->n_units = (uint64_t)u - l->first;
+        if (l->n_units == 0)
+            return FAIL(
+                ST_BAD_INPUT,
+                "source %s has no sample that can be used; what is wrong with the first: %s",
+                parts[k].name, parts[k].n ? plan_cause(p, parts[k].first) : "there is none");
+        l->per_epoch = weights > 0 ? share_of(parts[k].weight, weights, p->n_units) : l->n_units;
+        if (p->data->v->chunk)
             TRY(find_chunks(p, l));
     }
     return ST_OK;
@@ -254,15 +265,15 @@ static int64_t some_more(int64_t at, int64_t n)
 
 static status measure_more(plan *p)
 {
-    const int64_t n = p->d->v->samples(p->d), to = some_more(p->at, n);
+    const int64_t n = p->data->v->samples(p->data), to = some_more(p->at, n);
     TRY(measure_some(p, to));
     p->at = to;
     if (to < n)
         return ST_OK;
     p->at = 0;
     if (p->kind == PLAN_SAMPLES || p->n_units == 0) {
-        p->stage = STAGE_WINDOWS; /* none to come */
-    } else if (p->c->data_group == GROUP_SHARED_IMAGE) {
+        p->stage = STAGE_WINDOWS; /* there is nothing to join or to order */
+    } else if (p->conf->data_group == GROUP_SHARED_IMAGE) {
         TRY(begin_joining(p));
         p->stage = STAGE_JOIN;
     } else {

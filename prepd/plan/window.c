@@ -1,15 +1,18 @@
-/* window.c: the rows of one window: its units in the epoch's order, packed, the rows permuted. */
+/* window.c: the rows of one window. The window's units are taken in the epoch's order and packed,
+ * and the rows are permuted. The last few windows are cached, since rows are asked for one by one.
+ */
 #include <stdlib.h>
 
 #include "prepd/plan/order.h"
 #include "prepd/plan/pack.h"
 #include "prepd/plan/planner.h"
 
-/* Lays the units of the window side by side by rows; within a row they keep the epoch's order. */
+/* Sorts the window's units by row, with the rows at their permuted places. Within a row the units
+ * keep the epoch's order. */
 static status fill_rows(plan *p, window_plan *w, uint64_t epoch, uint64_t window,
                         const int64_t *units, const int64_t *row_of, int64_t n, int64_t rows)
 {
-    order permuted = order_of_rows(p->seed, epoch, window, (uint64_t)rows, p->c->data_shuffle);
+    order permuted = order_of_rows(p->seed, epoch, window, (uint64_t)rows, p->conf->data_shuffle);
     int64_t *place;
     TRY(arena_calloc(&p->scratch, (size_t)rows + 1, sizeof *place, (void **)&place));
     while (w->first_capacity <= rows)
@@ -36,7 +39,8 @@ static status fill_rows(plan *p, window_plan *w, uint64_t epoch, uint64_t window
     return ST_OK;
 }
 
-/* The window's share of every lane; mixed, if there is more than one order to follow. */
+/* Takes the window's share of every lane. The units are permuted once more if they come from
+ * several lanes or from pieces, so that the sources mix within the window. */
 static status take_units(plan *p, uint64_t epoch, uint64_t window, int64_t **out, int64_t *out_n)
 {
     uint64_t n = 0, from, to;
@@ -47,13 +51,13 @@ static status take_units(plan *p, uint64_t epoch, uint64_t window, int64_t **out
     }
     TRY(arena_calloc(&p->scratch, n + 1, sizeof *units, (void **)&units));
     const bool mix = p->n_lanes > 1 || p->lanes[0].chunks;
-    const order mixed = order_of_window(p->seed, epoch, window, n, mix && p->c->data_shuffle);
+    const order mixed = order_of_window(p->seed, epoch, window, n, mix && p->conf->data_shuffle);
     n = 0;
     for (int k = 0; k < p->n_lanes; k++) {
         mixture_lane_window(&p->lanes[k], epoch, p->n_windows, window, &from, &to);
         for (; from < to; from++) {
             uint64_t unit;
-            TRY(mixture_lane_at(&p->lanes[k], p->seed, p->c->data_shuffle, from, &unit));
+            TRY(mixture_lane_at(&p->lanes[k], p->seed, p->conf->data_shuffle, from, &unit));
             units[order_at(&mixed, n++)] = (int64_t)unit;
         }
     }
@@ -75,14 +79,15 @@ static status make_window(plan *p, uint64_t global, window_plan *w)
         items[i] = (pack_item){p->units[units[i]].tokens, p->units[units[i]].patches};
         row_of[i] = i;
     }
-    if (p->c->data_pack && p->c->data_resolution_class)
+    if (p->conf->data_pack && p->conf->data_resolution_class)
         TRY(plan_pack_classes(p, items, units, n, row_of, &rows));
-    else if (p->c->data_pack)
+    else if (p->conf->data_pack)
         TRY(plan_pack_mixed(p, items, n, row_of, &rows));
     return fill_rows(p, w, epoch, window, units, row_of, n, rows);
 }
 
-/* A place in the cache: a new one while there may be more, else that of the oldest. */
+/* Finds a place in the cache: a new one while the cache may grow, else that of the window that has
+ * not been asked for the longest. */
 static status find_place(plan *p, window_plan **out)
 {
     if (p->n_cached < (int64_t)WINDOWS_EACH * p->walkers) {

@@ -248,7 +248,7 @@ def the_private_daemon_s_cause_is_told_once():
             with open(path, "w") as file:
                 file.write("no picture")
         for verb in verbs:
-            check("error prepd: no sample can be used; the first: " in told(65, *verb), verb)
+            check("error prepd: no sample can be used; what is wrong with the first: " in told(65, *verb), verb)
         check("listed on standard output" in told(65, "check"), "check")
 
 

@@ -79,7 +79,7 @@ def weighted_and_exact():
         one = digest(f.config, "--steps", "6", *args)
         check(digest(f.config, "--steps", "6", *args, "--training.seed", "3") != one, "the seed does not enter")
         said = run("plan", "-c", f.config, *args)
-        check("source talks: 20 samples; 59 of an epoch" in said, said)
+        check("source talks: 20 samples; an epoch takes 59" in said, said)
 
 
 def a_weight_is_the_streams_and_not_the_indexs():

@@ -139,7 +139,7 @@ def a_clip_beyond_its_row():
         row = sample(f, path, 0, **wide)
         check(row["grid_thw"][0][0] == 4 and 300 < len(row["input_ids"]) <= 512, "not shrunk into its row")
         said = run("check", "-c", f.config, *form(path, data__oversize="refuse", **wide), code=65)
-        check("data.oversize refuse" in said, said)
+        check("data.oversize: refuse" in said, said)
         said = run("check", "-c", f.config, *form(path, video__fps=24, training__seq_len=256), code=65)
         check("video.max_frames" in said, said)
 

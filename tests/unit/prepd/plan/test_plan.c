@@ -507,7 +507,7 @@ static void test_oversize__shrunk_or_refused(void **state)
     c.data_patch_budget = 0;
     c.data_oversize = OVERSIZE_REFUSE;
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
-    assert_non_null(strstr(plan_cause(p, 0), "data.oversize refuse"));
+    assert_non_null(strstr(plan_cause(p, 0), "data.oversize: refuse"));
     assert_null(plan_cause(p, 4));
     plan_free(&p);
     fake_data_done(&f);
@@ -530,7 +530,7 @@ static void test_nothing_usable__says_why(void **state)
 /* Of the report: how far the dearest of 8 ranks is above the mean, in percent. */
 static double worst_step(const char *text)
 {
-    const char *balance = strstr(text, "balance: over 8 ranks the dearest is ");
+    const char *balance = strstr(text, "balance: over 8 ranks the slowest is ");
     assert_non_null(balance);
     print_message("%.*s\n", (int)strcspn(balance, "\n"), balance);
     balance = strstr(balance, "(worst step ");
