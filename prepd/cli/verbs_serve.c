@@ -54,7 +54,7 @@ status verb_serve(int argc, char **argv)
     const recorded_options recorded = {.path = recording,
                                        .endpoint = c.prepd_endpoint,
                                        .keys = c.prepd_keys,
-                                       .io_threads = io_threads_of(&c, proc_cpus()).n,
+                                       .io_threads = io_threads_of(&c, proc_cpus()).n_threads,
                                        .buffer_bytes = c.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)

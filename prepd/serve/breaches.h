@@ -1,11 +1,11 @@
-/* breaches.h: machines whose workers break the protocol again and again, and how long they get no
- * work for it: pure state, no sockets, no clock.
+/* breaches.h: which machines' workers break the protocol again and again, and how long those get no
+ * work for it. Pure state: no sockets, no clock.
  *
- * A breach costs no sample anything: the lease is given again. So a peer that is broken, or
- * malicious, could take the same late row for ever. The first FREE_BREACHES are forgiven; each
- * further one keeps work from all workers at that address twice as long as the one before, up to a
- * minute, as long as there are others (leasing.c). Every row that comes from there makes good for
- * one. */
+ * A breach costs no sample anything: the lease is given again. So a broken or malicious peer could
+ * take the same late row for ever. The first FREE_BREACHES of an address are forgiven. Each further
+ * one keeps work from all workers at that address for twice as long as the one before, up to a
+ * minute, as long as there are other workers (leasing.c). Every row that comes from the address
+ * makes up for one breach. */
 #ifndef TESSERA_PREPD_SERVE_BREACHES_H
 #define TESSERA_PREPD_SERVE_BREACHES_H
 
@@ -17,17 +17,20 @@
 enum { FREE_BREACHES = 3, BREACHERS = 64 };
 
 typedef struct breacher {
-    char host[WIRE_HOST_TEXT];
-    int n;
+    char host[WIRE_HOST_TEXT]; /* address of the connection */
+    int n_breaches;            /* 0: a free place */
     int64_t held_until_ns;
 } breacher;
 
+/* All zeros is the state at the start. Where all places are taken, the one whose hold ends first
+ * makes way. */
 typedef struct breaches {
-    breacher of[BREACHERS]; /* n 0: a free place; where all are taken the least held makes way */
+    breacher of[BREACHERS];
 } breaches;
 
-void breach_note(breaches *b, const char *host, int64_t now_ns);
-void breach_made_good(breaches *b, const char *host);
-bool breach_is_held(const breaches *b, const char *host, int64_t now_ns);
+void breach_note(breaches *breaches, const char *host, int64_t now_ns);
+void breach_made_good(breaches *breaches, const char *host);
+/* Whether workers at that address get no work now. */
+bool breach_is_held(const breaches *breaches, const char *host, int64_t now_ns);
 
 #endif

@@ -1,10 +1,13 @@
-/* claims.c: what a worker elsewhere tells of the index is a claim. It counts once another process
- * tells the same; where two differ, a local worker decides, and one that told something else is
+/* claims.c: decides whether an index record that a worker told is used.
+ *
+ * What a remote worker tells is a claim. It counts once another worker tells the same, on another
+ * machine if there is one.
+ * Where two claims differ, a local worker decides, and a worker that told something else is
  * dismissed. What a local worker tells counts at once, and so does what the only worker tells,
  * since there is no other to ask.
  *
- * A claim travels with a lease of the same items (lease.h), so that a worker that dies or leaves
- * while it confirms one changes nothing. */
+ * A claim travels with a lease of the same items (lease.h), so a worker that dies or leaves while
+ * it confirms one changes nothing. */
 #include <string.h>
 #include <sys/types.h>
 
@@ -12,7 +15,7 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-static const int64_t LOADING_NS = 60000000000; /* from JOIN to all fingerprints, at most */
+static const int64_t LOADING_NS = 60000000000; /* time from JOIN to all fingerprints, at most */
 
 static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
 {
@@ -22,15 +25,16 @@ static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
     return w;
 }
 
-/* Local, or on another machine than w. */
+/* Whether o can confirm what w told: it is local, or on another machine. */
 static bool is_apart(const worker_seat *o, const worker_seat *w)
 {
     return o->local || strcmp(o->host, w->host) != 0;
 }
 
-/* Whether o is waited for where w's record needs a second. Not one that may have no work: one that
- * does not say what it is in the time that loading takes, or is held off for breaches that are not
- * w's own (leasing.c). Such ones could come for ever, and w would wait as long. */
+/* Whether to wait for o where w's record needs a second worker. A worker that may have no work is
+ * not waited for: one that has not told its fingerprints in the time that loading takes, or one
+ * whose address is held for breaches while w's is not (leasing.c). Such workers could come for
+ * ever, and w would wait as long. */
 static bool is_waited_for(const dispatch *d, const worker_seat *o, const worker_seat *w)
 {
     const int64_t now = clock_ns();
@@ -52,8 +56,8 @@ static bool is_alone(const dispatch *d, const worker_seat *w)
 
 bool claim_may_take(const void *asker, const lease *l)
 {
-    const dispatch *d = ((const claim_asker *)asker)->d;
-    const worker_seat *w = ((const claim_asker *)asker)->w;
+    const dispatch *d = ((const claim_asker *)asker)->dispatch;
+    const worker_seat *w = ((const claim_asker *)asker)->worker;
     if (l->n_claims == 0 || w->local)
         return true;
     if (l->n_claims > 1)
@@ -65,7 +69,7 @@ bool claim_may_take(const void *asker, const lease *l)
         return is_alone(d, told);
     for (const worker_seat *o = d->seats; o; o = o->next)
         if (is_apart(o, told) && is_waited_for(d, o, told))
-            return false; /* and that one is asked */
+            return false; /* that worker is asked instead */
     return true;
 }
 
@@ -76,12 +80,12 @@ static void dismiss_claimant(dispatch *d, uint64_t number, const source *s, leas
     if (!w)
         return;
     const char *what = kind == LEASE_IMAGES ? s->data->v->image_path(s->data, item) : s->name;
-    const status st =
-        FAIL_IN(ST_PROTOCOL, what,
-                "what a worker elsewhere (pid %d on %s) told of %s %lld for the index is not what "
-                "another worker found: it is dismissed, and its record is not used",
-                (int)w->pid, w->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
-                (long long)item);
+    const status st = FAIL_IN(
+        ST_PROTOCOL, what,
+        "a remote worker (pid %d on %s) told a record of %s %lld for the index that differs "
+        "from what another worker found: it is dismissed, and its record is not used",
+        (int)w->pid, w->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
+        (long long)item);
     log_warn("worker dismissed: %s", status_text());
     if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
@@ -89,7 +93,7 @@ static void dismiss_claimant(dispatch *d, uint64_t number, const source *s, leas
     seat_gone(d, w, LOSS_BREACH, "dismissed");
 }
 
-/* Where item stands in the lease. */
+/* Where the item stands in the lease. */
 static int64_t place_in(const lease *l, int64_t item)
 {
     int64_t k = 0;
@@ -98,7 +102,7 @@ static int64_t place_in(const lease *l, int64_t item)
     return k;
 }
 
-/* Whether w's record counts. A local worker decides; elsewhere a second one must say the same. */
+/* Whether w's record counts. A local worker decides; of a remote one, another must say the same. */
 static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t facts,
                    const worker_seat *w)
 {
@@ -107,7 +111,8 @@ static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t fac
     return l->n_claims == 1 && l->claim[0].facts[place_in(l, item)] == facts;
 }
 
-/* Leases the items that do not count once more, with what is claimed of them so far and by w. */
+/* Leases the items whose records do not count yet once more, together with what was claimed of them
+ * so far and what w claims. */
 static status lease_again(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
                           int64_t n, const worker_seat *w)
 {
@@ -127,7 +132,7 @@ static status lease_again(dispatch *d, const lease *l, const int64_t *item, cons
     return st;
 }
 
-/* Those that told something else of a settled item. */
+/* Dismisses the workers that told something else of a settled item. */
 static void dismiss_deviants(dispatch *d, const lease *l, int64_t item, uint64_t facts)
 {
     for (int c = 0; c < l->n_claims; c++)
@@ -147,7 +152,7 @@ status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uin
     for (int64_t k = 0; k < n; k++) {
         out_settled[k] = counts(d, l, item[k], facts[k], w);
         if (!out_settled[k] && l->n_claims == 1 && l->claim[0].by == w->number)
-            return FAIL_IN(ST_PROTOCOL, from, "it told two different records of item %lld",
+            return FAIL_IN(ST_PROTOCOL, from, "the worker told two different records of item %lld",
                            (long long)item[k]);
         if (out_settled[k])
             continue;
@@ -169,7 +174,7 @@ void claims_want_local(dispatch *d)
         l = l->next;
     if (!l || d->local.target > 0 || d->draining)
         return;
-    log_warn("two workers elsewhere tell different records of the same items for the index; a "
-             "local worker is started to decide");
+    log_warn("two remote workers tell different records of the same items for the index; a local "
+             "worker is started to decide");
     local_scale(d, 1);
 }

@@ -1,14 +1,18 @@
+/* compression_choice.c: compresses for a consumer when much of its credit is under way, and for a
+ * remote worker's link when sending the bytes that compression saves would take longer than
+ * compressing. */
 #include "prepd/serve/compression_choice.h"
 
-/* Measured on one core: COCO patches, plane filter and entropy coding. */
+/* Bytes per second that one core compresses, and by how much they shrink: measured with patches of
+ * COCO pictures, plane filter and entropy coding. */
 static const double PRESS_RATE = 0.83e9, RATIO = 2.2;
-static const double ON = 0.7, OFF = 0.3; /* of the grant that is under way */
-static const double NEWEST = 0.3;        /* weight of the last row */
+static const double ON = 0.7, OFF = 0.3; /* shares of the credit that is under way */
+static const double NEWEST = 0.3;        /* weight of the newest row in the average */
 
 bool compress_for_consumer(bool was, int64_t unreturned, int64_t credit, int64_t row)
 {
     if (unreturned <= row)
-        return false; /* it waits for rows */
+        return false; /* the consumer waits for rows, so its link is not the slower part */
     double share = (double)unreturned / (double)(unreturned + (credit > 0 ? credit : 0));
     return share > ON || (was && share > OFF);
 }
@@ -19,7 +23,8 @@ void compression_link_saw(compression_link *l, int64_t bytes, int64_t ns)
     l->rate = l->rate > 0.0 ? (1.0 - NEWEST) * l->rate + NEWEST * rate : rate;
 }
 
-/* What is no longer sent takes longer to send than all of it to compress. */
+/* Sending what compression saves, (1 - 1 / RATIO) of each byte at the link's rate, takes longer
+ * than compressing the whole byte. */
 bool compress_for_link(const compression_link *l)
 {
     return l->rate > 0.0 && (1.0 - 1.0 / RATIO) / l->rate > 1.0 / PRESS_RATE;

@@ -1,4 +1,5 @@
-/* consumer_messages.c: what comes from the consumers' endpoint. */
+/* consumer_messages.c: gives each message from the consumers' endpoint to the file that handles it.
+ */
 #include "prepd/serve/hello.h"
 #include "prepd/serve/dispatch_state.h"
 

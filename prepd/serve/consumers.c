@@ -1,9 +1,10 @@
-/* consumers.c: consumers: rows in stream order, credit, END.
+/* consumers.c: brings rows to consumers: in stream order, within their credit, and END after the
+ * last.
  *
- * A row is leased only with credit for its planned bytes, reserved until it is sent, so a late row
- * can always finish; rows done early wait in their slots. One row is always allowed, however small
- * the credit. A session is one consumer's walk over the rows of one stream that its rank is owed.
- */
+ * A row is leased only if the consumer's credit covers its planned bytes, which stay reserved until
+ * it is sent, so that a late row can always finish. Rows that are made early wait in their slots.
+ * One row is always allowed, however small the credit. A step's rows are given to the ranks of a
+ * stream by their predicted time (proto/assign.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,18 +16,18 @@
 #include "proto/assign.h"
 
 enum {
-    /* Planned bytes of a row: six i32 or f32 per token, a patch, an image part's head, and room for
-     * borders, ids and cursor. An upper bound; what was not needed is given back when it is sent.
-     */
+    /* The planned bytes of a row: its tokens (six i32 or f32 each), its patches (768 bytes each)
+     * with the heads of the image parts, and room for borders, ids and cursor. They are an upper
+     * bound. What a row did not need is given back when it is sent. */
     TOKEN_BYTES = 32,
     PATCH_WIRE_BYTES = 772,
     ROW_BYTES = 16384,
-    DECISION_BYTES = 256,   /* of a quarantined sample, in the cursor */
-    REFERENCE_BYTES = 1024, /* ten answers of a few words, with their types */
+    DECISION_BYTES = 256,   /* for each quarantined sample, in the cursor */
+    REFERENCE_BYTES = 1024, /* for each document: ten answers of a few words, with their types */
 };
 
-enum { NOBODY = -1 };              /* of a rank */
-enum { QUARANTINE_JUDGED = 1000 }; /* samples before data.quarantine_limit is judged */
+enum { NOBODY = -1 };              /* the rank of a row past the stream's end */
+enum { QUARANTINE_JUDGED = 1000 }; /* samples to send before data.quarantine_limit is applied */
 
 consumer_seat *consumer_find(dispatch *d, const wire_peer *peer)
 {
@@ -79,8 +80,8 @@ static int64_t row_cost(const planned_row *r)
     return assign_cost(&m);
 }
 
-/* The last step of a stream of single samples may be short: what is behind its end is nobody's.
- * ST_END: no row is left. */
+/* Assigns the rows of a step to the ranks: s->rank_of. The last step of a stream of single samples
+ * may be short; no rank gets what lies past its end. END if the step has no row. */
 static status assign_step(dispatch *d, consumer_seat *s, uint64_t step)
 {
     const int64_t g = s->src->c.training_global_batch_size;
@@ -107,14 +108,14 @@ done:
     return st;
 }
 
-/* The last row that next_owed asks the plan for. */
+/* The last row that next_owed will ask the plan for. */
 static uint64_t last_looked_at(const consumer_seat *s)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
     return s->ranks > 1 ? (s->next_row / g + 1) * g - 1 : s->next_row;
 }
 
-/* The first row from next_row on that this rank is owed, whose step is then the one of rank_of. */
+/* Finds the first row from next_row on that this rank is owed. rank_of then describes its step. */
 static status next_owed(dispatch *d, consumer_seat *s, uint64_t *out)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
@@ -128,9 +129,9 @@ static status next_owed(dispatch *d, consumer_seat *s, uint64_t *out)
     return ST_OK;
 }
 
-/* Where this consumer goes on after a row of the step of rank_of. With several ranks a cursor
- * points into the same step as long as the step owes this rank a row, else to the next step: there
- * all ranks agree. */
+/* The row with which this consumer continues after `row`, which is in the step of rank_of. With
+ * several ranks it is in the same step as long as the step owes this rank a row; otherwise it is
+ * the first row of the next step, where all ranks agree. */
 static uint64_t row_after(const consumer_seat *s, uint64_t row)
 {
     const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
@@ -161,13 +162,13 @@ static void end_if_done(dispatch *d, consumer_seat *s)
     int n = snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)s->rows_sent);
     const status st =
         wire_send_json(d->consumers, &s->peer, KIND_END, s->next_row, json, (size_t)n);
-    s->end_sent = st != ST_TIMEOUT; /* else consumers_deliver tries again */
+    s->end_sent = st != ST_TIMEOUT; /* after a timeout consumers_deliver tries again */
     if (st != ST_OK && s->end_sent)
         log_debug("consumer could not be told of the end: %s", status_text());
 }
 
-/* Within its credit and its share of what we hold for all. A consumer may grant any credit; if it
- * then does not read, that is its share's affair. */
+/* Whether the next row fits the consumer's credit and its share of the daemon's buffer. A consumer
+ * may grant any credit; if it then does not read, it only fills its own share. */
 static bool may_reserve(const dispatch *d, const consumer_seat *s)
 {
     const int64_t share = d->c->prepd_buffer_bytes / d->n_consumers;
@@ -203,7 +204,7 @@ status consumer_produce(dispatch *d, consumer_seat *s, lease **out)
     if (st != ST_OK)
         return st;
     s->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
-              ROW_BYTES + s->bad.n * DECISION_BYTES +
+              ROW_BYTES + s->bad.n_entries * DECISION_BYTES +
               (s->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
     if (!may_reserve(d, s))
         return ST_OK;
@@ -221,28 +222,29 @@ status consumer_produce(dispatch *d, consumer_seat *s, lease **out)
     return ST_OK;
 }
 
-/* Of what was sent, so that a sample is known to be good or bad when it counts: workers are rows
- * ahead of the consumer, and more so while one row waits for a sample that hangs. Decisions that
- * came with a cursor are not this run's doing, and what the index refuses never gets here. */
+/* Ends the run if too many samples are quarantined. Samples count when they are sent, since by then
+ * it is known whether each is good; workers are rows ahead of the consumer, and even more while one
+ * row waits for a sample that hangs. Samples that a cursor's list brought do not count, since they
+ * are not this run's doing, and what the index refuses never gets here. */
 static void judge_quarantine(dispatch *d)
 {
     const serve_counts *k = &d->counts;
     const double share = k->samples ? 100.0 * (double)k->blank / (double)k->samples : 0.0;
     if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
         return;
-    const source *s = d->train.bad.n ? &d->train : &d->eval;
-    const quarantined *some = s->bad.n ? &s->bad.entry[0] : NULL;
+    const source *s = d->train.bad.n_entries ? &d->train : &d->eval;
+    const quarantined *some = s->bad.n_entries ? &s->bad.entry[0] : NULL;
     dispatch_fail(d, FAIL(ST_BAD_INPUT,
-                          "%.1f %% of %llu samples are quarantined, over data.quarantine_limit "
-                          "%.1f %%; one of them: sample %lld: %s; prepd check lists all: "
-                          "raise the limit to go on from the checkpoint, or mend them and begin "
-                          "anew",
+                          "%.1f %% of %llu samples are quarantined, which is more than "
+                          "data.quarantine_limit allows (%.1f %%); one of them is sample %lld: %s; "
+                          "prepd check lists them all. Raise the limit to continue from the "
+                          "checkpoint, or repair the samples and start again",
                           share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
                           some ? (long long)some->sample : -1, some ? some->cause : "-"));
 }
 
-/* Sends the rows that are ready, in order, as far as the consumer takes them. False if it has
- * gone. */
+/* Sends the rows that are ready, in order, as far as the consumer takes them. False if the consumer
+ * has gone. */
 static bool deliver(dispatch *d, consumer_seat *s)
 {
     status st;
@@ -285,8 +287,8 @@ void consumers_deliver(dispatch *d)
     }
 }
 
-/* Tells consumers that hear nothing that the daemon is there; one that has gone without BYE is
- * found out this way, since sending to it fails. */
+/* Tells consumers that have heard nothing for a while that the daemon is there. Sending fails to a
+ * consumer that has gone without BYE, which is how that is found out. */
 void consumers_still_here(dispatch *d, int64_t now)
 {
     for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
@@ -307,7 +309,7 @@ void consumer_row(dispatch *d, consumer_seat *s, lease *l, wire_msg *m)
         slot *at = &s->slots[(s->first_slot + i) % SESSION_SLOTS];
         if (at->row != l->row || at->msg)
             continue;
-        for (int64_t k = 0; k < l->n_items && s->src->bad.n; k++)
+        for (int64_t k = 0; k < l->n_items && s->src->bad.n_entries; k++)
             at->n_blank += quarantine_find(&s->src->bad, l->item[k]) != NULL;
         if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, m) != ST_OK) {
             dispatch_fail(d, status_last()->code);

@@ -1,7 +1,6 @@
 /* damage.c: pictures that decode, but with a warning that their file is damaged (data.damaged
- * accept). They are used as they decode; here they are counted, and their names kept for status and
- * check.
- */
+ * accept). They are used as they decode. Here they are counted, and their names are kept for `prepd
+ * status` and `prepd check`. */
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -9,9 +8,9 @@
 #include "prepd/serve/dispatch_state.h"
 
 enum { WARNING_BYTES = 240 };
-static const int64_t TOLD = 10; /* of a section, in the log: a data set may have thousands */
+static const int64_t TOLD = 10; /* logged for a section; a data set may have thousands */
 
-/* Picture k of a sample that the lease holds. */
+/* Records a warning about picture k of a sample. */
 static status note_damage(dispatch *d, source *s, int64_t id, int64_t k, const char *warning)
 {
     sample smp;
@@ -20,17 +19,18 @@ static status note_damage(dispatch *d, source *s, int64_t id, int64_t k, const c
     arena_reset(&d->scratch);
     TRY(s->data->v->outline(s->data, id, &d->scratch, &smp));
     if (k < 0 || k >= smp.n_images)
-        return FAIL(ST_PROTOCOL, "damage is told of picture %lld of a sample that has %d pictures",
+        return FAIL(ST_PROTOCOL,
+                    "the worker reported damage of picture %lld of a sample that has %d pictures",
                     (long long)k, (int)smp.n_images);
     snprintf(text, sizeof(text), "%s", warning);
     if (quarantine_add(&s->damaged, smp.images[k], text, &fresh) != ST_OK) {
-        dispatch_fail(d, ST_NO_MEMORY); /* ours, not the worker's */
+        dispatch_fail(d, ST_NO_MEMORY); /* the daemon's own failure, not the worker's */
         return ST_OK;
     }
-    if (fresh && s->damaged.n <= TOLD)
+    if (fresh && s->damaged.n_entries <= TOLD)
         log_warn("picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
                  s->name, s->data->v->image_path(s->data, smp.images[k]), text,
-                 s->damaged.n == TOLD ? "; further ones are counted (prepd status)" : "");
+                 s->damaged.n_entries == TOLD ? "; further ones are counted (prepd status)" : "");
     return ST_OK;
 }
 
@@ -46,7 +46,8 @@ status damage_heard(dispatch *d, const lease *l, const json_value *list, const c
         TRY(json_want_int(v, "image", name, &k));
         TRY(json_want_text(v, "warning", name, &warning));
         if (!lease_has(l, id))
-            return FAIL_IN(ST_PROTOCOL, name, "damage in sample %lld, which is not in the lease",
+            return FAIL_IN(ST_PROTOCOL, name,
+                           "the worker reported damage in sample %lld, which is not in its lease",
                            (long long)id);
         TRY(note_damage(d, lease_source(l), id, k, warning));
     }
@@ -57,7 +58,7 @@ int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w)
 {
     int64_t i = from < 0 ? 0 : from;
     json_begin_array(w);
-    for (; i < s->damaged.n && most-- > 0; i++) {
+    for (; i < s->damaged.n_entries && most-- > 0; i++) {
         json_begin_object(w);
         json_put_key_cstr(w, "file", s->data->v->image_path(s->data, s->damaged.entry[i].sample));
         json_put_key_cstr(w, "warning", s->damaged.entry[i].cause);

@@ -1,3 +1,9 @@
+/* dispatch.c: the daemon's start, its loop and its end.
+ *
+ * A turn of the loop waits for sockets, signals and the metrics port, handles what has come
+ * (workers first, since they bring what consumers wait for), does what time demands, plans for a
+ * few milliseconds, and gives work to idle workers. Nothing in a turn may wait for a
+ * peer. */
 #include "prepd/serve/dispatch.h"
 
 #include <errno.h>
@@ -18,21 +24,23 @@
 enum {
     TICK_MS = 100,
     OPENING_MS = 5,
-    SCRATCH_BYTES = 1 << 30, /* one lease's texts and plan; a bound, not a reservation */
+    SCRATCH_BYTES =
+        1 << 30, /* for the texts and the plan of one lease; a bound, not a reservation */
 };
 static const int64_t RATE_WINDOW_NS = 2000000000;
 
-/* No peer makes us grow: who has more under way to us than its longest message is cut off, what it
- * does not take stays in its slots (rows) or is not said; who sends what is refused again and again
- * is no longer listened to. Consumers: hello.h. Largest from a worker that has joined: the rows
- * of its two leases, where a clip of a whole row has twice a picture's bytes (added below), or what
- * is sent of a text of ten million tokens. */
+/* These limits keep a peer from making the dispatcher's memory grow. A peer that has more under way
+ * than its longest message is cut off. What a peer does not take stays in its slots (rows) or is
+ * not sent. A peer whose messages are refused again and again is no longer listened to
+ * (peer_limits.h). The limits of consumers are in hello.c. The largest that a worker sends after it
+ * has joined is the rows of its two leases (added below; patches of clips take twice the bytes of a
+ * picture's) or what it tells of a text of ten million tokens. */
 static const wire_limits worker_limits = {
     .part_bytes = 256 << 20, .unsent = 64, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
 static const wire_limits control_limits = {
     .part_bytes = 1 << 16, .unsent = 16, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
 
-/* A connection is a descriptor: as many as the system lets us have. */
+/* Raises the limit of open descriptors to what the system allows, since every connection is one. */
 static void raise_descriptors(void)
 {
     struct rlimit r;
@@ -43,7 +51,8 @@ static void raise_descriptors(void)
         log_debug("descriptor limit stays: %s", strerror(errno));
 }
 
-/* After a failure those who wait for the section are told, and it may be wanted again. */
+/* Takes over a section that its thread has opened. After a failure the consumers that wait for it
+ * are refused, and the section may be wanted again. */
 static status advance_source(dispatch *d, source *s)
 {
     const status st = source_advance(d, s);
@@ -56,12 +65,13 @@ static status advance_source(dispatch *d, source *s)
     return st;
 }
 
-/* Reading a large data set takes its time, and its file system may hang: a signal is heard
- * meanwhile. Where another prepd builds the index, that is waited for in the loop. */
+/* Opens the training data and waits for it. Reading a large data set takes time and its file system
+ * may hang, so signals are handled meanwhile. If another prepd builds the index, the wait for that
+ * happens in the loop instead. */
 static status open_train(dispatch *d)
 {
     TRY(source_want(d, &d->train));
-    TRY(fingerprint_process_start(d)); /* beside it */
+    TRY(fingerprint_process_start(d)); /* runs meanwhile */
     while (d->train.opening && !source_waits_for(&d->train) && !d->stopping && !d->draining) {
         wire_wait signals = {.fd = d->signal_fd};
         TRY(wire_poll(&signals, 1, OPENING_MS));
@@ -72,7 +82,8 @@ static status open_train(dispatch *d)
     return ST_OK;
 }
 
-/* Of tcp these are the two ports behind the one that the user wrote. */
+/* Checks one of the two endpoints that the daemon derives from the user's. With tcp these are the
+ * next two ports, which the message must say, since the user wrote neither. */
 static status may_bind_beside(const dispatch *d, const char *whose, const char *beside)
 {
     const status st = wire_may_bind(d->net, beside);
@@ -81,12 +92,12 @@ static status may_bind_beside(const dispatch *d, const char *whose, const char *
                : status_context(st, "the %s port of %s", whose, d->c->prepd_endpoint);
 }
 
-/* Nothing listens yet. */
+/* Checks that every address can be listened on, before anything does listen. */
 static status may_listen(dispatch *d)
 {
     d->io = io_threads_of(d->c, proc_cpus());
     TRY(wire_new(&d->net));
-    TRY(wire_io_threads(d->net, d->io.n));
+    TRY(wire_io_threads(d->net, d->io.n_threads));
     if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
         TRY(wire_serve_keys(d->net, d->c->prepd_keys));
     TRY(wire_may_bind(d->net, d->c->prepd_endpoint));
@@ -106,8 +117,9 @@ static status start_dispatch(dispatch *d)
     TRY(proc_signal_fd(&d->signal_fd));
     TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
     TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
-    TRY(may_listen(d)); /* what is wrong with that is not told behind a long reading of data */
-    /* Before there is a socket: a consumer that saw one waits for a daemon, not for its error. */
+    TRY(may_listen(d)); /* an address that cannot be used is told before data is read for minutes */
+    /* The data is opened before there is a socket: a consumer that sees a socket waits for the
+     * daemon, and would wait in vain if the data cannot be opened. */
     TRY(open_train(d));
     if (d->stopping)
         return ST_OK;
@@ -135,7 +147,7 @@ static void from_control(void *d, const wire_peer *from, wire_msg *m)
     control_message(d, from, m);
 }
 
-/* Where the train stream is: the consumer that is furthest. NULL if there is none. */
+/* The consumer of the train stream that is furthest; NULL if there is none. */
 static const consumer_seat *leading(const dispatch *d)
 {
     const consumer_seat *first = NULL;
@@ -164,12 +176,12 @@ static void tell_service_manager(const dispatch *d)
         snprintf(line, sizeof(line),
                  "STATUS=%s, %llu rows, %.1f samples/s, %d workers, %lld quarantined\n", place,
                  (unsigned long long)k->rows, k->samples_per_s, d->n_seats,
-                 (long long)(d->train.bad.n + d->eval.bad.n));
+                 (long long)(d->train.bad.n_entries + d->eval.bad.n_entries));
     }
     notify_try(line);
 }
 
-/* On a terminal: how far the epoch is and how long it still takes. */
+/* Shows on a terminal how far the epoch is and how long it still takes. */
 static void show_progress(dispatch *d)
 {
     enum { WIDTH = 30 };
@@ -191,6 +203,8 @@ static void show_progress(dispatch *d)
     fflush(stderr);
 }
 
+/* Every RATE_WINDOW_NS: measures the rates, and tells them to the service manager and the terminal.
+ */
 static void measure(dispatch *d, int64_t now)
 {
     serve_counts *k = &d->counts;
@@ -239,8 +253,9 @@ static void tick_dispatch(dispatch *d)
     measure(d, now);
 }
 
-/* Nothing is in work. What was made has been sent, as far as its consumer takes it. Records of an
- * index that is not whole are not waited for: the workers that could confirm them may have left. */
+/* Whether nothing is in work any more. Rows that were made have been sent, as far as their
+ * consumers take them. Index records that wait to be confirmed are not waited for, since the
+ * workers that could confirm them may have left. */
 static bool is_drained(const dispatch *d)
 {
     for (const worker_seat *w = d->seats; w; w = w->next)
@@ -276,7 +291,7 @@ static status serve_sockets(dispatch *d)
         if (opened != ST_OK)
             dispatch_fail(d, opened);
         if (advance_source(d, &d->eval) != ST_OK)
-            log_debug("held-out data: %s", status_text()); /* those who wait were told */
+            log_debug("held-out data: %s", status_text()); /* the consumers that waited were told */
         planning_turn(d);
         consumers_greet(d);
         seats_schedule(d);
@@ -305,7 +320,8 @@ static void stop(dispatch *d)
              d->outcome != ST_OK ? d->cause.message : "");
     while (d->consumer_seats)
         consumer_close(d, d->consumer_seats, why);
-    /* Others wait for a daemon to come back, unless an operator drained this one for good. */
+    /* Remote workers wait for a daemon to come back, unless an operator drained this one for good.
+     */
     const bool for_good = d->draining && d->drain_ns == 0;
     supervisors_leave(d, for_good);
     while (d->seats) {
@@ -364,7 +380,7 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool quiet, bool for
     st = d->outcome;
     if (st != ST_OK)
         status_set(&d->cause);
-    if (!d->train.opening && !d->eval.opening) /* else a thread that hangs still reads from it */
+    if (!d->train.opening && !d->eval.opening) /* otherwise a thread that hangs still reads it */
         free(d);
     return st;
 }

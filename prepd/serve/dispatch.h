@@ -1,11 +1,13 @@
-/* dispatch.h: the daemon: one thread, one loop, no image library.
+/* dispatch.h: the daemon. One thread and one loop, which never decodes an image.
  *
- *   consumers  ROUTER  prepd.endpoint            HELLO, CREDIT, BYE  <->  WELCOME, ROW, END, ERROR
- *   workers    ROUTER  prepd.endpoint .workers   JOIN, ON, ROW, RECORDS, FAILED  <->  TERMS, LEASE
- *   control    ROUTER  prepd.endpoint .control   COMMAND  <->  ANSWER
- *   signals    signalfd                          TERM: drain; INT: clean stop; either twice: at
- * once; HUP metrics    HTTP    metrics.listen            GET /metrics /healthz /readyz
- */
+ *   consumers  ROUTER    prepd.endpoint           HELLO, CREDIT, BYE  <->  WELCOME, ROW, END, ERROR
+ *   workers    ROUTER    the same and .workers    JOIN, ON, ROW, RECORDS, FAILED  <->  TERMS, LEASE
+ *   control    ROUTER    the same and .control    COMMAND  <->  ANSWER
+ *   signals    signalfd  SIGTERM drains, SIGINT stops cleanly, a second one of either stops at
+ * once, SIGHUP reads the options again metrics    HTTP      metrics.listen           GET /metrics,
+ * /healthz, /readyz
+ *
+ * With tcp, workers and control have the next two ports instead. */
 #ifndef TESSERA_PREPD_SERVE_DISPATCH_H
 #define TESSERA_PREPD_SERVE_DISPATCH_H
 
@@ -14,10 +16,11 @@
 #include "common/conf/conf.h"
 #include "common/base/status.h"
 
-/* Serves until stopped by a signal, drained, or failed. ST_OK after a clean stop. quiet: no
- * progress bar. for_command: the one consumer is the command that started this daemon, which tells
- * itself why it is refused. The conf is borrowed and changed by SIGHUP, which resolves the args (as
- * the verb got them) again; what may change is listed in reload.c. */
+/* Serves until it is stopped by a signal, drained, or fails. ST_OK after a clean stop.
+ *
+ * The options are borrowed, and SIGHUP changes them: it resolves args [n_args] (as the verb got
+ * them) again. reload.c lists what may change. quiet: shows no progress bar. for_command: the one
+ * consumer is the command that started this daemon, which prints itself why it was refused. */
 WARN_UNUSED status dispatch_run(conf *c, char *const *args, int n_args, bool quiet,
                                 bool for_command);
 

@@ -1,5 +1,6 @@
-/* fingerprint_check.c: which workers and which cursors have other fingerprints than this daemon
- * (prepd/agreed/fingerprints.h); it has its own made by fingerprint_maker.c. */
+/* fingerprint_check.c: finds workers and cursors whose fingerprints differ from this daemon's,
+ * which would make other rows (prepd/agreed/fingerprints.h). The daemon's own come from
+ * fingerprint_maker.c. */
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
@@ -44,15 +45,15 @@ status fingerprints_check_cursor(const dispatch *d, const source *s, const json_
     if (kind == N_PRINTS)
         return ST_OK;
     if (d->c->prepd_mixed_resume) {
-        log_warn("the cursor of %s has fingerprint %s of %s, this daemon has %s: its stream goes "
-                 "on with other rows (prepd.mixed_resume)",
+        log_warn("the cursor of %s has fingerprint %s of %s, but this daemon has %s: its stream "
+                 "continues with different rows (prepd.mixed_resume)",
                  name, was.of[kind], print_names[kind], s->fingerprints.of[kind]);
         return ST_OK;
     }
     return FAIL_IN(ST_CONFIG, name,
                    "the rows before this cursor were made by a daemon that %s differently: "
                    "fingerprint of %s %s then, %s now; install the earlier %s again, or set "
-                   "prepd.mixed_resume to go on with other rows",
+                   "prepd.mixed_resume to continue with different rows",
                    differs[kind].does, print_names[kind], was.of[kind], s->fingerprints.of[kind],
                    differs[kind].remedy);
 }

@@ -1,9 +1,10 @@
-/* fingerprint_maker.c: this daemon's own fingerprints, made by a child process.
+/* fingerprint_maker.c: has this daemon's own fingerprints made by a child process, `prepd
+ * fingerprint`, since the dispatcher itself never loads image code.
  *
- * `prepd fingerprint` is started together with the daemon and read beside the loop: meanwhile the
- * data set is read and workers load the same libraries, so that nothing waits longer for it. A
- * worker that joins earlier is kept, without TERMS or work, until it can be compared. The decoder
- * of videos is asked once the data may hold any. */
+ * The child is started together with the daemon, and its output is read in the loop. Meanwhile the
+ * data set is read and workers load the same libraries, so nothing waits longer for it. A worker
+ * that joins earlier is kept, without TERMS or work, until it can be compared. The fingerprint of
+ * the video decoder is made only once the data may hold videos. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,10 +19,10 @@
 #include "prepd/serve/dispatch_state.h"
 
 enum {
-    MAX_DEATHS = 3, /* in a row without a word: killed by someone, or a library that crashes */
-    LIMIT_S = 60,   /* for one that hangs, as a worker that does not join */
+    MAX_DEATHS = 3, /* in a row without a fingerprint: someone kills it, or a library crashes */
+    LIMIT_S = 60,   /* after so long the child hangs and is killed */
 };
-static const int64_t PAUSE_NS = 1000000000; /* no process to be had */
+static const int64_t PAUSE_NS = 1000000000; /* before the next try if no child could be started */
 
 status fingerprint_process_start(dispatch *d)
 {
@@ -39,12 +40,12 @@ status fingerprint_process_start(dispatch *d)
     char *argv[] = {
         self, (char[]){"fingerprint"}, (char[]){"--parent"},      parent, (char[]){"--only"},
         only, (char[]){"--model"},     (char *)(uintptr_t)folder, NULL};
-    m->n = 0;
+    m->text_bytes = 0;
     m->started_ns = clock_ns();
     return proc_spawn_reading(argv, &m->pid, &m->fd);
 }
 
-/* "images HEX", or "error CODE WORDS". */
+/* Takes a line of the child's output: "images HEX" and the like, or "error CODE WORDS". */
 static void take_line(dispatch *d, const char *line)
 {
     hash128 value;
@@ -66,18 +67,18 @@ static void take_lines(dispatch *d)
 {
     print_maker *m = &d->maker;
     char *end;
-    while ((end = memchr(m->text, '\n', m->n))) {
+    while ((end = memchr(m->text, '\n', m->text_bytes))) {
         const size_t used = (size_t)(end - m->text) + 1;
         *end = 0;
         take_line(d, m->text);
-        m->n -= used;
-        memmove(m->text, m->text + used, m->n);
+        m->text_bytes -= used;
+        memmove(m->text, m->text + used, m->text_bytes);
     }
-    if (m->n == sizeof m->text)
-        m->n = 0; /* no line that it says is so long */
+    if (m->text_bytes == sizeof m->text)
+        m->text_bytes = 0; /* no line of a fingerprint is so long */
 }
 
-/* The loop reaps this process with the others. */
+/* The child has closed its output. The loop reaps its process together with the workers. */
 static void has_ended(dispatch *d)
 {
     print_maker *m = &d->maker;
@@ -89,12 +90,14 @@ static void has_ended(dispatch *d)
         return;
     }
     if (++m->deaths >= MAX_DEATHS)
-        dispatch_fail(d, FAIL(ST_UNAVAILABLE,
-                              "%d times in a row the process that makes this machine's "
-                              "fingerprints died before it told them; prepd fingerprint shows why",
-                              m->deaths));
+        dispatch_fail(d,
+                      FAIL(ST_UNAVAILABLE,
+                           "the process that makes this machine's fingerprints died %d times in a "
+                           "row before it told them; run prepd fingerprint to see why",
+                           m->deaths));
 }
 
+/* Compares all workers again, after a fingerprint has become known. */
 static void prove_all(dispatch *d)
 {
     char name[WIRE_PEER_TEXT];
@@ -112,8 +115,9 @@ void fingerprint_process_read(dispatch *d)
 {
     print_maker *m = &d->maker;
     ssize_t got = -1;
-    while (m->pid && (got = read(m->fd, m->text + m->n, sizeof m->text - m->n)) > 0) {
-        m->n += (size_t)got;
+    while (m->pid &&
+           (got = read(m->fd, m->text + m->text_bytes, sizeof m->text - m->text_bytes)) > 0) {
+        m->text_bytes += (size_t)got;
         take_lines(d);
         prove_all(d);
     }
@@ -138,7 +142,7 @@ void fingerprint_process_stop(dispatch *d)
     if (!m->pid)
         return;
     kill(m->pid, SIGKILL);
-    (void)waitpid(m->pid, NULL, 0); /* it may have been reaped */
+    (void)waitpid(m->pid, NULL, 0); /* it may have been reaped already */
     close(m->fd);
     m->pid = 0;
 }

@@ -1,4 +1,7 @@
-/* greet.c: HELLO and WELCOME: who may consume which stream, and from where on. */
+/* greet.c: HELLO and WELCOME: which stream a consumer may have, and from which row on.
+ *
+ * A HELLO is checked and kept until its data section is open and indexed. Then its cursor is
+ * compared with the index, the plan is made as far as WELCOME needs it, and WELCOME is sent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,33 +12,35 @@
 #include "prepd/serve/dispatch_state.h"
 
 enum {
-    TOLD_SHARE = 8,
-    SHORT_HELLO = 1 << 16, /* without a long list: not counted */
-    CROWD = 256,           /* consumers that are always let in */
+    TOLD_SHARE = 8,        /* HELLOs and lists may take this share of prepd.buffer_bytes */
+    SHORT_HELLO = 1 << 16, /* a HELLO up to this size, without a long list, is not counted */
+    CROWD = 256,           /* so many consumers are always let in */
 };
-/* How far into a stream without end one may begin: all before it is planned on the way. */
+/* How far into a stream without end a consumer may begin. All rows before that are planned first.
+ */
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 
-/* A cursor tells how its rows were packed and where its epoch begins, or it is of an early prepd.
- */
+/* Checks that the cursor's rows were packed by the rules of this prepd. A cursor that does not say
+ * so, or not where its epoch begins, comes from an early prepd. */
 static status check_packing(const json_value *cursor, const char *name)
 {
     if (!json_find(cursor, "plan") || !json_find(cursor, "begin"))
-        return FAIL_IN(ST_CONFIG, name,
-                       "the cursor is of an early prepd: its rows were packed by version 1, or it "
-                       "does not tell where its epoch begins; go on with the prepd it is from, or "
-                       "begin the epochs anew (checkpoint.load_step 0)");
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor comes from an early prepd: its rows were packed by version 1, or "
+            "it does not say where its epoch begins. Continue with the prepd that made "
+            "it, or start the epochs again (checkpoint.load_step 0)");
     int64_t packing;
     TRY(json_want_int(cursor, "plan", name, &packing));
     if (packing == PLAN_VERSION)
         return ST_OK;
     return FAIL_IN(ST_CONFIG, name,
-                   "the cursor is of rows packed by version %lld, this prepd packs by %d: go on "
-                   "with the prepd it is from, or begin the epoch anew",
+                   "the cursor belongs to rows packed by version %lld, but this prepd packs by "
+                   "version %d. Continue with the prepd that made it, or start the epoch again",
                    (long long)packing, PLAN_VERSION);
 }
 
-/* Where the cursor's epoch begins. */
+/* Takes from the cursor where its epoch begins. */
 static status take_begin(consumer_seat *s, const json_value *begin, const char *name)
 {
     int64_t epoch, row;
@@ -44,8 +49,9 @@ static status take_begin(consumer_seat *s, const json_value *begin, const char *
     const int64_t g = s->src->c.training_global_batch_size, next = (int64_t)s->next_row;
     if (epoch < 0 || row < 0 || row > next - next % g)
         return FAIL_IN(ST_PROTOCOL, name,
-                       "a cursor of row %lld whose epoch %lld begins at row %lld", (long long)next,
-                       (long long)epoch, (long long)row);
+                       "the cursor is impossible: it continues with row %lld, and its epoch %lld "
+                       "begins with row %lld",
+                       (long long)next, (long long)epoch, (long long)row);
     return plan_from(s->plan, (uint64_t)epoch, (uint64_t)row, &s->from);
 }
 
@@ -59,8 +65,9 @@ static void weight_words(double weight, char out[WEIGHT_TEXT])
         snprintf(out, WEIGHT_TEXT, "none");
 }
 
-/* Refuses a cursor of the same records in other proportions and names the first source whose weight
- * differs: its stream has other samples in other places. ST_OK: the cursor is not that. */
+/* Refuses a cursor of the same records mixed by other weights, and names the first source whose
+ * weight differs: such a stream has other samples in other places. OK if that is not what is wrong.
+ */
 static status check_weights(const source *s, const json_value *cursor, const char *name)
 {
     const dataset_part *parts = NULL;
@@ -77,9 +84,10 @@ static status check_weights(const source *s, const json_value *cursor, const cha
         weight_words(parts[k].weight, is);
         return FAIL_IN(
             ST_CONFIG, name,
-            "the cursor is of a mixture in which source %s has weight %s, in %s it has %s: "
-            "rows after it would repeat some samples and leave out others. Set the weight back, "
-            "or begin the epochs anew (checkpoint.load_step 0); the index stays as it is",
+            "the cursor belongs to a mixture in which source %s has weight %s, but in %s it has "
+            "%s: "
+            "further rows would repeat some samples and leave out others. Set the weight back, "
+            "or start the epochs again (checkpoint.load_step 0); the index stays as it is",
             parts[k].name, was, s->c.data_path, is);
     }
     return ST_OK;
@@ -96,14 +104,16 @@ static status take_cursor(const dispatch *d, consumer_seat *s, const json_value 
     TRY(json_want_int(cursor, "row", name, &row));
     if (strcmp(ours, theirs) != 0) {
         TRY(check_weights(s->src, cursor, name));
-        return FAIL_IN(ST_CONFIG, name,
-                       "the cursor belongs to index %s, the data set here has index %s: files or "
-                       "options changed since the checkpoint",
-                       theirs, ours);
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor belongs to index %s, but the data set here has index %s: files or "
+            "options have changed since the checkpoint. Restore them, or start the epochs "
+            "again (checkpoint.load_step 0)",
+            theirs, ours);
     }
     TRY(fingerprints_check_cursor(d, s->src, cursor, name));
     if (row < 0)
-        return FAIL_IN(ST_PROTOCOL, name, "cursor row %lld", (long long)row);
+        return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
     if (s->kind == PLAN_PACKED)
         TRY(check_packing(cursor, name));
     const json_value *bad = json_find(cursor, "quarantine");
@@ -113,8 +123,8 @@ static status take_cursor(const dispatch *d, consumer_seat *s, const json_value 
     return s->kind == PLAN_PACKED ? take_begin(s, json_find(cursor, "begin"), name) : ST_OK;
 }
 
-/* What consumers said (HELLO until the index is there, then the lists that cursors brought) is kept
- * as long as they stay; all of it together has a bound. */
+/* Bounds the memory for what consumers said: their HELLOs until the index is there, then the lists
+ * that their cursors brought, kept as long as they stay. */
 static status keep_told(const dispatch *d, consumer_seat *s, int64_t bytes, const char *name)
 {
     const int64_t most = d->c->prepd_buffer_bytes / TOLD_SHARE;
@@ -124,8 +134,8 @@ static status keep_told(const dispatch *d, consumer_seat *s, int64_t bytes, cons
     s->told_bytes = bytes;
     if (others && bytes && others + bytes > most)
         return FAIL_IN(ST_UNAVAILABLE, name,
-                       "HELLOs and quarantine lists of all consumers take over %lld bytes (1/%d of "
-                       "prepd.buffer_bytes)",
+                       "the HELLOs and quarantine lists of all consumers would take more than %lld "
+                       "bytes (1/%d of prepd.buffer_bytes)",
                        (long long)most, TOLD_SHARE);
     return ST_OK;
 }
@@ -133,13 +143,13 @@ static status keep_told(const dispatch *d, consumer_seat *s, int64_t bytes, cons
 static int64_t list_bytes(const quarantine *q)
 {
     int64_t bytes = 0;
-    for (int64_t i = 0; i < q->n; i++)
+    for (int64_t i = 0; i < q->n_entries; i++)
         bytes += (int64_t)(sizeof(quarantined) + strlen(q->entry[i].cause));
     return bytes;
 }
 
-/* Each may have one row under way whatever its share, so many of them need a buffer for many rows.
- */
+/* Refuses a consumer for which the buffer has no room. Each may have one row under way whatever its
+ * share is, so many consumers need a buffer for many rows. */
 static status check_crowd(const dispatch *d, const consumer_seat *s, const char *name)
 {
     const int64_t row = consumer_row_bytes(&s->src->c), most = d->c->prepd_buffer_bytes / row;
@@ -147,8 +157,8 @@ static status check_crowd(const dispatch *d, const consumer_seat *s, const char 
         return ST_OK;
     return FAIL_IN(
         ST_UNAVAILABLE, name,
-        "%d consumers are here already: prepd.buffer_bytes %lld holds a row of %lld bytes "
-        "for %lld of them",
+        "%d consumers are here already, and prepd.buffer_bytes (%lld) holds a row of %lld bytes "
+        "for no more than %lld of them",
         d->n_consumers, (long long)d->c->prepd_buffer_bytes, (long long)row, (long long)most);
 }
 
@@ -160,8 +170,8 @@ static status check_row(const consumer_seat *s, const char *name)
         return ST_OK;
     return FAIL_IN(
         ST_PROTOCOL, name,
-        "row %llu is more than %d epochs of %llu rows ahead; state training.epochs for a "
-        "stream that long",
+        "row %llu is more than %d epochs of %llu rows ahead; set training.epochs for a stream "
+        "that long",
         (unsigned long long)s->next_row, MAX_EPOCHS_AHEAD, (unsigned long long)epoch);
 }
 
@@ -186,7 +196,8 @@ static void put_buckets(json_writer *w, const plan *p)
     json_end_array(w);
 }
 
-/* For people. It may take long: only a command waits for it. */
+/* Adds the plan's report for people. It may take long, so only a command that waits for it gets it.
+ */
 static status put_report(const consumer_seat *s, json_writer *w)
 {
     char *text = NULL;
@@ -227,13 +238,13 @@ static status send_welcome(dispatch *d, const consumer_seat *s)
     json_put_key_cstr(&w, "index_key", key);
     json_put_key_int(&w, "samples", index_samples(src->index));
     json_put_key_int(&w, "refused", plan_refused(s->plan));
-    json_put_key_int(&w, "quarantined", s->bad.n);
+    json_put_key_int(&w, "quarantined", s->bad.n_entries);
     json_put_key_int(&w, "seq_len", src->c.training_seq_len);
     json_put_key_int(&w, "token_budget", plan_token_budget(s->plan));
     json_put_key_int(&w, "patch_budget", plan_patch_budget(s->plan));
     json_put_key_int(&w, "global_batch_size", src->c.training_global_batch_size);
     json_put_key_int(&w, "epoch_rows", plan_epoch_rows(s->plan));
-    if (rows == UINT64_MAX && !plan_endless(s->plan)) /* END will tell */
+    if (rows == UINT64_MAX && !plan_endless(s->plan)) /* not known yet; END will say it */
         json_put_key_null(&w, "rows");
     else
         json_put_key_int(&w, "rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
@@ -252,7 +263,7 @@ static status send_welcome(dispatch *d, const consumer_seat *s)
     return st;
 }
 
-/* The index is there: the place to start, before a plan is made as far as that. */
+/* Finds the row at which the consumer starts, now that the index is there. The plan need not be. */
 static status find_place(const dispatch *d, consumer_seat *s, const char *name)
 {
     json_value *said = NULL, *parsed = NULL;
@@ -266,7 +277,7 @@ static status find_place(const dispatch *d, consumer_seat *s, const char *name)
         s->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
     TRY_OR(done, keep_told(d, s, list_bytes(&s->bad), name));
     s->placed = true;
-    free(s->hello); /* up to 8 MiB; nobody asks for it again */
+    free(s->hello); /* up to 8 MiB that are not needed again */
     s->hello = NULL;
 done:
     json_free(&parsed);
@@ -274,7 +285,7 @@ done:
     return st;
 }
 
-/* The plan is there. */
+/* Welcomes a consumer whose plan is ready. */
 static status welcome(dispatch *d, consumer_seat *s, const char *name)
 {
     TRY(quarantine_copy(&s->bad, &s->src->bad));
@@ -344,7 +355,7 @@ static status read_hello(dispatch *d, consumer_seat *s, const json_value *v, con
     s->rank = h.rank;
     s->ranks = h.ranks;
     s->rank_of = calloc((size_t)g, sizeof(*s->rank_of));
-    return s->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a session");
+    return s->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
 }
 
 status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json_value *v,
@@ -352,14 +363,14 @@ status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m, const jso
 {
     consumer_seat *old = consumer_find(d, from);
     if (old) {
-        peer_limits_offence(&d->peer_limits); /* a new connection is the way to begin anew */
+        peer_limits_offence(&d->peer_limits); /* to start again it should make a new connection */
         consumer_close(d, old, NULL);
     }
     if (d->n_consumers >= MAX_SESSIONS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
     consumer_seat *s = calloc(1, sizeof(*s));
     if (!s)
-        return FAIL(ST_NO_MEMORY, "no memory for a session");
+        return FAIL(ST_NO_MEMORY, "no memory for a consumer");
     status st = ST_OK;
     span text = wire_msg_part(m, 1);
     s->peer = *from;
@@ -368,7 +379,7 @@ status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m, const jso
     TRY_OR(failed, read_hello(d, s, v, name));
     s->hello = strndup((const char *)text.data, text.size);
     if (!s->hello) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a session");
+        st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
         goto failed;
     }
     TRY_OR(failed, source_want(d, s->src));

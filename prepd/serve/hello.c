@@ -1,3 +1,4 @@
+/* hello.c: reads and checks HELLO and CREDIT, for the dispatcher and for a recording. */
 #include "prepd/serve/hello.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include "common/program/log.h"
 
 enum { MAX_RANKS = 65536 };
-static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB: beyond it a sum could overflow */
+static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB, so that no sum can overflow */
 
 const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
                                      .unsent = 1024,
@@ -24,22 +25,26 @@ status hello_read(const json_value *v, int64_t step_rows, const char *name, hell
     TRY(json_want_int(v, "version", name, &version));
     TRY(json_want_text(v, "stream", name, &h.stream));
     if (version != FRAME_VERSION)
-        return FAIL_IN(ST_PROTOCOL, name, "consumer of protocol version %lld, this daemon has %d",
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer has protocol version %lld, and this daemon has version %d",
                        (long long)version, FRAME_VERSION);
     if (strcmp(h.stream, "train") != 0 && strcmp(h.stream, "eval") != 0 &&
         strcmp(h.stream, "sample") != 0)
-        return FAIL_IN(ST_PROTOCOL, name, "stream \"%s\", expected train, eval or sample",
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer asks for stream \"%s\"; expected train, eval or sample",
                        h.stream);
     TRY(json_want_int(v, "credit_bytes", name, &h.credit_bytes));
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
-        return FAIL_IN(ST_PROTOCOL, name, "rank %lld of %lld", (long long)rank, (long long)ranks);
+        return FAIL_IN(ST_PROTOCOL, name, "there is no rank %lld of %lld", (long long)rank,
+                       (long long)ranks);
     if (ranks > step_rows)
         return FAIL_IN(ST_CONFIG, name,
-                       "%lld ranks for training.global_batch_size %lld: every rank needs a row of "
-                       "each step",
+                       "%lld ranks are too many for training.global_batch_size %lld: every rank "
+                       "needs a row of each step",
                        (long long)ranks, (long long)step_rows);
     if (h.credit_bytes < 1 || h.credit_bytes > MAX_CREDIT || h.start_row < 0)
-        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes from row %lld",
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "HELLO has an impossible credit of %lld bytes or start row %lld",
                        (long long)h.credit_bytes, (long long)h.start_row);
     h.rank = (int)rank;
     h.ranks = (int)ranks;
@@ -67,7 +72,7 @@ status hello_options_agree(const char *stream_json, const json_value *v, const c
     size_t size;
     json_writer w;
     if (!theirs || json_typeof(theirs) == JSON_NULL)
-        return ST_OK; /* takes ours as they are */
+        return ST_OK; /* the consumer takes the stream as it is */
     json_writer_init(&w);
     json_put_value(&w, theirs);
     status st = json_writer_take(&w, &text, &size);
@@ -77,7 +82,7 @@ status hello_options_agree(const char *stream_json, const json_value *v, const c
     free(text);
     if (st == ST_OK && difference)
         st = FAIL_IN(ST_CONFIG, name,
-                     "the consumer's options give another stream: %s; start both programs with "
+                     "the consumer's options give another stream: %s. Start both programs with "
                      "the same configuration",
                      difference);
     free(difference);
@@ -88,15 +93,17 @@ status hello_is_other(const char *name, frame_kind kind)
 {
     return FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s%s", frame_kind_name(kind),
                    kind == KIND_JOIN
-                       ? ": this is the endpoint of trainers; workers connect to the same with "
-                         ".workers appended (tcp: the next port)"
+                       ? ". This is the endpoint of trainers; workers connect to the same with "
+                         ".workers appended (with tcp, to the next port)"
                        : "");
 }
 
 status hello_is_missing(const char *name)
 {
-    return FAIL_IN(ST_UNAVAILABLE, name,
-                   "credit on a connection that has no session: it is a new one, begin with hello");
+    return FAIL_IN(
+        ST_UNAVAILABLE, name,
+        "credit came on a connection that has not sent hello; a new connection must begin "
+        "with hello");
 }
 
 status credit_take(const json_value *v, const char *name, int64_t *inout_credit,
@@ -105,7 +112,8 @@ status credit_take(const json_value *v, const char *name, int64_t *inout_credit,
     int64_t bytes;
     TRY(json_want_int(v, "bytes", name, &bytes));
     if (bytes < 0 || bytes > *inout_unreturned)
-        return FAIL_IN(ST_PROTOCOL, name, "credit of %lld bytes, %lld are under way",
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer gives back %lld bytes of credit, but %lld are under way",
                        (long long)bytes, (long long)*inout_unreturned);
     *inout_credit += bytes;
     *inout_unreturned -= bytes;
@@ -116,5 +124,5 @@ bool consumer_is_there(wire_socket *s, const wire_peer *to)
 {
     static const char json[] = "{\"bytes\":0}";
     const status st = wire_send_json(s, to, KIND_CREDIT, 0, json, sizeof(json) - 1);
-    return st == ST_OK || st == ST_TIMEOUT; /* the latter: connected, and reading nothing */
+    return st == ST_OK || st == ST_TIMEOUT; /* TIMEOUT: it is connected but does not read */
 }

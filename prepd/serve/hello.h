@@ -1,5 +1,5 @@
-/* hello.h: what is asked of a consumer, whoever serves it: the dispatcher (greet.c, consumers.c) or
- * a recording (recorded.c). */
+/* hello.h: what is asked of a consumer, whether the dispatcher serves it (greet.c, consumers.c) or
+ * a recording (recorded.c): the fields of HELLO, and its credit. */
 #ifndef TESSERA_PREPD_SERVE_HELLO_H
 #define TESSERA_PREPD_SERVE_HELLO_H
 
@@ -7,43 +7,50 @@
 #include "common/base/status.h"
 #include "proto/wire.h"
 
-/* Of a socket for consumers, whose largest message is a HELLO with a cursor's quarantine list. */
+/* The limits of a socket for consumers. Their largest message is a HELLO with a cursor's quarantine
+ * list. */
 extern const wire_limits consumer_limits;
 
 typedef struct hello {
-    const char *stream; /* borrowed from the message */
+    const char *stream; /* "train", "eval" or "sample"; borrowed from the message */
     int rank, ranks;
     int64_t credit_bytes;
     int64_t start_row;
 } hello;
 
-/* What stands alone in HELLO, with its ranges; step_rows: rows of a step, of which every rank gets
- * one at least. PROTOCOL, CONFIG. name: the consumer's, for errors. */
-WARN_UNUSED status hello_read(const json_value *v, int64_t step_rows, const char *name, hello *out);
+/* Reads the fields of HELLO that need no knowledge of the stream, and checks their ranges.
+ * step_rows: the rows of a step, of which every rank gets at least one. `name` is the consumer's,
+ * for errors. PROTOCOL, or CONFIG for more ranks than rows. */
+WARN_UNUSED status hello_read(const json_value *said, int64_t step_rows, const char *name,
+                              hello *out);
 
-/* Its cursor, which may be an object or the text of one; NULL: none. out_parsed is the caller's to
- * free, after *out was used. */
-WARN_UNUSED status hello_cursor(const json_value *v, json_value **out_parsed,
+/* Finds HELLO's cursor, which is an object or the text of one; *out is NULL if there is none. The
+ * caller frees *out_parsed after it has used *out. */
+WARN_UNUSED status hello_cursor(const json_value *said, json_value **out_parsed,
                                 const json_value **out);
 
-/* The options of a HELLO are those the stream is made of (its own JSON), or it takes the stream as
- * it is (null). CONFIG names the first key that differs. */
-WARN_UNUSED status hello_options_agree(const char *stream_json, const json_value *v,
+/* Whether the options in HELLO are those that the stream is made of (`stream_json`). A HELLO
+ * without options takes the stream as it is. CONFIG names the first key that differs. */
+WARN_UNUSED status hello_options_agree(const char *stream_json, const json_value *said,
                                        const char *name);
 
-/* The answer to CREDIT of a peer without a session: UNAVAILABLE, as of a daemon that went. ZeroMQ
- * connects again in silence, and sends what the lost connection had not taken over the new one. */
+/* The refusal of CREDIT from a peer that has not said HELLO: UNAVAILABLE, as if the daemon had
+ * gone. ZeroMQ reconnects in silence and sends over the new connection what the lost one had not
+ * taken. */
 WARN_UNUSED status hello_is_missing(const char *name);
-/* The refusal of what no consumer sends; of a worker at the wrong endpoint with the right one. */
+/* The refusal of a message that no consumer sends. A worker at the wrong endpoint is told the right
+ * one. */
 WARN_UNUSED status hello_is_other(const char *name, frame_kind kind);
 
-/* CREDIT: what was sent and is given back. PROTOCOL: more than is under way. */
-WARN_UNUSED status credit_take(const json_value *v, const char *name, int64_t *inout_credit,
+/* Takes CREDIT: bytes that were sent and are given back move from *inout_unreturned to
+ * *inout_credit. PROTOCOL if that is more than is under way. */
+WARN_UNUSED status credit_take(const json_value *said, const char *name, int64_t *inout_credit,
                                int64_t *inout_unreturned);
 
-/* Told to a consumer that has heard nothing for so long, well under any consumer's time limit. */
+/* A consumer that has heard nothing for so long is told that the daemon is there. It is well under
+ * any consumer's time limit. */
 extern const int64_t STILL_HERE_NS;
-/* CREDIT of 0 bytes. False: it has gone, which without BYE shows only here. */
-bool consumer_is_there(wire_socket *s, const wire_peer *to);
+/* Sends CREDIT of 0 bytes. False if the consumer has gone, which without BYE shows only here. */
+bool consumer_is_there(wire_socket *socket, const wire_peer *consumer);
 
 #endif

@@ -1,3 +1,6 @@
+/* http.c: libmicrohttpd without threads, and limits on its connections. libmicrohttpd closes an
+ * idle connection by itself, but one that sends a byte now and then is never idle; so every
+ * connection is cut after LIFE_NS, and the oldest one when there are more than KEPT. */
 #include "prepd/serve/http.h"
 
 #include <arpa/inet.h>
@@ -12,10 +15,11 @@
 #include "common/base/clock.h"
 
 enum { KEPT = 32, ACCEPTED = 64, CONNECTION_BYTES = 8192 };
-static const int64_t LIFE_NS = 5000000000; /* of a connection: one request, one answer */
+static const int64_t LIFE_NS =
+    5000000000; /* time that a connection has for its request and answer */
 
 typedef struct {
-    int fd; /* libmicrohttpd's; -1: free */
+    int fd; /* libmicrohttpd's; -1: a free place */
     bool cut;
     int64_t since_ns;
 } visit;
@@ -38,7 +42,7 @@ static status parse_address(const char *address, struct sockaddr_storage *out)
     const long port = colon ? strtol(colon + 1, &end, 10) : 0;
     *out = (struct sockaddr_storage){0};
     if (size == 0 || size >= sizeof(host) || port < 1 || port > 65535 || *end)
-        return FAIL(ST_CONFIG, "metrics.listen \"%s\": expected HOST:PORT", address);
+        return FAIL(ST_CONFIG, "metrics.listen is \"%s\"; expected HOST:PORT", address);
     memcpy(host, address, size);
     host[size] = 0;
     if (strcmp(host, "[::1]") == 0) {
@@ -52,21 +56,22 @@ static status parse_address(const char *address, struct sockaddr_storage *out)
     if (inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, &four->sin_addr) !=
             1 ||
         ntohl(four->sin_addr.s_addr) >> 24 != 127)
-        return FAIL(ST_CONFIG,
-                    "metrics.listen \"%s\": only loopback; let a proxy or an agent on this machine "
-                    "carry it elsewhere",
-                    address);
+        return FAIL(
+            ST_CONFIG,
+            "metrics.listen is \"%s\", but only loopback addresses are allowed; let a proxy "
+            "or an agent on this machine carry the metrics elsewhere",
+            address);
     return ST_OK;
 }
 
-/* libmicrohttpd reads its end and closes it. */
+/* Cuts a connection. libmicrohttpd then reads its end and closes it. */
 static void cut_visit(visit *v)
 {
     v->cut = true;
     (void)shutdown(v->fd, SHUT_RDWR);
 }
 
-/* Those that say a byte now and then are never idle: beyond KEPT the oldest has to go. */
+/* Cuts the oldest connection if more than KEPT are open. */
 static void make_room(http *h)
 {
     visit *oldest = NULL;
@@ -114,7 +119,7 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
     size_t size = 0;
     int code = MHD_HTTP_METHOD_NOT_ALLOWED;
     (void)version, (void)data, (void)state;
-    if (*data_size > 0) { /* a body nobody asked for */
+    if (*data_size > 0) { /* a request body, which is ignored */
         *data_size = 0;
         return MHD_YES;
     }

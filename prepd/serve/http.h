@@ -1,7 +1,9 @@
-/* http.h: GET on loopback for those that watch (Prometheus, a health check); the only door to
- * libmicrohttpd. No thread: the dispatcher's loop waits for http_fd and calls http_run, so an
- * answer proves that the loop turns. A connection is one request and at most five seconds; where
- * too many are open the oldest is closed, so that slow ones keep nobody out. */
+/* http.h: answers GET on loopback for programs that watch the daemon (Prometheus, a health check).
+ * It is the only door to libmicrohttpd.
+ *
+ * There is no thread: the dispatcher's loop waits for http_fd and calls http_run, so an answer
+ * proves that the loop turns. A connection has one request and at most five seconds. Where too many
+ * are open the oldest is closed, so that slow ones keep no one out. */
 #ifndef TESSERA_PREPD_SERVE_HTTP_H
 #define TESSERA_PREPD_SERVE_HTTP_H
 
@@ -11,13 +13,14 @@
 
 typedef struct http http;
 
-/* Writes the answer to a path ("/metrics") and returns its HTTP status: 200, 404, 503. */
+/* Writes the answer to a path ("/metrics") and returns its HTTP status: 200, 404 or 503. */
 typedef int (*http_handler)(void *user, const char *path, FILE *out);
 
-/* address: HOST:PORT, HOST 127.x.x.x, localhost or [::1]. ST_CONFIG, ST_UNAVAILABLE (in use). */
+/* Listens on HOST:PORT, where HOST is 127.x.x.x, localhost or [::1]. CONFIG for another address,
+ * UNAVAILABLE if it is in use. */
 WARN_UNUSED status http_open(const char *address, http_handler handle, void *user, http **out);
-void http_close(http **h);
-int http_fd(const http *h); /* -1 if h is NULL */
-void http_run(http *h);
+void http_close(http **server);
+int http_fd(const http *server); /* -1 if server is NULL */
+void http_run(http *server);     /* nothing if server is NULL */
 
 #endif

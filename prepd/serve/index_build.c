@@ -1,5 +1,6 @@
-/* index_build.c: the index, built record by record by the workers: headers of images, token counts
- * of texts. A file that kills its workers is refused like one that cannot be read. */
+/* index_build.c: builds the index by leases to the workers: first the headers of images, then the
+ * token counts of texts, which may need the times of clips. A file that kills its workers is
+ * refused like a file that cannot be read. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,10 +10,11 @@
 #include "prepd/serve/dispatch_state.h"
 
 enum {
-    IMAGES_PER_LEASE = 32,          /* a header read each: milliseconds */
-    TEXT_BYTES_PER_LEASE = 1 << 20, /* where texts are long */
+    IMAGES_PER_LEASE = 32,          /* reading so many headers takes milliseconds */
+    TEXT_BYTES_PER_LEASE = 1 << 20, /* limits a lease of long texts */
 };
-static const int64_t TELL_EVERY_NS = 2000000000; /* progress lines; a bar moves ten times faster */
+static const int64_t TELL_EVERY_NS =
+    2000000000; /* between progress lines; a bar moves ten times as often */
 
 status index_build_start(source *s)
 {
@@ -69,8 +71,8 @@ void index_build_progress(dispatch *d, source *s, bool last)
                  (long long)(total - b->left), (long long)total, seconds);
 }
 
-/* Why a clip of the sample cannot be used: then its text, with the times of the frames, is not
- * known. */
+/* Why a clip of the sample cannot be used; NULL if all can. Without the clip its text is not known,
+ * since the times of its frames are part of the text. */
 static const char *bad_clip(const source *s, const sample *smp)
 {
     for (int32_t k = 0; k < smp->n_images; k++) {
@@ -86,7 +88,8 @@ static const char *bad_clip(const source *s, const sample *smp)
     return NULL;
 }
 
-/* Samples the adapter refuses are recorded at once; the others go to a worker. */
+/* Makes a lease of texts. Samples that the adapter refuses are recorded at once; the others go to a
+ * worker. */
 static status produce_texts(dispatch *d, source *s, lease **out)
 {
     index_build *b = &s->build;
@@ -134,7 +137,7 @@ status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause
 {
     source *s = l->owner;
     if (l->kind == LEASE_IMAGES) {
-        /* Size and time are recorded, so that the verdict holds until the file changes. */
+        /* Size and time are recorded as well, so that the refusal holds until the file changes. */
         index_image x = {.cause = cause};
         dataset_image_stat(s->data, item, &x.file_bytes, &x.mtime_ns);
         TRY(index_put_image(s->index, item, &x));

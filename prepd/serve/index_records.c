@@ -1,10 +1,10 @@
-/* index_records.c: the records that a worker tells for a lease of the index, read as a whole before
- * the first counts. */
+/* index_records.c: reads the records that a worker sends for a lease of the index. All of a message
+ * are read and checked before the first one counts. */
 #include <string.h>
 
 #include "prepd/serve/dispatch_state.h"
 
-/* A record as a worker told it. */
+/* A record as a worker told it, and a hash by which two workers' records are compared. */
 typedef struct told {
     index_image image;
     index_sample text;
@@ -19,7 +19,8 @@ static uint64_t facts_of(const int64_t *value, size_t n)
     return out;
 }
 
-/* Two workers that found a file bad may say so in other words. */
+/* The hash of a record with a cause. Two workers that found the same file bad may say so in
+ * different words, so the cause is not part of it. */
 static uint64_t facts_of_bad(void)
 {
     return facts_of(&(int64_t){-1}, 1);
@@ -34,14 +35,16 @@ static status read_size(const source *s, const json_value *r, const char *from, 
     x->fps = json_real(json_find(r, "fps"), 0);
     const int64_t most = x->frames ? INT32_MAX : s->c.image_input_pixels;
     if (width < 1 || height < 1 || width > INT32_MAX || height > INT32_MAX || width > most / height)
-        return FAIL_IN(ST_PROTOCOL, from, "image of %lld x %lld pixels", (long long)width,
-                       (long long)height);
+        return FAIL_IN(ST_PROTOCOL, from,
+                       "the worker told an impossible image of %lld x %lld pixels",
+                       (long long)width, (long long)height);
     x->width = (int32_t)width;
     x->height = (int32_t)height;
     return ST_OK;
 }
 
-/* elsewhere: its copy of the file has another time; ours is what the next start compares with. */
+/* elsewhere: the worker is remote. Its copy of the file may have another modification time, so the
+ * dispatcher's is taken, which is what the next start will compare with. */
 static status read_image(const source *s, int64_t j, const json_value *r, bool elsewhere,
                          const char *from, told *out)
 {
@@ -69,7 +72,8 @@ static status read_text(const json_value *r, const char *from, told *out)
         TRY(json_want_int(r, "tokens", from, &tokens));
         TRY(json_want_int(r, "targets", from, &targets));
         if (tokens < 1 || targets < 0 || targets > tokens || tokens > INT32_MAX)
-            return FAIL_IN(ST_PROTOCOL, from, "text of %lld tokens with %lld targets",
+            return FAIL_IN(ST_PROTOCOL, from,
+                           "the worker told an impossible text of %lld tokens with %lld targets",
                            (long long)tokens, (long long)targets);
         x.text_tokens = (int32_t)tokens;
         x.targets = (int32_t)targets;
@@ -79,15 +83,15 @@ static status read_text(const json_value *r, const char *from, told *out)
     return ST_OK;
 }
 
-/* item [n], out [n]: all records of the message are read before the first counts. */
+/* Reads the records of item [n] into out [n]. */
 static status read_all(const lease *l, const int64_t *item, int64_t n, const json_value *records,
                        bool elsewhere, const char *from, told *out)
 {
     const json_value *list;
     TRY(json_want_array(records, "records", from, &list));
     if ((int64_t)json_count(list) != n)
-        return FAIL_IN(ST_PROTOCOL, from, "%zu records for a lease of %lld", json_count(list),
-                       (long long)n);
+        return FAIL_IN(ST_PROTOCOL, from, "the worker sent %zu records for a lease of %lld items",
+                       json_count(list), (long long)n);
     for (int64_t k = 0; k < n; k++) {
         const json_value *r = json_item(list, (size_t)k);
         if (l->kind == LEASE_IMAGES)
@@ -98,7 +102,7 @@ static status read_all(const lease *l, const int64_t *item, int64_t n, const jso
     return ST_OK;
 }
 
-/* Those that count, into the index. */
+/* Puts the records that count into the index. */
 static status put_settled(dispatch *d, lease *l, const int64_t *item, const told *t, int64_t n,
                           const worker_seat *w, const char *from)
 {
@@ -121,8 +125,6 @@ static status put_settled(dispatch *d, lease *l, const int64_t *item, const told
     return ST_OK;
 }
 
-/* Takes all records of a lease, or of its one solo item, which is then done with. ST_PROTOCOL:
- * they are not such records. */
 status index_build_take(dispatch *d, lease *l, const json_value *records, const worker_seat *w,
                         const char *from)
 {
@@ -130,7 +132,7 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, const 
     const int64_t *item = solo >= 0 ? l->untried : l->item;
     told t[INDEX_LEASE_ITEMS];
     const status st = read_all(l, item, n, records, !w->local, from, t);
-    if (st == ST_BAD_INPUT) { /* said of a message, not of our data */
+    if (st == ST_BAD_INPUT) { /* it is the message that is bad, not the data set */
         status_note why = *status_last();
         why.code = ST_PROTOCOL;
         status_set(&why);

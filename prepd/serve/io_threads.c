@@ -1,14 +1,16 @@
+/* io_threads.c: chooses how many of ZeroMQ's threads there are and divides them. */
 #include "prepd/serve/io_threads.h"
 
 #include "proto/wire.h"
 
 enum {
-    /* CPUs on which pictures are made as fast as one of these threads moves them, by what both cost
-     * (tests/bench/prepd/README.md, The dispatcher). */
+    /* How many CPUs make pictures as fast as one thread moves them, over each kind of link. They
+     * follow from the CPU time that a picture costs a worker and an I/O thread
+     * (tests/bench/results/tests-bench-prepd.tsv). */
     CPUS_IPC = 6,
     CPUS_TCP = 4,
     CPUS_CURVE = 3,
-    MOST = 8, /* chosen here: beyond it the dispatcher's own thread is the slower one */
+    MOST = 8, /* chosen automatically; with more the dispatcher's own thread would be the slowest */
 };
 
 static int choose_threads(const conf *c, int cpus)
@@ -29,5 +31,6 @@ io_threads io_threads_of(const conf *c, int cpus)
 {
     const int n = c->prepd_io_threads ? (int)c->prepd_io_threads : choose_threads(c, cpus);
     const int half = (n + 1) / 2;
-    return (io_threads){.n = n, .consumers = first(half), .workers = first(half) << (n - half)};
+    return (io_threads){
+        .n_threads = n, .consumers = first(half), .workers = first(half) << (n - half)};
 }

@@ -1,5 +1,8 @@
-/* joining.c: JOIN: who may work here. A worker says what it is; it is told the terms once its
- * pictures are ours, and has work once all is. */
+/* joining.c: JOIN: which worker may work here.
+ *
+ * A worker says its version, build and fingerprints. Those of another build or with other
+ * fingerprints are refused, unless prepd.mixed_workers allows them. A worker gets TERMS once the
+ * fingerprint of its pictures agrees, and work once all fingerprints do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +11,8 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* "before" of a JOIN: how the process died that this one replaces. The dispatcher saw at most that
- * a connection ended. */
+/* Handles "before" of a JOIN: how the process died that this one replaces. The dispatcher itself
+ * saw at most that a connection ended. */
 static status bury(dispatch *d, const char *supervisor, const json_value *before, const char *name)
 {
     static const struct {
@@ -29,10 +32,11 @@ static status bury(dispatch *d, const char *supervisor, const json_value *before
             seat_gone(d, w, ends[i].how, what);
             return ST_OK;
         }
-    return ST_OK; /* it had nothing in work */
+    return ST_OK; /* its seat is gone: it had nothing in work */
 }
 
-/* The thread's own note stays. What the worker had in work is blamed on nothing. */
+/* Removes the seat of a worker that differs, and keeps the thread's note about it. What the worker
+ * had in work is given again, and nothing is blamed. */
 static status refuse_other(dispatch *d, worker_seat *w, status st)
 {
     const status_note why = *status_last();
@@ -72,15 +76,15 @@ status seat_prove(dispatch *d, worker_seat *w, const char *name)
     const bool was = w->proved;
     w->proved = w->has_terms && (has_said_all(d, w) || d->c->prepd_mixed_workers);
     if (w->proved && !was && other < N_PRINTS)
-        log_warn("worker of another kind taken (prepd.mixed_workers) pid=%d host=\"%s\" "
+        log_warn("worker accepted although it differs (prepd.mixed_workers) pid=%d host=\"%s\" "
                  "fingerprint=%s theirs=%s ours=%s",
                  (int)w->pid, w->host, print_names[other], w->fingerprints.of[other],
                  d->fingerprints.of[other]);
     return ST_OK;
 }
 
-/* A worker joins a second time when it has loaded what TERMS name: then it knows the rest of its
- * fingerprints. An idle one asks now and then whether all is well. */
+/* A worker sends JOIN again when it has loaded what TERMS name, since it then knows the rest of its
+ * fingerprints. An idle one also sends it now and then, to see whether the daemon is there. */
 static status join_again(dispatch *d, worker_seat *w, const char *name, const json_value *v)
 {
     TRY(fingerprints_read(v, name, &w->fingerprints));
@@ -89,7 +93,7 @@ static status join_again(dispatch *d, worker_seat *w, const char *name, const js
     return told ? seat_send_terms(d, &w->peer) : ST_OK;
 }
 
-/* What a worker says of itself. Texts lie in the message. */
+/* What a worker says of itself. Its texts lie in the message. */
 typedef struct joiner {
     const char *host, *supervisor;
     const char *version, *build;
@@ -111,18 +115,20 @@ static status read_joiner(const dispatch *d, const char *name, const json_value 
     return ST_OK;
 }
 
-/* The sources that rows are made by. A version is a name for many of them. */
+/* Compares the build id, a hash of the sources that make rows. A version alone is not enough, since
+ * it names many builds. */
 static status check_build(const dispatch *d, const char *name, const joiner *j)
 {
     if (strcmp(j->build, d->build) == 0 && strcmp(j->version, TESSERA_VERSION) == 0)
         return ST_OK;
     if (d->c->prepd_mixed_workers) {
-        log_warn("worker of version %s, build %s taken (prepd.mixed_workers) pid=%lld host=\"%s\"",
-                 j->version, j->build, (long long)j->pid, j->host);
+        log_warn(
+            "worker of version %s, build %s accepted (prepd.mixed_workers) pid=%lld host=\"%s\"",
+            j->version, j->build, (long long)j->pid, j->host);
         return ST_OK;
     }
     return FAIL_IN(ST_MISMATCH, name,
-                   "this worker (pid %lld on %s) is of version %s, build %s; this daemon is of "
+                   "this worker (pid %lld on %s) has version %s, build %s, and this daemon has "
                    "version %s, build %s: install the same on both machines, or set "
                    "prepd.mixed_workers to allow it",
                    (long long)j->pid, j->host, j->version, j->build, TESSERA_VERSION, d->build);
@@ -136,13 +142,13 @@ static status may_join(const dispatch *d, const char *name, const joiner *j)
     if (!d->c->data_ship)
         return FAIL_IN(
             ST_CONFIG, name,
-            "worker (pid %lld on %s) without --data-root DIR: say where the images lie on "
-            "its machine, or let the daemon send them (data.ship true)",
+            "this worker (pid %lld on %s) was started without --data-root DIR: say where the "
+            "images are on its machine, or let the daemon send them (data.ship true)",
             (long long)j->pid, j->host);
     if (d->c->video_file_bytes > FRAME_MAX_PAYLOAD || d->c->image_file_bytes > FRAME_MAX_PAYLOAD)
         return FAIL_IN(ST_CONFIG, name,
-                       "data.ship: image.file_bytes and video.file_bytes may be at most %d, what a "
-                       "message holds",
+                       "with data.ship, image.file_bytes and video.file_bytes may be at most %d, "
+                       "since a message holds no more",
                        FRAME_MAX_PAYLOAD);
     return ST_OK;
 }
@@ -165,7 +171,7 @@ static worker_seat *seat_new(const wire_peer *from, const joiner *j)
     return w;
 }
 
-/* At the end: the longest idle is served first. */
+/* Adds the seat at the end of the list. */
 static void append_seat(dispatch *d, worker_seat *w)
 {
     worker_seat **at = &d->seats;
@@ -180,7 +186,8 @@ status seat_join(dispatch *d, const wire_peer *from, const char *name, const jso
 {
     joiner j;
     worker_seat *w = seat_find(d, from);
-    if (w) /* still there: an idle worker asks now and then */
+    if (w) /* it is known: it has loaded its terms, or is idle and asks whether the daemon is there
+            */
         return join_again(d, w, name, v);
     TRY(read_joiner(d, name, v, &j));
     TRY(may_join(d, name, &j));
@@ -195,7 +202,7 @@ status seat_join(dispatch *d, const wire_peer *from, const char *name, const jso
     w = seat_new(from, &j);
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
-    d->retired_ns = 0; /* here is a fresh one */
+    d->retired_ns = 0; /* this is a fresh worker */
     w->number = ++d->seats_seen;
     append_seat(d, w);
     if (w->local)

@@ -1,3 +1,4 @@
+/* lease.c: the book of lost leases, and the trial of a lease's items one by one (lease.h). */
 #include "prepd/serve/lease.h"
 
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static lease *take_first(lease_book *b, bool solo, lease_filter may, const void 
             continue;
         *at = l->next;
         l->next = NULL;
-        l->reached = 0; /* whoever gets it begins anew */
+        l->reached = 0; /* the worker that gets it begins anew */
         return l;
     }
     return NULL;
@@ -167,8 +168,9 @@ static void end_solo(lease *l)
     l->suspect = -1;
 }
 
-/* The suspect alone; if there is none, or it was harmless before, every item once. Without memory
- * the lease simply stays whole. */
+/* Chooses the items to try alone: the suspect only; or every item once, the suspect first, if there
+ * is no suspect or an earlier round found it harmless. Without memory the lease simply stays whole.
+ */
 static void begin_solo(lease *l)
 {
     int64_t *order = calloc((size_t)l->n_items + 1, sizeof(*order));
@@ -225,7 +227,7 @@ void lease_solo_done(lease_book *b, lease *l)
         l->solo_deaths = 0;
     }
     if (l->n_untried == 0)
-        end_solo(l); /* nothing was found: a crash by itself never condemns a sample */
+        end_solo(l); /* no item was to blame; a crash by itself never condemns a sample */
     push_front(b, l);
 }
 

@@ -1,18 +1,26 @@
-/* lease.h: what becomes of a piece of work whose worker goes: pure state, no sockets, no clock.
+/* lease.h: what becomes of a piece of work whose worker goes. Pure state: no sockets, no clock.
  *
- * A lease is a list of items (samples of a row, images or texts of the index) that one worker does
- * at a time. It is given again when its worker goes. One lost twice by the worker's own doing goes
- * solo: the item last reported in work is tried alone in a fresh worker; if that was harmless, or
- * unknown, the next time each item is. One that kills its worker alone `solo_limit` times is
- * poison. A death by an outside signal blames no sample and changes nothing, and neither does a
- * worker that is dismissed because it broke the protocol: what it says proves nothing, not even
- * that it tried (design sections 3 and 9). A worker may be sent the next lease while it does the
- * last item of one; when it goes, that one was not begun.
+ * A lease is a list of items (the samples of a row, or images or texts of the index) that one
+ * worker does at a time. When its worker goes, the lease is given again. The question is whether
+ * one of its items is to blame, and the answer must never cost a good sample:
  *
- *   WAITING --lease_give--> OUT --lease_done--> (owner frees it)
+ *   - A death by a signal from outside blames nothing. Neither does a worker that is dismissed for
+ * a breach of the protocol: what such a worker says proves nothing, not even that it tried.
+ *   - A worker that crashes or exceeds its time limit by its own doing counts. After
+ *     LEASE_MAX_LOSSES of these the lease goes solo: its items are tried alone, each in a fresh
+ *     worker. The item that was last reported to be in work is tried first, and only that one, if
+ *     one is known. If it was harmless, the next time every item is tried.
+ *   - An item that kills its worker alone `solo_limit` times is poison: the caller puts it into
+ *     quarantine (or refuses it in the index), and the lease is given again without it.
+ *
+ * A worker may be sent its next lease while it still does the last item of one. When it goes, the
+ * lease that it had not begun is simply queued again (lease_unbegun).
+ *
+ *   WAITING --lease_give--> OUT --lease_done--> (the owner frees it)
  *      ^                     |
- *      +----lease_lost-------+   front of the queue: the late one goes first
- */
+ *      +----lease_lost-------+   at the front of the queue, since it is late
+ *
+ * (lease_give is lease_new or lease_book_take; lease_done is whatever the answer leads to.) */
 #ifndef TESSERA_PREPD_SERVE_LEASE_H
 #define TESSERA_PREPD_SERVE_LEASE_H
 
@@ -25,22 +33,22 @@ typedef enum lease_kind { LEASE_ROW, LEASE_IMAGES, LEASE_TEXTS } lease_kind;
 
 /* How a worker went. */
 typedef enum loss {
-    LOSS_OUTSIDE, /* a signal that another process sent, or it left in good order */
+    LOSS_OUTSIDE, /* killed by a signal that another process sent, or it left in good order */
     LOSS_CRASH,   /* a crash signal of its own doing, or an exit while at work */
-    LOSS_TIMEOUT, /* we killed it: too long on one sample */
-    LOSS_BREACH,  /* dismissed: it sent what no worker sends */
+    LOSS_TIMEOUT, /* it took too long on one sample and was killed by its time limit */
+    LOSS_BREACH,  /* dismissed, because it sent what no worker sends */
 } loss;
 
 typedef enum lease_verdict {
-    LEASE_AGAIN,  /* give it again */
-    LEASE_POISON, /* *out_item is poison: flag it, then give the lease again */
+    LEASE_AGAIN,  /* the lease can be given again as it is */
+    LEASE_POISON, /* *out_item is poison: flag it; then the lease can be given again */
 } lease_verdict;
 
-/* Losses by a worker's own doing before the items are tried one by one. */
+/* How many workers a lease may cost by their own doing before its items are tried one by one. */
 enum { LEASE_MAX_LOSSES = 2 };
 
-/* What one worker elsewhere told of the items of an index lease, until others say the same
- * (claims.c). */
+/* What one remote worker told of the items of an index lease. It does not count until others say
+ * the same (claims.c). */
 typedef struct lease_claim {
     uint64_t by;     /* worker_seat.number */
     uint64_t *facts; /* [n_items] a hash of each record; owned */
@@ -49,75 +57,79 @@ enum { LEASE_MAX_CLAIMS = 2 };
 
 typedef struct lease {
     lease_kind kind;
-    uint64_t number;  /* of this lease, unique in the dispatcher's life */
-    void *owner;      /* the session or index builder it belongs to */
-    uint64_t row;     /* LEASE_ROW: row of the stream */
-    uint64_t after;   /* LEASE_ROW: the one its consumer goes on with, whenever it is given */
-    int64_t n_items;  /* samples or images; 0 in an empty row */
+    uint64_t number;  /* unique in the dispatcher's life */
+    void *owner;      /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
+    uint64_t row;     /* LEASE_ROW: the row of the stream */
+    uint64_t after;   /* LEASE_ROW: the row with which its consumer continues after this one */
+    int64_t n_items;  /* samples or images; 0 for an empty row */
     int64_t *item;    /* [n_items] owned */
-    int64_t reached;  /* items up to the last one reported by the worker that has it */
-    int losses;       /* by the worker's own doing, since the last verdict */
-    int64_t suspect;  /* the item last reported in work, -1 unknown */
+    int64_t reached;  /* items up to the last one that its present worker has reported */
+    int losses;       /* by a worker's own doing, since the last verdict */
+    int64_t suspect;  /* the item last reported in work; -1 if unknown */
     bool solo;        /* items are being tried one by one */
-    int64_t *untried; /* [n_untried] items still to be tried, the next one first */
+    int64_t *untried; /* [n_untried] items still to be tried, the next one first; owned */
     int64_t n_untried;
-    int solo_deaths; /* of untried[0] */
-    int rounds;      /* how often its items were tried alone */
+    int solo_deaths; /* workers that died of untried[0] alone */
+    int rounds;      /* how often the lease has gone solo */
     lease_claim claim[LEASE_MAX_CLAIMS];
-    int n_claims; /* 2: they differ */
+    int n_claims; /* if there are two, they differ */
     struct lease *next;
 } lease;
 
+/* All leases that wait to be given again, and the rule for poison. */
 typedef struct lease_book {
-    lease *lost; /* first to be given again */
+    lease *lost; /* linked; the first is given again first */
     uint64_t next_number;
-    int solo_limit;
+    int solo_limit; /* deaths alone that make an item poison (prepd.solo_deaths) */
 } lease_book;
 
-void lease_book_init(lease_book *b, int solo_limit);
+void lease_book_init(lease_book *book, int solo_limit);
 
-/* A new lease over a copy of items. */
-WARN_UNUSED status lease_new(lease_book *b, lease_kind kind, void *owner, uint64_t row,
+/* Makes a lease over a copy of `item` [n_items]. It is not in the book; the caller gives it out. */
+WARN_UNUSED status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row,
                              const int64_t *item, int64_t n_items, lease **out);
-void lease_free(lease **l);
+void lease_free(lease **lease);
 
-/* The first lost lease this worker may do, taken off the queue; NULL if none. A fresh worker gets a
- * solo one if there is any, others never do. */
-lease *lease_book_take(lease_book *b, bool fresh);
-/* The same of those that `may` allows. */
-typedef bool (*lease_filter)(const void *user, const lease *l);
-lease *lease_book_take_if(lease_book *b, bool fresh, lease_filter may, const void *user);
-/* True if there is one. */
-bool lease_book_has(const lease_book *b, bool fresh, lease_filter may, const void *user);
-/* True if a lost lease waits for a fresh worker. */
-bool lease_book_wants_fresh(const lease_book *b);
-/* Puts it at the end of the queue of lost ones: after a flag changed, or its worker refused it. */
-void lease_book_return(lease_book *b, lease *l);
-/* Its worker went before it began: queued again at the front, and nobody is blamed. */
-void lease_unbegun(lease_book *b, lease *l);
+/* Takes the first lost lease that this worker may do off the queue; NULL if there is none. A fresh
+ * worker (one that has done nothing yet) gets a solo lease if there is any; other workers never do.
+ */
+lease *lease_book_take(lease_book *book, bool fresh);
+/* The same among the leases that `may` allows; `user` is passed on to it. */
+typedef bool (*lease_filter)(const void *user, const lease *lease);
+lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user);
+/* Whether lease_book_take_if would find one. */
+bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user);
+/* Whether a lost lease waits for a fresh worker. */
+bool lease_book_wants_fresh(const lease_book *book);
+/* Puts a lease at the end of the queue, after an item was flagged or its worker refused it. */
+void lease_book_return(lease_book *book, lease *lease);
+/* Puts a lease that its worker never began at the front of the queue. Nothing is blamed. */
+void lease_unbegun(lease_book *book, lease *lease);
 /* Frees the lost leases of an owner that goes. */
-void lease_book_forget(lease_book *b, const void *owner);
-int64_t lease_book_waiting(const lease_book *b);
+void lease_book_forget(lease_book *book, const void *owner);
+int64_t lease_book_waiting(const lease_book *book);
 
-/* The one item to be done now, or -1: the whole lease. */
-int64_t lease_solo_item(const lease *l);
+/* The one item to be done now, or -1 if the whole lease is to be done. */
+int64_t lease_solo_item(const lease *lease);
 
-bool lease_has(const lease *l, int64_t item);
+bool lease_has(const lease *lease, int64_t item);
 
-/* The worker reported to be on this item, which the lease has. True if it is further in the lease
- * than it was: that happens at most n_items times, whatever it reports. */
-bool lease_on(lease *l, int64_t item);
+/* Records that the worker has reported to be on this item, which must be in the lease. True if that
+ * is further in the lease than before, which happens at most n_items times, whatever is reported.
+ */
+bool lease_on(lease *lease, int64_t item);
 
-/* The worker that had it is gone; the lease is queued again at the front. */
-lease_verdict lease_lost(lease_book *b, lease *l, loss how, int64_t *out_item);
+/* The worker that had the lease has gone. Queues the lease at the front and says whether an item is
+ * poison now. */
+lease_verdict lease_lost(lease_book *book, lease *lease, loss how, int64_t *out_item);
 
-/* A solo item was done without harm. The lease is queued again: for the next item, or whole. */
-void lease_solo_done(lease_book *b, lease *l);
+/* The solo item was done without harm. Queues the lease for its next item, or as a whole. */
+void lease_solo_done(lease_book *book, lease *lease);
 
-/* Drops an item (an index image found to be poison), and what was told of it. */
-void lease_drop_item(lease *l, int64_t item);
+/* Removes an item (an image found to be poison, say) and what was claimed of it. */
+void lease_drop_item(lease *lease, int64_t item);
 
-/* A copy of what was told of the lease's items, in their order. */
-WARN_UNUSED status lease_add_claim(lease *l, uint64_t by, const uint64_t *facts);
+/* Keeps a copy of what seat `by` told of the lease's items: facts [n_items], in their order. */
+WARN_UNUSED status lease_add_claim(lease *lease, uint64_t by, const uint64_t *facts);
 
 #endif

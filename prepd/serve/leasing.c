@@ -1,21 +1,27 @@
-/* leasing.c: which worker does what next, and who is taking too long. */
+/* leasing.c: which worker does what next, and which worker takes too long.
+ *
+ * Idle workers get lost leases first, then new ones, in turn from every index that is being built
+ * and every consumer that has credit. A local worker that is at the last item of a row is sent its
+ * next lease ahead. Items that are tried alone go to fresh workers (lease.h), index records that
+ * need confirming to other machines (claims.c). */
 #include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "prepd/serve/dispatch_state.h"
 
-enum { CLAIMS_PER_SEAT = 2 }; /* leases of the index that wait to be confirmed */
+enum { CLAIMS_PER_SEAT = 2 }; /* how many index leases may wait to be confirmed, per worker */
 static const int64_t TELL_REMOTE_NS = 1000000000;
-static const int64_t SUPERVISOR_NS =
-    3000000000; /* to start another worker, which says how this died */
-/* A worker keeps its own time limit (time_limit.h). This is for one that cannot: stopped by
- * somebody, or stuck in the kernel; no sample is to blame. */
+/* The time that a supervisor has to start another worker, which says how this one died. */
+static const int64_t SUPERVISOR_NS = 3000000000;
+/* A worker keeps its own time limit (prepd/worker/time_limit.h). This longer one is for a worker
+ * that cannot, because someone stopped it or it is stuck in the kernel; no sample is to blame. */
 static const double PATIENCE = 1.25;
 static const int64_t PATIENCE_NS = 500000000;
-static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that does not come back by then is lost */
+static const int64_t FRESH_PAUSE_NS =
+    2000000000; /* a retired worker that is not back by then is lost */
 
-/* The death of a process elsewhere shows only in that nothing can be sent to it. True if its seat
- * is removed. */
+/* Finds out whether a remote worker has gone, which shows only in that nothing can be sent to it.
+ * True if its seat was removed. */
 static bool is_lost(dispatch *d, worker_seat *w, int64_t now)
 {
     if (w->lost_ns == 0 && now - w->told_ns > TELL_REMOTE_NS) {
@@ -42,12 +48,13 @@ void seats_check_time(dispatch *d, int64_t now)
             local_kill(d, w->pid);
         else
             breach_note(&d->breaches, w->from, now);
-        seat_gone(d, w, LOSS_OUTSIDE, "hangs beyond its own time limit");
+        seat_gone(d, w, LOSS_OUTSIDE, "it hangs past its own time limit");
     }
 }
 
-/* Records wait for a second worker faster than those that may confirm them do so: who has made them
- * waits too, since each of them is looked at whenever work is given. */
+/* Whether index leases pile up that wait for a second worker to confirm them. Then no new ones are
+ * produced and the workers that made them wait as well, since every waiting lease is looked at
+ * whenever work is given. */
 static bool claims_pile_up(const dispatch *d)
 {
     int64_t room = CLAIMS_PER_SEAT * (int64_t)d->n_seats;
@@ -56,7 +63,8 @@ static bool claims_pile_up(const dispatch *d)
     return room <= 0;
 }
 
-/* New work in turn from every index being built and every consumer with credit. */
+/* Makes a new lease, in turn from every index that is being built and every consumer with credit.
+ * *out is NULL if there is nothing to do. */
 static status produce(dispatch *d, lease **out)
 {
     const uint32_t n = 2 + (uint32_t)d->n_consumers;
@@ -78,7 +86,8 @@ static status produce(dispatch *d, lease **out)
     return ST_OK;
 }
 
-/* Whether a link is slower than the workers; on ipc there is none. */
+/* Whether the images of this row are to be compressed: a link is slower than the workers. On ipc
+ * there is no link. */
 static bool press_row(dispatch *d, const worker_seat *w, const lease *l)
 {
     if (l->kind != LEASE_ROW || wire_is_ipc(d->c->prepd_endpoint))
@@ -91,8 +100,8 @@ static bool press_row(dispatch *d, const worker_seat *w, const lease *l)
     return press;
 }
 
-/* A worker that is sent files waits while those under way hold too much; one lease may always go.
- */
+/* Whether this worker may be given a lease. One that is sent files (data.ship) waits while the
+ * files under way to all workers take prepd.ship_bytes or more; one lease may always go. */
 static bool may_ship(const dispatch *d, const worker_seat *w)
 {
     int64_t under_way = 0;
@@ -101,7 +110,8 @@ static bool may_ship(const dispatch *d, const worker_seat *w)
     return under_way < d->c->prepd_ship_bytes;
 }
 
-/* What it does now, or next if it is at work. False if there was nothing to give. */
+/* Gives a worker a lease: to do now, or next if it is at work. False if there was nothing to give.
+ */
 static bool give_work(dispatch *d, worker_seat *w)
 {
     char *json = NULL;
@@ -142,7 +152,7 @@ static bool give_work(dispatch *d, worker_seat *w)
     wire_msg_free(&files);
     free(json);
     if (st != ST_OK)
-        seat_gone(d, w, LOSS_OUTSIDE, "unreachable");
+        seat_gone(d, w, LOSS_OUTSIDE, "nothing can be sent to it");
     return true;
 }
 
@@ -159,8 +169,9 @@ static bool any_unheld(const dispatch *d, int64_t now)
     return w != NULL;
 }
 
-/* Workers at an address that broke the protocol again and again get no work while others are here,
- * even busy ones: what is late waits for workers that do it. */
+/* The worker that has been idle longest and may have work. Workers at an address that broke the
+ * protocol again and again get none while there are others, even busy ones: a late row then waits
+ * for a worker that will do it. */
 static worker_seat *longest_idle(dispatch *d, bool only_fresh)
 {
     const int64_t now = clock_ns();
@@ -174,8 +185,8 @@ static worker_seat *longest_idle(dispatch *d, bool only_fresh)
     return best;
 }
 
-/* A sample to be tried alone needs a worker without a past: one idle worker starts anew, and until
- * it had the time to come back no second one is asked. */
+/* A sample that is tried alone needs a worker that has done nothing yet. One idle worker is asked
+ * to start anew, and no second one until the first had time to come back. */
 static void make_one_fresh(dispatch *d)
 {
     int64_t now = clock_ns();
@@ -186,12 +197,12 @@ static void make_one_fresh(dispatch *d)
     seat_retire(d, w, true);
 }
 
-/* While a worker does the last item of a row it is sent its next lease, and goes on at once instead
- * of waiting until its row is taken, sent on and answered (a row of 23 MB: 60 ms to make, 25 to 70
- * to hand over). Not earlier, so that no row waits behind another while some worker is idle. Not
- * while lost leases wait: those begin in idle workers, whose death says whose fault it was. Not for
- * workers elsewhere: from how long their rows take to come the need to compress is told, and that
- * shows only in one that waits. */
+/* Sends a worker its next lease while it does the last item of a row. It then continues at once
+ * instead of waiting until its row is taken, sent on and answered, which can take as long as making
+ * the row. It is not done earlier, so that no row waits in one worker while another is idle. It is
+ * not done while lost leases wait, since those must begin in idle workers, whose death says which
+ * item is to blame. It is not done for remote workers: how long their rows take to arrive decides
+ * about compression, and that can only be measured on a worker that waits. */
 static void give_ahead(dispatch *d)
 {
     for (worker_seat *w = d->seats, *next; w && !d->book.lost && !d->stopping; w = next) {
@@ -202,7 +213,8 @@ static void give_ahead(dispatch *d)
     }
 }
 
-/* Leases that the worker that was asked first may not have: claims of its own. */
+/* Gives lost leases to workers that may do them. The worker that was asked first may not have taken
+ * them, since it made the claims that they carry. */
 static void give_claims(dispatch *d)
 {
     const int64_t now = clock_ns();

@@ -1,5 +1,6 @@
-/* local.c: local worker processes: spawned by exec, replaced when they die, counted when they
- * cannot even start. The dispatcher never forks into image code: a worker is `prepd worker`. */
+/* local.c: the local worker processes. They are spawned as `prepd worker` by exec, so that the
+ * dispatcher never forks into image code; they are replaced when they die, and counted when they
+ * cannot even start, so that the daemon gives up instead of trying for ever. */
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -10,12 +11,13 @@
 #include "prepd/serve/dispatch_state.h"
 
 enum {
-    GIVE_UP_SAID = 3,   /* deaths in a row before any work, with a reason given: it will not pass */
-    GIVE_UP_DEATHS = 8, /* the same without a reason: workers cannot start here */
-    GIVE_UP_LATE = 60,  /* once some have worked: about a minute, the cause may pass */
+    /* Deaths in a row, before any work, after which the daemon gives up: */
+    GIVE_UP_SAID = 3,   /* where the workers say why, since that reason will not pass */
+    GIVE_UP_DEATHS = 8, /* where they do not say why: workers cannot start here */
+    GIVE_UP_LATE = 60, /* where some have worked before: about a minute, since the cause may pass */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 1000,
-    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs */
+    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs and is killed */
 };
 
 static const int64_t MS = 1000000;
@@ -116,9 +118,8 @@ void local_kill(dispatch *d, pid_t pid)
         kill(pid, SIGKILL);
 }
 
-/* One that ends before it began any work is tried again after a while, but not for ever. All that
- * end before that while is over count as one: of what many have in common there is no more than of
- * what one has. */
+/* A worker that ends before it began any work is replaced after a pause, but not for ever. All that
+ * end before the pause is over count as one, since they all die of the same cause. */
 void local_failed_at_start(dispatch *d, const char *what)
 {
     local_pool *p = &d->local;
@@ -137,13 +138,14 @@ void local_failed_at_start(dispatch *d, const char *what)
     } else {
         dispatch_fail(d,
                       FAIL(ST_UNAVAILABLE,
-                           "%d times in a row workers died before they began any work (last: %s); "
+                           "workers died %d times in a row before they began any work (last: %s); "
                            "their own messages above say why",
                            p->deaths_at_start, what));
     }
 }
 
-/* No process or descriptor is left for one more: those that are there go on meanwhile. */
+/* The system has no process or descriptor left for one more worker. Those that are there continue.
+ */
 static void not_spawned(dispatch *d)
 {
     const status_note why = *status_last();
@@ -151,7 +153,7 @@ static void not_spawned(dispatch *d)
     if (local_alive(d) == 0) {
         d->local.why = why;
         local_failed_at_start(d, why.message);
-        d->local.why.code = ST_OK; /* not what a worker that is started later dies of */
+        d->local.why.code = ST_OK; /* a worker that is started later dies of something else */
     }
     d->local.not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
 }
@@ -181,7 +183,8 @@ void local_tick(dispatch *d, int64_t now)
     }
 }
 
-/* The youngest go first; the seat is told to leave when it has no work, see seats_schedule. */
+/* Sets how many workers are wanted. The youngest go first: a worker that has joined is told to
+ * leave when it has no work (seats_schedule), one that has not is sent SIGTERM. */
 void local_scale(dispatch *d, int target)
 {
     local_pool *p = &d->local;

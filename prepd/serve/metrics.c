@@ -1,6 +1,9 @@
-/* metrics.c: the daemon's figures for Prometheus (text exposition, base units, no sample ids), and
- * the two questions of a service manager: /healthz (does the loop turn and work come back?) and
- * /readyz (would a consumer get rows now?). */
+/* metrics.c: the daemon's figures for Prometheus (text exposition format, base units, no sample
+ * ids), and the answers to a service manager's two questions: /healthz (does the loop turn, and
+ * does work come back?) and /readyz (would a consumer get rows now?).
+ *
+ * To add a metric, write it in put_work, put_streams or put_all, and add it to
+ * deploy/grafana-prepd.json if people should see it. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +42,7 @@ static int open_descriptors(void)
         n++;
     if (d)
         closedir(d);
-    return n > 3 ? n - 3 : 0; /* ., .. and this one */
+    return n > 3 ? n - 3 : 0; /* without ".", ".." and this directory itself */
 }
 
 static void put_work(const put *p, const dispatch *d, int64_t now)
@@ -89,12 +92,12 @@ static void put_streams(const put *p, const dispatch *d)
     labelled(p, "prepd_queue_bytes", "place", "sent", (double)unreturned);
     one(p, "prepd_queue_rows", "gauge", "rows between lease and sending", (double)slots);
     family(p, "prepd_quarantined", "gauge", "samples in quarantine by data section");
-    labelled(p, "prepd_quarantined", "section", "train", (double)d->train.bad.n);
-    labelled(p, "prepd_quarantined", "section", "eval", (double)d->eval.bad.n);
+    labelled(p, "prepd_quarantined", "section", "train", (double)d->train.bad.n_entries);
+    labelled(p, "prepd_quarantined", "section", "eval", (double)d->eval.bad.n_entries);
     family(p, "prepd_damaged", "gauge",
            "pictures that decoded with a warning that their file is damaged, by data section");
-    labelled(p, "prepd_damaged", "section", "train", (double)d->train.damaged.n);
-    labelled(p, "prepd_damaged", "section", "eval", (double)d->eval.damaged.n);
+    labelled(p, "prepd_damaged", "section", "train", (double)d->train.damaged.n_entries);
+    labelled(p, "prepd_damaged", "section", "eval", (double)d->eval.damaged.n_entries);
     family(p, "prepd_index_records_left", "gauge", "index records still to be made");
     labelled(p, "prepd_index_records_left", "section", "train",
              d->train.build.active ? (double)d->train.build.left : 0);
@@ -130,7 +133,8 @@ static void put_all(const put *p, const dispatch *d)
     one(p, "process_open_fds", "gauge", "of the dispatcher", open_descriptors());
 }
 
-/* Work that is out goes on and comes back: else the loop turns and nothing happens. */
+/* The daemon is healthy if work that is out makes progress and comes back; otherwise the loop turns
+ * and nothing happens. */
 const char *metrics_unhealthy(const dispatch *d, int64_t now)
 {
     const double patience = 4 * d->c->prepd_sample_timeout + 30;
@@ -138,8 +142,8 @@ const char *metrics_unhealthy(const dispatch *d, int64_t now)
     for (const worker_seat *w = d->seats; w && !out; w = w->next)
         out = w->work != NULL;
     if (out && (double)(now - d->answered_ns) / 1e9 > patience)
-        return "leases are out, and for several times prepd.sample_timeout none went on or came "
-               "back";
+        return "leases are out, and for several times prepd.sample_timeout none has made progress "
+               "or come back";
     if (d->stopping)
         return "stopping";
     return NULL;

@@ -1,3 +1,4 @@
+/* notify.c: sends the datagrams of sd_notify(3). */
 #include "prepd/serve/notify.h"
 
 #include <stddef.h>
@@ -9,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Opened once: a daemon without a free descriptor must still be able to say that it lives. */
+/* The socket is opened once, so that a daemon without a free descriptor can still say that it
+ * lives. */
 static int notify_socket(void)
 {
     static int fd = -1;
@@ -36,12 +38,12 @@ static void send_lines(const char *lines, int flags)
     if (n < 2 || n >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
         return;
     memcpy(to.sun_path, path, n);
-    if (path[0] == '@') /* abstract name */
+    if (path[0] == '@') /* an abstract name begins with a zero byte */
         to.sun_path[0] = 0;
     const int fd = notify_socket();
     if (fd < 0)
         return;
-    /* Nobody listening is the service manager's affair, not ours. */
+    /* If nothing listens, that is the service manager's problem. */
     ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL | flags, (struct sockaddr *)&to,
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
     (void)sent;

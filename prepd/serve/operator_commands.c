@@ -1,9 +1,12 @@
-/* operator_commands.c: status, scale and drain of the running daemon, as JSON over the control
+/* operator_commands.c: the commands of an operator to the running daemon, as JSON over the control
  * endpoint.
  *
- *   {"command":"status"}  {"command":"scale","workers":N}  {"command":"drain"}
- *   {"command":"damaged","from":K}: which pictures of the train section were decoded with warnings
- * Answers are an object with "ok"; status holds the figures (prepd/README.md lists them). */
+ *   {"command":"status"}
+ *   {"command":"scale","workers":N}
+ *   {"command":"drain"}
+ *   {"command":"damaged","from":K}   pictures of the train section that decoded with warnings
+ *
+ * An answer is an object with "ok":true; that of status has the daemon's figures. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +16,8 @@
 #include "common/base/proc.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* The whole list is in every row's cursor; an answer has a bounded size. */
+/* An answer has a bounded size, so it shows only the first entries. The whole list is in every
+ * row's cursor. */
 enum { QUARANTINE_SHOWN = 1000 };
 
 static void put_workers(const dispatch *d, int64_t now, json_writer *w)
@@ -47,7 +51,7 @@ static void put_sessions(const dispatch *d, json_writer *w)
         json_put_key_int(w, "credit_bytes", s->credit);
         json_put_key_int(w, "unreturned_bytes", s->unreturned);
         json_put_key_int(w, "reserved_bytes", s->reserved);
-        json_put_key_int(w, "quarantined", s->bad.n);
+        json_put_key_int(w, "quarantined", s->bad.n_entries);
         if (s->welcomed) {
             const stream_place p = consumer_place(s);
             json_put_key_int(w, "epoch", p.epoch);
@@ -73,22 +77,22 @@ static void put_source(const source *s, json_writer *w)
         json_put_key_int(w, "samples", s->data->v->samples(s->data));
         json_put_key_int(w, "records_left", s->build.active ? s->build.left : 0);
     }
-    json_put_key_int(w, "quarantined_count", s->bad.n);
+    json_put_key_int(w, "quarantined_count", s->bad.n_entries);
     json_begin_key_array(w, "quarantined");
-    for (int64_t i = 0; i < s->bad.n && i < QUARANTINE_SHOWN; i++) {
+    for (int64_t i = 0; i < s->bad.n_entries && i < QUARANTINE_SHOWN; i++) {
         json_begin_object(w);
         json_put_key_int(w, "id", s->bad.entry[i].sample);
         json_put_key_cstr(w, "cause", s->bad.entry[i].cause);
         json_end_object(w);
     }
     json_end_array(w);
-    json_put_key_int(w, "damaged_count", s->damaged.n);
+    json_put_key_int(w, "damaged_count", s->damaged.n_entries);
     json_put_key(w, "damaged");
     damage_put(s, 0, QUARANTINE_SHOWN, w);
     json_end_object(w);
 }
 
-/* All of them, a piece at a time: "next" is the number of those told so far. */
+/* Answers with one piece of the list of damaged pictures. "next" is where the next piece begins. */
 static status put_damaged(const dispatch *d, const json_value *v, const char *name, json_writer *w)
 {
     int64_t from;
@@ -96,7 +100,7 @@ static status put_damaged(const dispatch *d, const json_value *v, const char *na
     json_put_key(w, "damaged");
     const int64_t next = damage_put(&d->train, from, QUARANTINE_SHOWN, w);
     json_put_key_int(w, "next", next);
-    json_put_key_int(w, "count", d->train.damaged.n);
+    json_put_key_int(w, "count", d->train.damaged.n_entries);
     return ST_OK;
 }
 
@@ -157,7 +161,8 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
         int64_t n;
         TRY(json_want_int(v, "workers", name, &n));
         if (n < 0 || n > MAX_LOCAL)
-            return FAIL(ST_USAGE, "%lld workers, expected 0 to %d", (long long)n, MAX_LOCAL);
+            return FAIL(ST_USAGE, "cannot run %lld workers; expected 0 to %d", (long long)n,
+                        MAX_LOCAL);
         log_info("scaled workers=%lld were=%d", (long long)n, d->local.target);
         local_scale(d, (int)n);
         json_put_key_int(w, "workers_target", n);
@@ -167,7 +172,8 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
     } else if (strcmp(what, "damaged") == 0) {
         TRY(put_damaged(d, v, name, w));
     } else {
-        return FAIL(ST_USAGE, "command \"%s\", expected status, scale, drain or damaged", what);
+        return FAIL(ST_USAGE, "unknown command \"%s\"; expected status, scale, drain or damaged",
+                    what);
     }
     return ST_OK;
 }
@@ -183,10 +189,11 @@ static status answer_command(dispatch *d, const wire_peer *from, wire_msg *m, co
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key_bool(&w, "ok", true);
-    status st = head.kind == KIND_COMMAND
-                    ? command(d, v, name, &w)
-                    : FAIL_IN(ST_PROTOCOL, name, "%s on the control endpoint, expected command",
-                              frame_kind_name(head.kind));
+    status st =
+        head.kind == KIND_COMMAND
+            ? command(d, v, name, &w)
+            : FAIL_IN(ST_PROTOCOL, name, "the control endpoint received %s; it takes command only",
+                      frame_kind_name(head.kind));
     json_end_object(&w);
     if (st == ST_OK)
         st = json_writer_take(&w, &text, &size);

@@ -1,29 +1,34 @@
-/* payload.c: what a lease says to a worker, as JSON: everything it needs and nothing of the data
- * set's own formats. Texts and relative paths go in, pixels never come through here.
+/* payload.c: what a lease says to a worker, as JSON, and the cursor of a row.
+ *
+ * A lease says everything that the worker needs and nothing of the data set's own formats. It holds
+ * texts and relative paths; pixels never come through here. The forms, each an object:
  *
  *   images  {"kind":"images","stream":S,"root":R,"files":[FILE...],"images":[number...]}
  *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...],"clips":[CLIP...]}...]}
- *           both "each":true if it was lost before: every record is told of (ON); "last":true if
- *           one more death over its one item would be its verdict
+ *           both have "each":true if the lease was lost before: then ON is sent for every record;
+ *           and "last":true if one more death over its one item would make that item poison
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
  *            "references":JSON text,
  *            "files":[FILE...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...],"clips":[CLIP...]}...]}
- *            "press":bool: compress images where the options leave it open
- *            "shared":true: the images are those of the document before it;
- *            a plain text has "plain":true; a part of one "from":F and "whole":W, in tokens;
- *            "same":true instead of turns: the text of the document before it
- *   FILE    {"path":P,"bytes":B,"height":H,"width":W}; a piece of a file: "in":its path,
- *            "at":offset; B is missing in an images lease unless it is a piece, the size in
- *            pixels there and in clips; a video has "video":true, and a folder of
- *            frames "fps":R and "frames":[name...], in a row those that are taken
- *            to a worker without a data root "shipped":[...], its bytes (ship.h)
- *   CLIP    one per image, in samples that show a clip: null for a still picture, else
+ *            "press":bool says whether images are compressed, where the options leave it open.
+ *            In a document, "shared":true means that its images are those of the document before
+ *            it; "plain":true marks a plain text; a part of a text has "from":F and "whole":W, in
+ *            tokens; "same":true stands instead of turns for the text of the document before it.
+ *   FILE    {"path":P,"bytes":B,"height":H,"width":W}
+ *            A piece of a file has "in":path of the file and "at":offset as well. An images lease
+ *            has no sizes in pixels, and no "bytes" unless the file is a piece; a clip has no sizes
+ *            in pixels. A video has "video":true. A folder of frames has "fps":R and
+ *            "frames":[name...], in a row only the frames that are taken. For a worker without a
+ *            data root "shipped":[...] describes the bytes that are sent along (ship.h).
+ *   CLIP    one per image, in samples that show a clip: null for a still picture, otherwise
  *            {"index":[numbers of the frames that are taken...],"fps":R}
- *   a turn  {"role":R,"trained":bool,"parts":["text" or image number of the sample...],
- *            "weights":[of the parts...] unless all 1}
- */
+ *   turn    {"role":R,"trained":bool,"parts":["text" or number of an image of the sample...],
+ *            "weights":[one per part...]}, without "weights" if all are 1
+ *
+ * When you add a member, read it in prepd/worker/lease_read.c as well. The forms have no version,
+ * since a daemon and its workers must be of the same build (joining.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +69,7 @@ static void put_turns(json_writer *w, const sample *s)
     json_end_array(w);
 }
 
-/* Which frames of image j are taken; n 0: it is a still picture. */
+/* Which frames of an image are taken. n is 0 for a still picture. */
 typedef struct taken {
     int64_t *index; /* [n] in the arena */
     int64_t n;
@@ -108,7 +113,7 @@ static status put_clips(const source *s, const sample *smp, arena *a, json_write
     return ST_OK;
 }
 
-/* t: the frames taken; NULL: all. */
+/* t: the frames that are taken; NULL for all. */
 static void put_frames(const dataset *d, int64_t j, const image_place *place, const taken *t,
                        json_writer *w)
 {
@@ -119,8 +124,8 @@ static void put_frames(const dataset *d, int64_t j, const image_place *place, co
     json_end_array(w);
 }
 
-/* known NULL: not indexed yet. t as in put_frames. ship: takes the file's bytes; NULL: the worker
- * has them. */
+/* known: the image's index record, or NULL if it is not indexed yet. t: as in put_frames. ship:
+ * receives the file's bytes, or NULL if the worker has the file. */
 static status put_file(const source *s, int64_t j, const index_image *known, const taken *t,
                        wire_msg *ship, json_writer *w)
 {
@@ -219,7 +224,7 @@ static status put_files(const source *s, const file_set *f, arena *a, wire_msg *
     return ST_OK;
 }
 
-/* same: another part of the text that was put before it. */
+/* same: the document is another part of the text that was written just before it. */
 static status put_doc(const consumer_seat *se, const planned_doc *p, bool shared, bool same,
                       const sample *smp, file_set *files, arena *a, json_writer *w)
 {
@@ -271,8 +276,8 @@ static status put_decision(const source *s, int64_t id, const char *cause, arena
     return ST_OK;
 }
 
-/* The decisions this row is made under: its own quarantined samples; in the sample stream also why
- * a sample is refused. As JSON text inside JSON, because the worker only passes it on. */
+/* Writes which samples of this row are quarantined; in the sample stream also why a sample is
+ * refused. It is JSON text inside JSON, because the worker only passes it on. */
 static status put_quarantine(const consumer_seat *se, const planned_row *r, arena *a,
                              json_writer *w)
 {
@@ -303,7 +308,7 @@ done:
     return st;
 }
 
-/* An entry per document, where any has references. */
+/* Writes an entry per document, if any document has references. */
 static status put_references(const source *s, const planned_row *r, json_writer *w)
 {
     json_writer list;
@@ -330,8 +335,8 @@ static status put_references(const source *s, const planned_row *r, json_writer 
     return ST_OK;
 }
 
-/* The first row of the epoch that the next step begins in, or of the one before: who comes back
- * from here has no need of what lies before it. */
+/* Writes the epoch in which the next step begins, or this row's if that is earlier, and its first
+ * row. A consumer that comes back with this cursor needs nothing that lies before it. */
 static void put_begin(const consumer_seat *se, const planned_row *r, uint64_t next, json_writer *w)
 {
     const uint64_t g = (uint64_t)se->src->c.training_global_batch_size, step = next - next % g;
@@ -344,8 +349,9 @@ static void put_begin(const consumer_seat *se, const planned_row *r, uint64_t ne
     json_end_object(w);
 }
 
-/* Of a mixture: what its order depends on besides the index, by the names of its sources, and the
- * index without it, so that a consumer that enters with other weights can be told. */
+/* Writes the weights of a mixture, on which its order depends, by the names of its sources, and the
+ * digest of the index without the weights. With both, a consumer that comes back to other weights
+ * can be told which one differs. */
 static void put_weights(const source *s, json_writer *w)
 {
     const dataset_part *parts = NULL;
@@ -414,7 +420,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
     json_begin_key_array(w, "docs");
     sample smp = {0};
     for (int64_t i = 0; i < r.n_docs; i++) {
-        /* A long text of many parts is read and said once. */
+        /* A long text of many parts is read and written once. */
         const bool same =
             i > 0 && r.docs[i].sample == r.docs[i - 1].sample && r.docs[i].tokens < r.docs[i].whole;
         if (solo >= 0 && r.docs[i].sample != solo)
@@ -422,7 +428,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
         if (!same)
             TRY(s->data->v->sample(s->data, r.docs[i].sample, a, &smp));
         if (smp.n_images != r.docs[i].n_images)
-            return FAIL(ST_INTERNAL, "sample %lld has %d images, its plan %d",
+            return FAIL(ST_INTERNAL, "sample %lld has %d images, but the plan counts %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
         TRY(put_doc(se, &r.docs[i], r.docs[i].shared && solo < 0, same, &smp, &files, a, w));
     }

@@ -1,3 +1,4 @@
+/* peer_limits.c: reads messages within the limits of a turn, and keeps count of refusals. */
 #include "prepd/serve/peer_limits.h"
 
 #include <string.h>
@@ -6,15 +7,15 @@
 #include "common/program/log.h"
 
 enum {
-    MESSAGES_PER_TURN = 256, /* of one socket before the others have their turn */
-    MESSAGES_MS = 25,        /* and so long, if they are large */
+    MESSAGES_PER_TURN = 256, /* messages of one socket before the others have their turn */
+    MESSAGES_MS = 25,        /* time for them, which matters if they are large */
     DISCARDED_PER_TURN = 16384,
-    OFFENCES = 100, /* refused messages of one connection before all of them are thrown away */
-    REFUSALS_TOLD = 20,
+    OFFENCES = 100, /* refused messages of a connection, after which all of them are discarded */
+    REFUSALS_TOLD = 20, /* refusals logged between two calls of peer_limits_tell */
 };
 
-/* A connection cannot be closed from this side (ZeroMQ has no call for it). Its messages are
- * thrown away as fast as they are read instead. */
+/* Finds the record of a connection whose messages were refused. ZeroMQ has no call to close a
+ * connection from this side, so the messages of an offender are read and discarded instead. */
 static offender *find_offender(peer_limits *p, const wire_peer *peer)
 {
     for (int i = 0; i < MAX_OFFENDERS; i++)
@@ -30,7 +31,7 @@ void peer_limits_offence(peer_limits *p)
         return;
     offender *o = find_offender(p, p->reading);
     if (!o) {
-        o = &p->offenders[p->next_offender++ % MAX_OFFENDERS]; /* the oldest makes way */
+        o = &p->offenders[p->next_offender++ % MAX_OFFENDERS]; /* the oldest record makes way */
         *o = (offender){.peer = *p->reading};
     }
     if (++o->offences == OFFENCES)
@@ -46,7 +47,7 @@ void peer_limits_refuse(peer_limits *p, wire_socket *s, const wire_peer *to, con
     if (p->told++ < REFUSALS_TOLD)
         log_warn("%s refused: %s", what, status_text());
     if (wire_send_error(s, to, 0, st) != ST_OK)
-        log_debug("it could not be told: %s", status_text());
+        log_debug("%s could not be told: %s", what, status_text());
 }
 
 status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handle, void *user)
@@ -66,7 +67,7 @@ status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handl
             continue;
         }
         p->reading = &from;
-        if (st == ST_PROTOCOL) { /* a message over the limits: the peer's affair */
+        if (st == ST_PROTOCOL) { /* the message exceeds the limits, which is the peer's fault */
             peer_limits_refuse(p, s, &from, "message", st);
             continue;
         }

@@ -1,6 +1,9 @@
-/* peer_limits.h: whoever sends to a bound socket. None of them may fill the log, or keep others
- * waiting: so many messages are read in a turn, refused ones are told and counted and not all
- * logged, and who sends what is refused again and again is no longer listened to. */
+/* peer_limits.h: keeps any one peer of a bound socket from filling the log or keeping others
+ * waiting.
+ *
+ * Only so many messages of a socket are read in a turn of the loop. A refused message is answered
+ * and counted, but only the first few are logged. A connection whose messages are refused again and
+ * again is no longer listened to. */
 #ifndef TESSERA_PREPD_SERVE_PEER_LIMITS_H
 #define TESSERA_PREPD_SERVE_PEER_LIMITS_H
 
@@ -13,25 +16,28 @@ typedef struct offender {
     int offences;
 } offender;
 
+/* All zeros is the state at the start. */
 typedef struct peer_limits {
     offender offenders[MAX_OFFENDERS];
-    unsigned next_offender;
-    const wire_peer *reading;       /* whose message is being handled */
-    int64_t told;                   /* refusals that were logged since peer_limits_tell */
-    uint64_t refused, refused_keys; /* messages and peers; keys; since the start */
+    unsigned next_offender;         /* the place that the next one takes */
+    const wire_peer *reading;       /* the peer whose message is being handled; NULL outside */
+    int64_t told;                   /* refusals since peer_limits_tell, logged or not */
+    uint64_t refused, refused_keys; /* messages and peers; connections by key; since the start */
 } peer_limits;
 
-typedef void (*peer_limits_handle)(void *user, const wire_peer *from, wire_msg *m);
+typedef void (*peer_limits_handle)(void *user, const wire_peer *from, wire_msg *message);
 
-/* Hands over what has come, as much as a turn has room for. */
-WARN_UNUSED status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handle,
-                                    void *user);
-/* Tells it the thread's note, and the log, if that was not told too many. */
-void peer_limits_refuse(peer_limits *p, wire_socket *s, const wire_peer *to, const char *what,
-                        status st);
-/* Of the peer whose message is being handled. */
-void peer_limits_offence(peer_limits *p);
-/* Logs what was kept back, and whom ZeroMQ's side refused; to be called every few seconds. */
-void peer_limits_tell(peer_limits *p, wire *net, wire_socket *const *sockets, int n);
+/* Hands over the messages that have come, as many as a turn has room for. */
+WARN_UNUSED status peer_limits_read(peer_limits *limits, wire_socket *socket,
+                                    peer_limits_handle handle, void *user);
+/* Refuses a peer's message: sends it the thread's note as an error, and logs that too, unless too
+ * many were logged already. `what` says what kind of peer it is. */
+void peer_limits_refuse(peer_limits *limits, wire_socket *socket, const wire_peer *to,
+                        const char *what, status st);
+/* Counts an offence of the peer whose message is being handled. */
+void peer_limits_offence(peer_limits *limits);
+/* Logs how many refusals were not shown, and which peers ZeroMQ's side refused on the n sockets.
+ * Call it every few seconds. */
+void peer_limits_tell(peer_limits *limits, wire *net, wire_socket *const *sockets, int n_sockets);
 
 #endif

@@ -1,13 +1,14 @@
-/* planning.c: plans, made in slices between the loop's other work.
+/* planning.c: makes plans in slices, between the loop's other work.
  *
- * All consumers of a stream walk over one plan: it is a function of index, options and seed, and
- * what a consumer brings along (row, rank, quarantine list) stays with its session. */
+ * All consumers of a kind of stream share one plan, which depends on the index, the options and the
+ * seed alone. What a consumer brings along (row, rank, quarantine list) stays in its consumer_seat.
+ */
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* Work on plans in a turn of the loop: as long as it takes to be noticed by nobody. One piece (a
- * window of data.window samples) is always done. */
+/* Time for plans in a turn of the loop, short enough that no peer notices. One piece (a window of
+ * data.window units) is always done. */
 static const int64_t SLICE_NS = 10000000;
 
 void planning_turn(dispatch *d)
@@ -60,7 +61,8 @@ void planning_leave(consumer_seat *s)
     plan_walkers(shared->plan, --shared->walkers);
     s->plan = NULL;
     if (shared->walkers == 0 && shared->failed.code != ST_OK) {
-        plan_free(&shared->plan); /* of no use; who asks next begins anew */
+        plan_free(
+            &shared->plan); /* a failed plan is of no use; the next consumer begins a new one */
         *shared = (shared_plan){0};
     }
 }

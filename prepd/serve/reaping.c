@@ -1,5 +1,5 @@
-/* reaping.c: local workers that have ended: what they said last, whose fault it was, and whether
- * they are started again (local.c). */
+/* reaping.c: what is done when a local worker's process has ended: its last messages are read, the
+ * loss is judged by how it ended, and the pool is told whether to start another (local.c). */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -14,7 +14,7 @@ enum {
     LAST_WORDS_MS = 200,
     LEAVE_LIMIT_MS = 3000,
     KILLED_AT_START =
-        16, /* so many in a row that something kills them before they begin: a pause */
+        16, /* after so many in a row that are killed before they begin, there is a pause */
     KILLED_PAUSE_MS = 1000,
 };
 
@@ -34,7 +34,8 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
     }
 }
 
-/* Of a worker whose process has ended, if it has a seat: what it said before may be on its way. */
+/* Reads messages until the seat of a worker whose process has ended is gone, for a short while:
+ * what it said before it ended may still be on its way. */
 static void hear_last_words(dispatch *d, pid_t pid)
 {
     const int64_t end_ns = clock_ns() + LAST_WORDS_MS * 1000000LL;
@@ -55,7 +56,7 @@ static void died(dispatch *d, local_child *c, int wstatus)
     char what[80];
     local_pool *p = &d->local;
     loss how = loss_of(c, wstatus, what, sizeof(what));
-    if (how == LOSS_CRASH && WIFEXITED(wstatus)) /* it knew why */
+    if (how == LOSS_CRASH && WIFEXITED(wstatus)) /* it exited by itself, so it knew why */
         hear_last_words(d, c->pid);
     local_child was = *c;
     *c = (local_child){0};
@@ -66,7 +67,7 @@ static void died(dispatch *d, local_child *c, int wstatus)
         return;
     p->respawned++;
     if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN)
-        return; /* as it was told to */
+        return; /* it was told to start anew */
     if (was.begun || how == LOSS_OUTSIDE) {
         log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
         if (!was.begun && ++p->killed_at_start > KILLED_AT_START)
@@ -84,8 +85,7 @@ void local_reap(dispatch *d)
     while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
         local_child *c = local_child_of(d, pid);
         if (WIFSTOPPED(wstatus) && (c || pid == d->maker.pid))
-            kill(pid, SIGKILL); /* stopped from outside: what it has in work must not wait for that
-                                   to end */
+            kill(pid, SIGKILL); /* someone stopped it; its lease must not wait for it to continue */
         else if (c)
             died(d, c, wstatus);
     }
@@ -103,7 +103,7 @@ void local_stop(dispatch *d)
     }
     while (local_alive(d) > 0) {
         local_reap(d);
-        dispatch_signals(d); /* a second one: at once */
+        dispatch_signals(d); /* a second signal ends the wait */
         if (d->stop_now || clock_ns() > limit)
             for (int i = 0; i < MAX_LOCAL; i++)
                 if (p->child[i].pid)

@@ -1,3 +1,6 @@
+/* recorded.c: the loop that serves a recording. Each consumer walks over the rows at its own pace,
+ * and a round that ends begins again with the first row. With several ranks, each takes its share
+ * of every step (proto/share.h), as it would from a daemon. */
 #include "prepd/serve/recorded.h"
 
 #include <stdio.h>
@@ -17,20 +20,20 @@
 
 enum {
     TICK_MS = 100,
-    SENDING_MS = 25, /* rows to one consumer before the others have their turn */
+    SENDING_MS = 25, /* time spent on rows to one consumer before the others have their turn */
     MOST_CONSUMERS = 1024,
 };
 static const int64_t TELL_NS = 2000000000;
 
-/* Who takes rows, at its own pace: a walk of its own over the recording. */
+/* A consumer and its own walk over the recording. */
 typedef struct consumer {
     wire_peer peer;
-    share *share;               /* NULL: all rows are its own */
-    uint64_t at;                /* the row after next, over all rounds */
-    wire_msg *next;             /* the row that goes next; no parts: not read yet */
+    share *share;               /* which rows are its rank's; NULL: all of them */
+    uint64_t at;                /* the row after `next`, counted over all rounds */
+    wire_msg *next;             /* the row that is sent next; without parts if not read yet */
     int64_t credit, unreturned; /* bytes granted; bytes sent and not given back */
     uint64_t sent;
-    int64_t said_ns; /* when it last heard from us */
+    int64_t said_ns; /* when it last heard from this process */
     struct consumer *after;
 } consumer;
 
@@ -40,7 +43,7 @@ typedef struct server {
     record_reader *record;
     codec *codec;
     uint64_t rows, first_row; /* of the recording; the first one's number in its stream */
-    char *options, *index;    /* of its WELCOME; NULL: it names none */
+    char *options, *index;    /* as its WELCOME names them; NULL if it does not */
     int64_t step_rows;
     wire *net;
     wire_socket *socket;
@@ -80,7 +83,7 @@ static void remove_consumer(server *s, consumer *gone)
     consumer_free(gone);
 }
 
-/* The same with the reason, which the thread's note has. */
+/* Removes a consumer and tells it why: `why` and the thread's note. */
 static void send_away(server *s, consumer *c, status why)
 {
     if (wire_send_error(s->socket, &c->peer, 0, why) != ST_OK)
@@ -88,8 +91,9 @@ static void send_away(server *s, consumer *c, status why)
     remove_consumer(s, c);
 }
 
-/* A cursor has the stream's number of the next row. Rounds look alike in it, so one of several
- * ranks finds its step again only where a round is whole steps. */
+/* Finds the row of a cursor, which has the number of the next row in the recorded stream. It does
+ * not say in which round that was, so one of several ranks can only find its step again if a round
+ * is a whole number of steps. */
 static status start_of_cursor(const server *s, const json_value *cursor, const hello *h,
                               const char *name, uint64_t *out)
 {
@@ -97,24 +101,25 @@ static status start_of_cursor(const server *s, const json_value *cursor, const h
     const char *index = json_text(json_find(cursor, "index"), NULL);
     TRY(json_want_int(cursor, "row", name, &number));
     if (index && s->index && strcmp(index, s->index) != 0)
-        return FAIL_IN(ST_CONFIG, name, "the cursor belongs to index %s, recorded are rows of %s",
+        return FAIL_IN(ST_CONFIG, name,
+                       "the cursor belongs to index %s, but the recording has rows of index %s",
                        index, s->index);
     if (number < 0 || (uint64_t)number < s->first_row || (uint64_t)number - s->first_row > s->rows)
-        return FAIL_IN(ST_CONFIG, name,
-                       "the cursor goes on at row %lld, the recording has %llu rows from row %llu "
-                       "on: begin it anew, without a cursor",
-                       (long long)number, (unsigned long long)s->rows,
-                       (unsigned long long)s->first_row);
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor continues with row %lld, but the recording has %llu rows from row "
+            "%llu on: start without a cursor",
+            (long long)number, (unsigned long long)s->rows, (unsigned long long)s->first_row);
     if (h->ranks > 1 && s->rows % (uint64_t)s->step_rows != 0)
         return FAIL_IN(ST_CONFIG, name,
-                       "several ranks cannot go on in a recording of %llu rows, which are no "
-                       "whole steps of %lld: begin it anew, without a cursor",
+                       "several ranks cannot continue in a recording of %llu rows, which is not a "
+                       "whole number of steps of %lld rows: start without a cursor",
                        (unsigned long long)s->rows, (long long)s->step_rows);
     *out = (uint64_t)number - s->first_row;
     return ST_OK;
 }
 
-/* Counted from the first recorded row, over all rounds. */
+/* Finds the row with which a consumer starts, counted from the first recorded row. */
 static status find_start(const server *s, const json_value *v, const hello *h, const char *name,
                          uint64_t *out, bool *out_by_cursor)
 {
@@ -130,7 +135,8 @@ static status find_start(const server *s, const json_value *v, const hello *h, c
     return st;
 }
 
-/* The recorder's WELCOME, with where this consumer begins, and which rows come round and round. */
+/* Sends the WELCOME that was recorded, with the row at which this consumer begins and with which
+ * rows come again and again. */
 static status send_welcome(const server *s, const consumer *c)
 {
     json_value *was = NULL;
@@ -168,7 +174,7 @@ static status greet_consumer(server *s, consumer *c, const json_value *v, const 
     bool by_cursor;
     TRY(hello_read(v, s->step_rows, name, &h));
     if (strcmp(h.stream, "train") != 0)
-        return FAIL_IN(ST_CONFIG, name, "a recording has the train stream alone");
+        return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
     if (s->options)
         TRY(hello_options_agree(s->options, v, name));
     TRY(find_start(s, v, &h, name, &c->at, &by_cursor));
@@ -181,7 +187,8 @@ static status greet_consumer(server *s, consumer *c, const json_value *v, const 
     if (h.ranks > 1)
         TRY(share_new(&o, s->record, s->codec, UINT64_MAX, &c->share));
     if (c->share && by_cursor && c->at % (uint64_t)s->step_rows != 0)
-        log_warn("a cursor inside a step: good only if its %d ranks were served this recording",
+        log_warn("the cursor points inside a step; this is right only if all %d ranks were served "
+                 "this recording",
                  h.ranks);
     if (c->share && by_cursor)
         TRY(share_enter(c->share, &c->at));
@@ -195,7 +202,7 @@ static status admit_consumer(server *s, const wire_peer *from, const json_value 
 {
     consumer *old = find_consumer(s, from), *c;
     if (old) {
-        peer_limits_offence(&s->peer_limits); /* a new connection is the way to begin anew */
+        peer_limits_offence(&s->peer_limits); /* to start again it should make a new connection */
         remove_consumer(s, old);
     }
     if (s->n == MOST_CONSUMERS)
@@ -260,14 +267,16 @@ static status read_next(const server *s, consumer *c)
     return ST_OK;
 }
 
-/* Within its credit and its share of what is held for all; one row is always allowed. */
+/* Whether a row fits the consumer's credit and its share of the buffer. One row is always allowed.
+ */
 static bool may_send(const server *s, const consumer *c, int64_t bytes)
 {
     return c->unreturned == 0 ||
            (bytes <= c->credit && c->unreturned + bytes <= s->buffer_bytes / s->n);
 }
 
-/* ST_TIMEOUT: it takes no more for now. */
+/* Sends rows until the consumer's credit or its time in this turn is used up. TIMEOUT if it takes
+ * no more for now. */
 static status send_rows(server *s, consumer *c)
 {
     const int64_t end_ns = clock_ns() + SENDING_MS * INT64_C(1000000);
@@ -301,7 +310,8 @@ static void send_all(server *s)
             log_info("consumer gone: %s", status_text());
             remove_consumer(s, c);
         } else {
-            log_warn("consumer sent away: %s", status_text()); /* a damaged row is met again */
+            log_warn("consumer sent away: %s",
+                     status_text()); /* it would meet a damaged row again */
             send_away(s, c, st);
         }
     }
@@ -328,7 +338,7 @@ static status copy_text(const json_value *v, char **out)
     return text && !*out ? FAIL(ST_NO_MEMORY, "no memory for a recording") : ST_OK;
 }
 
-/* The recording's own words about its stream. */
+/* Reads from the recorded WELCOME what the stream was. */
 static status read_welcome(server *s)
 {
     const char *welcome = record_welcome(s->record);
@@ -341,7 +351,8 @@ static status read_welcome(server *s)
     TRY_OR(done, copy_text(json_find(v, "index"), &s->index));
     s->step_rows = json_int(json_find(v, "global_batch_size"), 1);
     if (s->step_rows < 1) {
-        st = FAIL_IN(ST_BAD_INPUT, s->path, "its WELCOME says global_batch_size %lld",
+        st = FAIL_IN(ST_BAD_INPUT, s->path,
+                     "the recording's WELCOME has the impossible global_batch_size %lld",
                      (long long)s->step_rows);
         goto done;
     }
@@ -364,7 +375,7 @@ static status open_recording(server *s)
     TRY(record_open(s->path, &s->record));
     s->rows = record_rows(s->record);
     if (s->rows == 0)
-        return FAIL_IN(ST_BAD_INPUT, s->path, "a recording without rows");
+        return FAIL_IN(ST_BAD_INPUT, s->path, "the recording has no rows");
     TRY(read_welcome(s));
     TRY(codec_new(&s->codec));
     TRY(wire_msg_new(&m));

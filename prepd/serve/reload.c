@@ -1,5 +1,5 @@
-/* reload.c: SIGHUP: the configuration is read again, what does not touch the stream takes effect,
- * and what would is refused by its key. An invalid file changes nothing. */
+/* reload.c: SIGHUP. The configuration is read again. Options that do not touch the stream take
+ * effect; those that would are named and stay as they are. An invalid file changes nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 #include "prepd/serve/notify.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* Options a running daemon may change. Workers learn them by new TERMS, for which they start anew
- * between two leases. */
+/* Options that a running daemon may change. Workers learn of them by new TERMS, for which they
+ * start anew between two leases. To add one, also copy it in apply_options. */
 static const char *const changeable[] = {
     "prepd.workers",      "prepd.sample_timeout", "prepd.solo_deaths",
     "prepd.buffer_bytes", "prepd.worker_bytes",   "data.quarantine_limit",
@@ -37,7 +37,8 @@ static char *print_options(const conf *c)
     return text;
 }
 
-/* Lines "key: value", walked side by side: both have the same keys in the same order. */
+/* Calls `change` for every option that differs between two texts of lines "key: value". Both have
+ * the same keys in the same order. */
 typedef void (*on_change)(dispatch *d, const char *key, const char *value);
 
 static void compare_options(dispatch *d, char *was, char *is, on_change change)
@@ -59,7 +60,7 @@ static void report_change(dispatch *d, const char *key, const char *value)
         log_info("reloaded %s=%s", key, value);
         d->reloaded++;
     } else {
-        log_warn("not reloaded: %s stays as it is until the daemon is started again", key);
+        log_warn("not reloaded: %s stays as it is until the daemon is restarted", key);
     }
 }
 
@@ -104,7 +105,7 @@ void dispatch_reload(dispatch *d)
     conf now;
     notify_reloading();
     if (read_again(d, &now) != ST_OK) {
-        log_warn("not reloaded, all stays as it is: %s", status_text());
+        log_warn("not reloaded, and nothing changes: %s", status_text());
     } else {
         char *was = print_options(d->c), *is = print_options(&now);
         d->reloaded = 0;
@@ -117,6 +118,6 @@ void dispatch_reload(dispatch *d)
         conf_done(&now);
     }
     if (wire_reload_keys(d->net) != ST_OK)
-        log_warn("keys not reloaded, the old ones stay: %s", status_text());
+        log_warn("keys not reloaded, and the old ones stay in force: %s", status_text());
     notify_send("READY=1\n");
 }

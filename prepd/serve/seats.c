@@ -1,5 +1,6 @@
-/* seats.c: workers as the dispatcher sees them: how they go, and what their samples are blamed for.
- * How they come is in joining.c, what they say in worker_messages.c. */
+/* seats.c: the workers that are here: how they are found, how they go, and what the samples that
+ * they had in work are blamed for. How they come is in joining.c; what they say is in
+ * worker_messages.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,12 +60,13 @@ void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
     d->counts.quarantined++;
 }
 
-/* A worker went while it had a lease. */
+/* Counts a lease whose worker went, and quarantines or refuses the item that is found to be poison.
+ */
 static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
 {
     int64_t item = -1;
     char cause[160];
-    if (!l->owner) { /* its consumer has gone */
+    if (!l->owner) { /* its consumer has left */
         lease_free(&l);
         return;
     }
@@ -98,7 +100,7 @@ void seat_give_back(dispatch *d, lease *l)
     if (l && l->owner)
         lease_unbegun(&d->book, l);
     else if (l)
-        lease_free(&l); /* its consumer has gone */
+        lease_free(&l); /* its consumer has left */
 }
 
 void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)

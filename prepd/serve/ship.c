@@ -1,3 +1,5 @@
+/* ship.c: reads files of the data folder into the parts of a lease's message, and finds files that
+ * lie outside the folder. */
 #include "prepd/serve/ship.h"
 
 #include <errno.h>
@@ -7,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PARTS_BEFORE = 2 }; /* of a lease's message: header and JSON */
+enum { PARTS_BEFORE = 2 }; /* parts of a lease's message before the files: header and JSON */
 
-/* 0, or errno; a file that became shorter meanwhile keeps what it had. */
+/* Reads n bytes at an offset. 0 or errno; EIO for a file that has become shorter meanwhile. */
 static int read_part(int fd, int64_t offset, size_t n, uint8_t *to)
 {
     for (size_t done = 0; done < n;) {
@@ -25,7 +27,8 @@ static int read_part(int fd, int64_t offset, size_t n, uint8_t *to)
     return 0;
 }
 
-/* [offset, offset + bytes) of an open file, or all of it (bytes -1), as a part, if it may be. */
+/* Adds [offset, offset + bytes) of an open file, or all of it (bytes -1), as a part of the message,
+ * if it has at most `most` bytes and lies inside the file. Writes the file's size and time. */
 static status add_part(int fd, const struct stat *info, int64_t offset, int64_t bytes, int64_t most,
                        wire_msg *parts, json_writer *w)
 {
@@ -47,7 +50,8 @@ static status add_part(int fd, const struct stat *info, int64_t offset, int64_t 
     return ST_OK;
 }
 
-/* Path of file k of an image, relative to the root; index as in ship_file. */
+/* Writes the path of file k of an image, relative to the data folder. `index` is as in ship_file.
+ */
 static void name_file(const dataset *d, int64_t j, const image_place *place, const int64_t *index,
                       int64_t k, char *out, size_t size)
 {
@@ -118,9 +122,9 @@ status ship_check(const dataset *d)
         return ST_OK;
     return FAIL_IN(
         ST_CONFIG, first,
-        "this and %lld other files lie outside %s, through a link or as the data set "
-        "names them, and data.ship sends nothing from outside the folder that was named: name "
-        "the folder that holds the files (data.images), mount it here (mount --bind), "
-        "or set data.ship false and give workers the files (--data-root)",
+        "this and %lld other files lie outside %s, through a link or as the data set names "
+        "them, and data.ship sends nothing from outside that folder: name the folder that "
+        "holds the files (data.images), mount it here (mount --bind), or set data.ship false "
+        "and give workers the files (--data-root)",
         (long long)n - 1, holder);
 }

@@ -1,7 +1,9 @@
-/* ship.h: the bytes of a lease's files, read here and sent along to a worker that has no data root
- * (data.ship). Bytes only: nothing is decoded, and nothing from outside the data folder, whatever
- * links lie in it (prepd/dataset/beneath.h). What cannot be read is said as the worker would
- * have found it, so that who reads a file does not enter the stream. */
+/* ship.h: sends the bytes of a lease's files along with the lease, for a worker that has no data
+ * root (data.ship).
+ *
+ * Only bytes: nothing is decoded here. Nothing from outside the data folder is sent, whatever links
+ * lie in it (prepd/dataset/beneath.h). A file that cannot be read is described as the worker would
+ * have found it, so that the stream does not depend on who reads a file. */
 #ifndef TESSERA_PREPD_SERVE_SHIP_H
 #define TESSERA_PREPD_SERVE_SHIP_H
 
@@ -10,16 +12,19 @@
 #include "prepd/dataset/dataset.h"
 #include "proto/wire.h"
 
-/* ST_CONFIG with the first file that lies outside, where some do. */
-WARN_UNUSED status ship_check(const dataset *d);
+/* Checks that every file of the data set lies inside its folder. CONFIG names the first that does
+ * not, and says how many there are. */
+WARN_UNUSED status ship_check(const dataset *data);
 
-/* Reads image j of the data set, of a folder of frames those of index [n] (NULL: all n), into new
- * parts of the message and writes
- *   "shipped":[{"size":of the file,"mtime":ns,"part":number in the message}...]
- * one per file; without "part" if it is larger than allowed or ends before its piece; or
- * {"errno":E}, or {"irregular":true}. */
-WARN_UNUSED status ship_file(const dataset *d, int64_t j, const image_place *place,
+/* Reads image `image` of the data set into new parts of the message. Of a folder of frames it reads
+ * frames index[0] to index[n - 1], or the first n where index is NULL. Writes one entry per file:
+ *
+ *   "shipped":[{"size":of the file,"mtime":ns,"part":its number in the message}...]
+ *
+ * without "part" if the file is larger than `limits` allow or ends before the wanted piece; or
+ * {"errno":E}, or {"irregular":true} if it is not a regular file. */
+WARN_UNUSED status ship_file(const dataset *data, int64_t image, const image_place *place,
                              const int64_t *index, int64_t n, const conf *limits, wire_msg *parts,
-                             json_writer *w);
+                             json_writer *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* signals.c: SIGTERM, SIGINT and SIGHUP as flags, which the loop reads. */
+/* signals.c: turns SIGTERM, SIGINT and SIGHUP into flags that the loop reads. */
 #include <signal.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -9,9 +9,10 @@
 #include "prepd/serve/notify.h"
 #include "prepd/serve/dispatch_state.h"
 
-enum { DRAIN_S = 20 }; /* after SIGTERM */
+enum { DRAIN_S = 20 }; /* time that draining has after SIGTERM */
 
-/* SIGTERM: what is in work is finished and sent, within a limit; nothing new is begun. */
+/* Begins to drain: what is in work is finished and sent, within a time limit, and nothing new
+ * begins. */
 static void drain(dispatch *d)
 {
     d->draining = true;

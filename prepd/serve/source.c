@@ -1,5 +1,9 @@
-/* source.c: a data section of the daemon: its data set, its index (from the cache, or built by the
- * workers), its identity. */
+/* source.c: opens a data section: its data set, its index (from the cache, or built by the
+ * workers), its identity.
+ *
+ * The files are opened by a thread beside the loop (struct opening), since a large data set takes
+ * time and its file system may hang. Of several prepd that need the same index, one builds it and
+ * the others wait for its lock. */
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -18,11 +22,12 @@
 #include "prepd/serve/dispatch_state.h"
 
 enum {
-    WAIT_MS = 100,    /* between two looks at another's lock */
-    LEAVE_LOOKS = 20, /* of one that stops, whether who waits for a lock has left */
+    WAIT_MS = 100,    /* between two tries to take a lock that another process holds */
+    LEAVE_LOOKS = 20, /* how often a daemon that stops looks whether the waiting thread has left */
 };
 
-/* A folder has its splits; a file named alone has one, which must not be held out and trained. */
+/* A folder has splits, one of which is held out. A single file has none, and must not be both
+ * trained on and held out. */
 static status check_held_out(const conf *c)
 {
     struct stat info;
@@ -30,8 +35,8 @@ static status check_held_out(const conf *c)
         (stat(c->data_path, &info) == 0 && S_ISDIR(info.st_mode)))
         return ST_OK;
     return FAIL_IN(ST_CONFIG, c->data_path,
-                   "data.path is no folder with splits, so it is not held out: name the held-out "
-                   "data as eval.path");
+                   "data.path is not a folder with splits, so nothing of it is held out; name the "
+                   "held-out data in eval.path");
 }
 
 static status check_template(const source *s)
@@ -39,13 +44,14 @@ static status check_template(const source *s)
     chat_template t;
     TRY(chat_template_check(&s->c, &t));
     if (t.path[0] && !t.releases)
-        log_warn("the template %s is not used: conversations are written as that of Qwen3-VL "
-                 "Instruct does (model.chat_template is instruct) section=%s",
+        log_warn("the chat template %s is not used: conversations are written as the template of "
+                 "Qwen3-VL Instruct does (model.chat_template is instruct) section=%s",
                  t.path, s->name);
     return ST_OK;
 }
 
-/* The same of a mixture, once its sources are known: plain texts alone need no template. */
+/* Checks the template of a mixture, once its sources are known. Plain texts alone need no template.
+ */
 static status check_mixture(const source *s)
 {
     const dataset_part *parts;
@@ -64,14 +70,14 @@ static status check_mixture(const source *s)
     return st == ST_OK && !plain ? check_template(s) : st;
 }
 
-/* What can be told at once, of the options alone. */
+/* Does everything that needs the options alone, so that their mistakes are told at once. */
 static status resolve_options(dispatch *d, source *s)
 {
     if (s == &d->eval) {
         TRY(check_held_out(d->c));
         TRY(conf_eval(d->c, &s->c));
     } else {
-        TRY(conf_copy(d->c, &s->c)); /* of its own: a thread that hangs outlives the options */
+        TRY(conf_copy(d->c, &s->c)); /* a copy, since a thread that hangs outlives the options */
     }
     TRY(model_files_told(&s->c));
     TRY(model_files_digest(&s->c, &s->model_digest));
@@ -81,10 +87,10 @@ static status resolve_options(dispatch *d, source *s)
     return clip_limits_load(&s->c, &s->clips);
 }
 
-/* The file of an index as it lies there, to tell it from one that another prepd puts in its place.
- */
+/* Identifies the index file that lies there now, to notice when another prepd puts a new one in its
+ * place. */
 typedef struct file_mark {
-    ino_t inode; /* 0: there is none */
+    ino_t inode; /* 0 if there is no file */
     struct timespec changed;
 } file_mark;
 
@@ -102,22 +108,22 @@ static bool same_mark(file_mark a, file_mark b)
            a.changed.tv_nsec == b.changed.tv_nsec;
 }
 
-/* Opens the files of a section beside the loop. The thread owns `made` until done is set, and reads
- * the options that resolve_options() gave it; the loop touches neither. */
+/* Opens the files of a section beside the loop. The thread owns `made` until `done` is set, and it
+ * reads the options that resolve_options gave it; the loop touches neither. */
 struct opening {
     pthread_t thread;
     source made;
     const conf *c;
     status st;
-    status_note note; /* of the thread */
-    char holder[LOCK_HOLDER];
-    atomic_bool waits; /* the thread waits for `holder`, which is written before */
-    atomic_bool leave; /* it is no longer wanted; heard while it waits */
+    status_note note;         /* the thread's */
+    char holder[LOCK_HOLDER]; /* the process that builds the index */
+    atomic_bool waits; /* the thread waits for `holder`, which was written before this was set */
+    atomic_bool leave; /* the section is no longer wanted; read while the thread waits */
     atomic_bool done;
 };
 
-/* Waits for the process that builds the index. True: it has ended, and the lock is ours. False:
- * there is no lock to be had, or the index is no longer wanted. */
+/* Takes the lock on the index, waiting for another process that builds it. False if no lock can be
+ * taken here, or the index is no longer wanted. */
 static bool lock_index(opening *o, cache_lock *out)
 {
     const char *path = o->made.index_path;
@@ -127,8 +133,9 @@ static bool lock_index(opening *o, cache_lock *out)
         if (answer == LOCK_OURS)
             return true;
         if (answer == LOCK_NONE) {
-            log_info("the index cannot be locked, so daemons that start now build it too: %s",
-                     status_text());
+            log_info(
+                "the index cannot be locked, so other daemons that start now build it as well: %s",
+                status_text());
             return false;
         }
         if (!atomic_load(&o->waits)) {
@@ -143,7 +150,8 @@ static bool lock_index(opening *o, cache_lock *out)
     }
 }
 
-/* The index from the cache; or none, and then the lock, so that only one prepd builds it. */
+/* Loads the index from the cache; or finds none and takes the lock, so that only one prepd builds
+ * it. */
 static status find_index(opening *o)
 {
     source *s = &o->made;
@@ -158,8 +166,8 @@ static status find_index(opening *o)
             log_warn("index is built again: %s", status_text());
         if (!s->index_path[0] || !lock_index(o, &s->lock) ||
             same_mark(seen, mark_of(s->index_path)))
-            return ST_OK;           /* built here */
-        cache_lock_leave(&s->lock); /* made meanwhile: all that waited may read it at once */
+            return ST_OK;           /* it is to be built here */
+        cache_lock_leave(&s->lock); /* it was made meanwhile; all that waited can read it at once */
     }
 }
 
@@ -170,8 +178,9 @@ static status find_place(source *s)
     const status found = cache_folder(&s->c, folder);
     if (found != ST_OK && s->c.prepd_cache_dir[0])
         return found;
-    if (found != ST_OK) /* it is only a cache */
-        log_warn("the index is not kept, and built at every start: %s", status_text());
+    if (found !=
+        ST_OK) /* the index is only a cache, so the daemon can do without a folder for it */
+        log_warn("the index is not kept and will be built at every start: %s", status_text());
     hash_print(s->index_key, key);
     if (found == ST_OK)
         snprintf(path, sizeof(path), "%s/index-%s.tsx", folder, key);
@@ -179,8 +188,8 @@ static status find_place(source *s)
     return s->index_path ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a path");
 }
 
-/* The data set, which borrows o->c, and its index if the cache has it: seconds where there are
- * millions of samples. */
+/* Opens the data set, which borrows o->c, and loads its index if the cache has it. It takes seconds
+ * where there are millions of samples. */
 static status open_files(opening *o)
 {
     source *s = &o->made;
@@ -194,15 +203,15 @@ static status open_files(opening *o)
     return find_index(o);
 }
 
-/* The files are there. */
+/* The files are open: makes the section ready, or begins to build its index. */
 static status opened(dispatch *d, source *s)
 {
     s->opened = true;
     if (!d->videos && s->data->v->videos && s->data->v->videos(s->data)) {
-        d->videos = true; /* before any lease with one: what a worker is told stays in order */
+        d->videos = true; /* workers get these TERMS before any lease with a video */
         TRY(dispatch_new_terms(d));
         for (worker_seat *w = d->seats; w; w = w->next)
-            w->proved = false; /* no work before it has started anew */
+            w->proved = false; /* it gets no work before it has started anew */
     }
     s->ready = s->index != NULL;
     return s->ready ? ST_OK : index_build_start(s);
@@ -281,7 +290,8 @@ status source_advance(dispatch *d, source *s)
     return st;
 }
 
-/* A thread that waits for the lock hears it at once, one that has it by now may be reading. */
+/* Tells the thread to leave and gives it a moment. A thread that waits for the lock leaves at once;
+ * one that has the lock by now may be reading. */
 static void leave_lock(opening *o)
 {
     atomic_store(&o->leave, true);
@@ -295,11 +305,11 @@ void source_done(source *s)
     if (source_waits_for(s))
         leave_lock(s->opening);
     if (s->opening && !atomic_load(&s->opening->done)) {
-        /* A file system that hangs: the process goes, and the thread with it. */
+        /* The file system hangs, and the thread with it. Both end with the process. */
         pthread_detach(s->opening->thread);
         free(s->stream_json);
         s->stream_json = NULL;
-        return; /* s->opening stays: what it reads must too */
+        return; /* s->opening stays, and so must everything that the thread reads */
     }
     if (s->opening && take_over(s) != ST_OK)
         log_debug("data set not opened: %s", status_text());

@@ -1,17 +1,18 @@
-/* source_index.c: the index of a data section as a file: what it depends on, and whether it still
- * fits its data. */
+/* source_index.c: the index file of a data section: what it depends on (its key), and whether it
+ * still fits the data. */
 #include <stdio.h>
 
 #include "common/program/log.h"
 #include "common/tokenizer/tokenizer.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* Of what the index records of the same data: raise it when a sample that was taken is refused, or
- * one that was refused taken, when its cause, its tokens or a picture's size come out otherwise.
- * Which libraries read the headers is not known here: no worker has joined yet. */
+/* The version of what the index records of the same data. Raise it when a sample that was accepted
+ * is now refused, or the other way round, or when its cause, its tokens or a picture's size come
+ * out differently. The libraries that read the headers are not part of the key, since no worker has
+ * joined yet when it is made. */
 enum { RECORDS_VERSION = 3 };
 
-/* Which frames of a clip are taken, and how: their times are part of a sample's text. */
+/* Adds what decides which frames of a clip are taken: their times are part of a sample's text. */
 static void add_clip_options(const source *s, hasher *h)
 {
     const conf *c = &s->c;
@@ -26,7 +27,6 @@ static void add_clip_options(const source *s, hasher *h)
     hasher_add_u64(h, (uint64_t)c->video_prompt);
 }
 
-/* What an index record depends on besides the data set; a change of these builds it anew. */
 status source_index_key(const source *s, hash128 *out)
 {
     const conf *c = &s->c;
@@ -54,7 +54,7 @@ status source_index_key(const source *s, hash128 *out)
     return ST_OK;
 }
 
-/* An image that changed since it was indexed makes the index stale. */
+/* Whether no image has changed since it was indexed, which would make the index stale. */
 static bool images_unchanged(const source *s)
 {
     for (int64_t j = 0; j < index_images(s->index); j++) {
@@ -63,14 +63,15 @@ static bool images_unchanged(const source *s)
         index_image_get(s->index, j, &x);
         dataset_image_stat(s->data, j, &bytes, &mtime);
         if (bytes != x.file_bytes || mtime != x.mtime_ns) {
-            log_info("index is stale: %s changed since", s->data->v->image_path(s->data, j));
+            log_info("index is stale: %s has changed since", s->data->v->image_path(s->data, j));
             return false;
         }
     }
     return true;
 }
 
-/* The weights of a mixture are in the digest of its stream, not in the file. */
+/* Adds the weights of a mixture to the digest. They are part of the stream's identity but not of
+ * the file. */
 static status mix(source *s)
 {
     const hash128 identity = s->data->v->identity(s->data);
@@ -98,7 +99,7 @@ status source_index_done(source *s)
 {
     TRY(index_seal(s->index));
     if (s->index_path[0] && index_save(s->index, s->index_path, s->index_key) != ST_OK)
-        log_warn("index not kept: %s", status_text()); /* costs time at the next start only */
+        log_warn("index not kept: %s", status_text()); /* the next start has to build it again */
     cache_lock_leave(&s->lock);
     TRY(mix(s));
     s->ready = true;

@@ -1,4 +1,4 @@
-/* state.c: how a run ends: every file of serve/ may say so, the loop sees it. */
+/* state.c: how a run ends. Any file of serve/ may end it, and the loop notices. */
 #include "prepd/serve/dispatch_state.h"
 
 void dispatch_fail(dispatch *d, status st)

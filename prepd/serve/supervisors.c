@@ -1,6 +1,7 @@
-/* supervisors.c: the processes elsewhere that start workers again (worker/supervisor.h): who is
- * there, so that a daemon drained for good can tell them. Their workers may be between two lives
- * just then, or have never come so far as to join. */
+/* supervisors.c: the remote processes that start workers again (prepd/worker/supervisor.h). The
+ * daemon keeps a list of them so that it can tell them to leave when it is drained for good.
+ * Telling their workers would not be enough, since a worker may be between two lives just then, or
+ * may never have come so far as to join. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,8 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* One says every second that it is there; ZeroMQ does not tell that it has gone. */
+/* A supervisor says every second that it is there. After this silence it has gone, of which ZeroMQ
+ * tells nothing. */
 static const int64_t SILENT_NS = 10000000000;
 
 void supervisors_tick(dispatch *d, int64_t now)

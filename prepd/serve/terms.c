@@ -1,4 +1,4 @@
-/* terms.c: TERMS: what every worker is told of the options. */
+/* terms.c: TERMS, what every worker is told of the options. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,8 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* What a worker must know to do any lease: all options, as YAML that loads again, and which
- * tokenizer the index is of. */
+/* TERMS hold what a worker must know to do any lease: all options, as YAML that can be loaded, and
+ * the digest of the model folder whose tokenizer the index was made with. */
 status dispatch_make_terms(dispatch *d)
 {
     char *yaml = NULL, model[HASH_TEXT];

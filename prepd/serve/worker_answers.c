@@ -1,5 +1,9 @@
-/* worker_answers.c: what a worker sends for a lease: the row, index records, or what could not be
- * decoded; and what it tells in between. */
+/* worker_answers.c: what a worker sends for its lease: the row, index records, or the samples that
+ * could not be decoded; and ON, by which it tells in between how far it is.
+ *
+ * A remote worker is not believed about files. If it says that a file is missing, the dispatcher
+ * looks at its own copy: a file that is there means that the worker's copy is incomplete, and after
+ * a few of these it is dismissed. Nothing but the files of the lease is opened for it. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,10 +17,10 @@
 #include "prepd/dataset/file_error.h"
 #include "prepd/serve/dispatch_state.h"
 
-enum {
-    MISSING_LIMIT = 3
-}; /* files a worker may miss that the dispatcher sees, before it must go */
+/* How many files a worker may miss that the dispatcher has, before it is dismissed. */
+enum { MISSING_LIMIT = 3 };
 
+/* The worker has answered for its lease: takes it from the seat and moves on to the next. */
 static lease *end_work(dispatch *d, worker_seat *w)
 {
     lease *l = w->work;
@@ -38,21 +42,22 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
     if (!w->work)
         return ST_OK; /* late */
     if (w->work->kind != LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name, "a row for a lease of another kind");
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the worker answered a lease of index records with a row");
     if (head->row != w->work->row)
-        return FAIL_IN(ST_PROTOCOL, name, "row %llu for a lease of row %llu",
+        return FAIL_IN(ST_PROTOCOL, name, "the worker sent row %llu for a lease of row %llu",
                        (unsigned long long)head->row, (unsigned long long)w->work->row);
     if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
-        return FAIL_IN(ST_PROTOCOL, name, "row of %zu parts, its header says %u images",
+        return FAIL_IN(ST_PROTOCOL, name, "the row has %zu parts, but its header says %u images",
                        wire_msg_parts(m), (unsigned)head->n_images);
-    if (w->made_ns > 0) /* the rest of its time is the link's */
+    if (w->made_ns > 0) /* the rest of the time since the lease was spent on the link */
         compression_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
                              clock_ns() - w->leased_ns - w->made_ns);
     if (!w->local)
         breach_made_good(&d->breaches, w->from);
     lease *l = end_work(d, w);
     if (!l->owner)
-        lease_free(&l); /* its consumer has gone */
+        lease_free(&l); /* its consumer has left */
     else if (lease_solo_item(l) >= 0)
         lease_solo_done(&d->book, l);
     else
@@ -60,14 +65,14 @@ status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, c
     return ST_OK;
 }
 
-/* A file that a worker misses, as we see it. */
+/* A file that a worker says it misses, as the dispatcher sees it. */
 typedef enum sight {
-    SIGHT_THERE,  /* as for local workers: then the worker is at fault */
-    SIGHT_GONE,   /* the file is */
-    SIGHT_TROUBLE /* neither: it cannot be had now */
+    SIGHT_THERE,  /* the file is there, so the worker is at fault */
+    SIGHT_GONE,   /* the file is missing or unusable, so the sample is at fault */
+    SIGHT_TROUBLE /* it cannot be read now, for a reason that is not the file's own */
 } sight;
 
-/* size: of the file that is there. */
+/* Looks at a file of the data folder. *out_size is set if it is there. */
 static sight look_at(const source *s, const char *file, int64_t *out_size)
 {
     char path[PATH_MAX];
@@ -81,8 +86,8 @@ static sight look_at(const source *s, const char *file, int64_t *out_size)
     return SIGHT_THERE;
 }
 
-/* Of an indexed sample: one that has become another is gone. A peer names the file: nothing is
- * opened for it but what it was leased. */
+/* The same for a file of an indexed sample, where a file that has changed since counts as gone. A
+ * peer names the file, so it is only opened if it belongs to the sample that was leased. */
 static sight look_at_indexed(dispatch *d, const source *s, int64_t id, const char *file)
 {
     sample smp;
@@ -107,19 +112,20 @@ static sight look_at_indexed(dispatch *d, const source *s, int64_t id, const cha
     return same ? SIGHT_THERE : SIGHT_GONE;
 }
 
-/* Neither it nor we can have the file now: judged as if the worker had died of it, which begins
- * anew. */
+/* Neither the worker nor the dispatcher can read the file now. The sample is judged as if the
+ * worker had died of it, and the worker starts anew. */
 static void lost_in_trouble(dispatch *d, worker_seat *w, const char *file)
 {
     static const char json[] = "{\"again\":true}";
     char what[128];
-    snprintf(what, sizeof(what), "%.80s can be had neither there nor here", file);
+    snprintf(what, sizeof(what), "%.80s can be read neither there nor here", file);
     if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
-        log_debug("worker could not be told to begin anew: %s", status_text());
+        log_debug("worker could not be told to start anew: %s", status_text());
     seat_gone(d, w, LOSS_CRASH, what);
 }
 
-/* file: one that it could not open just now; NULL: none. Its user is told where it runs. */
+/* Dismisses a worker that has missed too many files. `file` is one that it could not open just now,
+ * or NULL. The reason is sent to the worker, so that its user reads it where the worker runs. */
 static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
 {
     if (!file || w->missing_files < MISSING_LIMIT)
@@ -127,25 +133,26 @@ static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
     const status st =
         w->ship
             ? FAIL_IN(ST_PROTOCOL, file,
-                      "a worker elsewhere (pid %d on %s) tells sizes for this and %lld other files "
-                      "that "
-                      "differ from what the daemon sent it",
+                      "a remote worker (pid %d on %s) tells sizes for this and %lld other files "
+                      "that differ from what the daemon sent it",
                       (int)w->pid, w->host, (long long)w->missing_files - 1)
             : FAIL_IN(ST_NO_INPUT, file,
-                      "this and %lld other files that the daemon has cannot be opened by a worker "
-                      "elsewhere (pid %d on %s), or differ there: its --data-root must name the "
-                      "folder of a whole copy",
+                      "this and %lld other files that the daemon has cannot be opened by a remote "
+                      "worker (pid %d on %s), or differ there: its --data-root must name the "
+                      "folder of a complete copy",
                       (long long)w->missing_files - 1, (int)w->pid, w->host);
     log_warn("worker dismissed: %s", status_text());
     if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    if (w->ship) /* that is no bad copy */
+    if (w->ship) /* then it cannot be a bad copy */
         breach_note(&d->breaches, w->from, clock_ns());
     seat_gone(d, w, w->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
 }
 
-/* missing: a file of image j that w could not open, or NULL; told: the size it says, -1: no record,
- * see taking it. What could not be sent is this side's affair, and no size of it is told. */
+/* Whether a worker contradicts what the dispatcher sees of image j. missing: a file that the worker
+ * could not open, or NULL. told: the size that it told; -1 if it told none, which index_build_take
+ * refuses. With data.ship a file that could not be sent is the daemon's problem, and its size is
+ * not told. */
 static bool contradicts(const worker_seat *w, const source *s, int64_t j, const char *missing,
                         int64_t told)
 {
@@ -156,9 +163,10 @@ static bool contradicts(const worker_seat *w, const source *s, int64_t j, const 
     return told >= (w->ship ? 1 : 0) && bytes > 0 && bytes != told;
 }
 
-/* Files of an index lease that this worker could not open and we can, or that have other sizes
- * here than it says: the index must not depend on who read for it. A file that changed since it
- * was sent counts too, but three of them dismiss it, not one. */
+/* Counts the files of an index lease that a remote worker could not open and the dispatcher can, or
+ * that have another size here than the worker says: the index must not depend on who read for it. A
+ * file that changed after it was sent counts too, but it takes MISSING_LIMIT of them to dismiss the
+ * worker. */
 static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v,
                             const char **out_file)
 {
@@ -188,7 +196,8 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
     if (!l || head->row != l->number)
         return ST_OK; /* late */
     if (l->kind == LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name, "index records for a lease of a row");
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the worker answered a lease of a row with index records");
     bool solo = lease_solo_item(l) >= 0;
     const char *file;
     const int64_t missed = missed_files(w, l, v, &file);
@@ -200,7 +209,7 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
         return ST_OK;
     }
     const status st = index_build_take(d, l, v, w, name);
-    if (st != ST_OK && st != ST_PROTOCOL) { /* ours, not the worker's */
+    if (st != ST_OK && st != ST_PROTOCOL) { /* the daemon's own failure, not the worker's */
         dispatch_fail(d, st);
         return ST_OK;
     }
@@ -213,15 +222,15 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
     return ST_OK;
 }
 
-/* Checks all of a FAILED message before any of it counts: a worker that names what it was not given
- * is not believed in anything. */
+/* Checks all of a FAILED message before any of it counts. A worker that names a sample that it was
+ * not given is not believed in anything. */
 static status check_failed(const lease *l, const json_value *v, const char *name,
                            const json_value **out_list)
 {
     const int64_t solo = lease_solo_item(l);
     TRY(json_want_array(v, "samples", name, out_list));
     if (json_count(*out_list) == 0)
-        return FAIL_IN(ST_PROTOCOL, name, "a failure that names no sample");
+        return FAIL_IN(ST_PROTOCOL, name, "the worker reported a failure without naming a sample");
     for (size_t i = 0; i < json_count(*out_list); i++) {
         const json_value *f = json_item(*out_list, i);
         int64_t id;
@@ -229,13 +238,16 @@ static status check_failed(const lease *l, const json_value *v, const char *name
         TRY(json_want_int(f, "id", name, &id));
         TRY(json_want_text(f, "cause", name, &cause));
         if (solo >= 0 ? id != solo : !lease_has(l, id))
-            return FAIL_IN(ST_PROTOCOL, name, "failed sample %lld is not in the lease",
-                           (long long)id);
+            return FAIL_IN(
+                ST_PROTOCOL, name,
+                "the worker reported a failure of sample %lld, which is not in its lease",
+                (long long)id);
     }
     return ST_OK;
 }
 
-/* Samples that could not be decoded. A file that only this worker misses is the worker's fault. */
+/* Handles FAILED: quarantines the samples that could not be decoded. A file that only this worker
+ * misses is the worker's fault. */
 status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
                      const char *name)
 {
@@ -244,13 +256,14 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
     const char *trouble = NULL, *missed = NULL; /* files */
     if (!l || head->row != l->number)
         return ST_OK; /* late */
-    if (!l->owner) {  /* its consumer has gone */
+    if (!l->owner) {  /* its consumer has left */
         end_work(d, w);
         lease_free(&l);
         return ST_OK;
     }
     if (l->kind != LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name, "failed samples for a lease of index records");
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the worker answered a lease of index records with failed samples");
     TRY(check_failed(l, v, name, &list));
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *f = json_item(list, i);
@@ -278,7 +291,7 @@ status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_
     return ST_OK;
 }
 
-/* What making a row took, which its worker tells before the row itself. */
+/* Adds up where the time of making a row went, which its worker tells before the row itself. */
 static void count_stages(dispatch *d, worker_seat *w, const json_value *stages,
                          const json_value *cache)
 {
@@ -308,12 +321,13 @@ status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_valu
     const int64_t item = json_int(json_find(v, "item"), -1);
     const lease *l = w->work;
     if (!lease_has(l, item))
-        return FAIL_IN(ST_PROTOCOL, name, "at work on %lld, which is not in the lease",
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the worker says that it is at item %lld, which is not in its lease",
                        (long long)item);
     w->unbegun = false;
-    /* An item reported again, or after a later one, gives no further time: a lease ends within
-     * prepd.sample_timeout for each of its items. A long lease that goes on is no sign of trouble.
-     */
+    /* An item that is reported again, or after a later one, gives the lease no further time, so a
+     * lease ends within prepd.sample_timeout for each of its items. A long lease that makes
+     * progress is no sign of trouble. */
     if (lease_on(w->work, item))
         d->answered_ns = w->since_ns = clock_ns();
     w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&

@@ -1,22 +1,22 @@
-/* worker_messages.c: what comes from the workers' endpoint: each message to the file that answers
- * it.
+/* worker_messages.c: gives each message from the workers' endpoint to the file that handles it.
  *
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
- * message of a worker without a seat or without a lease is late and dropped: its lease has been
- * given again. */
+ * message from a worker without a seat or without a lease is late and is dropped, since the lease
+ * has been given again by then. */
 
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* Its work has begun: what it dies of from now on may be a sample's doing. */
+/* The worker has begun its work, so what it dies of from now on may be a sample's doing. */
 static void begun(dispatch *d, worker_seat *w)
 {
     w->begun = true;
     local_begun(d, w->local ? w->pid : 0);
 }
 
-/* Between two leases. One that was on its way to it has not been begun, and is not lost. */
+/* The worker left between two leases. A lease that was on its way to it was not begun, so it does
+ * not count as lost. */
 static void left(dispatch *d, worker_seat *w)
 {
     if (w->unbegun) {
@@ -26,8 +26,8 @@ static void left(dispatch *d, worker_seat *w)
     seat_gone(d, w, LOSS_OUTSIDE, "left");
 }
 
-/* It cannot go on, and says why. Before it began any work that is no sample's doing: its model
- * folder, its memory. */
+/* The worker cannot continue and says why. If it has not begun any work, no sample is to blame: the
+ * reason is its model folder, say, or its memory. */
 static void give_up(dispatch *d, worker_seat *w, const json_value *v, const char *name)
 {
     const status code = wire_error(v, name);
@@ -37,7 +37,8 @@ static void give_up(dispatch *d, worker_seat *w, const json_value *v, const char
     seat_gone(d, w, w->begun ? LOSS_CRASH : LOSS_OUTSIDE, why);
 }
 
-/* Late, or nobody: what it had is given again, and it may join anew. */
+/* The message is late, or from a peer without a seat. Its lease has been given again; it may join
+ * anew. */
 static status send_away(dispatch *d, const wire_peer *from)
 {
     static const char json[] = "{\"again\":true}";
@@ -67,7 +68,7 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
         st = seat_join(d, from, name, v);
     else if (head.kind == KIND_HELLO)
         st = FAIL_IN(ST_PROTOCOL, name,
-                     "a worker does not send hello: this is the endpoint of workers; trainers "
+                     "a worker does not send hello. This is the endpoint of workers; trainers "
                      "connect to prepd.endpoint itself");
     else if (!w)
         st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(d, from) : ST_OK;
@@ -87,8 +88,9 @@ static status seat_handle(dispatch *d, const wire_peer *from, wire_msg *m, const
     return st;
 }
 
-/* What it had is given again and no sample is blamed, however often: it proves nothing. A child of
- * ours is killed as well. */
+/* Dismisses a worker that broke the protocol. Its lease is given again and no sample is blamed,
+ * however often this happens, since such a worker proves nothing. A local worker is killed as well.
+ */
 static void dismiss(dispatch *d, worker_seat *w)
 {
     if (w->local)

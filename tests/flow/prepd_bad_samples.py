@@ -234,7 +234,7 @@ def a_mended_file_and_the_cursor():
                 row(cursor)
                 check(False, "a cursor of other files was taken")
             except RuntimeError as refused:
-                check("files or options changed since the checkpoint" in str(refused), str(refused))
+                check("files or options have changed since the checkpoint" in str(refused), str(refused))
 
 
 def what_is_no_file_leaves_the_index_as_it_is():

@@ -69,7 +69,7 @@ def entered_anywhere():
         for row in (0, FIRST - 1, FIRST + ROWS + 1, -1):
             r.refused("without a cursor", cursor=dict(cursor, row=row))
         r.refused("index", cursor=dict(cursor, index="0" * 32))
-        r.refused("train stream alone", stream="eval")
+        r.refused("only the train stream", stream="eval")
 
 
 def ranks_share_every_step():

@@ -239,7 +239,7 @@ def too_many_bad_samples_end_the_run():
         with Daemon(f.config):
             ended(f, "bad", p, 65)
         words = said(f, "bad")
-        check("data.quarantine_limit" in words and "one of them: sample" in words, words)
+        check("data.quarantine_limit" in words and "one of them is sample" in words, words)
         check("is back after" not in words and 0 < steps_done(f, "bad") < 400, words)
 
 

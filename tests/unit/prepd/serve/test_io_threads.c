@@ -22,22 +22,23 @@ static void test_wanted__is_taken_and_split(void **state)
     } want[] = {{1, 1, 1}, {2, 1, 2}, {3, 3, 6}, {4, 3, 12}, {32, 0xffff, 0xffff0000}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const io_threads t = over("ipc://s", "", want[i].n, 1);
-        assert_int_equal(t.n, want[i].n);
+        assert_int_equal(t.n_threads, want[i].n);
         assert_int_equal(t.consumers, want[i].consumers);
         assert_int_equal(t.workers, want[i].workers);
-        assert_int_equal(t.consumers | t.workers, (UINT64_C(1) << t.n) - 1); /* none is idle */
+        assert_int_equal(t.consumers | t.workers,
+                         (UINT64_C(1) << t.n_threads) - 1); /* none is idle */
     }
 }
 
 static void test_auto__goes_by_cpus_and_links(void **state)
 {
     (void)state;
-    assert_int_equal(over("ipc://s", "", 0, 1).n, 1);
-    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 2).n, 1);
-    assert_int_equal(over("ipc://s", "k", 0, 12).n, 2); /* ipc takes no keys */
-    assert_int_equal(over("tcp://127.0.0.1:1", "", 0, 12).n, 3);
-    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 12).n, 4);
-    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 256).n, 8);
+    assert_int_equal(over("ipc://s", "", 0, 1).n_threads, 1);
+    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 2).n_threads, 1);
+    assert_int_equal(over("ipc://s", "k", 0, 12).n_threads, 2); /* ipc takes no keys */
+    assert_int_equal(over("tcp://127.0.0.1:1", "", 0, 12).n_threads, 3);
+    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 12).n_threads, 4);
+    assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 256).n_threads, 8);
 }
 
 int main(void)

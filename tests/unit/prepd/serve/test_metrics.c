@@ -56,7 +56,8 @@ static void test_unhealthy__work_that_is_out_has_its_patience(void **state)
     fixture *f = *state;
     f->d.answered_ns = 7 * S;
     assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S));
-    assert_non_null(strstr(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10), "none went on"));
+    assert_non_null(
+        strstr(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10), "none has made progress"));
     f->c.prepd_sample_timeout = 6;
     assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10));
 }

@@ -23,7 +23,7 @@ static void test_quarantine__first_cause_stands_and_order_is_by_sample(void **st
     assert_false(fresh);
     assert_string_equal(quarantine_find(&q, 30), "truncated");
     assert_null(quarantine_find(&q, 31));
-    assert_int_equal(q.n, 100);
+    assert_int_equal(q.n_entries, 100);
     for (int64_t i = 0; i < 100; i++)
         assert_int_equal(q.entry[i].sample, i * 3);
     quarantine_done(&q);
@@ -43,8 +43,9 @@ static void test_quarantine__comes_back_with_the_cursor(void **state)
     assert_ok(quarantine_json(&a, &json));
     assert_ok(json_parse(json, strlen(json), "cursor", &list));
     assert_fails(ST_PROTOCOL, quarantine_merge(&b, list, 5, "cursor"), "outside the 5 samples");
-    assert_int_equal(b.n, 0); /* all or none */
-    assert_fails(ST_PROTOCOL, quarantine_merge(&b, list, 1, "cursor"), "2 quarantined of the 1");
+    assert_int_equal(b.n_entries, 0); /* all or none */
+    assert_fails(ST_PROTOCOL, quarantine_merge(&b, list, 1, "cursor"),
+                 "2 quarantined samples, more than the 1");
     assert_ok(quarantine_merge(&b, list, 6, "cursor"));
     assert_string_equal(quarantine_find(&b, 5), "says \"no\"");
     json_free(&list);
@@ -82,8 +83,8 @@ static void test_quarantine__lists_are_joined(void **state)
     assert_ok(json_parse(text, size, "cursor", &list));
     free(text);
     assert_ok(quarantine_merge(&a, list, N, "cursor"));
-    assert_int_equal(a.n, N - 2); /* 1 to N - 2, 7 among them */
-    for (int64_t i = 0; i < a.n; i++)
+    assert_int_equal(a.n_entries, N - 2); /* 1 to N - 2, 7 among them */
+    for (int64_t i = 0; i < a.n_entries; i++)
         assert_int_equal(a.entry[i].sample, i + 1);
     assert_string_equal(quarantine_find(&a, 7), "was here");
     assert_string_equal(quarantine_find(&a, 9), "told first");
@@ -92,7 +93,7 @@ static void test_quarantine__lists_are_joined(void **state)
     assert_true(strlen(json) > (size_t)N * 10); /* made anew */
     assert_ok(quarantine_add(&b, 3, "own", &fresh));
     assert_ok(quarantine_copy(&b, &a));
-    assert_int_equal(b.n, a.n);
+    assert_int_equal(b.n_entries, a.n_entries);
     assert_string_equal(quarantine_find(&b, 3), "own");
     assert_ok(quarantine_add(&b, 0, "more", &fresh));
     assert_true(fresh && b.entry[0].sample == 0);
@@ -126,7 +127,7 @@ static void test_quarantine__causes_are_short(void **state)
              cause);
     assert_ok(json_parse(text, strlen(text), "cursor", &list));
     assert_fails(ST_PROTOCOL, quarantine_merge(&b, list, 2, "cursor"), "599 bytes");
-    assert_int_equal(b.n, 0);
+    assert_int_equal(b.n_entries, 0);
     json_free(&list);
     quarantine_done(&a);
     quarantine_done(&b);

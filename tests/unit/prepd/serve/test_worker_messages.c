@@ -59,7 +59,7 @@ static void test_seat_message__an_end_is_no_breach(void **state)
     assert_ptr_equal(d.seats, w); /* until its supervisor says how it ended, or some seconds pass */
     assert_true(w->lost_ns > 0);
     assert_int_equal(d.counts.breaches, 0);
-    assert_int_equal(d.breaches.of[0].n, 0);
+    assert_int_equal(d.breaches.of[0].n_breaches, 0);
     /* A child of ours that gave its reason after its JOIN is heard. */
     w->lost_ns = 0;
     w->local = true;
