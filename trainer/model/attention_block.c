@@ -1,4 +1,4 @@
-/* attention_block.c: see attention_block.h.
+/* attention_block.c: the attention half of a decoder layer, as attention_block.h describes it.
  *
  *   a = RMSNorm(x)
  *   q = a Wqt [T, Q, d]   k = a Wkt [T, C, d]   v = a Wvt [T, C, d]
@@ -83,7 +83,7 @@ void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, b
     t->dvalues = space_take(sp, z->all_tokens * narrow, z->act);
 }
 
-/* Heads of this rank. */
+/* The number of query heads, and below of key-value heads, that this rank has. */
 static int64_t own_heads(const pass_context *r)
 {
     return tensor_part(&r->mesh->layout, r->d->text.heads);
@@ -110,7 +110,8 @@ static status norm_rope_fwd(const pass_context *r, const param *w, int64_t heads
                                                         .rstd = rstd});
 }
 
-/* dy [Tc, heads, d]: of the rotated on entry, of x on return. */
+/* dy [Tc, heads, d] holds the gradient of norm_rope_fwd's output on entry and that of x on return.
+ */
 static status norm_rope_bwd(const pass_context *r, const param *w, int64_t heads, const void *x,
                             const void *rstd, void *dy)
 {
@@ -127,7 +128,7 @@ static status norm_rope_bwd(const pass_context *r, const param *w, int64_t heads
                                                         .dw = param_gradient(w)});
 }
 
-/* Keys and values of the whole row, for the heads of this rank. */
+/* Gathers the keys and values of the whole row for this rank's heads. */
 static status gather_keys(const pass_context *r, int64_t layer, const attention_saved *k,
                           const attention_scratch *s, const void **out_k, const void **out_v)
 {
@@ -137,7 +138,7 @@ static status gather_keys(const pass_context *r, int64_t layer, const attention_
     return keys_gather(r, at, k->v, narrow, s->ranks, s->values, out_v);
 }
 
-/* What forward and backward are asked for alike. */
+/* The arguments that attention's forward and backward have in common. */
 static attention_fwd_args core(const pass_context *r, const attention_saved *k, const void *keys,
                                const void *values)
 {
@@ -166,8 +167,8 @@ static attention_fwd_args core(const pass_context *r, const attention_saved *k, 
                                 .lse = k->lse};
 }
 
-/* o [Tc, Q d] of the rotated q and k, inside each document; of the last token alone, where the
- * others are in the cache. */
+/* o [Tc, Q d] = attention inside each document. In a step of generation the queries are the last
+ * tokens of their documents, and the keys of the others are in the cache. */
 static status core_fwd(const pass_context *r, int64_t layer, const attention_saved *k,
                        const attention_scratch *s)
 {
@@ -181,7 +182,7 @@ static status core_fwd(const pass_context *r, int64_t layer, const attention_sav
     return op_attention_fwd(r->s, &a);
 }
 
-/* q, k, v of a */
+/* q, k, v = projections of a */
 static status project_qkv(const pass_context *r, const attention_block *w, const attention_saved *k,
                           const attention_scratch *s)
 {
@@ -211,7 +212,9 @@ status attention_block_fwd(const pass_context *r, const attention_block *w, cons
                            s->wide, y);
 }
 
-/* dq [Tc], dk, dv [A] of the rotated q and k, from do_. */
+/* Computes dq, dk, dv [Tc, ..], the gradients of rotated q, rotated k and v, from do_. Where
+ * context ranks share the row, dk and dv are first those of the whole row and are then summed over
+ * ranks. */
 static status core_bwd(const pass_context *r, int64_t layer, const attention_saved *k,
                        const attention_scratch *s)
 {

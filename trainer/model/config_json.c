@@ -1,5 +1,5 @@
-/* config_json.c: dimensions -> config.json, with the key pair rope_scaling + rope_theta that both
- * generations of the Hugging Face reader take (spec 1.4, 1.6). */
+/* config_json.c: writes dimensions as a config.json. It has the keys rope_scaling and rope_theta,
+ * which transformers 4.57 and the 5 series both read. */
 #include <string.h>
 
 #include "trainer/model/dims.h"
@@ -21,7 +21,7 @@ static void put_token(json_writer *w, const char *key, int32_t id)
         json_put_int(w, id);
 }
 
-/* Members of text_config, or of the top level of a text-only model. */
+/* Writes the members of text_config, or in a text-only model of the top level. */
 static void put_text_members(json_writer *w, const model_dims *d)
 {
     const text_dims *t = &d->text;

@@ -1,4 +1,4 @@
-/* config_keys.c: see config_keys.h. */
+/* config_keys.c: the table of config_keys.h, and the check of a config.json against it. */
 #include "trainer/model/config_keys.h"
 
 #include <stdio.h>
@@ -38,28 +38,28 @@ const config_key config_keys[] = {
     HONOURED(IN_TEXT, "router_aux_loss_coef", OF_BOTH),
     HONOURED(IN_TEXT, "output_router_logits", OF_BOTH),
     HONOURED(IN_TEXT, "norm_topk_prob", OF_TEXT_ONLY),
-    NO_EFFECT(IN_TEXT, "norm_topk_prob", OF_VISION, "weights are renormalised all the same"),
+    NO_EFFECT(IN_TEXT, "norm_topk_prob", OF_VISION, "weights are always renormalised"),
     NEUTRAL(IN_TEXT, "hidden_act", OF_BOTH, "silu", "another activation"),
     NEUTRAL(IN_TEXT, "attention_bias", OF_BOTH, "false|null", "q, k, v and o have biases"),
     NEUTRAL(IN_TEXT, "attention_dropout", OF_BOTH, "0",
             "attention weights are dropped at random while training"),
-    NEUTRAL(IN_TEXT, "partial_rotary_factor", OF_BOTH, "1|null", "only a part of a head turns"),
+    NEUTRAL(IN_TEXT, "partial_rotary_factor", OF_BOTH, "1|null", "only part of a head is rotated"),
     HONOURED(IN_TEXT, "pad_token_id", OF_BOTH),
     NEUTRAL(IN_TEXT, "pruned_heads", OF_BOTH, "null|{}", "heads are left out"),
     NEUTRAL(IN_TEXT, "use_sliding_window", OF_TEXT_ONLY, "false|null",
             "attention reaches sliding_window tokens back"),
     NEUTRAL(IN_TEXT, "layer_types", OF_TEXT_ONLY, "null|[full_attention]",
             "attention of some layers reaches sliding_window tokens back"),
-    NO_EFFECT(IN_TEXT, "use_sliding_window", OF_VISION, "their classes do not ask"),
-    NO_EFFECT(IN_TEXT, "layer_types", OF_VISION, "their classes do not ask"),
-    NO_EFFECT(IN_TEXT, "sliding_window", OF_BOTH, "nothing without use_sliding_window"),
-    NO_EFFECT(IN_TEXT, "max_window_layers", OF_BOTH, "nothing without use_sliding_window"),
-    NO_EFFECT(IN_TEXT, "use_cache", OF_BOTH, "of generation"),
-    NO_EFFECT(IN_TEXT, "dtype", OF_BOTH, "the files' tensors have their own"),
+    NO_EFFECT(IN_TEXT, "use_sliding_window", OF_VISION, "their classes do not read it"),
+    NO_EFFECT(IN_TEXT, "layer_types", OF_VISION, "their classes do not read it"),
+    NO_EFFECT(IN_TEXT, "sliding_window", OF_BOTH, "read only with use_sliding_window"),
+    NO_EFFECT(IN_TEXT, "max_window_layers", OF_BOTH, "read only with use_sliding_window"),
+    NO_EFFECT(IN_TEXT, "use_cache", OF_BOTH, "only for generation"),
+    NO_EFFECT(IN_TEXT, "dtype", OF_BOTH, "the tensors in the files have their own"),
     NEUTRAL(IN_ROPE, "rope_type", OF_BOTH, "default", "other frequencies"),
     NEUTRAL(IN_ROPE, "type", OF_TEXT_ONLY, "default", "the older name of rope_type"),
-    NO_EFFECT(IN_ROPE, "type", OF_VISION, "their classes ask for rope_type alone"),
-    NEUTRAL(IN_ROPE, "partial_rotary_factor", OF_BOTH, "1|null", "only a part of a head turns"),
+    NO_EFFECT(IN_ROPE, "type", OF_VISION, "their classes read only rope_type"),
+    NEUTRAL(IN_ROPE, "partial_rotary_factor", OF_BOTH, "1|null", "only part of a head is rotated"),
     HONOURED(IN_ROPE, "mrope_section", OF_VISION),
     NEUTRAL(IN_ROPE, "mrope_interleaved", OF_VISION, "true", "sections follow one another"),
     HONOURED(IN_VISION, "depth", OF_VISION),
@@ -69,7 +69,7 @@ const config_key config_keys[] = {
     HONOURED(IN_VISION, "num_position_embeddings", OF_VISION),
     HONOURED(IN_VISION, "deepstack_visual_indexes", OF_VISION),
     HONOURED(IN_VISION, "initializer_range", OF_VISION),
-    HONOURED(IN_VISION, "out_hidden_size", OF_VISION), /* the text part's hidden_size */
+    HONOURED(IN_VISION, "out_hidden_size", OF_VISION), /* must be the text part's hidden_size */
     NEUTRAL(IN_VISION, "hidden_act", OF_VISION, "gelu_pytorch_tanh", "another activation"),
     NEUTRAL(IN_VISION, "in_channels", OF_VISION, "3", "other patches"),
     NEUTRAL(IN_VISION, "patch_size", OF_VISION, "16", "other patches"),
@@ -92,7 +92,7 @@ static bool all_are(const json_value *list, const char *text, size_t n)
     return true;
 }
 
-/* Is v the value that these n characters stand for? */
+/* True if v is the value that these n characters stand for. */
 static bool is_value(const json_value *v, const char *text, size_t n)
 {
     char word[32], *end;
@@ -145,7 +145,7 @@ static const char *value_text(const json_value *v, char *out, size_t size)
     return out;
 }
 
-/* "0" -> 0, "false|null" -> false or null */
+/* Turns "0" into "0", and "false|null" into "false or null". */
 static const char *neutral_text(const char *values, char *out, size_t size)
 {
     size_t n = strcspn(values, "|");

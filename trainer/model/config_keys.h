@@ -1,10 +1,11 @@
-/* config_keys.h: what becomes of every member of config.json that the reference reads
- * (4.57.3, 5.23).
+/* config_keys.h: a table of every member of config.json that transformers reads (4.57.3 and 5.23),
+ * and what becomes of it here.
  *
- * A member is honoured (dims.c reads it), refused unless its value is neutral, that is the one
- * which this model computes with, or has no effect on what is trained here. What the reference does
- * not read either is not in the table and is ignored. tests/golden/check_config.py tries each
- * against the reference itself; when you add a row, add it there. */
+ * A member is honoured, which means that dims.c reads it; or it is refused unless its value is
+ * neutral, which means the value that this model computes with; or it has no effect on what is
+ * trained here. A member that transformers does not read is not in the table and is ignored.
+ * tests/golden/check_config.py tries each member against transformers itself. When you add a row
+ * here, add it there. */
 #ifndef TESSERA_TRAINER_MODEL_CONFIG_KEYS_H
 #define TESSERA_TRAINER_MODEL_CONFIG_KEYS_H
 
@@ -15,13 +16,13 @@
 
 typedef enum config_place { IN_TOP, IN_TEXT, IN_VISION, IN_ROPE } config_place;
 typedef enum config_use { KEY_HONOURED, KEY_NEUTRAL, KEY_WITHOUT_EFFECT } config_use;
-enum { OF_VISION = 1, OF_TEXT_ONLY = 2, OF_BOTH = 3 }; /* models */
+enum { OF_VISION = 1, OF_TEXT_ONLY = 2, OF_BOTH = 3 }; /* kinds of models, as bits */
 
-/* neutral: JSON scalars and empty containers that are accepted, with '|' between; a text has no
- * quotes; [full_attention]: an array of nothing else. why: what the reference does with another
- * value, or why the member has no effect. */
+/* neutral lists the accepted values with '|' between them: JSON scalars (a text without quotes),
+ * empty containers, and [full_attention] for an array that holds nothing else. why says what
+ * transformers does with another value, or why the member has no effect. */
 typedef struct config_key {
-    config_place place; /* of a text-only model the text part is the top itself */
+    config_place place; /* in a text-only model the members of IN_TEXT are at the top */
     const char *key;
     int models;
     config_use use;
@@ -31,8 +32,9 @@ typedef struct config_key {
 extern const config_key config_keys[];
 extern const int n_config_keys;
 
-/* ST_BAD_INPUT by key and value of the first member that is not neutral. o: the object at place;
- * NULL: none. */
+/* Checks the members of o, the object at `place`, or NULL if there is none. vision: the model has a
+ * vision tower. ST_BAD_INPUT for the first value that is not neutral, with its key; source names
+ * the file in the message. */
 WARN_UNUSED status config_keys_check(const json_value *o, config_place place, bool vision,
                                      const char *source);
 

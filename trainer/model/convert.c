@@ -1,4 +1,5 @@
-/* convert.c: see convert.h. Layouts: IEEE 754 binary16; bfloat16 = upper half of binary32. */
+/* convert.c: conversions of convert.h. F16 is IEEE 754 binary16; BF16 is the upper half of a
+ * binary32. */
 #include "trainer/model/convert.h"
 
 #include <math.h>
@@ -31,11 +32,11 @@ static uint16_t double_to_f16(double d)
     double size = fabs(d);
     if (isnan(d))
         return sign | 0x7e00;
-    if (size >= 65520) /* half a step above the largest finite: rounds to infinity */
+    if (size >= 65520) /* half a step above the largest finite number, so it rounds to infinity */
         return sign | 0x7c00;
     int exponent = 0;
     frexp(size, &exponent);
-    int step = exponent - 11 > -24 ? exponent - 11 : -24; /* log2 of the last place */
+    int step = exponent - 11 > -24 ? exponent - 11 : -24; /* log2 of the unit in the last place */
     double places = nearbyint(ldexp(size, -step));        /* at most 2048, ties to even */
     if (places >= 2048) {
         places /= 2;
@@ -72,13 +73,14 @@ void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_
     }
 }
 
-/* Through binary32 with round-to-odd, so that the second rounding cannot tie by accident. */
+/* Rounds to a float with an odd last bit unless it is exact. Rounding that to BF16 gives the same
+ * as rounding d at once: it cannot land on a tie that d itself is not on. */
 static float double_to_odd_float(double d)
 {
     float f = (float)d;
     if (isnan(d) || isinf(f) || (double)f == d)
         return f;
-    if (fabs((double)f) > fabs(d)) /* towards zero first */
+    if (fabs((double)f) > fabs(d)) /* it was rounded away from zero: undo that */
         f = nextafterf(f, 0);
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);

@@ -1,5 +1,5 @@
-/* convert.h: arrays of floating-point numbers of any stored dtype <-> double, on the host.
- * F64, F32, F16, BF16; rounding to nearest even; NaN stays NaN. */
+/* convert.h: converts arrays of floating-point numbers between double and the dtypes of files, on
+ * the host: F64, F32, F16, BF16. Rounding is to nearest, ties to even; NaN stays NaN. */
 #ifndef TESSERA_TRAINER_MODEL_CONVERT_H
 #define TESSERA_TRAINER_MODEL_CONVERT_H
 
@@ -8,8 +8,9 @@
 
 #include "common/model_folder/safetensors.h"
 
-bool convert_known(st_dtype d);
-/* n numbers; the arrays may be unaligned and must not overlap. The dtype must be known. */
+bool convert_known(st_dtype d); /* true for the four dtypes above */
+/* Convert n numbers. The arrays may be unaligned and must not overlap. The dtype must be one of the
+ * four. */
 void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_t n);
 void convert_from_double(void *to, st_dtype to_dtype, const double *from, int64_t n);
 

@@ -1,9 +1,10 @@
-/* decoder.c: see decoder.h.
+/* decoder.c: the text model of decoder.h.
  *
- *   x0 = Embed[ids], visual rows in place of image and video pads
- *   x(l+1) = layer_l(x(l));  l < n_deepstack: x(l+1) += deepstack feature l at visual rows
- *   layer: x1 = x + attention(x);  y = x1 + experts(x1), or dense MLP
- */
+ *   x0 = Embed[ids], with visual rows in place of image and video pads
+ *   x(l+1) = layer_l(x(l));  for l < n_deepstack: x(l+1) += deepstack feature l at visual tokens
+ *   layer: x1 = x + attention(x);  y = x1 + experts(x1), or + the dense MLP of x1
+ *
+ * Each layer is one FSDP unit, and each half of it is a piece that may be captured as a graph. */
 #include "trainer/model/decoder.h"
 
 #include <stdlib.h>
@@ -68,7 +69,7 @@ void decoder_bind(decoder *t, params *p, const model_dims *d)
         t->lowest++;
 }
 
-/* Arrays of these kinds; the others stay as they are. */
+/* Takes the arrays of these kinds from sp; members of other kinds keep their values. */
 static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool is_moe, unsigned kinds)
 {
     attention_saved_layout(&k->attention, sp, z, kinds);
@@ -100,7 +101,8 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
     t->recomputed = mode.training ? mode.recomputed : (recompute){.what = RECOMPUTE_ALL};
     t->cos = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
     t->sin = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
-    for (int64_t l = t->part.first; l <= t->part.end; l++) /* two take turns without training */
+    for (int64_t l = t->part.first; l <= t->part.end;
+         l++) /* without training two buffers take turns */
         t->x[l] =
             mode.training || l < t->part.first + 2 ? space_take(sp, width, z->act) : t->x[l - 2];
     for (int64_t l = t->part.first; l < t->part.end; l++)
@@ -112,7 +114,7 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
         t->count = space_take(sp, d->layers * d->experts, sizeof(int32_t));
         moe_aux_layout(&t->aux, sp, d->experts, z->acc);
     }
-    if (mode.training) /* one gradient may go to a stage while the next comes from another */
+    if (mode.training) /* per flight: one may be on its way to a stage while the next one arrives */
         t->dx = space_take(sp, width, z->act);
     if (mode.training && d->has_pad && t->part.opens)
         t->pad_row = space_take(sp, d->hidden, z->acc);
@@ -121,7 +123,7 @@ void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
 void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode)
 {
     int64_t n_moe = t->aux.n_layers, layers = z->d->text.layers;
-    size_t first = space_mark(sp), top = first; /* layers take turns */
+    size_t first = space_mark(sp), top = first; /* layers use the same memory in turn */
     for (int64_t l = t->part.first; l < t->part.end; l++) {
         saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, recompute_plan_of(t, l));
         space_turn(sp, first, &top);
@@ -134,7 +136,7 @@ void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes
     if (peers > 1 && z->cap.patches > 0 && t->part.opens)
         t->features =
             space_take(sp, peers * (z->cap.patches / (merge * merge)) * z->d->text.hidden, z->act);
-    size_t mark = space_mark(sp); /* the halves of a layer take turns */
+    size_t mark = space_mark(sp); /* the two halves of a layer use the same memory in turn */
     attention_scratch_layout(&t->attention_scratch, sp, z, mode.training);
     space_rewind(sp, mark);
     if (n_moe > 0)
@@ -195,7 +197,7 @@ static status add_deepstack(const decoder *t, const pass_context *r, int64_t l, 
     return merge_add(r, rows, t->x[l + 1], t->add);
 }
 
-/* dfeature [M, H] of the images that this rank encoded, from dx. */
+/* Computes dfeature [M, H] from dx, for the pictures that this rank encoded. */
 static status collect_features(const decoder *t, const pass_context *r, int64_t l, void *dfeature)
 {
     void *all = t->features ? t->features : dfeature;
@@ -240,7 +242,7 @@ static status layer_fwd(const decoder *t, const pass_context *r, int64_t l, void
     return ST_OK;
 }
 
-/* What backward needs and was not kept. out_fresh: as moe_bwd has it. */
+/* Computes again what backward needs and was not kept. *out_fresh is the `fresh` of moe_bwd. */
 static status layer_recomputed(const decoder *t, const pass_context *r, int64_t l, bool *out_fresh)
 {
     const decoder_layer *w = &t->layer[l];
@@ -261,7 +263,7 @@ static status layer_recomputed(const decoder *t, const pass_context *r, int64_t 
 
 status decoder_fwd(decoder *t, pass_context *r, void *const *feature)
 {
-    const bool aux = t->aux.on && !r->cache; /* generation is no part of the loss */
+    const bool aux = t->aux.on && !r->cache; /* generation has no loss */
     if (aux && t->part.opens)
         TRY(moe_aux_clear(r, &t->aux));
     TRY(make_tables(t, r));
@@ -293,7 +295,8 @@ static status layer_bwd(const decoder *t, const pass_context *r, int64_t l)
     return attention_bwd(t, r, l);
 }
 
-/* The row of a pad token is put back as it was: what a tied head has added stays. */
+/* A pad token's embedding gets no gradient (torch's padding_idx). Its row is saved before the
+ * scatter and restored after it, so that what a tied head has added to it stays. */
 static status add_embedding_gradient(const decoder *t, const pass_context *r)
 {
     const text_dims *d = &r->d->text;
@@ -316,7 +319,7 @@ status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature)
 {
     bool features = t->features_wanted && r->b->feature_rows > 0 && t->part.opens;
     use_tables(t, r);
-    if (t->aux.on && !t->part.closes) /* the last stage has them from its forward */
+    if (t->aux.on && !t->part.closes) /* the last stage has the value from its forward */
         TRY(moe_aux_value(r, &t->aux));
     for (int64_t l = t->part.end - 1; l >= t->lowest && l >= t->part.first; l--) {
         if (features && l < r->d->vision.n_deepstack)
@@ -327,7 +330,7 @@ status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature)
     }
     if (features)
         TRY(collect_features(t, r, -1, dfeature[0]));
-    if (!t->embed->grad) /* frozen, or another stage's */
+    if (!t->embed->grad) /* frozen, or on another stage */
         return ST_OK;
     TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
     TRY(add_embedding_gradient(t, r));

@@ -1,10 +1,10 @@
-/* decoder.h: the text model between embedding and head (spec 4.1 to 4.4, 4.6): embedding, visual
- * rows, decoder layers with deepstack additions, and the way back.
+/* decoder.h: the text model from the embedding to the input of the head, forward and backward
+ * (equations.md, "Text model"): embedding, visual rows, decoder layers with deepstack additions.
  *
- * T tokens of this rank, Tc of its tensor peers together, H hidden, L layers, E experts, M merged
- * rows. Where ranks share a row, each encodes some of its images (features are gathered from all,
- * their gradients summed back to the one that encoded them). Visual features come from and
- * gradients go to the vision tower. */
+ * T tokens of this rank, Tc tokens of all its tensor ranks together, H hidden, L layers, E experts,
+ * V vocabulary, M merged rows. Visual features come from the vision tower (vision.h) and their
+ * gradients return to it. Where ranks share a row, each encodes some of its pictures: features are
+ * gathered from all of them, and gradients are summed back to the rank that encoded the picture. */
 #ifndef TESSERA_TRAINER_MODEL_DECODER_H
 #define TESSERA_TRAINER_MODEL_DECODER_H
 
@@ -15,36 +15,36 @@
 typedef struct decoder_layer {
     bool is_moe;
     attention_block attention;
-    moe moe; /* one of the two */
-    mlp mlp;
+    moe moe; /* where is_moe */
+    mlp mlp; /* elsewhere */
 } decoder_layer;
 
-/* What a layer's backward reads, besides its input x [T, H]: kept, or computed again. */
+/* What a layer's backward reads besides its input x [T, H]. It is kept or computed again. */
 typedef struct decoder_saved {
     attention_saved attention;
-    void *x1; /* [T, H] behind the attention half */
+    void *x1; /* [T, H] output of the attention half */
     moe_saved moe;
     mlp_saved mlp;
 } decoder_saved;
 
 typedef struct decoder {
-    stage_part part; /* of a pipeline stage: arrays by layer have entries for its own alone */
+    stage_part part; /* layers of this pipeline stage; arrays by layer are filled for these only */
     /* parameters */
     const param *embed;   /* [V, H] */
-    int64_t lowest;       /* first layer that backward must reach: below it nothing is trained */
+    int64_t lowest;       /* the first layer that backward must reach; nothing below is trained */
     bool features_wanted; /* the vision tower or a merger is trained */
     decoder_layer *layer; /* [L] */
     /* activations */
     recompute recomputed;
-    void **x;             /* [L + 1] of [T, H]: layer inputs, and the last output */
-    decoder_saved *saved; /* [L]; what is computed again is in memory that all layers share */
+    void **x;             /* [L + 1] of [T, H]: inputs of the layers, then the last output */
+    decoder_saved *saved; /* [L]; arrays that are computed again lie in memory shared by layers */
     void *cos, *sin;      /* [Tc, head_dim/2] acc */
-    int32_t *count;       /* [L, E] slots per expert; NULL without MoE layers */
+    int32_t *count;       /* [L, E] token copies per expert; NULL without expert layers */
     moe_aux aux;
-    void *dx;       /* [T, H] */
-    void *pad_row;  /* [H] acc; NULL where no token's embedding is without a gradient */
-    void *add;      /* [T, H] scratch of deepstack additions */
-    void *features; /* [ranks of the row, M, H] one feature of all, where several share images */
+    void *dx;       /* [T, H] gradient on its way down */
+    void *pad_row;  /* [H] acc copy of the pad token's gradient row; NULL without a pad token */
+    void *add;      /* [T, H] scratch for deepstack additions */
+    void *features; /* [ranks of the row, M, H] one feature of every rank; NULL for one rank */
     attention_scratch attention_scratch;
     moe_scratch moe_scratch;
     mlp_scratch mlp_scratch;
@@ -52,31 +52,35 @@ typedef struct decoder {
 } decoder;
 
 typedef struct decoder_modes {
-    bool training; /* inputs of all layers are kept, and there are gradients */
+    bool training; /* inputs of all layers are kept, and gradients are computed */
     recompute recomputed;
-    bool aux;          /* the load-balancing loss */
+    bool aux;          /* the load-balancing loss is on */
     int64_t lora_rank; /* 0: no adapters */
-    bool lora_experts;
+    bool lora_experts; /* some adapters belong to experts */
 } decoder_modes;
 
-/* tokens: most of this rank, one of l; part: its layers. */
+/* Prepares a decoder for a rank of layout l that has the layers `part` and at most `tokens` tokens
+ * of its own. Heap memory only; the three layout calls below place its device arrays. */
 WARN_UNUSED status decoder_init(decoder *t, const model_dims *d, const layout *l,
                                 const stage_part *part, int64_t tokens);
 void decoder_bind(decoder *t, params *p, const model_dims *d);
 void decoder_done(decoder *t);
+/* Takes from sp what is kept from forward to backward. */
 void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode);
-/* Bytes of arrays of these kinds of a layer. */
+/* Bytes that the arrays of these kinds (recompute.h) of one layer take. */
 int64_t decoder_kinds_bytes(const decoder *t, const shape *z, int64_t layer, unsigned kinds);
+/* Takes from sp what only lives inside a pass and may share memory with other parts' scratch. */
 void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode);
 
-/* feature[0] visual rows [M, H], feature[1 + j] deepstack j; unused without patches, and where the
- * part does not open the model: then x[first] is there, and the auxiliary loss's statistics of the
- * layers before. Result: x[end]. Sets the rotary tables of r. */
+/* Runs the stage's layers. feature[0] [M, H] are the visual rows, feature[1 + j] deepstack feature
+ * j; they are not read without patches. On a stage that does not open the model, x[first] and the
+ * auxiliary loss's statistics of the layers before have already arrived. Result: x[end]. Sets the
+ * rotary tables of r. */
 WARN_UNUSED status decoder_fwd(decoder *t, pass_context *r, void *const *feature);
-/* t->dx: gradient of x[end] on entry; of x[first] behind it, where that is wanted. dfeature written
- * like feature, where features_wanted. */
+/* t->dx holds the gradient of x[end] on entry and that of x[first] on return, if something before
+ * x[first] is trained. dfeature is written in the form of feature, where features_wanted. */
 WARN_UNUSED status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature);
-/* Is the gradient of x[layer] wanted: is something before it trained? */
+/* True if something before x[layer] is trained, so that its gradient is wanted. */
 static inline bool decoder_reaches_below(const decoder *t, int64_t layer)
 {
     return t->lowest < layer;

@@ -1,102 +1,108 @@
-/* device_batch.h: a micro-batch in device memory, as the model reads it. What fills it is
- * trainer/batch.
+/* device_batch.h: a micro-batch in device memory, as the model reads it. trainer/batch fills it.
  *
- * Rows lie end to end: documents never span rows, so R rows are one long row of R * seq tokens.
- * Host counts stand beside the arrays: what a backend cannot read from the device without waiting.
- * Everything that depends on the data is in device memory at fixed addresses.
+ * The rows of a micro-batch lie end to end. Documents never span rows, so R rows are treated as one
+ * row of R * seq_len tokens. What depends on the data is in device memory at fixed addresses;
+ * counts that a backend could read from the device only by waiting are also here, on the host.
  *
- * Sizes: ops run on batch_sizes(): the counts, or the capacities where a backend captures its steps
- * (backend_vtable.fixed_shapes). Arrays are padded to the capacities in both cases, so that the
- * padding disturbs nothing.
+ * Ops run on the sizes that batch_sizes() returns: the counts of the batch, or its capacities where
+ * a backend captures its steps (backend_vtable.fixed_shapes). In both cases arrays are padded to
+ * the capacities with values that change no result.
  *
- * Ranks that share a row each keep their part of it: T tokens of their own, the queries of their
- * context rank (T x tensor), and borders of all keys (T x ranks). A pipeline stage after the first
- * (row_share.blind) has no arrays of patches and frames, and counts none. */
+ * Ranks that share a row each hold their part of it: T tokens of their own, the T x tensor queries
+ * of their context rank, and the borders of all T x ranks keys. A pipeline stage after the first
+ * (row_share.blind) has no arrays of patches and frames, and its counts of them are 0. */
 #ifndef TESSERA_TRAINER_MODEL_DEVICE_BATCH_H
 #define TESSERA_TRAINER_MODEL_DEVICE_BATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The ranks that share a row, and this one's place among them. */
+/* How many ranks share a row, and the place of this one among them. */
 typedef struct row_share {
     int64_t context, tensor;
     int64_t context_rank, tensor_rank;
-    bool blind; /* a later pipeline stage's: no vision tower, so no pixels are staged */
+    bool blind; /* a pipeline stage after the first: no vision tower, so no pixels are staged */
 } row_share;
 
+/* A rank that shares its rows with no other. */
 static inline row_share row_share_alone(void)
 {
     return (row_share){.context = 1, .tensor = 1};
 }
 
+/* The ranks that share a row. */
 static inline int64_t row_share_ranks(const row_share *v)
 {
     return v->context * v->tensor;
 }
 
+/* The number of this rank among them. */
 static inline int64_t row_share_rank(const row_share *v)
 {
     return v->context_rank * v->tensor + v->tensor_rank;
 }
 
-/* Tokens of a rank where n are shared out: the same for all, the last ones padded. */
+/* Tokens of each rank where n are divided: the same number for all, the last ranks being padded. */
 static inline int64_t row_share_tokens(const row_share *v, int64_t n)
 {
     return (n + row_share_ranks(v) - 1) / row_share_ranks(v);
 }
 
-/* Capacities, or counts. */
+/* Sizes of a batch: capacities, or counts. Items are pictures and clips; a frame is a picture or a
+ * frame pair of a clip. */
 typedef struct batch_caps {
     int64_t tokens, docs, patches, items, frames, targets;
-    int64_t longest, frame; /* most tokens of a document, patches of a frame; 0: no bound */
+    int64_t longest, frame; /* most tokens of a document, most patches of a frame; 0: no bound */
 } batch_caps;
 
 typedef struct device_batch {
-    batch_caps cap;    /* of its bucket */
+    batch_caps cap;    /* capacities, those of its shape bucket */
     bool fixed_shapes; /* ops run on cap, not on the counts */
     /* counts of this micro-batch, on the host */
     int64_t tokens, docs, patches, items, frames, targets, longest, frame;
     double weight;        /* sum of target weights */
-    int32_t variant;      /* what of it is not in device memory, as a number: capacities, addresses,
-                           * wide, distinct */
-    row_share share;      /* of one rank alone: all of it is its own */
-    int64_t feature_rows; /* merged rows of a rank in the gathered features; 0: the
-                           * row has no images */
-    double context_uneven, vision_uneven; /* most work of a rank over the mean */
+    int32_t variant;      /* a number for everything that a captured graph has built in: capacities,
+                           * addresses, wide, visual_distinct */
+    row_share share;      /* how the rows are divided; row_share_alone: not at all */
+    int64_t feature_rows; /* merged rows that each rank has in the gathered features; 0: the row has
+                           * no pictures */
+    double context_uneven, vision_uneven; /* the most work of a rank over the mean of all */
     /* on the device; T = batch_sizes().tokens */
-    int32_t *input_ids; /* [cap.tokens]; pads are 0 */
-    int32_t *positions; /* [3, T x tensor] */
-    int32_t *cu_docs;   /* [cap.docs + 1] of T x tensor; repeats the last border beyond docs */
-    /* where context ranks share the row, else NULL; packed: the order of the whole row */
-    int32_t *cu_keys;    /* [cap.docs + 1] borders of documents in packed order */
-    int32_t *query_key;  /* [T x tensor] packed place of a query; 0 of padding */
-    int32_t *key_row;    /* [T x ranks] by packed place: row among all ranks' keys, -1 = padding */
-    int32_t *key_back;   /* [T x ranks] the inverse */
-    int32_t *n_tokens;   /* [1]: tokens, for ops that skip the padding */
-    int32_t *text_index; /* [cap.tokens]: id for text tokens, -1 for visual and padding */
-    int32_t *visual_index;  /* [cap.tokens]: merged visual row, -1 = text or padding */
-    bool visual_distinct;   /* no merged row stands at two tokens */
-    int32_t *target_token;  /* [cap.targets]: token whose logits predict it (label index - 1) */
-    int32_t *target_label;  /* [cap.targets]; -1 beyond */
-    void *target_weight;    /* [cap.targets] acc */
-    uint8_t *pixels;        /* [cap.patches, 768] stills, when wide is false */
-    uint8_t *pixels_wide;   /* [cap.patches, 1536], when the batch has video */
-    bool wide;              /* which of the two */
-    void *aux_scale;        /* [2] acc: the auxiliary loss's coefficient * weight; tokens */
-    int32_t *patch_row_col; /* [cap.patches, 2] full-resolution patch coordinates */
+    int32_t *input_ids; /* [cap.tokens]; 0 in the padding */
+    int32_t *positions; /* [3, T x tensor]: time, height, width */
+    int32_t *cu_docs; /* [cap.docs + 1] borders of documents in T x tensor; the last one repeats */
+    /* The next four exist where context ranks share the row, else they are NULL. The packed place
+     * of a token is its number in the whole row. */
+    int32_t *cu_keys;   /* [cap.docs + 1] borders of documents by packed place */
+    int32_t *query_key; /* [T x tensor] packed place of each query; 0 in the padding */
+    int32_t
+        *key_row; /* [T x ranks] by packed place: row among the keys of all ranks; -1: padding */
+    int32_t *key_back;     /* [T x ranks] the inverse of key_row */
+    int32_t *n_tokens;     /* [1] tokens, for ops that skip the padding */
+    int32_t *text_index;   /* [cap.tokens] id of a text token; -1: visual token or padding */
+    int32_t *visual_index; /* [cap.tokens] merged row of a visual token; -1: text or padding */
+    bool visual_distinct;  /* no merged row is shown by two tokens */
+    int32_t
+        *target_token; /* [cap.targets] token whose logits predict the target: label index - 1 */
+    int32_t *target_label; /* [cap.targets] id to be predicted; -1 in the padding */
+    void *target_weight;   /* [cap.targets] acc */
+    uint8_t *pixels;       /* [cap.patches, 768] patches of still pictures; used if wide is false */
+    uint8_t *pixels_wide;  /* [cap.patches, 1536] patches of frame pairs; used if wide is true */
+    bool wide;             /* the batch has video */
+    void *aux_scale;       /* [2] acc: auxiliary loss coefficient * weight; tokens */
+    int32_t *patch_row_col; /* [cap.patches, 2] row and column of each patch in its picture */
     int32_t *pos_index;     /* [cap.patches, 4] rows of the position table */
-    void *pos_weight;       /* [cap.patches, 4] acc; 0 in the padding */
-    int32_t *cu_frames;     /* [cap.frames + 1] vision segments, one per frame */
-    /* on the host, for eval and messages */
-    int32_t *host_target_doc; /* [cap.targets]: document of each target */
-    /* [tokens of the whole rows] where ranks share them: place among the tokens of all, rank by
-     * rank, T each; NULL: its own number */
+    void *pos_weight;       /* [cap.patches, 4] acc, their weights; 0 in the padding */
+    int32_t *cu_frames;     /* [cap.frames + 1] borders of frames in patches */
+    /* on the host, for evaluation and messages */
+    int32_t *host_target_doc; /* [cap.targets] document of each target */
+    /* [tokens of the whole rows] place of each token among those of all ranks, which have T each in
+     * their order; NULL where rows are not shared: the place is the token's number */
     const int32_t *host_place;
-    uint64_t *host_sample; /* [cap.docs] */
+    uint64_t *host_sample; /* [cap.docs] sample id of each document */
 } device_batch;
 
-/* Sizes that ops run on. patches is a multiple of 4. */
+/* The sizes that ops run on. patches is a multiple of 4. */
 static inline batch_caps batch_sizes(const device_batch *b)
 {
     batch_caps counts = {b->tokens, b->docs,    b->patches, b->items,
@@ -104,7 +110,8 @@ static inline batch_caps batch_sizes(const device_batch *b)
     return b->fixed_shapes ? b->cap : counts;
 }
 
-/* What is staged of rows within cap: no patches and frames of a rank that sees none. */
+/* The capacities that are staged for rows within cap: without patches and frames on a blind rank.
+ */
 static inline batch_caps batch_caps_seen(const batch_caps *cap, const row_share *share)
 {
     batch_caps c = *cap;
@@ -113,7 +120,7 @@ static inline batch_caps batch_caps_seen(const batch_caps *cap, const row_share 
     return c;
 }
 
-/* What a rank works on of batches within cap. */
+/* The capacities of one rank's part of rows within cap. */
 static inline batch_caps batch_caps_shared(const batch_caps *cap, const row_share *share)
 {
     batch_caps c = batch_caps_seen(cap, share);

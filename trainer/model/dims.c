@@ -1,4 +1,4 @@
-/* dims.c: config.json -> dimensions, and back. */
+/* dims.c: reads the dimensions of a model from config.json or a preset, and checks them. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +22,8 @@ bool dims_layer_is_moe(const model_dims *d, int64_t layer)
     return t->experts > 0 && (layer + 1) % t->sparse_step == 0;
 }
 
-/* Members that may be absent: the default stands; another type is an error. */
+/* The next three read members that may be absent. The default, in *inout, then stays; a value of
+ * another type is an error. */
 static status maybe_int(const json_value *o, const char *key, const char *source, int64_t *inout)
 {
     const json_value *v = json_find(o, key);
@@ -58,7 +59,7 @@ static status int_list(const json_value *o, const char *key, const char *source,
     TRY(json_want_array(o, key, source, &list));
     size_t n = json_count(list);
     if (n > (size_t)most)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s has %zu items, at most %d are supported", key, n,
+        return FAIL_IN(ST_BAD_INPUT, source, "%s has %zu items; at most %d are supported", key, n,
                        most);
     for (size_t i = 0; i < n; i++) {
         const json_value *item = json_item(list, i);
@@ -71,7 +72,7 @@ static status int_list(const json_value *o, const char *key, const char *source,
     return ST_OK;
 }
 
-/* rope_theta and rope_scaling (4.57), or rope_parameters that hold both (5.x). */
+/* Reads rope_theta and rope_scaling (4.57), or rope_parameters, which holds both (5.x). */
 static status read_rope(const json_value *o, const char *source, bool vision, text_dims *t)
 {
     const json_value *rope = json_find(o, "rope_parameters");
@@ -87,13 +88,14 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     if (other != t->rope_theta)
         return FAIL_IN(
             ST_BAD_INPUT, source,
-            "rope_theta is %g and rope_scaling.rope_theta is %g: releases of the reference "
-            "differ in which of them they take; give both one value",
+            "rope_theta is %g and rope_scaling.rope_theta is %g; releases of transformers "
+            "differ in which of them they read, so give both the same value",
             t->rope_theta, other);
     if (!rope || json_typeof(rope) != JSON_OBJECT) {
         if (vision)
-            return FAIL_IN(ST_BAD_INPUT, source,
-                           "rope_scaling with mrope_section is missing (a model with vision)");
+            return FAIL_IN(
+                ST_BAD_INPUT, source,
+                "rope_scaling with mrope_section is missing; a model with vision needs it");
         return ST_OK;
     }
     if (!vision)
@@ -101,11 +103,11 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     int n = 0;
     TRY(int_list(rope, "mrope_section", source, t->mrope_section, 3, &n));
     if (n != 3)
-        return FAIL_IN(ST_BAD_INPUT, source, "mrope_section has %d items, wanted 3", n);
+        return FAIL_IN(ST_BAD_INPUT, source, "mrope_section has %d items; it must have 3", n);
     return ST_OK;
 }
 
-/* As torch's padding_idx: a negative one counts from the end. */
+/* Reads pad_token_id, which is torch's padding_idx: a negative one counts from the end. */
 static status read_pad(const json_value *o, const char *source, text_dims *t)
 {
     static const char key[] = "pad_token_id";
@@ -115,8 +117,8 @@ static status read_pad(const json_value *o, const char *source, text_dims *t)
         return ST_OK;
     TRY(json_want_int(o, key, source, &id));
     if (id < -t->vocab || id >= t->vocab)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, and vocab_size %lld", key, (long long)id,
-                       (long long)t->vocab);
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, which is outside vocab_size %lld", key,
+                       (long long)id, (long long)t->vocab);
     t->has_pad = true;
     t->pad_token = id < 0 ? id + t->vocab : id;
     return ST_OK;
@@ -138,7 +140,7 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
     TRY(json_want_int(o, "intermediate_size", source, &t->intermediate));
     TRY(json_want_real(o, "rms_norm_eps", source, &t->rms_eps));
     if (moe) {
-        /* Late releases of the 5 series write the other name. */
+        /* Late releases of the 5 series write num_local_experts. */
         const char *experts = json_find(o, "num_experts") ? "num_experts" : "num_local_experts";
         if (!json_find(o, experts))
             experts = "num_experts";
@@ -150,7 +152,7 @@ static status read_text(const json_value *o, const char *source, bool vision, bo
             TRY(int_list(o, "mlp_only_layers", source, t->dense_layers, MAX_DENSE_LAYERS,
                          &t->n_dense_layers));
         TRY(maybe_real(o, "router_aux_loss_coef", source, &t->router_aux_coef));
-        if (!vision) /* with vision the reference renormalises whatever the file says */
+        if (!vision) /* with vision transformers renormalises whatever the file says */
             TRY(maybe_bool(o, "norm_topk_prob", source, &t->norm_topk_prob));
         TRY(maybe_bool(o, "output_router_logits", source, &t->output_router_logits));
     }
@@ -175,7 +177,8 @@ static status read_vision(const json_value *o, const char *source, int64_t hidde
                  &v->n_deepstack));
     TRY(maybe_real(o, "initializer_range", source, &v->initializer_range));
     TRY(config_keys_check(o, IN_VISION, true, source));
-    double theta = VISION_THETA; /* a constant of the code until late releases wrote it down */
+    double theta =
+        VISION_THETA; /* a constant in transformers until late releases of the 5 series */
     TRY(maybe_real(json_find(o, "rope_parameters"), "rope_theta", source, &theta));
     if (theta != VISION_THETA)
         return FAIL_IN(ST_BAD_INPUT, source,
@@ -190,7 +193,8 @@ static status read_token(const json_value *o, const char *key, const char *sourc
     int64_t id = 0;
     TRY(json_want_int(o, key, source, &id));
     if (id < 0 || id > INT32_MAX)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, no token id", key, (long long)id);
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, which is not a token id", key,
+                       (long long)id);
     *out = (int32_t)id;
     return ST_OK;
 }
@@ -200,12 +204,12 @@ static status want_object(const json_value *o, const char *key, const char *sour
 {
     const json_value *v = json_find(o, key);
     if (!v || json_typeof(v) != JSON_OBJECT)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s is missing or no object", key);
+        return FAIL_IN(ST_BAD_INPUT, source, "%s is missing or is not an object", key);
     *out = v;
     return ST_OK;
 }
 
-/* bos and eos stand in text_config, or at the top; absent is -1. */
+/* bos and eos are in text_config or at the top; -1 if they are in neither. */
 static void read_ends(const json_value *top, const json_value *text, model_dims *d)
 {
     const json_value *bos = json_find(text, "bos_token_id"), *eos = json_find(text, "eos_token_id");
@@ -243,7 +247,8 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
         TRY(want_object(config, "vision_config", source, &tower));
         st = read_vision(tower, source, d.text.hidden, &d.vision);
         if (st == ST_OK && d.vision.depth < 1)
-            st = FAIL_IN(ST_BAD_INPUT, source, "depth is %lld", (long long)d.vision.depth);
+            st = FAIL_IN(ST_BAD_INPUT, source, "depth is %lld; it must be at least 1",
+                         (long long)d.vision.depth);
         if (st != ST_OK)
             return status_context(st, "vision_config");
         TRY(read_token(config, "image_token_id", source, &d.image_token));
@@ -255,7 +260,7 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
     }
     head_ties ties;
     TRY(head_read_ties(config, source, &ties));
-    d.text.tied = ties.top || ties.text; /* the weights may say otherwise: dims_load */
+    d.text.tied = ties.top || ties.text; /* dims_load also asks the weights */
     read_ends(config, text, &d);
     TRY(dims_check(&d, source));
     *out = d;
@@ -269,13 +274,13 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
     } while (0)
 
 enum {
-    MOST = 1 << 20 /* of any one dimension: products of three stay in 64 bits */,
+    MOST = 1 << 20 /* of any one dimension, so that products of three fit 64 bits */,
     MOST_LAYERS = 4096
 };
 
-static const double most_parameters = 1e14; /* byte counts and sums stay in 64 bits */
+static const double most_parameters = 1e14; /* so that byte counts and their sums fit 64 bits */
 
-/* About how many, without overflow. */
+/* About how many parameters the model has; in double, so that nothing overflows. */
 static double estimate(const model_dims *d)
 {
     const text_dims *t = &d->text;
@@ -306,21 +311,22 @@ static status check_text(const text_dims *t, const char *source)
         {"intermediate_size", t->intermediate},
     };
     for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
-        RULE(positive[i].value > 0 && positive[i].value <= MOST, "%s is %lld, wanted 1 to %d",
+        RULE(positive[i].value > 0 && positive[i].value <= MOST, "%s is %lld; it must be 1 to %d",
              positive[i].name, (long long)positive[i].value, MOST);
-    RULE(t->layers <= MOST_LAYERS, "num_hidden_layers is %lld, wanted at most %d",
+    RULE(t->layers <= MOST_LAYERS, "num_hidden_layers is %lld; it must be at most %d",
          (long long)t->layers, MOST_LAYERS);
     RULE(t->heads % t->kv_heads == 0,
-         "num_attention_heads %lld is no multiple of num_key_value_heads %lld", (long long)t->heads,
-         (long long)t->kv_heads);
-    RULE(t->head_dim % 2 == 0, "head_dim %lld is odd", (long long)t->head_dim);
-    RULE(t->experts >= 0 && t->experts <= MOST, "num_experts is %lld", (long long)t->experts);
+         "num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
+         (long long)t->heads, (long long)t->kv_heads);
+    RULE(t->head_dim % 2 == 0, "head_dim %lld is odd; it must be even", (long long)t->head_dim);
+    RULE(t->experts >= 0 && t->experts <= MOST, "num_experts is %lld; it must be 0 to %d",
+         (long long)t->experts, MOST);
     if (t->experts > 0) {
         RULE(t->top_k > 0 && t->top_k <= t->experts,
-             "num_experts_per_tok %lld is not within 1 to num_experts %lld", (long long)t->top_k,
+             "num_experts_per_tok %lld is not between 1 and num_experts %lld", (long long)t->top_k,
              (long long)t->experts);
-        RULE(t->expert_width > 0 && t->expert_width <= MOST, "moe_intermediate_size is %lld",
-             (long long)t->expert_width);
+        RULE(t->expert_width > 0 && t->expert_width <= MOST,
+             "moe_intermediate_size is %lld; it must be 1 to %d", (long long)t->expert_width, MOST);
     }
     RULE(t->rms_eps > 0 && t->rope_theta > 1, "rms_norm_eps %g or rope_theta %g is out of range",
          t->rms_eps, t->rope_theta);
@@ -336,17 +342,19 @@ static status check_vision(const model_dims *d, const char *source)
          "vision_config: depth, hidden_size, num_heads, intermediate_size and "
          "num_position_embeddings must be positive");
     RULE(v->hidden % v->heads == 0 && dims_vision_head_dim(d) % 4 == 0,
-         "vision_config: hidden_size %lld / num_heads %lld is no multiple of 4",
+         "vision_config: hidden_size %lld / num_heads %lld is not a multiple of 4",
          (long long)v->hidden, (long long)v->heads);
     int64_t side = (int64_t)(sqrt((double)v->positions) + 0.5);
-    RULE(side * side == v->positions, "vision_config: num_position_embeddings %lld is no square",
+    RULE(side * side == v->positions, "vision_config: num_position_embeddings %lld is not a square",
          (long long)v->positions);
     RULE(v->n_deepstack <= d->text.layers,
-         "vision_config: %d deepstack_visual_indexes for %lld decoder layers", v->n_deepstack,
-         (long long)d->text.layers);
+         "vision_config: there are %d deepstack_visual_indexes, but only %lld decoder layers",
+         v->n_deepstack, (long long)d->text.layers);
     for (int j = 0; j < v->n_deepstack; j++)
         RULE(v->deepstack[j] >= (j ? v->deepstack[j - 1] + 1 : 0) && v->deepstack[j] < v->depth,
-             "vision_config: deepstack_visual_indexes[%d] is %lld; wanted rising, below depth %lld",
+             "vision_config: deepstack_visual_indexes[%d] is %lld; the indexes must rise and be "
+             "below "
+             "depth %lld",
              j, (long long)v->deepstack[j], (long long)v->depth);
     return ST_OK;
 }
@@ -357,9 +365,8 @@ status dims_check(const model_dims *d, const char *source)
     if (d->vision.depth != 0)
         TRY(check_vision(d, source));
     RULE(estimate(d) <= most_parameters,
-         "the model has about %.3g parameters, at most %.3g are "
-         "supported",
-         estimate(d), most_parameters);
+         "the model has about %.3g parameters; at most %.3g are supported", estimate(d),
+         most_parameters);
     return ST_OK;
 }
 

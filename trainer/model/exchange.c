@@ -1,9 +1,9 @@
-/* exchange.c: see exchange.h; the way by the host.
+/* exchange.c: the exchange of exchange.h by the host.
  *
- * An owner takes its rows in the order (expert, rank that sends, slot): round j is rows [j R,
- * (j + 1) R) of that order. What one rank has in it is a run of its own slots, since those are
- * sorted by expert too; so a round is one all-to-all of runs, and a permutation from "by rank" to
- * "by expert". */
+ * An owner takes its rows in the order (expert, sending rank, slot); round j has the rows
+ * [j R, (j + 1) R) of that order. The rows that one rank sends in a round are consecutive slots of
+ * it, since its slots are sorted by expert too. So a round is an all-to-all of such runs, followed
+ * by a permutation from the order of ranks to the order of experts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,25 +41,26 @@ void exchange_close(exchange *e)
     *e = (exchange){0};
 }
 
-/* One pass over a layer. */
+/* One forward or backward over a layer. */
 typedef struct pass {
     const pass_context *r;
     const exchange *e;
     const exchange_weights *w;
     const comm *c;
-    int64_t experts, own; /* E, and of this rank */
+    int64_t experts, own; /* E, and how many of them this rank has */
     int64_t rounds;
-    int64_t rows; /* of this rank in the round at hand */
+    int64_t rows; /* that this rank receives in the current round */
 } pass;
 
-/* Slots of rank `from` for expert x. */
+/* How many slots rank `from` has for expert x. */
 static int64_t slots_of(const pass *p, int from, int64_t x)
 {
     const int32_t *b = p->e->host_borders + from * (p->experts + 1);
     return b[x + 1] - b[x];
 }
 
-/* Without values there are no choices: every expert gets as many slots as any other. */
+/* On a device without storage there are no choices to read, so every expert gets equally many
+ * slots. */
 static void even_borders(const pass *p)
 {
     const layout *l = &p->r->mesh->layout;
@@ -70,7 +71,7 @@ static void even_borders(const pass *p)
                 (int32_t)(tokens * p->r->d->text.top_k * x / p->experts);
 }
 
-/* Borders of every rank's slots, on the host. */
+/* Gathers every rank's offsets to the host, and counts the rounds that the fullest owner needs. */
 static status gather_borders(pass *p, const int32_t *offset)
 {
     const backend_vtable *v = p->r->s->dev->v;
@@ -95,7 +96,7 @@ static status gather_borders(pass *p, const int32_t *offset)
     return ST_OK;
 }
 
-/* The part of [at, at + n) inside [begin, begin + room), counted from `at`. */
+/* How many of [at, at + n) lie inside [begin, begin + room); *out_first: the first, from `at`. */
 static int64_t overlap(int64_t at, int64_t n, int64_t begin, int64_t room, int64_t *out_first)
 {
     int64_t first = begin > at ? begin - at : 0, end = begin + room - at;
@@ -104,7 +105,7 @@ static int64_t overlap(int64_t at, int64_t n, int64_t begin, int64_t room, int64
     return end > first ? end - first : 0;
 }
 
-/* What this rank sends to each owner in a round. */
+/* Computes what this rank sends to each owner in a round. */
 static void plan_sends(const pass *p, int64_t round)
 {
     const exchange *e = p->e;
@@ -126,7 +127,7 @@ static void plan_sends(const pass *p, int64_t round)
     }
 }
 
-/* What this rank gets in a round: runs by rank, and the order by expert. */
+/* Computes what this rank receives in a round: a run from each rank, and their order by expert. */
 static void plan_rows(pass *p, int64_t round)
 {
     const exchange *e = p->e;
@@ -164,7 +165,7 @@ static status plan_round(pass *p, int64_t round)
     const exchange *e = p->e;
     stream *s = p->r->s;
     size_t bytes;
-    TRY(v->wait(s)); /* the last round's lists were read */
+    TRY(v->wait(s)); /* until the device has read the lists of the round before */
     plan_sends(p, round);
     plan_rows(p, round);
     bytes = (size_t)p->rows * sizeof(int32_t);
@@ -175,13 +176,14 @@ static status plan_round(pass *p, int64_t round)
     return v->to_device(s, e->to, e->host_to, bytes);
 }
 
-/* Counts of rows as counts of elements, and back. */
+/* Turns counts of rows into counts of elements, or back. */
 static void scale_counts(const pass *p, int64_t *list, bool to_elements)
 {
     for (int i = 0; i < p->c->size; i++)
         list[i] = to_elements ? list[i] * p->r->d->text.hidden : list[i] / p->r->d->text.hidden;
 }
 
+/* Sends slots to their owners (there), or rows back to the ranks that sent them. */
 static status move_slots(const pass *p, const char *what, bool there, const void *from, void *to)
 {
     const exchange *e = p->e;
@@ -206,7 +208,8 @@ static status reorder_slots(const pass *p, const int32_t *index, const void *x, 
                      .n = p->rows, .width = p->r->d->text.hidden, .index = index, .x = x, .y = y});
 }
 
-/* Slots of all ranks, by expert. */
+/* by_expert [rows, H] = the slots of this round that all ranks send here, in the order of experts.
+ */
 static status send_slots(const pass *p, const char *what, const void *slots, void *by_expert)
 {
     TRY(move_slots(p, what, true, slots, p->e->came));

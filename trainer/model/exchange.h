@@ -1,90 +1,99 @@
-/* exchange.h: experts on other ranks: slots to the owners of their experts, and results back.
+/* exchange.h: experts that live on other ranks: sends slots to the owners of their experts, runs
+ * the experts, and sends the results back.
  *
- * H hidden, E experts, P ranks that share them (E / P each), I expert width, S slots of this rank:
- * (token, choice) pairs sorted by expert, so that what goes to one owner stands side by side.
+ * H hidden, E experts, P ranks that share them (E / P experts each), I expert width, S slots of
+ * this rank. Slots are (token, choice) pairs sorted by expert (moe.h), so the slots for one owner
+ * are consecutive.
  *
- * No slot is dropped, however uneven the routing: slots travel in as many rounds as the owner with
- * the most needs, at most R rows to an owner in each. Nothing that a round receives is kept:
- * backward sends the slots again and computes their activations again, so memory is what lay_out
- * takes, whatever the routing. Two ways, to the same bits:
+ * No slot is dropped, however uneven the routing is. Slots travel in rounds, in each of which an
+ * owner receives at most R rows, and there are as many rounds as the owner with the most slots
+ * needs. What a round receives is not kept: backward sends the slots again and computes their
+ * activations again, so that memory does not depend on the routing. There are two ways, which give
+ * the same bits:
  *
- *   on the device (exchange_device.c): ranks that reach each other's memory put rows there and get
- *     them back; all rounds that there may ever be are queued, and the device finds which are
- *     needed. The host reads nothing, so a step can be captured.
- *   by the host (exchange.c): counts of all ranks are gathered and read, once per layer and pass,
- *     and rounds are exchanges of the engine's. */
+ *   on the device (exchange_device.c): ranks that reach each other's memory store rows there and
+ *     read them back. Every round that could ever be needed is queued, and the device finds out
+ * which are. The host reads nothing, so a step can be captured as a graph. by the host
+ * (exchange.c): the counts of all ranks are gathered and read by the host, once per layer and pass,
+ * and each round is an all-to-all of the collectives' engine. */
 #ifndef TESSERA_TRAINER_MODEL_EXCHANGE_H
 #define TESSERA_TRAINER_MODEL_EXCHANGE_H
 
 #include "trainer/device/space.h"
 #include "trainer/model/layers.h"
 
-/* What ranks leave with each other, one of a model; offsets in bytes of the window
- * (ops/peers.h). */
+/* The memory that each rank opens to the others; a model has one. The members from arrived to back
+ * are offsets in bytes from its start (ops/peers.h). */
 typedef struct exchange_window {
-    const comm *group;
+    const comm *group; /* the P ranks; NULL: not open */
     comm_window memory;
-    size_t arrived, met, borders;
-    size_t moved;      /* [4] int64: rows that came and went forward; backward */
-    size_t x, o, back; /* [R, H] act each: inputs, output gradients; what goes back */
-    size_t bytes;
+    size_t arrived, met, borders; /* arrival counters of meetings; [P, E + 1] int32 */
+    size_t moved;      /* [4] int64: rows from and to other ranks in forward; in backward */
+    size_t x, o, back; /* [R, H] act each: inputs, output gradients, and what goes back */
+    size_t bytes;      /* of the whole window */
 } exchange_window;
 
-/* Shared by all layers. */
+/* State and scratch of the exchange, used by all layers in turn. */
 typedef struct exchange {
     int64_t rows;  /* R */
-    int64_t slots; /* the most that a rank has */
+    int64_t slots; /* the most slots that a rank can have */
     bool on_device;
-    const exchange_window *window; /* on_device: where it lies, once it is known */
-    /* device */
-    void *came;       /* [R, H] by the host: as ranks sent it, rank by rank; or is sent back */
+    const exchange_window *window; /* on_device: the window, NULL until it is open */
+    /* device memory */
+    void *came;       /* [R, H], by the host only: rows ordered by the rank they came from */
     void *x;          /* [R, H] inputs by expert; their gradient in backward */
     void *o;          /* [R, H] outputs by expert; their gradient in backward */
     void *gu;         /* [R, 2I] gate | up; their gradient in backward */
     void *a;          /* [R, I]; its gradient in backward */
     int32_t *borders; /* [P, E + 1] of every rank's slots */
-    int32_t *offset;  /* [E / P + 1] of the round's rows by expert */
-    int32_t *from;    /* [R] row of came, by expert */
-    int32_t *to;      /* [R] the inverse */
-    int32_t *place, *order, *rounds; /* on_device: exchange_plan's (ops/peers.h) */
-    /* host, heap: the same of a round */
+    int32_t *offset;  /* [E / P + 1] first row of each expert in the round */
+    int32_t *from;    /* [R] which row of `came` each row by expert is */
+    int32_t *to;      /* [R] the inverse of `from` */
+    int32_t *place, *order, *rounds; /* on_device: what exchange_plan writes (ops/peers.h) */
+    /* heap memory of the host: the lists of a round */
     int32_t *host_borders, *host_offset, *host_from, *host_to;
     int64_t *send_first, *send_count, *came_first, *came_count, *next; /* [P] */
 } exchange;
 
-/* For at most `slots` slots of a rank; by the host, until on_device is set. */
+/* Prepares an exchange by the host of at most `slots` slots per rank; the caller sets on_device for
+ * the other way. */
 WARN_UNUSED status exchange_open(exchange *e, const text_dims *d, const layout *l, int64_t slots);
 void exchange_close(exchange *e); /* accepts a half-opened one */
+/* Takes the device arrays from sp. */
 void exchange_layout(exchange *e, space *sp, const shape *z);
 
-/* Rows of a round. */
+/* R, the rows that an owner can receive in a round. */
 int64_t exchange_rows(const shape *z);
 
-/* Weights of this rank's experts: gate_up [E / P, H, 2I], down [E / P, I, H]. */
+/* The weights of this rank's experts in one layer: gate_up [E / P, H, 2I], down [E / P, I, H]. */
 typedef struct exchange_weights {
     int64_t layer;
     const param *gate_up, *down;
     lora gate_up_adapter, down_adapter;
 } exchange_weights;
 
-/* Bytes of a window for an exchange of that many slots. */
+/* Bytes of a window for an exchange of that many slots per rank. act: bytes of an element. */
 int64_t exchange_window_bytes(const text_dims *d, const layout *l, int64_t slots, size_t act);
-/* Collective over all ranks of the mesh. out_open false, on all of them, where ranks do not reach
- * each other's memory: the reason is in the log; UNAVAILABLE where they must. Waits. */
+/* Opens the window. All ranks of the mesh call it together, and it waits for the device. Where
+ * ranks do not reach each other's memory, *out_open is false on all of them and rank 0 logs the
+ * reason; with `must` that is ST_UNAVAILABLE instead. */
 WARN_UNUSED status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_t slots,
                                         bool must, exchange_window *out, bool *out_open);
 void exchange_window_close(stream *s, exchange_window *w); /* accepts an empty one */
-/* Rows moved since the last clear, [4] as above. fetch queues; told takes them into the ledger. */
+/* Counts of the rows moved since they were last cleared, [EXCHANGE_MOVED] as in the window.
+ * exchange_fetch_moved queues a copy of them to pinned memory of the host; exchange_told_moved,
+ * once it has arrived, enters them into the ledger of traffic. slot_bytes: the bytes of a row. */
 enum { EXCHANGE_MOVED = 4 };
 WARN_UNUSED status exchange_clear_moved(stream *s, const exchange_window *w);
 WARN_UNUSED status exchange_fetch_moved(stream *s, const exchange_window *w, int64_t *out_pinned);
 void exchange_told_moved(const exchange_window *w, const int64_t *moved, int64_t slot_bytes);
 
-/* o [S, H] = experts of x [S, H]; offset [E + 1] on the device: first slot of each expert. By the
- * host it waits. */
+/* o [S, H] = the experts' outputs for x [S, H]. offset [E + 1], on the device: the first slot of
+ * each expert. By the host, the call waits for the device. */
 WARN_UNUSED status exchange_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                                 const int32_t *offset, const void *x, void *o);
-/* x becomes its gradient from do_ [S, H]; weights' gradients are added. */
+/* Replaces x by its gradient, computed from do_ [S, H], the gradient of o, and adds the gradients
+ * of the weights. */
 WARN_UNUSED status exchange_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
                                 const int32_t *offset, void *x, const void *do_);
 

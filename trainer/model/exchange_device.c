@@ -1,15 +1,16 @@
-/* exchange_device.c: slots to the owners of their experts and back without the host (exchange.h):
+/* exchange_device.c: the exchange of exchange.h on the device, without the host:
  *
- *   tell     offsets into every window, meet
- *   plan     where slots go; rounds that are needed
- *   round    rows into owners' windows, meet: each owner has its rows, by expert
- *            experts, from x (and o) to back
- *            meet, rows out of owners' windows
+ *   tell     write this rank's offsets into every window; meet
+ *   plan     compute where slots go and which rounds are needed
+ *   round    write rows into their owners' windows; meet: each owner has its rows, by expert
+ *            run the experts, from x (and o) to back
+ *            meet; read rows out of their owners' windows
  *
- * A place in a window is written again only behind a meeting that follows its last reader: x and o
- * are read before a round's second meeting, back before the next round's first, borders before the
- * first round's. The first round is held even where nobody has a slot, which orders two exchanges.
- * Which rounds are needed all ranks find of the same numbers, so they meet as often. */
+ * A meeting is a barrier of the ranks' devices. A place in a window may be overwritten only after a
+ * meeting that follows its last reader: x and o are read before the second meeting of a round, back
+ * before the first meeting of the next round, borders before the first meeting of the first round.
+ * The first round always runs, even if no rank has a slot, since it separates two exchanges. All
+ * ranks compute from the same numbers which rounds are needed, so they meet equally often. */
 #include "common/program/log.h"
 #include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
@@ -18,13 +19,13 @@
 
 enum {
     ALIGN = 256,
-    PAGE = 2 << 20, /* memory that GPUs share comes in pages of this size */
+    PAGE = 2 << 20, /* GPUs share memory in pages of this size */
     ROWS_MOST = INT32_MAX
 };
 
 /* ---- the window ---- */
 
-/* `n` more bytes, behind those there are. */
+/* Appends n bytes to a window of *inout_bytes and returns their offset. */
 static size_t reserve_bytes(size_t *inout_bytes, int64_t n)
 {
     size_t first = (*inout_bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -65,7 +66,8 @@ static status open_window(stream *s, const mesh *m, const text_dims *d, int64_t 
     return ST_OK;
 }
 
-/* A world that has ended is UNAVAILABLE to every call: no reason to take the other way. */
+/* ST_UNAVAILABLE may also mean that the job has ended, since every call then returns it. This fails
+ * in that case; if it succeeds, the windows themselves are unavailable. */
 static status check_standing(const comm *all)
 {
     const status_note why = *status_last();
@@ -74,7 +76,7 @@ static status check_standing(const comm *all)
     return ST_OK;
 }
 
-/* Once, by the first rank. */
+/* Says which way is taken; rank 0 calls it once. */
 static void log_choice(bool on_device, const char *why)
 {
     if (on_device)
@@ -125,7 +127,7 @@ status exchange_fetch_moved(stream *s, const exchange_window *w, int64_t *out_pi
     return s->dev->v->to_host(s, out_pinned, moved_of(w), EXCHANGE_MOVED * sizeof(int64_t));
 }
 
-/* What calls are for, here and in the ledger. */
+/* The purposes of calls, in messages and in the ledger of traffic. */
 static const char TO[] = "send to experts", FROM[] = "return from experts",
                   AGAIN[] = "send to experts again", GRADIENTS[] = "send gradients to experts",
                   RETURNED[] = "return gradients from experts";
@@ -150,7 +152,7 @@ typedef struct pass {
     peer_set p;
 } pass;
 
-/* of: of which round; NULL: of none. */
+/* Meets the other ranks; of: in this round if it is needed; NULL: in any case. */
 static status meet_peers(const pass *p, const int32_t *of)
 {
     return op_peers_meet(p->r->s, &(peers_meet_args){.p = p->p,
@@ -182,7 +184,7 @@ static status tell_offsets(const pass *p, bool backward)
                                        .moved = moved_of(p->window) + (backward ? 2 : 0)});
 }
 
-/* ST_OK of out: a pass that knows where its slots go. */
+/* Begins a pass: tells offsets and plans where slots go. */
 static status begin_device_pass(const pass_context *r, const exchange *e, const exchange_weights *w,
                                 const int32_t *offset, bool backward, pass *out)
 {
@@ -218,7 +220,8 @@ static status move_round(const pass *p, int32_t round, void *mine, size_t place,
                                                   .round_offset = back ? NULL : p->e->offset});
 }
 
-/* Slots of the round to their owners; the last of a round's kinds: all have come. */
+/* Sends the slots of a round to their owners. last: nothing else is sent in this round, so the
+ * ranks meet. */
 static status send_round(const pass *p, const char *what, int32_t round, const void *slots,
                          size_t place, bool last)
 {
@@ -240,8 +243,8 @@ static status send_back(const pass *p, const char *what, int32_t round, void *sl
     return comm_peers_end(p->window->group, p->r->s, here, st);
 }
 
-/* As many rounds as any routing may need: all slots of all ranks at one owner, as far as a token's
- * choices, which are different experts, can be its. */
+/* The most rounds that any routing needs: those of all tokens of all ranks choosing as many experts
+ * of one owner as they can. A token's choices are different experts. */
 static int32_t rounds_most(const pass *p)
 {
     const text_dims *d = &p->r->d->text;

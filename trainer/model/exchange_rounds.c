@@ -1,4 +1,4 @@
-/* exchange_rounds.c: see exchange_rounds.h: a round's memory and the experts' work on its rows. */
+/* exchange_rounds.c: the memory of a round of an exchange, and the work of experts on its rows. */
 #include "trainer/model/exchange_rounds.h"
 
 #include "trainer/model/grouped_product.h"
@@ -40,7 +40,7 @@ void exchange_layout(exchange *e, space *sp, const shape *z)
     e->offset = space_take(sp, own + 1, sizeof(int32_t));
 }
 
-/* y = x W_e and what its adapter adds. */
+/* y = x W_e, plus what the adapter adds. */
 static status multiply_experts(const pass_context *r, const exchange *e, const param *w,
                                const lora *adapter, void *x, void *y)
 {
@@ -48,7 +48,7 @@ static status multiply_experts(const pass_context *r, const exchange *e, const p
     return adapter->a ? lora_experts_fwd(r, adapter, e->rows, e->offset, x, y) : ST_OK;
 }
 
-/* Gradients of both, and dx; dx may be x. */
+/* Adds the gradients of the matrix and its adapter and writes dx, which may be x. */
 static status product_bwd(const pass_context *r, const exchange *e, const param *w,
                           const lora *adapter, void *x, void *dy, void *dx)
 {
@@ -59,7 +59,7 @@ static status product_bwd(const pass_context *r, const exchange *e, const param 
     return adapter->a ? lora_experts_dx(r, adapter, e->rows, e->offset, dx) : ST_OK;
 }
 
-/* a = silu(gate) * up of [g|u] = x GU_e */
+/* a = silu(g) * u, with [g | u] = x GU_e */
 static status activations(const pass_context *r, const exchange *e, const exchange_weights *w)
 {
     TRY(multiply_experts(r, e, w->gate_up, &w->gate_up_adapter, e->x, e->gu));

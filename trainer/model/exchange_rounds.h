@@ -1,20 +1,22 @@
-/* exchange_rounds.h: what both ways of an exchange do with a round's rows, and the way on the
- * device. For exchange.c. */
+/* exchange_rounds.h: the inner functions of exchange.h: what both ways do with the rows of a round,
+ * and the entry points of the way on the device. For exchange*.c only. */
 #ifndef TESSERA_TRAINER_MODEL_EXCHANGE_ROUNDS_H
 #define TESSERA_TRAINER_MODEL_EXCHANGE_ROUNDS_H
 
 #include "trainer/model/exchange.h"
 
-/* R, of a rank's slots. */
+/* R, the rows of a round, for so many slots of a rank. */
 int64_t exchange_rows_for(int64_t slots);
 
-/* o [R, H] = experts of e->x, of the rows that e->offset says. */
+/* o [R, H] = the experts' outputs for the rows in e->x, which e->offset divides among experts. */
 WARN_UNUSED status exchange_experts_fwd(const pass_context *r, const exchange *e,
                                         const exchange_weights *w, void *o);
-/* dx [R, H] from e->x and the gradient in e->o; dx may be e->x. */
+/* dx [R, H] = the gradient of e->x, from the gradient of the outputs in e->o; adds the weights'
+ * gradients. dx may be e->x. */
 WARN_UNUSED status exchange_experts_bwd(const pass_context *r, const exchange *e,
                                         const exchange_weights *w, void *dx);
 
+/* exchange_fwd and exchange_bwd on the device. */
 WARN_UNUSED status exchange_device_fwd(const pass_context *r, const exchange *e,
                                        const exchange_weights *w, const int32_t *offset,
                                        const void *x, void *o);

@@ -1,8 +1,9 @@
-/* exchange_rows.c: how many rows a round of an exchange has (exchange.h). */
+/* exchange_rows.c: how many rows a round of an exchange has. It is a file of its own because
+ * lora.c, which exchange_rounds.c calls, needs the number too. */
 #include "trainer/model/exchange_rounds.h"
 
-/* Rows of a round over a rank's own slots, which is what an owner gets of even routing: with a
- * quarter more, the usual unevenness still takes one round. */
+/* R over a rank's own slots. With even routing an owner receives as many rows as a rank has slots;
+ * with room for a quarter more, the usual unevenness still needs only one round. */
 enum { ROOM_NUMERATOR = 5, ROOM_DENOMINATOR = 4 };
 
 int64_t exchange_rows_for(int64_t slots)

@@ -1,5 +1,6 @@
-/* flops.c: useful floating-point work of a batch (spec section 10): one multiply-add is two;
- * matrix products and attention only; causal attention inside documents, vision by real grids. */
+/* flops.c: counts the useful floating-point operations of a batch (equations.md, "FLOPs"). A
+ * multiply-add counts as two. Only matrix products and attention count: causal attention inside
+ * documents, vision attention inside frame pairs. */
 #include <math.h>
 
 #include "trainer/model/dims.h"
@@ -26,7 +27,7 @@ void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, c
 {
     const text_dims *t = &d->text;
     const vision_dims *v = &d->vision;
-    int64_t tokens = 0, pairs = 0; /* pairs: query-key pairs, causal, own token included */
+    int64_t tokens = 0, pairs = 0; /* pairs of a query and a key that it sees, itself included */
     for (int64_t i = 0; i < n_docs; i++) {
         tokens += documents[i];
         pairs += documents[i] * (documents[i] + 1) / 2;
@@ -57,14 +58,15 @@ void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, c
     }
     f.forward = f.text_linear + f.text_attention + f.head + f.patch_embed + f.vision_blocks +
                 f.vision_attention + f.mergers;
-    f.training = TRAINING_PASSES * f.forward - f.patch_embed; /* no gradient to the pixels */
+    f.training = TRAINING_PASSES * f.forward - f.patch_embed; /* pixels have no gradient */
     *out = f;
 }
 
 double dims_flops_torchtitan(const model_dims *d, int64_t seq_len)
 {
     const text_dims *t = &d->text;
-    /* Active text parameters, norms and head included, embedding table not (spec 10.5). */
+    /* torchtitan counts the active parameters of the text, with norms and head and without the
+     * embedding (get_moe_model_nparams_and_flops in torchtitan/models/utils.py). */
     double active = (double)text_linear_macs(d) + (double)t->hidden * (double)t->vocab;
     active += (double)(t->layers * (2 * t->hidden + 2 * t->head_dim) + t->hidden);
     return 6 * active + 12.0 * (double)(t->layers * t->heads * t->head_dim) * (double)seq_len;

@@ -1,4 +1,4 @@
-/* grouped_product.c: see grouped_product.h. */
+/* grouped_product.c: a parameter of experts as the matrices of op_grouped_gemm. */
 #include "trainer/model/grouped_product.h"
 
 #include "trainer/ops/table.h"

@@ -1,13 +1,19 @@
-/* grouped_product.h: a product of rows with the matrices of their experts. */
+/* grouped_product.h: multiplies rows that are sorted by expert with the matrices of their experts.
+ */
 #ifndef TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 #define TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 
 #include "trainer/model/pass_context.h"
 #include "trainer/model/params.h"
 
-/* Of rows by expert, x [rows, K] and y [rows, N], offset [E + 1] their borders: y = x W_e
- * (GROUPED_FWD), x = y Wt_e (GROUPED_DGRAD), or dW_e += xt y (GROUPED_WGRAD). W [E, K, N]: what
- * this rank has of it. */
+/* Computes, for every expert e of this rank and its rows of x [rows, K] and y [rows, N],
+ *
+ *   GROUPED_FWD    y = x W_e
+ *   GROUPED_DGRAD  x = y W_et
+ *   GROUPED_WGRAD  dW_e += xt y; skipped where w is frozen
+ *
+ * W [E, K, N] is this rank's part of parameter w. offset [E + 1], on the device, holds the first
+ * row of each expert. The modes are those of ops/gemm.h. */
 WARN_UNUSED status grouped_product(const pass_context *r, int mode, const param *w, int64_t rows,
                                    const int32_t *offset, void *x, void *y);
 

@@ -1,4 +1,4 @@
-/* head.c: see head.h. */
+/* head.c: whether the head's weights are the embedding's, by the rules of head.h. */
 #include "trainer/model/head.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ status head_read_ties(const json_value *config, const char *source, head_ties *o
     return text ? read_tie(text, source, &out->text) : ST_OK;
 }
 
-/* As the reference compares them: by value. */
+/* Compares by value, whatever the dtypes, as transformers does. */
 static bool same_values(const st_tensor *a, const st_tensor *b)
 {
     enum { CHUNK = 1024 };
@@ -59,7 +59,7 @@ status head_is_tied(const head_ties *t, const char *folder, const char *text_pre
     snprintf(name, sizeof name, "%sembed_tokens.weight", text_prefix);
     const st_tensor *head = hf_folder_find(&f, "lm_head.weight");
     const st_tensor *embedding = hf_folder_find(&f, name);
-    if (head) /* without an embedding the folder is refused by name when it is loaded */
+    if (head) /* if the embedding is missing, loading the folder fails and names it */
         *out = t->top && (!embedding || same_values(head, embedding));
     hf_folder_close(&f);
     return ST_OK;

@@ -1,11 +1,12 @@
-/* head.h: are the head's weights the embedding's? The reference's versions ask different places of
- * config.json, so the weights have the last word (tests/golden/heads.json):
+/* head.h: decides whether the output head is tied, that is, uses the embedding's weights.
  *
- *   lm_head.weight is stored   tied only if the top level says so and it equals the embedding,
- *                              as 5.23 has it; 4.57 drops one that differs where text_config
- *                              says tied
- *   none is stored             tied if the top level (5.23) or text_config (4.57) says so;
- *                              where neither does, untied, and lm_head.weight must be there */
+ * Versions of transformers look for tie_word_embeddings in different places of config.json, so the
+ * stored weights have the last word (tests/golden/heads.json has what each version does):
+ *
+ *   lm_head.weight is stored      The head is tied only if the top level says so and the stored
+ * head equals the embedding, as in 5.23. 4.57 drops a stored head that differs where text_config
+ * says tied. lm_head.weight is not stored  The head is tied if the top level (5.23) or text_config
+ * (4.57) says so. If neither does it is untied, and loading fails for want of lm_head.weight. */
 #ifndef TESSERA_TRAINER_MODEL_HEAD_H
 #define TESSERA_TRAINER_MODEL_HEAD_H
 
@@ -14,13 +15,16 @@
 #include "common/json/json.h"
 #include "common/base/status.h"
 
-/* What the two places of tie_word_embeddings say; text-only models have one, which is both. */
+/* What the two places of tie_word_embeddings say. In a text-only model they are the same place. */
 typedef struct head_ties {
     bool top, text;
 } head_ties;
 
+/* Reads both places; a missing one is false. ST_BAD_INPUT for a value that is not a boolean; source
+ * names the file in the message. */
 WARN_UNUSED status head_read_ties(const json_value *config, const char *source, head_ties *out);
-/* folder: with or without weights, whose files are only looked into where they decide. */
+/* Decides for a model folder, with or without weights; its files are opened only where they decide.
+ * text_prefix: what names of the text part begin with. Errors: as hf_folder_open. */
 WARN_UNUSED status head_is_tied(const head_ties *t, const char *folder, const char *text_prefix,
                                 bool *out);
 

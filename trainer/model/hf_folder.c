@@ -1,4 +1,5 @@
-/* hf_folder.c: see hf_folder.h. */
+/* hf_folder.c: opens and indexes the files of a Hugging Face folder, as hf_folder.h describes it.
+ */
 #include "trainer/model/hf_folder.h"
 
 #include <stdio.h>
@@ -91,31 +92,34 @@ static bool seen_before(const json_value *map, size_t i, const char *file)
     return false;
 }
 
-/* The index says that `file` holds `name`. */
+/* Checks that `file` holds tensor `name`, as the index says. */
 static status check_place(const hf_folder *f, const char *path, const char *name, const char *file)
 {
     const st_tensor *t = hf_folder_find(f, name);
     if (!t)
-        return FAIL_IN(ST_BAD_INPUT, path, "the index names tensor %s, which no shard holds", name);
+        return FAIL_IN(ST_BAD_INPUT, path, "the index names tensor %s, but no shard holds it",
+                       name);
     const char *found = f->names[hf_folder_file_of(f, t)];
     if (strcmp(found, file) != 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "the index says that tensor %s is in %s; it is in %s",
-                       name, file, found);
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "the index says that tensor %s is in %s, but it is in %s", name, file,
+                       found);
     return ST_OK;
 }
 
-/* Every file that the index names, once; then every tensor it names must be in its file. */
+/* Opens every file that the index names once, then checks that each file holds its tensors. */
 static status open_shards(hf_folder *f, const char *folder, const char *path,
                           const json_value *index)
 {
     const json_value *map = json_find(index, "weight_map");
     if (!map || json_typeof(map) != JSON_OBJECT)
-        return FAIL_IN(ST_BAD_INPUT, path, "weight_map is missing or no object");
+        return FAIL_IN(ST_BAD_INPUT, path, "weight_map is missing or is not an object");
     const char *key, *last = "";
     for (size_t i = 0; i < json_count(map); i++) {
         const char *file = json_text(json_member(map, i, &key), NULL);
         if (!file || !file[0] || strchr(file, '/'))
-            return FAIL_IN(ST_BAD_INPUT, path, "weight_map.%s is no file name in this folder", key);
+            return FAIL_IN(ST_BAD_INPUT, path,
+                           "weight_map.%s must be the name of a file in this folder", key);
         if (strcmp(file, last) != 0 && !seen_before(map, i, file))
             TRY(open_file(f, folder, file));
         last = file;
@@ -179,5 +183,5 @@ int64_t hf_folder_file_of(const hf_folder *f, const st_tensor *t)
     for (int64_t i = 0; i < f->n_files; i++)
         if (t >= f->files[i].tensors && t < f->files[i].tensors + f->files[i].n_tensors)
             return i;
-    return 0; /* not of this folder */
+    return 0; /* t is not a tensor of this folder */
 }

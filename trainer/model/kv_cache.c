@@ -1,4 +1,4 @@
-/* kv_cache.c: see kv_cache.h. */
+/* kv_cache.c: memory of the cache of keys and values, and the ops that fill and read it. */
 #include "trainer/model/kv_cache.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static void lay_out(kv_cache *c, size_t act, space *sp)
     c->length = space_take(sp, c->queries, sizeof(int32_t));
 }
 
-/* What this rank keeps of how many tokens. */
+/* The sizes of a cache with room for `rows` tokens on this rank. */
 static kv_cache cache_of(const model_dims *d, const mesh *m, int64_t rows)
 {
     const stage_part part = stage_part_of(d, &m->layout, m->place.pipeline);
@@ -72,7 +72,7 @@ static status keep_rows(const pass_context *r, const void *x, void *layer)
                                                       .distinct = true});
 }
 
-/* Where a layer's rows begin. */
+/* The first element of a layer's rows. */
 static int64_t first_of(const kv_cache *c, int64_t layer)
 {
     return (layer - c->before) * c->rows * c->width;

@@ -1,43 +1,47 @@
-/* kv_cache.h: keys and values of the tokens that have passed, for generation.
+/* kv_cache.h: keys and values of earlier tokens, kept for generation.
  *
- * L layers, C key-value heads, d head_dim. A document owns neighbouring rows: those of its prompt,
- * then room to grow. Two kinds of passes fill it:
- *   prefill  whole prompts; attention as always, keys and values are kept beside
- *   step     one token of each document; its attention is over what is kept, itself included
- * Which rows a batch fills and sees stands in device memory at fixed addresses.
+ * L layers, C key-value heads, d head_dim. A document owns consecutive rows of the cache: first
+ * those of its prompt, then room for the tokens that it will get. Two kinds of passes fill it:
+ *   prefill  whole prompts: attention runs as in training, and keys and values are kept
+ *   step     one token of each document: it attends to the kept rows of its document and itself
+ * The lists that say which rows a batch fills and sees are in device memory at fixed addresses.
  *
- * Of several ranks: L layers of this stage, C heads of this tensor rank; every context rank keeps
- * all tokens of the row (A of them), and answers for its own queries (Tc). */
+ * With several ranks, L counts the layers of this pipeline stage and C the heads of this tensor
+ * rank. Every context rank keeps the keys and values of all A tokens of the row and computes the
+ * attention of its own Tc queries. */
 #ifndef TESSERA_TRAINER_MODEL_KV_CACHE_H
 #define TESSERA_TRAINER_MODEL_KV_CACHE_H
 
 #include "trainer/model/pass_context.h"
 
 typedef struct kv_cache {
-    int64_t rows;            /* tokens it has room for */
+    int64_t rows;            /* tokens that it has room for */
     int64_t width;           /* C d */
-    int64_t layers, before;  /* L, and the model's before the first of them */
-    int64_t tokens;          /* most of a batch: capacity of row */
-    int64_t queries;         /* most of a step: capacity of first and length */
-    void *k, *v;             /* [L, rows, C d] act, normalised and rotated */
-    int32_t *row;            /* [tokens] where a batch's tokens go, in packed order; -1: nowhere */
-    int32_t *first, *length; /* [queries] the rows of each one's document; length 0: none */
-    bool step;
-    void *block; /* all of it */
+    int64_t layers, before;  /* L, and how many layers of the model come before them */
+    int64_t tokens;          /* most tokens of a batch: capacity of `row` */
+    int64_t queries;         /* most queries of a step: capacity of `first` and `length` */
+    void *k, *v;             /* [L, rows, C d] act; keys normalised and rotated */
+    int32_t *row;            /* [tokens] the row of each token, in packed order; -1: not kept */
+    int32_t *first, *length; /* [queries] rows of each query's document; length 0: none */
+    bool step;               /* the next pass is a step, not a prefill */
+    void *block;             /* the allocation that holds all arrays */
 } kv_cache;
 
-/* Of a rank of m. */
+/* Bytes of keys and values for this many rows on the rank of mesh m. */
 int64_t kv_cache_bytes(const model_dims *d, const mesh *m, int64_t rows, const backend_vtable *v);
+/* Allocates an empty cache on the device. Errors: those of the device's alloc. */
 WARN_UNUSED status kv_cache_new(device *dev, const model_dims *d, const mesh *m, int64_t rows,
                                 int64_t tokens, int64_t queries, kv_cache *out);
-void kv_cache_free(kv_cache *c, device *dev); /* accepts one of zeros */
-/* Empties it: rows are summed into. */
+void kv_cache_free(kv_cache *c, device *dev); /* accepts a cache of zeros */
+/* Empties the cache: sets all rows to 0, which they must be before they are filled, since filling
+ * adds to them. */
 WARN_UNUSED status kv_cache_clear(const kv_cache *c, stream *s);
 
-/* Keeps this layer's keys and values [A, C d] of the batch, in packed order. */
+/* Adds this layer's keys and values [A, C d] of the batch, in packed order, to its rows. */
 WARN_UNUSED status kv_cache_keep(const pass_context *r, int64_t layer, const void *k,
                                  const void *v);
-/* o [Tc, Q d] of queries q [Tc, Q d], each the last token of its document. */
+/* o [Tc, Q d] = attention of the queries q [Tc, Q d], each the last token of its document, over
+ * the rows that first and length name. */
 WARN_UNUSED status kv_cache_attend(const pass_context *r, int64_t layer, const void *q, void *o);
 
 #endif

@@ -1,10 +1,11 @@
-/* layers.c: see layers.h. */
+/* layers.c: linear maps and norms over the registry's parameters, by the ops of ops/table.h. */
 #include "trainer/model/layers.h"
 
 #include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
-static const double layernorm_eps = 1e-6; /* a constant of the published code, no config key */
+static const double layernorm_eps =
+    1e-6; /* a constant of transformers' code; no key of config.json */
 
 linear linear_bind(params *p, const char *name, bool with_bias)
 {
@@ -12,7 +13,8 @@ linear linear_bind(params *p, const char *name, bool with_bias)
     l.b = with_bias ? params_get(p, "%s.bias", name) : NULL;
     l.out = l.w->local[0];
     l.adapter = lora_bind(l.w);
-    l.in = l.w->n_local / l.out; /* the patch embedding is a matrix in five dimensions */
+    l.in =
+        l.w->n_local / l.out; /* not shape[1]: the patch embedding's matrix has five dimensions */
     return l;
 }
 
@@ -37,7 +39,7 @@ static gemm_args forward_args(const linear *l, int64_t rows, const void *x, void
                        .ldc = l->out};
 }
 
-/* The product, and what an adapter adds to it. */
+/* The product, plus the adapter's if there is one. */
 static status forward_linear(const pass_context *r, const linear *l, const gemm_args *a)
 {
     TRY(op_gemm(r->s, a));

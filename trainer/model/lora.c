@@ -1,4 +1,5 @@
-/* lora.c: see lora.h. Rows of the registry and merged values are in lora_params.c. */
+/* lora.c: the work of adapters in forward and backward, as lora.h describes it. lora_params.c has
+ * their rows of the registry and merged values. */
 #include "trainer/model/lora.h"
 
 #include "trainer/model/grouped_product.h"
@@ -71,7 +72,7 @@ static status weight_gradient(const pass_context *r, const param *w, int64_t k, 
                               const void *x, int64_t x_stride, const void *y, int64_t y_stride)
 {
     if (!w->grad)
-        return ST_OK; /* frozen by hand */
+        return ST_OK; /* the user has frozen this half */
     return op_gemm(r->s, &(gemm_args){.m = w->local[0],
                                       .n = w->local[1],
                                       .k = k,
@@ -119,7 +120,7 @@ status lora_linear_bwd(const pass_context *r, const lora *l, int64_t rows, const
                                       .accumulate = true});
 }
 
-/* The grouped product knows no factor: [rows, r] is scaled by itself. */
+/* op_grouped_gemm has no factor, so x [rows, r] is scaled by an op of its own. */
 static status scaled(const pass_context *r, const lora *l, int64_t rows, void *x)
 {
     return op_scale(r->s, &(scale_args){.n = rows * l->rank, .factor = l->scale, .y = x});

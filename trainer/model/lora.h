@@ -1,16 +1,18 @@
 /* lora.h: low-rank adapters beside frozen matrices (Hu et al. 2021, arXiv:2106.09685).
  *
- *   y = x W + s (x A) B,   s = alpha / r;   B starts at 0, so that nothing changes at first
+ *   y = x W + s (x A) B,   s = alpha / r
  *
- * r rank. A linear map W [out, in] has A [r, in] and B [out, r], as files of adapters have them;
- * the experts' W [E, in, out] have A [E, in, r] and B [E, r, out]. Rows of the registry as any
- * other: optimiser and checkpoints know nothing of them. Forward keeps nothing: x A is made again.
+ * r is the rank. B starts at 0, so that an adapter changes nothing at first. A linear map
+ * W [out, in] has A [r, in] and B [out, r], as PEFT stores them; the experts' W [E, in, out] have
+ * A [E, in, r] and B [E, r, out]. A and B are rows of the registry like any other parameter, so the
+ * optimiser and checkpoints need not know of them (lora_params.h adds them). Forward keeps nothing:
+ * backward computes x A again.
  *
- * Where tensor ranks cut W by rows, B is cut so and A is whole; by columns, A is cut so and B
- * whole: each rank adds its part of the product, and of the whole one's gradient, which its owners
- * sum. Expert-tensor ranks likewise, of the width of an expert. Adapters of experts are where their
- * experts are (exchange.h).
- */
+ * Where tensor ranks cut W by rows, they cut B the same way and each has all of A; where they cut W
+ * by columns, they cut A and each has all of B. Each rank then adds its part of the product, and
+ * its part of the gradient of the half that it has whole, which the ranks that own that half sum.
+ * Expert-tensor ranks do the same with the width of an expert. An expert's adapter lives on the
+ * rank of its expert (exchange.h). */
 #ifndef TESSERA_TRAINER_MODEL_LORA_H
 #define TESSERA_TRAINER_MODEL_LORA_H
 
@@ -18,34 +20,43 @@
 #include "trainer/model/params.h"
 #include "trainer/model/pass_context.h"
 
-/* The adapter of one matrix, bound; a NULL: none. */
+/* The adapter of one matrix; a is NULL where the matrix has none. */
 typedef struct lora {
     const param *a, *b;
     double scale;
     int64_t rank;
 } lora;
 
+/* Finds the adapter of row w of the registry. */
 lora lora_bind(const param *w);
 
+/* Shared by all adapters of a model. Slots are token copies sorted by expert (moe.h); where ranks
+ * share experts, those of one round (exchange.h). */
 typedef struct lora_scratch {
     void *xa,
         *dxa;   /* [rows, r]: s x A, and the gradient of x A; rows: slots with experts, else Tc */
-    void *wide; /* [slots, max(2I, H)]; NULL without adapters of experts. Slots: of a round, where
-                 * ranks share experts; I: this rank's part */
+    void *wide; /* [slots, max(2I, H)], I being this rank's part of an expert's width; NULL without
+                 * adapters of experts */
 } lora_scratch;
 
+/* Takes the scratch from sp. experts: some adapters belong to experts. */
 void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t rank, bool experts);
 
-/* A linear map's share; x [rows, in], y and dy [rows, out] with a stride in elements. */
+/* y += s (x A) B for a linear map. x [rows, in], y [rows, out] with y_stride elements per row. */
 WARN_UNUSED status lora_linear_fwd(const pass_context *r, const lora *l, int64_t rows,
                                    const void *x, void *y, int64_t y_stride);
-/* dx [rows, in] added to; NULL: not wanted. */
+/* Adds the gradients of A and B, and to dx [rows, in] the adapter's part of x's gradient unless dx
+ * is NULL. dy [rows, out] has dy_stride elements per row. */
 WARN_UNUSED status lora_linear_bwd(const pass_context *r, const lora *l, int64_t rows,
                                    const void *x, const void *dy, int64_t dy_stride, void *dx);
 
-/* The experts' share over `rows` slots sorted by expert; offset [E + 1] as grouped_gemm has it, E
- * experts of this rank. y added to. The backward in two parts, since dx takes the place of x
- * between them: gradients of A and B, which leave dxa; then dx, added to. */
+/* The same for experts: y += s (x A_e) B_e over `rows` slots sorted by expert. offset [E + 1] holds
+ * the first slot of each expert, E being the experts of this rank (ops/gemm.h). x and dy are not
+ * written.
+ *
+ * Backward comes in two calls, because the caller replaces x by its gradient between them:
+ * lora_experts_grads adds the gradients of A and B and leaves dxa in the scratch; lora_experts_dx
+ * then adds the adapter's part to dx. */
 WARN_UNUSED status lora_experts_fwd(const pass_context *r, const lora *l, int64_t rows,
                                     const int32_t *offset, void *x, void *y);
 WARN_UNUSED status lora_experts_grads(const pass_context *r, const lora *l, int64_t rows,

@@ -1,4 +1,4 @@
-/* lora_params.c: adapters as see lora_params.h. */
+/* lora_params.c: adapters as rows of the registry, gathered and merged, as lora_params.h says. */
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ size_t lora_module_size(const param *p)
     return n > end && strcmp(p->name + n - end, weight_end) == 0 ? n - end : n;
 }
 
-/* Matrices of the decoder's layers; the embedding and the head are none. */
+/* True for matrices of decoder layers, which excludes the embedding and the head. */
 static bool may_adapt(const params *p, const param *q)
 {
     size_t n = strlen(p->text_prefix);
@@ -22,7 +22,7 @@ static bool may_adapt(const params *p, const param *q)
            strncmp(q->name + n, "layers.", 7) == 0;
 }
 
-/* A target is the last part of a module's name, or a pattern of the whole. */
+/* A target is the last part of a module's name, or a pattern for the whole name. */
 static bool is_named(const param *q, const char *target)
 {
     char module[sizeof q->name];
@@ -31,7 +31,7 @@ static bool is_named(const param *q, const char *target)
     return strcmp(last ? last + 1 : module, target) == 0 || fnmatch(target, module, 0) == 0;
 }
 
-/* Marks the rows with lora = 1 for now. */
+/* Marks the rows that `targets` names: lora = 1, until append_pair knows the right number. */
 static status mark_targets(params *p, const char *targets, int64_t *inout_n)
 {
     for (const char *at = targets; *at;) {
@@ -53,15 +53,16 @@ static status mark_targets(params *p, const char *targets, int64_t *inout_n)
         if (!found)
             return FAIL(ST_CONFIG,
                         "lora.targets: \"%s\" names no matrix of the decoder's layers (q_proj, "
-                        "k_proj, v_proj, o_proj, gate, gate_up_proj, down_proj, ..; trainer "
-                        "inspect lists all)",
+                        "k_proj, v_proj, o_proj, gate, gate_up_proj, down_proj, ..); trainer "
+                        "inspect lists them all",
                         target);
     }
-    return *inout_n ? ST_OK : FAIL(ST_CONFIG, "lora.targets is empty: name what gets adapters");
+    return *inout_n ? ST_OK
+                    : FAIL(ST_CONFIG, "lora.targets is empty; name the matrices that get adapters");
 }
 
-/* An adapter's matrix behind the list, of base. shared_axis: that it has in common with base's axis
- * of the same number, -1: none. */
+/* Appends one half of base's adapter to the list. shared_axis: the axis that it has in common with
+ * base, under the same number. */
 static void append_adapter(params *p, const param *base, const char *which, param_init init,
                            int n_dims, const int64_t *shape, int shared_axis)
 {
@@ -88,7 +89,7 @@ static void append_adapter(params *p, const param *base, const char *which, para
     q->held = slice_whole(shape[0], q->count / shape[0], 1, 1);
     if (base->cut_axis == shared_axis)
         q->cut_axis = shared_axis;
-    if (base->cut == CUT_EXPERT) { /* where its expert is */
+    if (base->cut == CUT_EXPERT) { /* an expert's adapter is on the rank of the expert */
         const int64_t parts = q->cut_axis == 2 ? base->held.size[2] : 1;
         q->cut = CUT_EXPERT;
         q->held = slice_whole(shape[0], shape[1], parts, shape[2] / parts);
@@ -106,7 +107,7 @@ static void append_pair(params *p, int64_t i)
     w->lora = p->n - i;
     append_adapter(p, w, "lora_A", INIT_NORMAL, w->n_dims,
                    linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r}, 1);
-    /* The spread that adapters usually begin with: uniform within 1 / sqrt(in). */
+    /* The variance of PEFT's first values, which are uniform within 1 / sqrt(in). */
     p->list[p->n - 1].init_std = 1 / sqrt(3 * (double)s[1]);
     append_adapter(p, w, "lora_B", INIT_ZERO, w->n_dims,
                    linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]},
@@ -133,8 +134,8 @@ status lora_add(params *p, int64_t rank, double alpha, const char *targets)
     return ST_OK;
 }
 
-/* w [in, out] of elements [first, first + n) += scale A B, A [in, r], B [r, out]; transposed: of
- * w [out, in], A [r, in], B [out, r]. */
+/* Adds scale A B to elements [first, first + n) of w [in, out], which are at w; A [in, r],
+ * B [r, out]. transposed: w [out, in], A [r, in], B [out, r]. */
 static void add_product(const double *a, const double *b, int64_t r, int64_t in, int64_t out,
                         bool transposed, double scale, int64_t first, int64_t n, double *w)
 {
@@ -156,7 +157,7 @@ status lora_read(const param *p, stream *s, int64_t first, int64_t n, double *to
     return ST_OK;
 }
 
-/* This rank's part of a row at its place in all of it, zeros elsewhere. */
+/* all [count] = what this rank stores of a row, at its place; zeros elsewhere. */
 static status place_own(const param *p, stream *s, void *all)
 {
     const backend_vtable *v = s->dev->v;
@@ -170,7 +171,7 @@ static status place_own(const param *p, stream *s, void *all)
     return ST_OK;
 }
 
-/* Every element is stored by one rank of a stage and replica. */
+/* Sums the ranks' parts of a row into q->whole: within a replica, one rank stores each element. */
 static status gather_row(const params *p, const param *q, stream *s, void *all)
 {
     static const mesh_group groups[] = {MESH_WHOLE, MESH_PIPELINE};
@@ -212,7 +213,8 @@ status lora_gather(params *p, stream *s)
     return st;
 }
 
-/* One matrix of in x out: the whole of a linear map, or an expert's. */
+/* Adds the adapter's product to elements [first, first + n) of one matrix: a linear map's, or that
+ * of expert number `matrix`. */
 static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t first, int64_t n,
                            double *to)
 {
@@ -233,7 +235,7 @@ static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t fi
     return st;
 }
 
-/* Elements [first, first + n) of the whole. */
+/* The same for elements [first, first + n) of the published tensor, which may span matrices. */
 static status merge_adapter(const param *p, stream *s, int64_t first, int64_t n, double *inout)
 {
     int64_t size = p->n_dims == 2 ? p->count : p->shape[1] * p->shape[2];

@@ -1,25 +1,28 @@
-/* lora_params.h: adapters (lora.h) as rows of the registry, and what they make of a matrix. */
+/* lora_params.h: adds adapters (lora.h) to the registry, and reads matrices with their adapters
+ * merged in, for export. */
 #ifndef TESSERA_TRAINER_MODEL_LORA_PARAMS_H
 #define TESSERA_TRAINER_MODEL_LORA_PARAMS_H
 
 #include "trainer/model/params.h"
 
-/* Adds the adapters of every matrix that `targets` names and freezes all other rows. Before
- * params_alloc and before the model binds. targets: as lora.targets. ST_CONFIG for one that names
- * nothing that can have an adapter. */
+/* Adds an adapter of this rank, scaled by alpha / rank, to every matrix that `targets` names, and
+ * freezes all other rows. targets is the value of the option lora.targets: last parts of module
+ * names or patterns, with commas or spaces between. Before params_alloc and model_new, since rows
+ * move. ST_CONFIG for a target that names no matrix of a decoder layer. */
 WARN_UNUSED status lora_add(params *p, int64_t rank, double alpha, const char *targets);
-/* Name of the module that a row's matrix belongs to, as targets know it; its length. */
+/* The module of a row, as targets name it, is the first part of the row's name; returns its length.
+ */
 size_t lora_module_size(const param *p);
 
-/* All of every adapter on every rank of a mesh: host doubles in param.whole, which the next call
- * writes again; nothing to do for one rank. Every rank calls it, on the thread of its collectives.
- */
+/* Gathers all of every adapter on every rank, as host doubles in param.whole that the next call
+ * overwrites. Every rank calls it, on the thread of its collectives. Does nothing for one rank. */
 WARN_UNUSED status lora_gather(params *p, stream *s);
-/* Elements of a whole adapter; of several ranks as lora_gather left it. */
+/* Reads elements [first, first + n) of a whole adapter; with several ranks, those that lora_gather
+ * gathered. */
 WARN_UNUSED status lora_read(const param *p, stream *s, int64_t first, int64_t n, double *to);
 
-/* Local elements [first, first + n) of a matrix, which are stored here, with its adapter's added:
- * what the model computes with. */
+/* Reads local elements [first, first + n) of a matrix, which this rank must store, with its
+ * adapter's product added: the matrix that the model computes with. */
 WARN_UNUSED status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n,
                                     double *to);
 

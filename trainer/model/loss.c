@@ -1,4 +1,4 @@
-/* loss.c: see loss.h. */
+/* loss.c: the head and loss of loss.h, chunk by chunk. */
 #include "trainer/model/loss.h"
 
 #include "trainer/ops/table.h"
@@ -18,7 +18,7 @@ void head_layout(head *l, space *sp, int64_t targets, size_t act, size_t acc, bo
     l->logits = space_take(sp, l->rows * l->vocab, act);
 }
 
-/* z [n, H] = RMSNorm of the picked rows of h */
+/* z [n, H] = RMSNorm of the rows of h that token names */
 static status pick(const head *l, stream *s, const void *h, const int32_t *token, int64_t n)
 {
     TRY(op_rows_gather(s, &(rows_gather_args){
@@ -78,7 +78,7 @@ static status project_bwd(const head *l, stream *s, const void *z, int64_t n, vo
                                    .accumulate = true});
 }
 
-/* Targets [from, from + n): loss, and dz where backward. */
+/* Adds the loss of targets [from, from + n), and computes their dz where backward. */
 static status compute_chunk(const head *l, stream *s, const head_targets *t, int64_t from,
                             int64_t n, bool backward)
 {

@@ -1,12 +1,13 @@
-/* loss.h: final norm, output head and token loss over the target rows alone, in chunks, so that
- * logits exist for at most `rows` rows at once (spec 4.5).
+/* loss.h: final norm, output head and token loss (equations.md, "Loss"). Only the rows of targets
+ * are computed, in chunks, so that logits exist for at most R rows at a time.
  *
- * N targets, H hidden, V vocabulary, R logit rows held.
+ * N targets, H hidden, V vocabulary, T tokens.
  *
  *   z = RMSNorm(h[target_token])  [N, H]      logits = z Wheadt  [R, V] at a time
- *   loss += sum weight * (logsumexp(logits) - logits[label])
+ *   loss += sum of weight * (logsumexp(logits) - logits[label])
  *
- * Knows nothing of the model around it: weights come as pointers. All calls queue on s. */
+ * The head does not know the model around it; its weights come as pointers. All calls queue work on
+ * s and do not wait. */
 #ifndef TESSERA_TRAINER_MODEL_LOSS_H
 #define TESSERA_TRAINER_MODEL_LOSS_H
 
@@ -16,8 +17,8 @@
 typedef struct head {
     int64_t hidden, vocab;
     double eps;
-    const void *norm, *weight; /* [H], [V, H] act */
-    void *dnorm, *dweight;     /* their gradients, acc; added to; dweight NULL: frozen */
+    const void *norm, *weight; /* [H], [V, H] act; borrowed */
+    void *dnorm, *dweight;     /* their gradients, acc, added to; dweight is NULL if it is frozen */
     /* activations */
     int64_t rows;          /* R */
     void *picked, *z, *dz; /* [max(N, R), H] act */
@@ -25,26 +26,28 @@ typedef struct head {
     void *logits;          /* [R, V] act */
 } head;
 
-enum { LOGIT_ROWS_DEFAULT = 512 };
+enum { LOGIT_ROWS_DEFAULT = 512 }; /* R where the options name none */
 
-/* targets: capacity N; acc, act: bytes of an element. */
+/* Takes the head's arrays from sp for at most `targets` targets. act, acc: bytes of an element. */
 void head_layout(head *l, space *sp, int64_t targets, size_t act, size_t acc, bool training);
 
+/* The targets of a batch; arrays are in device memory. */
 typedef struct head_targets {
-    int64_t n;              /* rows that ops run on */
-    const int32_t *token;   /* [n], -1 = padding */
-    const int32_t *label;   /* [n], -1 = padding */
+    int64_t n;              /* rows that ops run on, padding included */
+    const int32_t *token;   /* [n] token whose state predicts the target; -1: padding */
+    const int32_t *label;   /* [n] token id to be predicted; -1: padding */
     const void *weight;     /* [n] acc */
-    double *loss, *weights; /* device sums, added to */
-    void *nll;              /* [n] acc or NULL */
-    int32_t *best;          /* [n] or NULL */
+    double *loss, *weights; /* sums, added to */
+    void *nll;              /* [n] acc, written: negative log-likelihoods; NULL: not wanted */
+    int32_t *best;          /* [n] written: likeliest token; NULL: not wanted */
 } head_targets;
 
-/* h [T, H] act. dh [T, H] written when backward, else ignored. tokens: T. */
+/* Adds the loss of h [T, H] act, the output of the last layer, to the sums. With `backward` it also
+ * writes dh [T, H] and adds the gradients of norm and weight; else dh is ignored. tokens: T. */
 WARN_UNUSED status head_loss(const head *l, stream *s, int64_t tokens, const void *h,
                              const head_targets *t, bool backward, void *dh);
 
-/* out [n, V] act: logits of h at these tokens (index list on the device). */
+/* out [n, V] act = logits of the rows of h [T, H] that token [n], a list on the device, names. */
 WARN_UNUSED status head_logits(const head *l, stream *s, const void *h, const int32_t *token,
                                int64_t n, void *out);
 

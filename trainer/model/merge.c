@@ -1,9 +1,9 @@
-/* merge.c: see merge.h.
+/* merge.c: the mergers, and rows into and out of the token stream, as merge.h describes them.
  *
  *   final:      z = reshape(LN_D(x), [M, W])      deepstack:  z = LN_W(reshape(x, [M, W]))
  *   y = gelu_erf(z F1t + c1) F2t + c2
  *
- * Merge order makes the reshape free: four consecutive patches are one row. */
+ * In merge order four consecutive patches make one row, so the reshape moves nothing. */
 #include "trainer/model/merge.h"
 
 #include "trainer/ops/table.h"

@@ -1,7 +1,8 @@
-/* merge.h: merged rows of the language model's width from 2x2 patches (spec 3.6): the final merger
- * and the deepstack mergers. And their rows into, and gradients out of, the token stream.
+/* merge.h: the mergers, which turn 2 x 2 patches into one row of the language model's width
+ * (equations.md, "Vision tower"), and the way of these rows into the token stream and of their
+ * gradients out of it.
  *
- * S patches, M = S/4 merged rows, D vision hidden, W = 4D, H text hidden. */
+ * S patches, M = S / 4 merged rows, D vision hidden, W = 4 D, H text hidden, T tokens. */
 #ifndef TESSERA_TRAINER_MODEL_MERGE_H
 #define TESSERA_TRAINER_MODEL_MERGE_H
 
@@ -11,11 +12,11 @@
 
 typedef struct merger {
     layernorm norm;
-    bool wide_norm; /* over W after the shuffle (deepstack), else over D before it (final) */
+    bool wide_norm; /* deepstack: the norm is over W, after joining; final: over D, before it */
     linear fc1, fc2;
 } merger;
 
-/* What a merger keeps for its backward, besides its input x [S, D]. */
+/* What backward reads besides the input x [S, D]. */
 typedef struct merger_saved {
     void *mean, *rstd; /* [S] or [M], acc */
     void *z;           /* [M, W] normalised */
@@ -27,27 +28,32 @@ typedef struct merger_scratch {
     void *dz; /* [M, W] */
 } merger_scratch;
 
-/* j < 0: the final merger, else deepstack merger j */
+/* Finds the parameters of the final merger (j < 0) or of deepstack merger j in the registry. */
 void merger_bind(merger *w, params *p, int j);
-/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+/* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
+ */
 void merger_saved_layout(merger_saved *k, space *sp, const shape *z, unsigned kinds);
 void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z);
 
-/* y [M, H] from x [S, D]; y NULL: only the kinds of arrays in what, again for backward. */
+/* Computes the kinds of arrays in `what` from x [S, D] and, unless y is NULL, y [M, H]. Backward
+ * calls it with y NULL to compute arrays again. */
 WARN_UNUSED status merger_fwd(const pass_context *r, const merger *w, const void *x,
                               const merger_saved *k, unsigned what, void *y);
-/* dx [S, D] written, or added to where dx_add, from dy [M, H]; NULL: not wanted. */
+/* Writes dx [S, D], or adds to it where dx_add, from dy [M, H], and adds the parameters' gradients.
+ * dx may be NULL if it is not wanted. */
 WARN_UNUSED status merger_bwd(const pass_context *r, const merger *w, const void *x,
                               const merger_saved *k, const merger_scratch *t, const void *dy,
                               void *dx, bool dx_add);
 
-/* M below: merged rows of all ranks of the row (device_batch.feature_rows each).
- * h [T, H]: rows at visual tokens become their merged row of y [M, H] (spec 4.1). */
+/* In the next three, M counts the merged rows of all ranks that share the row, device_batch's
+ * feature_rows of each.
+ *
+ * h [T, H]: replaces the rows of visual tokens by their merged rows of y [M, H]. */
 WARN_UNUSED status merge_insert(const pass_context *r, const void *y, void *h);
-/* h [T, H] += the merged row of y [M, H] at visual tokens; scratch [T, H]. */
+/* h [T, H] += the merged row of y [M, H] at each visual token. scratch [T, H] is overwritten. */
 WARN_UNUSED status merge_add(const pass_context *r, const void *y, void *h, void *scratch);
-/* dy [M, H] = the sum of dh [T, H] over the tokens that show each merged row: the backward of
- * both. */
+/* The backward of both: dy [M, H] = for each merged row, the sum of dh [T, H] over the tokens that
+ * show it. */
 WARN_UNUSED status merge_collect(const pass_context *r, const void *dh, void *dy);
 
 #endif

@@ -1,4 +1,4 @@
-/* mlp.c: see mlp.h. */
+/* mlp.c: the dense MLP half of a decoder layer, as mlp.h describes it. */
 #include "trainer/model/mlp.h"
 
 #include "trainer/model/sequence.h"
@@ -43,7 +43,7 @@ void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training
     t->dm = space_take(sp, tc * d->hidden, z->act);
 }
 
-/* u of m */
+/* u = [gate | up] of m */
 static status gate_up(const pass_context *r, const mlp *w, const mlp_saved *k, const mlp_scratch *s)
 {
     int64_t tc = r->context_tokens, f = w->gate.out;

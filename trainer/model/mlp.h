@@ -1,8 +1,9 @@
-/* mlp.h: the dense SwiGLU half of a decoder layer, of dense flavours and of the layers that
- * mlp_only_layers or decoder_sparse_step leave dense (spec 1.3).
+/* mlp.h: the dense SwiGLU half of a decoder layer, forward and backward. Dense models have it in
+ * all layers, others in the layers that mlp_only_layers or decoder_sparse_step leave dense.
  *
- * T tokens, H hidden, F intermediate. Of several ranks: T tokens of this rank, Tc of its tensor
- * peers together, and F is this rank's part, as in attention_block.h.
+ * T tokens, H hidden, F intermediate width. With several ranks, T counts the tokens of this rank
+ * and Tc those of all its tensor ranks, and F is this rank's part of the width, as in
+ * attention_block.h.
  *
  *   m = RMSNorm(x)    u = [m Wgt | m Wut] [T, 2F]    a = silu(gate) * up [T, F]    y = x + a Wdt */
 #ifndef TESSERA_TRAINER_MODEL_MLP_H
@@ -18,29 +19,34 @@ typedef struct mlp {
     linear gate, up, down;
 } mlp;
 
-/* Kept for backward, besides the input x [T, H]. */
+/* What backward reads besides the input x [T, H]. */
 typedef struct mlp_saved {
     void *rstd; /* [T] acc */
     void *m;    /* [T, H] */
-    void *u;    /* [Tc, 2F] gate | up; replaced by its gradient in backward */
+    void *u;    /* [Tc, 2F] gate | up, overwritten by its gradient in backward */
     void *a;    /* [Tc, F] */
 } mlp_saved;
 
+/* Scratch that all layers use in turn. */
 typedef struct mlp_scratch {
-    void *wide; /* [Tc, H], of several tensor ranks */
+    void *wide; /* [Tc, H], with several tensor ranks */
     void *da;   /* [Tc, F] */
     void *dm;   /* [Tc, H] */
 } mlp_scratch;
 
+/* Finds the parameters of a layer in the registry. */
 void mlp_bind(mlp *w, params *p, int layer);
-/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+/* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
+ */
 void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z, unsigned kinds);
+/* Takes the scratch from sp. training: with what backward needs. */
 void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training);
 
-/* y [T, H]; NULL: only the kinds of arrays in what, again for backward. */
+/* Computes the kinds of arrays in `what` and, unless y is NULL, y [T, H]. Backward calls it with y
+ * NULL to compute arrays again. */
 WARN_UNUSED status mlp_fwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
                            const mlp_scratch *t, unsigned what, void *y);
-/* dy [T, H]: gradient of the output on entry, of x on return. */
+/* dy [T, H] holds the gradient of the output on entry and that of x on return. */
 WARN_UNUSED status mlp_bwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
                            const mlp_scratch *t, void *dy);
 

@@ -1,4 +1,5 @@
-/* model_parts.h: what a model is made of. Internal to qwen3vl.c and outputs.c. */
+/* model_parts.h: the members of struct model, which qwen3vl.h only declares. For qwen3vl.c, which
+ * builds and runs it, and outputs.c, which looks into it. */
 #ifndef TESSERA_TRAINER_MODEL_PARTS_H
 #define TESSERA_TRAINER_MODEL_PARTS_H
 
@@ -8,7 +9,7 @@
 #include "trainer/model/qwen3vl.h"
 #include "trainer/model/vision.h"
 
-/* A micro-batch under way. */
+/* The activations of one micro-batch between its forward and its backward. */
 typedef struct flight {
     vision vision;
     decoder decoder;
@@ -18,13 +19,13 @@ struct model {
     model_dims d;
     model_options o;
     params *p;
-    mesh alone;     /* where no mesh is given */
-    batch_caps cap; /* of this rank */
+    mesh alone;     /* a mesh of one rank, used where none is given */
+    batch_caps cap; /* largest micro-batch of this rank */
     stage_part part;
     bool has_vision;
     int n_flights;
     flight *flight;         /* [n_flights] */
-    pipeline_exchange done; /* the last pass, until it is handed over */
+    pipeline_exchange done; /* the last pass, until its results are handed over */
     head head;
     void *block; /* device memory of all activations */
     exchange_window window;

@@ -1,12 +1,12 @@
-/* moe.c: see moe.h.
+/* moe.c: router and experts of a decoder layer; the experts here are all on this rank.
  *
  *   m = RMSNorm(x)                         z = m Wgt [T, E],  p = softmax(z)
- *   experts e(t, k), weights w(t, k) = top K of p, rescaled to sum 1
+ *   experts e(t, k), weights w(t, k) = the K largest p, rescaled to sum 1
  *   slot s of (t, k):  [g|u] = m_t GU_e,   a = silu(g) * u,   o = a DN_e
  *   y_t = x_t + sum_k w(t, k) o(t, k)
  *
  * Backward: do = w dy, dw = <dy, o>; dDN_e = at do, da = do DN_et; dGU_e = mt [dg|du];
- * dm_t = sum_k [dg|du] GU_et + dz Wg, dz from dw (and from the aux loss). */
+ * dm_t = sum_k [dg|du] GU_et + dz Wg, where dz comes from dw and from the auxiliary loss. */
 #include "trainer/model/moe.h"
 
 #include "trainer/model/grouped_product.h"
@@ -64,7 +64,7 @@ void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training
     t->dm = space_take(sp, n * d->hidden, z->act);
 }
 
-/* The statistics are those of a stage's ranks together. */
+/* True if other ranks of the pipeline stage add to the statistics too. */
 static bool shares_stage(const pass_context *r)
 {
     return r->mesh && mesh_comm(r->mesh, MESH_STAGE)->size > 1;
@@ -104,7 +104,7 @@ static status aux_op(const pass_context *r, const moe_aux *aux, int phase, const
                                 .dlogits = dlogits});
 }
 
-/* Router: probabilities, choices, slots by expert. */
+/* Runs the router: probabilities, choices and their weights, slots sorted by expert. */
 static status route_tokens(const pass_context *r, const moe *w, const moe_saved *k,
                            const moe_scratch *s, int32_t *count)
 {
@@ -130,7 +130,7 @@ static status route_tokens(const pass_context *r, const moe *w, const moe_saved 
                                             .row_token = k->row_token});
 }
 
-/* xp [slots, H]: the token of every slot. */
+/* xp [slots, H] = the input of each slot's token. */
 static status spread_tokens(const pass_context *r, const moe_saved *k, void *xp)
 {
     return op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens * r->d->text.top_k,
@@ -145,7 +145,7 @@ static int64_t slots_of(const pass_context *r)
     return r->n.tokens * r->d->text.top_k;
 }
 
-/* a = silu(gate) * up over the slots in use */
+/* a = silu(gate) * up, for the slots in use */
 static status activate(const pass_context *r, const moe_saved *k, void *a)
 {
     const text_dims *d = &r->d->text;
@@ -156,11 +156,11 @@ static status activate(const pass_context *r, const moe_saved *k, void *a)
                                                   .y = a});
 }
 
-/* gu = xp GU by slot and a = silu(g) * u; gu may be left out. */
+/* gu = xp GU_e for each slot, and a = silu(g) * u. drop_gu: gu need not be written. */
 static status gate_up(const pass_context *r, const moe *w, const moe_saved *k, const moe_scratch *s,
                       bool drop_gu)
 {
-    if (w->gate_up_adapter.a) { /* it adds to gu before the activation */
+    if (w->gate_up_adapter.a) { /* the adapter adds to gu, so the activation comes after it */
         TRY(grouped_product(r, GROUPED_FWD, w->gate_up, slots_of(r), k->offset, s->xp, k->gu));
         TRY(lora_experts_fwd(r, &w->gate_up_adapter, slots_of(r), k->offset, s->xp, k->gu));
         return activate(r, k, s->a);
@@ -178,7 +178,7 @@ static status gate_up(const pass_context *r, const moe *w, const moe_saved *k, c
                                                       .y_dropped = drop_gu});
 }
 
-/* Norm, choices, and the statistics where they are wanted. */
+/* Norm and, if `what` names them, choices; then the statistics of the auxiliary loss. */
 static status router_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                          const moe_scratch *s, int32_t *count, const moe_aux *aux, unsigned what)
 {
@@ -188,7 +188,7 @@ static status router_fwd(const pass_context *r, const moe *w, const void *x, con
     return aux && aux->on ? aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL) : ST_OK;
 }
 
-/* Slots through the experts: kinds RECOMPUTE_FC1 and RECOMPUTE_FC2. */
+/* Runs the experts on the slots: the arrays of kinds RECOMPUTE_FC1 and RECOMPUTE_FC2. */
 static status experts_fwd(const pass_context *r, const moe *w, const moe_saved *k,
                           const moe_scratch *s, bool once, unsigned what)
 {
@@ -228,7 +228,7 @@ status moe_fwd(const pass_context *r, const moe *w, const void *x, const moe_sav
     TRY(run_piece(r, REPLAY_ROUTER, REPLAY_FORWARD, w->layer, &done));
     if (!done)
         TRY(graph_replay_end(r->s, router_fwd(r, w, x, k, s, count, aux, RECOMPUTE_ALL)));
-    if (moe_is_shared(&r->mesh->layout)) /* the host reads counts: no piece to capture */
+    if (moe_is_shared(&r->mesh->layout)) /* not a piece: the host may read counts in between */
         return moe_shared_fwd(r, w, x, k, s, y);
     TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_FORWARD, w->layer, &done));
     return done ? ST_OK : graph_replay_end(r->s, slots_fwd(r, w, x, k, s, once, y));
@@ -265,7 +265,7 @@ status moe_aux_sum(const pass_context *r, const moe_aux *aux)
     return moe_aux_value(r, aux);
 }
 
-/* Gradients of an expert matrix and its adapter; x becomes its own gradient. */
+/* Adds the gradients of an expert matrix and its adapter, and replaces x by its gradient. */
 static status product_bwd(const pass_context *r, const moe_saved *k, const param *w,
                           const lora *adapter, void *x, void *dy)
 {
@@ -276,7 +276,7 @@ static status product_bwd(const pass_context *r, const moe_saved *k, const param
     return adapter->a ? lora_experts_dx(r, adapter, slots_of(r), k->offset, x) : ST_OK;
 }
 
-/* Expert weights' gradients; s->dm [T, H] becomes the experts' part of m's gradient. */
+/* Adds the gradients of the experts' weights; s->dm [T, H] = the experts' part of m's gradient. */
 static status experts_bwd(const pass_context *r, const moe *w, const moe_saved *k,
                           const moe_scratch *s, bool fresh, const void *dy)
 {
@@ -302,16 +302,17 @@ static status experts_bwd(const pass_context *r, const moe *w, const moe_saved *
     if (!fresh)
         TRY(spread_tokens(r, k, s->xp));
     TRY(product_bwd(r, k, w->gate_up, &w->gate_up_adapter, s->xp, k->gu)); /* dxp [slots, H] */
-    return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
-                                                    .top_k = d->top_k,
-                                                    .width = d->hidden,
-                                                    .slot_row = k->slot_row,
-                                                    .weight = NULL, /* the sum over the copies */
-                                                    .o = s->xp,
-                                                    .y = s->dm});
+    return op_combine_fwd(
+        r->s, &(combine_fwd_args){.tokens = r->n.tokens,
+                                  .top_k = d->top_k,
+                                  .width = d->hidden,
+                                  .slot_row = k->slot_row,
+                                  .weight = NULL, /* the plain sum over a token's slots */
+                                  .o = s->xp,
+                                  .y = s->dm});
 }
 
-/* dlogits [T, E] from dweight, and from the aux loss; then down to dy. */
+/* dlogits [T, E] from dweight and the auxiliary loss, then through gate and norm to dy. */
 static status router_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
                          const moe_scratch *s, const int32_t *count, const moe_aux *aux, void *dy)
 {

@@ -1,21 +1,22 @@
-/* moe_shared.c: experts that ranks share; the part of moe.c between routing and the sum over a
+/* moe_shared.c: experts that ranks share: the part of moe.c between the router and the sum over a
  * token's experts.
  *
- * Each expert is on one of P ranks (exchange.h). With expert-tensor its width is cut over the
- * tensor ranks besides: each of them sees the tokens of all, W = T x tensor of them, and has a part
- * of every output, so outputs are summed over tensor ranks and scattered; and so are gradients of
- * inputs and weights of the choices. */
+ * Each expert is on one of P ranks (exchange.h). With expert-tensor parallelism its width is also
+ * cut over the tensor ranks. Each of these then sends the tokens of all of them, W = T x tensor,
+ * and computes a part of every output. The outputs, the gradients of the inputs and the gradients
+ * of the choices' weights are therefore summed over tensor ranks, and each takes its own tokens. */
 #include "trainer/model/moe.h"
 
 #include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
-/* Are experts cut among tensor ranks? */
+/* True if the width of experts is cut over tensor ranks. */
 static bool cuts_experts(const layout *l)
 {
     return l->expert_tensor > 1;
 }
 
+/* W, the tokens whose slots this rank sends. */
 static int64_t seen_tokens(const pass_context *r)
 {
     return cuts_experts(&r->mesh->layout) ? r->context_tokens : r->n.tokens;
@@ -34,7 +35,7 @@ void moe_shared_layout(moe_scratch *t, space *sp, const shape *z)
     t->wide_dweight = space_take(sp, choices, z->acc);
 }
 
-/* x [T, K] of every tensor rank, choices or their weights. */
+/* wide [W, K] = x [T, K] of every tensor rank; x holds choices or their weights. */
 static status gather_choices(const pass_context *r, const moe *w, const void *x, void *wide,
                              st_dtype dtype)
 {
@@ -43,7 +44,7 @@ static status gather_choices(const pass_context *r, const moe *w, const void *x,
                            r->n.tokens * r->d->text.top_k, dtype);
 }
 
-/* Weights of the choices of all tokens that are seen. */
+/* *out [W, K] = the weights of the choices. */
 static status see_weights(const pass_context *r, const moe *w, const moe_saved *k,
                           const moe_scratch *s, const void **out)
 {
@@ -53,7 +54,7 @@ static status see_weights(const pass_context *r, const moe *w, const moe_saved *
     return gather_choices(r, w, k->weight, s->wide_weight, r->s->dev->v->acc);
 }
 
-/* Slots of the tokens that are seen, in place of this rank's own. */
+/* Sorts the slots of all W tokens, in place of those of this rank's own. */
 static status see_slots(const pass_context *r, const moe *w, const moe_saved *k,
                         const moe_scratch *s)
 {
@@ -69,7 +70,7 @@ static status see_slots(const pass_context *r, const moe *w, const moe_saved *k,
                                             .row_token = k->row_token});
 }
 
-/* xp [W K, H]: the token of every slot. */
+/* xp [W K, H] = the input of each slot's token. */
 static status spread_shared(const pass_context *r, const moe *w, const moe_saved *k,
                             const moe_scratch *s)
 {
@@ -84,7 +85,7 @@ static status spread_shared(const pass_context *r, const moe *w, const moe_saved
                                                     .y = s->xp});
 }
 
-/* y [T, H] = sums over a token's slots of o, times weight where given. */
+/* y [T, H] = for each token the sum over its slots of o, times weight unless that is NULL. */
 static status combine_shared(const pass_context *r, comm_at at, const moe_saved *k,
                              const moe_scratch *s, const void *weight, const void *o, void *y)
 {

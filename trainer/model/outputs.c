@@ -1,8 +1,9 @@
+/* outputs.c: lists the outputs of a model's units, as outputs.h describes it. */
 #include "trainer/model/outputs.h"
 
 #include "trainer/model/model_parts.h"
 
-/* Of a frozen tower two buffers take turns: what a later block wrote is no more. */
+/* False if a later block has overwritten x[at]: in a frozen tower two buffers take turns. */
 static bool is_kept(const vision *v, int64_t depth, int64_t at)
 {
     for (int64_t b = at + 1; b <= depth; b++)
@@ -11,7 +12,7 @@ static bool is_kept(const vision *v, int64_t depth, int64_t at)
     return true;
 }
 
-/* A deepstack merger stands behind its block. */
+/* Lists the tower's outputs; a deepstack merger follows its block. */
 static int list_vision(const model *m, const vision *v, int64_t patches, model_output *out)
 {
     const vision_dims *d = &m->d.vision;

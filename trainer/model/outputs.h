@@ -1,5 +1,6 @@
-/* outputs.h: what the units of a model (unit_order.h) made in the last forward of a training
- * micro-batch, as far as it is kept: for whoever looks for the place where values went wrong. */
+/* outputs.h: finds the outputs of a model's units (unit_order.h) in the last training forward, as
+ * far as they are still kept. The search for the place where a value first became infinite or NaN
+ * uses it (run/nonfinite.c). */
 #ifndef TESSERA_TRAINER_MODEL_OUTPUTS_H
 #define TESSERA_TRAINER_MODEL_OUTPUTS_H
 
@@ -7,14 +8,15 @@
 
 typedef struct model_output {
     int unit;
-    bool arrived; /* another pipeline stage made it */
-    const void *x;
-    int64_t n; /* act */
+    bool arrived;  /* it came from the pipeline stage before */
+    const void *x; /* [n] act on the device; borrowed, valid until the next pass */
+    int64_t n;
 } model_output;
 
-/* [unit_count] of the flight's last micro-batch b, in forward order; returns how many. The last one
- * is the residual stream behind the last layer: what went wrong in any of the others stands in it
- * as well, as far as it went into the text. */
+/* Writes the outputs of the flight's last micro-batch b, in forward order, to out, which has room
+ * for unit_count entries, and returns their number. The last entry is the residual stream after the
+ * last layer; whatever went wrong in an earlier output and entered the text is visible there too.
+ */
 int model_outputs(const model *m, int flight, const device_batch *b, model_output *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* params.c: the registry: rows by name, first values, and access from the host. */
+/* params.c: the registry of params.h: rows by name, and values from and to the host. */
 #include "trainer/model/params.h"
 
 #include <assert.h>
@@ -64,8 +64,8 @@ status params_may_be_kept(const params *p)
 {
     if (!p->mesh || !comm_is_simulated(mesh_comm(p->mesh, MESH_WORLD)))
         return ST_OK;
-    return FAIL(ST_CONFIG, "comm.engine replay: a rank without the others trains no model; its "
-                           "values are not written");
+    return FAIL(ST_CONFIG, "comm.engine is replay, which simulates the other ranks: no model is "
+                           "trained, so its values cannot be written");
 }
 
 int64_t params_trained(const params *p)
@@ -84,7 +84,7 @@ bool params_trains(const params *p, param_group group)
     return false;
 }
 
-/* Values, and the compute copy where it is another dtype. */
+/* Writes stored values, and the copy that the model computes with where it has another dtype. */
 static status write_own(const param *p, stream *s, int64_t at, int64_t n, const double *from)
 {
     const backend_vtable *v = s->dev->v;
@@ -99,7 +99,7 @@ static status write_own(const param *p, stream *s, int64_t at, int64_t n, const 
         char *to = (char *)(copy ? p->own_act : p->value) + (size_t)at * size;
         st = v->to_device(s, to, host, (size_t)n * size);
         if (st == ST_OK)
-            st = v->wait(s); /* the host buffer is ours */
+            st = v->wait(s); /* before the host buffer is written again or freed */
     }
     free(host);
     return st;

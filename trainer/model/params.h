@@ -1,8 +1,19 @@
-/* params.h: the registry: every stored parameter once, in one list. Checkpoint I/O, the optimiser,
- * plan and inspect read it; nothing else lists parameters.
+/* params.h: the registry: one list of all parameters. The model, the optimiser, checkpoints, plans
+ * and inspect read it; nothing else lists parameters.
  *
- * A row is a stored parameter. params_pieces says which Hugging Face tensors it is made of: one of
- * the same shape, one with the last two axes exchanged, or 3 per expert (see expert_layout). */
+ * A row describes one parameter under its published name: its shape, how it is trained, which part
+ * of it this rank computes with and which part it stores. A program uses the registry in this
+ * order:
+ *
+ *   params_new      rows with shapes, no memory
+ *   lora_add, groups_apply    adapters; what is frozen, which learning rates (lora_params.h, optim)
+ *   params_cut      what this rank computes with: tensor, expert and pipeline parallelism
+ *   params_share    what it stores of that: FSDP (parallel/fsdp.h)
+ *   params_alloc    device memory
+ *   params_init, or checkpoint/hf_load.h and then params_refresh    values
+ *
+ * params_pieces says which tensors of a Hugging Face file hold each row: one of the same shape, one
+ * with the last two axes exchanged, or several per expert (expert_layout). */
 #ifndef TESSERA_TRAINER_MODEL_PARAMS_H
 #define TESSERA_TRAINER_MODEL_PARAMS_H
 
@@ -16,7 +27,7 @@
 typedef enum param_group {
     GROUP_VISION, /* patch embedding, blocks */
     GROUP_MERGER, /* final and deepstack mergers, position table */
-    GROUP_TEXT,   /* embedding, attention, norms, dense MLP, head */
+    GROUP_TEXT,   /* embedding, attention, norms, dense MLPs, head */
     GROUP_ROUTER,
     GROUP_EXPERTS,
     GROUP_COUNT
@@ -24,163 +35,169 @@ typedef enum param_group {
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
 
-/* What ranks divide it by, before FSDP divides what is left (parallel/README.md). */
+/* Which ranks divide a parameter among them, before FSDP divides the rest (parallel/README.md). */
 typedef enum param_cut { CUT_NONE, CUT_TENSOR, CUT_EXPERT } param_cut;
 
 typedef struct param {
-    char name[128]; /* Hugging Face name of the published form */
+    char name[128]; /* name in the published Hugging Face file */
     int n_dims;
     int64_t shape[5]; /* as published */
-    int64_t count;
+    int64_t count;    /* elements of that shape */
     param_cut cut;
-    int cut_axis; /* which tensor ranks share, or expert-tensor ranks of experts; -1: none, of
-                   * experts (an adapter's half) each of them has all of it */
-    /* what this rank computes with: all of it, until params_cut */
-    slice held; /* of the published elements; experts as [E, in, parts, out / parts] */
-    int64_t local[5], n_local; /* its shape and elements */
-    int unit;                  /* it is used with (unit_order.h) */
-    int64_t layer;             /* of the decoder, -1: none */
-    bool stays;                /* used by two units: a tied embedding */
-    bool forward_only;         /* its backward does not read it: embeddings */
-    bool reached;              /* backward passes through its unit; from params_size on */
-    bool elsewhere;            /* another pipeline stage's: nothing of it is here; params_cut */
-    /* where it stands in a span of its unit, and which of its local elements this rank stores: all
-     * of them, unless ranks share it; from params_alloc on */
+    int cut_axis; /* the axis that tensor ranks, or expert-tensor ranks, divide; -1: none. A half of
+                   * an expert's adapter with -1 is whole on each of these ranks */
+    /* What this rank computes with. It is the whole parameter until params_cut. */
+    slice held; /* which published elements; experts are seen as [E, in, parts, out / parts] */
+    int64_t local[5], n_local; /* shape and elements of that part */
+    int unit;                  /* the FSDP unit that uses it (unit_order.h) */
+    int64_t layer;             /* decoder layer; -1: it belongs to none */
+    bool stays;                /* two units use it: a tied embedding, which stays gathered */
+    bool forward_only;         /* backward does not read its value: embeddings */
+    bool reached;              /* backward passes through its unit; set by params_size */
+    bool elsewhere;            /* it belongs to another pipeline stage; set by params_cut */
+    /* Its span in params.spans, its first element there, and which of its local elements this rank
+     * stores: all of them unless ranks share it. Set by params_alloc. */
     int64_t span, at, own_first, own_n;
     param_group group;
     param_init init;
-    double init_std;
-    bool decay; /* weight decay applies */
+    double init_std; /* of INIT_NORMAL */
+    bool decay;      /* weight decay applies */
     /* how it is trained (optim/groups.h) */
-    bool frozen;      /* no gradient, no moments; before params_alloc */
-    double lr_factor; /* of the step's rate; 1 */
-    double own_decay; /* in place of optimizer.weight_decay; below 0: that */
-    bool adapter;     /* of LoRA (model/lora.h), in no file of the model */
-    int64_t lora;     /* its adapters are this[lora] and the row behind that; 0: it has none */
+    bool frozen;      /* no gradient and no moments; decided before params_alloc */
+    double lr_factor; /* times the learning rate of the step; 1 by default */
+    double own_decay; /* replaces optimizer.weight_decay; below 0: it does not */
+    bool adapter;     /* a LoRA adapter (lora.h), which is in no file of the model */
+    int64_t lora;     /* the rows at this + lora and the next are its adapter; 0: it has none */
     double lora_scale;
-    double *whole; /* [count] of an adapter, host: lora_gather; NULL: value is all of it */
-    /* device memory, NULL until params_alloc. What is stored, [own_n]; trained: NULL where frozen
-     */
-    void *value;                        /* master, acc */
-    void *own_act;                      /* compute copy; == value where act == acc */
+    double
+        *whole; /* [count] on the host, an adapter after lora_gather; NULL: value has all of it */
+    /* Device memory, NULL until params_alloc. First what this rank stores, [own_n]. The last three
+     * are NULL for a frozen parameter. */
+    void *value;   /* master value, acc */
+    void *own_act; /* the same as act; is value where act and acc are one type */
     void *own_grad, *moment1, *moment2; /* acc */
-    /* What the model reads and writes, [n_local], between fsdp_units_enter and fsdp_units_leave of
-     * its unit; of one rank they are own_act and own_grad */
+    /* What the model reads and writes, [n_local], valid between fsdp_units_enter and
+     * fsdp_units_leave of its unit. On a single rank they are own_act and own_grad. */
     void *act, *grad;
-    void *unwanted; /* where norms put the gradient of a frozen vector: shared, never read */
+    void *unwanted; /* a shared place for the gradient of a frozen vector, which nothing reads */
 } param;
 
-/* Where a fused backward puts the gradient of p. */
+/* Where an op that always computes a gradient puts that of p. */
 static inline void *param_gradient(const param *p)
 {
     return p->grad ? p->grad : p->unwanted;
 }
 
 typedef struct params {
-    param *list;
+    param *list; /* [n] in the order of the published files, adapters last */
     int64_t n;
-    int64_t total;           /* elements */
-    bool text_only_names;    /* spec 2.3: per-expert tensors, prefix "model." */
+    int64_t total;           /* elements of all rows */
+    bool text_only_names;    /* names of a text-only model: three tensors per expert */
     const char *text_prefix; /* "model.language_model." or "model." */
     int64_t lora_rank;       /* 0: no adapters */
-    bool lora_experts;       /* some belong to experts */
-    const mesh *mesh;        /* the ranks that store it together; NULL: one */
-    bool reshard;            /* unit_options; true */
-    unit_span *spans;        /* [n_spans] in order of unit; what units share bytes by */
+    bool lora_experts;       /* some adapters belong to experts */
+    const mesh *mesh;        /* the ranks that store the parameters together; NULL: one rank */
+    bool reshard;            /* as in unit_options (parallel/fsdp.h); true by default */
+    unit_span *spans;        /* [n_spans] by unit: rows of a unit that the same ranks share */
     int64_t n_spans;
     fsdp_units *fsdp_units; /* NULL where no other rank stores anything */
-    /* One device block per kind of what this rank stores, which spans and rows cut up; 0 gaps are
-     * possible, so a block may be treated as one array of block_elements (gradients and moments: of
-     * trained_elements). Known from params_alloc on. */
+    /* What this rank stores, one device block per kind. Spans and rows are parts of the blocks.
+     * Gaps between them hold zeros, so a block may be treated as one array of block_elements;
+     * gradients and moments of trained_elements. Set by params_alloc. */
     void *values, *acts, *grads, *moments1, *moments2, *unwanted;
     int64_t block_elements, trained_elements;
-    double *adapters;   /* what param.whole points into; heap, NULL until lora_gather */
-    int64_t bytes_read; /* from files, by this rank so far */
+    double *adapters;   /* heap memory that param.whole points into; NULL until lora_gather */
+    int64_t bytes_read; /* how much this rank has read from files so far */
 } params;
 
-/* The list of shapes; no memory for values. */
+/* Makes the rows of a model with these dimensions. Heap; no memory for values. ST_NO_MEMORY. */
 WARN_UNUSED status params_new(const model_dims *d, params **out);
-/* Leaves of every row what a rank at this place holds, of those that its stage has; before
- * params_alloc. ST_CONFIG as layout_check. In params_cut.c. */
+/* Reduces every row to what a rank at this place of layout l computes with, and marks the rows of
+ * other pipeline stages. Before params_alloc. ST_CONFIG as layout_check. */
 WARN_UNUSED status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at);
-/* The ranks that have the same local tensor of it and share its storage. */
+/* The ranks that compute with the same local tensor and so share its storage. */
 mesh_group params_owners(const param *p);
-/* What a model allows of a layout. */
+/* What a model with these dimensions allows a layout to be. */
 layout_limits params_limits(const model_dims *d);
-void params_free(params **p);
-int64_t params_trained(const params *p); /* elements that are not frozen */
-bool params_trains(const params *p, param_group group);
+void params_free(params **p);            /* after params_release; accepts a pointer to NULL */
+int64_t params_trained(const params *p); /* elements of the rows that are not frozen */
+bool params_trains(const params *p, param_group group);      /* some row of it is not frozen */
 const param *params_find(const params *p, const char *name); /* NULL if absent */
-/* By printf-like name; the row must exist (asserted: the model asks only for what it has). */
+/* The row with this printf-like name. It must exist; that is asserted, since the model asks only
+ * for parameters that it has. */
 param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ST_CONFIG of a rank that is replayed alone: its values are of no model. Who writes values asks.
- */
+/* ST_CONFIG for a rank that is simulated without its peers (comm.engine replay): its values belong
+ * to no model, so whatever writes values to disk asks first. */
 WARN_UNUSED status params_may_be_kept(const params *p);
-/* The ranks of m store every local tensor in equal pieces (parallel/fsdp.h), its owners' each;
- * before params_alloc. m: borrowed. */
+/* Lets the ranks of m store every local tensor together, each of its owners an equal piece
+ * (parallel/fsdp.h). Before params_alloc. m is borrowed. */
 void params_share(params *p, const mesh *m, bool reshard);
-/* What a rank takes of its device, in elements of the stored blocks and bytes of the buffers that
- * units are gathered into; of a mesh that was only sketched as well. In params_store.c, as the next
- * three. */
+/* What a rank needs on its device: elements of the stored blocks, and bytes of the buffers that
+ * units are gathered into. It also works for a mesh that is only sketched. */
 typedef struct params_sizes {
     int64_t stored, trained, gathered_bytes;
 } params_sizes;
 WARN_UNUSED status params_size(params *p, const backend_vtable *v, bool with_training,
                                params_sizes *out);
-/* Device memory: values; with_training adds gradients and moments. */
+/* Allocates the device memory of values; with_training also of gradients and moments. On failure
+ * nothing stays allocated. */
 WARN_UNUSED status params_alloc(params *p, stream *s, bool with_training);
 void params_release(params *p, stream *s);
-/* Values by the initialiser, each a function of (seed, name, published element), so that ranks of
- * any layout begin with the same model. */
+/* Draws first values. Each is a function of the seed, the name and the place of the element in the
+ * published tensor, so that every layout of ranks starts from the same model. Waits. */
 WARN_UNUSED status params_init(params *p, stream *s, uint64_t seed);
-/* The same for adapters alone, beside values that were loaded. */
+/* The same for adapters only, when the other values have been loaded. */
 WARN_UNUSED status params_init_adapters(params *p, stream *s, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *p, stream *s);
-/* Once per step, behind its last backward: gradients are those of all replicas. */
+/* Sums the gradients over replicas. Called once per step, after its last backward. */
 WARN_UNUSED status params_sum_replicas(params *p, stream *s);
-/* act = cast(value), where they differ. Goes through the host and waits: for use after loading; in
- * a step the optimiser writes both. */
+/* Computes own_act from value where the two differ. It goes through the host and waits, and is
+ * meant for use after loading; in a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *p, stream *s);
-/* Of local elements [first, first + n) of a row those that are stored here, from host doubles.
- * Waits. */
+/* Writes those of the local elements [first, first + n) of a row that this rank stores, from host
+ * doubles. Waits. */
 WARN_UNUSED status params_write(const param *p, stream *s, int64_t first, int64_t n,
                                 const double *from);
-/* Elements of an array as value or own_grad, to host doubles. Waits. */
+/* Reads elements [first, first + n) of an acc array such as value or own_grad into host doubles.
+ * Waits. */
 WARN_UNUSED status params_read(const void *acc_array, stream *s, int64_t first, int64_t n,
                                double *to);
 
-/* How a file stores the experts (spec 2.3, 2.4). */
+/* How a file stores experts (equations.md, "Parameters and their files"). */
 typedef enum expert_layout {
-    EXPERTS_FUSED,     /* [E, in, out]: published for models with vision; as p has it */
-    EXPERTS_EXCHANGED, /* [E, out, in]: written by the 5 series */
+    EXPERTS_FUSED,     /* [E, in, out]: published for models with vision, and the registry's form */
+    EXPERTS_EXCHANGED, /* [E, out, in]: written by the 5 series of transformers */
     EXPERTS_SEPARATE,  /* 3 matrices [out, in] per expert: published for text-only models */
 } expert_layout;
 
+/* The layout in which a model of this kind is published. */
 static inline expert_layout params_published(const params *p)
 {
     return p->text_only_names ? EXPERTS_SEPARATE : EXPERTS_FUSED;
 }
 
-/* One Hugging Face tensor and where its values live. expert >= 0: the tensor [rows, columns] is
- * the transpose of columns [column, column + rows) of that expert's matrix in p [E, in, out].
- * exchanged: the tensor [E, out, in] is p [E, in, out] with every matrix transposed. */
+/* One tensor of a Hugging Face file and the row that holds its values. With expert >= 0 the tensor
+ * [rows, columns] is the transpose of columns [column, column + rows) of that expert's matrix in
+ * p [E, in, out]. With exchanged the tensor [E, out, in] is p [E, in, out] with every matrix
+ * transposed. Otherwise it is p. */
 typedef struct param_piece {
     char name[128];
     int n_dims;
     int64_t shape[5];
     int64_t count;
     const param *p;
-    int64_t expert; /* -1: the whole parameter */
+    int64_t expert; /* -1: the tensor holds all experts, or p has none */
     int64_t column;
     bool exchanged;
 } param_piece;
 
-/* All tensors of the model in the registry's order. Heap. */
+/* Lists the tensors of a file in this layout, in the registry's order, without adapters. The caller
+ * frees *out. */
 WARN_UNUSED status params_pieces(const params *p, expert_layout stored, param_piece **out,
                                  int64_t *out_n);
 
-/* Fills p->list; in params_list.c, called by params_new. */
+/* Fills p->list; the part of params_new that is in params_list.c. */
 WARN_UNUSED status params_list(const model_dims *d, params *p);
 
 #endif

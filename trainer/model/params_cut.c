@@ -1,4 +1,4 @@
-/* params_cut.c: what a rank holds of every parameter (parallel/README.md). */
+/* params_cut.c: which part of every parameter a rank computes with (parallel/README.md). */
 #include "trainer/model/params.h"
 #include "trainer/model/unit_order.h"
 
@@ -38,7 +38,7 @@ static void cut_row(param *row, const layout *l, mesh_place at)
         slice_cut(&row->held, EXPERT_AXIS, at.expert, l->expert);
         row->local[EXPERT_AXIS] /= l->expert;
         if (l->expert_tensor > 1 && row->cut_axis >= 0) {
-            /* experts are seen as [E, in, parts, out / parts] */
+            /* the slice sees experts as [E, in, parts, out / parts] */
             slice_cut(&row->held, row->cut_axis < PARTS ? row->cut_axis : WIDTH, at.tensor,
                       l->expert_tensor);
             row->local[row->cut_axis] /= l->expert_tensor;

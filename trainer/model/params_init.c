@@ -1,6 +1,7 @@
-/* params_init.c: first values of parameters. A value is a function of the seed, its tensor's name
- * and its place alone, so all processors draw: three layers of 30B-A3B are 3e9 of them, at 40 ns
- * each two minutes of one. */
+/* params_init.c: first values of parameters. A value depends only on the seed, the name of its
+ * tensor and its place there, so that all processors can draw at once. A value takes tens of
+ * nanoseconds and a layer of 30B-A3B has some 600 million, so one processor alone would take
+ * minutes for a few layers. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,19 +12,19 @@
 #include "trainer/model/params.h"
 
 enum {
-    PIECE = 1 << 12,  /* values of a task */
-    BLOCK = 1 << 22,  /* that go over at once */
-    FEW = 1 << 22,    /* of a model for which threads are not worth starting */
-    THREADS_MAX = 64, /* memory is the limit long before */
+    PIECE = 1 << 12,  /* values that a task draws */
+    BLOCK = 1 << 22,  /* values that are copied to the device at once */
+    FEW = 1 << 22,    /* up to this many values threads are not worth starting */
+    THREADS_MAX = 64, /* more are of no use: memory is the limit before */
 };
 
-/* Values at .. at + n of one row, on their way. */
+/* Values [at, at + n) of one row, while they are drawn and copied. */
 typedef struct drawing {
     const param *row;
     rng_key key;
     int64_t at, n;
     st_dtype acc, act;
-    char *as_acc, *as_act; /* [n]; the second NULL where there is no copy in act */
+    char *as_acc, *as_act; /* [n] in both dtypes; as_act is NULL where the row has no such copy */
 } drawing;
 
 static void first_values(const drawing *d, int64_t first, int64_t n, double *out)
@@ -63,7 +64,7 @@ static status send_values(const drawing *d, stream *s)
     if (d->as_act)
         TRY(v->to_device(s, (char *)row->own_act + (size_t)place * act, d->as_act,
                          (size_t)d->n * act));
-    return v->wait(s); /* the host buffers are ours */
+    return v->wait(s); /* before the host buffers are written again */
 }
 
 static status init_row(drawing *d, stream *s, pool *threads)

@@ -1,5 +1,5 @@
-/* params_list.c: every stored parameter of a model, in the order of the published files
- * (spec 2.2, 2.3), with group, initialiser (spec 2.6) and weight decay.
+/* params_list.c: lists every parameter of a model in the order of the published files, with its
+ * group, initialiser and weight decay (equations.md, "Parameters and their files").
  *
  * H hidden, V vocabulary, E experts, I expert width, D vision hidden, F vision MLP width. */
 #include <stdarg.h>
@@ -54,7 +54,7 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
     return row;
 }
 
-/* add_param(l, init, n_dims, shape, name format...) */
+/* Appends a row; its name is printed from fmt. */
 static void add_param(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt,
                       ...) __attribute__((format(printf, 5, 6)));
 static void add_param(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt,
@@ -69,7 +69,7 @@ static void add_param(lister *l, param_init init, int n_dims, const int64_t *sha
     va_end(args);
 }
 
-/* The row before: a matrix whose axis tensor ranks share. */
+/* Lets tensor ranks divide this axis of the last row, a matrix. */
 static void cut_matrix(lister *l, int axis)
 {
     if (l->failed)
@@ -80,7 +80,8 @@ static void cut_matrix(lister *l, int axis)
     row->held = slice_whole(row->shape[0], row->shape[1], 1, 1);
 }
 
-/* The row before: experts [E, in, out], their width on an axis; out is `parts` matrices. */
+/* Lets ranks divide the last row, experts [E, in, out]: E, and the experts' width, which is on this
+ * axis. out consists of `parts` matrices side by side (gate and up), each of which is divided. */
 static void cut_experts(lister *l, int axis, int64_t parts)
 {
     if (l->failed)
@@ -136,7 +137,7 @@ static void list_decoder_layer(lister *l, const model_dims *d, int layer)
     }
 }
 
-/* weight [out, in] and bias [out] */
+/* Appends weight [out, in] and bias [out]. */
 static void list_linear(lister *l, int64_t out, int64_t in, const char *at, const char *name)
 {
     MATRIX(l, out, in, "%s.%s.weight", at, name);

@@ -1,17 +1,18 @@
-/* params_pieces.c: the Hugging Face tensors that hold each parameter (spec 2.2, 2.3). */
+/* params_pieces.c: the tensors of a Hugging Face file that hold each parameter (equations.md,
+ * "Parameters and their files"). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/model/params.h"
 
-/* "X.mlp.experts.gate_up_proj" -> "X.mlp.experts" */
+/* The length of "X.mlp.experts" in "X.mlp.experts.gate_up_proj". */
 static int stem_size(const param *p)
 {
     return (int)(strrchr(p->name, '.') - p->name);
 }
 
-/* The 2-D tensor [rows, in] of one expert: columns [column, column + rows) of p [E, in, out],
- * transposed. */
+/* The tensor [rows, in] of one expert, which is the transpose of columns [column, column + rows) of
+ * p [E, in, out]. */
 static param_piece expert_piece(const param *p, int64_t expert, const char *which, int64_t column,
                                 int64_t rows)
 {

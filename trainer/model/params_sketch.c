@@ -1,15 +1,16 @@
-/* params_sketch.c: see params_sketch.h. */
+/* params_sketch.c: a copy of the registry for a rank that does not exist, as params_sketch.h says.
+ */
 #include "trainer/model/params_sketch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct sketch {
-    params params; /* first: the caller's pointer is the block's */
+    params params; /* first, so that the caller's pointer is also that of the sketch */
     mesh mesh;
 } sketch;
 
-/* params_size needs a vtable; spans are the same for any. */
+/* params_size needs the dtypes of a backend; the spans do not depend on them. */
 static const backend_vtable any = {.act = DT_BF16, .acc = DT_F32};
 
 status params_sketch_new(const params *p, const model_dims *d, const layout *l, int rank,
@@ -28,7 +29,7 @@ status params_sketch_new(const params *p, const model_dims *d, const layout *l, 
     k->params = *p;
     k->params.list = list;
     k->params.spans = NULL;
-    layout stage = *l; /* the ranks of one, which come one after another */
+    layout stage = *l; /* one pipeline stage; its ranks have consecutive numbers */
     stage.pipeline = 1;
     stage.world = l->world / l->pipeline;
     mesh_sketch(&stage, rank % (int)stage.world, &k->mesh);

@@ -1,16 +1,17 @@
-/* params_sketch.h: what a rank of any layout would hold and store, known without a device and
- * without the other ranks: for plans. */
+/* params_sketch.h: what a rank of any layout would hold and store, computed without a device and
+ * without the other ranks. Memory plans use it to compare layouts. */
 #ifndef TESSERA_TRAINER_MODEL_PARAMS_SKETCH_H
 #define TESSERA_TRAINER_MODEL_PARAMS_SKETCH_H
 
 #include "trainer/model/params.h"
 
-/* p: the registry behind groups_apply, not cut. l: of a pipeline with its stage_end. *out: a copy
- * of it, cut and shared as params_cut and params_share do for that rank, with its spans
- * (params_size has been asked); one rank has no mesh, and a mesh's groups are those within a stage.
- * Never to be allocated. ST_CONFIG as layout_check. */
+/* Makes a copy of the registry p, cut and shared as params_cut and params_share would do for
+ * `rank` of layout l, with its spans filled in as by params_size. p must have been through
+ * groups_apply (optim/groups.h) and not be cut itself; a pipeline in l has its stage_end set. The
+ * copy has no mesh if l has one rank, else one whose groups are those within a pipeline stage. It
+ * must not be passed to params_alloc. ST_CONFIG as layout_check. */
 WARN_UNUSED status params_sketch_new(const params *p, const model_dims *d, const layout *l,
                                      int rank, bool reshard, params **out);
-void params_sketch_free(params **p); /* accepts NULL in it */
+void params_sketch_free(params **p); /* accepts a pointer to NULL */
 
 #endif

@@ -1,5 +1,5 @@
-/* params_store.c: the registry's device memory: what this rank stores of every unit, and where the
- * model finds it whole (parallel/fsdp.h). */
+/* params_store.c: the registry's device memory: which part of every FSDP unit this rank stores, and
+ * where the model finds the whole of it (parallel/fsdp.h). */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -19,10 +19,10 @@ static int64_t align_count(int64_t n)
     return (n + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
 }
 
-/* Rows by unit: of unit u row[first[u]] to row[first[u + 1] - 1]. */
+/* The rows of each unit: those of unit u are row[first[u]] to row[first[u + 1] - 1]. */
 typedef struct unit_rows {
-    int64_t *first, *row; /* heap, one block */
-    int n;                /* units */
+    int64_t *first, *row; /* one heap block, owned by first */
+    int n;                /* the number of units */
 } unit_rows;
 
 static status rows_by_unit(const params *p, unit_rows *out)
@@ -49,7 +49,8 @@ static bool is_vision(const param *row)
     return row->group == GROUP_VISION || row->group == GROUP_MERGER;
 }
 
-/* The rows of a unit that these owners share, trained or not, end to end. No rows: no span. */
+/* Appends a span: the rows of a unit that these owners share and that are trained, or are not, end
+ * to end. Without such rows there is no span. */
 static void add_span(params *p, const unit_rows *rows, int unit, mesh_group group, bool trained)
 {
     unit_span *to = &p->spans[p->n_spans];
@@ -82,17 +83,19 @@ static void add_span(params *p, const unit_rows *rows, int unit, mesh_group grou
     p->n_spans++;
 }
 
-/* Backward goes down to the lowest unit that is trained, of the tower and of the decoder; through
- * all of the decoder and all mergers where something of the tower or a merger is. */
+/* Marks the rows whose units backward passes through. In the tower and in the decoder it goes down
+ * to the lowest unit with something trained. If anything of vision is trained, it passes through
+ * all of the decoder and all mergers. */
 static void mark_reached(params *p)
 {
     int64_t layer = INT64_MAX;
-    int block = INT_MAX; /* unit of the tower */
+    int block = INT_MAX; /* the lowest trained unit of the tower */
     bool features = false;
     for (int64_t i = 0; i < p->n; i++) {
         const param *row = &p->list[i];
         const bool eye = is_vision(row), tower = row->group == GROUP_VISION || row->forward_only;
-        const int64_t first = row->forward_only ? 0 : row->layer; /* the embedding: all layers */
+        const int64_t first =
+            row->forward_only ? 0 : row->layer; /* the embedding needs all layers */
         if (row->frozen)
             continue;
         features |= eye;
@@ -110,7 +113,7 @@ static void mark_reached(params *p)
     }
 }
 
-/* What of its rows this rank stores. */
+/* Sets which elements of each row this rank stores. */
 static void set_own(params *p)
 {
     for (int64_t i = 0; i < p->n; i++) {
@@ -157,7 +160,7 @@ status params_size(params *p, const backend_vtable *v, bool with_training, param
     size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
     if (!p->values)
         TRY(make_spans(p));
-    if (!p->mesh) { /* without the gaps, which are nobody's */
+    if (!p->mesh) { /* one rank: count the rows without the gaps between them */
         *out = (params_sizes){.stored = p->total, .trained = with_training ? params_trained(p) : 0};
         return ST_OK;
     }
@@ -167,7 +170,7 @@ status params_size(params *p, const backend_vtable *v, bool with_training, param
     return ST_OK;
 }
 
-/* The longest vector whose gradient nobody wants. */
+/* The longest frozen vector; ops compute its gradient although it is not wanted. */
 static int64_t longest_frozen(const params *p)
 {
     int64_t longest = 0;

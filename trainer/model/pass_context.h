@@ -1,4 +1,6 @@
-/* pass_context.h: what every block needs while one micro-batch passes through the model. */
+/* pass_context.h: what every part of the model needs while one micro-batch passes through it.
+ *
+ * Model functions take it first, as `r`, and read it only; `at` below indexes untyped arrays. */
 #ifndef TESSERA_TRAINER_MODEL_PASS_CONTEXT_H
 #define TESSERA_TRAINER_MODEL_PASS_CONTEXT_H
 
@@ -17,24 +19,25 @@ typedef struct pass_context {
     stream *s;
     const model_dims *d;
     const device_batch *b;
-    const mesh *mesh;             /* the ranks that train with this one */
-    fsdp_units *fsdp_units;       /* entered before a block's weights are used */
+    const mesh *mesh;             /* the ranks that train together with this one */
+    fsdp_units *fsdp_units;       /* a part enters its FSDP unit before it uses its weights */
     batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
-    int64_t context_tokens;       /* Tc: T of all tensor ranks */
-    int64_t all_tokens;           /* A: Tc of all context ranks, the whole row */
-    size_t act, acc;              /* bytes of an element */
-    const struct kv_cache *cache; /* NULL but for generation */
+    int64_t context_tokens;       /* Tc: the tokens of all tensor ranks */
+    int64_t all_tokens;           /* A: the tokens of all context ranks, which are the whole row */
+    size_t act, acc;              /* bytes of an element of either type */
+    const struct kv_cache *cache; /* NULL except in generation */
     const struct lora_scratch *lora;
-    bool step;               /* of training: pieces may be captured (run_piece) */
-    const void *router_bias; /* [layers, E] act, added to the logits; NULL: none */
+    bool step;               /* a training step, whose pieces may be captured (run_piece) */
+    const void *router_bias; /* [layers, E] act, added to the routers' logits; NULL: none */
     /* rotary tables of this batch, acc */
     const void *text_cos, *text_sin;     /* [Tc, head_dim/2] */
     const void *vision_cos, *vision_sin; /* [S, vision head_dim/2] */
 } pass_context;
 
-/* Before a piece of a step that cuda_graph.scope may name (device/graph_replay.h): true in out_done
- * if it was queued as captured before. index: layer or block. What the piece does goes to
- * graph_replay_end. */
+/* Called before a piece of a step that cuda_graph.scope may have captured (device/graph_replay.h).
+ * *out_done is true if the piece was captured earlier and has now been queued as a graph; otherwise
+ * the caller queues the work itself and passes its status to graph_replay_end. index: the number of
+ * the layer, block or unit. */
 WARN_UNUSED static inline status run_piece(const pass_context *r, int piece, int pass,
                                            int64_t index, bool *out_done)
 {
@@ -48,21 +51,22 @@ WARN_UNUSED static inline status run_piece(const pass_context *r, int piece, int
         out_done);
 }
 
-/* Sizes that layouts are made for. */
+/* The sizes that device arrays are laid out for. */
 typedef struct shape {
     const model_dims *d;
-    batch_caps cap; /* of this rank */
-    size_t act, acc;
+    batch_caps cap;  /* the largest micro-batch of this rank */
+    size_t act, acc; /* bytes of an element */
     const layout *ranks;
-    int64_t context_tokens, all_tokens; /* Tc, A as above */
+    int64_t context_tokens, all_tokens; /* Tc and A of that micro-batch */
 } shape;
 
-/* Of the dimension that tensor ranks share, this rank's part. */
+/* This rank's part of a dimension of size n that tensor ranks divide among them. */
 static inline int64_t tensor_part(const layout *l, int64_t n)
 {
     return n / l->tensor;
 }
 
+/* How the ranks of mesh m share a row, and the place of this one among them. */
 static inline row_share row_share_of(const mesh *m)
 {
     return (row_share){.context = m->layout.context,
@@ -72,7 +76,7 @@ static inline row_share row_share_of(const mesh *m)
                        .blind = m->place.pipeline > 0};
 }
 
-/* Element `i` of an array with items of `size` bytes. */
+/* Address of element i of an array whose elements have `size` bytes. */
 static inline void *at(const void *array, int64_t i, size_t size)
 {
     return (char *)array + (size_t)i * size;

@@ -1,16 +1,17 @@
-/* pipeline_exchange.c: see pipeline_exchange.h. */
+/* pipeline_exchange.c: lists what a pass sends and receives, and moves it all in one group of
+ * calls. */
 #include "trainer/model/pipeline_exchange.h"
 
 static const char activations[] = "send activations", gradients[] = "send their gradients",
                   statistics[] = "send router statistics";
 
-/* One array of a border: from this stage where `out`, else to it. */
+/* One array that is sent to (out) or received from a neighbouring stage. */
 typedef struct cargo {
     const char *what;
     void *at;
     int64_t count;
     st_dtype dtype;
-    int stage; /* the other one */
+    int stage; /* the neighbour */
     bool out;
 } cargo;
 
@@ -21,7 +22,8 @@ static void add_cargo(cargo *list, int *inout_n, cargo c)
     list[(*inout_n)++] = c;
 }
 
-/* What a pass leaves behind (out) or begins with. Both sides of a border list the same. */
+/* Appends what a pass sends when it is done (out) or needs before it begins. The two neighbours
+ * list the same arrays in the same order. */
 static void list_of(const pipeline_exchange *b, bool out, const comm *c, const stream *s,
                     const model_dims *d, cargo *list, int *inout_n)
 {

@@ -1,23 +1,24 @@
-/* pipeline_exchange.h: what crosses the border between two pipeline stages (parallel/README.md):
- * activations forward, their gradient back, and with the auxiliary loss its statistics both ways:
- * so far of the layers before, then of all.
+/* pipeline_exchange.h: sends between two neighbouring pipeline stages (parallel/README.md):
+ * activations [T, H] forward, their gradients back. With the auxiliary loss its statistics go both
+ * ways too: forward those of the layers so far, back those of all layers.
  *
- * T tokens of this rank, H hidden, E experts. */
+ * T tokens of this rank, H hidden. */
 #ifndef TESSERA_TRAINER_MODEL_PIPELINE_EXCHANGE_H
 #define TESSERA_TRAINER_MODEL_PIPELINE_EXCHANGE_H
 
 #include "trainer/model/decoder.h"
 #include "trainer/parallel/pipeline_stages.h"
 
-/* A pass, where it meets its stage's borders. */
+/* A pass of this stage, as far as its neighbours are concerned. */
 typedef struct pipeline_exchange {
     pass_kind kind;
-    const decoder *t; /* where the micro-batch's activations are */
+    const decoder *t; /* holds the micro-batch's activations */
     int64_t tokens;   /* T */
 } pipeline_exchange;
 
-/* What `done` made goes out and what `next` needs comes in, at once, so from and to different
- * arrays: neighbours may send to each other. pipeline: the group of stages, in their order. */
+/* Sends what the pass `done` made and receives what the pass `next` needs, both at once, because
+ * neighbours may be sending to each other; so the arrays of the two must differ. Either may have
+ * kind PASS_NONE. pipeline: the group of this rank's stages, in their order. */
 WARN_UNUSED status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *d,
                                            const pipeline_exchange *done,
                                            const pipeline_exchange *next);

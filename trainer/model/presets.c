@@ -1,6 +1,6 @@
-/* presets.c: the published sizes (spec 1.1 to 1.3) and two small ones made for tests: `debug`
- * (spec 1.5: every mechanism, no two dimensions equal by accident) and `tile` (fast kernels see
- * real tile shapes). */
+/* presets.c: the dimensions of the published models (equations.md, "Configuration") and of two
+ * small ones for tests: `debug`, which has every mechanism and no two dimensions equal by accident,
+ * and `tile`, whose shapes are large enough for the tiles of fast kernels. */
 #include <string.h>
 
 #include "trainer/model/dims.h"

@@ -1,10 +1,11 @@
-/* qwen3vl.c: the parts of the model put together, and their memory.
+/* qwen3vl.c: puts the parts of the model together and lays out their memory.
  *
  *   pixels --vision--> features --+
  *   tokens --------------------decoder--> x[L] --head--> loss
  *
- * One device block holds everything: what lives through the micro-batch, once for each that is
- * under way, then the scratch of vision, decoder and head, which are never at work together. */
+ * One device block holds all activations: first what is kept from forward to backward, once for
+ * each micro-batch under way, then the scratch of vision, decoder and head. These three never run
+ * at the same time, so their scratch shares memory. */
 #include "trainer/model/qwen3vl.h"
 
 #include <stdlib.h>
@@ -32,7 +33,7 @@ static void parts_done(model *m)
     free(m->flight);
 }
 
-/* Whether slots are exchanged on the device, and where. */
+/* Sets whether token copies are exchanged on the device, and through which window. */
 static void set_exchange(model *m, bool on_device, const exchange_window *w)
 {
     for (int f = 0; f < m->n_flights; f++) {
@@ -84,7 +85,8 @@ static status parts_init(model *m, const model_dims *d, const model_options *o)
     return st;
 }
 
-/* The most that was taken since mark, which the next user of scratch gets. */
+/* Returns the bytes taken since mark and rewinds to it, so that the next part of the model gets the
+ * same memory. *inout_peak grows to the end of the longest part. */
 static int64_t scratch(space *sp, size_t mark, size_t *inout_peak)
 {
     size_t top = sp->peak;
@@ -203,7 +205,7 @@ static void bind(model *m, params *p)
     }
 }
 
-/* The head's weights by address; tied models share the embedding. */
+/* Takes the addresses of the head's weights; in a tied model they are those of the embedding. */
 static void bind_head(model *m)
 {
     param *norm = params_get(m->p, "%snorm.weight", m->p->text_prefix);
@@ -249,7 +251,8 @@ status model_new(stream *s, const model_dims *d, params *p, const model_options 
     if (o->training && ((o->vision_frozen && f->decoder.features_wanted) ||
                         (o->tower_frozen && m->has_vision && f->vision.lowest < d->vision.depth))) {
         model_free(&m, s);
-        return FAIL(ST_INTERNAL, "a model laid out for a frozen vision tower has to train it");
+        return FAIL(ST_INTERNAL,
+                    "the options freeze the vision tower, but the registry trains a part of it");
     }
     st = open_exchange(m, s);
     if (st != ST_OK) {
@@ -313,7 +316,7 @@ static status check_batch(const model *m, const device_batch *b)
     return ST_OK;
 }
 
-/* Up to x[end]; the aux value lands in aux. */
+/* Runs vision and decoder up to x[end]. aux: where the auxiliary loss is written. */
 static status forward_model(model *m, flight *f, pass_context *r, void *aux)
 {
     f->decoder.aux.value = aux;
@@ -324,7 +327,7 @@ static status forward_model(model *m, flight *f, pass_context *r, void *aux)
     return decoder_fwd(&f->decoder, r, f->vision.feature);
 }
 
-/* From decoder.dx. */
+/* Runs decoder and vision backward from decoder.dx. */
 static status backward(model *m, flight *f, pass_context *r, void *aux)
 {
     f->decoder.aux.value = aux;
@@ -344,7 +347,8 @@ static head_targets targets_of(const pass_context *r, const loss_sums *sums)
                           .weights = sums->weight};
 }
 
-/* Loss of x[L], and decoder.dx with it where the use is a turn. */
+/* Computes the loss of x[L], and decoder.dx with it if `use` is UNIT_TURN, that is if backward
+ * follows. */
 static status head_pass(model *m, flight *f, pass_context *r, const head_targets *t, unit_use use)
 {
     const int unit = unit_head(&m->d);
@@ -381,7 +385,7 @@ status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums
     flight *f = &m->flight[p->flight];
     head_targets t = targets_of(&r, sums);
     if (!m->o.training)
-        return FAIL(ST_INTERNAL, "backward of a model that was made without training");
+        return FAIL(ST_INTERNAL, "a model made without training cannot run a training pass");
     TRY(check_batch(m, p->b));
     TRY(fsdp_units_begin(r.fsdp_units, s));
     if (p->kind != PASS_BACKWARD)
@@ -393,7 +397,8 @@ status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums
     }
     if (p->kind != PASS_FORWARD)
         TRY(backward(m, f, &r, sums->aux));
-    m->done = pipeline_exchange_of(m, s, p); /* the batch may be another when it is handed over */
+    m->done =
+        pipeline_exchange_of(m, s, p); /* now: at the hand-over the batch may be another one */
     return fsdp_units_end(r.fsdp_units, s);
 }
 
@@ -451,7 +456,7 @@ status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void 
     fsdp_units *u = m->p->fsdp_units;
     bind_head(m);
     TRY(fsdp_units_begin(u, s));
-    if (m->d.text.tied) { /* the head's weights are the embedding */
+    if (m->d.text.tied) { /* the head's weights are those of the embedding's unit */
         TRY(fsdp_units_enter(u, s, unit_embedding(&m->d), UNIT_FORWARD));
         TRY(fsdp_units_leave(u, s, unit_embedding(&m->d), UNIT_FORWARD));
     }

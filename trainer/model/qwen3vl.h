@@ -1,9 +1,18 @@
-/* qwen3vl.h: the whole model: forward, loss, backward of one micro-batch (spec sections 3, 4, 6).
+/* qwen3vl.h: the whole model: forward pass, loss and backward pass of one micro-batch.
  *
- * Losses and gradients are sums over targets (weight * nll); the optimiser divides by the weight of
- * the step, so packed, unpacked, one rank or eight agree. The auxiliary loss enters as
- * coefficient * weight of the micro-batch * aux;
- * that product comes with the batch (stager_mark). */
+ * The equations and their sources are in equations.md. A program makes one model over a registry of
+ * parameters (params.h) and runs micro-batches (device_batch.h) through it:
+ *
+ *   model_new                        once, with the largest batch that will come
+ *   model_forward_backward           per micro-batch, without a pipeline
+ *   model_hand_over, model_run       per pass, with one (parallel/pipeline_stages.h)
+ *   model_forward                    evaluation
+ *   model_forward_cached, model_logits    generation
+ *
+ * Losses and gradients are sums over targets of weight * nll. The optimiser divides them by the
+ * weight of the step, so that the result does not depend on packing, accumulation or the number of
+ * ranks. The auxiliary loss enters as coefficient * weight of the micro-batch * aux; the product of
+ * the first two comes with the batch (batch/stager.h, stager_mark). */
 #ifndef TESSERA_TRAINER_MODEL_QWEN3VL_H
 #define TESSERA_TRAINER_MODEL_QWEN3VL_H
 
@@ -17,100 +26,116 @@ typedef struct model model;
 typedef struct kv_cache kv_cache;               /* kv_cache.h */
 typedef struct exchange_window exchange_window; /* exchange.h */
 
-/* How slots go to experts on other ranks (exchange.h). */
+/* How token copies reach experts on other ranks (exchange.h). */
 typedef enum exchange_way {
-    EXCHANGE_BY_HOST,
-    EXCHANGE_IF_REACHED, /* on the device where ranks reach each other's memory; else by the host */
-    EXCHANGE_BY_DEVICE   /* UNAVAILABLE where they do not */
+    EXCHANGE_BY_HOST,    /* the host reads the counts, once per layer and pass */
+    EXCHANGE_IF_REACHED, /* on the device where ranks reach each other's memory, else by the host */
+    EXCHANGE_BY_DEVICE   /* on the device; ST_UNAVAILABLE where ranks do not reach each other */
 } exchange_way;
 
 typedef struct model_options {
-    batch_caps cap;   /* of whole rows, however many ranks share them */
-    const mesh *mesh; /* borrowed; NULL: the one that parameters are shared over, or one rank */
-    bool training;    /* keep activations, have gradients */
-    recomputes recomputed;  /* in backward */
-    bool tower_frozen;      /* the vision tower: of it only what mergers read is kept */
-    bool vision_frozen;     /* the mergers too: nothing is kept */
-    double router_aux_coef; /* 0 = off */
-    int64_t lora_rank;      /* of adapters; 0: none */
-    bool lora_experts;      /* some belong to experts */
-    int64_t logit_rows;     /* rows of logits held at once; 0 = default */
+    batch_caps cap;         /* largest micro-batch, counted in whole rows before ranks share them */
+    const mesh *mesh;       /* borrowed; NULL: the mesh of the registry, or a single rank */
+    bool training;          /* activations are kept and gradients computed */
+    recomputes recomputed;  /* what backward computes again instead of keeping it */
+    bool tower_frozen;      /* no vision block is trained: only the inputs of mergers are kept */
+    bool vision_frozen;     /* the mergers are not trained either: nothing of vision is kept */
+    double router_aux_coef; /* coefficient of the load-balancing loss; 0: off */
+    int64_t lora_rank;      /* rank of the adapters; 0: there are none */
+    bool lora_experts;      /* some adapters belong to experts */
+    int64_t logit_rows;     /* rows of logits held at once; 0: LOGIT_ROWS_DEFAULT (loss.h) */
     exchange_way exchange;
 } model_options;
 
-/* tower_frozen, vision_frozen and adapters as the registry has it. */
+/* Sets tower_frozen, vision_frozen, lora_rank and lora_experts from what the registry says. */
 void model_options_freeze(model_options *o, const params *p);
 
+/* Makes a model that computes with the parameters of p and allocates the device memory of its
+ * activations. d is copied; p and o->mesh are borrowed until model_free. With device exchange every
+ * rank calls it. Errors: ST_NO_MEMORY; ST_UNAVAILABLE as EXCHANGE_BY_DEVICE says; ST_INTERNAL if
+ * the options say that vision is frozen and the registry says otherwise. */
 WARN_UNUSED status model_new(stream *s, const model_dims *d, params *p, const model_options *o,
                              model **out);
+/* Frees *m and sets it to NULL; NULL in it is accepted. */
 void model_free(model **m, stream *s);
-/* Rows of logits held at once. */
+/* How many rows of logits a model with these options holds at once. */
 int64_t model_logit_rows(const model_options *o);
-/* Device bytes of a model's activations. Scratch of vision, text and head shares bytes. */
+/* Device bytes of a model's activations. The three scratch regions use the same bytes in turn, so
+ * total counts only the largest of them. */
 typedef struct model_regions {
-    int64_t vision_kept, text_kept; /* from a part's forward to its backward */
+    int64_t vision_kept, text_kept; /* kept from forward to backward */
     int64_t vision_scratch, text_scratch, head_scratch;
-    int64_t window; /* what ranks that share experts leave with each other; beside the others */
+    int64_t window; /* memory that ranks which share experts open to each other, allocated apart */
     int64_t total;
 } model_regions;
+/* Computes the regions of such a model without allocating anything on a device. */
 WARN_UNUSED status model_regions_of(const model_dims *d, const model_options *o,
                                     const backend_vtable *backend, model_regions *out);
-/* Bytes that arrays of these kinds (recompute.h) take of one decoder layer (the last) and of one
- * vision block, 0 without a tower. */
+/* Bytes that one decoder layer (the last) and one vision block take for arrays of these kinds
+ * (recompute.h). *out_block is 0 where this rank has no vision tower. */
 WARN_UNUSED status model_kinds_bytes(const model_dims *d, const model_options *o,
                                      const backend_vtable *backend, unsigned kinds,
                                      int64_t *out_layer, int64_t *out_block);
-/* Total bytes of activations, without allocating. */
+/* The total of model_regions_of. */
 WARN_UNUSED status model_bytes(const model_dims *d, const model_options *o,
                                const backend_vtable *backend, int64_t *out_bytes);
 
-/* What one micro-batch adds to; device memory, cleared by the caller at the start of a step. */
+/* Device memory that the passes of a step write. The caller clears the sums when a step starts. */
 typedef struct loss_sums {
-    double *loss;   /* sum of weight * nll (without aux) */
-    double *weight; /* sum of weights */
-    void *aux;      /* [1] acc: aux of the last micro-batch */
+    double *loss;   /* sum of weight * nll, without the auxiliary loss; added to */
+    double *weight; /* sum of weights; added to */
+    void *aux;      /* [1] acc: auxiliary loss of the last micro-batch; overwritten */
 } loss_sums;
 
-/* A micro-batch's way through this rank's part of the model. `flight` is where its activations are
- * kept from its forward to its backward: below model_flights, one micro-batch at a time. */
+/* One pass of a micro-batch through this rank's part of the model. `flight` names the buffers that
+ * keep its activations from forward to backward: a number below model_flights, used by one
+ * micro-batch at a time. */
 typedef struct model_pass {
     pass_kind kind;
     int flight;
     const device_batch *b;
 } model_pass;
 
+/* How many micro-batches a model can have between their forward and their backward. */
 int model_flights(const model *m);
-/* Of a model with these options: what of a pipeline's 1F1B is under way at a time. */
+/* The same for a model with these options: one, or with a pipeline as many as its 1F1B schedule
+ * has under way on this stage. */
 int model_flights_of(const model_options *o);
-/* Before every pass of a pipeline stage, and with PASS_NONE behind the last one: what the pass
- * before made goes to the stages beside it, and what the next one needs arrives. Nothing of one
- * stage. */
+/* Exchanges activations and gradients with the neighbouring pipeline stages: sends what the last
+ * pass made and receives what `next` needs. Called before every pass, and with PASS_NONE after the
+ * last one. Does nothing where there is one stage. */
 WARN_UNUSED status model_hand_over(model *m, stream *s, const model_pass *next);
+/* Runs one training pass: adds to the sums in a pass with a loss, and to the gradients of the
+ * parameters in a pass with a backward. ST_INTERNAL for a model made without training. Queues work
+ * on s and does not wait. */
 WARN_UNUSED status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums);
-/* The same of one stage, forward and backward. */
+/* Forward, loss and backward of a micro-batch on a rank that has the whole model. */
 WARN_UNUSED status model_forward_backward(model *m, stream *s, const device_batch *b,
                                           const loss_sums *sums);
-/* Forward only; nll [cap.targets] acc and best [cap.targets] int32 written where not NULL. Of a
- * pipeline every stage calls, and the last one has the losses. */
+/* Forward and loss without gradients. nll [cap.targets] acc, the negative log-likelihood of
+ * each target, and best [cap.targets] int32, its likeliest token, are written where not NULL. Every
+ * stage of a pipeline calls it; only the last one writes results. */
 WARN_UNUSED status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums,
                                  void *nll, int32_t *best);
-/* Up to the last hidden states, with keys and values kept in the cache; losses stay as they are.
- * Of several ranks all call it. */
+/* Forward up to the last hidden states, for generation: reads and fills the cache of keys and
+ * values, and computes no loss. Every rank of the mesh calls it. */
 WARN_UNUSED status model_forward_cached(model *m, stream *s, const device_batch *b,
                                         const kv_cache *cache);
-/* Whether the last hidden states are here: on the last stage. */
+/* True on the last pipeline stage, which has the last hidden states and so chooses tokens. */
 bool model_chooses(const model *m);
-/* Logits [n, V] act of these tokens of this rank after a model_forward (generation, probe): token
- * index list on the device. Where model_chooses; of several ranks all of these call it, n may be
- * 0. */
+/* After model_forward or model_forward_cached: writes the logits [n, V] act of n tokens of this
+ * rank. tokens [n]: their numbers in the rank's batch, on the device. Every rank for which
+ * model_chooses is true calls it, also with n = 0. */
 WARN_UNUSED status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n,
                                 void *out_logits);
-/* bias [L, E] act on the device, added to the routers' logits from the next call on; borrowed. For
- * benches of uneven loads. */
+/* Adds bias [L, E] act, device memory that the caller keeps, to the routers' logits from the next
+ * call on; NULL ends it. Benches make uneven expert loads with it. */
 void model_bias_router(model *m, const void *bias);
-/* NULL: no experts are shared, or the host reads their counts. */
+/* The window through which this model's ranks exchange token copies; NULL where no experts are
+ * shared or the exchange goes by the host. */
 const exchange_window *model_exchange(const model *m);
-/* Tokens per expert and layer of the last forward: [L, E] int32 on the device; NULL if no MoE. */
+/* Token copies per layer and expert of the last forward: [L, E] int32 on the device; NULL for a
+ * model without experts. */
 const int32_t *model_expert_count(const model *m);
 
 #endif

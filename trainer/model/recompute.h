@@ -1,9 +1,10 @@
-/* recompute.h: what a layer keeps of its forward for its backward; the rest is computed again
- * there.
+/* recompute.h: activation checkpointing: which arrays of a layer's forward are kept for its
+ * backward. The others are computed again there.
  *
- * A layer's input is always kept. Every other array has the kind of what makes it. Elements a token
- * of a decoder layer (H hidden, Q and C heads of d, E experts, K chosen of width I, F of a dense
- * MLP) or a patch of a vision block (D hidden, F MLP width):
+ * A layer's input is always kept. Every other array belongs to the kind of operation that makes it.
+ * The table counts elements, for a decoder layer per token (H hidden, Q query and C key-value heads
+ * of width d, E experts, K chosen, of width I; F width of a dense MLP) and for a vision block per
+ * patch (D hidden, F MLP width):
  *
  *   kind             decoder layer                                      vision block
  *   RECOMPUTE_CHEAP      2 H + (Q + C) d + Q + C + 2; F of a dense MLP      2 D + F + 4
@@ -14,31 +15,31 @@
  *   RECOMPUTE_FC1        2 K I, or 2 F                                      F
  *   RECOMPUTE_FC2        K H, none of a dense MLP
  *
- * A merger keeps as a block without attention does: 8 D cheap ones and W = 4 D of RECOMPUTE_FC1 a
- * merged row. Slots are of all tensor ranks where those cut experts; shared experts keep nothing of
- * FC1. */
+ * A merger keeps, per merged row, 8 D elements of RECOMPUTE_CHEAP and 4 D of RECOMPUTE_FC1. Where
+ * tensor ranks cut experts, the K I and K H elements count the tokens of all of them. Experts that
+ * ranks share (exchange.h) keep nothing of RECOMPUTE_FC1. */
 #ifndef TESSERA_TRAINER_MODEL_RECOMPUTE_H
 #define TESSERA_TRAINER_MODEL_RECOMPUTE_H
 
 #include <stdint.h>
 
 enum {
-    RECOMPUTE_CHEAP = 1 << 0, /* norms, rotations, activations: bytes moved and little else */
-    RECOMPUTE_QKV = 1 << 1,   /* projections of attention */
+    RECOMPUTE_CHEAP = 1 << 0, /* norms, rotations, activation functions: little arithmetic */
+    RECOMPUTE_QKV = 1 << 1,   /* the projections to q, k and v */
     RECOMPUTE_ATTENTION = 1 << 2,
-    RECOMPUTE_PROJ = 1 << 3,  /* the output projection, with the residual */
-    RECOMPUTE_ROUTE = 1 << 4, /* router: choices, weights, the order of slots */
-    RECOMPUTE_FC1 = 1 << 5,   /* first product of experts, MLP or merger */
+    RECOMPUTE_PROJ = 1 << 3,  /* attention's output projection and the residual sum */
+    RECOMPUTE_ROUTE = 1 << 4, /* the router: choices, weights, order of token copies */
+    RECOMPUTE_FC1 = 1 << 5,   /* the first product of experts, MLP or merger */
     RECOMPUTE_FC2 = 1 << 6,   /* the experts' second product */
     RECOMPUTE_ALL = (1 << 7) - 1
 };
 
-/* All zero: nothing is computed again. */
+/* Which kinds are computed again in which layers. All zero: nothing is computed again. */
 typedef struct recompute {
-    unsigned what; /* 0; RECOMPUTE_ALL; or RECOMPUTE_CHEAP with others, without RECOMPUTE_ROUTE */
-    int64_t every; /* n above 1: of layers n, 2n, .. alone (from 1); the others keep all */
-    /* the first layers keep these kinds all the same; neither RECOMPUTE_CHEAP nor RECOMPUTE_ROUTE
-     */
+    unsigned what; /* 0, RECOMPUTE_ALL, or RECOMPUTE_CHEAP with others but RECOMPUTE_ROUTE */
+    int64_t every; /* n above 1: only layers n, 2n, .. (counted from 1); the others keep all */
+    /* The first `layers` layers keep the kinds in `partly` even though `what` names them; never
+     * RECOMPUTE_CHEAP or RECOMPUTE_ROUTE. Memory that is left over buys back their time. */
     unsigned partly;
     int64_t layers;
 } recompute;
@@ -47,6 +48,7 @@ typedef struct recomputes {
     recompute text, vision;
 } recomputes;
 
+/* The kinds that this layer (from 0) computes again. */
 static inline unsigned recompute_of(const recompute *r, int64_t layer)
 {
     if (r->every > 1 && (layer + 1) % r->every != 0)

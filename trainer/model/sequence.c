@@ -1,3 +1,4 @@
+/* sequence.c: gathers and reduces between the views of a row, as sequence.h describes them. */
 #include "trainer/model/sequence.h"
 
 #include "trainer/ops/table.h"

@@ -1,32 +1,39 @@
-/* sequence.h: a rank's tokens between the views of its row (parallel/README.md).
+/* sequence.h: moves a row's data between the ranks that share it.
  *
- * T tokens of this rank; Tc = T x tensor of its context rank; A = Tc x context, the whole row.
- * Where no other rank has part in a view nothing moves, and the result is the argument. */
+ * Ranks see a row in three ways (parallel/README.md): T tokens that belong to this rank alone;
+ * Tc = T x tensor tokens of all tensor ranks with the same context rank; A = Tc x context tokens,
+ * the whole row. A gather goes from a narrow view to a wide one, a reduce sums and goes back. Where
+ * a rank has no others to share with, nothing moves and the result is the argument itself.
+ *
+ * `at` names the collective in messages and in the ledger of traffic (parallel/comm.h). */
 #ifndef TESSERA_TRAINER_MODEL_SEQUENCE_H
 #define TESSERA_TRAINER_MODEL_SEQUENCE_H
 
 #include "trainer/model/pass_context.h"
 
-/* *out [Tc, width] act: x [T, width] of every tensor rank; in room, unless there is one. */
+/* *out [Tc, width] act = x [T, width] of every tensor rank, in room if there are several. */
 WARN_UNUSED status sequence_gather(const pass_context *r, comm_at at, const void *x, int64_t width,
                                    void *room, const void **out);
-/* y [T, width] act: own rows of the sum over tensor ranks of x [Tc, width]; y may be x of one. */
+/* y [T, width] act = this rank's rows of the sum over tensor ranks of x [Tc, width]. With one
+ * tensor rank y may be x. */
 WARN_UNUSED status sequence_reduce(const pass_context *r, comm_at at, const void *x, int64_t width,
                                    void *y);
 
-/* *out [A, width] act in packed order: x [Tc, width] of every context rank; in packed, unless there
- * is one. ranks: [A, width] scratch. */
+/* *out [A, width] act = x [Tc, width] of every context rank in the order of the packed row, in
+ * `packed` if there are several. ranks: [A, width] scratch. */
 WARN_UNUSED status keys_gather(const pass_context *r, comm_at at, const void *x, int64_t width,
                                void *ranks, void *packed, const void **out);
-/* y [Tc, width] act: own rows of the sum over context ranks of x [A, width] in packed order. */
+/* y [Tc, width] act = this rank's rows of the sum over context ranks of x [A, width], which is in
+ * the order of the packed row. ranks: [A, width] scratch. */
 WARN_UNUSED status keys_reduce(const pass_context *r, comm_at at, const void *x, int64_t width,
                                void *ranks, void *y);
 
-/* *out [ranks of the row, rows, width] act: features x [rows, width] of each; in room, unless there
- * is one. rows: device_batch.feature_rows. */
+/* *out [ranks of the row, rows, H] act = the visual features x [rows, H] of every rank of the row,
+ * in room if there are several. rows: device_batch.feature_rows. */
 WARN_UNUSED status features_gather(const pass_context *r, comm_at at, const void *x, void *room,
                                    const void **out);
-/* y: own features of the sum over the row's ranks of x. */
+/* y [rows, H] act = this rank's part of the sum over the row's ranks of x, which has the shape of
+ * features_gather's result. */
 WARN_UNUSED status features_reduce(const pass_context *r, comm_at at, const void *x, void *y);
 
 #endif

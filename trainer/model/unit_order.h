@@ -1,15 +1,17 @@
-/* unit_order.h: the units of a model (parallel/README.md) in the order a forward enters them; a
- * backward goes back the same way. Numbers, from the dimensions alone.
+/* unit_order.h: numbers the FSDP units of a model in the order in which a forward pass enters them;
+ * a backward pass goes the opposite way. The numbers follow from the dimensions alone.
  *
- *   patch embedding | block 0 .. | deepstack merger j behind its block | .. | final merger |
- *   embedding | layer 0 .. | final norm and head */
+ *   patch embedding | block 0 .. | deepstack merger j, after its block | .. | final merger |
+ *   embedding | layer 0 .. | final norm and head
+ *
+ * A unit is a set of parameters that is gathered and released together (parallel/fsdp.h). */
 #ifndef TESSERA_TRAINER_MODEL_UNIT_ORDER_H
 #define TESSERA_TRAINER_MODEL_UNIT_ORDER_H
 
 #include "trainer/model/dims.h"
 #include "trainer/parallel/layout.h"
 
-/* Deepstack mergers before block b. */
+/* How many deepstack mergers come before block b. */
 static inline int unit_mergers_before(const model_dims *d, int64_t b)
 {
     int n = 0;
@@ -28,13 +30,13 @@ static inline int unit_block(const model_dims *d, int64_t b)
     return 1 + (int)b + unit_mergers_before(d, b);
 }
 
-/* j 0: the final merger; 1 + j: deepstack j. */
+/* j = 0: the final merger; j = 1 + i: deepstack merger i. */
 static inline int unit_merger(const model_dims *d, int j)
 {
     return j == 0 ? unit_block(d, d->vision.depth) : unit_block(d, d->vision.deepstack[j - 1]) + 1;
 }
 
-/* Of the vision tower. */
+/* The number of units of the vision tower. */
 static inline int unit_vision_count(const model_dims *d)
 {
     return d->vision.depth > 0 ? unit_merger(d, 0) + 1 : 0;
@@ -60,11 +62,13 @@ static inline int unit_count(const model_dims *d)
     return unit_head(d) + 1;
 }
 
-/* What a pipeline stage has of the model: decoder layers [first, end). */
+/* The part of the model that a pipeline stage has: decoder layers [first, end), and more at the
+ * ends.
+ */
 typedef struct stage_part {
     int64_t first, end;
-    bool opens;  /* vision tower, embedding, deepstack features */
-    bool closes; /* final norm, head, loss */
+    bool opens;  /* it has the vision tower, the embedding and the deepstack features */
+    bool closes; /* it has the final norm, the head and the loss */
 } stage_part;
 
 static inline stage_part stage_part_of(const model_dims *d, const layout *l, int stage)
@@ -75,7 +79,7 @@ static inline stage_part stage_part_of(const model_dims *d, const layout *l, int
                         .closes = stage + 1 == l->pipeline};
 }
 
-/* Its units: [first, end). */
+/* A stage has the units from stage_first_unit to before stage_end_unit. */
 static inline int stage_first_unit(const model_dims *d, const stage_part *p)
 {
     return p->opens ? 0 : unit_layer(d, p->first);

@@ -1,9 +1,12 @@
-/* vision.c: see vision.h.
+/* vision.c: the vision tower of vision.h.
  *
- *   X0 = P Wt + b          P = (u8 - 127.5) / 127.5, [S, 1536] -> [S, D]
- *   X0 += table corners    aligned-corner bilinear interpolation (corners made by stager.c)
- *   X(i+1) = block_i(X(i)); behind block deepstack[j]: feature(1 + j) = merger_(1 + j)(X(i+1))
+ *   X0 = P Wt + b               P = (u8 - 127.5) / 127.5, [S, 1536] -> [S, D]
+ *   X0 += weighted table rows   aligned-corner bilinear interpolation; batch/stager_visual.c makes
+ *                               the rows and weights
+ *   X(i+1) = block_i(X(i));     after block deepstack[j]: feature(1 + j) = merger_(1 + j)(X(i+1))
  *   feature(0) = merger_0(X(B))
+ *
+ * The patch embedding, each block and each merger is an FSDP unit and a piece that may be captured.
  */
 #include "trainer/model/vision.h"
 
@@ -11,7 +14,8 @@
 
 #include "trainer/ops/table.h"
 
-static const double rope_theta = 10000; /* a constant of the published code, no config key */
+static const double rope_theta =
+    10000; /* a constant of transformers' code; no key of config.json */
 
 status vision_init(vision *v, const model_dims *d)
 {
@@ -48,7 +52,7 @@ void vision_bind(vision *v, params *p, const model_dims *d)
         v->lowest++;
 }
 
-/* Deepstack feature behind this block: 1 + j, or 0 if none. */
+/* 1 + j if deepstack feature j is made of this block's output, else 0. */
 static int feature_behind(const model_dims *d, int64_t block)
 {
     for (int j = 0; j < d->vision.n_deepstack; j++) {
@@ -58,7 +62,7 @@ static int feature_behind(const model_dims *d, int64_t block)
     return 0;
 }
 
-/* Is x[b] the input of a merger? */
+/* True if a merger reads x[b]. */
 static bool merger_reads(const model_dims *d, int64_t b)
 {
     return b == d->vision.depth || (b > 0 && feature_behind(d, b - 1) > 0);
@@ -76,7 +80,7 @@ void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
                                                        : mode.recomputed;
     v->cos = space_take(sp, s * half, z->acc);
     v->sin = space_take(sp, s * half, z->acc);
-    void *turn[2]; /* what backward does not read goes through two buffers */
+    void *turn[2]; /* inputs that backward does not read use two buffers in turn */
     bool taken[2] = {false, false};
     for (int64_t b = 0; b <= d->depth; b++) {
         bool own = mode.training && (!mode.frozen || merger_reads(z->d, b));
@@ -99,7 +103,7 @@ void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mo
 {
     const vision_dims *d = &z->d->vision;
     v->patches = space_take(sp, z->cap.patches * d->patch_bytes, z->act);
-    size_t mark = space_mark(sp), top = mark; /* blocks and mergers take turns */
+    size_t mark = space_mark(sp), top = mark; /* blocks and mergers use the same memory in turn */
     for (int64_t b = 0; b < d->depth; b++) {
         vision_saved_layout(&v->saved[b], sp, z, recompute_of(&v->recomputed, b));
         space_turn(sp, mark, &top);
@@ -153,9 +157,9 @@ static void use_tables(const vision *v, pass_context *r)
     r->vision_sin = v->sin;
 }
 
-/* Opens a unit. Its work, which goes to graph_replay_end, is the caller's where out_open is true:
- * not where it was queued as captured before, and not on a rank without images, which enters and
- * leaves units as the others do and computes nothing. */
+/* Enters a unit. If *out_open is true the caller queues the unit's work and passes its status to
+ * graph_replay_end. It is false where the work has been queued as a captured graph, and on a rank
+ * without pictures, which enters and leaves units as the other ranks do and computes nothing. */
 static status enter_unit(const pass_context *r, int unit, unit_use use, int pass, bool *out_open)
 {
     bool done = true;
@@ -211,8 +215,8 @@ status vision_fwd(vision *v, pass_context *r)
     return feature_fwd(v, r, 0, v->x[depth]);
 }
 
-/* Gradient of x[depth] written, of others added to v->dx, from dfeature j. reached: backward goes
- * on below x. */
+/* Backward of merger j. The final merger (j = 0) writes v->dx, the others add to it. reached:
+ * backward goes on below x, so that its gradient is wanted. */
 static status merger_back(const vision *v, const pass_context *r, int j, const void *x,
                           bool reached)
 {

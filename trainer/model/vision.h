@@ -1,7 +1,8 @@
-/* vision.h: the vision tower (spec section 3): pixels -> visual rows for the token stream and one
- * deepstack feature per chosen block, and the whole way back.
+/* vision.h: the vision tower, forward and backward (equations.md, "Vision tower"): turns pixels
+ * into visual rows for the token stream and one deepstack feature for each chosen block.
  *
- * S patches, D hidden, M = S/4 merged rows, H text hidden, B blocks. */
+ * S patches, D hidden, d head width, M = S / 4 merged rows, H text hidden, B blocks. Patches lie in
+ * merge order, so merging four of them into a row is a reshape (merge.h). */
 #ifndef TESSERA_TRAINER_MODEL_VISION_H
 #define TESSERA_TRAINER_MODEL_VISION_H
 
@@ -13,40 +14,44 @@ typedef struct vision {
     linear patch; /* [D, 1536] */
     const param *pos;
     vision_block *block;              /* [B] */
-    merger merger[1 + MAX_DEEPSTACK]; /* 0 the final one, 1 + j deepstack j */
-    bool embed_trained;               /* patch embedding or position table */
+    merger merger[1 + MAX_DEEPSTACK]; /* 0: the final merger; 1 + j: deepstack merger j */
+    bool embed_trained;               /* patch embedding or position table are trained */
     int64_t lowest;                   /* first block that backward must reach; B: none */
     /* activations */
-    recompute recomputed;        /* of blocks */
-    recompute merger_recomputed; /* of mergers */
-    void **x;                    /* [B + 1] of [S, D]: block inputs, and the last output */
-    vision_saved *saved;         /* [B]; what is computed again is in memory that all share */
+    recompute recomputed;        /* what blocks compute again */
+    recompute merger_recomputed; /* what mergers compute again */
+    void **x;                    /* [B + 1] of [S, D]: inputs of the blocks, then the last output */
+    vision_saved *saved;         /* [B]; arrays that are computed again lie in shared memory */
     merger_saved merger_saved[1 + MAX_DEEPSTACK];
     void *cos, *sin;                   /* [S, d/2] acc */
-    void *patches;                     /* [S, 1536] scratch */
-    void *feature[1 + MAX_DEEPSTACK];  /* [M, H]: visual rows, deepstack features */
-    void *dfeature[1 + MAX_DEEPSTACK]; /* [M, H] their gradients, written by the text backward */
-    void *dx;                          /* [S, D] */
+    void *patches;                     /* [S, 1536] scratch: normalised pixels */
+    void *feature[1 + MAX_DEEPSTACK];  /* [M, H]: visual rows, then deepstack features */
+    void *dfeature[1 + MAX_DEEPSTACK]; /* [M, H]: their gradients, written by decoder_bwd */
+    void *dx;                          /* [S, D] gradient on its way down */
     vision_scratch block_scratch;
     merger_scratch merger_scratch;
 } vision;
 
 typedef struct vision_modes {
-    bool training; /* inputs of all blocks are kept, and there are gradients */
+    bool training; /* inputs of all blocks are kept, and gradients are computed */
     recompute recomputed;
-    bool frozen; /* all but the mergers: of the tower only what mergers read is kept */
+    bool frozen; /* only mergers are trained: of the tower only their inputs are kept */
 } vision_modes;
 
+/* Prepares a tower (heap memory only). */
 WARN_UNUSED status vision_init(vision *v, const model_dims *d);
+/* Finds its parameters in the registry, and how far down backward must go. */
 void vision_bind(vision *v, params *p, const model_dims *d);
-void vision_done(vision *v);
-/* What lives through the step; then what may be shared with other parts' scratch. */
+void vision_done(vision *v); /* accepts a half-initialised tower */
+/* Take the device arrays from sp: vision_layout those that are kept from forward to backward,
+ * vision_layout_scratch those that may share memory with other parts' scratch. */
 void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode);
 void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mode);
 
-/* Fills v->feature. No patches: nothing is computed. Sets the rotary tables of r. */
+/* Computes v->feature from the pixels of the batch and sets the rotary tables of r. Without patches
+ * it only enters and leaves FSDP units, as every rank must. */
 WARN_UNUSED status vision_fwd(vision *v, pass_context *r);
-/* From v->dfeature to the gradients of all vision parameters. */
+/* Adds the gradients of all trained vision parameters, from v->dfeature. */
 WARN_UNUSED status vision_bwd(vision *v, pass_context *r);
 
 #endif

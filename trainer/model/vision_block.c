@@ -1,8 +1,8 @@
-/* vision_block.c: see vision_block.h.
+/* vision_block.c: a block of the vision tower, as vision_block.h describes it.
  *
  *   a  = LN(x; norm1)
  *   [q|k|v] = a Wqkvt + bqkv            q, k = rope2d(q), rope2d(k)
- *   o  = softmax(q kt / sqrt(d)) v      per head, full, inside a frame
+ *   o  = softmax(q kt / sqrt(d)) v      per head, not causal, inside a frame pair
  *   x1 = x + o Wprojt + bproj
  *   y  = x1 + gelu_tanh(LN(x1; norm2) W1t + b1) W2t + b2
  */
@@ -60,7 +60,7 @@ void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z)
     t->work = space_take(sp, s * v->heads, z->acc);
 }
 
-/* Rotates q and k of qkv [S, 3D] in place, or back. */
+/* Rotates q and k of qkv [S, 3D] in place; inverse: rotates them back. */
 static status rotate_qk(const pass_context *r, void *qkv, bool inverse)
 {
     const vision_dims *v = &r->d->vision;
@@ -76,14 +76,14 @@ static status rotate_qk(const pass_context *r, void *qkv, bool inverse)
     return ST_OK;
 }
 
-/* qkv of a, q and k rotated */
+/* qkv = projection of a, with q and k rotated */
 static status project_patches(const pass_context *r, const vision_block *w, const vision_saved *k)
 {
     TRY(linear_fwd(r, &w->qkv, r->n.patches, k->a, k->qkv, 0));
     return rotate_qk(r, k->qkv, false);
 }
 
-/* What forward and backward are asked for alike. */
+/* The arguments that attention's forward and backward have in common. */
 static attention_fwd_args attention_of(const pass_context *r, const vision_saved *k)
 {
     const vision_dims *v = &r->d->vision;

@@ -1,6 +1,7 @@
-/* vision_block.h: one block of the vision tower (spec 3.5), forward and backward.
+/* vision_block.h: one block of the vision tower, forward and backward (equations.md, "Vision
+ * tower"; the formulas are repeated in vision_block.c).
  *
- * S patches, D hidden, F MLP width, Hv heads. Maths in vision_block.c. */
+ * S patches, D hidden, F MLP width, Hv heads. */
 #ifndef TESSERA_TRAINER_MODEL_VISION_BLOCK_H
 #define TESSERA_TRAINER_MODEL_VISION_BLOCK_H
 
@@ -13,19 +14,19 @@ typedef struct vision_block {
     linear qkv, proj, fc1, fc2;
 } vision_block;
 
-/* What a block keeps for its backward, besides its input x [S, D]. */
+/* What backward reads besides the input x [S, D]. */
 typedef struct vision_saved {
     void *mean1, *rstd1; /* [S] acc */
     void *a;             /* [S, D] LN(x) */
-    void *qkv;           /* [S, 3D] q, k rotated */
+    void *qkv;           /* [S, 3D] q | k | v, q and k rotated */
     void *o, *lse;       /* [S, D], [S, Hv] acc: attention */
-    void *x1;            /* [S, D] x + attention half */
+    void *x1;            /* [S, D] output of the attention half */
     void *mean2, *rstd2; /* [S] acc */
     void *m;             /* [S, D] LN(x1) */
     void *f, *g;         /* [S, F] before and after GELU */
 } vision_saved;
 
-/* Free between blocks. */
+/* Scratch that all blocks use in turn. */
 typedef struct vision_scratch {
     void *wide;   /* [S, F] dg */
     void *narrow; /* [S, D] dm, do, da */
@@ -33,15 +34,18 @@ typedef struct vision_scratch {
     void *work;   /* [S, Hv] acc */
 } vision_scratch;
 
+/* Finds the parameters of a block in the registry. */
 void vision_block_bind(vision_block *w, params *p, int block);
-/* Arrays of these kinds (recompute.h) alone; the others stay as they are. */
+/* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
+ */
 void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned kinds);
 void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z);
 
-/* y [S, D] = block(x); y NULL: only the kinds of arrays in what, again for backward. */
+/* Computes the kinds of arrays in `what` from x [S, D] and, unless y is NULL, y [S, D]. Backward
+ * calls it with y NULL to compute arrays again. */
 WARN_UNUSED status vision_block_fwd(const pass_context *r, const vision_block *w, const void *x,
                                     const vision_saved *k, unsigned what, void *y);
-/* dy [S, D]: gradient of the output on entry, of the input x on return. */
+/* dy [S, D] holds the gradient of the output on entry and that of the input x on return. */
 WARN_UNUSED status vision_block_bwd(const pass_context *r, const vision_block *w, const void *x,
                                     const vision_saved *k, const vision_scratch *t, void *dy);
 

@@ -192,7 +192,7 @@ static void test_dims__bad_configs_are_named(void **state)
         {"\"model_type\":\"qwen3_vl_moe\"", "\"model_type\":\"llama\"", "llama"},
         {"\"patch_size\":16", "\"patch_size\":14", "patch_size"},
         {"\"out_hidden_size\":128", "\"out_hidden_size\":64", "out_hidden_size"},
-        {"\"num_position_embeddings\":64", "\"num_position_embeddings\":63", "no square"},
+        {"\"num_position_embeddings\":64", "\"num_position_embeddings\":63", "not a square"},
         {"[1,3,4]", "[1,3,6]", "deepstack_visual_indexes"},
         {"[1,3,4]", "[1,1,4]", "deepstack_visual_indexes"},
         {"\"num_hidden_layers\":4", "\"num_hidden_layers\":1000000", "num_hidden_layers"},
