@@ -1,17 +1,17 @@
+/* row_share.c: divides tokens and visual items by their work, the largest first. */
 #include "trainer/batch/row_share.h"
 
 #include <stdlib.h>
 
 enum {
-    FINE =
-        8, /* a document is cut where it has over 1/8 of a rank's work: the rest evens that out */
+    FINE = 8, /* a document with over 1/8 of a rank's work is cut; the others then even it out */
     MERGED = MERGE_SIDE * MERGE_SIDE
 };
 
-/* Something to be given to a rank. */
+/* Work to be given to a rank: a document or a visual item. */
 typedef struct job {
     double work;
-    int32_t first, n; /* tokens; or number of the item, its merged rows */
+    int32_t first, n; /* its tokens from `first` on; or the item's number, and its merged rows */
 } job;
 
 typedef struct worker {
@@ -19,7 +19,7 @@ typedef struct worker {
     int64_t room;
 } worker;
 
-/* Most work first, then in order. */
+/* The most work first; equal ones in order. */
 static int by_work(const void *a, const void *b)
 {
     const job *x = a, *y = b;
@@ -57,7 +57,7 @@ static double uneven(const worker *w, int64_t ranks)
     return sum > 0 ? most * (double)ranks / sum : 1;
 }
 
-/* Keys that tokens [from, to) of a document see. */
+/* How many keys the tokens [from, to) of a document see together. */
 static double causal_work(int64_t from, int64_t to)
 {
     return 0.5 * ((double)to * (double)(to + 1) - (double)from * (double)(from + 1));
@@ -78,7 +78,8 @@ static void give_tokens(tokens_share *t, int64_t rank, int64_t doc_first, int64_
     t->w[rank].work += causal_work(first - doc_first, first - doc_first + n);
 }
 
-/* 2 * ranks equal pieces up to the document's end; returns the tokens left before them. */
+/* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, counted
+ * alike from either end. Returns how many tokens are left at its beginning. */
 static int64_t give_from_both_ends(tokens_share *t, int64_t first, int64_t n)
 {
     int64_t pieces = 2 * t->ranks, each = n / pieces, left = n % pieces;
@@ -87,7 +88,7 @@ static int64_t give_from_both_ends(tokens_share *t, int64_t first, int64_t n)
     return left;
 }
 
-/* Jobs are documents, or what is left at the beginning of one: their own tokens from 0 on. */
+/* Gives out jobs: documents, or what is left at the beginning of one. */
 static void give_jobs(tokens_share *t, const job *jobs, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -142,7 +143,7 @@ status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t
     return ST_OK;
 }
 
-/* Multiply-adds of an item through the tower: products per patch, and attention inside frames. */
+/* Multiply-adds of an item in one block of the tower: products per patch, attention per frame. */
 static double item_work(const vision_dims *d, const int32_t *grid)
 {
     double frame = (double)grid[1] * grid[2], patches = (double)grid[0] * frame;

@@ -1,7 +1,9 @@
-/* row_share.h: how the ranks of a row group share a micro-batch out (parallel/README.md): tokens
- * over context ranks so that causal work is even, then in equal runs over tensor ranks; visual
- * items over all of them so that their predicted time is even. Pure functions of the rows: every
- * rank of the group finds the same. */
+/* row_share.h: decides how the ranks that share a row divide a micro-batch (parallel/README.md).
+ *
+ * Tokens go to context ranks so that each has about the same work in causal attention; the tokens
+ * of a context rank go to its tensor ranks in equal runs. Visual items go to all ranks of the row
+ * so that each has about the same work in the vision tower. These are pure functions of the rows,
+ * so every rank of the group computes the same division without talking to the others. */
 #ifndef TESSERA_TRAINER_BATCH_ROW_SHARE_H
 #define TESSERA_TRAINER_BATCH_ROW_SHARE_H
 
@@ -10,20 +12,27 @@
 #include "trainer/model/device_batch.h"
 #include "trainer/model/dims.h"
 
-/* order [ranks, each]: packed token at each place of each context rank, rising, then -1. Documents
- * are tokens [cu[i], cu[i + 1]); n_tokens = cu[n_docs] <= ranks * each. A document whose work is
- * large is cut into 2 * ranks pieces, of which a rank has one from either end; smaller ones go as
- * they are to the rank with the least work, cut only where no rank has room. owner [n_tokens],
- * scratch. *out_uneven: most work of a rank over the mean (1 where there is none). */
+/* Divides tokens over context ranks. Document i is the tokens [cu[i], cu[i + 1]), and there are
+ * n_tokens = cu[n_docs] <= ranks * each of them.
+ *
+ * order [ranks, each] is written: for each context rank the packed numbers of its tokens,
+ * ascending, then -1. owner [n_tokens] is scratch. *out_uneven is the most work of a rank over the
+ * mean, 1 if there is no work.
+ *
+ * A document with much work is cut into 2 * ranks pieces, and each rank gets one from the front and
+ * the matching one from the back, which makes their work equal. Smaller documents go whole to the
+ * rank with the least work, and are cut only where no rank has room. */
 WARN_UNUSED status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t each,
                                    int32_t *order, int32_t *owner, double *out_uneven);
 
-/* Who encodes a visual item, and where its merged rows begin in that rank's features. */
+/* The rank that encodes a visual item, and where the item's merged rows begin in its features. */
 typedef struct item_place {
     int32_t rank, first;
 } item_place;
 
-/* out: one per item of all rows, in order. *out_merged: most merged rows of a rank. */
+/* Divides the visual items of all rows over the ranks of a row. out [items of all rows] is written
+ * in their order. *out_merged: the most merged rows of a rank; *out_uneven: the most work of a rank
+ * over the mean. */
 WARN_UNUSED status row_share_items(const row *rows, int64_t n_rows, const vision_dims *d,
                                    int64_t ranks, item_place *out, int64_t *out_merged,
                                    double *out_uneven);

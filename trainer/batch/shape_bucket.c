@@ -1,4 +1,4 @@
-/* shape_bucket.c: see shape_bucket.h. */
+/* shape_bucket.c: reads the shape buckets that a WELCOME names. */
 #include "trainer/batch/shape_bucket.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ static void include(int64_t *inout, int64_t other)
 
 void bucket_include(batch_caps *inout, const batch_caps *other)
 {
-    /* A segment without a bound (0) is the longest there is. */
+    /* 0 means that there is no bound, which is the largest. */
     bool any_text = !inout->longest || !other->longest, any_frame = !inout->frame || !other->frame;
     include(&inout->tokens, other->tokens);
     include(&inout->docs, other->docs);
@@ -26,7 +26,9 @@ void bucket_include(batch_caps *inout, const batch_caps *other)
     inout->frame = any_frame ? 0 : inout->frame;
 }
 
-/* A capacity of one row, between what the bucket before has and what a row can have. */
+/* Reads a capacity, which must be at least that of the bucket before and at most what a row can
+ * have.
+ */
 static status read_member(const json_value *b, const char *name, int64_t least, int64_t most,
                           int64_t *out)
 {
@@ -47,7 +49,7 @@ static status read_bucket(const json_value *b, const batch_caps *before, const b
     TRY(read_member(b, "documents", before->docs, most->tokens, &c.docs));
     TRY(read_member(b, "longest", before->longest, most->tokens, &c.longest));
     TRY(read_member(b, "images", before->items, most->items, &c.items));
-    c.frames = most->frames; /* the other three are of later daemons */
+    c.frames = most->frames; /* older daemons do not name the next three */
     c.targets = c.tokens;
     if (json_find(b, "frames"))
         TRY(read_member(b, "frames", before->frames, most->frames, &c.frames));

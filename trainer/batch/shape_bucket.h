@@ -1,10 +1,10 @@
-/* shape_bucket.h: shape buckets of a stream: the capacities that micro-batches are staged into, and
- * that steps are captured for (design section 5).
+/* shape_bucket.h: the shape buckets of a stream: a few capacities to one of which every micro-batch
+ * is padded. A step is captured as a graph once per bucket instead of once per batch.
  *
- * WELCOME names those of a row, at most 8, each holding what the one before it holds; the last
- * holds any row of the stream (proto/README.md). L rows end to end make one of L times the
- * capacities, with the same longest segments. A stream that names none (an old recording) has one:
- * the widest. */
+ * The daemon's WELCOME (proto/README.md) names at most 8 buckets for a row. Each holds what the one
+ * before it holds, and the last one holds any row of the stream. A micro-batch of n rows has n
+ * times the capacities, with the same bounds on the longest document and frame. A stream that names
+ * no bucket, such as an old recording, has a single one, the widest. */
 #ifndef TESSERA_TRAINER_BATCH_SHAPE_BUCKET_H
 #define TESSERA_TRAINER_BATCH_SHAPE_BUCKET_H
 
@@ -14,16 +14,17 @@
 enum { BUCKETS_MAX = 8 };
 
 typedef struct bucket_list {
-    batch_caps cap[BUCKETS_MAX]; /* of a micro-batch */
+    batch_caps cap[BUCKETS_MAX]; /* of a micro-batch, ascending */
     int n;
 } bucket_list;
 
-/* widest: what a row may hold by the stream's budgets, whatever it is made of. ST_PROTOCOL where
- * buckets are not nested, or beyond it. */
+/* Reads the buckets of a WELCOME for micro-batches of `rows` rows. widest: the most that a row may
+ * hold by the stream's budgets. ST_PROTOCOL if a bucket is smaller than the one before it or larger
+ * than widest. */
 WARN_UNUSED status bucket_list_read(const json_value *welcome, int64_t rows,
                                     const batch_caps *widest, bucket_list *out);
 
-/* Each capacity the larger of the two. */
+/* Grows each capacity of *inout to the other's. */
 void bucket_include(batch_caps *inout, const batch_caps *other);
 
 #endif

@@ -1,5 +1,6 @@
-/* stager.c: the buffers of a micro-batch, and rows into them. Counts are in stager_caps.c,
- * visual items in stager_visual.c, what a rank keeps of a shared row in view.c. */
+/* stager.c: the buffers of a micro-batch, and how rows are written into them: first into arrays on
+ * the host, then with one copy per array to the device. stager_caps.c counts, stager_visual.c
+ * writes what belongs to visual items, and view.c cuts out a rank's part of shared rows. */
 #include "trainer/batch/stager.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@
 
 enum { MERGED = MERGE_SIDE * MERGE_SIDE, MAX_PARTS = 20 };
 
-/* One array: where the host builds it, where the device has it, bytes of this batch. */
+/* One array: its address on the host and on the device, and its bytes in this batch. */
 typedef struct part {
     void *host, *device;
     size_t bytes;
@@ -24,13 +25,13 @@ typedef struct part {
 struct stager {
     const model_dims *d;
     device_batch batch; /* device pointers */
-    device_batch host;  /* arrays on the host: of the whole rows */
-    device_batch mine;  /* where ranks share rows: this one's; else host is what goes over */
+    device_batch host;  /* arrays of the whole rows, on the host */
+    device_batch mine;  /* where ranks share rows: this rank's arrays, on the host */
     void *host_block, *mine_block, *device_block;
     item_place *place; /* [cap.items] */
     view_scratch view;
     int32_t *item_kind;       /* [cap.items] scratch */
-    batch_caps room;          /* of the buffers */
+    batch_caps room;          /* capacities of the buffers */
     const batch_caps *bucket; /* [n_buckets] */
     int n_buckets;
     bool fixed_shapes;
@@ -39,7 +40,7 @@ struct stager {
     double aux_coefficient;
 };
 
-/* The arrays, in one block; run without a base to learn its size. */
+/* Places all arrays in one block; called without a base it only computes the size. */
 static void lay_out(device_batch *b, const batch_caps *c, const row_share *v, size_t acc, space *sp)
 {
     size_t i32 = sizeof(int32_t);
@@ -84,7 +85,7 @@ static bool is_shared(const stager *g)
     return row_share_ranks(&g->batch.share) > 1;
 }
 
-/* Host and device memory of a block of arrays. */
+/* Allocates the blocks of arrays on host and device. */
 static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row_share *share)
 {
     const backend_vtable *v = s->dev->v;
@@ -105,7 +106,7 @@ static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row
     return view_scratch_new(cap, share, &g->view);
 }
 
-/* What stays on the host. */
+/* Allocates the lists that stay on the host. */
 static status take_lists(stager *g, const batch_caps *cap)
 {
     g->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
@@ -188,7 +189,7 @@ void stager_mark(stager *g, int32_t buffer, double aux_coefficient)
     g->aux_coefficient = aux_coefficient;
 }
 
-/* Number of the bucket; n_buckets: the buffers' own capacities. */
+/* The number of the bucket for these counts; n_buckets means the capacities of the buffers. */
 static int choose_bucket(const stager *g, const batch_caps *n)
 {
     int k = 0;
@@ -205,7 +206,7 @@ static void put_weight(void *array, st_dtype acc, int64_t i, double w)
         ((float *)array)[i] = (float)w;
 }
 
-/* What every target of a document counts. */
+/* How much every target of a document counts. */
 static double document_weight(const stager *g, const row *r, int64_t doc)
 {
     double sum = 0;
@@ -217,7 +218,7 @@ static double document_weight(const stager *g, const row *r, int64_t doc)
     return sum <= 0 ? 1 : g->weighting == WEIGHTING_SAMPLE ? 1 / sum : 1 / sqrt(sum);
 }
 
-/* Tokens, borders and targets of one row behind what is there. */
+/* Appends the tokens, borders and targets of one row. */
 static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, device_batch *at)
 {
     device_batch *h = &g->host;
@@ -231,8 +232,8 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
             unsigned long long sample = r->doc_sample_id[doc];
             if (id < 0 || id >= g->d->text.vocab)
                 return FAIL(ST_BAD_INPUT,
-                            "sample %llu: token id %d is outside the vocabulary of %lld; is "
-                            "model.tokenizer the model's?",
+                            "sample %llu: token id %d is outside the vocabulary of %lld; does "
+                            "model.tokenizer belong to this model?",
                             sample, id, (long long)g->d->text.vocab);
             h->input_ids[t0 + t] = id;
             for (int axis = 0; axis < 3; axis++)
@@ -262,7 +263,7 @@ static void fill_i32(int32_t *array, int64_t from, int64_t to, int32_t value)
         array[i] = value;
 }
 
-/* Patches behind the counts, up to the capacities. */
+/* Pads the arrays of patches from the counts up to the capacities. */
 static void pad_patches(device_batch *h, int64_t patches, int64_t frames, size_t acc)
 {
     const batch_caps *c = &h->cap;
@@ -275,7 +276,7 @@ static void pad_patches(device_batch *h, int64_t patches, int64_t frames, size_t
     fill_i32(h->cu_frames, frames + 1, c->frames + 1, (int32_t)patches);
 }
 
-/* Tokens and targets likewise, of a batch that is not shared. */
+/* Pads the arrays of tokens and targets, for rows that are not shared. */
 static void pad_tokens(device_batch *h, const batch_caps *n, size_t acc, int64_t stride)
 {
     const batch_caps *c = &h->cap;
@@ -298,7 +299,7 @@ static status upload_batch(stager *g, stream *s, size_t acc)
     size_t i32 = sizeof(int32_t), tokens = (size_t)n.tokens, patches = (size_t)n.patches;
     size_t targets = (size_t)n.targets;
     size_t context = tokens * (size_t)b->share.tensor, all = context * (size_t)b->share.context;
-    size_t keys = b->share.context > 1 ? i32 : 0; /* else there are none of these arrays */
+    size_t keys = b->share.context > 1 ? i32 : 0; /* these arrays exist only with context ranks */
     const part parts[] = {
         {h->input_ids, b->input_ids, tokens * i32},
         {h->positions, b->positions, 3 * context * i32},
@@ -328,7 +329,7 @@ static status upload_batch(stager *g, stream *s, size_t acc)
     return ST_OK;
 }
 
-/* Items over the ranks of the row; what they see of the gathered features. */
+/* Checks the rows' items and divides them over the ranks of the row. */
 static status share_items(stager *g, const row *rows, int64_t n_rows, device_batch *b)
 {
     const int64_t ranks = row_share_ranks(&b->share);
@@ -341,7 +342,7 @@ static status share_items(stager *g, const row *rows, int64_t n_rows, device_bat
     return ST_OK;
 }
 
-/* The batch's own counts, and its part of the whole where ranks share it. */
+/* Writes the counts of the batch and, where ranks share rows, this rank's part of the arrays. */
 static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weight, int64_t stride)
 {
     device_batch *h = &g->host, *b = &g->batch, *mine = &g->mine;
@@ -380,7 +381,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     b->cap = g->mine.cap = batch_caps_shared(&h->cap, &b->share);
     TRY(share_items(g, rows, n_rows, b));
     int64_t stride = g->fixed_shapes ? h->cap.tokens : n.tokens;
-    device_batch at = {0}; /* counts so far */
+    device_batch at = {0}; /* the counts of the rows so far */
     visual_stage visual = {.d = g->d,
                            .host = h,
                            .mine = is_shared(g) ? &g->mine : h,

@@ -1,3 +1,4 @@
+/* stager_caps.c: what rows need of the capacities of a batch. */
 #include "trainer/batch/stager_caps.h"
 
 static int64_t row_frames(const row *r)
@@ -101,9 +102,11 @@ status batch_caps_check(const batch_caps *cap, const batch_caps *need, const row
     return ST_OK;
 }
 
-bool batch_caps_hold(const batch_caps *c, const batch_caps *n)
+bool batch_caps_hold(const batch_caps *cap, const batch_caps *counts)
 {
-    return n->tokens <= c->tokens && n->docs <= c->docs && n->patches <= c->patches &&
-           n->items <= c->items && n->frames <= c->frames && n->targets <= c->targets &&
-           (!c->longest || n->longest <= c->longest) && (!c->frame || n->frame <= c->frame);
+    return counts->tokens <= cap->tokens && counts->docs <= cap->docs &&
+           counts->patches <= cap->patches && counts->items <= cap->items &&
+           counts->frames <= cap->frames && counts->targets <= cap->targets &&
+           (!cap->longest || counts->longest <= cap->longest) &&
+           (!cap->frame || counts->frame <= cap->frame);
 }

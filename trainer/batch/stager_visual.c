@@ -1,7 +1,7 @@
-/* stager_visual.c: see stager_visual.h.
+/* stager_visual.c: the visual part of staging, as stager_visual.h describes it.
  *
- * Merge order (spec 3.1): patches of an item run over (frame, block row, block column, row in
- * block, column in block), so four consecutive patches make one merged row. */
+ * In merge order the patches of an item run over (frame, block row, block column, row in block,
+ * column in block), so that four consecutive patches make one merged row. */
 #include "trainer/batch/stager_visual.h"
 
 #include <math.h>
@@ -15,10 +15,11 @@ static int64_t item_patches(const row *r, int64_t item)
     return (int64_t)g[0] * g[1] * g[2];
 }
 
-/* Item that holds merged row m, with its first merged row; n_items if beyond all. */
+/* Finds the item that has merged row m, and its first merged row, from the item found last. Returns
+ * n_items if m is beyond all items. */
 static int64_t item_of(const row *r, int64_t m, int64_t *inout_item, int64_t *inout_first)
 {
-    if (m < *inout_first) { /* shared images point back: start again */
+    if (m < *inout_first) { /* a later question shows an earlier picture: start again */
         *inout_item = 0;
         *inout_first = 0;
     }
@@ -32,7 +33,7 @@ static int64_t item_of(const row *r, int64_t m, int64_t *inout_item, int64_t *in
     return *inout_item;
 }
 
-/* text_index and visual_index of the row's tokens; the kind of every item. */
+/* Writes text_index and visual_index of the row's tokens, and the kind of every item. */
 static status map_tokens(visual_stage *v, const row *r, int64_t token)
 {
     device_batch *h = v->host;
@@ -48,13 +49,13 @@ static status map_tokens(visual_stage *v, const row *r, int64_t token)
             if ((m >= 0) != (image || video) || m >= merged)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: token %lld of its document has id %d and visual row %d "
-                            "(of %lld); image and video pads, and only they, have one",
+                            "(of %lld); exactly the image and video pads must have one",
                             sample, (long long)(t - r->cu_seqlens[doc]), id, m, (long long)merged);
             h->text_index[token + t] = m >= 0 ? -1 : id;
             h->visual_index[token + t] = -1;
             if (m < 0)
                 continue;
-            v->distinct &= m > last; /* rising: no row stands twice */
+            v->distinct &= m > last; /* rows that only rise occur once */
             last = m > last ? m : last;
             int64_t i = item_of(r, m, &item, &first);
             h->visual_index[token + t] =
@@ -70,7 +71,7 @@ static status map_tokens(visual_stage *v, const row *r, int64_t token)
     return ST_OK;
 }
 
-/* A still patch [3, 16, 16] -> [3, 2, 16, 16], both frames the same. */
+/* Turns a patch of a still picture, [3, 16, 16], into [3, 2, 16, 16] with two equal frames. */
 static void widen_patch(uint8_t *to, const uint8_t *from)
 {
     enum { PLANE = PATCH_SIDE * PATCH_SIDE };
@@ -118,15 +119,17 @@ static status copy_pixels(visual_stage *v, const row *r)
     return ST_OK;
 }
 
-/* Aligned corners: coordinate i of n on a table axis of `side` -> lower index, upper, fraction. */
+/* Where a coordinate falls on an axis of the position table: two indexes and the fraction between.
+ */
 typedef struct axis {
     int32_t low, high;
     float fraction;
 } axis;
 
-/* u = i (side - 1) / (n - 1) with the rounding of the published model's linspace: a step in
- * float32, counted from the nearer end, one rounding. On a table of 48 another rounding of u is a
- * weight off by up to 4e-6. */
+/* Coordinate i of n on an axis of `side` entries with aligned corners: u = i (side - 1) / (n - 1).
+ * It is rounded as by torch.linspace, which transformers 4.57 uses: a float32 step, counted from
+ * the nearer end, one rounding. Rounding u otherwise changes a weight by up to 4e-6 on a table
+ * of 48. */
 static axis axis_of(int64_t i, int64_t n, int64_t side)
 {
     const float last = (float)(side - 1), step = last / (float)(n > 1 ? n - 1 : 1);
@@ -143,7 +146,7 @@ static void put_weight(void *array, st_dtype acc, int64_t i, float w)
         ((float *)array)[i] = w;
 }
 
-/* Coordinates and table corners of patch p at (y, x) of an h x w frame. */
+/* Writes coordinates, table rows and weights of patch p, which is at (y, x) of an h x w frame. */
 static void put_patch(visual_stage *v, int64_t p, int64_t y, int64_t x, int64_t h, int64_t w,
                       int64_t side)
 {
@@ -184,15 +187,17 @@ status stage_visual_check(const row *r, const model_dims *d)
         const int32_t *g = r->grid_thw + 3 * i;
         if (g[0] < 1 || g[1] < MERGE_SIDE || g[2] < MERGE_SIDE || g[1] % MERGE_SIDE ||
             g[2] % MERGE_SIDE)
-            return FAIL(ST_BAD_INPUT, "visual item %lld has grid %d x %d x %d: not even",
+            return FAIL(ST_BAD_INPUT,
+                        "visual item %lld has a grid of %d x %d x %d patches; height and width "
+                        "must be even",
                         (long long)i, g[0], g[1], g[2]);
         patches += item_patches(r, i);
     }
     if (patches != r->n_patches + r->n_video_patches)
-        return FAIL(ST_BAD_INPUT, "grids of a row hold %lld patches, its pixels %lld",
+        return FAIL(ST_BAD_INPUT, "the grids of a row have %lld patches, but its pixels are %lld",
                     (long long)patches, (long long)(r->n_patches + r->n_video_patches));
     if (patches > 0 && d->vision.depth == 0)
-        return FAIL(ST_BAD_INPUT, "sample %llu has images, but the model is text only",
+        return FAIL(ST_BAD_INPUT, "sample %llu has images, but the model has no vision tower",
                     (unsigned long long)r->doc_sample_id[0]);
     return ST_OK;
 }

@@ -1,6 +1,6 @@
-/* stager_visual.h: the visual part of staging a row: which token shows which merged row, pixels in
- * grid order, patch coordinates, position-table corners, frame borders (spec 3.1, 3.3, 3.5).
- * Internal to trainer/batch. */
+/* stager_visual.h: stages the visual part of rows: which token shows which merged row, pixels in
+ * grid order, patch coordinates, rows and weights of the position table, frame borders
+ * (model/equations.md, "Vision tower"). Internal to trainer/batch. */
 #ifndef TESSERA_TRAINER_BATCH_STAGER_VISUAL_H
 #define TESSERA_TRAINER_BATCH_STAGER_VISUAL_H
 
@@ -9,22 +9,23 @@
 
 typedef struct visual_stage {
     const model_dims *d;
-    device_batch *host;      /* index arrays of tokens, of the whole rows; on the host, written */
-    device_batch *mine;      /* arrays of patches: of this rank's items */
-    const item_place *place; /* [items of all rows] */
-    int64_t rank;            /* of this one in its row group; -1: it sees no pixels */
-    int64_t feature_rows;    /* merged rows of a rank in the gathered features */
+    device_batch *host;      /* on the host, written: token arrays of the whole rows */
+    device_batch *mine;      /* on the host, written: patch arrays of this rank's items */
+    const item_place *place; /* [items of all rows] from row_share_items */
+    int64_t rank;            /* this rank's number in its row group; -1: it stages no pixels */
+    int64_t feature_rows;    /* merged rows that each rank has in the gathered features */
     st_dtype acc;
-    bool wide;     /* pixels_wide is filled, not pixels */
-    int32_t *kind; /* scratch [cap.items]: which token shows the item: 0 none, 1 image, 2 video */
-    /* what earlier rows put there */
-    int64_t items, patches, frames; /* patches and frames of this rank */
-    bool distinct;                  /* no merged row at two tokens so far */
+    bool wide;     /* fill pixels_wide, not pixels */
+    int32_t *kind; /* [cap.items] scratch: what shows an item: 0 nothing, 1 image, 2 video pads */
+    /* what the rows so far have brought */
+    int64_t items, patches, frames; /* patches and frames: of this rank */
+    bool distinct;                  /* no merged row is shown by two tokens */
 } visual_stage;
 
-/* Are the grids of a row what its pixels are? By sample id. */
+/* ST_BAD_INPUT if the grids of a row do not describe its pixels, or the model has no vision. */
 WARN_UNUSED status stage_visual_check(const row *r, const model_dims *d);
-/* Appends row r, whose tokens begin at `token` of the batch. Fails by sample id. */
+/* Appends row r, whose tokens begin at number `token` of the batch. ST_BAD_INPUT, with the sample
+ * id, if its pads and its items disagree. */
 WARN_UNUSED status stage_visual_row(visual_stage *v, const row *r, int64_t token);
 
 #endif

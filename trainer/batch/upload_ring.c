@@ -1,17 +1,18 @@
-/* upload_ring.c: see upload_ring.h. */
+/* upload_ring.c: stagers in turn, ordered by events between the copy stream and the compute stream.
+ */
 #include "trainer/batch/upload_ring.h"
 
 #include <stdlib.h>
 
 typedef struct buffer {
     stager *stager;
-    event *arrived, *used; /* behind its copy; behind the work on it */
-    bool taken;            /* both were recorded */
+    event *arrived, *used; /* recorded after its copy, and after the work on it */
+    bool taken;            /* both have been recorded */
 } buffer;
 
 struct upload_ring {
-    stream *compute, *copies; /* the same one where there is one buffer */
-    int n, at, oldest;        /* buffers; the next one; the first one in use */
+    stream *compute, *copies; /* the same stream on a backend that stages nothing ahead */
+    int n, at, oldest;        /* number of buffers; the next one; the oldest one in use */
     buffer list[STAGERS_MAX];
 };
 
@@ -79,7 +80,7 @@ status upload_ring_stage(upload_ring *l, const row *rows, int64_t n_rows, device
     const backend_vtable *v = dev->v;
     buffer *b = &l->list[l->at];
     if (b->taken) {
-        TRY(v->event_wait(dev, b->arrived)); /* the pinned side is read no more */
+        TRY(v->event_wait(dev, b->arrived)); /* until its pinned memory has been read */
         TRY(v->event_follow(l->copies, b->used));
     }
     TRY(stage_rows(b->stager, l->copies, rows, n_rows, out));

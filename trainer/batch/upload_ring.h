@@ -1,9 +1,9 @@
-/* upload_ring.h: micro-batches on their way to the device: while one is computed, the next is built
- * in pinned memory and goes over beside it.
+/* upload_ring.h: stages micro-batches ahead of their use. While the device computes one, the next
+ * is built in pinned memory and copied to the device on a stream of its own.
  *
- * As many staging buffers as a backend has steps under way, used in turn, and one more for every
- * further batch that is used at a time (pipeline stages). With one of them (CPU) everything is in
- * the compute stream's own order. */
+ * A ring has stagers (stager.h) that are used in turn: as many as the backend stages ahead, and one
+ * for every batch that is in use at a time, which with a pipeline are several. On a backend that
+ * stages nothing ahead (the CPU) copies go through the compute stream itself. */
 #ifndef TESSERA_TRAINER_BATCH_UPLOAD_RING_H
 #define TESSERA_TRAINER_BATCH_UPLOAD_RING_H
 
@@ -12,32 +12,36 @@
 typedef struct upload_ring upload_ring;
 
 typedef struct upload_ring_options {
-    batch_caps cap;            /* of the buffers */
-    const batch_caps *buckets; /* [n_buckets] borrowed, each within cap; see stager_bucket */
+    batch_caps cap;            /* capacities of the buffers */
+    const batch_caps *buckets; /* [n_buckets] borrowed, each within cap (stager_bucket) */
     int n_buckets;
-    row_share share;        /* of rows; all 0: nobody else has a part */
-    int in_use;             /* batches that are used at a time; 0 or 1: one */
-    double aux_coefficient; /* of the load-balancing loss */
-    int weighting;          /* WEIGHTING_* */
+    row_share share;        /* how rows are divided; all 0: this rank has whole rows */
+    int in_use;             /* how many batches are used at a time; 0 means 1 */
+    double aux_coefficient; /* of the load-balancing loss (stager_mark) */
+    int weighting;          /* WEIGHTING_* (stager_weigh) */
 } upload_ring_options;
 
-/* compute: where the batches are used; borrowed, as d. */
+/* Allocates the ring. compute is the stream on which batches are used; it and d are borrowed. */
 WARN_UNUSED status upload_ring_new(stream *compute, const model_dims *d,
                                    const upload_ring_options *o, upload_ring **out);
+/* Frees *l and sets it to NULL; NULL in it is accepted. */
 void upload_ring_free(upload_ring **l);
 
-/* Buffers of a ring on this backend; in_use as in the options. */
+/* How many stagers such a ring has on this backend. in_use: as in the options. */
 int upload_ring_count(const backend_vtable *backend, int in_use);
 
-/* The next batch, copied over; what is queued on the compute stream from here on finds it there.
- * Waits for its buffer's last copy, which on a device with several ended a batch ago. */
+/* Stages the next batch. Work queued on the compute stream after this call finds it on the device.
+ * The call waits until the buffer's previous copy has ended, which on a device with several buffers
+ * was a batch ago. Errors: as stage_rows. */
 WARN_UNUSED status upload_ring_stage(upload_ring *l, const row *rows, int64_t n_rows,
                                      device_batch **out);
-/* Behind the last use of the batch that upload_ring_stage gave; of several, the first of them. */
+/* Called when the last use of a batch has been queued: of the batches that upload_ring_stage has
+ * given and that are still in use, the oldest. */
 WARN_UNUSED status upload_ring_used(upload_ring *l);
 
-/* A buffer for work outside steps (evaluation), ordered behind the steps' use of it. */
+/* One of the ring's stagers, for work on the compute stream outside steps (evaluation). */
 stager *upload_ring_stager(upload_ring *l);
+/* How many stagers the ring has. */
 int64_t upload_ring_buffers(const upload_ring *l);
 
 #endif

@@ -1,3 +1,4 @@
+/* view.c: the part of a micro-batch that a rank works on, from the arrays of the whole rows. */
 #include "trainer/batch/view.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ void view_scratch_done(view_scratch *v)
     *v = (view_scratch){0};
 }
 
-/* Borders of each document's queries among this context rank's tokens; `mine` of a whole. */
+/* Writes the borders of each document's queries among the n tokens of this context rank. */
 static void put_borders(const int32_t *order, int64_t n, const device_batch *whole,
                         device_batch *mine)
 {
@@ -38,7 +39,7 @@ static void put_borders(const int32_t *order, int64_t n, const device_batch *who
         mine->cu_docs[doc + 1] = mine->cu_docs[doc];
 }
 
-/* Where keys of all context ranks, gathered end to end, stand in packed order, and back. */
+/* Writes where the keys of all context ranks, gathered end to end, go in packed order, and back. */
 static void put_keys(const view_scratch *v, const int32_t *own, int64_t each, int64_t all,
                      const device_batch *whole, device_batch *mine)
 {
@@ -67,7 +68,8 @@ static void put_tokens(const int32_t *own, int64_t n, const device_batch *whole,
     }
 }
 
-/* Targets of tokens [first, first + n) in the order of all; place: of each packed token in it. */
+/* Writes the targets of the tokens at places [first, first + n) in the order of all ranks. place:
+ * the place of each packed token in that order. */
 static void put_targets(const int32_t *place, int64_t first, int64_t n, size_t acc,
                         const device_batch *whole, device_batch *mine)
 {
