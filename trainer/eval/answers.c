@@ -1,3 +1,5 @@
+/* answers.c: chooses the questions of a row, generates answers, then judges, prints and keeps them.
+ */
 #include "trainer/eval/answers.h"
 
 #include <inttypes.h>
@@ -9,15 +11,15 @@
 #include "trainer/eval/question.h"
 #include "trainer/generate/generate.h"
 
-enum { SHOWN_OF_A_ROW = 2 }; /* spread over the data set rather than one picture's questions */
+enum { SHOWN_OF_A_ROW = 2 }; /* so that printed questions are about several pictures */
 
 /* The documents of a row that are answered. */
 typedef struct chosen {
     int64_t n;
-    int64_t *doc;      /* [D] */
-    bool *judged;      /* [D] by its annotators */
-    bool *shown;       /* [D] */
-    token_list *words; /* [D] */
+    int64_t *doc;      /* [D] numbers of the chosen documents; D documents are in the row */
+    bool *judged;      /* [D] it will be judged by the annotators' answers */
+    bool *shown;       /* [D] it will be printed */
+    token_list *words; /* [D] the generated answers */
 } chosen;
 
 static void chosen_done(chosen *c)
@@ -30,8 +32,8 @@ static void chosen_done(chosen *c)
     free(c->words);
 }
 
-/* And counts them, before anything of them can fail on this rank alone: the next row's documents
- * hang on it, which all ranks generate together. */
+/* Chooses the documents of a row and counts them. All ranks must choose the same ones, since they
+ * generate together; so counting comes before anything that can fail on one rank alone. */
 static status choose_documents(answers *a, const row *r, const json_value *references,
                                const bool *counted, chosen *out)
 {
@@ -60,7 +62,7 @@ static status choose_documents(answers *a, const row *r, const json_value *refer
     return ST_OK;
 }
 
-/* The question, the reference answer of document doc; heap. */
+/* The question and the reference answer of document doc; the caller frees both. */
 static status texts_of(const session *s, const row *r, int64_t doc, char **out_asked,
                        char **out_wanted)
 {
@@ -77,6 +79,7 @@ static status texts_of(const session *s, const row *r, int64_t doc, char **out_a
                             out_wanted, &size);
 }
 
+/* Judges and prints an answer, and puts it on the page, as chosen. */
 static status tell_answer(answers *a, const row *r, const json_value *references, const chosen *c,
                           int64_t i)
 {

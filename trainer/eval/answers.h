@@ -1,6 +1,8 @@
-/* answers.h: held-out questions answered in the model's own words, by greedy generation: judged by
- * VQAv2's official accuracy where a row brings its annotators' answers (the first eval.generate of
- * them), and printed (the first `show`, at most two of a row); all of them go onto eval.page. */
+/* answers.h: lets the model answer held-out questions in its own words, by greedy generation.
+ *
+ * A question is answered for two reasons. If its row brings the annotators' answers, it is judged
+ * by the VQAv2 accuracy, up to eval.generate questions. And the first `show` questions are printed,
+ * at most two of a row. Every answered question also goes on eval.page. */
 #ifndef TESSERA_TRAINER_EVAL_ANSWERS_H
 #define TESSERA_TRAINER_EVAL_ANSWERS_H
 
@@ -10,17 +12,18 @@
 
 typedef struct answers {
     session *session;
-    int64_t show;     /* questions still to be printed */
-    int64_t judged;   /* questions chosen for the tally */
-    vqa_tally *tally; /* added to */
-    page *page;       /* NULL: none */
-    /* what went wrong with an answer on this rank alone, after which none is told: for
-     * rows_agreed.h */
+    int64_t show;     /* how many questions are still to be printed */
+    int64_t judged;   /* how many questions have been chosen for the tally */
+    vqa_tally *tally; /* borrowed; judged answers are added */
+    page *page;       /* borrowed; NULL: there is no page */
+    /* The first failure with an answer on this rank alone. After it no answer is printed or judged
+     * here, and the caller passes it on with agree_rows before the next row. */
     status_note trouble;
 } answers;
 
-/* A row's questions. counted [D]: documents with targets. Nothing where the row's or device's kind
- * cannot be generated from (generate_can), or without a generator or tokenizer. */
+/* Answers the questions of a row. counted [n_docs]: which documents have targets. All ranks call it
+ * with the same rows. Does nothing if the row is of a kind that cannot be generated from
+ * (generate_can), or the session has no generator or tokenizer. */
 WARN_UNUSED status answers_row(answers *a, const row *r, const bool *counted);
 
 #endif

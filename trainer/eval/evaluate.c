@@ -1,3 +1,8 @@
+/* evaluate.c: the evaluation of evaluate.h, in rounds. In a round every data-parallel rank takes
+ * the next rows, one for each of them, and judges its own: it runs the forward pass and compares
+ * the likeliest tokens with the labels. All ranks then answer the questions of all these rows
+ * together, and with swapped pictures judge their own row once more. At the end the counts are
+ * summed over ranks, and rank 0 writes the page. */
 #include "trainer/eval/evaluate.h"
 
 #include <inttypes.h>
@@ -11,7 +16,7 @@
 #include "trainer/eval/image_swap.h"
 #include "trainer/run/stop.h"
 
-/* What a pass over a row's targets needs on the host. */
+/* Buffers for the verdict on a row's targets. */
 typedef struct verdicts {
     int32_t *best;  /* [cap.targets] */
     int32_t *label; /* [cap.targets] */
@@ -40,8 +45,8 @@ static status verdicts_init(verdicts *w, session *s)
     return w->best && w->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
 }
 
-/* Ranks of the last stage that share a row have judged some of its targets each; those of other
- * stages hear it from them. */
+/* Combines verdicts on a row's documents. Each rank that shares the row has judged a part of its
+ * targets, and only on the last pipeline stage; the other stages hear the result from it. */
 static status hear_others(session *s, int64_t docs, bool *wrong, bool *counted)
 {
     enum { COUNTED = 1, WRONG = 2 };
@@ -58,7 +63,7 @@ static status hear_others(session *s, int64_t docs, bool *wrong, bool *counted)
     status st = comm_host_all_gather(peers, at, said, all, docs);
     if (st == ST_OK)
         st = comm_host_broadcast(stages, at, all, docs * peers->size, stages->size - 1);
-    if (stages->rank + 1 < stages->size) { /* nothing was judged here */
+    if (stages->rank + 1 < stages->size) { /* this stage has judged nothing itself */
         memset(counted, 0, (size_t)docs * sizeof *counted);
         memset(wrong, 0, (size_t)docs * sizeof *wrong);
     }
@@ -70,7 +75,7 @@ static status hear_others(session *s, int64_t docs, bool *wrong, bool *counted)
     return st;
 }
 
-/* Loss and weight, of all rows. */
+/* Sums loss and weight over all rows of all ranks. */
 static status sum_loss(session *s)
 {
     static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE, MESH_PIPELINE};
@@ -83,7 +88,8 @@ static status sum_loss(session *s)
     return ST_OK;
 }
 
-/* Documents likewise. Ranks that share a row have counted the same. */
+/* Sums the counts of documents likewise. Ranks that share a row have counted the same ones, so that
+ * sum is divided by their number. */
 static status sum_counts(const session *s, evaluation *e)
 {
     enum { COUNTS = 4 };
@@ -128,14 +134,14 @@ static status give_back_sums(session *s, const double keep[2])
     return v->wait(s->stream);
 }
 
-/* Rows that data-parallel ranks take one each: all hold all of them, for the pictures that are lent
- * and for the answers, and each judges its own. */
+/* The rows of a round, one for each data-parallel rank. Every rank holds all of them, since it
+ * needs their pictures for swapping and their questions for the answers, and judges its own. */
 typedef struct rows_turn {
     received *got; /* [ranks] */
     int n, ranks, own;
-    row none;        /* of a rank without one */
-    const row *mine; /* this rank's */
-    device_batch *b; /* the same, staged */
+    row none;        /* an empty row, for a rank without one */
+    const row *mine; /* this rank's row */
+    device_batch *b; /* this rank's row, staged */
 } rows_turn;
 
 /* One evaluation. */
@@ -146,14 +152,15 @@ typedef struct pass {
     receiver *source;
     rows_turn turn;
     verdicts found;
-    bool *wrong, *counted; /* [cap.docs + 1] of the row in work */
-    bool *lent, *others;   /* [cap.docs + 1] others: lent, of other ranks' rows */
+    bool *wrong, *counted; /* [cap.docs + 1] of the current row */
+    bool *lent, *others;   /* [cap.docs + 1] were its pictures exchanged; the same of other rows */
     image_swap *image_swap;
     answers words;
-    int64_t rows, judged; /* so far: with documents; of them this rank's */
+    int64_t rows, judged; /* rows with documents so far, and how many of them this rank judged */
 } pass;
 
-/* Nothing, for a rank whose turn has no row: it makes the calls that the others make. */
+/* An empty row. A rank that has no row in the last round runs it, so that it takes part in the
+ * collective calls of the others. */
 static row no_row(const row *like)
 {
     row r = *like;
@@ -161,7 +168,7 @@ static row no_row(const row *like)
     return r;
 }
 
-/* Documents with targets; what judge finds too. */
+/* Marks the documents with targets, as judge_row does. */
 static void count_documents(const row *r, bool *counted)
 {
     for (int64_t d = 0; d < r->n_docs; d++) {
@@ -176,8 +183,8 @@ static bool can_swap(const row *r)
     return r->n_docs > 0 && r->n_items > 0 && r->n_video_patches == 0;
 }
 
-/* Forward of one row, staged in b; wrong[d] is set for documents with a missed target, counted[d]
- * for those with any target. */
+/* Runs the forward pass of row r, staged in b. p->counted[d] is set for documents with targets,
+ * p->wrong[d] for those with a missed one. */
 static status judge_row(pass *p, const row *r, const device_batch *b)
 {
     session *s = p->s;
@@ -200,7 +207,8 @@ static status judge_row(pass *p, const row *r, const device_batch *b)
     return r->n_docs ? hear_others(s, r->n_docs, p->wrong, p->counted) : ST_OK;
 }
 
-/* The same with other pictures, where this rank's row has any. */
+/* Exchanges the pictures of the round's rows and judges this rank's row again, if it has pictures.
+ */
 static status evaluate_swapped(pass *p)
 {
     session *s = p->s;
@@ -248,13 +256,13 @@ static status evaluate_round(pass *p)
     return p->swapped ? evaluate_swapped(p) : ST_OK;
 }
 
-/* To the others, who are then as patient as this rank is. */
+/* Tells the other ranks that this one waits for rows, so that they do not take it for lost. */
 static void say_waiting(const session *s, bool waits)
 {
     rank_link_waits(s->world ? s->world->rank_link : NULL, waits ? "rows" : NULL);
 }
 
-/* The next rows, one for each data-parallel rank; fewer at the end of the stream. */
+/* Receives the rows of the next round; at the end of the stream they are fewer or none. */
 static status take_rows(pass *p)
 {
     rows_turn *q = &p->turn;
@@ -269,8 +277,9 @@ static status take_rows(pass *p)
     return st == ST_END ? ST_OK : st;
 }
 
-/* And this rank's on its way to the device: what can fail of a row on one rank alone. What failed
- * of the answers of the round before is told now. n 0: the stream has ended. */
+/* Begins a round: receives its rows and stages this rank's. Everything here can fail on one rank
+ * alone, so at the end the ranks agree; a failure with the answers of the last round is passed on
+ * now too. After the last round turn.n is 0. */
 static status take_round(pass *p)
 {
     session *s = p->s;
@@ -282,7 +291,7 @@ static status take_round(pass *p)
         status_set(trouble);
         return agree_rows(s, trouble->code, 0);
     }
-    if (stop_heard()) /* rows may be there without a wait that would notice */
+    if (stop_heard()) /* asked here, since take_rows notices a signal only if it has to wait */
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
     if (st == ST_OK)
         st = take_rows(p);
@@ -305,18 +314,18 @@ static status write_page(const answers *words, const evaluation *e)
     char summary[1024];
     snprintf(summary, sizeof summary,
              "model    %s\nloss     %.4f\naccuracy %.1f %% of %" PRId64
-             " documents, all target tokens right\n"
-             "         %.1f %% of %" PRId64 " with the pictures exchanged\n"
-             "         %.2f %% of %" PRId64 " questions, VQAv2's official, generated answers",
+             " documents have every target token right\n"
+             "         %.1f %% of %" PRId64 " still do with the pictures exchanged\n"
+             "         %.2f %% on %" PRId64 " questions, VQAv2 accuracy of generated answers",
              words->session->conf->model_path, e->loss, evaluation_percent(e->right, e->documents),
              e->documents, evaluation_percent(e->swapped_right, e->swapped_documents),
              e->swapped_documents, vqa_share_percent(&e->vqa.all), e->vqa.all.n);
     TRY(page_finish(words->page, summary, &e->vqa));
-    log_info("questions with their pictures: %s", words->session->conf->eval_page);
+    log_info("wrote held-out questions with their pictures to %s", words->session->conf->eval_page);
     return ST_OK;
 }
 
-/* What may fail on one rank alone. */
+/* Opens the page and the stream, which may fail on one rank alone. */
 static status open_own(const session *s, page **out_page, receiver **out)
 {
     if (s->conf->eval_page[0] && s->mesh.rank == 0)
@@ -410,7 +419,7 @@ status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out)
     status st = pass_init(&p);
     if (st == ST_OK)
         st = pass_run(&p);
-    const status_note why = *status_last(); /* a source that is closed may have words of its own */
+    const status_note why = *status_last(); /* closing the source may overwrite it */
     pass_done(&p);
     if (st != ST_OK)
         status_set(&why);

@@ -1,16 +1,19 @@
-/* evaluate.h: held-out loss and accuracy over the eval stream.
+/* evaluate.h: held-out loss and accuracy, over the stream of held-out rows.
  *
- * A document is right when every target token is the argmax under teacher forcing: greedy
- * generation gives the reference answer and its end token exactly then, since each generated prefix
- * equals the reference until the first miss. Swapped: the same with every image exchanged for the
- * last different one of equal grid; documents that have no partner are left out of that count.
+ * A document is right if every target token is the likeliest one when the model sees the reference
+ * up to it. Greedy generation then gives exactly the reference answer and its end token, and in no
+ * other case, since a generated prefix equals the reference until the first miss.
  *
- * Of several data-parallel ranks each judges every so manieth row; sums are over all of them, and
- * all get the same figures, those of one rank. Rows come to each from the daemon; all go on with a
- * row, or end, together (rows_agreed.h).
+ * The swapped accuracy is the same with every picture exchanged for another one of the same grid
+ * (image_swap.h), which tells how much the text alone gives away. Documents that have no partner
+ * are left out of it.
  *
- * The first eval.generate questions that come with their annotators' answers are also answered in
- * the model's own words, by greedy generation, and judged by VQAv2's official accuracy. */
+ * With n data-parallel ranks, each receives all rows and judges every n-th one. Figures are summed
+ * over the ranks, so that all of them get those that one rank would compute alone. They go on with
+ * a row, or end, together (rows_agreed.h).
+ *
+ * Questions that come with their annotators' answers are also answered by generation, up to
+ * eval.generate of them, and judged by the VQAv2 accuracy (answers.h). */
 #ifndef TESSERA_TRAINER_EVAL_EVALUATE_H
 #define TESSERA_TRAINER_EVAL_EVALUATE_H
 
@@ -18,21 +21,22 @@
 #include "trainer/run/session.h"
 
 typedef struct evaluation {
-    double loss; /* mean over targets */
-    int64_t documents, right;
+    double loss;              /* mean over targets */
+    int64_t documents, right; /* documents with targets, and how many of them are right */
     int64_t swapped_documents, swapped_right;
-    vqa_tally vqa; /* generated answers by VQAv2's official accuracy, where rows bring references */
+    vqa_tally vqa; /* VQAv2 accuracy of generated answers, where rows bring the annotators' */
     double seconds;
 } evaluation;
 
+/* 0 of none is 0 %. */
 static inline double evaluation_percent(int64_t right, int64_t of)
 {
     return of ? 100.0 * (double)right / (double)of : 0.0;
 }
 
-/* One pass over the eval stream; swapped runs every row a second time with other images. show > 0
- * prints that many questions with the model's generated answers. ST_STOPPED at the next row after a
- * signal. */
+/* Evaluates the session's model on all held-out rows. swapped: every row runs a second time with
+ * other pictures. show: how many questions to print with the model's own answers. All ranks call
+ * it. ST_STOPPED at the first row after a signal. */
 WARN_UNUSED status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out);
 
 #endif

@@ -1,13 +1,14 @@
+/* image_swap.c: keeps two pictures per grid, and writes the other one over a picture. */
 #include "trainer/eval/image_swap.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_GRIDS = 4096 }; /* beyond any preprocessor's number of grids; more find no partner */
+enum { MAX_GRIDS = 4096 }; /* more than a preprocessor makes; pictures of further grids stay */
 
 typedef struct lent_grid {
     int32_t grid[3];
-    uint8_t *current, *other; /* other is NULL until a second picture came */
+    uint8_t *current, *other; /* other is NULL until there is a second picture */
 } lent_grid;
 
 struct image_swap {
@@ -43,7 +44,7 @@ static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
     return ST_OK;
 }
 
-/* The grid's entry, made where it is new; NULL where the table is full. */
+/* Finds the grid's entry, or makes it; NULL if the table is full. */
 static lent_grid *entry_of(image_swap *l, const int32_t *grid)
 {
     int64_t i = 0;
@@ -58,7 +59,7 @@ static lent_grid *entry_of(image_swap *l, const int32_t *grid)
     return &l->grids[i];
 }
 
-/* Writes another picture of this grid over pixels. *out_lent = false where there was none yet. */
+/* Writes another picture of this grid over pixels; *out_lent is false if there is none yet. */
 static status exchange_one(image_swap *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
                            bool *out_lent)
 {
@@ -86,7 +87,8 @@ status image_swap_exchange(image_swap *l, row *r, bool *lent)
 {
     const int64_t unit = MERGE_SIDE * MERGE_SIDE;
     int64_t n_merged = r->n_patches / unit, patch = 0, t = 0;
-    bool *has = calloc((size_t)(n_merged + 1), sizeof *has); /* merged row -> exchanged */
+    /* has [n_merged]: was the picture of this merged row exchanged? */
+    bool *has = calloc((size_t)(n_merged + 1), sizeof *has);
     if (!has)
         return FAIL(ST_NO_MEMORY, "image swap: out of memory");
     status st = ST_OK;

@@ -1,9 +1,9 @@
-/* image_swap.h: other pictures for the questions of a row, so that evaluation can tell what the
- * text alone gives away.
+/* image_swap.h: puts other pictures under the questions of a row, so that evaluation can tell what
+ * the text alone gives away.
  *
- * For each grid it keeps the picture seen last and the last one that differed from it; the latter
- * is lent, since several questions in a row may be on one picture. Memory: two pictures per grid
- * that occurs. */
+ * For each grid (height and width in patches) it keeps the last picture and the last one before it
+ * that was different. It exchanges a picture for the latter, because several questions in a row may
+ * be about the same picture. It needs memory for two pictures per grid that occurs. */
 #ifndef TESSERA_TRAINER_EVAL_IMAGE_SWAP_H
 #define TESSERA_TRAINER_EVAL_IMAGE_SWAP_H
 
@@ -12,11 +12,12 @@
 typedef struct image_swap image_swap;
 
 WARN_UNUSED status image_swap_new(image_swap **out);
+/* Frees *l and sets it to NULL; NULL in it is accepted. */
 void image_swap_free(image_swap **l);
 
-/* Writes another picture of the same grid over every image of r (row without video). lent [D]:
- * true for documents that show an image and whose images were all exchanged; false where one had
- * no partner yet, and for documents without images. */
+/* Writes another picture of the same grid over every picture of r, a row without video, where there
+ * is one. lent [n_docs] is written: true for a document that shows pictures, all of which were
+ * exchanged; false if one of them had no partner yet, and for a document without pictures. */
 WARN_UNUSED status image_swap_exchange(image_swap *l, row *r, bool *lent);
 
 #endif

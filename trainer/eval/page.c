@@ -1,3 +1,4 @@
+/* page.c: builds the HTML page of page.h in memory and writes it. */
 #include "trainer/eval/page.h"
 
 #include <errno.h>
@@ -11,12 +12,12 @@
 
 struct page {
     const char *path;
-    char *text; /* entries so far, by body */
+    char *text; /* the entries so far, which `body` writes */
     size_t size;
     FILE *body;
     int64_t entries;
-    hash128 shown; /* pictures of the open section */
-    bool open;
+    hash128 shown; /* hash of the pictures of the open section */
+    bool open;     /* a section is open */
 };
 
 status page_new(const char *path, page **out)
@@ -46,7 +47,7 @@ void page_free(page **pp)
     *pp = NULL;
 }
 
-/* A new section where the document's pictures are not those of the entry before. */
+/* Opens a new section unless the document shows the same pictures as the entry before. */
 static status open_section(page *p, const row *r, int64_t doc)
 {
     prompt_span items;
@@ -145,7 +146,7 @@ static void put_page(FILE *f, const page *p, const char *summary, const vqa_tall
     fputs(p->open ? "</table></section>\n</body></html>\n" : "</body></html>\n", f);
 }
 
-/* The file beside it that takes its place. */
+/* Opens the file beside `path` that will take its place. */
 static status open_aside(const char *path, char aside[STATUS_PATH_MAX], FILE **out)
 {
     if (snprintf(aside, STATUS_PATH_MAX, "%s.tmp", path) >= STATUS_PATH_MAX)

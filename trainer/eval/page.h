@@ -1,5 +1,5 @@
-/* page.h: held-out questions with their pictures on one HTML page that opens without network: what
- * was asked, the reference, the model's own words, what they are worth. */
+/* page.h: writes held-out questions and their pictures on one HTML page that opens without a
+ * network: the question, the reference answer, the model's own words, and how they were judged. */
 #ifndef TESSERA_TRAINER_EVAL_PAGE_H
 #define TESSERA_TRAINER_EVAL_PAGE_H
 
@@ -8,22 +8,25 @@
 
 typedef struct page page;
 
-/* Could it be written? For the start of a run; leaves nothing. */
+/* Checks at the start of a run that the page can be written, and leaves nothing behind.
+ * ST_CANT_CREATE, with the reason, if not. */
 WARN_UNUSED status page_try(const char *path);
-/* Written to `path` by page_finish; borrowed. */
+/* Makes an empty page, kept in memory until page_finish writes it to `path`, which is borrowed. */
 WARN_UNUSED status page_new(const char *path, page **out);
+/* Frees *p and sets it to NULL; NULL in it is accepted. */
 void page_free(page **p);
 
 typedef struct page_entry {
     const char *question, *reference, *words;
-    double score; /* accuracy of the words, 0 to 1; below 0: nobody judged them */
+    double score; /* accuracy of the words, 0 to 1; below 0: they were not judged */
 } page_entry;
 
-/* Document doc of r. Questions about the picture of the entry before stand under it. Behind
- * PAGE_MOST entries: counted only. */
+/* Adds document doc of r. A question about the same pictures as the entry before goes under them.
+ * After PAGE_MOST entries further ones are only counted. */
 enum { PAGE_MOST = 500 };
 WARN_UNUSED status page_add(page *p, const row *r, int64_t doc, const page_entry *e);
-/* summary: plain text for the top. The file is replaced at once or not at all. */
+/* Writes the page with summary, plain text, at its top and the accuracy by type of question. The
+ * file is replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
 WARN_UNUSED status page_finish(page *p, const char *summary, const vqa_tally *t);
 
 #endif

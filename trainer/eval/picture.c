@@ -1,3 +1,4 @@
+/* picture.c: patches to pixels to PNG to base64, as picture.h describes it. */
 #include "trainer/eval/picture.h"
 
 #include <png.h>
@@ -6,7 +7,8 @@
 
 enum { CHANNELS = 3 };
 
-/* Patches in model order: blocks of 2 x 2 after one another, in each patch channel, y, x. */
+/* Writes patches as pixels. They are in merge order, blocks of 2 x 2 one after another, and the
+ * bytes of a patch run over channel, y, x. */
 static void join_patches(const uint8_t *patch, int64_t high, int64_t wide, uint8_t *rgb)
 {
     const int64_t stride = wide * PATCH_SIDE * CHANNELS, area = PATCH_SIDE * PATCH_SIDE;
@@ -22,7 +24,7 @@ static void join_patches(const uint8_t *patch, int64_t high, int64_t wide, uint8
     }
 }
 
-/* Behind `start`, in whole groups of four. */
+/* Writes the base64 form of n bytes to out, in whole groups of four characters. */
 static void put_base64(const uint8_t *bytes, size_t n, char *out)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

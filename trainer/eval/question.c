@@ -1,9 +1,10 @@
-/* question.c: see question.h. A conversation's tokens are, by the chat template,
+/* question.c: finds the question of question.h in the tokens. By the chat template a conversation
+ * is
  *
  *   (<|im_start|> role \n what is said <|im_end|> \n)*  <|im_start|> assistant \n answer
  *
- * and the answer's are the first targets: what is asked stands between the last two <|im_start|>.
- */
+ * and the first targets are those of the answer, so the question stands between the last two
+ * <|im_start|> before them. */
 #include "trainer/eval/question.h"
 
 #include <stdbool.h>
@@ -11,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens [begin, end) of a turn's role and what is said; all up to `cut` where there are no turns.
- */
+/* Finds the tokens [begin, end) of the last turn that ends before `cut`, its role included; without
+ * turns, all tokens up to `cut`. */
 static void find_turn(const row *r, int64_t doc, int64_t cut, int32_t start, int64_t *out_begin,
                       int64_t *out_end)
 {
-    int64_t at[2] = {-1, -1}; /* of the last <|im_start|>, and of the one before */
+    int64_t at[2] = {-1, -1}; /* the last <|im_start|>, and the one before it */
     for (int64_t t = r->cu_seqlens[doc]; t < cut; t++)
         if (start >= 0 && r->input_ids[t] == start) {
             at[1] = at[0];
@@ -26,11 +27,11 @@ static void find_turn(const row *r, int64_t doc, int64_t cut, int32_t start, int
     *out_end = at[1] >= 0 ? at[0] : cut;
 }
 
-/* A line in the making. */
+/* The line that is being written. */
 typedef struct line {
     FILE *to;
     bool begun;   /* it has a word */
-    bool picture; /* one stands after its last word */
+    bool picture; /* a picture stands after its last word */
 } line;
 
 static bool is_space(char c)
@@ -54,7 +55,8 @@ static void add_words(line *l, const char *text, size_t size)
     }
 }
 
-/* Tokens without pictures. is_role: the first of a turn, whose first line names the speaker. */
+/* Adds tokens without pictures. is_role: they begin a turn, so their first line names the speaker.
+ */
 static status add_stretch(line *l, const row *r, int64_t begin, int64_t end, const tokenizer *t,
                           bool is_role)
 {

@@ -1,3 +1,4 @@
+/* rows_agreed.c: the agreement of ranks on a held-out row, as rows_agreed.h describes it. */
 #include "trainer/eval/rows_agreed.h"
 
 #include "trainer/parallel/agree.h"

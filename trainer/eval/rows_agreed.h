@@ -1,14 +1,16 @@
-/* rows_agreed.h: ranks that evaluate together go on, or end, at the same row. Each has the held-out
- * rows from the daemon by itself, so one may lack a row that another has, or find no room on a
- * disk: before the calls of a row all tell each other how they are. */
+/* rows_agreed.h: keeps ranks that evaluate together at the same row. Each rank receives the
+ * held-out rows by itself, so one may miss a row that another has, or run out of disk space. Before
+ * the collective calls of a row all ranks tell each other their status, so that they go on or end
+ * together. */
 #ifndef TESSERA_TRAINER_EVAL_ROWS_AGREED_H
 #define TESSERA_TRAINER_EVAL_ROWS_AGREED_H
 
 #include "trainer/run/session.h"
 
-/* mine: how this rank is, with n rows for what comes next. Every rank calls it. ST_OK where all are
- * well and have as many; else the code of the first that is not, on all of them, with its text and
- * rank. A signal that one has heard stops all (stop.h). Of one rank: mine. */
+/* mine: this rank's status; n: how many rows it has for the next round. Every rank calls it. ST_OK
+ * if all ranks are well and have equally many rows; else, on all of them, the code of the first
+ * rank that is not, with its text and number. A signal that one rank has received stops all
+ * (stop.h). On a single rank it returns mine. */
 WARN_UNUSED status agree_rows(const session *s, status mine, int64_t n);
 
 #endif

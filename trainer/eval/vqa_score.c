@@ -1,3 +1,5 @@
+/* vqa_score.c: the normalisation and accuracy of vqa_score.h, as the official Python code computes
+ * them. */
 #include "trainer/eval/vqa_score.h"
 
 #include <ctype.h>
@@ -9,7 +11,7 @@ static const char *const numbers[] = {"zero", "one",   "two",   "three", "four",
                                       "six",  "seven", "eight", "nine",  "ten"};
 static const char *const articles[] = {"a", "an", "the"};
 
-/* A word that is one of these but for one missing apostrophe gets it. */
+/* A word that equals one of these except for one missing apostrophe becomes it. */
 static const char *const contractions[] = {
     "ain't",       "aren't",      "can't",          "could've",     "couldn't",
     "couldn't've", "didn't",      "doesn't",        "don't",        "hadn't",
@@ -31,7 +33,7 @@ static const char *const contractions[] = {
     "y'all'll",    "y'all'd've",  "you'd",          "you'd've",     "you'll",
     "you're",      "you've"};
 
-/* Is a comma between two digits? */
+/* True if a comma stands between two digits. */
 static bool has_digit_comma(const char *s)
 {
     for (const char *p = s; *p; p++)
@@ -40,7 +42,7 @@ static bool has_digit_comma(const char *s)
     return false;
 }
 
-/* Does c stand beside a space anywhere? */
+/* True if c stands beside a space anywhere. */
 static bool beside_space(const char *s, char c)
 {
     for (const char *p = s; *p; p++)
@@ -49,8 +51,9 @@ static bool beside_space(const char *s, char c)
     return false;
 }
 
-/* A mark goes where it stands beside a space anywhere in the answer, or where the answer has a
- * comma between digits; else it becomes a space. A period goes unless a digit follows. */
+/* Removes a mark if it stands beside a space anywhere in the answer, or if the answer has a comma
+ * between digits; otherwise the mark becomes a space. A period is removed unless a digit follows.
+ */
 static void strip_punctuation(const char *in, char *out)
 {
     bool digits = has_digit_comma(in);
@@ -77,7 +80,7 @@ static bool is_article(const char *word)
     return false;
 }
 
-/* Equal but for one apostrophe that word lacks. */
+/* True if word equals whole except for one apostrophe that it lacks. */
 static bool lacks_apostrophe(const char *word, const char *whole)
 {
     size_t n = strlen(word);
@@ -90,7 +93,7 @@ static bool lacks_apostrophe(const char *word, const char *whole)
     return false;
 }
 
-/* A digit for a number's word, the apostrophe for a contraction; else the word. */
+/* A digit for a number word, a contraction with its apostrophe; any other word as it is. */
 static const char *spelled(const char *word)
 {
     static const char *const digits[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"};
@@ -118,7 +121,7 @@ static void put_word(char *out, size_t *n, const char *word)
     *n += size;
 }
 
-/* White space at the ends goes, new lines and tabs become spaces. */
+/* Removes white space at both ends; new lines and tabs become spaces. */
 static void trim(const char *in, char out[VQA_ANSWER_MAX])
 {
     size_t n = 0;
@@ -169,7 +172,7 @@ double vqa_accuracy(const char *answer, const char *const *references, size_t n)
             vqa_normalise(references[i], other);
         same += strcasecmp(mine, other) == 0;
     }
-    /* Leaving out one that agrees leaves same - 1, one that does not leaves same. */
+    /* Leaving out an annotator who agrees leaves same - 1 of them, any other leaves same. */
     double without = same > 3 ? 1.0 : same ? (double)(same - 1) / 3.0 : 0.0;
     double with = same >= 3 ? 1.0 : (double)same / 3.0;
     return ((double)same * without + (double)(n - same) * with) / (double)n;

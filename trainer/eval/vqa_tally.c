@@ -1,3 +1,4 @@
+/* vqa_tally.c: sums of accuracies by type, as vqa_tally.h describes them. */
 #include "trainer/eval/vqa_tally.h"
 
 #include <inttypes.h>
@@ -14,7 +15,7 @@ double vqa_share_percent(const vqa_share *s)
     return s->n ? 100.0 * s->sum / (double)s->n : 0.0;
 }
 
-/* Types beyond the table share its last place. */
+/* Adds to the entry of a type. Types that find no room in the table share its last entry. */
 static void count_type(vqa_share *list, int *n, const char *type, double accuracy)
 {
     int i = 0;

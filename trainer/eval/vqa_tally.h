@@ -1,4 +1,5 @@
-/* vqa_tally.h: VQAv2 accuracy over questions, in all and by question type and answer type. */
+/* vqa_tally.h: adds up the VQAv2 accuracy (vqa_score.h) of many questions, over all of them and by
+ * question type and answer type. */
 #ifndef TESSERA_TRAINER_EVAL_VQA_TALLY_H
 #define TESSERA_TRAINER_EVAL_VQA_TALLY_H
 
@@ -14,8 +15,8 @@ enum {
 
 typedef struct vqa_share {
     char type[VQA_TYPE_TEXT];
-    double sum; /* of accuracies */
-    int64_t n;
+    double sum; /* of the accuracies */
+    int64_t n;  /* of the questions */
 } vqa_share;
 
 typedef struct vqa_tally {
@@ -24,12 +25,13 @@ typedef struct vqa_tally {
     int n_question, n_answer;
 } vqa_tally;
 
-/* reference: {"question_type":T,"answer_type":T,"answers":[..]}. ST_PROTOCOL where it is not. The
- * answer's accuracy goes to *out where that is not NULL. */
+/* Adds the answer to a question. reference: {"question_type":T,"answer_type":T,"answers":[..]}; its
+ * form is checked before anything is added. *out, unless out is NULL, is the answer's accuracy. */
 WARN_UNUSED status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answer,
                                  double *out);
-/* In percent; 0 of none. */
+/* The mean accuracy in percent; 0 if there are no questions. */
 double vqa_share_percent(const vqa_share *s);
+/* Prints a line per answer type and question type. */
 void vqa_tally_print(const vqa_tally *t, FILE *to);
 
 #endif
