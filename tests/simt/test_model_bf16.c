@@ -242,7 +242,7 @@ static void compare_flavour(const char *flavour)
         fail_msg("the device has no op %s", missing);
     const ops_table *plain = f.s->ops;
     row rows[2];
-    rows[0] = fixture_row(&f, spec_documents, 3, true);
+    rows[0] = fixture_row(&f, debug_documents, 3, true);
     rows[1] = fixture_row(&f, (document[]){{"6 1x4x4 5", 61}}, 1, false);
     model_options o = {.training = true, .router_aux_coef = 0.01};
     batch_caps_for(rows, 2, 16, 16, &o.cap);

@@ -29,8 +29,8 @@ static void test_stage__spec_batch(void **state)
     fixture f;
     device_batch *b;
     open_debug(&f);
-    row rows[2] = {fixture_row(&f, spec_documents, 2, true),
-                   fixture_row(&f, &spec_documents[2], 1, true)};
+    row rows[2] = {fixture_row(&f, debug_documents, 2, true),
+                   fixture_row(&f, &debug_documents[2], 1, true)};
     open_staged(&f, rows, 2, 1, &b);
     assert_int_equal(b->tokens, 46);
     assert_int_equal(b->docs, 3);
@@ -80,7 +80,7 @@ static void test_stage__weighting(void **state)
     fixture f;
     device_batch *b;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, false);
+    row r = fixture_row(&f, debug_documents, 3, false);
     double want[3] = {0};
     for (int64_t doc = 0; doc < 3; doc++) {
         int64_t n = 0;
@@ -135,7 +135,7 @@ static void test_stage__padding(void **state)
     fixture f;
     device_batch *b;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, false);
+    row r = fixture_row(&f, debug_documents, 3, false);
     open_staged(&f, &r, 1, 32, &b);
     batch_caps n = batch_sizes(b);
     assert_int_equal(n.tokens, 64);
@@ -145,7 +145,7 @@ static void test_stage__padding(void **state)
         assert_true(b->text_index[t] == -1 && b->visual_index[t] == -1 && b->input_ids[t] == 0);
     assert_int_equal(b->positions[64 + 7], 5); /* streams are cap.tokens apart */
     assert_int_equal(b->cu_docs[3], 46);
-    row small = fixture_row(&f, &spec_documents[2], 1, false);
+    row small = fixture_row(&f, &debug_documents[2], 1, false);
     assert_ok(stage_rows(f.g, f.s, &small, 1, &b)); /* nothing of the larger batch is left */
     for (int64_t doc = 1; doc <= 3; doc++)
         assert_int_equal(b->cu_docs[doc], 10);
@@ -163,8 +163,8 @@ static void test_stage__buckets(void **state)
     fixture f;
     device_batch *b;
     open_debug(&f);
-    row all = fixture_row(&f, spec_documents, 3, false);
-    row last = fixture_row(&f, &spec_documents[2], 1, false); /* ten tokens of text */
+    row all = fixture_row(&f, debug_documents, 3, false);
+    row last = fixture_row(&f, &debug_documents[2], 1, false); /* ten tokens of text */
     const row two[2] = {last, last};
     model_options o = {.training = false};
     batch_caps_for(&all, 1, 1, 4, &o.cap);
@@ -256,7 +256,7 @@ static void test_stage__refuses_by_sample(void **state)
     fixture f;
     device_batch *b;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, false);
+    row r = fixture_row(&f, debug_documents, 3, false);
     open_staged(&f, &r, 1, 1, &b);
     row bad = r;
     int32_t ids[64], labels[64], visual[64];
@@ -304,8 +304,8 @@ static void test_stage__ranks_share_rows_in_buckets(void **state)
     (void)state;
     fixture f;
     open_debug(&f);
-    row small = fixture_row(&f, &spec_documents[2], 1, true);
-    row large = fixture_row(&f, spec_documents, 3, true);
+    row small = fixture_row(&f, &debug_documents[2], 1, true);
+    row large = fixture_row(&f, debug_documents, 3, true);
     batch_caps bucket[2] = {{0}, {0}};
     batch_caps_for(&small, 1, 1, 4, &bucket[0]);
     batch_caps_for(&large, 1, 1, 4, &bucket[1]);
@@ -345,7 +345,7 @@ static void test_stage__blind_stages_have_the_text_alone(void **state)
     (void)state;
     fixture f;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, true);
+    row r = fixture_row(&f, debug_documents, 3, true);
     batch_caps cap = {0};
     batch_caps_for(&r, 1, 1, 4, &cap);
     for (int64_t ranks = 1; ranks <= 2; ranks++) {

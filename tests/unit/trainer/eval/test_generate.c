@@ -1,5 +1,6 @@
-/* A document out of a packed row, and its greedy continuation with kept keys and values: word for
- * word what recomputing the whole document chooses. Which documents are answered. */
+/* test_generate.c: a document is taken out of a packed row and continued greedily with kept keys
+ * and values; every token is the one that recomputing the whole document chooses. Also which
+ * documents are answered. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@ enum { NEW_TOKENS = 6 };
 
 static const document packed[3] = {{"4 1x4x6 3 1x6x4 2", 7}, {"5 1x4x4 2 1x6x4 8", 8}, {"10", 9}};
 
-/* The row of three documents with labels as prepd writes them: a last run of each. */
+/* A row of three documents with labels as prepd writes them: one run at the end of each. */
 static row packed_row(fixture *f)
 {
     row r = fixture_row(f, packed, 3, false);
@@ -60,7 +61,7 @@ static void test_prompt_of_document__is_the_document_alone(void **state)
     arena_done(&f.rows);
 }
 
-/* Prompt and answer as one document whose targets are the answer. */
+/* A row with prompt and answer as one document, whose targets are the answer. */
 static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *answer)
 {
     row p, out;
@@ -89,7 +90,7 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
     return out;
 }
 
-/* The word behind a row of one document: a forward pass over all of it. */
+/* The token after a row of one document, by a forward pass over all of it. */
 static int32_t next_word(session *s, const row *r)
 {
     const backend_vtable *v = s->device->v;
@@ -105,7 +106,7 @@ static int32_t next_word(session *s, const row *r)
     assert_ok(stage_rows(s->stager, s->stream, r, 1, &b));
     assert_ok(model_forward(s->model, s->stream, b, &sums, NULL, NULL));
     assert_ok(model_logits(s->model, s->stream, last, 1, logits));
-    assert_ok(v->wait(s->stream)); /* the CPU: its memory is ours to read */
+    assert_ok(v->wait(s->stream)); /* on the CPU the test can read device memory */
     for (int64_t i = 0; i < vocab; i++)
         if (i != s->dims.image_token && i != s->dims.video_token &&
             (best < 0 || logits[i] > logits[best]))
@@ -115,7 +116,7 @@ static int32_t next_word(session *s, const row *r)
     return (int32_t)best;
 }
 
-/* Word by word, the whole document again for each. */
+/* The answer token by token, with a pass over the whole document for each. */
 static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc, token_list *out)
 {
     int32_t id[NEW_TOKENS];
@@ -156,8 +157,8 @@ static status open_generator(session *s)
     return generate_new(&o, &s->generator);
 }
 
-/* All documents at once with kept keys and values; again where ops run on capacities, and with room
- * for one prompt at a time. */
+/* Answers all documents at once with kept keys and values; then again with ops running on
+ * capacities, and with room for only one prompt at a time. */
 static void test_generate_answers__is_what_recomputing_chooses(void **state)
 {
     (void)state;
@@ -175,7 +176,7 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     bool ended = false;
     s.dims.eos_token = -1;
     recomputed_answer(&f, &s, &r, 0, &want[0]);
-    s.dims.eos_token = want[0].id[2]; /* so that one document ends before the others */
+    s.dims.eos_token = want[0].id[2]; /* so that one answer ends before the others */
     token_list_done(&want[0]);
     for (int64_t doc = 0; doc < 3; doc++) {
         recomputed_answer(&f, &s, &r, doc, &want[doc]);
@@ -202,7 +203,7 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     fixture_close(&f);
 }
 
-/* The cost of an answer's words beside the prompt: rows that attention and experts see. */
+/* Counts the rows that routers see, which shows what an answer costs beside its prompt. */
 static int64_t rows_seen;
 static status (*route_below)(stream *, const route_fwd_args *);
 
@@ -233,7 +234,7 @@ static void test_generate_answers__each_word_costs_one_token(void **state)
     token_list got[3] = {0};
     rows_seen = 0;
     assert_ok(generate_answers(s.generator, &r, (int64_t[]){0, 1, 2}, 3, NEW_TOKENS, got));
-    int64_t prompts = r.n_tokens - 3 * 2; /* without their targets */
+    int64_t prompts = r.n_tokens - 3 * 2; /* without the targets */
     assert_int_equal(rows_seen, d.text.layers * (prompts + 3 * (NEW_TOKENS - 1)));
     for (int i = 0; i < 3; i++)
         token_list_done(&got[i]);
@@ -251,8 +252,8 @@ static tokenizer *golden_tokenizer(void)
     return t;
 }
 
-/* A rank on which an answer cannot be told has still counted as many questions as the others, who
- * would else generate other documents of the next row than it does. */
+/* A rank that fails to print an answer must still count as many questions as the others; otherwise
+ * the ranks would generate different documents of the next row. */
 static void test_answers__are_counted_where_one_fails(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
-/* Exchanged pictures: always another one of the same grid, never the question's own, and counted
- * only where every image of a document found a partner. */
+/* test_image_swap.c: a picture is exchanged for another one of the same grid, never for itself, and
+ * a document counts only if all its pictures were exchanged. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <string.h>
 
 #include "trainer/eval/image_swap.h"
 
-enum { GRID = 16 * PATCH_BYTES }; /* bytes of a 4 x 4 grid */
+enum { GRID = 16 * PATCH_BYTES }; /* bytes of a picture of 4 x 4 patches */
 
 static void open_rows(fixture *f)
 {
@@ -47,10 +47,10 @@ static void test_lender__lends_the_last_other_picture(void **state)
     uint8_t first[GRID], second[GRID];
     memcpy(first, a.pixels, GRID);
     memcpy(second, b.pixels, GRID);
-    assert_memory_equal(second, b.pixels + GRID, GRID); /* two questions on one picture */
+    assert_memory_equal(second, b.pixels + GRID, GRID); /* two questions about the same picture */
     assert_ok(image_swap_exchange(l, &a, lent));
     assert_ok(image_swap_exchange(l, &b, lent));
-    assert_true(lent[0] && !lent[1] && lent[2]); /* a document without images is not counted */
+    assert_true(lent[0] && !lent[1] && lent[2]); /* a document without pictures does not count */
     assert_memory_equal(first, b.pixels, GRID);
     assert_memory_equal(first, b.pixels + GRID, GRID);
 
@@ -75,10 +75,10 @@ static void test_lender__every_image_of_a_document_counts(void **state)
     row b = fixture_row(&f, two, 3, false);
     assert_ok(image_swap_exchange(l, &a, lent));
     assert_ok(image_swap_exchange(l, &b, lent));
-    assert_false(lent[0] || lent[2]); /* one image of each is the first of its grid */
+    assert_false(lent[0] || lent[2]); /* one picture of each is the first of its grid */
     assert_true(lent[1]);
 
-    /* shared_image: two documents, one image; both are counted */
+    /* two documents share a picture (data.group shared_image); both count */
     row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 4}, {"6", 5}}, 2, false);
     for (int64_t t = c.cu_seqlens[1], m = 0; m < 4; t++, m++)
         c.visual_row[t + 1] = (int32_t)m;

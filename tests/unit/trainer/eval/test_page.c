@@ -1,5 +1,5 @@
-/* A picture out of a row's patches, and questions on a page: what a reader of PNG and of HTML gets.
- */
+/* test_page.c: a picture joined from a row's patches, and questions on a page, as a reader of PNG
+ * and of HTML sees them. */
 #include "tests/harness.h"
 
 #include <png.h>
@@ -12,13 +12,13 @@
 
 enum { HIGH = 4, WIDE = 6, SIDE = PATCH_SIDE, PATCHES = HIGH * WIDE };
 
-/* Colour of a place of picture n, in no order that a wrong walk would meet. */
+/* The colour of a pixel of picture n; pixels that a wrong order would mix up differ. */
 static uint8_t colour(int n, int y, int x, int c)
 {
     return (uint8_t)(n * 71 + y * 13 + x * 7 + c * 101 + y * x);
 }
 
-/* Two pictures of HIGH x WIDE patches in two documents; a third has none. */
+/* Two documents with a picture of HIGH x WIDE patches each, and a third without. */
 static row two_pictures(arena *a)
 {
     row r = {
@@ -133,7 +133,8 @@ static void test_page__has_questions_under_their_pictures(void **state)
     text[fread(text, 1, sizeof text - 1, f)] = 0;
     fclose(f);
     unlink(path);
-    assert_int_equal(count_occurrences(text, "<section>"), 3); /* two questions share the first */
+    assert_int_equal(count_occurrences(text, "<section>"),
+                     3); /* two questions are about the first picture */
     assert_int_equal(count_occurrences(text, "</section>"), 3);
     assert_int_equal(count_occurrences(text, "<img "), 2);
     assert_int_equal(count_occurrences(text, "<td>red &amp; &quot;blue&quot; &lt;b&gt;</td>"), 1);
@@ -141,7 +142,7 @@ static void test_page__has_questions_under_their_pictures(void **state)
     assert_int_equal(count_occurrences(text, "class=\"right\""), 2);
     assert_int_equal(count_occurrences(text, "class=\"wrong\""), 1);
     assert_int_equal(count_occurrences(text, "what &lt;is&gt;</td><td>2</td><td>50.00 %"), 1);
-    assert_int_equal(count_occurrences(text, "://"), 0); /* nothing from elsewhere */
+    assert_int_equal(count_occurrences(text, "://"), 0); /* no reference to a network */
     const char *first = strstr(text, "src=\""), *second = strstr(first + 1, "src=\"");
     assert_non_null(second);
     expect_picture(first + 5, 0);

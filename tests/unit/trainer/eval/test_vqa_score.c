@@ -1,4 +1,5 @@
-/* The official accuracy, against cases worked out by hand from the published rules. */
+/* test_vqa_score.c: the official VQAv2 accuracy, on cases worked out by hand from the published
+ * rules. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -21,16 +22,16 @@ static void test_vqa__normalised(void **state)
         {"eleven", "eleven"},
         {"dont", "don't"},
         {"don't", "don't"},
-        {"youdve", "youdve"}, /* two apostrophes short */
+        {"youdve", "youdve"}, /* it lacks two apostrophes */
         {"youd've", "you'd've"},
         {"Its", "its"},
         {"somebody'd", "somebodyd"},
         {"black-and-white", "black and white"},
-        {"black - and white", "black and white"}, /* beside a space: gone everywhere */
+        {"black - and white", "black and white"}, /* beside a space once, so removed everywhere */
         {"t-shirt - blue", "tshirt blue"},
         {"1,000", "1000"},
         {"1,000 / 2", "1000 2"},
-        {"a,b", "b"}, /* the comma is a space, then the article goes */
+        {"a,b", "b"}, /* the comma becomes a space, then the article is removed */
         {"2.5", "2.5"},
         {"3.", "3"},
         {"U.S.A.", "usa"},
@@ -48,7 +49,7 @@ static void test_vqa__normalised(void **state)
     }
 }
 
-/* of ten annotators: so many say "red", the others "dark red" */
+/* The accuracy of an answer if `red` of ten annotators say "red" and the others "dark red". */
 static double accuracy_of(int red, const char *answer)
 {
     const char *references[10];
@@ -60,20 +61,21 @@ static double accuracy_of(int red, const char *answer)
 static void test_vqa__ten_annotators(void **state)
 {
     (void)state;
-    /* m of ten agree: m leave-one-outs with m - 1, the rest with m, each min(1, x / 3). */
+    /* If m of ten agree, leaving one out keeps m - 1 of them m times and m the other times; each
+     * gives min(1, that / 3). */
     const double want[] = {0.0, 0.3, 0.6, 0.9, 1.0, 1.0};
     for (int m = 0; m <= 5; m++) {
         assert_true(fabs(accuracy_of(m, "Red.") - want[m]) < 1e-12);
         assert_true(fabs(accuracy_of(10 - m, "the dark  red") - want[m]) < 1e-12);
     }
-    /* All agree: nothing is normalised, only case and ends are passed over. */
+    /* All agree: nothing is normalised; only case and surrounding spaces are ignored. */
     const char *same[10] = {"2", "2", "2", "2", "2", "2", "2", "2", "2", "2"};
     assert_true(vqa_accuracy("2", same, 10) == 1.0);
     assert_true(vqa_accuracy(" 2\n", same, 10) == 1.0);
     assert_true(vqa_accuracy("two", same, 10) == 0.0);
     const char *cased[2] = {"Yes", "Yes"};
     assert_true(vqa_accuracy("yes", cased, 2) > 0.0);
-    /* One differs: then two is 2. */
+    /* One differs, so answers are normalised and "two" is "2". */
     same[9] = "3";
     assert_true(vqa_accuracy("two", same, 10) == 1.0);
     assert_true(fabs(vqa_accuracy("three", same, 10) - 0.3) < 1e-12);
@@ -90,7 +92,7 @@ static void test_vqa__long_answers_are_bounded(void **state)
     assert_true(strlen(got) < VQA_ANSWER_MAX);
     for (size_t i = 0; i + 1 < sizeof text; i += 5)
         memcpy(text + i, "cant ", 5);
-    vqa_normalise(text, got); /* every word grows */
+    vqa_normalise(text, got); /* every word becomes longer */
     assert_true(strlen(got) < VQA_ANSWER_MAX && strncmp(got, "can't can't ", 12) == 0);
 }
 

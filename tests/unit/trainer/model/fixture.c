@@ -1,4 +1,4 @@
-/* fixture.c: see fixture.h. */
+/* fixture.c: the small model and the rows of fixture.h. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "trainer/model/pass_context.h"
 #include "trainer/ops/open.h"
 
-const document spec_documents[3] = {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}};
+const document debug_documents[3] = {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}};
 
 static double lively(const param *p, rng_key key, int64_t i)
 {
@@ -98,7 +98,7 @@ void fixture_model(fixture *f, const model_options *o, bool fixed_shapes)
     stager_fix_shapes(f->g, fixed_shapes);
 }
 
-/* One word of a document's description. */
+/* One word of the description of a document. */
 typedef struct part {
     int t, h, w; /* grid; t = 0: text of h tokens, or a further frame */
     bool video, next_frame;
@@ -126,7 +126,7 @@ static bool read_part(const char **text, part *out)
     return true;
 }
 
-/* Fills r from `docs`; with r->input_ids NULL only counts. */
+/* Writes documents into r, or only counts what they need. */
 typedef struct writer {
     row *r;
     const model_dims *d;
@@ -154,7 +154,7 @@ static void put_frame(writer *w, const part *grid, bool video, int32_t *cur)
     *cur += (grid->h > grid->w ? grid->h : grid->w) / 2;
 }
 
-/* item: within its document, so that a document is the same in any row */
+/* item counts within its document, so that a document has the same pixels in any row. */
 static void put_pixels(writer *w, const part *grid, bool video, rng_key key, uint64_t item)
 {
     int64_t n = (int64_t)grid->t * grid->h * grid->w;
@@ -194,7 +194,7 @@ static void put_document(writer *w, const document *doc)
     }
 }
 
-/* Labels: three quarters of the text tokens that are no document's first. */
+/* Labels three quarters of the text tokens, never the first token of a document. */
 static void put_labels(row *r, int64_t doc, uint64_t seed)
 {
     rng_key key = rng_key_make(seed, "labels");

@@ -1,5 +1,7 @@
-/* fixture.h: a small model on the CPU backend with lively weights, and rows made by hand: the test
- * batch of spec 1.5. In float or double, whichever ops library the program links. */
+/* fixture.h: a small model on the CPU backend whose weights are large enough to matter, and rows
+ * made by hand, among them the test row of trainer/model/equations.md ("Debug model and worked
+ * examples"). It computes in float or double, depending on the ops library that the program links.
+ */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 #define TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 
@@ -20,39 +22,40 @@ typedef struct fixture {
     arena rows;
 } fixture;
 
-/* Parameters only. Weights are functions of (seed, name, element), large enough that every
- * mechanism matters: linear 1/sqrt(fan in), norms 1 +- 0.2, biases 0.2. */
+/* Makes the parameters only. Weights are functions of (seed, name, element), large enough that
+ * every mechanism changes the result: linear 1/sqrt(fan in), norms 1 +- 0.2, biases 0.2. */
 void fixture_open(fixture *f, const model_dims *d);
-/* As a rank of m: what it holds of every parameter, and of rows. */
+/* The same for the rank of mesh m: with its part of every parameter and of rows. */
 void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m);
 void fixture_close(fixture *f);
-/* The parameters' memory anew, with the same values, after rows of the registry were frozen. */
+/* Allocates the parameters again with the same values, after rows of the registry were frozen. */
 void fixture_alloc_anew(fixture *f);
-/* The model (and stager) for these capacities; again to change them. */
+/* Makes the model and the stager for these capacities; called again to change them. */
 void fixture_model(fixture *f, const model_options *o, bool fixed_shapes);
 
 /* One document: text runs and visual items in turn, "4 1x4x6 3 1x6x4 2" (a run of n tokens, or a
  * grid; a grid of more than one frame is a video, its frames as separate runs of pads, given as
- * "v2x4x4" then "+" for each further frame). Ids, labels, pixels from the seed. */
+ * "v2x4x4" then "+" for each further frame). The seed decides ids, labels and pixels. */
 typedef struct document {
     const char *text;
     uint64_t seed;
 } document;
 row fixture_row(fixture *f, const document *docs, int n, bool weights);
-/* Documents A, B, C of spec 1.5. */
-extern const document spec_documents[3];
+/* Documents A, B and C of the test row in trainer/model/equations.md. */
+extern const document debug_documents[3];
 
-/* Activation checkpointing of both towers: full, or none. */
+/* Full activation checkpointing in both towers, or none. */
 static inline recomputes fixture_full(bool on)
 {
     const recompute one = {.what = on ? RECOMPUTE_ALL : 0};
     return (recomputes){.text = one, .vision = one};
 }
 
-/* Gradients are cleared first. Loss with the auxiliary term (coefficient * weight * aux). */
+/* Clears the gradients, runs forward and backward, and returns the loss with the auxiliary term
+ * (coefficient * weight * aux). */
 double fixture_forward_backward(fixture *f, const row *rows, int64_t n_rows);
 double fixture_forward(fixture *f, const row *rows, int64_t n_rows);
-/* Gradient of what is held of a parameter, heap. */
+/* The gradient of the part that is held of a parameter; the caller frees it. */
 double *fixture_grad(fixture *f, const param *p);
 double fixture_aux(fixture *f);
 

@@ -1,4 +1,5 @@
-/* test_convert.c: stored number types: every half-precision value there and back, and rounding. */
+/* test_convert.c: the number types of files: every half-precision value to double and back, and how
+ * doubles are rounded. */
 #include <math.h>
 #include <string.h>
 

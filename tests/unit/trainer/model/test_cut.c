@@ -1,4 +1,5 @@
-/* What ranks of a layout hold of every parameter: put together, it is the parameter, once. */
+/* test_cut.c: the parts of a parameter that the ranks of a layout hold make up the parameter, with
+ * nothing missing and nothing twice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +37,7 @@ static params *cut_for(const model_dims *d, const layout *l, int rank)
     return p;
 }
 
-/* Stages have units in order, every unit one, whatever else cuts it. */
+/* Pipeline stages have the units in order, each unit on one stage, whatever else divides it. */
 static void test_cut__stages_have_every_unit_once(void **state)
 {
     (void)state;
@@ -63,14 +64,14 @@ static void test_cut__stages_have_every_unit_once(void **state)
     params_sizes size;
     int64_t stored = 0;
     mesh m;
-    mesh_alone(&m); /* of groups of one: each stage stores what it has, whole */
+    mesh_alone(&m); /* one rank per stage, which stores all that the stage has */
     for (int stage = 0; stage < 3; stage++) {
         params_share(of[stage], &m, true);
         assert_ok(params_size(of[stage], &backend_cpu, true, &size));
         stored += size.stored;
         params_free(&of[stage]);
     }
-    /* what tensor and expert ranks share is there by half; and spans are padded */
+    /* tensor and expert ranks store half of what they share, and spans are padded */
     assert_in_range(stored, 31070754032 / 2, 31070754032 * 11 / 20);
 }
 
@@ -83,8 +84,8 @@ static bool overlap_slices(const slice *a, const slice *b)
     return all;
 }
 
-/* The ranks of a stage and replica: those that own a row together hold the same of it, the others
- * nothing of that, and all of them everything. */
+/* Within a stage and replica, ranks that own a row together hold the same part of it, other ranks
+ * hold nothing of that part, and all of them together hold everything. */
 static void check_shapes(const char *preset, layout l)
 {
     model_dims d;
@@ -134,7 +135,7 @@ static void test_cut__ranks_hold_everything_once(void **state)
     check_shapes("qwen3-vl-30b-a3b", layout_like(1, 8, 1, 1, 8, 1));
 }
 
-/* One slice against the plain walk over the tensor. */
+/* Compares a slice with a plain walk over the tensor. */
 static void check_slice(const slice *s)
 {
     int64_t count = s->size[0] * s->size[1] * s->size[2] * s->size[3], local = 0, at, run = 0;
@@ -148,7 +149,7 @@ static void check_slice(const slice *s)
         }
         assert_int_equal(slice_find(s, stored), held ? local : -1);
         if (!held) {
-            assert_int_equal(run, 0); /* the run before ended here */
+            assert_int_equal(run, 0); /* the last run has ended here */
             continue;
         }
         assert_int_equal(slice_run(s, local, 1, &at), 1);
@@ -175,7 +176,7 @@ static void test_slice__runs_and_finds(void **state)
         }
 }
 
-/* Ranks of a cut model begin with the values of the whole one. */
+/* The first values on the ranks of a cut model are those of the whole model. */
 static void test_cut__first_values_are_the_same(void **state)
 {
     (void)state;
@@ -243,7 +244,7 @@ static void test_cut__what_does_not_divide_is_named(void **state)
         assert_ok(params_new(&d, &p));
         assert_fails(ST_CONFIG, params_cut(p, &d, &cases[i].l, mesh_place_of(&cases[i].l, 0)),
                      cases[i].rule);
-        /* The batch is not known here, so no other layout is named: test_layout.c has those. */
+        /* The batch is not known here, so the message suggests no other layout (test_layout.c). */
         assert_null(strstr(status_text(), "nearest"));
         params_free(&p);
     }

@@ -1,4 +1,5 @@
-/* test_dims.c: counts of spec 2.1, FLOPs of spec 10.4 to 10.6, config.json there and back. */
+/* test_dims.c: the parameter counts and FLOPs of trainer/model/equations.md, and config.json
+ * written and read again. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static void test_flops__debug(void **state)
     assert_int_equal(f.training, 443916288);
 }
 
-/* What we write we read again, for every family. */
+/* The config.json that we write is read back as the same dimensions, for every family. */
 static void test_dims__config_round_trip(void **state)
 {
     (void)state;
@@ -105,7 +106,7 @@ static void test_dims__config_round_trip(void **state)
     }
 }
 
-/* A preset's config.json with one text replaced by another. */
+/* Parses a preset's config.json with one text in it replaced by another. */
 static status parse_preset(const char *preset, const char *from, const char *to, model_dims *out)
 {
     model_dims d;
@@ -128,7 +129,7 @@ static status parse_changed(const char *from, const char *to, model_dims *out)
     return parse_preset("debug", from, to, out);
 }
 
-/* What releases of the reference write differently (spec 1.4), and what we write. */
+/* Releases of transformers write some keys differently; all forms are read, and one is written. */
 static void test_dims__spellings_of_every_version(void **state)
 {
     (void)state;
@@ -212,7 +213,7 @@ static void test_dims__bad_configs_are_named(void **state)
     assert_fails(ST_NO_INPUT, dims_load("no-such-model", &d), "qwen3-vl-30b-a3b");
 }
 
-/* A preset's config.json with one member more at a place, which takes the place of its own. */
+/* Parses a preset's config.json with this member at a place, instead of its own if it has one. */
 static status parse_with(bool vision, config_place place, const char *key, const char *value,
                          model_dims *out)
 {
@@ -245,7 +246,7 @@ static status parse_with(bool vision, config_place place, const char *key, const
     return st;
 }
 
-/* As config_keys.h writes a value: "null", "silu", "[full_attention]". */
+/* Turns a value of config_keys.h ("null", "silu", "[full_attention]") into JSON. */
 static void neutral_json(const char *value, size_t n, char *out, size_t size)
 {
     if (value[0] == '[')
@@ -273,7 +274,7 @@ static void check_neutral(const config_key *k, bool vision)
     assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "[\"other\"]", &d), k->key);
 }
 
-/* One that is honoured is read, and so refuses a value of no type that it could have. */
+/* A member that is honoured is read, so a value of an impossible type is refused. */
 static void check_key(const config_key *k, bool vision)
 {
     model_dims d, plain;
@@ -293,7 +294,7 @@ static void check_key(const config_key *k, bool vision)
     }
 }
 
-/* Trainers of the reference write one into the folders of models that have none. */
+/* transformers' trainer writes a pad_token_id into the folders of models that had none. */
 static void check_pad(bool vision)
 {
     model_dims d;

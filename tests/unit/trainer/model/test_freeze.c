@@ -1,5 +1,5 @@
-/* Frozen parameters: no gradient, no moments, no backward work, and the gradients of all others to
- * the bit as if nothing were frozen. Rules of optimizer.groups and freeze.*. */
+/* test_freeze.c: frozen parameters have no gradient, no moments and no backward work, and all other
+ * gradients keep every bit. Also the rules of optimizer.groups and freeze.*. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "trainer/ops/table.h"
 #include "trainer/optim/groups.h"
 
-/* What reaches the device, counted. */
+/* Counts the ops that reach the device. */
 static struct {
     int gemm, grouped_wgrad, attention_bwd, norm_bwd;
 } count;
@@ -54,7 +54,7 @@ static grads collect_gradients(const conf *c, bool again)
     fixture_open(&f, &d);
     assert_ok(groups_apply(c, f.p));
     fixture_alloc_anew(&f);
-    row r = fixture_row(&f, spec_documents, 3, true);
+    row r = fixture_row(&f, debug_documents, 3, true);
     model_options o = {.training = true, .recomputed = fixture_full(again)};
     batch_caps_for(&r, 1, 1, 4, &o.cap);
     model_options_freeze(&o, f.p);
@@ -155,7 +155,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
     params_free(&p);
 }
 
-/* The position table goes with the tower and with the mergers: Qwen's recipes miss neither. */
+/* The position table is frozen with the tower and with the mergers, as in Qwen's recipes. */
 static void test_freeze__the_flags_miss_nothing(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void test_groups__rates_and_decays(void **state)
         bool frozen;
     } want[] = {
         {"model.visual.blocks.0.attn.qkv.weight", 0.01, -1, false},
-        {"model.visual.pos_embed.weight", 2, 0, false}, /* the later rule */
+        {"model.visual.pos_embed.weight", 2, 0, false}, /* the later rule wins */
         {"model.visual.merger.linear_fc1.weight", 2, 0, false},
         {"model.visual.merger.linear_fc2.weight", 2, 0.5, false},
         {"model.visual.blocks.1.mlp.linear_fc2.weight", 0.01, 0.5, false},
@@ -249,8 +249,8 @@ static void test_groups__what_is_not_understood_is_refused(void **state)
     }
 }
 
-/* With everything trained the spec's count; a frozen tower costs its forward, with and without
- * trained mergers. */
+/* With everything trained, the count of equations.md; a frozen tower costs only its forward,
+ * whether the mergers are trained or not. */
 static void test_groups__useful_flops(void **state)
 {
     (void)state;
@@ -307,8 +307,8 @@ static void test_groups__useful_flops_of_adapters(void **state)
     const int64_t experts = (2048 + 2 * 768) + (768 + 2048);
     const int64_t adapters = 2 * 340 * 48 * 8 * (attention + 8 * experts);
     assert_int_equal(params_trained(p), 48 * 8 * (attention + 128 * experts));
-    /* Everything forward; back through the text, whose matrices have no gradient; adapters thrice.
-     */
+    /* All of forward; backward through the text, whose matrices have no gradient; adapters three
+     * times. */
     assert_int_equal(groups_training_flops(&f, &share),
                      f.forward + f.text_linear + 2 * f.text_attention + f.head + 3 * adapters);
     params_free(&p);

@@ -1,12 +1,12 @@
-/* test_gradients.c: every parameter's gradient of the debug flavour against central differences,
- * in double precision: several images of different sizes, a video and several documents in one
- * row (spec 1.5).
+/* test_gradients.c: compares the gradient of every parameter of the debug model with central
+ * differences, in double precision, on a row with several pictures of different sizes, a video and
+ * several documents (trainer/model/equations.md, "Debug model and worked examples").
  *
- * 2.77 million elements cannot be differenced one by one. Per tensor: derivatives along random
- * directions that touch every element (an error e in the gradient goes unseen only if e is
- * orthogonal to all of them), and along single elements. Wanted: relative error below 1e-6. The
- * router's choice of experts must be the same on both sides of a difference, else the step is
- * made smaller. */
+ * 2.77 million elements are too many to try one by one. For each tensor the test takes derivatives
+ * along random directions that touch every element (it misses an error of the gradient only if that
+ * is orthogonal to all of them) and along single elements. The relative error must be below 1e-6.
+ * The router must choose the same experts on both sides of a difference; otherwise the step is made
+ * smaller. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@ static const double wanted = 1e-6;
 typedef struct check {
     fixture f;
     row batch;
-    double *direction; /* of the largest parameter */
+    double *direction; /* has room for the largest parameter */
     double *value;
-    int32_t *count; /* slots per layer and expert at the point itself */
+    int32_t *count; /* token copies per layer and expert at the unmoved point */
     double worst;
     char worst_name[160];
 } check;
@@ -37,7 +37,7 @@ static bool same_routing(const check *c)
     return memcmp(model_expert_count(c->f.m), c->count, count_bytes(c)) == 0;
 }
 
-/* Loss at value + step * direction, over elements [first, first + n). */
+/* The loss with elements [first, first + n) moved by step * direction. */
 static double measure_moved(check *c, const param *p, int64_t first, int64_t n, double step)
 {
     double *at = malloc((size_t)n * sizeof *at);
@@ -49,8 +49,8 @@ static double measure_moved(check *c, const param *p, int64_t first, int64_t n, 
     return fixture_forward(&c->f, &c->batch, 1);
 }
 
-/* Slope by central differences: order 2, or order 4 (Richardson) for a larger step, whose rounding
- * noise is smaller. False if the routing changed. */
+/* The slope by central differences of order 2, or of order 4 (Richardson), which allows larger
+ * steps with less rounding noise. False if the routing changed. */
 static bool slope_at(check *c, const param *p, int64_t first, int64_t n, double step, bool fourth,
                      double *out)
 {
@@ -68,8 +68,8 @@ static bool slope_at(check *c, const param *p, int64_t first, int64_t n, double 
     return same;
 }
 
-/* Smallest relative error over a few steps, good enough well below what is wanted; -1 if the
- * routing changed at all of them. */
+/* The smallest relative error over a few step sizes, stopping when it is well below the limit; -1
+ * if the routing changed at all of them. */
 static double error_along(check *c, const param *p, int64_t first, int64_t n, double slope)
 {
     static const struct {
@@ -101,7 +101,7 @@ static void note_error(check *c, const param *p, const char *how, double error)
     }
 }
 
-/* A random direction whose slope is no near-cancellation: at least 0.3 of its own spread. */
+/* Draws a random direction whose slope is not a near-cancellation: at least 0.3 of its spread. */
 static double draw_direction(check *c, const param *p, const double *grad, uint64_t n)
 {
     double slope = 0, spread = 0;
@@ -134,7 +134,7 @@ static void check_param(check *c, const param *p, const double *grad, int direct
         note_error(c, p, "direction", error_along(c, p, 0, p->count, slope));
     }
     rng_key key = rng_key_make(99, p->name);
-    for (int n = 0; n < elements; n++) { /* the largest, then others that matter */
+    for (int n = 0; n < elements; n++) { /* first the largest, then others of some size */
         int64_t i = largest;
         for (uint64_t t = 0; n > 0 && t < 1000; t++) {
             i = (int64_t)rng_below(key, t + 1000 * (uint64_t)n, (uint64_t)p->count);
@@ -152,7 +152,7 @@ static void check_all(const model_dims *d, double aux, bool again, int direction
 {
     check c = {0};
     fixture_open(&c.f, d);
-    c.batch = fixture_row(&c.f, spec_documents, 3, true);
+    c.batch = fixture_row(&c.f, debug_documents, 3, true);
     assert_int_equal(c.batch.n_tokens, 46);
     model_options o = {.training = true,
                        .recomputed = fixture_full(again),
@@ -203,7 +203,7 @@ static void test_gradients__debug_with_aux_loss_recomputed(void **state)
     check_all(&d, 0.05, true, 1, 0);
 }
 
-/* Layers left dense, tied embeddings, weights of the router not rescaled. */
+/* Dense layers among the others, a tied head, router weights that are not rescaled. */
 static void test_gradients__dense_layers_tied_no_renormalisation(void **state)
 {
     (void)state;

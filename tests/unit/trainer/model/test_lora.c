@@ -1,6 +1,6 @@
-/* test_lora.c: adapters of every kind of matrix, in double precision: gradients against central
- * differences, the merged model against the model with adapters, what is frozen, what is refused.
- */
+/* test_lora.c: adapters of every kind of matrix, in double precision. Gradients agree with central
+ * differences, and the merged model with the model that has adapters; all else is frozen, and wrong
+ * targets are refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static void open_adapted(fixture *f, bool checkpoint_full)
     params_release(f->p, f->s);
     assert_ok(lora_add(f->p, RANK, 2 * RANK, all_targets));
     fixture_alloc_anew(f);
-    row r = fixture_row(f, spec_documents, 3, true);
+    row r = fixture_row(f, debug_documents, 3, true);
     model_options o = {.training = true, .recomputed = fixture_full(checkpoint_full)};
     batch_caps_for(&r, 1, 64, 64, &o.cap);
     model_options_freeze(&o, f->p);
@@ -49,7 +49,8 @@ static double measure_step(check *c, const param *p, double step, bool *same)
     return loss;
 }
 
-/* Smallest relative error of the slope along a random direction; experts must stay chosen. */
+/* The smallest relative error of the slope along a random direction, with the choice of experts
+ * unchanged. */
 static double error_of(check *c, const param *p, const double *grad)
 {
     static const double steps[] = {1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6};
@@ -82,7 +83,7 @@ static void test_lora__gradients_agree_with_differences(void **state)
     int64_t largest = 0, adapters = 0, kinds[GROUP_COUNT] = {0};
     for (int64_t i = 0; i < p->n; i++)
         largest = p->list[i].count > largest ? p->list[i].count : largest;
-    c.batch = fixture_row(&c.f, spec_documents, 3, true);
+    c.batch = fixture_row(&c.f, debug_documents, 3, true);
     c.value = malloc((size_t)largest * sizeof(double));
     c.direction = malloc((size_t)largest * sizeof(double));
     c.count_bytes = (size_t)(c.f.d.text.layers * c.f.d.text.experts) * sizeof(int32_t);
@@ -117,7 +118,7 @@ static void test_lora__recomputation_changes_no_bit(void **state)
     fixture f[2];
     for (int full = 0; full < 2; full++) {
         open_adapted(&f[full], full);
-        row r = fixture_row(&f[full], spec_documents, 3, true);
+        row r = fixture_row(&f[full], debug_documents, 3, true);
         fixture_forward_backward(&f[full], &r, 1);
     }
     for (int64_t i = 0; i < f[0].p->n; i++) {
@@ -135,16 +136,17 @@ static void test_lora__merged_is_the_same_model(void **state)
     fixture f, plain;
     open_adapted(&f, false);
     fixture_open(&plain, &f.d);
-    row r = fixture_row(&f, spec_documents, 3, true);
+    row r = fixture_row(&f, debug_documents, 3, true);
     fixture_model(&plain, &(model_options){.cap = f.o.cap}, false);
     double adapted = fixture_forward(&f, &r, 1), base = fixture_forward(&plain, &r, 1);
-    assert_true(fabs(adapted - base) > 1e-3 * base); /* they do something */
+    assert_true(fabs(adapted - base) > 1e-3 * base); /* the adapters have an effect */
     for (int64_t i = 0; i < plain.p->n; i++) {
         const param *q = &f.p->list[i];
         double *v = malloc((size_t)q->count * sizeof *v);
         assert_non_null(v);
         assert_string_equal(q->name, plain.p->list[i].name);
-        for (int64_t at = 0, n; at < q->count; at += n) { /* in parts that cut matrices anywhere */
+        for (int64_t at = 0, n; at < q->count;
+             at += n) { /* in parts whose ends fall anywhere in matrices */
             n = q->count - at < 10007 ? q->count - at : 10007;
             assert_ok(lora_read_merged(q, f.s, at, n, v + at));
         }
@@ -164,7 +166,7 @@ static void test_lora__begins_as_the_model_it_is_beside(void **state)
     fixture f, plain;
     open_adapted(&f, false);
     fixture_open(&plain, &f.d);
-    row r = fixture_row(&f, spec_documents, 3, true);
+    row r = fixture_row(&f, debug_documents, 3, true);
     fixture_model(&plain, &(model_options){.cap = f.o.cap}, false);
     assert_ok(params_init_adapters(f.p, f.s, 1));
     double adapted = fixture_forward(&f, &r, 1), base = fixture_forward(&plain, &r, 1);

@@ -1,5 +1,6 @@
-/* test_model.c: the whole model in float: batches laid out differently give the same loss and
- * gradients, and the corner cases of spec 1.5. */
+/* test_model.c: the whole model in float. The same documents give the same loss and gradients in
+ * any layout of batches; and corner cases: no picture, a picture larger than the position table, an
+ * expert without tokens, a row without targets. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +8,8 @@
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/ops/table.h"
 
-/* Of a tensor's gradient: |a - b| / |b|. Float32 rounding through ten layers, measured 2e-7 to
- * 3e-6; a wrong mask or border is of order 1. */
+/* Limit on |a - b| / |b| of a tensor's gradient. Rounding in float through ten layers gives 2e-7 to
+ * 3e-6; a wrong mask or border would give something of order 1. */
 static const double rounding = 1e-5;
 
 typedef struct result {
@@ -81,17 +82,17 @@ static model_options options_for(const row *rows, int64_t n, int64_t token_step,
     return o;
 }
 
-/* The three documents in one row, each in its own micro-batch, as three rows of one micro-batch,
- * and padded into a larger bucket with every op at capacity. */
+/* The three documents packed in one row, in three micro-batches, as three rows of one micro-batch,
+ * and padded to a larger bucket with every op running on capacities. */
 static void test_model__packed_unpacked_and_padded_agree(void **state)
 {
     (void)state;
     fixture f;
     open_debug(&f);
-    row packed = fixture_row(&f, spec_documents, 3, true);
+    row packed = fixture_row(&f, debug_documents, 3, true);
     row single[3];
     for (int i = 0; i < 3; i++)
-        single[i] = fixture_row(&f, &spec_documents[i], 1, true);
+        single[i] = fixture_row(&f, &debug_documents[i], 1, true);
 
     model_options o = options_for(&packed, 1, 1, 4);
     fixture_model(&f, &o, false);
@@ -116,7 +117,8 @@ static void test_model__packed_unpacked_and_padded_agree(void **state)
     assert_same(&f, &padded, &want, rounding);
 
     row reversed = fixture_row(
-        &f, (const document[]){spec_documents[2], spec_documents[1], spec_documents[0]}, 3, true);
+        &f, (const document[]){debug_documents[2], debug_documents[1], debug_documents[0]}, 3,
+        true);
     result other = run_rows(&f, &reversed, 1);
     assert_same(&f, &other, &want, rounding);
     result_done(&want);
@@ -127,13 +129,13 @@ static void test_model__packed_unpacked_and_padded_agree(void **state)
     fixture_close(&f);
 }
 
-/* Same input, same bits, whatever was in the buffers before. */
+/* The same input gives the same bits, whatever the buffers held before. */
 static void test_model__step_leaves_nothing_behind(void **state)
 {
     (void)state;
     fixture f;
     open_debug(&f);
-    row big = fixture_row(&f, spec_documents, 3, false);
+    row big = fixture_row(&f, debug_documents, 3, false);
     row text = fixture_row(&f, (const document[]){{"7", 3}, {"9", 4}}, 2, false);
     model_options o = options_for(&big, 1, 1, 4);
     fixture_model(&f, &o, false);
@@ -169,7 +171,7 @@ static void test_model__no_image_gives_no_vision_gradient(void **state)
     result without = run_rows(&f, &r, 1);
     assert_true(size_of(&f, &without, "model.visual.blocks.0.norm1.weight") == 0);
     assert_true(size_of(&f, &without, "lm_head.weight") > 0);
-    o.cap.patches = 16; /* the same text with room for images that are not there */
+    o.cap.patches = 16; /* the same text in a batch with room for pictures */
     o.cap.frames = 2;
     fixture_model(&f, &o, true);
     result padded = run_rows(&f, &r, 1);
@@ -179,7 +181,7 @@ static void test_model__no_image_gives_no_vision_gradient(void **state)
     fixture_close(&f);
 }
 
-/* 20 x 12 patches on the debug flavour's 8 x 8 position table. */
+/* A picture of 20 x 12 patches on the debug model's position table of 8 x 8. */
 static void test_model__image_beyond_the_position_table(void **state)
 {
     (void)state;
@@ -196,12 +198,12 @@ static void test_model__image_beyond_the_position_table(void **state)
     for (int64_t i = 0; i < 64; i++)
         for (int64_t j = 0; j < 64; j++)
             touched += g[i * 64 + j] != 0;
-    assert_int_equal(touched, 64 * 64); /* a larger image reaches every entry */
+    assert_int_equal(touched, 64 * 64); /* a larger picture uses every entry */
     result_done(&got);
     fixture_close(&f);
 }
 
-/* Three tokens times four choices cannot reach sixteen experts. */
+/* Three tokens with four choices each cannot use all of sixteen experts. */
 static void test_model__expert_without_tokens(void **state)
 {
     (void)state;
@@ -237,7 +239,7 @@ static void test_model__no_target_is_loss_zero(void **state)
     (void)state;
     fixture f;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, false), empty = {0};
+    row r = fixture_row(&f, debug_documents, 3, false), empty = {0};
     for (int64_t t = 0; t < r.n_tokens; t++)
         r.labels[t] = NO_LABEL;
     model_options o = options_for(&r, 1, 1, 4);
@@ -246,20 +248,20 @@ static void test_model__no_target_is_loss_zero(void **state)
     assert_true(got.loss == 0);
     for (int64_t i = 0; i < f.p->n; i++)
         assert_true(size_of(&f, &got, f.p->list[i].name) == 0);
-    result none = run_rows(&f, &empty, 1); /* a row that completes the last step of a run */
+    result none = run_rows(&f, &empty, 1); /* an empty row, as it fills up the last step of a run */
     assert_true(none.loss == 0);
     result_done(&got);
     result_done(&none);
     fixture_close(&f);
 }
 
-/* nll, best and logits of the forward agree with each other and with the loss. */
+/* nll, best and logits of a forward agree with each other and with the loss. */
 static void test_model__forward_outputs_agree(void **state)
 {
     (void)state;
     fixture f;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, true);
+    row r = fixture_row(&f, debug_documents, 3, true);
     model_options o = options_for(&r, 1, 1, 4);
     o.training = false;
     o.logit_rows = 5;
@@ -292,13 +294,13 @@ static void test_model__forward_outputs_agree(void **state)
     f.dev->v->release(f.dev, nll);
     f.dev->v->release(f.dev, best);
     f.dev->v->release(f.dev, logits);
-    o.training = true; /* the same loss when trained */
+    o.training = true; /* the loss is the same in training */
     fixture_model(&f, &o, false);
     assert_true(fabs(fixture_forward_backward(&f, &r, 1) - sum) < 1e-5 * sum);
     fixture_close(&f);
 }
 
-/* Two documents that show one image (data.group shared_image) are as two images. */
+/* Two documents that share a picture (data.group shared_image) compute as if each had its own. */
 static void test_model__shared_visual_rows(void **state)
 {
     (void)state;
@@ -344,7 +346,7 @@ static void test_model__text_only(void **state)
     fixture_close(&f);
 }
 
-/* What one direction of attention was asked for. */
+/* The arguments of the calls of one direction of attention. */
 typedef struct asked {
     int64_t tokens, segments, longest, calls;
 } asked;
@@ -376,13 +378,14 @@ static status hear_bwd(stream *s, const attention_bwd_args *a)
     return s->dev->ops->attention_bwd(s, a);
 }
 
-/* A bucket's bounds reach attention in both directions: what cuDNN takes is decided by them. */
+/* The bounds of a bucket reach attention in forward and backward, since cuDNN's choice of kernel
+ * depends on them. */
 static void test_model__attention_is_bounded_in_both_directions(void **state)
 {
     (void)state;
     fixture f;
     open_debug(&f);
-    row r = fixture_row(&f, spec_documents, 3, false);
+    row r = fixture_row(&f, debug_documents, 3, false);
     model_options o = options_for(&r, 1, 64, 128);
     o.cap.docs += 3;
     o.cap.frames += 2;
@@ -412,7 +415,8 @@ static void test_model__attention_is_bounded_in_both_directions(void **state)
     fixture_close(&f);
 }
 
-/* The debug model, its head tied or with the embedding's values, and a pad token or none. */
+/* Runs the debug model, with its head tied or only equal to the embedding, and with or without a
+ * pad token. */
 static result run_with_pad(bool tied, bool has_pad, int64_t *inout_token, fixture *f)
 {
     model_dims d;
@@ -430,7 +434,7 @@ static result run_with_pad(bool tied, bool has_pad, int64_t *inout_token, fixtur
             params_write(params_get(f->p, "lm_head.weight"), f->s, 0, embedding->count, values));
         free(values);
     }
-    row r = fixture_row(f, spec_documents, 3, false);
+    row r = fixture_row(f, debug_documents, 3, false);
     *inout_token = r.input_ids[0];
     model_options o = options_for(&r, 1, 1, 4);
     fixture_model(f, &o, false);
@@ -446,15 +450,15 @@ static const double *grad_of(const fixture *f, const result *r, const char *name
     return NULL;
 }
 
-/* A pad token's embedding gets no gradient from the rows that have it; of a tied head it keeps what
- * the head has for it. All else stays as it was. */
+/* A pad token's embedding gets no gradient from the tokens that show it; if the head is tied, it
+ * keeps the head's. Nothing else changes. */
 static void test_model__pad_token_gets_no_gradient(void **state)
 {
     (void)state;
     fixture f[4];
     result r[4];
     int64_t pad = 0;
-    for (int i = 0; i < 4; i++) /* untied, tied; each without and with a pad token */
+    for (int i = 0; i < 4; i++) /* untied and tied, each without and with a pad token */
         r[i] = run_with_pad(i >= 2, i % 2, &pad, &f[i]);
     const int64_t n = f[0].d.text.hidden;
     const double *head = grad_of(&f[0], &r[0], "lm_head", pad);

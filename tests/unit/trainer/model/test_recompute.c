@@ -1,6 +1,6 @@
-/* test_recompute.c: whatever layers keep and whatever they compute again, in the text model and in
- * the vision tower apart: the same loss and gradients to the bit, memory that is the sum of what is
- * kept, and as many multiply-adds as trainer plan counts. */
+/* test_recompute.c: activation checkpointing of text model and vision tower. Whatever layers keep
+ * or compute again, loss and gradients have the same bits, the memory is the sum of what is kept,
+ * and the multiply-adds are those that trainer plan counts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,10 +31,10 @@ typedef struct scene {
     fixture f;
     row r;
     model_options o;
-    double loss, **grad; /* with nothing computed again */
+    double loss, **grad; /* the results with nothing computed again */
 } scene;
 
-/* Three layers, the middle one dense; tied or not makes no difference here. */
+/* Three layers, of which the middle one is dense. */
 static void open_scene(scene *s)
 {
     model_dims d;
@@ -47,7 +47,7 @@ static void open_scene(scene *s)
     d.vision.deepstack[0] = 0;
     d.vision.deepstack[1] = 2;
     fixture_open(&s->f, &d);
-    s->r = fixture_row(&s->f, spec_documents, 3, true);
+    s->r = fixture_row(&s->f, debug_documents, 3, true);
     s->o = (model_options){.training = true, .router_aux_coef = 0.01};
     batch_caps_for(&s->r, 1, 1, 4, &s->o.cap);
     fixture_model(&s->f, &s->o, false);
@@ -70,7 +70,7 @@ static void check_bits(scene *s, const recompute *text, const recompute *vision)
 {
     s->o.recomputed = (recomputes){*text, *vision};
     fixture_model(&s->f, &s->o, false);
-    /* twice, since a step must find what it needs in memory of its own */
+    /* twice, since a step must not depend on what the last one left in memory */
     for (int time = 0; time < 2; time++)
         assert_true(fixture_forward_backward(&s->f, &s->r, 1) == s->loss);
     for (int64_t i = 0; i < s->f.p->n; i++) {
@@ -94,7 +94,7 @@ static void test_recompute__every_pair_of_modes_changes_no_bit(void **state)
     close_scene(&s);
 }
 
-/* All sets of products that a layer may keep. */
+/* Tries every set of products that a layer may keep. */
 static void test_recompute__every_choice_changes_no_bit(void **state)
 {
     (void)state;
@@ -109,7 +109,7 @@ static void test_recompute__every_choice_changes_no_bit(void **state)
     close_scene(&s);
 }
 
-/* What is computed again is taken once for all layers, what is kept once for each. */
+/* Arrays that are computed again take memory once for all layers, kept ones once per layer. */
 static void test_recompute__memory_is_what_is_kept(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void test_recompute__memory_is_what_is_kept(void **state)
         assert_ok(model_regions_of(&d, &o, &backend_cpu, &now));
         assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, kept, &layer, &block));
         assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, RECOMPUTE_PROJ, &of_fc1, &mergers));
-        /* a merger's first product is as wide as four patches: as its block's projection */
+        /* a merger's first product has as many elements as its block's projection */
         mergers *= kept & RECOMPUTE_FC1 ? 1 + d.vision.n_deepstack : 0;
         assert_int_equal(now.text_kept - full.text_kept, layer * d.text.layers);
         assert_int_equal(now.vision_kept - full.vision_kept, block * d.vision.depth + mergers);
@@ -138,10 +138,11 @@ static void test_recompute__memory_is_what_is_kept(void **state)
     }
 }
 
-/* Multiply-adds of forward-like products: what backward computes again is the difference. */
+/* Counts the multiply-adds of products of the forward kind; the difference between two runs is what
+ * backward computes again. */
 static struct {
     int64_t dense, experts;
-    int attention[2]; /* calls: of the tower, and causal ones */
+    int attention[2]; /* calls: in the tower, and causal ones */
 } count;
 static const struct ops_table *real;
 

@@ -1,6 +1,7 @@
-/* Numbers in which versions of the reference differ, or that grow with the position: ours against
- * tests/golden/versions.json, which make_versions.py there asked from each version. The CPU
- * computes in float32; what a version rounds to bfloat16 is compared with our number so rounded. */
+/* test_versions.c: numbers in which versions of transformers differ, or whose errors grow with the
+ * position, compared with tests/golden/versions.json, which make_versions.py there has written with
+ * each version. The CPU computes in float; where a version rounds to bfloat16, our number is
+ * rounded before it is compared. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,14 +49,14 @@ static uint32_t bits_of(float f)
     return bits;
 }
 
-/* The bfloat16 that a float rounds to, ties to even. */
+/* The bits of the bfloat16 that a float rounds to, ties to even. */
 static uint32_t half_of(float f)
 {
     const uint32_t bits = bits_of(f);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* Hexadecimal, `digits` each; numbers of 4 digits are bfloat16's. Returns how many. */
+/* Reads hexadecimal numbers of `digits` digits; those of 4 are bfloat16. Returns how many. */
 static int64_t read_bits(const json_value *v, size_t digits, uint32_t *out)
 {
     const char *text = json_text(v, "");
@@ -91,8 +92,8 @@ static void open_debug(fixture *f)
     fixture_open(f, &d);
 }
 
-/* Angles at a far position tell frequencies apart that differ in their last bit. torch's power is
- * off by one such bit for at most one frequency of a model (rope.c). */
+/* At a far position the angles tell frequencies apart that differ in their last bit. torch's power
+ * is off by such a bit for at most one frequency of a model (ops/rope.h). */
 static void check_angles(const float *cosine, const float *sine, const float *omega, int64_t n)
 {
     int64_t apart = 0;
@@ -140,7 +141,8 @@ static void test_versions__frequencies(void **state)
     json_free(&k.file);
 }
 
-/* y [n, width]: the kept table interpolated over the kept grids by staging's corners. */
+/* y [n, width] = the stored table interpolated over the stored grids, with the rows and weights
+ * that staging writes. */
 static int64_t interpolate(const kept *k, float *y)
 {
     fixture f;
@@ -154,7 +156,7 @@ static int64_t interpolate(const kept *k, float *y)
     fixture_open(&f, &d);
     row r = fixture_row(&f, &(const document){"2 1x6x10 2 1x20x4 2 1x2x2 2", 1}, 1, false);
     const json_value *grids = json_find(k->shared, "grids");
-    for (size_t i = 0; i < 9; i++) /* the document above is these */
+    for (size_t i = 0; i < 9; i++) /* the document above has these grids */
         assert_int_equal(r.grid_thw[i], json_int(json_item(json_item(grids, i / 3), i % 3), -1));
     model_options o = {.training = false};
     batch_caps_for(&r, 1, 1, 4, &o.cap);
@@ -183,7 +185,7 @@ static void test_versions__position_table(void **state)
     kept_open(&k);
     const int64_t n = interpolate(&k, y);
     assert_int_equal(read_floats(of_version(&k, "4.57.3", "positions_f32"), 8, want), n);
-    for (int64_t i = 0; i < n; i++) /* sums of four products under 4 */
+    for (int64_t i = 0; i < n; i++) /* sums of four products below 4 */
         assert_true(fabsf(y[i] - want[i]) < 1e-6F);
     assert_int_equal(read_bits(of_version(&k, "4.57.3", "positions_bf16"), 4, old), n);
     assert_int_equal(read_bits(of_version(&k, "5.23.0", "positions_bf16"), 4, new), n);
@@ -194,10 +196,10 @@ static void test_versions__position_table(void **state)
     }
     print_message("of %lld sums %lld round as in 5.23, %lld as in 4.57\n", (long long)n,
                   (long long)as_new, (long long)as_old);
-    /* 5.23 also has another formula for the coordinates, whose last bit decides sums next to a tie.
-     */
+    /* 5.23 also computes the coordinates otherwise; their last bit decides sums that are next to a
+     * tie. */
     assert_true(as_new >= n - 4);
-    assert_true(as_old < n * 2 / 3); /* else this shows nothing */
+    assert_true(as_old < n * 2 / 3); /* otherwise the test would show nothing */
     json_free(&k.file);
 }
 
@@ -251,7 +253,7 @@ static void test_versions__router_weights(void **state)
     }
     assert_true(unrounded > 0);
 
-    /* The loss of probabilities taken for logits (5.2) is another number. */
+    /* 5.2 takes probabilities for logits, which gives another loss. */
     float total[NUMBERS_MAX] = {0}, sum[NUMBERS_MAX] = {0}, aux;
     route_aux_args a = {.tokens = tokens,
                         .experts = experts,

@@ -1,6 +1,6 @@
-/* How ranks learn whether experts' slots go by windows or by the host: all the same way, and no way
- * where the world has ended. The other rank is the test's: it answers as this one, but for `other`.
- */
+/* test_window.c: how ranks agree whether token copies go to their experts through windows or by the
+ * host. All ranks go the same way, and none where the job has ended. The test plays the other rank,
+ * which answers like this one unless `other` says otherwise. */
 #include "tests/harness.h"
 
 #include <string.h>
@@ -11,9 +11,9 @@
 enum { SLOTS = 4 };
 
 static struct {
-    status own, other; /* what ranks find as they make a window */
-    int answers;       /* of calls between ranks; then the world has ended */
-    int made;          /* windows that are there */
+    status own, other; /* what the two ranks get when they make a window */
+    int answers;       /* how many calls between ranks succeed before the job ends */
+    int made;          /* windows that exist */
 } play;
 
 static status answered(void)
@@ -26,7 +26,7 @@ static status host_all_gather(const comm *c, const void *send, void *recv, int64
     TRY(answered());
     for (int r = 0; r < c->size; r++)
         memcpy((char *)recv + r * bytes, send, (size_t)bytes);
-    if (play.other != ST_OK) { /* a word begins with its code (parallel/agree.c) */
+    if (play.other != ST_OK) { /* a message begins with the code (parallel/agree.c) */
         const int64_t code = play.other;
         memcpy((char *)recv + bytes, &code, sizeof code);
     }
@@ -105,12 +105,12 @@ static void test_window__all_ranks_or_none(void **state)
     assert_true(open);
     assert_ok(open_as(s, ST_UNAVAILABLE, ST_OK, MANY, false, &open));
     assert_false(open);
-    /* Of a failure that is no missing reach all ranks hear, and go on none. */
+    /* Any other failure reaches all ranks, and none of them goes on. */
     assert_fails(ST_NO_MEMORY, open_as(s, ST_OK, ST_NO_MEMORY, MANY, false, &open),
                  "rank 1: its own reason");
     assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, MANY, true, &open),
                  "comm.expert_exchange is device: no reach");
-    /* The world ends before its ranks have agreed, or behind that. */
+    /* The job ends before its ranks have agreed, or after that. */
     for (int answers = 0; answers < 3; answers++)
         assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, answers, false, &open),
                      "rank 1 died");
