@@ -1,5 +1,6 @@
-/* test_stage.c: what staging makes of rows: borders, merge order, position-table corners of spec
- * 3.1 and 3.3, targets, padding; and what it refuses, by sample id. */
+/* test_stager.c: how rows are staged: borders, merge order, rows and weights of the position table
+ * (trainer/model/equations.md, "Vision tower"), targets, padding; and which rows are refused, with
+ * the sample id. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static void open_debug(fixture *f)
     fixture_open(f, &d);
 }
 
-/* The CPU's device memory is readable. */
+/* On the CPU the test can read device memory. */
 static void test_stage__spec_batch(void **state)
 {
     (void)state;
@@ -65,7 +66,7 @@ static void test_stage__spec_batch(void **state)
     }
     assert_true(fabs(weight - b->weight) < 1e-4);
     assert_int_equal(b->host_sample[2], 33);
-    /* a still patch made wide: both frames of every channel are its plane */
+    /* a still patch made wide: in every channel both frames are the picture's */
     assert_memory_equal(b->pixels_wide + 512, rows[0].pixels + 256, 256);
     assert_memory_equal(b->pixels_wide + 768, rows[0].pixels + 256, 256);
     assert_memory_equal(b->pixels_wide + 48 * VIDEO_PATCH_BYTES, rows[0].pixels_video,
@@ -73,7 +74,7 @@ static void test_stage__spec_batch(void **state)
     fixture_close(&f);
 }
 
-/* A target counts 1, or what makes every document count 1, or the root of its targets. */
+/* Every target counts 1; or every document counts 1, or the root of the number of its targets. */
 static void test_stage__weighting(void **state)
 {
     (void)state;
@@ -105,7 +106,7 @@ static void test_stage__weighting(void **state)
     fixture_close(&f);
 }
 
-/* Spec 3.3: grid 30 x 40 on a table of 48 x 48, patch (1, 2). */
+/* The example of equations.md: grid 30 x 40 on a table of 48 x 48, patch (1, 2). */
 static void test_stage__position_corners(void **state)
 {
     (void)state;
@@ -143,10 +144,10 @@ static void test_stage__padding(void **state)
     assert_int_equal(b->n_tokens[0], 46);
     for (int64_t t = 46; t < 64; t++)
         assert_true(b->text_index[t] == -1 && b->visual_index[t] == -1 && b->input_ids[t] == 0);
-    assert_int_equal(b->positions[64 + 7], 5); /* streams are cap.tokens apart */
+    assert_int_equal(b->positions[64 + 7], 5); /* the axes are cap.tokens apart */
     assert_int_equal(b->cu_docs[3], 46);
     row small = fixture_row(&f, &debug_documents[2], 1, false);
-    assert_ok(stage_rows(f.g, f.s, &small, 1, &b)); /* nothing of the larger batch is left */
+    assert_ok(stage_rows(f.g, f.s, &small, 1, &b)); /* nothing of the larger batch remains */
     for (int64_t doc = 1; doc <= 3; doc++)
         assert_int_equal(b->cu_docs[doc], 10);
     for (int64_t i = b->targets; i < b->cap.targets; i++)
@@ -156,7 +157,8 @@ static void test_stage__padding(void **state)
     fixture_close(&f);
 }
 
-/* The smallest bucket that holds the rows, by any of its capacities; none: the buffers' own. */
+/* A batch gets the smallest bucket that holds the rows by every capacity; if none does, the
+ * capacities of the buffers. */
 static void test_stage__buckets(void **state)
 {
     (void)state;
@@ -170,7 +172,7 @@ static void test_stage__buckets(void **state)
     batch_caps_for(&all, 1, 1, 4, &o.cap);
     const batch_caps small = {.tokens = 24, .docs = 2, .targets = 22, .longest = 10};
     batch_caps tight[2] = {small, o.cap};
-    tight[1].longest = 20; /* the longest of all is 21 */
+    tight[1].longest = 20; /* the longest document has 21 tokens */
     fixture_model(&f, &o, true);
     stager_bucket(f.g, tight, 2);
     assert_ok(stage_rows(f.g, f.s, two, 2, &b));
@@ -178,7 +180,7 @@ static void test_stage__buckets(void **state)
     assert_memory_equal(&n, &small, sizeof n);
     assert_int_equal(b->tokens, 20);
     assert_int_equal(b->longest, 10);
-    assert_int_equal(b->positions[24 + 12], 2); /* streams are the bucket's tokens apart */
+    assert_int_equal(b->positions[24 + 12], 2); /* the axes are the bucket's tokens apart */
     assert_int_equal(b->cu_docs[2], 20);
     const int32_t variant = b->variant, *tokens = b->input_ids;
     assert_ok(stage_rows(f.g, f.s, &all, 1, &b));
@@ -186,7 +188,7 @@ static void test_stage__buckets(void **state)
     assert_memory_equal(&n, &o.cap, sizeof n);
     assert_int_equal(b->longest, 21);
     assert_int_equal(b->frame, 24);
-    assert_ptr_equal(b->input_ids, tokens); /* a graph's addresses stay */
+    assert_ptr_equal(b->input_ids, tokens); /* the addresses that a graph uses stay */
     assert_true(b->variant / 4 != variant / 4);
     tight[1].longest = 21;
     assert_ok(stage_rows(f.g, f.s, &all, 1, &b));
@@ -233,7 +235,7 @@ static void test_buckets__of_welcome(void **state)
                               .longest = 30,
                               .frame = 48};
     assert_memory_equal(&l.cap[0], &first, sizeof first);
-    /* Of an older daemon, and of none: bounds by the budgets. */
+    /* An older daemon names fewer bounds, a recording none: the budgets bound the rest. */
     welcome_list("[{\"tokens\":64,\"patches\":8,\"documents\":5,\"longest\":30,\"images\":3}]", 1,
                  &l, ST_OK, NULL);
     assert_true(l.n == 1 && l.cap[0].targets == 64 && l.cap[0].frames == 100 && !l.cap[0].frame);
@@ -297,8 +299,8 @@ static void test_stage__refuses_by_sample(void **state)
     fixture_close(&f);
 }
 
-/* A rank's part of a row keeps its place when a small bucket is followed by a large one, and what
- * four ranks have is the row, once. */
+/* A rank's part of a row keeps its place when a large bucket follows a small one, and the parts of
+ * four ranks make up the row, with nothing twice. */
 static void test_stage__ranks_share_rows_in_buckets(void **state)
 {
     (void)state;
@@ -324,7 +326,7 @@ static void test_stage__ranks_share_rows_in_buckets(void **state)
             assert_int_equal(b->cap.patches, bucket[is_large].patches);
             assert_int_equal(b->cu_frames[b->frames], b->patches);
         }
-        tokens += *b->n_tokens; /* the CPU's device memory is readable */
+        tokens += *b->n_tokens; /* on the CPU the test can read device memory */
         patches += b->patches;
         targets += b->targets;
         stager_free(&g, f.s);
@@ -338,8 +340,8 @@ static void test_stage__ranks_share_rows_in_buckets(void **state)
     fixture_close(&f);
 }
 
-/* A later pipeline stage has the text of a rank that sees, and neither patches nor room for them.
- */
+/* A pipeline stage after the first stages the same text as the first, and neither patches nor room
+ * for them. */
 static void test_stage__blind_stages_have_the_text_alone(void **state)
 {
     (void)state;
