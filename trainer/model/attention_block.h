@@ -47,21 +47,22 @@ typedef struct attention_scratch {
 } attention_scratch;
 
 /* Finds the parameters of a layer in the registry. */
-void attention_block_bind(attention_block *w, params *p, int layer);
+void attention_block_bind(attention_block *block, params *p, int layer);
 /* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
  */
-void attention_saved_layout(attention_saved *k, space *sp, const shape *z, unsigned kinds);
+void attention_saved_layout(attention_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */
-void attention_scratch_layout(attention_scratch *t, space *sp, const shape *z, bool training);
+void attention_scratch_layout(attention_scratch *scratch, space *sp, const shape *sizes,
+                              bool training);
 
 /* y [T, H] = x + attention(x). what: RECOMPUTE_ALL in forward; in backward the kinds of arrays to
  * compute again, the others still being there. y is of kind RECOMPUTE_PROJ. */
-WARN_UNUSED status attention_block_fwd(const pass_context *r, const attention_block *w,
-                                       const void *x, const attention_saved *k,
-                                       const attention_scratch *t, unsigned what, void *y);
+WARN_UNUSED status attention_block_fwd(const pass_context *ctx, const attention_block *block,
+                                       const void *x, const attention_saved *saved,
+                                       const attention_scratch *scratch, unsigned what, void *y);
 /* dy [T, H] holds the gradient of the output on entry and that of x on return. */
-WARN_UNUSED status attention_block_bwd(const pass_context *r, const attention_block *w,
-                                       const void *x, const attention_saved *k,
-                                       const attention_scratch *t, void *dy);
+WARN_UNUSED status attention_block_bwd(const pass_context *ctx, const attention_block *block,
+                                       const void *x, const attention_saved *saved,
+                                       const attention_scratch *scratch, void *dy);
 
 #endif

@@ -13,326 +13,341 @@
 #include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
-static int64_t moe_layers(const model_dims *d)
+static int64_t moe_layers(const model_dims *dims)
 {
     int64_t n = 0;
-    for (int64_t l = 0; l < d->text.layers; l++)
-        n += dims_layer_is_moe(d, l);
+    for (int64_t l = 0; l < dims->text.layers; l++)
+        n += dims_layer_is_moe(dims, l);
     return n;
 }
 
-status decoder_init(decoder *t, const model_dims *d, const layout *l, const stage_part *part,
+status decoder_init(decoder *stack, const model_dims *dims, const layout *l, const stage_part *part,
                     int64_t tokens)
 {
-    size_t layers = (size_t)d->text.layers;
-    *t = (decoder){.part = *part,
-                   .layer = calloc(layers, sizeof *t->layer),
-                   .x = calloc(layers + 1, sizeof *t->x),
-                   .saved = calloc(layers, sizeof *t->saved)};
-    if (!t->layer || !t->x || !t->saved) {
-        decoder_done(t);
+    size_t layers = (size_t)dims->text.layers;
+    *stack = (decoder){.part = *part,
+                       .layer = calloc(layers, sizeof *stack->layer),
+                       .x = calloc(layers + 1, sizeof *stack->x),
+                       .saved = calloc(layers, sizeof *stack->saved)};
+    if (!stack->layer || !stack->x || !stack->saved) {
+        decoder_done(stack);
         return FAIL(ST_NO_MEMORY, "no memory for %zu decoder layers", layers);
     }
     for (size_t i = 0; i < layers; i++)
-        t->layer[i].is_moe = dims_layer_is_moe(d, (int64_t)i);
-    if (!moe_is_shared(l) || moe_layers(d) == 0)
+        stack->layer[i].is_moe = dims_layer_is_moe(dims, (int64_t)i);
+    if (!moe_is_shared(l) || moe_layers(dims) == 0)
         return ST_OK;
-    status st = exchange_open(&t->moe_scratch.exchange, &d->text, l,
-                              tokens * l->expert_tensor * d->text.top_k);
+    status st = exchange_open(&stack->moe_scratch.exchange, &dims->text, l,
+                              tokens * l->expert_tensor * dims->text.top_k);
     if (st != ST_OK)
-        decoder_done(t);
+        decoder_done(stack);
     return st;
 }
 
-void decoder_done(decoder *t)
+void decoder_done(decoder *stack)
 {
-    free(t->layer);
-    free(t->x);
-    free(t->saved);
-    exchange_close(&t->moe_scratch.exchange);
-    *t = (decoder){0};
+    free(stack->layer);
+    free(stack->x);
+    free(stack->saved);
+    exchange_close(&stack->moe_scratch.exchange);
+    *stack = (decoder){0};
 }
 
-void decoder_bind(decoder *t, params *p, const model_dims *d)
+void decoder_bind(decoder *stack, params *p, const model_dims *dims)
 {
-    t->features_wanted = params_trains(p, GROUP_VISION) || params_trains(p, GROUP_MERGER);
-    t->embed = params_get(p, "%sembed_tokens.weight", p->text_prefix);
-    for (int l = 0; l < d->text.layers; l++) {
-        attention_block_bind(&t->layer[l].attention, p, l);
-        if (t->layer[l].is_moe)
-            moe_bind(&t->layer[l].moe, p, l);
+    stack->features_wanted = params_trains(p, GROUP_VISION) || params_trains(p, GROUP_MERGER);
+    stack->embed = params_get(p, "%sembed_tokens.weight", p->text_prefix);
+    for (int l = 0; l < dims->text.layers; l++) {
+        attention_block_bind(&stack->layer[l].attention, p, l);
+        if (stack->layer[l].is_moe)
+            moe_bind(&stack->layer[l].moe, p, l);
         else
-            mlp_bind(&t->layer[l].mlp, p, l);
+            mlp_bind(&stack->layer[l].mlp, p, l);
     }
-    t->lowest = 0;
-    while (t->lowest < d->text.layers && !t->layer[t->lowest].attention.norm->reached)
-        t->lowest++;
+    stack->lowest = 0;
+    while (stack->lowest < dims->text.layers &&
+           !stack->layer[stack->lowest].attention.norm->reached)
+        stack->lowest++;
 }
 
 /* Takes the arrays of these kinds from sp; members of other kinds keep their values. */
-static void saved_layout(decoder_saved *k, space *sp, const shape *z, bool is_moe, unsigned kinds)
+static void saved_layout(decoder_saved *saved, space *sp, const shape *sizes, bool is_moe,
+                         unsigned kinds)
 {
-    attention_saved_layout(&k->attention, sp, z, kinds);
+    attention_saved_layout(&saved->attention, sp, sizes, kinds);
     if (kinds & RECOMPUTE_PROJ)
-        k->x1 = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
+        saved->x1 = space_take(sp, sizes->cap.tokens * sizes->dims->text.hidden, sizes->act);
     if (is_moe)
-        moe_saved_layout(&k->moe, sp, z, kinds);
+        moe_saved_layout(&saved->moe, sp, sizes, kinds);
     else
-        mlp_saved_layout(&k->mlp, sp, z, kinds);
+        mlp_saved_layout(&saved->mlp, sp, sizes, kinds);
 }
 
-int64_t decoder_kinds_bytes(const decoder *t, const shape *z, int64_t layer, unsigned kinds)
+int64_t decoder_kinds_bytes(const decoder *stack, const shape *sizes, int64_t layer, unsigned kinds)
 {
-    decoder_saved k;
+    decoder_saved saved;
     space sp = {0};
-    saved_layout(&k, &sp, z, t->layer[layer].is_moe, kinds);
+    saved_layout(&saved, &sp, sizes, stack->layer[layer].is_moe, kinds);
     return (int64_t)sp.used;
 }
 
-static unsigned recompute_plan_of(const decoder *t, int64_t layer)
+static unsigned recompute_plan_of(const decoder *stack, int64_t layer)
 {
-    return recompute_of(&t->recomputed, layer);
+    return recompute_of(&stack->recomputed, layer);
 }
 
-void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode)
+void decoder_layout(decoder *stack, space *sp, const shape *sizes, decoder_modes mode)
 {
-    const text_dims *d = &z->d->text;
-    int64_t tokens = z->cap.tokens, width = tokens * d->hidden;
-    t->recomputed = mode.training ? mode.recomputed : (recompute){.what = RECOMPUTE_ALL};
-    t->cos = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
-    t->sin = space_take(sp, z->context_tokens * d->head_dim / 2, z->acc);
-    for (int64_t l = t->part.first; l <= t->part.end;
+    const text_dims *dims = &sizes->dims->text;
+    int64_t tokens = sizes->cap.tokens, width = tokens * dims->hidden;
+    stack->recomputed = mode.training ? mode.recomputed : (recompute){.what = RECOMPUTE_ALL};
+    stack->cos = space_take(sp, sizes->context_tokens * dims->head_dim / 2, sizes->acc);
+    stack->sin = space_take(sp, sizes->context_tokens * dims->head_dim / 2, sizes->acc);
+    for (int64_t l = stack->part.first; l <= stack->part.end;
          l++) /* without training two buffers take turns */
-        t->x[l] =
-            mode.training || l < t->part.first + 2 ? space_take(sp, width, z->act) : t->x[l - 2];
-    for (int64_t l = t->part.first; l < t->part.end; l++)
-        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe,
-                     RECOMPUTE_ALL & ~recompute_plan_of(t, l));
-    t->aux = (moe_aux){.n_layers = moe_layers(z->d)};
-    t->aux.on = mode.aux && t->aux.n_layers > 0;
-    if (t->aux.n_layers > 0) {
-        t->count = space_take(sp, d->layers * d->experts, sizeof(int32_t));
-        moe_aux_layout(&t->aux, sp, d->experts, z->acc);
+        stack->x[l] = mode.training || l < stack->part.first + 2 ? space_take(sp, width, sizes->act)
+                                                                 : stack->x[l - 2];
+    for (int64_t l = stack->part.first; l < stack->part.end; l++)
+        saved_layout(&stack->saved[l], sp, sizes, stack->layer[l].is_moe,
+                     RECOMPUTE_ALL & ~recompute_plan_of(stack, l));
+    stack->aux = (moe_aux){.n_layers = moe_layers(sizes->dims)};
+    stack->aux.on = mode.aux && stack->aux.n_layers > 0;
+    if (stack->aux.n_layers > 0) {
+        stack->count = space_take(sp, dims->layers * dims->experts, sizeof(int32_t));
+        moe_aux_layout(&stack->aux, sp, dims->experts, sizes->acc);
     }
     if (mode.training) /* per flight: one may be on its way to a stage while the next one arrives */
-        t->dx = space_take(sp, width, z->act);
-    if (mode.training && d->has_pad && t->part.opens)
-        t->pad_row = space_take(sp, d->hidden, z->acc);
+        stack->dx = space_take(sp, width, sizes->act);
+    if (mode.training && dims->has_pad && stack->part.opens)
+        stack->pad_row = space_take(sp, dims->hidden, sizes->acc);
 }
 
-void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode)
+void decoder_layout_scratch(decoder *stack, space *sp, const shape *sizes, decoder_modes mode)
 {
-    int64_t n_moe = t->aux.n_layers, layers = z->d->text.layers;
+    int64_t n_moe = stack->aux.n_layers, layers = sizes->dims->text.layers;
     size_t first = space_mark(sp), top = first; /* layers use the same memory in turn */
-    for (int64_t l = t->part.first; l < t->part.end; l++) {
-        saved_layout(&t->saved[l], sp, z, t->layer[l].is_moe, recompute_plan_of(t, l));
+    for (int64_t l = stack->part.first; l < stack->part.end; l++) {
+        saved_layout(&stack->saved[l], sp, sizes, stack->layer[l].is_moe,
+                     recompute_plan_of(stack, l));
         space_turn(sp, first, &top);
     }
     space_rewind(sp, top);
-    t->add = space_take(sp, z->cap.tokens * z->d->text.hidden, z->act);
-    lora_scratch_layout(&t->lora, sp, z, mode.lora_rank, mode.lora_experts);
-    int64_t peers = z->ranks->context * z->ranks->tensor, merge = z->d->vision.merge;
-    t->features = NULL;
-    if (peers > 1 && z->cap.patches > 0 && t->part.opens)
-        t->features =
-            space_take(sp, peers * (z->cap.patches / (merge * merge)) * z->d->text.hidden, z->act);
+    stack->add = space_take(sp, sizes->cap.tokens * sizes->dims->text.hidden, sizes->act);
+    lora_scratch_layout(&stack->lora, sp, sizes, mode.lora_rank, mode.lora_experts);
+    int64_t peers = sizes->ranks->context * sizes->ranks->tensor, merge = sizes->dims->vision.merge;
+    stack->features = NULL;
+    if (peers > 1 && sizes->cap.patches > 0 && stack->part.opens)
+        stack->features = space_take(
+            sp, peers * (sizes->cap.patches / (merge * merge)) * sizes->dims->text.hidden,
+            sizes->act);
     size_t mark = space_mark(sp); /* the two halves of a layer use the same memory in turn */
-    attention_scratch_layout(&t->attention_scratch, sp, z, mode.training);
+    attention_scratch_layout(&stack->attention_scratch, sp, sizes, mode.training);
     space_rewind(sp, mark);
     if (n_moe > 0)
-        moe_scratch_layout(&t->moe_scratch, sp, z, mode.training);
+        moe_scratch_layout(&stack->moe_scratch, sp, sizes, mode.training);
     space_rewind(sp, mark);
     if (n_moe < layers)
-        mlp_scratch_layout(&t->mlp_scratch, sp, z, mode.training);
+        mlp_scratch_layout(&stack->mlp_scratch, sp, sizes, mode.training);
 }
 
-static int32_t *count_of(const decoder *t, const pass_context *r, int64_t layer)
+static int32_t *count_of(const decoder *stack, const pass_context *ctx, int64_t layer)
 {
-    return t->count + layer * r->d->text.experts;
+    return stack->count + layer * ctx->dims->text.experts;
 }
 
-static void use_tables(const decoder *t, pass_context *r)
+static void use_tables(const decoder *stack, pass_context *ctx)
 {
-    r->text_cos = t->cos;
-    r->text_sin = t->sin;
-    r->lora = &t->lora;
+    ctx->text_cos = stack->cos;
+    ctx->text_sin = stack->sin;
+    ctx->lora = &stack->lora;
 }
 
-static status make_tables(decoder *t, pass_context *r)
+static status make_tables(decoder *stack, pass_context *ctx)
 {
-    const text_dims *d = &r->d->text;
-    rope_text_args angles = {.tokens = r->context_tokens,
-                             .head_dim = d->head_dim,
-                             .theta = d->rope_theta,
-                             .positions = r->b->positions,
-                             .cos = t->cos,
-                             .sin = t->sin};
+    const text_dims *dims = &ctx->dims->text;
+    rope_text_args angles = {.tokens = ctx->context_tokens,
+                             .head_dim = dims->head_dim,
+                             .theta = dims->rope_theta,
+                             .positions = ctx->batch->positions,
+                             .cos = stack->cos,
+                             .sin = stack->sin};
     for (int axis = 0; axis < 3; axis++)
-        angles.section[axis] = d->mrope_section[axis];
-    use_tables(t, r);
-    return op_rope_text(r->s, &angles);
+        angles.section[axis] = dims->mrope_section[axis];
+    use_tables(stack, ctx);
+    return op_rope_text(ctx->stream, &angles);
 }
 
-static status embed_tokens(decoder *t, pass_context *r, void *const *feature)
+static status embed_tokens(decoder *stack, pass_context *ctx, void *const *feature)
 {
-    const text_dims *d = &r->d->text;
-    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_FORWARD));
-    TRY(op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens,
-                                                 .width = d->hidden,
-                                                 .index = r->b->text_index,
-                                                 .x = t->embed->act,
-                                                 .y = t->x[0]}));
-    TRY(fsdp_units_leave(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_FORWARD));
+    const text_dims *dims = &ctx->dims->text;
+    TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_embedding(ctx->dims), UNIT_FORWARD));
+    TRY(op_rows_gather(ctx->stream, &(rows_gather_args){.n = ctx->sizes.tokens,
+                                                        .width = dims->hidden,
+                                                        .index = ctx->batch->text_index,
+                                                        .x = stack->embed->act,
+                                                        .y = stack->x[0]}));
+    TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_embedding(ctx->dims), UNIT_FORWARD));
     const void *rows;
-    if (r->b->feature_rows == 0)
+    if (ctx->batch->feature_rows == 0)
         return ST_OK;
-    TRY(features_gather(r, (comm_at){"gather visual rows", -1}, feature[0], t->features, &rows));
-    return merge_insert(r, rows, t->x[0]);
+    TRY(features_gather(ctx, (comm_at){"gather visual rows", -1}, feature[0], stack->features,
+                        &rows));
+    return merge_insert(ctx, rows, stack->x[0]);
 }
 
-static status add_deepstack(const decoder *t, const pass_context *r, int64_t l, const void *feature)
+static status add_deepstack(const decoder *stack, const pass_context *ctx, int64_t l,
+                            const void *feature)
 {
     const void *rows;
-    TRY(features_gather(r, (comm_at){"gather deepstack features", l}, feature, t->features, &rows));
-    return merge_add(r, rows, t->x[l + 1], t->add);
+    TRY(features_gather(ctx, (comm_at){"gather deepstack features", l}, feature, stack->features,
+                        &rows));
+    return merge_add(ctx, rows, stack->x[l + 1], stack->add);
 }
 
 /* Computes dfeature [M, H] from dx, for the pictures that this rank encoded. */
-static status collect_features(const decoder *t, const pass_context *r, int64_t l, void *dfeature)
+static status collect_features(const decoder *stack, const pass_context *ctx, int64_t l,
+                               void *dfeature)
 {
-    void *all = t->features ? t->features : dfeature;
-    TRY(merge_collect(r, t->dx, all));
-    return features_reduce(r, (comm_at){"reduce feature gradients", l}, all, dfeature);
+    void *all = stack->features ? stack->features : dfeature;
+    TRY(merge_collect(ctx, stack->dx, all));
+    return features_reduce(ctx, (comm_at){"reduce feature gradients", l}, all, dfeature);
 }
 
-static status attention_fwd(const decoder *t, const pass_context *r, int64_t l, int pass,
+static status attention_fwd(const decoder *stack, const pass_context *ctx, int64_t l, int pass,
                             unsigned what)
 {
-    const decoder_saved *k = &t->saved[l];
+    const decoder_saved *saved = &stack->saved[l];
     bool done;
-    TRY(run_piece(r, REPLAY_ATTENTION, pass, l, &done));
+    TRY(run_piece(ctx, REPLAY_ATTENTION, pass, l, &done));
     if (done)
         return ST_OK;
-    return graph_replay_end(r->s,
-                            attention_block_fwd(r, &t->layer[l].attention, t->x[l], &k->attention,
-                                                &t->attention_scratch, what, k->x1));
+    return graph_replay_end(ctx->stream,
+                            attention_block_fwd(ctx, &stack->layer[l].attention, stack->x[l],
+                                                &saved->attention, &stack->attention_scratch, what,
+                                                saved->x1));
 }
 
-static status attention_bwd(const decoder *t, const pass_context *r, int64_t l)
+static status attention_bwd(const decoder *stack, const pass_context *ctx, int64_t l)
 {
     bool done;
-    TRY(run_piece(r, REPLAY_ATTENTION, REPLAY_BACKWARD, l, &done));
+    TRY(run_piece(ctx, REPLAY_ATTENTION, REPLAY_BACKWARD, l, &done));
     return done ? ST_OK
-                : graph_replay_end(r->s, attention_block_bwd(r, &t->layer[l].attention, t->x[l],
-                                                             &t->saved[l].attention,
-                                                             &t->attention_scratch, t->dx));
+                : graph_replay_end(ctx->stream,
+                                   attention_block_bwd(ctx, &stack->layer[l].attention, stack->x[l],
+                                                       &stack->saved[l].attention,
+                                                       &stack->attention_scratch, stack->dx));
 }
 
-static status layer_fwd(const decoder *t, const pass_context *r, int64_t l, void *y)
+static status layer_fwd(const decoder *stack, const pass_context *ctx, int64_t l, void *y)
 {
-    const decoder_layer *w = &t->layer[l];
-    const decoder_saved *k = &t->saved[l];
-    TRY(attention_fwd(t, r, l, REPLAY_FORWARD, RECOMPUTE_ALL));
-    if (!w->is_moe)
-        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, RECOMPUTE_ALL, y);
-    r->s->part = PART_MOE;
-    TRY(moe_fwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l),
-                r->cache ? NULL : &t->aux, recompute_plan_of(t, l) & RECOMPUTE_FC1, y));
-    r->s->part = PART_TEXT;
+    const decoder_layer *layer = &stack->layer[l];
+    const decoder_saved *saved = &stack->saved[l];
+    TRY(attention_fwd(stack, ctx, l, REPLAY_FORWARD, RECOMPUTE_ALL));
+    if (!layer->is_moe)
+        return mlp_fwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, RECOMPUTE_ALL,
+                       y);
+    ctx->stream->part = PART_MOE;
+    TRY(moe_fwd(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
+                count_of(stack, ctx, l), ctx->cache ? NULL : &stack->aux,
+                recompute_plan_of(stack, l) & RECOMPUTE_FC1, y));
+    ctx->stream->part = PART_TEXT;
     return ST_OK;
 }
 
 /* Computes again what backward needs and was not kept. *out_fresh is the `fresh` of moe_bwd. */
-static status layer_recomputed(const decoder *t, const pass_context *r, int64_t l, bool *out_fresh)
+static status layer_recomputed(const decoder *stack, const pass_context *ctx, int64_t l,
+                               bool *out_fresh)
 {
-    const decoder_layer *w = &t->layer[l];
-    const decoder_saved *k = &t->saved[l];
-    const unsigned what = recompute_plan_of(t, l);
+    const decoder_layer *layer = &stack->layer[l];
+    const decoder_saved *saved = &stack->saved[l];
+    const unsigned what = recompute_plan_of(stack, l);
     *out_fresh = false;
     if (!what)
         return ST_OK;
-    TRY(attention_fwd(t, r, l, REPLAY_AGAIN, what));
-    if (!w->is_moe)
-        return mlp_fwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, what, NULL);
-    r->s->part = PART_MOE;
-    TRY(moe_recomputed(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), what,
-                       out_fresh));
-    r->s->part = PART_TEXT;
+    TRY(attention_fwd(stack, ctx, l, REPLAY_AGAIN, what));
+    if (!layer->is_moe)
+        return mlp_fwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, what, NULL);
+    ctx->stream->part = PART_MOE;
+    TRY(moe_recomputed(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
+                       count_of(stack, ctx, l), what, out_fresh));
+    ctx->stream->part = PART_TEXT;
     return ST_OK;
 }
 
-status decoder_fwd(decoder *t, pass_context *r, void *const *feature)
+status decoder_fwd(decoder *stack, pass_context *ctx, void *const *feature)
 {
-    const bool aux = t->aux.on && !r->cache; /* generation has no loss */
-    if (aux && t->part.opens)
-        TRY(moe_aux_clear(r, &t->aux));
-    TRY(make_tables(t, r));
-    if (t->part.opens)
-        TRY(embed_tokens(t, r, feature));
-    for (int64_t l = t->part.first; l < t->part.end; l++) {
-        TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
-        TRY(layer_fwd(t, r, l, t->x[l + 1]));
-        TRY(fsdp_units_leave(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_FORWARD));
-        if (l < r->d->vision.n_deepstack && r->b->feature_rows > 0)
-            TRY(add_deepstack(t, r, l, feature[1 + l]));
+    const bool aux = stack->aux.on && !ctx->cache; /* generation has no loss */
+    if (aux && stack->part.opens)
+        TRY(moe_aux_clear(ctx, &stack->aux));
+    TRY(make_tables(stack, ctx));
+    if (stack->part.opens)
+        TRY(embed_tokens(stack, ctx, feature));
+    for (int64_t l = stack->part.first; l < stack->part.end; l++) {
+        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l), UNIT_FORWARD));
+        TRY(layer_fwd(stack, ctx, l, stack->x[l + 1]));
+        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l), UNIT_FORWARD));
+        if (l < ctx->dims->vision.n_deepstack && ctx->batch->feature_rows > 0)
+            TRY(add_deepstack(stack, ctx, l, feature[1 + l]));
     }
-    return aux && t->part.closes ? moe_aux_sum(r, &t->aux) : ST_OK;
+    return aux && stack->part.closes ? moe_aux_sum(ctx, &stack->aux) : ST_OK;
 }
 
-static status layer_bwd(const decoder *t, const pass_context *r, int64_t l)
+static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t l)
 {
-    const decoder_layer *w = &t->layer[l];
-    const decoder_saved *k = &t->saved[l];
+    const decoder_layer *layer = &stack->layer[l];
+    const decoder_saved *saved = &stack->saved[l];
     bool fresh;
-    TRY(layer_recomputed(t, r, l, &fresh));
-    r->s->part = w->is_moe ? PART_MOE : PART_TEXT;
-    if (w->is_moe)
-        TRY(moe_bwd(r, &w->moe, k->x1, &k->moe, &t->moe_scratch, count_of(t, r, l), &t->aux, fresh,
-                    t->dx));
+    TRY(layer_recomputed(stack, ctx, l, &fresh));
+    ctx->stream->part = layer->is_moe ? PART_MOE : PART_TEXT;
+    if (layer->is_moe)
+        TRY(moe_bwd(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
+                    count_of(stack, ctx, l), &stack->aux, fresh, stack->dx));
     else
-        TRY(mlp_bwd(r, &w->mlp, k->x1, &k->mlp, &t->mlp_scratch, t->dx));
-    r->s->part = PART_TEXT;
-    return attention_bwd(t, r, l);
+        TRY(mlp_bwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, stack->dx));
+    ctx->stream->part = PART_TEXT;
+    return attention_bwd(stack, ctx, l);
 }
 
 /* A pad token's embedding gets no gradient (torch's padding_idx). Its row is saved before the
  * scatter and restored after it, so that what a tied head has added to it stays. */
-static status add_embedding_gradient(const decoder *t, const pass_context *r)
+static status add_embedding_gradient(const decoder *stack, const pass_context *ctx)
 {
-    const text_dims *d = &r->d->text;
-    const backend_vtable *v = r->s->dev->v;
-    const size_t bytes = (size_t)d->hidden * r->acc;
-    char *of_pad = (char *)t->embed->grad + (size_t)d->pad_token * bytes;
-    if (d->has_pad)
-        TRY(v->copy(r->s, t->pad_row, of_pad, bytes));
-    TRY(op_rows_scatter(r->s, &(rows_scatter_args){.n = r->n.tokens,
-                                                   .width = d->hidden,
-                                                   .y_rows = d->vocab,
-                                                   .index = r->b->text_index,
-                                                   .x = t->dx,
-                                                   .y = t->embed->grad,
-                                                   .y_acc = true}));
-    return d->has_pad ? v->copy(r->s, of_pad, t->pad_row, bytes) : ST_OK;
+    const text_dims *dims = &ctx->dims->text;
+    const backend_vtable *v = ctx->stream->dev->v;
+    const size_t bytes = (size_t)dims->hidden * ctx->acc;
+    char *of_pad = (char *)stack->embed->grad + (size_t)dims->pad_token * bytes;
+    if (dims->has_pad)
+        TRY(v->copy(ctx->stream, stack->pad_row, of_pad, bytes));
+    TRY(op_rows_scatter(ctx->stream, &(rows_scatter_args){.n = ctx->sizes.tokens,
+                                                          .width = dims->hidden,
+                                                          .y_rows = dims->vocab,
+                                                          .index = ctx->batch->text_index,
+                                                          .x = stack->dx,
+                                                          .y = stack->embed->grad,
+                                                          .y_acc = true}));
+    return dims->has_pad ? v->copy(ctx->stream, of_pad, stack->pad_row, bytes) : ST_OK;
 }
 
-status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature)
+status decoder_bwd(decoder *stack, pass_context *ctx, void *const *dfeature)
 {
-    bool features = t->features_wanted && r->b->feature_rows > 0 && t->part.opens;
-    use_tables(t, r);
-    if (t->aux.on && !t->part.closes) /* the last stage has the value from its forward */
-        TRY(moe_aux_value(r, &t->aux));
-    for (int64_t l = t->part.end - 1; l >= t->lowest && l >= t->part.first; l--) {
-        if (features && l < r->d->vision.n_deepstack)
-            TRY(collect_features(t, r, l, dfeature[1 + l]));
-        TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
-        TRY(layer_bwd(t, r, l));
-        TRY(fsdp_units_leave(r->fsdp_units, r->s, unit_layer(r->d, l), UNIT_BACKWARD));
+    bool features = stack->features_wanted && ctx->batch->feature_rows > 0 && stack->part.opens;
+    use_tables(stack, ctx);
+    if (stack->aux.on && !stack->part.closes) /* the last stage has the value from its forward */
+        TRY(moe_aux_value(ctx, &stack->aux));
+    for (int64_t l = stack->part.end - 1; l >= stack->lowest && l >= stack->part.first; l--) {
+        if (features && l < ctx->dims->vision.n_deepstack)
+            TRY(collect_features(stack, ctx, l, dfeature[1 + l]));
+        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l),
+                             UNIT_BACKWARD));
+        TRY(layer_bwd(stack, ctx, l));
+        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l),
+                             UNIT_BACKWARD));
     }
     if (features)
-        TRY(collect_features(t, r, -1, dfeature[0]));
-    if (!t->embed->grad) /* frozen, or on another stage */
+        TRY(collect_features(stack, ctx, -1, dfeature[0]));
+    if (!stack->embed->grad) /* frozen, or on another stage */
         return ST_OK;
-    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_GRADIENT));
-    TRY(add_embedding_gradient(t, r));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit_embedding(r->d), UNIT_GRADIENT);
+    TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_embedding(ctx->dims), UNIT_GRADIENT));
+    TRY(add_embedding_gradient(stack, ctx));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_embedding(ctx->dims), UNIT_GRADIENT);
 }

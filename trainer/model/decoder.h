@@ -61,29 +61,30 @@ typedef struct decoder_modes {
 
 /* Prepares a decoder for a rank of layout l that has the layers `part` and at most `tokens` tokens
  * of its own. Heap memory only; the three layout calls below place its device arrays. */
-WARN_UNUSED status decoder_init(decoder *t, const model_dims *d, const layout *l,
+WARN_UNUSED status decoder_init(decoder *stack, const model_dims *dims, const layout *l,
                                 const stage_part *part, int64_t tokens);
-void decoder_bind(decoder *t, params *p, const model_dims *d);
-void decoder_done(decoder *t);
+void decoder_bind(decoder *stack, params *p, const model_dims *dims);
+void decoder_done(decoder *stack);
 /* Takes from sp what is kept from forward to backward. */
-void decoder_layout(decoder *t, space *sp, const shape *z, decoder_modes mode);
+void decoder_layout(decoder *stack, space *sp, const shape *sizes, decoder_modes mode);
 /* Bytes that the arrays of these kinds (recompute.h) of one layer take. */
-int64_t decoder_kinds_bytes(const decoder *t, const shape *z, int64_t layer, unsigned kinds);
+int64_t decoder_kinds_bytes(const decoder *stack, const shape *sizes, int64_t layer,
+                            unsigned kinds);
 /* Takes from sp what only lives inside a pass and may share memory with other parts' scratch. */
-void decoder_layout_scratch(decoder *t, space *sp, const shape *z, decoder_modes mode);
+void decoder_layout_scratch(decoder *stack, space *sp, const shape *sizes, decoder_modes mode);
 
 /* Runs the stage's layers. feature[0] [M, H] are the visual rows, feature[1 + j] deepstack feature
  * j; they are not read without patches. On a stage that does not open the model, x[first] and the
  * auxiliary loss's statistics of the layers before have already arrived. Result: x[end]. Sets the
- * rotary tables of r. */
-WARN_UNUSED status decoder_fwd(decoder *t, pass_context *r, void *const *feature);
-/* t->dx holds the gradient of x[end] on entry and that of x[first] on return, if something before
- * x[first] is trained. dfeature is written in the form of feature, where features_wanted. */
-WARN_UNUSED status decoder_bwd(decoder *t, pass_context *r, void *const *dfeature);
+ * rotary tables of ctx. */
+WARN_UNUSED status decoder_fwd(decoder *stack, pass_context *ctx, void *const *feature);
+/* stack->dx holds the gradient of x[end] on entry and that of x[first] on return, if something
+ * before x[first] is trained. dfeature is written in the form of feature, where features_wanted. */
+WARN_UNUSED status decoder_bwd(decoder *stack, pass_context *ctx, void *const *dfeature);
 /* True if something before x[layer] is trained, so that its gradient is wanted. */
-static inline bool decoder_reaches_below(const decoder *t, int64_t layer)
+static inline bool decoder_reaches_below(const decoder *stack, int64_t layer)
 {
-    return t->lowest < layer;
+    return stack->lowest < layer;
 }
 
 #endif

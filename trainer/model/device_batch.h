@@ -103,11 +103,11 @@ typedef struct device_batch {
 } device_batch;
 
 /* The sizes that ops run on. patches is a multiple of 4. */
-static inline batch_caps batch_sizes(const device_batch *b)
+static inline batch_caps batch_sizes(const device_batch *batch)
 {
-    batch_caps counts = {b->tokens, b->docs,    b->patches, b->items,
-                         b->frames, b->targets, b->longest, b->frame};
-    return b->fixed_shapes ? b->cap : counts;
+    batch_caps counts = {batch->tokens, batch->docs,    batch->patches, batch->items,
+                         batch->frames, batch->targets, batch->longest, batch->frame};
+    return batch->fixed_shapes ? batch->cap : counts;
 }
 
 /* The capacities that are staged for rows within cap: without patches and frames on a blind rank.

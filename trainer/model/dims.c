@@ -12,14 +12,14 @@
 
 enum { PATCH = 16, TEMPORAL = 2, CHANNELS = 3, VISION_THETA = 10000 };
 
-bool dims_layer_is_moe(const model_dims *d, int64_t layer)
+bool dims_layer_is_moe(const model_dims *dims, int64_t layer)
 {
-    const text_dims *t = &d->text;
-    for (int i = 0; i < t->n_dense_layers; i++) {
-        if (t->dense_layers[i] == layer)
+    const text_dims *text = &dims->text;
+    for (int i = 0; i < text->n_dense_layers; i++) {
+        if (text->dense_layers[i] == layer)
             return false;
     }
-    return t->experts > 0 && (layer + 1) % t->sparse_step == 0;
+    return text->experts > 0 && (layer + 1) % text->sparse_step == 0;
 }
 
 /* The next three read members that may be absent. The default, in *inout, then stays; a value of
@@ -73,7 +73,7 @@ static status int_list(const json_value *o, const char *key, const char *source,
 }
 
 /* Reads rope_theta and rope_scaling (4.57), or rope_parameters, which holds both (5.x). */
-static status read_rope(const json_value *o, const char *source, bool vision, text_dims *t)
+static status read_rope(const json_value *o, const char *source, bool vision, text_dims *dims)
 {
     const json_value *rope = json_find(o, "rope_parameters");
     if (!rope || json_typeof(rope) != JSON_OBJECT)
@@ -82,15 +82,15 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     const json_value *theta = json_find(o, "rope_theta") ? o : rope;
     if (!theta || json_typeof(theta) != JSON_OBJECT)
         theta = o;
-    TRY(json_want_real(theta, "rope_theta", source, &t->rope_theta));
-    double other = t->rope_theta;
+    TRY(json_want_real(theta, "rope_theta", source, &dims->rope_theta));
+    double other = dims->rope_theta;
     TRY(maybe_real(rope, "rope_theta", source, &other));
-    if (other != t->rope_theta)
+    if (other != dims->rope_theta)
         return FAIL_IN(
             ST_BAD_INPUT, source,
             "rope_theta is %g and rope_scaling.rope_theta is %g; releases of transformers "
             "differ in which of them they read, so give both the same value",
-            t->rope_theta, other);
+            dims->rope_theta, other);
     if (!rope || json_typeof(rope) != JSON_OBJECT) {
         if (vision)
             return FAIL_IN(
@@ -101,14 +101,14 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     if (!vision)
         return ST_OK;
     int n = 0;
-    TRY(int_list(rope, "mrope_section", source, t->mrope_section, 3, &n));
+    TRY(int_list(rope, "mrope_section", source, dims->mrope_section, 3, &n));
     if (n != 3)
         return FAIL_IN(ST_BAD_INPUT, source, "mrope_section has %d items; it must have 3", n);
     return ST_OK;
 }
 
 /* Reads pad_token_id, which is torch's padding_idx: a negative one counts from the end. */
-static status read_pad(const json_value *o, const char *source, text_dims *t)
+static status read_pad(const json_value *o, const char *source, text_dims *dims)
 {
     static const char key[] = "pad_token_id";
     const json_value *v = json_find(o, key);
@@ -116,66 +116,67 @@ static status read_pad(const json_value *o, const char *source, text_dims *t)
     if (!v || json_typeof(v) == JSON_NULL)
         return ST_OK;
     TRY(json_want_int(o, key, source, &id));
-    if (id < -t->vocab || id >= t->vocab)
+    if (id < -dims->vocab || id >= dims->vocab)
         return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, which is outside vocab_size %lld", key,
-                       (long long)id, (long long)t->vocab);
-    t->has_pad = true;
-    t->pad_token = id < 0 ? id + t->vocab : id;
+                       (long long)id, (long long)dims->vocab);
+    dims->has_pad = true;
+    dims->pad_token = id < 0 ? id + dims->vocab : id;
     return ST_OK;
 }
 
 static status read_text(const json_value *o, const char *source, bool vision, bool moe,
-                        text_dims *t)
+                        text_dims *dims)
 {
-    t->norm_topk_prob = true;
-    t->sparse_step = 1;
-    t->router_aux_coef = 0.001;
-    t->initializer_range = 0.02;
-    TRY(json_want_int(o, "vocab_size", source, &t->vocab));
-    TRY(json_want_int(o, "hidden_size", source, &t->hidden));
-    TRY(json_want_int(o, "num_hidden_layers", source, &t->layers));
-    TRY(json_want_int(o, "num_attention_heads", source, &t->heads));
-    TRY(json_want_int(o, "num_key_value_heads", source, &t->kv_heads));
-    TRY(json_want_int(o, "head_dim", source, &t->head_dim));
-    TRY(json_want_int(o, "intermediate_size", source, &t->intermediate));
-    TRY(json_want_real(o, "rms_norm_eps", source, &t->rms_eps));
+    dims->norm_topk_prob = true;
+    dims->sparse_step = 1;
+    dims->router_aux_coef = 0.001;
+    dims->initializer_range = 0.02;
+    TRY(json_want_int(o, "vocab_size", source, &dims->vocab));
+    TRY(json_want_int(o, "hidden_size", source, &dims->hidden));
+    TRY(json_want_int(o, "num_hidden_layers", source, &dims->layers));
+    TRY(json_want_int(o, "num_attention_heads", source, &dims->heads));
+    TRY(json_want_int(o, "num_key_value_heads", source, &dims->kv_heads));
+    TRY(json_want_int(o, "head_dim", source, &dims->head_dim));
+    TRY(json_want_int(o, "intermediate_size", source, &dims->intermediate));
+    TRY(json_want_real(o, "rms_norm_eps", source, &dims->rms_eps));
     if (moe) {
         /* Late releases of the 5 series write num_local_experts. */
         const char *experts = json_find(o, "num_experts") ? "num_experts" : "num_local_experts";
         if (!json_find(o, experts))
             experts = "num_experts";
-        TRY(json_want_int(o, experts, source, &t->experts));
-        TRY(json_want_int(o, "num_experts_per_tok", source, &t->top_k));
-        TRY(json_want_int(o, "moe_intermediate_size", source, &t->expert_width));
-        TRY(maybe_int(o, "decoder_sparse_step", source, &t->sparse_step));
+        TRY(json_want_int(o, experts, source, &dims->experts));
+        TRY(json_want_int(o, "num_experts_per_tok", source, &dims->top_k));
+        TRY(json_want_int(o, "moe_intermediate_size", source, &dims->expert_width));
+        TRY(maybe_int(o, "decoder_sparse_step", source, &dims->sparse_step));
         if (json_find(o, "mlp_only_layers"))
-            TRY(int_list(o, "mlp_only_layers", source, t->dense_layers, MAX_DENSE_LAYERS,
-                         &t->n_dense_layers));
-        TRY(maybe_real(o, "router_aux_loss_coef", source, &t->router_aux_coef));
+            TRY(int_list(o, "mlp_only_layers", source, dims->dense_layers, MAX_DENSE_LAYERS,
+                         &dims->n_dense_layers));
+        TRY(maybe_real(o, "router_aux_loss_coef", source, &dims->router_aux_coef));
         if (!vision) /* with vision transformers renormalises whatever the file says */
-            TRY(maybe_bool(o, "norm_topk_prob", source, &t->norm_topk_prob));
-        TRY(maybe_bool(o, "output_router_logits", source, &t->output_router_logits));
+            TRY(maybe_bool(o, "norm_topk_prob", source, &dims->norm_topk_prob));
+        TRY(maybe_bool(o, "output_router_logits", source, &dims->output_router_logits));
     }
-    TRY(maybe_real(o, "initializer_range", source, &t->initializer_range));
-    TRY(maybe_int(o, "max_position_embeddings", source, &t->max_positions));
-    TRY(read_pad(o, source, t));
+    TRY(maybe_real(o, "initializer_range", source, &dims->initializer_range));
+    TRY(maybe_int(o, "max_position_embeddings", source, &dims->max_positions));
+    TRY(read_pad(o, source, dims));
     TRY(config_keys_check(o, IN_TEXT, vision, source));
-    return read_rope(o, source, vision, t);
+    return read_rope(o, source, vision, dims);
 }
 
-static status read_vision(const json_value *o, const char *source, int64_t hidden, vision_dims *v)
+static status read_vision(const json_value *o, const char *source, int64_t hidden,
+                          vision_dims *dims)
 {
-    v->initializer_range = 0.02;
-    v->merge = 2;
-    v->patch_bytes = (int64_t)CHANNELS * TEMPORAL * PATCH * PATCH;
-    TRY(json_want_int(o, "depth", source, &v->depth));
-    TRY(json_want_int(o, "hidden_size", source, &v->hidden));
-    TRY(json_want_int(o, "num_heads", source, &v->heads));
-    TRY(json_want_int(o, "intermediate_size", source, &v->intermediate));
-    TRY(json_want_int(o, "num_position_embeddings", source, &v->positions));
-    TRY(int_list(o, "deepstack_visual_indexes", source, v->deepstack, MAX_DEEPSTACK,
-                 &v->n_deepstack));
-    TRY(maybe_real(o, "initializer_range", source, &v->initializer_range));
+    dims->initializer_range = 0.02;
+    dims->merge = 2;
+    dims->patch_bytes = (int64_t)CHANNELS * TEMPORAL * PATCH * PATCH;
+    TRY(json_want_int(o, "depth", source, &dims->depth));
+    TRY(json_want_int(o, "hidden_size", source, &dims->hidden));
+    TRY(json_want_int(o, "num_heads", source, &dims->heads));
+    TRY(json_want_int(o, "intermediate_size", source, &dims->intermediate));
+    TRY(json_want_int(o, "num_position_embeddings", source, &dims->positions));
+    TRY(int_list(o, "deepstack_visual_indexes", source, dims->deepstack, MAX_DEEPSTACK,
+                 &dims->n_deepstack));
+    TRY(maybe_real(o, "initializer_range", source, &dims->initializer_range));
     TRY(config_keys_check(o, IN_VISION, true, source));
     double theta =
         VISION_THETA; /* a constant in transformers until late releases of the 5 series */
@@ -210,20 +211,20 @@ static status want_object(const json_value *o, const char *key, const char *sour
 }
 
 /* bos and eos are in text_config or at the top; -1 if they are in neither. */
-static void read_ends(const json_value *top, const json_value *text, model_dims *d)
+static void read_ends(const json_value *top, const json_value *text, model_dims *dims)
 {
     const json_value *bos = json_find(text, "bos_token_id"), *eos = json_find(text, "eos_token_id");
     bos = bos ? bos : json_find(top, "bos_token_id");
     eos = eos ? eos : json_find(top, "eos_token_id");
     if (eos && json_typeof(eos) == JSON_ARRAY)
         eos = json_item(eos, 0);
-    d->bos_token = (int32_t)json_int(bos, -1);
-    d->eos_token = (int32_t)json_int(eos, -1);
+    dims->bos_token = (int32_t)json_int(bos, -1);
+    dims->eos_token = (int32_t)json_int(eos, -1);
 }
 
 status dims_from_json(const json_value *config, const char *source, model_dims *out)
 {
-    model_dims d = {.image_token = -1, .video_token = -1, .vision_start = -1, .vision_end = -1};
+    model_dims dims = {.image_token = -1, .video_token = -1, .vision_start = -1, .vision_end = -1};
     const char *type;
     TRY(json_want_text(config, "model_type", source, &type));
     bool vision = strcmp(type, "qwen3_vl_moe") == 0 || strcmp(type, "qwen3_vl") == 0;
@@ -234,36 +235,36 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
                        "qwen3_moe, qwen3",
                        type);
     TRY(config_keys_check(config, IN_TOP, vision, source));
-    snprintf(d.model_type, sizeof d.model_type, "%s", type);
+    snprintf(dims.model_type, sizeof dims.model_type, "%s", type);
     const json_value *names = json_find(config, "architectures");
-    snprintf(d.architecture, sizeof d.architecture, "%s", json_text(json_item(names, 0), ""));
+    snprintf(dims.architecture, sizeof dims.architecture, "%s", json_text(json_item(names, 0), ""));
     const json_value *text = config;
     if (vision) {
         TRY(want_object(config, "text_config", source, &text));
-        status st = read_text(text, source, true, moe, &d.text);
+        status st = read_text(text, source, true, moe, &dims.text);
         if (st != ST_OK)
             return status_context(st, "text_config");
         const json_value *tower;
         TRY(want_object(config, "vision_config", source, &tower));
-        st = read_vision(tower, source, d.text.hidden, &d.vision);
-        if (st == ST_OK && d.vision.depth < 1)
+        st = read_vision(tower, source, dims.text.hidden, &dims.vision);
+        if (st == ST_OK && dims.vision.depth < 1)
             st = FAIL_IN(ST_BAD_INPUT, source, "depth is %lld; it must be at least 1",
-                         (long long)d.vision.depth);
+                         (long long)dims.vision.depth);
         if (st != ST_OK)
             return status_context(st, "vision_config");
-        TRY(read_token(config, "image_token_id", source, &d.image_token));
-        TRY(read_token(config, "video_token_id", source, &d.video_token));
-        TRY(read_token(config, "vision_start_token_id", source, &d.vision_start));
-        TRY(read_token(config, "vision_end_token_id", source, &d.vision_end));
+        TRY(read_token(config, "image_token_id", source, &dims.image_token));
+        TRY(read_token(config, "video_token_id", source, &dims.video_token));
+        TRY(read_token(config, "vision_start_token_id", source, &dims.vision_start));
+        TRY(read_token(config, "vision_end_token_id", source, &dims.vision_end));
     } else {
-        TRY(read_text(config, source, false, moe, &d.text));
+        TRY(read_text(config, source, false, moe, &dims.text));
     }
     head_ties ties;
     TRY(head_read_ties(config, source, &ties));
-    d.text.tied = ties.top || ties.text; /* dims_load also asks the weights */
-    read_ends(config, text, &d);
-    TRY(dims_check(&d, source));
-    *out = d;
+    dims.text.tied = ties.top || ties.text; /* dims_load also asks the weights */
+    read_ends(config, text, &dims);
+    TRY(dims_check(&dims, source));
+    *out = dims;
     return ST_OK;
 }
 
@@ -281,91 +282,98 @@ enum {
 static const double most_parameters = 1e14; /* so that byte counts and their sums fit 64 bits */
 
 /* About how many parameters the model has; in double, so that nothing overflows. */
-static double estimate(const model_dims *d)
+static double estimate(const model_dims *dims)
 {
-    const text_dims *t = &d->text;
-    const vision_dims *v = &d->vision;
-    double h = (double)t->hidden, wide = (double)(4 * v->hidden);
-    double layer = h * (double)t->head_dim * 2.0 * (double)(t->heads + t->kv_heads) +
-                   3 * h * (double)t->intermediate +
-                   (double)t->experts * h * (1 + 3 * (double)t->expert_width);
-    double block = (double)v->hidden * (4.0 * (double)v->hidden + 2.0 * (double)v->intermediate);
-    return 2 * (double)t->vocab * h + (double)t->layers * layer + (double)v->depth * block +
-           (double)(v->positions + v->patch_bytes) * (double)v->hidden +
-           (1 + v->n_deepstack) * wide * (wide + h);
+    const text_dims *text = &dims->text;
+    const vision_dims *tower = &dims->vision;
+    double h = (double)text->hidden, wide = (double)(4 * tower->hidden);
+    double layer = h * (double)text->head_dim * 2.0 * (double)(text->heads + text->kv_heads) +
+                   3 * h * (double)text->intermediate +
+                   (double)text->experts * h * (1 + 3 * (double)text->expert_width);
+    double block =
+        (double)tower->hidden * (4.0 * (double)tower->hidden + 2.0 * (double)tower->intermediate);
+    return 2 * (double)text->vocab * h + (double)text->layers * layer +
+           (double)tower->depth * block +
+           (double)(tower->positions + tower->patch_bytes) * (double)tower->hidden +
+           (1 + tower->n_deepstack) * wide * (wide + h);
 }
 
-static status check_text(const text_dims *t, const char *source)
+static status check_text(const text_dims *dims, const char *source)
 {
     const struct {
         const char *name;
         int64_t value;
     } positive[] = {
-        {"vocab_size", t->vocab},
-        {"hidden_size", t->hidden},
-        {"num_hidden_layers", t->layers},
-        {"num_attention_heads", t->heads},
-        {"head_dim", t->head_dim},
-        {"num_key_value_heads", t->kv_heads},
-        {"decoder_sparse_step", t->sparse_step},
-        {"intermediate_size", t->intermediate},
+        {"vocab_size", dims->vocab},
+        {"hidden_size", dims->hidden},
+        {"num_hidden_layers", dims->layers},
+        {"num_attention_heads", dims->heads},
+        {"head_dim", dims->head_dim},
+        {"num_key_value_heads", dims->kv_heads},
+        {"decoder_sparse_step", dims->sparse_step},
+        {"intermediate_size", dims->intermediate},
     };
     for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
         RULE(positive[i].value > 0 && positive[i].value <= MOST, "%s is %lld; it must be 1 to %d",
              positive[i].name, (long long)positive[i].value, MOST);
-    RULE(t->layers <= MOST_LAYERS, "num_hidden_layers is %lld; it must be at most %d",
-         (long long)t->layers, MOST_LAYERS);
-    RULE(t->heads % t->kv_heads == 0,
+    RULE(dims->layers <= MOST_LAYERS, "num_hidden_layers is %lld; it must be at most %d",
+         (long long)dims->layers, MOST_LAYERS);
+    RULE(dims->heads % dims->kv_heads == 0,
          "num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
-         (long long)t->heads, (long long)t->kv_heads);
-    RULE(t->head_dim % 2 == 0, "head_dim %lld is odd; it must be even", (long long)t->head_dim);
-    RULE(t->experts >= 0 && t->experts <= MOST, "num_experts is %lld; it must be 0 to %d",
-         (long long)t->experts, MOST);
-    if (t->experts > 0) {
-        RULE(t->top_k > 0 && t->top_k <= t->experts,
-             "num_experts_per_tok %lld is not between 1 and num_experts %lld", (long long)t->top_k,
-             (long long)t->experts);
-        RULE(t->expert_width > 0 && t->expert_width <= MOST,
-             "moe_intermediate_size is %lld; it must be 1 to %d", (long long)t->expert_width, MOST);
+         (long long)dims->heads, (long long)dims->kv_heads);
+    RULE(dims->head_dim % 2 == 0, "head_dim %lld is odd; it must be even",
+         (long long)dims->head_dim);
+    RULE(dims->experts >= 0 && dims->experts <= MOST, "num_experts is %lld; it must be 0 to %d",
+         (long long)dims->experts, MOST);
+    if (dims->experts > 0) {
+        RULE(dims->top_k > 0 && dims->top_k <= dims->experts,
+             "num_experts_per_tok %lld is not between 1 and num_experts %lld",
+             (long long)dims->top_k, (long long)dims->experts);
+        RULE(dims->expert_width > 0 && dims->expert_width <= MOST,
+             "moe_intermediate_size is %lld; it must be 1 to %d", (long long)dims->expert_width,
+             MOST);
     }
-    RULE(t->rms_eps > 0 && t->rope_theta > 1, "rms_norm_eps %g or rope_theta %g is out of range",
-         t->rms_eps, t->rope_theta);
+    RULE(dims->rms_eps > 0 && dims->rope_theta > 1,
+         "rms_norm_eps %g or rope_theta %g is out of range", dims->rms_eps, dims->rope_theta);
     return ST_OK;
 }
 
-static status check_vision(const model_dims *d, const char *source)
+static status check_vision(const model_dims *dims, const char *source)
 {
-    const vision_dims *v = &d->vision;
-    RULE(v->depth > 0 && v->depth <= MOST_LAYERS && v->heads <= MOST && v->hidden > 0 &&
-             v->hidden <= MOST && v->heads > 0 && v->intermediate > 0 && v->intermediate <= MOST &&
-             v->positions > 0 && v->positions <= MOST,
+    const vision_dims *tower = &dims->vision;
+    RULE(tower->depth > 0 && tower->depth <= MOST_LAYERS && tower->heads <= MOST &&
+             tower->hidden > 0 && tower->hidden <= MOST && tower->heads > 0 &&
+             tower->intermediate > 0 && tower->intermediate <= MOST && tower->positions > 0 &&
+             tower->positions <= MOST,
          "vision_config: depth, hidden_size, num_heads, intermediate_size and "
          "num_position_embeddings must be positive");
-    RULE(v->hidden % v->heads == 0 && dims_vision_head_dim(d) % 4 == 0,
+    RULE(tower->hidden % tower->heads == 0 && dims_vision_head_dim(dims) % 4 == 0,
          "vision_config: hidden_size %lld / num_heads %lld is not a multiple of 4",
-         (long long)v->hidden, (long long)v->heads);
-    int64_t side = (int64_t)(sqrt((double)v->positions) + 0.5);
-    RULE(side * side == v->positions, "vision_config: num_position_embeddings %lld is not a square",
-         (long long)v->positions);
-    RULE(v->n_deepstack <= d->text.layers,
+         (long long)tower->hidden, (long long)tower->heads);
+    int64_t side = (int64_t)(sqrt((double)tower->positions) + 0.5);
+    RULE(side * side == tower->positions,
+         "vision_config: num_position_embeddings %lld is not a square",
+         (long long)tower->positions);
+    RULE(tower->n_deepstack <= dims->text.layers,
          "vision_config: there are %d deepstack_visual_indexes, but only %lld decoder layers",
-         v->n_deepstack, (long long)d->text.layers);
-    for (int j = 0; j < v->n_deepstack; j++)
-        RULE(v->deepstack[j] >= (j ? v->deepstack[j - 1] + 1 : 0) && v->deepstack[j] < v->depth,
+         tower->n_deepstack, (long long)dims->text.layers);
+    for (int j = 0; j < tower->n_deepstack; j++)
+        RULE(tower->deepstack[j] >= (j ? tower->deepstack[j - 1] + 1 : 0) &&
+                 tower->deepstack[j] < tower->depth,
              "vision_config: deepstack_visual_indexes[%d] is %lld; the indexes must rise and be "
              "below "
              "depth %lld",
-             j, (long long)v->deepstack[j], (long long)v->depth);
+             j, (long long)tower->deepstack[j], (long long)tower->depth);
     return ST_OK;
 }
 
-status dims_check(const model_dims *d, const char *source)
+status dims_check(const model_dims *dims, const char *source)
 {
-    TRY(check_text(&d->text, source));
-    if (d->vision.depth != 0)
-        TRY(check_vision(d, source));
-    RULE(estimate(d) <= most_parameters,
-         "the model has about %.3g parameters; at most %.3g are supported", estimate(d),
+    TRY(check_text(&dims->text, source));
+    if (dims->vision.depth != 0)
+        TRY(check_vision(dims, source));
+    RULE(estimate(dims) <= most_parameters,
+         "the model has about %.3g parameters; at most %.3g are supported", estimate(dims),
          most_parameters);
     return ST_OK;
 }

@@ -48,16 +48,16 @@ typedef struct model_dims {
 } model_dims;
 
 /* True if decoder layer `layer` (from 0) has experts, false if it has a dense MLP. */
-bool dims_layer_is_moe(const model_dims *d, int64_t layer);
-static inline int64_t dims_vision_head_dim(const model_dims *d)
+bool dims_layer_is_moe(const model_dims *dims, int64_t layer);
+static inline int64_t dims_vision_head_dim(const model_dims *dims)
 {
-    return d->vision.hidden / d->vision.heads;
+    return dims->vision.hidden / dims->vision.heads;
 }
 
 /* The prefix of the names of the text part's tensors. */
-static inline const char *dims_text_prefix(const model_dims *d)
+static inline const char *dims_text_prefix(const model_dims *dims)
 {
-    return d->vision.depth == 0 ? "model." : "model.language_model.";
+    return dims->vision.depth == 0 ? "model." : "model.language_model.";
 }
 
 /* Loads the dimensions that model.path names: those of a folder with config.json, or of a preset.
@@ -70,10 +70,10 @@ WARN_UNUSED status dims_from_json(const json_value *config, const char *source, 
 WARN_UNUSED status dims_preset(const char *name, model_dims *out);
 void dims_list_presets(FILE *to);
 /* Checks the rules between dimensions that ops and model rely on. dims_from_json calls it. */
-WARN_UNUSED status dims_check(const model_dims *d, const char *source);
+WARN_UNUSED status dims_check(const model_dims *dims, const char *source);
 /* Writes a config.json that both generations of transformers read; text-only models have the flat
  * form. The caller frees *out. */
-WARN_UNUSED status dims_config_json(const model_dims *d, char **out);
+WARN_UNUSED status dims_config_json(const model_dims *dims, char **out);
 
 /* FLOPs of one batch by component (equations.md, "FLOPs"), with the head at every position and
  * nothing frozen. The components are those of the forward pass. */
@@ -86,9 +86,9 @@ typedef struct flops {
 void flops_add(flops *sum, const flops *f);
 /* documents [n_docs]: lengths in tokens; grids [n_grids, 3]: frame pairs, height, width in patches.
  */
-void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, const int32_t *grids,
-                int64_t n_grids, flops *out);
+void dims_flops(const model_dims *dims, const int64_t *documents, int64_t n_docs,
+                const int32_t *grids, int64_t n_grids, flops *out);
 /* torchtitan's count of training FLOPs per token of a row of seq_len tokens. */
-double dims_flops_torchtitan(const model_dims *d, int64_t seq_len);
+double dims_flops_torchtitan(const model_dims *dims, int64_t seq_len);
 
 #endif

@@ -10,43 +10,45 @@
 #include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
 
-status exchange_open(exchange *e, const text_dims *d, const layout *l, int64_t slots)
+status exchange_open(exchange *state, const text_dims *dims, const layout *l, int64_t slots)
 {
     size_t ranks = (size_t)l->expert, rows = (size_t)exchange_rows_for(slots) + 1;
-    *e = (exchange){.rows = exchange_rows_for(slots),
-                    .slots = slots,
-                    .host_borders = calloc(ranks * (size_t)(d->experts + 1), sizeof(int32_t)),
-                    .host_offset = calloc((size_t)d->experts + 1, sizeof(int32_t)),
-                    .host_from = calloc(rows, sizeof(int32_t)),
-                    .host_to = calloc(rows, sizeof(int32_t)),
-                    .send_first = calloc(5 * ranks, sizeof(int64_t))};
-    if (!e->host_borders || !e->host_offset || !e->host_from || !e->host_to || !e->send_first) {
-        exchange_close(e);
+    *state =
+        (exchange){.rows = exchange_rows_for(slots),
+                   .slots = slots,
+                   .host_borders = calloc(ranks * (size_t)(dims->experts + 1), sizeof(int32_t)),
+                   .host_offset = calloc((size_t)dims->experts + 1, sizeof(int32_t)),
+                   .host_from = calloc(rows, sizeof(int32_t)),
+                   .host_to = calloc(rows, sizeof(int32_t)),
+                   .send_first = calloc(5 * ranks, sizeof(int64_t))};
+    if (!state->host_borders || !state->host_offset || !state->host_from || !state->host_to ||
+        !state->send_first) {
+        exchange_close(state);
         return FAIL(ST_NO_MEMORY, "no memory to exchange %lld slots", (long long)slots);
     }
-    e->send_count = e->send_first + ranks;
-    e->came_first = e->send_count + ranks;
-    e->came_count = e->came_first + ranks;
-    e->next = e->came_count + ranks;
+    state->send_count = state->send_first + ranks;
+    state->came_first = state->send_count + ranks;
+    state->came_count = state->came_first + ranks;
+    state->next = state->came_count + ranks;
     return ST_OK;
 }
 
-void exchange_close(exchange *e)
+void exchange_close(exchange *state)
 {
-    free(e->host_borders);
-    free(e->host_offset);
-    free(e->host_from);
-    free(e->host_to);
-    free(e->send_first);
-    *e = (exchange){0};
+    free(state->host_borders);
+    free(state->host_offset);
+    free(state->host_from);
+    free(state->host_to);
+    free(state->send_first);
+    *state = (exchange){0};
 }
 
 /* One forward or backward over a layer. */
 typedef struct pass {
-    const pass_context *r;
-    const exchange *e;
-    const exchange_weights *w;
-    const comm *c;
+    const pass_context *ctx;
+    const exchange *state;
+    const exchange_weights *weights;
+    const comm *group;
     int64_t experts, own; /* E, and how many of them this rank has */
     int64_t rounds;
     int64_t rows; /* that this rank receives in the current round */
@@ -55,7 +57,7 @@ typedef struct pass {
 /* How many slots rank `from` has for expert x. */
 static int64_t slots_of(const pass *p, int from, int64_t x)
 {
-    const int32_t *b = p->e->host_borders + from * (p->experts + 1);
+    const int32_t *b = p->state->host_borders + from * (p->experts + 1);
     return b[x + 1] - b[x];
 }
 
@@ -63,36 +65,37 @@ static int64_t slots_of(const pass *p, int from, int64_t x)
  * slots. */
 static void even_borders(const pass *p)
 {
-    const layout *l = &p->r->mesh->layout;
-    const int64_t tokens = l->expert_tensor > 1 ? p->r->context_tokens : p->r->n.tokens;
-    for (int from = 0; from < p->c->size; from++)
+    const layout *l = &p->ctx->mesh->layout;
+    const int64_t tokens = l->expert_tensor > 1 ? p->ctx->context_tokens : p->ctx->sizes.tokens;
+    for (int from = 0; from < p->group->size; from++)
         for (int64_t x = 0; x <= p->experts; x++)
-            p->e->host_borders[from * (p->experts + 1) + x] =
-                (int32_t)(tokens * p->r->d->text.top_k * x / p->experts);
+            p->state->host_borders[from * (p->experts + 1) + x] =
+                (int32_t)(tokens * p->ctx->dims->text.top_k * x / p->experts);
 }
 
 /* Gathers every rank's offsets to the host, and counts the rounds that the fullest owner needs. */
 static status gather_borders(pass *p, const int32_t *offset)
 {
-    const backend_vtable *v = p->r->s->dev->v;
-    const exchange *e = p->e;
+    const backend_vtable *v = p->ctx->stream->dev->v;
+    const exchange *state = p->state;
     int64_t n = p->experts + 1, most = 0;
-    TRY(comm_all_gather(p->c, p->r->s, (comm_at){"gather expert counts", p->w->layer}, offset,
-                        e->borders, n, DT_I32));
-    TRY(v->to_host(p->r->s, e->host_borders, e->borders,
-                   (size_t)(p->c->size * n) * sizeof(int32_t)));
-    TRY(v->wait(p->r->s));
-    if (!device_has_storage(p->r->s->dev))
+    TRY(comm_all_gather(p->group, p->ctx->stream,
+                        (comm_at){"gather expert counts", p->weights->layer}, offset,
+                        state->borders, n, DT_I32));
+    TRY(v->to_host(p->ctx->stream, state->host_borders, state->borders,
+                   (size_t)(p->group->size * n) * sizeof(int32_t)));
+    TRY(v->wait(p->ctx->stream));
+    if (!device_has_storage(p->ctx->stream->dev))
         even_borders(p);
-    for (int owner = 0; owner < p->c->size; owner++) {
+    for (int owner = 0; owner < p->group->size; owner++) {
         int64_t rows = 0;
-        for (int from = 0; from < p->c->size; from++) {
-            const int32_t *b = e->host_borders + from * n + owner * p->own;
+        for (int from = 0; from < p->group->size; from++) {
+            const int32_t *b = state->host_borders + from * n + owner * p->own;
             rows += b[p->own] - b[0];
         }
         most = rows > most ? rows : most;
     }
-    p->rounds = (most + e->rows - 1) / e->rows;
+    p->rounds = (most + state->rows - 1) / state->rows;
     return ST_OK;
 }
 
@@ -108,21 +111,21 @@ static int64_t overlap(int64_t at, int64_t n, int64_t begin, int64_t room, int64
 /* Computes what this rank sends to each owner in a round. */
 static void plan_sends(const pass *p, int64_t round)
 {
-    const exchange *e = p->e;
-    const int32_t *mine = e->host_borders + p->c->rank * (p->experts + 1);
-    for (int owner = 0; owner < p->c->size; owner++) {
+    const exchange *state = p->state;
+    const int32_t *mine = state->host_borders + p->group->rank * (p->experts + 1);
+    for (int owner = 0; owner < p->group->size; owner++) {
         int64_t at = 0, first;
-        e->send_first[owner] = e->send_count[owner] = 0;
+        state->send_first[owner] = state->send_count[owner] = 0;
         for (int64_t x = owner * p->own; x < (owner + 1) * p->own; x++)
-            for (int from = 0; from < p->c->size; from++) {
+            for (int from = 0; from < p->group->size; from++) {
                 int64_t slots = slots_of(p, from, x);
-                int64_t n = overlap(at, slots, round * e->rows, e->rows, &first);
+                int64_t n = overlap(at, slots, round * state->rows, state->rows, &first);
                 at += slots;
-                if (from != p->c->rank || n == 0)
+                if (from != p->group->rank || n == 0)
                     continue;
-                if (e->send_count[owner] == 0)
-                    e->send_first[owner] = mine[x] + first;
-                e->send_count[owner] += n;
+                if (state->send_count[owner] == 0)
+                    state->send_first[owner] = mine[x] + first;
+                state->send_count[owner] += n;
             }
     }
 }
@@ -130,72 +133,74 @@ static void plan_sends(const pass *p, int64_t round)
 /* Computes what this rank receives in a round: a run from each rank, and their order by expert. */
 static void plan_rows(pass *p, int64_t round)
 {
-    const exchange *e = p->e;
-    const int64_t begin = round * e->rows, mine = p->c->rank * p->own;
+    const exchange *state = p->state;
+    const int64_t begin = round * state->rows, mine = p->group->rank * p->own;
     int64_t first, at = 0, n_rows = 0;
-    memset(e->came_count, 0, (size_t)p->c->size * sizeof *e->came_count);
+    memset(state->came_count, 0, (size_t)p->group->size * sizeof *state->came_count);
     for (int64_t x = mine; x < mine + p->own; x++)
-        for (int from = 0; from < p->c->size; from++) {
+        for (int from = 0; from < p->group->size; from++) {
             int64_t slots = slots_of(p, from, x);
-            e->came_count[from] += overlap(at, slots, begin, e->rows, &first);
+            state->came_count[from] += overlap(at, slots, begin, state->rows, &first);
             at += slots;
         }
-    for (int from = 0, sum = 0; from < p->c->size; sum += (int)e->came_count[from++])
-        e->next[from] = e->came_first[from] = sum;
+    for (int from = 0, sum = 0; from < p->group->size; sum += (int)state->came_count[from++])
+        state->next[from] = state->came_first[from] = sum;
     at = 0;
     for (int64_t x = 0; x < p->own; x++) {
-        e->host_offset[x] = (int32_t)n_rows;
-        for (int from = 0; from < p->c->size; from++) {
+        state->host_offset[x] = (int32_t)n_rows;
+        for (int from = 0; from < p->group->size; from++) {
             int64_t slots = slots_of(p, from, mine + x);
-            int64_t n = overlap(at, slots, begin, e->rows, &first);
+            int64_t n = overlap(at, slots, begin, state->rows, &first);
             at += slots;
             for (; n > 0; n--, n_rows++) {
-                e->host_from[n_rows] = (int32_t)e->next[from];
-                e->host_to[e->next[from]++] = (int32_t)n_rows;
+                state->host_from[n_rows] = (int32_t)state->next[from];
+                state->host_to[state->next[from]++] = (int32_t)n_rows;
             }
         }
     }
-    e->host_offset[p->own] = (int32_t)n_rows;
+    state->host_offset[p->own] = (int32_t)n_rows;
     p->rows = n_rows;
 }
 
 static status plan_round(pass *p, int64_t round)
 {
-    const backend_vtable *v = p->r->s->dev->v;
-    const exchange *e = p->e;
-    stream *s = p->r->s;
+    const backend_vtable *v = p->ctx->stream->dev->v;
+    const exchange *state = p->state;
+    stream *s = p->ctx->stream;
     size_t bytes;
     TRY(v->wait(s)); /* until the device has read the lists of the round before */
     plan_sends(p, round);
     plan_rows(p, round);
     bytes = (size_t)p->rows * sizeof(int32_t);
-    TRY(v->to_device(s, e->offset, e->host_offset, (size_t)(p->own + 1) * sizeof(int32_t)));
+    TRY(v->to_device(s, state->offset, state->host_offset, (size_t)(p->own + 1) * sizeof(int32_t)));
     if (bytes == 0)
         return ST_OK;
-    TRY(v->to_device(s, e->from, e->host_from, bytes));
-    return v->to_device(s, e->to, e->host_to, bytes);
+    TRY(v->to_device(s, state->from, state->host_from, bytes));
+    return v->to_device(s, state->to, state->host_to, bytes);
 }
 
 /* Turns counts of rows into counts of elements, or back. */
 static void scale_counts(const pass *p, int64_t *list, bool to_elements)
 {
-    for (int i = 0; i < p->c->size; i++)
-        list[i] = to_elements ? list[i] * p->r->d->text.hidden : list[i] / p->r->d->text.hidden;
+    for (int i = 0; i < p->group->size; i++)
+        list[i] =
+            to_elements ? list[i] * p->ctx->dims->text.hidden : list[i] / p->ctx->dims->text.hidden;
 }
 
 /* Sends slots to their owners (there), or rows back to the ranks that sent them. */
 static status move_slots(const pass *p, const char *what, bool there, const void *from, void *to)
 {
-    const exchange *e = p->e;
-    int64_t *const list[] = {e->send_first, e->send_count, e->came_first, e->came_count};
-    const comm_at at = {what, p->w->layer};
-    st_dtype act = p->r->s->dev->v->act;
+    const exchange *state = p->state;
+    int64_t *const list[] = {state->send_first, state->send_count, state->came_first,
+                             state->came_count};
+    const comm_at at = {what, p->weights->layer};
+    st_dtype act = p->ctx->stream->dev->v->act;
     for (int i = 0; i < 4; i++)
         scale_counts(p, list[i], true);
-    status st =
-        there
-            ? comm_all_to_all(p->c, p->r->s, at, from, list[0], list[1], to, list[2], list[3], act)
-            : comm_all_to_all(p->c, p->r->s, at, from, list[2], list[3], to, list[0], list[1], act);
+    status st = there ? comm_all_to_all(p->group, p->ctx->stream, at, from, list[0], list[1], to,
+                                        list[2], list[3], act)
+                      : comm_all_to_all(p->group, p->ctx->stream, at, from, list[2], list[3], to,
+                                        list[0], list[1], act);
     for (int i = 0; i < 4; i++)
         scale_counts(p, list[i], false);
     return st;
@@ -204,74 +209,77 @@ static status move_slots(const pass *p, const char *what, bool there, const void
 static status reorder_slots(const pass *p, const int32_t *index, const void *x, void *y)
 {
     return op_rows_gather(
-        p->r->s, &(rows_gather_args){
-                     .n = p->rows, .width = p->r->d->text.hidden, .index = index, .x = x, .y = y});
+        p->ctx->stream,
+        &(rows_gather_args){
+            .n = p->rows, .width = p->ctx->dims->text.hidden, .index = index, .x = x, .y = y});
 }
 
 /* by_expert [rows, H] = the slots of this round that all ranks send here, in the order of experts.
  */
 static status send_slots(const pass *p, const char *what, const void *slots, void *by_expert)
 {
-    TRY(move_slots(p, what, true, slots, p->e->came));
-    return reorder_slots(p, p->e->from, p->e->came, by_expert);
+    TRY(move_slots(p, what, true, slots, p->state->came));
+    return reorder_slots(p, p->state->from, p->state->came, by_expert);
 }
 
 static status send_back(const pass *p, const char *what, const void *by_expert, void *slots)
 {
-    TRY(reorder_slots(p, p->e->to, by_expert, p->e->came));
-    return move_slots(p, what, false, p->e->came, slots);
+    TRY(reorder_slots(p, p->state->to, by_expert, p->state->came));
+    return move_slots(p, what, false, p->state->came, slots);
 }
 
-static status begin_pass(const pass_context *r, const exchange *e, const exchange_weights *w,
-                         const int32_t *offset, pass *out)
+static status begin_pass(const pass_context *ctx, const exchange *state,
+                         const exchange_weights *weights, const int32_t *offset, pass *out)
 {
-    const layout *l = &r->mesh->layout;
-    *out = (pass){.r = r,
-                  .e = e,
-                  .w = w,
-                  .c = mesh_comm(r->mesh, MESH_EXPERT),
-                  .experts = r->d->text.experts,
-                  .own = r->d->text.experts / l->expert};
+    const layout *l = &ctx->mesh->layout;
+    *out = (pass){.ctx = ctx,
+                  .state = state,
+                  .weights = weights,
+                  .group = mesh_comm(ctx->mesh, MESH_EXPERT),
+                  .experts = ctx->dims->text.experts,
+                  .own = ctx->dims->text.experts / l->expert};
     return gather_borders(out, offset);
 }
 
-static status host_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
-                       const int32_t *offset, const void *x, void *o)
+static status host_fwd(const pass_context *ctx, const exchange *state,
+                       const exchange_weights *weights, const int32_t *offset, const void *x,
+                       void *o)
 {
     pass p;
-    TRY(begin_pass(r, e, w, offset, &p));
+    TRY(begin_pass(ctx, state, weights, offset, &p));
     for (int64_t round = 0; round < p.rounds; round++) {
         TRY(plan_round(&p, round));
-        TRY(send_slots(&p, "send to experts", x, e->x));
-        TRY(exchange_experts_fwd(r, e, w, e->o));
-        TRY(send_back(&p, "return from experts", e->o, o));
+        TRY(send_slots(&p, "send to experts", x, state->x));
+        TRY(exchange_experts_fwd(ctx, state, weights, state->o));
+        TRY(send_back(&p, "return from experts", state->o, o));
     }
     return ST_OK;
 }
 
-static status host_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
-                       const int32_t *offset, void *x, const void *do_)
+static status host_bwd(const pass_context *ctx, const exchange *state,
+                       const exchange_weights *weights, const int32_t *offset, void *x,
+                       const void *do_)
 {
     pass p;
-    TRY(begin_pass(r, e, w, offset, &p));
+    TRY(begin_pass(ctx, state, weights, offset, &p));
     for (int64_t round = 0; round < p.rounds; round++) {
         TRY(plan_round(&p, round));
-        TRY(send_slots(&p, "send to experts again", x, e->x));
-        TRY(send_slots(&p, "send gradients to experts", do_, e->o));
-        TRY(exchange_experts_bwd(r, e, w, e->x));
-        TRY(send_back(&p, "return gradients from experts", e->x, x));
+        TRY(send_slots(&p, "send to experts again", x, state->x));
+        TRY(send_slots(&p, "send gradients to experts", do_, state->o));
+        TRY(exchange_experts_bwd(ctx, state, weights, state->x));
+        TRY(send_back(&p, "return gradients from experts", state->x, x));
     }
     return ST_OK;
 }
 
-status exchange_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
+status exchange_fwd(const pass_context *ctx, const exchange *state, const exchange_weights *weights,
                     const int32_t *offset, const void *x, void *o)
 {
-    return (e->on_device ? exchange_device_fwd : host_fwd)(r, e, w, offset, x, o);
+    return (state->on_device ? exchange_device_fwd : host_fwd)(ctx, state, weights, offset, x, o);
 }
 
-status exchange_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
+status exchange_bwd(const pass_context *ctx, const exchange *state, const exchange_weights *weights,
                     const int32_t *offset, void *x, const void *do_)
 {
-    return (e->on_device ? exchange_device_bwd : host_bwd)(r, e, w, offset, x, do_);
+    return (state->on_device ? exchange_device_bwd : host_bwd)(ctx, state, weights, offset, x, do_);
 }

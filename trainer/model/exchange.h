@@ -57,13 +57,14 @@ typedef struct exchange {
 
 /* Prepares an exchange by the host of at most `slots` slots per rank; the caller sets on_device for
  * the other way. */
-WARN_UNUSED status exchange_open(exchange *e, const text_dims *d, const layout *l, int64_t slots);
-void exchange_close(exchange *e); /* accepts a half-opened one */
+WARN_UNUSED status exchange_open(exchange *state, const text_dims *dims, const layout *l,
+                                 int64_t slots);
+void exchange_close(exchange *state); /* accepts a half-opened one */
 /* Takes the device arrays from sp. */
-void exchange_layout(exchange *e, space *sp, const shape *z);
+void exchange_layout(exchange *state, space *sp, const shape *sizes);
 
 /* R, the rows that an owner can receive in a round. */
-int64_t exchange_rows(const shape *z);
+int64_t exchange_rows(const shape *sizes);
 
 /* The weights of this rank's experts in one layer: gate_up [E / P, H, 2I], down [E / P, I, H]. */
 typedef struct exchange_weights {
@@ -73,28 +74,32 @@ typedef struct exchange_weights {
 } exchange_weights;
 
 /* Bytes of a window for an exchange of that many slots per rank. act: bytes of an element. */
-int64_t exchange_window_bytes(const text_dims *d, const layout *l, int64_t slots, size_t act);
+int64_t exchange_window_bytes(const text_dims *dims, const layout *l, int64_t slots, size_t act);
 /* Opens the window. All ranks of the mesh call it together, and it waits for the device. Where
  * ranks do not reach each other's memory, *out_open is false on all of them and rank 0 logs the
  * reason; with `must` that is ST_UNAVAILABLE instead. */
-WARN_UNUSED status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_t slots,
-                                        bool must, exchange_window *out, bool *out_open);
-void exchange_window_close(stream *s, exchange_window *w); /* accepts an empty one */
+WARN_UNUSED status exchange_window_open(stream *s, const mesh *m, const text_dims *dims,
+                                        int64_t slots, bool must, exchange_window *out,
+                                        bool *out_open);
+void exchange_window_close(stream *s, exchange_window *window); /* accepts an empty one */
 /* Counts of the rows moved since they were last cleared, [EXCHANGE_MOVED] as in the window.
  * exchange_fetch_moved queues a copy of them to pinned memory of the host; exchange_told_moved,
  * once it has arrived, enters them into the ledger of traffic. slot_bytes: the bytes of a row. */
 enum { EXCHANGE_MOVED = 4 };
-WARN_UNUSED status exchange_clear_moved(stream *s, const exchange_window *w);
-WARN_UNUSED status exchange_fetch_moved(stream *s, const exchange_window *w, int64_t *out_pinned);
-void exchange_told_moved(const exchange_window *w, const int64_t *moved, int64_t slot_bytes);
+WARN_UNUSED status exchange_clear_moved(stream *s, const exchange_window *window);
+WARN_UNUSED status exchange_fetch_moved(stream *s, const exchange_window *window,
+                                        int64_t *out_pinned);
+void exchange_told_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes);
 
 /* o [S, H] = the experts' outputs for x [S, H]. offset [E + 1], on the device: the first slot of
  * each expert. By the host, the call waits for the device. */
-WARN_UNUSED status exchange_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
-                                const int32_t *offset, const void *x, void *o);
+WARN_UNUSED status exchange_fwd(const pass_context *ctx, const exchange *state,
+                                const exchange_weights *weights, const int32_t *offset,
+                                const void *x, void *o);
 /* Replaces x by its gradient, computed from do_ [S, H], the gradient of o, and adds the gradients
  * of the weights. */
-WARN_UNUSED status exchange_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
-                                const int32_t *offset, void *x, const void *do_);
+WARN_UNUSED status exchange_bwd(const pass_context *ctx, const exchange *state,
+                                const exchange_weights *weights, const int32_t *offset, void *x,
+                                const void *do_);
 
 #endif

@@ -33,36 +33,37 @@ static size_t reserve_bytes(size_t *inout_bytes, int64_t n)
     return first;
 }
 
-static exchange_window window_of(const text_dims *d, const layout *l, int64_t slots, size_t act)
+static exchange_window window_of(const text_dims *dims, const layout *l, int64_t slots, size_t act)
 {
-    const int64_t ranks = l->expert, rows = exchange_rows_for(slots) * d->hidden * (int64_t)act;
-    exchange_window w = {0};
-    w.arrived = reserve_bytes(&w.bytes, ranks * (int64_t)sizeof(uint32_t));
-    w.met = reserve_bytes(&w.bytes, sizeof(uint32_t));
-    w.moved = reserve_bytes(&w.bytes, EXCHANGE_MOVED * sizeof(int64_t));
-    w.borders = reserve_bytes(&w.bytes, ranks * (d->experts + 1) * (int64_t)sizeof(int32_t));
-    w.x = reserve_bytes(&w.bytes, rows);
-    w.o = reserve_bytes(&w.bytes, rows);
-    w.back = reserve_bytes(&w.bytes, rows);
-    w.bytes = (w.bytes + PAGE - 1) / PAGE * PAGE;
-    return w;
+    const int64_t ranks = l->expert, rows = exchange_rows_for(slots) * dims->hidden * (int64_t)act;
+    exchange_window window = {0};
+    window.arrived = reserve_bytes(&window.bytes, ranks * (int64_t)sizeof(uint32_t));
+    window.met = reserve_bytes(&window.bytes, sizeof(uint32_t));
+    window.moved = reserve_bytes(&window.bytes, EXCHANGE_MOVED * sizeof(int64_t));
+    window.borders =
+        reserve_bytes(&window.bytes, ranks * (dims->experts + 1) * (int64_t)sizeof(int32_t));
+    window.x = reserve_bytes(&window.bytes, rows);
+    window.o = reserve_bytes(&window.bytes, rows);
+    window.back = reserve_bytes(&window.bytes, rows);
+    window.bytes = (window.bytes + PAGE - 1) / PAGE * PAGE;
+    return window;
 }
 
-int64_t exchange_window_bytes(const text_dims *d, const layout *l, int64_t slots, size_t act)
+int64_t exchange_window_bytes(const text_dims *dims, const layout *l, int64_t slots, size_t act)
 {
-    return (int64_t)window_of(d, l, slots, act).bytes;
+    return (int64_t)window_of(dims, l, slots, act).bytes;
 }
 
-static status open_window(stream *s, const mesh *m, const text_dims *d, int64_t slots,
+static status open_window(stream *s, const mesh *m, const text_dims *dims, int64_t slots,
                           exchange_window *out)
 {
-    exchange_window w = window_of(d, &m->layout, slots, st_dtype_size(s->dev->v->act));
+    exchange_window window = window_of(dims, &m->layout, slots, st_dtype_size(s->dev->v->act));
     if (slots > ROWS_MOST / m->layout.expert)
         return FAIL(ST_UNAVAILABLE, "%lld slots of each of %lld ranks are more than 2^31 rows",
                     (long long)slots, (long long)m->layout.expert);
-    w.group = mesh_comm(m, MESH_EXPERT);
-    TRY(comm_window_open(mesh_comm(m, MESH_WORLD), w.group, s, w.bytes, &w.memory));
-    *out = w;
+    window.group = mesh_comm(m, MESH_EXPERT);
+    TRY(comm_window_open(mesh_comm(m, MESH_WORLD), window.group, s, window.bytes, &window.memory));
+    *out = window;
     return ST_OK;
 }
 
@@ -88,10 +89,10 @@ static void log_choice(bool on_device, const char *why)
                  why);
 }
 
-status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_t slots, bool must,
-                            exchange_window *out, bool *out_open)
+status exchange_window_open(stream *s, const mesh *m, const text_dims *dims, int64_t slots,
+                            bool must, exchange_window *out, bool *out_open)
 {
-    status st = open_window(s, m, d, slots, out);
+    status st = open_window(s, m, dims, slots, out);
     if (st == ST_UNAVAILABLE)
         TRY(check_standing(mesh_comm(m, MESH_WORLD)));
     if (st == ST_UNAVAILABLE && must)
@@ -105,26 +106,26 @@ status exchange_window_open(stream *s, const mesh *m, const text_dims *d, int64_
     return ST_OK;
 }
 
-void exchange_window_close(stream *s, exchange_window *w)
+void exchange_window_close(stream *s, exchange_window *window)
 {
-    if (w->group)
-        comm_window_close(w->group, s, &w->memory);
-    *w = (exchange_window){0};
+    if (window->group)
+        comm_window_close(window->group, s, &window->memory);
+    *window = (exchange_window){0};
 }
 
-static int64_t *moved_of(const exchange_window *w)
+static int64_t *moved_of(const exchange_window *window)
 {
-    return at(w->memory.own, (int64_t)w->moved, 1);
+    return at(window->memory.own, (int64_t)window->moved, 1);
 }
 
-status exchange_clear_moved(stream *s, const exchange_window *w)
+status exchange_clear_moved(stream *s, const exchange_window *window)
 {
-    return s->dev->v->zero(s, moved_of(w), EXCHANGE_MOVED * sizeof(int64_t));
+    return s->dev->v->zero(s, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
 }
 
-status exchange_fetch_moved(stream *s, const exchange_window *w, int64_t *out_pinned)
+status exchange_fetch_moved(stream *s, const exchange_window *window, int64_t *out_pinned)
 {
-    return s->dev->v->to_host(s, out_pinned, moved_of(w), EXCHANGE_MOVED * sizeof(int64_t));
+    return s->dev->v->to_host(s, out_pinned, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
 }
 
 /* The purposes of calls, in messages and in the ledger of traffic. */
@@ -132,92 +133,93 @@ static const char TO[] = "send to experts", FROM[] = "return from experts",
                   AGAIN[] = "send to experts again", GRADIENTS[] = "send gradients to experts",
                   RETURNED[] = "return gradients from experts";
 
-void exchange_told_moved(const exchange_window *w, const int64_t *moved, int64_t slot_bytes)
+void exchange_told_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes)
 {
     const char *const what[] = {TO, FROM, AGAIN, GRADIENTS, RETURNED};
     static const int of[] = {0, 1, 2, 2, 3};
     for (int i = 0; i < 5; i++)
-        comm_ledger_late(w->group->ledger, w->group, COMM_PEERS, what[i],
+        comm_ledger_late(window->group->ledger, window->group, COMM_PEERS, what[i],
                          moved[of[i]] * slot_bytes);
 }
 
 /* ---- a pass over a layer ---- */
 
 typedef struct pass {
-    const pass_context *r;
-    const exchange *e;
-    const exchange_weights *w;
+    const pass_context *ctx;
+    const exchange *state;
+    const exchange_weights *weights;
     const exchange_window *window;
     const int32_t *offset;
-    peer_set p;
+    peer_set peers;
 } pass;
 
 /* Meets the other ranks; of: in this round if it is needed; NULL: in any case. */
 static status meet_peers(const pass *p, const int32_t *of)
 {
-    return op_peers_meet(p->r->s, &(peers_meet_args){.p = p->p,
-                                                     .arrived = p->window->arrived,
-                                                     .met = p->window->met,
-                                                     .phase = MEET_ARRIVE | MEET_WAIT,
-                                                     .round = of ? *of : 0,
-                                                     .rounds = of ? p->e->rounds : NULL,
-                                                     .stop = p->window->memory.stop});
+    return op_peers_meet(p->ctx->stream, &(peers_meet_args){.p = p->peers,
+                                                            .arrived = p->window->arrived,
+                                                            .met = p->window->met,
+                                                            .phase = MEET_ARRIVE | MEET_WAIT,
+                                                            .round = of ? *of : 0,
+                                                            .rounds = of ? p->state->rounds : NULL,
+                                                            .stop = p->window->memory.stop});
 }
 
 static status tell_offsets(const pass *p, bool backward)
 {
-    const int64_t experts = p->r->d->text.experts;
-    TRY(op_peers_tell(p->r->s, &(peers_tell_args){.p = p->p,
-                                                  .at = p->window->borders,
-                                                  .count = experts + 1,
-                                                  .values = p->offset}));
+    const int64_t experts = p->ctx->dims->text.experts;
+    TRY(op_peers_tell(p->ctx->stream, &(peers_tell_args){.p = p->peers,
+                                                         .at = p->window->borders,
+                                                         .count = experts + 1,
+                                                         .values = p->offset}));
     TRY(meet_peers(p, NULL));
     return op_exchange_plan(
-        p->r->s, &(exchange_plan_args){.ranks = p->p.size,
-                                       .experts = experts,
-                                       .rows = p->e->rows,
-                                       .rank = p->p.rank,
-                                       .borders = p->e->borders,
-                                       .place = p->e->place,
-                                       .order = p->e->order,
-                                       .rounds = p->e->rounds,
-                                       .moved = moved_of(p->window) + (backward ? 2 : 0)});
+        p->ctx->stream, &(exchange_plan_args){.ranks = p->peers.size,
+                                              .experts = experts,
+                                              .rows = p->state->rows,
+                                              .rank = p->peers.rank,
+                                              .borders = p->state->borders,
+                                              .place = p->state->place,
+                                              .order = p->state->order,
+                                              .rounds = p->state->rounds,
+                                              .moved = moved_of(p->window) + (backward ? 2 : 0)});
 }
 
 /* Begins a pass: tells offsets and plans where slots go. */
-static status begin_device_pass(const pass_context *r, const exchange *e, const exchange_weights *w,
-                                const int32_t *offset, bool backward, pass *out)
+static status begin_device_pass(const pass_context *ctx, const exchange *state,
+                                const exchange_weights *weights, const int32_t *offset,
+                                bool backward, pass *out)
 {
-    const comm *c = e->window->group;
-    const comm_at here = {"gather expert counts", w->layer};
-    *out = (pass){.r = r,
-                  .e = e,
-                  .w = w,
-                  .window = e->window,
+    const comm *c = state->window->group;
+    const comm_at here = {"gather expert counts", weights->layer};
+    *out = (pass){.ctx = ctx,
+                  .state = state,
+                  .weights = weights,
+                  .window = state->window,
                   .offset = offset,
-                  .p = {e->window->memory.base, c->rank, c->size}};
-    TRY(comm_peers_begin(c, r->s, here,
-                         (c->size - 1) * (r->d->text.experts + 1) * (int64_t)sizeof(int32_t)));
-    return comm_peers_end(c, r->s, here, tell_offsets(out, backward));
+                  .peers = {state->window->memory.base, c->rank, c->size}};
+    TRY(comm_peers_begin(c, ctx->stream, here,
+                         (c->size - 1) * (ctx->dims->text.experts + 1) * (int64_t)sizeof(int32_t)));
+    return comm_peers_end(c, ctx->stream, here, tell_offsets(out, backward));
 }
 
 static status move_round(const pass *p, int32_t round, void *mine, size_t place, bool back)
 {
-    return op_exchange_rows(p->r->s,
-                            &(exchange_rows_args){.p = p->p,
+    return op_exchange_rows(p->ctx->stream,
+                            &(exchange_rows_args){.p = p->peers,
                                                   .at = place,
                                                   .back = back,
                                                   .round = round,
-                                                  .slots = p->e->slots,
-                                                  .width = p->r->d->text.hidden,
-                                                  .experts = p->r->d->text.experts,
-                                                  .rows = p->e->rows,
+                                                  .slots = p->state->slots,
+                                                  .width = p->ctx->dims->text.hidden,
+                                                  .experts = p->ctx->dims->text.experts,
+                                                  .rows = p->state->rows,
                                                   .offset = p->offset,
-                                                  .place = p->e->place,
-                                                  .order = p->e->order,
-                                                  .rounds = p->e->rounds,
+                                                  .place = p->state->place,
+                                                  .order = p->state->order,
+                                                  .rounds = p->state->rounds,
                                                   .mine = mine,
-                                                  .round_offset = back ? NULL : p->e->offset});
+                                                  .round_offset = back ? NULL : p->state->offset});
 }
 
 /* Sends the slots of a round to their owners. last: nothing else is sent in this round, so the
@@ -225,56 +227,61 @@ static status move_round(const pass *p, int32_t round, void *mine, size_t place,
 static status send_round(const pass *p, const char *what, int32_t round, const void *slots,
                          size_t place, bool last)
 {
-    const comm_at here = {what, p->w->layer};
-    TRY(comm_peers_begin(p->window->group, p->r->s, here, 0));
+    const comm_at here = {what, p->weights->layer};
+    TRY(comm_peers_begin(p->window->group, p->ctx->stream, here, 0));
     status st = move_round(p, round, (void *)slots, place, false);
     if (st == ST_OK && last)
         st = meet_peers(p, &round);
-    return comm_peers_end(p->window->group, p->r->s, here, st);
+    return comm_peers_end(p->window->group, p->ctx->stream, here, st);
 }
 
 static status send_back(const pass *p, const char *what, int32_t round, void *slots)
 {
-    const comm_at here = {what, p->w->layer};
-    TRY(comm_peers_begin(p->window->group, p->r->s, here, 0));
+    const comm_at here = {what, p->weights->layer};
+    TRY(comm_peers_begin(p->window->group, p->ctx->stream, here, 0));
     status st = meet_peers(p, &round);
     if (st == ST_OK)
         st = move_round(p, round, slots, p->window->back, true);
-    return comm_peers_end(p->window->group, p->r->s, here, st);
+    return comm_peers_end(p->window->group, p->ctx->stream, here, st);
 }
 
 /* The most rounds that any routing needs: those of all tokens of all ranks choosing as many experts
  * of one owner as they can. A token's choices are different experts. */
 static int32_t rounds_most(const pass *p)
 {
-    const text_dims *d = &p->r->d->text;
-    const int64_t own = d->experts / p->p.size, of_token = own < d->top_k ? own : d->top_k;
-    const int64_t rows = p->e->slots / d->top_k * of_token * p->p.size;
-    return (int32_t)((rows + p->e->rows - 1) / p->e->rows);
+    const text_dims *dims = &p->ctx->dims->text;
+    const int64_t own = dims->experts / p->peers.size,
+                  of_token = own < dims->top_k ? own : dims->top_k;
+    const int64_t rows = p->state->slots / dims->top_k * of_token * p->peers.size;
+    return (int32_t)((rows + p->state->rows - 1) / p->state->rows);
 }
 
-status exchange_device_fwd(const pass_context *r, const exchange *e, const exchange_weights *w,
-                           const int32_t *offset, const void *x, void *o)
+status exchange_device_fwd(const pass_context *ctx, const exchange *state,
+                           const exchange_weights *weights, const int32_t *offset, const void *x,
+                           void *o)
 {
     pass p;
-    TRY(begin_device_pass(r, e, w, offset, false, &p));
+    TRY(begin_device_pass(ctx, state, weights, offset, false, &p));
     for (int32_t round = 0; round < rounds_most(&p); round++) {
         TRY(send_round(&p, TO, round, x, p.window->x, true));
-        TRY(exchange_experts_fwd(r, e, w, at(p.window->memory.own, (int64_t)p.window->back, 1)));
+        TRY(exchange_experts_fwd(ctx, state, weights,
+                                 at(p.window->memory.own, (int64_t)p.window->back, 1)));
         TRY(send_back(&p, FROM, round, o));
     }
     return ST_OK;
 }
 
-status exchange_device_bwd(const pass_context *r, const exchange *e, const exchange_weights *w,
-                           const int32_t *offset, void *x, const void *do_)
+status exchange_device_bwd(const pass_context *ctx, const exchange *state,
+                           const exchange_weights *weights, const int32_t *offset, void *x,
+                           const void *do_)
 {
     pass p;
-    TRY(begin_device_pass(r, e, w, offset, true, &p));
+    TRY(begin_device_pass(ctx, state, weights, offset, true, &p));
     for (int32_t round = 0; round < rounds_most(&p); round++) {
         TRY(send_round(&p, AGAIN, round, x, p.window->x, false));
         TRY(send_round(&p, GRADIENTS, round, do_, p.window->o, true));
-        TRY(exchange_experts_bwd(r, e, w, at(p.window->memory.own, (int64_t)p.window->back, 1)));
+        TRY(exchange_experts_bwd(ctx, state, weights,
+                                 at(p.window->memory.own, (int64_t)p.window->back, 1)));
         TRY(send_back(&p, RETURNED, round, x));
     }
     return ST_OK;

@@ -9,19 +9,19 @@
 int64_t exchange_rows_for(int64_t slots);
 
 /* o [R, H] = the experts' outputs for the rows in e->x, which e->offset divides among experts. */
-WARN_UNUSED status exchange_experts_fwd(const pass_context *r, const exchange *e,
-                                        const exchange_weights *w, void *o);
+WARN_UNUSED status exchange_experts_fwd(const pass_context *ctx, const exchange *state,
+                                        const exchange_weights *weights, void *o);
 /* dx [R, H] = the gradient of e->x, from the gradient of the outputs in e->o; adds the weights'
  * gradients. dx may be e->x. */
-WARN_UNUSED status exchange_experts_bwd(const pass_context *r, const exchange *e,
-                                        const exchange_weights *w, void *dx);
+WARN_UNUSED status exchange_experts_bwd(const pass_context *ctx, const exchange *state,
+                                        const exchange_weights *weights, void *dx);
 
 /* exchange_fwd and exchange_bwd on the device. */
-WARN_UNUSED status exchange_device_fwd(const pass_context *r, const exchange *e,
-                                       const exchange_weights *w, const int32_t *offset,
+WARN_UNUSED status exchange_device_fwd(const pass_context *ctx, const exchange *state,
+                                       const exchange_weights *weights, const int32_t *offset,
                                        const void *x, void *o);
-WARN_UNUSED status exchange_device_bwd(const pass_context *r, const exchange *e,
-                                       const exchange_weights *w, const int32_t *offset, void *x,
-                                       const void *do_);
+WARN_UNUSED status exchange_device_bwd(const pass_context *ctx, const exchange *state,
+                                       const exchange_weights *weights, const int32_t *offset,
+                                       void *x, const void *do_);
 
 #endif

@@ -11,7 +11,8 @@ int64_t exchange_rows_for(int64_t slots)
     return (slots * ROOM_NUMERATOR + ROOM_DENOMINATOR - 1) / ROOM_DENOMINATOR;
 }
 
-int64_t exchange_rows(const shape *z)
+int64_t exchange_rows(const shape *sizes)
 {
-    return exchange_rows_for(z->cap.tokens * z->ranks->expert_tensor * z->d->text.top_k);
+    return exchange_rows_for(sizes->cap.tokens * sizes->ranks->expert_tensor *
+                             sizes->dims->text.top_k);
 }

@@ -8,53 +8,55 @@
 enum { MACS = 2, TRAINING_PASSES = 3 /* forward, dX, dW */ };
 
 /* Multiply-adds per token in the matrices of the decoder, without the head. */
-static int64_t text_linear_macs(const model_dims *d)
+static int64_t text_linear_macs(const model_dims *dims)
 {
-    const text_dims *t = &d->text;
+    const text_dims *text = &dims->text;
     int64_t per_token = 0;
-    for (int64_t l = 0; l < t->layers; l++) {
-        per_token += t->hidden * t->head_dim * (2 * t->heads + 2 * t->kv_heads);
-        if (dims_layer_is_moe(d, l))
-            per_token += t->hidden * t->experts + 3 * t->top_k * t->hidden * t->expert_width;
+    for (int64_t l = 0; l < text->layers; l++) {
+        per_token += text->hidden * text->head_dim * (2 * text->heads + 2 * text->kv_heads);
+        if (dims_layer_is_moe(dims, l))
+            per_token +=
+                text->hidden * text->experts + 3 * text->top_k * text->hidden * text->expert_width;
         else
-            per_token += 3 * t->hidden * t->intermediate;
+            per_token += 3 * text->hidden * text->intermediate;
     }
     return per_token;
 }
 
-void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, const int32_t *grids,
-                int64_t n_grids, flops *out)
+void dims_flops(const model_dims *dims, const int64_t *documents, int64_t n_docs,
+                const int32_t *grids, int64_t n_grids, flops *out)
 {
-    const text_dims *t = &d->text;
-    const vision_dims *v = &d->vision;
+    const text_dims *text = &dims->text;
+    const vision_dims *tower = &dims->vision;
     int64_t tokens = 0, pairs = 0; /* pairs of a query and a key that it sees, itself included */
     for (int64_t i = 0; i < n_docs; i++) {
         tokens += documents[i];
         pairs += documents[i] * (documents[i] + 1) / 2;
     }
     int64_t patches = 0, frame_pairs = 0;
-    for (int64_t i = 0; i < n_grids && v->depth > 0; i++) {
+    for (int64_t i = 0; i < n_grids && tower->depth > 0; i++) {
         int64_t frame = (int64_t)grids[3 * i + 1] * grids[3 * i + 2];
         patches += grids[3 * i] * frame;
         frame_pairs += grids[3 * i] * frame * frame;
     }
     flops f = {0};
-    f.text_linear = MACS * tokens * text_linear_macs(d);
+    f.text_linear = MACS * tokens * text_linear_macs(dims);
     int64_t moe = 0;
-    for (int64_t l = 0; l < t->layers; l++)
-        moe += dims_layer_is_moe(d, l);
-    f.text_router = MACS * tokens * moe * t->hidden * t->experts;
-    f.text_experts = MACS * tokens * moe * 3 * t->top_k * t->hidden * t->expert_width;
-    f.text_attention = t->layers * MACS * 2 * t->heads * t->head_dim * pairs;
-    f.head = MACS * tokens * t->hidden * t->vocab;
-    if (v->depth > 0) {
-        int64_t merged = v->merge * v->merge, wide = merged * v->hidden;
-        f.patch_embed = MACS * patches * v->patch_bytes * v->hidden;
-        f.vision_blocks = MACS * patches * v->depth *
-                          (4 * v->hidden * v->hidden + 2 * v->hidden * v->intermediate);
-        f.vision_attention = v->depth * MACS * 2 * v->hidden * frame_pairs;
-        f.mergers =
-            MACS * (patches / merged) * (1 + v->n_deepstack) * (wide * wide + wide * t->hidden);
+    for (int64_t l = 0; l < text->layers; l++)
+        moe += dims_layer_is_moe(dims, l);
+    f.text_router = MACS * tokens * moe * text->hidden * text->experts;
+    f.text_experts = MACS * tokens * moe * 3 * text->top_k * text->hidden * text->expert_width;
+    f.text_attention = text->layers * MACS * 2 * text->heads * text->head_dim * pairs;
+    f.head = MACS * tokens * text->hidden * text->vocab;
+    if (tower->depth > 0) {
+        int64_t merged = tower->merge * tower->merge, wide = merged * tower->hidden;
+        f.patch_embed = MACS * patches * tower->patch_bytes * tower->hidden;
+        f.vision_blocks =
+            MACS * patches * tower->depth *
+            (4 * tower->hidden * tower->hidden + 2 * tower->hidden * tower->intermediate);
+        f.vision_attention = tower->depth * MACS * 2 * tower->hidden * frame_pairs;
+        f.mergers = MACS * (patches / merged) * (1 + tower->n_deepstack) *
+                    (wide * wide + wide * text->hidden);
     }
     f.forward = f.text_linear + f.text_attention + f.head + f.patch_embed + f.vision_blocks +
                 f.vision_attention + f.mergers;
@@ -62,14 +64,15 @@ void dims_flops(const model_dims *d, const int64_t *documents, int64_t n_docs, c
     *out = f;
 }
 
-double dims_flops_torchtitan(const model_dims *d, int64_t seq_len)
+double dims_flops_torchtitan(const model_dims *dims, int64_t seq_len)
 {
-    const text_dims *t = &d->text;
+    const text_dims *text = &dims->text;
     /* torchtitan counts the active parameters of the text, with norms and head and without the
      * embedding (get_moe_model_nparams_and_flops in torchtitan/models/utils.py). */
-    double active = (double)text_linear_macs(d) + (double)t->hidden * (double)t->vocab;
-    active += (double)(t->layers * (2 * t->hidden + 2 * t->head_dim) + t->hidden);
-    return 6 * active + 12.0 * (double)(t->layers * t->heads * t->head_dim) * (double)seq_len;
+    double active = (double)text_linear_macs(dims) + (double)text->hidden * (double)text->vocab;
+    active += (double)(text->layers * (2 * text->hidden + 2 * text->head_dim) + text->hidden);
+    return 6 * active +
+           12.0 * (double)(text->layers * text->heads * text->head_dim) * (double)seq_len;
 }
 
 void flops_add(flops *sum, const flops *f)

@@ -14,7 +14,7 @@
  *
  * W [E, K, N] is this rank's part of parameter w. offset [E + 1], on the device, holds the first
  * row of each expert. The modes are those of ops/gemm.h. */
-WARN_UNUSED status grouped_product(const pass_context *r, int mode, const param *w, int64_t rows,
+WARN_UNUSED status grouped_product(const pass_context *ctx, int mode, const param *w, int64_t rows,
                                    const int32_t *offset, void *x, void *y);
 
 #endif

@@ -28,9 +28,10 @@ typedef struct kv_cache {
 } kv_cache;
 
 /* Bytes of keys and values for this many rows on the rank of mesh m. */
-int64_t kv_cache_bytes(const model_dims *d, const mesh *m, int64_t rows, const backend_vtable *v);
+int64_t kv_cache_bytes(const model_dims *dims, const mesh *m, int64_t rows,
+                       const backend_vtable *v);
 /* Allocates an empty cache on the device. Errors: those of the device's alloc. */
-WARN_UNUSED status kv_cache_new(device *dev, const model_dims *d, const mesh *m, int64_t rows,
+WARN_UNUSED status kv_cache_new(device *dev, const model_dims *dims, const mesh *m, int64_t rows,
                                 int64_t tokens, int64_t queries, kv_cache *out);
 void kv_cache_free(kv_cache *c, device *dev); /* accepts a cache of zeros */
 /* Empties the cache: sets all rows to 0, which they must be before they are filled, since filling
@@ -38,10 +39,10 @@ void kv_cache_free(kv_cache *c, device *dev); /* accepts a cache of zeros */
 WARN_UNUSED status kv_cache_clear(const kv_cache *c, stream *s);
 
 /* Adds this layer's keys and values [A, C d] of the batch, in packed order, to its rows. */
-WARN_UNUSED status kv_cache_keep(const pass_context *r, int64_t layer, const void *k,
+WARN_UNUSED status kv_cache_keep(const pass_context *ctx, int64_t layer, const void *k,
                                  const void *v);
 /* o [Tc, Q d] = attention of the queries q [Tc, Q d], each the last token of its document, over
  * the rows that first and length name. */
-WARN_UNUSED status kv_cache_attend(const pass_context *r, int64_t layer, const void *q, void *o);
+WARN_UNUSED status kv_cache_attend(const pass_context *ctx, int64_t layer, const void *q, void *o);
 
 #endif

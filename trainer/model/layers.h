@@ -18,46 +18,47 @@ typedef struct linear {
 } linear;
 
 /* x [rows, in]; y [rows, out] with y_stride elements per row, 0 meaning out. */
-WARN_UNUSED status linear_fwd(const pass_context *r, const linear *l, int64_t rows, const void *x,
-                              void *y, int64_t y_stride);
+WARN_UNUSED status linear_fwd(const pass_context *ctx, const linear *map, int64_t rows,
+                              const void *x, void *y, int64_t y_stride);
 /* As linear_fwd, but with bias [out] in place of l's own unless it is NULL. */
-WARN_UNUSED status linear_fwd_biased(const pass_context *r, const linear *l, int64_t rows,
+WARN_UNUSED status linear_fwd_biased(const pass_context *ctx, const linear *map, int64_t rows,
                                      const void *x, const void *bias, void *y);
 /* y = residual + x Wt + b, [rows, out]. y must not be the residual. */
-WARN_UNUSED status linear_fwd_onto(const pass_context *r, const linear *l, int64_t rows,
+WARN_UNUSED status linear_fwd_onto(const pass_context *ctx, const linear *map, int64_t rows,
                                    const void *x, const void *residual, void *y);
 /* The way back from tensor ranks: y [T, out] = residual [T, out] + this rank's rows of the sum over
  * tensor ranks of x Wt, where x [Tc, in] and W [out, in] are the columns that this rank has. room
  * [Tc, out] is scratch, needed where there are several tensor ranks. `where` names the collective.
  */
-WARN_UNUSED status linear_fwd_back(const pass_context *r, const linear *l, comm_at where,
+WARN_UNUSED status linear_fwd_back(const pass_context *ctx, const linear *map, comm_at where,
                                    const void *x, const void *residual, void *room, void *y);
 /* dW += dyt x, db += the sum of dy over rows; dx = dy W, or dx += dy W where dx_add. dx may be NULL
  * if it is not wanted. dy has dy_stride elements per row, 0 meaning out. */
-WARN_UNUSED status linear_bwd(const pass_context *r, const linear *l, int64_t rows, const void *x,
-                              const void *dy, int64_t dy_stride, void *dx, bool dx_add);
+WARN_UNUSED status linear_bwd(const pass_context *ctx, const linear *map, int64_t rows,
+                              const void *x, const void *dy, int64_t dy_stride, void *dx,
+                              bool dx_add);
 
 typedef struct layernorm {
     const param *w, *b;
 } layernorm;
 
 /* y = LayerNorm(x). x, y [rows, width]; mean, rstd [rows] acc are written for backward. */
-WARN_UNUSED status layernorm_fwd(const pass_context *r, const layernorm *l, int64_t rows,
+WARN_UNUSED status layernorm_fwd(const pass_context *ctx, const layernorm *norm, int64_t rows,
                                  int64_t width, const void *x, void *y, void *mean, void *rstd);
 /* Adds the gradients of weight and bias; writes dx, or adds to it where dx_add. */
-WARN_UNUSED status layernorm_bwd(const pass_context *r, const layernorm *l, int64_t rows,
+WARN_UNUSED status layernorm_bwd(const pass_context *ctx, const layernorm *norm, int64_t rows,
                                  int64_t width, const void *x, const void *mean, const void *rstd,
                                  const void *dy, void *dx, bool dx_add);
 
 /* y = RMSNorm(x; w) with the eps of the text model. x, y [rows, width]; rstd [rows] acc written. */
-WARN_UNUSED status rmsnorm_fwd(const pass_context *r, const param *w, int64_t rows, int64_t width,
+WARN_UNUSED status rmsnorm_fwd(const pass_context *ctx, const param *w, int64_t rows, int64_t width,
                                const void *x, void *y, void *rstd);
-WARN_UNUSED status rmsnorm_bwd(const pass_context *r, const param *w, int64_t rows, int64_t width,
+WARN_UNUSED status rmsnorm_bwd(const pass_context *ctx, const param *w, int64_t rows, int64_t width,
                                const void *x, const void *rstd, const void *dy, void *dx,
                                bool dx_add);
 
 /* y += x, n elements. */
-WARN_UNUSED status add_to(const pass_context *r, int64_t n, const void *x, void *y);
+WARN_UNUSED status add_to(const pass_context *ctx, int64_t n, const void *x, void *y);
 
 /* Finds the registry's rows "NAME.weight" and, with_bias or for a norm, "NAME.bias". */
 linear linear_bind(params *p, const char *name, bool with_bias);

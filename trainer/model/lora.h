@@ -40,14 +40,15 @@ typedef struct lora_scratch {
 } lora_scratch;
 
 /* Takes the scratch from sp. experts: some adapters belong to experts. */
-void lora_scratch_layout(lora_scratch *t, space *sp, const shape *z, int64_t rank, bool experts);
+void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, int64_t rank,
+                         bool experts);
 
 /* y += s (x A) B for a linear map. x [rows, in], y [rows, out] with y_stride elements per row. */
-WARN_UNUSED status lora_linear_fwd(const pass_context *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_linear_fwd(const pass_context *ctx, const lora *adapter, int64_t rows,
                                    const void *x, void *y, int64_t y_stride);
 /* Adds the gradients of A and B, and to dx [rows, in] the adapter's part of x's gradient unless dx
  * is NULL. dy [rows, out] has dy_stride elements per row. */
-WARN_UNUSED status lora_linear_bwd(const pass_context *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_linear_bwd(const pass_context *ctx, const lora *adapter, int64_t rows,
                                    const void *x, const void *dy, int64_t dy_stride, void *dx);
 
 /* The same for experts: y += s (x A_e) B_e over `rows` slots sorted by expert. offset [E + 1] holds
@@ -57,11 +58,11 @@ WARN_UNUSED status lora_linear_bwd(const pass_context *r, const lora *l, int64_t
  * Backward comes in two calls, because the caller replaces x by its gradient between them:
  * lora_experts_grads adds the gradients of A and B and leaves dxa in the scratch; lora_experts_dx
  * then adds the adapter's part to dx. */
-WARN_UNUSED status lora_experts_fwd(const pass_context *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_experts_fwd(const pass_context *ctx, const lora *adapter, int64_t rows,
                                     const int32_t *offset, void *x, void *y);
-WARN_UNUSED status lora_experts_grads(const pass_context *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_experts_grads(const pass_context *ctx, const lora *adapter, int64_t rows,
                                       const int32_t *offset, void *x, void *dy);
-WARN_UNUSED status lora_experts_dx(const pass_context *r, const lora *l, int64_t rows,
+WARN_UNUSED status lora_experts_dx(const pass_context *ctx, const lora *adapter, int64_t rows,
                                    const int32_t *offset, void *dx);
 
 #endif

@@ -29,31 +29,31 @@ typedef struct merger_scratch {
 } merger_scratch;
 
 /* Finds the parameters of the final merger (j < 0) or of deepstack merger j in the registry. */
-void merger_bind(merger *w, params *p, int j);
+void merger_bind(merger *block, params *p, int j);
 /* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
  */
-void merger_saved_layout(merger_saved *k, space *sp, const shape *z, unsigned kinds);
-void merger_scratch_layout(merger_scratch *t, space *sp, const shape *z);
+void merger_saved_layout(merger_saved *saved, space *sp, const shape *sizes, unsigned kinds);
+void merger_scratch_layout(merger_scratch *scratch, space *sp, const shape *sizes);
 
 /* Computes the kinds of arrays in `what` from x [S, D] and, unless y is NULL, y [M, H]. Backward
  * calls it with y NULL to compute arrays again. */
-WARN_UNUSED status merger_fwd(const pass_context *r, const merger *w, const void *x,
-                              const merger_saved *k, unsigned what, void *y);
+WARN_UNUSED status merger_fwd(const pass_context *ctx, const merger *block, const void *x,
+                              const merger_saved *saved, unsigned what, void *y);
 /* Writes dx [S, D], or adds to it where dx_add, from dy [M, H], and adds the parameters' gradients.
  * dx may be NULL if it is not wanted. */
-WARN_UNUSED status merger_bwd(const pass_context *r, const merger *w, const void *x,
-                              const merger_saved *k, const merger_scratch *t, const void *dy,
-                              void *dx, bool dx_add);
+WARN_UNUSED status merger_bwd(const pass_context *ctx, const merger *block, const void *x,
+                              const merger_saved *saved, const merger_scratch *scratch,
+                              const void *dy, void *dx, bool dx_add);
 
 /* In the next three, M counts the merged rows of all ranks that share the row, device_batch's
  * feature_rows of each.
  *
  * h [T, H]: replaces the rows of visual tokens by their merged rows of y [M, H]. */
-WARN_UNUSED status merge_insert(const pass_context *r, const void *y, void *h);
+WARN_UNUSED status merge_insert(const pass_context *ctx, const void *y, void *h);
 /* h [T, H] += the merged row of y [M, H] at each visual token. scratch [T, H] is overwritten. */
-WARN_UNUSED status merge_add(const pass_context *r, const void *y, void *h, void *scratch);
+WARN_UNUSED status merge_add(const pass_context *ctx, const void *y, void *h, void *scratch);
 /* The backward of both: dy [M, H] = for each merged row, the sum of dh [T, H] over the tokens that
  * show it. */
-WARN_UNUSED status merge_collect(const pass_context *r, const void *dh, void *dy);
+WARN_UNUSED status merge_collect(const pass_context *ctx, const void *dh, void *dy);
 
 #endif

@@ -35,19 +35,20 @@ typedef struct mlp_scratch {
 } mlp_scratch;
 
 /* Finds the parameters of a layer in the registry. */
-void mlp_bind(mlp *w, params *p, int layer);
+void mlp_bind(mlp *block, params *p, int layer);
 /* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
  */
-void mlp_saved_layout(mlp_saved *k, space *sp, const shape *z, unsigned kinds);
+void mlp_saved_layout(mlp_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */
-void mlp_scratch_layout(mlp_scratch *t, space *sp, const shape *z, bool training);
+void mlp_scratch_layout(mlp_scratch *scratch, space *sp, const shape *sizes, bool training);
 
 /* Computes the kinds of arrays in `what` and, unless y is NULL, y [T, H]. Backward calls it with y
  * NULL to compute arrays again. */
-WARN_UNUSED status mlp_fwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
-                           const mlp_scratch *t, unsigned what, void *y);
+WARN_UNUSED status mlp_fwd(const pass_context *ctx, const mlp *block, const void *x,
+                           const mlp_saved *saved, const mlp_scratch *scratch, unsigned what,
+                           void *y);
 /* dy [T, H] holds the gradient of the output on entry and that of x on return. */
-WARN_UNUSED status mlp_bwd(const pass_context *r, const mlp *w, const void *x, const mlp_saved *k,
-                           const mlp_scratch *t, void *dy);
+WARN_UNUSED status mlp_bwd(const pass_context *ctx, const mlp *block, const void *x,
+                           const mlp_saved *saved, const mlp_scratch *scratch, void *dy);
 
 #endif

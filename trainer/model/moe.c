@@ -12,62 +12,62 @@
 #include "trainer/model/grouped_product.h"
 #include "trainer/ops/table.h"
 
-void moe_bind(moe *w, params *p, int layer)
+void moe_bind(moe *block, params *p, int layer)
 {
     char stem[96], name[128];
     snprintf(stem, sizeof stem, "%slayers.%d", p->text_prefix, layer);
     snprintf(name, sizeof name, "%s.mlp.gate", stem);
-    w->layer = layer;
-    w->norm = params_get(p, "%s.post_attention_layernorm.weight", stem);
-    w->gate = linear_bind(p, name, false);
-    w->gate_up = params_get(p, "%s.mlp.experts.gate_up_proj", stem);
-    w->down = params_get(p, "%s.mlp.experts.down_proj", stem);
-    w->gate_up_adapter = lora_bind(w->gate_up);
-    w->down_adapter = lora_bind(w->down);
+    block->layer = layer;
+    block->norm = params_get(p, "%s.post_attention_layernorm.weight", stem);
+    block->gate = linear_bind(p, name, false);
+    block->gate_up = params_get(p, "%s.mlp.experts.gate_up_proj", stem);
+    block->down = params_get(p, "%s.mlp.experts.down_proj", stem);
+    block->gate_up_adapter = lora_bind(block->gate_up);
+    block->down_adapter = lora_bind(block->down);
 }
 
-void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds)
+void moe_saved_layout(moe_saved *saved, space *sp, const shape *sizes, unsigned kinds)
 {
-    const text_dims *d = &z->d->text;
-    int64_t t = z->cap.tokens, slots = t * z->ranks->expert_tensor * d->top_k;
+    const text_dims *dims = &sizes->dims->text;
+    int64_t t = sizes->cap.tokens, slots = t * sizes->ranks->expert_tensor * dims->top_k;
     if (kinds & RECOMPUTE_CHEAP) {
-        k->rstd = space_take(sp, t, z->acc);
-        k->m = space_take(sp, t * d->hidden, z->act);
+        saved->rstd = space_take(sp, t, sizes->acc);
+        saved->m = space_take(sp, t * dims->hidden, sizes->act);
     }
     if (kinds & RECOMPUTE_ROUTE) {
-        k->probs = space_take(sp, t * d->experts, z->acc);
-        k->expert = space_take(sp, t * d->top_k, sizeof(int32_t));
-        k->weight = space_take(sp, t * d->top_k, z->acc);
-        k->offset = space_take(sp, d->experts + 1, sizeof(int32_t));
-        k->slot_row = space_take(sp, slots, sizeof(int32_t));
-        k->row_token = space_take(sp, slots, sizeof(int32_t));
+        saved->probs = space_take(sp, t * dims->experts, sizes->acc);
+        saved->expert = space_take(sp, t * dims->top_k, sizeof(int32_t));
+        saved->weight = space_take(sp, t * dims->top_k, sizes->acc);
+        saved->offset = space_take(sp, dims->experts + 1, sizeof(int32_t));
+        saved->slot_row = space_take(sp, slots, sizeof(int32_t));
+        saved->row_token = space_take(sp, slots, sizeof(int32_t));
     }
-    if ((kinds & RECOMPUTE_FC1) && !moe_is_shared(z->ranks))
-        k->gu = space_take(sp, slots * 2 * d->expert_width, z->act);
+    if ((kinds & RECOMPUTE_FC1) && !moe_is_shared(sizes->ranks))
+        saved->gu = space_take(sp, slots * 2 * dims->expert_width, sizes->act);
     if (kinds & RECOMPUTE_FC2)
-        k->o = space_take(sp, slots * d->hidden, z->act);
+        saved->o = space_take(sp, slots * dims->hidden, sizes->act);
 }
 
-void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training)
+void moe_scratch_layout(moe_scratch *scratch, space *sp, const shape *sizes, bool training)
 {
-    const text_dims *d = &z->d->text;
-    int64_t n = z->cap.tokens, slots = n * z->ranks->expert_tensor * d->top_k;
-    t->logits = space_take(sp, n * d->experts, z->act);
-    t->xp = space_take(sp, slots * d->hidden, z->act);
-    if (moe_is_shared(z->ranks))
-        moe_shared_layout(t, sp, z);
+    const text_dims *dims = &sizes->dims->text;
+    int64_t n = sizes->cap.tokens, slots = n * sizes->ranks->expert_tensor * dims->top_k;
+    scratch->logits = space_take(sp, n * dims->experts, sizes->act);
+    scratch->xp = space_take(sp, slots * dims->hidden, sizes->act);
+    if (moe_is_shared(sizes->ranks))
+        moe_shared_layout(scratch, sp, sizes);
     else
-        t->a = space_take(sp, slots * d->expert_width, z->act);
+        scratch->a = space_take(sp, slots * dims->expert_width, sizes->act);
     if (!training)
         return;
-    t->dweight = space_take(sp, n * d->top_k, z->acc);
-    t->dm = space_take(sp, n * d->hidden, z->act);
+    scratch->dweight = space_take(sp, n * dims->top_k, sizes->acc);
+    scratch->dm = space_take(sp, n * dims->hidden, sizes->act);
 }
 
 /* True if other ranks of the pipeline stage add to the statistics too. */
-static bool shares_stage(const pass_context *r)
+static bool shares_stage(const pass_context *ctx)
 {
-    return r->mesh && mesh_comm(r->mesh, MESH_STAGE)->size > 1;
+    return ctx->mesh && mesh_comm(ctx->mesh, MESH_STAGE)->size > 1;
 }
 
 void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
@@ -78,272 +78,297 @@ void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
     aux->of_batch = sp->base ? at(aux->count_total, 2 * experts, acc) : NULL;
 }
 
-status moe_aux_clear(const pass_context *r, const moe_aux *aux)
+status moe_aux_clear(const pass_context *ctx, const moe_aux *aux)
 {
-    const backend_vtable *v = r->s->dev->v;
-    TRY(v->zero(r->s, aux->count_total, (size_t)(2 * r->d->text.experts) * r->acc));
-    return v->copy(r->s, aux->of_batch, r->b->aux_scale, 2 * r->acc);
+    const backend_vtable *v = ctx->stream->dev->v;
+    TRY(v->zero(ctx->stream, aux->count_total, (size_t)(2 * ctx->dims->text.experts) * ctx->acc));
+    return v->copy(ctx->stream, aux->of_batch, ctx->batch->aux_scale, 2 * ctx->acc);
 }
 
-static status aux_op(const pass_context *r, const moe_aux *aux, int phase, const int32_t *count,
+static status aux_op(const pass_context *ctx, const moe_aux *aux, int phase, const int32_t *count,
                      const void *probs, void *dlogits)
 {
     return op_route_aux(
-        r->s, &(route_aux_args){.phase = phase,
-                                .tokens = r->n.tokens,
-                                .experts = r->d->text.experts,
-                                .n_layers = aux->n_layers,
-                                .n_valid = r->b->n_tokens,
-                                .all_valid = shares_stage(r) ? at(aux->of_batch, 1, r->acc) : NULL,
-                                .count = count,
-                                .probs = probs,
-                                .count_total = aux->count_total,
-                                .prob_sum = aux->prob_sum,
-                                .aux = aux->value,
-                                .scale = shares_stage(r) ? aux->of_batch : r->b->aux_scale,
-                                .dlogits = dlogits});
+        ctx->stream,
+        &(route_aux_args){.phase = phase,
+                          .tokens = ctx->sizes.tokens,
+                          .experts = ctx->dims->text.experts,
+                          .n_layers = aux->n_layers,
+                          .n_valid = ctx->batch->n_tokens,
+                          .all_valid = shares_stage(ctx) ? at(aux->of_batch, 1, ctx->acc) : NULL,
+                          .count = count,
+                          .probs = probs,
+                          .count_total = aux->count_total,
+                          .prob_sum = aux->prob_sum,
+                          .aux = aux->value,
+                          .scale = shares_stage(ctx) ? aux->of_batch : ctx->batch->aux_scale,
+                          .dlogits = dlogits});
 }
 
 /* Runs the router: probabilities, choices and their weights, slots sorted by expert. */
-static status route_tokens(const pass_context *r, const moe *w, const moe_saved *k,
-                           const moe_scratch *s, int32_t *count)
+static status route_tokens(const pass_context *ctx, const moe *block, const moe_saved *saved,
+                           const moe_scratch *scratch, int32_t *count)
 {
-    const text_dims *d = &r->d->text;
-    const void *bias = r->router_bias ? at(r->router_bias, w->layer * d->experts, r->act) : NULL;
-    TRY(linear_fwd_biased(r, &w->gate, r->n.tokens, k->m, bias, s->logits));
-    TRY(op_route_fwd(r->s, &(route_fwd_args){.tokens = r->n.tokens,
-                                             .experts = d->experts,
-                                             .top_k = d->top_k,
-                                             .norm_topk = d->norm_topk_prob,
-                                             .n_valid = r->b->n_tokens,
-                                             .logits = s->logits,
-                                             .expert = k->expert,
-                                             .weight = k->weight,
-                                             .probs = k->probs,
-                                             .count = count}));
-    return op_permute(r->s, &(permute_args){.tokens = r->n.tokens,
-                                            .experts = d->experts,
-                                            .top_k = d->top_k,
-                                            .expert = k->expert,
-                                            .offset = k->offset,
-                                            .slot_row = k->slot_row,
-                                            .row_token = k->row_token});
+    const text_dims *dims = &ctx->dims->text;
+    const void *bias =
+        ctx->router_bias ? at(ctx->router_bias, block->layer * dims->experts, ctx->act) : NULL;
+    TRY(linear_fwd_biased(ctx, &block->gate, ctx->sizes.tokens, saved->m, bias, scratch->logits));
+    TRY(op_route_fwd(ctx->stream, &(route_fwd_args){.tokens = ctx->sizes.tokens,
+                                                    .experts = dims->experts,
+                                                    .top_k = dims->top_k,
+                                                    .norm_topk = dims->norm_topk_prob,
+                                                    .n_valid = ctx->batch->n_tokens,
+                                                    .logits = scratch->logits,
+                                                    .expert = saved->expert,
+                                                    .weight = saved->weight,
+                                                    .probs = saved->probs,
+                                                    .count = count}));
+    return op_permute(ctx->stream, &(permute_args){.tokens = ctx->sizes.tokens,
+                                                   .experts = dims->experts,
+                                                   .top_k = dims->top_k,
+                                                   .expert = saved->expert,
+                                                   .offset = saved->offset,
+                                                   .slot_row = saved->slot_row,
+                                                   .row_token = saved->row_token});
 }
 
 /* xp [slots, H] = the input of each slot's token. */
-static status spread_tokens(const pass_context *r, const moe_saved *k, void *xp)
+static status spread_tokens(const pass_context *ctx, const moe_saved *saved, void *xp)
 {
-    return op_rows_gather(r->s, &(rows_gather_args){.n = r->n.tokens * r->d->text.top_k,
-                                                    .width = r->d->text.hidden,
-                                                    .index = k->row_token,
-                                                    .x = k->m,
-                                                    .y = xp});
+    return op_rows_gather(ctx->stream,
+                          &(rows_gather_args){.n = ctx->sizes.tokens * ctx->dims->text.top_k,
+                                              .width = ctx->dims->text.hidden,
+                                              .index = saved->row_token,
+                                              .x = saved->m,
+                                              .y = xp});
 }
 
-static int64_t slots_of(const pass_context *r)
+static int64_t slots_of(const pass_context *ctx)
 {
-    return r->n.tokens * r->d->text.top_k;
+    return ctx->sizes.tokens * ctx->dims->text.top_k;
 }
 
 /* a = silu(gate) * up, for the slots in use */
-static status activate(const pass_context *r, const moe_saved *k, void *a)
+static status activate(const pass_context *ctx, const moe_saved *saved, void *a)
 {
-    const text_dims *d = &r->d->text;
-    return op_swiglu_fwd(r->s, &(swiglu_fwd_args){.rows = r->n.tokens * d->top_k,
-                                                  .width = d->expert_width,
-                                                  .n_valid = k->offset + d->experts,
-                                                  .x = k->gu,
-                                                  .y = a});
+    const text_dims *dims = &ctx->dims->text;
+    return op_swiglu_fwd(ctx->stream, &(swiglu_fwd_args){.rows = ctx->sizes.tokens * dims->top_k,
+                                                         .width = dims->expert_width,
+                                                         .n_valid = saved->offset + dims->experts,
+                                                         .x = saved->gu,
+                                                         .y = a});
 }
 
 /* gu = xp GU_e for each slot, and a = silu(g) * u. drop_gu: gu need not be written. */
-static status gate_up(const pass_context *r, const moe *w, const moe_saved *k, const moe_scratch *s,
-                      bool drop_gu)
+static status gate_up(const pass_context *ctx, const moe *block, const moe_saved *saved,
+                      const moe_scratch *scratch, bool drop_gu)
 {
-    if (w->gate_up_adapter.a) { /* the adapter adds to gu, so the activation comes after it */
-        TRY(grouped_product(r, GROUPED_FWD, w->gate_up, slots_of(r), k->offset, s->xp, k->gu));
-        TRY(lora_experts_fwd(r, &w->gate_up_adapter, slots_of(r), k->offset, s->xp, k->gu));
-        return activate(r, k, s->a);
+    if (block->gate_up_adapter.a) { /* the adapter adds to gu, so the activation comes after it */
+        TRY(grouped_product(ctx, GROUPED_FWD, block->gate_up, slots_of(ctx), saved->offset,
+                            scratch->xp, saved->gu));
+        TRY(lora_experts_fwd(ctx, &block->gate_up_adapter, slots_of(ctx), saved->offset,
+                             scratch->xp, saved->gu));
+        return activate(ctx, saved, scratch->a);
     }
-    return op_grouped_gemm(r->s, &(grouped_gemm_args){.mode = GROUPED_FWD,
-                                                      .experts = w->gate_up->shape[0],
-                                                      .k = w->gate_up->shape[1],
-                                                      .n = w->gate_up->shape[2],
-                                                      .rows_cap = slots_of(r),
-                                                      .offset = k->offset,
-                                                      .x = s->xp,
-                                                      .w = w->gate_up->act,
-                                                      .y = k->gu,
-                                                      .gated = s->a,
-                                                      .y_dropped = drop_gu});
+    return op_grouped_gemm(ctx->stream, &(grouped_gemm_args){.mode = GROUPED_FWD,
+                                                             .experts = block->gate_up->shape[0],
+                                                             .k = block->gate_up->shape[1],
+                                                             .n = block->gate_up->shape[2],
+                                                             .rows_cap = slots_of(ctx),
+                                                             .offset = saved->offset,
+                                                             .x = scratch->xp,
+                                                             .w = block->gate_up->act,
+                                                             .y = saved->gu,
+                                                             .gated = scratch->a,
+                                                             .y_dropped = drop_gu});
 }
 
 /* Norm and, if `what` names them, choices; then the statistics of the auxiliary loss. */
-static status router_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-                         const moe_scratch *s, int32_t *count, const moe_aux *aux, unsigned what)
+static status router_fwd(const pass_context *ctx, const moe *block, const void *x,
+                         const moe_saved *saved, const moe_scratch *scratch, int32_t *count,
+                         const moe_aux *aux, unsigned what)
 {
-    TRY(rmsnorm_fwd(r, w->norm, r->n.tokens, r->d->text.hidden, x, k->m, k->rstd));
+    TRY(rmsnorm_fwd(ctx, block->norm, ctx->sizes.tokens, ctx->dims->text.hidden, x, saved->m,
+                    saved->rstd));
     if (what & RECOMPUTE_ROUTE)
-        TRY(route_tokens(r, w, k, s, count));
-    return aux && aux->on ? aux_op(r, aux, AUX_ADD_STATS, count, k->probs, NULL) : ST_OK;
+        TRY(route_tokens(ctx, block, saved, scratch, count));
+    return aux && aux->on ? aux_op(ctx, aux, AUX_ADD_STATS, count, saved->probs, NULL) : ST_OK;
 }
 
 /* Runs the experts on the slots: the arrays of kinds RECOMPUTE_FC1 and RECOMPUTE_FC2. */
-static status experts_fwd(const pass_context *r, const moe *w, const moe_saved *k,
-                          const moe_scratch *s, bool once, unsigned what)
+static status experts_fwd(const pass_context *ctx, const moe *block, const moe_saved *saved,
+                          const moe_scratch *scratch, bool once, unsigned what)
 {
-    TRY(spread_tokens(r, k, s->xp));
-    TRY(what & RECOMPUTE_FC1 ? gate_up(r, w, k, s, once) : activate(r, k, s->a));
+    TRY(spread_tokens(ctx, saved, scratch->xp));
+    TRY(what & RECOMPUTE_FC1 ? gate_up(ctx, block, saved, scratch, once)
+                             : activate(ctx, saved, scratch->a));
     if (!(what & RECOMPUTE_FC2))
         return ST_OK;
-    TRY(grouped_product(r, GROUPED_FWD, w->down, slots_of(r), k->offset, s->a, k->o));
-    return w->down_adapter.a
-               ? lora_experts_fwd(r, &w->down_adapter, slots_of(r), k->offset, s->a, k->o)
-               : ST_OK;
+    TRY(grouped_product(ctx, GROUPED_FWD, block->down, slots_of(ctx), saved->offset, scratch->a,
+                        saved->o));
+    return block->down_adapter.a ? lora_experts_fwd(ctx, &block->down_adapter, slots_of(ctx),
+                                                    saved->offset, scratch->a, saved->o)
+                                 : ST_OK;
 }
 
-static status combine_slots(const pass_context *r, const moe_saved *k, const void *x, void *y)
+static status combine_slots(const pass_context *ctx, const moe_saved *saved, const void *x, void *y)
 {
-    return op_combine_fwd(r->s, &(combine_fwd_args){.tokens = r->n.tokens,
-                                                    .top_k = r->d->text.top_k,
-                                                    .width = r->d->text.hidden,
-                                                    .slot_row = k->slot_row,
-                                                    .weight = k->weight,
-                                                    .o = k->o,
-                                                    .residual = x,
-                                                    .y = y});
+    return op_combine_fwd(ctx->stream, &(combine_fwd_args){.tokens = ctx->sizes.tokens,
+                                                           .top_k = ctx->dims->text.top_k,
+                                                           .width = ctx->dims->text.hidden,
+                                                           .slot_row = saved->slot_row,
+                                                           .weight = saved->weight,
+                                                           .o = saved->o,
+                                                           .residual = x,
+                                                           .y = y});
 }
 
-static status slots_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-                        const moe_scratch *s, bool once, void *y)
+static status slots_fwd(const pass_context *ctx, const moe *block, const void *x,
+                        const moe_saved *saved, const moe_scratch *scratch, bool once, void *y)
 {
-    TRY(experts_fwd(r, w, k, s, once, RECOMPUTE_ALL));
-    return combine_slots(r, k, x, y);
+    TRY(experts_fwd(ctx, block, saved, scratch, once, RECOMPUTE_ALL));
+    return combine_slots(ctx, saved, x, y);
 }
 
-status moe_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-               const moe_scratch *s, int32_t *count, const moe_aux *aux, bool once, void *y)
+status moe_fwd(const pass_context *ctx, const moe *block, const void *x, const moe_saved *saved,
+               const moe_scratch *scratch, int32_t *count, const moe_aux *aux, bool once, void *y)
 {
     bool done;
-    TRY(run_piece(r, REPLAY_ROUTER, REPLAY_FORWARD, w->layer, &done));
+    TRY(run_piece(ctx, REPLAY_ROUTER, REPLAY_FORWARD, block->layer, &done));
     if (!done)
-        TRY(graph_replay_end(r->s, router_fwd(r, w, x, k, s, count, aux, RECOMPUTE_ALL)));
-    if (moe_is_shared(&r->mesh->layout)) /* not a piece: the host may read counts in between */
-        return moe_shared_fwd(r, w, x, k, s, y);
-    TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_FORWARD, w->layer, &done));
-    return done ? ST_OK : graph_replay_end(r->s, slots_fwd(r, w, x, k, s, once, y));
+        TRY(graph_replay_end(ctx->stream,
+                             router_fwd(ctx, block, x, saved, scratch, count, aux, RECOMPUTE_ALL)));
+    if (moe_is_shared(&ctx->mesh->layout)) /* not a piece: the host may read counts in between */
+        return moe_shared_fwd(ctx, block, x, saved, scratch, y);
+    TRY(run_piece(ctx, REPLAY_EXPERTS, REPLAY_FORWARD, block->layer, &done));
+    return done ? ST_OK
+                : graph_replay_end(ctx->stream, slots_fwd(ctx, block, x, saved, scratch, once, y));
 }
 
-status moe_recomputed(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-                      const moe_scratch *s, int32_t *count, unsigned what, bool *out_fresh)
+status moe_recomputed(const pass_context *ctx, const moe *block, const void *x,
+                      const moe_saved *saved, const moe_scratch *scratch, int32_t *count,
+                      unsigned what, bool *out_fresh)
 {
-    const bool is_shared = moe_is_shared(&r->mesh->layout);
+    const bool is_shared = moe_is_shared(&ctx->mesh->layout);
     bool done;
     *out_fresh = !is_shared && (what & (RECOMPUTE_FC1 | RECOMPUTE_FC2));
-    TRY(run_piece(r, REPLAY_ROUTER, REPLAY_AGAIN, w->layer, &done));
+    TRY(run_piece(ctx, REPLAY_ROUTER, REPLAY_AGAIN, block->layer, &done));
     if (!done)
-        TRY(graph_replay_end(r->s, router_fwd(r, w, x, k, s, count, NULL, what)));
+        TRY(graph_replay_end(ctx->stream,
+                             router_fwd(ctx, block, x, saved, scratch, count, NULL, what)));
     if (is_shared)
-        return what & RECOMPUTE_FC2 ? moe_shared_fwd(r, w, x, k, s, NULL) : ST_OK;
+        return what & RECOMPUTE_FC2 ? moe_shared_fwd(ctx, block, x, saved, scratch, NULL) : ST_OK;
     if (!*out_fresh)
         return ST_OK;
-    TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_AGAIN, w->layer, &done));
-    return done ? ST_OK : graph_replay_end(r->s, experts_fwd(r, w, k, s, false, what));
+    TRY(run_piece(ctx, REPLAY_EXPERTS, REPLAY_AGAIN, block->layer, &done));
+    return done ? ST_OK
+                : graph_replay_end(ctx->stream,
+                                   experts_fwd(ctx, block, saved, scratch, false, what));
 }
 
-status moe_aux_value(const pass_context *r, const moe_aux *aux)
+status moe_aux_value(const pass_context *ctx, const moe_aux *aux)
 {
-    return aux_op(r, aux, AUX_FINISH, NULL, NULL, NULL);
+    return aux_op(ctx, aux, AUX_FINISH, NULL, NULL, NULL);
 }
 
-status moe_aux_sum(const pass_context *r, const moe_aux *aux)
+status moe_aux_sum(const pass_context *ctx, const moe_aux *aux)
 {
-    if (shares_stage(r))
-        TRY(comm_all_reduce(mesh_comm(r->mesh, MESH_STAGE), r->s,
+    if (shares_stage(ctx))
+        TRY(comm_all_reduce(mesh_comm(ctx->mesh, MESH_STAGE), ctx->stream,
                             (comm_at){"sum router statistics", -1}, aux->count_total,
-                            moe_aux_elements(r->d->text.experts), r->s->dev->v->acc, COMM_SUM));
-    return moe_aux_value(r, aux);
+                            moe_aux_elements(ctx->dims->text.experts), ctx->stream->dev->v->acc,
+                            COMM_SUM));
+    return moe_aux_value(ctx, aux);
 }
 
 /* Adds the gradients of an expert matrix and its adapter, and replaces x by its gradient. */
-static status product_bwd(const pass_context *r, const moe_saved *k, const param *w,
+static status product_bwd(const pass_context *ctx, const moe_saved *saved, const param *w,
                           const lora *adapter, void *x, void *dy)
 {
-    TRY(grouped_product(r, GROUPED_WGRAD, w, slots_of(r), k->offset, x, dy));
+    TRY(grouped_product(ctx, GROUPED_WGRAD, w, slots_of(ctx), saved->offset, x, dy));
     if (adapter->a)
-        TRY(lora_experts_grads(r, adapter, slots_of(r), k->offset, x, dy));
-    TRY(grouped_product(r, GROUPED_DGRAD, w, slots_of(r), k->offset, x, dy));
-    return adapter->a ? lora_experts_dx(r, adapter, slots_of(r), k->offset, x) : ST_OK;
+        TRY(lora_experts_grads(ctx, adapter, slots_of(ctx), saved->offset, x, dy));
+    TRY(grouped_product(ctx, GROUPED_DGRAD, w, slots_of(ctx), saved->offset, x, dy));
+    return adapter->a ? lora_experts_dx(ctx, adapter, slots_of(ctx), saved->offset, x) : ST_OK;
 }
 
-/* Adds the gradients of the experts' weights; s->dm [T, H] = the experts' part of m's gradient. */
-static status experts_bwd(const pass_context *r, const moe *w, const moe_saved *k,
-                          const moe_scratch *s, bool fresh, const void *dy)
+/* Adds the gradients of the experts' weights; scratch->dm [T, H] = the experts' part of m's
+ * gradient. */
+static status experts_bwd(const pass_context *ctx, const moe *block, const moe_saved *saved,
+                          const moe_scratch *scratch, bool fresh, const void *dy)
 {
-    const text_dims *d = &r->d->text;
-    TRY(op_combine_bwd(r->s, &(combine_bwd_args){.tokens = r->n.tokens,
-                                                 .top_k = d->top_k,
-                                                 .width = d->hidden,
-                                                 .slot_row = k->slot_row,
-                                                 .weight = k->weight,
-                                                 .o = k->o,
-                                                 .dy = dy,
-                                                 .do_ = k->o,
-                                                 .dweight = s->dweight}));
+    const text_dims *dims = &ctx->dims->text;
+    TRY(op_combine_bwd(ctx->stream, &(combine_bwd_args){.tokens = ctx->sizes.tokens,
+                                                        .top_k = dims->top_k,
+                                                        .width = dims->hidden,
+                                                        .slot_row = saved->slot_row,
+                                                        .weight = saved->weight,
+                                                        .o = saved->o,
+                                                        .dy = dy,
+                                                        .do_ = saved->o,
+                                                        .dweight = scratch->dweight}));
     if (!fresh)
-        TRY(activate(r, k, s->a));
-    TRY(product_bwd(r, k, w->down, &w->down_adapter, s->a, k->o)); /* s->a: da [slots, I] */
-    TRY(op_swiglu_bwd(r->s, &(swiglu_bwd_args){.rows = r->n.tokens * d->top_k,
-                                               .width = d->expert_width,
-                                               .n_valid = k->offset + d->experts,
-                                               .x = k->gu,
-                                               .dy = s->a,
-                                               .dx = k->gu})); /* [dg|du] [slots, 2I] */
+        TRY(activate(ctx, saved, scratch->a));
+    TRY(product_bwd(ctx, saved, block->down, &block->down_adapter, scratch->a,
+                    saved->o)); /* da [slots, I] in a */
+    TRY(op_swiglu_bwd(ctx->stream, &(swiglu_bwd_args){.rows = ctx->sizes.tokens * dims->top_k,
+                                                      .width = dims->expert_width,
+                                                      .n_valid = saved->offset + dims->experts,
+                                                      .x = saved->gu,
+                                                      .dy = scratch->a,
+                                                      .dx = saved->gu})); /* [dg|du] [slots, 2I] */
     if (!fresh)
-        TRY(spread_tokens(r, k, s->xp));
-    TRY(product_bwd(r, k, w->gate_up, &w->gate_up_adapter, s->xp, k->gu)); /* dxp [slots, H] */
+        TRY(spread_tokens(ctx, saved, scratch->xp));
+    TRY(product_bwd(ctx, saved, block->gate_up, &block->gate_up_adapter, scratch->xp,
+                    saved->gu)); /* dxp [slots, H] */
     return op_combine_fwd(
-        r->s, &(combine_fwd_args){.tokens = r->n.tokens,
-                                  .top_k = d->top_k,
-                                  .width = d->hidden,
-                                  .slot_row = k->slot_row,
-                                  .weight = NULL, /* the plain sum over a token's slots */
-                                  .o = s->xp,
-                                  .y = s->dm});
+        ctx->stream, &(combine_fwd_args){.tokens = ctx->sizes.tokens,
+                                         .top_k = dims->top_k,
+                                         .width = dims->hidden,
+                                         .slot_row = saved->slot_row,
+                                         .weight = NULL, /* the plain sum over a token's slots */
+                                         .o = scratch->xp,
+                                         .y = scratch->dm});
 }
 
 /* dlogits [T, E] from dweight and the auxiliary loss, then through gate and norm to dy. */
-static status router_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-                         const moe_scratch *s, const int32_t *count, const moe_aux *aux, void *dy)
+static status router_bwd(const pass_context *ctx, const moe *block, const void *x,
+                         const moe_saved *saved, const moe_scratch *scratch, const int32_t *count,
+                         const moe_aux *aux, void *dy)
 {
-    const text_dims *d = &r->d->text;
-    TRY(op_route_bwd(r->s, &(route_bwd_args){.tokens = r->n.tokens,
-                                             .experts = d->experts,
-                                             .top_k = d->top_k,
-                                             .norm_topk = d->norm_topk_prob,
-                                             .n_valid = r->b->n_tokens,
-                                             .expert = k->expert,
-                                             .weight = k->weight,
-                                             .probs = k->probs,
-                                             .dweight = s->dweight,
-                                             .dlogits = s->logits}));
+    const text_dims *dims = &ctx->dims->text;
+    TRY(op_route_bwd(ctx->stream, &(route_bwd_args){.tokens = ctx->sizes.tokens,
+                                                    .experts = dims->experts,
+                                                    .top_k = dims->top_k,
+                                                    .norm_topk = dims->norm_topk_prob,
+                                                    .n_valid = ctx->batch->n_tokens,
+                                                    .expert = saved->expert,
+                                                    .weight = saved->weight,
+                                                    .probs = saved->probs,
+                                                    .dweight = scratch->dweight,
+                                                    .dlogits = scratch->logits}));
     if (aux->on)
-        TRY(aux_op(r, aux, AUX_GRAD, count, k->probs, s->logits));
-    TRY(linear_bwd(r, &w->gate, r->n.tokens, k->m, s->logits, 0, s->dm, true));
-    return rmsnorm_bwd(r, w->norm, r->n.tokens, d->hidden, x, k->rstd, s->dm, dy, true);
+        TRY(aux_op(ctx, aux, AUX_GRAD, count, saved->probs, scratch->logits));
+    TRY(linear_bwd(ctx, &block->gate, ctx->sizes.tokens, saved->m, scratch->logits, 0, scratch->dm,
+                   true));
+    return rmsnorm_bwd(ctx, block->norm, ctx->sizes.tokens, dims->hidden, x, saved->rstd,
+                       scratch->dm, dy, true);
 }
 
-status moe_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-               const moe_scratch *s, const int32_t *count, const moe_aux *aux, bool fresh, void *dy)
+status moe_bwd(const pass_context *ctx, const moe *block, const void *x, const moe_saved *saved,
+               const moe_scratch *scratch, const int32_t *count, const moe_aux *aux, bool fresh,
+               void *dy)
 {
     bool done;
-    if (moe_is_shared(&r->mesh->layout)) {
-        TRY(moe_shared_bwd(r, w, k, s, dy));
+    if (moe_is_shared(&ctx->mesh->layout)) {
+        TRY(moe_shared_bwd(ctx, block, saved, scratch, dy));
     } else {
-        TRY(run_piece(r, REPLAY_EXPERTS, REPLAY_BACKWARD, w->layer, &done));
+        TRY(run_piece(ctx, REPLAY_EXPERTS, REPLAY_BACKWARD, block->layer, &done));
         if (!done)
-            TRY(graph_replay_end(r->s, experts_bwd(r, w, k, s, fresh, dy)));
+            TRY(graph_replay_end(ctx->stream, experts_bwd(ctx, block, saved, scratch, fresh, dy)));
     }
-    TRY(run_piece(r, REPLAY_ROUTER, REPLAY_BACKWARD, w->layer, &done));
-    return done ? ST_OK : graph_replay_end(r->s, router_bwd(r, w, x, k, s, count, aux, dy));
+    TRY(run_piece(ctx, REPLAY_ROUTER, REPLAY_BACKWARD, block->layer, &done));
+    return done ? ST_OK
+                : graph_replay_end(ctx->stream,
+                                   router_bwd(ctx, block, x, saved, scratch, count, aux, dy));
 }

@@ -67,29 +67,29 @@ typedef struct moe_aux {
 } moe_aux;
 
 /* Finds the parameters of a layer in the registry. */
-void moe_bind(moe *w, params *p, int layer);
+void moe_bind(moe *block, params *p, int layer);
 /* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
  */
-void moe_saved_layout(moe_saved *k, space *sp, const shape *z, unsigned kinds);
+void moe_saved_layout(moe_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */
-void moe_scratch_layout(moe_scratch *t, space *sp, const shape *z, bool training);
+void moe_scratch_layout(moe_scratch *scratch, space *sp, const shape *sizes, bool training);
 
 /* y [T, H] = x + experts(RMSNorm(x)). count [E] int32 is written: slots per expert. aux: adds this
  * layer's statistics; NULL: no statistics. once: backward will not read what this call makes of
  * kind RECOMPUTE_FC1, so the call may leave it out. */
-WARN_UNUSED status moe_fwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-                           const moe_scratch *t, int32_t *count, const moe_aux *aux, bool once,
-                           void *y);
+WARN_UNUSED status moe_fwd(const pass_context *ctx, const moe *block, const void *x,
+                           const moe_saved *saved, const moe_scratch *scratch, int32_t *count,
+                           const moe_aux *aux, bool once, void *y);
 /* Computes the kinds of arrays in `what` again for moe_bwd. *out_fresh is to be passed to it. */
-WARN_UNUSED status moe_recomputed(const pass_context *r, const moe *w, const void *x,
-                                  const moe_saved *k, const moe_scratch *t, int32_t *count,
-                                  unsigned what, bool *out_fresh);
+WARN_UNUSED status moe_recomputed(const pass_context *ctx, const moe *block, const void *x,
+                                  const moe_saved *saved, const moe_scratch *scratch,
+                                  int32_t *count, unsigned what, bool *out_fresh);
 /* Called once after the forward of all layers, when aux is on: sums the statistics over the ranks
  * and computes the loss from them. */
-WARN_UNUSED status moe_aux_sum(const pass_context *r, const moe_aux *aux);
+WARN_UNUSED status moe_aux_sum(const pass_context *ctx, const moe_aux *aux);
 /* Computes the loss from statistics that have already been summed. A pipeline stage before the last
  * calls it in backward, when they have come from the stage after it. */
-WARN_UNUSED status moe_aux_value(const pass_context *r, const moe_aux *aux);
+WARN_UNUSED status moe_aux_value(const pass_context *ctx, const moe_aux *aux);
 /* Takes the arrays of the statistics from sp: one block of moe_aux_elements, and its copy. acc: the
  * bytes of an element. */
 void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc);
@@ -99,12 +99,12 @@ static inline int64_t moe_aux_elements(int64_t experts)
     return 2 * experts + 2;
 }
 /* Sets the statistics to 0 before the first layer, and copies aux_scale from the batch. */
-WARN_UNUSED status moe_aux_clear(const pass_context *r, const moe_aux *aux);
+WARN_UNUSED status moe_aux_clear(const pass_context *ctx, const moe_aux *aux);
 /* dy [T, H] holds the gradient of the output on entry and that of x on return. count: as written by
- * the forward. fresh: the scratch t already holds this layer's xp and a. */
-WARN_UNUSED status moe_bwd(const pass_context *r, const moe *w, const void *x, const moe_saved *k,
-                           const moe_scratch *t, const int32_t *count, const moe_aux *aux,
-                           bool fresh, void *dy);
+ * the forward. fresh: scratch already holds this layer's xp and a. */
+WARN_UNUSED status moe_bwd(const pass_context *ctx, const moe *block, const void *x,
+                           const moe_saved *saved, const moe_scratch *scratch, const int32_t *count,
+                           const moe_aux *aux, bool fresh, void *dy);
 
 /* True if experts are divided among several ranks. */
 static inline bool moe_is_shared(const layout *l)
@@ -113,11 +113,11 @@ static inline bool moe_is_shared(const layout *l)
 }
 /* The same for experts that ranks share (moe_shared.c); called by moe.c. Forward runs after the
  * router and writes y as moe_fwd does, or with y NULL only what backward needs. Backward runs
- * before the router's and computes s->dweight and s->dm from dy. */
-void moe_shared_layout(moe_scratch *t, space *sp, const shape *z);
-WARN_UNUSED status moe_shared_fwd(const pass_context *r, const moe *w, const void *x,
-                                  const moe_saved *k, const moe_scratch *s, void *y);
-WARN_UNUSED status moe_shared_bwd(const pass_context *r, const moe *w, const moe_saved *k,
-                                  const moe_scratch *s, const void *dy);
+ * before the router's and computes dweight and dm in scratch from dy. */
+void moe_shared_layout(moe_scratch *scratch, space *sp, const shape *sizes);
+WARN_UNUSED status moe_shared_fwd(const pass_context *ctx, const moe *block, const void *x,
+                                  const moe_saved *saved, const moe_scratch *scratch, void *y);
+WARN_UNUSED status moe_shared_bwd(const pass_context *ctx, const moe *block, const moe_saved *saved,
+                                  const moe_scratch *scratch, const void *dy);
 
 #endif

@@ -4,38 +4,38 @@
 #include "trainer/model/model_parts.h"
 
 /* False if a later block has overwritten x[at]: in a frozen tower two buffers take turns. */
-static bool is_kept(const vision *v, int64_t depth, int64_t at)
+static bool is_kept(const vision *tower, int64_t depth, int64_t at)
 {
     for (int64_t b = at + 1; b <= depth; b++)
-        if (v->x[b] == v->x[at])
+        if (tower->x[b] == tower->x[at])
             return false;
     return true;
 }
 
 /* Lists the tower's outputs; a deepstack merger follows its block. */
-static int list_vision(const model *m, const vision *v, int64_t patches, model_output *out)
+static int list_vision(const model *m, const vision *tower, int64_t patches, model_output *out)
 {
-    const vision_dims *d = &m->d.vision;
-    const int64_t merged = patches / (d->merge * d->merge) * m->d.text.hidden;
+    const vision_dims *dims = &m->d.vision;
+    const int64_t merged = patches / (dims->merge * dims->merge) * m->d.text.hidden;
     int n = 0;
-    for (int64_t b = 0; b <= d->depth; b++) {
-        if (is_kept(v, d->depth, b))
+    for (int64_t b = 0; b <= dims->depth; b++) {
+        if (is_kept(tower, dims->depth, b))
             out[n++] = (model_output){.unit = b == 0 ? unit_patch() : unit_block(&m->d, b - 1),
-                                      .x = v->x[b],
-                                      .n = patches * d->hidden};
-        for (int j = 0; j < d->n_deepstack; j++)
-            if (b > 0 && d->deepstack[j] == b - 1)
+                                      .x = tower->x[b],
+                                      .n = patches * dims->hidden};
+        for (int j = 0; j < dims->n_deepstack; j++)
+            if (b > 0 && dims->deepstack[j] == b - 1)
                 out[n++] = (model_output){
-                    .unit = unit_merger(&m->d, 1 + j), .x = v->feature[1 + j], .n = merged};
+                    .unit = unit_merger(&m->d, 1 + j), .x = tower->feature[1 + j], .n = merged};
     }
-    out[n++] = (model_output){.unit = unit_merger(&m->d, 0), .x = v->feature[0], .n = merged};
+    out[n++] = (model_output){.unit = unit_merger(&m->d, 0), .x = tower->feature[0], .n = merged};
     return n;
 }
 
-int model_outputs(const model *m, int of, const device_batch *b, model_output *out)
+int model_outputs(const model *m, int of, const device_batch *batch, model_output *out)
 {
     const flight *f = &m->flight[of];
-    const batch_caps sizes = batch_sizes(b);
+    const batch_caps sizes = batch_sizes(batch);
     const int64_t first = m->part.first, width = sizes.tokens * m->d.text.hidden;
     int n = 0;
     if (m->has_vision && sizes.patches > 0)

@@ -17,6 +17,6 @@ typedef struct model_output {
  * for unit_count entries, and returns their number. The last entry is the residual stream after the
  * last layer; whatever went wrong in an earlier output and entered the text is visible there too.
  */
-int model_outputs(const model *m, int flight, const device_batch *b, model_output *out);
+int model_outputs(const model *m, int flight, const device_batch *batch, model_output *out);
 
 #endif

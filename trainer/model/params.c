@@ -12,12 +12,12 @@
 
 enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
 
-status params_new(const model_dims *d, params **out)
+status params_new(const model_dims *dims, params **out)
 {
     params *p = calloc(1, sizeof *p);
     if (!p)
         return FAIL(ST_NO_MEMORY, "no memory for the parameter registry");
-    status st = params_list(d, p);
+    status st = params_list(dims, p);
     if (st != ST_OK) {
         params_free(&p);
         return st;

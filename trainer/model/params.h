@@ -111,14 +111,14 @@ typedef struct params {
 } params;
 
 /* Makes the rows of a model with these dimensions. Heap; no memory for values. ST_NO_MEMORY. */
-WARN_UNUSED status params_new(const model_dims *d, params **out);
+WARN_UNUSED status params_new(const model_dims *dims, params **out);
 /* Reduces every row to what a rank at this place of layout l computes with, and marks the rows of
  * other pipeline stages. Before params_alloc. ST_CONFIG as layout_check. */
-WARN_UNUSED status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at);
+WARN_UNUSED status params_cut(params *p, const model_dims *dims, const layout *l, mesh_place at);
 /* The ranks that compute with the same local tensor and so share its storage. */
 mesh_group params_owners(const param *p);
 /* What a model with these dimensions allows a layout to be. */
-layout_limits params_limits(const model_dims *d);
+layout_limits params_limits(const model_dims *dims);
 void params_free(params **p);            /* after params_release; accepts a pointer to NULL */
 int64_t params_trained(const params *p); /* elements of the rows that are not frozen */
 bool params_trains(const params *p, param_group group);      /* some row of it is not frozen */
@@ -198,6 +198,6 @@ WARN_UNUSED status params_pieces(const params *p, expert_layout stored, param_pi
                                  int64_t *out_n);
 
 /* Fills p->list; the part of params_new that is in params_list.c. */
-WARN_UNUSED status params_list(const model_dims *d, params *p);
+WARN_UNUSED status params_list(const model_dims *dims, params *p);
 
 #endif

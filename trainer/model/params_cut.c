@@ -2,21 +2,21 @@
 #include "trainer/model/params.h"
 #include "trainer/model/unit_order.h"
 
-layout_limits params_limits(const model_dims *d)
+layout_limits params_limits(const model_dims *dims)
 {
-    const text_dims *t = &d->text;
-    layout_limits m = {.heads = t->heads,
-                       .kv_heads = t->kv_heads,
-                       .layers = t->layers,
-                       .tied = t->tied,
-                       .first_layers = d->vision.depth > 0 ? d->vision.n_deepstack : 0};
-    for (int64_t l = 0; l < t->layers; l++) {
-        if (!dims_layer_is_moe(d, l)) {
-            m.intermediate = t->intermediate;
+    const text_dims *text = &dims->text;
+    layout_limits m = {.heads = text->heads,
+                       .kv_heads = text->kv_heads,
+                       .layers = text->layers,
+                       .tied = text->tied,
+                       .first_layers = dims->vision.depth > 0 ? dims->vision.n_deepstack : 0};
+    for (int64_t l = 0; l < text->layers; l++) {
+        if (!dims_layer_is_moe(dims, l)) {
+            m.intermediate = text->intermediate;
             continue;
         }
-        m.experts = t->experts;
-        m.expert_width = t->expert_width;
+        m.experts = text->experts;
+        m.expert_width = text->expert_width;
     }
     return m;
 }
@@ -47,16 +47,16 @@ static void cut_row(param *row, const layout *l, mesh_place at)
     row->n_local = slice_count(&row->held);
 }
 
-status params_cut(params *p, const model_dims *d, const layout *l, mesh_place at)
+status params_cut(params *p, const model_dims *dims, const layout *l, mesh_place at)
 {
-    layout_limits limits = params_limits(d);
+    layout_limits limits = params_limits(dims);
     TRY(layout_check(l, &limits));
-    const stage_part part = stage_part_of(d, l, at.pipeline);
+    const stage_part part = stage_part_of(dims, l, at.pipeline);
     for (int64_t i = 0; i < p->n; i++) {
         param *row = &p->list[i];
         cut_row(row, l, at);
         row->elsewhere =
-            row->unit < stage_first_unit(d, &part) || row->unit >= stage_end_unit(d, &part);
+            row->unit < stage_first_unit(dims, &part) || row->unit >= stage_end_unit(dims, &part);
     }
     return ST_OK;
 }

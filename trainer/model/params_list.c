@@ -98,41 +98,41 @@ static void cut_experts(lister *l, int axis, int64_t parts)
 #define CUBE(l, a, b, c, ...)                                                                      \
     add_param((l), INIT_NORMAL, 3, (const int64_t[]){(a), (b), (c)}, __VA_ARGS__)
 
-static void list_decoder_layer(lister *l, const model_dims *d, int layer)
+static void list_decoder_layer(lister *l, const model_dims *dims, int layer)
 {
-    const text_dims *t = &d->text;
-    int64_t h = t->hidden, hd = t->head_dim;
+    const text_dims *text = &dims->text;
+    int64_t h = text->hidden, hd = text->head_dim;
     char at[64];
     snprintf(at, sizeof at, "%slayers.%d", l->p->text_prefix, layer);
-    l->unit = unit_layer(d, layer);
+    l->unit = unit_layer(dims, layer);
     l->layer = layer;
     l->group = GROUP_TEXT;
     VECTOR(l, INIT_ONE, h, "%s.input_layernorm.weight", at);
-    MATRIX(l, t->heads * hd, h, "%s.self_attn.q_proj.weight", at);
+    MATRIX(l, text->heads * hd, h, "%s.self_attn.q_proj.weight", at);
     cut_matrix(l, 0);
-    MATRIX(l, t->kv_heads * hd, h, "%s.self_attn.k_proj.weight", at);
+    MATRIX(l, text->kv_heads * hd, h, "%s.self_attn.k_proj.weight", at);
     cut_matrix(l, 0);
-    MATRIX(l, t->kv_heads * hd, h, "%s.self_attn.v_proj.weight", at);
+    MATRIX(l, text->kv_heads * hd, h, "%s.self_attn.v_proj.weight", at);
     cut_matrix(l, 0);
-    MATRIX(l, h, t->heads * hd, "%s.self_attn.o_proj.weight", at);
+    MATRIX(l, h, text->heads * hd, "%s.self_attn.o_proj.weight", at);
     cut_matrix(l, 1);
     VECTOR(l, INIT_ONE, hd, "%s.self_attn.q_norm.weight", at);
     VECTOR(l, INIT_ONE, hd, "%s.self_attn.k_norm.weight", at);
     VECTOR(l, INIT_ONE, h, "%s.post_attention_layernorm.weight", at);
-    if (dims_layer_is_moe(d, layer)) {
+    if (dims_layer_is_moe(dims, layer)) {
         l->group = GROUP_ROUTER;
-        MATRIX(l, t->experts, h, "%s.mlp.gate.weight", at);
+        MATRIX(l, text->experts, h, "%s.mlp.gate.weight", at);
         l->group = GROUP_EXPERTS;
-        CUBE(l, t->experts, h, 2 * t->expert_width, "%s.mlp.experts.gate_up_proj", at);
+        CUBE(l, text->experts, h, 2 * text->expert_width, "%s.mlp.experts.gate_up_proj", at);
         cut_experts(l, 2, 2);
-        CUBE(l, t->experts, t->expert_width, h, "%s.mlp.experts.down_proj", at);
+        CUBE(l, text->experts, text->expert_width, h, "%s.mlp.experts.down_proj", at);
         cut_experts(l, 1, 1);
     } else {
-        MATRIX(l, t->intermediate, h, "%s.mlp.gate_proj.weight", at);
+        MATRIX(l, text->intermediate, h, "%s.mlp.gate_proj.weight", at);
         cut_matrix(l, 0);
-        MATRIX(l, t->intermediate, h, "%s.mlp.up_proj.weight", at);
+        MATRIX(l, text->intermediate, h, "%s.mlp.up_proj.weight", at);
         cut_matrix(l, 0);
-        MATRIX(l, h, t->intermediate, "%s.mlp.down_proj.weight", at);
+        MATRIX(l, h, text->intermediate, "%s.mlp.down_proj.weight", at);
         cut_matrix(l, 1);
     }
 }
@@ -150,75 +150,75 @@ static void list_layernorm(lister *l, int64_t n, const char *at, const char *nam
     VECTOR(l, INIT_ZERO, n, "%s.%s.bias", at, name);
 }
 
-static void list_merger(lister *l, const model_dims *d, const char *at, int64_t norm_width)
+static void list_merger(lister *l, const model_dims *dims, const char *at, int64_t norm_width)
 {
-    int64_t wide = d->vision.merge * d->vision.merge * d->vision.hidden;
+    int64_t wide = dims->vision.merge * dims->vision.merge * dims->vision.hidden;
     list_layernorm(l, norm_width, at, "norm");
     list_linear(l, wide, wide, at, "linear_fc1");
-    list_linear(l, d->text.hidden, wide, at, "linear_fc2");
+    list_linear(l, dims->text.hidden, wide, at, "linear_fc2");
 }
 
-static void list_vision(lister *l, const model_dims *d)
+static void list_vision(lister *l, const model_dims *dims)
 {
-    const vision_dims *v = &d->vision;
+    const vision_dims *tower = &dims->vision;
     char at[64];
-    l->std = v->initializer_range;
+    l->std = tower->initializer_range;
     l->layer = -1;
     l->unit = unit_patch();
     l->forward_only = true;
     l->group = GROUP_VISION;
-    add_param(l, INIT_NORMAL, 5, (const int64_t[]){v->hidden, 3, 2, 16, 16},
+    add_param(l, INIT_NORMAL, 5, (const int64_t[]){tower->hidden, 3, 2, 16, 16},
               "model.visual.patch_embed.proj.weight");
-    VECTOR(l, INIT_ZERO, v->hidden, "model.visual.patch_embed.proj.bias");
+    VECTOR(l, INIT_ZERO, tower->hidden, "model.visual.patch_embed.proj.bias");
     l->group = GROUP_MERGER;
-    MATRIX(l, v->positions, v->hidden, "model.visual.pos_embed.weight");
+    MATRIX(l, tower->positions, tower->hidden, "model.visual.pos_embed.weight");
     l->group = GROUP_VISION;
     l->forward_only = false;
-    for (int b = 0; b < v->depth; b++) {
+    for (int b = 0; b < tower->depth; b++) {
         snprintf(at, sizeof at, "model.visual.blocks.%d", b);
-        l->unit = unit_block(d, b);
-        list_layernorm(l, v->hidden, at, "norm1");
-        list_layernorm(l, v->hidden, at, "norm2");
-        list_linear(l, 3 * v->hidden, v->hidden, at, "attn.qkv");
-        list_linear(l, v->hidden, v->hidden, at, "attn.proj");
-        list_linear(l, v->intermediate, v->hidden, at, "mlp.linear_fc1");
-        list_linear(l, v->hidden, v->intermediate, at, "mlp.linear_fc2");
+        l->unit = unit_block(dims, b);
+        list_layernorm(l, tower->hidden, at, "norm1");
+        list_layernorm(l, tower->hidden, at, "norm2");
+        list_linear(l, 3 * tower->hidden, tower->hidden, at, "attn.qkv");
+        list_linear(l, tower->hidden, tower->hidden, at, "attn.proj");
+        list_linear(l, tower->intermediate, tower->hidden, at, "mlp.linear_fc1");
+        list_linear(l, tower->hidden, tower->intermediate, at, "mlp.linear_fc2");
     }
     l->group = GROUP_MERGER;
-    l->unit = unit_merger(d, 0);
-    list_merger(l, d, "model.visual.merger", v->hidden);
-    for (int j = 0; j < v->n_deepstack; j++) {
+    l->unit = unit_merger(dims, 0);
+    list_merger(l, dims, "model.visual.merger", tower->hidden);
+    for (int j = 0; j < tower->n_deepstack; j++) {
         snprintf(at, sizeof at, "model.visual.deepstack_merger_list.%d", j);
-        l->unit = unit_merger(d, 1 + j);
-        list_merger(l, d, at, v->merge * v->merge * v->hidden);
+        l->unit = unit_merger(dims, 1 + j);
+        list_merger(l, dims, at, tower->merge * tower->merge * tower->hidden);
     }
 }
 
-status params_list(const model_dims *d, params *p)
+status params_list(const model_dims *dims, params *p)
 {
-    const text_dims *t = &d->text;
+    const text_dims *text = &dims->text;
     lister l = {.p = p,
-                .std = t->initializer_range,
+                .std = text->initializer_range,
                 .group = GROUP_TEXT,
-                .unit = unit_embedding(d),
+                .unit = unit_embedding(dims),
                 .forward_only = true,
                 .layer = -1};
-    p->text_only_names = d->vision.depth == 0;
-    p->text_prefix = dims_text_prefix(d);
-    MATRIX(&l, t->vocab, t->hidden, "%sembed_tokens.weight", p->text_prefix);
+    p->text_only_names = dims->vision.depth == 0;
+    p->text_prefix = dims_text_prefix(dims);
+    MATRIX(&l, text->vocab, text->hidden, "%sembed_tokens.weight", p->text_prefix);
     if (!l.failed)
-        p->list[0].stays = t->tied;
+        p->list[0].stays = text->tied;
     l.forward_only = false;
-    for (int layer = 0; layer < t->layers; layer++)
-        list_decoder_layer(&l, d, layer);
+    for (int layer = 0; layer < text->layers; layer++)
+        list_decoder_layer(&l, dims, layer);
     l.group = GROUP_TEXT;
-    l.unit = unit_head(d);
+    l.unit = unit_head(dims);
     l.layer = -1;
-    VECTOR(&l, INIT_ONE, t->hidden, "%snorm.weight", p->text_prefix);
-    if (!t->tied)
-        MATRIX(&l, t->vocab, t->hidden, "lm_head.weight");
-    if (d->vision.depth > 0)
-        list_vision(&l, d);
+    VECTOR(&l, INIT_ONE, text->hidden, "%snorm.weight", p->text_prefix);
+    if (!text->tied)
+        MATRIX(&l, text->vocab, text->hidden, "lm_head.weight");
+    if (dims->vision.depth > 0)
+        list_vision(&l, dims);
     if (l.failed)
         return FAIL(ST_NO_MEMORY, "no memory for the list of %lld parameters", (long long)p->n);
     return ST_OK;

@@ -13,7 +13,7 @@ typedef struct sketch {
 /* params_size needs the dtypes of a backend; the spans do not depend on them. */
 static const backend_vtable any = {.act = DT_BF16, .acc = DT_F32};
 
-status params_sketch_new(const params *p, const model_dims *d, const layout *l, int rank,
+status params_sketch_new(const params *p, const model_dims *dims, const layout *l, int rank,
                          bool reshard, params **out)
 {
     sketch *k = calloc(1, sizeof *k);
@@ -38,7 +38,7 @@ status params_sketch_new(const params *p, const model_dims *d, const layout *l, 
     k->mesh.place.pipeline = rank / (int)stage.world;
     params *own = &k->params;
     if (l->world > 1) {
-        st = params_cut(own, d, l, k->mesh.place);
+        st = params_cut(own, dims, l, k->mesh.place);
         params_share(own, &k->mesh, reshard);
     }
     if (st == ST_OK)

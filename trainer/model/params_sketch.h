@@ -10,7 +10,7 @@
  * groups_apply (optim/groups.h) and not be cut itself; a pipeline in l has its stage_end set. The
  * copy has no mesh if l has one rank, else one whose groups are those within a pipeline stage. It
  * must not be passed to params_alloc. ST_CONFIG as layout_check. */
-WARN_UNUSED status params_sketch_new(const params *p, const model_dims *d, const layout *l,
+WARN_UNUSED status params_sketch_new(const params *p, const model_dims *dims, const layout *l,
                                      int rank, bool reshard, params **out);
 void params_sketch_free(params **p); /* accepts a pointer to NULL */
 

@@ -1,6 +1,7 @@
 /* pass_context.h: what every part of the model needs while one micro-batch passes through it.
  *
- * Model functions take it first, as `r`, and read it only; `at` below indexes untyped arrays. */
+ * Model functions take it first, as `ctx`, and most only read it; `at` below indexes untyped
+ * arrays. */
 #ifndef TESSERA_TRAINER_MODEL_PASS_CONTEXT_H
 #define TESSERA_TRAINER_MODEL_PASS_CONTEXT_H
 
@@ -16,12 +17,12 @@ struct kv_cache;     /* kv_cache.h */
 struct lora_scratch; /* lora.h */
 
 typedef struct pass_context {
-    stream *s;
-    const model_dims *d;
-    const device_batch *b;
+    stream *stream;
+    const model_dims *dims;
+    const device_batch *batch;
     const mesh *mesh;             /* the ranks that train together with this one */
     fsdp_units *fsdp_units;       /* a part enters its FSDP unit before it uses its weights */
-    batch_caps n;                 /* sizes that ops run on: T = n.tokens, S = n.patches */
+    batch_caps sizes;             /* sizes that ops run on: T tokens, S patches */
     int64_t context_tokens;       /* Tc: the tokens of all tensor ranks */
     int64_t all_tokens;           /* A: the tokens of all context ranks, which are the whole row */
     size_t act, acc;              /* bytes of an element of either type */
@@ -38,22 +39,22 @@ typedef struct pass_context {
  * *out_done is true if the piece was captured earlier and has now been queued as a graph; otherwise
  * the caller queues the work itself and passes its status to graph_replay_end. index: the number of
  * the layer, block or unit. */
-WARN_UNUSED static inline status run_piece(const pass_context *r, int piece, int pass,
+WARN_UNUSED static inline status run_piece(const pass_context *ctx, int piece, int pass,
                                            int64_t index, bool *out_done)
 {
     *out_done = false;
-    if (!r->step)
+    if (!ctx->step)
         return ST_OK;
     return graph_replay_begin(
-        r->s,
+        ctx->stream,
         &(graph_replay_key){
-            .piece = piece, .pass = pass, .index = (int32_t)index, .variant = r->b->variant},
+            .piece = piece, .pass = pass, .index = (int32_t)index, .variant = ctx->batch->variant},
         out_done);
 }
 
 /* The sizes that device arrays are laid out for. */
 typedef struct shape {
-    const model_dims *d;
+    const model_dims *dims;
     batch_caps cap;  /* the largest micro-batch of this rank */
     size_t act, acc; /* bytes of an element */
     const layout *ranks;

@@ -25,28 +25,28 @@ static void add_cargo(cargo *list, int *inout_n, cargo c)
 /* Appends what a pass sends when it is done (out) or needs before it begins. The two neighbours
  * list the same arrays in the same order. */
 static void list_of(const pipeline_exchange *b, bool out, const comm *c, const stream *s,
-                    const model_dims *d, cargo *list, int *inout_n)
+                    const model_dims *dims, cargo *list, int *inout_n)
 {
-    const decoder *t = b->t;
+    const decoder *stack = b->stack;
     if (b->kind == PASS_NONE)
         return;
     const bool ahead = b->kind == PASS_FORWARD || (b->kind == PASS_BOTH && !out);
-    const int64_t layer = ahead == out ? t->part.end : t->part.first;
-    if (ahead == out ? t->part.closes : t->part.opens)
+    const int64_t layer = ahead == out ? stack->part.end : stack->part.first;
+    if (ahead == out ? stack->part.closes : stack->part.opens)
         return;
     cargo one = {.what = ahead ? activations : gradients,
-                 .at = ahead ? t->x[layer] : t->dx,
-                 .count = b->tokens * d->text.hidden,
+                 .at = ahead ? stack->x[layer] : stack->dx,
+                 .count = b->tokens * dims->text.hidden,
                  .dtype = s->dev->v->act,
                  .stage = ahead == out ? c->rank + 1 : c->rank - 1,
                  .out = out};
-    if (ahead || decoder_reaches_below(t, layer))
+    if (ahead || decoder_reaches_below(stack, layer))
         add_cargo(list, inout_n, one);
-    if (!t->aux.on)
+    if (!stack->aux.on)
         return;
     one.what = statistics;
-    one.at = out && !ahead ? t->aux.sent : t->aux.count_total;
-    one.count = moe_aux_elements(d->text.experts);
+    one.at = out && !ahead ? stack->aux.sent : stack->aux.count_total;
+    one.count = moe_aux_elements(dims->text.experts);
     one.dtype = s->dev->v->acc;
     add_cargo(list, inout_n, one);
 }
@@ -59,18 +59,18 @@ static status move_cargo(const comm *c, stream *s, const cargo *x)
     return comm_recv(c, s, at, x->at, x->count, x->dtype, x->stage);
 }
 
-status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *d,
+status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *dims,
                                const pipeline_exchange *done, const pipeline_exchange *next)
 {
     cargo list[MOST_CARGO];
     int n = 0;
-    list_of(done, true, pipeline, s, d, list, &n);
-    list_of(next, false, pipeline, s, d, list, &n);
+    list_of(done, true, pipeline, s, dims, list, &n);
+    list_of(next, false, pipeline, s, dims, list, &n);
     if (n == 0)
         return ST_OK;
-    if (done->kind != PASS_NONE && done->t->aux.on)
-        TRY(s->dev->v->copy(s, done->t->aux.sent, done->t->aux.count_total,
-                            (size_t)moe_aux_elements(d->text.experts) *
+    if (done->kind != PASS_NONE && done->stack->aux.on)
+        TRY(s->dev->v->copy(s, done->stack->aux.sent, done->stack->aux.count_total,
+                            (size_t)moe_aux_elements(dims->text.experts) *
                                 st_dtype_size(s->dev->v->acc)));
     TRY(comm_begin(pipeline, s));
     for (int i = 0; i < n; i++)

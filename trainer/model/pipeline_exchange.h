@@ -12,14 +12,14 @@
 /* A pass of this stage, as far as its neighbours are concerned. */
 typedef struct pipeline_exchange {
     pass_kind kind;
-    const decoder *t; /* holds the micro-batch's activations */
-    int64_t tokens;   /* T */
+    const decoder *stack; /* holds the micro-batch's activations */
+    int64_t tokens;       /* T */
 } pipeline_exchange;
 
 /* Sends what the pass `done` made and receives what the pass `next` needs, both at once, because
  * neighbours may be sending to each other; so the arrays of the two must differ. Either may have
  * kind PASS_NONE. pipeline: the group of this rank's stages, in their order. */
-WARN_UNUSED status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *d,
+WARN_UNUSED status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *dims,
                                            const pipeline_exchange *done,
                                            const pipeline_exchange *next);
 

@@ -34,12 +34,12 @@ static void parts_done(model *m)
 }
 
 /* Sets whether token copies are exchanged on the device, and through which window. */
-static void set_exchange(model *m, bool on_device, const exchange_window *w)
+static void set_exchange(model *m, bool on_device, const exchange_window *window)
 {
     for (int f = 0; f < m->n_flights; f++) {
-        exchange *e = &m->flight[f].decoder.moe_scratch.exchange;
-        e->on_device = on_device && e->rows > 0;
-        e->window = w;
+        exchange *state = &m->flight[f].decoder.moe_scratch.exchange;
+        state->on_device = on_device && state->rows > 0;
+        state->window = window;
     }
 }
 
@@ -56,17 +56,17 @@ int model_flights_of(const model_options *o)
     return (int)stage_flights(o->mesh->place.pipeline, (int)l->pipeline, l->accumulation);
 }
 
-static status parts_init(model *m, const model_dims *d, const model_options *o)
+static status parts_init(model *m, const model_dims *dims, const model_options *o)
 {
-    *m = (model){.d = *d, .o = *o};
+    *m = (model){.d = *dims, .o = *o};
     mesh_alone(&m->alone);
     row_share share = row_share_of(mesh_of(m));
     m->cap = batch_caps_shared(&o->cap, &share);
-    m->part = stage_part_of(d, &mesh_of(m)->layout, mesh_of(m)->place.pipeline);
-    m->has_vision = d->vision.depth > 0 && m->part.opens;
-    m->head = (head){.hidden = d->text.hidden,
-                     .vocab = d->text.vocab,
-                     .eps = d->text.rms_eps,
+    m->part = stage_part_of(dims, &mesh_of(m)->layout, mesh_of(m)->place.pipeline);
+    m->has_vision = dims->vision.depth > 0 && m->part.opens;
+    m->head = (head){.hidden = dims->text.hidden,
+                     .vocab = dims->text.vocab,
+                     .eps = dims->text.rms_eps,
                      .rows = model_logit_rows(o)};
     const int n = model_flights_of(o);
     m->flight = calloc((size_t)n, sizeof *m->flight);
@@ -100,7 +100,7 @@ static int64_t scratch(space *sp, size_t mark, size_t *inout_peak)
 static shape shape_of(const model *m, const backend_vtable *v)
 {
     const layout *ranks = &mesh_of(m)->layout;
-    return (shape){.d = &m->d,
+    return (shape){.dims = &m->d,
                    .cap = m->cap,
                    .act = st_dtype_size(v->act),
                    .acc = st_dtype_size(v->acc),
@@ -112,7 +112,7 @@ static shape shape_of(const model *m, const backend_vtable *v)
 static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions *out)
 {
     const model_options *o = &m->o;
-    shape z = shape_of(m, v);
+    shape sizes = shape_of(m, v);
     bool eye_trains = o->training && !o->vision_frozen;
     vision_modes eye = {
         .training = eye_trains, .recomputed = o->recomputed.vision, .frozen = o->tower_frozen};
@@ -125,63 +125,65 @@ static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions 
     for (int f = 0; f < m->n_flights; f++) {
         size_t begin = space_mark(sp);
         if (m->has_vision)
-            vision_layout(&m->flight[f].vision, sp, &z, eye);
+            vision_layout(&m->flight[f].vision, sp, &sizes, eye);
         size_t seen = space_mark(sp);
-        decoder_layout(&m->flight[f].decoder, sp, &z, text);
+        decoder_layout(&m->flight[f].decoder, sp, &sizes, text);
         out->vision_kept += (int64_t)(seen - begin);
         out->text_kept += (int64_t)(space_mark(sp) - seen);
     }
     size_t mark = space_mark(sp), peak = mark;
     for (int f = 0; f < m->n_flights && m->has_vision; f++) {
         space_rewind(sp, mark);
-        vision_layout_scratch(&m->flight[f].vision, sp, &z, eye);
+        vision_layout_scratch(&m->flight[f].vision, sp, &sizes, eye);
     }
     out->vision_scratch = scratch(sp, mark, &peak);
     for (int f = 0; f < m->n_flights; f++) {
         space_rewind(sp, mark);
-        decoder_layout_scratch(&m->flight[f].decoder, sp, &z, text);
+        decoder_layout_scratch(&m->flight[f].decoder, sp, &sizes, text);
     }
     out->text_scratch = scratch(sp, mark, &peak);
     if (m->part.closes)
-        head_layout(&m->head, sp, m->cap.targets, z.act, z.acc, o->training);
+        head_layout(&m->head, sp, m->cap.targets, sizes.act, sizes.acc, o->training);
     out->head_scratch = scratch(sp, mark, &peak);
     if (exchange_of(m)->on_device)
-        out->window = exchange_window_bytes(&m->d.text, z.ranks, exchange_of(m)->slots, z.act);
+        out->window =
+            exchange_window_bytes(&m->d.text, sizes.ranks, exchange_of(m)->slots, sizes.act);
     out->total = (int64_t)peak + out->window;
 }
 
-status model_regions_of(const model_dims *d, const model_options *o, const backend_vtable *backend,
-                        model_regions *out)
+status model_regions_of(const model_dims *dims, const model_options *o,
+                        const backend_vtable *backend, model_regions *out)
 {
     model m;
-    TRY(parts_init(&m, d, o));
+    TRY(parts_init(&m, dims, o));
     space sp = {0};
     lay_out(&m, &sp, backend, out);
     parts_done(&m);
     return ST_OK;
 }
 
-status model_kinds_bytes(const model_dims *d, const model_options *o, const backend_vtable *backend,
-                         unsigned kinds, int64_t *out_layer, int64_t *out_block)
+status model_kinds_bytes(const model_dims *dims, const model_options *o,
+                         const backend_vtable *backend, unsigned kinds, int64_t *out_layer,
+                         int64_t *out_block)
 {
     model m;
     vision_saved block;
     space sp = {0};
-    TRY(parts_init(&m, d, o));
-    const shape z = shape_of(&m, backend);
-    *out_layer = decoder_kinds_bytes(&m.flight[0].decoder, &z, d->text.layers - 1, kinds);
+    TRY(parts_init(&m, dims, o));
+    const shape sizes = shape_of(&m, backend);
+    *out_layer = decoder_kinds_bytes(&m.flight[0].decoder, &sizes, dims->text.layers - 1, kinds);
     if (m.has_vision)
-        vision_saved_layout(&block, &sp, &z, kinds);
+        vision_saved_layout(&block, &sp, &sizes, kinds);
     *out_block = (int64_t)sp.used;
     parts_done(&m);
     return ST_OK;
 }
 
-status model_bytes(const model_dims *d, const model_options *o, const backend_vtable *backend,
+status model_bytes(const model_dims *dims, const model_options *o, const backend_vtable *backend,
                    int64_t *out_bytes)
 {
     model_regions regions;
-    TRY(model_regions_of(d, o, backend, &regions));
+    TRY(model_regions_of(dims, o, backend, &regions));
     *out_bytes = regions.total;
     return ST_OK;
 }
@@ -219,12 +221,12 @@ static void bind_head(model *m)
 
 static status open_exchange(model *m, stream *s)
 {
-    const exchange *e = exchange_of(m);
+    const exchange *state = exchange_of(m);
     const bool must = m->o.exchange == EXCHANGE_BY_DEVICE;
     bool open;
-    if (!e->on_device)
+    if (!state->on_device)
         return ST_OK;
-    TRY(exchange_window_open(s, mesh_of(m), &m->d.text, e->slots, must, &m->window, &open));
+    TRY(exchange_window_open(s, mesh_of(m), &m->d.text, state->slots, must, &m->window, &open));
     set_exchange(m, open, &m->window);
     return ST_OK;
 }
@@ -234,22 +236,23 @@ const exchange_window *model_exchange(const model *m)
     return exchange_of(m)->on_device ? &m->window : NULL;
 }
 
-status model_new(stream *s, const model_dims *d, params *p, const model_options *o, model **out)
+status model_new(stream *s, const model_dims *dims, params *p, const model_options *o, model **out)
 {
     model *m = malloc(sizeof *m);
     if (!m)
         return FAIL(ST_NO_MEMORY, "no memory for a model");
     model_options own = *o;
     own.mesh = o->mesh ? o->mesh : p->mesh;
-    status st = parts_init(m, d, &own);
+    status st = parts_init(m, dims, &own);
     if (st != ST_OK) {
         free(m);
         return st;
     }
     bind(m, p);
     const flight *f = &m->flight[0];
-    if (o->training && ((o->vision_frozen && f->decoder.features_wanted) ||
-                        (o->tower_frozen && m->has_vision && f->vision.lowest < d->vision.depth))) {
+    if (o->training &&
+        ((o->vision_frozen && f->decoder.features_wanted) ||
+         (o->tower_frozen && m->has_vision && f->vision.lowest < dims->vision.depth))) {
         model_free(&m, s);
         return FAIL(ST_INTERNAL,
                     "the options freeze the vision tower, but the registry trains a part of it");
@@ -287,75 +290,77 @@ void model_free(model **mp, stream *s)
     *mp = NULL;
 }
 
-static pass_context start_run(const model *m, stream *s, const device_batch *b)
+static pass_context start_run(const model *m, stream *s, const device_batch *batch)
 {
     const layout *l = &mesh_of(m)->layout;
-    batch_caps n = batch_sizes(b);
-    return (pass_context){.s = s,
-                          .d = &m->d,
-                          .b = b,
+    batch_caps sizes = batch_sizes(batch);
+    return (pass_context){.stream = s,
+                          .dims = &m->d,
+                          .batch = batch,
                           .mesh = mesh_of(m),
                           .fsdp_units = m->p->fsdp_units,
-                          .n = n,
-                          .context_tokens = n.tokens * l->tensor,
-                          .all_tokens = n.tokens * l->tensor * l->context,
+                          .sizes = sizes,
+                          .context_tokens = sizes.tokens * l->tensor,
+                          .all_tokens = sizes.tokens * l->tensor * l->context,
                           .act = st_dtype_size(s->dev->v->act),
                           .acc = st_dtype_size(s->dev->v->acc),
                           .router_bias = m->router_bias};
 }
 
-static status check_batch(const model *m, const device_batch *b)
+static status check_batch(const model *m, const device_batch *batch)
 {
     const batch_caps *c = &m->cap;
-    if (b->cap.tokens > c->tokens || b->cap.patches > c->patches || b->cap.targets > c->targets)
+    if (batch->cap.tokens > c->tokens || batch->cap.patches > c->patches ||
+        batch->cap.targets > c->targets)
         return FAIL(ST_INTERNAL,
                     "batch capacity (%lld tokens, %lld patches, %lld targets) is above the "
                     "model's (%lld, %lld, %lld)",
-                    (long long)b->cap.tokens, (long long)b->cap.patches, (long long)b->cap.targets,
-                    (long long)c->tokens, (long long)c->patches, (long long)c->targets);
+                    (long long)batch->cap.tokens, (long long)batch->cap.patches,
+                    (long long)batch->cap.targets, (long long)c->tokens, (long long)c->patches,
+                    (long long)c->targets);
     return ST_OK;
 }
 
 /* Runs vision and decoder up to x[end]. aux: where the auxiliary loss is written. */
-static status forward_model(model *m, flight *f, pass_context *r, void *aux)
+static status forward_model(model *m, flight *f, pass_context *ctx, void *aux)
 {
     f->decoder.aux.value = aux;
-    r->s->part = PART_VISION;
+    ctx->stream->part = PART_VISION;
     if (m->has_vision)
-        TRY(vision_fwd(&f->vision, r));
-    r->s->part = PART_TEXT;
-    return decoder_fwd(&f->decoder, r, f->vision.feature);
+        TRY(vision_fwd(&f->vision, ctx));
+    ctx->stream->part = PART_TEXT;
+    return decoder_fwd(&f->decoder, ctx, f->vision.feature);
 }
 
 /* Runs decoder and vision backward from decoder.dx. */
-static status backward(model *m, flight *f, pass_context *r, void *aux)
+static status backward(model *m, flight *f, pass_context *ctx, void *aux)
 {
     f->decoder.aux.value = aux;
-    r->s->part = PART_TEXT;
-    TRY(decoder_bwd(&f->decoder, r, f->vision.dfeature));
-    r->s->part = PART_VISION;
-    return m->has_vision && f->decoder.features_wanted ? vision_bwd(&f->vision, r) : ST_OK;
+    ctx->stream->part = PART_TEXT;
+    TRY(decoder_bwd(&f->decoder, ctx, f->vision.dfeature));
+    ctx->stream->part = PART_VISION;
+    return m->has_vision && f->decoder.features_wanted ? vision_bwd(&f->vision, ctx) : ST_OK;
 }
 
-static head_targets targets_of(const pass_context *r, const loss_sums *sums)
+static head_targets targets_of(const pass_context *ctx, const loss_sums *sums)
 {
-    return (head_targets){.n = r->n.targets,
-                          .token = r->b->target_token,
-                          .label = r->b->target_label,
-                          .weight = r->b->target_weight,
+    return (head_targets){.n = ctx->sizes.targets,
+                          .token = ctx->batch->target_token,
+                          .label = ctx->batch->target_label,
+                          .weight = ctx->batch->target_weight,
                           .loss = sums->loss,
                           .weights = sums->weight};
 }
 
 /* Computes the loss of x[L], and decoder.dx with it if `use` is UNIT_TURN, that is if backward
  * follows. */
-static status head_pass(model *m, flight *f, pass_context *r, const head_targets *t, unit_use use)
+static status head_pass(model *m, flight *f, pass_context *ctx, const head_targets *t, unit_use use)
 {
     const int unit = unit_head(&m->d);
-    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit, use));
-    TRY(head_loss(&m->head, r->s, r->n.tokens, f->decoder.x[m->d.text.layers], t, use == UNIT_TURN,
-                  f->decoder.dx));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit, use);
+    TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit, use));
+    TRY(head_loss(&m->head, ctx->stream, ctx->sizes.tokens, f->decoder.x[m->d.text.layers], t,
+                  use == UNIT_TURN, f->decoder.dx));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, use);
 }
 
 int model_flights(const model *m)
@@ -367,8 +372,8 @@ static pipeline_exchange pipeline_exchange_of(model *m, stream *s, const model_p
 {
     if (p->kind == PASS_NONE)
         return (pipeline_exchange){0};
-    pass_context r = start_run(m, s, p->b);
-    return (pipeline_exchange){p->kind, &m->flight[p->flight].decoder, r.n.tokens};
+    pass_context ctx = start_run(m, s, p->b);
+    return (pipeline_exchange){p->kind, &m->flight[p->flight].decoder, ctx.sizes.tokens};
 }
 
 status model_hand_over(model *m, stream *s, const model_pass *next)
@@ -380,68 +385,68 @@ status model_hand_over(model *m, stream *s, const model_pass *next)
 
 status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums)
 {
-    pass_context r = start_run(m, s, p->b);
-    r.step = true;
+    pass_context ctx = start_run(m, s, p->b);
+    ctx.step = true;
     flight *f = &m->flight[p->flight];
-    head_targets t = targets_of(&r, sums);
+    head_targets t = targets_of(&ctx, sums);
     if (!m->o.training)
         return FAIL(ST_INTERNAL, "a model made without training cannot run a training pass");
     TRY(check_batch(m, p->b));
-    TRY(fsdp_units_begin(r.fsdp_units, s));
+    TRY(fsdp_units_begin(ctx.fsdp_units, s));
     if (p->kind != PASS_BACKWARD)
-        TRY(forward_model(m, f, &r, sums->aux));
+        TRY(forward_model(m, f, &ctx, sums->aux));
     if (p->kind == PASS_BOTH) {
         s->part = PART_HEAD;
         bind_head(m);
-        TRY(head_pass(m, f, &r, &t, UNIT_TURN));
+        TRY(head_pass(m, f, &ctx, &t, UNIT_TURN));
     }
     if (p->kind != PASS_FORWARD)
-        TRY(backward(m, f, &r, sums->aux));
+        TRY(backward(m, f, &ctx, sums->aux));
     m->done =
         pipeline_exchange_of(m, s, p); /* now: at the hand-over the batch may be another one */
-    return fsdp_units_end(r.fsdp_units, s);
+    return fsdp_units_end(ctx.fsdp_units, s);
 }
 
-status model_forward_backward(model *m, stream *s, const device_batch *b, const loss_sums *sums)
+status model_forward_backward(model *m, stream *s, const device_batch *batch, const loss_sums *sums)
 {
-    return model_run(m, s, &(model_pass){.kind = PASS_BOTH, .b = b}, sums);
+    return model_run(m, s, &(model_pass){.kind = PASS_BOTH, .b = batch}, sums);
 }
 
-status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums, void *nll,
-                     int32_t *best)
+status model_forward(model *m, stream *s, const device_batch *batch, const loss_sums *sums,
+                     void *nll, int32_t *best)
 {
-    const model_pass p = {.kind = PASS_FORWARD, .b = b};
-    pass_context r = start_run(m, s, b);
+    const model_pass p = {.kind = PASS_FORWARD, .b = batch};
+    pass_context ctx = start_run(m, s, batch);
     flight *f = &m->flight[0];
-    head_targets t = targets_of(&r, sums);
+    head_targets t = targets_of(&ctx, sums);
     t.nll = nll;
     t.best = best;
-    TRY(check_batch(m, b));
+    TRY(check_batch(m, batch));
     TRY(model_hand_over(m, s, &p));
-    TRY(fsdp_units_begin(r.fsdp_units, s));
-    TRY(forward_model(m, f, &r, sums->aux));
+    TRY(fsdp_units_begin(ctx.fsdp_units, s));
+    TRY(forward_model(m, f, &ctx, sums->aux));
     if (m->part.closes) {
         bind_head(m);
-        TRY(head_pass(m, f, &r, &t, UNIT_FORWARD));
+        TRY(head_pass(m, f, &ctx, &t, UNIT_FORWARD));
     }
-    TRY(fsdp_units_end(r.fsdp_units, s));
+    TRY(fsdp_units_end(ctx.fsdp_units, s));
     m->done = pipeline_exchange_of(m, s, &p);
     return model_hand_over(m, s, &(model_pass){PASS_NONE});
 }
 
-status model_forward_cached(model *m, stream *s, const device_batch *b, const kv_cache *cache)
+status model_forward_cached(model *m, stream *s, const device_batch *batch, const kv_cache *cache)
 {
-    const model_pass p = {.kind = PASS_FORWARD, .b = b};
-    pass_context r = start_run(m, s, b);
-    r.cache = cache;
-    TRY(check_batch(m, b));
-    if (r.all_tokens > cache->tokens || (cache->step && r.context_tokens > cache->queries))
+    const model_pass p = {.kind = PASS_FORWARD, .b = batch};
+    pass_context ctx = start_run(m, s, batch);
+    ctx.cache = cache;
+    TRY(check_batch(m, batch));
+    if (ctx.all_tokens > cache->tokens || (cache->step && ctx.context_tokens > cache->queries))
         return FAIL(ST_INTERNAL, "%lld tokens for a cache of batches of %lld and steps of %lld",
-                    (long long)r.all_tokens, (long long)cache->tokens, (long long)cache->queries);
+                    (long long)ctx.all_tokens, (long long)cache->tokens, (long long)cache->queries);
     TRY(model_hand_over(m, s, &p));
-    TRY(fsdp_units_begin(r.fsdp_units, s));
-    TRY(forward_model(m, &m->flight[0], &r, NULL));
-    TRY(fsdp_units_end(r.fsdp_units, s));
+    TRY(fsdp_units_begin(ctx.fsdp_units, s));
+    TRY(forward_model(m, &m->flight[0], &ctx, NULL));
+    TRY(fsdp_units_end(ctx.fsdp_units, s));
     m->done = pipeline_exchange_of(m, s, &p);
     return model_hand_over(m, s, &(model_pass){PASS_NONE});
 }

@@ -54,7 +54,7 @@ void model_options_freeze(model_options *o, const params *p);
  * activations. d is copied; p and o->mesh are borrowed until model_free. With device exchange every
  * rank calls it. Errors: ST_NO_MEMORY; ST_UNAVAILABLE as EXCHANGE_BY_DEVICE says; ST_INTERNAL if
  * the options say that vision is frozen and the registry says otherwise. */
-WARN_UNUSED status model_new(stream *s, const model_dims *d, params *p, const model_options *o,
+WARN_UNUSED status model_new(stream *s, const model_dims *dims, params *p, const model_options *o,
                              model **out);
 /* Frees *m and sets it to NULL; NULL in it is accepted. */
 void model_free(model **m, stream *s);
@@ -69,15 +69,15 @@ typedef struct model_regions {
     int64_t total;
 } model_regions;
 /* Computes the regions of such a model without allocating anything on a device. */
-WARN_UNUSED status model_regions_of(const model_dims *d, const model_options *o,
+WARN_UNUSED status model_regions_of(const model_dims *dims, const model_options *o,
                                     const backend_vtable *backend, model_regions *out);
 /* Bytes that one decoder layer (the last) and one vision block take for arrays of these kinds
  * (recompute.h). *out_block is 0 where this rank has no vision tower. */
-WARN_UNUSED status model_kinds_bytes(const model_dims *d, const model_options *o,
+WARN_UNUSED status model_kinds_bytes(const model_dims *dims, const model_options *o,
                                      const backend_vtable *backend, unsigned kinds,
                                      int64_t *out_layer, int64_t *out_block);
 /* The total of model_regions_of. */
-WARN_UNUSED status model_bytes(const model_dims *d, const model_options *o,
+WARN_UNUSED status model_bytes(const model_dims *dims, const model_options *o,
                                const backend_vtable *backend, int64_t *out_bytes);
 
 /* Device memory that the passes of a step write. The caller clears the sums when a step starts. */
@@ -110,16 +110,16 @@ WARN_UNUSED status model_hand_over(model *m, stream *s, const model_pass *next);
  * on s and does not wait. */
 WARN_UNUSED status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums);
 /* Forward, loss and backward of a micro-batch on a rank that has the whole model. */
-WARN_UNUSED status model_forward_backward(model *m, stream *s, const device_batch *b,
+WARN_UNUSED status model_forward_backward(model *m, stream *s, const device_batch *batch,
                                           const loss_sums *sums);
 /* Forward and loss without gradients. nll [cap.targets] acc, the negative log-likelihood of
  * each target, and best [cap.targets] int32, its likeliest token, are written where not NULL. Every
  * stage of a pipeline calls it; only the last one writes results. */
-WARN_UNUSED status model_forward(model *m, stream *s, const device_batch *b, const loss_sums *sums,
-                                 void *nll, int32_t *best);
+WARN_UNUSED status model_forward(model *m, stream *s, const device_batch *batch,
+                                 const loss_sums *sums, void *nll, int32_t *best);
 /* Forward up to the last hidden states, for generation: reads and fills the cache of keys and
  * values, and computes no loss. Every rank of the mesh calls it. */
-WARN_UNUSED status model_forward_cached(model *m, stream *s, const device_batch *b,
+WARN_UNUSED status model_forward_cached(model *m, stream *s, const device_batch *batch,
                                         const kv_cache *cache);
 /* True on the last pipeline stage, which has the last hidden states and so chooses tokens. */
 bool model_chooses(const model *m);

@@ -3,68 +3,69 @@
 
 #include "trainer/ops/table.h"
 
-static st_dtype act_of(const pass_context *r)
+static st_dtype act_of(const pass_context *ctx)
 {
-    return r->s->dev->v->act;
+    return ctx->stream->dev->v->act;
 }
 
-status sequence_gather(const pass_context *r, comm_at at, const void *x, int64_t width, void *room,
-                       const void **out)
+status sequence_gather(const pass_context *ctx, comm_at at, const void *x, int64_t width,
+                       void *room, const void **out)
 {
-    const comm *c = mesh_comm(r->mesh, MESH_TENSOR);
+    const comm *c = mesh_comm(ctx->mesh, MESH_TENSOR);
     *out = c->size > 1 ? room : x;
     if (c->size == 1)
         return ST_OK;
-    return comm_all_gather(c, r->s, at, x, room, r->n.tokens * width, act_of(r));
+    return comm_all_gather(c, ctx->stream, at, x, room, ctx->sizes.tokens * width, act_of(ctx));
 }
 
-status sequence_reduce(const pass_context *r, comm_at at, const void *x, int64_t width, void *y)
+status sequence_reduce(const pass_context *ctx, comm_at at, const void *x, int64_t width, void *y)
 {
-    return comm_reduce_scatter(mesh_comm(r->mesh, MESH_TENSOR), r->s, at, x, y, r->n.tokens * width,
-                               act_of(r));
+    return comm_reduce_scatter(mesh_comm(ctx->mesh, MESH_TENSOR), ctx->stream, at, x, y,
+                               ctx->sizes.tokens * width, act_of(ctx));
 }
 
-static status reorder_rows(const pass_context *r, const int32_t *index, int64_t width,
+static status reorder_rows(const pass_context *ctx, const int32_t *index, int64_t width,
                            const void *x, void *y)
 {
     return op_rows_gather(
-        r->s,
-        &(rows_gather_args){.n = r->all_tokens, .width = width, .index = index, .x = x, .y = y});
+        ctx->stream,
+        &(rows_gather_args){.n = ctx->all_tokens, .width = width, .index = index, .x = x, .y = y});
 }
 
-status keys_gather(const pass_context *r, comm_at at, const void *x, int64_t width, void *ranks,
+status keys_gather(const pass_context *ctx, comm_at at, const void *x, int64_t width, void *ranks,
                    void *packed, const void **out)
 {
-    const comm *c = mesh_comm(r->mesh, MESH_CONTEXT);
+    const comm *c = mesh_comm(ctx->mesh, MESH_CONTEXT);
     *out = c->size > 1 ? packed : x;
     if (c->size == 1)
         return ST_OK;
-    TRY(comm_all_gather(c, r->s, at, x, ranks, r->context_tokens * width, act_of(r)));
-    return reorder_rows(r, r->b->key_row, width, ranks, packed);
+    TRY(comm_all_gather(c, ctx->stream, at, x, ranks, ctx->context_tokens * width, act_of(ctx)));
+    return reorder_rows(ctx, ctx->batch->key_row, width, ranks, packed);
 }
 
-status keys_reduce(const pass_context *r, comm_at at, const void *x, int64_t width, void *ranks,
+status keys_reduce(const pass_context *ctx, comm_at at, const void *x, int64_t width, void *ranks,
                    void *y)
 {
-    const comm *c = mesh_comm(r->mesh, MESH_CONTEXT);
+    const comm *c = mesh_comm(ctx->mesh, MESH_CONTEXT);
     if (c->size > 1)
-        TRY(reorder_rows(r, r->b->key_back, width, x, ranks));
-    return comm_reduce_scatter(c, r->s, at, c->size > 1 ? ranks : x, y, r->context_tokens * width,
-                               act_of(r));
+        TRY(reorder_rows(ctx, ctx->batch->key_back, width, x, ranks));
+    return comm_reduce_scatter(c, ctx->stream, at, c->size > 1 ? ranks : x, y,
+                               ctx->context_tokens * width, act_of(ctx));
 }
 
-status features_gather(const pass_context *r, comm_at at, const void *x, void *room,
+status features_gather(const pass_context *ctx, comm_at at, const void *x, void *room,
                        const void **out)
 {
-    const comm *c = mesh_comm(r->mesh, MESH_ROW);
+    const comm *c = mesh_comm(ctx->mesh, MESH_ROW);
     *out = c->size > 1 ? room : x;
     if (c->size == 1)
         return ST_OK;
-    return comm_all_gather(c, r->s, at, x, room, r->b->feature_rows * r->d->text.hidden, act_of(r));
+    return comm_all_gather(c, ctx->stream, at, x, room,
+                           ctx->batch->feature_rows * ctx->dims->text.hidden, act_of(ctx));
 }
 
-status features_reduce(const pass_context *r, comm_at at, const void *x, void *y)
+status features_reduce(const pass_context *ctx, comm_at at, const void *x, void *y)
 {
-    return comm_reduce_scatter(mesh_comm(r->mesh, MESH_ROW), r->s, at, x, y,
-                               r->b->feature_rows * r->d->text.hidden, act_of(r));
+    return comm_reduce_scatter(mesh_comm(ctx->mesh, MESH_ROW), ctx->stream, at, x, y,
+                               ctx->batch->feature_rows * ctx->dims->text.hidden, act_of(ctx));
 }

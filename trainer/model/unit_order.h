@@ -12,11 +12,11 @@
 #include "trainer/parallel/layout.h"
 
 /* How many deepstack mergers come before block b. */
-static inline int unit_mergers_before(const model_dims *d, int64_t b)
+static inline int unit_mergers_before(const model_dims *dims, int64_t b)
 {
     int n = 0;
-    for (int j = 0; j < d->vision.n_deepstack; j++)
-        n += d->vision.deepstack[j] < b;
+    for (int j = 0; j < dims->vision.n_deepstack; j++)
+        n += dims->vision.deepstack[j] < b;
     return n;
 }
 
@@ -25,41 +25,42 @@ static inline int unit_patch(void)
     return 0;
 }
 
-static inline int unit_block(const model_dims *d, int64_t b)
+static inline int unit_block(const model_dims *dims, int64_t b)
 {
-    return 1 + (int)b + unit_mergers_before(d, b);
+    return 1 + (int)b + unit_mergers_before(dims, b);
 }
 
 /* j = 0: the final merger; j = 1 + i: deepstack merger i. */
-static inline int unit_merger(const model_dims *d, int j)
+static inline int unit_merger(const model_dims *dims, int j)
 {
-    return j == 0 ? unit_block(d, d->vision.depth) : unit_block(d, d->vision.deepstack[j - 1]) + 1;
+    return j == 0 ? unit_block(dims, dims->vision.depth)
+                  : unit_block(dims, dims->vision.deepstack[j - 1]) + 1;
 }
 
 /* The number of units of the vision tower. */
-static inline int unit_vision_count(const model_dims *d)
+static inline int unit_vision_count(const model_dims *dims)
 {
-    return d->vision.depth > 0 ? unit_merger(d, 0) + 1 : 0;
+    return dims->vision.depth > 0 ? unit_merger(dims, 0) + 1 : 0;
 }
 
-static inline int unit_embedding(const model_dims *d)
+static inline int unit_embedding(const model_dims *dims)
 {
-    return unit_vision_count(d);
+    return unit_vision_count(dims);
 }
 
-static inline int unit_layer(const model_dims *d, int64_t l)
+static inline int unit_layer(const model_dims *dims, int64_t l)
 {
-    return unit_vision_count(d) + 1 + (int)l;
+    return unit_vision_count(dims) + 1 + (int)l;
 }
 
-static inline int unit_head(const model_dims *d)
+static inline int unit_head(const model_dims *dims)
 {
-    return unit_layer(d, d->text.layers);
+    return unit_layer(dims, dims->text.layers);
 }
 
-static inline int unit_count(const model_dims *d)
+static inline int unit_count(const model_dims *dims)
 {
-    return unit_head(d) + 1;
+    return unit_head(dims) + 1;
 }
 
 /* The part of the model that a pipeline stage has: decoder layers [first, end), and more at the
@@ -71,23 +72,23 @@ typedef struct stage_part {
     bool closes; /* it has the final norm, the head and the loss */
 } stage_part;
 
-static inline stage_part stage_part_of(const model_dims *d, const layout *l, int stage)
+static inline stage_part stage_part_of(const model_dims *dims, const layout *l, int stage)
 {
     return (stage_part){.first = layout_first_layer(l, stage),
-                        .end = layout_end_layer(l, stage, d->text.layers),
+                        .end = layout_end_layer(l, stage, dims->text.layers),
                         .opens = stage == 0,
                         .closes = stage + 1 == l->pipeline};
 }
 
 /* A stage has the units from stage_first_unit to before stage_end_unit. */
-static inline int stage_first_unit(const model_dims *d, const stage_part *p)
+static inline int stage_first_unit(const model_dims *dims, const stage_part *p)
 {
-    return p->opens ? 0 : unit_layer(d, p->first);
+    return p->opens ? 0 : unit_layer(dims, p->first);
 }
 
-static inline int stage_end_unit(const model_dims *d, const stage_part *p)
+static inline int stage_end_unit(const model_dims *dims, const stage_part *p)
 {
-    return p->closes ? unit_count(d) : unit_layer(d, p->end);
+    return p->closes ? unit_count(dims) : unit_layer(dims, p->end);
 }
 
 #endif

@@ -17,282 +17,291 @@
 static const double rope_theta =
     10000; /* a constant of transformers' code; no key of config.json */
 
-status vision_init(vision *v, const model_dims *d)
+status vision_init(vision *tower, const model_dims *dims)
 {
-    size_t depth = (size_t)d->vision.depth;
-    *v = (vision){.block = calloc(depth, sizeof *v->block),
-                  .x = calloc(depth + 1, sizeof *v->x),
-                  .saved = calloc(depth, sizeof *v->saved)};
-    if (!v->block || !v->x || !v->saved) {
-        vision_done(v);
+    size_t depth = (size_t)dims->vision.depth;
+    *tower = (vision){.block = calloc(depth, sizeof *tower->block),
+                      .x = calloc(depth + 1, sizeof *tower->x),
+                      .saved = calloc(depth, sizeof *tower->saved)};
+    if (!tower->block || !tower->x || !tower->saved) {
+        vision_done(tower);
         return FAIL(ST_NO_MEMORY, "no memory for %zu vision blocks", depth);
     }
     return ST_OK;
 }
 
-void vision_done(vision *v)
+void vision_done(vision *tower)
 {
-    free(v->block);
-    free(v->x);
-    free(v->saved);
-    *v = (vision){0};
+    free(tower->block);
+    free(tower->x);
+    free(tower->saved);
+    *tower = (vision){0};
 }
 
-void vision_bind(vision *v, params *p, const model_dims *d)
+void vision_bind(vision *tower, params *p, const model_dims *dims)
 {
-    v->patch = linear_bind(p, "model.visual.patch_embed.proj", true);
-    v->pos = params_get(p, "model.visual.pos_embed.weight");
-    for (int b = 0; b < d->vision.depth; b++)
-        vision_block_bind(&v->block[b], p, b);
-    for (int j = 0; j <= d->vision.n_deepstack; j++)
-        merger_bind(&v->merger[j], p, j - 1);
-    v->embed_trained = !v->patch.w->frozen || !v->patch.b->frozen || !v->pos->frozen;
-    v->lowest = 0;
-    while (v->lowest < d->vision.depth && !v->block[v->lowest].norm1.w->reached)
-        v->lowest++;
+    tower->patch = linear_bind(p, "model.visual.patch_embed.proj", true);
+    tower->pos = params_get(p, "model.visual.pos_embed.weight");
+    for (int b = 0; b < dims->vision.depth; b++)
+        vision_block_bind(&tower->block[b], p, b);
+    for (int j = 0; j <= dims->vision.n_deepstack; j++)
+        merger_bind(&tower->merger[j], p, j - 1);
+    tower->embed_trained =
+        !tower->patch.w->frozen || !tower->patch.b->frozen || !tower->pos->frozen;
+    tower->lowest = 0;
+    while (tower->lowest < dims->vision.depth && !tower->block[tower->lowest].norm1.w->reached)
+        tower->lowest++;
 }
 
 /* 1 + j if deepstack feature j is made of this block's output, else 0. */
-static int feature_behind(const model_dims *d, int64_t block)
+static int feature_behind(const model_dims *dims, int64_t block)
 {
-    for (int j = 0; j < d->vision.n_deepstack; j++) {
-        if (d->vision.deepstack[j] == block)
+    for (int j = 0; j < dims->vision.n_deepstack; j++) {
+        if (dims->vision.deepstack[j] == block)
             return 1 + j;
     }
     return 0;
 }
 
 /* True if a merger reads x[b]. */
-static bool merger_reads(const model_dims *d, int64_t b)
+static bool merger_reads(const model_dims *dims, int64_t b)
 {
-    return b == d->vision.depth || (b > 0 && feature_behind(d, b - 1) > 0);
+    return b == dims->vision.depth || (b > 0 && feature_behind(dims, b - 1) > 0);
 }
 
-void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode)
+void vision_layout(vision *tower, space *sp, const shape *sizes, vision_modes mode)
 {
-    const vision_dims *d = &z->d->vision;
-    int64_t s = z->cap.patches, merged = s / (d->merge * d->merge);
-    int64_t half = dims_vision_head_dim(z->d) / 2;
+    const vision_dims *dims = &sizes->dims->vision;
+    int64_t s = sizes->cap.patches, merged = s / (dims->merge * dims->merge);
+    int64_t half = dims_vision_head_dim(sizes->dims) / 2;
     const recompute all = {.what = RECOMPUTE_ALL};
-    v->recomputed = mode.training && !mode.frozen ? mode.recomputed : all;
-    v->merger_recomputed = !mode.training              ? all
-                           : mode.recomputed.every > 1 ? (recompute){0}
-                                                       : mode.recomputed;
-    v->cos = space_take(sp, s * half, z->acc);
-    v->sin = space_take(sp, s * half, z->acc);
+    tower->recomputed = mode.training && !mode.frozen ? mode.recomputed : all;
+    tower->merger_recomputed = !mode.training              ? all
+                               : mode.recomputed.every > 1 ? (recompute){0}
+                                                           : mode.recomputed;
+    tower->cos = space_take(sp, s * half, sizes->acc);
+    tower->sin = space_take(sp, s * half, sizes->acc);
     void *turn[2]; /* inputs that backward does not read use two buffers in turn */
     bool taken[2] = {false, false};
-    for (int64_t b = 0; b <= d->depth; b++) {
-        bool own = mode.training && (!mode.frozen || merger_reads(z->d, b));
+    for (int64_t b = 0; b <= dims->depth; b++) {
+        bool own = mode.training && (!mode.frozen || merger_reads(sizes->dims, b));
         if (!own && !taken[b % 2])
-            turn[b % 2] = space_take(sp, s * d->hidden, z->act);
+            turn[b % 2] = space_take(sp, s * dims->hidden, sizes->act);
         taken[b % 2] |= !own;
-        v->x[b] = own ? space_take(sp, s * d->hidden, z->act) : turn[b % 2];
+        tower->x[b] = own ? space_take(sp, s * dims->hidden, sizes->act) : turn[b % 2];
     }
-    for (int64_t b = 0; b < d->depth; b++)
-        vision_saved_layout(&v->saved[b], sp, z, RECOMPUTE_ALL & ~recompute_of(&v->recomputed, b));
-    for (int j = 0; j <= d->n_deepstack; j++) {
-        merger_saved_layout(&v->merger_saved[j], sp, z, RECOMPUTE_ALL & ~v->merger_recomputed.what);
-        v->feature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
+    for (int64_t b = 0; b < dims->depth; b++)
+        vision_saved_layout(&tower->saved[b], sp, sizes,
+                            RECOMPUTE_ALL & ~recompute_of(&tower->recomputed, b));
+    for (int j = 0; j <= dims->n_deepstack; j++) {
+        merger_saved_layout(&tower->merger_saved[j], sp, sizes,
+                            RECOMPUTE_ALL & ~tower->merger_recomputed.what);
+        tower->feature[j] = space_take(sp, merged * sizes->dims->text.hidden, sizes->act);
         if (mode.training)
-            v->dfeature[j] = space_take(sp, merged * z->d->text.hidden, z->act);
+            tower->dfeature[j] = space_take(sp, merged * sizes->dims->text.hidden, sizes->act);
     }
 }
 
-void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mode)
+void vision_layout_scratch(vision *tower, space *sp, const shape *sizes, vision_modes mode)
 {
-    const vision_dims *d = &z->d->vision;
-    v->patches = space_take(sp, z->cap.patches * d->patch_bytes, z->act);
+    const vision_dims *dims = &sizes->dims->vision;
+    tower->patches = space_take(sp, sizes->cap.patches * dims->patch_bytes, sizes->act);
     size_t mark = space_mark(sp), top = mark; /* blocks and mergers use the same memory in turn */
-    for (int64_t b = 0; b < d->depth; b++) {
-        vision_saved_layout(&v->saved[b], sp, z, recompute_of(&v->recomputed, b));
+    for (int64_t b = 0; b < dims->depth; b++) {
+        vision_saved_layout(&tower->saved[b], sp, sizes, recompute_of(&tower->recomputed, b));
         space_turn(sp, mark, &top);
     }
-    for (int j = 0; j <= d->n_deepstack; j++) {
-        merger_saved_layout(&v->merger_saved[j], sp, z, v->merger_recomputed.what);
+    for (int j = 0; j <= dims->n_deepstack; j++) {
+        merger_saved_layout(&tower->merger_saved[j], sp, sizes, tower->merger_recomputed.what);
         space_turn(sp, mark, &top);
     }
     space_rewind(sp, top);
     if (!mode.training)
         return;
     if (!mode.frozen) {
-        v->dx = space_take(sp, z->cap.patches * d->hidden, z->act);
-        vision_scratch_layout(&v->block_scratch, sp, z);
+        tower->dx = space_take(sp, sizes->cap.patches * dims->hidden, sizes->act);
+        vision_scratch_layout(&tower->block_scratch, sp, sizes);
     }
-    merger_scratch_layout(&v->merger_scratch, sp, z);
+    merger_scratch_layout(&tower->merger_scratch, sp, sizes);
 }
 
-static status patch_input(const vision *v, const pass_context *r)
+static status patch_input(const vision *tower, const pass_context *ctx)
 {
-    const device_batch *b = r->b;
-    return op_patch_input(r->s, &(patch_input_args){.patches = r->n.patches,
-                                                    .video = b->wide,
-                                                    .pixels = b->wide ? b->pixels_wide : b->pixels,
-                                                    .out = v->patches});
+    const device_batch *batch = ctx->batch;
+    return op_patch_input(
+        ctx->stream, &(patch_input_args){.patches = ctx->sizes.patches,
+                                         .video = batch->wide,
+                                         .pixels = batch->wide ? batch->pixels_wide : batch->pixels,
+                                         .out = tower->patches});
 }
 
-static status embed_patches(const vision *v, const pass_context *r)
+static status embed_patches(const vision *tower, const pass_context *ctx)
 {
-    const vision_dims *d = &r->d->vision;
-    TRY(op_rope_vision(r->s, &(rope_vision_args){.patches = r->n.patches,
-                                                 .head_dim = dims_vision_head_dim(r->d),
-                                                 .theta = rope_theta,
-                                                 .row_col = r->b->patch_row_col,
-                                                 .cos = v->cos,
-                                                 .sin = v->sin}));
-    TRY(patch_input(v, r));
-    TRY(linear_fwd(r, &v->patch, r->n.patches, v->patches, v->x[0], 0));
-    return op_rows_weighted(r->s, &(rows_weighted_args){.n = r->n.patches,
-                                                        .width = d->hidden,
-                                                        .table_rows = d->positions,
-                                                        .index = r->b->pos_index,
-                                                        .weight = r->b->pos_weight,
-                                                        .table = v->pos->act,
-                                                        .y = v->x[0]});
+    const vision_dims *dims = &ctx->dims->vision;
+    TRY(op_rope_vision(ctx->stream, &(rope_vision_args){.patches = ctx->sizes.patches,
+                                                        .head_dim = dims_vision_head_dim(ctx->dims),
+                                                        .theta = rope_theta,
+                                                        .row_col = ctx->batch->patch_row_col,
+                                                        .cos = tower->cos,
+                                                        .sin = tower->sin}));
+    TRY(patch_input(tower, ctx));
+    TRY(linear_fwd(ctx, &tower->patch, ctx->sizes.patches, tower->patches, tower->x[0], 0));
+    return op_rows_weighted(ctx->stream, &(rows_weighted_args){.n = ctx->sizes.patches,
+                                                               .width = dims->hidden,
+                                                               .table_rows = dims->positions,
+                                                               .index = ctx->batch->pos_index,
+                                                               .weight = ctx->batch->pos_weight,
+                                                               .table = tower->pos->act,
+                                                               .y = tower->x[0]});
 }
 
-static void use_tables(const vision *v, pass_context *r)
+static void use_tables(const vision *tower, pass_context *ctx)
 {
-    r->vision_cos = v->cos;
-    r->vision_sin = v->sin;
+    ctx->vision_cos = tower->cos;
+    ctx->vision_sin = tower->sin;
 }
 
 /* Enters a unit. If *out_open is true the caller queues the unit's work and passes its status to
  * graph_replay_end. It is false where the work has been queued as a captured graph, and on a rank
  * without pictures, which enters and leaves units as the other ranks do and computes nothing. */
-static status enter_unit(const pass_context *r, int unit, unit_use use, int pass, bool *out_open)
+static status enter_unit(const pass_context *ctx, int unit, unit_use use, int pass, bool *out_open)
 {
     bool done = true;
-    TRY(fsdp_units_enter(r->fsdp_units, r->s, unit, use));
-    if (r->n.patches > 0)
-        TRY(run_piece(r, REPLAY_VISION, pass, unit, &done));
+    TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit, use));
+    if (ctx->sizes.patches > 0)
+        TRY(run_piece(ctx, REPLAY_VISION, pass, unit, &done));
     *out_open = !done;
     return ST_OK;
 }
 
-static status embed_fwd(const vision *v, const pass_context *r)
+static status embed_fwd(const vision *tower, const pass_context *ctx)
 {
     bool open;
-    TRY(enter_unit(r, unit_patch(), UNIT_FORWARD, REPLAY_FORWARD, &open));
+    TRY(enter_unit(ctx, unit_patch(), UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(graph_replay_end(r->s, embed_patches(v, r)));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit_patch(), UNIT_FORWARD);
+        TRY(graph_replay_end(ctx->stream, embed_patches(tower, ctx)));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_patch(), UNIT_FORWARD);
 }
 
-static status block_fwd(const vision *v, const pass_context *r, int64_t b)
+static status block_fwd(const vision *tower, const pass_context *ctx, int64_t b)
 {
-    const int unit = unit_block(r->d, b);
+    const int unit = unit_block(ctx->dims, b);
     bool open;
-    TRY(enter_unit(r, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
+    TRY(enter_unit(ctx, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(graph_replay_end(r->s, vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b],
-                                                    RECOMPUTE_ALL, v->x[b + 1])));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_FORWARD);
+        TRY(graph_replay_end(ctx->stream,
+                             vision_block_fwd(ctx, &tower->block[b], tower->x[b], &tower->saved[b],
+                                              RECOMPUTE_ALL, tower->x[b + 1])));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_FORWARD);
 }
 
-static status feature_fwd(const vision *v, const pass_context *r, int j, const void *x)
+static status feature_fwd(const vision *tower, const pass_context *ctx, int j, const void *x)
 {
-    const int unit = unit_merger(r->d, j);
+    const int unit = unit_merger(ctx->dims, j);
     bool open;
-    TRY(enter_unit(r, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
+    TRY(enter_unit(ctx, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(graph_replay_end(r->s, merger_fwd(r, &v->merger[j], x, &v->merger_saved[j],
-                                              RECOMPUTE_ALL, v->feature[j])));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_FORWARD);
+        TRY(graph_replay_end(ctx->stream,
+                             merger_fwd(ctx, &tower->merger[j], x, &tower->merger_saved[j],
+                                        RECOMPUTE_ALL, tower->feature[j])));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_FORWARD);
 }
 
-status vision_fwd(vision *v, pass_context *r)
+status vision_fwd(vision *tower, pass_context *ctx)
 {
-    const int64_t depth = r->d->vision.depth;
-    use_tables(v, r);
-    TRY(embed_fwd(v, r));
+    const int64_t depth = ctx->dims->vision.depth;
+    use_tables(tower, ctx);
+    TRY(embed_fwd(tower, ctx));
     for (int64_t b = 0; b < depth; b++) {
-        int j = feature_behind(r->d, b);
-        TRY(block_fwd(v, r, b));
+        int j = feature_behind(ctx->dims, b);
+        TRY(block_fwd(tower, ctx, b));
         if (j > 0)
-            TRY(feature_fwd(v, r, j, v->x[b + 1]));
+            TRY(feature_fwd(tower, ctx, j, tower->x[b + 1]));
     }
-    return feature_fwd(v, r, 0, v->x[depth]);
+    return feature_fwd(tower, ctx, 0, tower->x[depth]);
 }
 
 /* Backward of merger j. The final merger (j = 0) writes v->dx, the others add to it. reached:
  * backward goes on below x, so that its gradient is wanted. */
-static status merger_back(const vision *v, const pass_context *r, int j, const void *x,
+static status merger_back(const vision *tower, const pass_context *ctx, int j, const void *x,
                           bool reached)
 {
-    const unsigned what = v->merger_recomputed.what;
+    const unsigned what = tower->merger_recomputed.what;
     if (what)
-        TRY(merger_fwd(r, &v->merger[j], x, &v->merger_saved[j], what, NULL));
-    return merger_bwd(r, &v->merger[j], x, &v->merger_saved[j], &v->merger_scratch, v->dfeature[j],
-                      reached ? v->dx : NULL, j > 0);
+        TRY(merger_fwd(ctx, &tower->merger[j], x, &tower->merger_saved[j], what, NULL));
+    return merger_bwd(ctx, &tower->merger[j], x, &tower->merger_saved[j], &tower->merger_scratch,
+                      tower->dfeature[j], reached ? tower->dx : NULL, j > 0);
 }
 
-static status feature_bwd(const vision *v, const pass_context *r, int j, const void *x,
+static status feature_bwd(const vision *tower, const pass_context *ctx, int j, const void *x,
                           bool reached)
 {
-    const int unit = unit_merger(r->d, j);
+    const int unit = unit_merger(ctx->dims, j);
     bool open;
-    TRY(enter_unit(r, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
+    TRY(enter_unit(ctx, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(graph_replay_end(r->s, merger_back(v, r, j, x, reached)));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_BACKWARD);
+        TRY(graph_replay_end(ctx->stream, merger_back(tower, ctx, j, x, reached)));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_BACKWARD);
 }
 
-static status block_back(const vision *v, const pass_context *r, int64_t b)
+static status block_back(const vision *tower, const pass_context *ctx, int64_t b)
 {
-    const unsigned what = recompute_of(&v->recomputed, b);
+    const unsigned what = recompute_of(&tower->recomputed, b);
     if (what)
-        TRY(vision_block_fwd(r, &v->block[b], v->x[b], &v->saved[b], what, NULL));
-    return vision_block_bwd(r, &v->block[b], v->x[b], &v->saved[b], &v->block_scratch, v->dx);
+        TRY(vision_block_fwd(ctx, &tower->block[b], tower->x[b], &tower->saved[b], what, NULL));
+    return vision_block_bwd(ctx, &tower->block[b], tower->x[b], &tower->saved[b],
+                            &tower->block_scratch, tower->dx);
 }
 
-static status block_bwd(const vision *v, const pass_context *r, int64_t b)
+static status block_bwd(const vision *tower, const pass_context *ctx, int64_t b)
 {
-    const int unit = unit_block(r->d, b);
+    const int unit = unit_block(ctx->dims, b);
     bool open;
-    TRY(enter_unit(r, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
+    TRY(enter_unit(ctx, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(graph_replay_end(r->s, block_back(v, r, b)));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit, UNIT_BACKWARD);
+        TRY(graph_replay_end(ctx->stream, block_back(tower, ctx, b)));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_BACKWARD);
 }
 
-static status embed_back(const vision *v, const pass_context *r)
+static status embed_back(const vision *tower, const pass_context *ctx)
 {
-    const vision_dims *d = &r->d->vision;
-    if (v->pos->grad)
-        TRY(op_rows_weighted_bwd(r->s, &(rows_weighted_bwd_args){.n = r->n.patches,
-                                                                 .width = d->hidden,
-                                                                 .table_rows = d->positions,
-                                                                 .index = r->b->pos_index,
-                                                                 .weight = r->b->pos_weight,
-                                                                 .dy = v->dx,
-                                                                 .dtable = v->pos->grad}));
-    if (!v->patch.w->grad && !v->patch.b->grad)
+    const vision_dims *dims = &ctx->dims->vision;
+    if (tower->pos->grad)
+        TRY(op_rows_weighted_bwd(ctx->stream,
+                                 &(rows_weighted_bwd_args){.n = ctx->sizes.patches,
+                                                           .width = dims->hidden,
+                                                           .table_rows = dims->positions,
+                                                           .index = ctx->batch->pos_index,
+                                                           .weight = ctx->batch->pos_weight,
+                                                           .dy = tower->dx,
+                                                           .dtable = tower->pos->grad}));
+    if (!tower->patch.w->grad && !tower->patch.b->grad)
         return ST_OK;
-    TRY(patch_input(v, r));
-    return linear_bwd(r, &v->patch, r->n.patches, v->patches, v->dx, 0, NULL, false);
+    TRY(patch_input(tower, ctx));
+    return linear_bwd(ctx, &tower->patch, ctx->sizes.patches, tower->patches, tower->dx, 0, NULL,
+                      false);
 }
 
-static status embed_bwd(const vision *v, const pass_context *r)
+static status embed_bwd(const vision *tower, const pass_context *ctx)
 {
     bool open;
-    TRY(enter_unit(r, unit_patch(), UNIT_GRADIENT, REPLAY_BACKWARD, &open));
+    TRY(enter_unit(ctx, unit_patch(), UNIT_GRADIENT, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(graph_replay_end(r->s, embed_back(v, r)));
-    return fsdp_units_leave(r->fsdp_units, r->s, unit_patch(), UNIT_GRADIENT);
+        TRY(graph_replay_end(ctx->stream, embed_back(tower, ctx)));
+    return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_patch(), UNIT_GRADIENT);
 }
 
-status vision_bwd(vision *v, pass_context *r)
+status vision_bwd(vision *tower, pass_context *ctx)
 {
-    const int64_t depth = r->d->vision.depth;
-    use_tables(v, r);
-    TRY(feature_bwd(v, r, 0, v->x[depth], v->lowest < depth));
+    const int64_t depth = ctx->dims->vision.depth;
+    use_tables(tower, ctx);
+    TRY(feature_bwd(tower, ctx, 0, tower->x[depth], tower->lowest < depth));
     for (int64_t b = depth - 1; b >= 0; b--) {
-        int j = feature_behind(r->d, b);
+        int j = feature_behind(ctx->dims, b);
         if (j > 0)
-            TRY(feature_bwd(v, r, j, v->x[b + 1], v->lowest <= b));
-        if (b >= v->lowest)
-            TRY(block_bwd(v, r, b));
+            TRY(feature_bwd(tower, ctx, j, tower->x[b + 1], tower->lowest <= b));
+        if (b >= tower->lowest)
+            TRY(block_bwd(tower, ctx, b));
     }
-    return v->embed_trained ? embed_bwd(v, r) : ST_OK;
+    return tower->embed_trained ? embed_bwd(tower, ctx) : ST_OK;
 }

@@ -39,19 +39,19 @@ typedef struct vision_modes {
 } vision_modes;
 
 /* Prepares a tower (heap memory only). */
-WARN_UNUSED status vision_init(vision *v, const model_dims *d);
+WARN_UNUSED status vision_init(vision *tower, const model_dims *dims);
 /* Finds its parameters in the registry, and how far down backward must go. */
-void vision_bind(vision *v, params *p, const model_dims *d);
-void vision_done(vision *v); /* accepts a half-initialised tower */
+void vision_bind(vision *tower, params *p, const model_dims *dims);
+void vision_done(vision *tower); /* accepts a half-initialised tower */
 /* Take the device arrays from sp: vision_layout those that are kept from forward to backward,
  * vision_layout_scratch those that may share memory with other parts' scratch. */
-void vision_layout(vision *v, space *sp, const shape *z, vision_modes mode);
-void vision_layout_scratch(vision *v, space *sp, const shape *z, vision_modes mode);
+void vision_layout(vision *tower, space *sp, const shape *sizes, vision_modes mode);
+void vision_layout_scratch(vision *tower, space *sp, const shape *sizes, vision_modes mode);
 
-/* Computes v->feature from the pixels of the batch and sets the rotary tables of r. Without patches
- * it only enters and leaves FSDP units, as every rank must. */
-WARN_UNUSED status vision_fwd(vision *v, pass_context *r);
+/* Computes v->feature from the pixels of the batch and sets the rotary tables of ctx. Without
+ * patches it only enters and leaves FSDP units, as every rank must. */
+WARN_UNUSED status vision_fwd(vision *tower, pass_context *ctx);
 /* Adds the gradients of all trained vision parameters, from v->dfeature. */
-WARN_UNUSED status vision_bwd(vision *v, pass_context *r);
+WARN_UNUSED status vision_bwd(vision *tower, pass_context *ctx);
 
 #endif

@@ -25,143 +25,152 @@ void vision_block_bind(vision_block *w, params *p, int block)
 #undef NAMED
 }
 
-void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned kinds)
+void vision_saved_layout(vision_saved *saved, space *sp, const shape *sizes, unsigned kinds)
 {
-    const vision_dims *v = &z->d->vision;
-    int64_t s = z->cap.patches, d = v->hidden;
+    const vision_dims *dims = &sizes->dims->vision;
+    int64_t s = sizes->cap.patches, d = dims->hidden;
     if (kinds & RECOMPUTE_CHEAP) {
-        k->mean1 = space_take(sp, s, z->acc);
-        k->rstd1 = space_take(sp, s, z->acc);
-        k->a = space_take(sp, s * d, z->act);
-        k->mean2 = space_take(sp, s, z->acc);
-        k->rstd2 = space_take(sp, s, z->acc);
-        k->m = space_take(sp, s * d, z->act);
-        k->g = space_take(sp, s * v->intermediate, z->act);
+        saved->mean1 = space_take(sp, s, sizes->acc);
+        saved->rstd1 = space_take(sp, s, sizes->acc);
+        saved->a = space_take(sp, s * d, sizes->act);
+        saved->mean2 = space_take(sp, s, sizes->acc);
+        saved->rstd2 = space_take(sp, s, sizes->acc);
+        saved->m = space_take(sp, s * d, sizes->act);
+        saved->g = space_take(sp, s * dims->intermediate, sizes->act);
     }
     if (kinds & RECOMPUTE_QKV)
-        k->qkv = space_take(sp, s * 3 * d, z->act);
+        saved->qkv = space_take(sp, s * 3 * d, sizes->act);
     if (kinds & RECOMPUTE_ATTENTION) {
-        k->o = space_take(sp, s * d, z->act);
-        k->lse = space_take(sp, s * v->heads, z->acc);
+        saved->o = space_take(sp, s * d, sizes->act);
+        saved->lse = space_take(sp, s * dims->heads, sizes->acc);
     }
     if (kinds & RECOMPUTE_PROJ)
-        k->x1 = space_take(sp, s * d, z->act);
+        saved->x1 = space_take(sp, s * d, sizes->act);
     if (kinds & RECOMPUTE_FC1)
-        k->f = space_take(sp, s * v->intermediate, z->act);
+        saved->f = space_take(sp, s * dims->intermediate, sizes->act);
 }
 
-void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z)
+void vision_scratch_layout(vision_scratch *scratch, space *sp, const shape *sizes)
 {
-    const vision_dims *v = &z->d->vision;
-    int64_t s = z->cap.patches;
-    t->wide = space_take(sp, s * v->intermediate, z->act);
-    t->narrow = space_take(sp, s * v->hidden, z->act);
-    t->dqkv = space_take(sp, s * 3 * v->hidden, z->act);
-    t->work = space_take(sp, s * v->heads, z->acc);
+    const vision_dims *dims = &sizes->dims->vision;
+    int64_t s = sizes->cap.patches;
+    scratch->wide = space_take(sp, s * dims->intermediate, sizes->act);
+    scratch->narrow = space_take(sp, s * dims->hidden, sizes->act);
+    scratch->dqkv = space_take(sp, s * 3 * dims->hidden, sizes->act);
+    scratch->work = space_take(sp, s * dims->heads, sizes->acc);
 }
 
 /* Rotates q and k of qkv [S, 3D] in place; inverse: rotates them back. */
-static status rotate_qk(const pass_context *r, void *qkv, bool inverse)
+static status rotate_qk(const pass_context *ctx, void *qkv, bool inverse)
 {
-    const vision_dims *v = &r->d->vision;
+    const vision_dims *dims = &ctx->dims->vision;
     for (int part = 0; part < 2; part++)
-        TRY(op_rope_apply(r->s, &(rope_apply_args){.rows = r->n.patches,
-                                                   .heads = v->heads,
-                                                   .head_dim = dims_vision_head_dim(r->d),
-                                                   .x_stride = 3 * v->hidden,
-                                                   .cos = r->vision_cos,
-                                                   .sin = r->vision_sin,
-                                                   .x = at(qkv, part * v->hidden, r->act),
-                                                   .inverse = inverse}));
+        TRY(op_rope_apply(ctx->stream,
+                          &(rope_apply_args){.rows = ctx->sizes.patches,
+                                             .heads = dims->heads,
+                                             .head_dim = dims_vision_head_dim(ctx->dims),
+                                             .x_stride = 3 * dims->hidden,
+                                             .cos = ctx->vision_cos,
+                                             .sin = ctx->vision_sin,
+                                             .x = at(qkv, part * dims->hidden, ctx->act),
+                                             .inverse = inverse}));
     return ST_OK;
 }
 
 /* qkv = projection of a, with q and k rotated */
-static status project_patches(const pass_context *r, const vision_block *w, const vision_saved *k)
+static status project_patches(const pass_context *ctx, const vision_block *block,
+                              const vision_saved *saved)
 {
-    TRY(linear_fwd(r, &w->qkv, r->n.patches, k->a, k->qkv, 0));
-    return rotate_qk(r, k->qkv, false);
+    TRY(linear_fwd(ctx, &block->qkv, ctx->sizes.patches, saved->a, saved->qkv, 0));
+    return rotate_qk(ctx, saved->qkv, false);
 }
 
 /* The arguments that attention's forward and backward have in common. */
-static attention_fwd_args attention_of(const pass_context *r, const vision_saved *k)
+static attention_fwd_args attention_of(const pass_context *ctx, const vision_saved *saved)
 {
-    const vision_dims *v = &r->d->vision;
-    int64_t d = v->hidden, head_dim = dims_vision_head_dim(r->d);
-    return (attention_fwd_args){.tokens = r->n.patches,
-                                .heads = v->heads,
-                                .kv_heads = v->heads,
+    const vision_dims *dims = &ctx->dims->vision;
+    int64_t d = dims->hidden, head_dim = dims_vision_head_dim(ctx->dims);
+    return (attention_fwd_args){.tokens = ctx->sizes.patches,
+                                .heads = dims->heads,
+                                .kv_heads = dims->heads,
                                 .head_dim = head_dim,
-                                .segments = r->n.frames,
-                                .longest = r->n.frame,
+                                .segments = ctx->sizes.frames,
+                                .longest = ctx->sizes.frame,
                                 .scale = 1 / sqrt((double)head_dim),
-                                .cu = r->b->cu_frames,
-                                .q = k->qkv,
-                                .k = at(k->qkv, d, r->act),
-                                .v = at(k->qkv, 2 * d, r->act),
+                                .cu = ctx->batch->cu_frames,
+                                .q = saved->qkv,
+                                .k = at(saved->qkv, d, ctx->act),
+                                .v = at(saved->qkv, 2 * d, ctx->act),
                                 .q_stride = 3 * d,
                                 .k_stride = 3 * d,
                                 .v_stride = 3 * d,
                                 .o_stride = d,
-                                .o = k->o,
-                                .lse = k->lse};
+                                .o = saved->o,
+                                .lse = saved->lse};
 }
 
-static status attend_patches(const pass_context *r, const vision_saved *k)
+static status attend_patches(const pass_context *ctx, const vision_saved *saved)
 {
-    const attention_fwd_args a = attention_of(r, k);
-    return op_attention_fwd(r->s, &a);
+    const attention_fwd_args a = attention_of(ctx, saved);
+    return op_attention_fwd(ctx->stream, &a);
 }
 
-status vision_block_fwd(const pass_context *r, const vision_block *w, const void *x,
-                        const vision_saved *k, unsigned what, void *y)
+status vision_block_fwd(const pass_context *ctx, const vision_block *block, const void *x,
+                        const vision_saved *saved, unsigned what, void *y)
 {
-    const vision_dims *v = &r->d->vision;
-    int64_t s = r->n.patches, d = v->hidden;
-    TRY(layernorm_fwd(r, &w->norm1, s, d, x, k->a, k->mean1, k->rstd1));
+    const vision_dims *dims = &ctx->dims->vision;
+    int64_t s = ctx->sizes.patches, d = dims->hidden;
+    TRY(layernorm_fwd(ctx, &block->norm1, s, d, x, saved->a, saved->mean1, saved->rstd1));
     if (what & RECOMPUTE_QKV)
-        TRY(project_patches(r, w, k));
+        TRY(project_patches(ctx, block, saved));
     if (what & RECOMPUTE_ATTENTION)
-        TRY(attend_patches(r, k));
+        TRY(attend_patches(ctx, saved));
     if (what & RECOMPUTE_PROJ)
-        TRY(linear_fwd_onto(r, &w->proj, s, k->o, x, k->x1));
-    TRY(layernorm_fwd(r, &w->norm2, s, d, k->x1, k->m, k->mean2, k->rstd2));
+        TRY(linear_fwd_onto(ctx, &block->proj, s, saved->o, x, saved->x1));
+    TRY(layernorm_fwd(ctx, &block->norm2, s, d, saved->x1, saved->m, saved->mean2, saved->rstd2));
     if (what & RECOMPUTE_FC1)
-        TRY(linear_fwd(r, &w->fc1, s, k->m, k->f, 0));
-    TRY(op_gelu_fwd(
-        r->s, &(gelu_fwd_args){.kind = GELU_TANH, .n = s * v->intermediate, .x = k->f, .y = k->g}));
-    return y ? linear_fwd_onto(r, &w->fc2, s, k->g, k->x1, y) : ST_OK;
+        TRY(linear_fwd(ctx, &block->fc1, s, saved->m, saved->f, 0));
+    TRY(op_gelu_fwd(ctx->stream, &(gelu_fwd_args){.kind = GELU_TANH,
+                                                  .n = s * dims->intermediate,
+                                                  .x = saved->f,
+                                                  .y = saved->g}));
+    return y ? linear_fwd_onto(ctx, &block->fc2, s, saved->g, saved->x1, y) : ST_OK;
 }
 
-static status attention_bwd(const pass_context *r, const vision_saved *k, const vision_scratch *t)
+static status attention_bwd(const pass_context *ctx, const vision_saved *saved,
+                            const vision_scratch *scratch)
 {
-    const int64_t d = r->d->vision.hidden;
-    const attention_fwd_args f = attention_of(r, k);
+    const int64_t d = ctx->dims->vision.hidden;
+    const attention_fwd_args f = attention_of(ctx, saved);
     attention_bwd_args a = attention_bwd_of(&f);
-    a.do_ = t->narrow;
-    a.dq = t->dqkv;
-    a.dk = at(t->dqkv, d, r->act);
-    a.dv = at(t->dqkv, 2 * d, r->act);
-    a.work = t->work;
-    return op_attention_bwd(r->s, &a);
+    a.do_ = scratch->narrow;
+    a.dq = scratch->dqkv;
+    a.dk = at(scratch->dqkv, d, ctx->act);
+    a.dv = at(scratch->dqkv, 2 * d, ctx->act);
+    a.work = scratch->work;
+    return op_attention_bwd(ctx->stream, &a);
 }
 
-status vision_block_bwd(const pass_context *r, const vision_block *w, const void *x,
-                        const vision_saved *k, const vision_scratch *t, void *dy)
+status vision_block_bwd(const pass_context *ctx, const vision_block *block, const void *x,
+                        const vision_saved *saved, const vision_scratch *scratch, void *dy)
 {
-    const vision_dims *v = &r->d->vision;
-    int64_t s = r->n.patches, d = v->hidden;
-    TRY(linear_bwd(r, &w->fc2, s, k->g, dy, 0, t->wide, false)); /* dg [S, F] */
-    TRY(op_gelu_bwd(r->s, &(gelu_bwd_args){.kind = GELU_TANH,
-                                           .n = s * v->intermediate,
-                                           .x = k->f,
-                                           .dy = t->wide,
-                                           .dx = t->wide}));            /* df [S, F] */
-    TRY(linear_bwd(r, &w->fc1, s, k->m, t->wide, 0, t->narrow, false)); /* dm [S, D] */
-    TRY(layernorm_bwd(r, &w->norm2, s, d, k->x1, k->mean2, k->rstd2, t->narrow, dy, true));
-    TRY(linear_bwd(r, &w->proj, s, k->o, dy, 0, t->narrow, false)); /* do [S, D] */
-    TRY(attention_bwd(r, k, t));                                    /* dqkv [S, 3D] */
-    TRY(rotate_qk(r, t->dqkv, true));
-    TRY(linear_bwd(r, &w->qkv, s, k->a, t->dqkv, 0, t->narrow, false)); /* da [S, D] */
-    return layernorm_bwd(r, &w->norm1, s, d, x, k->mean1, k->rstd1, t->narrow, dy, true);
+    const vision_dims *dims = &ctx->dims->vision;
+    int64_t s = ctx->sizes.patches, d = dims->hidden;
+    TRY(linear_bwd(ctx, &block->fc2, s, saved->g, dy, 0, scratch->wide, false)); /* dg [S, F] */
+    TRY(op_gelu_bwd(ctx->stream, &(gelu_bwd_args){.kind = GELU_TANH,
+                                                  .n = s * dims->intermediate,
+                                                  .x = saved->f,
+                                                  .dy = scratch->wide,
+                                                  .dx = scratch->wide})); /* df [S, F] */
+    TRY(linear_bwd(ctx, &block->fc1, s, saved->m, scratch->wide, 0, scratch->narrow,
+                   false)); /* dm [S, D] */
+    TRY(layernorm_bwd(ctx, &block->norm2, s, d, saved->x1, saved->mean2, saved->rstd2,
+                      scratch->narrow, dy, true));
+    TRY(linear_bwd(ctx, &block->proj, s, saved->o, dy, 0, scratch->narrow, false)); /* do [S, D] */
+    TRY(attention_bwd(ctx, saved, scratch)); /* dqkv [S, 3D] */
+    TRY(rotate_qk(ctx, scratch->dqkv, true));
+    TRY(linear_bwd(ctx, &block->qkv, s, saved->a, scratch->dqkv, 0, scratch->narrow,
+                   false)); /* da [S, D] */
+    return layernorm_bwd(ctx, &block->norm1, s, d, x, saved->mean1, saved->rstd1, scratch->narrow,
+                         dy, true);
 }

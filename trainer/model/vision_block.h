@@ -38,15 +38,17 @@ typedef struct vision_scratch {
 void vision_block_bind(vision_block *w, params *p, int block);
 /* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
  */
-void vision_saved_layout(vision_saved *k, space *sp, const shape *z, unsigned kinds);
-void vision_scratch_layout(vision_scratch *t, space *sp, const shape *z);
+void vision_saved_layout(vision_saved *saved, space *sp, const shape *sizes, unsigned kinds);
+void vision_scratch_layout(vision_scratch *scratch, space *sp, const shape *sizes);
 
 /* Computes the kinds of arrays in `what` from x [S, D] and, unless y is NULL, y [S, D]. Backward
  * calls it with y NULL to compute arrays again. */
-WARN_UNUSED status vision_block_fwd(const pass_context *r, const vision_block *w, const void *x,
-                                    const vision_saved *k, unsigned what, void *y);
+WARN_UNUSED status vision_block_fwd(const pass_context *ctx, const vision_block *block,
+                                    const void *x, const vision_saved *saved, unsigned what,
+                                    void *y);
 /* dy [S, D] holds the gradient of the output on entry and that of the input x on return. */
-WARN_UNUSED status vision_block_bwd(const pass_context *r, const vision_block *w, const void *x,
-                                    const vision_saved *k, const vision_scratch *t, void *dy);
+WARN_UNUSED status vision_block_bwd(const pass_context *ctx, const vision_block *block,
+                                    const void *x, const vision_saved *saved,
+                                    const vision_scratch *scratch, void *dy);
 
 #endif
