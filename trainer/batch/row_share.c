@@ -29,30 +29,30 @@ static int by_work(const void *a, const void *b)
 }
 
 /* The worker with the least work that has room for n; -1: none. */
-static int64_t idlest(const worker *w, int64_t ranks, int64_t n)
+static int64_t idlest(const worker *workers, int64_t ranks, int64_t n)
 {
     int64_t best = -1;
     for (int64_t r = 0; r < ranks; r++)
-        if (w[r].room >= n && (best < 0 || w[r].work < w[best].work))
+        if (workers[r].room >= n && (best < 0 || workers[r].work < workers[best].work))
             best = r;
     return best;
 }
 
-static int64_t roomiest(const worker *w, int64_t ranks)
+static int64_t roomiest(const worker *workers, int64_t ranks)
 {
     int64_t best = 0;
     for (int64_t r = 1; r < ranks; r++)
-        if (w[r].room > w[best].room)
+        if (workers[r].room > workers[best].room)
             best = r;
     return best;
 }
 
-static double uneven(const worker *w, int64_t ranks)
+static double uneven(const worker *workers, int64_t ranks)
 {
     double most = 0, sum = 0;
     for (int64_t r = 0; r < ranks; r++) {
-        most = w[r].work > most ? w[r].work : most;
-        sum += w[r].work;
+        most = workers[r].work > most ? workers[r].work : most;
+        sum += workers[r].work;
     }
     return sum > 0 ? most * (double)ranks / sum : 1;
 }
@@ -70,34 +70,36 @@ typedef struct tokens_share {
     int64_t ranks;
 } tokens_share;
 
-static void give_tokens(tokens_share *t, int64_t rank, int64_t doc_first, int64_t first, int64_t n)
+static void give_tokens(tokens_share *share, int64_t rank, int64_t doc_first, int64_t first,
+                        int64_t n)
 {
     for (int64_t p = first; p < first + n; p++)
-        t->owner[p] = (int32_t)rank;
-    t->w[rank].room -= n;
-    t->w[rank].work += causal_work(first - doc_first, first - doc_first + n);
+        share->owner[p] = (int32_t)rank;
+    share->w[rank].room -= n;
+    share->w[rank].work += causal_work(first - doc_first, first - doc_first + n);
 }
 
 /* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, counted
  * alike from either end. Returns how many tokens are left at its beginning. */
-static int64_t give_from_both_ends(tokens_share *t, int64_t first, int64_t n)
+static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t n)
 {
-    int64_t pieces = 2 * t->ranks, each = n / pieces, left = n % pieces;
+    int64_t pieces = 2 * share->ranks, each = n / pieces, left = n % pieces;
     for (int64_t i = 0; i < pieces; i++)
-        give_tokens(t, i < t->ranks ? i : pieces - 1 - i, first, first + left + i * each, each);
+        give_tokens(share, i < share->ranks ? i : pieces - 1 - i, first, first + left + i * each,
+                    each);
     return left;
 }
 
 /* Gives out jobs: documents, or what is left at the beginning of one. */
-static void give_jobs(tokens_share *t, const job *jobs, int64_t n)
+static void give_jobs(tokens_share *share, const job *jobs, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t first = jobs[i].first, left = jobs[i].n;
         while (left > 0) {
-            int64_t rank = idlest(t->w, t->ranks, left);
-            rank = rank < 0 ? roomiest(t->w, t->ranks) : rank;
-            int64_t part = t->w[rank].room < left ? t->w[rank].room : left;
-            give_tokens(t, rank, jobs[i].first, first, part);
+            int64_t rank = idlest(share->w, share->ranks, left);
+            rank = rank < 0 ? roomiest(share->w, share->ranks) : rank;
+            int64_t part = share->w[rank].room < left ? share->w[rank].room : left;
+            give_tokens(share, rank, jobs[i].first, first, part);
             first += part;
             left -= part;
         }
@@ -110,25 +112,25 @@ status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t
     double all = 0;
     int64_t n = 0;
     job *jobs = malloc((size_t)(n_docs > 0 ? n_docs : 1) * sizeof *jobs);
-    worker *w = calloc((size_t)ranks, sizeof *w);
-    if (!jobs || !w) {
+    worker *workers = calloc((size_t)ranks, sizeof *workers);
+    if (!jobs || !workers) {
         free(jobs);
-        free(w);
+        free(workers);
         return FAIL(ST_NO_MEMORY, "no memory to share out %lld documents", (long long)n_docs);
     }
-    tokens_share t = {cu, w, owner, ranks};
+    tokens_share share = {cu, workers, owner, ranks};
     for (int64_t i = 0; i < n_docs; i++)
         all += causal_work(0, cu[i + 1] - cu[i]);
     for (int64_t r = 0; r < ranks; r++)
-        w[r].room = each;
+        workers[r].room = each;
     for (int64_t i = 0; i < n_docs; i++) {
         int64_t left = cu[i + 1] - cu[i];
         if (ranks > 1 && causal_work(0, left) * FINE * (double)ranks > all)
-            left = give_from_both_ends(&t, cu[i], left);
+            left = give_from_both_ends(&share, cu[i], left);
         jobs[n++] = (job){causal_work(0, left), cu[i], (int32_t)left};
     }
     qsort(jobs, (size_t)n, sizeof *jobs, by_work);
-    give_jobs(&t, jobs, n);
+    give_jobs(&share, jobs, n);
     for (int64_t r = 0; r < ranks; r++) {
         int64_t at = 0, end = n_docs > 0 ? cu[n_docs] : 0;
         for (int64_t p = 0; p < end; p++)
@@ -137,46 +139,46 @@ status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t
         while (at < each)
             order[r * each + at++] = -1;
     }
-    *out_uneven = uneven(w, ranks);
+    *out_uneven = uneven(workers, ranks);
     free(jobs);
-    free(w);
+    free(workers);
     return ST_OK;
 }
 
 /* Multiply-adds of an item in one block of the tower: products per patch, attention per frame. */
-static double item_work(const vision_dims *d, const int32_t *grid)
+static double item_work(const vision_dims *dims, const int32_t *grid)
 {
     double frame = (double)grid[1] * grid[2], patches = (double)grid[0] * frame;
-    double products = 4.0 * (double)d->hidden * (double)d->hidden +
-                      2.0 * (double)d->hidden * (double)d->intermediate;
-    return patches * (products + 2.0 * (double)d->hidden * frame);
+    double products = 4.0 * (double)dims->hidden * (double)dims->hidden +
+                      2.0 * (double)dims->hidden * (double)dims->intermediate;
+    return patches * (products + 2.0 * (double)dims->hidden * frame);
 }
 
-status row_share_items(const row *rows, int64_t n_rows, const vision_dims *d, int64_t ranks,
+status row_share_items(const row *rows, int64_t n_rows, const vision_dims *dims, int64_t ranks,
                        item_place *out, int64_t *out_merged, double *out_uneven)
 {
     int64_t n = 0, at = 0;
     for (int64_t i = 0; i < n_rows; i++)
         n += rows[i].n_items;
     job *jobs = malloc((size_t)(n > 0 ? n : 1) * sizeof *jobs);
-    worker *w = calloc((size_t)ranks, sizeof *w);
+    worker *workers = calloc((size_t)ranks, sizeof *workers);
     int64_t *merged = calloc((size_t)ranks, sizeof *merged);
-    if (!jobs || !w || !merged) {
+    if (!jobs || !workers || !merged) {
         free(jobs);
-        free(w);
+        free(workers);
         free(merged);
         return FAIL(ST_NO_MEMORY, "no memory to share out %lld images", (long long)n);
     }
     for (int64_t i = 0; i < n_rows; i++)
         for (int64_t k = 0; k < rows[i].n_items; k++, at++) {
             const int32_t *g = rows[i].grid_thw + 3 * k;
-            jobs[at] = (job){item_work(d, g), (int32_t)at, g[0] * g[1] * g[2] / MERGED};
+            jobs[at] = (job){item_work(dims, g), (int32_t)at, g[0] * g[1] * g[2] / MERGED};
         }
     if (ranks > 1)
         qsort(jobs, (size_t)n, sizeof *jobs, by_work);
     for (int64_t i = 0; i < n; i++) {
-        int64_t rank = idlest(w, ranks, 0);
-        w[rank].work += jobs[i].work;
+        int64_t rank = idlest(workers, ranks, 0);
+        workers[rank].work += jobs[i].work;
         out[jobs[i].first].rank = (int32_t)rank;
         jobs[i].work = 0;
     }
@@ -188,9 +190,9 @@ status row_share_items(const row *rows, int64_t n_rows, const vision_dims *d, in
         *first += jobs[i].n;
         *out_merged = *first > *out_merged ? *first : *out_merged;
     }
-    *out_uneven = uneven(w, ranks);
+    *out_uneven = uneven(workers, ranks);
     free(jobs);
-    free(w);
+    free(workers);
     free(merged);
     return ST_OK;
 }

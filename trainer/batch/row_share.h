@@ -33,7 +33,7 @@ typedef struct item_place {
 /* Divides the visual items of all rows over the ranks of a row. out [items of all rows] is written
  * in their order. *out_merged: the most merged rows of a rank; *out_uneven: the most work of a rank
  * over the mean. */
-WARN_UNUSED status row_share_items(const row *rows, int64_t n_rows, const vision_dims *d,
+WARN_UNUSED status row_share_items(const row *rows, int64_t n_rows, const vision_dims *dims,
                                    int64_t ranks, item_place *out, int64_t *out_merged,
                                    double *out_uneven);
 

@@ -122,13 +122,13 @@ static status take_lists(stager *g, const batch_caps *cap)
     return ST_OK;
 }
 
-status stager_new_shared(stream *s, const model_dims *d, const batch_caps *cap,
+status stager_new_shared(stream *s, const model_dims *dims, const batch_caps *cap,
                          const row_share *share, stager **out)
 {
     stager *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "no memory for a batch's buffers");
-    g->d = d;
+    g->d = dims;
     g->room = *cap;
     g->fixed_shapes = s->dev->v->fixed_shapes;
     status st = take_blocks(g, s, cap, share);
@@ -141,9 +141,9 @@ status stager_new_shared(stream *s, const model_dims *d, const batch_caps *cap,
     return st;
 }
 
-status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out)
+status stager_new(stream *s, const model_dims *dims, const batch_caps *cap, stager **out)
 {
-    return stager_new_shared(s, d, cap, &(row_share){.context = 1, .tensor = 1}, out);
+    return stager_new_shared(s, dims, cap, &(row_share){.context = 1, .tensor = 1}, out);
 }
 
 void stager_free(stager **gp, stream *s)
@@ -382,7 +382,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     TRY(share_items(g, rows, n_rows, b));
     int64_t stride = g->fixed_shapes ? h->cap.tokens : n.tokens;
     device_batch at = {0}; /* the counts of the rows so far */
-    visual_stage visual = {.d = g->d,
+    visual_stage visual = {.dims = g->d,
                            .host = h,
                            .mine = is_shared(g) ? &g->mine : h,
                            .place = g->place,

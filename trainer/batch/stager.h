@@ -23,7 +23,8 @@ void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t
 enum { STAGERS_MAX = 68 }; /* one for each stage of a pipeline, and some to stage ahead */
 typedef struct stager stager;
 /* Allocates the buffers for batches within cap. d is borrowed and must outlive the stager. */
-WARN_UNUSED status stager_new(stream *s, const model_dims *d, const batch_caps *cap, stager **out);
+WARN_UNUSED status stager_new(stream *s, const model_dims *dims, const batch_caps *cap,
+                              stager **out);
 /* Frees *g and sets it to NULL; NULL in it is accepted. */
 void stager_free(stager **g, stream *s);
 /* Sets how much a target counts, WEIGHTING_* of conf.h, before it is multiplied by its loss_weight.
@@ -39,7 +40,7 @@ void stager_mark(stager *g, int32_t buffer, double aux_coefficient);
 /* Overrides the backend's fixed_shapes, so that tests can try the padding on any backend. */
 void stager_fix_shapes(stager *g, bool fixed);
 /* As stager_new, for a rank that shares rows with others. cap holds whole rows. */
-WARN_UNUSED status stager_new_shared(stream *s, const model_dims *d, const batch_caps *cap,
+WARN_UNUSED status stager_new_shared(stream *s, const model_dims *dims, const batch_caps *cap,
                                      const row_share *share, stager **out);
 /* Device bytes of such a stager. */
 int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend);

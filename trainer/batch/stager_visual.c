@@ -34,18 +34,18 @@ static int64_t item_of(const row *r, int64_t m, int64_t *inout_item, int64_t *in
 }
 
 /* Writes text_index and visual_index of the row's tokens, and the kind of every item. */
-static status map_tokens(visual_stage *v, const row *r, int64_t token)
+static status map_tokens(visual_stage *stage, const row *r, int64_t token)
 {
-    device_batch *h = v->host;
+    device_batch *h = stage->host;
     int64_t item = 0, first = 0, last = -1;
-    const item_place *place = v->place + v->items;
+    const item_place *place = stage->place + stage->items;
     int64_t merged = (r->n_patches + r->n_video_patches) / MERGED;
     for (int64_t doc = 0; doc < r->n_docs; doc++) {
         unsigned long long sample = r->doc_sample_id[doc];
         for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++) {
             int32_t id = r->input_ids[t], m = r->visual_row[t];
-            bool image = v->d->vision.depth > 0 && id == v->d->image_token;
-            bool video = v->d->vision.depth > 0 && id == v->d->video_token;
+            bool image = stage->dims->vision.depth > 0 && id == stage->dims->image_token;
+            bool video = stage->dims->vision.depth > 0 && id == stage->dims->video_token;
             if ((m >= 0) != (image || video) || m >= merged)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: token %lld of its document has id %d and visual row %d "
@@ -55,17 +55,17 @@ static status map_tokens(visual_stage *v, const row *r, int64_t token)
             h->visual_index[token + t] = -1;
             if (m < 0)
                 continue;
-            v->distinct &= m > last; /* rows that only rise occur once */
+            stage->distinct &= m > last; /* rows that only rise occur once */
             last = m > last ? m : last;
             int64_t i = item_of(r, m, &item, &first);
             h->visual_index[token + t] =
-                (int32_t)(place[i].rank * v->feature_rows + place[i].first + m - first);
+                (int32_t)(place[i].rank * stage->feature_rows + place[i].first + m - first);
             int32_t kind = image ? KIND_IMAGE : KIND_VIDEO;
-            if (v->kind[i] != 0 && v->kind[i] != kind)
+            if (stage->kind[i] != 0 && stage->kind[i] != kind)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: visual item %lld has both image and video pads", sample,
                             (long long)i);
-            v->kind[i] = kind;
+            stage->kind[i] = kind;
         }
     }
     return ST_OK;
@@ -81,21 +81,22 @@ static void widen_patch(uint8_t *to, const uint8_t *from)
     }
 }
 
-static status copy_pixels(visual_stage *v, const row *r)
+static status copy_pixels(visual_stage *stage, const row *r)
 {
-    device_batch *h = v->mine;
-    int64_t still = 0, video = 0, at = v->patches;
+    device_batch *h = stage->mine;
+    int64_t still = 0, video = 0, at = stage->patches;
     for (int64_t i = 0; i < r->n_items; i++) {
         int64_t n = item_patches(r, i);
-        bool is_video = v->kind[i] == KIND_VIDEO;
+        bool is_video = stage->kind[i] == KIND_VIDEO;
         int64_t left = is_video ? r->n_video_patches - video : r->n_patches - still;
-        if (v->kind[i] == 0 || n > left)
-            return FAIL(
-                ST_BAD_INPUT, "the row from sample %llu on: visual item %lld (%lld patches) %s",
-                r->n_docs > 0 ? (unsigned long long)r->doc_sample_id[0] : 0ull, (long long)i,
-                (long long)n,
-                v->kind[i] == 0 ? "is shown by no token" : "has fewer pixels than its grid says");
-        const bool mine = v->place[v->items + i].rank == v->rank;
+        if (stage->kind[i] == 0 || n > left)
+            return FAIL(ST_BAD_INPUT,
+                        "the row from sample %llu on: visual item %lld (%lld patches) %s",
+                        r->n_docs > 0 ? (unsigned long long)r->doc_sample_id[0] : 0ull,
+                        (long long)i, (long long)n,
+                        stage->kind[i] == 0 ? "is shown by no token"
+                                            : "has fewer pixels than its grid says");
+        const bool mine = stage->place[stage->items + i].rank == stage->rank;
         if (!mine) {
             *(is_video ? &video : &still) += n;
             continue;
@@ -104,7 +105,7 @@ static status copy_pixels(visual_stage *v, const row *r)
             memcpy(h->pixels_wide + at * VIDEO_PATCH_BYTES,
                    r->pixels_video + video * VIDEO_PATCH_BYTES, (size_t)(n * VIDEO_PATCH_BYTES));
             video += n;
-        } else if (v->wide) {
+        } else if (stage->wide) {
             for (int64_t p = 0; p < n; p++)
                 widen_patch(h->pixels_wide + (at + p) * VIDEO_PATCH_BYTES,
                             r->pixels + (still + p) * PATCH_BYTES);
@@ -147,10 +148,10 @@ static void put_weight(void *array, st_dtype acc, int64_t i, float w)
 }
 
 /* Writes coordinates, table rows and weights of patch p, which is at (y, x) of an h x w frame. */
-static void put_patch(visual_stage *v, int64_t p, int64_t y, int64_t x, int64_t h, int64_t w,
+static void put_patch(visual_stage *stage, int64_t p, int64_t y, int64_t x, int64_t h, int64_t w,
                       int64_t side)
 {
-    device_batch *b = v->mine;
+    device_batch *b = stage->mine;
     b->patch_row_col[2 * p] = (int32_t)y;
     b->patch_row_col[2 * p + 1] = (int32_t)x;
     axis a = axis_of(y, h, side), c = axis_of(x, w, side);
@@ -162,25 +163,25 @@ static void put_patch(visual_stage *v, int64_t p, int64_t y, int64_t x, int64_t 
                                    a.fraction * c.fraction};
     for (int q = 0; q < CORNERS; q++) {
         b->pos_index[CORNERS * p + q] = index[q];
-        put_weight(b->pos_weight, v->acc, CORNERS * p + q, weight[q]);
+        put_weight(b->pos_weight, stage->acc, CORNERS * p + q, weight[q]);
     }
 }
 
-static void put_item(visual_stage *v, const int32_t *grid, int64_t side)
+static void put_item(visual_stage *stage, const int32_t *grid, int64_t side)
 {
-    int64_t h = grid[1], w = grid[2], p = v->patches;
+    int64_t h = grid[1], w = grid[2], p = stage->patches;
     for (int64_t frame = 0; frame < grid[0]; frame++) {
         for (int64_t by = 0; by < h; by += MERGE_SIDE)
             for (int64_t bx = 0; bx < w; bx += MERGE_SIDE)
                 for (int64_t q = 0; q < MERGED; q++, p++)
-                    put_patch(v, p, by + q / MERGE_SIDE, bx + q % MERGE_SIDE, h, w, side);
-        v->frames++;
-        v->mine->cu_frames[v->frames] = (int32_t)p;
+                    put_patch(stage, p, by + q / MERGE_SIDE, bx + q % MERGE_SIDE, h, w, side);
+        stage->frames++;
+        stage->mine->cu_frames[stage->frames] = (int32_t)p;
     }
-    v->patches = p;
+    stage->patches = p;
 }
 
-status stage_visual_check(const row *r, const model_dims *d)
+status stage_visual_check(const row *r, const model_dims *dims)
 {
     int64_t patches = 0;
     for (int64_t i = 0; i < r->n_items; i++) {
@@ -196,22 +197,22 @@ status stage_visual_check(const row *r, const model_dims *d)
     if (patches != r->n_patches + r->n_video_patches)
         return FAIL(ST_BAD_INPUT, "the grids of a row have %lld patches, but its pixels are %lld",
                     (long long)patches, (long long)(r->n_patches + r->n_video_patches));
-    if (patches > 0 && d->vision.depth == 0)
+    if (patches > 0 && dims->vision.depth == 0)
         return FAIL(ST_BAD_INPUT, "sample %llu has images, but the model has no vision tower",
                     (unsigned long long)r->doc_sample_id[0]);
     return ST_OK;
 }
 
-status stage_visual_row(visual_stage *v, const row *r, int64_t token)
+status stage_visual_row(visual_stage *stage, const row *r, int64_t token)
 {
-    int64_t side = (int64_t)(sqrt((double)v->d->vision.positions) + 0.5);
+    int64_t side = (int64_t)(sqrt((double)stage->dims->vision.positions) + 0.5);
     for (int64_t i = 0; i < r->n_items; i++)
-        v->kind[i] = 0;
-    TRY(map_tokens(v, r, token));
-    TRY(copy_pixels(v, r));
+        stage->kind[i] = 0;
+    TRY(map_tokens(stage, r, token));
+    TRY(copy_pixels(stage, r));
     for (int64_t i = 0; i < r->n_items; i++)
-        if (v->place[v->items + i].rank == v->rank)
-            put_item(v, r->grid_thw + 3 * i, side);
-    v->items += r->n_items;
+        if (stage->place[stage->items + i].rank == stage->rank)
+            put_item(stage, r->grid_thw + 3 * i, side);
+    stage->items += r->n_items;
     return ST_OK;
 }

@@ -8,7 +8,7 @@
 #include "trainer/batch/stager.h"
 
 typedef struct visual_stage {
-    const model_dims *d;
+    const model_dims *dims;
     device_batch *host;      /* on the host, written: token arrays of the whole rows */
     device_batch *mine;      /* on the host, written: patch arrays of this rank's items */
     const item_place *place; /* [items of all rows] from row_share_items */
@@ -23,9 +23,9 @@ typedef struct visual_stage {
 } visual_stage;
 
 /* ST_BAD_INPUT if the grids of a row do not describe its pixels, or the model has no vision. */
-WARN_UNUSED status stage_visual_check(const row *r, const model_dims *d);
+WARN_UNUSED status stage_visual_check(const row *r, const model_dims *dims);
 /* Appends row r, whose tokens begin at number `token` of the batch. ST_BAD_INPUT, with the sample
  * id, if its pads and its items disagree. */
-WARN_UNUSED status stage_visual_row(visual_stage *v, const row *r, int64_t token);
+WARN_UNUSED status stage_visual_row(visual_stage *stage, const row *r, int64_t token);
 
 #endif

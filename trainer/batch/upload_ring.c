@@ -16,17 +16,18 @@ struct upload_ring {
     buffer list[STAGERS_MAX];
 };
 
-static status buffer_new(upload_ring *l, const model_dims *d, const upload_ring_options *o, int i)
+static status buffer_new(upload_ring *ring, const model_dims *dims, const upload_ring_options *o,
+                         int i)
 {
-    const backend_vtable *v = l->compute->dev->v;
-    buffer *b = &l->list[i];
+    const backend_vtable *v = ring->compute->dev->v;
+    buffer *b = &ring->list[i];
     row_share share = o->share.context > 0 ? o->share : row_share_alone();
-    TRY(stager_new_shared(l->compute, d, &o->cap, &share, &b->stager));
+    TRY(stager_new_shared(ring->compute, dims, &o->cap, &share, &b->stager));
     stager_mark(b->stager, i, o->aux_coefficient);
     stager_weigh(b->stager, o->weighting);
     stager_bucket(b->stager, o->buckets, o->n_buckets);
-    TRY(v->event_new(l->compute->dev, &b->arrived));
-    return v->event_new(l->compute->dev, &b->used);
+    TRY(v->event_new(ring->compute->dev, &b->arrived));
+    return v->event_new(ring->compute->dev, &b->used);
 }
 
 int upload_ring_count(const backend_vtable *backend, int in_use)
@@ -35,75 +36,75 @@ int upload_ring_count(const backend_vtable *backend, int in_use)
     return wanted < STAGERS_MAX ? wanted : STAGERS_MAX;
 }
 
-status upload_ring_new(stream *compute, const model_dims *d, const upload_ring_options *o,
+status upload_ring_new(stream *compute, const model_dims *dims, const upload_ring_options *o,
                        upload_ring **out)
 {
     const backend_vtable *v = compute->dev->v;
-    upload_ring *l = calloc(1, sizeof *l);
-    if (!l)
+    upload_ring *ring = calloc(1, sizeof *ring);
+    if (!ring)
         return FAIL(ST_NO_MEMORY, "no memory for batches under way");
-    l->compute = l->copies = compute;
-    l->n = upload_ring_count(v, o->in_use);
-    status st = v->ahead > 0 ? v->stream_new(compute->dev, &l->copies) : ST_OK;
-    for (int i = 0; i < l->n && st == ST_OK; i++)
-        st = buffer_new(l, d, o, i);
+    ring->compute = ring->copies = compute;
+    ring->n = upload_ring_count(v, o->in_use);
+    status st = v->ahead > 0 ? v->stream_new(compute->dev, &ring->copies) : ST_OK;
+    for (int i = 0; i < ring->n && st == ST_OK; i++)
+        st = buffer_new(ring, dims, o, i);
     if (st != ST_OK)
-        upload_ring_free(&l);
+        upload_ring_free(&ring);
     else
-        *out = l;
+        *out = ring;
     return st;
 }
 
 void upload_ring_free(upload_ring **held)
 {
-    upload_ring *l = *held;
-    if (!l)
+    upload_ring *ring = *held;
+    if (!ring)
         return;
-    const backend_vtable *v = l->compute->dev->v;
-    for (int i = 0; i < l->n; i++) {
-        buffer *b = &l->list[i];
-        stager_free(&b->stager, l->compute);
+    const backend_vtable *v = ring->compute->dev->v;
+    for (int i = 0; i < ring->n; i++) {
+        buffer *b = &ring->list[i];
+        stager_free(&b->stager, ring->compute);
         if (b->arrived)
             v->event_free(&b->arrived);
         if (b->used)
             v->event_free(&b->used);
     }
-    if (l->copies && l->copies != l->compute)
-        v->stream_free(&l->copies);
-    free(l);
+    if (ring->copies && ring->copies != ring->compute)
+        v->stream_free(&ring->copies);
+    free(ring);
     *held = NULL;
 }
 
-status upload_ring_stage(upload_ring *l, const row *rows, int64_t n_rows, device_batch **out)
+status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows, device_batch **out)
 {
-    device *dev = l->compute->dev;
+    device *dev = ring->compute->dev;
     const backend_vtable *v = dev->v;
-    buffer *b = &l->list[l->at];
+    buffer *b = &ring->list[ring->at];
     if (b->taken) {
         TRY(v->event_wait(dev, b->arrived)); /* until its pinned memory has been read */
-        TRY(v->event_follow(l->copies, b->used));
+        TRY(v->event_follow(ring->copies, b->used));
     }
-    TRY(stage_rows(b->stager, l->copies, rows, n_rows, out));
-    l->at = (l->at + 1) % l->n;
-    TRY(v->event_record(l->copies, b->arrived));
-    return v->event_follow(l->compute, b->arrived);
+    TRY(stage_rows(b->stager, ring->copies, rows, n_rows, out));
+    ring->at = (ring->at + 1) % ring->n;
+    TRY(v->event_record(ring->copies, b->arrived));
+    return v->event_follow(ring->compute, b->arrived);
 }
 
-status upload_ring_used(upload_ring *l)
+status upload_ring_used(upload_ring *ring)
 {
-    buffer *b = &l->list[l->oldest];
-    TRY(l->compute->dev->v->event_record(l->compute, b->used));
+    buffer *b = &ring->list[ring->oldest];
+    TRY(ring->compute->dev->v->event_record(ring->compute, b->used));
     b->taken = true;
-    l->oldest = (l->oldest + 1) % l->n;
+    ring->oldest = (ring->oldest + 1) % ring->n;
     return ST_OK;
 }
 
-stager *upload_ring_stager(upload_ring *l)
+stager *upload_ring_stager(upload_ring *ring)
 {
-    return l->list[0].stager;
+    return ring->list[0].stager;
 }
 
-int64_t upload_ring_buffers(const upload_ring *l)
+int64_t upload_ring_buffers(const upload_ring *ring)
 {
-    return l->n;
+    return ring->n;
 }

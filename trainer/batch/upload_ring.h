@@ -22,10 +22,10 @@ typedef struct upload_ring_options {
 } upload_ring_options;
 
 /* Allocates the ring. compute is the stream on which batches are used; it and d are borrowed. */
-WARN_UNUSED status upload_ring_new(stream *compute, const model_dims *d,
+WARN_UNUSED status upload_ring_new(stream *compute, const model_dims *dims,
                                    const upload_ring_options *o, upload_ring **out);
 /* Frees *l and sets it to NULL; NULL in it is accepted. */
-void upload_ring_free(upload_ring **l);
+void upload_ring_free(upload_ring **ring);
 
 /* How many stagers such a ring has on this backend. in_use: as in the options. */
 int upload_ring_count(const backend_vtable *backend, int in_use);
@@ -33,15 +33,15 @@ int upload_ring_count(const backend_vtable *backend, int in_use);
 /* Stages the next batch. Work queued on the compute stream after this call finds it on the device.
  * The call waits until the buffer's previous copy has ended, which on a device with several buffers
  * was a batch ago. Errors: as stage_rows. */
-WARN_UNUSED status upload_ring_stage(upload_ring *l, const row *rows, int64_t n_rows,
+WARN_UNUSED status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows,
                                      device_batch **out);
 /* Called when the last use of a batch has been queued: of the batches that upload_ring_stage has
  * given and that are still in use, the oldest. */
-WARN_UNUSED status upload_ring_used(upload_ring *l);
+WARN_UNUSED status upload_ring_used(upload_ring *ring);
 
 /* One of the ring's stagers, for work on the compute stream outside steps (evaluation). */
-stager *upload_ring_stager(upload_ring *l);
+stager *upload_ring_stager(upload_ring *ring);
 /* How many stagers the ring has. */
-int64_t upload_ring_buffers(const upload_ring *l);
+int64_t upload_ring_buffers(const upload_ring *ring);
 
 #endif

@@ -22,22 +22,22 @@ typedef struct chosen {
     token_list *words; /* [D] the generated answers */
 } chosen;
 
-static void chosen_done(chosen *c)
+static void chosen_done(chosen *picked)
 {
-    for (int64_t i = 0; i < c->n && c->words; i++)
-        token_list_done(&c->words[i]);
-    free(c->doc);
-    free(c->judged);
-    free(c->shown);
-    free(c->words);
+    for (int64_t i = 0; i < picked->n && picked->words; i++)
+        token_list_done(&picked->words[i]);
+    free(picked->doc);
+    free(picked->judged);
+    free(picked->shown);
+    free(picked->words);
 }
 
 /* Chooses the documents of a row and counts them. All ranks must choose the same ones, since they
  * generate together; so counting comes before anything that can fail on one rank alone. */
-static status choose_documents(answers *a, const row *r, const json_value *references,
+static status choose_documents(answers *state, const row *r, const json_value *references,
                                const bool *counted, chosen *out)
 {
-    const int64_t most = a->session->conf->eval_generate;
+    const int64_t most = state->session->conf->eval_generate;
     int64_t shown = 0;
     size_t docs = (size_t)r->n_docs;
     *out = (chosen){.doc = calloc(docs, sizeof *out->doc),
@@ -48,17 +48,17 @@ static status choose_documents(answers *a, const row *r, const json_value *refer
         return FAIL(ST_NO_MEMORY, "answers: out of memory");
     for (int64_t d = 0; d < r->n_docs; d++) {
         bool known = references && json_typeof(json_item(references, (size_t)d)) == JSON_OBJECT;
-        bool judge = known && (most < 0 || a->judged < most);
-        bool show = counted[d] && shown < a->show && d < SHOWN_OF_A_ROW;
+        bool judge = known && (most < 0 || state->judged < most);
+        bool show = counted[d] && shown < state->show && d < SHOWN_OF_A_ROW;
         if (!judge && !show)
             continue;
-        a->judged += judge;
+        state->judged += judge;
         shown += show;
         out->doc[out->n] = d;
         out->judged[out->n] = judge;
         out->shown[out->n++] = show;
     }
-    a->show -= shown;
+    state->show -= shown;
     return ST_OK;
 }
 
@@ -80,25 +80,26 @@ static status texts_of(const session *s, const row *r, int64_t doc, char **out_a
 }
 
 /* Judges and prints an answer, and puts it on the page, as chosen. */
-static status tell_answer(answers *a, const row *r, const json_value *references, const chosen *c,
-                          int64_t i)
+static status tell_answer(answers *state, const row *r, const json_value *references,
+                          const chosen *picked, int64_t i)
 {
-    const session *s = a->session;
-    const token_list *ids = &c->words[i];
-    const int64_t doc = c->doc[i];
+    const session *s = state->session;
+    const token_list *ids = &picked->words[i];
+    const int64_t doc = picked->doc[i];
     char *words = NULL, *asked = NULL, *wanted = NULL;
     size_t size;
     status st = ST_OK;
     double score = -1;
     TRY_OR(done, tokenizer_decode(s->tokenizer, ids->id, ids->n, true, &words, &size));
     TRY_OR(done, texts_of(s, r, doc, &asked, &wanted));
-    if (c->judged[i])
-        TRY_OR(done, vqa_tally_add(a->tally, json_item(references, (size_t)doc), words, &score));
-    if (c->shown[i])
+    if (picked->judged[i])
+        TRY_OR(done,
+               vqa_tally_add(state->tally, json_item(references, (size_t)doc), words, &score));
+    if (picked->shown[i])
         printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc],
                escape_text(asked).text, escape_text(wanted).text, escape_text(words).text);
-    if (a->page)
-        TRY_OR(done, page_add(a->page, r, doc, &(page_entry){asked, wanted, words, score}));
+    if (state->page)
+        TRY_OR(done, page_add(state->page, r, doc, &(page_entry){asked, wanted, words, score}));
 done:
     free(words);
     free(asked);
@@ -106,23 +107,24 @@ done:
     return st;
 }
 
-status answers_row(answers *a, const row *r, const bool *counted)
+status answers_row(answers *state, const row *r, const bool *counted)
 {
-    session *s = a->session;
+    session *s = state->session;
     json_value *references = NULL;
-    chosen c = {0};
+    chosen picked = {0};
     status st = ST_OK;
     if (!s->generator || !s->tokenizer || !generate_can(s->generator, r))
         return ST_OK;
     if (r->references[0])
         TRY(json_parse(r->references, strlen(r->references), "references", &references));
-    TRY_OR(done, choose_documents(a, r, references, counted, &c));
-    TRY_OR(done, generate_answers(s->generator, r, c.doc, c.n, GENERATE_MAX, c.words));
-    for (int64_t i = 0; i < c.n && a->trouble.code == ST_OK; i++)
-        if (tell_answer(a, r, references, &c, i) != ST_OK)
-            a->trouble = *status_last();
+    TRY_OR(done, choose_documents(state, r, references, counted, &picked));
+    TRY_OR(done,
+           generate_answers(s->generator, r, picked.doc, picked.n, GENERATE_MAX, picked.words));
+    for (int64_t i = 0; i < picked.n && state->trouble.code == ST_OK; i++)
+        if (tell_answer(state, r, references, &picked, i) != ST_OK)
+            state->trouble = *status_last();
 done:
     json_free(&references);
-    chosen_done(&c);
+    chosen_done(&picked);
     return st;
 }

@@ -24,6 +24,6 @@ typedef struct answers {
 /* Answers the questions of a row. counted [n_docs]: which documents have targets. All ranks call it
  * with the same rows. Does nothing if the row is of a kind that cannot be generated from
  * (generate_can), or the session has no generator or tokenizer. */
-WARN_UNUSED status answers_row(answers *a, const row *r, const bool *counted);
+WARN_UNUSED status answers_row(answers *state, const row *r, const bool *counted);
 
 #endif

@@ -24,25 +24,25 @@ typedef struct verdicts {
     int32_t *device_best;
 } verdicts;
 
-static void verdicts_done(verdicts *w, session *s)
+static void verdicts_done(verdicts *verdict, session *s)
 {
     const backend_vtable *v = s->device->v;
-    v->release(s->device, w->device_nll);
-    v->release(s->device, w->device_best);
-    free(w->best);
-    free(w->label);
+    v->release(s->device, verdict->device_nll);
+    v->release(s->device, verdict->device_best);
+    free(verdict->best);
+    free(verdict->label);
 }
 
-static status verdicts_init(verdicts *w, session *s)
+static status verdicts_init(verdicts *verdict, session *s)
 {
     const backend_vtable *v = s->device->v;
-    memset(w, 0, sizeof *w);
+    memset(verdict, 0, sizeof *verdict);
     size_t n = (size_t)s->cap.targets;
-    TRY(v->alloc(s->device, n * st_dtype_size(v->acc), &w->device_nll));
-    TRY(v->alloc(s->device, n * sizeof(int32_t), (void **)&w->device_best));
-    w->best = calloc(n, sizeof *w->best);
-    w->label = calloc(n, sizeof *w->label);
-    return w->best && w->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+    TRY(v->alloc(s->device, n * st_dtype_size(v->acc), &verdict->device_nll));
+    TRY(v->alloc(s->device, n * sizeof(int32_t), (void **)&verdict->device_best));
+    verdict->best = calloc(n, sizeof *verdict->best);
+    verdict->label = calloc(n, sizeof *verdict->label);
+    return verdict->best && verdict->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
 }
 
 /* Combines verdicts on a row's documents. Each rank that shares the row has judged a part of its
@@ -90,12 +90,12 @@ static status sum_loss(session *s)
 
 /* Sums the counts of documents likewise. Ranks that share a row have counted the same ones, so that
  * sum is divided by their number. */
-static status sum_counts(const session *s, evaluation *e)
+static status sum_counts(const session *s, evaluation *result)
 {
     enum { COUNTS = 4 };
     static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE};
-    int64_t *const count[COUNTS] = {&e->documents, &e->right, &e->swapped_documents,
-                                    &e->swapped_right};
+    int64_t *const count[COUNTS] = {&result->documents, &result->right, &result->swapped_documents,
+                                    &result->swapped_right};
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
         const comm *c = mesh_comm(&s->mesh, groups[g]);
         const int64_t same = g == 0 ? s->mesh.layout.context * s->mesh.layout.tensor : 1;
@@ -189,19 +189,19 @@ static status judge_row(pass *p, const row *r, const device_batch *b)
 {
     session *s = p->s;
     const backend_vtable *v = s->device->v;
-    const verdicts *w = &p->found;
+    const verdicts *verdict = &p->found;
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    TRY(model_forward(s->model, s->stream, b, &sums, w->device_nll, w->device_best));
+    TRY(model_forward(s->model, s->stream, b, &sums, verdict->device_nll, verdict->device_best));
     size_t bytes = (size_t)b->targets * sizeof(int32_t);
-    TRY(v->to_host(s->stream, w->best, w->device_best, bytes));
-    TRY(v->to_host(s->stream, w->label, b->target_label, bytes));
+    TRY(v->to_host(s->stream, verdict->best, verdict->device_best, bytes));
+    TRY(v->to_host(s->stream, verdict->label, b->target_label, bytes));
     TRY(v->wait(s->stream));
     memset(p->wrong, 0, (size_t)r->n_docs * sizeof *p->wrong);
     memset(p->counted, 0, (size_t)r->n_docs * sizeof *p->counted);
     for (int64_t i = 0; i < b->targets; i++) {
         int32_t d = b->host_target_doc[i];
         p->counted[d] = true;
-        if (w->best[i] != w->label[i])
+        if (verdict->best[i] != verdict->label[i])
             p->wrong[d] = true;
     }
     return r->n_docs ? hear_others(s, r->n_docs, p->wrong, p->counted) : ST_OK;
@@ -212,16 +212,16 @@ static status judge_row(pass *p, const row *r, const device_batch *b)
 static status evaluate_swapped(pass *p)
 {
     session *s = p->s;
-    const rows_turn *q = &p->turn;
-    const bool lends = can_swap(q->mine);
+    const rows_turn *turn = &p->turn;
+    const bool lends = can_swap(turn->mine);
     double keep[2]; /* the swapped pass must not enter the held-out loss */
-    const row none = no_row(q->mine), *judged = lends ? q->mine : &none;
+    const row none = no_row(turn->mine), *judged = lends ? turn->mine : &none;
     device_batch *b;
-    for (int i = 0; i < q->n; i++)
-        if (can_swap(&q->got[i].row))
-            TRY(image_swap_exchange(p->image_swap, &q->got[i].row,
-                                    i == q->own ? p->lent : p->others));
-    if (!lends && q->ranks == 1)
+    for (int i = 0; i < turn->n; i++)
+        if (can_swap(&turn->got[i].row))
+            TRY(image_swap_exchange(p->image_swap, &turn->got[i].row,
+                                    i == turn->own ? p->lent : p->others));
+    if (!lends && turn->ranks == 1)
         return ST_OK;
     TRY(keep_sums(s, keep));
     TRY(stage_rows(s->stager, s->stream, judged, 1, &b));
@@ -237,21 +237,21 @@ static status evaluate_swapped(pass *p)
 
 static status evaluate_round(pass *p)
 {
-    const rows_turn *q = &p->turn;
-    if (q->mine->n_docs == 0 && q->ranks == 1)
+    const rows_turn *turn = &p->turn;
+    if (turn->mine->n_docs == 0 && turn->ranks == 1)
         return ST_OK;
-    p->judged += q->mine->n_docs > 0;
-    TRY(judge_row(p, q->mine, q->b));
-    for (int64_t d = 0; d < q->mine->n_docs; d++) {
+    p->judged += turn->mine->n_docs > 0;
+    TRY(judge_row(p, turn->mine, turn->b));
+    for (int64_t d = 0; d < turn->mine->n_docs; d++) {
         p->out->documents += p->counted[d];
         p->out->right += p->counted[d] && !p->wrong[d];
     }
-    for (int i = 0; i < q->n; i++) {
-        if (q->got[i].row.n_docs == 0)
+    for (int i = 0; i < turn->n; i++) {
+        if (turn->got[i].row.n_docs == 0)
             continue;
         p->rows++;
-        count_documents(&q->got[i].row, p->counted);
-        TRY(answers_row(&p->words, &q->got[i].row, p->counted));
+        count_documents(&turn->got[i].row, p->counted);
+        TRY(answers_row(&p->words, &turn->got[i].row, p->counted));
     }
     return p->swapped ? evaluate_swapped(p) : ST_OK;
 }
@@ -265,13 +265,13 @@ static void say_waiting(const session *s, bool waits)
 /* Receives the rows of the next round; at the end of the stream they are fewer or none. */
 static status take_rows(pass *p)
 {
-    rows_turn *q = &p->turn;
+    rows_turn *turn = &p->turn;
     int64_t waited = 0;
     status st = ST_OK;
     say_waiting(p->s, true);
-    while (q->n < q->ranks && st == ST_OK) {
-        st = receiver_next(p->source, &q->got[q->n], &waited);
-        q->n += st == ST_OK;
+    while (turn->n < turn->ranks && st == ST_OK) {
+        st = receiver_next(p->source, &turn->got[turn->n], &waited);
+        turn->n += st == ST_OK;
     }
     say_waiting(p->s, false);
     return st == ST_END ? ST_OK : st;
@@ -283,10 +283,10 @@ static status take_rows(pass *p)
 static status take_round(pass *p)
 {
     session *s = p->s;
-    rows_turn *q = &p->turn;
+    rows_turn *turn = &p->turn;
     const status_note *trouble = &p->words.trouble;
     status st = ST_OK;
-    q->n = 0;
+    turn->n = 0;
     if (trouble->code != ST_OK) {
         status_set(trouble);
         return agree_rows(s, trouble->code, 0);
@@ -295,21 +295,21 @@ static status take_round(pass *p)
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
     if (st == ST_OK)
         st = take_rows(p);
-    if (st == ST_OK && q->n > 0) {
-        q->none = no_row(&q->got[0].row);
-        q->mine = q->own < q->n ? &q->got[q->own].row : &q->none;
-        st = stage_rows(s->stager, s->stream, q->mine, 1, &q->b);
+    if (st == ST_OK && turn->n > 0) {
+        turn->none = no_row(&turn->got[0].row);
+        turn->mine = turn->own < turn->n ? &turn->got[turn->own].row : &turn->none;
+        st = stage_rows(s->stager, s->stream, turn->mine, 1, &turn->b);
     }
-    return agree_rows(s, st, q->n);
+    return agree_rows(s, st, turn->n);
 }
 
 static void give_back_round(pass *p)
 {
-    for (rows_turn *q = &p->turn; q->n > 0; q->n--)
-        receiver_give_back(p->source, &q->got[q->n - 1]);
+    for (rows_turn *turn = &p->turn; turn->n > 0; turn->n--)
+        receiver_give_back(p->source, &turn->got[turn->n - 1]);
 }
 
-static status write_page(const answers *words, const evaluation *e)
+static status write_page(const answers *words, const evaluation *result)
 {
     char summary[1024];
     snprintf(summary, sizeof summary,
@@ -317,10 +317,11 @@ static status write_page(const answers *words, const evaluation *e)
              " documents have every target token right\n"
              "         %.1f %% of %" PRId64 " still do with the pictures exchanged\n"
              "         %.2f %% on %" PRId64 " questions, VQAv2 accuracy of generated answers",
-             words->session->conf->model_path, e->loss, evaluation_percent(e->right, e->documents),
-             e->documents, evaluation_percent(e->swapped_right, e->swapped_documents),
-             e->swapped_documents, vqa_share_percent(&e->vqa.all), e->vqa.all.n);
-    TRY(page_finish(words->page, summary, &e->vqa));
+             words->session->conf->model_path, result->loss,
+             evaluation_percent(result->right, result->documents), result->documents,
+             evaluation_percent(result->swapped_right, result->swapped_documents),
+             result->swapped_documents, vqa_share_percent(&result->vqa.all), result->vqa.all.n);
+    TRY(page_finish(words->page, summary, &result->vqa));
     log_info("wrote held-out questions with their pictures to %s", words->session->conf->eval_page);
     return ST_OK;
 }

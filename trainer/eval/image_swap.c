@@ -24,14 +24,14 @@ status image_swap_new(image_swap **out)
 
 void image_swap_free(image_swap **held)
 {
-    image_swap *l = *held;
-    if (!l)
+    image_swap *swap = *held;
+    if (!swap)
         return;
-    for (int64_t i = 0; i < l->n; i++) {
-        free(l->grids[i].current);
-        free(l->grids[i].other);
+    for (int64_t i = 0; i < swap->n; i++) {
+        free(swap->grids[i].current);
+        free(swap->grids[i].other);
     }
-    free(l);
+    free(swap);
     *held = NULL;
 }
 
@@ -45,25 +45,25 @@ static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
 }
 
 /* Finds the grid's entry, or makes it; NULL if the table is full. */
-static lent_grid *entry_of(image_swap *l, const int32_t *grid)
+static lent_grid *entry_of(image_swap *swap, const int32_t *grid)
 {
     int64_t i = 0;
-    while (i < l->n && memcmp(l->grids[i].grid, grid, sizeof l->grids[i].grid) != 0)
+    while (i < swap->n && memcmp(swap->grids[i].grid, grid, sizeof swap->grids[i].grid) != 0)
         i++;
     if (i == MAX_GRIDS)
         return NULL;
-    if (i == l->n) {
-        memcpy(l->grids[i].grid, grid, sizeof l->grids[i].grid);
-        l->n++;
+    if (i == swap->n) {
+        memcpy(swap->grids[i].grid, grid, sizeof swap->grids[i].grid);
+        swap->n++;
     }
-    return &l->grids[i];
+    return &swap->grids[i];
 }
 
 /* Writes another picture of this grid over pixels; *out_lent is false if there is none yet. */
-static status exchange_one(image_swap *l, const int32_t *grid, uint8_t *pixels, size_t bytes,
+static status exchange_one(image_swap *swap, const int32_t *grid, uint8_t *pixels, size_t bytes,
                            bool *out_lent)
 {
-    lent_grid *g = entry_of(l, grid);
+    lent_grid *g = entry_of(swap, grid);
     *out_lent = false;
     if (!g)
         return ST_OK;
@@ -83,7 +83,7 @@ static status exchange_one(image_swap *l, const int32_t *grid, uint8_t *pixels, 
     return ST_OK;
 }
 
-status image_swap_exchange(image_swap *l, row *r, bool *lent)
+status image_swap_exchange(image_swap *swap, row *r, bool *lent)
 {
     const int64_t unit = MERGE_SIDE * MERGE_SIDE;
     int64_t n_merged = r->n_patches / unit, patch = 0, t = 0;
@@ -96,7 +96,7 @@ status image_swap_exchange(image_swap *l, row *r, bool *lent)
         const int32_t *g = &r->grid_thw[3 * i];
         int64_t patches = (int64_t)g[0] * g[1] * g[2];
         bool ok;
-        TRY_OR(done, exchange_one(l, g, r->pixels + patch * PATCH_BYTES,
+        TRY_OR(done, exchange_one(swap, g, r->pixels + patch * PATCH_BYTES,
                                   (size_t)patches * PATCH_BYTES, &ok));
         for (int64_t m = patch / unit; m < (patch + patches) / unit; m++)
             has[m] = ok;

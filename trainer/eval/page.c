@@ -78,21 +78,21 @@ static status open_section(page *p, const row *r, int64_t doc)
     return ST_OK;
 }
 
-status page_add(page *p, const row *r, int64_t doc, const page_entry *e)
+status page_add(page *p, const row *r, int64_t doc, const page_entry *entry)
 {
     if (p->entries++ >= PAGE_MOST)
         return ST_OK;
     TRY(open_section(p, r, doc));
-    const char *kind = e->score < 0 ? "" : e->score >= 0.5 ? "right" : "wrong";
-    const char *cells[] = {e->question, e->reference, e->words};
+    const char *kind = entry->score < 0 ? "" : entry->score >= 0.5 ? "right" : "wrong";
+    const char *cells[] = {entry->question, entry->reference, entry->words};
     fprintf(p->body, "<tr class=\"%s\">", kind);
     for (int i = 0; i < 3; i++) {
         fputs("<td>", p->body);
         html_put_text(p->body, cells[i]);
         fputs("</td>", p->body);
     }
-    if (e->score >= 0)
-        fprintf(p->body, "<td>%.0f %%</td>", 100 * e->score);
+    if (entry->score >= 0)
+        fprintf(p->body, "<td>%.0f %%</td>", 100 * entry->score);
     else
         fputs("<td></td>", p->body);
     fprintf(p->body, "<!-- sample %" PRIu64 " --></tr>\n", r->doc_sample_id[doc]);
@@ -128,7 +128,7 @@ static const char style[] =
     "th{font-weight:600;color:#57636f}.right td:nth-child(3){color:#116329;background:#e9f7ec}"
     ".wrong td:nth-child(3){color:#a0111f;background:#fdecee}";
 
-static void put_page(FILE *f, const page *p, const char *summary, const vqa_tally *t)
+static void put_page(FILE *f, const page *p, const char *summary, const vqa_tally *tally)
 {
     fprintf(f,
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -137,8 +137,8 @@ static void put_page(FILE *f, const page *p, const char *summary, const vqa_tall
             style);
     html_put_text(f, summary);
     fputs("</pre>\n<div class=\"types\">\n", f);
-    put_shares(f, "answer type", t->answer, t->n_answer);
-    put_shares(f, "question type", t->question, t->n_question);
+    put_shares(f, "answer type", tally->answer, tally->n_answer);
+    put_shares(f, "question type", tally->question, tally->n_question);
     fputs("</div>\n", f);
     if (p->entries > PAGE_MOST)
         fprintf(f, "<p>The first %d of %" PRId64 " questions.</p>\n", PAGE_MOST, p->entries);
@@ -165,14 +165,14 @@ status page_try(const char *path)
     return ST_OK;
 }
 
-status page_finish(page *p, const char *summary, const vqa_tally *t)
+status page_finish(page *p, const char *summary, const vqa_tally *tally)
 {
     char aside[STATUS_PATH_MAX];
     FILE *f;
     if (fflush(p->body) != 0)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
     TRY(open_aside(p->path, aside, &f));
-    put_page(f, p, summary, t);
+    put_page(f, p, summary, tally);
     bool ok = !ferror(f);
     ok = fclose(f) == 0 && ok;
     if (!ok || rename(aside, p->path) != 0)

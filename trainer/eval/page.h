@@ -24,9 +24,9 @@ typedef struct page_entry {
 /* Adds document doc of r. A question about the same pictures as the entry before goes under them.
  * After PAGE_MOST entries further ones are only counted. */
 enum { PAGE_MOST = 500 };
-WARN_UNUSED status page_add(page *p, const row *r, int64_t doc, const page_entry *e);
+WARN_UNUSED status page_add(page *p, const row *r, int64_t doc, const page_entry *entry);
 /* Writes the page with summary, plain text, at its top and the accuracy by type of question. The
  * file is replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
-WARN_UNUSED status page_finish(page *p, const char *summary, const vqa_tally *t);
+WARN_UNUSED status page_finish(page *p, const char *summary, const vqa_tally *tally);
 
 #endif

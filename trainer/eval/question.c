@@ -39,38 +39,38 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-static void add_words(line *l, const char *text, size_t size)
+static void add_words(line *to_line, const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         if (is_space(text[i]))
             continue;
         const bool begins = i == 0 || is_space(text[i - 1]);
-        if (begins && l->picture && l->begun)
-            fputs(" [picture]", l->to);
-        if (begins && l->begun)
-            fputc(' ', l->to);
-        fputc(text[i], l->to);
-        l->begun = true;
-        l->picture = false;
+        if (begins && to_line->picture && to_line->begun)
+            fputs(" [picture]", to_line->to);
+        if (begins && to_line->begun)
+            fputc(' ', to_line->to);
+        fputc(text[i], to_line->to);
+        to_line->begun = true;
+        to_line->picture = false;
     }
 }
 
 /* Adds tokens without pictures. is_role: they begin a turn, so their first line names the speaker.
  */
-static status add_stretch(line *l, const row *r, int64_t begin, int64_t end, const tokenizer *t,
-                          bool is_role)
+static status add_stretch(line *to_line, const row *r, int64_t begin, int64_t end,
+                          const tokenizer *t, bool is_role)
 {
     char *text = NULL;
     size_t size;
     TRY(tokenizer_decode(t, r->input_ids + begin, (size_t)(end - begin), true, &text, &size));
     const char *role_end = is_role ? memchr(text, '\n', size) : NULL;
     const size_t skipped = role_end ? (size_t)(role_end + 1 - text) : 0;
-    add_words(l, text + skipped, size - skipped);
+    add_words(to_line, text + skipped, size - skipped);
     free(text);
     return ST_OK;
 }
 
-static status add_turn(line *l, const row *r, int64_t begin, int64_t end, const tokenizer *t,
+static status add_turn(line *to_line, const row *r, int64_t begin, int64_t end, const tokenizer *t,
                        bool has_role)
 {
     for (int64_t from = begin, to; from < end; from = to) {
@@ -78,9 +78,9 @@ static status add_turn(line *l, const row *r, int64_t begin, int64_t end, const 
         for (to = from; to < end && (r->visual_row[to] >= 0) == is_picture; to++) {
         }
         if (is_picture)
-            l->picture = true;
+            to_line->picture = true;
         else
-            TRY(add_stretch(l, r, from, to, t, has_role && from == begin));
+            TRY(add_stretch(to_line, r, from, to, t, has_role && from == begin));
     }
     return ST_OK;
 }
@@ -94,11 +94,11 @@ status question_of_document(const row *r, int64_t doc, const tokenizer *t, char 
     while (cut < r->cu_seqlens[doc + 1] && r->labels[cut] == NO_LABEL)
         cut++;
     find_turn(r, doc, cut, start, &begin, &end);
-    line l = {.to = open_memstream(&text, &size)};
-    if (!l.to)
+    line to_line = {.to = open_memstream(&text, &size)};
+    if (!to_line.to)
         return FAIL(ST_NO_MEMORY, "no memory for a question");
-    status st = add_turn(&l, r, begin, end, t, end < cut);
-    if (fclose(l.to) != 0 && st == ST_OK)
+    status st = add_turn(&to_line, r, begin, end, t, end < cut);
+    if (fclose(to_line.to) != 0 && st == ST_OK)
         st = FAIL(ST_NO_MEMORY, "no memory for a question");
     if (st == ST_OK)
         *out = text;

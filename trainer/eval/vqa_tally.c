@@ -10,9 +10,9 @@
 enum { REFERENCES_MAX = 64 }; /* annotators of a question; VQAv2 has ten */
 static const char source[] = "references";
 
-double vqa_share_percent(const vqa_share *s)
+double vqa_share_percent(const vqa_share *share)
 {
-    return s->n ? 100.0 * s->sum / (double)s->n : 0.0;
+    return share->n ? 100.0 * share->sum / (double)share->n : 0.0;
 }
 
 /* Adds to the entry of a type. Types that find no room in the table share its last entry. */
@@ -29,7 +29,7 @@ static void count_type(vqa_share *list, int *n, const char *type, double accurac
     list[i].n++;
 }
 
-status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answer, double *out)
+status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *answer, double *out)
 {
     const char *question_type, *answer_type, *list[REFERENCES_MAX];
     const json_value *answers;
@@ -40,10 +40,10 @@ status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answ
     for (; n < json_count(answers) && n < REFERENCES_MAX; n++)
         list[n] = json_text(json_item(answers, n), "");
     double accuracy = vqa_accuracy(answer, list, n);
-    count_type(t->question, &t->n_question, question_type, accuracy);
-    count_type(t->answer, &t->n_answer, answer_type, accuracy);
-    t->all.sum += accuracy;
-    t->all.n++;
+    count_type(tally->question, &tally->n_question, question_type, accuracy);
+    count_type(tally->answer, &tally->n_answer, answer_type, accuracy);
+    tally->all.sum += accuracy;
+    tally->all.n++;
     if (out)
         *out = accuracy;
     return ST_OK;
@@ -56,8 +56,8 @@ static void print_shares(const char *what, const vqa_share *list, int n, FILE *t
                 vqa_share_percent(&list[i]), list[i].n);
 }
 
-void vqa_tally_print(const vqa_tally *t, FILE *to)
+void vqa_tally_print(const vqa_tally *tally, FILE *to)
 {
-    print_shares("answer type", t->answer, t->n_answer, to);
-    print_shares("question type", t->question, t->n_question, to);
+    print_shares("answer type", tally->answer, tally->n_answer, to);
+    print_shares("question type", tally->question, tally->n_question, to);
 }

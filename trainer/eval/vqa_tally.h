@@ -27,11 +27,11 @@ typedef struct vqa_tally {
 
 /* Adds the answer to a question. reference: {"question_type":T,"answer_type":T,"answers":[..]}; its
  * form is checked before anything is added. *out, unless out is NULL, is the answer's accuracy. */
-WARN_UNUSED status vqa_tally_add(vqa_tally *t, const json_value *reference, const char *answer,
+WARN_UNUSED status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *answer,
                                  double *out);
 /* The mean accuracy in percent; 0 if there are no questions. */
-double vqa_share_percent(const vqa_share *s);
+double vqa_share_percent(const vqa_share *share);
 /* Prints a line per answer type and question type. */
-void vqa_tally_print(const vqa_tally *t, FILE *to);
+void vqa_tally_print(const vqa_tally *tally, FILE *to);
 
 #endif
