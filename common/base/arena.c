@@ -1,3 +1,5 @@
+/* arena.c: a list of blocks, each twice as large as the one before up to MAX_DOUBLED. `current` is
+ * the block that memory is taken from; the blocks after it are empty and are used again. */
 #include "common/base/arena.h"
 
 #include <assert.h>
@@ -46,15 +48,16 @@ static arena_block *block_new(size_t size)
 status arena_alloc(arena *a, size_t n_bytes, void **out)
 {
     if (n_bytes > SIZE_MAX / 2)
-        return FAIL(ST_NO_MEMORY, "arena: a request of %zu bytes cannot be met", n_bytes);
+        return FAIL(ST_NO_MEMORY, "a request for %zu bytes of memory cannot be met", n_bytes);
     size_t n = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
     if (a->cap_bytes &&
         n > a->cap_bytes - (a->used_bytes < a->cap_bytes ? a->used_bytes : a->cap_bytes))
-        return FAIL(ST_NO_MEMORY, "arena: %zu more bytes would pass the cap of %zu (%zu in use)", n,
+        return FAIL(ST_NO_MEMORY,
+                    "%zu more bytes would pass this arena's cap of %zu bytes (%zu are in use)", n,
                     a->cap_bytes, a->used_bytes);
     arena_block *b = a->current;
     while (b && b->size - b->used < n) {
-        b = b->next; /* a later block of an earlier round, already empty */
+        b = b->next; /* left over from before a reset; nothing in it is in use */
         if (b)
             b->used = 0;
     }
@@ -66,7 +69,7 @@ status arena_alloc(arena *a, size_t n_bytes, void **out)
             size = n;
         b = block_new(size);
         if (!b)
-            return FAIL(ST_NO_MEMORY, "arena: malloc of %zu bytes failed", size);
+            return FAIL(ST_NO_MEMORY, "no memory for a block of %zu bytes", size);
         if (a->current) {
             b->next = a->current->next;
             a->current->next = b;
@@ -85,7 +88,7 @@ status arena_calloc(arena *a, size_t n, size_t size, void **out)
 {
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes))
-        return FAIL(ST_NO_MEMORY, "arena: %zu items of %zu bytes overflow", n, size);
+        return FAIL(ST_NO_MEMORY, "the size of %zu items of %zu bytes overflows", n, size);
     void *p;
     TRY(arena_alloc(a, bytes, &p));
     memset(p, 0, bytes);
@@ -117,7 +120,7 @@ void arena_release(arena *a, arena_mark mark)
     if (a->current)
         a->current->used = mark.block ? mark.block_used : 0;
     a->used_bytes = mark.used_bytes;
-    /* Blocks after current are emptied when arena_alloc walks onto them. */
+    /* Blocks after the current one are emptied when arena_alloc comes to them. */
 }
 
 void arena_reset(arena *a)

@@ -1,8 +1,8 @@
-/* arena.h: memory of one lifetime (process, row, sample), given back at once.
+/* arena.h: memory of one lifetime (a process, a row, a sample) that is freed all at once.
  *
- * An arena grows by blocks up to a cap and is reset or released to a mark; after the first rows a
- * reset arena allocates nothing. Pointers are valid until the reset or release that covers them.
- * Not shared between threads. */
+ * An arena grows in blocks, up to a cap, and is then reset, or released to a mark that was set
+ * earlier. Both keep the blocks, so an arena that is reset after every row soon allocates nothing.
+ * A pointer is valid until the reset or release that covers it. An arena belongs to one thread. */
 #ifndef TESSERA_COMMON_BASE_ARENA_H
 #define TESSERA_COMMON_BASE_ARENA_H
 
@@ -16,30 +16,37 @@ typedef struct arena_block arena_block;
 typedef struct arena {
     arena_block *first;
     arena_block *current;
-    size_t used_bytes; /* handed out since the last reset, alignment included */
-    size_t cap_bytes;  /* ST_NO_MEMORY beyond this; 0 = no cap */
+    size_t used_bytes; /* given out since the last reset, padding for alignment included */
+    size_t cap_bytes;  /* most used_bytes; 0 = no cap */
 } arena;
 
+/* A point in an arena's life. */
 typedef struct arena_mark {
     arena_block *block;
     size_t block_used;
     size_t used_bytes;
 } arena_mark;
 
-void arena_init(arena *a, size_t cap_bytes);
-void arena_done(arena *a); /* accepts a zeroed or half-built arena */
+/* Makes an empty arena; allocates nothing. cap_bytes 0: no cap. */
+void arena_init(arena *memory, size_t cap_bytes);
+/* Frees everything. Accepts NULL and an arena that is all zeros. */
+void arena_done(arena *memory);
 
-/* n_bytes (0 allowed) aligned to 64, not cleared. ST_NO_MEMORY past the cap or the machine. */
-WARN_UNUSED status arena_alloc(arena *a, size_t n_bytes, void **out);
-/* The same, cleared, for n items; refuses n * size overflow. */
-WARN_UNUSED status arena_calloc(arena *a, size_t n, size_t size, void **out);
-/* A terminated copy of n bytes. */
-WARN_UNUSED status arena_strndup(arena *a, const char *s, size_t n, char **out);
+/* Gives n_bytes (0 is allowed), aligned to 64 bytes and not cleared. ST_NO_MEMORY if the cap would
+ * be passed or the machine has no memory. */
+WARN_UNUSED status arena_alloc(arena *memory, size_t n_bytes, void **out);
+/* The same for n items of `size` bytes, set to zero. ST_NO_MEMORY also if n * size overflows. */
+WARN_UNUSED status arena_calloc(arena *memory, size_t n, size_t size, void **out);
+/* Copies n bytes of text and ends the copy with a NUL. */
+WARN_UNUSED status arena_strndup(arena *memory, const char *text, size_t n, char **out);
 
-arena_mark arena_save(const arena *a);
-void arena_release(arena *a, arena_mark mark);
-void arena_reset(arena *a);
-/* A reset; of an arena that holds more than this nothing is kept. */
-void arena_trim(arena *a, size_t keep_bytes);
+/* Notes the present point; arena_release gives back what was allocated after it. A release makes
+ * the marks that were set after its own mark invalid. */
+arena_mark arena_save(const arena *memory);
+void arena_release(arena *memory, arena_mark mark);
+/* Gives back everything and keeps the blocks for reuse. */
+void arena_reset(arena *memory);
+/* The same, but frees the blocks if together they are larger than keep_bytes. */
+void arena_trim(arena *memory, size_t keep_bytes);
 
 #endif

@@ -1,4 +1,5 @@
-/* bf16.h: bfloat16 in the host's memory: the upper half of a float. */
+/* bf16.h: conversion between float and bfloat16 on the host. A bfloat16 is the upper 16 bits of an
+ * IEEE 754 float: the same exponent, and 7 bits of mantissa. */
 #ifndef TESSERA_COMMON_BASE_BF16_H
 #define TESSERA_COMMON_BASE_BF16_H
 
@@ -13,7 +14,7 @@ static inline float bf16_to_float(uint16_t half)
     return f;
 }
 
-/* The nearest, ties to even; a NaN keeps its sign and is made quiet. */
+/* Rounds to the nearest bfloat16, ties to even. A NaN stays a NaN of the same sign, made quiet. */
 static inline uint16_t bf16_from_float(float f)
 {
     uint32_t bits;

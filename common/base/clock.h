@@ -1,4 +1,5 @@
-/* clock.h: monotonic time in nanoseconds. Wall time only enters logs. */
+/* clock.h: monotonic time in nanoseconds, for durations and deadlines. Wall-clock time, which can
+ * jump, is used only in logs and reports. */
 #ifndef TESSERA_COMMON_BASE_CLOCK_H
 #define TESSERA_COMMON_BASE_CLOCK_H
 

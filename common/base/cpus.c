@@ -1,5 +1,6 @@
-/* cpus.c: how many CPUs this process may use: the affinity mask and the cgroups' quotas.
- * sysconf and most libraries know only the former, and start 64 threads in a container of two. */
+/* cpus.c: how many CPUs this process may use: the smaller of its affinity mask and the quotas of
+ * its cgroups. sysconf and most libraries know only the affinity mask, and therefore start 64
+ * threads in a container that is limited to two CPUs. */
 #include "common/base/proc.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 
 static int affinity_cpus(void)
 {
-    for (int n = 1024; n <= 1 << 20; n *= 4) { /* the kernel's mask may be wider than cpu_set_t */
+    for (int n = 1024; n <= 1 << 20; n *= 4) { /* the kernel's mask can be wider than cpu_set_t */
         cpu_set_t *set = CPU_ALLOC(n);
         if (!set)
             break;
@@ -40,7 +41,8 @@ static bool read_line(const char *folder, const char *file, char *out, size_t si
     return ok;
 }
 
-/* CPUs the quota of one cgroup folder grants, rounded up; INT_MAX if none is set. */
+/* The CPUs that one cgroup's quota grants, rounded up; INT_MAX if it has no quota. v2: the version
+ * of the cgroup file system. */
 static int folder_quota(const char *folder, bool v2)
 {
     char text[128];
@@ -48,7 +50,7 @@ static int folder_quota(const char *folder, bool v2)
     if (v2) {
         if (!read_line(folder, "cpu.max", text, sizeof text) ||
             sscanf(text, "%lld %lld", &quota, &period) != 2)
-            return INT_MAX; /* "max 100000" */
+            return INT_MAX; /* "max 100000" means no quota */
     } else {
         if (!read_line(folder, "cpu.cfs_quota_us", text, sizeof text) ||
             sscanf(text, "%lld", &quota) != 1 ||
@@ -61,7 +63,7 @@ static int folder_quota(const char *folder, bool v2)
     return (int)((quota + period - 1) / period);
 }
 
-/* The least quota from our cgroup up to the root: a parent's binds its children. */
+/* The smallest quota from our cgroup up to the root, since a parent's quota limits its children. */
 static int chain_quota(const char *mount, const char *path, bool v2)
 {
     char folder[PATH_MAX];
@@ -96,7 +98,7 @@ static int quota_cpus(void)
     FILE *f = fopen("/proc/self/cgroup", "re");
     if (!f)
         return least;
-    while (fgets(line, sizeof line, f)) { /* "4:cpu,cpuacct:/path" (v1) or "0::/path" (v2) */
+    while (fgets(line, sizeof line, f)) { /* "4:cpu,cpuacct:/path" in v1, "0::/path" in v2 */
         line[strcspn(line, "\n")] = 0;
         char *controllers = strchr(line, ':');
         char *path = controllers ? strchr(controllers + 1, ':') : NULL;

@@ -1,13 +1,13 @@
-/* digits.h: large counts for people: 31070754032 -> "31,070,754,032". */
+/* digits.h: prints large counts for people to read: 31070754032 as "31,070,754,032". */
 #ifndef TESSERA_COMMON_BASE_DIGITS_H
 #define TESSERA_COMMON_BASE_DIGITS_H
 
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { DIGITS_TEXT = 32 }; /* bytes that hold any int64 with its commas */
+enum { DIGITS_TEXT = 32 }; /* bytes that hold any int64_t with its commas and a NUL */
 
-/* Returns out. */
+/* Writes the count into out and returns out, so that the call can be an argument of printf. */
 static inline const char *digits_with_commas(int64_t n, char out[DIGITS_TEXT])
 {
     char digits[24];

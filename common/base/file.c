@@ -15,7 +15,7 @@ status file_sync_folder(const char *folder)
         return FAIL_IN(ST_IO, folder, "cannot open: %s", strerror(errno));
     int failed = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
     close(fd);
-    return failed ? FAIL_IN(ST_IO, folder, "fsync: %s", strerror(failed)) : ST_OK;
+    return failed ? FAIL_IN(ST_IO, folder, "cannot sync: %s", strerror(failed)) : ST_OK;
 }
 
 status file_sync_parent(const char *path)
@@ -34,7 +34,7 @@ status file_sync_parent(const char *path)
 
 bool file_write_all(int fd, const void *data, size_t size)
 {
-    enum { MOST = 1 << 30 }; /* write(2) stops short of 2 GiB */
+    enum { MOST = 1 << 30 }; /* one write(2) takes less than 2 GiB */
     const char *at = data;
     while (size > 0) {
         const ssize_t n = write(fd, at, size < MOST ? size : MOST);

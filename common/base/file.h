@@ -1,4 +1,4 @@
-/* file.h: what several writers of files need of the file system. */
+/* file.h: what the writers of files share: writing completely and durably, and making folders. */
 #ifndef TESSERA_COMMON_BASE_FILE_H
 #define TESSERA_COMMON_BASE_FILE_H
 
@@ -7,16 +7,18 @@
 
 #include "common/base/status.h"
 
-/* What was made, renamed or removed in the folder lasts only after this. Where a file system cannot
- * do it (EINVAL: some that are mounted over a network), it is left to it. ST_IO. */
+/* Syncs a folder to disk. Only after that are files that were made, renamed or removed in it sure
+ * to survive a crash of the machine. Some network file systems cannot do it and answer EINVAL,
+ * which counts as success. ST_IO. */
 WARN_UNUSED status file_sync_folder(const char *folder);
-/* The same of the folder that path lies in. */
+/* The same for the folder that contains path. */
 WARN_UNUSED status file_sync_parent(const char *path);
-/* All of it, whatever signals come in between; false: errno says why not. */
+/* Writes all bytes, going on after signals and partial writes. False if it cannot; errno says why.
+ */
 WARN_UNUSED bool file_write_all(int fd, const void *data, size_t size);
-/* Every missing folder of the path. ST_CANT_CREATE. */
+/* Makes every folder of the path that does not exist yet. ST_CANT_CREATE. */
 WARN_UNUSED status file_make_folders(const char *path);
-/* A folder, or a link to one. */
+/* True for a folder and for a link to one. */
 bool file_is_folder(const char *path);
 
 #endif

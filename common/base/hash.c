@@ -1,3 +1,4 @@
+/* hash.c: hashing by xxhash, of memory, of pieces and of files. */
 #include "common/base/hash.h"
 
 #include <errno.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h> /* xxhash.h, with the widest vectors this processor has: the same hash */
+#include <xxh_x86dispatch.h> /* xxhash.h that uses the widest vectors of this CPU; same hashes */
 #else
 #include <xxhash.h>
 #endif
@@ -17,7 +18,9 @@ struct hasher {
     XXH3_state_t *state;
 };
 
-enum { READ_BYTES = 1 << 18 }; /* of hash_file: a few read-ahead windows */
+enum {
+    READ_BYTES = 1 << 18
+}; /* read at once by hash_file: a few of the kernel's read-ahead windows */
 
 static hash128 canonical(XXH128_hash_t h)
 {
@@ -94,7 +97,7 @@ status hash_file(const char *path, hash128 *out)
     TRY_OR(done, hasher_new(&h));
     buffer = (uint8_t *)malloc(READ_BYTES);
     if (!buffer) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a read buffer of %d bytes", READ_BYTES);
+        st = FAIL(ST_NO_MEMORY, "no memory for a buffer of %d bytes", READ_BYTES);
         goto done;
     }
     for (;;) {

@@ -1,3 +1,4 @@
+/* html_text.c: see html_text.h. */
 #include "common/base/html_text.h"
 
 #include <string.h>

@@ -21,7 +21,8 @@ bool model_cache_is_name(const char *name)
     return model[0] && model[0] != '.' && !model[strspn(model, word_letters)];
 }
 
-/* out = first, with "~/" as the home folder, then rest. False: no such variable, or too long. */
+/* Writes `first`, with a leading "~" replaced by the home folder, followed by `rest`. False if
+ * first is NULL or empty, there is no home folder, or the path is too long. */
 static bool join_path(char out[STATUS_PATH_MAX], const char *first, const char *rest)
 {
     const char *home = "";
@@ -44,7 +45,7 @@ static bool find_root(char out[STATUS_PATH_MAX])
            join_path(out, getenv("HOME"), "/.cache/huggingface/hub");
 }
 
-/* The commit that refs/main names: one word. */
+/* Reads the commit, one word, that the file refs/main names. */
 static bool read_commit(const char *path, char out[COMMIT_MAX])
 {
     FILE *file = fopen(path, "r");
@@ -57,7 +58,7 @@ static bool read_commit(const char *path, char out[COMMIT_MAX])
     return out[0] && out[0] != '.' && !strchr(out, '/');
 }
 
-/* The folder, or the path that was not there. */
+/* Writes the snapshot's folder to out; on failure (false), the path that is missing. */
 static bool find_model(const char *name, char out[STATUS_PATH_MAX])
 {
     char root[STATUS_PATH_MAX], at[STATUS_PATH_MAX], commit[COMMIT_MAX];

@@ -1,3 +1,4 @@
+/* proc.c: see proc.h. proc_cpus is in cpus.c. */
 #include "common/base/proc.h"
 
 #include <errno.h>
@@ -11,19 +12,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* In the child, where only calls that a signal's handler may make are allowed: other threads may
- * have held any lock. */
+/* Runs in the child between fork and exec. Another thread may have held any lock at the fork, so
+ * only functions that are safe in a signal handler may be called. */
 static _Noreturn void become(char *const argv[], int out_fd)
 {
     static const char words[] = "cannot be started\n";
     const struct sigaction normal = {.sa_handler = SIG_DFL};
     sigset_t none;
     for (int sig = 1; sig < NSIG; sig++)
-        sigaction(sig, &normal, NULL); /* not of SIGKILL and SIGSTOP, and of some of libc's own */
-    /* Our blocked signals (proc_signal_fd) must not be the child's. */
+        sigaction(sig, &normal, NULL); /* fails for SIGKILL, SIGSTOP and libc's own; that is fine */
+    /* The child must not inherit the signals that proc_signal_fd blocks. */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    close(STDIN_FILENO); /* the lowest one that is free is the next */
+    close(STDIN_FILENO); /* so that the next open gets this descriptor, the lowest free one */
     if (open("/dev/null", O_RDONLY) == STDIN_FILENO &&
         (out_fd < 0 || dup2(out_fd, STDOUT_FILENO) == STDOUT_FILENO))
         execv(argv[0], argv);
@@ -33,8 +34,8 @@ static _Noreturn void become(char *const argv[], int out_fd)
     _exit(status_exit_code(ST_OS));
 }
 
-/* Not posix_spawn: it stands still until the child has become the other program, for good where
- * somebody stops the child before. */
+/* posix_spawn is not used because it waits until the child has executed the program, which is for
+ * ever if someone stops the child (SIGSTOP) before that. */
 static status spawn(char *const argv[], int out_fd, pid_t *out)
 {
     if (access(argv[0], X_OK) != 0)
@@ -73,9 +74,10 @@ status proc_follow_parent(pid_t parent, int sig)
 {
     if (prctl(PR_SET_PDEATHSIG, (unsigned long)sig) != 0)
         return FAIL(ST_OS, "prctl(PR_SET_PDEATHSIG): %s", strerror(errno));
-    /* The parent may have gone before the prctl; then nobody would tell us. */
+    /* If the parent ended before the prctl, the kernel will not send the signal. */
     if (getppid() != parent)
-        return FAIL(ST_STOPPED, "the process that started this one (pid %d) has gone", (int)parent);
+        return FAIL(ST_STOPPED, "the process that started this one (pid %d) has ended",
+                    (int)parent);
     return ST_OK;
 }
 
@@ -94,8 +96,8 @@ status proc_fork(pid_t *out)
     return proc_follow_parent(parent, SIGTERM);
 }
 
-/* Signals that a process's own doing brings. The others come from outside (an operator, a test, the
- * kernel's memory killer): no decoder sends them to itself. */
+/* Signals that a process causes by what it does itself. No decoder sends itself any other; those
+ * come from outside (an operator, a test, the kernel's out-of-memory killer). */
 static bool is_crash(int sig)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
@@ -123,7 +125,7 @@ proc_end proc_end_of(int wstatus, char *what, size_t size)
         return PROC_END_CRASH;
     }
     if (code == PROC_EXIT_AGAIN) {
-        snprintf(what, size, "starts anew");
+        snprintf(what, size, "restarts");
         return PROC_END_LEFT;
     }
     snprintf(what, size, "exit code %d", code);
@@ -136,7 +138,7 @@ status proc_self_path(char *out, size_t size)
     if (n < 0)
         return FAIL_IN(ST_OS, "/proc/self/exe", "readlink: %s", strerror(errno));
     if ((size_t)n >= size)
-        return FAIL_IN(ST_OS, "/proc/self/exe", "path longer than %zu bytes", size);
+        return FAIL_IN(ST_OS, "/proc/self/exe", "the path is longer than %zu bytes", size);
     out[n] = 0;
     return ST_OK;
 }

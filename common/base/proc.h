@@ -1,4 +1,5 @@
-/* proc.h: processes and signals: spawn, reap, a signalfd, CPUs this process may use. */
+/* proc.h: processes and signals: starting a child, saying how it ended, receiving signals through a
+ * descriptor, and the CPUs and memory of this process. */
 #ifndef TESSERA_COMMON_BASE_PROC_H
 #define TESSERA_COMMON_BASE_PROC_H
 
@@ -8,44 +9,52 @@
 
 #include "common/base/status.h"
 
-/* Starts argv[0] (a path), inheriting stdout and stderr; stdin is /dev/null. Waits for nothing:
- * what cannot be started after all is a child that ends with the exit code of OS. The child dies
- * if we die where it asks for that itself (proc_follow_parent). */
+/* Starts the program argv[0] (a path). It inherits stdout and stderr; its stdin is /dev/null. The
+ * call does not wait: if the program cannot be started after all, that shows as a child that ends
+ * with ST_OS's exit code. A child that is to die when its parent dies must ask for that itself
+ * (proc_follow_parent). ST_OS if argv[0] cannot be executed or no process can be made. */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
-/* The same; what the child writes to its stdout comes out of *out_fd, which does not block. */
+/* The same; what the child writes to its stdout can be read from *out_fd, which does not block and
+ * which the caller closes. */
 WARN_UNUSED status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd);
-/* Called by a child right after start: ask for this signal when the parent goes (SIGTERM waits in a
- * process that somebody stopped, SIGKILL does not); ST_STOPPED if it has gone already. */
+/* Called by a child right after its start: asks the kernel to send it this signal when the parent
+ * ends. A stopped child acts on SIGTERM only once it is continued, on SIGKILL at once. ST_STOPPED
+ * if the parent has ended already. */
 WARN_UNUSED status proc_follow_parent(pid_t parent, int sig);
-/* fork, for a child that execs: in a process group of its own, so that a terminal's interrupt goes
- * to us alone, without blocked signals, and told SIGTERM when we go. *out is 0 in the child, whose
- * failures are its own: it logs them and leaves. Call before any thread starts. */
+/* Forks a child that will exec. The child is in a process group of its own, so that Ctrl-C reaches
+ * only the parent; it has no blocked signals, and gets SIGTERM when the parent ends. *out is 0 in
+ * the child. A failure that is returned in the child is the child's to log before it exits. Call
+ * before any thread starts. */
 WARN_UNUSED status proc_fork(pid_t *out);
-/* Exit codes a child of ours may choose beside those of sysexits. */
+/* Exit codes that our children use besides those of sysexits.h. */
 enum {
-    PROC_EXIT_BUSY = 99,    /* something called exit() in the middle of its work: a crash */
-    PROC_EXIT_AGAIN = 100,  /* it wants to be started anew */
+    PROC_EXIT_BUSY = 99, /* a library called exit() in the middle of the work: counts as a crash */
+    PROC_EXIT_AGAIN = 100,  /* the child asks to be started again */
     PROC_EXIT_OUTSIDE = 128 /* plus the number of a crash signal that another process sent it */
 };
-/* How a child ended. */
+/* How a child ended, which decides who is blamed for it. */
 typedef enum proc_end {
-    PROC_END_LEFT,    /* with 0, a code of sysexits or PROC_EXIT_AGAIN: its own choice */
-    PROC_END_OUTSIDE, /* by a signal that another process (or the kernel's memory killer) sent */
-    PROC_END_CRASH,   /* by a crash of its own doing */
+    PROC_END_LEFT,    /* it chose to: exit code 0, a code of sysexits.h, or PROC_EXIT_AGAIN */
+    PROC_END_OUTSIDE, /* by a signal from another process or from the kernel's out-of-memory killer
+                       */
+    PROC_END_CRASH,   /* by a crash that it caused itself */
     PROC_END_TIME,    /* by its own time limit (SIGALRM) */
 } proc_end;
-/* Of waitpid's status; what gets the words for a log ("signal 9 (Killed)"). */
+/* Classifies the status that waitpid gave. what[size] gets words for a log, such as "signal 9
+ * (Killed)". */
 proc_end proc_end_of(int wstatus, char *what, size_t size);
-/* Path of the running program. */
+/* Writes the path of the running program. */
 WARN_UNUSED status proc_self_path(char *out, size_t size);
-/* Blocks TERM, INT, HUP, CHLD for this process and gives a descriptor that becomes readable. Call
- * before any thread starts. */
+/* Blocks SIGTERM, SIGINT, SIGHUP and SIGCHLD in this process, and gives a descriptor from which
+ * they can be read instead (signalfd). Call before any thread starts, since threads inherit the
+ * mask. */
 WARN_UNUSED status proc_signal_fd(int *out_fd);
-/* Whether this process ignores the signal, as it does SIGHUP where nohup started it. */
+/* Whether this process ignores the signal, as it does SIGHUP if nohup started it. */
 bool proc_ignores(int sig);
-/* CPUs by affinity and the cgroup's cpu.max quota, at least 1. */
+/* The number of CPUs that this process may use, by its affinity and its cgroups' quotas; at
+ * least 1. */
 int proc_cpus(void);
-/* Resident set and its peak in bytes, from /proc/self. */
+/* Resident memory of this process and its peak so far, in bytes; 0 if /proc cannot be read. */
 int64_t proc_rss_bytes(void);
 int64_t proc_peak_rss_bytes(void);
 

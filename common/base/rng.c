@@ -1,3 +1,4 @@
+/* rng.c: see rng.h. */
 #include "common/base/rng.h"
 
 #include <assert.h>
@@ -7,11 +8,11 @@
 #include "common/base/hash.h"
 #include "common/base/span.h"
 
-/* Word 3 of the counter keeps the uses of one key apart, so that rng_below's second try is not
- * some other counter's first. */
+/* The last word of the counter says what a block is drawn for, so that drawing and permuting under
+ * one key do not share blocks. (The third word is the attempt of rng_below.) */
 enum { USE_DRAW = 0, USE_PERMUTE = 1 };
 
-/* Philox 4x32: multipliers and Weyl increments of Salmon et al. 2011, section 3.3. */
+/* The multipliers and the key increments of Philox 4x32 (Salmon et al. 2011, section 3.3). */
 #define PHILOX_M0 UINT32_C(0xD2511F53)
 #define PHILOX_M1 UINT32_C(0xCD9E8D57)
 #define PHILOX_W0 UINT32_C(0x9E3779B9)
@@ -67,7 +68,9 @@ uint64_t rng_u64(rng_key key, uint64_t counter)
 uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n)
 {
     assert(n > 0);
-    /* Lemire 2019: the high half of x * n, drawing again in the few cases that would bias it. */
+    /* Lemire 2019, "Fast random integer generation in an interval": the high half of a random word
+     * times n. Words whose low half falls below 2^64 mod n would make some values likelier, so they
+     * are drawn again. */
     const uint64_t unfair = (0 - n) % n;
     for (uint32_t attempt = 0;; attempt++) {
         uint32_t w[4];
@@ -92,8 +95,7 @@ double rng_normal(rng_key key, uint64_t counter)
 {
     uint32_t w[4];
     draw_block(key, counter, 0, w);
-    double radius =
-        sqrt(-2.0 * log(1.0 - unit_interval(join_words(w)))); /* 1 - [0, 1): never log 0 */
+    double radius = sqrt(-2.0 * log(1.0 - unit_interval(join_words(w)))); /* 1 - x is never 0 */
     return radius * cos(2.0 * M_PI * unit_interval(join_words(w + 2)));
 }
 
@@ -105,8 +107,9 @@ uint64_t rng_permute(rng_key key, uint64_t n, uint64_t i)
     int bits = 64 - __builtin_clzll(n - 1);
     int half = (bits + 1) / 2;
     const uint64_t mask = (UINT64_C(1) << half) - 1;
-    /* The even power of two is below 4 n, so the walk takes under four steps on average; it ends,
-     * because the network is a bijection and i itself lies below n. */
+    /* The power of 4 is below 4 n, so the loop takes fewer than four rounds on average. It ends,
+     * because the network is a bijection and its cycle through i comes back to i, which is below
+     * n. */
     uint64_t x = i;
     do {
         uint64_t left = x >> half, right = x & mask;

@@ -1,31 +1,39 @@
-/* rng.h: randomness that can be sought: every value is a function of (key, counter), so nothing
- * depends on who drew before. Philox 4x32-10 (Salmon et al. 2011, SC'11). */
+/* rng.h: random numbers as a pure function of (key, counter), by the generator Philox 4x32-10
+ * (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+ *
+ * There is no state, so a value does not depend on what was drawn before, nor on the number of
+ * workers, threads or ranks; a run that resumes draws what it would have drawn. */
 #ifndef TESSERA_COMMON_BASE_RNG_H
 #define TESSERA_COMMON_BASE_RNG_H
 
 #include <stdint.h>
 
-/* One key per purpose: rng_key_make(seed, "order"), rng_key_make(seed, "weights/NAME"). */
+/* A generator of its own for each purpose. */
 typedef struct rng_key {
     uint32_t word[2];
 } rng_key;
 
+/* The key of a seed and a purpose, such as "order" or "weights/NAME". Different purposes give
+ * unrelated numbers. */
 rng_key rng_key_make(uint64_t seed, const char *purpose);
 
-/* The bare generator: 128 bits for a 128-bit counter (the published known answers are tested). */
+/* The generator itself: 128 random bits for a 128-bit counter. Tested against the published known
+ * answers. */
 void rng_block(rng_key key, const uint32_t counter[4], uint32_t out[4]);
 
-/* 64 random bits number `counter` under the key. */
+/* 64 random bits. */
 uint64_t rng_u64(rng_key key, uint64_t counter);
-/* Uniform in [0, n), without bias; n > 0. */
+/* Uniform in [0, n), without bias; n must be above 0. */
 uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n);
 /* Uniform in [0, 1) with 53 bits. */
 double rng_uniform(rng_key key, uint64_t counter);
-/* Standard normal (Box-Muller on the words of one counter). */
+/* Standard normal: mean 0, variance 1 (Box-Muller, from the bits of one counter). */
 double rng_normal(rng_key key, uint64_t counter);
 
-/* A keyed permutation of [0, n): where index i goes, computed, not stored (Feistel network on the
- * next even power of two, walking until the value falls below n). Bijective for every key. */
-uint64_t rng_permute(rng_key key, uint64_t n, uint64_t i);
+/* Where a random permutation of [0, n) puts `index`, which is below n. The permutation is computed
+ * for one index at a time and never stored: a Feistel network permutes the next power of 4 that is
+ * at least n, and is applied again until the value falls below n. It is a bijection for every
+ * key. */
+uint64_t rng_permute(rng_key key, uint64_t n, uint64_t index);
 
 #endif

@@ -1,5 +1,6 @@
-/* span.h: bytes that somebody else owns, and little-endian loads that never overrun.
- * Every reader of outside bytes goes through these, so bounds are checked in one place. */
+/* span.h: a run of borrowed bytes with its length, and loads and stores of little-endian numbers.
+ * Code that reads bytes from outside checks its bounds with span_holds before it loads, so that the
+ * check is written once and is safe against overflow. */
 #ifndef TESSERA_COMMON_BASE_SPAN_H
 #define TESSERA_COMMON_BASE_SPAN_H
 
@@ -19,12 +20,13 @@ static inline span span_of(const void *data, size_t size)
     return s;
 }
 
-/* True if [offset, offset+size) lies inside s; safe against overflow. */
+/* Whether the bytes [offset, offset + size) lie inside the span; cannot overflow. */
 static inline bool span_holds(span s, uint64_t offset, uint64_t size)
 {
     return offset <= s.size && size <= s.size - offset;
 }
 
+/* Loads and stores of little-endian numbers at any alignment. The caller has checked the bounds. */
 static inline uint16_t load_u16(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);

@@ -1,3 +1,4 @@
+/* status.c: see status.h. Each thread has one note and one buffer for its text. */
 #include "common/base/status.h"
 
 #include <errno.h>
@@ -18,8 +19,8 @@ static void copy_text(char *to, size_t size, const char *from)
 status status_fail(status code, const char *source, int source_line, const char *input,
                    int64_t line, int64_t offset, const char *fmt, ...)
 {
-    /* The arguments may point into the last note (a FAIL that wraps status_text), so format aside
-     * before anything is overwritten. */
+    /* The arguments may point into the last note, as in a FAIL that quotes status_text(). So the
+     * message is formatted before anything of the note is overwritten. */
     const int os_error = errno;
     char message[STATUS_MESSAGE_MAX];
     va_list args;

@@ -1,12 +1,22 @@
-/* status.h: how a call says that it failed, and where the bad input stands.
+/* status.h: how a function reports failure, and where in its input the fault is.
  *
- * A fallible call returns a status. The one that meets the cause calls FAIL or FAIL_AT, which
- * keeps a note for this thread: code, message, the input's file with line or byte offset, and the
- * place in our source. Callers pass the code on with TRY or TRY_OR; whoever tells the story
- * (a verb, a dispatcher) prints status_text(). out_ values change only on success.
+ * A function that can fail returns a status. The function that finds the cause calls FAIL, FAIL_IN
+ * or FAIL_AT once, which keeps a note for this thread: the code, a message, the name of the input
+ * with line or byte offset, and the place in our source. Its callers pass the code on with TRY or
+ * TRY_OR and may add context (status_context). The function at the top (a verb, the dispatcher)
+ * prints status_text() or calls log_status(). Parameters named out or out_... change only on
+ * success.
  *
- * A status is for the world (disk, wire, peer, device). assert is for our own mistakes and never
- * for outside data.
+ *     static status read_header(const char *path, header *out)
+ *     {
+ *         json_value *v;
+ *         TRY(json_load(path, &v));
+ *         ...
+ *         return FAIL_IN(ST_BAD_INPUT, path, "\"%s\" is missing", key);
+ *     }
+ *
+ * A status is for what the world does (disks, networks, peers, devices, data). assert is for
+ * mistakes in our own code, and is never used on data from outside.
  */
 #ifndef TESSERA_COMMON_BASE_STATUS_H
 #define TESSERA_COMMON_BASE_STATUS_H
@@ -18,7 +28,7 @@
 extern "C" {
 #endif
 
-/* name, exit code of the process (sysexits.h), what it means */
+/* Name, exit code of a process that ends with it (sysexits.h), meaning. */
 #define STATUS_LIST(X)                                                                             \
     X(ST_OK, 0, "ok")                                                                              \
     X(ST_USAGE, 64, "wrong command line")                                                          \
@@ -47,46 +57,51 @@ typedef enum status {
 
 enum { STATUS_MESSAGE_MAX = 2048, STATUS_PATH_MAX = 1024 };
 
-/* The thread's last failure. line and offset are -1 where they do not apply; line starts at 1,
- * offset (bytes) at 0. */
+/* A failure. line counts from 1 and offset, in bytes, from 0; each is -1 if it does not apply. */
 typedef struct status_note {
     status code;
     char message[STATUS_MESSAGE_MAX];
-    char input[STATUS_PATH_MAX]; /* file or peer the bad bytes came from; "" if none */
+    char input[STATUS_PATH_MAX]; /* the file or peer that the bad data came from; "" if none */
     int64_t line;
     int64_t offset;
-    const char *source; /* __FILE__ of the FAIL */
+    const char *source; /* __FILE__ and __LINE__ of the FAIL */
     int source_line;
-    int os_error; /* errno where the FAIL stands: of use where the code says that the system failed
-                   */
+    int os_error; /* errno at the FAIL; means something only if a system call failed just before */
 } status_note;
 
 #define WARN_UNUSED __attribute__((warn_unused_result))
 
-/* Notes the cause; returns code. Printf-like. input may be NULL. */
+/* Keeps a note of the failure, made with the printf format, and returns code. input can be NULL.
+ * Use the macros FAIL, FAIL_IN and FAIL_AT below. */
 status status_fail(status code, const char *source, int source_line, const char *input,
                    int64_t line, int64_t offset, const char *fmt, ...)
     __attribute__((format(printf, 7, 8)));
 
-/* The note of this thread, valid until its next FAIL. Never NULL. */
+/* The last note of this thread; never NULL, and valid until the thread's next FAIL. */
 const status_note *status_last(void);
 
-/* "file:line: message" or "file: byte N: message" or "message"; valid until the next call. */
+/* The last note as text: "file:line: message", "file: byte N: message", "file: message" or
+ * "message". Valid until the thread's next call of this function. */
 const char *status_text(void);
 
-/* Puts words before the note's message, for context found on the way up. Returns the code. */
+/* Puts "words: " before the message of the last note, for context that only a caller knows. Returns
+ * code. */
 status status_context(status code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Copies a note into this thread (from a worker thread or a peer). */
+/* Makes this note the thread's last one; for a note that was made by another thread, or kept while
+ * something else was tried. */
 void status_set(const status_note *note);
+/* Forgets the last note. */
 void status_clear(void);
 
 const char *status_name(status code);    /* "ST_IO" */
 const char *status_meaning(status code); /* "input/output error" */
-int status_exit_code(status code);       /* sysexits value */
+int status_exit_code(status code);       /* of sysexits.h: 74 */
 
-/* An expression whose value is the code, in sight of the optimiser, which would else warn of out_
- * values it thinks a failing call left unset. */
+/* FAIL(code, fmt, ...): a failure without an input; FAIL_IN names the input; FAIL_AT names the line
+ * or the offset in it too. Each is an expression with the value `code`. That value is visible to
+ * the optimiser, which otherwise would not see that a failing path returns something else than
+ * ST_OK, and would warn about out_ values that are not set there. */
 #define FAIL_AT(code, input, line, offset, ...)                                                    \
     (__extension__({                                                                               \
         status fail_code_ = (code);                                                                \
@@ -96,6 +111,7 @@ int status_exit_code(status code);       /* sysexits value */
 #define FAIL(code, ...)           FAIL_AT((code), NULL, -1, -1, __VA_ARGS__)
 #define FAIL_IN(code, input, ...) FAIL_AT((code), (input), -1, -1, __VA_ARGS__)
 
+/* Returns from this function with the status of the call, if that is not ST_OK. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         status try_status_ = (call);                                                               \
@@ -103,7 +119,7 @@ int status_exit_code(status code);       /* sysexits value */
             return try_status_;                                                                    \
     } while (0)
 
-/* Needs `status st` in scope and a cleanup label. */
+/* The same, but goes to a cleanup label with the status in `st`, which must be declared. */
 #define TRY_OR(label, call)                                                                        \
     do {                                                                                           \
         st = (call);                                                                               \

@@ -1,12 +1,13 @@
-/* utf8.h: is this UTF-8? */
+/* utf8.h: whether bytes are valid UTF-8. */
 #ifndef TESSERA_COMMON_BASE_UTF8_H
 #define TESSERA_COMMON_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of the UTF-8 sequence at s (Unicode table 3-7: shortest forms, no surrogates), 0 if bad. n
- * > 0. */
+/* The length in bytes, 1 to 4, of the character at s, of which n > 0 bytes are there; 0 if they are
+ * not well-formed: overlong forms, surrogates and truncated characters are refused (The Unicode
+ * Standard, table 3-7). */
 static inline size_t utf8_length(const unsigned char *s, size_t n)
 {
     unsigned char low = 0x80, high = 0xBF;

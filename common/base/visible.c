@@ -1,3 +1,4 @@
+/* visible.c: see visible.h. */
 #include "common/base/visible.h"
 
 #include <stdbool.h>
@@ -6,13 +7,15 @@
 
 #include "common/base/utf8.h"
 
+/* Code points that change how a terminal shows what follows. */
 static bool is_steering(unsigned point)
 {
     return (point >= 0x80 && point <= 0x9F) || (point >= 0x2028 && point <= 0x202E) ||
            (point >= 0x2066 && point <= 0x2069) || point == 0x200E || point == 0x200F;
 }
 
-/* Of a valid character of two or three bytes; 0 of others, which are all shown. */
+/* The code point of a valid character of two or three bytes; 0 for other lengths, which are all
+ * shown as they are. */
 static unsigned point_of(const unsigned char *p, size_t length)
 {
     if (length == 2)

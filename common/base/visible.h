@@ -1,9 +1,11 @@
-/* visible.h: texts from outside (names of files and samples, a peer's words, keys of JSON) as they
- * are shown to people: they must not forge lines, steer a terminal or turn the order of letters.
+/* visible.h: makes texts from outside (names of files and samples, words of a peer, JSON keys) safe
+ * to show to people. Such a text must not forge a line of a log, send commands to the terminal or
+ * reverse the order in which letters are shown.
  *
- * Control characters, DEL and bytes that are not UTF-8 become \x1b; U+0080 to U+009F, which
- * terminals take for escape sequences too, line separators and what turns the direction of writing
- * become \u202e. All else stays as it is, a backslash too. */
+ * Control characters, DEL and bytes that are not UTF-8 are shown as \x1b (their value in hex).
+ * U+0080 to U+009F, which some terminals take for escape sequences, line separators, and characters
+ * that change the direction of writing are shown as \u202e. Everything else stays as it is, also a
+ * backslash. */
 #ifndef TESSERA_COMMON_BASE_VISIBLE_H
 #define TESSERA_COMMON_BASE_VISIBLE_H
 
@@ -11,15 +13,15 @@
 
 enum { VISIBLE_CHAR = 8, VISIBLE_TEXT = 4096 };
 
-/* The first character of text[size] (size > 0) as it is shown, terminated; returns how many bytes
- * of the text it is. */
+/* Writes the first character of text[size], size > 0, as it is to be shown, with a NUL. Returns how
+ * many bytes of the text it takes up. */
 size_t visible_char(const char *text, size_t size, char out[VISIBLE_CHAR]);
 
-/* A whole text; what does not fit is left out, at a character's border. Returns the bytes written,
- * without the NUL. */
+/* Writes a whole text as it is to be shown. What does not fit into to[size] is left out, never half
+ * a character. Returns the bytes written, without the NUL. */
 size_t visible_copy(char *to, size_t size, const char *text);
 
-/* For an argument of printf, which it outlives:
+/* The same as a value, whose text lives long enough to be an argument of printf:
  *   printf("%s\n", escape_text(name).text); */
 typedef struct visible_text {
     char text[VISIBLE_TEXT];

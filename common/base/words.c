@@ -1,3 +1,4 @@
+/* words.c: see words.h. */
 #include "common/base/words.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* conf.c: defaults, file and command line, in this order, into one struct. */
+/* conf.c: fills struct conf from the defaults, then the YAML file, then the command line, so that
+ * each of them overrides the one before. The rules between options are checked last. */
 #include "common/conf/conf.h"
 
 #include <errno.h>
@@ -15,11 +16,11 @@
 
 static const char command_line[] = "command line";
 
-/* The option behind the key, and the value as that option spells it. */
+/* Finds the option that the key or alias means, and puts the value into that option's spelling. */
 static const conf_row *resolve_key(const char *key, const char **value)
 {
     const conf_row *r = conf_row_find(key);
-    if (r && strcmp(r->key, "compile.enable") == 0) { /* a switch there, a scope here */
+    if (r && strcmp(r->key, "compile.enable") == 0) { /* torchtitan has a switch, we have a scope */
         if (strcasecmp(*value, "true") == 0)
             *value = "step";
         else if (strcasecmp(*value, "false") == 0)
@@ -31,7 +32,7 @@ static const conf_row *resolve_key(const char *key, const char **value)
 typedef struct loading {
     conf *c;
     conf_origin origin;
-    int64_t *set_at; /* [conf_n_rows] line in the file, 0 = not yet */
+    int64_t *set_at; /* [conf_n_rows] line that set the option, 0 = none so far */
 } loading;
 
 static status set_from_file(void *user, const yaml_item *item)
@@ -40,21 +41,21 @@ static status set_from_file(void *user, const yaml_item *item)
     const char *value = item->is_null ? "" : item->text;
     l->origin.line = item->line;
     if (item->is_null && conf_is_section(item->key))
-        return ST_OK; /* "eval:" with nothing in it */
+        return ST_OK; /* an empty section, such as "eval:" alone */
     const conf_row *r = resolve_key(item->key, &value);
     if (!r)
         return conf_unknown_key(item->key, &l->origin);
     int64_t *before = &l->set_at[r - conf_rows];
     if (*before)
-        return CONF_FAIL(&l->origin, "%s sets %s, which line %lld has set already", item->key,
-                         r->key, (long long)*before);
+        return CONF_FAIL(&l->origin, "%s sets %s, which line %lld already sets", item->key, r->key,
+                         (long long)*before);
     *before = item->line;
     if (item->is_list && r->kind != ROW_TEXT)
         return CONF_FAIL(&l->origin, "%s: expected one value, found a list", r->key);
     return conf_value_set(l->c, r, value, &l->origin);
 }
 
-/* The folder of the file, absolute, links resolved. */
+/* The absolute path of the folder that holds the file, with links resolved. */
 static status folder_of(const char *file, char out[PATH_MAX])
 {
     char copy[PATH_MAX];
@@ -62,7 +63,7 @@ static status folder_of(const char *file, char out[PATH_MAX])
         return FAIL_IN(ST_NO_INPUT, file, "the path is longer than %d bytes", PATH_MAX - 1);
     strcpy(copy, file);
     if (!realpath(dirname(copy), out))
-        return FAIL_IN(ST_NO_INPUT, file, "its folder: %s", strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, file, "cannot find its folder: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -79,8 +80,8 @@ static status load_file(conf *c, const char *file)
     return yaml_read(file, set_from_file, &l);
 }
 
-/* Relative defaults: the endpoint lies beside the file, so that both programs meet wherever they
- * are started; the rest in the working directory. */
+/* A relative default starts at the working directory. The exception is the endpoint, which starts
+ * at the folder of the file, so that both programs meet wherever they are started. */
 static status set_defaults(conf *c, const char *file, const char *here)
 {
     char beside[PATH_MAX];
@@ -89,8 +90,8 @@ static status set_defaults(conf *c, const char *file, const char *here)
     for (size_t i = 0; i < conf_n_rows; i++) {
         const conf_row *r = &conf_rows[i];
         char text[CONF_TEXT_MAX];
-        bool meets = r->kind == ROW_TEXT && r->text_kind == TEXT_ENDPOINT && file;
-        conf_origin origin = {"options.def", -1, meets ? beside : here, ST_INTERNAL};
+        bool is_endpoint = r->kind == ROW_TEXT && r->text_kind == TEXT_ENDPOINT && file;
+        conf_origin origin = {"options.def", -1, is_endpoint ? beside : here, ST_INTERNAL};
         if (!conf_row_is_option(r))
             continue;
         conf_default_text(r, text, sizeof text);
@@ -111,7 +112,8 @@ static bool is_file_flag(const char *arg)
     return strcmp(arg, "-c") == 0 || strcmp(arg, "--config") == 0;
 }
 
-/* Takes argv[*at] and, where it has one apart, its value; *at is left on the last taken. */
+/* Reads the flag argv[*at], and the next word if that is the flag's value. Leaves *at on the last
+ * word that was read. */
 static status set_from_flag(conf *c, int argc, char **argv, int *at, const char *here)
 {
     conf_origin origin = {command_line, -1, here, ST_USAGE};
@@ -119,7 +121,10 @@ static status set_from_flag(conf *c, int argc, char **argv, int *at, const char 
     const char *arg = argv[*at] + 2, *equals = strchr(arg, '=');
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
     if (length >= sizeof key)
-        return FAIL_IN(ST_USAGE, command_line, "a key of %zu bytes", length);
+        return FAIL_IN(ST_USAGE, command_line,
+                       "an option's name is %zu bytes long; no option has such "
+                       "a name",
+                       length);
     memcpy(key, arg, length);
     key[length] = 0;
     const char *following = *at + 1 < argc ? argv[*at + 1] : NULL;
@@ -129,7 +134,7 @@ static status set_from_flag(conf *c, int argc, char **argv, int *at, const char 
     if (!r)
         return conf_unknown_key(key, &origin);
     bool apart = !equals && following && strncmp(following, "--", 2) != 0;
-    if (r->kind == ROW_BOOL && apart) /* "--log.json serve": serve is not its value */
+    if (r->kind == ROW_BOOL && apart) /* in "--log.json serve", serve is not the flag's value */
         apart = conf_bool_parse(following, &(bool){false});
     if (!equals && !apart) {
         if (r->kind != ROW_BOOL)
@@ -149,14 +154,16 @@ static status find_file(int argc, char **argv, const char **out)
         if (i + 1 == argc)
             return FAIL_IN(ST_USAGE, command_line, "%s needs a file", argv[i]);
         if (*out)
-            return FAIL_IN(ST_USAGE, command_line, "two configuration files: %s and %s", *out,
-                           argv[i + 1]);
+            return FAIL_IN(ST_USAGE, command_line,
+                           "two configuration files are given, %s and %s; only one can be read",
+                           *out, argv[i + 1]);
         *out = argv[++i];
     }
     return ST_OK;
 }
 
-/* For errors about options that do not fit each other. */
+/* Notes where the options come from, for errors about options that contradict each other and thus
+ * have no line of their own. */
 static status note_place(conf *c, const char *file, bool flags)
 {
     char place[PATH_MAX + 32], *kept;

@@ -1,8 +1,10 @@
-/* conf.h: the resolved options of a run: rows of options.def -> struct, YAML, flags, help.
+/* conf.h: the options of a run, resolved.
  *
- * One YAML file serves both programs and each checks all of it. Precedence: default < YAML <
- * command line (--section.key VALUE or --section.key=VALUE). Unknown keys fail and name the nearest
- * valid one, if it is near. */
+ * Every option is a row of options.def. Its field in struct conf, its YAML key, its flag, its range
+ * check and its help all follow from that row. One YAML file serves both programs, and each checks
+ * all of it. The command line (--section.key VALUE or --section.key=VALUE) overrides the file, and
+ * the file overrides the defaults. An unknown key fails, and the message names the nearest valid
+ * key if there is one that is near. */
 #ifndef TESSERA_COMMON_CONF_H
 #define TESSERA_COMMON_CONF_H
 
@@ -14,7 +16,7 @@
 #include "common/base/hash.h"
 #include "common/base/status.h"
 
-/* Values of the OPTION_ENUM rows, in the order of their choices. */
+/* The values of the OPTION_ENUM rows, in the order of their choices in options.def. */
 enum { DATA_VQAV2, DATA_CONVERSATIONS, DATA_WEBDATASET, DATA_TEXT, DATA_VIDEO, DATA_MIXTURE };
 enum { CHAT_TEMPLATE_KNOWN, CHAT_TEMPLATE_INSTRUCT };
 enum { GROUP_NONE, GROUP_CONVERSATION, GROUP_SHARED_IMAGE };
@@ -50,58 +52,71 @@ typedef struct conf {
     const char *section##_##name; /* never NULL; owned by the conf */
 #define OPTION_ENUM(section, name, ...) int section##_##name;
 #include "common/conf/options.def"
-    arena texts;       /* process lifetime: holds the strings */
-    const char *place; /* who chose: the YAML file, the command line, or both; "" if nobody */
+    arena texts;       /* owns the strings until conf_done */
+    const char *place; /* where values were set: the YAML file, "command line", or both; "" if
+                        * all are defaults */
 } conf;
 
-/* Reads -c FILE (or --config) and every --section.key VALUE from argv[1..argc), whatever c held.
- * What is neither is left, in order, in argv[1..*argc) for the verb to read. A switch may stand
- * alone (--log.json) or with true/false behind it. Then conf_check. On failure c is empty: ST_USAGE
- * for the command line, ST_CONFIG (with the line) for the file, ST_NO_INPUT if there is none.
+/* Loads the options of a command line: -c FILE (or --config FILE) and every --section.key VALUE in
+ * argv[1..*argc). The other words stay, in their order, in argv[1..*argc) with *argc reduced, for
+ * the verb to read. A switch can stand alone (--log.json) or be followed by true or false. Whatever
+ * c held before is overwritten without being freed. Ends with conf_check.
  *
- * Relative paths: in the file from its folder, on the command line from the working directory, as
- * defaults from the working directory; the default endpoint from the file's folder, so that both
- * programs meet. model.path without a slash that names no folder is left as it is: a preset;
- * model.path and model.tokenizer as Org/Name mean a snapshot in the Hugging Face cache
- * (common/base/model_cache.h) where no folder has that name. */
+ * Relative paths in the file start at the file's folder; those on the command line and in defaults
+ * start at the working directory. The default endpoint starts at the file's folder, so that both
+ * programs meet. A model.path without a slash that is not a folder is left as it is, since it may
+ * be the name of a preset. An Org/Name in model.path or model.tokenizer for which there is no
+ * folder means the snapshot in the Hugging Face cache, if there is one (common/base/model_cache.h).
+ *
+ * On failure c is empty and need not be freed. ST_USAGE: the command line is wrong; ST_CONFIG: the
+ * file is wrong (the message names the line), or options contradict each other; ST_NO_INPUT: the
+ * file does not exist. */
 WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
+/* Frees what c owns and empties it. Accepts NULL and an empty conf. */
 void conf_done(conf *c);
 
-/* c->place, or NULL for nobody: the input of a failure that a value is to blame for. */
+/* c->place, or NULL if all values are defaults: the `input` of a failure (common/base/status.h) for
+ * which a combination of values is to blame. */
 static inline const char *conf_place(const conf *c)
 {
     return c->place && *c->place ? c->place : NULL;
 }
 
-/* Rules between options. Called by conf_load; again after a change in a test. */
+/* Checks the rules between options; ST_CONFIG with the rule that is broken. conf_load calls it. A
+ * caller that changes fields afterwards may call it again. */
 WARN_UNUSED status conf_check(const conf *c);
 
-/* One option as the command line would set it (key without the dashes). No conf_check. */
+/* Sets one option as the command line would; `key` is without dashes. Does not call conf_check.
+ * ST_USAGE if there is no such option or the text is not one of its values. */
 WARN_UNUSED status conf_set(conf *c, const char *key, const char *value);
 
-/* A copy that owns its texts; conf_done it apart, also after a failure. */
+/* Makes a copy that owns its texts. The caller ends it with conf_done, also after a failure. */
 WARN_UNUSED status conf_copy(const conf *from, conf *to);
 
-/* What the eval stream is made from: eval.* laid over data.*, one epoch, in order, with the
- * majority answer. A copy; conf_done it apart. */
+/* Makes the options of the held-out stream: a copy of c in which eval.* has replaced data.*, with
+ * one epoch, in the order of the data set, with majority answers and with reference answers sent
+ * along. The caller ends it with conf_done; after a failure *out is untouched. */
 WARN_UNUSED status conf_eval(const conf *c, conf *out);
 
-/* "key: value" of every option, loadable again (--print-config). */
+/* Prints "key: value" of every option in a form that conf_load reads again (--print-config). */
 void conf_print(const conf *c, FILE *to);
-/* The option part of --help for one program: owner PREPD or TRAINER rows and BOTH; of these the
- * BASIC ones, with `all` the EXPERT ones too; or only some keys (NULL at the end of them), whatever
- * their level. Returns how many EXPERT ones it has left out. */
+/* Prints the options part of VERB --help for prepd or for the trainer: the options that this
+ * program or both act on.
+ * only: keys to print, ended by NULL, whatever their level; NULL: the BASIC ones, and with `all`
+ * the EXPERT ones too. Returns how many EXPERT options were left out. */
 int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all);
-/* configs/README.md. */
+/* Prints the page configs/README.md. */
 void conf_reference(FILE *to);
 
-/* The stream rows as one JSON object {"key": value, ...}, in table order; goes into HELLO. Paths
- * (model.path, model.tokenizer) enter by the digest of what they hold, given by the caller, since
- * folders may be mounted elsewhere. Heap; the caller frees. */
+/* Writes the STREAM options as one JSON object {"key": value, ...} in the order of the table; it
+ * goes into HELLO. In place of the paths model.path and model.tokenizer stands model_digest, a hash
+ * of what these folders hold, because they may be mounted elsewhere on another machine. *out is on
+ * the heap and the caller frees it. */
 WARN_UNUSED status conf_stream_json(const conf *c, hash128 model_digest, char **out);
-/* NULL if both JSON objects agree, else the first key that differs, in a heap string
- * "training.seed: 1 here, 2 there". A key that one of them does not have counts as its default:
- * the stream comes from a build that did not know it yet. */
+/* Compares two such objects. *out_difference is NULL if they agree, else a heap string that names
+ * the first key that differs: "training.seed: 1 here, 2 there". A key that one of them lacks has
+ * its default there, because that stream was made by a build that did not know the option yet.
+ * ST_PROTOCOL if one of the texts is not an object; ST_BAD_INPUT if it is not JSON. */
 WARN_UNUSED status conf_stream_diff(const char *ours, const char *theirs, char **out_difference);
 
 #endif

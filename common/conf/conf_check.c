@@ -1,4 +1,5 @@
-/* conf_check.c: rules between options. What depends on ranks is the trainer's to check. */
+/* conf_check.c: rules between options, checked once all of them are loaded. Rules that depend on
+ * the number of ranks or on the model are checked by the trainer (trainer/parallel/layout.c). */
 #include "common/conf/conf.h"
 
 #include <stdio.h>
@@ -10,7 +11,8 @@ static status bad(const conf *c, const char *text)
     return FAIL_IN(ST_CONFIG, conf_place(c), "%s", text);
 }
 
-/* A list of these words (parts: ends with NULL) or one of the two others. */
+/* Accepts `one`, `other`, or a comma-separated list of the words in `parts`, which ends with NULL.
+ */
 static status check_list(const conf *c, const char *key, const char *text, const char *one,
                          const char *other, const char *const *parts)
 {
@@ -51,7 +53,7 @@ static status check_recompute(const conf *c)
         (strspn(option, "0123456789") != strlen(option) || strlen(option) > 9 || atoi(option) < 1))
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "activation_checkpoint.selective_ac_option: \"%.100s\" is neither op nor a "
-                       "number of layers from 1",
+                       "whole number of at least 1",
                        option);
     TRY(check_list(c, "activation_checkpoint.save", c->activation_checkpoint_save, "auto", "none",
                    parts));
@@ -59,23 +61,26 @@ static status check_recompute(const conf *c)
                       "auto", "none", vision);
 }
 
-/* Values that a rank alone has made are no training: nothing may be kept that looks like one. */
+/* With comm.engine replay one process models the other ranks, so the values it computes are not a
+ * trained model. Options that would save or publish them as one are refused. */
 static status check_replay(const conf *c)
 {
     if (c->comm_engine != ENGINE_REPLAY)
         return ST_OK;
     if (c->checkpoint_enable)
-        return bad(c, "comm.engine replay: a rank without the others trains no model, so nothing "
-                      "is kept of it: checkpoint.enable must be false");
+        return bad(c, "comm.engine replay: one rank without the others does not train the model, "
+                      "so there is nothing to save: checkpoint.enable must be false");
     if (c->metrics_enable_tensorboard)
-        return bad(c, "comm.engine replay: TensorBoard's events have no place to say that it is "
-                      "a model: metrics.enable_tensorboard must be false");
+        return bad(c, "comm.engine replay: TensorBoard files cannot say that their figures are "
+                      "modelled, not measured: metrics.enable_tensorboard must be false");
     if (c->parallelism_pipeline_parallel_degree > 1)
-        return bad(c, "comm.engine replay: a stage waits for other stages' computing, which one "
-                      "rank does not know: parallelism.pipeline_parallel_degree must be 1");
+        return bad(c, "comm.engine replay: a pipeline stage waits for the other stages to compute, "
+                      "and one rank does not know how long that takes: "
+                      "parallelism.pipeline_parallel_degree must be 1");
     if (c->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
-        return bad(c, "comm.engine replay: experts' slots go by load and store between ranks, and "
-                      "the others have no memory: comm.expert_exchange must be auto or host");
+        return bad(c, "comm.engine replay: the device exchange loads from and stores to the "
+                      "memory of other ranks, which do not exist here: comm.expert_exchange must "
+                      "be auto or host");
     return ST_OK;
 }
 
@@ -85,8 +90,8 @@ status conf_check(const conf *c)
     TRY(check_recompute(c));
     TRY(check_replay(c));
     if (c->training_steps == 0 && c->training_epochs == 0)
-        return bad(c, "training.steps 0 means until training.epochs ends, but that is 0 too: set "
-                      "one of them");
+        return bad(c, "training.steps is 0, so training.epochs decides when the run ends, but it "
+                      "is 0 too; set one of them");
     if (c->image_min_pixels && c->image_max_pixels && c->image_min_pixels > c->image_max_pixels)
         return bad(c, "image.min_pixels is larger than image.max_pixels");
     if (!*c->job_dump_folder)
@@ -95,14 +100,15 @@ status conf_check(const conf *c)
         return bad(c, "data.split and eval.split must name a split, for example train and val");
     if (c->parallelism_data_parallel_shard_degree == 0)
         return bad(c,
-                   "parallelism.data_parallel_shard_degree: 0 ranks; use -1 for all that remain");
+                   "parallelism.data_parallel_shard_degree cannot be 0; use -1 for all ranks that "
+                   "the other degrees leave");
     if (c->parallelism_expert_tensor_parallel_degree != 1 &&
         c->parallelism_expert_tensor_parallel_degree != c->parallelism_tensor_parallel_degree)
         return bad(c, "parallelism.expert_tensor_parallel_degree must be 1 or equal "
                       "parallelism.tensor_parallel_degree");
     if (!*c->checkpoint_folder || c->checkpoint_folder[0] == '/' ||
         strstr(c->checkpoint_folder, ".."))
-        return bad(c, "checkpoint.folder must be a folder inside job.dump_folder, for example "
-                      "checkpoint");
+        return bad(c, "checkpoint.folder must name a folder inside job.dump_folder, for example "
+                      "checkpoint; it cannot be absolute or contain \"..\"");
     return ST_OK;
 }

@@ -1,4 +1,5 @@
-/* conf_stream.c: the options that change the rows, as HELLO carries and compares them. */
+/* conf_stream.c: the options that change the rows, as one JSON object. A consumer sends its object
+ * in HELLO and the daemon compares it with its own; a recording and a checkpoint keep one too. */
 #include "common/conf/conf.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include "common/conf/conf_table.h"
 #include "common/json/json.h"
 
-enum { SHOWN = 200 /* bytes of a text in the words about a difference */ };
+enum { SHOWN = 200 /* bytes of a text that the message about a difference quotes */ };
 
 static void put_value(json_writer *w, const conf *c, const conf_row *r)
 {
@@ -42,7 +43,7 @@ status conf_stream_json(const conf *c, hash128 model_digest, char **out)
         if (!conf_row_is_option(r) || r->flow != FLOW_STREAM)
             continue;
         if (strcmp(r->key, "model.tokenizer") == 0)
-            continue; /* in the digest */
+            continue; /* the model's digest covers the tokenizer too */
         json_put_key(&w, r->key);
         if (strcmp(r->key, "model.path") == 0)
             json_put_cstr(&w, digest);
@@ -53,7 +54,8 @@ status conf_stream_json(const conf *c, hash128 model_digest, char **out)
     return json_writer_take(&w, out, NULL);
 }
 
-/* An option that one side does not name has its default: a stream may be older than the option. */
+/* Writes the default of an option that one side does not name. A stream may be older than the
+ * option, and then it was made as the default makes it. */
 static void default_words(const char *key, char *out, size_t size)
 {
     const conf_row *r = conf_row_find(key);
@@ -95,7 +97,8 @@ static void value_words(const json_value *v, const char *key, char *out, size_t 
     }
 }
 
-/* Texts in whole, whatever is shown of them. out_words: of where they part, if that is not seen. */
+/* Compares two texts in full, although a message shows only their first SHOWN bytes. If the
+ * difference may lie beyond these, out_words says after how many bytes it begins. */
 static bool texts_differ(const json_value *a, const json_value *b, char out_words[64])
 {
     const char *x = json_text(a, ""), *y = json_text(b, "");
@@ -115,7 +118,7 @@ static bool is_text(const json_value *v)
     return v && json_typeof(v) == JSON_TEXT;
 }
 
-/* The first key whose values differ, looking through `from`; false if none. */
+/* Goes through the keys of `from` and describes the first one whose two values differ. */
 static bool first_difference(const json_value *from, const json_value *ours,
                              const json_value *theirs, char *out, size_t size)
 {
@@ -149,7 +152,7 @@ status conf_stream_diff(const char *ours, const char *theirs, char **out_differe
                         first_difference(b, a, b, words, sizeof words))) {
         copy = strdup(words);
         if (!copy)
-            st = FAIL(ST_NO_MEMORY, "no memory to tell how stream options differ");
+            st = FAIL(ST_NO_MEMORY, "no memory to compare the stream options");
     }
     if (st == ST_OK)
         *out_difference = copy;

@@ -1,3 +1,5 @@
+/* conf_table.c: the rows of options.def and removed.def expanded into one array, and what can be
+ * asked of a row: its key, nearest key, choices, default and range. */
 #include "common/conf/conf_table.h"
 
 #include <ctype.h>
@@ -10,7 +12,7 @@
 
 #define AT(field) offsetof(struct conf, field)
 
-/* What a row of any kind has. */
+/* The members that the rows of all option kinds share. */
 #define EVERY_ROW(section, word, who, flows, how, words)                                           \
     .key = #section "." #word, .offset = AT(section##_##word), .owner = OWNER_##who,               \
     .flow = FLOW_##flows, .level = LEVEL_##how, .help = words
@@ -96,7 +98,7 @@ const char *conf_first_key(const char *section)
 
 size_t conf_distance(const char *a, const char *b)
 {
-    enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is not looked at */
+    enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is ignored */
     size_t n = strnlen(a, WIDTH), m = strnlen(b, WIDTH), row[WIDTH + 1];
     for (size_t j = 0; j <= m; j++)
         row[j] = j;
@@ -169,11 +171,11 @@ int conf_choice_find(const conf_row *r, const char *text)
     return -1;
 }
 
-/* Shortest text that reads back the same. */
+/* The shortest text that strtod reads back as the same number. */
 static void real_text(double v, char *out, size_t size)
 {
     if (v == floor(v) && fabs(v) < 1e15) {
-        snprintf(out, size, "%.0f", v); /* 30, where %g would write 3e+01 */
+        snprintf(out, size, "%.0f", v); /* %g would write 30 as 3e+01 */
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {

@@ -1,4 +1,9 @@
-/* conf_table.h: inside of conf.h: the rows of options.def and removed.def as data. */
+/* conf_table.h: the rows of options.def and removed.def as an array, and the functions that read
+ * and print single values by their row. Only conf's own files and program/verb.c, which looks up
+ * flags, include it; everything else uses the fields of struct conf.
+ *
+ * To add an option, add a row to options.def, and for an OPTION_ENUM the names of its values to
+ * conf.h. A rule that involves other options goes to conf_check.c. */
 #ifndef TESSERA_COMMON_CONF_TABLE_H
 #define TESSERA_COMMON_CONF_TABLE_H
 
@@ -9,9 +14,9 @@
 #include "common/conf/conf.h"
 
 typedef enum row_kind {
-    ROW_SECTION, /* key = the section's name */
-    ROW_ALIAS,   /* text = the key it stands for */
-    ROW_REMOVED, /* text = the value it had, help = the advice (removed.def) */
+    ROW_SECTION, /* a heading: key = the section's name */
+    ROW_ALIAS,   /* another spelling: text = the key that it means */
+    ROW_REMOVED, /* an option of removed.def: text = the value it had, help = the advice */
     ROW_INT,
     ROW_REAL,
     ROW_BOOL,
@@ -32,43 +37,56 @@ typedef struct conf_row {
     row_flow flow;
     row_level level;
     const char *help;
-    const char *unit;    /* "" if none */
-    const char *text;    /* TEXT, ENUM: the default; ALIAS: the key meant */
+    const char *unit;    /* of INT and REAL, "" if it has none */
+    const char *text;    /* TEXT and ENUM: the default; ALIAS: the key that it means */
     const char *choices; /* ENUM: "a|b" */
     text_kind text_kind;
-    bool yes; /* BOOL: the default */
-    int64_t integer, integer_min, integer_max;
-    double real, real_min, real_max;
+    bool yes;                                  /* BOOL: the default */
+    int64_t integer, integer_min, integer_max; /* INT: the default and its range, ends included */
+    double real, real_min, real_max;           /* REAL: the same */
 } conf_row;
 
 extern const conf_row conf_rows[];
 extern const size_t conf_n_rows;
 
-bool conf_row_is_option(const conf_row *r);         /* no section, alias or removed one */
-const conf_row *conf_row_find(const char *key);     /* no section; NULL if none */
-const conf_row *conf_row_target(const conf_row *r); /* of an alias; else itself */
+/* True for a row that has a field in struct conf: not for a section, an alias or a removed option.
+ */
+bool conf_row_is_option(const conf_row *row);
+/* The option, alias or removed option of this key ("training.seq_len"); NULL if there is none. */
+const conf_row *conf_row_find(const char *key);
+/* The option that an alias means; any other row is returned as it is. */
+const conf_row *conf_row_target(const conf_row *row);
+/* Whether a section of this name exists ("training"). */
 bool conf_is_section(const char *name);
-const char *conf_first_key(const char *section); /* of a section there is */
-/* The nearest key by edit distance, NULL if none is near; a word without a dot is held against the
- * keys' ends. */
+/* The first key of a section that exists, for the message about a section used as a key. */
+const char *conf_first_key(const char *section);
+/* The key with the smallest edit distance to this one, or NULL if none is near. A word without a
+ * dot is compared with the last parts of the keys. */
 const char *conf_nearest_key(const char *key);
-/* Smallest number of inserted, removed or replaced bytes, case aside. */
-size_t conf_distance(const char *a, const char *b);
-/* Whether so many edits of a word make a likely mistake: a third of it, of a short one two. */
+/* The smallest number of bytes to insert, remove or replace that makes the words equal, without
+ * regard to case. At most 128 bytes of each are compared. */
+size_t conf_distance(const char *one, const char *other);
+/* Whether this many edits still look like a slip of the writer: up to a third of the word's length,
+ * and at least two. */
 bool conf_is_near(const char *word, size_t distance);
 
-/* Choices of an ENUM row. */
-int conf_choice_count(const conf_row *r);
-void conf_choice_name(const conf_row *r, int i, char *out, size_t size);
-int conf_choice_find(const conf_row *r, const char *text); /* case aside; -1 if none */
+/* The choices of an ENUM row, counted from 0. */
+int conf_choice_count(const conf_row *row);
+void conf_choice_name(const conf_row *row, int i, char *out, size_t size);
+/* The number of the choice, found without regard to case; -1 if there is none. */
+int conf_choice_find(const conf_row *row, const char *text);
 
-/* The field as the text that reads back the same, without quotes. */
-void conf_value_text(const conf *c, const conf_row *r, char *out, size_t size);
-/* The default in the same form, and the range with its unit ("16 to 1048576 tokens"). */
-void conf_default_text(const conf_row *r, char *out, size_t size);
-void conf_range_text(const conf_row *r, char *out, size_t size);
+/* The value of the option in c as a text without quotes, which would be read back as the same
+ * value. `size` CONF_TEXT_MAX is always enough. */
+void conf_value_text(const conf *c, const conf_row *row, char *out, size_t size);
+/* The default in the same form. */
+void conf_default_text(const conf_row *row, char *out, size_t size);
+/* The range with its unit ("16 to 1048576 tokens", "at least 0 steps"); "" for rows without one. */
+void conf_range_text(const conf_row *row, char *out, size_t size);
 
-enum { CONF_TEXT_MAX = 4096 }; /* bytes of any value as text */
+enum { CONF_TEXT_MAX = 4096 }; /* bytes that hold any value as text, the NUL included */
+
+/* The field of struct conf that belongs to the row, which must be of this kind. */
 
 static inline int64_t *conf_int(conf *c, const conf_row *r)
 {
@@ -95,22 +113,26 @@ static inline const char **conf_text(conf *c, const conf_row *r)
     return (const char **)(void *)((char *)c + r->offset);
 }
 
-/* Where a value comes from: how errors name it, and what its relative paths start at. */
+/* Where a value comes from. Errors name it, and relative paths start at its folder. */
 typedef struct conf_origin {
-    const char *name; /* file, or "command line" */
-    int64_t line;     /* -1 on the command line */
-    const char *base; /* folder, absolute */
-    status code;      /* of the failures: ST_CONFIG for a file, ST_USAGE for the command line */
+    const char *name; /* the path of the file, or "command line" */
+    int64_t line;     /* in the file, from 1; -1 on the command line */
+    const char *base; /* the folder that relative paths start at, absolute */
+    status code;      /* of failures: ST_CONFIG for a file, ST_USAGE for the command line */
 } conf_origin;
 
 #define CONF_FAIL(origin, ...)                                                                     \
     FAIL_AT((origin)->code, (origin)->name, (origin)->line, -1, __VA_ARGS__)
 
-/* Checks text against the row (no alias) and stores it, if it is no removed one. */
+/* Checks the text against the row, which is not an alias, and stores the value in c; a text is
+ * copied into the conf's arena. For a removed option nothing is stored. Fails with origin->code and
+ * with the place if the text is not a value of the option. */
 WARN_UNUSED status conf_value_set(conf *c, const conf_row *r, const char *text,
                                   const conf_origin *origin);
-/* true, yes, on, 1 and their opposites; false if text is none of them. */
+/* Reads true, yes, on, 1 and their opposites, in any case of letters. Returns false if text is none
+ * of them. */
 bool conf_bool_parse(const char *text, bool *out);
+/* Always fails: there is no option of this key. The message names the nearest one. */
 WARN_UNUSED status conf_unknown_key(const char *key, const conf_origin *origin);
 
 #endif

@@ -1,4 +1,5 @@
-/* conf_text.c: the table as a user reads it: --print-config, --help, configs/README.md. */
+/* conf_text.c: the option table as users read it: --print-config, the options part of --help, and
+ * configs/README.md. */
 #include "common/conf/conf.h"
 
 #include <stdio.h>
@@ -10,8 +11,8 @@
 
 enum { HELP_INDENT = 6, HELP_WIDTH = 96 };
 
-/* A JSON text is a double-quoted YAML scalar, but for the characters that YAML forbids and that the
- * writer of JSON has not escaped already (U+FEFF, U+FFFE, U+FFFF). */
+/* A JSON text is also a double-quoted YAML scalar. The exceptions are U+FEFF, U+FFFE and U+FFFF,
+ * which YAML forbids and the JSON writer does not escape, so they are escaped here. */
 static void print_quoted(FILE *to, const char *text)
 {
     json_writer w;
@@ -54,7 +55,7 @@ void conf_print(const conf *c, FILE *to)
     }
 }
 
-/* Words folded at HELP_WIDTH, every line indented. */
+/* Prints the words in lines of at most HELP_WIDTH characters, each indented by HELP_INDENT. */
 static void print_folded(FILE *to, const char *words)
 {
     int column = 0;
@@ -98,8 +99,8 @@ static void help_row(FILE *to, const conf_row *r)
     conf_range_text(r, range, sizeof range);
     fprintf(to, "  --%s %s%s\n", r->key, value_name(r),
             r->level == LEVEL_EXPERT ? "   (expert)" : "");
-    snprintf(words, sizeof words, "%s (default %.400s%s%s)", r->help, *text ? text : "empty",
-             *range ? "; " : "", range);
+    snprintf(words, sizeof words, "%s Default: %.400s%s%s.", r->help, *text ? text : "empty",
+             *range ? "; range: " : "", range);
     print_folded(to, words);
 }
 
@@ -117,9 +118,9 @@ int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all)
     const conf_row *section = NULL;
     row_owner other = for_trainer ? OWNER_PREPD : OWNER_TRAINER;
     fprintf(to,
-            "Options: in the YAML file of -c (section: / key: value), or here as --section.key "
-            "VALUE,\nwhich wins. Relative paths start at the file's folder, here at the working "
-            "directory.\n");
+            "Options are set in the YAML file of -c (section: / key: value) or on the command "
+            "line\n(--section.key VALUE), which wins over the file. Relative paths start at the "
+            "file's folder,\non the command line at the working directory.\n");
     for (size_t i = 0; i < conf_n_rows; i++) {
         const conf_row *r = &conf_rows[i];
         if (r->kind == ROW_SECTION)
@@ -138,7 +139,7 @@ int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all)
     return left_out;
 }
 
-/* Text in a table cell: | would end it, < would be markup. */
+/* Prints a text into a table cell of Markdown, where | would end the cell and < begin a tag. */
 static void cell(FILE *to, const char *text)
 {
     for (const char *p = text; *p; p++) {
@@ -197,17 +198,24 @@ void conf_reference(FILE *to)
         to,
         "# Options\n\n"
         "<!-- Made from common/conf/options.def by `prepd --reference`. Do not edit. -->\n\n"
-        "One YAML file serves both programs, and each checks all of it. A key stands in its\n"
-        "section (`training:`, then `seq_len: 2048`) or dotted (`training.seq_len: 2048`); on\n"
-        "the command line it is `--training.seq_len 2048` or `--training.seq_len=2048`, which\n"
-        "wins over the file. Relative paths start at the file's folder, on the command line at\n"
-        "the working directory. Whole numbers may be written `1e6` or `1_000_000`, `true` and\n"
-        "`false` also `yes`, `no`, `on`, `off`, `1`, `0`. Bytes may have a unit: `8GiB` (`KiB`,\n"
-        "`MiB`, `GiB`, `TiB`). A key that does not exist is an error that names one that is near.\n"
-        "`--print-config` shows what a run resolves to, in a form that can be loaded again.\n\n"
-        "*Stream* options change the rows that prepd makes: both ends compare them when they\n"
-        "meet, and a run can only be resumed with the same ones. *Expert* options are those whose\n"
-        "default serves nearly every run; `VERB --help` lists them with `--all`.\n");
+        "`prepd` and `trainer` read the same YAML file, and each checks all of it.\n\n"
+        "* **In the file** a key is written inside its section (`training:`, below it\n"
+        "  `seq_len: 2048`) or with a dot (`training.seq_len: 2048`).\n"
+        "* **On the command line** it is `--training.seq_len 2048` or\n"
+        "  `--training.seq_len=2048`, and wins over the file.\n"
+        "* **Relative paths** start at the file's folder; on the command line they start at the\n"
+        "  working directory.\n"
+        "* **Values:** whole numbers can be written `1e6` or `1_000_000`, numbers of bytes with\n"
+        "  a unit (`8GiB`; also `KiB`, `MiB`, `TiB`), and `true` and `false` as `yes`, `no`,\n"
+        "  `on`, `off`, `1` or `0`.\n"
+        "* **Mistakes:** a key that does not exist is refused, and the message names a similar\n"
+        "  key if there is one.\n"
+        "* **`--print-config`** prints every option with the value that a run would use, in a\n"
+        "  form that can be loaded again.\n\n"
+        "*Stream* options change the rows that prepd makes. The trainer and prepd compare them\n"
+        "when they connect, and a run can only be resumed with the same values. *Expert* options\n"
+        "have a default that serves nearly every run; `VERB --help` lists them only with\n"
+        "`--all`.\n");
     for (size_t i = 0; i < conf_n_rows; i++) {
         const conf_row *r = &conf_rows[i];
         if (r->kind == ROW_SECTION)
@@ -220,14 +228,16 @@ void conf_reference(FILE *to)
         else if (conf_row_is_option(r))
             reference_row(to, r);
     }
-    fputs("\n## Other spellings\n\nAccepted so that torchtitan's keys can be kept. Enumerated "
-          "values are read without regard\nto case.\n\n| written | means |\n|---|---|\n",
+    fputs("\n## Other spellings\n\nThese keys are accepted too, so that torchtitan's spelling can "
+          "be kept. Values that are one of\na list can be written in any case of letters.\n\n"
+          "| written | means |\n|---|---|\n",
           to);
     for (size_t i = 0; i < conf_n_rows; i++)
         if (conf_rows[i].kind == ROW_ALIAS)
             fprintf(to, "| `%s` | `%s` |\n", conf_rows[i].key, conf_rows[i].text);
-    fputs("\n## Removed\n\nThe one value that such an option had is still accepted and changes "
-          "nothing; leave it out.\n\n| written | value | why |\n|---|---|---|\n",
+    fputs("\n## Removed\n\nThese options no longer exist. The one value that each of them had is "
+          "still accepted and\nchanges nothing; leave it out.\n\n"
+          "| written | value | why |\n|---|---|---|\n",
           to);
     for (size_t i = 0; i < conf_n_rows; i++)
         if (conf_rows[i].kind == ROW_REMOVED)

@@ -1,4 +1,5 @@
-/* conf_value.c: the text of one value, checked against its row and stored. */
+/* conf_value.c: reads the text of one value, checks it against its row of the table, and stores it
+ * in struct conf. */
 #include "common/conf/conf_table.h"
 
 #include <ctype.h>
@@ -12,9 +13,10 @@
 #include "common/base/file.h"
 #include "common/base/model_cache.h"
 
-enum { PORT_MAX = 65533 /* and two more follow */ };
+enum { PORT_MAX = 65533 /* the two ports after it are used too, for workers and control */ };
 
-/* The number without underscores between digits (1_000_000); false if they stand elsewhere. */
+/* Copies the number without the underscores between its digits (1_000_000). False if an underscore
+ * is anywhere else, or a character cannot be part of a number. */
 static bool plain_number(const char *text, char *out, size_t size)
 {
     size_t n = 0;
@@ -25,7 +27,7 @@ static bool plain_number(const char *text, char *out, size_t size)
             continue;
         }
         if (n + 1 >= size || !(isdigit((unsigned char)*p) || strchr("+-.eE", *p)))
-            return false; /* no hexadecimal, no inf, no spaces */
+            return false; /* hexadecimal, inf and spaces are not accepted */
         out[n++] = *p;
     }
     out[n] = 0;
@@ -43,15 +45,15 @@ static bool parse_int(const char *text, int64_t *out)
         *out = v;
         return true;
     }
-    double real = strtod(digits, &end); /* 1e6 */
+    double real = strtod(digits, &end); /* such as 1e6 */
     if (*end || !(fabs(real) < 0x1p63) || real != floor(real) || !strpbrk(digits, "eE"))
         return false;
     *out = (int64_t)real;
     return true;
 }
 
-/* The factor of a binary unit at the end of text (8GiB, 8 GiB), which is cut off; 1 if there is
- * none. */
+/* Cuts a binary unit (8GiB, 8 GiB) off the end of text and returns its factor; 1 if there is no
+ * unit. */
 static int64_t cut_unit(char *text)
 {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
@@ -157,9 +159,9 @@ static status set_enum(conf *c, const conf_row *r, const char *text, const conf_
                      close_enough ? "?" : "");
 }
 
-/* What a relative path means: beside the file that gives it. But a model that is no folder there
- * may be Org/Name in the Hugging Face cache, and a word without a slash stays as it is: a preset.
- */
+/* What a relative path means: `joined`, the path below the folder it starts at. A model for which
+ * there is no such folder may be an Org/Name in the Hugging Face cache; a model.path without a
+ * slash stays as it is, since it may be the name of a preset. */
 static const char *meaning(const conf_row *r, const char *text, const char *joined,
                            char found[STATUS_PATH_MAX])
 {
@@ -171,8 +173,8 @@ static const char *meaning(const conf_row *r, const char *text, const char *join
     return model && !strchr(text, '/') ? text : joined;
 }
 
-/* ipc://PATH or tcp://HOST:PORT; a path too long for a socket, and what a host may be, is proto's
- * affair. */
+/* Whether the text has the form ipc://PATH or tcp://HOST:PORT. Whether the path fits into a
+ * socket's address and whether the host exists is checked by proto, when the endpoint is opened. */
 static bool is_endpoint(const char *text)
 {
     if (strncmp(text, "ipc://", 6) == 0)
@@ -190,7 +192,8 @@ static status set_text(conf *c, const conf_row *r, const char *text, const conf_
     char joined[CONF_TEXT_MAX], found[STATUS_PATH_MAX];
     const char *path = text, *scheme = "";
     if (strlen(text) >= CONF_TEXT_MAX)
-        return CONF_FAIL(origin, "%s: longer than %d bytes", r->key, CONF_TEXT_MAX - 1);
+        return CONF_FAIL(origin, "%s: the value is longer than %d bytes", r->key,
+                         CONF_TEXT_MAX - 1);
     if (r->text_kind == TEXT_ENDPOINT && !is_endpoint(text))
         return CONF_FAIL(origin,
                          "%s: \"%.200s\" is neither ipc://PATH nor tcp://HOST:PORT with a port of "
@@ -201,7 +204,7 @@ static status set_text(conf *c, const conf_row *r, const char *text, const conf_
         path = text + 6;
     }
     bool is_path = r->text_kind == TEXT_PATH || *scheme;
-    if (is_path && *path && *path != '/' && !(*scheme && *path == '@')) { /* @: abstract */
+    if (is_path && *path && *path != '/' && !(*scheme && *path == '@')) { /* @: abstract socket */
         while (strncmp(path, "./", 2) == 0)
             path += 2;
         if ((size_t)snprintf(joined, sizeof joined, "%s%s%s%s", scheme, origin->base,
@@ -220,9 +223,11 @@ static status check_removed(const conf_row *r, const char *text, const conf_orig
 {
     if (strcasecmp(text, r->text) == 0)
         return ST_OK;
-    return CONF_FAIL(origin,
-                     "%s: \"%.100s\" is refused, since the option was removed: %s; leave it out",
-                     r->key, text, r->help);
+    return CONF_FAIL(
+        origin,
+        "%s: \"%.100s\" is refused, because this option no longer exists: %s; leave it "
+        "out",
+        r->key, text, r->help);
 }
 
 status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
@@ -252,8 +257,8 @@ status conf_unknown_key(const char *key, const conf_origin *origin)
     if (conf_is_section(key)) {
         const char *first = conf_first_key(key);
         return CONF_FAIL(origin,
-                         "%s is a section and takes no value of its own: its keys stand below it, "
-                         "indented (%s:, then %s: ..), or dotted (%s: ..)",
+                         "%s is a section and takes no value of its own: write its keys below it, "
+                         "indented (%s:, then %s: ..), or with a dot (%s: ..)",
                          key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
     }
     const char *near = conf_nearest_key(key);

@@ -1,3 +1,5 @@
+/* yaml.c: walks libyaml's events by recursive descent: a stream holds one document, which is a
+ * mapping; the value of a key is a scalar, a list of scalars or another mapping. */
 #include "common/conf/yaml.h"
 
 #include <errno.h>
@@ -11,8 +13,8 @@
 enum {
     FILE_MAX = 1 << 20,
     DEPTH_MAX = 16,
-    KEY_MAX = 256,   /* of a joined key */
-    KEYS_MAX = 4096, /* of a file: the search for duplicates is linear */
+    KEY_MAX = 256,   /* bytes of a joined key, with its NUL */
+    KEYS_MAX = 4096, /* in a file; a limit because the search for duplicates is linear */
     LIST_MAX = 4096, /* bytes of a joined list */
 };
 
@@ -21,7 +23,7 @@ typedef struct reader {
     const char *source;
     yaml_each each;
     void *user;
-    char key[KEY_MAX]; /* joined, of the mapping or value being read */
+    char key[KEY_MAX]; /* joined key of the mapping or value that is being read */
     arena memory;
     const char **keys; /* seen so far */
     size_t n_keys;
@@ -32,7 +34,7 @@ static int64_t line_of(yaml_mark_t mark)
     return (int64_t)mark.line + 1;
 }
 
-/* What libyaml found wrong. */
+/* Fails with what libyaml says is wrong. */
 static status syntax_error(const reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -58,16 +60,16 @@ static status check_new_key(reader *r, int64_t line)
 {
     for (size_t i = 0; i < r->n_keys; i++)
         if (strcmp(r->keys[i], r->key) == 0)
-            return FAIL_AT(ST_CONFIG, r->source, line, -1, "the key %s stands twice", r->key);
+            return FAIL_AT(ST_CONFIG, r->source, line, -1, "the key %s appears twice", r->key);
     if (r->n_keys == KEYS_MAX)
-        return FAIL_AT(ST_CONFIG, r->source, line, -1, "more than %d keys", KEYS_MAX);
+        return FAIL_AT(ST_CONFIG, r->source, line, -1, "the file has more than %d keys", KEYS_MAX);
     char *copy;
     TRY(arena_strndup(&r->memory, r->key, strlen(r->key), &copy));
     r->keys[r->n_keys++] = copy;
     return ST_OK;
 }
 
-/* Puts ".name" behind the key of the mapping around it. */
+/* Appends ".name" to the key of the enclosing mapping. */
 static status push_key(reader *r, const yaml_event_t *e)
 {
     const char *name = (const char *)e->data.scalar.value;
@@ -75,7 +77,7 @@ static status push_key(reader *r, const yaml_event_t *e)
     int64_t line = line_of(e->start_mark);
     if (length == 0 || strlen(name) != length || outer + length + 2 > sizeof r->key)
         return FAIL_AT(ST_CONFIG, r->source, line, -1,
-                       "a key must have 1 to %d bytes, sections included", KEY_MAX - 2);
+                       "a key must have 1 to %d bytes, its sections included", KEY_MAX - 2);
     if (outer)
         r->key[outer++] = '.';
     memcpy(r->key + outer, name, length + 1);
@@ -94,13 +96,13 @@ static status read_scalar(reader *r, const yaml_event_t *e, int64_t line)
 {
     const char *text = (const char *)e->data.scalar.value;
     if (strlen(text) != e->data.scalar.length)
-        return FAIL_AT(ST_CONFIG, r->source, line, -1, "%s: the value holds a NUL character",
+        return FAIL_AT(ST_CONFIG, r->source, line, -1, "%s: the value contains a NUL character",
                        r->key);
     yaml_item item = {r->key, text, false, is_null(e), line};
     return r->each(r->user, &item);
 }
 
-/* Puts the item behind those before it. */
+/* Appends a list item and a comma to `joined`, of which *used bytes are filled. */
 static status join_item(const reader *r, const yaml_event_t *e, int64_t line, char *joined,
                         size_t *used)
 {
@@ -109,14 +111,15 @@ static status join_item(const reader *r, const yaml_event_t *e, int64_t line, ch
     const size_t n = scalar ? e->data.scalar.length : 0;
     if (!scalar || *used + n + 2 > LIST_MAX)
         return FAIL_AT(ST_CONFIG, r->source, line, -1,
-                       "%s: a list may hold plain values only, %d bytes in all", r->key,
+                       "%s: a list can hold plain values only, of %d bytes in all", r->key,
                        LIST_MAX - 2);
     if (strlen(text) != n)
-        return FAIL_AT(ST_CONFIG, r->source, line, -1, "%s: a value holds a NUL character", r->key);
+        return FAIL_AT(ST_CONFIG, r->source, line, -1, "%s: a value contains a NUL character",
+                       r->key);
     if (strchr(text, ','))
         return FAIL_AT(ST_CONFIG, r->source, line, -1,
-                       "%s: \"%.100s\" holds a comma, which is what parts a list's values", r->key,
-                       text);
+                       "%s: \"%.100s\" contains a comma, which separates the values of a list",
+                       r->key, text);
     memcpy(joined + *used, text, n);
     *used += n;
     joined[(*used)++] = ',';
@@ -138,14 +141,14 @@ static status read_list(reader *r, int64_t line)
         yaml_event_delete(&e);
         TRY(st);
     }
-    joined[used ? used - 1 : 0] = 0; /* the last comma */
+    joined[used ? used - 1 : 0] = 0; /* in place of the last comma */
     yaml_item item = {r->key, joined, true, false, line};
     return r->each(r->user, &item);
 }
 
 static status read_mapping(reader *r, int depth);
 
-/* The value of r->key, whose first event is e. */
+/* Reads the value of r->key; e is its first event. */
 static status read_value(reader *r, const yaml_event_t *e, int64_t line, int depth)
 {
     switch (e->type) {
@@ -155,7 +158,8 @@ static status read_value(reader *r, const yaml_event_t *e, int64_t line, int dep
         return read_list(r, line);
     case YAML_MAPPING_START_EVENT:
         if (depth == DEPTH_MAX)
-            return FAIL_AT(ST_CONFIG, r->source, line, -1, "nested deeper than %d", DEPTH_MAX);
+            return FAIL_AT(ST_CONFIG, r->source, line, -1, "keys are nested deeper than %d",
+                           DEPTH_MAX);
         return read_mapping(r, depth + 1);
     default:
         return FAIL_AT(ST_CONFIG, r->source, line, -1,
@@ -163,7 +167,7 @@ static status read_value(reader *r, const yaml_event_t *e, int64_t line, int dep
     }
 }
 
-/* From after the start of a mapping to its end. */
+/* Reads from after the start of a mapping to its end. */
 static status read_mapping(reader *r, int depth)
 {
     const size_t outer = strlen(r->key);
@@ -204,7 +208,8 @@ static status read_stream(reader *r)
             continue;
         if (type == YAML_DOCUMENT_START_EVENT) {
             if (began)
-                return FAIL_AT(ST_CONFIG, r->source, line, -1, "a second YAML document");
+                return FAIL_AT(ST_CONFIG, r->source, line, -1,
+                               "a second YAML document begins here; the file can hold only one");
             began = true;
             continue;
         }
@@ -223,7 +228,8 @@ status yaml_parse(const char *text, size_t size, const char *source, yaml_each e
     r.each = each;
     r.user = user;
     if (size > FILE_MAX)
-        return FAIL_IN(ST_CONFIG, source, "longer than %d bytes: not a configuration", FILE_MAX);
+        return FAIL_IN(ST_CONFIG, source, "is longer than %d bytes, so it is not a configuration",
+                       FILE_MAX);
     if (!yaml_parser_initialize(&r.parser))
         return FAIL(ST_NO_MEMORY, "no memory for a YAML parser");
     arena_init(&r.memory, 0);

@@ -1,9 +1,10 @@
-/* yaml.h: the only door to YAML (libyaml): a file of nested mappings, handed out leaf by leaf.
+/* yaml.h: reads a YAML file of nested mappings and calls back for every value. It is the only file
+ * that includes libyaml's header (in yaml.c).
  *
- * What options need and no more: mappings of scalars and of lists of scalars, nested up to 16
- * deep; keys of nested mappings are joined by dots. Refused, with the line: duplicate keys, aliases
- * (a few bytes of them can stand for gigabytes), several documents, lists of anything else or of
- * texts with a comma, NUL, files over 1 MiB. */
+ * It supports what options need and no more: mappings of scalars and of lists of scalars, nested up
+ * to 16 deep. Keys of nested mappings are joined by dots. It refuses, naming the line: duplicate
+ * keys, aliases (a few bytes of them can expand to gigabytes), several documents, lists of anything
+ * but scalars, list items with a comma, NUL characters, and files of more than 1 MiB. */
 #ifndef TESSERA_COMMON_CONF_YAML_H
 #define TESSERA_COMMON_CONF_YAML_H
 
@@ -13,20 +14,23 @@
 
 #include "common/base/status.h"
 
-/* One leaf; borrowed, valid during the call. */
+/* One value. Everything is borrowed and valid only during the call. */
 typedef struct yaml_item {
     const char *key;  /* "training.seq_len" */
-    const char *text; /* the scalar; of a list its items joined by commas */
+    const char *text; /* the scalar, or the items of a list joined by commas */
     bool is_list;
-    bool is_null; /* nothing, ~ or null, unquoted */
+    bool is_null; /* the scalar is empty, ~ or null, without quotes */
     int64_t line; /* of the key, from 1 */
 } yaml_item;
 
 typedef status (*yaml_each)(void *user, const yaml_item *item);
 
-/* Calls each for every leaf in file order; a status other than ST_OK from it ends the reading and
- * is returned. An empty file has no leaves. ST_CONFIG if the file is not such YAML. */
+/* Calls each(user, item) for every value in the order of the file. If it returns anything but
+ * ST_OK, reading ends and that status is returned. An empty file has no values and is accepted.
+ * ST_CONFIG: the file is not YAML of this kind; ST_NO_INPUT: it does not exist; ST_IO: it cannot be
+ * read. */
 WARN_UNUSED status yaml_read(const char *path, yaml_each each, void *user);
+/* The same for `size` bytes of text; errors name `source`. */
 WARN_UNUSED status yaml_parse(const char *text, size_t size, const char *source, yaml_each each,
                               void *user);
 

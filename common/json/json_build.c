@@ -1,3 +1,5 @@
+/* json_build.c: the builder of json_tree.h, and the tables in which keys of large objects are
+ * found. */
 #include "common/json/json_tree.h"
 
 #include <stdlib.h>
@@ -6,7 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/span.h"
 
-/* Objects up to this many members are searched member by member. */
+/* Objects of at most this many members are searched one member after another, without a table. */
 enum { SMALL_OBJECT = 8, TEXT_CHUNK = 16 * 1024 };
 
 void json_builder_init(json_builder *b, arena *memory)
@@ -33,7 +35,8 @@ void json_builder_reset(json_builder *b)
     b->key_size = 0;
 }
 
-/* A terminated copy. Short texts share chunks, because the arena aligns every piece to 64. */
+/* Copies a text and ends it with a NUL. Short texts share chunks, because the arena would align
+ * each of them to 64 bytes. */
 static status keep_text(json_builder *b, const char *s, size_t size, const char **out)
 {
     if (size >= TEXT_CHUNK / 4) {
@@ -94,7 +97,7 @@ status json_builder_text(json_builder *b, const char *s, size_t size)
     return json_builder_scalar(b, v);
 }
 
-/* The container enters the stack at once, as its own placeholder, so that its key waits there. */
+/* Puts an empty container on the stack at once, so that its key is kept there until it ends. */
 status json_builder_begin(json_builder *b, bool is_object)
 {
     if (b->depth == JSON_MAX_DEPTH)
@@ -108,7 +111,7 @@ status json_builder_begin(json_builder *b, bool is_object)
 
 static status duplicate_key(const json_pair *pair)
 {
-    return FAIL(ST_BAD_INPUT, "an object holds the key \"%.200s\" twice", pair->key);
+    return FAIL(ST_BAD_INPUT, "an object has the key \"%.200s\" twice", pair->key);
 }
 
 static bool same_key(const json_pair *pair, const char *key, size_t size)
@@ -121,7 +124,7 @@ static uint32_t key_hash(const char *key, size_t size)
     return load_u32(hash_bytes(key, size).bytes);
 }
 
-/* Power of two, at most half full. */
+/* The slots of a table for n keys: a power of two that is at most half full. */
 static uint32_t table_size(uint32_t n)
 {
     uint32_t size = 16;

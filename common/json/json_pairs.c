@@ -1,5 +1,5 @@
-/* json_pairs.c: see json_pairs.h. A backslash outside of texts is no JSON: yajl's to refuse, as all
- * else that is wrong with an escape. */
+/* json_pairs.c: see json_pairs.h. It only looks for half pairs. A backslash outside of a text, and
+ * anything else that is wrong with an escape, is left for yajl to refuse. */
 #include "common/json/json_pairs.h"
 
 #include <string.h>
@@ -12,7 +12,8 @@ static int digit_of(unsigned char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* All four digits are read. False: this or the escape before it is half a pair. */
+/* Called when all four digits of an escape are read. False if it, or the escape before it, is half
+ * a pair. */
 static bool take_escape(json_pairs *p)
 {
     const bool is_high = (p->value & 0xFC00) == 0xD800, is_low = (p->value & 0xFC00) == 0xDC00;
@@ -26,7 +27,8 @@ static bool take_escape(json_pairs *p)
 static bool take_digit(json_pairs *p, unsigned char c)
 {
     const int digit = digit_of(c);
-    const bool is_other = p->digits == 0 && digit != 0xD && !p->has_high; /* than a surrogate */
+    /* Surrogates are D800 to DFFF, so an escape whose first digit is not D is none. */
+    const bool is_other = p->digits == 0 && digit != 0xD && !p->has_high;
     if (digit < 0 || is_other) {
         p->has_high = false;
         p->at = PAIRS_TEXT;

@@ -1,5 +1,6 @@
-/* json_parse.c: the door to yajl. Its events build a document, or, for a file of hundreds of
- * megabytes, one small document per item of one array (json_stream.c). */
+/* json_parse.c: turns yajl's events into documents. In a whole parse they build one document. In
+ * streaming (json_stream.c) they skip everything outside of the wanted array and build each of its
+ * items as a small document of its own. */
 #include "common/json/json_parser.h"
 
 #include <errno.h>
@@ -14,18 +15,18 @@
 enum { SMALL_DIGITS = 18, KEY_SHOWN = 100 };
 
 typedef struct document {
-    json_value root; /* first: the caller's pointer is the document's */
+    json_value root; /* the first member, so that a pointer to it is a pointer to the document */
     arena memory;
 } document;
 
-/* Bytes of the chunk that yajl has taken, the current token included. */
+/* How many bytes of the chunk yajl has consumed, the current token included. */
 static size_t consumed(const json_parser *p)
 {
     size_t n = yajl_get_bytes_consumed(p->yajl);
     return n < p->chunk_size ? n : p->chunk_size;
 }
 
-/* Line of the chunk's byte `at`, and the offset where that line begins. */
+/* The line of the chunk's byte `at`, and the offset at which that line begins. */
 static void locate(const json_parser *p, size_t at, int64_t *out_line, int64_t *out_start)
 {
     *out_line = p->line;
@@ -40,8 +41,8 @@ static void locate(const json_parser *p, size_t at, int64_t *out_line, int64_t *
     }
 }
 
-/* The item in work begins at this byte of the chunk; before it, if a number straddles the border.
- * Lines are counted on from the last item. */
+/* Notes that an item begins at this byte of the chunk. `at` is negative for a number that began in
+ * the chunk before. Lines are counted from the last item on, so every byte is looked at once. */
 static void item_begins(json_parser *p, int64_t at)
 {
     while ((int64_t)p->counted < at) {
@@ -68,7 +69,7 @@ static status fail_here(const json_parser *p, const char *what)
     return json_parser_fail(p, (int64_t)consumed(p), what);
 }
 
-/* A token was read. */
+/* Called first by every callback: notes where the token that yajl just read ends. */
 static json_parser *take_token(void *user)
 {
     json_parser *p = (json_parser *)user;
@@ -76,13 +77,14 @@ static json_parser *take_token(void *user)
     return p;
 }
 
-/* True for a token that is neither an item of the streamed array nor inside one. */
+/* Whether the current token is neither an item of the streamed array nor inside of one. */
 static bool outside_item(const json_parser *p)
 {
     return p->streaming && !p->in_array;
 }
 
-/* Takes a builder's answer; a failure gets its place, if it has none, and stops the parse. */
+/* Turns a status of the builder into the answer of a callback. A failure stops the parse, and gets
+ * the present place if it has none. */
 static int settle_status(json_parser *p, status st)
 {
     if (st == ST_OK)
@@ -96,7 +98,7 @@ static int settle_status(json_parser *p, status st)
     return 0;
 }
 
-/* In place of a value that is not built. */
+/* Puts null in place of a value that is left out. */
 static int put_nothing(json_parser *p)
 {
     const json_value none = {.type = JSON_NULL};
@@ -104,7 +106,8 @@ static int put_nothing(json_parser *p)
     return settle_status(p, json_builder_scalar(&p->build, none));
 }
 
-/* A value ended. If it was an item of the streamed array, hands it out. */
+/* Called at the end of every value. If it was an item of the streamed array, passes it to `each`.
+ */
 static int value_done(json_parser *p)
 {
     const json_value *v = p->streaming ? json_builder_value(&p->build) : NULL;
@@ -118,7 +121,7 @@ static int value_done(json_parser *p)
     return p->st == ST_OK;
 }
 
-/* Outside the items: values are skipped, but the wanted member must be an array. */
+/* Skips a value outside of the items. The wanted member must be an array, and is entered. */
 static int skip_value(json_parser *p, json_type type)
 {
     bool is_wanted = p->wanted_next || (!p->wanted && p->skipped == 0);
@@ -166,7 +169,8 @@ static int on_bool(void *user, int yes)
     return put_scalar(take_token(user), v, yes ? 4 : 5);
 }
 
-/* A whole number that surely fits; false: others. yajl has seen that it is a number. */
+/* Reads a whole number that certainly fits into 64 bits; false for any other number. yajl has
+ * checked the form already. */
 static bool small_int(const char *digits, size_t size, int64_t *out)
 {
     const bool minus = digits[0] == '-';
@@ -198,7 +202,8 @@ static int on_number(void *user, const char *digits, size_t size)
     errno = 0;
     if (!strpbrk(text, ".eE"))
         v.as.integer = strtoll(text, NULL, 10);
-    if (errno == ERANGE || strpbrk(text, ".eE")) { /* also integers beyond 64 bits */
+    if (errno == ERANGE ||
+        strpbrk(text, ".eE")) { /* an integer beyond 64 bits becomes a real too */
         v.type = JSON_REAL;
         v.as.real = strtod(text, NULL);
         if (!isfinite(v.as.real))
@@ -210,7 +215,7 @@ static int on_number(void *user, const char *digits, size_t size)
 static int on_text(void *user, const unsigned char *s, size_t size)
 {
     json_parser *p = take_token(user);
-    if (!utf8_valid(s, size)) /* yajl lets surrogates and long forms pass */
+    if (!utf8_valid(s, size)) /* yajl accepts surrogates and overlong forms */
         return settle_status(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
     if (outside_item(p))
         return skip_value(p, JSON_TEXT);
@@ -218,7 +223,7 @@ static int on_text(void *user, const unsigned char *s, size_t size)
         return 1;
     if (p->leave_next)
         return put_nothing(p);
-    if (p->build.depth == 0) /* escapes hide its length in the file; the end is near enough */
+    if (p->build.depth == 0) /* its length in the file is unknown (escapes), so its end is noted */
         item_begins(p, (int64_t)consumed(p));
     return settle_status(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
 }
@@ -230,7 +235,7 @@ static int begin_container(json_parser *p, bool is_object)
     if (p->left_out > 0 || p->leave_next) {
         p->leave_next = false;
         if (p->build.depth + p->left_out == JSON_MAX_DEPTH)
-            return settle_status(p, fail_here(p, "nested too deep"));
+            return settle_status(p, fail_here(p, "values are nested too deep"));
         p->left_out++;
         return 1;
     }
@@ -245,7 +250,7 @@ static int end_container(json_parser *p)
         return --p->left_out > 0 ? 1 : put_nothing(p);
     if (p->streaming && p->build.depth == 0) {
         if (p->in_array)
-            p->in_array = false; /* its own bracket */
+            p->in_array = false; /* the bracket of the array itself */
         else
             p->skipped--;
         return 1;
@@ -286,7 +291,7 @@ static int on_key(void *user, const unsigned char *key, size_t size)
     }
     p->wanted_next = p->skipped == 1 && is_name(p->wanted, key, size);
     if (p->wanted_next && p->found)
-        return settle_status(p, fail_here(p, "the array's key stands twice"));
+        return settle_status(p, fail_here(p, "the key of the array appears twice"));
     return 1;
 }
 
@@ -345,7 +350,7 @@ status json_parser_step_over(json_parser *p)
     return ST_OK;
 }
 
-/* What yajl found wrong, in one line and with its place. */
+/* Fails with the first line of what yajl says is wrong, and the place. */
 static status yajl_failure(json_parser *p, yajl_status code)
 {
     if (code == yajl_status_client_canceled)
@@ -364,7 +369,8 @@ status json_parser_feed(json_parser *p, const unsigned char *bytes, size_t size)
     p->chunk_size = size;
     p->counted = 0;
     p->counted_line = p->line;
-    /* What stands before half a pair comes first: items are handed out, other faults told. */
+    /* Bytes before half a pair are parsed first, so that their items are passed on and a fault in
+     * them is the one that is reported. */
     const int64_t half = json_pairs_find(&p->pairs, bytes, size), good = half - p->base;
     if (half >= 0)
         size = good > 0 ? (size_t)good : 0;
@@ -385,7 +391,7 @@ void json_parser_advance(json_parser *p)
 
 status json_parser_finish(json_parser *p)
 {
-    /* From here on yajl counts from 0 again; our count stays at the end of the input. */
+    /* yajl_complete_parse counts its bytes from 0 again. Ours stay at the end of the input. */
     json_parser_advance(p);
     yajl_status code = yajl_complete_parse(p->yajl);
     if (code != yajl_status_ok)

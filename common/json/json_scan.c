@@ -1,3 +1,4 @@
+/* json_scan.c: see json_scan.h. */
 #include "common/json/json_scan.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ static bool is_between(unsigned char c)
     return c == 0 || strchr(" \t\r\n,:[]{}", c) != NULL;
 }
 
-/* One byte outside of texts. */
+/* Reads one byte outside of texts. */
 static void take_outside(json_scan *s, unsigned char c)
 {
     s->in_text = c == '"';

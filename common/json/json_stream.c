@@ -1,4 +1,8 @@
-/* json_stream.c: documents in files, and the items of one array in a file or stream of any length.
+/* json_stream.c: reads documents from files, and the items of one array from a file or stream of
+ * any length.
+ *
+ * The input is fed to the parser in pieces. An item, number or text that grows beyond its limit is
+ * found between two pieces; an item is then skipped by json_scan, since yajl would keep all of it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +25,7 @@ static status open_file(const char *path, int *out_fd)
     return ST_OK;
 }
 
-/* Up to size bytes; 0 at the end of the file. */
+/* Reads up to `size` bytes; none at the end of the file. */
 static status read_some(int fd, const char *path, void *to, size_t size, size_t *out_n)
 {
     ssize_t n;
@@ -60,21 +64,23 @@ done:
     return st;
 }
 
-/* Pieces of the input on their way to the parser. */
+/* The input on its way to the parser. */
 typedef struct stream {
     json_parser p;
     json_next next;
     void *input;
     unsigned char *buffer;
     size_t capacity;
-    json_scan scan;  /* of what yajl has of a token that is not whole */
-    int64_t text_at; /* offset of the text that is open, if scan says so */
-    bool skipping;   /* an item that is too long; yajl is at rest */
-    int64_t depth;   /* its open brackets */
+    json_scan
+        scan; /* the state at the end of what yajl has, of which the last token may be incomplete */
+    int64_t text_at; /* offset at which the open text begins, if scan.in_text */
+    bool skipping;   /* an item that is too long is being skipped; yajl gets none of it */
+    int64_t depth;   /* open brackets of that item */
 } stream;
 
-/* yajl reads what it has of an open text again with every piece, so a piece is as long as it: all
- * readings together are at most three times the text. */
+/* How many bytes to read next. yajl reads what it has of an open text again with every piece. So a
+ * piece is at least as long as what it has, and all readings together are at most three times the
+ * text. */
 static size_t piece_bytes(const stream *s)
 {
     const int64_t had = s->skipping || !s->scan.in_text ? 0 : s->p.base - s->text_at;
@@ -82,7 +88,8 @@ static size_t piece_bytes(const stream *s)
     return want > CHUNK_BYTES ? (size_t)want : CHUNK_BYTES;
 }
 
-/* The next piece. An open text gets all that was asked for: `next` may give little at a time. */
+/* Reads the next piece. While a text is open the piece is filled completely, although `next` may
+ * give only a few bytes at a time, so that the bound above holds. */
 static status read_piece(stream *s, size_t *out_n)
 {
     const size_t want = piece_bytes(s);
@@ -103,7 +110,7 @@ static status read_piece(stream *s, size_t *out_n)
     return ST_OK;
 }
 
-/* What the bytes that were fed leave open. */
+/* Notes which token the bytes that were fed leave incomplete. */
 static void look_at_rest(stream *s)
 {
     const json_parser *p = &s->p;
@@ -117,7 +124,8 @@ static void look_at_rest(stream *s)
         s->text_at = p->token_end >= p->base ? p->token_end + began : p->base + began;
 }
 
-/* Between the bytes that were fed and the next: a number, text or item that is too long. */
+/* Called between two pieces: fails for a number or text that is too long, and begins to skip an
+ * item that is. */
 static status check_lengths(stream *s)
 {
     json_parser *p = &s->p;
@@ -139,7 +147,7 @@ static status check_lengths(stream *s)
 
 static status feed_some(stream *s, const unsigned char *bytes, size_t size)
 {
-    json_scan ahead = s->scan; /* a text goes in as far as it goes, others by the piece */
+    json_scan ahead = s->scan; /* an open text is fed to its end at once, anything else in pieces */
     size_t n = size < CHUNK_BYTES ? size : CHUNK_BYTES;
     if (ahead.in_text)
         n = json_scan_text(&ahead, bytes, size);
@@ -178,7 +186,7 @@ static status stream_pieces(stream *s)
     }
     TRY(json_parser_finish(p));
     if (!p->found)
-        return FAIL_IN(ST_BAD_INPUT, p->source, "no member \"%s\" (expected an array)",
+        return FAIL_IN(ST_BAD_INPUT, p->source, "has no member \"%s\" (expected an array)",
                        p->wanted ? p->wanted : "");
     return ST_OK;
 }

@@ -1,4 +1,4 @@
-/* json_value.c: looking into a document. */
+/* json_value.c: looks into documents: members, items, and values with the type that is wanted. */
 #include "common/json/json_tree.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ const char *json_type_name(json_type t)
     case JSON_INT:
         return "an integer";
     case JSON_REAL:
-        return "a number that is no 64-bit integer";
+        return "a number that is not a 64-bit integer";
     case JSON_TEXT:
         return "a text";
     case JSON_ARRAY:
@@ -104,7 +104,7 @@ size_t json_text_size(const json_value *v)
     return v && v->type == JSON_TEXT ? v->as.text.size : 0;
 }
 
-/* The member, or, where none is called so, the member down a dotted path. */
+/* The member of this name or, if there is none, the one at the end of a path with dots. */
 static const json_value *find_path(const json_value *object, const char *key)
 {
     const json_value *v = json_find(object, key);

@@ -1,4 +1,4 @@
-/* json_write.c: text of JSON values, appended to a growing buffer. */
+/* json_write.c: the writer of json.h, which appends the text of values to a growing buffer. */
 #include "common/json/json.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ static void append_cstr(json_writer *w, const char *s)
     append_text(w, s, strlen(s));
 }
 
-/* Before a value or key: the comma that separates it from the one before. */
+/* Called before a value or key: puts the comma that separates it from the one before. */
 static void separate(json_writer *w)
 {
     if (w->need_comma)
@@ -114,7 +114,8 @@ static void put_escaped(json_writer *w, unsigned char c)
     append_cstr(w, text);
 }
 
-/* A character of several bytes; what would steer a terminal is shown as \u202e, which is JSON. */
+/* Writes a character of several bytes. One that would control a terminal is written as visible.h
+ * shows it (\u202e), which is also how JSON escapes it. */
 static void put_wide(json_writer *w, const char *s, size_t length)
 {
     char one[VISIBLE_CHAR];
@@ -129,7 +130,7 @@ void json_put_text(json_writer *w, const char *s, size_t size)
     append_text(w, "\"", 1);
     size_t i = 0;
     while (i < size) {
-        size_t run = i; /* copy what needs no change in one piece */
+        size_t run = i; /* characters that need no change are copied in one piece */
         while (run < size && p[run] >= 0x20 && p[run] < 0x7F && p[run] != '"' && p[run] != '\\')
             run++;
         append_text(w, s + i, run - i);
@@ -141,7 +142,7 @@ void json_put_text(json_writer *w, const char *s, size_t size)
             put_wide(w, s + i, length);
         else if (length == 0)
             append_text(w, "\xEF\xBF\xBD",
-                        3); /* U+FFFD: JSON is UTF-8, whatever a file name holds */
+                        3); /* U+FFFD: JSON must be UTF-8, a file name need not */
         else
             put_escaped(w, p[i]);
         i += length ? length : 1;
@@ -181,11 +182,11 @@ void json_put_real(json_writer *w, double v)
 {
     char text[40];
     if (!isfinite(v)) {
-        put_word(w, "null"); /* JSON has no such numbers */
+        put_word(w, "null"); /* JSON has no infinities and no NaN */
         return;
     }
     if (v == floor(v) && fabs(v) < 1e15) {
-        snprintf(text, sizeof text, "%.1f", v); /* 30.0, where %g would write 3e+01 */
+        snprintf(text, sizeof text, "%.1f", v); /* %g would write 30.0 as 3e+01 */
         put_word(w, text);
         return;
     }
@@ -314,7 +315,7 @@ void json_begin_key_array(json_writer *w, const char *key)
 
 status json_writer_take(json_writer *w, char **out_text, size_t *out_size)
 {
-    append_text(w, "", 0); /* an empty text is a text too */
+    append_text(w, "", 0); /* so that an empty text is a text and not NULL */
     if (w->out_of_memory) {
         json_writer_done(w);
         return FAIL(ST_NO_MEMORY, "no memory to write JSON");

@@ -1,3 +1,4 @@
+/* model_files.c: see model_files.h. */
 #include "common/model_folder/model_files.h"
 
 #include <errno.h>
@@ -9,7 +10,8 @@
 #include "common/base/file.h"
 #include "common/base/utf8.h"
 
-/* "/here/Org/Name" -> "Org/Name", what was asked for before the working folder came in front. */
+/* The last two parts of a path: "Org/Name" of "/here/Org/Name". That is what the user wrote, before
+ * conf_load put the working directory in front. */
 static const char *last_two_words(const char *path)
 {
     const char *at = path + strlen(path);
@@ -24,7 +26,7 @@ status model_files_absent(status code, const char *key, const char *path)
 {
     char looked[STATUS_PATH_MAX + 64];
     model_cache_explain(last_two_words(path), looked, sizeof looked);
-    return FAIL(code, "%s: %s is no folder, and %s", key, path, looked);
+    return FAIL(code, "%s: %s is not a folder, and %s", key, path, looked);
 }
 
 status model_files_find(const char *name, char out[STATUS_PATH_MAX])
@@ -57,8 +59,8 @@ status model_files_folder(const conf *c, const char **out)
     if (!file_is_folder(c->model_path))
         return FAIL_IN(
             ST_CONFIG, conf_place(c),
-            "model.path %s is no folder; beside a preset's name set model.tokenizer to the "
-            "folder of tokenizer.json",
+            "model.path %s is not a folder; if it is the name of a preset, set model.tokenizer to "
+            "the folder of tokenizer.json",
             c->model_path);
     *out = c->model_path;
     return ST_OK;
@@ -71,8 +73,8 @@ status model_files_told(const conf *c)
     if (utf8_valid(folder, strlen(folder)))
         return ST_OK;
     return FAIL_IN(ST_CONFIG, folder,
-                   "%s: the folder's name is not UTF-8, as what workers are told is: rename it, or "
-                   "give it a link",
+                   "%s: the folder's name is not UTF-8, so it cannot be sent to workers: rename "
+                   "the folder, or name a link to it",
                    folder == c->model_path ? "model.path" : "model.tokenizer");
 }
 

@@ -1,5 +1,6 @@
-/* model_files.h: where a configuration's tokenizer and processor settings lie, and the digest both
- * programs compare in HELLO: folders may be mounted elsewhere, the bytes must agree. */
+/* model_files.h: finds the folder with a model's tokenizer and processor settings, and makes the
+ * digest of these files. Trainer and daemon compare the digest when they connect (HELLO), because
+ * the folder can be mounted at another path on each machine, but its bytes must be the same. */
 #ifndef TESSERA_COMMON_MODEL_FOLDER_MODEL_FILES_H
 #define TESSERA_COMMON_MODEL_FOLDER_MODEL_FILES_H
 
@@ -8,24 +9,26 @@
 #include "common/conf/conf.h"
 #include "common/base/model_cache.h"
 
-/* model.tokenizer, or model.path if that is a folder. ST_CONFIG, with the remedy, beside a preset
- * without model.tokenizer. Borrowed from the conf. */
+/* Gives model.tokenizer, or model.path if that is empty; borrowed from the conf. ST_CONFIG, with
+ * the remedy, if the folder does not exist, or model.path names a preset and model.tokenizer is
+ * empty. */
 WARN_UNUSED status model_files_folder(const conf *c, const char **out);
 
-/* The same folder must have a name that workers can be told of, in UTF-8. ST_CONFIG. */
+/* Checks that the name of this folder is UTF-8, in which it is sent to workers. ST_CONFIG. */
 WARN_UNUSED status model_files_told(const conf *c);
 
-/* XXH3-128 over tokenizer.json and, where present, preprocessor_config.json and
- * video_preprocessor_config.json of that folder. */
+/* A hash over this folder's tokenizer.json and, if they exist, preprocessor_config.json and
+ * video_preprocessor_config.json. */
 WARN_UNUSED status model_files_digest(const conf *c, hash128 *out);
 
-/* What a user calls a model -> the folder in out: a folder, or Org/Name in the Hugging Face cache
- * (model_cache.h). Anything else stays as it is: a preset, or a path for
- * its reader to complain of. NO_INPUT for Org/Name that is not there, with where it looked. conf
- * does the same with model.path and model.tokenizer. */
+/* Turns the name that a user gives a model into a folder: an existing folder stays as it is, and
+ * Org/Name becomes its snapshot in the Hugging Face cache (model_cache.h). ST_NO_INPUT if the cache
+ * has no such model; the message says where it looked. Any other name is copied to out unchanged:
+ * it is a preset, or a wrong path that the function which opens it will report. conf_load does the
+ * same for model.path and model.tokenizer. */
 WARN_UNUSED status model_files_find(const char *name, char out[STATUS_PATH_MAX]);
-/* Fails with code: path is no folder; names the place in the cache that its last two words would
- * have. */
+/* Fails with `code`: the path, which is the value of option `key`, is not a folder. The message
+ * also says where the cache would hold a model named by the path's last two parts. */
 WARN_UNUSED status model_files_absent(status code, const char *key, const char *path);
 
 #endif

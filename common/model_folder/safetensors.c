@@ -1,4 +1,4 @@
-/* safetensors.c: reading. Nothing of the header is believed before it is checked. */
+/* safetensors.c: reads safetensors. Nothing in the header is used before it is checked. */
 #include "common/model_folder/safetensors.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "common/json/json.h"
 
-enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; /* the limit of the format's own library */
+enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; /* HEADER_MAX is the published library's limit */
 #define META_KEY "__metadata__"
 
 const char *st_dtype_name(st_dtype d)
@@ -47,7 +47,7 @@ static status read_dtype(const json_value *entry, const char *name, const char *
 {
     const char *text = json_text(json_find(entry, "dtype"), NULL);
     if (!text)
-        return FAIL_IN(ST_BAD_INPUT, source, "tensor \"%s\": no dtype", name);
+        return FAIL_IN(ST_BAD_INPUT, source, "tensor \"%s\" has no dtype", name);
     for (int d = 0; d < DT_COUNT; d++)
         if (strcmp(text, st_dtype_name((st_dtype)d)) == 0) {
             *out = (st_dtype)d;
@@ -57,14 +57,15 @@ static status read_dtype(const json_value *entry, const char *name, const char *
                    text);
 }
 
-/* Shape and the bytes it stands for. */
+/* Reads the shape and computes the bytes that a tensor of it has. */
 static status read_shape(const json_value *entry, const char *name, const char *source,
                          st_tensor *t, uint64_t *out_bytes)
 {
     const json_value *shape = json_find(entry, "shape");
     if (!shape || json_typeof(shape) != JSON_ARRAY || json_count(shape) > ST_MAX_DIMS)
-        return FAIL_IN(ST_BAD_INPUT, source, "tensor \"%s\": expected a shape of at most %d sizes",
-                       name, ST_MAX_DIMS);
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "tensor \"%s\": expected a shape of at most %d dimensions", name,
+                       ST_MAX_DIMS);
     uint64_t bytes = st_dtype_size(t->dtype);
     bool overflow = false;
     t->n_dims = (int)json_count(shape);
@@ -72,10 +73,12 @@ static status read_shape(const json_value *entry, const char *name, const char *
         const json_value *size = json_item(shape, (size_t)i);
         t->shape[i] = json_int(size, -1);
         if (t->shape[i] < 0)
-            return FAIL_IN(ST_BAD_INPUT, source,
-                           "tensor \"%s\": size %d of its shape is no whole number of 0 or more",
-                           name, i);
-        /* A zero hides an overflow from the product, and st_count would then meet it. */
+            return FAIL_IN(
+                ST_BAD_INPUT, source,
+                "tensor \"%s\": dimension %d of its shape must be a whole number of at least 0",
+                name, i);
+        /* A zero in the shape would hide an overflow of the other factors, in which st_count would
+         * then run. So it counts as 1 here. */
         uint64_t factor = t->shape[i] ? (uint64_t)t->shape[i] : 1;
         overflow |= __builtin_mul_overflow(bytes, factor, &bytes) || bytes > INT64_MAX;
     }
@@ -99,16 +102,21 @@ static status read_entry(const json_value *entry, const char *name, const char *
     const json_value *offsets = json_find(entry, "data_offsets");
     int64_t begin = json_int(json_item(offsets, 0), -1), end = json_int(json_item(offsets, 1), -1);
     if (json_count(offsets) != 2 || begin < 0 || end < begin)
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "tensor \"%s\": data_offsets must be two rising whole numbers", name);
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "tensor \"%s\": data_offsets must be two whole numbers, the second not below the "
+            "first",
+            name);
     if ((uint64_t)(end - begin) != bytes)
         return FAIL_IN(ST_BAD_INPUT, source,
                        "tensor \"%s\": its shape and dtype need %llu bytes, its offsets hold %lld",
                        name, (unsigned long long)bytes, (long long)(end - begin));
     if (!span_holds(data, (uint64_t)begin, bytes))
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "tensor \"%s\" ends at data byte %lld, but only %zu are there: truncated?",
-                       name, (long long)end, data.size);
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "tensor \"%s\" ends at data byte %lld, but there are only %zu bytes of data; the "
+            "file may be truncated",
+            name, (long long)end, data.size);
     t->data = span_of(data.data + begin, bytes);
     return ST_OK;
 }
@@ -137,12 +145,12 @@ static int by_place(const void *a, const void *b)
     const st_tensor *x = (const st_tensor *)a, *y = (const st_tensor *)b;
     if (x->data.data != y->data.data)
         return x->data.data < y->data.data ? -1 : 1;
-    if (x->data.size != y->data.size) /* empty ones first, so that they do not seem to overlap */
+    if (x->data.size != y->data.size) /* empty tensors first, so that they do not seem to overlap */
         return x->data.size < y->data.size ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-/* The tensors, in the order of their data, must cover it exactly. */
+/* Checks that the tensors, which are in the order of their data, cover the data exactly. */
 static status check_cover(const st_file *f, const char *source, span data)
 {
     const uint8_t *at = data.data;
@@ -152,14 +160,14 @@ static status check_cover(const st_file *f, const char *source, span data)
             return FAIL_IN(ST_BAD_INPUT, source, "tensor \"%s\" overlaps \"%s\"", t->name,
                            f->tensors[i - 1].name);
         if (t->data.data > at)
-            return FAIL_IN(ST_BAD_INPUT, source, "a hole of %zu bytes before tensor \"%s\"",
+            return FAIL_IN(ST_BAD_INPUT, source, "there are %zu unused bytes before tensor \"%s\"",
                            (size_t)(t->data.data - at), t->name);
         at += t->data.size;
     }
     size_t left = (size_t)(data.data + data.size - at);
     if (left)
-        return FAIL_IN(ST_BAD_INPUT, source, "%zu bytes after the last tensor (\"%s\")", left,
-                       f->n_tensors ? f->tensors[f->n_tensors - 1].name : "none");
+        return FAIL_IN(ST_BAD_INPUT, source, "there are %zu bytes after the last tensor (\"%s\")",
+                       left, f->n_tensors ? f->tensors[f->n_tensors - 1].name : "none");
     return ST_OK;
 }
 
@@ -191,8 +199,9 @@ static status read_tensors(const json_value *header, const char *source, span da
     return check_cover(f, source, data);
 }
 
-/* Names and metadata are handed out as C strings. In "\\u0000" the backslash is the one escaped (as
- * in JSON inside of a metadata text): an even number of them stands before an escape. */
+/* Whether a text in the JSON contains a NUL character. It is refused because names and metadata are
+ * given out as C strings. Only \u0000 with an even number of backslashes before it is an escape; in
+ * "\\u0000", which occurs in JSON inside of a metadata text, the backslash itself is escaped. */
 static bool holds_nul(const char *text, size_t size)
 {
     static const char nul[] = "\\u0000";
@@ -211,21 +220,23 @@ static bool holds_nul(const char *text, size_t size)
 static status parse_block(span block, const char *source, st_file *f)
 {
     if (block.size < LENGTH_BYTES)
-        return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)block.size,
-                       "not safetensors: %zu bytes, fewer than the 8 of the header's length",
-                       block.size);
+        return FAIL_AT(
+            ST_BAD_INPUT, source, -1, (int64_t)block.size,
+            "not safetensors: the file has %zu bytes, fewer than the 8 of the header's length",
+            block.size);
     uint64_t length = load_u64(block.data);
     if (length > HEADER_MAX || !span_holds(block, LENGTH_BYTES, length))
-        return FAIL_AT(ST_BAD_INPUT, source, -1, 0,
-                       "not safetensors, or truncated: a header of %llu bytes in a file of %zu "
-                       "(at most %d are allowed)",
-                       (unsigned long long)length, block.size, HEADER_MAX);
+        return FAIL_AT(
+            ST_BAD_INPUT, source, -1, 0,
+            "not safetensors, or truncated: a header of %llu bytes in a file of %zu bytes "
+            "(at most %d are allowed)",
+            (unsigned long long)length, block.size, HEADER_MAX);
     const char *text = (const char *)block.data + LENGTH_BYTES;
     if (length == 0 || text[0] != '{')
         return FAIL_AT(ST_BAD_INPUT, source, -1, LENGTH_BYTES,
                        "not safetensors: the header must begin with {");
     if (holds_nul(text, length))
-        return FAIL_IN(ST_BAD_INPUT, source, "the header holds a NUL character");
+        return FAIL_IN(ST_BAD_INPUT, source, "the header contains a NUL character");
     json_value *header = NULL;
     TRY(json_parse(text, length, source, &header));
     f->header = header;
@@ -249,14 +260,14 @@ static status map_file(int fd, const char *path, st_file *f)
 {
     struct stat info;
     if (fstat(fd, &info) != 0)
-        return FAIL_IN(ST_IO, path, "fstat: %s", strerror(errno));
+        return FAIL_IN(ST_IO, path, "cannot be examined: %s", strerror(errno));
     if (!S_ISREG(info.st_mode))
         return FAIL_IN(ST_BAD_INPUT, path, "expected a file");
     if (info.st_size == 0)
         return FAIL_IN(ST_BAD_INPUT, path, "not safetensors: the file is empty");
     void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED)
-        return FAIL_IN(ST_IO, path, "mmap: %s", strerror(errno));
+        return FAIL_IN(ST_IO, path, "cannot be mapped: %s", strerror(errno));
     f->map = map;
     f->map_size = (size_t)info.st_size;
     return ST_OK;
@@ -301,7 +312,7 @@ void st_forget(span part)
     uintptr_t first = ((uintptr_t)part.data + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)part.data + part.size) / page * page;
     if (end > first)
-        madvise((void *)first, end - first, MADV_DONTNEED); /* advice: failure costs memory only */
+        madvise((void *)first, end - first, MADV_DONTNEED); /* a failure only costs memory */
 }
 
 const st_tensor *st_find(const st_file *f, const char *name)

@@ -1,4 +1,4 @@
-/* safetensors_write.c: headers, blocks and files. */
+/* safetensors_write.c: writes safetensors: the header alone, a block in memory, a file. */
 #include "common/model_folder/safetensors.h"
 
 #include <errno.h>
@@ -14,19 +14,23 @@
 
 enum { LENGTH_BYTES = 8 };
 
-/* The writer's input comes from our own code, so what is wrong with it is our mistake; it is still
- * reported, because a wrong file would be found only when it is read. */
+/* Checks a tensor that would begin at data byte `at`. The tensors come from our own code, so a
+ * fault is our mistake. It is reported all the same, because a wrong file would be noticed only
+ * when it is read. */
 static status check_tensor(const st_tensor *t, uint64_t at)
 {
     uint64_t bytes = st_dtype_size(t->dtype);
     if (t->dtype >= DT_COUNT || t->n_dims < 0 || t->n_dims > ST_MAX_DIMS)
-        return FAIL(ST_INTERNAL, "tensor \"%s\": no such dtype or rank", t->name);
+        return FAIL(ST_INTERNAL, "tensor \"%s\" has an unknown dtype or too many dimensions",
+                    t->name);
     for (int i = 0; i < t->n_dims; i++)
         if (t->shape[i] < 0 || __builtin_mul_overflow(bytes, (uint64_t)t->shape[i], &bytes))
-            return FAIL(ST_INTERNAL, "tensor \"%s\": bad shape", t->name);
+            return FAIL(ST_INTERNAL,
+                        "tensor \"%s\" has a negative dimension, or its size overflows", t->name);
     if (bytes != t->data.size)
-        return FAIL(ST_INTERNAL, "tensor \"%s\": shape and dtype need %llu bytes, given %zu",
-                    t->name, (unsigned long long)bytes, t->data.size);
+        return FAIL(ST_INTERNAL,
+                    "tensor \"%s\": shape and dtype need %llu bytes, but %zu are given", t->name,
+                    (unsigned long long)bytes, t->data.size);
     if (at % st_dtype_size(t->dtype) != 0)
         return FAIL(ST_INTERNAL,
                     "tensor \"%s\" of %s would begin at data byte %llu: give larger dtypes first",
@@ -69,7 +73,7 @@ static status put_header(json_writer *w, const st_tensor *tensors, size_t n_tens
     return ST_OK;
 }
 
-/* The header, with room for `extra` bytes behind it in the same block. */
+/* Makes the header, with room for `extra` bytes after it in the same block. */
 static status make_block(const st_tensor *tensors, size_t n_tensors, const st_meta *meta,
                          size_t n_meta, size_t extra, uint8_t **out, size_t *out_header)
 {
@@ -112,7 +116,7 @@ status st_pack(const st_tensor *tensors, size_t n_tensors, const st_meta *meta, 
     uint8_t *block;
     for (size_t i = 0; i < n_tensors; i++)
         if (__builtin_add_overflow(data, tensors[i].data.size, &data))
-            return FAIL(ST_NO_MEMORY, "the tensors are larger than memory can be");
+            return FAIL(ST_NO_MEMORY, "the size of the tensors together overflows");
     TRY(make_block(tensors, n_tensors, meta, n_meta, data, &block, &at));
     for (size_t i = 0; i < n_tensors; i++) {
         if (tensors[i].data.size)

@@ -1,3 +1,8 @@
+/* log.c: formats events as plain lines or as JSON objects and writes them.
+ *
+ * An event arrives as one text. In JSON its trailing key=value words become a field each, so they
+ * have to be found again in the text, and a value that comes from outside must not be able to forge
+ * a field. */
 #include "common/program/log.h"
 
 #include <ctype.h>
@@ -21,13 +26,13 @@ enum {
     KEY_MAX = 64,
 };
 
-/* One log per process; set once by main before threads start, read-only afterwards. */
+/* The log of the process. main sets it before threads start; after that only the atomics change. */
 static struct {
     char role[ROLE_MAX];
-    _Atomic int level; /* may change while threads log */
+    _Atomic int level;
     bool json;
     int file, stderr_level;
-    _Atomic bool hushed; /* of stderr */
+    _Atomic bool hushed; /* nothing goes to stderr */
 } state = {.role = "", .level = LOG_INFO, .json = false, .file = -1, .stderr_level = LOG_DEBUG};
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
@@ -54,7 +59,7 @@ bool log_on(int level)
     return level <= state.level;
 }
 
-/* One write per event, so that lines of several processes on one terminal do not mix. */
+/* Writes a whole line at once, so that lines of several processes on one terminal do not mix. */
 static void write_to(int fd, const char *line, size_t size)
 {
     while (size > 0) {
@@ -62,7 +67,7 @@ static void write_to(int fd, const char *line, size_t size)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return; /* nobody left to tell */
+            return; /* a log that cannot be written has nowhere to report that */
         line += n;
         size -= (size_t)n;
     }
@@ -80,7 +85,7 @@ status log_keep(const char *path, int stderr_level)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "log: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot open the log file: %s", strerror(errno));
     if (state.file >= 0)
         close(state.file);
     state.file = fd;
@@ -98,7 +103,7 @@ static void event_plain(int level, const struct tm *t, const char *text)
     write_line(level, line, size);
 }
 
-/* Length of the key if the word is key=value, else 0. */
+/* The length of the key if the word has the form key=value, else 0. */
 static size_t key_length(const char *word)
 {
     size_t n = 0;
@@ -127,21 +132,22 @@ static bool is_new_key(const fields *f, const char *word)
     return size > 0;
 }
 
-/* The quote that ends a value: what else is quoted inside of it may stand there as it is. So it is
- * the last byte of the text, or another field follows; not one that there is already, which the
- * value could forge. NULL: none. */
+/* Finds the quote that ends a value that begins at p; NULL if there is none. The value may contain
+ * quotes itself. So the closing quote is the one that is the last byte of the text or is followed
+ * by another field. A key that was seen before does not count, because the value could contain it
+ * to forge a field. */
 static const char *closing_quote(const fields *f, const char *p)
 {
     for (; *p; p++) {
         if (*p == '"' && (!p[1] || (p[1] == ' ' && is_new_key(f, p + 1 + strspn(p + 1, " ")))))
             return p;
-        if (*p == '\\' && p[1] && p[2]) /* a quote at the end ends it all the same */
+        if (*p == '\\' && p[1] && p[2]) /* the last quote closes the value even after a backslash */
             p++;
     }
     return NULL;
 }
 
-/* The field at the word; where it ends, NULL if it is none. */
+/* Reads the field that begins at `word` and returns its end; NULL if there is no field. */
 static const char *read_field(fields *f, const char *word)
 {
     if (f->n == FIELDS_MAX || !is_new_key(f, word))
@@ -159,7 +165,7 @@ static const char *read_field(fields *f, const char *word)
     return end + x->quoted;
 }
 
-/* True if the text is fields and nothing else from here on. */
+/* Whether the text consists of fields only; reads them into f. */
 static bool read_fields(fields *f, const char *text)
 {
     f->n = 0;
@@ -172,7 +178,7 @@ static bool read_fields(fields *f, const char *text)
     return text != NULL;
 }
 
-/* Start of the trailing key=value words; the end of the text if there are none. */
+/* The start of the key=value words at the end of the text, or the text's end if there are none. */
 static const char *fields_start(const char *text, fields *f)
 {
     while (*text && !read_fields(f, text)) {
@@ -182,7 +188,7 @@ static const char *fields_start(const char *text, fields *f)
     return text;
 }
 
-/* A backslash before a quote or a backslash is taken off. */
+/* Writes a quoted value without the backslashes before quotes and backslashes. */
 static void put_quoted(json_writer *w, const char *value, size_t size)
 {
     char text[TEXT_MAX];
@@ -232,7 +238,7 @@ static void event_json(int level, const struct timespec *now, const char *text)
     json_put_key_cstr(&w, "role", state.role);
     json_put_key_int(&w, "pid", getpid());
     json_put_key_text(&w, "event", text, event);
-    if (f.n) { /* in an object of their own: a field may be called "time" */
+    if (f.n) { /* in an object of their own, because a field can be named "time" too */
         json_begin_key_object(&w, "fields");
         for (const field *x = f.list; x < f.list + f.n; x++) {
             char name[KEY_MAX];

@@ -1,9 +1,13 @@
-/* log.h: one event, one line. Plain on a terminal ("12:01:07 info  prepd: index built
- * samples=444 seconds=1.2"), one JSON object with --log.json. To stderr; stdout is for answers.
+/* log.h: the log, one line for each event, on stderr. stdout is for the results of a command.
  *
- * Modules return a status; storytellers log. Fields after the text are key=value pairs made with
- * the format string: log_info("worker joined id=%d host=%s", id, host). A value with spaces stands
- * in quotes (cause=\"%s\"), others hold neither; quotes inside of it need no backslash. */
+ * A line is plain ("12:01:07 info  prepd: index built samples=444 seconds=1.2") or, with log.json,
+ * one JSON object. The fields after the text are key=value pairs in the format string:
+ *     log_info("worker joined id=%d host=%s", id, host);
+ * A value with spaces is put in quotes (cause=\"%s\"); quotes inside of it need no backslash. A
+ * value without quotes around it holds neither spaces nor quotes.
+ *
+ * Functions that can fail return a status and do not log; the code at the top that handles the
+ * failure logs it. */
 #ifndef TESSERA_COMMON_PROGRAM_LOG_H
 #define TESSERA_COMMON_PROGRAM_LOG_H
 
@@ -13,19 +17,24 @@
 
 enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG }; /* in the order of log.level's choices */
 
-/* role: "prepd", "worker 3", "trainer"; copied. */
+/* Sets up the log of this process, before threads start. role names the process in every line:
+ * "prepd", "worker 3", "trainer"; it is copied. Events above `level` are dropped. */
 void log_init(const char *role, int level, bool json);
-void log_set_level(int level); /* at any time, from any thread */
-/* Every event goes to this file too, behind what is in it; to stderr only those up to `level`.
- * Before threads start. ST_CANT_CREATE. */
+/* Changes the level; can be called at any time from any thread. */
+void log_set_level(int level);
+/* From now on also appends every event to this file. Events above stderr_level then go only to the
+ * file. Call before threads start. ST_CANT_CREATE. */
 WARN_UNUSED status log_keep(const char *path, int stderr_level);
-/* From here on nothing goes to stderr, or everything does again; a kept file gets it either way.
- * May be called at any time.
- */
+/* Stops writing to stderr, or starts again; the file of log_keep is written either way. Can be
+ * called at any time. */
 void log_hush(bool hushed);
+/* Whether events of this level are written. */
 bool log_on(int level);
+/* Writes an event, by one write(2), so that lines of several processes do not mix. Use the macros
+ * below. */
 void log_event(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The thread's last failure as an error event, with the place in our source at debug level. */
+/* Logs the thread's last failure as an error, and at debug level its code and place in our source.
+ */
 void log_status(void);
 
 #define log_error(...) log_event(LOG_ERROR, __VA_ARGS__)

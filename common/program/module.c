@@ -1,3 +1,4 @@
+/* module.c: see module.h. This is the program's side. */
 #include "common/program/module.h"
 
 #include <dlfcn.h>
@@ -24,7 +25,7 @@ status module_find(const char *file, const char *what, const char *where_built, 
 {
     TRY(module_path(file, out, size));
     if (access(out, R_OK) != 0)
-        return FAIL(ST_UNAVAILABLE, "no %s: %s is not there (it is built %s)", what, out,
+        return FAIL(ST_UNAVAILABLE, "there is no %s: %s does not exist (it is built %s)", what, out,
                     where_built);
     return ST_OK;
 }
@@ -36,10 +37,11 @@ status module_open(const char *file, const char *symbol, const char *what, const
     TRY(module_find(file, what, where_built, path, sizeof path));
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
-        return FAIL(ST_UNAVAILABLE, "no %s: %s", what, dlerror());
+        return FAIL(ST_UNAVAILABLE, "the %s cannot be opened: %s", what, dlerror());
     *out_function = dlsym(handle, symbol);
     if (!*out_function)
-        return FAIL(ST_UNAVAILABLE, "no %s: %s is another library", what, path);
+        return FAIL(ST_UNAVAILABLE, "there is no %s in %s: it is a library of another build", what,
+                    path);
     return ST_OK;
 }
 

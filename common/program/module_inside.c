@@ -1,5 +1,5 @@
-/* module_inside.c: the way of failures and events out of a library of ours and into the program:
- * common/base/status.h and common/program/log.h in the words of the functions the program gave. */
+/* module_inside.c: the library's side of module.h: the functions of common/base/status.h and
+ * common/program/log.h, which pass their arguments on to the program's functions. */
 #include "common/program/module.h"
 
 #include <stdarg.h>

@@ -1,3 +1,5 @@
+/* verb.c: see verb.h. Every --word of a command line is either named in the verb's usage or help,
+ * or is the key of an option (it contains a dot), or is refused before the verb runs. */
 #include "common/program/verb.h"
 
 #include <ctype.h>
@@ -18,15 +20,16 @@ static void help_all(const program *p, FILE *to)
             p->name);
     for (int i = 0; i < p->n; i++)
         fprintf(to, "  %-9s %s\n", p->verbs[i].name, p->verbs[i].summary);
-    fprintf(to,
-            "\n  %s VERB --help                    its usage and the options it reads; --all: the "
-            "expert ones too\n"
-            "  %s VERB -c FILE --print-config    the resolved options\n"
-            "  %s --reference                    every option of both programs, as a page\n"
-            "  %s --version\n\n"
-            "Exit codes follow sysexits.h: 64 command line, 65 data, 66 input missing, 78 "
-            "configuration, ..\n",
-            p->name, p->name, p->name, p->name);
+    fprintf(
+        to,
+        "\n  %s VERB --help                    the verb's usage and options; with --all also the "
+        "expert options\n"
+        "  %s VERB -c FILE --print-config    every option with the value it would have\n"
+        "  %s --reference                    every option of both programs, as a Markdown page\n"
+        "  %s --version\n\n"
+        "Exit codes follow sysexits.h: 64 wrong command line, 65 bad data, 66 input not found, "
+        "78 bad configuration, ..\n",
+        p->name, p->name, p->name, p->name);
 }
 
 static void help_verb(const program *p, const verb *v, bool all)
@@ -34,12 +37,13 @@ static void help_verb(const program *p, const verb *v, bool all)
     printf("usage: %s %s %s\n\n%s\n", p->name, v->name, v->usage, v->help);
     if (!v->options)
         return;
-    printf("\n  -c FILE           options from a YAML file\n"
-           "  --section.key V   one option, over the file\n"
-           "  --print-config    the resolved options, and no more\n\n");
+    printf("\n  -c FILE           read options from a YAML file\n"
+           "  --section.key V   set one option, overriding the file\n"
+           "  --print-config    print every option with its value, and do nothing else\n\n");
     const int left_out = conf_help(stdout, p->trainer, v->reads, all);
     if (left_out > 0)
-        printf("\n%d more, which few runs need: %s %s --help --all\n", left_out, p->name, v->name);
+        printf("\n%d more options, which few runs need, are listed by: %s %s --help --all\n",
+               left_out, p->name, v->name);
 }
 
 static status unknown_verb(const program *p, const char *name)
@@ -49,13 +53,13 @@ static status unknown_verb(const program *p, const char *name)
         if (conf_distance(name, p->verbs[i].name) < conf_distance(name, best->name))
             best = &p->verbs[i];
     if (!conf_is_near(name, conf_distance(name, best->name)))
-        return FAIL(ST_USAGE, "no verb \"%.100s\"; %s --help lists all", name, p->name);
-    return FAIL(ST_USAGE, "no verb \"%.100s\"; did you mean \"%s\"? %s --help lists all", name,
-                best->name, p->name);
+        return FAIL(ST_USAGE, "there is no verb \"%.100s\"; %s --help lists all", name, p->name);
+    return FAIL(ST_USAGE, "there is no verb \"%.100s\"; did you mean \"%s\"? %s --help lists all",
+                name, best->name, p->name);
 }
 
-/* The next --word in *text, which moves on behind it; false at the end. An option of the YAML file
- * (--model.path) is none. */
+/* Copies the next --word of *text and moves *text past it; false if there is none. Keys of options
+ * (--model.path) are passed over. */
 static bool next_word(const char **text, char out[WORD_MAX])
 {
     const char *at = *text;
@@ -73,8 +77,8 @@ static bool next_word(const char **text, char out[WORD_MAX])
     return true;
 }
 
-/* The verb's word nearest to this one; its distance, where 0 is the word itself and 1 its letters
- * in another case. */
+/* Copies the verb's word that is nearest to this one and returns its distance: 0 for the word
+ * itself, 1 for its letters in another case, more for each edit. */
 static size_t nearest_word(const verb *v, const char *word, char out[WORD_MAX])
 {
     const char *const texts[] = {v->usage, v->help, v->hidden,
@@ -96,20 +100,22 @@ static status unknown_word(const program *p, const verb *v, const char *word, co
                            size_t distance)
 {
     if (v->options && conf_is_section(word + 2))
-        return FAIL(ST_USAGE, "%s is a section of the options: %s.KEY VALUE, as %s %s --help tells",
-                    word, word, p->name, v->name);
+        return FAIL(
+            ST_USAGE,
+            "%s is a section of the options: write %s.KEY VALUE; %s %s --help lists the keys", word,
+            word, p->name, v->name);
     const char *key = v->options ? conf_nearest_key(word + 2) : NULL;
     char guess[256] = "";
     if (conf_is_near(word + 2, distance - 1))
         snprintf(guess, sizeof guess, " did you mean %s?", near);
     else if (key)
         snprintf(guess, sizeof guess, " did you mean --%s?", key);
-    return FAIL(ST_USAGE, "%s %s does not know %s;%s %s %s --help tells more", p->name, v->name,
-                word, guess, p->name, v->name);
+    return FAIL(ST_USAGE, "%s %s does not know %s;%s %s %s --help lists what it accepts", p->name,
+                v->name, word, guess, p->name, v->name);
 }
 
-/* What is neither true nor false behind a switch is left for the verb, and most verbs take no such
- * word. */
+/* A word after a switch that is neither true nor false is left for the verb to read. Most verbs
+ * accept no such word, and then the message should say what was probably meant. */
 static status check_switch(const program *p, const verb *v, const char *flag, const char *next)
 {
     const conf_row *r = conf_row_find(flag + 2);
@@ -117,11 +123,11 @@ static status check_switch(const program *p, const verb *v, const char *flag, co
         conf_bool_parse(next, &(bool){false}) || (*v->usage != '-' && *v->usage != '['))
         return ST_OK;
     return FAIL(ST_USAGE,
-                "\"%.100s\" behind %s is neither true nor false, and %s %s takes no such word",
+                "\"%.100s\" after %s is neither true nor false, and %s %s accepts no such word",
                 next, flag, p->name, v->name);
 }
 
-/* Every --word is the verb's, or an option where it takes those. */
+/* Refuses a --word that is neither one of the verb's nor, if the verb reads options, an option. */
 static status check_words(const program *p, const verb *v, int argc, char **argv)
 {
     char word[WORD_MAX], near[WORD_MAX] = "";
@@ -132,7 +138,7 @@ static status check_words(const program *p, const verb *v, int argc, char **argv
         if (strchr(word, '.')) {
             if (!v->options)
                 return FAIL(ST_USAGE,
-                            "%s %s reads no options of a YAML file, such as %s; see %s "
+                            "%s %s does not read the options of a YAML file, such as %s; see %s "
                             "%s --help",
                             p->name, v->name, word, p->name, v->name);
             TRY(check_switch(p, v, argv[i], argv[i + 1]));
@@ -153,8 +159,8 @@ static bool asks(int argc, char **argv, const char *flag)
     return false;
 }
 
-/* --print-config: what the options of this command line mean, loadable again; its other words are
- * not looked at. */
+/* --print-config: prints the options that this command line results in, in a form that can be
+ * loaded again. Its other words are ignored. */
 static status print_config(int argc, char **argv)
 {
     conf c;
@@ -180,7 +186,7 @@ static status dispatch_verb(const program *p, int argc, char **argv)
 {
     if (argc < 2) {
         help_all(p, stderr);
-        return FAIL(ST_USAGE, "a verb is needed");
+        return FAIL(ST_USAGE, "no verb is given");
     }
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
@@ -205,11 +211,11 @@ int program_run(const program *p, int argc, char **argv)
 {
     log_init(p->name, LOG_INFO, false);
     status st = dispatch_verb(p, argc, argv);
-    if (st != ST_OK && st != ST_END && status_last()->message[0]) /* else a child has told it */
+    if (st != ST_OK && st != ST_END && status_last()->message[0]) /* else a child has logged it */
         log_status();
     const int failed = fflush(stdout) == 0 ? 0 : errno;
     const bool kept = !failed && !ferror(stdout);
-    if (!kept && (st == ST_OK || st == ST_END)) { /* a full disk is no success */
+    if (!kept && (st == ST_OK || st == ST_END)) { /* success needs output that arrived */
         st = FAIL(ST_IO, "standard output: a write failed%s%s", failed ? ": " : "",
                   failed ? strerror(failed) : "");
         log_status();
@@ -267,7 +273,7 @@ status verb_number(const char *name, const char *text, int64_t min, int64_t max,
 {
     char *end, range[64];
     if (!text)
-        return FAIL(ST_USAGE, "%s is needed", name);
+        return FAIL(ST_USAGE, "%s is missing", name);
     if (max == INT64_MAX)
         snprintf(range, sizeof range, "of at least %lld", (long long)min);
     else

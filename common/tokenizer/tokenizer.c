@@ -1,3 +1,5 @@
+/* tokenizer.c: encodes and decodes with a loaded tokenizer, in the steps that tokenizer.h draws.
+ * Every step keeps the way back to the bytes of the caller's text, for the offsets of tokens. */
 #include "common/tokenizer/tokenizer_impl.h"
 
 #include <stdlib.h>
@@ -11,16 +13,18 @@ struct tokenizer_scratch {
     splitter_scratch *split;
     nfc_scratch nfc;
     mapped_text repaired, normalised;
-    token_list list; /* lent out */
+    token_list list; /* what tokenizer_scratch_list gives */
 };
 
-/* A stretch of text on its way to tokens, with the way back to the caller's bytes. */
+/* A part of the text on its way to tokens, with the way back to the caller's bytes. */
 typedef struct stretch {
     const uint8_t *text;
     size_t size;
-    int64_t base;           /* where it starts in the repaired text */
-    const int64_t *source;  /* NULL or [size]: offset from base of each byte's source */
-    const int64_t *repairs; /* NULL or the repaired text's map to the caller's */
+    int64_t base;           /* its offset in the valid UTF-8 text */
+    const int64_t *source;  /* [size] offset from base of each byte's source; NULL: NFC changed
+                             * nothing */
+    const int64_t *repairs; /* offset in the caller's text of each byte of the valid text; NULL: the
+                             * caller's text was valid */
 } stretch;
 
 void tokenizer_free(tokenizer **out)
@@ -106,7 +110,7 @@ static int64_t source_offset(const stretch *x, size_t at)
     return x->repairs ? x->repairs[offset] : offset;
 }
 
-/* Text without added tokens, [from, to) of x: pieces, then merges. */
+/* Encodes the bytes [from, to) of x, which contain no added tokens: cuts pieces and merges them. */
 static status encode_words(const tokenizer *t, tokenizer_scratch *s, const stretch *x, size_t from,
                            size_t to, token_list *out)
 {
@@ -128,7 +132,7 @@ static status encode_words(const tokenizer *t, tokenizer_scratch *s, const stret
     }
 }
 
-/* One fragment between the added tokens of the raw text. */
+/* Encodes one fragment between the added tokens of the raw text. */
 static status encode_fragment(const tokenizer *t, tokenizer_scratch *s, stretch x, token_list *out)
 {
     if (t->nfc && !nfc_settled(x.text, x.size)) {
@@ -194,7 +198,7 @@ status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n, bool sk
     size_t size = 0;
     for (size_t i = 0; i < n; i++) {
         if (id[i] < 0)
-            return FAIL(ST_BAD_INPUT, "id %d (number %zu of %zu) is no token; ids are 0 to %d",
+            return FAIL(ST_BAD_INPUT, "id %d (number %zu of %zu) is not a token; ids are 0 to %d",
                         id[i], i + 1, n, t->size - 1);
         if (id[i] < t->size)
             size += t->tokens[id[i]].size;

@@ -1,10 +1,15 @@
-/* tokenizer.h: byte-level BPE of a Hugging Face tokenizer.json, text to ids and back.
+/* tokenizer.h: turns text into token ids and back, by the byte-level BPE of a Hugging Face
+ * tokenizer.json.
  *
- * Added tokens split the raw text (leftmost, longest); each fragment is NFC-normalised, cut by the
- * pre-tokeniser expression, mapped to byte symbols and merged by rank. Spec section 8; the ids are
- * those of the `tokenizers` library, whose own character tables are used (tokenizer_classes.h), not
- * those of the system's Unicode. A tokenizer is read-only after loading; each thread encodes with
- * its own scratch. */
+ *     text -> added tokens such as <|im_end|> are cut out (leftmost first, then longest)
+ *          -> each fragment between them is normalised to NFC
+ *          -> cut into pieces by the pre-tokeniser expression (tokenizer_split.h)
+ *          -> the bytes of each piece are merged by rank (tokenizer_bpe.h) -> ids
+ *
+ * The ids are those of the `tokenizers` library (https://github.com/huggingface/tokenizers). To
+ * that end the character tables of its pinned release are used (tokenizer_classes.h), and not those
+ * of the system's Unicode library. A tokenizer is read-only once it is loaded, and threads can
+ * share it; each thread encodes with a scratch of its own. */
 #ifndef TESSERA_COMMON_TOKENIZER_H
 #define TESSERA_COMMON_TOKENIZER_H
 
@@ -16,51 +21,61 @@
 #include "common/base/status.h"
 
 typedef struct tokenizer tokenizer;
-typedef struct tokenizer_scratch tokenizer_scratch;
+typedef struct tokenizer_scratch tokenizer_scratch; /* buffers of one encoding thread */
 
-/* folder/tokenizer.json. Refuses, by name, a model, normaliser or pre-tokeniser it does not
- * implement, and merges that name unknown symbols. */
+/* Loads FOLDER/tokenizer.json. ST_BAD_INPUT, naming the member, if the file has a model, normaliser
+ * or pre-tokeniser that is not implemented, or a merge of an unknown symbol; ST_NO_INPUT if there
+ * is no such file. */
 WARN_UNUSED status tokenizer_load(const char *folder, tokenizer **out);
-/* The same from the bytes of a tokenizer.json; source names them in errors. */
+/* The same from the bytes of a tokenizer.json. Errors name `source`. */
 WARN_UNUSED status tokenizer_parse(const char *text, size_t size, const char *source,
                                    tokenizer **out);
-void tokenizer_free(tokenizer **t);
-WARN_UNUSED status tokenizer_scratch_new(const tokenizer *t, tokenizer_scratch **out);
-void tokenizer_scratch_free(tokenizer_scratch **s);
+/* These set the caller's pointer to NULL and accept one that is NULL. */
+void tokenizer_free(tokenizer **tokenizer);
+WARN_UNUSED status tokenizer_scratch_new(const tokenizer *tokenizer, tokenizer_scratch **out);
+void tokenizer_scratch_free(tokenizer_scratch **scratch);
 
+/* Tokens of a text. A list of zeros is empty; it grows on the heap and is reused between calls. */
 typedef struct token_list {
     int32_t *id;     /* [n] */
-    int64_t *offset; /* [n] first byte of the token in the input text as given; NFC moves text, so
-                      * inside a normalised fragment that changed: first byte of the source
-                      * character that the token's first character came from */
+    int64_t *offset; /* [n] the token's first byte in the text that the caller gave. In a fragment
+                      * that NFC changed: the first byte of the character from which the token's
+                      * first character was made */
     size_t n, capacity;
-} token_list; /* heap; token_list_done frees; reused between calls */
+} token_list;
 
-void token_list_done(token_list *l);
-/* A list that lives with the scratch, for a caller who needs one between two calls only; empty it
- * (n = 0) before use. */
-token_list *tokenizer_scratch_list(tokenizer_scratch *s);
+void token_list_done(token_list *list);
+/* A list that belongs to the scratch, for a caller that needs one for a short time. Set its n to 0
+ * before use. */
+token_list *tokenizer_scratch_list(tokenizer_scratch *scratch);
 
-/* Appends the ids of text (size bytes). Invalid UTF-8: each maximal bad sequence counts as U+FFFD,
- * as Python's decode('utf-8', 'replace') does. */
-WARN_UNUSED status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *text,
-                                    size_t size, token_list *out);
-/* Bytes of the ids, invalid sequences replaced by U+FFFD; skip_special leaves out added tokens
- * marked special. Heap, terminated. Ids beyond the vocabulary are left out, as the library does (a
- * model's head has padded rows that it may choose); negative ones fail. */
-WARN_UNUSED status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n,
+/* Appends the tokens of a text of `size` bytes to *out; after a failure *out is as before. Every
+ * maximal sequence of bytes that is not UTF-8 counts as U+FFFD, as in Python's
+ * decode('utf-8', 'replace'). */
+WARN_UNUSED status tokenizer_encode(const tokenizer *tokenizer, tokenizer_scratch *scratch,
+                                    const char *text, size_t size, token_list *out);
+/* Makes the text of n ids, on the heap and ended by a NUL. Bytes that are not UTF-8 become U+FFFD.
+ * skip_special leaves out the added tokens that are marked special. Ids beyond the vocabulary are
+ * left out, as the published library does, since the head of a model can have padded rows and
+ * choose one of them. ST_BAD_INPUT for a negative id. */
+WARN_UNUSED status tokenizer_decode(const tokenizer *tokenizer, const int32_t *id, size_t n,
                                     bool skip_special, char **out, size_t *out_size);
 
-int32_t tokenizer_added(const tokenizer *t, const char *content); /* id, or -1 */
-int32_t tokenizer_size(const tokenizer *t);                       /* largest id + 1 */
-hash128 tokenizer_digest(const tokenizer *t);                     /* of tokenizer.json's bytes */
+/* The id of the added token with this text; -1 if there is none. */
+int32_t tokenizer_added(const tokenizer *tokenizer, const char *content);
+/* The largest id plus 1. */
+int32_t tokenizer_size(const tokenizer *tokenizer);
+/* The hash of the bytes of tokenizer.json. */
+hash128 tokenizer_digest(const tokenizer *tokenizer);
 
-/* Ids depend on the file, on this code and on the system's library for normal forms. This one is of
- * the character tables alone, without a tokenizer. */
+/* Ids depend on the file, on this code, and on the system's library of normal forms (utf8proc). Two
+ * hashes let two machines find out whether they agree.
+ *
+ * tokenizer_rules hashes the character tables; it needs no tokenizer. */
 WARN_UNUSED status tokenizer_rules(hash128 *out);
-/* A hash of the ids of a fixed list of texts, around every code point at which the class or the
- * normal form changes; it takes some milliseconds. Two processes with the same one give the same
- * ids. */
-WARN_UNUSED status tokenizer_fingerprint(const tokenizer *t, hash128 *out);
+/* tokenizer_fingerprint hashes the ids of a fixed list of texts, around every code point at which
+ * the class or the normal form changes. It takes a few milliseconds. Two processes with the same
+ * fingerprint give the same ids. */
+WARN_UNUSED status tokenizer_fingerprint(const tokenizer *tokenizer, hash128 *out);
 
 #endif

@@ -1,11 +1,13 @@
+/* tokenizer_bpe.c: see tokenizer_bpe.h. Symbols of a piece form a linked list, so that a merge is
+ * O(1); candidates that an earlier merge has made invalid stay in the heap and are passed over. */
 #include "common/tokenizer/tokenizer_bpe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    CACHE_SLOTS = 8192,     /* 1 MiB per thread; a VQA vocabulary of questions fits */
-    CACHE_PIECE_BYTES = 32, /* longer pieces are rare and seldom come back */
+    CACHE_SLOTS = 8192,     /* about 1 MiB per thread, enough for the words of VQA questions */
+    CACHE_PIECE_BYTES = 32, /* longer pieces are rare and seldom occur again */
     CACHE_TOKENS = 8,
 };
 
@@ -15,12 +17,12 @@ typedef struct symbol {
 } symbol;
 
 typedef struct candidate {
-    int32_t rank, at; /* symbol `at` with the next one */
+    int32_t rank, at; /* the pair is symbol `at` and the next one */
     int32_t id;
 } candidate;
 
 typedef struct cached {
-    uint8_t size, n; /* size 0: empty */
+    uint8_t size, n; /* bytes and tokens of the piece; size 0: an empty slot */
     uint8_t piece[CACHE_PIECE_BYTES];
     bpe_token tokens[CACHE_TOKENS];
 } cached;
@@ -29,14 +31,14 @@ struct bpe_scratch {
     symbol *symbols;
     candidate *heap;
     bpe_token *tokens;
-    size_t n_heap, capacity; /* capacity in bytes of piece */
+    size_t n_heap, capacity; /* capacity: the longest piece that fits, in bytes */
     cached cache[CACHE_SLOTS];
 };
 
 static size_t pair_slot(const bpe_merges *m, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    key *= 0x9E3779B97F4A7C15u; /* 2^64 / golden ratio: spreads neighbouring ids */
+    key *= 0x9E3779B97F4A7C15u; /* 2^64 / golden ratio, which spreads neighbouring ids */
     return (size_t)(key >> 32 ^ key >> 11) & m->mask;
 }
 
@@ -60,7 +62,7 @@ void bpe_merges_done(bpe_merges *m)
     *m = (bpe_merges){0};
 }
 
-/* The slot that holds the pair, or the empty one where it belongs. */
+/* The slot of the pair, or the empty slot where it belongs. */
 static bpe_merge *find_slot(const bpe_merges *m, int32_t left, int32_t right)
 {
     size_t i = pair_slot(m, left, right);
@@ -104,10 +106,11 @@ static status reserve_scratch(bpe_scratch *s, size_t size)
 {
     if (size <= s->capacity)
         return ST_OK;
-    /* The heap takes one candidate per neighbouring pair and two per merge: under 3 per byte. The
-     * index type bounds a piece. */
+    /* The heap gets one candidate for each neighbouring pair and two for each merge, together fewer
+     * than 3 for each byte. Indices are int32_t, which bounds the size of a piece. */
     if (size > INT32_MAX / 4)
-        return FAIL(ST_BAD_INPUT, "a piece of %zu bytes without a break; at most %d are encoded",
+        return FAIL(ST_BAD_INPUT,
+                    "the text has a piece of %zu bytes without a break; at most %d can be encoded",
                     size, INT32_MAX / 4);
     free(s->symbols);
     free(s->heap);
@@ -151,7 +154,7 @@ static candidate heap_pop(bpe_scratch *s)
     return top;
 }
 
-/* Offers symbol `at` with its right neighbour for merging, if both exist. */
+/* Puts symbol `at` and its right neighbour on the heap, if both exist and the pair merges. */
 static void offer(const bpe_merges *m, bpe_scratch *s, int32_t at)
 {
     if (at < 0 || s->symbols[at].next < 0)
@@ -176,8 +179,8 @@ static size_t merge_piece(const bpe_merges *m, const int32_t *byte_id, bpe_scrat
         if (left->id < 0 || left->next < 0)
             continue;
         symbol *right = &s->symbols[left->next];
-        /* A neighbour may have merged since this was offered. The reference then compares what the
-         * pair becomes, not its rank; so do we. */
+        /* A neighbour may have merged since the pair was put on the heap. Like the tokenizers
+         * library we then compare what the pair becomes, not its rank. */
         const bpe_merge *now = bpe_merges_find(m, left->id, right->id);
         if (!now || now->id != best.id)
             continue;

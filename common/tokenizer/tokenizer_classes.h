@@ -1,9 +1,10 @@
-/* tokenizer_classes.h: what each code point is to the pinned reference, as sorted ranges.
+/* tokenizer_classes.h: the character classes of the pinned release of the tokenizers library, as
+ * sorted ranges of code points.
  *
- * The reference's library brings character tables of its own, and ids depend on them: its classes
- * are those of Unicode 16, its normal form that of Unicode 9. The system's libraries have whatever
- * Unicode the distribution has. So the tables are asked of the pinned release, code point by code
- * point, by tests/golden/make_classes.py, which writes tokenizer_classes.c. */
+ * That library has character tables of its own, and ids depend on them: its classes are those of
+ * Unicode 16, its normal form is that of Unicode 9. The system's libraries have the Unicode version
+ * of the distribution. So tests/golden/make_classes.py asks the pinned release about every code
+ * point, and writes tokenizer_classes.c. */
 #ifndef TESSERA_COMMON_TOKENIZER_CLASSES_H
 #define TESSERA_COMMON_TOKENIZER_CLASSES_H
 
@@ -23,11 +24,12 @@ typedef struct code_set {
 extern const code_set code_letters; /* \p{L} */
 extern const code_set code_numbers; /* \p{N} */
 extern const code_set code_spaces;  /* \s */
-/* Where NFC may do something: what it takes apart, puts together or moves. Every other code point
- * is left alone, whatever a later Unicode says of it. */
+/* The code points that NFC can decompose, compose or reorder. Every other one is left as it is,
+ * even if a later version of Unicode treats it otherwise. */
 extern const code_set code_nfc;
 
-/* By bisection: for single questions. tokenizer_words.h has a table for many. */
+/* Whether the set has the code point, by bisection. Good for single questions; tokenizer_words.h
+ * has a table for many. */
 static inline bool code_set_has(code_set set, int32_t code)
 {
     size_t low = 0, high = set.n;

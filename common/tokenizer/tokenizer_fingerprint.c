@@ -1,4 +1,5 @@
-/* tokenizer_fingerprint.c: what two builds must agree in for their ids to be the same. */
+/* tokenizer_fingerprint.c: the hashes by which two machines find out whether their ids are the
+ * same. */
 #include "common/tokenizer/tokenizer.h"
 
 #include "common/tokenizer/tokenizer_classes.h"
@@ -23,8 +24,9 @@ status tokenizer_rules(hash128 *out)
     return ST_OK;
 }
 
-/* " c_a1c'Se c": what the character takes along before a letter and between digits, and what the
- * normal form makes of it between marks of low and high class. */
+/* Writes a text in which the character `code` stands before a letter, between digits, and between
+ * combining marks of a high and a low class, so that the ids show its class and its normal form.
+ * With c for the character it is " c_a1c'Se?c? ", where ? is a mark. Returns its size. */
 static size_t around(int32_t code, char text[64])
 {
     static const char *const between[] = {" ", "_a1", "'Se\xCD\x85", "\xCC\xB4 "};

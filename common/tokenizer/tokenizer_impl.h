@@ -1,5 +1,5 @@
-/* tokenizer_impl.h: what a loaded tokenizer is made of; shared by tokenizer.c (use) and
- * tokenizer_load.c (making it from the file), and by nothing else. */
+/* tokenizer_impl.h: the content of a loaded tokenizer. It is shared by tokenizer.c, which uses it,
+ * and the files that make it from tokenizer.json (tokenizer_loading.h). */
 #ifndef TESSERA_COMMON_TOKENIZER_IMPL_H
 #define TESSERA_COMMON_TOKENIZER_IMPL_H
 
@@ -7,19 +7,20 @@
 #include "common/tokenizer/tokenizer_bpe.h"
 #include "common/tokenizer/tokenizer_split.h"
 
-enum { TOKEN_UNUSED, TOKEN_BASE, TOKEN_ADDED, TOKEN_SPECIAL }; /* kind of an id */
+enum { TOKEN_UNUSED, TOKEN_BASE, TOKEN_ADDED, TOKEN_SPECIAL }; /* kinds of an id */
 
 typedef struct token_text {
-    uint32_t start, size; /* in tokenizer.bytes */
-    uint8_t kind;
+    uint32_t start, size; /* its bytes in tokenizer.bytes */
+    uint8_t kind;         /* TOKEN_... */
 } token_text;
 
 struct tokenizer {
     hash128 digest;
     bool nfc;
     splitter *split;
-    /* Added tokens that are looked for in the raw text, and those with normalized: true, which the
-     * reference looks for in the normalised text between the former. */
+    /* raw: the added tokens that are searched for in the text as it is. normalised: those with
+     * "normalized": true, which are searched for afterwards, in the NFC text between the raw ones.
+     */
     added_set raw, normalised;
     bpe_merges merges;
     int32_t byte_id[256]; /* the token of each single byte */
@@ -28,8 +29,11 @@ struct tokenizer {
     int32_t size;
 };
 
-/* The 256 printable characters that stand for bytes in a vocabulary's texts (spec 8.1). */
-enum { BYTE_SYMBOLS_END = 0x144 };                    /* they all lie below this code point */
-void byte_symbols(int16_t to_byte[BYTE_SYMBOLS_END]); /* -1: stands for no byte */
+/* A vocabulary writes each byte as one of 256 printable characters, since its texts are JSON:
+ * printable bytes stand for themselves, and the others, in order, are U+0100 and the following
+ * (bytes_to_unicode in GPT-2's encoder.py). All lie below this code point. */
+enum { BYTE_SYMBOLS_END = 0x144 };
+/* Fills in the byte that each character stands for; -1: none. */
+void byte_symbols(int16_t to_byte[BYTE_SYMBOLS_END]);
 
 #endif

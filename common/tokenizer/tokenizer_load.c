@@ -1,6 +1,6 @@
-/* tokenizer_load.c: tokenizer.json -> struct tokenizer. Everything that would change the ids and is
- * not implemented is refused by name; everything that does not (truncation, padding, the trimming
- * of offsets) is left aside. */
+/* tokenizer_load.c: makes a tokenizer from a tokenizer.json. A setting that would change the ids
+ * and is not implemented is refused by its name. Settings that cannot change them (truncation,
+ * padding, the trimming of offsets) are ignored. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static status read_file(const char *file, char **out, size_t *out_size)
     char *text = NULL;
     size_t size = 0;
     if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size > FILE_MAX) {
-        st = FAIL_IN(ST_BAD_INPUT, file, "is no regular file of at most %d bytes", FILE_MAX);
+        st = FAIL_IN(ST_BAD_INPUT, file, "is not a regular file of at most %d bytes", FILE_MAX);
         goto done;
     }
     text = malloc((size_t)info.st_size + 1);
@@ -42,7 +42,7 @@ static status read_file(const char *file, char **out, size_t *out_size)
             continue;
         if (n <= 0) {
             st = FAIL_AT(ST_IO, file, -1, (int64_t)size, "cannot be read: %s",
-                         n ? strerror(errno) : "the file became shorter");
+                         n ? strerror(errno) : "the file became shorter while it was read");
             goto done;
         }
         size += (size_t)n;
@@ -99,7 +99,7 @@ static status load_added(loading *l, const json_value *added)
         TRY_OR(done, loading_put_text(l, id, text, size,
                                       special && json_bool(special, false) ? TOKEN_SPECIAL
                                                                            : TOKEN_ADDED));
-        /* "normalized" is true where it is not said, for tokens that are not special. */
+        /* If "normalized" is absent, it is true for tokens that are not special. */
         bool in_normalised =
             normalized ? json_bool(normalized, false) : !(special && json_bool(special, false));
         if (in_normalised && l->t->nfc) {
@@ -175,7 +175,7 @@ static status load_pre_tokenizer(loading *l, const json_value *root)
     return loading_must_be_off(l, bytes, at, "use_regex");
 }
 
-/* post_processor and decoder: ByteLevel, or nothing. */
+/* Checks post_processor or decoder: it must be ByteLevel or absent. */
 static status check_step(const loading *l, const json_value *root, const char *key)
 {
     const json_value *v = json_find(root, key);

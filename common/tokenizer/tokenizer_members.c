@@ -1,5 +1,5 @@
-/* tokenizer_members.c: typed members of tokenizer.json, with the path in what is said of a wrong
- * one. */
+/* tokenizer_members.c: looks up members of tokenizer.json by key and type. Errors name the path of
+ * the member. */
 #include "common/tokenizer/tokenizer_loading.h"
 
 status loading_optional(const loading *l, const json_value *object, const char *at, const char *key,

@@ -78,26 +78,26 @@ const added_token *added_set_find(const added_set *s, const uint8_t *text, size_
 
 /* ---- the expression ---- */
 
-/* The published expression is matched by tokenizer_words, any other by PCRE2 with PCRE2's classes.
- * It counts U+180E (Mongolian vowel separator) as white space; Unicode since 6.3 and the
- * reference's engine do not. Before matching it is replaced by U+200B, which is of the same
- * category (Cf) and length in bytes and white space to neither. */
+/* Expressions other than the published one are matched by PCRE2. PCRE2 counts U+180E (Mongolian
+ * vowel separator) as white space, but Unicode since 6.3 and the tokenizers library do not. So
+ * before matching it is replaced by U+200B, which has the same category (Cf) and the same length in
+ * bytes, and is white space to neither. */
 static const uint8_t VOWEL_SEPARATOR[3] = {0xE1, 0xA0, 0x8E};
 static const uint8_t ZERO_WIDTH_SPACE[3] = {0xE2, 0x80, 0x8B};
 
 enum {
-    JIT_STACK_START = 32 * 1024, /* bytes; PCRE2's own default */
+    JIT_STACK_START = 32 * 1024, /* bytes, PCRE2's own default */
     JIT_STACK_MAX = 1024 * 1024,
     ERROR_TEXT = 256,
 };
 
 struct splitter {
-    word_classes *words; /* NULL: another expression than the published one */
-    pcre2_code *code;    /* NULL beside words */
+    word_classes *words; /* of the published expression, else NULL */
+    pcre2_code *code;    /* of any other expression, else NULL */
 };
 
 struct splitter_scratch {
-    pcre2_match_data *match; /* one pair of offsets: groups are of no interest */
+    pcre2_match_data *match; /* one pair of offsets, since groups are not used */
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
     uint8_t *masked;
@@ -119,7 +119,7 @@ static status compile_pattern(const char *expression, size_t size, const char *f
                        "pre_tokenizer: expression \"%.200s\" does not compile at byte %zu: %s",
                        expression, (size_t)at, text);
     }
-    /* Without JIT (a hardened kernel may refuse it) matching is slower and the same. */
+    /* A hardened kernel may refuse JIT. Matching is then slower, with the same result. */
     (void)pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
     *out = compiled;
     return ST_OK;
@@ -201,7 +201,8 @@ status split_begin(const splitter *s, splitter_scratch *x, const uint8_t *text, 
     return ST_OK;
 }
 
-/* Finds the next match at or after w->search; at the end of the text there is an empty one. */
+/* Finds the next match at or after w->search. If there is none, notes an empty one at the end of
+ * the text. */
 static status find_match(const splitter *s, splitter_scratch *x, split_walk *w)
 {
     w->match_start = w->match_end = w->size;
@@ -245,15 +246,16 @@ status split_next(const splitter *s, splitter_scratch *x, split_walk *w, size_t 
         *out_end = w->at = words_next(s->words, w->text, w->size, w->at);
         return ST_OK;
     }
-    if (w->match_end <= w->at) { /* nothing in hand */
+    if (w->match_end <= w->at) { /* no match is waiting */
         TRY(find_match(s, x, w));
-        /* An empty match cuts, but where a piece starts there is nothing to cut off. */
+        /* An empty match cuts the text too, but not at the start of a piece, where it would cut
+         * nothing off. */
         while (w->match_end == w->at) {
             w->search = next_character(w, w->at);
             TRY(find_match(s, x, w));
         }
     }
-    if (w->match_start > w->at) { /* what no match covers is a piece too */
+    if (w->match_start > w->at) { /* the text before the match is a piece too */
         *out_end = w->at = w->match_start;
         w->search = w->at == w->match_end ? next_character(w, w->at) : w->match_end;
         return ST_OK;

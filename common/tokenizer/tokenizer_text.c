@@ -1,3 +1,5 @@
+/* tokenizer_text.c: see tokenizer_text.h. Normalisation is by the three steps of Unicode 15,
+ * section 3.11: decompose, reorder combining marks, compose. */
 #include "common/tokenizer/tokenizer_text.h"
 
 #include <stdlib.h>
@@ -8,7 +10,8 @@
 
 enum {
     REPLACEMENT = 0xFFFD,
-    DECOMPOSED_MAX = 18, /* no canonical decomposition is longer (Unicode 15 has 4) */
+    DECOMPOSED_MAX =
+        18, /* code points; far above the longest canonical decomposition, which is 4 */
 };
 
 void mapped_text_done(mapped_text *m)
@@ -49,7 +52,8 @@ size_t utf8_next(const uint8_t *p, size_t left, int32_t *out_code)
         *out_code = lead;
         return 1;
     }
-    /* The second byte's range is what keeps out overlong forms, surrogates and over U+10FFFF. */
+    /* The range of the second byte excludes overlong forms, surrogates and code points above
+     * U+10FFFF. */
     size_t length = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 1;
     uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
     uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
@@ -93,8 +97,9 @@ status utf8_repair(const uint8_t *text, size_t size, mapped_text *out)
     return ST_OK;
 }
 
-/* Characters that are their own NFC, are no combining mark and never join the one before: whole
- * blocks of them, so that ordinary text is passed by without a table. A test proves the ranges. */
+/* Whether a character is its own NFC, is not a combining mark, and never composes with the one
+ * before. Only whole blocks of such characters are listed, so that ordinary text needs no table. A
+ * test checks the ranges. */
 static bool code_settled(int32_t c)
 {
     return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x4E00 && c <= 0x9FFF) ||
@@ -116,8 +121,9 @@ bool nfc_settled(const uint8_t *text, size_t size)
     return true;
 }
 
-/* Characters that came after the reference's tables (Unicode 9) are ordinary ones to it: class 0,
- * never taken apart or joined, whatever utf8proc's Unicode says of them. */
+/* Whether NFC leaves the character alone: the tokenizers library has the tables of Unicode 9. It
+ * treats later characters as class 0, and never decomposes or composes them, whatever the version
+ * of Unicode in utf8proc says. */
 static bool is_later(int32_t code)
 {
     return !code_set_has(code_nfc, code);
@@ -164,7 +170,7 @@ static int by_combining_class(const void *a, const void *b)
     return x->order < y->order ? -1 : 1;
 }
 
-/* Each run of combining marks is sorted by class. */
+/* Sorts each run of combining marks by class. */
 static void reorder_marks(nfc_scratch *s)
 {
     for (size_t i = 0; i < s->n;) {
@@ -179,8 +185,9 @@ static void reorder_marks(nfc_scratch *s)
     }
 }
 
-/* The primary composite of two code points, or 0. U+11A7 is one below the first trailing consonant
- * of Hangul: utf8proc 2.8 takes it for one and swallows it after a syllable. */
+/* The primary composite of two code points, or 0 if there is none. U+11A7, the code point before
+ * the first trailing consonant of Hangul, is excluded because utf8proc 2.8 mistakes it for one and
+ * drops it after a syllable. */
 static int32_t compose_pair(int32_t a, int32_t b)
 {
     if (b < 0x300 || b == 0x11A7 || is_later(b))
@@ -189,9 +196,9 @@ static int32_t compose_pair(int32_t a, int32_t b)
     return utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE) == 1 ? pair[0] : 0;
 }
 
-/* Canonical composition (Unicode 15, section 3.11, D117): a character joins the last starter unless
- * something of its own or a higher class stands between. The composite keeps the starter's source.
- */
+/* Canonical composition (Unicode 15, section 3.11, D117): a character composes with the last
+ * starter unless a character of the same or a higher class lies between them. The composite keeps
+ * the starter's source. */
 static void compose(nfc_scratch *s)
 {
     size_t n = 0;

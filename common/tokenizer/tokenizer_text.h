@@ -1,7 +1,9 @@
-/* tokenizer_text.h: UTF-8 made valid and NFC, each with the way back to the bytes it came from.
+/* tokenizer_text.h: makes UTF-8 valid and normalises it to NFC, and keeps for each byte of the
+ * result where in the input it came from.
  *
- * The only door to utf8proc. Offsets survive because canonical decomposition, reordering and
- * composition are done here on code points that carry their source (utf8proc gives the tables). */
+ * utf8proc gives the character tables (tokenizer_text.c is its only user). Canonical decomposition,
+ * reordering and composition are done here, on code points that carry the offset of their source,
+ * because utf8proc's own functions do not keep it. */
 #ifndef TESSERA_COMMON_TOKENIZER_TEXT_H
 #define TESSERA_COMMON_TOKENIZER_TEXT_H
 
@@ -11,19 +13,20 @@
 
 #include "common/base/status.h"
 
-/* A text derived from another one. */
+/* A text that was made from another one. On the heap, reused between calls. */
 typedef struct mapped_text {
-    uint8_t *bytes;  /* [size] */
-    int64_t *source; /* [size] offset in the other text of the character this byte belongs to */
+    uint8_t *bytes; /* [size] */
+    int64_t
+        *source; /* [size] offset in the other text of the character that this byte is part of */
     size_t size, capacity;
-} mapped_text; /* heap, reused; mapped_text_done frees */
+} mapped_text;
 
 /* A code point on its way through NFC. */
 typedef struct nfc_point {
     int32_t code;
     int32_t combining; /* canonical combining class */
     int64_t source;    /* offset of the source character */
-    int64_t order;     /* place before sorting, so that the sort is stable */
+    int64_t order;     /* index before sorting, which makes the sort stable */
 } nfc_point;
 
 typedef struct nfc_scratch {
@@ -31,22 +34,23 @@ typedef struct nfc_scratch {
     size_t n, capacity;
 } nfc_scratch;
 
-void mapped_text_done(mapped_text *m);
-void nfc_scratch_done(nfc_scratch *s);
+void mapped_text_done(mapped_text *text);
+void nfc_scratch_done(nfc_scratch *scratch);
 
-/* One character at p (left > 0 bytes): its length, code point in *out_code. Bad bytes: -1, and the
- * length of the maximal ill-formed part (Unicode 15, section 3.9, the practice of W3C and Python).
- */
-size_t utf8_next(const uint8_t *p, size_t left, int32_t *out_code);
-/* At most 4 bytes of a code point up to U+10FFFF; the number written. */
+/* Reads the character at `bytes`, of which left > 0 are there. Returns its length and puts its code
+ * point into *out_code. For bytes that are not UTF-8, the code is -1 and the length that of the
+ * maximal ill-formed part (The Unicode Standard 15, section 3.9, as W3C and Python practise it). */
+size_t utf8_next(const uint8_t *bytes, size_t left, int32_t *out_code);
+/* Writes a code point up to U+10FFFF as UTF-8 and returns the number of bytes, at most 4. */
 size_t utf8_put(int32_t code, uint8_t out[4]);
-/* Each bad part becomes U+FFFD. */
+/* Copies a text, with U+FFFD in place of every maximal part that is not UTF-8. */
 WARN_UNUSED status utf8_repair(const uint8_t *text, size_t size, mapped_text *out);
 
-/* True if NFC certainly leaves this valid text as it is; quick, and false where it is not sure. */
+/* Quick check of valid text: true if NFC certainly leaves it as it is, false if that is not
+ * certain. */
 bool nfc_settled(const uint8_t *text, size_t size);
-/* NFC of valid text. */
-WARN_UNUSED status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *s,
+/* Normalises valid text to NFC. */
+WARN_UNUSED status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *scratch,
                                  mapped_text *out);
 
 #endif

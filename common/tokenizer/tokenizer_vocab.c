@@ -1,4 +1,4 @@
-/* tokenizer_vocab.c: model.vocab and model.merges -> tables. */
+/* tokenizer_vocab.c: makes tables from model.vocab and model.merges. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "common/tokenizer/tokenizer_loading.h"
 #include "common/tokenizer/tokenizer_text.h"
 
-enum { ID_MAX = 1 << 24 }; /* tables are this long at most; published ones end near 2^18 */
+enum { ID_MAX = 1 << 24 }; /* bounds the tables; the ids of published vocabularies end near 2^18 */
 
 /* ---- texts of ids ---- */
 
@@ -14,7 +14,7 @@ void byte_symbols(int16_t to_byte[BYTE_SYMBOLS_END])
 {
     for (int c = 0; c < BYTE_SYMBOLS_END; c++)
         to_byte[c] = -1;
-    int16_t next = 0x100; /* the bytes that do not print move here, in order */
+    int16_t next = 0x100; /* bytes that are not printable move here, in order */
     for (int b = 0; b < 256; b++) {
         bool prints = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
         to_byte[prints ? b : next++] = (int16_t)b;
@@ -38,8 +38,9 @@ status loading_put_text(loading *l, int32_t id, const uint8_t *text, size_t size
     return ST_OK;
 }
 
-/* A vocabulary text to the bytes it stands for, in place of `out` (as long as the text). A text
- * with a character outside the byte alphabet stands for itself, as in the reference's decoder. */
+/* Writes the bytes that a text of the vocabulary stands for to `out`, which has room for the length
+ * of the text. A text with a character outside of the 256 stands for itself, as in the tokenizers
+ * library's decoder. */
 static size_t symbol_bytes(const loading *l, const char *text, size_t size, uint8_t *out)
 {
     size_t n = 0;
@@ -69,7 +70,7 @@ static symbol_entry *symbol_slot(const loading *l, const char *text, size_t size
     return &l->symbols[i];
 }
 
-/* v is the id that stands at `at`. */
+/* Checks the id v, whose path in the file is `at`. */
 static status check_id(const loading *l, const char *at, const json_value *v)
 {
     if (json_typeof(v) != JSON_INT)
@@ -82,7 +83,7 @@ static status check_id(const loading *l, const char *at, const json_value *v)
     return ST_OK;
 }
 
-/* Room for every id that the vocabulary and the added tokens name. */
+/* Makes tables with room for every id that the vocabulary and the added tokens name. */
 static status size_tables(loading *l, const json_value *vocab, const json_value *added)
 {
     int64_t largest = -1;
@@ -114,7 +115,7 @@ static status size_tables(loading *l, const json_value *vocab, const json_value 
     l->symbols = calloc(slots, sizeof *l->symbols);
     l->symbol_mask = slots - 1;
     if (!l->t->tokens || !l->symbols)
-        return FAIL_IN(ST_NO_MEMORY, l->file, "no memory for a vocabulary of %zu", n);
+        return FAIL_IN(ST_NO_MEMORY, l->file, "no memory for a vocabulary of %zu symbols", n);
     return ST_OK;
 }
 
@@ -160,7 +161,7 @@ static status load_vocab(loading *l, const json_value *vocab)
 
 /* ---- merges ---- */
 
-/* The two halves of merge i, in either published form. */
+/* Gives the two halves of merge i, which is in one of the two published forms. */
 static status merge_halves(const loading *l, const json_value *v, size_t i, const char *half[2],
                            size_t size[2])
 {
@@ -197,8 +198,8 @@ static status merge_halves(const loading *l, const json_value *v, size_t i, cons
 static status unknown_symbol(const loading *l, size_t i, const char *text, size_t size)
 {
     return FAIL_IN(ST_BAD_INPUT, l->file,
-                   "model.merges[%zu] needs the symbol \"%.*s\", which model.vocab has not", i,
-                   (int)(size < 64 ? size : 64), text);
+                   "model.merges[%zu] needs the symbol \"%.*s\", which model.vocab does not have",
+                   i, (int)(size < 64 ? size : 64), text);
 }
 
 static status load_merges(loading *l, const json_value *merges)

@@ -1,3 +1,5 @@
+/* tokenizer_words.c: see tokenizer_words.h. words_next tries the alternatives of the expression in
+ * their order, by the kind of the first one or two characters. */
 #include "common/tokenizer/tokenizer_words.h"
 
 #include <stdlib.h>
@@ -16,10 +18,12 @@ bool words_know(const char *expression, size_t size)
 
 typedef enum kind { OTHER, LETTER, NUMBER, SPACE, NEWLINE } kind; /* NEWLINE: \r or \n */
 
-enum { TABLE_END = 0x40000 }; /* no letter, number or space lies at or above; checked */
+enum {
+    TABLE_END = 0x40000
+}; /* letters, numbers and spaces all lie below; word_classes_new checks */
 
 struct word_classes {
-    uint8_t kind_of[TABLE_END]; /* code points from here on are OTHER */
+    uint8_t kind_of[TABLE_END]; /* code points at and above TABLE_END are OTHER */
 };
 
 static bool mark_ranges(word_classes *w, code_set set, kind k)
@@ -75,7 +79,8 @@ static inline character read_character(const word_classes *w, const uint8_t *tex
     return (character){code < TABLE_END ? w->kind_of[code] : OTHER, at + 4};
 }
 
-/* End of the run of one kind that begins at `at`; `at` itself where there is none. */
+/* Where the run of characters of one kind ends that begins at `at`; `at` itself if there is none.
+ */
 static inline size_t run_of(const word_classes *w, const uint8_t *text, size_t size, size_t at,
                             kind wanted)
 {
@@ -88,8 +93,9 @@ static inline size_t run_of(const word_classes *w, const uint8_t *text, size_t s
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd in either case: end of one at `at`, or `at`. In the reference s is also
- * U+017F, the long s, whose other case it is; no other letter here has a further one. */
+/* Where a contraction ends ('s 't 're 've 'm 'll 'd, in either case) whose apostrophe is at `at`;
+ * `at` itself if there is none. Without regard to case, s also matches U+017F, the long s; no other
+ * letter here has a third form. */
 static size_t contraction(const uint8_t *text, size_t size, size_t at)
 {
     const size_t left = size - at;
@@ -103,9 +109,10 @@ static size_t contraction(const uint8_t *text, size_t size, size_t at)
     return left > 2 && text[at + 1] == 0xC5 && text[at + 2] == 0xBF ? at + 3 : at;
 }
 
-/* A run of white space from `at`, nothing else matched: up to its last line end; or, without one,
- * all of it at the end of the text, else all but its last character, which goes with what follows;
- * or that one character. */
+/* Where a piece of white space ends that begins at `at`. A run of white space with a line end goes
+ * up to its last line end. Without one, it is the whole run at the end of the text; elsewhere it is
+ * the run without its last character, which belongs to what follows, or that one character alone.
+ */
 static size_t white(const word_classes *w, const uint8_t *text, size_t size, size_t at)
 {
     size_t end = at, last = at, newline = at;

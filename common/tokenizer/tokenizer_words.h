@@ -1,9 +1,9 @@
-/* tokenizer_words.h: the published pre-tokeniser expression, matched by hand.
+/* tokenizer_words.h: matches the pre-tokeniser expression of Qwen2 and Qwen3 by hand.
  *
- * Every Qwen2 and Qwen3 tokenizer.json has the same expression. This cuts text as the reference's
- * engine does with it, on the reference's own character classes (tokenizer_classes.h), which a
- * general engine of the system does not have. Text is cut without gaps: each piece begins where the
- * one before ended. */
+ * Every published Qwen2 and Qwen3 tokenizer.json has the same expression. This code cuts text as
+ * the tokenizers library does with it, using that library's character classes
+ * (tokenizer_classes.h), which a regular-expression library of the system does not have. The pieces
+ * leave no gaps: each begins where the one before ended. */
 #ifndef TESSERA_COMMON_TOKENIZER_WORDS_H
 #define TESSERA_COMMON_TOKENIZER_WORDS_H
 
@@ -13,15 +13,15 @@
 
 #include "common/base/status.h"
 
-/* True if words_next matches this expression. */
+/* Whether this is the expression that words_next matches. */
 bool words_know(const char *expression, size_t size);
 
-typedef struct word_classes word_classes; /* class by code point; read-only */
+typedef struct word_classes word_classes; /* the class of each code point; read-only */
 
 WARN_UNUSED status word_classes_new(word_classes **out);
-void word_classes_free(word_classes **w);
+void word_classes_free(word_classes **classes);
 
-/* End of the piece that begins at `at` < size of a valid UTF-8 text. */
-size_t words_next(const word_classes *w, const uint8_t *text, size_t size, size_t at);
+/* Where the piece ends that begins at `at` < size of a valid UTF-8 text. */
+size_t words_next(const word_classes *classes, const uint8_t *text, size_t size, size_t at);
 
 #endif

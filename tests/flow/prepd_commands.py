@@ -201,7 +201,7 @@ def help_of_every_verb():
 def mistyped_words_have_a_suggestion():
     near = [("sevre", "\"serve\""), ("serve --quite", "--quiet"), ("check --hsah", "--hash"),
             ("serve --seq_len 5", "--training.seq_len"), ("serve --training 5", "--training is a section"),
-            ("serve --training.sed 5", "training.seed"), ("worker --training.seed 1", "no options"),
+            ("serve --training.sed 5", "training.seed"), ("worker --training.seed 1", "does not read the options"),
             ("serve more", "unexpected \"more\"")]
     for words, remedy in near:
         check(remedy in said(BIN, *words.split(), code=64), words)
@@ -212,10 +212,10 @@ def mistyped_words_have_a_suggestion():
 
 
 def words_near_nothing_have_none():
-    wrong = [(BIN, "xyzzy", "no verb \"xyzzy\"; prepd --help lists all"),
-             (BIN, "serve --no-such", "does not know --no-such; prepd serve --help tells more"),
+    wrong = [(BIN, "xyzzy", "there is no verb \"xyzzy\"; prepd --help lists all"),
+             (BIN, "serve --no-such", "does not know --no-such; prepd serve --help lists what it accepts"),
              (BIN, "serve --foo.bar 1", "there is no option \"foo.bar\""),
-             (TRAINER, "verify --nproc 2", "does not know --nproc; trainer verify --help tells more")]
+             (TRAINER, "verify --nproc 2", "does not know --nproc; trainer verify --help lists what it accepts")]
     for program, words, told in wrong:
         if program in PROGRAMS:
             got = said(program, *words.split(), code=64)
@@ -226,7 +226,7 @@ def a_word_behind_a_switch():
     """It is the verb's where that takes words; else it was meant for the switch."""
     for words in ("serve --data.ship maybe", "check --log.json maybe --hash"):
         got = said(BIN, *words.split(), code=64)
-        check("\"maybe\" behind --" in got and "is neither true nor false, and prepd" in got, got)
+        check("\"maybe\" after --" in got and "is neither true nor false, and prepd" in got, got)
     check("unexpected \"more\"" in said(BIN, "serve", "--data.ship", "yes", "more", code=64), "another word")
     check("scale 2000:" in said(BIN, "scale", "--log.json", "2000", code=64), "not scale's")
 

@@ -166,7 +166,7 @@ static void test_file__each_wrong_line_is_named(void **state)
     assert_null(strstr(status_text(), "did you mean"));
     refuse_conf(
         r, "\ntraining: 5\n",
-        "c.yaml:2: training is a section and takes no value of its own: its keys stand below "
+        "c.yaml:2: training is a section and takes no value of its own: write its keys below "
         "it, indented (training:, then");
     refuse_conf(r, "training: [steps, seed]\n", "training is a section");
     refuse_conf(r, "training:\n  seed: 5\n  seq_len: 8\n",
@@ -189,12 +189,12 @@ static void test_file__each_wrong_line_is_named(void **state)
         "\"vqa2\" is not one of: vqav2, conversations, webdataset, text, video, mixture; did "
         "you mean vqav2?");
     refuse_conf(r, "training:\n  seed: 1\n  seed: 2\n",
-                "c.yaml:3: the key training.seed stands twice");
+                "c.yaml:3: the key training.seed appears twice");
     refuse_conf(r, "data:\n  pack: true\ndata:\n  split: a\n",
-                "c.yaml:3: the key data stands twice");
+                "c.yaml:3: the key data appears twice");
     refuse_conf(r, "training.seed: 1\ntraining:\n  seed: 2\n", "c.yaml:3: the key training.seed");
     refuse_conf(r, "data:\n  format: text\ntraining:\n  dataset: text\n",
-                "c.yaml:4: training.dataset sets data.format, which line 2 has set already");
+                "c.yaml:4: training.dataset sets data.format, which line 2 already sets");
     refuse_conf(r, "a: [1, 2\n", "c.yaml:2: not YAML");
     refuse_conf(r, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
     refuse_conf(r, "- 1\n", "expected \"section:\"");
@@ -203,8 +203,8 @@ static void test_file__each_wrong_line_is_named(void **state)
     refuse_conf(r, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
     refuse_conf(r, "data:\n  split: [[1]]\n", "plain values only");
     refuse_conf(r, "data:\n  split: \"a\\0b\"\n", "NUL");
-    refuse_conf(r, "data:\n  split: [\"a\\0b\"]\n", "c.yaml:2: data.split: a value holds a NUL");
-    refuse_conf(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" holds a comma");
+    refuse_conf(r, "data:\n  split: [\"a\\0b\"]\n", "c.yaml:2: data.split: a value contains a NUL");
+    refuse_conf(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" contains a comma");
     refuse_conf(r, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
     refuse_conf(r, "a: \xff\n", "not YAML");
 }
@@ -247,7 +247,7 @@ static void test_rules__between_options(void **state)
 {
     const room *r = *state;
     conf c;
-    refuse_conf(r, "training:\n  steps: 0\n", "training.steps 0 means");
+    refuse_conf(r, "training:\n  steps: 0\n", "training.steps is 0, so training.epochs decides");
     refuse_conf(r, "image:\n  min_pixels: 9\n  max_pixels: 8\n", "larger than image.max_pixels");
     refuse_conf(r, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
     refuse_conf(r, "prepd:\n  endpoint: http://x\n",
@@ -391,7 +391,7 @@ static void test_help__shows_the_program_its_rows(void **state)
     assert_null(strstr(two, "--prepd.keys"));
     assert_null(strstr(two, "\njob:"));
     assert_non_null(strstr(reference, "| `training.seq_len` | integer, 16 to 1048576 tokens | "
-                                      "`2048` | both | yes |  | capacity of a row |"));
+                                      "`2048` | both | yes |  | Tokens that one row holds. |"));
     assert_non_null(strstr(reference, "| `compile.enable` | `cuda_graph.scope` |"));
     free(prepd);
     free(trainer);
@@ -433,16 +433,16 @@ static void test_removed__only_the_value_it_had(void **state)
     assert_null(strstr(text, "pipeline_parallel_schedule"));
     free(text);
     conf_done(&c);
-    refuse_conf(
-        r, "optimizer:\n  name: lion\n",
-        "optimizer.name: \"lion\" is refused, since the option was removed: AdamW is the only "
-        "optimiser; leave it out");
+    refuse_conf(r, "optimizer:\n  name: lion\n",
+                "optimizer.name: \"lion\" is refused, because this option no longer exists: AdamW "
+                "is the only "
+                "optimiser; leave it out");
     refuse_conf(
         r, "parallelism.pipeline_parallel_schedule: GPipe\n",
-        "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, since the option was "
-        "removed: 1F1B is the only schedule; leave it out");
+        "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, because this option no "
+        "longer exists: 1F1B is the only schedule; leave it out");
     assert_fails(ST_USAGE, load_args(r, &c, "", "--optimizer.name", "sgd", NULL, NULL),
-                 "the option was removed: AdamW is the only optimiser; leave it out");
+                 "this option no longer exists: AdamW is the only optimiser; leave it out");
     char *reference = print_text(NULL, print_reference);
     assert_non_null(
         strstr(reference, "| `optimizer.name` | `adamw` | AdamW is the only optimiser |"));

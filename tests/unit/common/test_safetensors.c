@@ -37,18 +37,21 @@ static void test_parse__refuses_each_lie(void **state)
     refuse_header("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12,
                   "\"b\" overlaps \"a\"");
     refuse_header("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[12,20]") "}", 20,
-                  "hole of 4 bytes before tensor \"b\"");
-    refuse_header("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "hole of 4");
+                  "4 unused bytes before tensor \"b\"");
+    refuse_header("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "4 unused bytes");
     refuse_header("{" T("a", "F32", "[2]", "[0,8]") "}", 9,
                   "1 bytes after the last tensor (\"a\")");
     refuse_header("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "\"a\" ends at data byte 8");
     refuse_header("{" T("a", "F32", "[2]", "[0,4]") "}", 4, "need 8 bytes, its offsets hold 4");
-    refuse_header("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "two rising");
-    refuse_header("{" T("a", "F32", "[2]", "[0,8,9]") "}", 8, "two rising");
-    refuse_header("{" T("a", "F32", "[2]", "[0.0,8]") "}", 8, "two rising");
+    refuse_header("{" T("a", "F32", "[2]", "[8,0]") "}", 8,
+                  "two whole numbers, the second not below the first");
+    refuse_header("{" T("a", "F32", "[2]", "[0,8,9]") "}", 8,
+                  "two whole numbers, the second not below the first");
+    refuse_header("{" T("a", "F32", "[2]", "[0.0,8]") "}", 8,
+                  "two whole numbers, the second not below the first");
     refuse_header("{" T("a", "F33", "[2]", "[0,8]") "}", 8, "\"F33\" is not supported");
-    refuse_header("{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "size 0");
-    refuse_header("{" T("a", "F32", "[2,1e0]", "[0,8]") "}", 8, "size 1");
+    refuse_header("{" T("a", "F32", "[-2]", "[0,8]") "}", 8, "dimension 0 of its shape");
+    refuse_header("{" T("a", "F32", "[2,1e0]", "[0,8]") "}", 8, "dimension 1 of its shape");
     refuse_header("{" T("a", "F32", "2", "[0,8]") "}", 8, "shape");
     refuse_header("{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "at most 8");
     refuse_header("{" T("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows");
