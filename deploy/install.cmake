@@ -1,12 +1,13 @@
-# install.cmake: what `cmake --install build --prefix P` places. The units carry the prefix they were
-# installed to, so a moved tree wants another install.
+# install.cmake: what `cmake --install build --prefix P` installs. The prefix is written into the
+# systemd units, so a tree that is moved has to be installed again.
 #
 #   P/bin                     prepd, prepd-run, trainer
-#   P/lib                     the modules of pictures and videos, the trainer's backends (found beside bin)
+#   P/lib                     prepd's image and video modules and the trainer's backends; the programs
+#                             look for them in ../lib from their own folder
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
 #   P/share/tessera           configs, client.py (the Python client), dashboard, licence,
 #                             train.sbatch
-#   P/share/doc/tessera       the pages that these and the programs name
+#   P/share/doc/tessera       the pages that the units, the scripts and the programs refer to
 foreach(program prepd trainer)
     if(TARGET ${program})
         install(TARGETS ${program} RUNTIME DESTINATION bin)
@@ -21,10 +22,13 @@ install(PROGRAMS deploy/prepd-run DESTINATION bin)
 install(PROGRAMS deploy/slurm/train.sbatch DESTINATION share/tessera)
 install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
-set(pages README.md deploy/README.md prepd/README.md prepd/dataset/README.md prepd/plan/README.md proto/README.md)
+set(folders . deploy prepd prepd/dataset prepd/plan proto)
 if(TARGET trainer)
-    list(APPEND pages trainer/README.md trainer/ops/README.md trainer/parallel/README.md trainer/plan/README.md)
+    list(APPEND folders trainer trainer/ops trainer/parallel trainer/plan)
 endif()
+list(TRANSFORM folders PREPEND ${CMAKE_SOURCE_DIR}/)
+list(TRANSFORM folders APPEND /*.md)
+file(GLOB pages RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${folders})
 foreach(page ${pages})
     get_filename_component(folder ${page} DIRECTORY)
     install(FILES ${page} DESTINATION share/doc/tessera/${folder})
@@ -32,7 +36,7 @@ endforeach()
 if(TARGET trainer)
     set(trainer_units trainer@.service)
 endif()
-# systemd takes absolute paths alone; what --prefix says may be a relative one.
+# systemd accepts only absolute paths, and --prefix may be relative.
 install(CODE "
     get_filename_component(root \"\${CMAKE_INSTALL_PREFIX}\" ABSOLUTE)
     foreach(unit prepd.service prepd-worker@.service prep.slice ${trainer_units})

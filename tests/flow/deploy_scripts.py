@@ -246,7 +246,7 @@ def packages_of_this_architecture_are_asked_for():
         place.program("path/apt-get", APT_GET)
         place.program("path/id", "echo 1000")
         said = place.run(script, "--prepd", code=77)
-        check(said == "install-deps: needs root to install: libyaml-dev libyajl-dev libpcre2-dev\n", said)
+        check(said == "install-deps: root is needed to install these packages: libyaml-dev libyajl-dev libpcre2-dev\n", said)
         check(not any(line.startswith("apt-get") for line in place.said()), "it installs all the same")
         place.program("path/id", "echo 0")
         place.run(script, "--prepd")
@@ -270,7 +270,7 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
         config = place.write("a $HOME/c.yaml", "")
         for words, first in ((["--cpus"], "--cpus needs"), (["--memory"], "--memory needs"),
                              (["--cpus", "--print", config], "--cpus needs"), (["--memory", "", config], "--memory needs"),
-                             (["--print"], "name a configuration"), ([], "name a configuration")):
+                             (["--print"], "no configuration is given"), ([], "no configuration is given")):
             said = place.run(script, *words, code=64)
             check(said.startswith("prepd-run: " + first) and "deploy" not in said.splitlines()[0], said)
         said = place.run(script, "--print", place.file("none/c.yaml"), code=66)

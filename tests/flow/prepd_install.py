@@ -57,13 +57,13 @@ def everything_is_in_its_place():
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
         links_nothing_of_the_trainer(p.path)
-        named = set(re.findall(r"\b[a-z/]*README\.md", said_by(p.file("bin/prepd"), "status", "--help")))
+        named = set(re.findall(r"\b[A-Za-z/_-]*\.md", said_by(p.file("bin/prepd"), "status", "--help")))
         for folder, _, names in os.walk(p.path):
             if "/share/doc" in folder:
                 continue
             for name in names:
                 with open(os.path.join(folder, name), "rb") as f:
-                    named |= {x.decode() for x in re.findall(rb"(?<![a-z/])[a-z]+/[a-z/]*README\.md", f.read().replace(p.path.encode(), b""))}
+                    named |= {x.decode() for x in re.findall(rb"(?<![a-z/])[a-z]+/[A-Za-z/_-]*\.md", f.read().replace(p.path.encode(), b""))}
         missing = [x for x in named if not os.path.isfile(p.file("share/doc/tessera/" + x))]
         check(len(named) > 1 and not missing, f"pages that are named and not installed: {missing}")
         for name in ("prepd.service", "prepd-worker@.service"):

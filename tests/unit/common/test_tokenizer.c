@@ -329,7 +329,8 @@ static void test_decode__replaces_cut_characters_and_skips_special(void **state)
     assert_string_equal(text, "");
     free(text);
     unknown = -1;
-    assert_fails(ST_BAD_INPUT, tokenizer_decode(f.t, &unknown, 1, false, &text, &size), "not a token");
+    assert_fails(ST_BAD_INPUT, tokenizer_decode(f.t, &unknown, 1, false, &text, &size),
+                 "not a token");
     fixture_close(&f);
 }
 
