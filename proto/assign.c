@@ -1,7 +1,10 @@
-/* assign.c: which rank gets which row of a step: longest processing time first (Graham 1969) with
- * equal counts, greedy by cost; then rows of the dearest rank are exchanged for cheaper ones of
- * others, since equal counts leave the last rows no choice. Ties go to the lower row and the lower
- * rank, so every process that computes it gets the same. */
+/* assign.c: shares the rows of a step out among the ranks.
+ *
+ * First every row, from the dearest to the cheapest, goes to the rank with the least load so far
+ * (longest processing time first, Graham 1969), as long as that rank has room: all ranks get
+ * equally many rows. The last rows therefore have little choice, so afterwards rows of the dearest
+ * rank are exchanged for cheaper rows of others while that helps. Ties go to the lower row and the
+ * lower rank, so every process computes the same. */
 #include "proto/assign.h"
 
 #include <stdbool.h>
@@ -24,10 +27,10 @@ int64_t assign_cost(const row_measure *m)
     return m->tokens * 18250 + m->patches * 2900 + m->squares * 118 / 100;
 }
 
-enum { EVEN = 1000 }; /* within a thousandth of the mean no exchange is looked for */
+enum { EVEN = 1000 }; /* stop when the dearest rank is within a thousandth of the mean */
 
-/* Exchanges the two rows after which the dearer of their ranks is cheapest, one of them the dearest
- * rank's; false if that rank gains by none. */
+/* Exchanges a row of the dearest rank for a row of another. It takes the pair after which the
+ * dearer of the two ranks is cheapest. False if no exchange helps the dearest rank. */
 static bool exchange(const int64_t *row_cost, int64_t n, int dearest, int64_t *load, int *rank_of)
 {
     int64_t least = load[dearest], best[2] = {-1, -1};
@@ -63,7 +66,7 @@ static void even_out(const int64_t *row_cost, int64_t n, int ranks, int64_t *loa
     for (int r = 0; r < ranks; r++)
         total += load[r];
     const int64_t enough = total / ranks + total / ranks / EVEN;
-    /* Each lowers the sum of the loads' squares; so many do whatever can be done. */
+    /* Every exchange lowers the sum of the squared loads, so this ends; n exchanges are enough. */
     for (int64_t k = 0; k < n; k++) {
         int dearest = 0;
         for (int r = 1; r < ranks; r++)
@@ -78,16 +81,17 @@ status assign_rows(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank
 {
     status st = ST_OK;
     if (ranks < 1 || n_rows < 0)
-        return FAIL(ST_BAD_INPUT, "%lld rows for %d ranks", (long long)n_rows, ranks);
+        return FAIL(ST_BAD_INPUT, "cannot share out %lld rows among %d ranks", (long long)n_rows,
+                    ranks);
     costed *rows = (costed *)malloc(((size_t)n_rows + 1) * sizeof *rows);
     int64_t *load = (int64_t *)calloc((size_t)ranks, sizeof *load);
     int64_t *room = (int64_t *)calloc((size_t)ranks, sizeof *room);
     if (!rows || !load || !room) {
-        st =
-            FAIL(ST_NO_MEMORY, "no memory to give %lld rows to %d ranks", (long long)n_rows, ranks);
+        st = FAIL(ST_NO_MEMORY, "no memory to share out %lld rows among %d ranks",
+                  (long long)n_rows, ranks);
         goto done;
     }
-    /* Where the count does not divide, the first ranks take one more. */
+    /* If the count does not divide, the first ranks take one more. */
     for (int r = 0; r < ranks; r++)
         room[r] = n_rows / ranks + (r < n_rows % ranks);
     for (int64_t i = 0; i < n_rows; i++)

@@ -1,6 +1,9 @@
-/* assign.h: which data-parallel consumer gets which row of a step (design section 3): a pure
- * function of the rows' predicted time and of how many consumers there are. The daemon and a reader
- * of a recording call it with the same figures, so both hand out the same rows. */
+/* assign.h: which data-parallel consumer gets which row of a step.
+ *
+ * The ranks of a step wait for each other, so each should get the same amount of work, and the same
+ * number of rows. The result is a pure function of the rows' predicted costs and the number of
+ * ranks: the daemon and the reader of a recording compute it independently and hand out the same
+ * rows. */
 #ifndef TESSERA_PROTO_ASSIGN_H
 #define TESSERA_PROTO_ASSIGN_H
 
@@ -8,18 +11,19 @@
 
 #include "common/base/status.h"
 
-/* What tells how long a row takes. */
+/* What the cost of a row follows from. */
 typedef struct row_measure {
-    int64_t tokens, patches; /* patches of images and videos together */
-    int64_t squares;         /* sum of the documents' tokens squared: attention */
+    int64_t tokens, patches; /* patches of pictures and clips together */
+    int64_t squares;         /* sum of each document's tokens squared, for its attention */
 } row_measure;
 
-/* Predicted time in MFLOP of a 30B-A3B training step (spec 10): 18.25 GFLOP a token, 2.9 a patch,
- * attention by the square of each document. Only the proportions matter, and that they are the same
- * on every machine: integers. */
-int64_t assign_cost(const row_measure *m);
+/* The predicted cost of a row in MFLOP: what one training step of Qwen3-VL-30B-A3B computes for it,
+ * 18.25 GFLOP for a token, 2.9 GFLOP for a patch, and 1.18 MFLOP for a squared token of a document.
+ * Only the proportions matter. It is computed in integers so that every machine gets the same. */
+int64_t assign_cost(const row_measure *measure);
 
-/* rank_of [n_rows] written; every rank gets rows / ranks of them when that divides. */
+/* Writes the rank that gets each row to rank_of [n_rows], from the rows' costs row_cost [n_rows].
+ * Every rank gets n_rows / ranks rows; if that does not divide, the first ranks get one more. */
 WARN_UNUSED status assign_rows(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank_of);
 
 #endif

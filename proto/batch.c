@@ -1,11 +1,12 @@
-/* batch.c: storage, digest and file form of a packed row. Its checks are in batch_check.c. */
+/* batch.c: allocates a packed row, computes its digest, and converts it to and from safetensors.
+ * The checks are in batch_check.c. */
 #include "proto/batch.h"
 
 #include <string.h>
 
 #include "proto/batch_check.h"
 
-/* One entry per tensor, in name order: this is the order of the digest. */
+/* The tensors in the order of their names, which is the order of the digest. */
 typedef enum tensor_id {
     T_CU_SEQLENS,
     T_DOC_PART,
@@ -39,7 +40,7 @@ static const struct {
     [T_VISUAL_ROW] = {"visual_row", DT_I32, 1},
 };
 
-/* In files the 8-byte tensor comes first and the bytes last, so that all are aligned. */
+/* The order in files: 8-byte elements first and bytes last, so that every tensor is aligned. */
 static const tensor_id file_order[T_COUNT] = {
     T_DOC_SAMPLE_ID, T_CU_SEQLENS,   T_DOC_PART,   T_GRID_THW, T_INPUT_IDS,    T_LABELS,
     T_LOSS_WEIGHT,   T_POSITION_IDS, T_VISUAL_ROW, T_PIXELS,   T_PIXELS_VIDEO,
@@ -78,7 +79,7 @@ status row_alloc(row *r, arena *a, int with_weight)
     return ST_OK;
 }
 
-/* One tensor of the row as a view; false if the row does not have it. */
+/* Makes *out a view of one tensor of the row; false if the row does not have it. */
 static bool view(const row *r, tensor_id id, st_tensor *out)
 {
     const void *data = NULL;
@@ -179,8 +180,8 @@ status row_digest(const row *r, hash128 *out)
     return ST_OK;
 }
 
-/* The tensor's bytes if it has this shape; columns 0 = of one dimension. NULL if absent and
- * optional. */
+/* Finds a tensor of the shape [n, columns], or [n] if it has one dimension. *out points to its
+ * bytes; it is NULL if the tensor is optional and absent. */
 static status take_tensor(const st_file *f, tensor_id id, const char *source, int64_t n,
                           int64_t columns, bool optional, void **out)
 {
@@ -195,15 +196,16 @@ static status take_tensor(const st_file *f, tensor_id id, const char *source, in
                        name, (long long)t->shape[0], (long long)(t->n_dims == 2 ? t->shape[1] : 1),
                        (long long)n, (long long)(t->n_dims == 2 ? columns : 1));
     if ((uintptr_t)t->data.data % st_dtype_size(t->dtype))
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "%s is not aligned to its %zu-byte elements; order the tensors by falling "
-                       "element size and pad the header to 8",
-                       name, st_dtype_size(t->dtype));
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "%s is not aligned to its %zu-byte elements: sort the tensors by element size, "
+            "largest first, and pad the header to a multiple of 8",
+            name, st_dtype_size(t->dtype));
     *out = (void *)(uintptr_t)t->data.data;
     return ST_OK;
 }
 
-/* Rows of a tensor that gives a count; absent counts as none where optional. */
+/* The first dimension of a tensor whose rows give a count; 0 if it is optional and absent. */
 static status count_of(const st_file *f, tensor_id id, const char *source, bool optional,
                        int64_t *out)
 {
@@ -217,7 +219,8 @@ static status count_of(const st_file *f, tensor_id id, const char *source, bool 
     return ST_OK;
 }
 
-/* On the wire nothing but the row's own tensors is accepted: what is not digested is not sent. */
+/* On the wire a block may hold nothing but the row's own tensors, all of which the digest covers.
+ */
 static status refuse_others(const st_file *f, const char *source)
 {
     for (size_t i = 0; i < f->n_tensors; i++) {
@@ -225,7 +228,8 @@ static status refuse_others(const st_file *f, const char *source)
         while (id < T_COUNT && strcmp(f->tensors[i].name, tensor_table[id].name))
             id++;
         if (id == T_COUNT || id == T_PIXELS || id == T_PIXELS_VIDEO)
-            return FAIL_IN(ST_BAD_INPUT, source, "a row block on the wire has no tensor \"%s\"",
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "the row block has a tensor \"%s\", which no row has on the wire",
                            f->tensors[i].name);
     }
     return ST_OK;
@@ -261,7 +265,8 @@ status row_from_tensors(const st_file *f, const char *source, int with_pixels, r
                         (void **)&r.pixels_video));
         TRY(row_check(&r, source));
     } else {
-        /* Which one-frame items are videos is known from the image parts (codec.c). */
+        /* A guess that codec.c corrects: only the image parts tell clips of one frame from
+         * pictures. */
         TRY(row_check_grids(&r, source));
         for (int64_t i = 0; i < r.n_items; i++) {
             const int32_t *g = r.grid_thw + 3 * i;

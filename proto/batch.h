@@ -1,9 +1,15 @@
-/* batch.h: one packed row, as worker, wire, recording, probe and trainer see it.
+/* batch.h: one packed row, as the worker makes it, the wire carries it and the trainer reads it.
  *
- * T tokens, D documents, I visual items (images and videos, order of first appearance),
- * S image patches, V video patches, M merged visual rows = (S + V) / 4.
- * The tensor names are those of design section 4; this struct is their decoded form. A row of no
- * documents (T = 0) is legal: it completes the last step of a run. */
+ * A row is one training sequence of several documents laid end to end. Its sizes are named by
+ * letters throughout this folder:
+ *
+ *   T  tokens           D  documents          I  visual items: pictures and clips together
+ *   S  image patches    V  video patches      M  merged visual rows, (S + V) / 4
+ *
+ * An item is listed once, where it first appears, even if several documents show it. Qwen3-VL's
+ * vision tower merges 2 x 2 patches into one visual token, hence M. The tensors have the names
+ * that they have in files and on the wire (wire.md lists them). A row without documents (T = 0) is
+ * legal: such rows fill up the last step of a run. */
 #ifndef TESSERA_PROTO_BATCH_H
 #define TESSERA_PROTO_BATCH_H
 
@@ -18,72 +24,88 @@
 
 enum {
     PATCH_SIDE = 16,          /* pixels */
-    PATCH_BYTES = 768,        /* 3 channels x 16 x 16, u8, one frame of the temporal pair */
-    VIDEO_PATCH_BYTES = 1536, /* both frames */
-    MERGE_SIDE = 2,           /* patches per merged row: 2 x 2 */
-    NO_LABEL = -100,
+    PATCH_BYTES = 768,        /* 3 channels x 16 x 16 bytes: one frame of a patch */
+    VIDEO_PATCH_BYTES = 1536, /* the same for both frames of a pair */
+    MERGE_SIDE = 2,           /* 2 x 2 patches become one merged visual row */
+    NO_LABEL = -100,          /* a label that does not count in the loss, as in PyTorch */
 };
 
+/* The pixels of one item where they lie, borrowed. */
 typedef struct item_pixels {
-    const uint8_t *patches; /* [its patches, 768 or, of a video, 1536] */
+    const uint8_t *patches; /* [patches of the item, 768], or [.., 1536] for a clip */
     bool is_video;
 } item_pixels;
 
 typedef struct row {
-    int64_t n_tokens, n_docs, n_items, n_patches, n_video_patches;
-    int32_t *input_ids;    /* [T] */
-    int32_t *labels;       /* [T] unshifted, NO_LABEL = no loss */
-    int32_t *position_ids; /* [3, T] streams T, H, W */
-    int32_t *cu_seqlens;   /* [D+1] from 0 to T */
-    int32_t *visual_row;   /* [T] merged row over all items in grid_thw order, -1 = text */
-    int32_t *grid_thw;     /* [I, 3] in patches */
-    uint8_t *pixels;       /* [S, 768] merge order; columns (channel, y, x) */
-    /* [I] instead of pixels and pixels_video, while a row is being made: the patches of each item
-     * where they lie, so that they are copied nowhere. Else NULL. */
+    int64_t n_tokens, n_docs, n_items, n_patches, n_video_patches; /* T, D, I, S, V */
+    int32_t *input_ids;                                            /* [T] */
+    int32_t *labels;       /* [T] label of the token itself (not shifted), or NO_LABEL */
+    int32_t *position_ids; /* [3, T] M-RoPE positions: time, height, width */
+    int32_t *cu_seqlens;   /* [D + 1] where documents begin, rising from 0 to T */
+    int32_t *visual_row;   /* [T] merged visual row, counted over all items; -1 for text */
+    int32_t *grid_thw;     /* [I, 3] frames (pairs of them for a clip), height, width, in patches */
+    uint8_t *pixels;       /* [S, 768] in merge order; columns are (channel, y, x) */
+    /* [I] Set instead of pixels and pixels_video while a row is being made: each item's patches
+     * stay where they were cut and are not copied together. NULL otherwise. */
     const item_pixels *items;
     uint8_t *pixels_video;   /* [V, 1536] columns (channel, frame, y, x); NULL if V = 0 */
-    float *loss_weight;      /* [T] or NULL: all 1 */
-    uint64_t *doc_sample_id; /* [D] position in the data set */
-    int32_t *doc_part;       /* [D] part of a split sample, else 0 */
-    /* Metadata, not digested; "" or JSON text */
-    const char *cursor;     /* where to go on after this row */
-    const char *quarantine; /* [{"id":N,"cause":"..."}]: decisions this row was made under */
-    const char *references; /* held-out rows: per document its reference answers, or null */
+    float *loss_weight;      /* [T], or NULL if every weight is 1 */
+    uint64_t *doc_sample_id; /* [D] the sample's position in the data set */
+    int32_t *doc_part;       /* [D] which part of a split sample this is; 0 for a whole one */
+    /* Metadata: JSON text, or "" if absent. The digest does not cover it. */
+    const char *cursor;     /* where the stream goes on after this row */
+    const char *quarantine; /* [{"id":N,"cause":"..."}]: the bad samples known when it was made */
+    const char *references; /* held-out rows: the reference answers of each document, or null */
 } row;
 
-/* Storage for the counts already set in r (n_*), but no pixels where items is set;
- * with_weight adds loss_weight. Arrays are cleared, labels set to NO_LABEL, visual_row to -1. */
-WARN_UNUSED status row_alloc(row *r, arena *a, int with_weight);
+/* Allocates all arrays for the counts (n_*) that the caller has set. Pixels are left out if items
+ * is set; loss_weight is there if with_weight is not 0. Arrays are zero, except labels (NO_LABEL)
+ * and visual_row (-1); the metadata is "". ST_NO_MEMORY leaves the row as it was. */
+WARN_UNUSED status row_alloc(row *packed, arena *memory, int with_weight);
 
-/* Checks everything a trainer relies on: counts, borders that rise from 0 to T, grids even and in
- * agreement with pixels and visual_row, rows in order, labels within documents, first label of a
- * document masked, finite weights, ids >= 0. source names the row in errors. */
-WARN_UNUSED status row_check(const row *r, const char *source);
+/* Checks everything that a trainer relies on, so that nothing downstream checks again:
+ *   - counts are within [0, INT32_MAX];
+ *   - cu_seqlens rises strictly from 0 to T, and the first token of a document has no label;
+ *   - ids, labels and positions are not negative (labels may be NO_LABEL), weights are finite;
+ *   - grids have even height and width, and together have S + V patches;
+ *   - visual_row shows every item, in order, each whole and inside one document;
+ *   - one reading of the token ids tells pictures from clips (row_find_videos).
+ * ST_BAD_INPUT names the source and what is wrong. */
+WARN_UNUSED status row_check(const row *packed, const char *source);
 
-/* Which items are videos: 1, else 0, into out_is_video [I]. The token id of an item tells (design
- * section 4); of the two ids in use the video's is the one whose items have n_video_patches. Of
- * a row that row_check accepts, or fails. */
-WARN_UNUSED status row_find_videos(const row *r, const char *source, uint8_t *out_is_video);
+/* Tells which items are clips: writes 1 for a clip, 0 for a picture, to out_is_video [I].
+ *
+ * A row does not say so itself; the token id under an item does, since Qwen3-VL has one id for
+ * image tokens and one for video tokens. Of the two ids in use, the video id is the one whose items
+ * have n_video_patches patches; where both fit, it is the larger, as in Qwen3-VL's vocabulary.
+ * ST_BAD_INPUT if no reading fits the patch counts. The row must otherwise satisfy row_check. */
+WARN_UNUSED status row_find_videos(const row *packed, const char *source, uint8_t *out_is_video);
 
-/* XXH3-128 over every tensor in name order: name, NUL, dtype text, NUL, number of dimensions and
- * each of them as u64 little-endian, bytes. pixels is always there, pixels_video if V > 0,
- * loss_weight if not NULL. */
-WARN_UNUSED status row_digest(const row *r, hash128 *out);
+/* The row digest: XXH3-128 over every tensor in the order of their names. Each enters as name, NUL,
+ * dtype text, NUL, the number of dimensions and every dimension (u64 little-endian), and its bytes.
+ * pixels always enters, pixels_video if V > 0, loss_weight if it is not NULL. Two rows with equal
+ * digests train the same; metadata, filter and codec do not enter. */
+WARN_UNUSED status row_digest(const row *packed, hash128 *out);
 
-/* As tensors of a safetensors file (views into r). with_pixels = 0 leaves pixels and pixels_video
- * out (wire form; the only one of a row with items). At most ROW_TENSORS. */
+/* The row's tensors as views for a safetensors file, largest element size first so that each lies
+ * aligned. with_pixels 0 leaves pixels and pixels_video out: that is the form of the wire, and the
+ * only form of a row that has items. Writes *out_n entries, at most ROW_TENSORS. */
 enum { ROW_TENSORS = 12 };
-void row_tensors(const row *r, int with_pixels, st_tensor out[ROW_TENSORS], size_t *out_n);
-/* Views into an opened safetensors file; checks names, dtypes, shapes, then row_check when
- * with_pixels. Missing pixels are left NULL with their counts taken from grid_thw. */
-WARN_UNUSED status row_from_tensors(const st_file *f, const char *source, int with_pixels,
+void row_tensors(const row *packed, int with_pixels, st_tensor out[ROW_TENSORS], size_t *out_n);
+/* The reverse: *out gets views into an opened safetensors file, whose names, dtypes and shapes are
+ * checked. With pixels, row_check follows. Without them pixels stay NULL, patches are counted from
+ * grid_thw, and a tensor that is not a row's is refused. */
+WARN_UNUSED status row_from_tensors(const st_file *file, const char *source, int with_pixels,
                                     row *out);
-/* cursor, quarantine and references as __metadata__, those that are not empty. Returns how many. */
+/* The metadata that is not empty (cursor, quarantine, references) as entries of a safetensors
+ * file's __metadata__. Returns how many were written. */
 enum { ROW_META = 3 };
-size_t row_meta(const row *r, st_meta out[ROW_META]);
-/* The row as a file (pixels included): prepd sample, probe, golden cases. */
-WARN_UNUSED status row_save(const row *r, const char *path);
-/* The row's arrays lie in the read-only map: valid until st_close(file), not to be written. */
+size_t row_meta(const row *packed, st_meta out[ROW_META]);
+/* Writes the row with its pixels as a safetensors file: for `prepd sample`, probes, golden cases.
+ */
+WARN_UNUSED status row_save(const row *packed, const char *path);
+/* Opens and checks such a file. The row's arrays lie in the file's read-only map: they must not be
+ * written, and are valid until st_close(file). */
 WARN_UNUSED status row_open(const char *path, st_file *file, row *out);
 
 #endif

@@ -1,12 +1,15 @@
-/* batch_check.c: everything a trainer relies on in a row, checked. */
+/* batch_check.c: row_check, which checks everything that a trainer relies on in a row.
+ *
+ * The checks run in an order in which each may rely on those before it: counts, documents, tokens,
+ * grids, pixels, and last visual_row, which ties tokens to items. */
 #include "proto/batch_check.h"
 
 #include <math.h>
 
-/* Largest side or frame count of a grid, in patches: their product fits an int64 with room. */
+/* Most patches along a side of a grid, and most frames: their product fits well into an int64. */
 enum { GRID_MAX = 65536 };
 
-/* Patches of item i; its grid has been checked. */
+/* Patches of item i, whose grid has been checked. */
 static int64_t item_patches(const row *r, int64_t i)
 {
     const int32_t *g = r->grid_thw + 3 * i;
@@ -34,15 +37,16 @@ static status check_documents(const row *r, const char *source)
     for (int64_t d = 0; d < r->n_docs; d++) {
         int32_t from = r->cu_seqlens[d], to = r->cu_seqlens[d + 1];
         if (to <= from || to > r->n_tokens)
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "document %lld runs from token %d to %d, expected rising borders within "
+                           "%lld tokens",
+                           (long long)d, from, to, (long long)r->n_tokens);
+        if (r->labels[from] != NO_LABEL)
             return FAIL_IN(
                 ST_BAD_INPUT, source,
-                "document %lld has borders %d and %d, expected rising within %lld tokens",
-                (long long)d, from, to, (long long)r->n_tokens);
-        if (r->labels[from] != NO_LABEL)
-            return FAIL_IN(ST_BAD_INPUT, source,
-                           "the first token of document %lld has label %d, expected %d: nothing "
-                           "precedes it",
-                           (long long)d, r->labels[from], NO_LABEL);
+                "the first token of document %lld has label %d, expected %d: no token precedes "
+                "it that could predict it",
+                (long long)d, r->labels[from], NO_LABEL);
         if (r->doc_part[d] < 0)
             return FAIL_IN(ST_BAD_INPUT, source, "doc_part[%lld] is %d, expected 0 or more",
                            (long long)d, r->doc_part[d]);
@@ -73,7 +77,7 @@ static status check_tokens(const row *r, const char *source)
     return ST_OK;
 }
 
-/* Patches of all items together; their grids have been checked. */
+/* Patches of all items together, whose grids have been checked. */
 static int64_t total_patches(const row *r)
 {
     int64_t total = 0;
@@ -111,16 +115,16 @@ static status check_pixels(const row *r, const char *source)
     return ST_OK;
 }
 
-/* Where a walk over visual_row stands. */
+/* The state of a walk over visual_row. */
 typedef struct visual_walk {
-    int64_t item;      /* the item being read, -1 = between items */
+    int64_t item;      /* the item being read; -1 between items */
     int32_t next, end; /* its next merged row and the one after its last */
     int32_t id;        /* its token id */
     int64_t n_seen;    /* items met so far */
 } visual_walk;
 
-/* Merged row m starts item *out, or fails. Items are few and mostly new, so look at the next
- * unseen one first and search only for an image shared with an earlier document. */
+/* Finds the item *out whose first merged row token t shows. Most items are new, so the next unseen
+ * one is tried first; only an item that an earlier document shows needs a search. */
 static status find_item(const row *r, const char *source, int64_t t, int64_t n_seen,
                         int64_t seen_rows, int64_t *out)
 {
@@ -142,8 +146,8 @@ static status find_item(const row *r, const char *source, int64_t t, int64_t n_s
                    (long long)t, (long long)m, (long long)seen_rows);
 }
 
-/* Every visual token continues its item or begins one; items end inside the document they began
- * in; new items come in grid_thw order and none is left out. */
+/* Checks that every visual token begins an item or continues one, that items end inside the
+ * document they began in, and that new items come in the order of grid_thw with none left out. */
 static status check_visual(const row *r, const char *source)
 {
     visual_walk w = {.item = -1};
@@ -187,7 +191,7 @@ static status check_visual(const row *r, const char *source)
     return ST_OK;
 }
 
-/* Patches of the items whose token id is id, and whether one of them has several frames. */
+/* The items that share one token id: all their patches, and whether one has several frames. */
 typedef struct id_class {
     int32_t id;
     int64_t patches;
@@ -240,16 +244,17 @@ status row_find_videos(const row *r, const char *source, uint8_t *out_is_video)
     }
     bool none = n == 0 || (n == 1 && r->n_video_patches == 0 && !c[0].has_frames);
     if (video < 0 && !none)
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "no reading of the token ids makes %lld image and %lld video patches (an "
-                       "image has one frame)",
-                       (long long)r->n_patches, (long long)r->n_video_patches);
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "the token ids of the items do not fit %lld image and %lld video patches (an "
+            "image has one frame)",
+            (long long)r->n_patches, (long long)r->n_video_patches);
     for (int64_t i = 0; i < r->n_items; i++)
         out_is_video[i] = video >= 0 && out_is_video[i] == video;
     return ST_OK;
 }
 
-/* Only that a reading exists: the kinds themselves are for those who cut pixels. */
+/* Checks only that a reading exists; codec.c asks again when it needs the kinds. */
 static status check_kinds(const row *r, const char *source)
 {
     uint8_t few[64], *kinds = few;

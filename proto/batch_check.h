@@ -1,12 +1,14 @@
-/* batch_check.h: parts of row_check that reading a file needs on its own. Private to proto. */
+/* batch_check.h: the parts of row_check that must run before a row's pixels are known. Private to
+ * proto. */
 #ifndef TESSERA_PROTO_BATCH_CHECK_H
 #define TESSERA_PROTO_BATCH_CHECK_H
 
 #include "proto/batch.h"
 
-/* No count negative or over INT32_MAX. */
-WARN_UNUSED status row_check_counts(const row *r, const char *source);
-/* Every grid possible and their patches together countable; says nothing of pixels. */
-WARN_UNUSED status row_check_grids(const row *r, const char *source);
+/* Every count lies within [0, INT32_MAX], and so do all patches together. */
+WARN_UNUSED status row_check_counts(const row *packed, const char *source);
+/* Every grid is possible, with even height and width, and all patches together can be counted. The
+ * pixels are not compared with them. */
+WARN_UNUSED status row_check_grids(const row *packed, const char *source);
 
 #endif

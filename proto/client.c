@@ -1,4 +1,8 @@
-/* client.c: rows from a daemon or from a recording. */
+/* client.c: rows from a daemon or from a recording.
+ *
+ * Half of a client is used at a time. For a daemon: a socket, the options that HELLO repeats after
+ * every reconnect, and the order that rows must come in. For a recording: its reader and, with
+ * several ranks, the share. The public functions choose by `record`. */
 #include "proto/client.h"
 
 #include <errno.h>
@@ -18,23 +22,23 @@ struct client {
     char *name;    /* endpoint or path, for errors */
     char *welcome; /* of the daemon; the recording keeps its own */
     codec *codec;
-    wire_msg *m; /* scratch of client_next */
+    wire_msg *scratch; /* the message in client_next and in greeting a daemon */
     bool ended;
     atomic_bool interrupted; /* set by another thread */
     /* daemon */
     wire *wire;
     wire_socket *socket;
-    client_options hello; /* what HELLO says, for the next one too; its texts are ours */
-    bool joining;         /* HELLO is sent, WELCOME not there */
-    bool heard;           /* a daemon was there, on this connection's predecessors */
-    row_order order;      /* of its rows */
-    int64_t wait_ns;      /* since when WELCOME is waited for */
-    int64_t tell_ns;      /* when hello.waiting is told next */
+    client_options hello; /* for this HELLO and the next; the texts are copies */
+    bool joining;         /* HELLO is sent, WELCOME has not come */
+    bool heard;           /* a daemon was there, on an earlier connection */
+    row_order order;      /* that its rows must come in */
+    int64_t wait_ns;      /* when waiting for WELCOME began */
+    int64_t tell_ns;      /* when hello.waiting is called next */
     /* recording */
     record_reader *record;
-    share *share;       /* NULL: all rows are ours */
+    share *share;       /* NULL if this client gets all rows */
     uint64_t next, end; /* rows over all loops */
-    int64_t left_over;  /* behind end: less than a step */
+    int64_t left_over;  /* after `end`: less than a step */
 };
 
 static status client_new(const char *name, client **out)
@@ -46,7 +50,7 @@ static status client_new(const char *name, client **out)
         return FAIL(ST_NO_MEMORY, "no memory for a client");
     }
     TRY_OR(failed, codec_new(&c->codec));
-    TRY_OR(failed, wire_msg_new(&c->m));
+    TRY_OR(failed, wire_msg_new(&c->scratch));
     *out = c;
     return ST_OK;
 failed:
@@ -62,7 +66,7 @@ static void free_texts(client_options *o)
     memset(o, 0, sizeof *o);
 }
 
-/* The caller's options, with texts that last as long as we do. */
+/* Keeps the caller's options with copies of their texts. */
 static status keep_options(client *c, const client_options *o)
 {
     c->hello = *o;
@@ -88,8 +92,8 @@ void client_close(client **client_)
     client *c = client_ ? *client_ : NULL;
     if (!c)
         return;
-    /* Best effort: a daemon that is gone needs no goodbye, and why a caller gives up is not that.
-     */
+    /* Best effort: a daemon that has left needs no BYE, and the caller's status note must remain
+     * the reason for which it gives up. */
     const status_note why = *status_last();
     if (c->socket && c->welcome && wire_send_json(c->socket, NULL, KIND_BYE, 0, "{}", 2) != ST_OK)
         status_set(&why);
@@ -97,7 +101,7 @@ void client_close(client **client_)
     share_free(&c->share);
     record_close(&c->record);
     codec_free(&c->codec);
-    wire_msg_free(&c->m);
+    wire_msg_free(&c->scratch);
     free_texts(&c->hello);
     free(c->welcome);
     free(c->name);
@@ -137,12 +141,11 @@ static status send_hello(client *c)
         json_put_key_bool(&w, "report", true);
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
-    if (st == ST_OK && size > HELLO_BYTES) /* who sends more is cut off, and hears no reason */
-        st = FAIL(
-            ST_BAD_INPUT,
-            "the cursor's list of samples that could not be used makes a HELLO of %zu bytes, "
-            "and %s takes %d: mend the data and begin its epochs anew (checkpoint.load_step 0)",
-            size, c->name, HELLO_BYTES);
+    if (st == ST_OK && size > HELLO_BYTES) /* prepd would cut the connection without a reason */
+        st = FAIL(ST_BAD_INPUT,
+                  "the cursor lists so many bad samples that HELLO has %zu bytes, but %s accepts "
+                  "%d: repair the data and start its epochs again (checkpoint.load_step 0)",
+                  size, c->name, HELLO_BYTES);
     if (st == ST_OK)
         st = wire_send_json(c->socket, NULL, KIND_HELLO, 0, text, size);
     free(text);
@@ -150,7 +153,7 @@ static status send_hello(client *c)
     return st;
 }
 
-/* The peer's KIND_ERROR as our failure. A daemon that stops is one that is gone. */
+/* Makes the peer's KIND_ERROR a failure of ours. A daemon that is stopping counts as gone. */
 static status read_refusal(const client *c, const wire_msg *m)
 {
     frame head;
@@ -161,8 +164,8 @@ static status read_refusal(const client *c, const wire_msg *m)
     return st == ST_STOPPED ? FAIL(ST_UNAVAILABLE, "%s", status_text()) : st;
 }
 
-/* A daemon that came back must have the stream it had. Not every WELCOME knows how many rows there
- * are (rows_later). */
+/* Checks that a daemon which came back has the same stream as before. The number of rows may be
+ * missing from either WELCOME (rows_later). */
 static status same_stream(const client *c, const json_value *now)
 {
     static const char *const number[] = {"rows", "seq_len", "token_budget", "patch_budget",
@@ -173,20 +176,22 @@ static status same_stream(const client *c, const json_value *now)
                             json_text(json_find(now, "index"), "")};
     status st = ST_OK;
     if (strcmp(index[0], index[1]) != 0)
-        st = FAIL_IN(ST_CONFIG, c->name, "came back with another data set: index %s, it had %s",
+        st = FAIL_IN(ST_CONFIG, c->name,
+                     "the daemon came back with another data set: its index is %s, it was %s",
                      index[1], index[0]);
     for (size_t i = 0; i < sizeof number / sizeof *number && st == ST_OK; i++) {
         const int64_t before = json_int(json_find(was, number[i]), -1);
         const int64_t after = json_int(json_find(now, number[i]), -1);
         if (before != after && before >= 0 && after >= 0)
-            st = FAIL_IN(ST_CONFIG, c->name, "came back with another stream: %s %lld, it had %lld",
+            st = FAIL_IN(ST_CONFIG, c->name,
+                         "the daemon came back with another stream: its %s is %lld, it was %lld",
                          number[i], (long long)after, (long long)before);
     }
     json_free(&was);
     return st;
 }
 
-/* The first WELCOME stays: its text is with our caller. */
+/* Keeps the first WELCOME, whose text the caller may hold; later ones are compared with it. */
 static status keep_welcome(client *c, const json_value *v, span text)
 {
     if (c->welcome)
@@ -195,7 +200,7 @@ static status keep_welcome(client *c, const json_value *v, span text)
     return c->welcome ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a WELCOME");
 }
 
-/* The number of the row that HELLO asks for. start_row counts from a recording's first. */
+/* The number of the row that HELLO asks for. For a recording, start_row counts from its first. */
 static status asked_row(const client *c, const json_value *welcome, uint64_t *out)
 {
     const char *cursor = c->hello.cursor;
@@ -210,7 +215,7 @@ static status asked_row(const client *c, const json_value *welcome, uint64_t *ou
     status st = json_want_int(v, "row", "the cursor", &at);
     json_free(&v);
     if (st == ST_OK && at < 0)
-        st = FAIL(ST_BAD_INPUT, "the cursor goes on at row %lld, which is below 0", (long long)at);
+        st = FAIL(ST_BAD_INPUT, "the cursor resumes at row %lld, which is below 0", (long long)at);
     if (st == ST_OK)
         *out = (uint64_t)at;
     return st;
@@ -227,21 +232,21 @@ static status take_welcome(client *c)
 {
     frame head;
     json_value *v = NULL;
-    TRY(frame_decode(wire_msg_part(c->m, 0), c->name, &head));
+    TRY(frame_decode(wire_msg_part(c->scratch, 0), c->name, &head));
     if (head.kind == KIND_ERROR)
-        return read_refusal(c, c->m);
+        return read_refusal(c, c->scratch);
     if (head.kind != KIND_WELCOME)
-        return FAIL_IN(ST_PROTOCOL, c->name, "%s in answer to hello, expected welcome",
+        return FAIL_IN(ST_PROTOCOL, c->name, "the daemon answered hello with %s, expected welcome",
                        frame_kind_name(head.kind));
-    TRY(wire_read_json(c->m, c->name, &head, &v));
+    TRY(wire_read_json(c->scratch, c->name, &head, &v));
     status st = begin_order(c, v);
     if (st == ST_OK)
-        st = keep_welcome(c, v, wire_msg_part(c->m, 1));
+        st = keep_welcome(c, v, wire_msg_part(c->scratch, 1));
     json_free(&v);
     return st;
 }
 
-/* prepd is there but has nothing to send (CREDIT of 0 bytes). */
+/* A sign of life: prepd is there but has nothing to send (CREDIT of 0 bytes). */
 static bool still_here(const wire_msg *m)
 {
     frame head;
@@ -249,7 +254,7 @@ static bool still_here(const wire_msg *m)
            head.kind == KIND_CREDIT;
 }
 
-/* A new connection, and HELLO on it. */
+/* Opens a new connection and sends HELLO on it. */
 static status knock_daemon(client *c)
 {
     TRY(wire_new(&c->wire));
@@ -263,15 +268,15 @@ static status knock_daemon(client *c)
     return ST_OK;
 }
 
-/* Why there is no WELCOME yet; until the next FAIL. */
+/* Why there is no WELCOME yet. The text is valid until the next failure is noted. */
 static const char *silence(client *c)
 {
     if (wire_greeted(c->socket))
-        return "it is there and prepares the stream";
+        return "the daemon is there and is preparing the stream";
     if (wire_cut(c->socket))
-        return "who listens there ends every connection at once: a proxy without a daemon, or one "
-               "that demands keys";
-    return wire_listens(c->hello.endpoint) == ST_OK ? "nobody listens there" : status_text();
+        return "every connection there is closed at once: by a proxy without a daemon, or by a "
+               "daemon that demands keys";
+    return wire_listens(c->hello.endpoint) == ST_OK ? "nothing answers there" : status_text();
 }
 
 static void report_waiting(client *c)
@@ -284,8 +289,9 @@ static void report_waiting(client *c)
     c->hello.waiting(c->hello.endpoint, (double)(now - c->wait_ns) * 1e-9, silence(c));
 }
 
-/* Waits for anything but a sign of life, in slices, so that client_interrupt is noticed.
- * waits_on: for the first WELCOME; a sign of life begins the time anew. ST_TIMEOUT is not noted. */
+/* Waits for any message but a sign of life, in slices, so that client_interrupt is noticed.
+ * waits_on means that the first WELCOME is awaited: then a sign of life starts the time again. The
+ * caller notes ST_TIMEOUT. */
 static status receive_message(client *c, wire_msg *raw, int timeout_ms, bool waits_on)
 {
     enum { SLICE_MS = 100 };
@@ -310,16 +316,16 @@ static status receive_message(client *c, wire_msg *raw, int timeout_ms, bool wai
     }
 }
 
-/* The answer to HELLO. */
+/* Receives the answer to HELLO. */
 static status hear_welcome(client *c, int timeout_ms)
 {
     const client_options *o = &c->hello;
-    wire_msg_clear(c->m);
-    status st = receive_message(c, c->m, timeout_ms, true);
+    wire_msg_clear(c->scratch);
+    status st = receive_message(c, c->scratch, timeout_ms, true);
     if (st == ST_TIMEOUT && wire_greeted(c->socket))
         return FAIL(ST_TIMEOUT,
                     "%s is there but did not answer within %.1f s: it may still be building its "
-                    "index; wait longer (feed.timeout) or start again later",
+                    "index; wait longer (feed.timeout) or try again later",
                     o->endpoint, o->timeout_ms / 1e3);
     if (st == ST_TIMEOUT)
         return wire_listens(o->endpoint) != ST_OK
@@ -334,13 +340,14 @@ static status hear_welcome(client *c, int timeout_ms)
     return take_welcome(c);
 }
 
-/* A daemon that is just going, or is started anew, is waited for like one that is not there yet. */
+/* Connects until a daemon welcomes us. A patient client waits for one that is just leaving or
+ * restarting as it waits for one that has not started. */
 static status greet_daemon(client *c)
 {
     enum { NAP_MS = 200 };
     const int64_t end_ns = clock_ns() + (int64_t)c->hello.timeout_ms * 1000000;
     if (wire_listens(c->hello.endpoint) == ST_CONFIG)
-        return ST_CONFIG; /* waiting mends no permission */
+        return ST_CONFIG; /* waiting does not change a permission */
     c->wait_ns = clock_ns();
     c->tell_ns = c->wait_ns + 1000000000;
     for (;;) {
@@ -379,7 +386,7 @@ static status begin_anew(client *c, const char *cursor)
         free((char *)c->hello.cursor);
         c->hello.cursor = copy;
     }
-    wire_msg_clear(c->m);
+    wire_msg_clear(c->scratch);
     return knock_daemon(c);
 }
 
@@ -387,7 +394,7 @@ status client_rejoin(client *c, const char *cursor, int timeout_ms)
 {
     status st = c->joining ? ST_OK : begin_anew(c, cursor);
     if (st == ST_OK)
-        st = receive_message(c, c->m, timeout_ms, false);
+        st = receive_message(c, c->scratch, timeout_ms, false);
     if (st == ST_TIMEOUT)
         return FAIL(ST_TIMEOUT, "%s", silence(c));
     c->joining = false;
@@ -411,7 +418,7 @@ static uint64_t rows_of(const record_reader *record, int64_t loops)
     return loops == 0 || __builtin_mul_overflow(rows, (uint64_t)loops, &all) ? UINT64_MAX : all;
 }
 
-/* Where the rows end: behind the last whole step, counted from the first row that is wanted. */
+/* Finds where the rows end: after the last whole step, counted from the first row wanted. */
 static status find_end(client *c, const replay_options *o)
 {
     c->end = rows_of(c->record, o->loops);
@@ -422,8 +429,8 @@ static status find_end(client *c, const replay_options *o)
     c->end -= (uint64_t)c->left_over;
     if (c->end == 0)
         return FAIL_IN(ST_BAD_INPUT, c->name,
-                       "%lld rows are recorded here, and a step takes %lld "
-                       "(training.global_batch_size): not one is whole",
+                       "%lld rows are recorded here, but a step takes %lld "
+                       "(training.global_batch_size): there is no whole step",
                        (long long)c->left_over, (long long)o->step_rows);
     return ST_OK;
 }
@@ -461,8 +468,8 @@ int64_t client_left_over(const client *c)
     return c->left_over;
 }
 
-/* Row i of the file follows the one before; or it is the first again, where a recording that was
- * served in rounds was recorded. */
+/* Checks that row i of the file follows the one before. It may also be the first again, if what was
+ * recorded was itself a recording, served in rounds. */
 static status check_recorded(const client *c, uint64_t i, uint64_t number)
 {
     frame before, first;
@@ -475,7 +482,7 @@ static status check_recorded(const client *c, uint64_t i, uint64_t number)
     return number == first.row
                ? ST_OK
                : FAIL_IN(ST_BAD_INPUT, c->name,
-                         "row %llu stands after row %llu where row %llu was expected: the "
+                         "row %llu comes after row %llu where row %llu was expected: the "
                          "recording is not of one stream",
                          (unsigned long long)number, (unsigned long long)before.row,
                          (unsigned long long)(before.row + 1));
@@ -493,8 +500,8 @@ static status next_recorded(client *c, wire_msg *raw, frame *out_head)
     return c->share ? share_find(c->share, &c->next) : ST_OK;
 }
 
-/* Gives back what a taken row weighed. A daemon that has just gone is noticed at the next receive,
- * after the rows that had arrived. */
+/* Gives back the credit of a row that was taken. A daemon that has just left is noticed by the next
+ * receive instead, after the rows that had arrived. */
 static status return_credit(client *c, const wire_msg *taken)
 {
     char json[48];
@@ -530,7 +537,7 @@ static status next_received(client *c, wire_msg *raw, frame *out_head)
     case KIND_ERROR:
         return read_refusal(c, raw);
     default:
-        return FAIL_IN(ST_PROTOCOL, c->name, "%s where a row was expected",
+        return FAIL_IN(ST_PROTOCOL, c->name, "a message of kind %s came where a row was expected",
                        frame_kind_name(head.kind));
     }
 }
@@ -548,13 +555,13 @@ status client_next_raw(client *c, wire_msg *raw, frame *out_head)
 
 status client_next(client *c, arena *a, row *out, frame *out_head, wire_msg *raw)
 {
-    TRY(client_next_raw(c, c->m, NULL));
-    TRY(codec_decode(c->codec, c->m, c->name, a, out, out_head));
+    TRY(client_next_raw(c, c->scratch, NULL));
+    TRY(codec_decode(c->codec, c->scratch, c->name, a, out, out_head));
     if (raw) {
         wire_msg_clear(raw);
-        TRY(wire_msg_move(raw, c->m));
+        TRY(wire_msg_move(raw, c->scratch));
     } else {
-        wire_msg_clear(c->m);
+        wire_msg_clear(c->scratch);
     }
     return ST_OK;
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Rows of a running prepd, or of a recording, as numpy arrays. README.md beside this file is the
-specification; needs python3-zmq, python3-zstandard, python3-numpy (python3-xxhash checks digests)."""
+"""Reads the rows of a running prepd, or of a recording, as numpy arrays. python.md beside this file says how to use it,
+wire.md specifies the bytes. Needs python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
+digests, python3-xxhash."""
 import argparse
 import errno
 import json
@@ -23,9 +24,9 @@ IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
 HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE = 1, 2, 3, 4, 5, 6, 7
 DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
-HELLO_LIMIT = 8 << 20  # who sends more is cut off, and hears no reason
-TELL_S = 1.0  # of silence: then it is told why nobody can answer
-# As prepd ends (sysexits.h): by what the daemon said, and by what went wrong here.
+HELLO_LIMIT = 8 << 20  # prepd cuts off a connection that sends more, without a reason
+TELL_S = 1.0  # seconds of silence before the reason for it is printed
+# Exit codes as prepd's (sysexits.h): by the code of the daemon's refusal, and by the exception raised here.
 EXIT_CODES = {"ST_USAGE": 64, "ST_BAD_INPUT": 65, "ST_NO_INPUT": 66, "ST_UNAVAILABLE": 69, "ST_OS": 71,
               "ST_NO_MEMORY": 71, "ST_CANT_CREATE": 73, "ST_IO": 74, "ST_TIMEOUT": 75, "ST_STOPPED": 75,
               "ST_PROTOCOL": 76, "ST_MISMATCH": 69, "ST_CONFIG": 78}
@@ -33,7 +34,7 @@ OWN_CODES = {TimeoutError: 69, FileNotFoundError: 66, PermissionError: 78, OSErr
 
 
 class Refused(RuntimeError):
-    """The daemon's words, and its code: ST_CONFIG .."""
+    """The daemon refused: its words, and in `code` its reason, such as "ST_CONFIG"."""
 
     def __init__(self, message, code):
         super().__init__(message)
@@ -46,26 +47,26 @@ def check(good, *words):
 
 
 def header(part):
-    """(kind, row, n_images, block_bytes, image_bytes, digest)"""
-    check(len(part) >= 6 and part[:4] == b"TSRA", "not a Tessera message")
+    """Reads the header of a message: (kind, row, n_images, block_bytes, image_bytes, digest)."""
+    check(len(part) >= 6 and part[:4] == b"TSRA", "the message is not Tessera's")
     version = struct.unpack_from("<H", part, 4)[0]
-    check(version == 1, "the peer speaks protocol version", version, "this client version 1")
-    check(len(part) == HEADER.size, "a header of", len(part), "bytes")
+    check(version == 1, "the peer speaks protocol version", version, "but this client version 1")
+    check(len(part) == HEADER.size, "the header has", len(part), "bytes, expected", HEADER.size)
     _, _, kind, row, n_images, reserved, block, images, digest, _ = HEADER.unpack(part)
-    check(reserved == 0 and max(block, images) <= LIMIT, "impossible sizes in the header")
+    check(reserved == 0 and max(block, images) <= LIMIT, "the sizes in the header are impossible")
     return kind, row, n_images, block, images, digest
 
 
 def unzstd(data, size):
-    check(zstandard.frame_content_size(data) == size <= LIMIT, "a zstd frame not of", size, "bytes")
+    check(zstandard.frame_content_size(data) == size <= LIMIT, "a zstd frame does not declare the expected", size, "bytes")
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
 
 
 def tensors(block):
-    """A safetensors block: arrays by name, and its metadata."""
-    check(len(block) >= 8, "a block of", len(block), "bytes")
+    """Reads a safetensors block: (arrays by name, metadata)."""
+    check(len(block) >= 8, "the block has only", len(block), "bytes")
     size = struct.unpack_from("<Q", block)[0]
-    check(size <= len(block) - 8, "a safetensors header of", size, "bytes")
+    check(size <= len(block) - 8, "the safetensors header of", size, "bytes does not fit the block")
     entries, arrays = json.loads(block[8:8 + size]), {}
     metadata = entries.pop("__metadata__", {})
     for name, e in entries.items():
@@ -77,15 +78,15 @@ def tensors(block):
 
 
 def image(part, grid):
-    """(patch_bytes, pixels [n_patches, patch_bytes])"""
-    check(len(part) >= IMAGE_HEAD.size, "an image part of", len(part), "bytes")
+    """Decodes an image part: (patch_bytes, pixels [n_patches, patch_bytes])."""
+    check(len(part) >= IMAGE_HEAD.size, "an image part has only", len(part), "bytes")
     kind, codec, width, n, decoded, _, payload = IMAGE_HEAD.unpack_from(part)
     data = part[IMAGE_HEAD.size:]
-    check(kind in (0, 1) and codec in (0, 1) and width in (768, 1536), "an unknown image part")
-    check(n == int(np.prod(grid, dtype=np.int64)) and decoded == n * width, "a part not of its grid")
-    check(payload == len(data), "an image part cut short")
+    check(kind in (0, 1) and codec in (0, 1) and width in (768, 1536), "an image part has an unknown filter, codec or patch size")
+    check(n == int(np.prod(grid, dtype=np.int64)) and decoded == n * width, "an image part does not fit its grid")
+    check(payload == len(data), "an image part is cut short")
     data = unzstd(data, decoded) if codec else data
-    check(len(data) == decoded, "an image of", len(data), "bytes, expected", decoded)
+    check(len(data) == decoded, "an image has", len(data), "bytes, expected", decoded)
     pixels = np.frombuffer(data, np.uint8).reshape(n, 3, width // 768, 16, 16)
     if kind:
         pixels = pixels.cumsum(3, dtype=np.uint8).cumsum(4, dtype=np.uint8)
@@ -94,14 +95,15 @@ def image(part, grid):
 
 
 def floats(pixels, resampler="torch"):
-    """The float32 values that the reference's image processor hands the model for these bytes, bit for bit: its default
-    one's, or with "pillow" or "pillow13" those of its PIL processor, which rounds in another place."""
-    check(resampler in ("torch", "pillow", "pillow13"), "no arithmetic of the resampler", resampler)
+    """The float32 values that transformers' image processor computes from these bytes, bit for bit. "torch" is its default
+    processor; "pillow" and "pillow13" are its PIL processor, which rounds in another place."""
+    check(resampler in ("torch", "pillow", "pillow13"), "there is no resampler", resampler)
     x, half = pixels.astype(np.float32), np.float32(127.5)
     return x / half - np.float32(1) if resampler != "torch" else (x - half) / half
 
 
 def digest_of(row):
+    """The row digest (wire.md, Row digest)."""
     h = xxhash.xxh3_128()
     names = {np.dtype(v): k for k, v in DTYPES.items()}
     for name in sorted(k for k, v in row.items() if isinstance(v, np.ndarray)):
@@ -112,11 +114,11 @@ def digest_of(row):
 
 
 def decode(parts):
-    """The parts of a ROW message to a dictionary of arrays, "number", "cursor" and "quarantine"."""
+    """Decodes the parts of a ROW message to a dictionary of arrays, with "number", "cursor" and "quarantine"."""
     kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
-    check(kind == ROW and len(parts) == 2 + n_images, "not the parts of a row")
+    check(kind == ROW and len(parts) == 2 + n_images, "these are not the parts of a row")
     row, metadata = tensors(unzstd(parts[1], block_bytes))
-    check(len(row["grid_thw"]) == n_images, n_images, "images for", len(row["grid_thw"]), "grids")
+    check(len(row["grid_thw"]) == n_images, "there are", n_images, "images for", len(row["grid_thw"]), "grids")
     pixels = {768: [np.zeros((0, 768), np.uint8)], 1536: []}
     for part, grid in zip(parts[2:], row["grid_thw"]):
         width, data = image(part, grid)
@@ -125,14 +127,14 @@ def decode(parts):
     if pixels[1536]:
         row["pixels_video"] = np.concatenate(pixels[1536])
     total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
-    check(total == image_bytes, total, "bytes of pixels, the header says", image_bytes)
-    check(xxhash is None or digest_of(row) == digest, "the row does not have its digest")
+    check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
+    check(xxhash is None or digest_of(row) == digest, "the row does not match its digest")
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""))
 
 
 class Order:
-    """Which row a consumer must get next (README.md, "Order"), as far as it can know: row_order.c's rules."""
+    """Checks which row a consumer gets next, by the rules of row_order.c (wire.md, "Order")."""
 
     def __init__(self, welcome, cursor, start_row, rank, ranks):
         rounds = welcome.get("recording") or {}
@@ -146,7 +148,7 @@ class Order:
         check(late == 0 or (self.ranks > 1 and late > 0 and (not self.size or late < self.size)),
               "the stream begins at row", self.number(self.next), "but row", self.number(asked), "was asked for")
         if self.rows and self.rows < 2 * self.size:
-            self.size = 0  # a number would not tell which round its row is of
+            self.size = 0  # a number would not tell the round of its row
         self.got, self.step = 0, self.next // self.size if self.size else 0
         self.entered = bool(self.size and self.next % self.size)
 
@@ -171,7 +173,8 @@ class Order:
 
 
 def shorten(endpoint):
-    """(endpoint, None), or of an ipc path too long for a socket's address: (through its opened folder, the folder)"""
+    """Shortens an ipc path that is too long for a socket's address: (endpoint through its opened folder, the folder's
+    descriptor). Any other endpoint: (endpoint, None)."""
     if not endpoint.startswith("ipc://") or len(os.fsencode(endpoint)) <= 6 + 107:
         return endpoint, None
     path, name = os.path.split(endpoint[6:])  # as proto/endpoint.c does
@@ -180,8 +183,8 @@ def shorten(endpoint):
 
 
 def absence(endpoint):
-    """Why nobody can answer there; None where somebody listens, and of tcp, of which nothing is known. PermissionError
-    where this user may not write to the socket, which waiting does not mend."""
+    """The reason why nothing can answer at an endpoint. None if a process listens there, and always for tcp, about which
+    nothing is known. Raises PermissionError if this user may not write to the socket, since waiting does not change that."""
     if not endpoint.startswith("ipc://"):
         return None
     folder = None
@@ -191,14 +194,14 @@ def absence(endpoint):
             s.setblocking(False)
             s.connect(address[6:])
     except PermissionError:
-        raise PermissionError(f"{endpoint}: this user may not write to the socket, which connecting takes: be the user "
-                              "of prepd serve, or one of its group") from None
+        raise PermissionError(f"{endpoint}: this user may not write to the socket, which connecting requires: run this as "
+                              "the user of prepd serve, or as a member of its group") from None
     except BlockingIOError:
-        return None  # its queue is full: somebody is there
+        return None  # its queue is full, so a process is there
     except ConnectionRefusedError:
-        return "nobody listens behind this socket: prepd serve has died; start it again"
+        return "no process listens on this socket: prepd serve has died; start it again"
     except OSError as e:
-        return f"there is no socket ({e.strerror}): prepd serve is not running, or with another prepd.endpoint"
+        return f"there is no socket ({e.strerror}): prepd serve is not running, or has another prepd.endpoint"
     finally:
         if folder is not None:
             os.close(folder)
@@ -206,26 +209,30 @@ def absence(endpoint):
 
 
 def read_keys(folder):
-    """A client's folder: its public and secret key, the daemon's public one."""
+    """Reads a client's folder: (its public key, its secret key, the daemon's public key)."""
     try:
         with open(os.path.join(folder, "client.key"), encoding="ascii") as f:
             own = [line.split()[0].encode() for line in f.read().splitlines()[:2]]
         with open(os.path.join(folder, "daemon.pub"), encoding="ascii") as f:
             return *own, f.read().split()[0].encode()
     except OSError as e:
-        raise type(e)(f"{e.filename}: cannot be read: {e.strerror}; on the daemon's machine prepd keygen --out FOLDER "
-                      "--client NAME (FOLDER: its prepd.keys) makes FOLDER/NAME: copy that here") from None
+        raise type(e)(f"{e.filename}: cannot be read: {e.strerror}; on the daemon's machine run prepd keygen --out FOLDER "
+                      "--client NAME (FOLDER is its prepd.keys), and copy FOLDER/NAME here") from None
 
 
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             credit_bytes=256 << 20, timeout=60.0, keys=None):
-    """Yields the rows of a running daemon, then returns. cursor: that of the last row taken, to go on behind it. rank of
-    ranks: whose share of every step. credit_bytes: how much may be under way. keys: a client's folder of `prepd keygen`,
-    for a tcp endpoint with CURVE. What goes wrong names the endpoint: TimeoutError after timeout seconds of silence,
-    Refused (a RuntimeError) with the daemon's words, ValueError of a message that is not sound, PermissionError of a
-    socket that is not for this user. It is not tried again: call this again with the last cursor. Who waits for a
-    socket that is not there is told so on stderr, once."""
-    import zmq  # only here: recordings need none
+    """Yields the rows of a running daemon until the stream ends.
+
+    cursor: the cursor of the last row taken, to go on after it. rank, ranks: which share of every step to get.
+    credit_bytes: how many bytes of rows may be under way. timeout: the longest silence in seconds. keys: a client's
+    folder made by `prepd keygen`, for a tcp endpoint with CURVE keys.
+
+    Errors name the endpoint: TimeoutError after `timeout` seconds of silence, Refused (a RuntimeError) with the daemon's
+    words, ValueError for a message that is malformed or out of order, PermissionError if this user may not use the
+    socket. Nothing is tried again: call this again with the last cursor. A wait for a socket that does not exist is
+    reported on stderr, once."""
+    import zmq  # here, so that recordings do not need it
     absence(endpoint)
     where, is_tcp = endpoint, not endpoint.startswith("ipc://")
     pair = read_keys(keys) if keys and is_tcp else None
@@ -235,8 +242,8 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     socket.setsockopt(zmq.RCVHWM, 0)
     for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 3), (zmq.TCP_KEEPALIVE_INTVL, 3),
                           (zmq.TCP_KEEPALIVE_CNT, 3), (zmq.TCP_MAXRT, 10000)):
-        socket.setsockopt(option, value)  # no ZeroMQ heartbeats: wire.c says why
-    socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key takes nothing
+        socket.setsockopt(option, value)  # no ZeroMQ heartbeats; wire.c has the reason
+    socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key reads nothing
     if pair:
         socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = pair
     try:
@@ -248,7 +255,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
 
     def send(kind, message):
         text = json.dumps(message).encode()
-        check(len(text) <= HELLO_LIMIT, "a cursor of", len(text), "bytes; prepd takes", HELLO_LIMIT)
+        check(len(text) <= HELLO_LIMIT, "the cursor makes a message of", len(text), "bytes, but prepd accepts", HELLO_LIMIT)
         head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
         socket.send_multipart([head, text])
 
@@ -256,7 +263,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         nonlocal told
         for seconds in (min(timeout, TELL_S), max(0, timeout - TELL_S)):
             if socket.poll(int(seconds * 1000)):
-                told = True  # somebody is there
+                told = True  # a daemon is there
                 return [p.buffer for p in socket.recv_multipart(copy=False)]
             why = None if told else absence(where)
             if why:
@@ -275,7 +282,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             if kind == WELCOME:
                 order = Order(json.loads(bytes(parts[1])), cursor, start_row, rank, ranks)
             elif kind == ROW:
-                check(order, "a row before WELCOME")
+                check(order, "a row came before WELCOME")
                 order.take(header(parts[0])[1])
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
                 yield decode(parts)
@@ -285,9 +292,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             elif kind == END:
                 return
             else:
-                check(kind == CREDIT, "a message of kind", kind)
+                check(kind == CREDIT, "a message of the unexpected kind", kind, "came")
     except zmq.Again:
-        about_keys = ", and are its keys these" if pair else ", and does it demand keys (keys=FOLDER, --keys)"
+        about_keys = ", and does it know these keys" if pair else ", and does it demand keys (keys=FOLDER, --keys)"
         why = absence(where) or f"is prepd serve running there{about_keys if is_tcp else ''}?"
         raise TimeoutError(f"{where}: nothing came for {timeout:g} s: {why}") from None
     except ValueError as e:
@@ -296,7 +303,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         try:
             send(BYE, {})
         except zmq.Again:
-            pass  # nobody is there to hear it
+            pass  # the daemon has left
         socket.close()
         context.term()
         if folder is not None:
@@ -304,9 +311,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
 
 
 def replay(path):
-    """Yields the rows of a recording once."""
+    """Yields the rows of a recording, once through."""
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        check(data[:4] == b"TSRR" and data[4:6] == b"\1\0", path, "is no recording of version 1")
+        check(data[:4] == b"TSRR" and data[4:6] == b"\1\0", path, "is not a recording of version 1")
         index, n_rows, n_images, _, magic = struct.unpack("<QQI8s4s", data[-32:])
         check(magic == b"TSRE", path, "is cut short: it ends at byte", len(data))
         check(index + 8 * n_rows + 24 * n_images + 32 == len(data), path, "has a damaged index")
@@ -316,7 +323,7 @@ def replay(path):
 
         def chunk(at, kind):
             found, _, size = struct.unpack_from("<IIQ", data, at)
-            check(found == kind and at + 32 + size <= index, "no chunk at byte", at)
+            check(found == kind and at + 32 + size <= index, path, "has no chunk at byte", at)
             return data[at + 32:at + 32 + size]
 
         before = start = None
@@ -332,6 +339,7 @@ def replay(path):
 
 
 def exit_code(error, live):
+    """The exit code for an exception, from a daemon (live) or a recording."""
     if isinstance(error, Refused):
         return EXIT_CODES.get(error.code, 70)
     unsound = 76 if live else 65
@@ -347,12 +355,12 @@ class Parser(argparse.ArgumentParser):
 def main():
     parser = Parser(description=__doc__)
     parser.add_argument("source", help="ipc://PATH, tcp://HOST:PORT or the file of a recording")
-    parser.add_argument("--rows", type=int, default=0, help="stop after so many; 0 = all")
-    parser.add_argument("--stream", default="train")
-    parser.add_argument("--keys", help="folder of client.key and daemon.pub, made on the daemon's machine (prepd "
+    parser.add_argument("--rows", type=int, default=0, help="stop after this many rows; 0 for all")
+    parser.add_argument("--stream", default="train", help="train, eval or sample")
+    parser.add_argument("--keys", help="folder with client.key and daemon.pub, made on the daemon's machine (prepd "
                                        "keygen --client NAME) and copied here")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds of silence to wait for")
-    parser.add_argument("--out", help="write the last row's arrays to this .npz")
+    parser.add_argument("--timeout", type=float, default=60.0, help="longest silence, in seconds")
+    parser.add_argument("--out", help="write the arrays of the last row to this .npz file")
     args = parser.parse_args()
     live = args.source.startswith(("ipc://", "tcp://"))
     rows = connect(args.source, args.stream, timeout=args.timeout, keys=args.keys) if live else replay(args.source)

@@ -1,4 +1,8 @@
-/* codec.c: rows to messages and back. zstd is in zstd_frames.c, the filter in filter.c. */
+/* codec.c: turns rows into messages and back.
+ *
+ * Encoding checks the row, packs its tensors into a safetensors block, compresses that, and adds a
+ * part for each item. Decoding goes the other way in two passes: the first compares every declared
+ * size, the second allocates and decompresses. zstd is in zstd_frames.c, the filter in filter.c. */
 #include "proto/codec.h"
 
 #include <stdio.h>
@@ -8,11 +12,14 @@
 #include "proto/image_part.h"
 #include "proto/zstd_frames.h"
 
-enum { FIRST_IMAGE = 2 /* part number: header, block, images */, WHAT = 64 };
+enum {
+    FIRST_IMAGE = 2, /* number of the first image part, after header and block */
+    WHAT = 64,       /* bytes for the name of a part in errors */
+};
 
 struct codec {
     zstd_frames *zstd_frames;
-    uint8_t *scratch; /* heap [capacity]: filtered pixels */
+    uint8_t *scratch; /* [capacity] filtered pixels */
     size_t capacity;
 };
 
@@ -64,7 +71,7 @@ static void check_pixels(image_part *p, const uint8_t *pixels)
     memcpy(p->check, check.bytes, IMAGE_CHECK_BYTES);
 }
 
-/* Filters and compresses one item into a part: head, then payload. */
+/* Filters and compresses the pixels of one item and appends them as a part: head, then payload. */
 static status add_image(codec *c, const uint8_t *pixels, image_part *p, wire_msg *out)
 {
     check_pixels(p, pixels);
@@ -85,7 +92,7 @@ static status add_image(codec *c, const uint8_t *pixels, image_part *p, wire_msg
     return ST_OK;
 }
 
-/* Item i as a part yet to be filled. */
+/* Describes item i as a part without its pixels. */
 static image_part part_of(const row *r, int64_t i, bool is_video)
 {
     const int32_t *g = r->grid_thw + 3 * i;
@@ -118,7 +125,7 @@ done:
     return st;
 }
 
-/* The parts in front of the images. */
+/* Appends header and block, the parts before the images. */
 static status add_front(codec *c, const row *r, uint64_t number, wire_msg *out)
 {
     frame head = {.kind = KIND_ROW, .row = number, .n_images = (uint32_t)r->n_items};
@@ -132,16 +139,16 @@ static status add_front(codec *c, const row *r, uint64_t number, wire_msg *out)
     head.image_bytes =
         (uint64_t)r->n_patches * PATCH_BYTES + (uint64_t)r->n_video_patches * VIDEO_PATCH_BYTES;
     if (r->n_items > FRAME_MAX_IMAGES || head.image_bytes > FRAME_MAX_PAYLOAD)
-        return FAIL(ST_BAD_INPUT,
-                    "a row with %lld images and %llu bytes of pixels, at most %d and "
-                    "%d",
-                    (long long)r->n_items, (unsigned long long)head.image_bytes, FRAME_MAX_IMAGES,
-                    FRAME_MAX_PAYLOAD);
+        return FAIL(
+            ST_BAD_INPUT,
+            "the row has %lld images and %llu bytes of pixels; at most %d and %d can be sent",
+            (long long)r->n_items, (unsigned long long)head.image_bytes, FRAME_MAX_IMAGES,
+            FRAME_MAX_PAYLOAD);
     TRY(row_digest(r, &head.digest));
     row_tensors(r, 0, tensors, &n_tensors);
     TRY(st_pack(tensors, n_tensors, meta, row_meta(r, meta), &block, &block_size));
     if (block_size > FRAME_MAX_PAYLOAD) {
-        st = FAIL(ST_BAD_INPUT, "a row block of %zu bytes, at most %d", block_size,
+        st = FAIL(ST_BAD_INPUT, "the row block has %zu bytes; at most %d can be sent", block_size,
                   FRAME_MAX_PAYLOAD);
         goto done;
     }
@@ -176,7 +183,7 @@ status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels)
 void codec_item_done(wire_msg *items, size_t i, bool is_video)
 {
     const span part = wire_msg_part(items, i);
-    uint8_t *head = (uint8_t *)(uintptr_t)part.data; /* ours until it is sent */
+    uint8_t *head = (uint8_t *)(uintptr_t)part.data; /* not shared until it is sent */
     const size_t bytes = part.size - IMAGE_HEAD_BYTES;
     image_part p = {.patch_bytes = is_video ? VIDEO_PATCH_BYTES : PATCH_BYTES,
                     .decoded_bytes = bytes,
@@ -186,11 +193,11 @@ void codec_item_done(wire_msg *items, size_t i, bool is_video)
     image_part_head(&p, head);
 }
 
-/* Parts that are done and of these items. */
+/* Checks that the finished parts are those of the row's items. */
 static status check_made(const row *r, const wire_msg *items)
 {
     if (!r->items || (int64_t)wire_msg_parts(items) != r->n_items)
-        return FAIL(ST_INTERNAL, "%zu parts for %lld items", wire_msg_parts(items),
+        return FAIL(ST_INTERNAL, "there are %zu image parts for %lld items", wire_msg_parts(items),
                     (long long)r->n_items);
     for (int64_t i = 0; i < r->n_items; i++) {
         const image_part want = part_of(r, i, r->items[i].is_video);
@@ -216,7 +223,8 @@ status codec_encode_made(codec *c, const row *r, uint64_t number, wire_msg *item
     return st;
 }
 
-/* Block to tensors. The arrays are views into the decompressed block, which lies in the arena. */
+/* Decompresses the block and reads its tensors. The arrays of *out are views into the decompressed
+ * block, which lies in the arena. */
 static status decode_block(codec *c, span part, const frame *head, const char *peer, arena *a,
                            row *out)
 {
@@ -244,14 +252,15 @@ static status decode_block(codec *c, span part, const frame *head, const char *p
     return ST_OK;
 }
 
-/* Pass one over the images: every head against its grid and the header, before memory is taken. */
+/* The first pass over the images: compares every head with its grid and with the header, before
+ * memory is taken. */
 static status check_images(const wire_msg *m, const frame *head, const char *peer, row *r,
                            image_part *parts)
 {
     uint64_t total = 0;
     int64_t patches[2] = {0, 0};
     if (r->n_items != head->n_images)
-        return FAIL_IN(ST_PROTOCOL, peer, "%u image parts for the %lld items of grid_thw",
+        return FAIL_IN(ST_PROTOCOL, peer, "there are %u image parts for the %lld items of grid_thw",
                        head->n_images, (long long)r->n_items);
     for (int64_t i = 0; i < r->n_items; i++) {
         char what[WHAT];
@@ -260,7 +269,7 @@ static status check_images(const wire_msg *m, const frame *head, const char *pee
         snprintf(what, sizeof what, "image part %lld", (long long)i);
         TRY(image_part_parse(wire_msg_part(m, FIRST_IMAGE + (size_t)i), peer, what, p));
         if (p->n_patches != (int64_t)g[0] * g[1] * g[2])
-            return FAIL_IN(ST_PROTOCOL, peer, "%s: %u patches for a grid of %d x %d x %d", what,
+            return FAIL_IN(ST_PROTOCOL, peer, "%s has %u patches for a grid of %d x %d x %d", what,
                            p->n_patches, g[0], g[1], g[2]);
         if (p->codec == IMAGE_CODEC_ZSTD)
             TRY(zstd_frames_check(p->payload, p->decoded_bytes, peer, what));
@@ -294,7 +303,7 @@ static status decode_image(codec *c, const image_part *p, const char *peer, cons
         memcpy(out, bytes, p->decoded_bytes);
     hash128 check = hash_bytes(out, p->decoded_bytes);
     if (memcmp(check.bytes, p->check, IMAGE_CHECK_BYTES))
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: the pixels do not have the hash in its head", what);
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: the pixels do not match the hash in its head", what);
     return ST_OK;
 }
 
@@ -320,7 +329,7 @@ static status decode_images(codec *c, const wire_msg *m, const frame *head, cons
         int video = parts[i].patch_bytes == VIDEO_PATCH_BYTES;
         snprintf(what, sizeof what, "image part %u", i);
         if (video != is_video[i])
-            return FAIL_IN(ST_PROTOCOL, peer, "%s is %s, by its token id the item is %s", what,
+            return FAIL_IN(ST_PROTOCOL, peer, "%s is %s, but by its token id the item is %s", what,
                            video ? "a video" : "an image", video ? "an image" : "a video");
         TRY(decode_image(c, &parts[i], peer, what, at[video]));
         at[video] += parts[i].decoded_bytes;
@@ -336,10 +345,11 @@ static status decode_row(codec *c, const wire_msg *m, const char *peer, arena *a
     hash128 digest;
     TRY(frame_decode(wire_msg_part(m, 0), peer, &head));
     if (head.kind != KIND_ROW)
-        return FAIL_IN(ST_PROTOCOL, peer, "message of kind %s where a row was expected",
+        return FAIL_IN(ST_PROTOCOL, peer, "a message of kind %s came where a row was expected",
                        frame_kind_name(head.kind));
     if (wire_msg_parts(m) != FIRST_IMAGE + (size_t)head.n_images)
-        return FAIL_IN(ST_PROTOCOL, peer, "a row of %zu parts, its header says 2 and %u images",
+        return FAIL_IN(ST_PROTOCOL, peer,
+                       "the row has %zu parts, but its header says 2 and %u images",
                        wire_msg_parts(m), head.n_images);
     TRY(decode_block(c, wire_msg_part(m, 1), &head, peer, a, &r));
     TRY(decode_images(c, m, &head, peer, a, &r));
@@ -348,7 +358,8 @@ static status decode_row(codec *c, const wire_msg *m, const char *peer, arena *a
         char want[HASH_TEXT], got[HASH_TEXT];
         hash_print(head.digest, want);
         hash_print(digest, got);
-        return FAIL_IN(ST_PROTOCOL, peer, "the row's digest is %s, its header says %s", got, want);
+        return FAIL_IN(ST_PROTOCOL, peer, "the row's digest is %s, but its header says %s", got,
+                       want);
     }
     *out = r;
     if (out_head)
@@ -364,7 +375,7 @@ status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row
     if (st == ST_OK)
         return ST_OK;
     arena_release(a, before);
-    if (st == ST_BAD_INPUT) { /* bad data, and it is the peer's */
+    if (st == ST_BAD_INPUT) { /* it is the peer that sent bad data */
         span head = wire_msg_part(m, 0);
         unsigned long long number = head.size >= FRAME_BYTES ? load_u64(head.data + 8) : 0;
         return status_context(ST_PROTOCOL, "row %llu", number);
@@ -379,14 +390,14 @@ status codec_measure(codec *c, const wire_msg *m, const char *peer, arena *a, ro
     TRY(frame_decode(wire_msg_part(m, 0), peer, &head));
     if (head.kind != KIND_ROW || wire_msg_parts(m) < FIRST_IMAGE)
         return FAIL_IN(ST_PROTOCOL, peer,
-                       "message of kind %s and %zu parts where a row was expected",
+                       "a message of kind %s and %zu parts came where a row was expected",
                        frame_kind_name(head.kind), wire_msg_parts(m));
     TRY(decode_block(c, wire_msg_part(m, 1), &head, peer, a, &r));
     row_measure measure = {.tokens = r.n_tokens, .patches = r.n_patches + r.n_video_patches};
     for (int64_t d = 0; d < r.n_docs; d++) {
         int64_t length = (int64_t)r.cu_seqlens[d + 1] - r.cu_seqlens[d];
         if (length < 0 || length > r.n_tokens)
-            return FAIL_IN(ST_PROTOCOL, peer, "a document of %lld of the row's %lld tokens",
+            return FAIL_IN(ST_PROTOCOL, peer, "a document has %lld of the row's %lld tokens",
                            (long long)length, (long long)r.n_tokens);
         measure.squares += length * length;
     }

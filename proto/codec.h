@@ -1,9 +1,12 @@
-/* codec.h: a row <-> the parts of a ROW message: header, zstd block, one part per item.
+/* codec.h: turns a row into the parts of a ROW message and back.
  *
- * An image part is a 32-byte head (filter, codec, patch size and count, decoded size, 8 bytes of
- * hash, payload size) and the bytes. Filter "plane": subtract green, then a + b - c prediction
- * inside each 16x16 patch. One-shot zstd frames with content size, window <= 2^27;
- * every declared size is checked against the header before memory is taken. */
+ * The parts are the header (frame.h), the row's tensors as one zstd-compressed safetensors block,
+ * and one part per visual item. An item's part is a 32-byte head (image_part.h) and its pixels,
+ * which may be filtered (filter.h) and compressed. Pixels lie in parts of their own so that a
+ * worker can decode pictures straight into the message, and a recording can keep a picture once
+ * that many rows show. Frames are one-shot zstd frames that declare their content size, with
+ * windows of at most 2^27 bytes; every declared size is checked against the header before memory
+ * is taken for it. wire.md specifies the bytes. */
 #ifndef TESSERA_PROTO_CODEC_H
 #define TESSERA_PROTO_CODEC_H
 
@@ -16,34 +19,41 @@
 typedef enum image_filter { IMAGE_FILTER_NONE = 0, IMAGE_FILTER_PLANE = 1 } image_filter;
 typedef enum image_codec { IMAGE_CODEC_NONE = 0, IMAGE_CODEC_ZSTD = 1 } image_codec;
 
-typedef struct codec codec; /* zstd contexts and scratch of one thread */
+/* The zstd contexts and scratch memory of one thread. */
+typedef struct codec codec;
 
 WARN_UNUSED status codec_new(codec **out);
-void codec_free(codec **c);
+void codec_free(codec **held);
 
-/* Row number goes into the header. Images are cut from r->pixels and r->pixels_video by grid_thw,
- * or taken from r->items, one part per item. Appends 2 + n_items parts to an empty message.
- */
-WARN_UNUSED status codec_encode(codec *c, const row *r, uint64_t number, image_filter filter,
-                                image_codec image, wire_msg *out);
+/* Appends the 2 + I parts of a ROW message to the empty message out. number goes into the header.
+ * The items' pixels are cut from pixels and pixels_video by grid_thw, or taken from items if the
+ * row has them. The row is checked first (row_check). On failure out is empty again. */
+WARN_UNUSED status codec_encode(codec *coder, const row *packed, uint64_t number,
+                                image_filter filter, image_codec image, wire_msg *out);
 
-/* Without filter and codec a part is a head and the pixels as they are, so they may be written into
- * it at once: room for these bytes of an item as the next part of `items`. */
+/* Pixels that are neither filtered nor compressed are sent as they are, so a worker can write them
+ * into the message while it decodes. These three calls do that, in this order.
+ *
+ * Appends a part for an item of this many bytes of pixels to items; the caller fills *out_pixels
+ * [bytes] before the message changes again. */
 WARN_UNUSED status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels);
-/* The pixels of the i-th of them are written: its head, whose hash finds them in the nearest cache.
- */
+/* The pixels of item i are written: fills in its head. The head has a hash of the pixels, so it is
+ * best called while they are still in the processor's cache. */
 void codec_item_done(wire_msg *items, size_t i, bool is_video);
-/* codec_encode where every one of r->items has such a part, done, in order, with these pixels in
- * it. Takes the parts. */
-WARN_UNUSED status codec_encode_made(codec *c, const row *r, uint64_t number, wire_msg *items,
-                                     wire_msg *out);
+/* codec_encode for a row whose items all have such a finished part, in order. Moves the parts of
+ * items to out. ST_INTERNAL if parts and items do not agree. */
+WARN_UNUSED status codec_encode_made(codec *coder, const row *packed, uint64_t number,
+                                     wire_msg *items, wire_msg *out);
 
-/* One failed row leaves codec and arena as they were. ST_PROTOCOL names peer and part.
- * Checks header, sizes, checksums, digest and row_check; arrays and texts live in a. */
-WARN_UNUSED status codec_decode(codec *c, const wire_msg *m, const char *peer, arena *a, row *out,
-                                frame *out_head);
-/* What assign_cost asks of a row, from its header and block alone; images are not looked at. */
-WARN_UNUSED status codec_measure(codec *c, const wire_msg *m, const char *peer, arena *a,
-                                 row_measure *out);
+/* Decodes a ROW message and checks all of it: header, sizes, hashes, row_check and the digest. The
+ * arrays and texts of *out live in memory; out_head may be NULL. ST_PROTOCOL names the peer and the
+ * part that is wrong. A row that fails leaves coder and memory as they were, so the next one can be
+ * decoded. */
+WARN_UNUSED status codec_decode(codec *coder, const wire_msg *message, const char *peer,
+                                arena *memory, row *out, frame *out_head);
+/* What assign_cost needs to know of a row, from its header and block alone. Image parts need not be
+ * there and are not looked at. */
+WARN_UNUSED status codec_measure(codec *coder, const wire_msg *message, const char *peer,
+                                 arena *memory, row_measure *out);
 
 #endif

@@ -1,3 +1,4 @@
+/* cursor.c: the checks of cursor.h. Members that only the daemon understands are not looked at. */
 #include "proto/cursor.h"
 
 #include <stdbool.h>
@@ -6,7 +7,7 @@
 #include "common/base/hash.h"
 #include "common/json/json.h"
 
-/* A member that is there must be a number of 0 or more. */
+/* Reads a member that must be there and be a number of 0 or more. */
 static status read_count(const json_value *v, const char *key, const char *source, int64_t *out)
 {
     TRY(json_want_int(v, key, source, out));
@@ -23,28 +24,30 @@ static status check_names(const json_value *v, const char *source, const char *s
     TRY(json_want_text(v, "index", source, &index));
     if (strcmp(theirs, stream) != 0)
         return FAIL_IN(ST_BAD_INPUT, source,
-                       "the cursor is of the %.32s stream, not of the %s stream", theirs, stream);
+                       "the cursor belongs to the %.32s stream, not to the %s stream", theirs,
+                       stream);
     return hash_parse(index, &digest)
                ? ST_OK
                : FAIL_IN(ST_BAD_INPUT, source, "the cursor's index \"%.40s\" is not a digest",
                          index);
 }
 
-/* The epoch that the next step begins in, or the one before. */
+/* Checks begin: the first row of the epoch that the next step begins in, or of the one before. */
 static status check_begin(const json_value *begin, const char *source, int64_t row, int64_t epoch)
 {
     int64_t first, of;
     if (!begin)
-        return FAIL_IN(ST_CONFIG, source,
-                       "the cursor does not tell where its epoch begins (begin), as those of an "
-                       "early prepd: go on with the programs it is from, or begin the epochs anew "
-                       "(checkpoint.load_step 0; of a recording: record the rows anew)");
+        return FAIL_IN(
+            ST_CONFIG, source,
+            "the cursor does not say where its epoch begins (begin): an early prepd wrote "
+            "it. Resume with the programs that wrote it, or start the epochs again "
+            "(checkpoint.load_step 0; for a recording: record the rows again)");
     TRY(read_count(begin, "epoch", source, &of));
     TRY(read_count(begin, "row", source, &first));
     if (of > epoch || first >= row || (of == 0) != (first == 0))
         return FAIL_IN(
             ST_BAD_INPUT, source,
-            "the cursor goes on at row %lld of epoch %lld, but says that epoch %lld begins "
+            "the cursor resumes at row %lld of epoch %lld, but says that epoch %lld begins "
             "at row %lld",
             (long long)row, (long long)epoch, (long long)of, (long long)first);
     return ST_OK;
@@ -62,10 +65,10 @@ static status check_members(const json_value *v, const char *source, const char 
     TRY(read_count(v, "step", source, &step));
     TRY(read_count(v, "epoch", source, &epoch));
     if (row == 0)
-        return FAIL_IN(ST_BAD_INPUT, source, "the cursor goes on at row 0, which follows none");
+        return FAIL_IN(ST_BAD_INPUT, source, "the cursor resumes at row 0, which follows no row");
     if (step_rows > 0 && step != row / step_rows)
         return FAIL_IN(ST_BAD_INPUT, source,
-                       "the cursor goes on at row %lld of step %lld, but steps have %lld rows",
+                       "the cursor resumes at row %lld of step %lld, but steps have %lld rows",
                        (long long)row, (long long)step, (long long)step_rows);
     TRY(check_begin(json_find(v, "begin"), source, row, epoch));
     *out_row = row;

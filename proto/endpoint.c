@@ -1,4 +1,4 @@
-/* endpoint.c: addresses read, checked and made free. */
+/* endpoint.c: parses addresses, shortens long ipc paths, and tells whether an address is in use. */
 #include "proto/endpoint.h"
 
 #include <arpa/inet.h>
@@ -32,15 +32,14 @@ static status parse_ipc(const char *text, endpoint *out)
     if (size >= sizeof out->path)
         return FAIL(ST_CONFIG,
                     "endpoint \"%.100s...\": the path has %zu bytes, expected at most %zu; choose "
-                    "a shorter "
-                    "prepd.endpoint",
+                    "a shorter prepd.endpoint",
                     text, size, sizeof out->path - 1);
     memcpy(out->path, path, size + 1);
     memcpy(out->text, text, strlen(text) + 1);
     return ST_OK;
 }
 
-/* The whole of text as a decimal number in [1, 65535], else 0. */
+/* The number in text if all of it is a decimal in [1, 65535], else 0. */
 static int port_of(const char *text)
 {
     char *end;
@@ -87,18 +86,18 @@ status endpoint_parse(const char *text, endpoint *out)
     return ST_OK;
 }
 
-/* The folder's descriptor, opened now or before. */
+/* The descriptor of a folder, which is opened unless it is open already. */
 static status open_folder(const char *folder, endpoint_folders *open_ones, int *out)
 {
     struct stat now, then;
     if (stat(folder, &now) == 0)
-        for (int i = 0; i < open_ones->n; i++)
+        for (int i = 0; i < open_ones->count; i++)
             if (fstat(open_ones->fd[i], &then) == 0 && then.st_dev == now.st_dev &&
                 then.st_ino == now.st_ino) {
                 *out = open_ones->fd[i];
                 return ST_OK;
             }
-    int *more = realloc(open_ones->fd, ((size_t)open_ones->n + 1) * sizeof *more);
+    int *more = realloc(open_ones->fd, ((size_t)open_ones->count + 1) * sizeof *more);
     if (!more)
         return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
     open_ones->fd = more;
@@ -106,7 +105,7 @@ static status open_folder(const char *folder, endpoint_folders *open_ones, int *
     if (fd < 0)
         return FAIL_IN(ST_UNAVAILABLE, folder, "the folder of prepd.endpoint cannot be opened: %s",
                        strerror(errno));
-    open_ones->fd[open_ones->n++] = *out = fd;
+    open_ones->fd[open_ones->count++] = *out = fd;
     return ST_OK;
 }
 
@@ -136,43 +135,43 @@ status endpoint_shorten(endpoint *e, endpoint_folders *open_ones)
 
 void endpoint_folders_done(endpoint_folders *open_ones)
 {
-    for (int i = 0; i < open_ones->n; i++)
+    for (int i = 0; i < open_ones->count; i++)
         close(open_ones->fd[i]);
     free(open_ones->fd);
     *open_ones = (endpoint_folders){0};
 }
 
-/* What a connection to the socket fails with; 0 where somebody listens. */
+/* *out_failed: the error of a connection to the socket, 0 if a process listens. */
 static status probe_socket(const endpoint *e, int *out_failed)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(e->path) >= sizeof address.sun_path)
-        return FAIL(ST_INTERNAL, "%s is too long for a socket's address", e->path);
+        return FAIL(ST_INTERNAL, "the path %s is too long for a socket's address", e->path);
     memcpy(address.sun_path, e->path, strlen(e->path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
-        return FAIL(ST_OS, "socket: %s", strerror(errno));
+        return FAIL(ST_OS, "cannot make a socket: %s", strerror(errno));
     int failed = connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 ? errno : 0;
     close(fd);
-    *out_failed = failed == EAGAIN ? 0 : failed; /* EAGAIN: alive, its queue is full */
+    *out_failed = failed == EAGAIN ? 0 : failed; /* EAGAIN: it listens, but its queue is full */
     return ST_OK;
 }
 
-/* Whose the socket is, as far as that may be known. */
+/* Says which user and group may use the socket, as far as this user may know that. */
 static status no_permission(const char *path)
 {
     struct stat info;
     if (stat(path, &info) != 0)
         return FAIL_IN(ST_CONFIG, path,
-                       "this user may not enter the folder of the socket: be the user of prepd "
-                       "serve, or one of a group that may");
+                       "this user may not enter the folder of the socket: run this as the user of "
+                       "prepd serve, or as a member of a group that may");
     const bool group = info.st_mode & S_IWGRP;
     return FAIL_IN(ST_CONFIG, path,
                    "this user may not write to the socket (user %u, group %u, mode %03o), which "
-                   "connecting takes: be that user%s",
+                   "connecting requires: run this as that user%s",
                    (unsigned)info.st_uid, (unsigned)info.st_gid, (unsigned)info.st_mode & 0777,
-                   group ? ", or one of the group (usermod -aG, then log in again)"
-                         : "; prepd serve under umask 007 lets in its group too");
+                   group ? " or a member of that group (usermod -aG, then log in again)"
+                         : "; prepd serve under umask 007 admits its group too");
 }
 
 status wire_listens(const char *text)
@@ -181,7 +180,7 @@ status wire_listens(const char *text)
     endpoint_folders folders = {0};
     int failed = 0;
     TRY(endpoint_parse(text, &e));
-    const char *path = text + sizeof IPC - 1; /* as the user knows it */
+    const char *path = text + sizeof IPC - 1; /* as the user wrote it */
     status st = e.is_ipc ? endpoint_shorten(&e, &folders) : ST_OK;
     if (st == ST_OK && e.is_ipc)
         st = probe_socket(&e, &failed);
@@ -189,18 +188,19 @@ status wire_listens(const char *text)
         st = no_permission(path);
     else if (st == ST_OK && failed == ECONNREFUSED)
         st = FAIL_IN(ST_UNAVAILABLE, path,
-                     "nobody listens behind this socket: prepd serve has died; start it again");
+                     "no process listens on this socket: prepd serve has died; start it again");
     else if (st == ST_OK && failed)
         st = FAIL_IN(ST_UNAVAILABLE, path,
-                     "there is no socket (%s): prepd serve is not running, or with another "
+                     "there is no socket (%s): prepd serve is not running, or has another "
                      "prepd.endpoint",
                      strerror(failed));
     endpoint_folders_done(&folders);
     return st;
 }
 
-/* A socket bound to the address and closed again, that nobody can have connected to. Addresses that
- * are no plain ones are left to the bind itself. */
+/* The error of binding the address, 0 if it is free. The socket does not listen, so no one can
+ * connect to it before it is closed again. Addresses that are not numeric are left to the bind
+ * itself. */
 static int tcp_bind_fails(const endpoint *e)
 {
     static const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
@@ -243,7 +243,7 @@ status endpoint_in_use(const char *text)
                 "%s is in use by another process; stop it or choose another prepd.endpoint", text);
 }
 
-/* For a socket that is not there yet. */
+/* Checks that a socket can be made at this path, which does not exist yet. */
 static status folder_of(const char *path)
 {
     char folder[ENDPOINT_PATH];
@@ -254,7 +254,7 @@ static status folder_of(const char *path)
     if (access(folder, W_OK | X_OK) == 0)
         return ST_OK;
     return FAIL_IN(ST_CANT_CREATE, folder,
-                   "no socket can be made in this folder: %s; make it, or choose another "
+                   "no socket can be made in this folder: %s; make the folder, or choose another "
                    "prepd.endpoint",
                    strerror(errno));
 }
@@ -266,8 +266,9 @@ status endpoint_clear_ipc(const endpoint *e)
     if (lstat(e->path, &info) != 0)
         return folder_of(e->path);
     if (!S_ISSOCK(info.st_mode))
-        return FAIL_IN(ST_CANT_CREATE, e->path,
-                       "exists and is no socket; choose another prepd.endpoint or move it away");
+        return FAIL_IN(
+            ST_CANT_CREATE, e->path,
+            "the file exists and is not a socket; choose another prepd.endpoint or move it away");
     TRY(probe_socket(e, &failed));
     if (failed == ENOENT)
         return ST_OK;
@@ -278,9 +279,11 @@ status endpoint_clear_ipc(const endpoint *e)
         return ST_OK;
     }
     if (failed == 0)
-        return FAIL_IN(ST_UNAVAILABLE, e->path,
-                       "in use by a running daemon; stop it or choose another prepd.endpoint");
-    return FAIL_IN(ST_CANT_CREATE, e->path, "cannot tell who listens there: %s", strerror(failed));
+        return FAIL_IN(
+            ST_UNAVAILABLE, e->path,
+            "this socket is in use by a running daemon; stop it or choose another prepd.endpoint");
+    return FAIL_IN(ST_CANT_CREATE, e->path, "cannot tell whether a process listens there: %s",
+                   strerror(failed));
 }
 
 status wire_reachable(const char *text, char **out)

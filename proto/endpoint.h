@@ -1,4 +1,5 @@
-/* endpoint.h: what "ipc://PATH" and "tcp://HOST:PORT" mean here. Private to proto. */
+/* endpoint.h: parses the addresses "ipc://PATH" and "tcp://HOST:PORT" and prepares them for a
+ * socket. Private to proto. */
 #ifndef TESSERA_PROTO_ENDPOINT_H
 #define TESSERA_PROTO_ENDPOINT_H
 
@@ -10,35 +11,38 @@ enum { ENDPOINT_PATH = 4096, ENDPOINT_TEXT = ENDPOINT_PATH + 8 };
 
 typedef struct endpoint {
     bool is_ipc, is_ip6;
-    bool is_local;            /* tcp on loopback */
-    char path[ENDPOINT_PATH]; /* ipc; as the system may be told after endpoint_shorten */
+    bool is_local;            /* tcp on a loopback address */
+    char path[ENDPOINT_PATH]; /* ipc: the path to give to the system (see endpoint_shorten) */
     int port;                 /* tcp */
-    char text[ENDPOINT_TEXT]; /* as ZeroMQ wants it: localhost turned into 127.0.0.1 */
+    char text[ENDPOINT_TEXT]; /* the address to give to ZeroMQ; localhost becomes 127.0.0.1 */
 } endpoint;
 
-/* ST_CONFIG: another transport, a path over PATH_MAX, a port out of range. */
+/* Parses an address. ST_CONFIG for another transport, a path longer than PATH_MAX, or a port out of
+ * range. */
 WARN_UNUSED status endpoint_parse(const char *text, endpoint *out);
 
-/* Folders that stay open, because long addresses lead through them. */
+/* Folders that must stay open because shortened addresses lead through their descriptors. */
 typedef struct endpoint_folders {
-    int *fd; /* [n] */
-    int n;
+    int *fd; /* [count] */
+    int count;
 } endpoint_folders;
 
-/* A socket's address holds 107 bytes of path; a deep clone has longer ones. Path and text of such
- * an endpoint are turned into /proc/self/fd/N/NAME, N being its folder, opened once and kept until
- * endpoint_folders_done: ZeroMQ's own thread uses the address at any time. ST_UNAVAILABLE: no such
- * folder; ST_CONFIG: NAME alone is too long. */
-WARN_UNUSED status endpoint_shorten(endpoint *e, endpoint_folders *open);
+/* Makes the path of an ipc endpoint short enough for a socket's address, which holds 107 bytes; a
+ * deep folder has longer paths. A longer path becomes /proc/self/fd/N/NAME, where N is its folder,
+ * opened once and kept in `open` until endpoint_folders_done, because ZeroMQ's own thread may use
+ * the address at any time. ST_UNAVAILABLE if there is no such folder, ST_CONFIG if NAME alone is
+ * too long. */
+WARN_UNUSED status endpoint_shorten(endpoint *address, endpoint_folders *open);
 void endpoint_folders_done(endpoint_folders *open);
 
-/* Makes way for binding an ipc endpoint: a file left by a dead process is removed; one that a
- * living process listens on is ST_UNAVAILABLE, anything else at that path, or no folder for it,
- * ST_CANT_CREATE. ZeroMQ itself would unlink whatever stands there. */
-WARN_UNUSED status endpoint_clear_ipc(const endpoint *e);
-/* The same of any endpoint: wire_may_bind. text: as the user wrote it. */
-WARN_UNUSED status endpoint_unused(const char *text, const endpoint *e);
-/* The refusal. */
+/* Clears the path of an ipc endpoint for binding: a socket left by a dead process is removed.
+ * ST_UNAVAILABLE if a living process listens on it; ST_CANT_CREATE if anything else is at that
+ * path, or its folder does not exist. ZeroMQ itself would unlink whatever is there. */
+WARN_UNUSED status endpoint_clear_ipc(const endpoint *address);
+/* The same for any endpoint, by a short bind for tcp; for wire_may_bind. text is the address as the
+ * user wrote it. */
+WARN_UNUSED status endpoint_unused(const char *text, const endpoint *address);
+/* The failure of an address in use. */
 WARN_UNUSED status endpoint_in_use(const char *text);
 
 #endif

@@ -1,14 +1,14 @@
-/* filter.c: subtract green, predict in the plane; plain C, and the choice between the ways. */
+/* filter.c: the filter in plain C, and the choice of the implementation to use. */
 #include "proto/filter.h"
 
 #include "proto/filter_kernels.h"
 
 enum { SIDE = FILTER_SIDE, PLANE = FILTER_PLANE, CHANNELS = 3 };
 
-/* One plane of a patch; green is NULL for the green plane itself. */
+/* Filters one plane of a patch. green is NULL for the green plane itself. */
 static void apply_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
 {
-    uint8_t above[SIDE] = {0}; /* differences along x of the row before */
+    uint8_t above[SIDE] = {0}; /* the differences along x of the row above */
     for (int y = 0; y < SIDE; y++) {
         uint8_t left = 0;
         for (int x = 0; x < SIDE; x++) {
@@ -22,10 +22,10 @@ static void apply_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
     }
 }
 
-/* green, if not NULL, is the green plane already restored. */
+/* The reverse. green is the restored green plane, or NULL for the green plane itself. */
 static void undo_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
 {
-    uint8_t sum[SIDE] = {0}; /* along y */
+    uint8_t sum[SIDE] = {0}; /* running sums along y */
     for (int y = 0; y < SIDE; y++) {
         uint8_t v = 0;
         for (int x = 0; x < SIDE; x++) {

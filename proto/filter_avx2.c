@@ -1,5 +1,5 @@
-/* filter_avx2.c: two rows of a plane in one vector, the upper one in the low lane. Compiled for
- * AVX2, run only where the processor has it. */
+/* filter_avx2.c: the filter with AVX2. A vector of 32 bytes holds two rows of a plane, the upper
+ * one in the low lane. The file is compiled for AVX2 and runs only on processors that have it. */
 #include "proto/filter_kernels.h"
 
 #if defined(__AVX2__)
@@ -17,18 +17,19 @@ static inline void store_bytes(uint8_t *p, __m256i v)
     _mm256_storeu_si256((__m256i *)p, v);
 }
 
-/* Differences along x, then along y; *before holds those along x of the two rows before. */
+/* Takes differences along x, then along y. *before holds the differences along x of the two rows
+ * above. */
 static inline __m256i predicted(__m256i v, __m256i *before)
 {
     const __m256i along_x = _mm256_sub_epi8(v, _mm256_slli_si256(v, 1));
-    /* Low lane: the last row before; high lane: this pair's first. */
+    /* Low lane: the last row above; high lane: the first row of this pair. */
     const __m256i above = _mm256_permute2x128_si256(*before, along_x, 0x21);
     *before = along_x;
     return _mm256_sub_epi8(along_x, above);
 }
 
-/* Sums along y, then along x in four doubling steps; *sum holds in both lanes those along y of the
- * row before. */
+/* Sums along y, then along x, the latter in four steps that each double the distance. *sum holds,
+ * in both lanes, the sums along y of the row above. */
 static inline __m256i restored(__m256i v, __m256i *sum)
 {
     const __m256i low_in_high = _mm256_permute2x128_si256(v, v, 0x08);

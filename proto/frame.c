@@ -1,4 +1,4 @@
-/* frame.c: header of every message, to bytes and back. The byte table is in proto/README.md. */
+/* frame.c: writes and reads the header of a message. wire.md has the same byte table. */
 #include "proto/frame.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ enum {
     AT_BLOCK_BYTES = 24, /* u64 */
     AT_IMAGE_BYTES = 32, /* u64 */
     AT_DIGEST = 40,      /* 16 bytes */
-    AT_CHECK = 56,       /* first 8 bytes of XXH3-128 over bytes 0 to 55; zero = not given */
+    AT_CHECK = 56,       /* first 8 bytes of XXH3-128 over bytes 0 to 55; zero if not given */
     CHECK_BYTES = FRAME_BYTES - AT_CHECK,
 };
 
@@ -62,21 +62,22 @@ status frame_decode(span bytes, const char *peer, frame *out)
     static const uint8_t not_given[CHECK_BYTES] = {0};
     const uint8_t *p = bytes.data;
 
-    /* Version before size: a later version may have a longer header. */
+    /* The version is checked before the size, since a later version may have a longer header. */
     if (bytes.size < AT_ROW || load_u32(p + AT_MAGIC) != FRAME_MAGIC)
-        return FAIL_AT(ST_PROTOCOL, peer, -1, 0,
-                       "%zu bytes that do not begin with \"TSRA\", expected a message header of %d "
-                       "bytes: this peer is no Tessera program",
-                       bytes.size, FRAME_BYTES);
+        return FAIL_AT(
+            ST_PROTOCOL, peer, -1, 0,
+            "received %zu bytes that do not begin with \"TSRA\", expected a message header of "
+            "%d bytes: this peer is not a Tessera program",
+            bytes.size, FRAME_BYTES);
     uint16_t version = load_u16(p + AT_VERSION), kind = load_u16(p + AT_KIND);
     if (version != FRAME_VERSION)
         return FAIL_AT(
             ST_PROTOCOL, peer, -1, AT_VERSION,
             "the peer speaks protocol version %d, this program version %d: run prepd and "
-            "trainer of one release",
+            "trainer of the same release",
             version, FRAME_VERSION);
     if (bytes.size != FRAME_BYTES)
-        return FAIL_AT(ST_PROTOCOL, peer, -1, 0, "message header of %zu bytes, expected %d",
+        return FAIL_AT(ST_PROTOCOL, peer, -1, 0, "the message header has %zu bytes, expected %d",
                        bytes.size, FRAME_BYTES);
     hash128 check = hash_bytes(p, AT_CHECK);
     if (memcmp(p + AT_CHECK, not_given, CHECK_BYTES) &&
@@ -84,9 +85,9 @@ status frame_decode(span bytes, const char *peer, frame *out)
         return FAIL_AT(ST_PROTOCOL, peer, -1, AT_CHECK,
                        "the message header's checksum does not match its bytes");
     if (!kind_known(kind))
-        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_KIND, "message of unknown kind %d", kind);
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_KIND, "the message has the unknown kind %d", kind);
     if (load_u32(p + AT_RESERVED) != 0)
-        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_RESERVED, "reserved bytes are not zero");
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_RESERVED, "the reserved bytes are not zero");
 
     frame f = {.kind = (frame_kind)kind,
                .row = load_u64(p + AT_ROW),
@@ -95,14 +96,16 @@ status frame_decode(span bytes, const char *peer, frame *out)
                .image_bytes = load_u64(p + AT_IMAGE_BYTES)};
     memcpy(f.digest.bytes, p + AT_DIGEST, sizeof f.digest.bytes);
     if (f.n_images > (kind == KIND_ROW ? FRAME_MAX_IMAGES : 0))
-        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_IMAGES, "%u images in a message of kind %s",
-                       f.n_images, frame_kind_name(kind));
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_IMAGES,
+                       "there are %u images in a message of kind %s", f.n_images,
+                       frame_kind_name(kind));
     if (f.block_bytes > FRAME_MAX_PAYLOAD)
-        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_BLOCK_BYTES, "block of %llu bytes, at most %d",
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_BLOCK_BYTES,
+                       "the block has %llu bytes, expected at most %d",
                        (unsigned long long)f.block_bytes, FRAME_MAX_PAYLOAD);
     if (f.image_bytes > (f.n_images ? FRAME_MAX_PAYLOAD : 0))
         return FAIL_AT(ST_PROTOCOL, peer, -1, AT_IMAGE_BYTES,
-                       "%llu bytes of pixels in %u images, at most %d",
+                       "there are %llu bytes of pixels in %u images, expected at most %d",
                        (unsigned long long)f.image_bytes, f.n_images, FRAME_MAX_PAYLOAD);
     *out = f;
     return ST_OK;

@@ -1,6 +1,8 @@
-/* frame.h: the fixed binary header in front of every message (proto/README.md has the byte table).
+/* frame.h: the fixed 64-byte header that begins every message; wire.md has its byte table.
  *
- * Read field by field, bounds first; structs never cross raw. */
+ * The header tells the kind of a message and the decoded size of what follows, so that a receiver
+ * can refuse it before it allocates anything. It is read field by field and bounds are checked
+ * first; a struct is never copied to or from the wire. */
 #ifndef TESSERA_PROTO_FRAME_H
 #define TESSERA_PROTO_FRAME_H
 
@@ -11,16 +13,17 @@
 #include "common/base/status.h"
 
 enum {
-    FRAME_MAGIC = 0x41525354, /* "TSRA" read little-endian */
+    FRAME_MAGIC = 0x41525354, /* the bytes "TSRA", read little-endian */
     FRAME_VERSION = 1,
-    HELLO_BYTES = 8 << 20, /* of JSON, at most: a part of a message to prepd */
+    HELLO_BYTES = 8 << 20, /* prepd refuses a longer part from a consumer */
     FRAME_BYTES = 64,
     FRAME_MAX_IMAGES = 65536,
-    FRAME_MAX_PAYLOAD = 1 << 30, /* bytes, decoded row block */
+    FRAME_MAX_PAYLOAD = 1 << 30, /* bytes of a decoded block, and of all decoded images together */
 };
 
-/* Kinds between trainer and dispatcher, and between worker and dispatcher. The payload of all but
- * ROW is one part of JSON. */
+/* Kinds of messages between consumer and dispatcher (1 to 7), worker and dispatcher (16 to 21, and
+ * ROW), control and dispatcher (32, 33). Every kind but ROW has one part of JSON after the header;
+ * only a LEASE may have more parts, the files of its samples. */
 #define FRAME_KINDS(X)                                                                             \
     X(KIND_HELLO, 1, "hello")      /* consumer -> dispatcher */                                    \
     X(KIND_WELCOME, 2, "welcome")  /* dispatcher -> consumer */                                    \
@@ -44,19 +47,22 @@ typedef enum frame_kind {
 #undef FRAME_KIND_ENUM
 } frame_kind;
 
-const char *frame_kind_name(int kind); /* "unknown" for others */
+/* The kind's name for messages, such as "hello"; "unknown" for a number that is no kind. */
+const char *frame_kind_name(int kind);
 
 typedef struct frame {
     frame_kind kind;
-    uint64_t row;         /* row number in the stream; lease number for worker messages */
-    uint32_t n_images;    /* image parts that follow the block; 0 unless ROW */
-    uint64_t block_bytes; /* decoded size of the second part */
-    uint64_t image_bytes; /* decoded sum of all image parts */
-    hash128 digest;       /* ROW: row_digest; others: hash of the JSON */
+    uint64_t row;      /* row number in the stream; in messages of a worker, the lease's number */
+    uint32_t n_images; /* image parts after the block; 0 in any other kind than ROW */
+    uint64_t block_bytes; /* decoded size of the part after the header */
+    uint64_t image_bytes; /* decoded size of all image parts together */
+    hash128 digest; /* ROW: row_digest; other kinds: the hash of the JSON, zero if not given */
 } frame;
 
-void frame_encode(const frame *f, uint8_t out[FRAME_BYTES]);
-/* peer names the sender in errors. Another version: ST_PROTOCOL whose text has both versions. */
+/* Writes the header's bytes, with their check. */
+void frame_encode(const frame *header, uint8_t out[FRAME_BYTES]);
+/* Reads a header and checks its magic, version, size, check, kind and bounds. peer names the sender
+ * in errors, which are all ST_PROTOCOL; the text about another version names both versions. */
 WARN_UNUSED status frame_decode(span bytes, const char *peer, frame *out);
 
 #endif

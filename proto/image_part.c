@@ -1,4 +1,4 @@
-/* image_part.c: head of an image part, to bytes and back. */
+/* image_part.c: writes and reads the head of an image part. wire.md has the same byte table. */
 #include "proto/image_part.h"
 
 enum {
@@ -26,12 +26,12 @@ status image_part_parse(span bytes, const char *peer, const char *what, image_pa
 {
     const uint8_t *p = bytes.data;
     if (bytes.size < IMAGE_HEAD_BYTES)
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: %zu bytes, expected a head of %d", what, bytes.size,
-                       IMAGE_HEAD_BYTES);
+        return FAIL_IN(ST_PROTOCOL, peer, "%s has %zu bytes, expected a head of %d", what,
+                       bytes.size, IMAGE_HEAD_BYTES);
     if (p[AT_FILTER] > IMAGE_FILTER_PLANE || p[AT_CODEC] > IMAGE_CODEC_ZSTD)
         return FAIL_AT(ST_PROTOCOL, peer, -1, AT_FILTER,
-                       "%s: filter %d and codec %d, this version knows 0 to %d and 0 to %d", what,
-                       p[AT_FILTER], p[AT_CODEC], IMAGE_FILTER_PLANE, IMAGE_CODEC_ZSTD);
+                       "%s has filter %d and codec %d, this version knows 0 to %d and 0 to %d",
+                       what, p[AT_FILTER], p[AT_CODEC], IMAGE_FILTER_PLANE, IMAGE_CODEC_ZSTD);
     image_part i = {.filter = (image_filter)p[AT_FILTER],
                     .codec = (image_codec)p[AT_CODEC],
                     .patch_bytes = load_u16(p + AT_PATCH_BYTES),
@@ -41,21 +41,23 @@ status image_part_parse(span bytes, const char *peer, const char *what, image_pa
     memcpy(i.check, p + AT_CHECK, IMAGE_CHECK_BYTES);
     if (i.patch_bytes != PATCH_BYTES && i.patch_bytes != VIDEO_PATCH_BYTES)
         return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PATCH_BYTES,
-                       "%s: patches of %u bytes, expected %d (image) or %d (video)", what,
+                       "%s has patches of %u bytes, expected %d (image) or %d (video)", what,
                        i.patch_bytes, PATCH_BYTES, VIDEO_PATCH_BYTES);
     if (i.decoded_bytes != (uint64_t)i.n_patches * i.patch_bytes ||
         i.decoded_bytes > FRAME_MAX_PAYLOAD)
-        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_DECODED,
-                       "%s: %llu bytes decoded from %u patches of %u bytes, at most %d", what,
-                       (unsigned long long)i.decoded_bytes, i.n_patches, i.patch_bytes,
-                       FRAME_MAX_PAYLOAD);
+        return FAIL_AT(
+            ST_PROTOCOL, peer, -1, AT_DECODED,
+            "%s has %llu decoded bytes in %u patches of %u bytes, expected their product, at "
+            "most %d",
+            what, (unsigned long long)i.decoded_bytes, i.n_patches, i.patch_bytes,
+            FRAME_MAX_PAYLOAD);
     if (load_u64(p + AT_PAYLOAD) != i.payload.size)
         return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PAYLOAD,
-                       "%s: %zu bytes after the head, which says %llu", what, i.payload.size,
+                       "%s has %zu bytes after its head, which says %llu", what, i.payload.size,
                        (unsigned long long)load_u64(p + AT_PAYLOAD));
     if (i.codec == IMAGE_CODEC_NONE && i.payload.size != i.decoded_bytes)
         return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PAYLOAD,
-                       "%s: %zu uncompressed bytes, expected %llu", what, i.payload.size,
+                       "%s has %zu uncompressed bytes, expected %llu", what, i.payload.size,
                        (unsigned long long)i.decoded_bytes);
     *out = i;
     return ST_OK;

@@ -1,4 +1,5 @@
-/* json_message.c: messages of JSON: all kinds but rows. A lease may bring files behind it. */
+/* json_message.c: sends and reads messages of JSON, which are all kinds but ROW. A lease may have
+ * files in the parts after its JSON. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@ status wire_send_json_with(wire_socket *s, const wire_peer *to, int kind, uint64
     wire_msg *m = NULL;
     status st = ST_OK;
     if (size > FRAME_MAX_PAYLOAD)
-        return FAIL(ST_INTERNAL, "a message of kind %s with %zu bytes, at most %d",
+        return FAIL(ST_INTERNAL, "a message of kind %s has %zu bytes; at most %d can be sent",
                     frame_kind_name(kind), size, FRAME_MAX_PAYLOAD);
     frame_encode(&f, head);
     TRY(wire_msg_new(&m));
@@ -46,27 +47,24 @@ status wire_read_json(const wire_msg *m, const char *peer, frame *out_head, json
     if (f.kind == KIND_ROW || wire_msg_parts(m) < 2 ||
         (wire_msg_parts(m) > 2 && f.kind != KIND_LEASE))
         return FAIL_IN(ST_PROTOCOL, peer,
-                       "message of kind %s with %zu parts, expected header and "
-                       "JSON",
+                       "a message of kind %s has %zu parts, expected header and JSON",
                        frame_kind_name(f.kind), wire_msg_parts(m));
     span json = wire_msg_part(m, 1);
     if (json.size != f.block_bytes)
         return FAIL_IN(ST_PROTOCOL, peer,
-                       "message of kind %s with %zu bytes of JSON, its header "
-                       "says %llu",
+                       "a message of kind %s has %zu bytes of JSON, but its header says %llu",
                        frame_kind_name(f.kind), json.size, (unsigned long long)f.block_bytes);
     if (!hash_equal(f.digest, not_given) && !hash_equal(f.digest, hash_bytes(json.data, json.size)))
         return FAIL_IN(ST_PROTOCOL, peer,
-                       "the JSON of a message of kind %s does not have the hash "
-                       "in its header",
+                       "the JSON of a message of kind %s does not match the hash in its header",
                        frame_kind_name(f.kind));
     status st = json_parse((const char *)json.data, json.size, peer, &v);
     if (st == ST_OK && json_typeof(v) != JSON_OBJECT) {
-        st = FAIL_IN(ST_PROTOCOL, peer, "message of kind %s holds %s, expected an object",
+        st = FAIL_IN(ST_PROTOCOL, peer, "a message of kind %s holds %s, expected an object",
                      frame_kind_name(f.kind), json_type_name(json_typeof(v)));
         json_free(&v);
     }
-    if (st == ST_BAD_INPUT) /* not our data: the peer's */
+    if (st == ST_BAD_INPUT) /* it is the peer that sent bad data */
         return status_context(ST_PROTOCOL, "message of kind %s", frame_kind_name(f.kind));
     TRY(st);
     *out_head = f;

@@ -1,4 +1,5 @@
-/* record_read.c: rows from a recording. The file is mapped; nothing in it is believed. */
+/* record_read.c: reads rows from a recording. The file is mapped, and every offset, size and hash
+ * in it is checked before it is used. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,8 +13,8 @@
 
 struct record_reader {
     char *path;
-    span file;     /* mapped */
-    char *welcome; /* terminated */
+    span file;     /* the whole file, mapped */
+    char *welcome; /* a copy, ended by a zero */
     uint64_t data; /* offset of the first chunk */
     uint64_t index, n_rows, n_images;
 };
@@ -31,7 +32,7 @@ static status map_file(const char *path, span *out)
     if (fd < 0)
         return FAIL_IN(ST_NO_INPUT, path, "cannot open the recording: %s", strerror(errno));
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        st = FAIL_IN(ST_NO_INPUT, path, "expected a regular file, a recording");
+        st = FAIL_IN(ST_NO_INPUT, path, "this is not a regular file, so not a recording");
     } else if (info.st_size > 0) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED)
@@ -47,23 +48,25 @@ static status read_head(record_reader *r)
 {
     const uint8_t *p = r->file.data;
     if (r->file.size < HEAD_BYTES || load_u32(p + HEAD_AT_MAGIC) != RECORD_MAGIC)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, 0,
-                       "no recording: expected a head of %d bytes that begins with \"TSRR\"",
-                       HEAD_BYTES);
+        return FAIL_AT(
+            ST_BAD_INPUT, r->path, -1, 0,
+            "this is not a recording: expected a head of %d bytes that begins with \"TSRR\"",
+            HEAD_BYTES);
     uint16_t version = load_u16(p + HEAD_AT_VERSION);
     if (version != RECORD_VERSION)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, HEAD_AT_VERSION,
-                       "recording of version %d, this program reads version %d: record it again",
-                       version, RECORD_VERSION);
+        return FAIL_AT(
+            ST_BAD_INPUT, r->path, -1, HEAD_AT_VERSION,
+            "the recording has version %d, this program reads version %d: record it again", version,
+            RECORD_VERSION);
     uint64_t size = load_u64(p + HEAD_AT_WELCOME);
     if (!span_holds(r->file, HEAD_BYTES, size))
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
-                       "cut short: the file ends inside the WELCOME of %llu bytes",
+                       "the recording is cut short: the file ends inside the WELCOME of %llu bytes",
                        (unsigned long long)size);
     hash128 hash = hash_bytes(p + HEAD_BYTES, size);
     if (memcmp(hash.bytes, p + HEAD_AT_HASH, sizeof hash.bytes))
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, HEAD_BYTES,
-                       "the WELCOME does not have the hash in the head: the file is damaged");
+                       "the WELCOME does not match the hash in the head: the file is damaged");
     r->welcome = strndup((const char *)p + HEAD_BYTES, size);
     if (!r->welcome)
         return FAIL(ST_NO_MEMORY, "no memory for a WELCOME of %llu bytes",
@@ -72,7 +75,7 @@ static status read_head(record_reader *r)
     return ST_OK;
 }
 
-/* There is no tail: says where the file was cut, walking from chunk to chunk. */
+/* The failure of a file without a tail. Walks from chunk to chunk to say where the file was cut. */
 static status cut_short(const record_reader *r)
 {
     uint64_t at = r->data, rows = 0, size = 0;
@@ -87,8 +90,8 @@ static status cut_short(const record_reader *r)
         at = align_offset(at + CHUNK_BYTES + size);
     }
     return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
-                   "cut short: the file ends here without its index, %llu whole rows end at byte "
-                   "%llu; record it again",
+                   "the recording is cut short: the file ends here without its index, %llu whole "
+                   "rows end at byte %llu; record it again",
                    (unsigned long long)rows, (unsigned long long)at);
 }
 
@@ -105,14 +108,16 @@ static status read_tail(record_reader *r)
     r->n_images = load_u32(tail + TAIL_AT_IMAGES);
     if (r->index < r->data || r->index > end || r->n_rows > end / INDEX_ROW_BYTES ||
         end - r->index != r->n_rows * INDEX_ROW_BYTES + r->n_images * INDEX_IMAGE_BYTES)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)end,
-                       "an index of %llu rows and %llu images cannot begin at byte %llu",
-                       (unsigned long long)r->n_rows, (unsigned long long)r->n_images,
-                       (unsigned long long)r->index);
+        return FAIL_AT(
+            ST_BAD_INPUT, r->path, -1, (int64_t)end,
+            "an index of %llu rows and %llu images cannot begin at byte %llu: the file is "
+            "damaged",
+            (unsigned long long)r->n_rows, (unsigned long long)r->n_images,
+            (unsigned long long)r->index);
     hash128 check = hash_bytes(r->file.data + r->index, end - r->index + TAIL_AT_CHECK);
     if (memcmp(check.bytes, tail + TAIL_AT_CHECK, TAIL_CHECK_BYTES))
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->index,
-                       "the index does not have the hash in the tail: the file is damaged");
+                       "the index does not match the hash in the tail: the file is damaged");
     return ST_OK;
 }
 
@@ -156,7 +161,7 @@ uint64_t record_rows(const record_reader *r)
     return r->n_rows;
 }
 
-/* Payload of the chunk at this offset; false if none of this type lies there whole. */
+/* Finds the payload of the chunk at this offset; false if no whole chunk of this type is there. */
 static bool find_chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
 {
     span data = span_of(r->file.data, r->index);
@@ -179,7 +184,7 @@ static status read_chunk(const record_reader *r, uint64_t at, chunk_type type, s
     hash128 hash = hash_bytes(payload.data, payload.size);
     if (memcmp(hash.bytes, payload.data - CHUNK_BYTES + CHUNK_AT_HASH, sizeof hash.bytes))
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
-                       "the %s here does not have its hash: the file is damaged", what);
+                       "the %s here does not match its hash: the file is damaged", what);
     *out = payload;
     return ST_OK;
 }
@@ -210,15 +215,17 @@ static status read_row(const record_reader *r, uint64_t offset, bool with_images
     TRY(read_chunk(r, offset, CHUNK_ROW, &row));
     if (row.size < ROW_AT_BLOCK)
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
-                       "a row of %zu bytes, at least %d", row.size, ROW_AT_BLOCK);
+                       "a row has %zu bytes, expected at least %d: the file is damaged", row.size,
+                       ROW_AT_BLOCK);
     TRY(frame_decode(span_of(row.data, FRAME_BYTES), r->path, &f));
     uint64_t block = load_u64(row.data + ROW_AT_BLOCK_SIZE);
     uint64_t images = (uint64_t)f.n_images * ROW_IMAGE_BYTES;
     if (f.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
         row.size - ROW_AT_BLOCK - block != images)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
-                       "a %s of %zu bytes cannot hold a block of %llu and %u images",
-                       frame_kind_name(f.kind), row.size, (unsigned long long)block, f.n_images);
+        return FAIL_AT(
+            ST_BAD_INPUT, r->path, -1, (int64_t)offset,
+            "a %s of %zu bytes cannot hold a block of %llu and %u images: the file is damaged",
+            frame_kind_name(f.kind), row.size, (unsigned long long)block, f.n_images);
     TRY(wire_msg_add(m, row.data, FRAME_BYTES));
     TRY(wire_msg_add(m, row.data + ROW_AT_BLOCK, block));
     for (uint32_t i = 0; i < (with_images ? f.n_images : 0); i++) {
@@ -232,7 +239,7 @@ static status read_row(const record_reader *r, uint64_t offset, bool with_images
 static status read_at(const record_reader *r, uint64_t i, bool with_images, wire_msg *m)
 {
     if (i >= r->n_rows)
-        return FAIL_IN(ST_END, r->path, "row %llu of %llu", (unsigned long long)i,
+        return FAIL_IN(ST_END, r->path, "there is no row %llu of %llu", (unsigned long long)i,
                        (unsigned long long)r->n_rows);
     wire_msg_clear(m);
     uint64_t offset = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
@@ -247,7 +254,8 @@ status record_head(const record_reader *r, uint64_t i, frame *out)
     span row;
     const uint64_t at = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
     if (!find_chunk(r, at, CHUNK_ROW, &row) || row.size < ROW_AT_BLOCK)
-        return FAIL_IN(ST_BAD_INPUT, r->path, "row %llu is damaged", (unsigned long long)i);
+        return FAIL_IN(ST_BAD_INPUT, r->path, "the header of row %llu is damaged",
+                       (unsigned long long)i);
     return frame_decode(span_of(row.data, FRAME_BYTES), r->path, out);
 }
 

@@ -1,4 +1,7 @@
-/* record_write.c: rows to a file, every distinct image part once. */
+/* record_write.c: writes rows to a file, every distinct image part once.
+ *
+ * A hash table from the parts' hashes to the offsets of their chunks tells which parts are in the
+ * file already; at the end it becomes the index of images. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,25 +17,24 @@ enum { FILE_BUFFER = 1 << 20, FIRST_SLOTS = 1024, FIRST_ROWS = 256 };
 
 typedef struct image_entry {
     hash128 hash;
-    uint64_t offset; /* of its chunk; 0 = free slot (the head stands at 0) */
+    uint64_t offset; /* of its chunk; 0 for a free slot (offset 0 is the head) */
 } image_entry;
 
 struct record_writer {
     char *path, *temporary;
     FILE *file;
-    bool
-        named; /* it is at `temporary` already, on a file system that has no files without a name */
+    bool named;   /* the file is called `temporary` already: the file system has no unnamed files */
     char *buffer; /* of file */
     uint64_t at;  /* bytes written */
     uint64_t *rows;
     size_t n_rows, row_capacity;
-    image_entry *images; /* open addressing, n_slots a power of two, at most half full */
+    image_entry *images; /* [n_slots] open addressing; a power of two, at most half full */
     size_t n_images, n_slots;
 };
 
 static status write_failed(const record_writer *w)
 {
-    return FAIL_IN(ST_IO, w->temporary, "cannot write: %s", strerror(errno));
+    return FAIL_IN(ST_IO, w->temporary, "the recording cannot be written: %s", strerror(errno));
 }
 
 static status write_bytes(record_writer *w, const void *data, size_t size)
@@ -71,8 +73,8 @@ void record_abandon(record_writer **w)
     *w = NULL;
 }
 
-/* Without a name until it is whole, so that a recording that is broken off, even by SIGKILL, leaves
- * nothing. */
+/* Opens a file that has no name until it is whole, so that a recording that breaks off, even by
+ * SIGKILL, leaves nothing. */
 static FILE *open_file(record_writer *w)
 {
     char *folder = strdup(w->path), *slash = folder ? strrchr(folder, '/') : NULL;
@@ -89,13 +91,15 @@ static status name_file(record_writer *w)
     char unnamed[64];
     if (!w->named) {
         snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", fileno(w->file));
-        unlink(w->temporary); /* of an earlier version that was broken off */
+        unlink(w->temporary); /* an earlier version may have left one */
         if (linkat(AT_FDCWD, unnamed, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW) != 0)
-            return FAIL_IN(ST_CANT_CREATE, w->temporary, "%s", strerror(errno));
+            return FAIL_IN(ST_CANT_CREATE, w->temporary, "the recording cannot be named: %s",
+                           strerror(errno));
         w->named = true;
     }
     if (rename(w->temporary, w->path) != 0)
-        return FAIL_IN(ST_CANT_CREATE, w->path, "%s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, w->path, "the recording cannot be named: %s",
+                       strerror(errno));
     return ST_OK;
 }
 
@@ -111,7 +115,8 @@ static status set_up(record_writer *w, const char *path)
         return FAIL(ST_NO_MEMORY, "no memory for a recording");
     w->file = open_file(w);
     if (!w->file)
-        return FAIL_IN(ST_CANT_CREATE, w->temporary, "%s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, w->temporary, "the recording cannot be created: %s",
+                       strerror(errno));
     setvbuf(w->file, w->buffer, _IOFBF, FILE_BUFFER);
     return ST_OK;
 }
@@ -149,7 +154,7 @@ static status put_chunk_head(record_writer *w, chunk_type type, uint64_t size, h
     return write_bytes(w, head, sizeof head);
 }
 
-/* The slot of this hash, or the free one where it belongs. */
+/* The slot that holds this hash, or the free slot where it belongs. */
 static image_entry *find_slot(image_entry *slots, size_t n_slots, hash128 hash)
 {
     size_t i = (size_t)load_u64(hash.bytes) & (n_slots - 1);
@@ -214,7 +219,7 @@ status record_add(record_writer *w, const wire_msg *m)
     status st = ST_OK;
     TRY(frame_decode(wire_msg_part(m, 0), "row to be recorded", &f));
     if (f.kind != KIND_ROW || wire_msg_parts(m) != 2 + (size_t)f.n_images)
-        return FAIL(ST_BAD_INPUT, "message of kind %s with %zu parts cannot be recorded as a row",
+        return FAIL(ST_BAD_INPUT, "a message of kind %s with %zu parts cannot be recorded as a row",
                     frame_kind_name(f.kind), wire_msg_parts(m));
     if (!(images = malloc(((size_t)f.n_images + 1) * sizeof *images)))
         return FAIL(ST_NO_MEMORY, "no memory for the hashes of %u images", f.n_images);
@@ -257,7 +262,8 @@ static status put_hashed(record_writer *w, hasher *h, const uint8_t *data, size_
     return write_bytes(w, data, size);
 }
 
-/* Both indexes and the tail. The slots are packed and sorted: nothing is added after this. */
+/* Writes both indexes and the tail. The slots are packed and sorted in place, so nothing can be
+ * added after this. */
 static status put_index(record_writer *w, hasher *h)
 {
     uint8_t tail[TAIL_BYTES] = {0};

@@ -1,3 +1,5 @@
+/* row_order.c: the rules of row_order.h. A recording's numbers repeat every round, so places are
+ * compared, which count over all rounds. */
 #include "proto/row_order.h"
 
 static bool read_number(const json_value *object, const char *key, uint64_t *out)
@@ -13,8 +15,8 @@ static uint64_t number_at(const row_order *o, uint64_t place)
     return o->rows ? o->first + place % o->rows : place;
 }
 
-/* The row asked for; or, where several ranks enter, a later one of its step: each enters at its
- * own. */
+/* True if a session may begin at this row: the one asked for or, with several ranks, a later row of
+ * its step, since each rank begins at its own first row. */
 static bool is_start(const row_order *o, uint64_t asked, uint64_t row)
 {
     return row == asked ||
@@ -30,7 +32,7 @@ status row_order_begin(const json_value *welcome, const char *peer, uint64_t ask
     (void)read_number(welcome, "global_batch_size", &o.step_rows);
     if (recording && !(read_number(recording, "first", &o.first) &&
                        read_number(recording, "rows", &o.rows) && o.rows > 0))
-        return FAIL_IN(ST_PROTOCOL, peer, "WELCOME does not tell which rows the recording has");
+        return FAIL_IN(ST_PROTOCOL, peer, "WELCOME does not say which rows the recording has");
     asked = asked > o.first ? asked - o.first : 0;
     o.next = asked;
     if (read_number(welcome, "row", &row)) {
@@ -42,7 +44,7 @@ status row_order_begin(const json_value *welcome, const char *peer, uint64_t ask
         o.next = row;
     }
     if (o.rows > 0 && o.rows / 2 < o.step_rows)
-        o.step_rows = 0; /* a number would not tell which round its row is of */
+        o.step_rows = 0; /* a number would not tell the round of its row */
     if (o.step_rows > 0) {
         o.step = o.next / o.step_rows;
         o.entered = o.next % o.step_rows != 0;
@@ -51,7 +53,7 @@ status row_order_begin(const json_value *welcome, const char *peer, uint64_t ask
     return ST_OK;
 }
 
-/* The place of a row with this number that comes next; false: no such row is there. */
+/* The next place at which a row with this number comes; false if there is no such row. */
 static bool find_place(const row_order *o, uint64_t number, uint64_t *out)
 {
     *out = number;
@@ -71,26 +73,26 @@ static status out_of_order(const row_order *o, const char *peer, uint64_t number
                    o->ranks > 1 ? " or a later one of its step" : "");
 }
 
-/* Of several ranks' steps. */
+/* Takes a row of one of several ranks: checks how many of a step this rank has got. */
 static status take_of_step(row_order *o, const char *peer, uint64_t number, uint64_t place)
 {
     const uint64_t step = place / o->step_rows, rank = o->rank;
     const uint64_t share = o->step_rows / o->ranks + (rank < o->step_rows % o->ranks);
     const bool is_next = step == o->step + 1 && (o->got == share || o->entered);
     if (step != o->step && !is_next)
-        return FAIL_IN(
-            ST_PROTOCOL, peer,
-            "row %llu of step %llu came where one of step %llu from row %llu on was expected: "
-            "rank %llu of %llu has got %llu of its %llu rows",
-            (unsigned long long)number, (unsigned long long)step,
-            (unsigned long long)(o->got == share ? o->step + 1 : o->step),
-            (unsigned long long)number_at(o, o->next), (unsigned long long)rank,
-            (unsigned long long)o->ranks, (unsigned long long)o->got, (unsigned long long)share);
+        return FAIL_IN(ST_PROTOCOL, peer,
+                       "row %llu of step %llu came where a row of step %llu from row %llu on was "
+                       "expected: rank %llu of %llu has got %llu of its %llu rows",
+                       (unsigned long long)number, (unsigned long long)step,
+                       (unsigned long long)(o->got == share ? o->step + 1 : o->step),
+                       (unsigned long long)number_at(o, o->next), (unsigned long long)rank,
+                       (unsigned long long)o->ranks, (unsigned long long)o->got,
+                       (unsigned long long)share);
     if (step == o->step && o->got == share)
         return FAIL_IN(
             ST_PROTOCOL, peer,
-            "row %llu came where one from row %llu on was expected: rank %llu of %llu has got "
-            "its %llu rows of step %llu",
+            "row %llu came where a row from %llu on was expected: rank %llu of %llu has got "
+            "all its %llu rows of step %llu",
             (unsigned long long)number, (unsigned long long)number_at(o, (step + 1) * o->step_rows),
             (unsigned long long)rank, (unsigned long long)o->ranks, (unsigned long long)share,
             (unsigned long long)step);

@@ -1,4 +1,5 @@
-/* share.c: see share.h. What a row costs is read from its block, once. */
+/* share.c: the rows of a recording that one rank gets. Steps are assigned one at a time, when they
+ * are reached; the cost of a row is read from its block once and kept. */
 #include "proto/share.h"
 
 #include <stdlib.h>
@@ -11,11 +12,11 @@ struct share {
     const char *path;
     int rank, ranks;
     uint64_t step_rows, first, end; /* steps begin at row `first` */
-    uint64_t step;                  /* that rank_of is of; UINT64_MAX: none yet */
+    uint64_t step;                  /* the step that rank_of describes; UINT64_MAX for none yet */
     int64_t *cost;                  /* [step_rows] */
     int *rank_of;                   /* [step_rows] */
-    int64_t *known;                 /* [rows of the file] cost + 1; 0: not read yet */
-    wire_msg *m;
+    int64_t *known;                 /* [rows of the file] cost + 1; 0 if not read yet */
+    wire_msg *scratch_row;
     arena scratch;
 };
 
@@ -23,12 +24,12 @@ status share_new(const replay_options *o, const record_reader *record, codec *c,
                  share **out)
 {
     if (o->step_rows < 1 || o->rank < 0 || o->rank >= o->ranks)
-        return FAIL(ST_INTERNAL, "rank %d of %d of steps of %lld rows", o->rank, o->ranks,
-                    (long long)o->step_rows);
-    if (o->ranks > o->step_rows) /* one without a row of any step would look for it for ever */
+        return FAIL(ST_INTERNAL, "rank %d of %d cannot get a share of steps of %lld rows", o->rank,
+                    o->ranks, (long long)o->step_rows);
+    if (o->ranks > o->step_rows) /* a rank without rows would search for ever */
         return FAIL(ST_CONFIG,
-                    "%d ranks for steps of %lld rows (training.global_batch_size): every rank "
-                    "needs a row of each step",
+                    "there are %d ranks but only %lld rows in a step (training.global_batch_size): "
+                    "every rank needs a row of each step",
                     o->ranks, (long long)o->step_rows);
     share *s = calloc(1, sizeof *s);
     if (!s)
@@ -47,7 +48,7 @@ status share_new(const replay_options *o, const record_reader *record, codec *c,
                  .known = calloc(record_rows(record) + 1, sizeof *s->known)};
     arena_init(&s->scratch, 0);
     status st = s->cost && s->rank_of && s->known
-                    ? wire_msg_new(&s->m)
+                    ? wire_msg_new(&s->scratch_row)
                     : FAIL(ST_NO_MEMORY, "no memory to share out steps of %lld rows",
                            (long long)o->step_rows);
     if (st != ST_OK)
@@ -63,7 +64,7 @@ void share_free(share **held)
     if (!s)
         return;
     arena_done(&s->scratch);
-    wire_msg_free(&s->m);
+    wire_msg_free(&s->scratch_row);
     free(s->cost);
     free(s->rank_of);
     free(s->known);
@@ -76,8 +77,8 @@ static status cost_of(share *s, uint64_t i, int64_t *out)
     if (!s->known[i]) {
         row_measure measure;
         arena_reset(&s->scratch);
-        TRY(record_read_block(s->record, i, s->m));
-        TRY(codec_measure(s->codec, s->m, s->path, &s->scratch, &measure));
+        TRY(record_read_block(s->record, i, s->scratch_row));
+        TRY(codec_measure(s->codec, s->scratch_row, s->path, &s->scratch, &measure));
         s->known[i] = 1 + assign_cost(&measure);
     }
     *out = s->known[i] - 1;
@@ -110,7 +111,7 @@ status share_enter(share *s, uint64_t *inout_row)
     const uint64_t n = s->end - first < s->step_rows ? s->end - first : s->step_rows;
     for (uint64_t j = k; j < n; j++)
         if (s->rank_of[j] == s->rank_of[k - 1])
-            return ST_OK; /* in the middle of a step */
+            return ST_OK; /* that rank has more rows in this step */
     *inout_row = first + n;
     return ST_OK;
 }

@@ -1,5 +1,6 @@
-/* wire.c: sockets over ZeroMQ: made, connected, closed. What goes through them is in wire_io.c,
- * messages in wire_msg.c, addresses in endpoint.c. */
+/* wire.c: makes, connects and closes sockets over ZeroMQ. Sending and receiving is in wire_io.c,
+ * the limits on peers in wire_guard.c, keys in wire_keys.c, messages in wire_msg.c, addresses in
+ * endpoint.c. */
 #include "proto/wire.h"
 
 #include <errno.h>
@@ -14,15 +15,15 @@
 
 enum {
     LINGER_MS = 2000,
-    KEEPALIVE_S = 3, /* of an idle link: the kernel finds out that it is dead after four of these */
+    KEEPALIVE_S = 3, /* on an idle connection: the kernel finds it dead after four times this */
     KEEPALIVES = 3,
-    UNHEARD_MS = 10000, /* of a link with something on its way */
+    UNHEARD_MS = 10000, /* the same for a connection with data on its way */
     HANDSHAKE_MS = 5000,
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024, /* a thousand workers may connect at once */
     EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, /* by which a peer that went is noticed */
+             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, /* these tell that a peer has left */
 };
 static const int64_t MAX_PART_BYTES = (int64_t)1 << 30;
 
@@ -31,7 +32,8 @@ status wire_new(wire **out)
     int major, minor, patch;
     zmq_version(&major, &minor, &patch);
     if (ZMQ_MAKE_VERSION(major, minor, patch) < ZMQ_MAKE_VERSION(4, 3, 4))
-        return FAIL(ST_OS, "libzmq %d.%d.%d is loaded, at least 4.3.4 is needed (CVE-2020-15166)",
+        return FAIL(ST_OS,
+                    "libzmq %d.%d.%d is loaded, but at least 4.3.4 is needed (CVE-2020-15166)",
                     major, minor, patch);
     wire *w = calloc(1, sizeof *w);
     if (!w)
@@ -72,8 +74,9 @@ static status set_int(void *socket, int option, int value, const char *name)
     return ST_OK;
 }
 
-/* All before bind and connect: later settings are ignored. Dead links are found by the kernel: it
- * needs no answer of a program that is busy. */
+/* Must come before bind and connect, since later settings are ignored. The kernel finds dead
+ * connections (keepalives), not ZeroMQ's heartbeats: they would need an answer from a program that
+ * may be busy. */
 static status set_options(wire_socket *s, const endpoint *e, const wire_limits *limits)
 {
     const int64_t part_bytes = limits->part_bytes ? limits->part_bytes : MAX_PART_BYTES;
@@ -104,15 +107,14 @@ static status set_options(wire_socket *s, const endpoint *e, const wire_limits *
     return ST_OK;
 }
 
-/* Beyond this machine nobody is trusted for being able to connect. */
+/* On this machine, being able to connect is trusted; beyond it, only keys are. */
 static status check_keys(const wire *w, const char *text, const endpoint *e, bool binds)
 {
     if (e->is_ipc || e->is_local || w->keys)
         return ST_OK;
-    return FAIL(ST_CONFIG, "endpoint \"%s\": other than loopback addresses need CURVE keys: %s",
-                text,
+    return FAIL(ST_CONFIG, "endpoint \"%s\": an address beyond loopback needs CURVE keys: %s", text,
                 binds ? "make them with prepd keygen --out FOLDER and name FOLDER in prepd.keys"
-                      : WIRE_KEYS_REMEDY " and name it in prepd.keys (--keys)");
+                      : WIRE_KEYS_REMEDY " and name that folder in prepd.keys (--keys)");
 }
 
 status wire_may_bind(const wire *w, const char *text)
@@ -189,13 +191,14 @@ int64_t wire_keys_were_refused(wire *w, char out[WIRE_REFUSED_TEXT])
     return w->keys ? wire_keys_refused(w->keys, out) : 0;
 }
 
-/* A ROUTER counts the ids it gives from rand(), which nobody seeds: the same in every process. Who
- * knows them can claim the next one, and libzmq ends its process where it then gives it itself. */
+/* A ROUTER counts the ids that it gives to peers from rand(), which libzmq does not seed, so they
+ * would be the same in every process. A peer that knows them can claim the next one, and libzmq
+ * ends the process when it then gives that id itself. So the start is made random. */
 static status seed_ids(const char *name)
 {
     unsigned seed;
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        return FAIL(ST_OS, "no random number for the ids at %s", name);
+        return FAIL(ST_OS, "cannot get a random number for the peers' ids at %s", name);
     srand(seed);
     return ST_OK;
 }
@@ -274,7 +277,7 @@ void wire_close(wire_socket **socket)
     if (s->monitor) {
         int linger = 0;
         wire_read_events(s);
-        if (!s->greeted || s->lost) /* nobody is there to wait for */
+        if (!s->greeted || s->lost) /* there is no peer to wait for */
             zmq_setsockopt(s->socket, ZMQ_LINGER, &linger, sizeof linger);
         zmq_socket_monitor(s->socket, NULL, 0);
         zmq_close(s->monitor);
@@ -283,7 +286,7 @@ void wire_close(wire_socket **socket)
     if (s->socket)
         zmq_close(s->socket);
     if (s->bound_path)
-        unlink(s->bound_path); /* ZeroMQ does so too, but only later and in its own thread */
+        unlink(s->bound_path); /* ZeroMQ does so too, but later and in its own thread */
     free(s->bound_path);
     free(s->name);
     free(s);

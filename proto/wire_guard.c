@@ -1,3 +1,8 @@
+/* wire_guard.c: counts what came over each tcp connection and cuts off peers over their limits.
+ *
+ * Connections are kept by descriptor. The kernel reuses a descriptor once its connection has ended,
+ * so each entry also has the connection's cookie (SO_COOKIE), which is never used again; an entry
+ * whose cookie has changed is that of another connection. */
 #include "proto/wire_guard.h"
 
 #include <arpa/inet.h>
@@ -17,34 +22,34 @@
 #include "proto/wire_socket.h"
 
 enum {
-    SHORT_FRAME = 255,      /* ZMTP: flags and 1 byte of size; beyond it 8 */
-    CURVE_BYTES = 33,       /* around a part: "MESSAGE", nonce, authenticator, flags */
-    HANDSHAKE_BYTES = 1024, /* never read, no fault: of thousands it adds up */
-    LOOKED_NS = 100000,     /* pause for each connection: a look costs 2 us of it */
-    MOST_MS = 250,
+    SHORT_FRAME = 255,      /* ZMTP frames: flags and 1 byte of size; longer ones have 8 bytes */
+    CURVE_BYTES = 33,       /* CURVE adds to a part "MESSAGE", nonce, authenticator and flags */
+    HANDSHAKE_BYTES = 1024, /* counted as unread for ever, and no fault; allowed per connection */
+    LOOKED_NS = 100000,     /* pause per connection between looks; a look at one takes 2 us */
+    MOST_MS = 250,          /* longest pause */
     MAX_FD = 1 << 20,
 };
 
 typedef struct connection {
-    uint64_t cookie; /* the kernel's name of the socket; 0 = no connection at this descriptor */
+    uint64_t cookie; /* the kernel's name of the socket; 0 if no connection is known here */
     int64_t read;    /* bytes that became messages */
-    bool known;
+    bool known;      /* wire_know */
 } connection;
 
 struct wire_guard {
     void *socket; /* borrowed */
-    void *events; /* PAIR: connections that were accepted */
+    void *events; /* PAIR socket that tells which connections were accepted */
     wire_limits limits;
-    int port; /* that the socket listens at */
+    int port; /* at which the socket listens */
     bool curve;
-    connection *at; /* by descriptor */
-    int n;
-    int64_t next_ns;
-    int64_t cut;
+    connection *at; /* [capacity] by descriptor */
+    int capacity;
+    int64_t next_ns; /* when to look next */
+    int64_t cut;     /* peers cut off since the last question */
     char last[WIRE_REFUSED_TEXT];
 };
 
-/* A descriptor is used again once its connection has ended; the cookie never is. */
+/* 0 if the socket has none. */
 static uint64_t cookie_of(int fd)
 {
     uint64_t cookie = 0;
@@ -59,7 +64,7 @@ static int port_of(const struct sockaddr_storage *a)
     return a->ss_family == AF_INET ? ntohs(((const struct sockaddr_in *)a)->sin_port) : 0;
 }
 
-/* At our end; 0: no tcp connection. */
+/* The port at our end; 0 if this is not a tcp connection. */
 static int own_port(int fd)
 {
     struct sockaddr_storage a = {0};
@@ -67,7 +72,7 @@ static int own_port(int fd)
     return getsockname(fd, (struct sockaddr *)&a, &size) == 0 ? port_of(&a) : 0;
 }
 
-/* Bytes that came over it so far; -1: not to be had. */
+/* Bytes that came over a connection so far; -1 if the kernel does not say. */
 static int64_t came_of(int fd)
 {
     struct tcp_info info;
@@ -82,11 +87,11 @@ static void check_kernel(const char *name)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return; /* none of this kind here to ask */
+        return; /* there is no socket to ask about */
     if (!cookie_of(fd) || came_of(fd) < 0)
         log_warn(
-            "%s: this kernel does not count what peers send (TCP_INFO, SO_COOKIE): one that "
-            "sends a message without an end is only bounded by the memory limit of the service",
+            "%s: this kernel does not count what peers send (TCP_INFO, SO_COOKIE), so only the "
+            "memory limit of the service bounds a peer that sends a message without an end",
             name);
     close(fd);
 }
@@ -124,24 +129,24 @@ void wire_guard_free(wire_guard **guard)
     *guard = NULL;
 }
 
-/* A connection is known from the first word of it, the monitor's or its own first message, since
- * one thread may accept it and another read it. */
+/* Notes a connection. It becomes known through the monitor or through its own first message,
+ * whichever comes first, since one thread of ZeroMQ accepts it and another may read it. */
 static void accepted(wire_guard *g, int fd)
 {
     if (fd < 0 || fd >= MAX_FD)
         return;
-    if (fd >= g->n) {
+    if (fd >= g->capacity) {
         const int n = fd + fd / 2 + 16;
         connection *grown = realloc(g->at, (size_t)n * sizeof *grown);
         if (!grown)
-            return; /* not looked at: no worse than memory that is all gone */
-        memset(grown + g->n, 0, (size_t)(n - g->n) * sizeof *grown);
+            return; /* then it is not watched; memory is exhausted anyway */
+        memset(grown + g->capacity, 0, (size_t)(n - g->capacity) * sizeof *grown);
         g->at = grown;
-        g->n = n;
+        g->capacity = n;
     }
-    /* Since it was told of, the connection may have ended, and one of another socket have its
-     * descriptor. The port is asked last: if another comes in between, the cookie is an ended
-     * one's. */
+    /* The connection may have ended meanwhile, and a connection of another socket may have its
+     * descriptor, so the port is compared. It is asked after the cookie: if the descriptor changes
+     * hands in between, the cookie is that of an ended connection and matches nothing later. */
     const uint64_t cookie = cookie_of(fd);
     if (!cookie || g->at[fd].cookie != cookie)
         g->at[fd] = (connection){.cookie = own_port(fd) == g->port ? cookie : 0};
@@ -168,7 +173,7 @@ static void read_events(wire_guard *g)
 
 static connection *find_connection(wire_guard *g, int fd)
 {
-    return fd > 0 && fd < g->n && g->at[fd].cookie ? &g->at[fd] : NULL;
+    return fd > 0 && fd < g->capacity && g->at[fd].cookie ? &g->at[fd] : NULL;
 }
 
 int64_t wire_guard_framed(const wire_guard *g, int part_bytes)
@@ -192,20 +197,20 @@ void wire_guard_know(wire_guard *g, int fd)
         c->known = true;
 }
 
-/* Bytes that came over it and are not read; -1: it has ended. What is no message (the handshake, a
- * peer's own heartbeats) or framed longer than it need be stays among them: forgiving any of it
- * would let a message without an end hide as much. */
+/* Bytes that came over the connection and were not read; -1 if it has ended. Bytes that belong to
+ * no message (the handshake, a peer's heartbeats) or to needlessly long frames stay in the count:
+ * forgiving them would let a message without an end hide as many of its own. */
 static int64_t unread(connection *c, int fd)
 {
     const int64_t came = came_of(fd);
     if (came < 0 || cookie_of(fd) != c->cookie)
         return -1;
-    if (c->read > came) /* of messages of the connection before at this descriptor */
+    if (c->read > came) /* some were counted for an earlier connection at this descriptor */
         c->read = came;
     return came - c->read;
 }
 
-/* Its address, "" where it has none; returns its port. */
+/* Writes the peer's address, "" if it has none, and returns its port. */
 static int peer_of(int fd, char host[WIRE_HOST_TEXT])
 {
     struct sockaddr_storage a = {0};
@@ -232,9 +237,10 @@ static void cut_connection(wire_guard *g, int fd, int64_t bytes)
 {
     char host[WIRE_HOST_TEXT];
     const int port = peer_of(fd, host);
-    snprintf(g->last, sizeof g->last, "%s port %d: %lld bytes that make no message, or wait unread",
+    snprintf(g->last, sizeof g->last,
+             "%s port %d: %lld bytes that make no whole message or wait unread",
              host[0] ? host : "?", port, (long long)bytes);
-    shutdown(fd, SHUT_RDWR); /* ZeroMQ sees the end, frees what it had and closes */
+    shutdown(fd, SHUT_RDWR); /* ZeroMQ sees the end, frees its buffers and closes */
     g->at[fd] = (connection){0};
     g->cut++;
 }
@@ -247,7 +253,7 @@ void wire_guard_look(wire_guard *g)
     int64_t all = 0, most = 0;
     int worst = -1, n = 0;
     read_events(g);
-    for (int fd = 0; fd < g->n; fd++) {
+    for (int fd = 0; fd < g->capacity; fd++) {
         connection *c = find_connection(g, fd);
         if (!c)
             continue;
@@ -265,7 +271,7 @@ void wire_guard_look(wire_guard *g)
             }
         }
     }
-    if (all > g->limits.all_unread_bytes) /* one a look: the next sees what that gave back */
+    if (all > g->limits.all_unread_bytes) /* one per look; the next look sees what that freed */
         cut_connection(g, worst, most);
     int64_t pause = (int64_t)n * LOOKED_NS;
     if (pause < WIRE_GUARD_MS * 1000000LL)

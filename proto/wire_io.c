@@ -1,4 +1,8 @@
-/* wire_io.c: messages sent, received and waited for. */
+/* wire_io.c: sends, receives and waits for messages.
+ *
+ * All calls of ZeroMQ are non-blocking; waiting happens in zmq_poll, together with the monitor of a
+ * DEALER (its connection may end), the daemon's authentication socket (handshakes wait for it) and
+ * the clock of the guard. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,19 +15,20 @@
 static status explain_gone(const wire_socket *s)
 {
     if (s->refused && s->wire->keys)
-        return FAIL(ST_CONFIG,
-                    "%s refuses our key, or its own is not the one in daemon.pub: " WIRE_KEYS_REMEDY
-                    " and let the daemon reload (SIGHUP)",
-                    s->name);
+        return FAIL(
+            ST_CONFIG,
+            "%s refuses our key, or its own key is not the one in daemon.pub: " WIRE_KEYS_REMEDY
+            "; then let the daemon reload (SIGHUP)",
+            s->name);
     if (s->refused)
         return FAIL(ST_CONFIG,
-                    "%s demands CURVE keys, or is no prepd: " WIRE_KEYS_REMEDY
-                    " and name it in prepd.keys (--keys)",
+                    "%s demands CURVE keys, or is not prepd: " WIRE_KEYS_REMEDY
+                    " and name that folder in prepd.keys (--keys)",
                     s->name);
-    return FAIL(ST_UNAVAILABLE, "the peer at %s has closed the connection or died", s->name);
+    return FAIL(ST_UNAVAILABLE, "the peer at %s closed the connection or died", s->name);
 }
 
-/* One part by reference: m keeps its own until all have gone. */
+/* Sends one part by reference, so that the message keeps its parts if a later one fails. */
 static int send_copy(void *socket, zmq_msg_t *part, int flags)
 {
     zmq_msg_t copy;
@@ -39,7 +44,8 @@ static int send_copy(void *socket, zmq_msg_t *part, int flags)
     return sent;
 }
 
-/* The routing id in front of a message; this is where ROUTER_MANDATORY speaks. */
+/* Sends the routing id that must precede a message. ZMQ_ROUTER_MANDATORY makes this fail if the
+ * peer cannot be reached. */
 static status send_address(wire_socket *s, const wire_peer *to)
 {
     int sent;
@@ -50,7 +56,7 @@ static status send_address(wire_socket *s, const wire_peer *to)
         char name[WIRE_PEER_TEXT];
         wire_peer_print(to, name);
         if (zmq_errno() == EAGAIN)
-            return FAIL_IN(ST_TIMEOUT, name, "the peer does not take what %s sent before", s->name);
+            return FAIL_IN(ST_TIMEOUT, name, "the peer has not taken what %s sent before", s->name);
         return FAIL_IN(ST_UNAVAILABLE, name, "the peer cannot be reached from %s: %s", s->name,
                        zmq_strerror(zmq_errno()));
     }
@@ -72,33 +78,34 @@ status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m)
     }
     for (size_t i = 0; i < m->n_parts; i++)
         if (send_copy(s->socket, &m->parts[i], i + 1 < m->n_parts ? ZMQ_SNDMORE : 0) < 0)
-            return FAIL(ST_UNAVAILABLE, "sending part %zu of %zu over %s: %s", i, m->n_parts,
+            return FAIL(ST_UNAVAILABLE, "cannot send part %zu of %zu over %s: %s", i, m->n_parts,
                         s->name, zmq_strerror(zmq_errno()));
     wire_msg_clear(m);
     return ST_OK;
 }
 
-/* The routing id in front of a message: a zero byte and a number, as libzmq gives them. One that
- * the peer chose is refused: while its last connection is still there libzmq ignores the next one
- * without a word, and one that it gives to another later ends its process. */
+/* Reads the routing id that precedes a message. libzmq gives each peer a zero byte and a number. An
+ * id that the peer chose itself is refused: libzmq silently ignores a second connection that has
+ * the same id, and ends the process if it later gives that id to another peer. */
 static status take_id(zmq_msg_t *part, wire_peer *out)
 {
     enum { GIVEN_BYTES = 5 };
     char name[WIRE_PEER_TEXT];
     out->size = zmq_msg_size(part);
     if (out->size > sizeof out->id)
-        out->size = sizeof out->id; /* it never is */
+        out->size = sizeof out->id; /* cannot happen: ZeroMQ allows 255 bytes */
     memcpy(out->id, zmq_msg_data(part), out->size);
     if (out->size == GIVEN_BYTES && out->id[0] == 0)
         return ST_OK;
     wire_peer_print(out, name);
     return FAIL_IN(ST_PROTOCOL, name,
-                   "a routing id of the peer's own (%zu bytes): leave ZMQ_ROUTING_ID (identity) of "
-                   "its socket unset",
+                   "the peer chose its own routing id (%zu bytes): leave ZMQ_ROUTING_ID (identity) "
+                   "of its socket unset",
                    out->size);
 }
 
-/* The rest of a message whose first part is there. from gets the routing id of a ROUTER. */
+/* Receives a message if one is there, else ST_TIMEOUT. from gets the peer if the socket is a
+ * ROUTER. */
 static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
 {
     wire_peer peer = {.size = 0};
@@ -117,11 +124,12 @@ static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
         if (size < 0) {
             zmq_msg_close(&part);
             if (n == 0 && zmq_errno() == EAGAIN)
-                return ST_TIMEOUT; /* not noted: the caller waits on */
+                return ST_TIMEOUT; /* without a note: the caller waits on */
             return wire_zmq_failed("receiving from", s->name);
         }
         more = zmq_msg_more(&part);
-        if (s->guard && n > 0) /* the routing id did not come over the link */
+        if (s->guard &&
+            n > 0) /* part 0 is the routing id, which did not come over the connection */
             bytes += wire_guard_framed(s->guard, size);
         if (s->guard && !more) {
             peer.connection = zmq_msg_get(&part, ZMQ_SRCFD);
@@ -130,7 +138,8 @@ static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
         if (s->is_router && n == 0) {
             st = take_id(&part, &peer);
         } else if (st == ST_OK && m->n_parts == WIRE_MAX_PARTS) {
-            st = FAIL_IN(ST_PROTOCOL, s->name, "a message of over %d parts", WIRE_MAX_PARTS);
+            st =
+                FAIL_IN(ST_PROTOCOL, s->name, "the message has more than %d parts", WIRE_MAX_PARTS);
         } else if (st == ST_OK) {
             st = wire_msg_take(m, &part);
         }
@@ -149,7 +158,7 @@ static int64_t deadline_of(int timeout_ms)
     return timeout_ms < 0 ? INT64_MAX : clock_ns() + (int64_t)timeout_ms * 1000000;
 }
 
-/* Milliseconds left, rounded up; -1 = forever. */
+/* Milliseconds left, rounded up; -1 for ever. */
 static long left_ms(int64_t deadline)
 {
     if (deadline == INT64_MAX)
@@ -162,7 +171,8 @@ status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m)
 {
     int64_t deadline = deadline_of(timeout_ms);
     for (;;) {
-        wire_read_events(s); /* before reading: what came ahead of a loss must still be found */
+        wire_read_events(
+            s); /* before reading: what arrived before the connection ended must be returned */
         if (s->guard)
             wire_guard_look(s->guard);
         status st = receive_parts(s, from, m);
@@ -179,12 +189,12 @@ status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m)
     }
 }
 
-/* One round of waiting. Sets ready; *out_any = something is. */
+/* One round of waiting. Sets `ready` of each entry, and *out_any if one is. */
 static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long wait_ms,
                          bool *out_any)
 {
     int n_items = 0;
-    wire_keys *keys = NULL; /* whose handshakes wait for us */
+    wire_keys *keys = NULL; /* handshakes that wait for our answer */
     bool guarded = false;
     *out_any = false;
     for (size_t i = 0; i < n; i++) {

@@ -1,3 +1,6 @@
+/* wire_keys.c: reads keys, answers the daemon's authentication requests, and makes keys (prepd
+ * keygen). A client whose public key is in the daemon's list is admitted, any other is refused and
+ * counted. */
 #include "proto/wire_keys.h"
 
 #include <errno.h>
@@ -13,7 +16,7 @@
 #include "common/base/file.h"
 
 enum {
-    KEY_TEXT = 41, /* Z85 of 32 bytes, and the zero */
+    KEY_TEXT = 41, /* 32 bytes as Z85, and the zero */
     KEY_BYTES = 32,
     LINE_BYTES = 512,
     ZAP_PARTS = 7,
@@ -29,12 +32,12 @@ struct wire_keys {
     char folder[PATH_MAX];
     bool is_daemon;
     char public_key[KEY_TEXT], secret[KEY_TEXT];
-    char server[KEY_TEXT]; /* client: the daemon's public key */
-    allowed_key *allowed;  /* daemon: [n_allowed] */
+    char server[KEY_TEXT]; /* of a client: the daemon's public key */
+    allowed_key *allowed;  /* of the daemon: [n_allowed] */
     size_t n_allowed;
-    void *zap;
-    int64_t n_refused; /* since they were last asked for */
-    char refused[WIRE_REFUSED_TEXT];
+    void *zap;                       /* REP socket for authentication requests */
+    int64_t n_refused;               /* since the last question */
+    char refused[WIRE_REFUSED_TEXT]; /* about the last one */
 };
 
 static bool is_key(const char *text)
@@ -51,7 +54,7 @@ static status open_file(const char *path, const char *remedy, FILE **out)
     return ST_OK;
 }
 
-/* The first n words of a file, one line each, that must be keys. */
+/* Reads the first word of the first n lines of a file, which must be keys. */
 static status read_keys(const char *folder, const char *file, const char *remedy,
                         char (*key)[KEY_TEXT], int n)
 {
@@ -71,7 +74,7 @@ static status read_keys(const char *folder, const char *file, const char *remedy
     return st;
 }
 
-static const char DAEMON_REMEDY[] = "prepd keygen --out FOLDER makes it, for the daemon's user";
+static const char DAEMON_REMEDY[] = "run prepd keygen --out FOLDER as the daemon's user";
 
 static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
 {
@@ -109,14 +112,15 @@ static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
     return ST_OK;
 }
 
-/* A secret that others can read is none. */
+/* Refuses a secret key that other users can read. */
 static status check_private(const char *folder, const char *file)
 {
     char path[PATH_MAX + 32];
     struct stat info;
     snprintf(path, sizeof path, "%s/%s", folder, file);
     if (stat(path, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)))
-        return FAIL_IN(ST_CONFIG, path, "others may read this secret key (mode %03o): chmod 600",
+        return FAIL_IN(ST_CONFIG, path,
+                       "other users may read this secret key (mode %03o): run chmod 600",
                        (unsigned)(info.st_mode & 0777));
     return ST_OK;
 }
@@ -128,13 +132,13 @@ static bool has_file(const char *folder, const char *file)
     return access(path, F_OK) == 0;
 }
 
-/* What mends a pair of keys that cannot be read. */
+/* What to do about keys that cannot be read. */
 static const char *remedy_of(const char *folder, bool daemon)
 {
     if (!daemon)
         return WIRE_KEYS_REMEDY;
     return has_file(folder, "client.key") && !has_file(folder, "daemon.key")
-               ? "this is a client's folder; the daemon's is the one that prepd keygen --out made"
+               ? "this is a client's folder; name the daemon's, which prepd keygen --out made"
                : DAEMON_REMEDY;
 }
 
@@ -195,7 +199,8 @@ status wire_keys_apply(const wire_keys *k, void *socket, const char *name)
         bad = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, k->server, KEY_TEXT) |
               zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, k->public_key, KEY_TEXT) |
               zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT);
-    return bad ? FAIL(ST_OS, "keys of %s: %s", name, zmq_strerror(zmq_errno())) : ST_OK;
+    return bad ? FAIL(ST_OS, "cannot set the keys of %s: %s", name, zmq_strerror(zmq_errno()))
+               : ST_OK;
 }
 
 status wire_keys_listen(wire_keys *k, void *context)
@@ -204,7 +209,8 @@ status wire_keys_listen(wire_keys *k, void *context)
     k->zap = zmq_socket(context, ZMQ_REP);
     if (!k->zap || zmq_setsockopt(k->zap, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
         zmq_bind(k->zap, "inproc://zeromq.zap.01") != 0)
-        return FAIL(ST_OS, "listening for keys: %s", zmq_strerror(zmq_errno()));
+        return FAIL(ST_OS, "cannot listen for authentication requests: %s",
+                    zmq_strerror(zmq_errno()));
     return ST_OK;
 }
 
@@ -220,7 +226,7 @@ void wire_keys_close(wire_keys *k)
     k->zap = NULL;
 }
 
-/* version, request id, domain, address, identity, mechanism, credentials */
+/* Its parts: version, request id, domain, address, identity, mechanism, credentials (RFC 27). */
 typedef struct zap_request {
     char part[ZAP_PARTS][256];
     size_t size[ZAP_PARTS];
@@ -239,7 +245,7 @@ static bool receive_request(void *socket, zap_request *r)
         int size = zmq_recv(socket, to, sizeof rest - 1, ZMQ_DONTWAIT);
         if (size < 0)
             return false;
-        if (size > (int)sizeof rest - 1) /* cut: no request of ours is that long */
+        if (size > (int)sizeof rest - 1) /* it was cut; no valid request is that long */
             size = 0;
         if (i < ZAP_PARTS) {
             r->size[i] = (size_t)size;
@@ -282,7 +288,7 @@ static void answer_one(wire_keys *k, const zap_request *r)
     for (int i = 0; i < n; i++) {
         const size_t size = i == 1 && r->n > 1 ? r->size[1] : strlen(parts[i]);
         if (zmq_send(k->zap, parts[i], size, ZMQ_DONTWAIT | (i + 1 < n ? ZMQ_SNDMORE : 0)) < 0)
-            return; /* the connection has gone */
+            return; /* the connection has ended */
     }
 }
 
@@ -314,7 +320,7 @@ int64_t wire_keys_refused(wire_keys *k, char out[WIRE_REFUSED_TEXT])
     return n;
 }
 
-/* --- keygen: what fails leaves no file that stands in the way of another try --- */
+/* --- keygen: a failure leaves no file that would prevent another try --- */
 
 static bool write_last(int fd, const char *text)
 {
@@ -328,7 +334,7 @@ static void remove_file(const char *folder, const char *file)
     unlink(path);
 }
 
-/* flags: O_EXCL for a new file, O_TRUNC for one in place of another. */
+/* flags: O_EXCL to create a new file, O_TRUNC to replace an old one. */
 static status write_file(const char *folder, const char *file, int flags, mode_t mode,
                          const char *text)
 {
@@ -336,7 +342,7 @@ static status write_file(const char *folder, const char *file, int flags, mode_t
     snprintf(path, sizeof path, "%s/%s", folder, file);
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
     if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot be created: %s", strerror(errno));
     int failed = write_last(fd, text) ? 0 : errno;
     if (close(fd) != 0 && !failed)
         failed = errno;
@@ -353,14 +359,14 @@ static status check_absent(const char *folder, const char *file, const char *rem
     snprintf(path, sizeof path, "%s/%s", folder, file);
     if (lstat(path, &info) != 0)
         return ST_OK;
-    return FAIL_IN(ST_CANT_CREATE, path, "there are keys already: %s", remedy);
+    return FAIL_IN(ST_CANT_CREATE, path, "keys exist here already: %s", remedy);
 }
 
 static status make_pair(const char *folder, const char *file, char public_key[KEY_TEXT])
 {
     char secret[KEY_TEXT], text[2 * KEY_TEXT + 64];
     if (zmq_curve_keypair(public_key, secret) != 0)
-        return FAIL(ST_OS, "making keys: %s", zmq_strerror(zmq_errno()));
+        return FAIL(ST_OS, "cannot make keys: %s", zmq_strerror(zmq_errno()));
     snprintf(text, sizeof text, "%s public\n%s secret\n", public_key, secret);
     status st = write_file(folder, file, O_EXCL, 0600, text);
     explicit_bzero(secret, sizeof secret);
@@ -371,11 +377,11 @@ static status make_pair(const char *folder, const char *file, char public_key[KE
 static status make_folder(const char *folder)
 {
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return FAIL_IN(ST_CANT_CREATE, folder, "%s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, folder, "the folder cannot be created: %s", strerror(errno));
     return ST_OK;
 }
 
-/* A line more; the line before may have been left open by an editor. */
+/* Adds a line to `allowed`. An editor may have left its last line without an end. */
 static status allow_client(const char *folder, const char *key, const char *name)
 {
     char path[PATH_MAX + 32], line[KEY_TEXT + NAME_BYTES + 3], last = '\n';
@@ -383,14 +389,14 @@ static status allow_client(const char *folder, const char *key, const char *name
     snprintf(path, sizeof path, "%s/allowed", folder);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot be opened: %s", strerror(errno));
     int failed = fstat(fd, &info) == 0 ? 0 : errno;
     if (!failed && info.st_size > 0 && pread(fd, &last, 1, info.st_size - 1) < 0)
         failed = errno;
     snprintf(line, sizeof line, "%s%s %s\n", last == '\n' ? "" : "\n", key, name);
     if (!failed && !write_last(fd, line)) {
         failed = errno;
-        (void)!ftruncate(fd, info.st_size); /* half a key is none */
+        (void)!ftruncate(fd, info.st_size); /* removes what was written of the line */
     }
     if (close(fd) != 0 && !failed)
         failed = errno;
@@ -411,14 +417,15 @@ static status make_client(const char *folder, const char *client)
     if (n == 0 || n >= NAME_BYTES ||
         strspn(client, "abcdefghijklmnopqrstuvwxyz"
                        "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != n)
-        return FAIL(ST_USAGE, "\"%s\": expected a name of letters, digits, - and _, at most %d",
+        return FAIL(ST_USAGE,
+                    "--client \"%s\": expected a name of letters, digits, - and _, at most %d",
                     client, NAME_BYTES - 1);
-    snprintf(first, sizeof first, "first prepd keygen --out %s, without --client", folder);
+    snprintf(first, sizeof first, "first run prepd keygen --out %s, without --client", folder);
     TRY(read_keys(folder, "daemon.pub", first, server, 1));
     snprintf(own, sizeof own, "%s/%s", folder, client);
     TRY(check_absent(
         own, "client.key",
-        "give another --client, or remove this folder and the name's line in allowed"));
+        "choose another --client, or remove this folder and the name's line in allowed"));
     TRY(make_folder(own));
     TRY(make_pair(own, "client.key", key));
     status st = write_public(own, server[0]);
@@ -431,7 +438,8 @@ static status make_client(const char *folder, const char *client)
 
 static status make_daemon(const char *folder)
 {
-    static const char remedy[] = "give another --out, or remove this folder if nobody uses them";
+    static const char remedy[] =
+        "choose another --out, or remove this folder if the keys are not in use";
     char daemon[KEY_TEXT], own[KEY_TEXT];
     TRY(check_absent(folder, "daemon.key", remedy));
     TRY(check_absent(folder, "client.key", remedy));

@@ -1,4 +1,4 @@
-/* wire_monitor.c: what ZeroMQ tells of a socket's connections, and of its own errors. */
+/* wire_monitor.c: follows the connection of a socket through ZeroMQ's events. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,9 @@
 #include "proto/wire_socket.h"
 
 enum {
-    CUT_LIMIT = 3 /* a daemon that starts or stops may cut one off; this is its answer, unless a
-                   * daemon was heard there before (wire_expect) */
+    /* A daemon that starts or stops may cut off a handshake. So many in a row mean a refusal,
+     * unless a daemon was there before (wire_expect). */
+    CUT_LIMIT = 3
 };
 
 status wire_zmq_failed(const char *what, const char *name)
@@ -20,9 +21,10 @@ status wire_monitor(wire *w, void *socket, const char *name, int events, void **
 {
     char address[64];
     const int zero = 0;
-    /* A name is given up by a thread of ZeroMQ's, some time after its socket was closed. */
+    /* Each monitor gets a name of its own: a thread of ZeroMQ's frees a name some time after its
+     * socket was closed. */
     snprintf(address, sizeof address, "inproc://monitor-%llu", (unsigned long long)w->monitors++);
-    /* RCVHWM 0: or ZeroMQ's thread would wait for us to read of it. */
+    /* RCVHWM 0, or ZeroMQ's thread would wait until we read. */
     if (zmq_socket_monitor(socket, address, events) != 0 ||
         !(*out = zmq_socket(w->context, ZMQ_PAIR)) ||
         zmq_setsockopt(*out, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
@@ -51,7 +53,7 @@ void wire_read_events(wire_socket *s)
         }
         s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
-        /* Not one that took too long: the other side may be stopped or have no time. */
+        /* A handshake that took too long does not count: the other side may be stopped or busy. */
         s->cut +=
             what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
         s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||

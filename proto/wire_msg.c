@@ -1,4 +1,5 @@
-/* wire_msg.c: messages of several parts, kept as ZeroMQ's own so that sending never copies. */
+/* wire_msg.c: messages of several parts. Parts are ZeroMQ's own messages, so sending never copies.
+ */
 #include "proto/wire_msg.h"
 
 #include <stdlib.h>
@@ -49,7 +50,7 @@ span wire_msg_part(const wire_msg *m, size_t i)
     return span_of(zmq_msg_data(&m->parts[i]), zmq_msg_size(&m->parts[i]));
 }
 
-/* Room for n more parts. The parts are moved one by one: a zmq_msg_t is opaque. */
+/* Makes room for n more parts. A zmq_msg_t is opaque, so parts are moved one by one. */
 static status grow_parts(wire_msg *m, size_t n)
 {
     if (n <= m->capacity - m->n_parts)
@@ -101,7 +102,7 @@ status wire_msg_set(wire_msg *m, size_t i, const void *data, size_t size)
 {
     zmq_msg_t part;
     if (i >= m->n_parts)
-        return FAIL(ST_INTERNAL, "part %zu of a message of %zu", i, m->n_parts);
+        return FAIL(ST_INTERNAL, "there is no part %zu in a message of %zu parts", i, m->n_parts);
     if (zmq_msg_init_size(&part, size) != 0)
         return FAIL(ST_NO_MEMORY, "no memory for a message part of %zu bytes", size);
     if (size > 0)

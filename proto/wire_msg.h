@@ -1,4 +1,4 @@
-/* wire_msg.h: the inside of a message. Private to wire.c and wire_msg.c. */
+/* wire_msg.h: the representation of a message. Private to wire*.c. */
 #ifndef TESSERA_PROTO_WIRE_MSG_H
 #define TESSERA_PROTO_WIRE_MSG_H
 
@@ -7,14 +7,14 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 
-enum { WIRE_MAX_PARTS = FRAME_MAX_IMAGES + 2 };
+enum { WIRE_MAX_PARTS = FRAME_MAX_IMAGES + 2 }; /* header, block, images */
 
 struct wire_msg {
-    zmq_msg_t *parts; /* [capacity], the first n_parts initialised */
+    zmq_msg_t *parts; /* [capacity]; the first n_parts are initialised */
     size_t n_parts, capacity;
 };
 
-/* Appends the part by moving it; part is empty afterwards (and still to be closed). */
-WARN_UNUSED status wire_msg_take(wire_msg *m, zmq_msg_t *part);
+/* Appends a part by moving it. `part` is empty afterwards and must still be closed. */
+WARN_UNUSED status wire_msg_take(wire_msg *message, zmq_msg_t *part);
 
 #endif

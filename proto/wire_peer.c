@@ -1,4 +1,4 @@
-/* wire_peer.c: how a peer is called, in logs and to itself. */
+/* wire_peer.c: the name of a peer in logs, and texts without it for the peer itself. */
 #include <stdio.h>
 #include <string.h>
 

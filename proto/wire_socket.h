@@ -1,4 +1,4 @@
-/* wire_socket.h: inside of wire.h: a socket and what is known of its connection. */
+/* wire_socket.h: the representation of a socket and its context. Private to wire*.c. */
 #ifndef TESSERA_PROTO_WIRE_SOCKET_H
 #define TESSERA_PROTO_WIRE_SOCKET_H
 
@@ -9,32 +9,34 @@
 
 struct wire {
     void *context;
-    wire_keys *keys;          /* NULL: none */
-    endpoint_folders folders; /* of long ipc paths; closed when ZeroMQ's thread has ended */
-    uint64_t monitors;        /* made so far: a name each */
+    wire_keys *keys;          /* NULL if there are none */
+    endpoint_folders folders; /* of long ipc paths; closed after ZeroMQ's threads have ended */
+    uint64_t monitors;        /* monitors made so far; each gets a name of its own */
 };
 
 struct wire_socket {
     wire *wire; /* borrowed */
     void *socket;
-    void *monitor;     /* DEALER: PAIR with the connection's events */
-    wire_guard *guard; /* bound, tcp; else NULL */
+    void *monitor;     /* DEALER: a PAIR socket that delivers the connection's events */
+    wire_guard *guard; /* bound tcp socket with limits; NULL for any other */
     bool is_router;
     bool greeted;     /* the ZeroMQ handshake has succeeded once */
-    bool lost;        /* and the connection has ended since: a new one would be a stranger there */
-    int cut;          /* connections that ended in the middle of the handshake */
-    bool expected;    /* which is no refusal: wire_expect */
-    bool refused;     /* keys: the other side demands others, or ours are unknown to it */
+    bool lost;        /* and the connection has ended since; a new one would be a stranger there */
+    int cut;          /* connections that ended within the handshake */
+    bool expected;    /* wire_expect: such an end is no refusal */
+    bool refused;     /* the other side demands keys that we do not have, or does not know ours */
     char *bound_path; /* ipc file to remove */
     char *name;       /* endpoint, for errors */
 };
 
-/* ZeroMQ's error as a failure: "making a socket for" NAME. */
+/* Notes ZeroMQ's last error as a failure with ST_OS: "WHAT NAME: error text". */
 WARN_UNUSED status wire_zmq_failed(const char *what, const char *name);
-/* *out: a PAIR that gets these ZMQ_EVENTs of the socket. To be closed, also after a failure unless
- * NULL, behind zmq_socket_monitor(socket, NULL, 0). */
-WARN_UNUSED status wire_monitor(wire *w, void *socket, const char *name, int events, void **out);
-/* Reads what the monitor of a DEALER has to say, without waiting. */
-void wire_read_events(wire_socket *s);
+/* Makes *out a PAIR socket that delivers these ZMQ_EVENTs of `socket`. The caller first ends the
+ * monitor by zmq_socket_monitor(socket, NULL, 0), then closes *out; it does so after a failure too,
+ * unless *out is NULL. */
+WARN_UNUSED status wire_monitor(wire *context, void *socket, const char *name, int events,
+                                void **out);
+/* Reads the events of a DEALER's monitor, without waiting, into the socket's fields. */
+void wire_read_events(wire_socket *socket);
 
 #endif

@@ -1,4 +1,5 @@
-/* zstd_frames.c: zstd for row blocks and image parts. */
+/* zstd_frames.c: zstd for row blocks and image parts, with two contexts to compress: one for blocks
+ * at level 1, one for filtered pixels that codes bytes by frequency alone. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader, ZSTD_c_literalCompressionMode */
 #include "proto/zstd_frames.h"
 
@@ -7,14 +8,14 @@
 
 enum {
     LEVEL = 1,
-    ENTROPY_LEVEL = -131072, /* the match finder skips so far that it finds nothing */
+    ENTROPY_LEVEL = -131072, /* the match finder takes such long steps that it finds nothing */
     WINDOW_LOG_MAX = 27,
 };
 
 struct zstd_frames {
     ZSTD_CCtx *block, *entropy;
     ZSTD_DCtx *open;
-    uint8_t *out; /* heap [capacity] */
+    uint8_t *out; /* [capacity] the last compressed frame */
     size_t capacity;
 };
 
@@ -35,7 +36,7 @@ static status set_up(zstd_frames *p)
         return FAIL(ST_NO_MEMORY, "no memory for zstd");
     TRY(set_parameter(p->block, ZSTD_c_compressionLevel, LEVEL));
     TRY(set_parameter(p->block, ZSTD_c_checksumFlag, 1));
-    /* An experimental parameter: a libzstd without it gets the ordinary fast level. */
+    /* This parameter is experimental; a libzstd without it compresses at the ordinary level. */
     int level = ENTROPY_LEVEL;
     if (ZSTD_isError(
             ZSTD_CCtx_setParameter(p->entropy, ZSTD_c_literalCompressionMode, (int)ZSTD_ps_enable)))
@@ -96,22 +97,23 @@ status zstd_frames_check(span in, uint64_t size, const char *peer, const char *w
     ZSTD_frameHeader h;
     size_t code = ZSTD_getFrameHeader(&h, in.data, in.size);
     if (code != 0 || h.frameType != ZSTD_frame)
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: %zu bytes that do not begin a zstd frame", what,
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: its %zu bytes do not begin a zstd frame", what,
                        in.size);
     if (h.frameContentSize != size)
         return FAIL_IN(
-            ST_PROTOCOL, peer, "%s: the zstd frame declares %lld bytes, the header %llu", what,
+            ST_PROTOCOL, peer, "%s: the zstd frame declares %lld bytes, but the header %llu", what,
             h.frameContentSize == ZSTD_CONTENTSIZE_UNKNOWN ? -1LL : (long long)h.frameContentSize,
             (unsigned long long)size);
-    /* A frame of one segment has its content as window: that memory is taken anyway. */
+    /* The window of a single-segment frame is its content, whose memory is taken anyway. */
     if (h.windowSize > (1ULL << WINDOW_LOG_MAX) && h.windowSize > h.frameContentSize)
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd window of %llu bytes, at most 2^%d", what,
+        return FAIL_IN(ST_PROTOCOL, peer,
+                       "%s: the zstd window has %llu bytes, expected at most 2^%d", what,
                        (unsigned long long)h.windowSize, WINDOW_LOG_MAX);
     if (h.dictID != 0)
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd frame wants dictionary %u, expected none", what,
-                       h.dictID);
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: the zstd frame needs dictionary %u, expected none",
+                       what, h.dictID);
     if (ZSTD_findFrameCompressedSize(in.data, in.size) != in.size)
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: %zu bytes are not exactly one whole zstd frame",
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: its %zu bytes are not exactly one whole zstd frame",
                        what, in.size);
     return ST_OK;
 }
@@ -123,7 +125,7 @@ status zstd_frames_open(zstd_frames *p, span in, uint8_t *out, uint64_t size, co
     if (ZSTD_isError(got))
         return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd: %s", what, ZSTD_getErrorName(got));
     if (got != size)
-        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd gave %zu bytes, expected %llu", what, got,
+        return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd returned %zu bytes, expected %llu", what, got,
                        (unsigned long long)size);
     return ST_OK;
 }

@@ -1,26 +1,32 @@
-/* zstd_frames.h: one-shot zstd frames, made and opened. Proto's door to zstd; private to it. */
+/* zstd_frames.h: one-shot zstd frames, compressed and opened. The only file of proto that includes
+ * zstd is zstd_frames.c; private to proto. */
 #ifndef TESSERA_PROTO_ZSTD_FRAMES_H
 #define TESSERA_PROTO_ZSTD_FRAMES_H
 
 #include "common/base/span.h"
 #include "common/base/status.h"
 
-typedef struct zstd_frames zstd_frames; /* contexts of one thread */
+/* The contexts of one thread, and the buffer that holds its last result. */
+typedef struct zstd_frames zstd_frames;
 
 WARN_UNUSED status zstd_frames_new(zstd_frames **out);
-void zstd_frames_free(zstd_frames **p);
+void zstd_frames_free(zstd_frames **held);
 
-/* Compresses with content size. The result lies in p until its next call.
- * entropy_only: no matches are looked for, only literals Huffman-coded: right for filtered pixels
- * (facts: ratio 2.2 at twice the speed of level 1), and no checksum of zstd's, since image parts
- * bring a hash of their pixels; other frames have it. */
-WARN_UNUSED status zstd_frames_compress(zstd_frames *p, span in, int entropy_only, span *out);
+/* Compresses `in` into a frame that declares its content size. *out is valid until the next call.
+ *
+ * entropy_only (not 0): codes bytes by their frequencies alone (Huffman) and searches for no
+ * repetitions. That is right for filtered pixels, which it makes less than half as large at twice
+ * the speed of level 1. Such frames have no checksum of zstd's, since an image part has a hash of
+ * its pixels; all other frames have one. */
+WARN_UNUSED status zstd_frames_compress(zstd_frames *contexts, span in, int entropy_only,
+                                        span *out);
 
-/* Checks that in is exactly one frame that declares `size` bytes of content and a window of at
- * most 2^27, before the caller takes memory for it. what names the part in errors. */
+/* Checks, before the caller allocates, that `in` is exactly one frame which declares `size` bytes
+ * of content, a window of at most 2^27 bytes and no dictionary. ST_PROTOCOL names the peer and the
+ * part (what). */
 WARN_UNUSED status zstd_frames_check(span in, uint64_t size, const char *peer, const char *what);
-/* Opens a checked frame into out [size]. */
-WARN_UNUSED status zstd_frames_open(zstd_frames *p, span in, uint8_t *out, uint64_t size,
+/* Decompresses a checked frame into out [size]. */
+WARN_UNUSED status zstd_frames_open(zstd_frames *contexts, span in, uint8_t *out, uint64_t size,
                                     const char *peer, const char *what);
 
 #endif

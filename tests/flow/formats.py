@@ -116,5 +116,5 @@ class Hasher:
 
 
 def own_of(row):
-    """Which of its samples are quarantined; its cursor's list may not know of them yet (proto/README.md)."""
+    """Which of its samples are quarantined; its cursor's list may not know of them yet (proto/wire.md)."""
     return {q["id"] for q in json.loads(row["quarantine"] or "[]")}

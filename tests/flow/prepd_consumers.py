@@ -178,8 +178,8 @@ from_numpy = lambda a: a.view(Tensor)
 
 
 def the_page_s_lines_for_pytorch():
-    """As proto/README.md has them: an epoch, stopped in the middle and gone on with, by one rank and by two."""
-    with open(os.path.join(PROTO, "README.md"), encoding="utf-8") as page:
+    """As proto/python.md has them: an epoch, stopped in the middle and gone on with, by one rank and by two."""
+    with open(os.path.join(PROTO, "python.md"), encoding="utf-8") as page:
         lines = page.read().split("```python\n")[1].split("```")[0]
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
         up(f)
@@ -228,7 +228,7 @@ def floats_are_the_reference_s():
     check((client.floats(pixels) == wanted["torch"]).all(), "the default is not the reference's default")
     check((client.floats(pixels, "pillow13") == wanted["pillow"]).all(), "Pillow 13 only resizes otherwise")
     check((wanted["torch"] != wanted["pillow"]).sum() == 128, "the two processors are the same")
-    with open(os.path.join(PROTO, "README.md"), encoding="utf-8") as page:
+    with open(os.path.join(PROTO, "python.md"), encoding="utf-8") as page:
         line = re.search(r"pixel_values = (\(.*\))\.expand", page.read())[1]
     patches = types.SimpleNamespace(float=lambda: pixels.astype(np.float32))
     check((eval(line, {"patches": patches}) == wanted["torch"]).all(), f"the page's {line} is another arithmetic")
@@ -276,7 +276,7 @@ def rows_out_of_order_are_refused():
     with tempfile.TemporaryDirectory() as folder:
         context = zmq.Context()
         for said, words in ((((client.WELCOME, 0, steps), (client.ROW, 1, {})), "row 1 came where row 0 was expected"),
-                            (((client.ROW, 0, {}),), "a row before WELCOME"),
+                            (((client.ROW, 0, {}),), "a row came before WELCOME"),
                             (((client.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 but row 0 was asked for")):
             socket, end = context.socket(zmq.ROUTER), "ipc://" + os.path.join(folder, "d.sock")
             socket.setsockopt(zmq.RCVTIMEO, 30000)

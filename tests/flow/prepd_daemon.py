@@ -301,8 +301,8 @@ def an_endpoint_in_use_is_named():
                 check(p.returncode == 69 and f":{port} is in use" in p.stderr, p.stderr)
                 check(whose is None or f"the {whose} port of tcp://127.0.0.1:{mine}: " in p.stderr, p.stderr)
             for option, value, code, words in (
-                    ("prepd.endpoint", f"tcp://0.0.0.0:{first}", 78, "need CURVE keys"),
-                    ("prepd.endpoint", f"ipc://{f.file('absent')}/x.sock", 73, "make it, or choose another prepd.endpoint"),
+                    ("prepd.endpoint", f"tcp://0.0.0.0:{first}", 78, "needs CURVE keys"),
+                    ("prepd.endpoint", f"ipc://{f.file('absent')}/x.sock", 73, "make the folder, or choose another prepd.endpoint"),
                     ("metrics.listen", f"127.0.0.1:{port}", 69, "metrics.listen"),
                     ("metrics.listen", "0.0.0.0:1", 78, "loopback")):
                 p = subprocess.run([BIN, "serve", "-c", f.config, "--" + option, value], capture_output=True, text=True, timeout=10)
@@ -314,7 +314,7 @@ HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
 
 
 def message(payload, kind=1, version=1, magic=b"TSRA"):
-    """Header of 64 bytes (proto/README.md) and one part of JSON; digest 0 = not given."""
+    """Header of 64 bytes (proto/wire.md) and one part of JSON; digest 0 = not given."""
     body = json.dumps(payload).encode()
     head = magic + struct.pack("<HHQIIQQ", version, kind, 0, 0, 0, len(body), 0)
     return [head.ljust(64, b"\0"), body]

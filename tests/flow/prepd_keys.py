@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
 
-THERE = "on the daemon's machine prepd keygen --out FOLDER --client NAME"
+THERE = "on the daemon's machine run prepd keygen --out FOLDER --client NAME"
 
 
 def command(*args):
@@ -46,8 +46,8 @@ def keys_of_the_wrong_side_are_told():
     with Folder() as f:
         keys = f.file("keys")
         code, said = command("keygen", "--out", keys, "--client", "node2")
-        check(code == 66 and f"first prepd keygen --out {keys}, without --client" in said, f"{code}: {said}")
-        for folder, what in ((keys, "keygen --out FOLDER makes it"), (keys + "/node2", "this is a client's folder")):
+        check(code == 66 and f"first run prepd keygen --out {keys}, without --client" in said, f"{code}: {said}")
+        for folder, what in ((keys, "run prepd keygen --out FOLDER as the daemon"), (keys + "/node2", "this is a client's folder")):
             code, said = command("serve", "-c", f.config, "--prepd.keys", folder, "--prepd.endpoint",
                                  f"tcp://0.0.0.0:{free_ports()}")
             check(code == 66 and what in said and "daemon.key" in said, f"{code}: {said}")
@@ -99,7 +99,7 @@ def known_keys_are_served_and_others_refused():
             try:
                 numbers(end, 1, 3.0, keys=other)
             except TimeoutError as refused:  # pyzmq says so by its silence
-                check(end in str(refused) and "are its keys these" in str(refused), repr(refused))
+                check(end in str(refused) and "does it know these keys" in str(refused), repr(refused))
             else:
                 raise AssertionError("an unknown key gets rows")
             worker = ("worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root",

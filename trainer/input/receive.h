@@ -46,7 +46,7 @@ int64_t receiver_left_over(const receiver *r);   /* client_left_over */
  * where the source's does, for all of them); the thread's failure otherwise. */
 WARN_UNUSED status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns);
 void receiver_give_back(receiver *r, received *got);
-/* Where to go on after the last row taken: its cursor (proto/README.md), "" before the first. The
+/* Where to go on after the last row taken: its cursor (proto/wire.md), "" before the first. The
  * receiver's, until the next receiver_next. */
 const char *receiver_cursor(const receiver *r);
 

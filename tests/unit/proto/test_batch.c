@@ -84,7 +84,7 @@ static void test_row_check__names_what_is_wrong(void **state)
     int64_t swap = r.n_patches;
     r.n_patches = r.n_video_patches; /* the ids allow only one reading */
     r.n_video_patches = swap;
-    assert_fails(ST_BAD_INPUT, row_check(&r, "row 7"), "no reading of the token ids");
+    assert_fails(ST_BAD_INPUT, row_check(&r, "row 7"), "the token ids of the items do not fit");
     r.n_video_patches = r.n_patches;
     r.n_patches = swap;
     assert_ok(row_check(&r, "row 7"));

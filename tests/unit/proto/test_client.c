@@ -278,7 +278,7 @@ static void test_client__refusals(void **state)
     (void)state;
     assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
     assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
-    assert_session_fails(GARBAGE, ST_PROTOCOL, "no Tessera", "16 bytes");
+    assert_session_fails(GARBAGE, ST_PROTOCOL, "not a Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "2.0 s");
     assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "closed the connection", "died");
     assert_session_fails(OUT_OF_ORDER, ST_PROTOCOL, "row 1 came", "where row 3");
@@ -339,7 +339,7 @@ static void test_client_open__cursor_that_no_daemon_takes(void **state)
                               .ranks = 1,
                               .credit_bytes = 1,
                               .timeout_ms = QUIET_MS};
-    assert_fails(ST_BAD_INPUT, client_open(&o, &c), "takes 8388608");
+    assert_fails(ST_BAD_INPUT, client_open(&o, &c), "accepts 8388608");
     assert_null(c);
     free(cursor);
 }

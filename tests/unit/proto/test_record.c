@@ -130,9 +130,9 @@ static void test_client_replay__rows_out_of_order(void **state)
     assert_int_equal(rows_played(&s, (int[]){0, 1, 2, 0, 1, 2}, 6, &st), 6); /* two rounds */
     assert_int_equal(st, ST_END);
     assert_int_equal(rows_played(&s, (int[]){0, 2, 1}, 3, &st), 1);
-    assert_fails(ST_BAD_INPUT, st, "row 102 stands after row 100 where row 101 was expected");
+    assert_fails(ST_BAD_INPUT, st, "row 102 comes after row 100 where row 101 was expected");
     assert_int_equal(rows_played(&s, (int[]){2, 3, 3}, 3, &st), 2);
-    assert_fails(ST_BAD_INPUT, st, "row 103 stands after row 103");
+    assert_fails(ST_BAD_INPUT, st, "row 103 comes after row 103");
     tear_down(&s);
 }
 

@@ -182,7 +182,7 @@ static void test_wire_bind__stale_file_is_replaced(void **state)
     assert_non_null(f);
     fclose(f);
     assert_ok(wire_new(&w));
-    assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, NULL, &s), "no socket");
+    assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, NULL, &s), "not a socket");
     assert_int_equal(stat(a.sun_path, &info), 0);
     wire_free(&w);
     place_done(&p);
@@ -343,7 +343,7 @@ static void test_wire_read_json__hostile(void **state)
     frame_encode(&f, head);
     assert_ok(read_as_json(head, sizeof head, "{}", &got));
     assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "[]", &got), "hash");
-    assert_fails(ST_PROTOCOL, read_as_json("GET / HTTP/1.1", 14, "{}", &got), "no Tessera");
+    assert_fails(ST_PROTOCOL, read_as_json("GET / HTTP/1.1", 14, "{}", &got), "not a Tessera");
     assert_fails(ST_PROTOCOL, read_as_json("", 0, "{}", &got), "peer 7");
     assert_fails(ST_PROTOCOL, read_as_json(head, 63, "{}", &got), "63 bytes");
     head[4] = 2;
