@@ -1,6 +1,7 @@
-# cmake -DSOURCE=DIR -DLIST=FILE -DOUT=FILE.c -P build_id.cmake: the build id, a hash of the sources that rows are made by.
-# Of their bytes and their names in DIR, so that two builds of the same tree have the same one, whatever compiler or machine
-# built them, and no repository is needed.
+# Usage: cmake -DSOURCE=DIR -DLIST=FILE -DOUT=FILE.c -P build_id.cmake
+#
+# Writes the build id, a hash of the sources that make rows: of the bytes and names (below DIR) of the files in LIST. Two builds
+# of the same tree therefore have the same id, whatever compiler or machine built them, and no repository is needed.
 file(STRINGS ${LIST} names)
 list(SORT names)
 set(all "")

@@ -1,3 +1,4 @@
+/* fingerprints.c: fingerprints as JSON, and their comparison. */
 #include "prepd/agreed/fingerprints.h"
 
 #include <string.h>

@@ -1,5 +1,8 @@
-/* verbs.h: what `prepd VERB` does. argv[0] is the verb; --help and words that it does
- * not know never arrive here (common/program/verb.h). */
+/* verbs.h: the functions behind `prepd VERB`.
+ *
+ * argv[0] is the verb. --help and options that the verb does not know are handled before
+ * (common/program/verb.h). A verb takes its words out of argv, prints its result on standard output
+ * and returns a status, which becomes the exit code. */
 #ifndef TESSERA_PREPD_CLI_VERBS_H
 #define TESSERA_PREPD_CLI_VERBS_H
 
@@ -21,7 +24,8 @@ WARN_UNUSED status verb_status(int argc, char **argv);      /* verbs_control.c *
 WARN_UNUSED status verb_scale(int argc, char **argv);
 WARN_UNUSED status verb_drain(int argc, char **argv);
 
-/* Asks the daemon at an endpoint on this machine one command (serve/operator_commands.c). */
+/* Sends one command (serve/operator_commands.c) to the daemon at an endpoint on this machine and
+ * parses its answer, which the caller frees. */
 WARN_UNUSED status verb_ask(const char *endpoint, const char *command, json_value **out);
 
 #endif

@@ -1,4 +1,6 @@
-/* verbs_check.c: every sample of a data set once, through workers; each bad one named. */
+/* verbs_check.c: `prepd check`, which makes every sample of a data set once, in workers, and lists
+ * each bad one. It reads the stream "sample" of a private daemon, whose rows hold one sample each.
+ */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +17,8 @@
 
 enum { BAR_EVERY_MS = 200 };
 
-/* One line per bad sample: number, name, file, cause, by tabs, of which names have none. */
+/* Prints a line per bad sample: number, name, file and cause, separated by tabs. Tabs within them
+ * are escaped. */
 static status list_bad(const row *one, int64_t index, int64_t *n_bad)
 {
     json_value *list = NULL;
@@ -65,7 +68,8 @@ done:
     return st;
 }
 
-/* One line per damaged picture that is used all the same: "damaged", file, warning, by tabs. */
+/* Prints a line per damaged picture that is used nevertheless: "damaged", file and warning,
+ * separated by tabs. The daemon has the list, and gives it in pieces. */
 static status list_damaged(const char *endpoint, int64_t *out_n)
 {
     int64_t from = 0, count = 1;
@@ -88,7 +92,7 @@ static status list_damaged(const char *endpoint, int64_t *out_n)
     return ST_OK;
 }
 
-/* Of a folder's frames, one after the other. */
+/* The hash of a folder's frames, one after the other. */
 static status hash_frames(const dataset *d, int64_t j, const image_place *place, hash128 *out)
 {
     char path[PATH_MAX];
@@ -102,7 +106,7 @@ static status hash_frames(const dataset *d, int64_t j, const image_place *place,
     return ST_OK;
 }
 
-/* Of a file, of a piece of one, or of a folder of frames. */
+/* The content hash of a file, of a piece of one, or of a folder of frames. */
 static status hash_image(const dataset *d, int64_t j, hash128 *out)
 {
     char path[PATH_MAX];
@@ -113,7 +117,7 @@ static status hash_image(const dataset *d, int64_t j, hash128 *out)
     dataset_image_place(d, j, &place);
     dataset_image_stat(d, j, &file_bytes, &mtime_ns);
     if (file_bytes == 0 && mtime_ns == 0)
-        return FAIL_IN(ST_NO_INPUT, d->v->image_path(d, j), "is no file that can be read");
+        return FAIL_IN(ST_NO_INPUT, d->v->image_path(d, j), "cannot be read");
     if (place.n_frames)
         return hash_frames(d, j, &place, out);
     if (place.bytes < 0) {
@@ -178,7 +182,7 @@ status verb_check(int argc, char **argv)
     if (hash)
         printf(", %lld files hashed", (long long)hashed.done);
     if (hashed.failed > 0)
-        printf(", %lld could not be", (long long)hashed.failed);
+        printf(", %lld could not be hashed", (long long)hashed.failed);
     printf("\n");
     if (bad > 0)
         st = FAIL(ST_BAD_INPUT,

@@ -1,3 +1,4 @@
+/* verbs_child.c: starts, watches and stops the private daemon of a command. */
 #include "prepd/cli/verbs_child.h"
 
 #include <errno.h>
@@ -14,10 +15,10 @@
 #include "proto/wire.h"
 
 enum {
-    MORE_ARGS = 20, /* of the private daemon, beside those of the command */
+    MORE_ARGS = 20, /* words of the private daemon beside those of the command */
     STOP_LIMIT_MS = 6000,
-    /* Silence that means the child hangs: its own limits (a sample's time, workers that cannot
-     * start) end it long before, with a cause. */
+    /* Silence after which the child is taken to hang. Its own limits (the time of a sample, workers
+     * that cannot start) end it long before that, with a cause. */
     SILENCE_MS = 600000,
 };
 
@@ -30,7 +31,8 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
     TRY(proc_self_path(self, sizeof(self)));
     snprintf(out->folder, sizeof(out->folder), "%s/prepd-XXXXXX", base);
     if (!mkdtemp(out->folder))
-        return FAIL_IN(ST_CANT_CREATE, out->folder, "mkdtemp: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, out->folder, "cannot make a temporary folder: %s",
+                       strerror(errno));
     snprintf(out->endpoint, sizeof(out->endpoint), "ipc://%s/s", out->folder);
     char **argv = calloc((size_t)n_args + MORE_ARGS, sizeof(*argv));
     if (!argv) {
@@ -39,7 +41,7 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
     }
     char parent[16], workers[16];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
-    /* Those that the file has elsewhere do not know of this one. */
+    /* At least 0, whatever the file says: workers on other machines do not know of this daemon. */
     snprintf(workers, sizeof(workers), "%d", c->prepd_workers < 0 ? 0 : (int)c->prepd_workers);
     int n = 0;
     argv[n++] = self;
@@ -48,10 +50,10 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
         argv[n++] = args[i];
     argv[n++] = (char[]){"--prepd.endpoint"};
     argv[n++] = out->endpoint;
-    /* A command looks at the data as they are; it does not judge a run. */
+    /* A command looks at the data as they are and must not end over their bad samples. */
     argv[n++] = (char[]){"--data.quarantine_limit"};
     argv[n++] = (char[]){"100"};
-    /* The daemon that the file is for may be running, and have its port. */
+    /* The daemon that the file is meant for may be running and use this port. */
     argv[n++] = (char[]){"--metrics.listen"};
     argv[n++] = (char[]){""};
     argv[n++] = (char[]){"--prepd.workers"};
@@ -68,7 +70,7 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
     return st;
 }
 
-/* True if it is still there; else its exit status. */
+/* True if the child still runs; otherwise *out_wstatus is its exit status. */
 static bool alive(child_daemon *d, int *out_wstatus)
 {
     if (d->pid && waitpid(d->pid, out_wstatus, WNOHANG) == d->pid)
@@ -76,7 +78,8 @@ static bool alive(child_daemon *d, int *out_wstatus)
     return d->pid != 0;
 }
 
-/* Of what came by the stream: the cause alone, or nothing where the child ended with it. */
+/* Reduces a note that came over the stream to its cause, or to nothing if the child ended with an
+ * exit code and so has printed the cause itself. */
 static void leave_cause(const child_daemon *d, int wstatus, status_note *note)
 {
     static const char refused[] = "refused: ";
@@ -108,7 +111,7 @@ void child_stop(child_daemon *d, status_note *note)
     d->folder[0] = 0;
 }
 
-/* A child that failed said on stderr why; its exit code becomes ours. */
+/* A child that failed has printed the reason on stderr; its exit code becomes our status. */
 static status child_failed(int wstatus)
 {
     char what[96];
@@ -152,7 +155,7 @@ static status open_stream(child_daemon *d, client_options *o, client **out)
     status st = client_open(o, out);
     if (st == ST_UNAVAILABLE || st == ST_STOPPED) {
         status_note note = *status_last();
-        usleep(200000); /* its death may be a moment behind its silence */
+        usleep(200000); /* it may end a moment after its connection does */
         if (!alive(d, &wstatus))
             return child_failed(wstatus);
         status_set(&note);

@@ -1,4 +1,5 @@
-/* verbs_control.c: status, scale and drain of a running daemon. */
+/* verbs_control.c: `prepd status`, `scale` and `drain`, which send a command to a running daemon
+ * and print its answer, and `prepd keygen`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +14,13 @@
 #include "proto/wire.h"
 
 enum {
-    ANSWER_MS = 5000, /* for a daemon to be there */
+    ANSWER_MS = 5000, /* how long to wait for a daemon */
     DAMAGED_SHOWN = 10,
-    BUSY_MS = 55000, /* for one that is there and has no time: a command it has is done some time */
+    BUSY_MS = 55000, /* how long to wait on for one that is there but busy */
 };
 
-/* Where the daemon is, and with which keys: --connect ENDPOINT and --keys DIR, or prepd.endpoint
- * and prepd.keys of -c FILE. Both heap; keys "" = none. */
+/* Where the daemon is and which keys it takes: --connect ENDPOINT and --keys DIR, or prepd.endpoint
+ * and prepd.keys of -c FILE. Both are on the heap; keys is "" for none. */
 typedef struct daemon_address {
     char *endpoint, *keys;
 } daemon_address;
@@ -37,7 +38,7 @@ static status address_set(daemon_address *a, const char *endpoint, const char *k
     return a->endpoint && a->keys ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
 }
 
-/* Takes its words out of argv. */
+/* Takes the words of the address out of argv. */
 static status find_daemon(int *argc, char **argv, daemon_address *out)
 {
     const char *given, *keys;
@@ -54,21 +55,23 @@ static status find_daemon(int *argc, char **argv, daemon_address *out)
     return st;
 }
 
-/* One that is just being started is waited for; a missing permission comes by no waiting. */
+/* Fails if this user may not use the socket. A daemon that is not there may just be starting, so it
+ * is waited for. */
 static status check_listener(const char *control)
 {
     const status st = wire_listens(control);
     if (st == ST_UNAVAILABLE)
-        log_info("waiting for a daemon, at most %d s: %s", ANSWER_MS / 1000, status_text());
+        log_info("waiting for a daemon for at most %d s: %s", ANSWER_MS / 1000, status_text());
     return st == ST_UNAVAILABLE ? ST_OK : st;
 }
 
 static status no_answer(const char *control)
 {
     if (wire_listens(control) != ST_OK)
-        return FAIL(ST_UNAVAILABLE, "no daemon within %d s: %s", ANSWER_MS / 1000, status_text());
+        return FAIL(ST_UNAVAILABLE, "no daemon answered within %d s: %s", ANSWER_MS / 1000,
+                    status_text());
     return FAIL_IN(ST_UNAVAILABLE, control,
-                   "no daemon answers within %d s: is prepd serve running, with this "
+                   "no daemon answered within %d s: is prepd serve running, with this "
                    "prepd.endpoint?",
                    ANSWER_MS / 1000);
 }
@@ -80,16 +83,16 @@ static status await_answer(wire_socket *s, const char *control, wire_msg *m)
         return st;
     if (!wire_greeted(s))
         return no_answer(control);
-    log_info("the daemon is there and has not answered yet; waiting, at most %d s",
+    log_info("the daemon is there but has not answered yet; waiting for at most %d s",
              (ANSWER_MS + BUSY_MS) / 1000);
     st = wire_recv(s, BUSY_MS, NULL, m);
     if (st != ST_TIMEOUT)
         return st;
-    return FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there, but gave no answer in %d s",
+    return FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there but did not answer within %d s",
                    (ANSWER_MS + BUSY_MS) / 1000);
 }
 
-/* Sends the command; the answer as text (heap) and parsed. */
+/* Sends a command and returns the answer as text (on the heap) and parsed. */
 static status send_command(const daemon_address *daemon, const char *command, char **out_text,
                            json_value **out)
 {
@@ -123,7 +126,7 @@ static status send_command(const daemon_address *daemon, const char *command, ch
         st = FAIL(ST_NO_MEMORY, "no memory for an answer");
     }
     goto done;
-failed: /* of tcp it names a port that the user did not write */
+failed: /* over tcp the note names a port that the user did not write */
     if (!wire_is_ipc(control))
         st = status_context(st, "the control port of %s", daemon->endpoint);
 done:
@@ -173,13 +176,13 @@ static void print_source(const json_value *all, const char *name)
     const json_value *damaged = json_find(s, "damaged");
     const long long n = read_integer(s, "damaged_count");
     if (n > 0)
-        printf("            %lld pictures damaged and used as they decode (data.damaged)\n", n);
+        printf("            %lld damaged pictures used as they decode (data.damaged)\n", n);
     for (size_t i = 0; i < json_count(damaged) && i < DAMAGED_SHOWN; i++)
         printf("            picture %s: %s\n",
                escape_text(json_text(json_find(json_item(damaged, i), "file"), "-")).text,
                escape_text(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
     if (n > DAMAGED_SHOWN)
-        printf("            and %lld more: prepd check lists all\n", n - DAMAGED_SHOWN);
+        printf("            and %lld more; prepd check lists all\n", n - DAMAGED_SHOWN);
 }
 
 static void print_status(const json_value *v)
@@ -253,15 +256,17 @@ status verb_keygen(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--client", &name));
     TRY(verb_all_taken(argc, argv));
     if (!out || !*out)
-        return FAIL(ST_USAGE, "keygen: --out DIR is needed, the folder of the daemon's keys "
-                              "(prepd.keys)");
+        return FAIL(ST_USAGE,
+                    "keygen needs --out DIR, the folder of the daemon's keys (prepd.keys)");
     TRY(wire_keys_make(out, name));
     if (name)
         printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n",
                escape_text(out).text, escape_text(name).text);
     else
-        printf("%s: prepd.keys of the daemon; --client NAME makes keys for other machines\n",
-               escape_text(out).text);
+        printf(
+            "%s: name this folder in the daemon's prepd.keys; --client NAME makes keys for other "
+            "machines\n",
+            escape_text(out).text);
     return ST_OK;
 }
 

@@ -1,5 +1,6 @@
-/* verbs_fingerprint.c: what makes pixels and ids here. A daemon starts this as the process that
- * makes its own fingerprints: image code never runs in the dispatcher. */
+/* verbs_fingerprint.c: `prepd fingerprint`, which prints the fingerprints of this machine
+ * (agreed/fingerprints.h). A daemon starts it to get its own, since image code never runs in the
+ * dispatcher. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static status of_tokens(const char *model, hash128 *out)
     return st;
 }
 
-/* A line for each, as soon as it is known: what waits for the first need not wait for all. */
+/* Prints each line as soon as its hash is known, so that a daemon that needs one need not wait for
+ * all. only: names of the fingerprints wanted; NULL for all. */
 static status print_fingerprints(const char *self, const char *model, const char *only)
 {
     for (int k = 0; k < N_PRINTS; k++) {
@@ -57,7 +59,7 @@ static status print_fingerprints(const char *self, const char *model, const char
     return ST_OK;
 }
 
-/* For a daemon, which tells its user itself what went wrong. */
+/* Prints for a daemon. A failure is printed as a line, since the daemon reports it to its user. */
 static status tell_daemon(pid_t parent, const char *self, const char *model, const char *only)
 {
     TRY(proc_follow_parent(parent, SIGKILL));

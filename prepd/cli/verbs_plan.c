@@ -1,5 +1,5 @@
-/* verbs_plan.c: what the stream will look like; nothing is decoded but headers, for the index. The
- * private daemon, which has data set, index and plan, says it. */
+/* verbs_plan.c: `prepd plan`, which shows what the stream will look like. Only image headers are
+ * decoded, for the index. A private daemon, which has the index and the plan, writes the report. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* verbs_serve.c: the command lines of serve and worker. */
+/* verbs_serve.c: `prepd serve` and `prepd worker`. The latter is a supervisor when a user starts
+ * it, and a worker when a supervisor or daemon does (--parent). */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@ static status take_parent(int *argc, char **argv, int64_t *out)
     return parent ? verb_number("--parent", parent, 1, INT32_MAX, out) : ST_OK;
 }
 
-/* A command's private daemon lies in a folder of its own; if the command was killed, nobody else
- * removes it. */
+/* Removes the folder of a command's private daemon, since the command itself may have been killed.
+ */
 static void remove_private_folder(const char *endpoint)
 {
     const char *path = endpoint + strlen("ipc://");
@@ -49,7 +50,7 @@ status verb_serve(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--recording", &recording));
     TRY(take_parent(&argc, argv, &parent));
     TRY(verb_conf(argc, argv, &c, &args, &n_args));
-    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave */
+    signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave */
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
     const recorded_options recorded = {.path = recording,
                                        .endpoint = c.prepd_endpoint,
@@ -67,7 +68,7 @@ status verb_serve(int argc, char **argv)
     return st;
 }
 
-/* The command line of the workers a supervisor starts: what it was given, without --workers. */
+/* Runs a supervisor. Its workers get the words that it was given, without --workers. */
 static status keep_workers(const worker_options *o, int64_t n)
 {
     char self[STATUS_PATH_MAX];
@@ -106,13 +107,13 @@ status verb_worker(int argc, char **argv)
     const char *workers, *early;
     int64_t parent, n = 1;
     TRY(take_parent(&argc, argv, &parent));
-    o.heard =
-        verb_take_flag(&argc, argv, "--heard"); /* by a supervisor, as --parent and --supervisor */
+    o.heard = verb_take_flag(
+        &argc, argv, "--heard"); /* only a supervisor passes this, as --parent and --supervisor */
     TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
     TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
     TRY(verb_take(&argc, argv, "--model", &o.model));
     TRY(verb_take(&argc, argv, "--keys", &o.keys));
-    TRY(verb_take(&argc, argv, "--keeper", &early)); /* as one of 8c7a713 says it */
+    TRY(verb_take(&argc, argv, "--keeper", &early)); /* what early supervisors say */
     TRY(verb_take(&argc, argv, "--supervisor", &o.supervisor));
     if (!o.supervisor)
         o.supervisor = early;
@@ -122,10 +123,10 @@ status verb_worker(int argc, char **argv)
     o.parent = (pid_t)parent;
     TRY(verb_all_taken(argc, argv));
     if (!o.endpoint)
-        return FAIL(ST_USAGE, "worker: --connect ENDPOINT is needed (the daemon's prepd.endpoint "
-                              "with .workers appended; tcp: the next port)");
+        return FAIL(ST_USAGE, "worker needs --connect ENDPOINT: the daemon's prepd.endpoint with "
+                              ".workers appended (tcp: the next port)");
     TRY(verb_endpoint(o.endpoint));
     if (o.data_root && access(o.data_root, R_OK | X_OK) != 0)
-        return FAIL_IN(ST_NO_INPUT, o.data_root, "--data-root: %s", strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, o.data_root, "--data-root cannot be read: %s", strerror(errno));
     return o.parent ? run_worker(&o) : keep_workers(&o, n);
 }

@@ -1,4 +1,5 @@
-/* verbs_stream.c: digest, record and sample: consumers of a private daemon's stream. */
+/* verbs_stream.c: `prepd digest`, `record` and `sample`, which consume the stream of a private
+ * daemon. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,20 +12,20 @@
 #include "prepd/cli/verbs_child.h"
 #include "proto/record.h"
 
-/* What the three have in common. */
+/* What the three verbs have in common. */
 typedef struct stream_run {
     conf c;
     char **args;
     int n_args;
     child_daemon daemon;
     client *rows;
-    arena a;
+    arena memory; /* of the row in hand */
 } stream_run;
 
 static status open_stream_run(stream_run *r, int argc, char **argv)
 {
     *r = (stream_run){0};
-    arena_init(&r->a, 0);
+    arena_init(&r->memory, 0);
     return verb_conf(argc, argv, &r->c, &r->args, &r->n_args);
 }
 
@@ -39,14 +40,14 @@ static void close_stream_run(stream_run *r)
     status_note note = *status_last();
     client_close(&r->rows);
     child_stop(&r->daemon, &note);
-    arena_done(&r->a);
+    arena_done(&r->memory);
     if (r->args)
         conf_done(&r->c);
     free(r->args);
     status_set(&note);
 }
 
-/* --steps N and --from K as rows of the stream. */
+/* --steps N and --from K. */
 typedef struct step_range {
     int64_t steps, from;
 } step_range;
@@ -63,7 +64,7 @@ static status take_range(int *argc, char **argv, step_range *out)
     return ST_OK;
 }
 
-/* Decoded and checked rows; the chain over their digests in stream order. */
+/* Reads n rows, decoded and checked, and chains their digests in stream order. */
 static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_rows)
 {
     hash128 chain = hash_bytes("", 0);
@@ -72,8 +73,8 @@ static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_r
         row one;
         frame head;
         hash128 digest;
-        arena_reset(&r->a);
-        status st = client_next(r->rows, &r->a, &one, &head, NULL);
+        arena_reset(&r->memory);
+        status st = client_next(r->rows, &r->memory, &one, &head, NULL);
         if (st == ST_END)
             break;
         TRY(st);
@@ -140,7 +141,7 @@ status verb_record(int argc, char **argv)
     TRY(take_range(&argc, argv, &range));
     TRY(verb_take(&argc, argv, "--out", &out));
     if (!out)
-        return FAIL(ST_USAGE, "--out FILE is needed, for the rows");
+        return FAIL(ST_USAGE, "record needs --out FILE, the file to write");
     TRY(open_stream_run(&r, argc, argv));
     const int64_t g = r.c.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
@@ -155,7 +156,7 @@ done:
     return st;
 }
 
-/* How many there are is in WELCOME. */
+/* The failure of an index that is too large. WELCOME has the number of samples. */
 static status past_the_end(const stream_run *r, int64_t index)
 {
     json_value *welcome = NULL;
@@ -163,12 +164,12 @@ static status past_the_end(const stream_run *r, int64_t index)
     const int64_t samples = json_int(json_find(welcome, "samples"), 0);
     json_free(&welcome);
     return FAIL(ST_USAGE,
-                "--index %lld is past the last sample: the data set has %lld (0 to %lld; "
-                "data.limit counts)",
+                "--index %lld is past the last sample: the data set has %lld samples, 0 to %lld "
+                "(data.limit included)",
                 (long long)index, (long long)samples, (long long)samples - 1);
 }
 
-/* A quarantined or refused sample has its cause in the row's metadata. */
+/* Fails if the sample is quarantined or refused: the row's metadata then has the cause. */
 static status refuse_bad(const row *one, int64_t index)
 {
     json_value *list = NULL;
@@ -197,10 +198,10 @@ status verb_sample(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--out", &out));
     TRY(verb_number("--index", number, 0, INT64_MAX, &index));
     if (!out)
-        return FAIL(ST_USAGE, "--out FILE.safetensors is needed, for the row");
+        return FAIL(ST_USAGE, "sample needs --out FILE.safetensors, the file to write");
     TRY(open_stream_run(&r, argc, argv));
     TRY_OR(done, open_stream(&r, "sample", index));
-    st = client_next(r.rows, &r.a, &one, NULL, NULL);
+    st = client_next(r.rows, &r.memory, &one, NULL, NULL);
     if (st == ST_END)
         st = past_the_end(&r, index);
     TRY_OR(done, st);

@@ -1,9 +1,8 @@
-/* verbs_tokenize.c: `prepd tokenize --model DIR [--jsonl]`: lines of standard input -> ids, one
- * line each.
+/* verbs_tokenize.c: `prepd tokenize`, which converts each line of standard input to a line of ids.
  *
- * A line is what stands before its LF (a CR stays part of it; the last LF may be missing), as raw
- * bytes, or with --jsonl one JSON string. What is answered is flushed before waiting for more
- * input, so that another program can hold a conversation through two pipes. */
+ * A line is the bytes before its LF (a CR belongs to the line; the last LF may be missing), or with
+ * --jsonl one JSON string. Answers are flushed before waiting for more input, so that another
+ * program can exchange lines through two pipes. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,7 +25,7 @@ typedef struct answering {
     tokenizer_scratch *scratch;
     token_list tokens;
     bool jsonl;
-    int64_t line; /* of the input, from 1 */
+    int64_t line; /* number of the input line, from 1 */
 } answering;
 
 static status read_options(int argc, char **argv, const char **out_model, bool *out_jsonl)
@@ -86,7 +85,8 @@ static status flush_stdout(void)
     return ST_OK;
 }
 
-/* Answers every whole line in [0, size) of the buffer; *out_used: bytes of those lines. */
+/* Answers every whole line in buffer [size], of which the first `searched` bytes have no LF.
+ * *out_used gets the bytes of the lines answered. */
 static status answer_lines(answering *a, const char *buffer, size_t size, size_t searched,
                            size_t *out_used)
 {
@@ -152,7 +152,7 @@ status verb_tokenize(int argc, char **argv)
     TRY(tokenizer_load(folder, &a.t));
     TRY_OR(done, tokenizer_scratch_new(a.t, &a.scratch));
     st = answer_input(&a);
-    if (st != ST_OK) { /* the lines before the bad one were right and are given */
+    if (st != ST_OK) { /* the answers to the lines before the bad one are printed */
         (void)fflush(stdout);
         goto done;
     }

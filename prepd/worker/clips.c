@@ -1,3 +1,4 @@
+/* clips.c: reads the clips of a lease, and decodes, resizes and cuts their frames. */
 #include "prepd/worker/clips.h"
 
 #include <limits.h>
@@ -10,7 +11,7 @@
 #include "proto/batch.h"
 
 static const char SOURCE[] = "lease";
-/* What a frame's time can still be written for (clip_text). */
+/* Rates for which a frame's time can still be written as text (clip_text). */
 static const double MIN_FPS = 1e-10, MAX_FPS = 1e9;
 static const int64_t MAX_FRAME = (int64_t)1 << 40;
 
@@ -19,18 +20,20 @@ static status read_clip(const json_value *v, arena *a, lease_clip *out)
     const json_value *list;
     lease_clip c = {.fps = json_real(json_find(v, "fps"), -1)};
     TRY(json_want_array(v, "index", SOURCE, &list));
-    c.n = (int64_t)json_count(list);
-    TRY(arena_calloc(a, (size_t)c.n + 1, sizeof *c.index, (void **)&c.index));
-    for (int64_t i = 0; i < c.n; i++) {
+    c.n_frames = (int64_t)json_count(list);
+    TRY(arena_calloc(a, (size_t)c.n_frames + 1, sizeof *c.index, (void **)&c.index));
+    for (int64_t i = 0; i < c.n_frames; i++) {
         c.index[i] = json_int(json_item(list, (size_t)i), -1);
         if (c.index[i] < (i ? c.index[i - 1] : 0))
-            return FAIL_IN(ST_PROTOCOL, SOURCE, "frame %lld of a clip is number %lld", (long long)i,
-                           (long long)c.index[i]);
+            return FAIL_IN(ST_PROTOCOL, SOURCE,
+                           "frame %lld of a clip has the number %lld, expected ascending numbers",
+                           (long long)i, (long long)c.index[i]);
     }
-    if (c.n < 1 || !(c.fps == 0 || (c.fps >= MIN_FPS && c.fps <= MAX_FPS)) ||
-        c.index[c.n - 1] > MAX_FRAME)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "a clip of %lld frames at %g per second",
-                       (long long)c.n, c.fps);
+    if (c.n_frames < 1 || !(c.fps == 0 || (c.fps >= MIN_FPS && c.fps <= MAX_FPS)) ||
+        c.index[c.n_frames - 1] > MAX_FRAME)
+        return FAIL_IN(ST_PROTOCOL, SOURCE,
+                       "a clip has %lld frames at %g per second, which is impossible",
+                       (long long)c.n_frames, c.fps);
     *out = c;
     return ST_OK;
 }
@@ -40,7 +43,7 @@ status clips_read(const json_value *list, int32_t n_images, arena *a, lease_clip
     lease_clip *clips;
     TRY(arena_calloc(a, (size_t)n_images + 1, sizeof *clips, (void **)&clips));
     if (list && (int64_t)json_count(list) != n_images)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu clips for %d images", json_count(list),
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there are %zu clips for %d images", json_count(list),
                        (int)n_images);
     for (int32_t k = 0; list && k < n_images; k++) {
         const json_value *v = json_item(list, (size_t)k);
@@ -54,10 +57,10 @@ status clips_read(const json_value *list, int32_t n_images, arena *a, lease_clip
 status clips_visual(const lease_clip *clip, int64_t pads, arena *a, chat_visual *out)
 {
     double *seconds;
-    const int64_t pairs = clip_pairs(clip->n);
+    const int64_t pairs = clip_pairs(clip->n_frames);
     TRY(arena_calloc(a, (size_t)pairs + 1, sizeof *seconds, (void **)&seconds));
     for (int64_t p = 0; p < pairs; p++)
-        seconds[p] = clip_seconds(clip->index, clip->n, p, clip->fps);
+        seconds[p] = clip_seconds(clip->index, clip->n_frames, p, clip->fps);
     *out = (chat_visual){pads, seconds, (int32_t)pairs};
     return ST_OK;
 }
@@ -72,13 +75,13 @@ static status video_facts(workshop *s, const conf *c, const char *root, const fi
     out->bytes = bytes.size;
     TRY(st);
     if (!s->videos)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "a video where the terms promised none");
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there is a video, but by the terms the data has none");
     st = s->videos->header(&bytes, f->name, c, &out->info);
     ref_close(&bytes);
     return st;
 }
 
-/* Size and time of frame k, and its picture's size if info is not NULL. */
+/* Size and time of the file of frame k and, if info is not NULL, the size of its picture. */
 static status frame_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
                           int64_t k, file_view *view, image_info *info)
 {
@@ -94,12 +97,13 @@ static status frame_facts(workshop *s, const conf *c, const char *root, const fi
     return st;
 }
 
-/* Of all frames, as dataset_image_stat sees them: what they weigh; of the first: its size. */
+/* The facts of a folder: size and time of all frames together, as dataset_image_stat counts them,
+ * and the size of the first picture. */
 static status folder_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
                            file_facts *out)
 {
     const int64_t n = (int64_t)json_count(f->frames);
-    int64_t bad = 0; /* the frame whose failure is told; the first is looked into anyway */
+    int64_t bad = 0; /* a bad frame, whose failure is reported; the first is opened in any case */
     file_facts x = {.info = {.frames = n, .fps = f->fps}};
     file_view view;
     image_info info;
@@ -107,7 +111,7 @@ static status folder_facts(workshop *s, const conf *c, const char *root, const f
         const status st = frame_facts(s, c, root, f, k, &view, NULL);
         if (st != ST_OK && st != ST_BAD_INPUT)
             return st;
-        if (st != ST_OK && view.file_bytes == 0 && view.mtime_ns == 0) { /* no regular file */
+        if (st != ST_OK && view.file_bytes == 0 && view.mtime_ns == 0) { /* not a regular file */
             *out = (file_facts){0};
             return st;
         }
@@ -130,67 +134,68 @@ status clips_facts(workshop *s, const conf *c, const char *root, const file_ref 
 /* --- patches --- */
 
 typedef struct clip_work {
-    workshop *s;
+    workshop *shop;
     const conf *c;
     fit_grid grid;
-    int64_t n;
-    uint8_t *frames[2]; /* [height, width, 3] the pair being collected */
+    int64_t n_frames;
+    uint8_t *frames[2]; /* [height, width, 3] each: the pair being collected */
     uint8_t *patches;
 } clip_work;
 
-/* Takes chosen frame number nth, resized, and cuts a pair when it is whole; the last one of an odd
- * number is its own partner. */
+/* Gets the nth chosen frame, resizes it, and cuts patches when a pair is complete. The last frame
+ * of an odd number is its own partner. */
 static status take_frame(void *user, int64_t nth, const image *im)
 {
     clip_work *k = (clip_work *)user;
     const fit_grid g = k->grid;
     const size_t bytes = (size_t)g.width * (size_t)g.height * 3;
-    arena *a = &k->s->sample;
+    arena *a = &k->shop->sample;
     const arena_mark mark = arena_save(a);
     int64_t since = clock_ns();
     if (k->c->image_resampler == RESAMPLER_VIPS) {
         image sized;
-        TRY(k->s->images->resize_vips(im, g.height, g.width, a, &sized));
+        TRY(k->shop->images->resize_vips(im, g.height, g.width, a, &sized));
         memcpy(k->frames[nth % 2], sized.rgb, bytes);
     } else {
         TRY(resample_pixels(k->c->image_resampler, 3, im->rgb, im->height, im->width,
                             k->frames[nth % 2], g.height, g.width, a));
     }
     arena_release(a, mark);
-    const bool last = nth + 1 == k->n;
+    const bool last = nth + 1 == k->n_frames;
     if (last && nth % 2 == 0)
         memcpy(k->frames[1], k->frames[0], bytes);
     if (last || nth % 2 == 1)
         patch_cut_pair(k->frames[0], k->frames[1], g.height, g.width,
                        k->patches + nth / 2 * g.h * g.w * VIDEO_PATCH_BYTES);
     const int64_t spent = clock_ns() - since;
-    k->s->stage_ns[STAGE_RESIZE] += spent;
-    k->s->stage_ns[STAGE_DECODE] -= spent; /* the caller counts all of it */
+    k->shop->stage_ns[STAGE_RESIZE] += spent;
+    k->shop->stage_ns[STAGE_DECODE] -= spent; /* the caller counts the whole time as decoding */
     return ST_OK;
 }
 
-/* All frames are as large as the first. */
+/* Decodes the frames of a folder, which must all be as large as the first. */
 static status folder_frames(clip_work *k, const char *root, const file_ref *f,
                             const lease_clip *clip)
 {
     image first = {0};
-    for (int64_t i = 0; i < clip->n; i++) {
+    for (int64_t i = 0; i < clip->n_frames; i++) {
         char path[PATH_MAX];
         file_ref one;
         span data;
         image im;
-        const arena_mark mark = arena_save(&k->s->sample);
+        const arena_mark mark = arena_save(&k->shop->sample);
         TRY(ref_frame(f, i, path, sizeof path, &one));
-        TRY(ref_load(&one, root, k->c->image_file_bytes, &k->s->sample, &data));
-        TRY(k->s->images->decode(data, one.name, k->c, NULL, &k->s->sample, &im));
+        TRY(ref_load(&one, root, k->c->image_file_bytes, &k->shop->sample, &data));
+        TRY(k->shop->images->decode(data, one.name, k->c, NULL, &k->shop->sample, &im));
         if (i == 0)
             first = im;
         if (im.width != first.width || im.height != first.height)
-            return FAIL_IN(ST_BAD_INPUT, one.name, "a frame of %d x %d, the first has %d x %d",
-                           im.width, im.height, first.width, first.height);
-        TRY(workshop_note_damage(k->s, one.name, im.warning));
+            return FAIL_IN(ST_BAD_INPUT, one.name,
+                           "the frame has %d x %d pixels, but the first frame %d x %d", im.width,
+                           im.height, first.width, first.height);
+        TRY(workshop_note_damage(k->shop, one.name, im.warning));
         TRY(take_frame(k, i, &im));
-        arena_release(&k->s->sample, mark);
+        arena_release(&k->shop->sample, mark);
     }
     return ST_OK;
 }
@@ -198,7 +203,7 @@ static status folder_frames(clip_work *k, const char *root, const file_ref *f,
 status clips_patches(workshop *s, const conf *c, const char *root, const file_ref *f,
                      const lease_clip *clip, fit_grid grid, uint8_t *patches)
 {
-    clip_work k = {.s = s, .c = c, .grid = grid, .n = clip->n, .patches = patches};
+    clip_work k = {.shop = s, .c = c, .grid = grid, .n_frames = clip->n_frames, .patches = patches};
     const int64_t began = clock_ns();
     status st;
     workshop_begin_image(s);
@@ -211,8 +216,8 @@ status clips_patches(workshop *s, const conf *c, const char *root, const file_re
         video_bytes bytes;
         int64_t mtime_ns;
         TRY(ref_open(f, root, c->video_file_bytes, &bytes, &mtime_ns));
-        st =
-            s->videos->decode(&bytes, f->name, c, clip->index, clip->n, &s->sample, take_frame, &k);
+        st = s->videos->decode(&bytes, f->name, c, clip->index, clip->n_frames, &s->sample,
+                               take_frame, &k);
         ref_close(&bytes);
     }
     s->stage_ns[STAGE_DECODE] += clock_ns() - began;

@@ -1,5 +1,8 @@
-/* clips.h: the clips of a lease: when their frames are, and their patches. A clip is a video file
- * or a folder of frames; which frames are taken is said by the lease (prepd/serve/payload.c). */
+/* clips.h: the clips of a lease: the times of their frames, and their patches.
+ *
+ * A clip is a video file or a folder of frames. Which of its frames a row shows is decided by the
+ * plan and stands in the lease (prepd/serve/payload.c). Frames go in pairs, of which Qwen3-VL makes
+ * one patch with two frames; the last frame of an odd number is paired with itself. */
 #ifndef TESSERA_PREPD_WORKER_CLIPS_H
 #define TESSERA_PREPD_WORKER_CLIPS_H
 
@@ -8,29 +11,33 @@
 #include "prepd/worker/worker.h"
 
 typedef struct lease_clip {
-    int64_t *index; /* [n] frames taken, ascending; n 0: a still picture */
-    int64_t n;
-    double fps;
+    int64_t *index;   /* [n_frames] frames to take, ascending */
+    int64_t n_frames; /* 0 for a still picture */
+    double fps;       /* frames per second of the clip */
 } lease_clip;
 
-/* "clips" of a sample or document: one per image, null for a still picture; all still without the
- * list. In the arena. */
-WARN_UNUSED status clips_read(const json_value *list, int32_t n_images, arena *a, lease_clip **out);
+/* Reads the list "clips" of a sample or document: an entry per image, null for a still picture.
+ * Without the list all images are still. *out [n_images] is in the arena. */
+WARN_UNUSED status clips_read(const json_value *list, int32_t n_images, arena *memory,
+                              lease_clip **out);
 
-/* What the k-th image is in the text; pads: of the picture, or of each pair of frames. */
-WARN_UNUSED status clips_visual(const lease_clip *clip, int64_t pads, arena *a, chat_visual *out);
+/* What an image becomes in the text: pads is its number of visual tokens, for a clip that of each
+ * pair of frames. */
+WARN_UNUSED status clips_visual(const lease_clip *clip, int64_t pads, arena *memory,
+                                chat_visual *out);
 
-/* What the index keeps of a file, or of a folder of frames. */
+/* What the index records of a file, or of a folder of frames. */
 typedef struct file_facts {
-    int64_t bytes, mtime_ns; /* given even if the rest cannot be had */
-    video_info info;         /* frames 0: a still picture */
+    int64_t bytes, mtime_ns; /* set even if the rest cannot be found out */
+    video_info info;         /* frames is 0 for a still picture */
 } file_facts;
 
-WARN_UNUSED status clips_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                               file_facts *out);
+WARN_UNUSED status clips_facts(workshop *shop, const conf *c, const char *root,
+                               const file_ref *file, file_facts *out);
 
-/* patches [pairs x h x w, 1536] written. */
-WARN_UNUSED status clips_patches(workshop *s, const conf *c, const char *root, const file_ref *f,
-                                 const lease_clip *clip, fit_grid grid, uint8_t *patches);
+/* Decodes a clip and writes its patches, patches [pairs x h x w, 1536]. */
+WARN_UNUSED status clips_patches(workshop *shop, const conf *c, const char *root,
+                                 const file_ref *file, const lease_clip *clip, fit_grid grid,
+                                 uint8_t *patches);
 
 #endif

@@ -1,15 +1,18 @@
-/* The file, numbers little-endian:
+/* image_cache.c: the cache of pictures, a hash table of places and a ring of entries in one file.
+ *
+ * The file; numbers are little-endian:
  *
  *   offset  bytes
  *        0      4  magic "TSPC"
  *        4      4  version
  *        8      8  bytes of the ring
  *       16      8  buckets
- *       24      8  head: bytes ever reserved in the ring, a segment at a time
- *     4096     64  per bucket: four ways of tag u64 (of the name) and place u64 + 1 (0 = free)
- *                  ring: entries; place p lies at p modulo its size
- *   an entry: magic u32, 4 bytes 0, patches' bytes u64, name 16, XXH3-128 of name and patches 16
- */
+ *       24      8  head: all bytes ever reserved in the ring, a segment at a time
+ *     4096     64  for each bucket, four ways: tag u64 (of the key) and place u64 + 1 (0 is free)
+ *                  then the ring; place p lies at p modulo the size of the ring
+ *
+ *   An entry: magic u32, u32 zero, bytes of the patches u64, key [16], XXH3-128 of key and patches
+ *   [16], the patches. */
 #include "prepd/worker/image_cache.h"
 
 #include <errno.h>
@@ -29,25 +32,25 @@ enum {
     CACHE_MAGIC = 0x43505354,
     ENTRY_MAGIC = 0x45505354,
     CACHE_VERSION = 1,
-    /* Of the patches of one file at one size. Raise it when they come out otherwise by our own
-     * doing: orientation, colours, resampling, the order of patches. Libraries tell by their
-     * fingerprint. */
-    PIXELS_VERSION = 2, /* 2: none of a damaged file */
+    /* Raise this when our own code makes other patches of the same file: by orientation, colours,
+     * resampling, the order of patches. A change of a library shows in the fingerprint. */
+    PIXELS_VERSION = 2, /* 2: damaged files are not kept */
     HEADER_BYTES = 4096,
     HEAD_AT = 24,
     WAYS = 4,
     BUCKET_BYTES = WAYS * 16,
     ENTRY_BYTES = 48,
-    BYTES_PER_BUCKET = 1 << 19, /* of the ring: with pictures of 0.8 MB most ways stay free */
-    SEGMENT_BYTES = 1 << 23,    /* reserved at once, so that two writers rarely take the same; of a
-                                 * small ring an eighth */
+    BYTES_PER_BUCKET = 1 << 19, /* bytes of ring per bucket: with pictures of 0.8 MB most ways stay
+                                 * free */
+    SEGMENT_BYTES = 1 << 23,    /* reserved at once, so that two writers rarely take the same place;
+                                 * an eighth of a small ring */
 };
 
 struct image_cache {
     int fd;
-    hash128 decoder;
-    uint64_t ring, buckets;
-    uint64_t next, left; /* of the segment that is ours: place and bytes */
+    hash128 decoder;        /* fingerprint */
+    uint64_t ring, buckets; /* bytes of the ring, number of buckets */
+    uint64_t next, left;    /* place and bytes of what is left of our segment */
 };
 
 static bool read_at(const image_cache *x, uint64_t offset, void *to, size_t n)
@@ -64,7 +67,7 @@ static bool write_at(const image_cache *x, uint64_t offset, const void *from, si
     while ((put = pwrite(x->fd, from, n, (off_t)offset)) < 0 && errno == EINTR)
         ;
     if (put >= 0 && put < (ssize_t)n)
-        errno = ENOSPC; /* the next byte's error */
+        errno = ENOSPC; /* what writing the next byte would say */
     return put == (ssize_t)n;
 }
 
@@ -84,7 +87,7 @@ static void make_header(const image_cache *x, uint8_t out[HEADER_BYTES])
     store_u64(out + 16, x->buckets);
 }
 
-/* True: it is a cache of this form and size. */
+/* True if the file is a cache of this form and size. */
 static bool is_ours(const image_cache *x)
 {
     uint8_t want[HEADER_BYTES], found[HEAD_AT];
@@ -94,7 +97,7 @@ static bool is_ours(const image_cache *x)
            fstat(x->fd, &info) == 0 && (uint64_t)info.st_size >= ring_at(x, 0) + x->ring;
 }
 
-/* A new file beside the old one, which its readers keep. */
+/* Makes a new file. Workers that have the old one open keep it. */
 static status make_file(image_cache *x, const char *path)
 {
     uint8_t header[HEADER_BYTES];
@@ -112,15 +115,16 @@ static status make_file(image_cache *x, const char *path)
     return ST_OK;
 }
 
-/* One worker at a time looks at the file and, if need be, makes it. */
+/* Opens the file, or makes it; a lock lets one worker at a time do so. */
 static status open_locked(image_cache *x, const char *folder)
 {
     char path[PATH_MAX], lock[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/images.cache", folder) >= (int)sizeof path ||
         snprintf(lock, sizeof lock, "%s/images.lock", folder) >= (int)sizeof lock)
-        return FAIL(ST_CONFIG, "cache.folder is longer than %d bytes", PATH_MAX - 16);
+        return FAIL(ST_CONFIG, "the path of cache.folder is longer than %d bytes", PATH_MAX - 16);
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return FAIL_IN(ST_CANT_CREATE, folder, "cache.folder cannot be made: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, folder, "cache.folder cannot be created: %s",
+                       strerror(errno));
     const int locked = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (locked < 0 || flock(locked, LOCK_EX) != 0) {
         const int why = errno;
@@ -243,7 +247,7 @@ bool image_cache_get(image_cache *x, hash128 key, uint8_t *patches, size_t bytes
     return false;
 }
 
-/* Room for n bytes side by side in the ring; false if it has none. */
+/* Reserves n contiguous bytes of the ring; false if it has not so many. */
 static bool reserve_place(image_cache *x, uint64_t n, uint64_t *out)
 {
     uint8_t number[8];
@@ -255,9 +259,9 @@ static bool reserve_place(image_cache *x, uint64_t n, uint64_t *out)
         if (!read_at(x, HEAD_AT, number, sizeof number))
             return false;
         uint64_t head = load_u64(number);
-        if (head > (uint64_t)1 << 62) /* noise */
+        if (head > (uint64_t)1 << 62) /* the header is damaged */
             head = 0;
-        if (head % x->ring + take > x->ring) /* an entry does not go round the end */
+        if (head % x->ring + take > x->ring) /* an entry does not wrap round the end */
             head += x->ring - head % x->ring;
         store_u64(number, head + take);
         if (!write_at(x, HEAD_AT, number, sizeof number))
@@ -271,7 +275,8 @@ static bool reserve_place(image_cache *x, uint64_t n, uint64_t *out)
     return true;
 }
 
-/* Into the way that is free or holds the same, else the oldest. */
+/* Enters a place into the bucket of its key: in the way that has the same key, a free way, or the
+ * way with the oldest place. */
 static void name_place(const image_cache *x, hash128 key, uint64_t place)
 {
     uint8_t bucket[BUCKET_BYTES], way[16];

@@ -1,15 +1,19 @@
-/* image_cache.h: patches of pictures that were decoded before, in one file that the workers of a
- * machine share (cache.folder). Optional: what is not there, or not as it was written, is decoded.
+/* image_cache.h: the patches of pictures that were decoded before, in one file that all workers of
+ * a machine share (cache.folder). It is optional: what is not there, or not as it was written, is
+ * decoded again.
  *
- * An entry is named by what its patches follow from: the file's bytes, the grid, the resampler, the
- * decoder (its fingerprint) and its limits; and by the size in pixels that the index recorded,
- * since only a picture of that size is kept: one that became another since has missed and is
- * refused, whatever else shows the same bytes. The file is a ring of fixed size (cache.bytes): the
- * oldest entries are written over. Nothing is locked: every entry has its name and a checksum
- * beside it, and a reader that finds another entry, half of one or noise has missed. So the file
- * may be deleted or damaged at any time, and two writers in one place cost themselves a miss.
+ * The key of an entry is a hash of everything that its patches follow from: the file's bytes, the
+ * grid, the resampler, the decoder's fingerprint and its limits. It also has the size in pixels
+ * that the index recorded, since only a picture of that size is kept: a file that changed to
+ * another size is not found, decoded, and refused, even if other files with the same bytes are in
+ * the cache.
  *
- * It is opened before the sandbox, which then allows reading and writing at places of it. */
+ * The file is a ring of fixed size (cache.bytes), in which new entries overwrite the oldest.
+ * Nothing is locked: every entry carries its key and a checksum, so a reader that finds another
+ * entry, half of one or noise has simply missed. The file may be deleted or damaged at any time,
+ * and two writers in the same place cost each other a miss.
+ *
+ * It is opened before the sandbox, which still allows reading and writing open files at offsets. */
 #ifndef TESSERA_PREPD_WORKER_IMAGE_CACHE_H
 #define TESSERA_PREPD_WORKER_IMAGE_CACHE_H
 
@@ -22,18 +26,20 @@
 
 typedef struct image_cache image_cache;
 
-/* *out NULL where cache.folder is empty. A folder that cannot be used is an error: it was asked
- * for. On a disk without room for a new file: NULL and a warning. decoder: the fingerprint of what
- * decodes. */
+/* Opens the cache. decoder is the fingerprint of the picture decoder. *out is NULL if cache.folder
+ * is empty, or, with a warning, if the disk has no room for a new file. A folder that cannot be
+ * used is an error, since the user asked for it. */
 WARN_UNUSED status image_cache_open(const conf *c, hash128 decoder, image_cache **out);
-void image_cache_close(image_cache **x);
+void image_cache_close(image_cache **held);
 
-/* The name of a picture's patches. height, width: as recorded; -1: they are not. */
-hash128 image_cache_key(const image_cache *x, span file, int64_t height, int64_t width,
+/* The key of a picture's patches. file holds its bytes; height and width are as the index recorded
+ * them, -1 if it did not. */
+hash128 image_cache_key(const image_cache *cache, span file, int64_t height, int64_t width,
                         fit_grid grid, const conf *c);
-/* True: patches [bytes] is filled. False: it holds anything. */
-bool image_cache_get(image_cache *x, hash128 key, uint8_t *patches, size_t bytes);
-/* Keeps them, if there is room in the ring and on the disk. */
-void image_cache_put(image_cache *x, hash128 key, const uint8_t *patches, size_t bytes);
+/* True if the patches were found and patches [bytes] is filled; otherwise its contents are
+ * undefined. */
+bool image_cache_get(image_cache *cache, hash128 key, uint8_t *patches, size_t bytes);
+/* Keeps patches, if there is room in the ring and on the disk. */
+void image_cache_put(image_cache *cache, hash128 key, const uint8_t *patches, size_t bytes);
 
 #endif

@@ -1,3 +1,5 @@
+/* image_files.c: opens, checks and reads image files. A read that fails for want of a resource is
+ * tried again (file_again). */
 #include "prepd/worker/image_files.h"
 
 #include <errno.h>
@@ -14,12 +16,13 @@
 status file_resolve(const char *root, const char *path, char *out, size_t size)
 {
     if (path[0] == 0 || path[0] == '/')
-        return FAIL_IN(ST_BAD_INPUT, path, "not a relative path: images lie under the data root");
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "the path is not relative: images must lie under the data root");
     for (const char *p = path; *p; p += strcspn(p, "/"), p += *p == '/')
         if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == 0))
-            return FAIL_IN(ST_BAD_INPUT, path, "leaves the data root through \"..\"");
+            return FAIL_IN(ST_BAD_INPUT, path, "the path leaves the data root through \"..\"");
     if (snprintf(out, size, "%s/%s", root, path) >= (int)size)
-        return FAIL_IN(ST_BAD_INPUT, path, "path longer than %zu bytes", size);
+        return FAIL_IN(ST_BAD_INPUT, path, "the path is longer than %zu bytes", size);
     return ST_OK;
 }
 
@@ -50,7 +53,7 @@ static status open_file(const char *full, int *out_fd, struct stat *info)
         }
     if (!S_ISREG(info->st_mode)) {
         close(fd);
-        return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
+        return FAIL_IN(ST_BAD_INPUT, full, "is not a regular file");
     }
     *out_fd = fd;
     return ST_OK;
@@ -63,7 +66,7 @@ static status check_size(const char *full, int64_t bytes, int64_t max_bytes)
     if (bytes > max_bytes)
         return FAIL_IN(
             ST_BAD_INPUT, full,
-            "has %lld bytes, image.file_bytes (of a video: video.file_bytes) allows %lld",
+            "has %lld bytes, but image.file_bytes (for a video: video.file_bytes) allows %lld",
             (long long)bytes, (long long)max_bytes);
     return ST_OK;
 }
@@ -82,7 +85,8 @@ static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to
         if (some < 0)
             return file_fail(errno, full, offset + (int64_t)done, "read");
         if (some == 0)
-            return FAIL_AT(ST_BAD_INPUT, full, -1, offset + (int64_t)done, "it became shorter");
+            return FAIL_AT(ST_BAD_INPUT, full, -1, offset + (int64_t)done,
+                           "the file became shorter while it was read");
         done += (size_t)some;
     }
     return ST_OK;
@@ -93,13 +97,13 @@ status file_check(const char *full, int64_t offset, int64_t bytes, int64_t max_b
 {
     if (offset >= 0 && offset > file_bytes - bytes)
         return FAIL_AT(ST_NO_INPUT, full, -1, offset,
-                       "has %lld bytes, no %lld at this place: it changed; restart the daemon to "
-                       "index it again",
+                       "has %lld bytes, so not %lld at this place: the file changed; restart the "
+                       "daemon to index it again",
                        (long long)file_bytes, (long long)bytes);
     if (offset < 0 && bytes >= 0 && file_bytes != bytes)
         return FAIL_IN(ST_NO_INPUT, full,
-                       "has %lld bytes, the index recorded %lld: it changed; restart the daemon to "
-                       "index it again",
+                       "has %lld bytes, but the index recorded %lld: the file changed; restart the "
+                       "daemon to index it again",
                        (long long)file_bytes, (long long)bytes);
     return check_size(full, offset < 0 ? file_bytes : bytes, max_bytes);
 }
@@ -120,7 +124,7 @@ status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_by
     return st;
 }
 
-/* The bytes behind file_open in the arena. */
+/* Opens as file_open does and reads the bytes into the arena. */
 static status read_opened(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
                           arena *a, span *out, int64_t *out_mtime_ns)
 {

@@ -1,3 +1,4 @@
+/* image_load.c: finds and loads the modules of pictures and videos. */
 #include "prepd/worker/image_load.h"
 
 #include <dlfcn.h>
@@ -10,7 +11,8 @@
 
 enum { PATH_BYTES = PATH_MAX + 64 };
 
-/* Whose variable is not set: NAME in ../lib from this program's folder. */
+/* The path of a module: the value of the environment variable if it is set, otherwise ../lib/NAME
+ * from the folder of this program. */
 static status module_path(const char *variable, const char *name, char *out)
 {
     const char *given = getenv(variable);
@@ -27,11 +29,11 @@ static status module_path(const char *variable, const char *name, char *out)
     if (top)
         *top = 0;
     if (snprintf(out, PATH_BYTES, "%s/lib/%s", self, name) >= PATH_BYTES)
-        return FAIL(ST_UNAVAILABLE, "path of the module %s is too long: %s", name, self);
+        return FAIL(ST_UNAVAILABLE, "the path of the module %s is too long: %s", name, self);
     return ST_OK;
 }
 
-/* Every table begins with its version. */
+/* Loads a module and finds its table, which begins with its version. */
 static status load_module(const char *path, const char *symbol, int version, const char *what,
                           const void **out)
 {
@@ -41,7 +43,10 @@ static status load_module(const char *path, const char *symbol, int version, con
     const int *api = dlsym(module, symbol);
     if (!api || *api != version) {
         dlclose(module);
-        return FAIL(ST_UNAVAILABLE, "%s is no %s module of this version (%d)", path, what, version);
+        return FAIL(
+            ST_UNAVAILABLE,
+            "%s is not the %s module of this version (%d); build and install all of prepd together",
+            path, what, version);
     }
     *out = api;
     return ST_OK;

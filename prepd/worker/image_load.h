@@ -1,11 +1,12 @@
-/* image_load.h: the libraries of pictures (image.h through vips) and of videos (video.h through
- * FFmpeg) as two modules that are loaded when wanted.
+/* image_load.h: loads the picture decoder (sample/image.h, libvips) and the video decoder
+ * (sample/video.h, FFmpeg) as modules, when they are wanted.
  *
- * prepd itself links neither, so the dispatcher cannot run them and then fork, and a broken
- * library cannot keep the daemon from starting. Pictures are for every worker; FFmpeg and what it
- * brings along (10 MiB a worker) only for those whose data may hold videos. The modules are
- * lib/libprepd_image.so and lib/libprepd_video.so beside the program's bin folder, or
- * $TESSERA_IMAGE_MODULE and $TESSERA_VIDEO_MODULE. */
+ * prepd itself links neither library. So the dispatcher cannot run them, their threads cannot get
+ * in the way of starting processes, and a broken library cannot keep the daemon from starting.
+ * Every worker loads the picture module; the video module, which costs about 10 MiB a worker, is
+ * loaded only if the data may hold videos. The modules are lib/libprepd_image.so and
+ * lib/libprepd_video.so beside the program's bin folder, or $TESSERA_IMAGE_MODULE and
+ * $TESSERA_VIDEO_MODULE. */
 #ifndef TESSERA_PREPD_WORKER_IMAGE_LOAD_H
 #define TESSERA_PREPD_WORKER_IMAGE_LOAD_H
 
@@ -14,6 +15,7 @@
 
 enum { IMAGE_API_VERSION = 7, VIDEO_API_VERSION = 2 };
 
+/* The functions of image.h, as the module exports them. */
 typedef struct image_api {
     int version;
     status (*init)(const char *program);
@@ -27,6 +29,7 @@ typedef struct image_api {
     status (*resize_vips)(const image *in, int32_t height, int32_t width, arena *a, image *out);
 } image_api;
 
+/* The functions of video.h. */
 typedef struct video_api {
     int version;
     void (*init)(void);
@@ -37,12 +40,13 @@ typedef struct video_api {
     status (*fingerprint)(hash128 *out);
 } video_api;
 
-/* The modules' one exported name each. */
+/* The one name that each module exports. */
 #define IMAGE_API_SYMBOL "tessera_image_api"
 #define VIDEO_API_SYMBOL "tessera_video_api"
 
-/* Loads a module and calls its init. The table lives until the process ends (vips cannot be
- * unloaded safely). Missing module: ST_UNAVAILABLE with the path. */
+/* Load a module and call its init. program is argv[0], which libvips wants. The table lives until
+ * the process ends, since libvips cannot be unloaded safely. ST_UNAVAILABLE names a module that is
+ * missing or of another version. */
 WARN_UNUSED status image_load(const char *program, const image_api **out);
 WARN_UNUSED status video_load(const video_api **out);
 

@@ -1,5 +1,5 @@
-/* image_module.c: the table that image_load.h finds in the module of pictures. The module takes
- * common from the program that loads it, so that failures are noted in one place. */
+/* image_module.c: the table of functions that libprepd_image.so exports (image_load.h). The module
+ * uses `common` from the program that loads it, so that failures are noted in one place. */
 #include "prepd/worker/image_load.h"
 
 extern const image_api tessera_image_api;

@@ -1,3 +1,4 @@
+/* last_words.c: handlers for crashes and for exit() in the middle of a lease. */
 #include "prepd/worker/last_words.h"
 
 #include <errno.h>
@@ -9,7 +10,10 @@
 
 #include "common/base/proc.h"
 
-enum { STACK_BYTES = 65536, FLUSH_MS = 20 /* an idle machine needs under one */ };
+enum {
+    STACK_BYTES = 65536,
+    FLUSH_MS = 20 /* time for ZeroMQ's thread; an idle machine needs less than 1 */
+};
 
 /* Signal handlers can only reach what is static. */
 static volatile sig_atomic_t busy_now;
@@ -22,8 +26,8 @@ static void wait_for_flush(void)
         nanosleep(&t, NULL);
 }
 
-/* A fault has a code above 0; kill, tgkill and sigqueue have not, and name their sender: abort()
- * and raise() name this process. */
+/* True if another process sent the signal. A fault has a code above 0; kill, tgkill and sigqueue
+ * have not, and give the sender's pid, which for abort() and raise() is our own. */
 static bool came_from_outside(const siginfo_t *info)
 {
     return info->si_code <= 0 && info->si_pid != getpid();
@@ -33,14 +37,14 @@ static void on_crash(int sig, siginfo_t *info, void *context)
 {
     (void)context;
     if (came_from_outside(info))
-        _exit(PROC_EXIT_OUTSIDE + sig); /* nothing to tell: no sample is to blame */
+        _exit(PROC_EXIT_OUTSIDE + sig); /* no sample is to blame, so nothing need be sent */
     wait_for_flush();
     signal(sig, SIG_DFL);
     raise(sig); /* delivered when this handler returns: the parent sees the true cause */
 }
 
-/* Whatever calls exit() in the middle of a lease (a library that gave up) is a crash, whatever its
- * code says. */
+/* A library that calls exit() in the middle of a lease has given up: that counts as a crash,
+ * whatever code it gave. */
 static void on_exit_busy(void)
 {
     wait_for_flush();
@@ -59,12 +63,12 @@ status last_words_install(void)
     const stack_t stack = {.ss_sp = handler_stack, .ss_size = sizeof(handler_stack)};
     struct sigaction old, ours = {.sa_sigaction = on_crash, .sa_flags = SA_ONSTACK | SA_SIGINFO};
     if (sigaltstack(&stack, NULL) != 0)
-        return FAIL(ST_OS, "sigaltstack: %s", strerror(errno));
+        return FAIL(ST_OS, "cannot set the signal stack: %s", strerror(errno));
     for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
         if (sigaction(signals[i], NULL, &old) != 0)
-            return FAIL(ST_OS, "sigaction: %s", strerror(errno));
+            return FAIL(ST_OS, "cannot set a signal handler: %s", strerror(errno));
         if (old.sa_handler == SIG_DFL && sigaction(signals[i], &ours, NULL) != 0)
-            return FAIL(ST_OS, "sigaction: %s", strerror(errno));
+            return FAIL(ST_OS, "cannot set a signal handler: %s", strerror(errno));
     }
-    return atexit(on_exit_busy) == 0 ? ST_OK : FAIL(ST_OS, "atexit failed");
+    return atexit(on_exit_busy) == 0 ? ST_OK : FAIL(ST_OS, "cannot install an exit handler");
 }

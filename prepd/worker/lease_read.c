@@ -1,4 +1,4 @@
-/* lease_read.c: the turns of a lease (prepd/serve/payload.c writes them) back into a sample. */
+/* lease_read.c: reads the members of a lease, above all the turns of a sample. */
 #include "prepd/worker/lease_read.h"
 
 #include <string.h>
@@ -18,18 +18,18 @@ const char *lease_cause(const char *root, const char *text)
 
 bool lease_must_end(const workshop *s, status st)
 {
-    return st == ST_PROTOCOL || st == ST_NO_MEMORY || (st == ST_IO && !s->o->data_root);
+    return st == ST_PROTOCOL || st == ST_NO_MEMORY || (st == ST_IO && !s->options->data_root);
 }
 
 bool lease_is_missing(const workshop *s, status st)
 {
-    return st == ST_NO_INPUT || (st == ST_IO && s->o->data_root);
+    return st == ST_NO_INPUT || (st == ST_IO && s->options->data_root);
 }
 
 status lease_root(const workshop *s, const json_value *lease, const char **out)
 {
-    if (s->o->data_root) {
-        *out = s->o->data_root;
+    if (s->options->data_root) {
+        *out = s->options->data_root;
         return ST_OK;
     }
     return json_want_text(lease, "root", SOURCE, out);
@@ -41,13 +41,13 @@ static status read_weights(const json_value *v, arena *a, turn *t)
     if (!v)
         return ST_OK;
     if ((int64_t)json_count(v) != t->n_parts)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu weights for %d parts", json_count(v),
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there are %zu weights for %d parts", json_count(v),
                        (int)t->n_parts);
     TRY(arena_calloc(a, json_count(v) + 1, sizeof *weights, (void **)&weights));
     for (int32_t p = 0; p < t->n_parts; p++) {
         const double w = json_real(json_item(v, (size_t)p), -1);
         if (!(w >= 0 && w <= 1e6))
-            return FAIL_IN(ST_PROTOCOL, SOURCE, "a weight of %g", w);
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "the weight %g is not within 0 to 1e6", w);
         weights[p] = (float)w;
     }
     t->weights = weights;
@@ -61,7 +61,7 @@ static status read_turn(const json_value *v, int32_t n_images, arena *a, turn *o
     TRY(json_want_int(v, "role", SOURCE, &role));
     TRY(json_want_array(v, "parts", SOURCE, &parts));
     if (role < ROLE_SYSTEM || role > ROLE_ASSISTANT)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "role %lld", (long long)role);
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there is no role %lld", (long long)role);
     *out = (turn){.role = (int)role,
                   .trained = json_bool(json_find(v, "trained"), false),
                   .n_parts = (int32_t)json_count(parts)};
@@ -76,8 +76,8 @@ static status read_turn(const json_value *v, int32_t n_images, arena *a, turn *o
         }
         int64_t number = json_int(item, -1);
         if (number < 0 || number >= n_images)
-            return FAIL_IN(ST_PROTOCOL, SOURCE, "image %lld of a sample with %d", (long long)number,
-                           (int)n_images);
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "there is no image %lld in a sample with %d images",
+                           (long long)number, (int)n_images);
         out->parts[p] = (part){.image = (int32_t)number};
     }
     return read_weights(json_find(v, "weights"), a, out);

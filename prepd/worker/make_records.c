@@ -1,12 +1,14 @@
-/* make_records.c: a lease of an index done: sizes of pictures and clips, lengths of texts. */
+/* make_records.c: does an index lease: finds the sizes of pictures and clips, or the lengths of
+ * texts. */
 #include <string.h>
 
 #include "prepd/worker/clips.h"
 #include "prepd/worker/lease_read.h"
 
-enum { START_BYTES = 16 << 10 }; /* most headers of JPEGs are shorter */
+enum { START_BYTES = 16 << 10 }; /* most JPEG headers are shorter */
 static const char SOURCE[] = "lease";
 
+/* The facts of a picture, from the start of its file if its header is there. */
 static status image_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
                           file_facts *out)
 {
@@ -36,7 +38,8 @@ static void put_facts(const file_facts *x, json_writer *w)
     json_put_key_real(w, "fps", x->info.fps);
 }
 
-/* last: of a file that was tried alone as often as it may be, what went wrong is its record. */
+/* Writes the record of one file. last: the file has been tried alone as often as allowed, so a
+ * failed read becomes its record and does not end the lease. */
 static status file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
                           bool last, json_writer *w)
 {
@@ -45,8 +48,8 @@ static status file_record(workshop *s, const conf *c, const char *root, const fi
         f->video || f->frames ? clips_facts(s, c, root, f, &x) : image_facts(s, c, root, f, &x);
     if (lease_must_end(s, st) && !(last && st == ST_IO))
         return st;
-    /* What the next start takes for changed, and looks again; a piece that its file is too short
-     * for stays as it is until the file changes. */
+    /* With zero size and time the next start takes the file for changed and looks again. A piece
+     * that its file is too short for keeps them, and is looked at again when the file changes. */
     if ((st == ST_NO_INPUT && f->at < 0) || st == ST_IO)
         x.bytes = x.mtime_ns = 0;
     json_begin_object(w);
@@ -73,8 +76,8 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
     TRY(json_want_array(lease, "files", SOURCE, &files));
     TRY(json_want_array(lease, "images", SOURCE, &numbers));
     if (json_count(files) != json_count(numbers))
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu files with %zu numbers", json_count(files),
-                       json_count(numbers));
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there are %zu files with %zu numbers",
+                       json_count(files), json_count(numbers));
     for (size_t i = 0; i < json_count(files); i++) {
         TRY(on(user, json_int(json_item(numbers, i), -1)));
         file_ref f;
@@ -98,7 +101,8 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
         chat_visual *visuals;
         arena_reset(&s->row);
         if (n_images < 0 || n_images > INT32_MAX / 8)
-            return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample of %lld images", (long long)n_images);
+            return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample has %lld images, which is impossible",
+                           (long long)n_images);
         TRY(lease_read_sample(object, (int32_t)n_images, &s->row, &smp));
         TRY(clips_read(json_find(object, "clips"), smp.n_images, &s->row, &clips));
         TRY(arena_calloc(&s->row, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));

@@ -1,4 +1,8 @@
-/* make_row.c: a lease of a row done: its texts and image files into one message. */
+/* make_row.c: does a row lease: encodes its texts, decodes its images, and makes one message of
+ * them.
+ *
+ * A document is one sample, or a part of a long text. An image that fails fails its sample, but the
+ * other documents are still made, so that one answer names all bad samples of the row. */
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -7,10 +11,10 @@
 #include "prepd/worker/row_images.h"
 
 static const char SOURCE[] = "lease";
-enum { MAX_SIDE = 1 << 20 }; /* patches along one axis a lease may ask for */
+enum { MAX_SIDE = 1 << 20 }; /* most patches along one axis that a lease may ask for */
 
 typedef struct row_work {
-    workshop *s;
+    workshop *shop;
     const json_value *lease;
     const conf *c;
     image_filter filter;
@@ -18,8 +22,8 @@ typedef struct row_work {
     row_images images;
     json_writer failed;
     int64_t n_failed;
-    const document *before; /* NULL: none yet */
-    chat_text whole;        /* its text, of which it may have a part */
+    const document *before; /* the document before this one; NULL for the first */
+    chat_text whole;        /* the whole text of the sample that this or the last document is of */
 } row_work;
 
 static status read_grids(const json_value *list, const lease_clip *clips, arena *a, fit_grid **out)
@@ -31,10 +35,11 @@ static status read_grids(const json_value *list, const lease_clip *clips, arena 
         const int64_t h = json_int(json_item(json_item(list, i), 0), 0);
         const int64_t w = json_int(json_item(json_item(list, i), 1), 0);
         if (h < 2 || w < 2 || h % 2 || w % 2 || h > MAX_SIDE || w > MAX_SIDE)
-            return FAIL_IN(ST_PROTOCOL, SOURCE, "grid of %lld x %lld patches", (long long)h,
+            return FAIL_IN(ST_PROTOCOL, SOURCE,
+                           "a grid has %lld x %lld patches, which is impossible", (long long)h,
                            (long long)w);
         grid[i] = (fit_grid){(int32_t)h * PATCH_SIDE, (int32_t)w * PATCH_SIDE, (int32_t)h,
-                             (int32_t)w, (int32_t)clip_pairs(clips[i].n)};
+                             (int32_t)w, (int32_t)clip_pairs(clips[i].n_frames)};
     }
     *out = grid;
     return ST_OK;
@@ -53,52 +58,54 @@ static void put_failure(row_work *k, int64_t id, bool missing)
     k->n_failed++;
 }
 
-/* What its picture i was decoded with, if that was a warning. */
+/* Notes the warning with which image i of a document was decoded, if there was one. */
 static void take_damage(row_work *k, const document *doc, int32_t i)
 {
-    workshop *s = k->s;
+    workshop *s = k->shop;
     if (s->damage)
         s->damaged[s->n_damaged++] = (damaged_image){(int64_t)doc->sample_id, i, s->damage};
     s->damage = NULL;
 }
 
-/* The pictures of one document. A picture that fails fails the sample; the row goes on, so that one
- * answer names all bad samples of the row. */
+/* Decodes the images of one document. */
 static status doc_images(row_work *k, const json_value *v, const lease_clip *clips, document *doc)
 {
     const json_value *images = json_find(v, "images");
     uint8_t **patches;
-    TRY(arena_calloc(&k->s->row, (size_t)doc->n_images + 1, sizeof(*patches), (void **)&patches));
+    TRY(arena_calloc(&k->shop->row, (size_t)doc->n_images + 1, sizeof(*patches),
+                     (void **)&patches));
     doc->patches = patches;
     TRY(row_images_add(&k->images, doc));
     if (doc->quarantined)
         return ST_OK;
     for (int32_t i = 0; i < doc->n_images; i++) {
         const int64_t file = json_int(json_item(images, (size_t)i), -1);
-        k->s->damage = NULL;
+        k->shop->damage = NULL;
         const status st = row_images_fill(&k->images, i, file, &clips[i], &patches[i]);
         if (st == ST_OK) {
             take_damage(k, doc, i);
             continue;
         }
-        if (lease_must_end(k->s, st))
+        if (lease_must_end(k->shop, st))
             return st;
-        put_failure(k, (int64_t)doc->sample_id, lease_is_missing(k->s, st));
+        put_failure(k, (int64_t)doc->sample_id, lease_is_missing(k->shop, st));
         break;
     }
     return ST_OK;
 }
 
-/* The whole text of a document's sample; another part of one has it from the document before. */
+/* Encodes the whole text of a document's sample. If the document is another part of the sample
+ * before it ("same"), that text is there already. */
 static status whole_text(row_work *k, const json_value *v, const chat_visual *visuals,
                          const document *doc)
 {
-    workshop *s = k->s;
+    workshop *s = k->shop;
     sample smp;
     if (json_bool(json_find(v, "same"), false))
         return k->before && k->before->sample_id == doc->sample_id && doc->n_images == 0
                    ? ST_OK
-                   : FAIL_IN(ST_PROTOCOL, SOURCE, "sample %llu is not that of the document before",
+                   : FAIL_IN(ST_PROTOCOL, SOURCE,
+                             "sample %llu is not the sample of the document before it",
                              (unsigned long long)doc->sample_id);
     int64_t since = clock_ns();
     TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
@@ -110,7 +117,7 @@ static status whole_text(row_work *k, const json_value *v, const chat_visual *vi
 
 static status make_doc(row_work *k, const json_value *v, document *doc)
 {
-    workshop *s = k->s;
+    workshop *s = k->shop;
     fit_grid *grids;
     lease_clip *clips;
     chat_visual *visuals;
@@ -134,10 +141,10 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     from = json_int(json_find(v, "from"), 0);
     whole = json_int(json_find(v, "whole"), tokens);
     if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
-        return FAIL_IN(ST_INTERNAL, SOURCE,
-                       "sample %llu has %lld tokens, the plan says %lld: worker and index disagree",
-                       (unsigned long long)doc->sample_id, (long long)doc->text.n,
-                       (long long)whole);
+        return FAIL_IN(
+            ST_INTERNAL, SOURCE,
+            "sample %llu has %lld tokens here, but %lld in the plan: worker and index disagree",
+            (unsigned long long)doc->sample_id, (long long)doc->text.n, (long long)whole);
     if (tokens < whole && doc->n_images > 0)
         return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures cannot be split");
     doc->text.ids += from;
@@ -157,7 +164,7 @@ static status text_member(workshop *s, const json_value *lease, const char *key,
     return ST_OK;
 }
 
-/* auto: as the lease says. */
+/* "auto" follows the lease: press is true while the connection is slower than the workers. */
 static image_filter filter_of(const conf *c, bool press)
 {
     if (c->prepd_image_filter == FILTER_AUTO)
@@ -174,7 +181,7 @@ static image_codec codec_of(const conf *c, bool press)
 
 static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *out)
 {
-    workshop *s = k->s;
+    workshop *s = k->shop;
     row r;
     int64_t number;
     TRY(json_want_int(k->lease, "row", SOURCE, &number));
@@ -202,12 +209,12 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     int64_t most = 0;
     size_t size;
     status st = ST_OK;
-    row_work k = {.s = s, .lease = lease, .c = lease_conf(s, lease)};
+    row_work k = {.shop = s, .lease = lease, .c = lease_conf(s, lease)};
     const bool press = json_bool(json_find(lease, "press"), false);
     k.filter = filter_of(&s->train, press);
     k.codec = codec_of(&s->train, press);
     k.images = (row_images){
-        .s = s,
+        .shop = s,
         .c = k.c,
         .in_place = k.filter == IMAGE_FILTER_NONE && k.codec == IMAGE_CODEC_NONE,
     };

@@ -1,3 +1,5 @@
+/* refs.c: finds the bytes of a file of a lease: on this machine, or among the parts of the message.
+ */
 #include "prepd/worker/refs.h"
 
 #include <errno.h>
@@ -21,11 +23,13 @@ status ref_read(const json_value *v, const wire_msg *parts, file_ref *out)
     f.frames = json_find(v, "frames");
     f.fps = json_real(json_find(v, "fps"), 0);
     if (f.in != f.name && (f.at < 0 || f.bytes < 0))
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "a piece of %lld bytes at %lld", (long long)f.bytes,
-                       (long long)f.at);
+        return FAIL_IN(ST_PROTOCOL, SOURCE,
+                       "a piece has %lld bytes at offset %lld, which is impossible",
+                       (long long)f.bytes, (long long)f.at);
     if (f.frames && (json_count(f.frames) == 0 || f.in != f.name || !(f.fps > 0)))
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "%zu frames at %g per second", json_count(f.frames),
-                       f.fps);
+        return FAIL_IN(ST_PROTOCOL, SOURCE,
+                       "a folder has %zu frames at %g per second, which is impossible",
+                       json_count(f.frames), f.fps);
     *out = f;
     return ST_OK;
 }
@@ -37,7 +41,7 @@ status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size, fil
         return FAIL_IN(ST_PROTOCOL, SOURCE, "frame %lld of %zu has no name", (long long)k,
                        json_count(folder->frames));
     if (snprintf(path, size, "%s/%s", folder->in, name) >= (int)size)
-        return FAIL_IN(ST_BAD_INPUT, folder->name, "path longer than %zu bytes", size);
+        return FAIL_IN(ST_BAD_INPUT, folder->name, "the path is longer than %zu bytes", size);
     *out = (file_ref){.name = path,
                       .in = path,
                       .at = -1,
@@ -50,8 +54,8 @@ status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size, fil
     return ST_OK;
 }
 
-/* The bytes that came with the lease; what the daemon could not read is said as if it had been
- * tried here. */
+/* Finds the bytes that came with the lease. If the daemon could not read the file, this fails as a
+ * worker that tried would have failed. */
 static status take_shipped(const file_ref *f, const char *full, int64_t max_bytes, file_view *out)
 {
     const json_value *v = json_item(f->shipped, (size_t)f->nth);
@@ -60,19 +64,19 @@ static status take_shipped(const file_ref *f, const char *full, int64_t max_byte
     if (failed == EXDEV)
         return FAIL_IN(
             ST_NO_INPUT, full,
-            "now lies outside the data folder, through a link: data.ship does not send it");
+            "a link now leads outside the data folder: data.ship does not send the file");
     if (failed)
         return file_fail((int)failed, full, -1, "opened");
     if (json_bool(json_find(v, "irregular"), false))
-        return FAIL_IN(ST_BAD_INPUT, full, "is no regular file");
+        return FAIL_IN(ST_BAD_INPUT, full, "is not a regular file");
     out->file_bytes = json_int(json_find(v, "size"), -1);
     out->mtime_ns = json_int(json_find(v, "mtime"), 0);
     TRY(file_check(full, f->at, f->bytes, max_bytes, out->file_bytes));
     const int64_t wanted = f->at < 0 ? out->file_bytes : f->bytes;
     const span bytes = part >= 2 && f->parts ? wire_msg_part(f->parts, (size_t)part) : (span){0};
     if ((int64_t)bytes.size != wanted)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "%s came with %zu bytes of %lld", f->name, bytes.size,
-                       (long long)wanted);
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "%s came with %zu of its %lld bytes", f->name,
+                       bytes.size, (long long)wanted);
     out->bytes = bytes;
     return ST_OK;
 }

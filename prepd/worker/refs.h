@@ -1,4 +1,7 @@
-/* refs.h: a FILE of a lease (prepd/serve/payload.c) and its bytes, found under a data root. */
+/* refs.h: the files that a lease names (prepd/serve/payload.c), and their bytes.
+ *
+ * A file is read under a data root, or it came with the lease (data.ship). It may be a file of its
+ * own, a piece of another file (of a tar or zip), or a folder of frames. */
 #ifndef TESSERA_PREPD_WORKER_REFS_H
 #define TESSERA_PREPD_WORKER_REFS_H
 
@@ -9,43 +12,43 @@
 
 typedef struct file_ref {
     const char *name;      /* for messages */
-    const char *in;        /* the file under the root: name, or what it is a piece of */
-    int64_t at;            /* -1: a file of its own */
-    int64_t bytes;         /* -1: not known */
-    int64_t height, width; /* of a picture, as indexed; -1: not known */
+    const char *in;        /* path under the root: name itself, or the file that it is a piece of */
+    int64_t at;            /* offset of a piece; -1 for a file of its own */
+    int64_t bytes;         /* size; -1 if not known */
+    int64_t height, width; /* of a picture, as indexed; -1 if not known */
     bool video;
-    const json_value *frames;  /* a folder of frames: their names; NULL: a file */
-    double fps;                /* of such frames */
-    const json_value *shipped; /* what came with the lease, one per file; NULL: read it here */
-    int64_t nth;               /* which of shipped */
-    const wire_msg *parts;     /* of the lease */
+    const json_value *frames;  /* the names of a folder's frames; NULL for a file */
+    double fps;                /* frames per second of such a folder */
+    const json_value *shipped; /* what came with the lease, one entry per file; NULL to read here */
+    int64_t nth;               /* which entry of shipped this is */
+    const wire_msg *parts;     /* the message that the lease came in */
 } file_ref;
 
-/* Borrows the lease and the message it came in. */
+/* Reads one file entry of a lease. Borrows the lease and its message. */
 WARN_UNUSED status ref_read(const json_value *v, const wire_msg *parts, file_ref *out);
 
-/* Frame k of a folder as a file of its own; its path is put into the buffer. */
+/* Frame k of a folder as a file of its own, whose path is written to path [size]. */
 WARN_UNUSED status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size,
                              file_ref *out);
 
-/* Its first bytes for its header, up to max_start; of a shipped file all. */
-WARN_UNUSED status ref_start(const file_ref *f, const char *root, int64_t max_bytes,
-                             int64_t max_start, arena *a, file_view *out);
+/* Reads up to max_start of the first bytes, for the header; all bytes of a shipped file. */
+WARN_UNUSED status ref_start(const file_ref *file, const char *root, int64_t max_bytes,
+                             int64_t max_start, arena *memory, file_view *out);
 
-/* All of it for its header: mapped, or read into the arena if it is a piece of another. Size and
- * time are given even if that fails. */
-WARN_UNUSED status ref_view(const file_ref *f, const char *root, int64_t max_bytes, arena *a,
-                            file_view *out);
-void ref_unview(const file_ref *f, file_view *v);
+/* The whole file, for its header: mapped, or read into the arena if it is a piece of another. Size
+ * and time are set even if that fails. ref_unview ends the view. */
+WARN_UNUSED status ref_view(const file_ref *file, const char *root, int64_t max_bytes,
+                            arena *memory, file_view *out);
+void ref_unview(const file_ref *file, file_view *view);
 
-/* All of it in the arena. */
-WARN_UNUSED status ref_load(const file_ref *f, const char *root, int64_t max_bytes, arena *a,
-                            span *out);
+/* Reads the whole file into the arena; a shipped file is borrowed from its message. */
+WARN_UNUSED status ref_load(const file_ref *file, const char *root, int64_t max_bytes,
+                            arena *memory, span *out);
 
-/* A video, which is read as it is decoded; to be closed. Its size and time are given even if that
- * fails, where it is there. */
-WARN_UNUSED status ref_open(const file_ref *f, const char *root, int64_t max_bytes,
+/* Opens a video, which is read while it is decoded; ref_close ends that. If the file exists, size
+ * and time are set even if this fails. */
+WARN_UNUSED status ref_open(const file_ref *file, const char *root, int64_t max_bytes,
                             video_bytes *out, int64_t *out_mtime_ns);
-void ref_close(video_bytes *v);
+void ref_close(video_bytes *video);
 
 #endif

@@ -1,3 +1,4 @@
+/* row.c: positions of the tokens, and the row that documents make together. */
 #include "prepd/worker/row.h"
 
 #include <inttypes.h>
@@ -16,9 +17,9 @@ void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int3
             i++;
             continue;
         }
-        /* A still image, or a pair of frames as if it were one: T stands, H and W count merged rows
-         * and columns; then the text goes on behind the longer side, not behind the number of
-         * tokens. */
+        /* A picture, or a pair of frames as if it were one: time stands still, height and width
+         * count merged rows and columns. The text then continues after the longer side, not after
+         * the number of visual tokens. */
         const int32_t height = grids[item].h / MERGE_SIDE, width = grids[item].w / MERGE_SIDE;
         for (int32_t y = 0; y < height; y++) {
             for (int32_t x = 0; x < width; x++, i++) {
@@ -36,7 +37,7 @@ void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int3
     }
 }
 
-/* The pads of every item must lie inside the document, one behind the other. */
+/* Checks that the pads of all items lie inside the document, one after the other. */
 static status check_document(const document *d)
 {
     if (d->text.n < 1)
@@ -66,8 +67,8 @@ static status check_shared(const document *before, const document *d)
                before->grids[k].pairs == d->grids[k].pairs;
     if (!same)
         return FAIL(ST_BAD_INPUT,
-                    "sample %" PRIu64 " shares the images of the document before it, which shows "
-                    "others",
+                    "sample %" PRIu64 " shares the images of the document before it, but that one "
+                    "shows others",
                     d->sample_id);
     return ST_OK;
 }
@@ -89,22 +90,22 @@ static status count_row(const document *docs, int64_t n_docs, row *r)
     }
     if (r->n_tokens > INT32_MAX || r->n_patches + r->n_video_patches > INT32_MAX)
         return FAIL(ST_BAD_INPUT,
-                    "a row of %" PRId64 " tokens and %" PRId64
+                    "the row has %" PRId64 " tokens and %" PRId64
                     " patches, expected at most %d of each",
                     r->n_tokens, r->n_patches + r->n_video_patches, INT32_MAX);
     return ST_OK;
 }
 
 typedef struct visual_place {
-    int64_t item, merged; /* merged rows of all items */
+    int64_t item, merged; /* numbers of the next item and of its first merged row */
 } visual_place;
 
 typedef struct place {
-    int64_t token;           /* what was written before this document */
-    visual_place next;       /* the same */
-    visual_place shown_from; /* where the images that were shown last begin */
+    int64_t token;           /* tokens written before this document */
+    visual_place next;       /* the next new item */
+    visual_place shown_from; /* the first image of the document that showed images last */
     item_pixels *items;      /* [n_items] of the row */
-    const uint8_t *zeros;    /* of the largest item without patches */
+    const uint8_t *zeros;    /* as long as the largest item without patches */
 } place;
 
 static bool has_patches(const document *d, int32_t k)
@@ -112,7 +113,8 @@ static bool has_patches(const document *d, int32_t k)
     return !d->quarantined && d->patches && d->patches[k];
 }
 
-/* A shared image's patches come from any document that has it and is not quarantined. */
+/* Writes the visual rows, grids and items of a document. The patches of a shared image come from
+ * any document that shows it and is not quarantined. */
 static void put_images(const document *d, row *r, place *p)
 {
     visual_place at = d->shared ? p->shown_from : p->next;
@@ -138,7 +140,7 @@ static void put_images(const document *d, row *r, place *p)
         p->next = at;
 }
 
-/* Room for the items, and zeros for those without patches. */
+/* Allocates the items, and zeros for those without patches. */
 static status begin_items(const document *docs, int64_t n_docs, arena *a, row *r, place *p)
 {
     int64_t most = 0;
@@ -169,7 +171,7 @@ status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
         const document *d = &docs[i];
         const size_t n = (size_t)d->text.n;
         memcpy(r.input_ids + p.token, d->text.ids, n * sizeof *r.input_ids);
-        if (!d->quarantined) /* the first token has no predecessor that could learn it */
+        if (!d->quarantined) /* no token before the first one could predict it */
             memcpy(r.labels + p.token + 1, d->text.labels + 1, (n - 1) * sizeof *r.labels);
         for (size_t t = 0; weighted && t < n; t++)
             r.loss_weight[p.token + (int64_t)t] = d->text.weights ? d->text.weights[t] : 1.0F;

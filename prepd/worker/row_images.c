@@ -1,3 +1,5 @@
+/* row_images.c: finds, decodes, resizes and cuts the pictures of a row. Clips are left to clips.c.
+ */
 #include "prepd/worker/row_images.h"
 
 #include <string.h>
@@ -11,12 +13,13 @@ static const char SOURCE[] = "lease";
 struct row_item {
     int64_t file;
     fit_grid grid;
-    uint8_t *patches; /* NULL: no room made yet */
+    uint8_t *patches; /* NULL if no room is made yet */
     bool done;
 };
 
-/* Patches in merge order come a band of two patch rows after the other. A picture that needs no
- * resize is cut while it is decoded, any other is resized into the nearest cache and cut there. */
+/* In merge order, patches come in bands of two patch rows (2 x 2 patches are merged). A picture
+ * that needs no resizing is cut into patches while it is decoded; any other is resized one band at
+ * a time, so that the band is still in the processor's cache when it is cut. */
 enum { BAND = PATCH_SIDE * MERGE_SIDE };
 
 typedef struct cutting {
@@ -38,12 +41,12 @@ static void cut_ycc_band(void *user, const uint8_t *const planes[3], int64_t str
 
 static status cut_patches(row_images *k, const image *im, fit_grid grid, uint8_t *patches)
 {
-    arena *a = &k->s->sample;
+    arena *a = &k->shop->sample;
     image sized;
     resampler *r;
     uint8_t *band;
     if (k->c->image_resampler == RESAMPLER_VIPS) {
-        TRY(k->s->images->resize_vips(im, grid.height, grid.width, a, &sized));
+        TRY(k->shop->images->resize_vips(im, grid.height, grid.width, a, &sized));
         patch_cut(sized.rgb, grid.height, grid.width, patches);
         return ST_OK;
     }
@@ -64,7 +67,7 @@ static status cut_patches(row_images *k, const image *im, fit_grid grid, uint8_t
 
 static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8_t *patches)
 {
-    workshop *s = k->s;
+    workshop *s = k->shop;
     span data;
     image im;
     workshop_begin_image(s);
@@ -86,14 +89,14 @@ static status decode_file(row_images *k, const file_ref *f, fit_grid grid, uint8
     workshop_stage_end(s, STAGE_DECODE, &since);
     if (f->height >= 0 && (im.height != f->height || im.width != f->width))
         return FAIL_IN(ST_BAD_INPUT, f->name,
-                       "is %d x %d pixels, the index recorded %lld x %lld: it changed; restart the "
-                       "daemon to index it again",
+                       "is %d x %d pixels, but the index recorded %lld x %lld: the file changed; "
+                       "restart the daemon to index it again",
                        im.width, im.height, (long long)f->width, (long long)f->height);
     if (im.rgb)
         TRY(cut_patches(k, &im, grid, patches));
     TRY(workshop_note_damage(s, NULL, im.warning));
     workshop_stage_end(s, STAGE_RESIZE, &since);
-    if (s->cache && !im.warning) /* one that is damaged is told of every time */
+    if (s->cache && !im.warning) /* a damaged picture is reported every time */
         image_cache_put(s->cache, key, patches, bytes);
     workshop_stage_end(s, STAGE_READ, &since);
     return ST_OK;
@@ -103,27 +106,29 @@ status row_images_begin(row_images *k, int64_t most_items)
 {
     k->n_items = k->shown = 0;
     k->most_items = most_items;
-    wire_msg_clear(k->s->items_made);
-    return arena_calloc(&k->s->row, (size_t)most_items + 1, sizeof(*k->items), (void **)&k->items);
+    wire_msg_clear(k->shop->items_made);
+    return arena_calloc(&k->shop->row, (size_t)most_items + 1, sizeof(*k->items),
+                        (void **)&k->items);
 }
 
-/* Parts stand in the row's order, so room is made for all items of a document at once. */
+/* Parts must be in the row's order, so room is made for all items of a document at once. */
 status row_images_add(row_images *k, const document *doc)
 {
     if (doc->shared)
         return ST_OK;
     if (doc->n_images > k->most_items - k->n_items)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "more images than the lease has grids");
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there are more images than the lease has grids");
     k->shown = k->n_items;
     for (int32_t i = 0; i < doc->n_images; i++) {
         row_item *t = &k->items[k->n_items++];
         *t = (row_item){.file = -1, .grid = doc->grids[i]};
         if (k->in_place)
-            TRY(codec_item_room(k->s->items_made, (size_t)row_item_bytes(t->grid), &t->patches));
+            TRY(codec_item_room(k->shop->items_made, (size_t)row_item_bytes(t->grid), &t->patches));
     }
     return ST_OK;
 }
 
+/* A finished item of the row that shows the same file at the same size, or NULL. */
 static const row_item *same_image(const row_images *k, const row_item *t)
 {
     for (int64_t i = 0; i < k->n_items; i++) {
@@ -135,7 +140,7 @@ static const row_item *same_image(const row_images *k, const row_item *t)
     return NULL;
 }
 
-/* Decodes an item's file, unless another item shows the same at the same size. */
+/* Fills an item: from one that shows the same, or by decoding its file. */
 static status fill_item(row_images *k, row_item *t, const lease_clip *clip)
 {
     const size_t bytes = (size_t)row_item_bytes(t->grid);
@@ -146,15 +151,15 @@ static status fill_item(row_images *k, row_item *t, const lease_clip *clip)
     } else if (same) {
         t->patches = same->patches;
     } else {
-        TRY(ref_read(json_item(k->files, (size_t)t->file), k->s->parts, &f));
+        TRY(ref_read(json_item(k->files, (size_t)t->file), k->shop->parts, &f));
         if (!t->patches)
-            TRY(arena_alloc(&k->s->row, bytes, (void **)&t->patches));
-        TRY(clip->n ? clips_patches(k->s, k->c, k->root, &f, clip, t->grid, t->patches)
-                    : decode_file(k, &f, t->grid, t->patches));
+            TRY(arena_alloc(&k->shop->row, bytes, (void **)&t->patches));
+        TRY(clip->n_frames ? clips_patches(k->shop, k->c, k->root, &f, clip, t->grid, t->patches)
+                           : decode_file(k, &f, t->grid, t->patches));
     }
     t->done = true;
     if (k->in_place)
-        codec_item_done(k->s->items_made, (size_t)(t - k->items), t->grid.pairs > 0);
+        codec_item_done(k->shop->items_made, (size_t)(t - k->items), t->grid.pairs > 0);
     return ST_OK;
 }
 
@@ -162,9 +167,10 @@ status row_images_fill(row_images *k, int32_t i, int64_t file, const lease_clip 
                        uint8_t **out_patches)
 {
     if (i >= k->n_items - k->shown)
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "a document shares more images than were shown");
+        return FAIL_IN(ST_PROTOCOL, SOURCE,
+                       "a document shares more images than the one before it shows");
     if (file < 0 || file >= (int64_t)json_count(k->files))
-        return FAIL_IN(ST_PROTOCOL, SOURCE, "file %lld of %zu", (long long)file,
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "there is no file %lld of %zu", (long long)file,
                        json_count(k->files));
     row_item *t = &k->items[k->shown + i];
     if (!t->done) {
@@ -182,6 +188,6 @@ void row_images_finish(row_images *k)
         if (t->done)
             continue;
         memset(t->patches, 0, (size_t)row_item_bytes(t->grid));
-        codec_item_done(k->s->items_made, (size_t)i, t->grid.pairs > 0);
+        codec_item_done(k->shop->items_made, (size_t)i, t->grid.pairs > 0);
     }
 }

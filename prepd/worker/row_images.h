@@ -1,6 +1,7 @@
-/* row_images.h: the pictures and clips of one row, each decoded once and written once, to where it
- * stays: into its part of the message if that takes pixels as they are, else into the lease's
- * memory. */
+/* row_images.h: decodes the pictures and clips of one row.
+ *
+ * Each is decoded once and its patches are written once, to the place where they stay: into the
+ * item's part of the message if pixels are sent as they are, otherwise into the lease's memory. */
 #ifndef TESSERA_PREPD_WORKER_ROW_IMAGES_H
 #define TESSERA_PREPD_WORKER_ROW_IMAGES_H
 
@@ -11,25 +12,27 @@
 typedef struct row_item row_item;
 
 typedef struct row_images {
-    workshop *s;
+    workshop *shop;
     const conf *c;
     const char *root;
-    const json_value *files; /* FILEs of the lease */
-    bool in_place;           /* neither filter nor codec: patches lie in s->items_made */
-    row_item *items;         /* [n_items], in the row's order; in s->row */
+    const json_value *files; /* the files of the lease */
+    bool in_place;           /* neither filter nor codec: patches lie in shop->items_made */
+    row_item *items;         /* [n_items] in the row's order; in the arena shop->row */
     int64_t n_items, most_items;
-    int64_t shown; /* the first of those that the last document brought */
+    int64_t shown; /* the first item that the last document added */
 } row_images;
 
-/* The fields down to in_place are set; most_items: of all documents together. */
-WARN_UNUSED status row_images_begin(row_images *k, int64_t most_items);
-/* Room for the items of the next document; one that shares brings none. */
-WARN_UNUSED status row_images_add(row_images *k, const document *doc);
-/* Image i of that document is this file of the lease: its patches, decoded unless they are there.
- * ST_NO_INPUT: this machine does not have it. */
-WARN_UNUSED status row_images_fill(row_images *k, int32_t i, int64_t file, const lease_clip *clip,
-                                   uint8_t **out_patches);
-/* in_place: all parts are as codec_encode_made wants them; what nobody filled is blank. */
-void row_images_finish(row_images *k);
+/* Begins a row of at most most_items items. The caller has set the fields down to in_place. */
+WARN_UNUSED status row_images_begin(row_images *images, int64_t most_items);
+/* Makes room for the items of the next document. A document that shares adds none. */
+WARN_UNUSED status row_images_add(row_images *images, const document *doc);
+/* Image i of that document is number `file` of the lease's files: *out_patches gets its patches,
+ * which are decoded unless the row has them already. ST_NO_INPUT if this machine does not have the
+ * file. */
+WARN_UNUSED status row_images_fill(row_images *images, int32_t i, int64_t file,
+                                   const lease_clip *clip, uint8_t **out_patches);
+/* If in_place, completes the parts for codec_encode_made: items that were not filled become zero.
+ */
+void row_images_finish(row_images *images);
 
 #endif

@@ -1,3 +1,5 @@
+/* sandbox.c: the list of system calls that a worker may make, and the privileges that it keeps. A
+ * worker that a new version of a library ends with EPERM probably needs a call added here. */
 #include "prepd/worker/sandbox.h"
 
 #include <errno.h>
@@ -19,7 +21,7 @@
 #endif
 #endif
 
-/* What the C library, ZeroMQ's thread, glib and vips need for work on memory, open sockets and
+/* What the C library, ZeroMQ's thread, glib and libvips need to work on memory, open sockets and
  * files that are only read. */
 static const char *const allowed[] = {
     /* memory */
@@ -35,7 +37,7 @@ static const char *const allowed[] = {
     "munmap",
     "memfd_create",
     "ftruncate",
-    /* descriptors that are open */
+    /* open descriptors */
     "close",
     "dup",
     "dup2",
@@ -86,7 +88,7 @@ static const char *const allowed[] = {
     "stat",
     "statfs",
     "statx",
-    /* threads, time, signals of its own */
+    /* threads, time, the process's own signals */
     "arch_prctl",
     "clock_getres",
     "clock_gettime",
@@ -118,8 +120,8 @@ static const char *const allowed[] = {
     "timer_create",
     "timer_delete",
     "timer_settime",
-    /* asking about itself; which CPUs: glibc asks for its threads by their numbers
-     * (pthread_getattr_np), and nothing is changed by asking */
+    /* questions about the process itself. sched_getaffinity may ask about any process, since glibc
+     * asks about its threads by number (pthread_getattr_np), and asking changes nothing */
     "sched_getaffinity",
     "getegid",
     "geteuid",
@@ -148,7 +150,7 @@ static int allow_call(scmp_filter_ctx filter, const char *name)
     return seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
 }
 
-/* One call, with each of these values of one argument. The whole 64-bit register is compared. */
+/* Allows one call with each of these values of one argument, compared as 64 bits. */
 static int allow_values(scmp_filter_ctx filter, int number, unsigned argument,
                         const scmp_datum_t *value, size_t n)
 {
@@ -161,15 +163,15 @@ static int allow_values(scmp_filter_ctx filter, int number, unsigned argument,
 
 #define COUNT(list) (sizeof(list) / sizeof(*(list)))
 
-/* Of the calls with many meanings, those a library uses on memory and open descriptors: no typing
- * into a terminal, no descriptor that signals a process, no limits or CPUs of another. */
+/* Allows calls that have many meanings in those that libraries need: not typing into a terminal,
+ * not making a descriptor signal a process, not changing limits or CPUs of another process. */
 static int allow_meanings(scmp_filter_ctx filter, scmp_datum_t self)
 {
     static const scmp_datum_t of_ioctl[] = {FIONREAD, FIONBIO, FIOCLEX, TCGETS};
     static const scmp_datum_t of_fcntl[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
                                             F_GETFL, F_SETFL,         F_ADD_SEALS, F_GET_SEALS};
-    /* libzmq gives a thread the policy it has when the thread begins, by its number, and aborts if
-     * that fails; a thread may begin late, after the list is in force. None of these gains time. */
+    /* libzmq sets the scheduling policy of each thread when it begins, and aborts if that fails; a
+     * thread may begin after the list is in force. These policies gain no priority. */
     static const scmp_datum_t of_policy[] = {SCHED_OTHER, SCHED_BATCH, SCHED_IDLE};
     const scmp_datum_t own[] = {0, self};
     return allow_values(filter, SCMP_SYS(ioctl), 1, of_ioctl, COUNT(of_ioctl)) |
@@ -179,7 +181,7 @@ static int allow_meanings(scmp_filter_ctx filter, scmp_datum_t self)
            allow_values(filter, SCMP_SYS(sched_setaffinity), 0, own, COUNT(own));
 }
 
-/* Calls allowed with some arguments only. */
+/* Allows calls with some arguments only. */
 static int allow_parts(scmp_filter_ctx filter)
 {
     const scmp_datum_t changing = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
@@ -189,7 +191,8 @@ static int allow_parts(scmp_filter_ctx filter)
                             SCMP_A1(SCMP_CMP_MASKED_EQ, changing, 0));
     bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
                             SCMP_A2(SCMP_CMP_MASKED_EQ, changing, 0));
-    /* Threads, not processes; clone3 hides its flags in memory, glibc then takes clone. */
+    /* Threads may be started, processes not. clone3 has its flags in memory, where a filter cannot
+     * see them; with ENOSYS glibc uses clone instead. */
     bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
     bad |= seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
@@ -197,7 +200,7 @@ static int allow_parts(scmp_filter_ctx filter)
     bad |=
         seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A0(SCMP_CMP_EQ, self));
     bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(kill), 1, SCMP_A0(SCMP_CMP_EQ, self));
-#ifdef SANITIZED /* the leak check at exit stops all threads from a process of its own */
+#ifdef SANITIZED /* the leak check at exit stops all threads from another process */
     bad |= allow_call(filter, "ptrace") | allow_call(filter, "wait4") |
            allow_call(filter, "clone") | allow_call(filter, "process_vm_readv");
 #endif
@@ -215,7 +218,7 @@ status sandbox_shed_privileges(void)
     kept[0].effective = had[0].effective & files;
     kept[0].permitted = had[0].permitted & files;
     kept[0].inheritable = had[0].inheritable & files; /* a unit's AmbientCapabilities= */
-    /* A service without capabilities may be denied the very call that would give them up. */
+    /* A service without capabilities may be denied even the call that gives them up. */
     if (memcmp(had, kept, sizeof(had)) == 0)
         return ST_OK;
     if (syscall(SYS_capset, &self, kept) != 0)

@@ -1,21 +1,23 @@
-/* sandbox.h: what a worker may still ask of the kernel once it decodes files of strangers.
+/* sandbox.h: limits what a worker may ask of the kernel before it decodes untrusted files.
  *
- * A list of allowed system calls (libseccomp; this is its only door); all others fail with EPERM.
- * Not on the list: new sockets and connections, running programs, new processes, opening a file for
- * writing, tracing or signalling others (also through a descriptor's owner), typing into a
- * terminal, limits or CPUs of another process, mounting, changing identity, loading anything into
- * the kernel. The connection to the dispatcher and the files below the data root stay. A worker
- * that loses its connection cannot make another: its parent starts a new one. */
+ * A list of allowed system calls is installed with libseccomp; every other call fails with EPERM.
+ * Not on the list: new sockets and connections, running programs, starting processes, opening a
+ * file for writing, tracing or signalling other processes (also by making one the owner of a
+ * descriptor), typing into a terminal, changing limits or CPUs of another process, mounting,
+ * changing identity, loading anything into the kernel. The connection to the dispatcher stays open,
+ * and files below the data root can be read. A worker that loses its connection cannot make
+ * another; its parent starts a new worker instead. Only sandbox.c uses libseccomp. */
 #ifndef TESSERA_PREPD_WORKER_SANDBOX_H
 #define TESSERA_PREPD_WORKER_SANDBOX_H
 
 #include "common/base/status.h"
 
-/* For good: no privileges by running a program (no_new_privs), and of root's those alone by which
- * files of other users are read (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; writing ends with the
- * list). Of the calling thread and those it makes: before there are others. */
+/* Gives up privileges for good: running a program gains none (no_new_privs), and of root's
+ * capabilities only those remain that allow reading files of other users (CAP_DAC_OVERRIDE,
+ * CAP_DAC_READ_SEARCH; the list then forbids writing). This holds for the calling thread and those
+ * that it starts, so call it before there are others. */
 WARN_UNUSED status sandbox_shed_privileges(void);
-/* Enters the list; for every thread of the process, for good. */
+/* Puts the list in force, for every thread of the process and for good. */
 WARN_UNUSED status sandbox_enter(void);
 
 #endif

@@ -1,3 +1,5 @@
+/* supervisor.c: the loop of `prepd worker`: starts workers, notices how they end, replaces them,
+ * and tells the dispatcher that it is there. */
 #include "prepd/worker/supervisor.h"
 
 #include <errno.h>
@@ -16,11 +18,11 @@
 #include "proto/wire.h"
 
 enum {
-    QUICK_MS = 1000,   /* a life this short may be a failure to start */
-    QUICK_DEATHS = 16, /* so many of them in a row before the next is started after a pause */
+    QUICK_MS = 1000,   /* a worker that lives this short may be unable to start */
+    QUICK_DEATHS = 16, /* after this many in a row, pause before starting the next */
     PAUSE_MS = 1000,
-    LEAVE_LIMIT_MS = 10000, /* after SIGTERM, to finish a row */
-    SAY_MS = 1000,          /* between two words to the dispatcher */
+    LEAVE_LIMIT_MS = 10000, /* time to finish a row after SIGTERM */
+    SAY_MS = 1000,          /* between two messages to the dispatcher */
     WHAT_BYTES = 80,
     ENVIRONMENT_BYTES = 160,
 };
@@ -28,28 +30,28 @@ static const char BEFORE[] = "TESSERA_WORKER_BEFORE", HEARD[] = "--heard";
 static const int64_t MS = 1000000;
 
 typedef struct kept {
-    pid_t pid; /* 0 = to be started at start_ns, unless it has left */
+    pid_t pid; /* 0: to be started at start_ns, unless it has left */
     int64_t started_ns, start_ns;
     int quick_deaths; /* in a row */
     bool left;
-    char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" of the one that died, "" none */
+    char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" about the process that died; "" for none */
 } kept;
 
 typedef struct supervisor {
     const char *endpoint;
     wire *net;
     wire_socket *socket; /* NULL: to be connected */
-    wire_msg *m;
-    int64_t said_ns; /* on this connection; 0 not yet */
-    bool heard;      /* a dispatcher was there; from then on one that is away is waited for */
-    int64_t away_ns; /* since when there is none; 0: there is */
-    int64_t tell_ns; /* when that is told next */
+    wire_msg *scratch;
+    int64_t said_ns; /* when we last said on this connection that we are here; 0: not yet */
+    bool heard;      /* a dispatcher was there once; from then on it is waited for */
+    int64_t away_ns; /* since when there is none; 0 if there is one */
+    int64_t tell_ns; /* when to log that next */
     char id[24];
     char **argv;
-    int n_argv;   /* the next one's place, for --heard */
-    kept *worker; /* [n] */
-    int n;
-    bool stopping, signalled, stop_now; /* by the second signal */
+    int n_argv;   /* words so far; --heard is added later */
+    kept *worker; /* [n_workers] */
+    int n_workers;
+    bool stopping, signalled, stop_now; /* stop_now: after the second signal */
     status outcome;
 } supervisor;
 
@@ -83,16 +85,17 @@ static status start_one(supervisor *k, kept *w)
 
 static bool any_alive(const supervisor *k)
 {
-    for (int i = 0; i < k->n; i++)
+    for (int i = 0; i < k->n_workers; i++)
         if (k->worker[i].pid)
             return true;
     return false;
 }
 
-/* No process is left for one more: those that are there go on meanwhile. */
+/* Starts the workers that are missing. If the system has no process for one more, those that run go
+ * on and it is tried again later. */
 static status start_missing(supervisor *k)
 {
-    for (int i = 0; i < k->n && !k->stopping; i++) {
+    for (int i = 0; i < k->n_workers && !k->stopping; i++) {
         kept *w = &k->worker[i];
         if (w->pid || w->left || clock_ns() < w->start_ns)
             continue;
@@ -107,16 +110,17 @@ static status start_missing(supervisor *k)
     return ST_OK;
 }
 
-/* The code a worker chose to leave with, as a status: it has said why. */
+/* The exit code that a worker chose, as a status. The worker has logged the reason. */
 static status left_because(int code)
 {
     for (int s = ST_OK + 1; s < ST_COUNT; s++)
         if (status_exit_code((status)s) == code)
-            return FAIL((status)s, "a worker has left with code %d (its message is above)", code);
-    return FAIL(ST_INTERNAL, "a worker has left with code %d", code);
+            return FAIL((status)s, "a worker left with exit code %d (its message is above)", code);
+    return FAIL(ST_INTERNAL, "a worker left with exit code %d", code);
 }
 
-/* No memory or a failed disk may pass; refused, misconfigured or told to go will not. */
+/* True for reasons that may pass, such as no memory or a failing disk; a worker that was refused,
+ * misconfigured or told to go is not started again. */
 static bool may_pass(int code)
 {
     return code == status_exit_code(ST_NO_MEMORY) || code == status_exit_code(ST_IO) ||
@@ -163,11 +167,11 @@ static void reap_workers(supervisor *k)
     int wstatus;
     pid_t pid;
     while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
-        for (int i = 0; i < k->n; i++) {
+        for (int i = 0; i < k->n_workers; i++) {
             if (k->worker[i].pid != pid)
                 continue;
             if (WIFSTOPPED(wstatus))
-                kill(pid, SIGKILL); /* by somebody outside; what it has in work must not wait */
+                kill(pid, SIGKILL); /* someone stopped it; its lease must not wait */
             else
                 record_end(k, &k->worker[i], wstatus);
         }
@@ -176,20 +180,20 @@ static void reap_workers(supervisor *k)
 
 static void signal_all(const supervisor *k, int sig)
 {
-    for (int i = 0; i < k->n; i++)
+    for (int i = 0; i < k->n_workers; i++)
         if (k->worker[i].pid)
             kill(k->worker[i].pid, sig);
 }
 
 static bool any_left_to_keep(const supervisor *k)
 {
-    for (int i = 0; i < k->n; i++)
+    for (int i = 0; i < k->n_workers; i++)
         if (k->worker[i].pid || (!k->worker[i].left && !k->stopping))
             return true;
     return false;
 }
 
-/* A dispatcher that is not there is told after a second and then every ten. */
+/* Logs that no dispatcher is there, after a second and then every ten. */
 static void tell_away(supervisor *k)
 {
     enum { FIRST_MS = 1000, EVERY_MS = 10000 };
@@ -201,14 +205,15 @@ static void tell_away(supervisor *k)
         k->tell_ns = now + FIRST_MS * MS;
     } else if (now >= k->tell_ns) {
         k->tell_ns = now + EVERY_MS * MS;
-        log_info("waiting for the daemon at %s since %.0f s: %s", k->endpoint,
+        log_info("waiting for the daemon at %s for %.0f s: %s", k->endpoint,
                  (double)(now - k->away_ns) * 1e-9,
-                 wire_listens(k->endpoint) == ST_OK ? "nobody answers there" : status_text());
+                 wire_listens(k->endpoint) == ST_OK ? "nothing answers there" : status_text());
     }
 }
 
-/* Says that it is there, and hears whether it is to go. A connection that ended is made anew: the
- * daemon may come back; that keys are refused is for the workers to find out and to say. */
+/* Tells the dispatcher that this supervisor is there, and reads whether it is to go. A connection
+ * that ended is made again, since the daemon may come back. Refused keys are left to the workers to
+ * find and report. */
 static status attend_dispatcher(supervisor *k)
 {
     char json[48];
@@ -220,11 +225,12 @@ static status attend_dispatcher(supervisor *k)
             wire_expect(k->socket);
         k->said_ns = 0;
     }
-    /* The first word waits in the socket for the connection; no others behind it. */
+    /* The first message waits in the socket for the connection; others are sent once it is there.
+     */
     if (k->said_ns == 0 || (now - k->said_ns >= SAY_MS * MS && wire_greeted(k->socket))) {
         const int n = snprintf(json, sizeof(json), "{\"keeps\":\"%s\"}", k->id);
         const status sent = wire_send_json(k->socket, NULL, KIND_JOIN, 0, json, (size_t)n);
-        (void)sent; /* if it is lost, so is the connection */
+        (void)sent; /* if this is lost, so is the connection, which is noticed below */
         k->said_ns = now;
     }
     if (!k->heard && wire_greeted(k->socket)) {
@@ -232,12 +238,13 @@ static status attend_dispatcher(supervisor *k)
         k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* proc_spawn only reads it */
     }
     tell_away(k);
-    wire_msg_clear(k->m);
-    const status st = wire_recv(k->socket, 0, NULL, k->m);
+    wire_msg_clear(k->scratch);
+    const status st = wire_recv(k->socket, 0, NULL, k->scratch);
     if (st != ST_OK && st != ST_TIMEOUT)
         wire_close(&k->socket);
-    if (st == ST_OK && wire_msg_parts(k->m) > 0 &&
-        frame_decode(wire_msg_part(k->m, 0), k->endpoint, &head) == ST_OK && head.kind == KIND_BYE)
+    if (st == ST_OK && wire_msg_parts(k->scratch) > 0 &&
+        frame_decode(wire_msg_part(k->scratch, 0), k->endpoint, &head) == ST_OK &&
+        head.kind == KIND_BYE)
         k->stopping = true;
     return ST_OK;
 }
@@ -248,12 +255,12 @@ static void told_to_stop(supervisor *k, int number)
     k->signalled = k->stopping = true;
     log_info("%s signal=%s",
              k->stop_now ? "stopping at once"
-                         : "leaving when what is in work is done; another signal ends it at once",
+                         : "leaving when what is in work is finished; another signal stops at once",
              strsignal(number));
 }
 
-/* The connection is opened before any worker is started: it takes threads, which a limit of
- * processes may refuse later, and libzmq then aborts. */
+/* The main loop. The connection is opened before any worker is started: it needs threads, and if a
+ * limit on processes refused them later, libzmq would abort. */
 static status supervise_workers(supervisor *k, int signals)
 {
     enum { TICK_MS = 100 };
@@ -265,7 +272,7 @@ static status supervise_workers(supervisor *k, int signals)
             TRY(attend_dispatcher(k));
         TRY(start_missing(k));
         if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
-            return FAIL(ST_OS, "poll: %s", strerror(errno));
+            return FAIL(ST_OS, "cannot wait for signals: %s", strerror(errno));
         while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
             if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
                 told_to_stop(k, (int)info.ssi_signo);
@@ -284,7 +291,7 @@ static status supervise_workers(supervisor *k, int signals)
 
 status supervisor_run(char *const *args, int n_args, int n, const char *endpoint, const char *keys)
 {
-    supervisor k = {.n = n, .endpoint = endpoint};
+    supervisor k = {.n_workers = n, .endpoint = endpoint};
     char parent[16];
     int signals = -1;
     status st = ST_OK;
@@ -302,20 +309,20 @@ status supervisor_run(char *const *args, int n_args, int n, const char *endpoint
     k.argv[n_args + 2] = (char[]){"--supervisor"};
     k.argv[n_args + 3] = k.id;
     k.n_argv = n_args + 4;
-    signal(SIGPIPE, SIG_IGN);               /* who reads our log may leave */
+    signal(SIGPIPE, SIG_IGN);               /* the reader of our log may leave */
     TRY_OR(done, proc_signal_fd(&signals)); /* before ZeroMQ's threads */
     TRY_OR(done, wire_new(&k.net));
     if (keys)
         TRY_OR(done, wire_use_keys(k.net, keys));
-    TRY_OR(done, wire_msg_new(&k.m));
-    if (wire_listens(endpoint) == ST_CONFIG) { /* waiting mends no permission */
+    TRY_OR(done, wire_msg_new(&k.scratch));
+    if (wire_listens(endpoint) == ST_CONFIG) { /* waiting does not change a permission */
         st = ST_CONFIG;
         goto done;
     }
     st = supervise_workers(&k, signals);
-    signal_all(&k, SIGKILL); /* only after a failure of our own is any left */
+    signal_all(&k, SIGKILL); /* some are left only after a failure of our own */
 done:
-    wire_msg_free(&k.m);
+    wire_msg_free(&k.scratch);
     wire_close(&k.socket);
     wire_free(&k.net);
     if (signals >= 0)

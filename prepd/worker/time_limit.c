@@ -1,3 +1,5 @@
+/* time_limit.c: the limit on one item as ticks of an interval timer, and the pauses before retries.
+ */
 #include "prepd/worker/time_limit.h"
 
 #include <errno.h>
@@ -7,17 +9,17 @@
 #include <time.h>
 
 enum {
-    TICKS = 8,        /* of one limit: time spent stopped counts as at most one of them */
-    WAITS = 4,        /* of one item; each twice as long as the one before */
-    WAIT_PARTS = 128, /* of the limit; the first wait is one: 15 of them in all */
+    TICKS = 8,        /* ticks in a limit; time spent stopped counts as one at most */
+    WAITS = 4,        /* pauses in an item, each twice as long as the one before */
+    WAIT_PARTS = 128, /* the first pause is 1 / 128 of the limit; all four are 15 / 128 */
 };
 static const double LONGEST_WAIT_S = 1.0;
 
 /* A signal handler can only reach what is static. */
 static volatile sig_atomic_t ticks_left;
 static struct itimerval timer;
-static double limit_s; /* 0: none */
-static int waits;      /* of the item in work */
+static double limit_s; /* 0 for none */
+static int waits;      /* pauses in the item in work so far */
 
 static void on_tick(int sig)
 {
@@ -38,7 +40,7 @@ status time_limit_install(double seconds)
         timer.it_value.tv_usec = 1;
     timer.it_interval = timer.it_value;
     if (sigaction(SIGALRM, &tick, NULL) != 0)
-        return FAIL(ST_OS, "sigaction: %s", strerror(errno));
+        return FAIL(ST_OS, "cannot set a signal handler: %s", strerror(errno));
     return ST_OK;
 }
 

@@ -1,9 +1,9 @@
-/* time_limit.h: a worker's own limit on one item: past it, it ends by SIGALRM.
+/* time_limit.h: a worker's own time limit on one item, past which SIGALRM ends it.
  *
- * The limit is a number of ticks of a timer. Ticks that fall due while the process is stopped come
- * as one, so a worker that somebody stops for an hour is not mistaken for one that hangs. Whoever
- * sees the process end tells the two apart (proc_end_of); its time is measured where it runs, so a
- * slow link does not count. What is tried again inside an item waits within its limit. */
+ * The limit is counted in ticks of a timer. Ticks that fall due while the process is stopped arrive
+ * as one, so a worker that someone stops for an hour is not taken for one that hangs. The parent
+ * tells the two apart by how the process ended (proc_end_of). The time is measured in the worker,
+ * so a slow connection does not count. Retries within an item wait within its limit. */
 #ifndef TESSERA_PREPD_WORKER_TIME_LIMIT_H
 #define TESSERA_PREPD_WORKER_TIME_LIMIT_H
 
@@ -11,13 +11,15 @@
 
 #include "common/base/status.h"
 
-/* Once per process; the limit holds for the items begun from now on. */
+/* Sets the limit for items that begin from now on. Call it once in a process. */
 WARN_UNUSED status time_limit_install(double seconds);
-void time_limit_start(void); /* an item begins */
-void time_limit_stop(void);  /* nothing is in work */
+/* An item begins. */
+void time_limit_start(void);
+/* Nothing is in work any more. */
+void time_limit_stop(void);
 
-/* Before something is tried again: waits, longer each time of an item, an eighth of the limit in
- * all and a few seconds at most. False: that is used up, or there is no limit. */
+/* Waits before something is tried again: longer each time within an item, in all an eighth of the
+ * limit, and at most a few seconds. False if that is used up or there is no limit. */
 bool time_limit_wait(void);
 
 #endif

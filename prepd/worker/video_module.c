@@ -1,4 +1,4 @@
-/* video_module.c: the same for the module of videos. */
+/* video_module.c: the table of functions that libprepd_video.so exports (image_load.h). */
 #include "prepd/worker/image_load.h"
 
 extern const video_api tessera_video_api;

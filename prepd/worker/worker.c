@@ -1,3 +1,8 @@
+/* worker.c: the life of a worker: start, connect, JOIN, TERMS, then lease after lease.
+ *
+ * After TERMS the process enters the sandbox and cannot connect again; when the connection ends, a
+ * supervised worker asks to be started again (PROC_EXIT_AGAIN), and a child of the dispatcher ends.
+ */
 #include "prepd/worker/worker.h"
 
 #include <malloc.h>
@@ -19,32 +24,32 @@
 
 enum {
     POLL_MS = 200,        /* longest wait before SIGTERM is noticed */
-    ASK_AGAIN_MS = 10000, /* an idle worker says that it is here */
-    GIVE_UP_MS = 60000,   /* no word from the dispatcher for this long: leave */
+    ASK_AGAIN_MS = 10000, /* an idle worker repeats JOIN to say that it is there */
+    GIVE_UP_MS = 60000,   /* leave when the dispatcher has been silent for this long */
     RECONNECT_MS = 500,
-    MOST_DAMAGED = 1024, /* pictures of a row that are told of */
+    MOST_DAMAGED = 1024, /* damaged pictures of a row that are reported */
 };
-static const int64_t TELL_EVERY_NS = 50000000; /* of index records, while all goes well */
+static const int64_t TELL_EVERY_NS = 50000000; /* between two ONs of an index lease */
 
 typedef struct worker {
-    const worker_options *o;
+    const worker_options *options;
     const image_api *images;
     hash128 fingerprint;
     wire *net;
     wire_socket *socket;
-    char *terms; /* as received; a change means another daemon: start anew */
+    char *terms; /* as received; other terms come from another daemon: start again */
     workshop shop;
     bool ready;
     uint64_t lease;
-    bool each;       /* it was lost before: every record is told */
-    int64_t told_ns; /* when the last one was; 0: none yet */
-    int64_t leases;  /* done */
-    int64_t heard_ns;
-    bool heard; /* a dispatcher is, or was, at the endpoint */
-    bool leave, again;
+    bool each;         /* the lease was lost before: report every record */
+    int64_t told_ns;   /* when a record was last reported; 0 for not yet */
+    int64_t leases;    /* done so far */
+    int64_t heard_ns;  /* when the dispatcher last sent something */
+    bool heard;        /* a dispatcher is, or was, at the endpoint */
+    bool leave, again; /* leave; and ask to be started again */
 } worker;
 
-/* Set by SIGTERM: the lease in work is finished first. */
+/* Set by SIGTERM; the lease in work is finished first. */
 static volatile sig_atomic_t asked_to_go;
 
 static void on_term(int sig)
@@ -78,9 +83,9 @@ static status send_join(worker *w)
     fingerprints_put(&prints, &out);
     json_put_key_cstr(&out, "host", host);
     json_put_key_int(&out, "pid", getpid());
-    if (w->o->supervisor) {
-        json_put_key_cstr(&out, "supervisor", w->o->supervisor);
-        json_put_key_bool(&out, "ship", !w->o->data_root);
+    if (w->options->supervisor) {
+        json_put_key_cstr(&out, "supervisor", w->options->supervisor);
+        json_put_key_bool(&out, "ship", !w->options->data_root);
         supervisor_put_before(&out);
     }
     json_end_object(&out);
@@ -98,8 +103,9 @@ static status tell_on(void *user, int64_t item)
     return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
 }
 
-/* A record takes microseconds, a message as long and its reading longer: so they are told of now
- * and then. Who is to blame for a lost lease is asked at its second loss, and then each is told. */
+/* Reports an item of an index lease. A record takes microseconds and its report longer, so only
+ * some are reported. If the lease is lost, it is given out again with `each` set: then every item
+ * is reported, and a second loss shows which item is to blame. */
 static status tell_record(void *user, int64_t item)
 {
     worker *w = user;
@@ -116,11 +122,11 @@ static status take_terms(worker *w, const json_value *v, span text)
 {
     if (w->terms) {
         if (strlen(w->terms) != text.size || memcmp(w->terms, text.data, text.size) != 0)
-            w->leave = w->again = true; /* another daemon is behind this address now */
+            w->leave = w->again = true; /* another daemon is at this address now */
         return ST_OK;
     }
-    TRY(workshop_init(&w->shop, w->o, w->images, v));
-    TRY(send_join(w)); /* again, with the fingerprints of what the terms name */
+    TRY(workshop_init(&w->shop, w->options, w->images, v));
+    TRY(send_join(w)); /* again, now with the fingerprints of tokenizer and video decoder */
     TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
     TRY(image_cache_open(&w->shop.train, w->fingerprint, &w->shop.cache));
     TRY(sandbox_enter());
@@ -136,16 +142,16 @@ static void put_damaged(const workshop *s, json_writer *out)
     for (int64_t i = 0; i < s->n_damaged && i < MOST_DAMAGED; i++) {
         json_begin_object(out);
         json_put_key_int(out, "id", s->damaged[i].sample);
-        json_put_key_int(out, "image", s->damaged[i].k);
+        json_put_key_int(out, "image", s->damaged[i].image);
         json_put_key_cstr(out, "warning", s->damaged[i].warning);
         json_end_object(out);
     }
     json_end_array(out);
 }
 
-/* Where the lease's time went, and what was damaged. It is told before the answer, so that a
- * consumer that has a row finds this in the status: the endpoint keeps the order of what a worker
- * sends. */
+/* Reports where the lease's time went and which pictures were damaged. This goes before the answer,
+ * and messages of a worker keep their order, so a consumer that has a row finds it in the status.
+ */
 static status tell_stages(worker *w)
 {
     const workshop *s = &w->shop;
@@ -176,7 +182,7 @@ static status do_lease(worker *w, const json_value *v, uint64_t number)
     wire_msg *m = NULL;
     status st = ST_OK;
     if (!w->ready)
-        return FAIL(ST_PROTOCOL, "a lease before the terms");
+        return FAIL(ST_PROTOCOL, "a lease came before the terms");
     w->lease = number;
     TRY(json_want_text(v, "kind", "lease", &kind));
     if (strcmp(kind, "row") != 0) {
@@ -200,7 +206,8 @@ static status do_lease(worker *w, const json_value *v, uint64_t number)
     return st;
 }
 
-/* Libraries grow in ways nobody can free. Between two leases a worker may go at any time. */
+/* Asks to be started again after prepd.recycle_leases, or over prepd.recycle_bytes: libraries hold
+ * memory that cannot be freed, and between two leases a worker may leave at any time. */
 static status recycle(worker *w)
 {
     const conf *c = &w->shop.train;
@@ -235,27 +242,29 @@ static status handle_frame(worker *w, const wire_msg *m)
     } else if (head.kind == KIND_ERROR) {
         st = wire_error(v, "dispatcher");
     } else {
-        st = FAIL_IN(ST_PROTOCOL, "dispatcher", "sent %s to a worker", frame_kind_name(head.kind));
+        st = FAIL_IN(ST_PROTOCOL, "dispatcher", "the dispatcher sent %s to a worker",
+                     frame_kind_name(head.kind));
     }
     json_free(&v);
     return st;
 }
 
-/* Says why it goes: the dispatcher may not see this process, and tells its user. */
+/* Tells the dispatcher why this worker leaves. It may be on another machine and can show its user
+ * the reason. */
 static void say_why(worker *w, status why)
 {
     const status_note note = *status_last();
     status st = wire_send_error(w->socket, NULL, 0, why);
-    (void)st; /* leaving either way */
+    (void)st; /* the worker leaves either way */
     status_set(&note);
 }
 
-/* One connection: until BYE, an error, or the other side goes (ST_UNAVAILABLE). */
+/* Serves one connection until BYE, an error, or its end (ST_UNAVAILABLE). */
 static status serve_connection(worker *w)
 {
     wire_msg *m = NULL;
     status st = ST_OK;
-    TRY(wire_connect(w->net, w->o->endpoint, &w->socket));
+    TRY(wire_connect(w->net, w->options->endpoint, &w->socket));
     if (w->heard)
         wire_expect(w->socket);
     TRY_OR(done, wire_msg_new(&m));
@@ -276,8 +285,8 @@ static status serve_connection(worker *w)
         } else if (st == ST_TIMEOUT) {
             st = ST_OK;
             if (now - w->heard_ns > (int64_t)GIVE_UP_MS * 1000000)
-                st = FAIL_IN(ST_TIMEOUT, w->o->endpoint, "no word from the dispatcher for %d s",
-                             GIVE_UP_MS / 1000);
+                st = FAIL_IN(ST_TIMEOUT, w->options->endpoint,
+                             "the dispatcher has sent nothing for %d s", GIVE_UP_MS / 1000);
             else if (now - asked_ns > (int64_t)ASK_AGAIN_MS * 1000000) {
                 st = send_join(w);
                 asked_ns = now;
@@ -297,43 +306,43 @@ done:
 
 static status start_worker(worker *w)
 {
-    TRY(proc_follow_parent(w->o->parent, SIGKILL)); /* stopped or not; its work is lost anyway */
+    TRY(proc_follow_parent(w->options->parent, SIGKILL)); /* works on a stopped process too */
     TRY(sandbox_shed_privileges());
-    setsid(); /* away from the terminal; it fails only in one that leads a group of its own already
-               */
-    const struct rlimit no_core = {0, 0}; /* a crash costs its sample, not a disk full of cores */
+    setsid(); /* leaves the terminal; fails only if the process leads a group already */
+    const struct rlimit no_core = {0, 0}; /* crashes must not fill the disk with core files */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0)
         return FAIL(ST_OS, "cannot turn core files off");
     const struct sigaction term = {.sa_handler = on_term};
     if (sigaction(SIGTERM, &term, NULL) != 0)
-        return FAIL(ST_OS, "sigaction failed");
-    signal(SIGINT, SIG_IGN);  /* an interrupt is the dispatcher's or supervisor's to handle */
-    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave */
-    mallopt(M_ARENA_MAX, 2);  /* several arenas and libvips together grow without end */
+        return FAIL(ST_OS, "cannot set a signal handler");
+    signal(SIGINT, SIG_IGN);  /* the dispatcher or supervisor handles interrupts */
+    signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave */
+    mallopt(M_ARENA_MAX, 2); /* with more arenas, libvips' threads make the heap grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
     TRY(last_words_install());
-    TRY(image_load(w->o->program, &w->images));
+    TRY(image_load(w->options->program, &w->images));
     TRY(w->images->fingerprint(&w->fingerprint));
     w->heard_ns = clock_ns();
     TRY(wire_new(&w->net));
-    return w->o->keys ? wire_use_keys(w->net, w->o->keys) : ST_OK;
+    return w->options->keys ? wire_use_keys(w->net, w->options->keys) : ST_OK;
 }
 
 status worker_run(const worker_options *o, int *out_code)
 {
-    worker w = {.o = o, .heard = o->heard};
+    worker w = {.options = o, .heard = o->heard};
     log_init("worker", LOG_INFO, false);
     status st = start_worker(&w);
     while (st == ST_OK && !w.leave) {
         st = serve_connection(&w);
         if (st != ST_UNAVAILABLE || w.leave)
             continue;
-        if (o->supervisor && w.ready) { /* a sandboxed one cannot connect again; the next one can */
+        if (o->supervisor &&
+            w.ready) { /* in the sandbox it cannot connect again; its successor can */
             st = ST_OK;
             w.leave = w.again = true;
             break;
         }
-        if (!o->supervisor) { /* our dispatcher has closed: so do we */
+        if (!o->supervisor) { /* a child of the dispatcher ends with it */
             st = ST_OK;
             break;
         }

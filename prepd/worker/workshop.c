@@ -1,4 +1,5 @@
-/* workshop.c: what a worker needs before its first lease: options, tokenizer, codec, limits. */
+/* workshop.c: sets up what a worker needs before its first lease: options, tokenizer, codec,
+ * limits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,25 +11,25 @@
 #include "common/model_folder/model_files.h"
 #include "prepd/worker/worker.h"
 
-/* The options of TERMS as the YAML they are, read by the one parser there is. */
+/* Reads the options of TERMS. They are YAML and go through the same parser as a file, in memory. */
 static status read_options(workshop *s, const char *yaml, size_t size)
 {
     char path[64];
     status st = ST_OK;
     int fd = memfd_create("terms", MFD_CLOEXEC);
     if (fd < 0)
-        return FAIL(ST_OS, "memfd_create failed");
+        return FAIL(ST_OS, "cannot make a file in memory for the terms");
     if (write(fd, yaml, size) != (ssize_t)size) {
         close(fd);
-        return FAIL(ST_OS, "the terms could not be kept");
+        return FAIL(ST_OS, "cannot write the terms to memory");
     }
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     char *argv[] = {(char[]){"worker"}, (char[]){"-c"}, path, NULL};
     int argc = 3;
     TRY_OR(done, conf_load(&s->train, &argc, argv));
     s->have_conf = true;
-    if (s->o->model) {
-        TRY_OR(done, conf_set(&s->train, "model.path", s->o->model));
+    if (s->options->model) {
+        TRY_OR(done, conf_set(&s->train, "model.path", s->options->model));
         TRY_OR(done, conf_set(&s->train, "model.tokenizer", ""));
     }
     TRY_OR(done, conf_eval(&s->train, &s->eval));
@@ -37,7 +38,7 @@ done:
     return st;
 }
 
-/* config.json names the ids of the control tokens; they must be those of tokenizer.json. */
+/* Checks that config.json gives the control tokens the same ids as tokenizer.json. */
 static status check_ids(const char *folder, const chat_ids *chat)
 {
     const struct {
@@ -52,19 +53,21 @@ static status check_ids(const char *folder, const chat_ids *chat)
     status st = ST_OK;
     snprintf(path, sizeof(path), "%s/config.json", folder);
     if (access(path, F_OK) != 0)
-        return ST_OK; /* a tokenizer's folder beside a preset */
+        return ST_OK; /* the folder has only a tokenizer; the model is a preset */
     TRY(json_load(path, &v));
     for (size_t i = 0; i < sizeof(ids) / sizeof(*ids) && st == ST_OK; i++) {
         const json_value *id = json_find(v, ids[i].key);
         if (id && json_int(id, -1) != ids[i].id)
-            st = FAIL_IN(ST_CONFIG, path, "%s is %lld, but tokenizer.json gives that token id %d",
-                         ids[i].key, (long long)json_int(id, -1), (int)ids[i].id);
+            st = FAIL_IN(ST_CONFIG, path,
+                         "%s is %lld, but tokenizer.json gives that token the id %d", ids[i].key,
+                         (long long)json_int(id, -1), (int)ids[i].id);
     }
     json_free(&v);
     return st;
 }
 
-/* What image work may add to the address space: a bomb meets this wall, not the machine's. */
+/* Limits what image work may add to the address space, so that a decompression bomb fails in this
+ * process and does not take the machine's memory. */
 static status limit_memory(int64_t more_bytes)
 {
     long long pages = 0;
@@ -79,14 +82,15 @@ static status limit_memory(int64_t more_bytes)
     const struct rlimit limit = {bytes, bytes};
     struct rlimit now;
     if (getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_max != RLIM_INFINITY && now.rlim_max < bytes)
-        return ST_OK; /* a stricter one is in force */
+        return ST_OK; /* a stricter limit is in force */
     if (setrlimit(RLIMIT_AS, &limit) != 0)
-        return FAIL(ST_OS, "cannot limit the address space");
+        return FAIL(ST_OS, "cannot limit the address space (prepd.worker_bytes)");
     return ST_OK;
 }
 
-/* Another tokenizer gives other ids, so that rows would depend on who made them, and samples that
- * are good would not match the index. Paths may differ, bytes may not: as HELLO of a consumer. */
+/* Checks that the tokenizer and processor files have the same bytes as the daemon's; their paths
+ * may differ. Another tokenizer gives other ids, so rows would depend on who made them, and good
+ * samples would not match the index. */
 static status check_model(const conf *c, const char *folder, const json_value *terms)
 {
     const char *theirs;
@@ -98,8 +102,9 @@ static status check_model(const conf *c, const char *folder, const json_value *t
     if (strcmp(ours, theirs) == 0)
         return ST_OK;
     return FAIL_IN(ST_CONFIG, folder,
-                   "tokenizer and processor files have digest %s here, %s where the daemon runs: "
-                   "copy its model folder to this machine and name the copy with --model DIR",
+                   "the tokenizer and processor files have the digest %s here, but %s where the "
+                   "daemon runs: copy its model folder to this machine and name the copy with "
+                   "--model DIR",
                    ours, theirs);
 }
 
@@ -108,7 +113,7 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
 {
     const char *yaml, *folder;
     hash128 print;
-    *s = (workshop){.o = o, .images = images};
+    *s = (workshop){.options = o, .images = images};
     arena_init(&s->row, 0);
     arena_init(&s->sample, 0);
     TRY(json_want_text(terms, "options", "terms", &yaml));
@@ -131,7 +136,9 @@ status workshop_init(workshop *s, const worker_options *o, const image_api *imag
     return limit_memory(s->train.prepd_worker_bytes);
 }
 
-enum { KEPT_PART = 8 }; /* of prepd.worker_bytes; by default a picture of 40 megapixels keeps all */
+/* An eighth of prepd.worker_bytes stays allocated between images: by default enough for a picture
+ * of 40 megapixels. */
+enum { KEPT_PART = 8 };
 
 void workshop_begin_image(workshop *s)
 {

@@ -195,8 +195,8 @@ def files_that_change_after_indexing():
             causes = blamed()
             wanted = {i for image in (longer, shorter, gone, swapped) for i in f.questions_of(image)}
             check(set(causes) == wanted, f"blamed {sorted(causes)}, changed {sorted(wanted)}")
-            for image, word in ((longer, "it changed"), (shorter, "it changed"), (gone, "No such file"),
-                                (swapped, "pixels, the index recorded")):
+            for image, word in ((longer, "the file changed"), (shorter, "the file changed"), (gone, "No such file"),
+                                (swapped, "pixels, but the index recorded")):
                 for i in f.questions_of(image):
                     check(word in causes[i], f"{i}: {causes[i]}")
         with Daemon(f.config) as d:
@@ -357,7 +357,7 @@ def damaged_pictures_are_told():
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as x:
                     check('prepd_damaged{section="train"} 4' in x.read().decode(), "the metric")
                 said = run("status", "-c", f.config)
-                check("4 pictures damaged and used as they decode" in said and "premature end" in said, said)
+                check("4 damaged pictures used as they decode" in said and "premature end" in said, said)
                 check(d.said().count("picture damaged, used as it decodes") == 4, d.said())
 
 

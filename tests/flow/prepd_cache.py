@@ -147,7 +147,7 @@ def a_changed_file_is_refused_as_without_it():
         want, *_ = stream(f, options(training__epochs=2), said=said)
         got, hits, misses, _ = stream(f, cached(f), said=said)
         for words in said:
-            check(os.path.basename(one) in words and "it changed; restart the daemon" in words, words)
+            check(os.path.basename(one) in words and "the file changed; restart the daemon" in words, words)
         check(got == want, f"the cache served a file that changed: {hits} hits, {misses} misses")
 
 

@@ -113,7 +113,7 @@ def a_socket_that_is_not_there_or_not_ours():
             with socket.socket(socket.AF_UNIX) as s:  # left by one that was killed
                 s.bind(end + kind)
         check(first.wait(60) == 69, f"exit code {first.returncode}")
-        check("no daemon within 5 s" in (told := first.stderr.read()) and "no process listens on" in told, told)
+        check("no daemon answered within 5 s" in (told := first.stderr.read()) and "no process listens on" in told, told)
         told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=69)
         check("no process listens on this socket" in told, told)
         may_not_write_to_the_socket(f, end)

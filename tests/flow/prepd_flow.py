@@ -102,7 +102,7 @@ def unprivileged(f):
 
 def busy(verb, p):
     """Whether a daemon gave this question no answer in time."""
-    return verb in ("status", "scale") and p.returncode == 69 and "no daemon answers within" in p.stderr
+    return verb in ("status", "scale") and p.returncode == 69 and "no daemon answered within" in p.stderr
 
 
 def run(*args, code=0, by=()):

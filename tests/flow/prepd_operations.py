@@ -172,7 +172,7 @@ def a_daemon_without_time_is_waited_for():
         daemon = a_daemon_says(endpoint, {"ok": True}, after_s=6)
         p = subprocess.run([BIN, "drain", "--connect", endpoint], capture_output=True, text=True, timeout=LIMIT_S)
         daemon.join()
-        check(p.returncode == 0 and "the daemon is there and has not answered yet" in p.stderr, f"{p.returncode}: {p.stderr}")
+        check(p.returncode == 0 and "the daemon is there but has not answered yet" in p.stderr, f"{p.returncode}: {p.stderr}")
 
 
 def a_service_manager_that_does_not_read_holds_nobody():
@@ -259,8 +259,8 @@ def the_next_lease_is_sent_ahead():
     check(said["leases_lost"] < said["workers_replaced"] - 1, f"leases count as lost: {said}")
 
 
-def the_status_has_what_the_readme_says():
-    with open(os.path.join(SOURCE, "prepd/README.md")) as f:
+def the_status_has_what_the_page_says():
+    with open(os.path.join(SOURCE, "prepd/operating.md")) as f:
         text = f.read().split("## `prepd status --json`\n")[1].split("\n## ")[0]
     text = re.sub(r"\([^)]*\)", "", text)
 
@@ -616,7 +616,7 @@ def workers_have_no_privileges():
               "a worker shares the daemon's terminal")
 
 
-main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, the_status_has_what_the_readme_says,
+main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, the_status_has_what_the_page_says,
      all_quarantined_samples_are_counted, slow_connections_keep_nobody_out,
      a_daemon_without_time_is_waited_for, a_service_manager_that_does_not_read_holds_nobody, systemd_hears_the_truth,
      reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,

@@ -403,7 +403,7 @@ def another_tokenizer_is_refused():
         odd = site.worker("--workers", "2", "--model", f.file("other"))
         check(odd.wait(60) == 78, "workers with another tokenizer were taken, or started again and again")
         said = odd.stderr.read().decode()
-        check(said.count("tokenizer and processor files have digest") and "--model DIR" in said, said)
+        check(said.count("tokenizer and processor files have the digest") and "--model DIR" in said, said)
         site.joined(1)
         check(site.stream() == quiet, "the stream changed")
         check(not site.status()["train"]["quarantined"], "samples were blamed")

@@ -241,7 +241,7 @@ def nothing_outside_is_sent():
                 print(f"{sum(seen)} of {len(seen)} parts hold the secret, quarantined: {status()['train']['quarantined']}")
                 check(len(seen) > 8 and not any(seen), "a file outside the data folder was sent")
                 found = {q["id"]: q["cause"] for q in status()["train"]["quarantined"]}
-                check(set(found) == bad and all("lies outside" in c for c in found.values()), f"{found}, {d.said()}")
+                check(set(found) == bad and all("leads outside" in c for c in found.values()), f"{found}, {d.said()}")
                 others = [k for k, r in enumerate(rows) if not bad & {int(i) for i in r["doc_sample_id"]}]
                 check(others and all(fingerprint(rows[k]) == quiet[k] for k in others), "other rows changed")
             finally:

@@ -58,11 +58,11 @@ static void test_file_read__refuses_what_the_index_did_not_see(void **state)
     assert_memory_equal(view.bytes.data, "llo", 3);
     assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 4, 3, &a, &view), "allows 4");
     assert_true(view.file_bytes == 5 && view.mtime_ns > 0);
-    assert_fails(ST_NO_INPUT, file_start(path, 3, 3, 100, 3, &a, &view), "it changed");
+    assert_fails(ST_NO_INPUT, file_start(path, 3, 3, 100, 3, &a, &view), "the file changed");
     assert_int_equal(truncate(path, 0), 0);
     assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 100, 3, &a, &view), "empty");
     assert_fails(ST_BAD_INPUT, file_read(path, 100, 0, &a, &bytes), "empty");
-    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "it changed");
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "the file changed");
     assert_fails(ST_BAD_INPUT, file_map(path, 100, &view), "empty");
     assert_true(view.mtime_ns > 0); /* kept, so that a repaired file is seen to have changed */
     assert_int_equal(mkfifo(pipe_path, 0600), 0); /* must not hang on it */
