@@ -1,3 +1,6 @@
+/* adapter.c: see adapter.h. First a list of the file's matrices is made, each with the row of the
+ * registry that has its values and how they are arranged; then the weights and the configuration
+ * are written from that list. */
 #include "trainer/checkpoint/adapter.h"
 
 #include <stdlib.h>
@@ -13,14 +16,15 @@ enum { TENSOR_NAME = 208, WHOLE = -1 };
 static const char weights_name[] = "adapter_model.safetensors";
 static const char config_name[] = "adapter_config.json";
 
-/* One matrix of the file: the A or B of a base row, of all its experts or one. */
+/* One matrix of the file: the A or the B of a base row, of all its experts or of one. */
 typedef struct adapter_tensor {
     char name[TENSOR_NAME];
-    const param *p; /* the row of values; NULL: zeros */
-    bool is_b;      /* lora_B of the file, */
-    bool of_b;      /* with values of B; of exchanged experts the file's B has those of A */
-    bool linear;
-    int64_t expert, column; /* WHOLE, or one expert's, of B columns [column, column + rows) */
+    const param *p; /* the adapter's row in the registry; NULL: the values are zeros */
+    bool is_b;      /* it is a lora_B in the file */
+    bool of_b;      /* its values are those of B; for exchanged experts the file swaps A and B */
+    bool linear;    /* of a linear map, which is written as it is stored */
+    int64_t expert; /* one expert's; WHOLE: of all experts */
+    int64_t column; /* where its columns begin in that expert's B */
     int64_t shape[2];
 } adapter_tensor;
 
@@ -30,7 +34,7 @@ typedef struct adapter_list {
     stream *s;
     adapter_reader reader;
     int64_t rank;
-    const param **parameter; /* base rows that are target_parameters */
+    const param **parameter; /* [n_parameters] base rows that are target_parameters */
     int64_t n_parameters;
 } adapter_list;
 
@@ -43,38 +47,38 @@ static adapter_tensor *add_tensor(adapter_list *l, const char *module, bool is_b
     return t;
 }
 
-/* Of a linear map: [r, in] and [out, r]. */
-static void add_linear(adapter_list *l, const param *w, bool text_only)
+/* Adds the two matrices of a linear map: [r, in] and [out, r]. */
+static void add_linear(adapter_list *list, const param *w, bool text_only)
 {
     char module[160];
     snprintf(module, sizeof module, "%.*s", (int)lora_module_size(w), w->name);
     for (int b = 0; b < 2; b++) {
-        adapter_tensor *t = add_tensor(l, module, b);
-        t->p = w + w->lora + b;
-        t->linear = true;
-        memcpy(t->shape, t->p->shape, sizeof t->shape);
+        adapter_tensor *tensor = add_tensor(list, module, b);
+        tensor->p = w + w->lora + b;
+        tensor->linear = true;
+        memcpy(tensor->shape, tensor->p->shape, sizeof tensor->shape);
     }
-    if (w->group == GROUP_ROUTER && !text_only && l->reader == ADAPTER_TRANSFORMERS_5)
-        l->parameter[l->n_parameters++] = w;
+    if (w->group == GROUP_ROUTER && !text_only && list->reader == ADAPTER_TRANSFORMERS_5)
+        list->parameter[list->n_parameters++] = w;
 }
 
-/* Experts in one tensor. PEFT wraps a module once for each of its parameters: the first is inside.
- */
-static void add_fused(adapter_list *l, const param *w, bool inside)
+/* Adds the two matrices of experts that are fused in one tensor. PEFT wraps a module once for each
+ * of its parameters, so the first parameter is inside the wrapper of the second. */
+static void add_fused(adapter_list *list, const param *w, bool inside)
 {
-    const bool exchanged = l->reader == ADAPTER_TRANSFORMERS_4;
+    const bool exchanged = list->reader == ADAPTER_TRANSFORMERS_4;
     const int64_t in = w->shape[exchanged ? 2 : 1], out = w->shape[exchanged ? 1 : 2];
     char module[160];
     snprintf(module, sizeof module, "%.*s%s", (int)(strrchr(w->name, '.') - w->name), w->name,
              inside ? ".base_layer" : "");
     for (int b = 0; b < 2; b++) {
-        adapter_tensor *t = add_tensor(l, module, b);
-        t->of_b = exchanged ? !b : b;
-        t->p = w->lora ? w + w->lora + t->of_b : NULL;
-        t->shape[b] = l->rank * w->shape[0];
-        t->shape[!b] = b ? out : in;
+        adapter_tensor *tensor = add_tensor(list, module, b);
+        tensor->of_b = exchanged ? !b : b;
+        tensor->p = w->lora ? w + w->lora + tensor->of_b : NULL;
+        tensor->shape[b] = list->rank * w->shape[0];
+        tensor->shape[!b] = b ? out : in;
     }
-    l->parameter[l->n_parameters++] = w;
+    list->parameter[list->n_parameters++] = w;
 }
 
 static bool is_square(const param *w)
@@ -82,7 +86,8 @@ static bool is_square(const param *w)
     return w->lora && w->shape[1] == w->shape[2];
 }
 
-/* gate_up: a module's first parameter; its other one follows. */
+/* Adds the parameters of one module of fused experts. gate_up is the first; down follows it in the
+ * registry. A parameter without an adapter is added, as zeros, where the other one is square. */
 static void add_fused_pair(adapter_list *l, const param *gate_up)
 {
     const param *down = gate_up + 1;
@@ -93,24 +98,25 @@ static void add_fused_pair(adapter_list *l, const param *gate_up)
         add_fused(l, down, false);
 }
 
-static void add_expert(adapter_list *l, const param *w, int64_t e, const char *which,
+static void add_expert(adapter_list *list, const param *w, int64_t e, const char *which,
                        int64_t column, int64_t out)
 {
     char module[160];
     snprintf(module, sizeof module, "%.*s.%lld.%s_proj", (int)(strrchr(w->name, '.') - w->name),
              w->name, (long long)e, which);
     for (int b = 0; b < 2; b++) {
-        adapter_tensor *t = add_tensor(l, module, b);
-        t->p = w->lora ? w + w->lora + b : NULL;
-        t->of_b = b;
-        t->expert = e;
-        t->column = b ? column : 0;
-        t->shape[b] = l->rank;
-        t->shape[!b] = b ? out : w->shape[1];
+        adapter_tensor *tensor = add_tensor(list, module, b);
+        tensor->p = w->lora ? w + w->lora + b : NULL;
+        tensor->of_b = b;
+        tensor->expert = e;
+        tensor->column = b ? column : 0;
+        tensor->shape[b] = list->rank;
+        tensor->shape[!b] = b ? out : w->shape[1];
     }
 }
 
-/* PEFT fuses gate and up for the 5 series only where down has an adapter too: else zeros. */
+/* Adds one linear map per expert. For transformers 5, PEFT fuses gate and up only where down has an
+ * adapter too, so down gets zeros where it has none. */
 static void add_separate_pair(adapter_list *l, const param *gate_up)
 {
     const param *down = gate_up + 1;
@@ -123,16 +129,16 @@ static void add_separate_pair(adapter_list *l, const param *gate_up)
         add_expert(l, down, e, "down", 0, down->shape[2]);
 }
 
-static void add_row(adapter_list *l, const params *p, const param *w)
+static void add_row(adapter_list *list, const params *registry, const param *w)
 {
     if (w->n_dims == 2 && w->lora)
-        add_linear(l, w, p->text_only_names);
+        add_linear(list, w, registry->text_only_names);
     else if (w->group != GROUP_EXPERTS || w->adapter || !strstr(w->name, ".gate_up_proj"))
         return;
-    else if (p->text_only_names)
-        add_separate_pair(l, w);
+    else if (registry->text_only_names)
+        add_separate_pair(list, w);
     else
-        add_fused_pair(l, w);
+        add_fused_pair(list, w);
 }
 
 static void list_free(adapter_list *l)
@@ -141,27 +147,27 @@ static void list_free(adapter_list *l)
     free(l->parameter);
 }
 
-static status list_make(const params *p, stream *s, adapter_reader reader, adapter_list *out)
+static status list_make(const params *registry, stream *s, adapter_reader reader, adapter_list *out)
 {
     int64_t most = 1;
-    for (int64_t i = 0; i < p->n; i++)
-        most += 2 + (p->list[i].n_dims == 3 ? 4 * p->list[i].shape[0] : 0);
-    adapter_list l = {.tensor = calloc((size_t)most, sizeof *l.tensor),
-                      .s = s,
-                      .reader = reader,
-                      .rank = p->lora_rank,
-                      .parameter = calloc((size_t)p->n + 1, sizeof *l.parameter)};
-    if (!l.tensor || !l.parameter) {
-        list_free(&l);
+    for (int64_t i = 0; i < registry->n; i++)
+        most += 2 + (registry->list[i].n_dims == 3 ? 4 * registry->list[i].shape[0] : 0);
+    adapter_list list = {.tensor = calloc((size_t)most, sizeof *list.tensor),
+                         .s = s,
+                         .reader = reader,
+                         .rank = registry->lora_rank,
+                         .parameter = calloc((size_t)registry->n + 1, sizeof *list.parameter)};
+    if (!list.tensor || !list.parameter) {
+        list_free(&list);
         return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
     }
-    for (int64_t i = 0; i < p->n; i++)
-        add_row(&l, p, &p->list[i]);
-    *out = l;
+    for (int64_t i = 0; i < registry->n; i++)
+        add_row(&list, registry, &registry->list[i]);
+    *out = list;
     return ST_OK;
 }
 
-/* from: all of the row, A [E, in, r] or B [E, r, out]. */
+/* Arranges the values as the file has them. from: the whole row, A [E, in, r] or B [E, r, out]. */
 static void arrange_adapter(const adapter_tensor *t, const double *from, double *to)
 {
     const int64_t experts = t->p->shape[0], rows = t->p->shape[1], columns = t->p->shape[2];
@@ -226,21 +232,21 @@ static bool is_parameter(const adapter_list *l, const adapter_tensor *t)
     return found;
 }
 
-/* The modules whose lora_A the list has, but for those of parameters. */
-static void put_modules(json_writer *w, const adapter_list *l)
+/* Writes the modules that have a lora_A in the list, except those that are target_parameters. */
+static void put_modules(json_writer *json, const adapter_list *list)
 {
     static const char start[] = "base_model.model.", end[] = ".lora_A.weight";
-    json_begin_array(w);
-    for (int64_t i = 0; i < l->n; i++) {
-        const adapter_tensor *t = &l->tensor[i];
+    json_begin_array(json);
+    for (int64_t i = 0; i < list->n; i++) {
+        const adapter_tensor *tensor = &list->tensor[i];
         char module[TENSOR_NAME];
-        if (t->is_b || is_parameter(l, t))
+        if (tensor->is_b || is_parameter(list, tensor))
             continue;
-        size_t n = strlen(t->name) - (sizeof start - 1) - (sizeof end - 1);
-        snprintf(module, sizeof module, "%.*s", (int)n, t->name + sizeof start - 1);
-        json_put_cstr(w, module);
+        size_t n = strlen(tensor->name) - (sizeof start - 1) - (sizeof end - 1);
+        snprintf(module, sizeof module, "%.*s", (int)n, tensor->name + sizeof start - 1);
+        json_put_cstr(json, module);
     }
-    json_end_array(w);
+    json_end_array(json);
 }
 
 static void put_parameters(json_writer *w, const adapter_list *l)
@@ -251,53 +257,53 @@ static void put_parameters(json_writer *w, const adapter_list *l)
     json_end_array(w);
 }
 
-static status write_config(const params *p, const adapter_list *l, const char *base,
+static status write_config(const params *registry, const adapter_list *list, const char *base,
                            const char *folder)
 {
     double alpha = 0;
     char *text = NULL;
     size_t size;
-    json_writer w;
-    for (int64_t i = 0; i < p->n; i++)
-        if (p->list[i].lora)
-            alpha = p->list[i].lora_scale * (double)p->lora_rank;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "peft_type", "LORA");
-    json_put_key_cstr(&w, "base_model_name_or_path", base);
-    json_put_key_int(&w, "r", p->lora_rank);
-    json_put_key_real(&w, "lora_alpha", alpha);
-    json_put_key_real(&w, "lora_dropout", 0.0);
-    json_put_key_cstr(&w, "bias", "none");
-    json_put_key_bool(&w, "fan_in_fan_out", false);
-    json_put_key_bool(&w, "inference_mode", true);
-    json_put_key(&w, "target_modules");
-    put_modules(&w, l);
-    if (l->n_parameters > 0) {
-        json_put_key(&w, "target_parameters");
-        put_parameters(&w, l);
+    json_writer json;
+    for (int64_t i = 0; i < registry->n; i++)
+        if (registry->list[i].lora)
+            alpha = registry->list[i].lora_scale * (double)registry->lora_rank;
+    json_writer_init(&json);
+    json_begin_object(&json);
+    json_put_key_cstr(&json, "peft_type", "LORA");
+    json_put_key_cstr(&json, "base_model_name_or_path", base);
+    json_put_key_int(&json, "r", registry->lora_rank);
+    json_put_key_real(&json, "lora_alpha", alpha);
+    json_put_key_real(&json, "lora_dropout", 0.0);
+    json_put_key_cstr(&json, "bias", "none");
+    json_put_key_bool(&json, "fan_in_fan_out", false);
+    json_put_key_bool(&json, "inference_mode", true);
+    json_put_key(&json, "target_modules");
+    put_modules(&json, list);
+    if (list->n_parameters > 0) {
+        json_put_key(&json, "target_parameters");
+        put_parameters(&json, list);
     }
-    json_end_object(&w);
-    status st = json_writer_take(&w, &text, &size);
+    json_end_object(&json);
+    status st = json_writer_take(&json, &text, &size);
     if (st == ST_OK)
         st = hf_write_text(folder, config_name, text, size);
     free(text);
-    json_writer_done(&w);
+    json_writer_done(&json);
     return st;
 }
 
-status adapter_export(const params *p, stream *s, const char *base, adapter_reader reader,
+status adapter_export(const params *registry, stream *s, const char *base, adapter_reader reader,
                       const char *folder)
 {
     adapter_list l;
-    if (!p->lora_rank)
+    if (!registry->lora_rank)
         return ST_OK;
-    TRY(params_may_be_kept(p));
+    TRY(params_may_be_kept(registry));
     TRY(file_make_folders(folder));
-    TRY(list_make(p, s, reader, &l));
+    TRY(list_make(registry, s, reader, &l));
     status st = write_weights(&l, folder);
     if (st == ST_OK)
-        st = write_config(p, &l, base, folder);
+        st = write_config(registry, &l, base, folder);
     list_free(&l);
     return st;
 }

@@ -1,3 +1,5 @@
+/* folder.c: see folder.h: locking, listing, committing, removing and publishing. The seal is in
+ * seal.c. */
 #include "trainer/checkpoint/folder.h"
 
 #include <dirent.h>
@@ -32,10 +34,11 @@ status folder_lock(const char *folder, int *out_fd)
     close(fd);
     if (err == EWOULDBLOCK)
         return FAIL_IN(ST_UNAVAILABLE, folder,
-                       "another trainer writes here: wait for its end, or choose another "
+                       "another trainer writes here: wait until it ends, or choose another "
                        "job.dump_folder");
-    log_warn("%s: no lock here (%s): see to it that no other trainer writes to this folder", path,
-             strerror(err));
+    log_warn("%s: this file system cannot lock files (%s): make sure that no other trainer writes "
+             "to this folder",
+             path, strerror(err));
     *out_fd = -1;
     return ST_OK;
 }
@@ -129,7 +132,8 @@ status folder_drop(const char *folder, int64_t step)
     return folder_remove(trash);
 }
 
-/* The new one stands; what cannot be deleted the next run tidies. */
+/* Deletes the checkpoint that was replaced. A failure is only logged: the new one is in place, and
+ * the next run deletes what is left (folder_tidy). */
 static status drop_replaced(const char *trash)
 {
     if (folder_remove(trash) != ST_OK)
@@ -144,21 +148,23 @@ status folder_commit(const char *folder, int64_t step)
     TRY(folder_step_path(writing, folder, step, "writing"));
     TRY(folder_step_path(trash, folder, step, "trash"));
     TRY(folder_remove(trash));
-    /* One saved before is exchanged, so that there is no instant without this step. */
+    /* An earlier checkpoint of this step is exchanged with the new one, so that at no instant is
+     * there none. */
     if (renameat2(AT_FDCWD, writing, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         if (rename(writing, trash) != 0)
             return FAIL_IN(ST_IO, writing, "rename: %s", strerror(errno));
         TRY(file_sync_folder(folder));
         return drop_replaced(trash);
     }
-    /* There was none, or this file system cannot exchange. */
+    /* There was no earlier one, or this file system cannot exchange names. */
     bool replaces = rename(path, trash) == 0;
     if (!replaces && errno != ENOENT)
         return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
     if (rename(writing, path) != 0) {
         status st = FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
         if (replaces && rename(trash, path) != 0)
-            log_warn("%s: cannot be put back from %s: %s", path, trash, strerror(errno));
+            log_warn("%s: the earlier checkpoint cannot be renamed back from %s: %s", path, trash,
+                     strerror(errno));
         return st;
     }
     TRY(file_sync_folder(folder));
@@ -178,8 +184,8 @@ status folder_tidy(const char *folder)
             (strcmp(end, ".writing") != 0 && strcmp(end, ".trash") != 0))
             continue;
         st = hf_path(path, folder, e->d_name);
-        if (st == ST_OK && folder_remove(path) != ST_OK) /* in nobody's way: never read */
-            log_warn("a leftover cannot be deleted: %s", status_text());
+        if (st == ST_OK && folder_remove(path) != ST_OK) /* no error: such a folder is never read */
+            log_warn("what an earlier run left half written cannot be deleted: %s", status_text());
     }
     closedir(dir);
     return st;
@@ -206,7 +212,7 @@ static status publish_file(const char *from_folder, const char *folder, const ch
         return hf_copy_file(from_folder, folder, name);
     if (rename(aside, to) != 0)
         return FAIL_IN(ST_IO, to, "rename: %s", strerror(errno));
-    unlink(aside); /* rename leaves it where both were one file already */
+    unlink(aside); /* rename does nothing where both names are links to one file already */
     return ST_OK;
 }
 
@@ -229,7 +235,8 @@ static status for_files(const char *dir_path, const char *other, each_file each)
     return st;
 }
 
-/* A weight file of an earlier model that the new one does not replace would mislead a reader. */
+/* Deletes a weight file of an earlier model that the new one does not replace, since it would
+ * mislead a reader. */
 static status remove_stale(const char *folder, const char *step_folder, const char *name)
 {
     char mine[STATUS_PATH_MAX], theirs[STATUS_PATH_MAX];

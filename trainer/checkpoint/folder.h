@@ -1,13 +1,16 @@
-/* folder.h: a folder of checkpoints on disk: which are whole, and how one comes and goes.
+/* folder.h: a folder of checkpoints on disk: what lies in it, which checkpoints are whole, and how
+ * one appears and goes.
  *
- *   FOLDER/step-N/                     a Hugging Face folder, as other tools open it
- *   FOLDER/step-N/training/state.json          progress.h
- *   FOLDER/step-N/training/rank-R-of-W.safetensors   train_state.h
- *   FOLDER/step-N/training/manifest.json       every other file with its size and XXH3-128
- *   FOLDER/.step-N.writing, .step-N.trash      half made, half removed: never read
+ *   FOLDER/.lock                               held by the trainer that writes here
+ *   FOLDER/step-N/                             a Hugging Face folder, as other tools open it
+ *   FOLDER/step-N/adapter/                     the adapters, where there are any (adapter.h)
+ *   FOLDER/step-N/training/state.json          how far the run is (progress.h)
+ *   FOLDER/step-N/training/rank-R-of-W.safetensors   values and moments (train_state.h)
+ *   FOLDER/step-N/training/manifest.json       the seal: every other file with its size and
+ * XXH3-128 FOLDER/.step-N.writing, .step-N.trash      half made and half removed; never read
  *
- * A checkpoint appears by one rename after all of it is synced, and goes by one rename before it is
- * deleted, so a process may die at any instant. */
+ * A checkpoint appears by one rename after all of it is synced to disk, and goes by one rename
+ * before it is deleted, so a process may die at any instant (README.md). */
 #ifndef TESSERA_TRAINER_CHECKPOINT_FOLDER_H
 #define TESSERA_TRAINER_CHECKPOINT_FOLDER_H
 
@@ -19,38 +22,46 @@
 
 #define FOLDER_TRAINING "training"
 
-/* Holds FOLDER/.lock until folder_unlock or the end of the process. ST_UNAVAILABLE where another
- * process does. A file system without locks is warned of: *out_fd -1. */
+/* Locks FOLDER/.lock until folder_unlock or the end of the process. ST_UNAVAILABLE where another
+ * process has it; ST_CANT_CREATE where this user cannot write there. On a file system without locks
+ * it prints a warning and *out_fd is -1. */
 WARN_UNUSED status folder_lock(const char *folder, int *out_fd);
 void folder_unlock(int *fd); /* accepts -1 */
-/* The folder with all it holds; absent is fine. */
+/* Deletes a folder and all that it holds; one that does not exist is no error. */
 WARN_UNUSED status folder_remove(const char *path);
 
-/* A file whose digest who wrote it has found already. */
+/* A file whose digest is known already, because whoever wrote it hashed it. */
 typedef struct folder_known {
-    char name[64]; /* below path */
+    char name[64]; /* relative to the checkpoint */
     hash128 digest;
 } folder_known;
-/* Lists and hashes every file below path but those n into its manifest, all of it synced. */
+/* Seals the checkpoint at `path`: writes its manifest, synced, with every file below path. Files in
+ * known [n] are entered with their given digest; all others are read and hashed. */
 WARN_UNUSED status folder_seal(const char *path, const folder_known *known, int n);
-/* ST_BAD_INPUT names the file that is missing, of another size or content. Of several ranks each
- * looks at its share of the files, about as many bytes as any other: together they have seen
- * all. */
+/* Checks the seal of the checkpoint at `path`. Of several ranks each reads and hashes its share of
+ * the files, all shares about equal in bytes; together they read every byte. ST_BAD_INPUT names a
+ * file that is missing or has another size or content, or a manifest that was changed. */
 WARN_UNUSED status folder_check(const char *path, int rank, int ranks);
 
-/* Steps of the checkpoints in folder, rising; heap. Whether they are whole is not asked. */
+/* *out: the steps of all checkpoints in the folder, rising, in heap memory; a folder that does not
+ * exist has none. They are not checked. */
 WARN_UNUSED status folder_steps(const char *folder, int64_t **out, int64_t *out_n);
-/* FOLDER/step-N, or with kind: FOLDER/.step-N.KIND */
+/* Writes the path FOLDER/step-N, or with a kind FOLDER/.step-N.KIND. */
 WARN_UNUSED status folder_step_path(char out[STATUS_PATH_MAX], const char *folder, int64_t step,
                                     const char *kind);
-/* Moves .step-N.writing to step-N; one that is there already moves aside and
- * is deleted only when the new one has its name. */
+/* Renames .step-N.writing to step-N and syncs the folder. A step-N that is there already is swapped
+ * out and deleted afterwards, so that at no instant is the step without a whole checkpoint (on file
+ * systems that can exchange two names). */
 WARN_UNUSED status folder_commit(const char *folder, int64_t step);
+/* Removes a checkpoint: renames it to .step-N.trash, then deletes that. */
 WARN_UNUSED status folder_drop(const char *folder, int64_t step);
-/* Deletes what a process that died left half made or half removed; warns of what stays. */
+/* Deletes what a process that died left half made or half removed. Prints a warning about what
+ * cannot be deleted. */
 WARN_UNUSED status folder_tidy(const char *folder);
-/* FOLDER/NAME for every file of step-N itself (not training/): links, or copies where the file
- * system has none; each replaces its predecessor by a rename. Weight files under other names go. */
+/* Puts the model of step N into FOLDER itself, for other tools: a hard link FOLDER/NAME to every
+ * file of step-N (not of its subfolders), or a copy where the file system has no links. Each
+ * replaces its predecessor by a rename. Weight files in FOLDER that the step does not have are
+ * deleted. */
 WARN_UNUSED status folder_publish(const char *folder, int64_t step);
 
 #endif

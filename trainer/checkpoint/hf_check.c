@@ -1,4 +1,6 @@
-/* hf_check.c: see hf_check.h. */
+/* hf_check.c: see hf_check.h. The layout of experts is found first; then every tensor that the
+ * registry has in that layout (param_piece) is looked up in the folder, and after that every tensor
+ * of the folder among those. */
 #include "trainer/checkpoint/hf_check.h"
 
 #include <inttypes.h>
@@ -12,9 +14,9 @@
 
 static const char *const kind_names[HF_PROBLEM_KINDS] = {"missing", "extra", "misshapen"};
 
-const char *hf_layout_name(expert_layout l)
+const char *hf_layout_name(expert_layout which)
 {
-    switch (l) {
+    switch (which) {
     case EXPERTS_FUSED:
         return "experts fused, [E, in, out] (published)";
     case EXPERTS_EXCHANGED:
@@ -24,6 +26,7 @@ const char *hf_layout_name(expert_layout l)
     }
 }
 
+/* Adds a problem to the report. */
 static status problem(hf_report *r, int kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 static status problem(hf_report *r, int kind, const char *fmt, ...)
@@ -46,10 +49,10 @@ static status problem(hf_report *r, int kind, const char *fmt, ...)
     return ST_OK;
 }
 
-void hf_report_done(hf_report *r)
+void hf_report_done(hf_report *report)
 {
-    free(r->problems);
-    *r = (hf_report){0};
+    free(report->problems);
+    *report = (hf_report){0};
 }
 
 const char *hf_shape_text(int n_dims, const int64_t *shape, char out[HF_SHAPE_TEXT])
@@ -66,59 +69,62 @@ static bool shape_is(const st_tensor *t, int n_dims, const int64_t *shape)
     return t->n_dims == n_dims && memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) == 0;
 }
 
-/* Is this fused tensor as layout P has it, or with the last two axes exchanged? */
+/* Whether this fused tensor has the shape of the parameter, or with `exchanged` that shape with its
+ * last two axes exchanged. */
 static bool fits_param(const st_tensor *t, const param *p, bool exchanged)
 {
     int64_t shape[3] = {p->shape[0], p->shape[exchanged ? 2 : 1], p->shape[exchanged ? 1 : 2]};
     return shape_is(t, 3, shape);
 }
 
-static expert_layout find_layout(const hf_folder *f, const params *p)
+static expert_layout find_layout(const hf_folder *folder, const params *registry)
 {
     bool maybe_p = true, maybe_v5 = true, fused = false;
-    for (int64_t i = 0; i < p->n; i++) {
-        const param *row = &p->list[i];
-        const st_tensor *t = row->group == GROUP_EXPERTS ? hf_folder_find(f, row->name) : NULL;
-        if (!t)
+    for (int64_t i = 0; i < registry->n; i++) {
+        const param *row = &registry->list[i];
+        const st_tensor *tensor =
+            row->group == GROUP_EXPERTS ? hf_folder_find(folder, row->name) : NULL;
+        if (!tensor)
             continue;
         fused = true;
-        maybe_p = maybe_p && fits_param(t, row, false);
-        maybe_v5 = maybe_v5 && fits_param(t, row, true);
+        maybe_p = maybe_p && fits_param(tensor, row, false);
+        maybe_v5 = maybe_v5 && fits_param(tensor, row, true);
     }
     if (fused)
         return maybe_v5 && !maybe_p ? EXPERTS_EXCHANGED : EXPERTS_FUSED;
-    for (int64_t i = 0; i < p->n; i++) { /* neither form at all: what this model usually has */
+    /* There is no fused tensor: experts are separate, or else as the model is published. */
+    for (int64_t i = 0; i < registry->n; i++) {
         char name[160];
-        const param *row = &p->list[i];
+        const param *row = &registry->list[i];
         if (row->group != GROUP_EXPERTS)
             continue;
         int stem = (int)(strrchr(row->name, '.') - row->name);
         snprintf(name, sizeof name, "%.*s.0.down_proj.weight", stem, row->name);
-        if (hf_folder_find(f, name))
+        if (hf_folder_find(folder, name))
             return EXPERTS_SEPARATE;
     }
-    return params_published(p);
+    return params_published(registry);
 }
 
-static status check_piece(const hf_folder *f, const param_piece *piece, hf_report *r)
+static status check_piece(const hf_folder *folder, const param_piece *piece, hf_report *report)
 {
-    const st_tensor *t = hf_folder_find(f, piece->name);
-    if (!t)
-        return problem(r, HF_MISSING, "%s", piece->name);
+    const st_tensor *tensor = hf_folder_find(folder, piece->name);
+    if (!tensor)
+        return problem(report, HF_MISSING, "%s", piece->name);
     char found[HF_SHAPE_TEXT], wanted[HF_SHAPE_TEXT];
-    hf_shape_text(t->n_dims, t->shape, found);
+    hf_shape_text(tensor->n_dims, tensor->shape, found);
     hf_shape_text(piece->n_dims, piece->shape, wanted);
-    if (!shape_is(t, piece->n_dims, piece->shape))
-        return problem(r, HF_MISSHAPEN, "%s %s, wanted %s", piece->name, found, wanted);
-    if (!convert_known(t->dtype))
-        return problem(r, HF_MISSHAPEN, "%s has dtype %s, wanted BF16, F16, F32 or F64",
-                       piece->name, st_dtype_name(t->dtype));
+    if (!shape_is(tensor, piece->n_dims, piece->shape))
+        return problem(report, HF_MISSHAPEN, "%s %s, wanted %s", piece->name, found, wanted);
+    if (!convert_known(tensor->dtype))
+        return problem(report, HF_MISSHAPEN, "%s has dtype %s, wanted BF16, F16, F32 or F64",
+                       piece->name, st_dtype_name(tensor->dtype));
     return ST_OK;
 }
 
-/* Tensors of the folder that are no piece. */
-static status find_extra(const hf_folder *f, const params *p, const param_piece *pieces, int64_t n,
-                         hf_report *r)
+/* Finds the tensors of the folder that the registry does not have. */
+static status find_extra(const hf_folder *folder, const params *registry, const param_piece *pieces,
+                         int64_t n, hf_report *report)
 {
     const char **names = malloc((size_t)(n > 0 ? n : 1) * sizeof *names);
     if (!names)
@@ -126,30 +132,30 @@ static status find_extra(const hf_folder *f, const params *p, const param_piece 
     for (int64_t i = 0; i < n; i++)
         names[i] = pieces[i].name;
     qsort(names, (size_t)n, sizeof *names, compare_texts);
-    bool tied = params_find(p, "lm_head.weight") == NULL;
+    bool tied = params_find(registry, "lm_head.weight") == NULL;
     status st = ST_OK;
-    for (int64_t i = 0; i < f->n_tensors && st == ST_OK; i++) {
-        const char *name = f->tensors[i]->name;
+    for (int64_t i = 0; i < folder->n_tensors && st == ST_OK; i++) {
+        const char *name = folder->tensors[i]->name;
         if (bsearch(&name, names, (size_t)n, sizeof *names, compare_texts) ||
             (tied && strcmp(name, "lm_head.weight") == 0))
             continue;
-        st = problem(r, HF_EXTRA, "%s", name);
+        st = problem(report, HF_EXTRA, "%s", name);
     }
     free(names);
     return st;
 }
 
-status hf_check(const hf_folder *f, const params *p, hf_report *out)
+status hf_check(const hf_folder *folder, const params *registry, hf_report *out)
 {
-    hf_report r = {.layout = find_layout(f, p)};
+    hf_report r = {.layout = find_layout(folder, registry)};
     param_piece *pieces = NULL;
     int64_t n = 0;
-    TRY(params_pieces(p, r.layout, &pieces, &n));
+    TRY(params_pieces(registry, r.layout, &pieces, &n));
     status st = ST_OK;
     for (int64_t i = 0; i < n && st == ST_OK; i++)
-        st = check_piece(f, &pieces[i], &r);
+        st = check_piece(folder, &pieces[i], &r);
     if (st == ST_OK)
-        st = find_extra(f, p, pieces, n, &r);
+        st = find_extra(folder, registry, pieces, n, &r);
     free(pieces);
     if (st != ST_OK) {
         hf_report_done(&r);
@@ -159,27 +165,27 @@ status hf_check(const hf_folder *f, const params *p, hf_report *out)
     return ST_OK;
 }
 
-status hf_report_status(const hf_report *r, const char *source)
+status hf_report_status(const hf_report *report, const char *source)
 {
-    enum { SHOWN = 4 /* of each kind */ };
+    enum { SHOWN = 4 /* problems of each kind */ };
     char text[1600] = "";
     size_t at = 0;
-    if (r->n_problems == 0)
+    if (report->n_problems == 0)
         return ST_OK;
     for (int kind = 0; kind < HF_PROBLEM_KINDS; kind++) {
         int shown = 0;
-        for (int64_t i = 0; i < r->n_problems && shown < SHOWN; i++) {
-            if (r->problems[i].kind != kind)
+        for (int64_t i = 0; i < report->n_problems && shown < SHOWN; i++) {
+            if (report->problems[i].kind != kind)
                 continue;
             at = words_add(text, sizeof text, at, "%s%.200s",
                            shown ? ", "
                            : at  ? "; "
                                  : "",
-                           r->problems[i].text);
+                           report->problems[i].text);
             if (shown++ == 0)
                 at = words_add(text, sizeof text, at, " (%s, %lld in all)", kind_names[kind],
-                               (long long)r->count[kind]);
+                               (long long)report->count[kind]);
         }
     }
-    return FAIL_IN(ST_BAD_INPUT, source, "tensors do not fit the model: %s", text);
+    return FAIL_IN(ST_BAD_INPUT, source, "the tensors do not fit the model: %s", text);
 }

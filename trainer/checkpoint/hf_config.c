@@ -1,4 +1,5 @@
-/* hf_config.c: see hf_config.h. */
+/* hf_config.c: see hf_config.h. A changed copy of the source's config.json is made on its text, so
+ * that all else, including members this trainer does not know, stays byte for byte. */
 #include "trainer/checkpoint/hf_config.h"
 
 #include <errno.h>
@@ -9,9 +10,9 @@
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/model/head.h"
 
-enum { CONFIG_MAX = 1 << 20 /* bytes; the real one has about 2,000 */ };
+enum { CONFIG_MAX = 1 << 20 /* bytes; published ones have about 2,000 */ };
 
-/* Do both mean the same model? */
+/* Whether both describe the same model. */
 static status same_dims(const model_dims *d, const model_dims *from, bool *out)
 {
     char *ours = NULL, *theirs = NULL;
@@ -39,15 +40,16 @@ static status read_text(const char *folder, char **out)
         return FAIL(ST_NO_MEMORY, "no memory for config.json");
     if (bad || n > CONFIG_MAX) {
         free(text);
-        return FAIL_IN(ST_IO, path, "cannot be read, or is larger than %d bytes", CONFIG_MAX);
+        return FAIL_IN(ST_IO, path, "the file cannot be read, or it is larger than %d bytes",
+                       CONFIG_MAX);
     }
     text[n] = 0;
     *out = text;
     return ST_OK;
 }
 
-/* The value of a member that begins here, `"key" : value`, a text without its quotes or another
- * scalar; NULL if none does. */
+/* Where `"key" : value` begins at `at`, returns its value: a text (without its quotes) or another
+ * scalar, as `text` says. NULL where it does not begin here. */
 static const char *value_of(const char *at, const char *key, bool text, const char **out_end)
 {
     size_t n = strlen(key);
@@ -66,7 +68,7 @@ static const char *value_of(const char *at, const char *key, bool text, const ch
     return at;
 }
 
-/* Other values of members, wherever they are; NULL: as they are. */
+/* New values of members, at whatever depth they are; NULL: the member stays as it is. */
 typedef struct changes {
     const char *dtype, *tie;
 } changes;
@@ -90,7 +92,7 @@ static const char *changed_value(const changes *c, const char *at, const char **
     return NULL;
 }
 
-/* text, which is JSON, with those changes; all else as it is. */
+/* Writes `text`, which is JSON, with those changes and nothing else changed. */
 static status write_changed(const char *folder, const char *text, const changes *c)
 {
     char *out = NULL;
@@ -115,7 +117,7 @@ static status write_changed(const char *folder, const char *text, const changes 
     return st;
 }
 
-/* Does transformers 4.57 tie the head by the source's config.json? */
+/* Whether transformers 4.57 would tie the head to the embedding by the source's config.json. */
 static status tied_by_4(const char *source, bool *out)
 {
     char path[STATUS_PATH_MAX];
@@ -129,20 +131,20 @@ static status tied_by_4(const char *source, bool *out)
     return st;
 }
 
-status hf_write_config(const model_dims *d, const char *folder, const char *source,
+status hf_write_config(const model_dims *dims, const char *folder, const char *source,
                        const char *dtype)
 {
     model_dims from = {0};
     bool same = false, drops_head = false;
     char *text = NULL;
     if (source && file_is_folder(source) && dims_load(source, &from) == ST_OK)
-        TRY(same_dims(d, &from, &same));
-    status_clear(); /* a source that is no model is no fault */
-    if (same && !d->text.tied)
+        TRY(same_dims(dims, &from, &same));
+    status_clear(); /* a source that is not a model is no error */
+    if (same && !dims->text.tied)
         TRY(tied_by_4(source, &drops_head));
     if (same && !dtype && !drops_head)
         return hf_copy_file(source, folder, "config.json");
-    TRY(same ? read_text(source, &text) : dims_config_json(d, &text));
+    TRY(same ? read_text(source, &text) : dims_config_json(dims, &text));
     status st =
         write_changed(folder, text, &(changes){.dtype = dtype, .tie = drops_head ? "false" : NULL});
     free(text);

@@ -1,14 +1,17 @@
-/* hf_config.h: config.json of an export. Internal to checkpoint. */
+/* hf_config.h: config.json of an exported folder. Internal to checkpoint. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_HF_CONFIG_H
 #define TESSERA_TRAINER_CHECKPOINT_HF_CONFIG_H
 
 #include "trainer/model/dims.h"
 
-/* The source's config.json, byte for byte, while its dimensions are d's; else one of our own.
- * dtype: what its members "dtype" and "torch_dtype" are to say, readers go by them; NULL: as they
- * are. Where the head is its own and transformers 4.57 would tie it all the same (head.h), and so
- * drop what is stored, every "tie_word_embeddings" says false. */
-WARN_UNUSED status hf_write_config(const model_dims *d, const char *folder, const char *source,
+/* Writes config.json into `folder`: the source's, byte for byte, where its dimensions are those of
+ * the model, else one of our own. source: the folder that the model came from; NULL: none.
+ *
+ * Two kinds of values are changed in the copy. Where dtype is not NULL, the members "dtype" and
+ * "torch_dtype" get that value, since readers go by them. Where the model's head has weights of its
+ * own but transformers 4.57 would tie it to the embedding all the same, and so drop what is stored
+ * (model/head.h), every "tie_word_embeddings" becomes false. */
+WARN_UNUSED status hf_write_config(const model_dims *dims, const char *folder, const char *source,
                                    const char *dtype);
 
 #endif

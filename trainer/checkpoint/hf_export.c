@@ -1,4 +1,5 @@
-/* hf_export.c: see hf_export.h. */
+/* hf_export.c: see hf_export.h. hf_plan.c decides what is written; one rank writes whole files
+ * (hf_write.c), several ranks write slices of files (hf_slices.c). */
 #include "trainer/checkpoint/hf_export.h"
 
 #include <dirent.h>
@@ -27,7 +28,7 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "special_tokens_map.json",
                                               "added_tokens.json"};
 
-/* Names in the order of the files. */
+/* Writes the index, with the tensors in the order of the files. */
 static status write_index(const hf_plan *e, const char *folder)
 {
     char *text = NULL;
@@ -49,22 +50,23 @@ static status write_index(const hf_plan *e, const char *folder)
     return st;
 }
 
-static status write_weights(const hf_plan *e, const char *folder, const hf_export_options *o,
-                            stream *s)
+static status write_weights(const hf_plan *plan, const char *folder,
+                            const hf_export_options *options, stream *s)
 {
-    const bool slices = o->writers > 1 || !device_has_storage(s->dev);
+    const bool slices = options->writers > 1 || !device_has_storage(s->dev);
     if (slices)
-        TRY(hf_write_slices(e, folder, o->writer == 0, s, o->value_bytes));
-    for (int64_t file = 0, first = 0; file < e->n_files && !slices; file++) {
+        TRY(hf_write_slices(plan, folder, options->writer == 0, s, options->value_bytes));
+    for (int64_t file = 0, first = 0; file < plan->n_files && !slices; file++) {
         int64_t n = 0;
-        while (first + n < e->n && e->items[first + n].file == file)
+        while (first + n < plan->n && plan->items[first + n].file == file)
             n++;
-        TRY(hf_write_items(folder, e->files[file], e->items + first, n, s));
+        TRY(hf_write_items(folder, plan->files[file], plan->items + first, n, s));
         first += n;
     }
-    if (e->single || o->writer > 0)
+    if (plan->single || options->writer > 0)
         return ST_OK;
-    return e->same ? hf_copy_file(o->source, folder, index_name) : write_index(e, folder);
+    return plan->same ? hf_copy_file(options->source, folder, index_name)
+                      : write_index(plan, folder);
 }
 
 static bool is_written(const hf_plan *e, const char *name)
@@ -86,7 +88,8 @@ static bool is_weights(const char *name)
            name[end] == 0;
 }
 
-/* Weight files of an earlier export under other names: they would mislead a reader. */
+/* Deletes weight files of an earlier export that have other names, since they would mislead a
+ * reader. */
 static status remove_stale(const hf_plan *e, const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -129,7 +132,7 @@ static status make_folder(const char *folder)
     return ST_OK;
 }
 
-/* What config.json is to say of the dtype: something where the caller chose one. */
+/* The dtype that config.json must name, where the caller chose one; NULL: it stays as it is. */
 static const char *config_dtype(const hf_plan *e, const hf_export_options *o)
 {
     if (o->dtype == HF_EXPORT_AS_SOURCE || e->n == 0)
@@ -137,21 +140,22 @@ static const char *config_dtype(const hf_plan *e, const hf_export_options *o)
     return o->dtype == HF_EXPORT_F32 ? "float32" : "bfloat16";
 }
 
-status hf_export(const params *p, stream *s, const model_dims *d, const char *folder,
-                 const hf_export_options *o)
+status hf_export(const params *registry, stream *s, const model_dims *dims, const char *folder,
+                 const hf_export_options *options)
 {
     hf_plan e = {0};
-    const char *tokenizer = o->tokenizer && o->tokenizer[0] ? o->tokenizer : o->source;
+    const char *tokenizer =
+        options->tokenizer && options->tokenizer[0] ? options->tokenizer : options->source;
     status st;
-    TRY(params_may_be_kept(p));
+    TRY(params_may_be_kept(registry));
     TRY(make_folder(folder));
-    TRY_OR(done, hf_plan_make(p, o, &e));
-    TRY_OR(done, write_weights(&e, folder, o, s));
-    if (o->writer > 0)
+    TRY_OR(done, hf_plan_make(registry, options, &e));
+    TRY_OR(done, write_weights(&e, folder, options, s));
+    if (options->writer > 0)
         goto done;
     TRY_OR(done, remove_stale(&e, folder));
-    TRY_OR(done, hf_write_config(d, folder, o->source, config_dtype(&e, o)));
-    TRY_OR(done, copy_files(o->source, folder, processor_files,
+    TRY_OR(done, hf_write_config(dims, folder, options->source, config_dtype(&e, options)));
+    TRY_OR(done, copy_files(options->source, folder, processor_files,
                             sizeof processor_files / sizeof processor_files[0]));
     st = copy_files(tokenizer, folder, tokenizer_files,
                     sizeof tokenizer_files / sizeof tokenizer_files[0]);

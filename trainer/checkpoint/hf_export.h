@@ -1,33 +1,40 @@
-/* hf_export.h: the registry's master values -> a Hugging Face folder that transformers loads.
+/* hf_export.h: writes the registry's values as a Hugging Face folder that transformers loads.
  *
- * The layout, dtypes, files and index of the source folder, so that what was only loaded comes back
- * bit for bit (float64 is computed in float32); without one the published layout, BF16, one
- * model.safetensors or shards with an index. Metadata {"format": "pt"}; config.json (the source's,
- * byte for byte, while the dimensions agree); tokenizer and processor files of the source. Each
- * file is written aside, synced and renamed; weights of an earlier export that the new ones do not
- * replace are removed. */
+ * With a source folder, the layout of experts, the dtypes, the files and the index are the
+ * source's, so that a model which was only loaded comes back bit for bit (except float64, which is
+ * computed in float32). Without one, experts are fused as published, tensors are BF16, and the
+ * weights are one model.safetensors, or shards with an index.
+ *
+ * Besides the weights the folder gets config.json (hf_config.h) and the source's tokenizer and
+ * processor files. Each file is written under another name, synced and renamed. Weight files of an
+ * earlier export that the new ones do not replace are removed. The files' metadata is
+ * {"format": "pt"}, without which transformers refuses them. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_HF_EXPORT_H
 #define TESSERA_TRAINER_CHECKPOINT_HF_EXPORT_H
 
 #include "trainer/model/params.h"
 
+/* HF_EXPORT_AS_SOURCE: each tensor as the source has it; BF16 without a source. */
 enum { HF_EXPORT_BF16, HF_EXPORT_F32, HF_EXPORT_AS_SOURCE };
 
 typedef struct hf_export_options {
-    const char *source;    /* folder the model came from; a preset's name or NULL: none */
-    const char *tokenizer; /* folder of tokenizer files; NULL or "": source */
-    int dtype;             /* HF_EXPORT_*; AS_SOURCE: each tensor as the source has it, else BF16 */
-    bool choose_layout;    /* false: as the source, else as published */
+    const char *source;    /* folder that the model came from; NULL, or a preset's name: none */
+    const char *tokenizer; /* folder of tokenizer files; NULL or "": the source */
+    int dtype;             /* HF_EXPORT_* */
+    bool choose_layout;    /* use `layout`; false: the source's, else the published one */
     expert_layout layout;
-    /* Of several ranks each writes what it stores; the first also what is not weights. None: alone.
-     * Nothing is renamed: the folder is not looked at before all are done. */
+    /* Of several ranks, number `writer` of `writers` writes what it stores, and the first also
+     * writes all that is not weights. Nothing is renamed then: nobody may read the folder before
+     * all are done. writers 0 or 1: one rank writes everything. */
     int writer, writers;
-    int64_t *value_bytes; /* what this writer put of tensors, where several write; may be NULL */
-    int64_t shard_bytes;  /* 0: the source's files; where they do not fit, shards of 5 GB */
+    int64_t
+        *value_bytes; /* bytes of tensors that this writer wrote, where there are several; NULL */
+    int64_t shard_bytes; /* the most bytes per file; 0: the source's files, else shards of 5 GB */
 } hf_export_options;
 
-/* Waits for the device. CANT_CREATE, IO by file. folder is made if absent (its parent too). */
-WARN_UNUSED status hf_export(const params *p, stream *s, const model_dims *d, const char *folder,
-                             const hf_export_options *o);
+/* Writes the folder, which is made where it is absent, as is its parent. Waits for the device.
+ * ST_CANT_CREATE and ST_IO name the file. */
+WARN_UNUSED status hf_export(const params *registry, stream *s, const model_dims *dims,
+                             const char *folder, const hf_export_options *options);
 
 #endif

@@ -1,15 +1,16 @@
-/* hf_load.h: a Hugging Face folder's weights -> the registry's master values.
+/* hf_load.h: reads the weights of a Hugging Face folder into the registry.
  *
- * Accepts BF16, F16, F32, F64, one file or shards, experts in either fused layout or per expert
- * (spec 2.4). Everything is checked before the first value is written: missing, extra and misshapen
- * tensors are named, and nothing changes. */
+ * It accepts BF16, F16, F32 and F64, one file or shards, and experts in any of the layouts of
+ * hf_check.h. Everything is checked before the first value is written: missing, extra and misshapen
+ * tensors are named, and the registry stays as it was. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_HF_LOAD_H
 #define TESSERA_TRAINER_CHECKPOINT_HF_LOAD_H
 
 #include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"
 
-/* p must have its device memory. Waits for the device. */
-WARN_UNUSED status hf_load(params *p, stream *s, const model_dims *d, const char *folder);
+/* Reads what this rank stores. The registry must have its device memory. Waits for the device.
+ * ST_BAD_INPUT where the folder does not fit the model; ST_NO_INPUT and ST_IO name the file. */
+WARN_UNUSED status hf_load(params *registry, stream *s, const model_dims *dims, const char *folder);
 
 #endif

@@ -1,4 +1,5 @@
-/* hf_plan.c: see hf_plan.h. */
+/* hf_plan.c: see hf_plan.h. The steps are: open the source, list the tensors in the chosen layout,
+ * choose their dtypes, then keep the source's files or cut new ones. */
 #include "trainer/checkpoint/hf_plan.h"
 
 #include <stdlib.h>
@@ -12,20 +13,20 @@ static const int64_t default_shard_bytes = 5000000000; /* as transformers cuts t
 static const char single_name[] = "model.safetensors";
 static const char head_name[] = "lm_head.weight";
 
-/* The weights that the model came from; no tensors: none. */
+/* The weights that the model came from. Without a source the folder has no tensors. */
 typedef struct source {
     hf_folder folder;
     expert_layout layout;
 } source;
 
-void hf_plan_done(hf_plan *e)
+void hf_plan_done(hf_plan *plan)
 {
-    free(e->items);
-    free(e->files);
-    *e = (hf_plan){0};
+    free(plan->items);
+    free(plan->files);
+    *plan = (hf_plan){0};
 }
 
-/* A folder that does not fit the model (any more) is no source. */
+/* Opens the source. A folder that does not fit the model, or no longer does, is not used. */
 static status open_source(const char *path, const params *p, source *out)
 {
     hf_report report = {0};
@@ -42,28 +43,29 @@ static status open_source(const char *path, const params *p, source *out)
     return st;
 }
 
-/* The source may name a tied model's head: the embedding once more. */
+/* Whether the source stores a tied model's head, which is the embedding once more. */
 static bool repeats_embedding(const source *from, const params *p)
 {
     return !params_find(p, head_name) && hf_folder_find(&from->folder, head_name);
 }
 
-static status list_items(hf_plan *e, const params *p, const source *from, expert_layout stored)
+static status list_items(hf_plan *plan, const params *registry, const source *from,
+                         expert_layout stored)
 {
     param_piece *pieces = NULL;
-    bool head = repeats_embedding(from, p);
+    bool head = repeats_embedding(from, registry);
     int64_t n = 0;
-    TRY(params_pieces(p, stored, &pieces, &n));
-    e->items = calloc((size_t)(n + 1), sizeof *e->items);
-    if (!e->items) {
+    TRY(params_pieces(registry, stored, &pieces, &n));
+    plan->items = calloc((size_t)(n + 1), sizeof *plan->items);
+    if (!plan->items) {
         free(pieces);
         return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
     }
     for (int64_t i = 0; i < n; i++)
-        e->items[i].piece = pieces[i];
-    e->n = n;
+        plan->items[i].piece = pieces[i];
+    plan->n = n;
     if (head) { /* the embedding is the registry's first row */
-        param_piece *piece = &e->items[e->n++].piece;
+        param_piece *piece = &plan->items[plan->n++].piece;
         *piece = pieces[0];
         snprintf(piece->name, sizeof piece->name, "%s", head_name);
     }
@@ -77,20 +79,22 @@ static st_dtype stored_dtype(const source *from, const char *name, st_dtype othe
     return t && convert_known(t->dtype) ? t->dtype : otherwise;
 }
 
-/* As the source has the tensor, or in another layout what it makes the same parameter of. */
-static status choose_dtypes(hf_plan *e, const params *p, const source *from, int dtype)
+/* A tensor gets the dtype that the source gives it, or where its name is of another layout, that of
+ * the source's tensors of the same parameter. */
+static status choose_dtypes(hf_plan *plan, const params *registry, const source *from, int dtype)
 {
-    st_dtype *of_param = malloc((size_t)(p->n + 1) * sizeof *of_param);
+    st_dtype *of_param = malloc((size_t)(registry->n + 1) * sizeof *of_param);
     param_piece *stored = NULL;
     int64_t n = 0;
-    status st = of_param ? params_pieces(p, from->layout, &stored, &n)
-                         : FAIL(ST_NO_MEMORY, "no memory for %lld dtypes", (long long)p->n);
+    status st = of_param ? params_pieces(registry, from->layout, &stored, &n)
+                         : FAIL(ST_NO_MEMORY, "no memory for %lld dtypes", (long long)registry->n);
     if (st == ST_OK) {
         for (int64_t i = 0; i < n; i++)
-            of_param[stored[i].p - p->list] = stored_dtype(from, stored[i].name, DT_BF16);
-        for (int64_t i = 0; i < e->n; i++) {
-            hf_item *item = &e->items[i];
-            st_dtype same = stored_dtype(from, item->piece.name, of_param[item->piece.p - p->list]);
+            of_param[stored[i].p - registry->list] = stored_dtype(from, stored[i].name, DT_BF16);
+        for (int64_t i = 0; i < plan->n; i++) {
+            hf_item *item = &plan->items[i];
+            st_dtype same =
+                stored_dtype(from, item->piece.name, of_param[item->piece.p - registry->list]);
             item->dtype = dtype == HF_EXPORT_F32    ? DT_F32
                           : dtype == HF_EXPORT_BF16 ? DT_BF16
                                                     : same;
@@ -106,7 +110,7 @@ static int by_place(const void *a, const void *b)
     const hf_item *x = a, *y = b;
     if (x->file != y->file)
         return x->file < y->file ? -1 : 1;
-    /* Larger elements first, so that all are aligned. */
+    /* Tensors with larger elements come first, so that all are aligned. */
     size_t x_size = st_dtype_size(x->dtype), y_size = st_dtype_size(y->dtype);
     if (x_size != y_size)
         return x_size > y_size ? -1 : 1;
@@ -120,31 +124,32 @@ static status name_files(hf_plan *e, int64_t n)
     return e->files ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for %lld file names", (long long)n);
 }
 
-/* Every tensor where the source has it; false where it has one under no such name. */
-static status keep_files(hf_plan *e, const hf_folder *f, bool *out_kept)
+/* Puts every tensor where the source has it. *out_kept is false where the source lacks one. */
+static status keep_files(hf_plan *plan, const hf_folder *folder, bool *out_kept)
 {
     bool same = true;
     *out_kept = false;
-    for (int64_t i = 0; i < e->n; i++) {
-        hf_item *item = &e->items[i];
-        const st_tensor *t = hf_folder_find(f, item->piece.name);
-        if (!t)
+    for (int64_t i = 0; i < plan->n; i++) {
+        hf_item *item = &plan->items[i];
+        const st_tensor *tensor = hf_folder_find(folder, item->piece.name);
+        if (!tensor)
             return ST_OK;
-        item->file = hf_folder_file_of(f, t);
-        item->place = t - f->files[item->file].tensors;
-        same = same && t->dtype == item->dtype && t->n_dims == item->piece.n_dims &&
-               memcmp(t->shape, item->piece.shape, (size_t)t->n_dims * sizeof *t->shape) == 0;
+        item->file = hf_folder_file_of(folder, tensor);
+        item->place = tensor - folder->files[item->file].tensors;
+        same = same && tensor->dtype == item->dtype && tensor->n_dims == item->piece.n_dims &&
+               memcmp(tensor->shape, item->piece.shape,
+                      (size_t)tensor->n_dims * sizeof *tensor->shape) == 0;
     }
-    TRY(name_files(e, f->n_files));
-    for (int64_t i = 0; i < f->n_files; i++)
-        snprintf(e->files[i], HF_NAME_MAX, "%s", f->names[i]);
-    e->single = f->n_files == 1 && strcmp(f->names[0], single_name) == 0;
-    e->same = same && e->n == f->n_tensors;
+    TRY(name_files(plan, folder->n_files));
+    for (int64_t i = 0; i < folder->n_files; i++)
+        snprintf(plan->files[i], HF_NAME_MAX, "%s", folder->names[i]);
+    plan->single = folder->n_files == 1 && strcmp(folder->names[0], single_name) == 0;
+    plan->same = same && plan->n == folder->n_tensors;
     *out_kept = true;
     return ST_OK;
 }
 
-/* Greedy in order; a tensor is never split. */
+/* Fills one file after the other, in order; a tensor is never split. */
 static status cut_files(hf_plan *e, int64_t shard_bytes)
 {
     int64_t filled = 0, file = 0;
@@ -171,27 +176,29 @@ static status cut_files(hf_plan *e, int64_t shard_bytes)
     return ST_OK;
 }
 
-static status fill_plan(hf_plan *e, const params *p, const hf_export_options *o, const source *from)
+static status fill_plan(hf_plan *plan, const params *registry, const hf_export_options *options,
+                        const source *from)
 {
     bool kept = false;
-    TRY(list_items(e, p, from, o->choose_layout ? o->layout : from->layout));
-    TRY(choose_dtypes(e, p, from, o->dtype));
-    if (from->folder.n_tensors > 0 && o->shard_bytes == 0)
-        TRY(keep_files(e, &from->folder, &kept));
+    TRY(list_items(plan, registry, from, options->choose_layout ? options->layout : from->layout));
+    TRY(choose_dtypes(plan, registry, from, options->dtype));
+    if (from->folder.n_tensors > 0 && options->shard_bytes == 0)
+        TRY(keep_files(plan, &from->folder, &kept));
     if (!kept)
-        TRY(cut_files(e, o->shard_bytes > 0 ? o->shard_bytes : default_shard_bytes));
-    for (int64_t i = 0; i < e->n; i++)
-        e->total_bytes += e->items[i].piece.count * (int64_t)st_dtype_size(e->items[i].dtype);
-    qsort(e->items, (size_t)e->n, sizeof *e->items, by_place);
+        TRY(cut_files(plan, options->shard_bytes > 0 ? options->shard_bytes : default_shard_bytes));
+    for (int64_t i = 0; i < plan->n; i++)
+        plan->total_bytes +=
+            plan->items[i].piece.count * (int64_t)st_dtype_size(plan->items[i].dtype);
+    qsort(plan->items, (size_t)plan->n, sizeof *plan->items, by_place);
     return ST_OK;
 }
 
-status hf_plan_make(const params *p, const hf_export_options *o, hf_plan *out)
+status hf_plan_make(const params *registry, const hf_export_options *options, hf_plan *out)
 {
     source from;
     hf_plan e = {0};
-    TRY(open_source(o->source, p, &from));
-    status st = fill_plan(&e, p, o, &from);
+    TRY(open_source(options->source, registry, &from));
+    status st = fill_plan(&e, registry, options, &from);
     hf_folder_close(&from.folder);
     if (st == ST_OK)
         *out = e;

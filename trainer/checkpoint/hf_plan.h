@@ -1,9 +1,9 @@
-/* hf_plan.h: what an export writes: tensors, their dtypes, and the files they go into. Internal to
- * checkpoint.
+/* hf_plan.h: decides what an export writes: which tensors, in which dtypes, into which files.
+ * Internal to checkpoint.
  *
- * With a source folder whose tensors fit the model: its layout of experts, its dtypes, its files
- * and the order in them, as far as the options do not say otherwise. Else the published layout,
- * BF16, and files of at most shard_bytes in the registry's order. */
+ * With a source folder whose tensors fit the model, the plan takes over its layout of experts, its
+ * dtypes, its files and their order, as far as the options do not say otherwise. Without one it has
+ * the published layout, BF16, and files of at most shard_bytes in the order of the registry. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_HF_PLAN_H
 #define TESSERA_TRAINER_CHECKPOINT_HF_PLAN_H
 
@@ -13,16 +13,18 @@
 enum { HF_NAME_MAX = 256 };
 
 typedef struct hf_plan {
-    hf_item *items; /* heap; by file, then place */
+    hf_item *items; /* heap; in the order of files and of places in them */
     int64_t n;
-    char (*files)[HF_NAME_MAX]; /* heap; names */
+    char (*files)[HF_NAME_MAX]; /* heap; names of the files */
     int64_t n_files;
-    int64_t total_bytes;
-    bool single; /* one model.safetensors, no index */
-    bool same;   /* names, shapes, dtypes and files are the source's: so is its index */
+    int64_t total_bytes; /* of all tensors, as the index says */
+    bool single;         /* one file model.safetensors, without an index */
+    bool same; /* names, shapes, dtypes and files are the source's, and so its index holds */
 } hf_plan;
 
-WARN_UNUSED status hf_plan_make(const params *p, const hf_export_options *o, hf_plan *out);
-void hf_plan_done(hf_plan *e);
+/* Makes the plan; free it with hf_plan_done. */
+WARN_UNUSED status hf_plan_make(const params *registry, const hf_export_options *options,
+                                hf_plan *out);
+void hf_plan_done(hf_plan *plan);
 
 #endif

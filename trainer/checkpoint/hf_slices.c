@@ -1,4 +1,6 @@
-/* hf_slices.c: see hf_slices.h. */
+/* hf_slices.c: see hf_slices.h. A rank walks over the elements that it stores of a tensor, in
+ * chunks, and writes each run that is also consecutive in the file with one pwrite. For layouts in
+ * which an expert's matrix is transposed, it writes the rank's part of each column instead. */
 #include "trainer/checkpoint/hf_slices.h"
 
 #include <errno.h>
@@ -12,20 +14,20 @@
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
 
-/* A tensor in an open file. */
+/* A tensor's place in an open file. */
 typedef struct target {
     const char *path;
     int fd;
-    off_t at; /* of its first byte */
+    off_t at; /* where its first byte is */
     st_dtype dtype;
-    bool counts_only; /* the device has no values: in the file they stay a hole */
-    int64_t *bytes;   /* of values, so far */
+    bool counts_only; /* the device has no values, and the file keeps a hole there */
+    int64_t *bytes;   /* counts the bytes of values */
 } target;
 
 typedef struct buffers {
-    double *values; /* [CHUNK] as stored here */
-    double *column; /* [CHUNK] some of them, in the file's order */
-    void *bytes;    /* [CHUNK] as written */
+    double *values; /* [CHUNK] in the rank's own order */
+    double *column; /* [CHUNK] one column of them */
+    void *bytes;    /* [CHUNK] in the file's dtype */
 } buffers;
 
 static status put_bytes(const target *t, const void *data, size_t size, off_t at)
@@ -46,7 +48,7 @@ static status put_bytes(const target *t, const void *data, size_t size, off_t at
     return ST_OK;
 }
 
-/* n values from element `stored` of the tensor on. */
+/* Writes n values at element `stored` of the tensor. */
 static status put_values(const target *t, int64_t stored, int64_t n, const double *from,
                          void *bytes)
 {
@@ -58,45 +60,49 @@ static status put_values(const target *t, int64_t stored, int64_t n, const doubl
     return put_bytes(t, bytes, (size_t)n * size, t->at + (off_t)((size_t)stored * size));
 }
 
-/* Local elements [first, first + n), in the tensor's own order. */
-static status put_runs(const param *p, const target *t, int64_t first, int64_t n, const buffers *b)
+/* Writes the local elements [first, first + n) of a tensor that is stored in its own order. */
+static status put_runs(const param *p, const target *file, int64_t first, int64_t n,
+                       const buffers *b)
 {
     for (int64_t i = 0, run, stored; i < n; i += run) {
         run = slice_run(&p->held, first + i, n - i, &stored);
-        TRY(put_values(t, stored, run, b->values + i, b->bytes));
+        TRY(put_values(file, stored, run, b->values + i, b->bytes));
     }
     return ST_OK;
 }
 
-/* Where the file has a transposed matrix [out, in] of one expert, [rows, in] of its columns from
- * `column` on. */
+/* The columns [column, column + rows) of one expert's matrix [in, out], which the file has as rows
+ * [rows, in]. */
 typedef struct transposed {
     int64_t expert, column, rows;
-    int64_t first; /* element of the tensor that its first row begins at */
+    int64_t first; /* the element of the tensor with which the first of these rows begins */
 } transposed;
 
-/* Of local elements [first, first + n), which are all of one expert, those of m. */
-static status put_columns(const param *p, const target *t, const transposed *m, int64_t first,
-                          int64_t n, const buffers *b)
+/* Of the local elements [first, first + n), which are all of one expert, writes those in the
+ * columns of `matrix`. Column j of the local matrix has the elements begin <= i * out + j < end, so
+ * i runs from ceil((begin - j) / out) to ceil((end - j) / out). */
+static status put_columns(const param *p, const target *file, const transposed *matrix,
+                          int64_t first, int64_t n, const buffers *b)
 {
-    const slice *h = &p->held; /* [E, in, parts, out / parts] */
-    const int64_t out = p->local[2], in = h->size[1];
+    const slice *box = &p->held; /* [E, in, parts, out / parts] */
+    const int64_t out = p->local[2], in = box->size[1];
     const int64_t begin = first % (p->local[1] * out), end = begin + n;
     for (int64_t j = 0; j < out; j++) {
-        int64_t column = j / h->n[3] * h->size[3] + h->first[3] + j % h->n[3] - m->column;
+        int64_t column =
+            j / box->n[3] * box->size[3] + box->first[3] + j % box->n[3] - matrix->column;
         int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
-        if (column < 0 || column >= m->rows || high <= low)
+        if (column < 0 || column >= matrix->rows || high <= low)
             continue;
-        for (int64_t i = low; i < high && !t->counts_only; i++)
+        for (int64_t i = low; i < high && !file->counts_only; i++)
             b->column[i - low] = b->values[i * out + j - begin];
-        TRY(put_values(t, m->first + column * in + h->first[1] + low, high - low, b->column,
-                       b->bytes));
+        TRY(put_values(file, matrix->first + column * in + box->first[1] + low, high - low,
+                       b->column, b->bytes));
     }
     return ST_OK;
 }
 
-/* All that this rank stores of one piece. */
-static status put_piece(const param_piece *piece, const target *t, stream *s, const buffers *b)
+/* Writes all that this rank stores of one piece. */
+static status put_piece(const param_piece *piece, const target *file, stream *s, const buffers *b)
 {
     const param *p = piece->p;
     const int64_t end = p->own_first + p->own_n, matrix = p->local[1] * p->local[2];
@@ -108,17 +114,17 @@ static status put_piece(const param_piece *piece, const target *t, stream *s, co
         int64_t expert = transposes ? p->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
-        if (!t->counts_only)
+        if (!file->counts_only)
             TRY(lora_read_merged(p, s, at, n, b->values));
         if (!transposes) {
-            TRY(put_runs(p, t, at, n, b));
+            TRY(put_runs(p, file, at, n, b));
             continue;
         }
         transposed m = {.expert = expert, .column = piece->column, .rows = piece->shape[0]};
         if (piece->exchanged)
             m = (transposed){
                 .expert = expert, .rows = p->shape[2], .first = expert * p->shape[1] * p->shape[2]};
-        TRY(put_columns(p, t, &m, at, n, b));
+        TRY(put_columns(p, file, &m, at, n, b));
     }
     return ST_OK;
 }
@@ -128,36 +134,36 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
 {
     uint8_t *header = NULL;
     size_t size = 0;
-    target t = {.path = path, .counts_only = !device_has_storage(s->dev), .bytes = inout_bytes};
+    target file = {.path = path, .counts_only = !device_has_storage(s->dev), .bytes = inout_bytes};
     TRY(hf_header(items, n, &header, &size));
     off_t end = (off_t)size;
     for (int64_t i = 0; i < n; i++)
         end += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(items[i].dtype));
     status st = ST_OK;
-    t.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (t.fd < 0) {
+    file.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (file.fd < 0) {
         free(header);
         return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
     }
-    if (ftruncate(t.fd, end) != 0)
+    if (ftruncate(file.fd, end) != 0)
         st = FAIL_IN(ST_IO, path, "ftruncate: %s", strerror(errno));
     if (st == ST_OK && with_header)
-        st = put_bytes(&t, header, size, 0);
-    t.at = (off_t)size;
+        st = put_bytes(&file, header, size, 0);
+    file.at = (off_t)size;
     for (int64_t i = 0; i < n && st == ST_OK; i++) {
-        t.dtype = items[i].dtype;
-        st = put_piece(&items[i].piece, &t, s, b);
-        t.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(t.dtype));
+        file.dtype = items[i].dtype;
+        st = put_piece(&items[i].piece, &file, s, b);
+        file.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(file.dtype));
     }
-    if (st == ST_OK && !t.counts_only && fsync(t.fd) != 0)
+    if (st == ST_OK && !file.counts_only && fsync(file.fd) != 0)
         st = FAIL_IN(ST_IO, path, "fsync: %s", strerror(errno));
-    if (close(t.fd) != 0 && st == ST_OK)
+    if (close(file.fd) != 0 && st == ST_OK)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
     free(header);
     return st;
 }
 
-status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers, stream *s,
+status hf_write_slices(const hf_plan *plan, const char *folder, bool with_headers, stream *s,
                        int64_t *out_bytes)
 {
     int64_t bytes = 0;
@@ -165,13 +171,13 @@ status hf_write_slices(const hf_plan *e, const char *folder, bool with_headers, 
                  malloc(CHUNK * sizeof(double))};
     status st =
         b.values && b.column && b.bytes ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to write weights");
-    for (int64_t file = 0, first = 0, n; file < e->n_files && st == ST_OK; file++, first += n) {
+    for (int64_t file = 0, first = 0, n; file < plan->n_files && st == ST_OK; file++, first += n) {
         char path[STATUS_PATH_MAX];
-        for (n = 0; first + n < e->n && e->items[first + n].file == file;)
+        for (n = 0; first + n < plan->n && plan->items[first + n].file == file;)
             n++;
-        st = hf_path(path, folder, e->files[file]);
+        st = hf_path(path, folder, plan->files[file]);
         if (st == ST_OK)
-            st = put_file(e->items + first, n, path, with_headers, s, &b, &bytes);
+            st = put_file(plan->items + first, n, path, with_headers, s, &b, &bytes);
     }
     free(b.values);
     free(b.column);

@@ -1,4 +1,5 @@
-/* hf_write.c: see hf_write.h. */
+/* hf_write.c: see hf_write.h. Values are read from the device in chunks, merged with their adapters
+ * (lora_read_merged), converted to the file's dtype and appended. */
 #include "trainer/checkpoint/hf_write.h"
 
 #include <errno.h>
@@ -48,7 +49,7 @@ static status output_put(output *o, const void *data, size_t size)
     return ST_OK;
 }
 
-/* st: of the writing so far. On failure the temporary file is removed. */
+/* Syncs and renames the file, unless writing it has failed (st); then removes it. */
 static status output_close(output *o, status st)
 {
     if (st == ST_OK && (fflush(o->file) != 0 || fsync(fileno(o->file)) != 0))
@@ -93,15 +94,16 @@ status hf_copy_file(const char *from_folder, const char *folder, const char *nam
     FILE *file = fopen(from, "rb");
     if (!file)
         return FAIL_IN(ST_NO_INPUT, from, "%s", strerror(errno));
-    output o;
-    status st = output_open(&o, folder, name);
+    output out;
+    status st = output_open(&out, folder, name);
     if (st == ST_OK)
-        st = output_close(&o, copy_bytes(&o, file, from));
+        st = output_close(&out, copy_bytes(&out, file, from));
     fclose(file);
     return st;
 }
 
-/* n values of a piece from element `first` on: contiguous, or columns of an expert's matrix. */
+/* Reads n values of a piece from element `first` on. A piece of one expert consists of columns of
+ * its matrix, which is read whole when its first value is asked for. */
 static status read_piece(const param_piece *piece, stream *s, int64_t first, int64_t n, double *to,
                          double *matrix)
 {
@@ -120,23 +122,23 @@ static status read_piece(const param_piece *piece, stream *s, int64_t first, int
 
 typedef struct buffers {
     double *values; /* [CHUNK] */
-    void *bytes;    /* values as they are written */
-    double *matrix; /* of one expert */
+    void *bytes;    /* [CHUNK] in the file's dtype */
+    double *matrix; /* [in, out] of one expert */
 } buffers;
 
-static status put_piece(output *o, const param_piece *piece, st_dtype dtype, stream *s, buffers b)
+static status put_piece(output *out, const param_piece *piece, st_dtype dtype, stream *s, buffers b)
 {
-    if (piece->exchanged) { /* expert by expert, all columns of each */
+    if (piece->exchanged) { /* all columns of each expert in turn */
         param_piece one = {.p = piece->p, .count = piece->shape[1] * piece->shape[2]};
         for (one.expert = 0; one.expert < piece->shape[0]; one.expert++)
-            TRY(put_piece(o, &one, dtype, s, b));
+            TRY(put_piece(out, &one, dtype, s, b));
         return ST_OK;
     }
     for (int64_t at = 0; at < piece->count; at += CHUNK) {
         int64_t n = piece->count - at < CHUNK ? piece->count - at : CHUNK;
         TRY(read_piece(piece, s, at, n, b.values, b.matrix));
         convert_from_double(b.bytes, dtype, b.values, n);
-        TRY(output_put(o, b.bytes, (size_t)n * st_dtype_size(dtype)));
+        TRY(output_put(out, b.bytes, (size_t)n * st_dtype_size(dtype)));
     }
     return ST_OK;
 }
@@ -169,19 +171,19 @@ status hf_write_items(const char *folder, const char *name, const hf_item *items
         if (p->group == GROUP_EXPERTS && p->shape[1] * p->shape[2] > largest)
             largest = p->shape[1] * p->shape[2];
     }
-    output o;
+    output out;
     uint8_t *header = NULL;
     size_t header_size = 0;
     TRY(hf_header(items, n, &header, &header_size));
     buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
                  malloc((size_t)largest * sizeof(double))};
-    status st = b.values && b.bytes && b.matrix ? output_open(&o, folder, name)
+    status st = b.values && b.bytes && b.matrix ? output_open(&out, folder, name)
                                                 : FAIL(ST_NO_MEMORY, "no memory to write weights");
     if (st == ST_OK) {
-        st = output_put(&o, header, header_size);
+        st = output_put(&out, header, header_size);
         for (int64_t i = 0; i < n && st == ST_OK; i++)
-            st = put_piece(&o, &items[i].piece, items[i].dtype, s, b);
-        st = output_close(&o, st);
+            st = put_piece(&out, &items[i].piece, items[i].dtype, s, b);
+        st = output_close(&out, st);
     }
     free(b.matrix);
     free(b.bytes);
@@ -190,17 +192,18 @@ status hf_write_items(const char *folder, const char *name, const hf_item *items
     return st;
 }
 
-static status put_values(output *o, const st_tensor *t, int64_t i, hf_values read, void *context)
+static status put_values(output *out, const st_tensor *tensor, int64_t i, hf_values read,
+                         void *context)
 {
-    int64_t n = (int64_t)(t->data.size / st_dtype_size(t->dtype));
+    int64_t n = (int64_t)(tensor->data.size / st_dtype_size(tensor->dtype));
     double *values = malloc((size_t)(n + 1) * sizeof *values);
-    void *bytes = malloc(t->data.size + 1);
+    void *bytes = malloc(tensor->data.size + 1);
     status st = values && bytes
                     ? read(context, i, values)
                     : FAIL(ST_NO_MEMORY, "no memory to write %lld values", (long long)n);
     if (st == ST_OK) {
-        convert_from_double(bytes, t->dtype, values, n);
-        st = output_put(o, bytes, t->data.size);
+        convert_from_double(bytes, tensor->dtype, values, n);
+        st = output_put(out, bytes, tensor->data.size);
     }
     free(values);
     free(bytes);

@@ -1,4 +1,5 @@
-/* hf_write.h: files of an export: written as NAME.tmp, synced, renamed. Internal to checkpoint. */
+/* hf_write.h: writes the files of an export. Each is written as NAME.tmp, synced and renamed to
+ * NAME, and then its folder is synced. Internal to checkpoint. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_HF_WRITE_H
 #define TESSERA_TRAINER_CHECKPOINT_HF_WRITE_H
 
@@ -7,28 +8,32 @@
 #include "common/model_folder/safetensors.h"
 #include "trainer/model/params.h"
 
-/* folder/name in out, or BAD_INPUT where it is too long. */
+/* out: "FOLDER/NAME". ST_CANT_CREATE where that is too long for a path. */
 WARN_UNUSED status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name);
+/* A file of these `size` bytes. */
 WARN_UNUSED status hf_write_text(const char *folder, const char *name, const char *text,
                                  size_t size);
-/* Copies from_folder/name if it exists and is another file. */
+/* Copies from_folder/NAME to folder/NAME. Does nothing where there is no such file or both are the
+ * same one. */
 WARN_UNUSED status hf_copy_file(const char *from_folder, const char *folder, const char *name);
-/* A tensor to write, and where. */
+/* A tensor to write, and where it goes. */
 typedef struct hf_item {
     param_piece piece;
     st_dtype dtype;
-    int64_t file;  /* of the plan */
-    int64_t place; /* within the file, rising */
+    int64_t file;  /* number of the file in the plan */
+    int64_t place; /* order within the file */
 } hf_item;
 
-/* The header of a file of these tensors; heap. */
+/* *out: the header of a safetensors file of items [n], in heap memory. */
 WARN_UNUSED status hf_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size);
-/* A safetensors file of these tensors, read from the device in chunks. */
+/* Writes a safetensors file of items [n], whose values are read from the device in chunks on `s`.
+ */
 WARN_UNUSED status hf_write_items(const char *folder, const char *name, const hf_item *items,
                                   int64_t n, stream *s);
 
-/* A safetensors file of these tensors: `read` gives all values of tensor i. */
-typedef status (*hf_values)(void *context, int64_t i, double *out);
+/* Gives all values of tensor number `index`, in the tensor's own order. */
+typedef status (*hf_values)(void *context, int64_t index, double *out);
+/* Writes a safetensors file of tensors list [n], whose values `read` gives. */
 WARN_UNUSED status hf_write_values(const char *folder, const char *name, const st_tensor *list,
                                    int64_t n, hf_values read, void *context);
 

@@ -1,3 +1,5 @@
+/* progress.c: see progress.h. state.json is one JSON object with a version and the members of the
+ * struct by name. */
 #include "trainer/checkpoint/progress.h"
 
 #include <math.h>
@@ -12,13 +14,13 @@
 static const char name[] = "state.json";
 enum { STATE_VERSION = 1 };
 
-void progress_done(progress *p)
+void progress_done(progress *state)
 {
-    free(p->cursor);
-    free(p->stream_options);
-    free(p->recording);
-    free(p->config);
-    *p = (progress){0};
+    free(state->cursor);
+    free(state->stream_options);
+    free(state->recording);
+    free(state->config);
+    *state = (progress){0};
 }
 
 status progress_set_text(char **field, const char *text)
@@ -56,7 +58,7 @@ static void put_text(json_writer *w, const char *key, const char *text)
     json_put_key_cstr(w, key, text ? text : "");
 }
 
-status progress_write(const progress *p, const char *folder)
+status progress_write(const progress *state, const char *folder)
 {
     json_writer w;
     char *text = NULL;
@@ -64,15 +66,15 @@ status progress_write(const progress *p, const char *folder)
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key_int(&w, "version", STATE_VERSION);
-    json_put_key_int(&w, "step", p->step);
-    json_put_key_int(&w, "rows", p->rows);
-    json_put_key_real(&w, "first_loss", p->first_loss);
-    json_put_key_real(&w, "last_loss", p->last_loss);
-    json_put_key_real(&w, "eval_loss", p->eval_loss);
-    put_text(&w, "cursor", p->cursor);
-    put_text(&w, "stream_options", p->stream_options);
-    put_text(&w, "recording", p->recording);
-    put_text(&w, "config", p->config);
+    json_put_key_int(&w, "step", state->step);
+    json_put_key_int(&w, "rows", state->rows);
+    json_put_key_real(&w, "first_loss", state->first_loss);
+    json_put_key_real(&w, "last_loss", state->last_loss);
+    json_put_key_real(&w, "eval_loss", state->eval_loss);
+    put_text(&w, "cursor", state->cursor);
+    put_text(&w, "stream_options", state->stream_options);
+    put_text(&w, "recording", state->recording);
+    put_text(&w, "config", state->config);
     json_end_object(&w);
     status st = json_writer_take(&w, &text, &size);
     if (st == ST_OK)
@@ -94,7 +96,7 @@ static status read_texts(const json_value *v, const char *path, progress *p)
         TRY(json_want_text(v, texts[i].key, path, &text));
         TRY(progress_set_text(texts[i].to, text));
     }
-    /* Checkpoints from before 2026-11-23 do not say. */
+    /* May be missing: older trainers did not write it. */
     return progress_set_text(&p->recording, json_text(json_find(v, "recording"), ""));
 }
 
@@ -109,14 +111,16 @@ status progress_read(const char *folder, progress *out)
     TRY(json_load(path, &v));
     TRY_OR(failed, json_want_int(v, "version", path, &version));
     if (version != STATE_VERSION) {
-        st = FAIL_IN(ST_BAD_INPUT, path, "version %lld, this trainer reads version %d",
+        st = FAIL_IN(ST_BAD_INPUT, path,
+                     "the file has version %lld, but this trainer reads "
+                     "version %d",
                      (long long)version, STATE_VERSION);
         goto failed;
     }
     TRY_OR(failed, json_want_int(v, "step", path, &p.step));
     TRY_OR(failed, json_want_int(v, "rows", path, &p.rows));
     if (p.step < 0 || p.rows < 0) {
-        st = FAIL_IN(ST_BAD_INPUT, path, "a negative step or number of rows");
+        st = FAIL_IN(ST_BAD_INPUT, path, "the step or the number of rows is negative");
         goto failed;
     }
     p.first_loss = json_real(json_find(v, "first_loss"), NAN);
@@ -132,7 +136,7 @@ failed:
     return st;
 }
 
-/* Rows of a step, as the stream's options say. */
+/* The rows of a step, as the options of the stream say. */
 static status step_rows_of(const char *stream_options, const char *path, int64_t *out)
 {
     json_value *v = NULL;
@@ -140,21 +144,27 @@ static status step_rows_of(const char *stream_options, const char *path, int64_t
     status st = json_want_int(v, "training.global_batch_size", path, out);
     json_free(&v);
     if (st == ST_OK && *out < 1)
-        st = FAIL_IN(ST_BAD_INPUT, path, "training.global_batch_size is %lld", (long long)*out);
+        st = FAIL_IN(ST_BAD_INPUT, path,
+                     "its training.global_batch_size is %lld, which is less "
+                     "than 1",
+                     (long long)*out);
     return st;
 }
 
-status progress_check(const progress *p, const char *path)
+status progress_check(const progress *state, const char *path)
 {
     int64_t step_rows, row;
-    const bool is_recording = !p->stream_options || !p->stream_options[0];
+    const bool is_recording = !state->stream_options || !state->stream_options[0];
     if (is_recording)
-        return p->rows >= p->step ? ST_OK
-                                  : FAIL_IN(ST_BAD_INPUT, path, "it has %lld rows for %lld steps",
-                                            (long long)p->rows, (long long)p->step);
-    TRY(step_rows_of(p->stream_options, path, &step_rows));
-    if (p->rows % step_rows != 0 || p->rows / step_rows != p->step)
-        return FAIL_IN(ST_BAD_INPUT, path, "it has %lld rows for %lld steps of %lld rows each",
-                       (long long)p->rows, (long long)p->step, (long long)step_rows);
-    return p->rows == 0 ? ST_OK : cursor_read(p->cursor, path, "train", step_rows, &row);
+        return state->rows >= state->step
+                   ? ST_OK
+                   : FAIL_IN(ST_BAD_INPUT, path,
+                             "it says that %lld rows were enough for %lld steps",
+                             (long long)state->rows, (long long)state->step);
+    TRY(step_rows_of(state->stream_options, path, &step_rows));
+    if (state->rows % step_rows != 0 || state->rows / step_rows != state->step)
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "it says that %lld rows were taken by %lld steps of %lld rows each",
+                       (long long)state->rows, (long long)state->step, (long long)step_rows);
+    return state->rows == 0 ? ST_OK : cursor_read(state->cursor, path, "train", step_rows, &row);
 }

@@ -1,6 +1,7 @@
-/* progress.h: how far a run is: what a checkpoint says besides values and moments, and all that
- * going on needs. There is no other random state: every draw (order, answers, first values) is a
- * function of training.seed and of what is drawn for. */
+/* progress.h: how far a run is: all that a checkpoint holds besides values and moments (its
+ * state.json). A run needs nothing else to go on. There is no other random state, since every draw
+ * (order of samples, answers, first values) is a function of training.seed and of what is drawn
+ * for. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_PROGRESS_H
 #define TESSERA_TRAINER_CHECKPOINT_PROGRESS_H
 
@@ -9,27 +10,33 @@
 #include "common/conf/conf.h"
 #include "common/base/status.h"
 
+/* The texts are heap memory. Rows come either from a daemon or from a recording; what belongs to
+ * the other is "". */
 typedef struct progress {
-    int64_t step;                 /* finished */
+    int64_t step;                 /* the last finished one */
     int64_t rows;                 /* taken by all steps so far */
-    double first_loss, last_loss; /* of step 1 and of the last */
-    double eval_loss;             /* held out, with these values; not finite: not evaluated */
-    char *cursor;                 /* prepd's, with the quarantine list; heap, "" of a recording */
-    char *stream_options;         /* conf_stream_json of the stream; heap, "" of a recording */
-    char *recording;              /* what it holds (run/session.h); heap, "" of a daemon */
-    char *config;                 /* every option, as YAML; heap */
+    double first_loss, last_loss; /* of step 1 and of the last step */
+    double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
+    char *cursor;                 /* prepd's, with its quarantine list; of a daemon */
+    char *stream_options;         /* options of the stream (conf_stream_json); of a daemon */
+    char *recording;              /* what it holds (run/session.h); of a recording */
+    char *config;                 /* every option, as YAML */
 } progress;
 
-void progress_done(progress *p);
+void progress_done(progress *state); /* frees the texts */
+/* Copies `from` into *out, whose texts are freed before. */
 WARN_UNUSED status progress_copy(const progress *from, progress *out);
+/* Replaces one text by a copy of `text`. */
 WARN_UNUSED status progress_set_text(char **field, const char *text);
-/* FOLDER/state.json, synced */
-WARN_UNUSED status progress_write(const progress *p, const char *folder);
+/* Writes FOLDER/state.json, synced. */
+WARN_UNUSED status progress_write(const progress *state, const char *folder);
+/* Reads it. ST_BAD_INPUT where a member is missing or impossible, or the version is another. */
 WARN_UNUSED status progress_read(const char *folder, progress *out);
-/* Can a run go on from it? Of a daemon's stream: there is a cursor, of the train stream, none of
- * whose members contradicts another, the step or the rows; of a recording: rows for every step.
- * ST_BAD_INPUT names path, which is where p was read, and what is wrong. (Whether the cursor's row
- * is that of `rows` is asked when WELCOME has told how rows are numbered, run/session.c.) */
-WARN_UNUSED status progress_check(const progress *p, const char *path);
+/* Checks that a run can go on from it. Of a daemon's stream there must be a cursor of the training
+ * stream that does not contradict the step or the rows; of a recording there must be a row for
+ * every step at least. ST_BAD_INPUT names `path`, where the state was read, and what is wrong.
+ * Whether the cursor's row is that of `rows` is checked later, when the daemon has said how rows
+ * are numbered (run/session.c). */
+WARN_UNUSED status progress_check(const progress *state, const char *path);
 
 #endif

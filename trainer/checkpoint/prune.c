@@ -1,3 +1,5 @@
+/* prune.c: see prune.h. How much room another checkpoint takes is judged by the last whole one,
+ * counted in whole blocks of the file system. */
 #include "trainer/checkpoint/prune.h"
 
 #include <dirent.h>
@@ -14,10 +16,10 @@
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/progress.h"
 
-/* Of a checkpoint's bytes, for what a file system keeps beside them. */
+/* One part in so many of a checkpoint's bytes is added for what the file system itself needs. */
 enum { SPARE_SHARE = 64 };
 
-/* The one with the lowest held-out loss, the newest of equals; -1: none was evaluated. */
+/* The step with the lowest held-out loss, the newest of equals; -1: none was evaluated. */
 static status find_best(const char *folder, const int64_t *step, int64_t n, int64_t *out)
 {
     double lowest = INFINITY;
@@ -28,7 +30,7 @@ static status find_best(const char *folder, const int64_t *step, int64_t n, int6
         TRY(folder_step_path(path, folder, step[i], NULL));
         TRY(hf_path(training, path, FOLDER_TRAINING));
         if (progress_read(training, &p) != ST_OK)
-            continue; /* not ours to judge */
+            continue; /* without its state it cannot be compared */
         if (isfinite(p.eval_loss) && p.eval_loss <= lowest) {
             lowest = p.eval_loss;
             *out = step[i];
@@ -54,7 +56,7 @@ done:
     return st;
 }
 
-/* The one that goes first where there is no room; -1: none may. */
+/* The step that is removed first where there is no room; -1: none may be. */
 static status find_first(const char *folder, int64_t whole, int64_t *out, bool *out_is_best)
 {
     int64_t *step = NULL, n = 0, best;
@@ -93,9 +95,9 @@ static status add_bytes(const char *path, int64_t block, int64_t *inout)
 }
 
 typedef struct room {
-    int64_t free;   /* bytes that are there for this user */
-    int64_t wanted; /* that one more checkpoint takes: as many as the last whole one */
-    int64_t others; /* of all that may go */
+    int64_t free;   /* bytes that this user may still write */
+    int64_t wanted; /* bytes of another checkpoint: as many as the last whole one has */
+    int64_t others; /* bytes of all checkpoints that may be removed */
 } room;
 
 static status add_steps(const char *folder, int64_t whole, int64_t block, room *inout)
@@ -114,7 +116,7 @@ done:
     return st;
 }
 
-/* False: not known. */
+/* False where the room is not known. */
 static bool find_room(const char *folder, int64_t whole, room *out)
 {
     struct statvfs disk;
@@ -134,7 +136,7 @@ static bool is_short(const room *r)
     return r->free < r->wanted + r->wanted / SPARE_SHARE;
 }
 
-/* Where not all of them together would do, none is lost for nothing. */
+/* Whether removing all others would make enough room. If not, none is removed in vain. */
 static bool others_help(const room *r)
 {
     return r->free + r->others >= r->wanted;
@@ -153,7 +155,7 @@ status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone
         return ST_OK;
     TRY(folder_drop(folder, step));
     *out_gone = true;
-    log_warn("%s: the disk has no room for one more checkpoint: that of step %" PRId64
+    log_warn("%s: the disk has no room for another checkpoint: that of step %" PRId64
              ", the oldest%s, is removed, though checkpoint.keep_latest_k is %" PRId64
              "; make room, or lower that option",
              folder, step, is_best ? " and the one with the lowest held-out loss" : "", keep);

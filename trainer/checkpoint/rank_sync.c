@@ -1,3 +1,5 @@
+/* rank_sync.c: see rank_sync.h. Marks are small files that appear by a rename, so one that is seen
+ * is whole. */
 #include "trainer/checkpoint/rank_sync.h"
 
 #include <errno.h>
@@ -14,13 +16,16 @@
 #include "trainer/parallel/agree.h"
 
 enum { POLL_NS = 50000000 };
-static const int64_t MOST_NS = 3600 * (int64_t)1000000000;  /* slower disks are no disks */
-static const int64_t SEE_NS = 15 * (int64_t)1000000000;     /* caches of file systems */
-static const int64_t LEAVING_NS = 30 * (int64_t)1000000000; /* the others write at the same time */
+/* MOST_NS: the longest that a rank may take to write its part. SEE_NS: how long the caches of a
+ * network file system may hide a new file. LEAVING_NS: how long the first rank still waits when the
+ * run ends; the others write at the same time, so they are about done. */
+static const int64_t MOST_NS = 3600 * (int64_t)1000000000;
+static const int64_t SEE_NS = 15 * (int64_t)1000000000;
+static const int64_t LEAVING_NS = 30 * (int64_t)1000000000;
 
-together together_of(const params *p)
+together together_of(const params *registry)
 {
-    const mesh *m = p->mesh;
+    const mesh *m = registry->mesh;
     if (!m || m->layout.world == 1)
         return (together){.writer = {0, 1}, .writes = true, .first = true};
     const comm *whole = mesh_comm(m, MESH_WHOLE);
@@ -31,55 +36,55 @@ together together_of(const params *p)
                       .first = m->rank == 0};
 }
 
-status together_settled(const together *t, status mine, int64_t step)
+status together_settled(const together *ranks, status mine, int64_t step)
 {
-    if (!t->mesh)
+    if (!ranks->mesh)
         return mine;
-    return comm_agree(mesh_comm(t->mesh, MESH_WORLD), (comm_at){"settle checkpoint", -1}, mine,
+    return comm_agree(mesh_comm(ranks->mesh, MESH_WORLD), (comm_at){"settle checkpoint", -1}, mine,
                       step);
 }
 
-/* Looks for a while: a network file system may show a new file late. */
+/* Looks for a file for a while, since a network file system may show a new one late. */
 static status see_file(const char *path, const char *folder)
 {
     for (int64_t begin = clock_ns(); access(path, F_OK) != 0;) {
         if (clock_ns() - begin > SEE_NS)
             return FAIL_IN(ST_CONFIG, folder,
-                           "what rank 0 has just written there is not seen here: all ranks write "
-                           "their checkpoints into one folder, so job.dump_folder (and "
-                           "checkpoint.folder) must lie on a file system that all machines share");
+                           "this rank does not see a file that rank 0 has just written there: all "
+                           "ranks write their checkpoints into one folder, so job.dump_folder (and "
+                           "checkpoint.folder) must be on a file system that all machines share");
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     return ST_OK;
 }
 
-status together_see(const together *t, const char *folder, status mine)
+status together_see(const together *ranks, const char *folder, status mine)
 {
-    if (!t->mesh)
+    if (!ranks->mesh)
         return mine;
-    const comm *all = mesh_comm(t->mesh, MESH_WORLD);
+    const comm *all = mesh_comm(ranks->mesh, MESH_WORLD);
     char name[64], path[STATUS_PATH_MAX] = "";
-    int64_t token = clock_ns() ^ getpid(); /* a name that nobody has looked for */
+    int64_t token = clock_ns() ^ getpid(); /* a name that no cache has seen */
     TRY(comm_host_broadcast(all, (comm_at){"try the folder of checkpoints", -1}, &token,
                             sizeof token, 0));
     snprintf(name, sizeof name, ".seen-by-all-%" PRIx64, (uint64_t)token);
     if (mine == ST_OK)
         mine = hf_path(path, folder, name);
-    if (mine == ST_OK && t->first)
+    if (mine == ST_OK && ranks->first)
         mine = hf_write_text(folder, name, "", 0);
-    TRY(together_settled(t, mine, 0)); /* it is there */
-    status st = together_settled(t, see_file(path, folder), 0);
-    if (t->first)
+    TRY(together_settled(ranks, mine, 0)); /* the file has been written */
+    status st = together_settled(ranks, see_file(path, folder), 0);
+    if (ranks->first)
         unlink(path);
     return st;
 }
 
-status together_agree(const together *t, int32_t *inout)
+status together_agree(const together *ranks, int32_t *inout)
 {
-    if (!t->mesh)
+    if (!ranks->mesh)
         return ST_OK;
-    return comm_host_broadcast(mesh_comm(t->mesh, MESH_WORLD), (comm_at){"begin checkpoint", -1},
-                               inout, sizeof *inout, 0);
+    return comm_host_broadcast(mesh_comm(ranks->mesh, MESH_WORLD),
+                               (comm_at){"begin checkpoint", -1}, inout, sizeof *inout, 0);
 }
 
 static status mark_path(char out[STATUS_PATH_MAX], const char *training, int rank, const char *kind)
@@ -96,7 +101,7 @@ static status own_path(const together *t, const char *training, char out[STATUS_
     return hf_path(out, training, name);
 }
 
-/* Of this rank's own training file. */
+/* The digest of this rank's own training file, as text. */
 static status own_digest(const together *t, const char *training, char out[HASH_TEXT])
 {
     char path[STATUS_PATH_MAX];
@@ -114,17 +119,17 @@ static void remove_own(const together *t, const char *training)
         unlink(path);
 }
 
-status together_mark(const together *t, const char *training, status outcome)
+status together_mark(const together *ranks, const char *training, status outcome)
 {
     char name[64], digest[HASH_TEXT];
     if (outcome == ST_OK)
-        outcome = own_digest(t, training, digest);
+        outcome = own_digest(ranks, training, digest);
     const bool full = outcome != ST_OK && prune_was_full();
     status_note why = *status_last();
     const char *text = outcome == ST_OK ? digest : status_text();
-    if (outcome != ST_OK) /* room for the mark on a disk that is full */
-        remove_own(t, training);
-    snprintf(name, sizeof name, ".rank-%d.%s", t->writer.rank,
+    if (outcome != ST_OK) /* makes room for the mark where the disk is full */
+        remove_own(ranks, training);
+    snprintf(name, sizeof name, ".rank-%d.%s", ranks->writer.rank,
              outcome == ST_OK ? "done"
              : full           ? "full"
                               : "failed");
@@ -135,7 +140,7 @@ status together_mark(const together *t, const char *training, status outcome)
     return outcome;
 }
 
-/* The whole of a mark; it came by a rename. false: it is not there. */
+/* Reads a mark. False: it is not there. */
 static bool read_mark(const char *path, char *out, size_t room)
 {
     FILE *f = fopen(path, "re");
@@ -147,7 +152,7 @@ static bool read_mark(const char *path, char *out, size_t room)
     return true;
 }
 
-/* What a rank that failed said. */
+/* Fails with the reason of a rank that has failed; ST_OK where it has not. */
 static status failed_mark(const char *training, int rank)
 {
     char path[STATUS_PATH_MAX], full_path[STATUS_PATH_MAX], text[512] = "";
@@ -156,8 +161,9 @@ static status failed_mark(const char *training, int rank)
     const bool full = read_mark(full_path, text, sizeof text);
     if (!full && !read_mark(path, text, sizeof text))
         return ST_OK;
-    errno = full ? ENOSPC : 0; /* what the note says of the system is the other rank's */
-    return FAIL(ST_IO, "writer %d: %s", rank, *text ? text : "failed");
+    errno =
+        full ? ENOSPC : 0; /* the note then carries the other rank's error, for prune_was_full */
+    return FAIL(ST_IO, "writer %d: %s", rank, *text ? text : "it failed without saying why");
 }
 
 static status wait_one(const together *t, const char *training, int rank,
@@ -171,12 +177,13 @@ static status wait_one(const together *t, const char *training, int rank,
         if (atomic_load(leaving) && !left)
             left = now;
         if (now - begin > MOST_NS || (left && now - left > LEAVING_NS))
-            return FAIL_IN(ST_TIMEOUT, path, "rank %d has not written its part after %.0f s", rank,
-                           (double)(now - begin) * 1e-9);
+            return FAIL_IN(ST_TIMEOUT, path,
+                           "writer %d has not written its part of the checkpoint within %.0f s",
+                           rank, (double)(now - begin) * 1e-9);
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     if (!read_mark(path, digest, sizeof digest) || !hash_parse(digest, &out->digest))
-        return FAIL_IN(ST_IO, path, "\"%s\" is no digest", digest);
+        return FAIL_IN(ST_IO, path, "it contains \"%s\", which is not a digest", digest);
     train_state_name((state_writer){rank, t->writer.ranks}, name);
     snprintf(out->name, sizeof out->name, "%s/%.48s", FOLDER_TRAINING, name);
     if (unlink(path) != 0)
@@ -184,10 +191,10 @@ static status wait_one(const together *t, const char *training, int rank,
     return ST_OK;
 }
 
-status together_wait(const together *t, const char *training, const atomic_bool *leaving,
+status together_wait(const together *ranks, const char *training, const atomic_bool *leaving,
                      folder_known *out)
 {
-    for (int rank = 1; rank < t->writer.ranks; rank++)
-        TRY(wait_one(t, training, rank, leaving, &out[rank - 1]));
+    for (int rank = 1; rank < ranks->writer.ranks; rank++)
+        TRY(wait_one(ranks, training, rank, leaving, &out[rank - 1]));
     return ST_OK;
 }

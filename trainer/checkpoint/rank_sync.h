@@ -1,10 +1,12 @@
-/* rank_sync.h: a checkpoint that several ranks write into one folder: who writes, and how the first
- * of them learns that all are done. That goes by files in the folder, since writing happens beside
- * the steps, where ranks say nothing to each other: .rank-R.done with the digest of the rank's own
- * training file, which is most of what it wrote, or with the reason .rank-R.full where its disk
- * was, else .rank-R.failed.
+/* rank_sync.h: how several ranks write one checkpoint into one folder: which of them write, and how
+ * the first rank learns that all are done.
  *
- * Replicas store the same, so the ranks of the first write. */
+ * Writing happens in the background while steps run, when ranks have no call in which to tell each
+ * other, so they tell by small files in the folder training/. A writer that is done leaves
+ * .rank-R.done, which holds the digest of its own training file, most of what it wrote. One that
+ * failed leaves .rank-R.full where its disk was full, and else .rank-R.failed, with the reason.
+ *
+ * Replicas store the same values, so only the ranks of the first replica write. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
 #define TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
 
@@ -16,26 +18,28 @@
 typedef struct together {
     const mesh *mesh; /* NULL: one rank */
     state_writer writer;
-    bool writes, first; /* first: of all ranks; it renames */
+    bool writes; /* this rank writes */
+    bool first;  /* of all ranks: it makes the folder, seals it and renames it */
 } together;
 
-together together_of(const params *p);
-/* Every rank has come as far as this: none still writes its part of an attempt before this one at
- * the same step into a folder that the first is about to make anew. mine: how this rank is; all
- * fail where one is not well. Waits; outside of steps. */
-WARN_UNUSED status together_settled(const together *t, status mine, int64_t step);
-/* Every rank sees in `folder` what the first has put there, or ST_CONFIG on all of them. mine: how
- * this rank is so far. Waits; outside of steps. */
-WARN_UNUSED status together_see(const together *t, const char *folder, status mine);
-/* What the first rank says, on all of them. Waits; outside of steps. */
-WARN_UNUSED status together_agree(const together *t, int32_t *inout);
-/* This rank's part is done, or failed with the status' text. Returns outcome, or what went wrong
- * with telling it. */
-WARN_UNUSED status together_mark(const together *t, const char *training, status outcome);
-/* On the first: until the marks of all others are there, which it removes; out [ranks - 1]: their
- * training files. Fails as soon as one has failed, and some time after *leaving was set: a rank
- * that is gone marks nothing. */
-WARN_UNUSED status together_wait(const together *t, const char *training,
+together together_of(const params *registry);
+/* Waits until every rank has come here. After it, no rank still writes its part of an earlier
+ * attempt at this step into a folder that the first rank is about to make anew. mine: how this rank
+ * is; where one is not well, all fail (comm_agree). Outside of steps. */
+WARN_UNUSED status together_settled(const together *ranks, status mine, int64_t step);
+/* Tries whether every rank sees in `folder` what the first rank writes there, as ranks of several
+ * machines must. ST_CONFIG on all of them where one does not. mine: how this rank is so far. Waits;
+ * outside of steps. */
+WARN_UNUSED status together_see(const together *ranks, const char *folder, status mine);
+/* Gives all ranks the first one's value. Waits; outside of steps. */
+WARN_UNUSED status together_agree(const together *ranks, int32_t *inout);
+/* Leaves this rank's mark in the folder `training`: outcome says how its part went, and after a
+ * failure the last note has the reason. Returns outcome, or the error of leaving the mark. */
+WARN_UNUSED status together_mark(const together *ranks, const char *training, status outcome);
+/* On the first rank: waits for the marks of all other writers and removes them. out [writers - 1]:
+ * their training files. Fails as soon as one of them has failed (ST_IO, with its reason), and with
+ * ST_TIMEOUT some time after *leaving was set, since a rank that is gone leaves no mark. */
+WARN_UNUSED status together_wait(const together *ranks, const char *training,
                                  const atomic_bool *leaving, folder_known *out);
 
 #endif

@@ -1,5 +1,10 @@
-/* seal.c: the manifest of a checkpoint (folder.h): written last, checked before anything is
- * believed. {"version":1,"files":[{"name":N,"bytes":B,"digest":D}..],"seal":D of the list}. */
+/* seal.c: the manifest that makes a checkpoint whole (folder_seal and folder_check of folder.h). It
+ * is written last, and checked before anything in the checkpoint is believed:
+ *
+ *   {"version":1,"files":[{"name":NAME,"bytes":SIZE,"digest":DIGEST}, ..],"seal":DIGEST}
+ *
+ * The seal is the digest of the list itself, so a manifest that was edited is noticed too. Files
+ * are listed in alphabetical order, and hidden ones are left out. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -21,10 +26,10 @@ static void add_to_seal(hasher *h, const char *name, int64_t bytes, const char *
     hasher_add(h, digest, strlen(digest));
 }
 
-/* A manifest in the making. */
+/* A manifest that is being made. */
 typedef struct sealing {
     json_writer w;
-    hasher *h;
+    hasher *h;                 /* of the list */
     const folder_known *known; /* [n] */
     int n;
 } sealing;
@@ -58,7 +63,7 @@ static status put_file(sealing *s, const char *path, const char *name)
     return ST_OK;
 }
 
-/* Files of base/inner, by their names below base; folders inside base alone. */
+/* Adds the files of base/inner and of its folders, by their names relative to base. */
 static status put_files(sealing *s, const char *base, const char *inner)
 {
     char here[STATUS_PATH_MAX];
@@ -67,7 +72,7 @@ static status put_files(sealing *s, const char *base, const char *inner)
         TRY(hf_path(here, base, inner));
     else
         snprintf(here, sizeof here, "%s", base);
-    int n = scandir(here, &list, NULL, alphasort); /* sorted: the same files, the same seal */
+    int n = scandir(here, &list, NULL, alphasort); /* sorted: the same files give the same seal */
     if (n < 0)
         return FAIL_IN(ST_IO, here, "%s", strerror(errno));
     status st = ST_OK;
@@ -108,32 +113,34 @@ status folder_seal(const char *path, const folder_known *known, int n)
     if (st == ST_OK)
         st = json_writer_take(&s.w, &json, &size);
     if (st == ST_OK)
-        st = hf_write_text(training, manifest_name, json, size); /* synced, with its folder */
+        st = hf_write_text(training, manifest_name, json,
+                           size); /* synced together with its folder */
     free(json);
     json_writer_done(&s.w);
     hasher_free(&s.h);
     return st;
 }
 
-/* Are the bytes of a file what the manifest says? */
+/* Checks that the bytes of a file are those of the manifest. */
 static status check_bytes(const char *path, int64_t bytes, const char *wanted)
 {
     char found[HASH_TEXT];
     struct stat about;
     hash128 digest;
     if (stat(path, &about) != 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "a file of the checkpoint is missing");
+        return FAIL_IN(ST_BAD_INPUT, path, "this file of the checkpoint is missing");
     if ((int64_t)about.st_size != bytes)
-        return FAIL_IN(ST_BAD_INPUT, path, "%lld bytes, %lld when the checkpoint was made",
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "the file has %lld bytes, but had %lld when the checkpoint was made",
                        (long long)about.st_size, (long long)bytes);
     TRY(hash_file(path, &digest));
     hash_print(digest, found);
     return strcmp(found, wanted) == 0
                ? ST_OK
-               : FAIL_IN(ST_BAD_INPUT, path, "its bytes changed since the checkpoint was made");
+               : FAIL_IN(ST_BAD_INPUT, path, "its bytes changed after the checkpoint was made");
 }
 
-/* mine: its bytes are looked at here. */
+/* Checks one entry of the manifest and adds it to the seal. mine: this rank also reads the file. */
 static status check_file(const json_value *entry, const char *base, const char *manifest, bool mine,
                          hasher *h)
 {
@@ -144,7 +151,8 @@ static status check_file(const json_value *entry, const char *base, const char *
     TRY(json_want_text(entry, "digest", manifest, &wanted));
     TRY(json_want_int(entry, "bytes", manifest, &bytes));
     if (name[0] == '/' || strstr(name, ".."))
-        return FAIL_IN(ST_BAD_INPUT, manifest, "\"%s\" is no file of this checkpoint", name);
+        return FAIL_IN(ST_BAD_INPUT, manifest, "it names \"%s\", which is not in this checkpoint",
+                       name);
     TRY(hf_path(path, base, name));
     if (mine)
         TRY(check_bytes(path, bytes, wanted));
@@ -165,8 +173,8 @@ static int by_bytes(const void *a, const void *b)
     return x->file < y->file ? -1 : x->file > y->file;
 }
 
-/* Sizes as the manifest has them, which nothing vouches for yet: where all of them fit into one
- * sum, every rank's do. */
+/* Reads the sizes from the manifest, which is not checked yet. Where the sum of all sizes does not
+ * overflow, no rank's share will. */
 static status sizes_of(const json_value *files, const char *manifest, share *list)
 {
     int64_t all = 0;
@@ -174,12 +182,14 @@ static status sizes_of(const json_value *files, const char *manifest, share *lis
         list[i].file = i;
         TRY(json_want_int(json_item(files, i), "bytes", manifest, &list[i].bytes));
         if (list[i].bytes < 0 || __builtin_add_overflow(all, list[i].bytes, &all))
-            return FAIL_IN(ST_BAD_INPUT, manifest, "no files have the sizes that it names");
+            return FAIL_IN(ST_BAD_INPUT, manifest,
+                           "it names sizes that no files can have, negative or too large");
     }
     return ST_OK;
 }
 
-/* mine [files]: the largest first, each to the rank with the fewest bytes so far. */
+/* mine [files]: which files this rank reads. The largest file is given away first, each to the rank
+ * that has the fewest bytes so far. */
 static status share_files(const json_value *files, const char *manifest, int rank, int ranks,
                           bool *mine)
 {
@@ -218,7 +228,8 @@ status folder_check(const char *path, int rank, int ranks)
     TRY(json_load(manifest, &v));
     TRY_OR(done, json_want_int(v, "version", manifest, &version));
     if (version != MANIFEST_VERSION) {
-        st = FAIL_IN(ST_BAD_INPUT, manifest, "version %lld, this trainer reads version %d",
+        st = FAIL_IN(ST_BAD_INPUT, manifest,
+                     "the file has version %lld, but this trainer reads version %d",
                      (long long)version, MANIFEST_VERSION);
         goto done;
     }

@@ -1,3 +1,6 @@
+/* train_state.c: see train_state.h. Reading maps the files of all writers and takes, for each run
+ * of elements that this rank stores, whatever a file has of it. The layouts of the writers and of
+ * the readers need not be the same. */
 #include "trainer/checkpoint/train_state.h"
 
 #include <dirent.h>
@@ -14,9 +17,9 @@
 enum { CHUNK_BYTES = 1 << 22, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
 static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2"};
 
-void train_state_name(state_writer w, char out[64])
+void train_state_name(state_writer writer, char out[64])
 {
-    snprintf(out, 64, "rank-%05d-of-%05d.safetensors", w.rank, w.ranks);
+    snprintf(out, 64, "rank-%05d-of-%05d.safetensors", writer.rank, writer.ranks);
 }
 
 static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_writer w)
@@ -31,11 +34,12 @@ static void *array_of(const param *p, int which)
     return which == 0 ? p->value : which == 1 ? p->moment1 : p->moment2;
 }
 
+/* The tensors of this rank's file, all [n]. */
 typedef struct state_list {
     st_tensor *tensor;
-    void **array; /* where each lives */
+    void **array; /* where the values are in device memory */
     char (*name)[TENSOR_NAME];
-    const param **of;
+    const param **of; /* the parameter that each belongs to */
     size_t n;
 } state_list;
 
@@ -47,31 +51,32 @@ static void list_done(state_list *l)
     free(l->of);
 }
 
-static status list_make(const params *p, st_dtype acc, state_list *l)
+static status list_make(const params *registry, st_dtype acc, state_list *list)
 {
-    size_t most = (size_t)(p->n * ARRAYS);
-    *l = (state_list){.tensor = calloc(most, sizeof *l->tensor),
-                      .array = calloc(most, sizeof *l->array),
-                      .name = calloc(most, sizeof *l->name),
-                      .of = calloc(most, sizeof *l->of)};
-    if (!l->tensor || !l->array || !l->name || !l->of) {
-        list_done(l);
+    size_t most = (size_t)(registry->n * ARRAYS);
+    *list = (state_list){.tensor = calloc(most, sizeof *list->tensor),
+                         .array = calloc(most, sizeof *list->array),
+                         .name = calloc(most, sizeof *list->name),
+                         .of = calloc(most, sizeof *list->of)};
+    if (!list->tensor || !list->array || !list->name || !list->of) {
+        list_done(list);
         return FAIL(ST_NO_MEMORY, "no memory for a list of %zu tensors", most);
     }
     for (int which = 0; which < ARRAYS; which++)
-        for (int64_t i = 0; i < p->n; i++) {
-            const param *q = &p->list[i];
+        for (int64_t i = 0; i < registry->n; i++) {
+            const param *q = &registry->list[i];
             if (!array_of(q, which) || q->own_n == 0)
                 continue;
-            snprintf(l->name[l->n], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
-            l->array[l->n] = array_of(q, which);
-            l->of[l->n] = q;
-            l->tensor[l->n] = (st_tensor){.name = l->name[l->n],
-                                          .dtype = acc,
-                                          .n_dims = 1,
-                                          .shape = {q->own_n},
-                                          .data = {.size = (size_t)q->own_n * st_dtype_size(acc)}};
-            l->n++;
+            snprintf(list->name[list->n], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
+            list->array[list->n] = array_of(q, which);
+            list->of[list->n] = q;
+            list->tensor[list->n] =
+                (st_tensor){.name = list->name[list->n],
+                            .dtype = acc,
+                            .n_dims = 1,
+                            .shape = {q->own_n},
+                            .data = {.size = (size_t)q->own_n * st_dtype_size(acc)}};
+            list->n++;
         }
     return ST_OK;
 }
@@ -79,11 +84,11 @@ static status list_make(const params *p, st_dtype acc, state_list *l)
 static status write_block(FILE *f, const char *path, const void *data, size_t size)
 {
     if (size && fwrite(data, 1, size, f) != size)
-        return FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
+        return FAIL_IN(ST_IO, path, "the file cannot be written: %s", strerror(errno));
     return ST_OK;
 }
 
-/* Where a device has no storage the values are a hole. */
+/* Leaves a hole in the file for the values of a device without storage. */
 static status put_hole(FILE *f, const char *path, const state_list *l)
 {
     off_t end = ftello(f);
@@ -94,25 +99,26 @@ static status put_hole(FILE *f, const char *path, const state_list *l)
     return ST_OK;
 }
 
-static status put_arrays(FILE *f, const char *path, const state_list *l, stream *s, void *chunk)
+static status put_arrays(FILE *file, const char *path, const state_list *list, stream *s,
+                         void *chunk)
 {
     const backend_vtable *v = s->dev->v;
     if (!device_has_storage(s->dev))
-        return put_hole(f, path, l);
-    for (size_t i = 0; i < l->n; i++)
-        for (size_t at = 0, size = l->tensor[i].data.size; at < size; at += CHUNK_BYTES) {
+        return put_hole(file, path, list);
+    for (size_t i = 0; i < list->n; i++)
+        for (size_t at = 0, size = list->tensor[i].data.size; at < size; at += CHUNK_BYTES) {
             size_t n = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES;
-            TRY(v->to_host(s, chunk, (const char *)l->array[i] + at, n));
+            TRY(v->to_host(s, chunk, (const char *)list->array[i] + at, n));
             TRY(v->wait(s));
-            TRY(write_block(f, path, chunk, n));
+            TRY(write_block(file, path, chunk, n));
         }
     return ST_OK;
 }
 
-/* What of a parameter a file holds. */
+/* What a file has of a parameter. */
 typedef struct stored_slice {
-    slice held;
-    int64_t first; /* local element that the tensor begins with */
+    slice held;    /* the writer's local tensor */
+    int64_t first; /* the local element with which the file's tensor begins */
 } stored_slice;
 
 static void print_slice(const stored_slice *x, char out[SLICE_TEXT])
@@ -144,7 +150,8 @@ static bool read_slice(const char *text, stored_slice *out)
     return !*text;
 }
 
-/* Entries "slice/NAME" of every tensor, where it is not the whole; heap, texts behind the list. */
+/* *out: an entry "slice/NAME" for every tensor, in one block of heap memory with the texts after
+ * the list. */
 static status list_slices(const state_list *l, st_meta **out)
 {
     char(*text)[SLICE_TEXT];
@@ -163,55 +170,57 @@ static status list_slices(const state_list *l, st_meta **out)
     return ST_OK;
 }
 
-status train_state_write(const params *p, stream *s, state_writer w, const char *folder)
+status train_state_write(const params *registry, stream *s, state_writer writer, const char *folder)
 {
     char path[STATUS_PATH_MAX];
-    state_list l = {0};
+    state_list list = {0};
     st_meta *slices = NULL;
     uint8_t *header = NULL;
     size_t header_size;
-    FILE *f = NULL;
+    FILE *file = NULL;
     status st;
-    TRY(params_may_be_kept(p));
+    TRY(params_may_be_kept(registry));
     void *chunk = malloc(CHUNK_BYTES);
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
-    TRY_OR(done, file_path(path, folder, w));
-    TRY_OR(done, list_make(p, s->dev->v->acc, &l));
-    if (w.ranks > 1)
-        TRY_OR(done, list_slices(&l, &slices));
-    TRY_OR(done, st_header(l.tensor, l.n, slices, slices ? l.n : 0, &header, &header_size));
-    f = fopen(path, "wbe"); /* the folder has its name only when all of it is whole */
-    if (!f) {
+    TRY_OR(done, file_path(path, folder, writer));
+    TRY_OR(done, list_make(registry, s->dev->v->acc, &list));
+    if (writer.ranks > 1)
+        TRY_OR(done, list_slices(&list, &slices));
+    TRY_OR(done,
+           st_header(list.tensor, list.n, slices, slices ? list.n : 0, &header, &header_size));
+    file =
+        fopen(path, "wbe"); /* under its own name: the folder is renamed when all of it is whole */
+    if (!file) {
         st = FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
         goto done;
     }
-    TRY_OR(done, write_block(f, path, header, header_size));
-    TRY_OR(done, put_arrays(f, path, &l, s, chunk));
-    if (fflush(f) != 0 || fsync(fileno(f)) != 0)
+    TRY_OR(done, write_block(file, path, header, header_size));
+    TRY_OR(done, put_arrays(file, path, &list, s, chunk));
+    if (fflush(file) != 0 || fsync(fileno(file)) != 0)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
 done:
-    if (f && fclose(f) != 0 && st == ST_OK)
+    if (file && fclose(file) != 0 && st == ST_OK)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
     free(header);
     free(slices);
-    list_done(&l);
+    list_done(&list);
     free(chunk);
     return st;
 }
 
-/* What a file has of a tensor; *out_there false where it has nothing. */
-static status find_stored(const st_file *f, const char *path, const param *p, const char *name,
+/* Finds what a file has of a tensor. *out_there is false where it has nothing. */
+static status find_stored(const st_file *file, const char *path, const param *p, const char *name,
                           st_dtype acc, const st_tensor **out, stored_slice *out_slice,
                           bool *out_there)
 {
     char key[TENSOR_NAME + 8];
     snprintf(key, sizeof key, "slice/%s", name);
-    const char *text = st_meta_find(f, key);
-    *out_there = st_find(f, name) != NULL;
+    const char *text = st_meta_find(file, key);
+    *out_there = st_find(file, name) != NULL;
     if (!*out_there)
         return ST_OK;
-    TRY(st_want(f, name, acc, 1, path, out));
+    TRY(st_want(file, name, acc, 1, path, out));
     slice whole = p->held;
     for (int a = 0; a < SLICE_AXES; a++) {
         whole.first[a] = 0;
@@ -220,16 +229,21 @@ static status find_stored(const st_file *f, const char *path, const param *p, co
     *out_slice = (stored_slice){.held = whole};
     if (text && (!read_slice(text, out_slice) ||
                  memcmp(out_slice->held.size, p->held.size, sizeof p->held.size) != 0))
-        return FAIL_IN(ST_BAD_INPUT, path, "\"%s\" is no slice of %s: \"%s\"", key, p->name, text);
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "its metadata \"%s\" does not describe a part of %s: \"%s\"", key, p->name,
+                       text);
     int64_t held = slice_count(&out_slice->held), n = (*out)->shape[0];
     if ((!text && n != held) || out_slice->first > held - n)
-        return FAIL_IN(ST_BAD_INPUT, path, "tensor \"%s\" has %lld elements, the model %lld", name,
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "tensor \"%s\" has %lld elements, but the model has %lld there", name,
                        (long long)n, (long long)held);
     return ST_OK;
 }
 
-/* What of p's own elements this tensor of a file has goes to `to`; *inout_found counts it. */
-static status take_stored(const param *p, stream *s, const st_tensor *t, const stored_slice *x,
+/* Copies to `to` those of this rank's elements of p that the file's tensor has, and adds their
+ * number to *inout_found. Each turn of the loop handles a run of n elements that is consecutive in
+ * the parameter, in this rank's memory and in the file, or skips n that the file does not have. */
+static status take_stored(const param *p, stream *s, const st_tensor *tensor, const stored_slice *x,
                           void *to, int64_t *inout_found)
 {
     const backend_vtable *v = s->dev->v;
@@ -250,10 +264,11 @@ static status take_stored(const param *p, stream *s, const st_tensor *t, const s
             n = -at < n ? -at : n;
             continue;
         }
-        if (at >= t->shape[0])
+        if (at >= tensor->shape[0])
             continue;
-        n = t->shape[0] - at < n ? t->shape[0] - at : n;
-        TRY(v->to_device(s, (char *)to + i * size, t->data.data + at * size, (size_t)(n * size)));
+        n = tensor->shape[0] - at < n ? tensor->shape[0] - at : n;
+        TRY(v->to_device(s, (char *)to + i * size, tensor->data.data + at * size,
+                         (size_t)(n * size)));
         TRY(v->wait(s));
         *inout_found += n;
     }
@@ -274,7 +289,7 @@ static void close_files(state_files *f)
     free(f->path);
 }
 
-/* However many ranks wrote them. */
+/* Finds how many ranks wrote, from the name of any of their files. */
 static status count_writers(const char *folder, int *out)
 {
     DIR *dir = opendir(folder);
@@ -288,7 +303,7 @@ static status count_writers(const char *folder, int *out)
             *out = 0;
     closedir(dir);
     if (*out == 0)
-        return FAIL_IN(ST_BAD_INPUT, folder, "no rank-R-of-W.safetensors here");
+        return FAIL_IN(ST_BAD_INPUT, folder, "the folder has no file rank-R-of-W.safetensors");
     return ST_OK;
 }
 
@@ -308,41 +323,44 @@ static status open_files(const char *folder, state_files *f)
     return ST_OK;
 }
 
-static status load_array(const state_files *f, const char *folder, const state_list *l, size_t i,
-                         stream *s)
+static status load_array(const state_files *files, const char *folder, const state_list *list,
+                         size_t i, stream *s)
 {
-    const param *p = l->of[i];
+    const param *p = list->of[i];
     int64_t found = 0;
-    for (int k = 0; k < f->n && found < p->own_n; k++) {
-        const st_tensor *t;
+    for (int k = 0; k < files->n && found < p->own_n; k++) {
+        const st_tensor *tensor;
         stored_slice x;
         bool there;
-        TRY(find_stored(&f->file[k], f->path[k], p, l->name[i], s->dev->v->acc, &t, &x, &there));
+        TRY(find_stored(&files->file[k], files->path[k], p, list->name[i], s->dev->v->acc, &tensor,
+                        &x, &there));
         if (!there)
             continue;
-        TRY(take_stored(p, s, t, &x, l->array[i], &found));
-        st_forget(t->data);
+        TRY(take_stored(p, s, tensor, &x, list->array[i], &found));
+        st_forget(tensor->data);
     }
     if (found < p->own_n)
-        return FAIL_IN(ST_BAD_INPUT, folder, "tensor \"%s\": %lld of the %lld elements wanted",
-                       l->name[i], (long long)found, (long long)p->own_n);
+        return FAIL_IN(ST_BAD_INPUT, folder,
+                       "tensor \"%s\": the files have only %lld of the %lld elements that this "
+                       "rank stores",
+                       list->name[i], (long long)found, (long long)p->own_n);
     return ST_OK;
 }
 
-status train_state_load(params *p, stream *s, const char *folder)
+status train_state_load(params *registry, stream *s, const char *folder)
 {
-    state_files f = {0};
-    state_list l = {0};
+    state_files files = {0};
+    state_list list = {0};
     status st;
-    TRY_OR(done, open_files(folder, &f));
-    TRY_OR(done, list_make(p, s->dev->v->acc, &l));
-    for (size_t i = 0; i < l.n; i++) {
-        TRY_OR(done, load_array(&f, folder, &l, i, s));
-        p->bytes_read += (int64_t)l.tensor[i].data.size;
+    TRY_OR(done, open_files(folder, &files));
+    TRY_OR(done, list_make(registry, s->dev->v->acc, &list));
+    for (size_t i = 0; i < list.n; i++) {
+        TRY_OR(done, load_array(&files, folder, &list, i, s));
+        registry->bytes_read += (int64_t)list.tensor[i].data.size;
     }
-    st = params_refresh(p, s);
+    st = params_refresh(registry, s);
 done:
-    list_done(&l);
-    close_files(&f);
+    list_done(&list);
+    close_files(&files);
     return st;
 }

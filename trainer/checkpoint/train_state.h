@@ -1,29 +1,30 @@
-/* train_state.h: a rank's master values and moments in one safetensors file, in the precision they
- * are computed in, so that a run goes on bit for bit. The Hugging Face files beside it may be
- * rounded (BF16) and are for everybody else.
+/* train_state.h: a rank's values and moments in one safetensors file, in the precision in which
+ * they are computed, so that a run goes on bit for bit. The Hugging Face files of the same
+ * checkpoint may be rounded (BF16) and are for other tools.
  *
- * rank-RRRRR-of-WWWWW.safetensors; per parameter "value/NAME", and where it is trained
- * "moment1/NAME" and "moment2/NAME", flat [count]. With several ranks a tensor holds what the
- * rank stores of it, and the metadata "slice/TENSOR" says what that is: 13 numbers, the sizes,
- * first and count of the axes of its local tensor (parallel/slice.h) and the first element of that;
- * without that entry the whole. Any number of ranks reads what any number wrote. */
+ * The file is rank-RRRRR-of-WWWWW.safetensors. For each parameter NAME it has the flat tensor
+ * "value/NAME", and where the parameter is trained also "moment1/NAME" and "moment2/NAME". Of
+ * several ranks each file has what its rank stores, and the metadata entry "slice/TENSOR" says what
+ * that is, as 13 numbers: the sizes, firsts and counts of the four axes of the rank's local tensor
+ * (parallel/slice.h), then the local element with which the file's tensor begins. Without that
+ * entry the tensor is whole. So any number of ranks can read what any number of ranks wrote. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_TRAIN_STATE_H
 #define TESSERA_TRAINER_CHECKPOINT_TRAIN_STATE_H
 
 #include "trainer/model/params.h"
 
-/* Which of the ranks that store something. */
+/* Which one of the ranks that write, and how many of them there are. */
 typedef struct state_writer {
     int rank, ranks;
 } state_writer;
-/* Its file. */
-void train_state_name(state_writer w, char out[64]);
+/* out: the name of its file. */
+void train_state_name(state_writer writer, char out[64]);
 
-/* Reads p's arrays through s; synced. */
-WARN_UNUSED status train_state_write(const params *p, stream *s, state_writer w,
+/* Writes the file, synced. The registry's arrays are read on `s`. */
+WARN_UNUSED status train_state_write(const params *registry, stream *s, state_writer writer,
                                      const char *folder);
-/* What p stores of values and moments, and the compute copies, from the files of all ranks;
- * BAD_INPUT by file and tensor. */
-WARN_UNUSED status train_state_load(params *p, stream *s, const char *folder);
+/* Reads from the files of all writers what this rank stores, and makes the compute copies from it.
+ * ST_BAD_INPUT names the file and the tensor that is missing or does not fit. */
+WARN_UNUSED status train_state_load(params *registry, stream *s, const char *folder);
 
 #endif

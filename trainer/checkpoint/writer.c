@@ -1,3 +1,19 @@
+/* writer.c: see writer.h.
+ *
+ * A save goes through these steps; the first rank does those marked 1, every writing rank the
+ * others:
+ *
+ *   begin_folder 1         old checkpoints make room where they must; .step-N.writing is made
+ *   take_snapshot          values and moments are copied to host memory; steps go on after that
+ *   fill_folder            Hugging Face files, training state, adapters 1, state.json 1
+ *   together_mark / _wait  the others say that they are done; the first one waits for that
+ *   folder_seal 1          the manifest
+ *   folder_commit 1        the rename
+ *   prune_by_policy 1      old checkpoints go
+ *
+ * Everything from fill_folder on runs in the writer's thread, or at once where the options ask for
+ * no thread. The thread reads `view`: a copy of the registry whose arrays are in the snapshot, read
+ * through a stream of a CPU device. */
 #include "trainer/checkpoint/writer.h"
 
 #include <errno.h>
@@ -22,8 +38,9 @@
 #include "trainer/model/lora_params.h"
 #include "trainer/ops/open.h"
 
-enum { BLOCKS = 3 };
-static const char FILES[] = "its checkpoint"; /* what a rank is said to wait for */
+enum { BLOCKS = 3 }; /* values and two moments */
+static const char FILES[] =
+    "its checkpoint"; /* what the others are told that this rank waits for */
 
 struct checkpoint_writer {
     const conf *conf;
@@ -31,11 +48,11 @@ struct checkpoint_writer {
     const model_dims *dims;
     params *live;
     stream *live_stream;
-    /* what the writer reads: the live parameters, or the snapshot through a CPU stream */
     bool background;
     together together;
     rank_link *watch;
     atomic_bool leaving; /* checkpoint_writer_free has begun */
+    /* What is written: the live parameters, or in the background the snapshot. */
     params view;
     stream *view_stream;
     device *host;
@@ -45,11 +62,11 @@ struct checkpoint_writer {
     bool thread_runs;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool busy, quit;
-    progress todo;
-    status outcome; /* of the last save */
-    status_note note;
-    int64_t last_step;
+    bool busy, quit;   /* a save is in progress; the thread is to end */
+    progress todo;     /* the state that belongs to it */
+    status outcome;    /* of the last save */
+    status_note note;  /* the cause, where it failed */
+    int64_t last_step; /* of the last whole checkpoint */
 };
 
 bool checkpoint_writer_in_background(const conf *c)
@@ -85,7 +102,7 @@ static status fill_folder(checkpoint_writer *k, const char *path)
     return st;
 }
 
-/* The folder that is written into, empty. */
+/* Makes the folder that is written into, empty. */
 static status make_writing(const checkpoint_writer *k, int64_t step)
 {
     char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
@@ -95,18 +112,19 @@ static status make_writing(const checkpoint_writer *k, int64_t step)
     return file_make_folders(training);
 }
 
-/* Makes room on the disk first; that takes a while, which the other ranks are told. */
+/* Makes room on the disk first. That can take a while, so the other ranks are told to be patient.
+ */
 static status begin_folder(const checkpoint_writer *k, int64_t step)
 {
     rank_link_waits(k->watch, FILES);
     if (prune_for_room(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k) != ST_OK)
         log_warn("no old checkpoint can be removed to make room: %s",
-                 status_text()); /* there may be enough */
+                 status_text()); /* not an error: there may be enough room */
     rank_link_waits(k->watch, NULL);
     return make_writing(k, step);
 }
 
-/* Another rank than the first: its part, and the mark that it is there. */
+/* On a rank other than the first: writes its part and leaves its mark. */
 static status write_part(checkpoint_writer *k)
 {
     char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
@@ -115,7 +133,8 @@ static status write_part(checkpoint_writer *k)
     return together_mark(&k->together, training, fill_folder(k, path));
 }
 
-/* By the first rank. What a failure left is removed, so that it fills no disk. */
+/* On the first rank: writes its part, seals and renames. What a failure has left is removed, so
+ * that it does not fill the disk. */
 static status try_writing(checkpoint_writer *k)
 {
     char path[STATUS_PATH_MAX];
@@ -132,8 +151,9 @@ static status try_writing(checkpoint_writer *k)
     return st;
 }
 
-/* After a save that found the disk full: the oldest checkpoint makes room, for another try where
- * this rank writes alone, else for the next save, since the other ranks are done with this one. */
+/* After a save that found the disk full: removes the oldest checkpoint. Where this rank writes
+ * alone, the save is tried again (*out_retry); otherwise the room is for the next save, since the
+ * other ranks are done with this one. */
 static status make_room(checkpoint_writer *k, status st, bool *out_retry)
 {
     const status_note why = *status_last();
@@ -160,7 +180,7 @@ static status write_checkpoint(checkpoint_writer *k)
         st = try_writing(k);
     TRY(st);
     if (prune_by_policy(k->folder, k->conf->checkpoint_keep_latest_k) != ST_OK)
-        log_warn("old checkpoints are not pruned: %s", status_text()); /* the next save does it */
+        log_warn("old checkpoints cannot be removed: %s; the next save tries again", status_text());
     return ST_OK;
 }
 
@@ -177,8 +197,8 @@ static void save_and_tell(checkpoint_writer *k)
         return;
     }
     k->note = *status_last();
-    log_error("checkpoint of step %" PRId64 " is not written: %s; the last whole one is of step "
-              "%" PRId64,
+    log_error("the checkpoint of step %" PRId64
+              " is not written: %s; the last whole one is of step %" PRId64,
               k->todo.step, status_text(), k->last_step);
 }
 
@@ -191,7 +211,7 @@ static void *writer_thread(void *user)
             pthread_cond_wait(&k->changed, &k->lock);
         if (!k->busy)
             break;
-        pthread_mutex_unlock(&k->lock); /* todo and snapshot are the thread's while busy */
+        pthread_mutex_unlock(&k->lock); /* while busy, todo and snapshot belong to this thread */
         save_and_tell(k);
         pthread_mutex_lock(&k->lock);
         k->busy = false;
@@ -201,7 +221,8 @@ static void *writer_thread(void *user)
     return NULL;
 }
 
-/* k->view: the live registry, its arrays moved from the live blocks into the snapshot's. */
+/* Makes k->view from the live registry: each array is moved from the live block to the same place
+ * in the snapshot's block. */
 static status make_view(checkpoint_writer *k)
 {
     k->view = *k->live;
@@ -217,7 +238,7 @@ static status make_view(checkpoint_writer *k)
     ((row)->field ? (char *)k->view.block + ((char *)(row)->field - (char *)k->live->block) : NULL)
     for (int64_t i = 0; i < k->live->n; i++) {
         const param *from = &k->live->list[i];
-        param *to = &k->view.list[i]; /* whole, of an adapter, comes with each save */
+        param *to = &k->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
         to->value = to->act = MOVED(from, value, values);
         to->moment1 = MOVED(from, moment1, moments1);
         to->moment2 = MOVED(from, moment2, moments2);
@@ -238,37 +259,38 @@ static status open_background(checkpoint_writer *k)
     TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &k->host));
     TRY(k->host->v->stream_new(k->host, &k->view_stream));
     if (k->host->v->acc != v->acc)
-        return FAIL(ST_INTERNAL, "the snapshot's dtype %s is not the device's %s",
+        return FAIL(ST_INTERNAL, "the snapshot has dtype %s, but the device has %s",
                     st_dtype_name(k->host->v->acc), st_dtype_name(v->acc));
     TRY(make_view(k));
     if (pthread_create(&k->thread, NULL, writer_thread, k) != 0)
-        return FAIL(ST_OS, "cannot start the thread that writes checkpoints");
+        return FAIL(ST_OS, "the thread that writes checkpoints cannot be started");
     k->thread_runs = true;
     return ST_OK;
 }
 
-status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *d, params *p,
-                             stream *s, rank_link *watch, checkpoint_writer **out)
+status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *dims,
+                             params *registry, stream *s, rank_link *watch, checkpoint_writer **out)
 {
     checkpoint_writer *k = calloc(1, sizeof *k);
     if (!k)
-        return FAIL(ST_NO_MEMORY, "no memory to keep checkpoints");
+        return FAIL(ST_NO_MEMORY, "no memory for the writer of checkpoints");
     *k = (checkpoint_writer){.conf = c,
-                             .dims = d,
-                             .live = p,
+                             .dims = dims,
+                             .live = registry,
                              .live_stream = s,
-                             .view = *p,
+                             .view = *registry,
                              .view_stream = s,
                              .watch = watch};
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     snprintf(k->folder, sizeof k->folder, "%s", folder);
-    k->together = together_of(p);
+    k->together = together_of(registry);
     k->background = checkpoint_writer_in_background(c) && k->together.writes;
     status st = file_make_folders(folder);
     if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
         st = FAIL_IN(ST_CANT_CREATE, folder,
-                     "checkpoints cannot be written here: %s (job.dump_folder, checkpoint.folder)",
+                     "checkpoints cannot be written here: %s (job.dump_folder and "
+                     "checkpoint.folder set the folder)",
                      strerror(errno));
     st = together_see(&k->together, folder, st);
     if (st == ST_OK && k->background)
@@ -326,7 +348,8 @@ static status take_snapshot(checkpoint_writer *k)
 
 enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
 
-/* Values of adapters, wherever they are stored: merging asks for all of a matrix's. */
+/* Gathers the adapters' values from all ranks that store them, since merging a part of a matrix
+ * needs all of its adapter. */
 static status take_adapters(checkpoint_writer *k)
 {
     TRY(lora_gather(k->live, k->live_stream));
@@ -335,83 +358,84 @@ static status take_adapters(checkpoint_writer *k)
     return ST_OK;
 }
 
-/* What the first rank finds, for all of them. */
+/* Begins a save: the first rank makes the folder, and *out says on all ranks what it found. */
 static status begin_save(checkpoint_writer *k, int64_t step, int32_t *out)
 {
-    /* How the one before went was told. */
+    /* How the save before this one went was logged when it ended. */
     bool kept = checkpoint_writer_wait(k) == ST_OK && k->last_step == step;
     TRY(together_settled(&k->together, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
     if (!kept && k->together.first && begin_folder(k, step) != ST_OK) {
         k->outcome = status_last()->code;
         k->note = *status_last();
-        log_error("checkpoint of step %" PRId64 " is not written: %s", step, status_text());
+        log_error("the checkpoint of step %" PRId64 " is not written: %s", step, status_text());
         *out = SAVE_NO_FOLDER;
     }
     return together_agree(&k->together, out);
 }
 
-status checkpoint_writer_save(checkpoint_writer *k, const progress *p)
+status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
 {
     int32_t begin;
-    TRY(begin_save(k, p->step, &begin));
+    TRY(begin_save(writer, state->step, &begin));
     if (begin != SAVE_GO)
         return ST_OK;
-    TRY(take_adapters(k));
-    if (!k->together.writes)
+    TRY(take_adapters(writer));
+    if (!writer->together.writes)
         return ST_OK;
-    TRY(progress_copy(p, &k->todo));
-    if (!k->background) {
-        rank_link_waits(k->watch, FILES);
-        save_and_tell(k);
-        rank_link_waits(k->watch, NULL);
+    TRY(progress_copy(state, &writer->todo));
+    if (!writer->background) {
+        rank_link_waits(writer->watch, FILES);
+        save_and_tell(writer);
+        rank_link_waits(writer->watch, NULL);
         return ST_OK;
     }
-    TRY(take_snapshot(k));
-    pthread_mutex_lock(&k->lock);
-    k->busy = true;
-    pthread_cond_broadcast(&k->changed);
-    pthread_mutex_unlock(&k->lock);
+    TRY(take_snapshot(writer));
+    pthread_mutex_lock(&writer->lock);
+    writer->busy = true;
+    pthread_cond_broadcast(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
     return ST_OK;
 }
 
-status checkpoint_writer_wait(checkpoint_writer *k)
+status checkpoint_writer_wait(checkpoint_writer *writer)
 {
     status st = ST_OK;
-    rank_link_waits(k->watch, FILES);
-    pthread_mutex_lock(&k->lock);
-    while (k->busy)
-        pthread_cond_wait(&k->changed, &k->lock);
-    rank_link_waits(k->watch, NULL);
-    if (k->outcome != ST_OK) {
-        st = k->outcome;
-        status_set(&k->note);
+    rank_link_waits(writer->watch, FILES);
+    pthread_mutex_lock(&writer->lock);
+    while (writer->busy)
+        pthread_cond_wait(&writer->changed, &writer->lock);
+    rank_link_waits(writer->watch, NULL);
+    if (writer->outcome != ST_OK) {
+        st = writer->outcome;
+        status_set(&writer->note);
     }
-    pthread_mutex_unlock(&k->lock);
+    pthread_mutex_unlock(&writer->lock);
     return st;
 }
 
-status checkpoint_writer_publish(checkpoint_writer *k, int64_t step)
+status checkpoint_writer_publish(checkpoint_writer *writer, int64_t step)
 {
-    if (!k->together.first)
+    if (!writer->together.first)
         return ST_OK;
-    rank_link_waits(k->watch, FILES); /* a disk without hard links has all of it copied */
-    status st = folder_publish(k->folder, step);
-    rank_link_waits(k->watch, NULL);
+    rank_link_waits(writer->watch,
+                    FILES); /* without hard links all files are copied, which takes long */
+    status st = folder_publish(writer->folder, step);
+    rank_link_waits(writer->watch, NULL);
     return st;
 }
 
-status checkpoint_writer_settle(const checkpoint_writer *k, status mine, int64_t step)
+status checkpoint_writer_settle(const checkpoint_writer *writer, status mine, int64_t step)
 {
-    return together_settled(&k->together, mine, step);
+    return together_settled(&writer->together, mine, step);
 }
 
-void checkpoint_writer_goes_on(checkpoint_writer *k, int64_t from)
+void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from)
 {
-    k->last_step = from;
+    writer->last_step = from;
 }
 
-int64_t checkpoint_writer_last_step(const checkpoint_writer *k)
+int64_t checkpoint_writer_last_step(const checkpoint_writer *writer)
 {
-    return k->last_step;
+    return writer->last_step;
 }

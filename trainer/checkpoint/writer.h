@@ -1,12 +1,14 @@
-/* writer.h: keeps a run: writes checkpoints (folder.h) in the background from a snapshot, prunes
- * them by policy, and finds the one to go on from.
+/* writer.h: writes checkpoints of a run (folder.h), in the background from a snapshot, prunes them,
+ * and finds the one from which a run goes on.
  *
- * checkpoint_writer_save copies values and moments into host memory that was taken at the start and
- * returns; a thread of its own writes, syncs, seals and renames. One save at a time: the next waits
- * for the one before. A save that fails costs that checkpoint and is told; the run goes on and the
- * next save tries again. Kept: the newest checkpoint.keep_latest_k, and the one with the lowest
- * held-out loss; fewer where the disk has no room for one more, but always the last whole one
- * (prune.h). */
+ * checkpoint_writer_save copies values and moments into host memory that was allocated at the
+ * start, and returns. A thread writes, syncs, seals and renames. There is one save at a time: the
+ * next one waits for the one before. A save that fails costs that checkpoint and is logged; the run
+ * goes on, and the next save tries again.
+ *
+ * Kept are the newest checkpoint.keep_latest_k checkpoints and the one with the lowest held-out
+ * loss; fewer where the disk has no room for another one, but always the last whole one (prune.h).
+ */
 #ifndef TESSERA_TRAINER_CHECKPOINT_WRITER_H
 #define TESSERA_TRAINER_CHECKPOINT_WRITER_H
 
@@ -17,45 +19,51 @@
 
 typedef struct checkpoint_writer checkpoint_writer;
 
-/* folder: where checkpoints go, made if absent; of several ranks the same for all, which is tried:
- * ST_CONFIG where one does not see what the first has made. watch: is told while this rank waits
- * for files, so that the others are patient; NULL: one rank. Borrows all until
- * checkpoint_writer_free. */
-WARN_UNUSED status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *d,
-                                         params *p, stream *s, rank_link *watch,
+/* folder: where checkpoints go, made where it is absent. It must be the same one for all ranks,
+ * which is tried: ST_CONFIG where a rank does not see what the first one has written. watch: is
+ * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. All
+ * arguments are borrowed until checkpoint_writer_free. */
+WARN_UNUSED status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *dims,
+                                         params *registry, stream *s, rank_link *watch,
                                          checkpoint_writer **out);
-void checkpoint_writer_free(checkpoint_writer **k); /* waits for a save under way */
-/* Do these options take a snapshot? */
+/* Waits for a save that is under way. Accepts a pointer to NULL. */
+void checkpoint_writer_free(checkpoint_writer **writer);
+/* Whether these options write in the background, and so need host memory for a snapshot. */
 bool checkpoint_writer_in_background(const conf *c);
 
-/* A step that is kept already is not written again. Fails only where the device does; the disk's
- * troubles are told by checkpoint_writer_wait. */
-WARN_UNUSED status checkpoint_writer_save(checkpoint_writer *k, const progress *p);
-/* Until nothing is under way: how the last save went. */
-WARN_UNUSED status checkpoint_writer_wait(checkpoint_writer *k);
-/* The model of the checkpoint of step for everybody in the folder itself (folder_publish), by the
- * first of several ranks. */
-WARN_UNUSED status checkpoint_writer_publish(checkpoint_writer *k, int64_t step);
-/* Of several ranks: goes on when all have come here, and fails on all of them where one is not
- * well, so that none ends the others before. mine: how this rank is. */
-WARN_UNUSED status checkpoint_writer_settle(const checkpoint_writer *k, status mine, int64_t step);
-/* Step of the last whole checkpoint: of this run, or the one that was gone on from (`from`, told
- * once); 0: there is none. */
-void checkpoint_writer_goes_on(checkpoint_writer *k, int64_t from);
-int64_t checkpoint_writer_last_step(const checkpoint_writer *k);
+/* Saves the values and moments of now together with `state`. A step that is saved already is not
+ * written again. Every rank calls it. Fails only where the device or the other ranks do; what the
+ * disk refuses is returned by checkpoint_writer_wait. */
+WARN_UNUSED status checkpoint_writer_save(checkpoint_writer *writer, const progress *state);
+/* Waits until no save is under way, and returns how the last one went. */
+WARN_UNUSED status checkpoint_writer_wait(checkpoint_writer *writer);
+/* Puts the model of that step into the folder itself (folder_publish). The first rank does it, the
+ * others return at once. */
+WARN_UNUSED status checkpoint_writer_publish(checkpoint_writer *writer, int64_t step);
+/* Waits until all ranks have come here, and fails on all of them where one is not well, so that
+ * none ends the others while they still write. mine: how this rank is. */
+WARN_UNUSED status checkpoint_writer_settle(const checkpoint_writer *writer, status mine,
+                                            int64_t step);
+/* Says once from which checkpoint the run goes on; 0: it begins. */
+void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from);
+/* The step of the last whole checkpoint, of this run or the one it went on from; 0: there is none.
+ */
+int64_t checkpoint_writer_last_step(const checkpoint_writer *writer);
 
-/* The newest whole checkpoint in folder (load_step -1) or that of load_step, every byte checked,
- * and that a run can go on from what it says (progress_check): its path and progress. *out_found =
- * false where there is none, and with load_step 0; one that is damaged is told and passed over, but
- * for a load_step that was named. ST_BAD_INPUT where all are damaged; a disk that cannot be read
- * is not damage but a failure. Changes nothing on disk. The ranks of `all` each look at their share
- * of the bytes, and all find the same; NULL: one rank. watch: as above. */
+/* Finds the newest whole checkpoint in `folder` (load_step -1) or checks the one of load_step:
+ * every byte by its seal, and that a run can go on from its state (progress_check). out_path and
+ * *out are its path and state. *out_found is false where there is none, and with load_step 0.
+ *
+ * A damaged checkpoint is logged and passed over, except one that load_step names. ST_BAD_INPUT
+ * where all are damaged. A disk that cannot be read is not damage but a failure. Nothing on disk is
+ * changed. Each rank of `all` reads its share of the bytes, and all of them find the same
+ * checkpoint; NULL: one rank. watch: as in checkpoint_writer_new. */
 WARN_UNUSED status checkpoint_writer_find(const char *folder, int64_t load_step, const comm *all,
                                           rank_link *watch, char out_path[STATUS_PATH_MAX],
                                           progress *out, bool *out_found);
-/* Before a run goes on from step (0: from the start): leftovers are deleted, and checkpoints of
- * later steps, damaged or not, set aside as FOLDER/set-aside-step-N (.2, .3 ... where that is
- * taken), so that none is taken for the run's own. */
+/* Called before a run goes on from `step` (0: from the start). Deletes what an earlier process left
+ * half made, and renames checkpoints of later steps, damaged or not, to FOLDER/set-aside-step-N
+ * (.2, .3 and so on where that name is taken), so that none is mistaken for this run's own. */
 WARN_UNUSED status checkpoint_writer_clear_after(const char *folder, int64_t step);
 
 #endif

@@ -1,4 +1,7 @@
-/* writer_find.c: the checkpoint that a run goes on from, and what lies behind it. */
+/* writer_find.c: finds the checkpoint that a run goes on from, and sets the ones after it aside
+ * (checkpoint_writer_find and checkpoint_writer_clear_after of writer.h). Rank 0 lists the steps;
+ * then all ranks check one checkpoint after the other, newest first, each its share of the bytes,
+ * and agree on the outcome. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,6 +15,7 @@
 #include "trainer/checkpoint/writer.h"
 #include "trainer/parallel/agree.h"
 
+/* Checks this rank's share of a checkpoint and reads its state. */
 static status read_own(const char *folder, int64_t step, const comm *all,
                        char path[STATUS_PATH_MAX], progress *out)
 {
@@ -29,7 +33,7 @@ static status read_own(const char *folder, int64_t step, const comm *all,
     return st;
 }
 
-/* Its bytes are whole for all ranks, or for none. */
+/* The same on all ranks: the checkpoint is whole for all of them or for none. */
 static status read_step(const char *folder, int64_t step, const comm *all, rank_link *watch,
                         char path[STATUS_PATH_MAX], progress *out)
 {
@@ -43,7 +47,7 @@ static status read_step(const char *folder, int64_t step, const comm *all, rank_
     return st;
 }
 
-/* The steps there are, as the first rank sees them. Heap. */
+/* *out: the steps of all checkpoints as rank 0 sees them, in heap memory. */
 static status list_steps(const char *folder, const comm *all, int64_t **out, int64_t *out_n)
 {
     const comm_at at = {"list checkpoints", -1};
@@ -85,16 +89,17 @@ status checkpoint_writer_find(const char *folder, int64_t load_step, const comm 
     for (int64_t i = n - 1; i >= 0 && st == ST_OK && !*out_found; i--) {
         st = read_step(folder, step[i], all, watch, out_path, out);
         *out_found = st == ST_OK;
-        if (st == ST_BAD_INPUT || st == ST_NO_INPUT) { /* a disk that fails is no damage */
-            log_warn("checkpoint of step %" PRId64 " is passed over: %s", step[i], status_text());
+        if (st == ST_BAD_INPUT || st == ST_NO_INPUT) { /* a disk that fails is not damage */
+            log_warn("the checkpoint of step %" PRId64 " is passed over: %s", step[i],
+                     status_text());
             st = ST_OK;
         }
     }
     free(step);
     if (st == ST_OK && n > 0 && !*out_found)
         return FAIL_IN(ST_BAD_INPUT, folder,
-                       "none of %" PRId64 " checkpoints is whole; checkpoint.load_step 0 begins "
-                       "anew",
+                       "none of the %" PRId64
+                       " checkpoints is whole; set checkpoint.load_step to 0 to begin anew",
                        n);
     return st;
 }
@@ -112,8 +117,9 @@ static status set_aside(const char *folder, int64_t step)
     }
     if (rename(from, to) != 0)
         return FAIL_IN(ST_IO, from, "rename: %s", strerror(errno));
-    log_warn("checkpoint of step %" PRId64 " set aside as %s: the run goes on from before it", step,
-             to);
+    log_warn("the checkpoint of step %" PRId64
+             " is set aside as %s, since the run goes on from an earlier step",
+             step, to);
     return ST_OK;
 }
 
