@@ -1,5 +1,5 @@
-/* calls.c: the collectives of the shim: each call goes onto its stream as work that polls. Messages
- * between begin and end of a group go as one. */
+/* calls.c: the collectives of the shim. A call checks its arguments and queues work that polls
+ * (polls.c) on its stream. Messages between ncclGroupStart and ncclGroupEnd are queued as one. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <stdlib.h>
@@ -19,11 +19,11 @@ static bool is_ready(const struct ncclComm *c)
            !atomic_load(&c->revoked) && !atomic_load(&c->finalizing);
 }
 
-void shim_work_free(shim_work *w)
+void shim_work_free(shim_work *work)
 {
-    if (w)
-        free(w->part);
-    free(w);
+    if (work)
+        free(work->part);
+    free(work);
 }
 
 static int stream_number(cudaStream_t on)
@@ -31,30 +31,31 @@ static int stream_number(cudaStream_t on)
     return ((const emulated_handle *)on)->number;
 }
 
-/* Work of one communicator runs in the order of its calls, on whatever streams. */
-static ncclResult_t queue_work(struct ncclComm *c, cudaStream_t handle, const shim_part *part,
+/* Queues work. Work of one communicator runs in the order of the calls, on whatever streams it is.
+ */
+static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const shim_part *part,
                                int n)
 {
-    shim_work *w = calloc(1, sizeof *w);
+    shim_work *work = calloc(1, sizeof *work);
     shim_part *own = calloc((size_t)n, sizeof *own);
-    if (!w || !own) {
-        free(w);
+    if (!work || !own) {
+        free(work);
         free(own);
         return ncclSystemError;
     }
     for (int i = 0; i < n; i++)
         own[i] = part[i];
-    *w = (shim_work){.comm = c, .part = own, .n = n};
+    *work = (shim_work){.comm = comm, .part = own, .n = n};
     if (shim_shapes_of(handle))
-        return shim_start(c, w);
+        return shim_start(comm, work);
     emulated_handle *on = (emulated_handle *)handle;
-    w->capture = on->capture(on);
-    if (c->last && c->last_stream != on && c->last->capture == w->capture)
-        w->before = c->last;
-    w->next = c->works;
-    c->works = c->last = w;
-    c->last_stream = on;
-    return on->add(on, shim_poll, w) ? ncclSuccess : ncclSystemError;
+    work->capture = on->capture(on);
+    if (comm->last && comm->last_stream != on && comm->last->capture == work->capture)
+        work->before = comm->last;
+    work->next = comm->works;
+    comm->works = comm->last = work;
+    comm->last_stream = on;
+    return on->add(on, shim_poll, work) ? ncclSuccess : ncclSystemError;
 }
 
 static ncclResult_t collective_inside(shim_call call, const void *send, void *recv, ncclComm_t c,
@@ -68,8 +69,8 @@ static ncclResult_t collective_inside(shim_call call, const void *send, void *re
     return result == ncclSuccess ? queue_work(c, on, &p, 1) : result;
 }
 
-/* TESSERA_NCCL_STUCK: like a call that waits for a full queue of the GPU and goes on only when what
- * is queued has ended. */
+/* With TESSERA_NCCL_STUCK it behaves like a call that waits for room in the GPU's full queue and
+ * goes on only when what is queued has ended. */
 static ncclResult_t call_collective(shim_call call, const void *send, void *recv, ncclComm_t c,
                                     cudaStream_t on)
 {
@@ -114,7 +115,7 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
     return call_collective(call, sendbuff, recvbuff, comm, on);
 }
 
-/* Outside of a group a message is a group of its own. */
+/* A message outside of a group is a group of its own. */
 static ncclResult_t message_inside(shim_call call, const void *send, void *recv, ncclComm_t c,
                                    cudaStream_t on)
 {

@@ -1,6 +1,6 @@
-/* comms.c: communicators of the shim: shared memory by the name in the unique id, joined by all
- * ranks before it is ready, as strictly as NCCL has it: nothing blocks, and a communicator that is
- * not ready may not be called. */
+/* comms.c: the communicators of the shim. Ranks find each other by shared memory whose name is in
+ * the unique id; a communicator is ready when all have joined. As in NCCL nothing blocks, and a
+ * communicator that is not ready may not be called. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <fcntl.h>
@@ -27,19 +27,20 @@ static size_t stages_at(int size)
     return mail_at(size) + (size_t)size * (size_t)size * sizeof(shim_mail);
 }
 
-shim_member *shim_member_of(const struct ncclComm *c, int rank)
+shim_member *shim_member_of(const struct ncclComm *comm, int rank)
 {
-    return (shim_member *)(void *)((char *)c->shared + members_at()) + rank;
+    return (shim_member *)(void *)((char *)comm->shared + members_at()) + rank;
 }
 
-shim_mail *shim_mail_of(const struct ncclComm *c, int from, int to)
+shim_mail *shim_mail_of(const struct ncclComm *comm, int from, int to)
 {
-    return (shim_mail *)(void *)((char *)c->shared + mail_at(c->size)) + from * c->size + to;
+    return (shim_mail *)(void *)((char *)comm->shared + mail_at(comm->size)) + from * comm->size +
+           to;
 }
 
-char *shim_stage_of(const struct ncclComm *c, int rank)
+char *shim_stage_of(const struct ncclComm *comm, int rank)
 {
-    return (char *)c->shared + stages_at(c->size) + (size_t)rank * SHIM_STAGE_BYTES;
+    return (char *)comm->shared + stages_at(comm->size) + (size_t)rank * SHIM_STAGE_BYTES;
 }
 
 /* ---- what may be called ---- */
@@ -47,6 +48,7 @@ char *shim_stage_of(const struct ncclComm *c, int rank)
 static pthread_mutex_t lives = PTHREAD_MUTEX_INITIALIZER;
 static struct ncclComm *live;
 
+/* Ends the process: the engine has broken one of NCCL's rules. */
 static void breach(const char *what)
 {
     enum { BREACH = 99 };
@@ -68,7 +70,7 @@ static struct ncclComm **find_live(const struct ncclComm *c)
     while (*at && *at != c)
         at = &(*at)->next_live;
     if (!*at)
-        breach("a communicator that has gone is called");
+        breach("a communicator is called that is gone");
     return at;
 }
 
@@ -77,22 +79,22 @@ static void end_live(const struct ncclComm *c)
     pthread_mutex_lock(&lives);
     struct ncclComm **at = find_live(c);
     if (atomic_load(&c->inside) > 0)
-        breach("a communicator goes while a call is inside of it");
+        breach("a communicator is freed while a call is inside it");
     *at = c->next_live;
     pthread_mutex_unlock(&lives);
 }
 
-void shim_go_in(struct ncclComm *c)
+void shim_go_in(struct ncclComm *comm)
 {
     pthread_mutex_lock(&lives);
-    find_live(c);
-    atomic_fetch_add(&c->inside, 1);
+    find_live(comm);
+    atomic_fetch_add(&comm->inside, 1);
     pthread_mutex_unlock(&lives);
 }
 
-void shim_go_out(struct ncclComm *c)
+void shim_go_out(struct ncclComm *comm)
 {
-    atomic_fetch_sub(&c->inside, 1);
+    atomic_fetch_sub(&comm->inside, 1);
 }
 
 /* ---- their life ---- */
@@ -143,7 +145,7 @@ static bool all_joined(struct ncclComm *c)
 {
     if (!c->joined && atomic_load(&c->shared->joined) == c->size) {
         c->joined = true;
-        shm_unlink(c->name); /* the first does; it stays while it is mapped */
+        shm_unlink(c->name); /* the first rank to come here does it; the memory stays mapped */
     }
     return c->joined;
 }
@@ -158,28 +160,30 @@ static bool all_split(const struct ncclComm *c)
     return true;
 }
 
-/* Ranks of the same color in the order of their keys, ties by rank. */
-static ncclResult_t make_child(struct ncclComm *c)
+/* Makes the child of a split: the ranks of one color in the order of their keys, then of their
+ * ranks. */
+static ncclResult_t make_child(struct ncclComm *comm)
 {
-    const int turn = c->splits % 2, color = shim_member_of(c, c->rank)->color[turn];
-    const int key = shim_member_of(c, c->rank)->key[turn];
+    const int turn = comm->splits % 2, color = shim_member_of(comm, comm->rank)->color[turn];
+    const int key = shim_member_of(comm, comm->rank)->key[turn];
     char name[SHIM_NAME_MAX];
     int size = 0, place = 0;
-    for (int r = 0; r < c->size; r++) {
-        const shim_member *m = shim_member_of(c, r);
-        if (m->color[turn] != color)
+    for (int r = 0; r < comm->size; r++) {
+        const shim_member *member = shim_member_of(comm, r);
+        if (member->color[turn] != color)
             continue;
         size++;
-        place += m->key[turn] < key || (m->key[turn] == key && r < c->rank);
+        place += member->key[turn] < key || (member->key[turn] == key && r < comm->rank);
     }
-    snprintf(name, sizeof name, "%.64s-%lld-%d", c->name, (long long)c->splits, color);
+    snprintf(name, sizeof name, "%.64s-%lld-%d", comm->name, (long long)comm->splits, color);
     ncclComm_t child = color == NCCL_SPLIT_NOCOLOR ? NULL : comm_new(name, size, place);
-    *c->split_out = child;
-    c->split_out = NULL;
+    *comm->split_out = child;
+    comm->split_out = NULL;
     return child || color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : ncclSystemError;
 }
 
-/* What it says of a split stays until all have begun the one after the next, so have read it. */
+/* What a rank shows of a split stays until all have begun the one after the next, and so have read
+ * it. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
@@ -260,7 +264,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
     return ncclSuccess;
 }
 
-/* TESSERA_NCCL_UNCLOSED: one that was split is refused. */
+/* With TESSERA_NCCL_UNCLOSED a communicator that was split is refused. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     shim_go_in(comm);
@@ -278,7 +282,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* What is queued ends without its work. */
+/* What is queued ends without doing its work. */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
 {
     (void)revokeFlags;
@@ -288,11 +292,11 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
     return ncclSuccess;
 }
 
-/* The same, and the communicator is gone; a thread may be in the middle of its work, so nothing is
- * freed. */
+/* The same, and the communicator is gone. A thread may be in the middle of its work, so its memory
+ * is not freed. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    static struct ncclComm *_Atomic aborted; /* kept in sight: they are no leaks */
+    static struct ncclComm *_Atomic aborted; /* still reachable, so that they are not leaks */
     end_live(comm);
     atomic_store(&comm->aborted, true);
     comm->aborted_before = atomic_exchange(&aborted, comm);

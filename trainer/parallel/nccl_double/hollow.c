@@ -1,7 +1,7 @@
-/* hollow.c: the shim on a device of shapes (trainer/device/shapes.h): calls are compared, counted
- * and recorded as ever, at any size, and no byte is moved at an address that may not be touched.
- * What lies in pinned memory is real and is moved. The device has no queue, so calls run one by
- * one. */
+/* hollow.c: the shim on a device of shapes (trainer/device/shapes.h). Calls are compared, counted
+ * and recorded like any others, at any size, but no byte is moved at an address that may not be
+ * touched. What lies in pinned memory is real and is moved. The device has no queue, so calls run
+ * one by one. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <stdio.h>
@@ -21,45 +21,45 @@ static ncclResult_t find_buffer(struct ncclComm *c, const shapes_handle *h, cons
     if (found == SHAPES_NOWHERE || (*inout != SHAPES_NOWHERE && found != *inout)) {
         snprintf(c->said, sizeof c->said, "a buffer of %lld bytes %s", (long long)bytes,
                  found == SHAPES_NOWHERE ? "lies in no allocation of the device"
-                                         : "lies in pinned memory, another on the device");
+                                         : "lies in pinned memory and another one on the device");
         return ncclInvalidArgument;
     }
     *inout = found;
     return ncclSuccess;
 }
 
-ncclResult_t shim_find_place(struct ncclComm *c, cudaStream_t on, shim_part *p)
+ncclResult_t shim_find_place(struct ncclComm *comm, cudaStream_t on, shim_part *part)
 {
     const shapes_handle *h = shim_shapes_of(on);
-    const shim_call *call = &p->call;
+    const shim_call *call = &part->call;
     const int64_t bytes = call->count * (int64_t)shim_type_size(call->type);
-    const int64_t sent = call->kind == SHIM_REDUCE_SCATTER ? c->size * bytes : bytes;
-    const int64_t received = call->kind == SHIM_ALL_GATHER ? c->size * bytes : bytes;
+    const int64_t sent = call->kind == SHIM_REDUCE_SCATTER ? comm->size * bytes : bytes;
+    const int64_t received = call->kind == SHIM_ALL_GATHER ? comm->size * bytes : bytes;
     shapes_place place = SHAPES_NOWHERE;
     ncclResult_t result = ncclSuccess;
     if (!h)
         return ncclSuccess;
     if (call->kind != SHIM_RECV)
-        result = find_buffer(c, h, p->send, sent, &place);
+        result = find_buffer(comm, h, part->send, sent, &place);
     if (call->kind != SHIM_SEND && result == ncclSuccess)
-        result = find_buffer(c, h, p->recv, received, &place);
-    p->call.hollow = place != SHAPES_PINNED;
+        result = find_buffer(comm, h, part->recv, received, &place);
+    part->call.hollow = place != SHAPES_PINNED;
     return result;
 }
 
-ncclResult_t shim_start(struct ncclComm *c, shim_work *w)
+ncclResult_t shim_start(struct ncclComm *comm, shim_work *work)
 {
-    c->under_way = w;
-    return shim_poll(w, true) ? shim_go_on(c) : ncclInProgress;
+    comm->under_way = work;
+    return shim_poll(work, true) ? shim_go_on(comm) : ncclInProgress;
 }
 
-/* A work that has run to its end is not polled again. */
-ncclResult_t shim_go_on(struct ncclComm *c)
+/* Work that has run to its end is not polled again. */
+ncclResult_t shim_go_on(struct ncclComm *comm)
 {
-    shim_work *w = c->under_way;
+    shim_work *w = comm->under_way;
     if (w->runs == 0 && !shim_poll(w, false))
         return ncclInProgress;
-    c->under_way = NULL;
+    comm->under_way = NULL;
     shim_work_free(w);
     return ncclSuccess;
 }

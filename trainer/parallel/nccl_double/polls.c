@@ -1,12 +1,15 @@
-/* polls.c: what the shim's calls do: all ranks of a communicator show each other what they have
- * called, then bytes go through shared memory piece by piece. Nothing here waits: a poll does what
- * can be done. Sums are in rank order, as the MPI engine makes them. */
+/* polls.c: what the shim's calls do. All ranks of a communicator show each other what they have
+ * called and compare it; then bytes go through shared memory piece by piece. Nothing here waits: a
+ * poll does what can be done now. Sums are taken in the order of the ranks, as in the MPI engine.
+ *
+ *   a collective: ARRIVE -> COMPARE -> WRITE -> READ -> AGAIN -> done, or WRITE for the next piece
+ */
 #include <string.h>
 
 #include "trainer/parallel/nccl_double/shim.h"
 #include "trainer/parallel/comm_sum.h"
 
-enum { ARRIVE, COMPARE, WRITE, READ, AGAIN }; /* phases of a collective */
+enum { ARRIVE, COMPARE, WRITE, READ, AGAIN };
 
 static const struct {
     int nccl;
@@ -42,7 +45,7 @@ const char *shim_type_name(int type)
 
 /* ---- collectives ---- */
 
-/* Pieces of a call that the stage holds at once, as elements of each rank's share. */
+/* How many elements of each rank's share the stage holds at once. */
 static int64_t elements_at_once(const struct ncclComm *c, const shim_call *call)
 {
     int64_t shares = call->kind == SHIM_REDUCE_SCATTER ? c->size : 1;
@@ -79,47 +82,48 @@ static bool all_called_the_same(struct ncclComm *c, const shim_call *mine)
     return true;
 }
 
-static void write_piece(struct ncclComm *c, const shim_part *p)
+static void write_piece(struct ncclComm *c, const shim_part *part)
 {
-    const int64_t n = elements_now(c, p), size = (int64_t)shim_type_size(p->call.type);
+    const int64_t n = elements_now(c, part), size = (int64_t)shim_type_size(part->call.type);
     char *stage = shim_stage_of(c, c->rank);
-    if (p->call.kind == SHIM_BROADCAST && p->call.root != c->rank)
+    if (part->call.kind == SHIM_BROADCAST && part->call.root != c->rank)
         return;
-    int shares = p->call.kind == SHIM_REDUCE_SCATTER ? c->size : 1;
+    int shares = part->call.kind == SHIM_REDUCE_SCATTER ? c->size : 1;
     for (int k = 0; k < shares; k++)
-        memcpy(stage + k * n * size, p->send + (k * p->call.count + p->first) * size,
+        memcpy(stage + k * n * size, part->send + (k * part->call.count + part->first) * size,
                (size_t)(n * size));
 }
 
-static void sum_piece(struct ncclComm *c, const shim_part *p, int64_t n, int share)
+static void sum_piece(struct ncclComm *c, const shim_part *part, int64_t n, int share)
 {
-    const int i = find_type(p->call.type);
+    const int i = find_type(part->call.type);
     const int64_t size = (int64_t)types[i].size;
     const void *from[SHIM_RANKS_MAX];
     for (int r = 0; r < c->size; r++)
         from[r] = shim_stage_of(c, r) + share * n * size;
-    if (comm_sum(p->recv + p->first * size, from, c->size, n, types[i].own,
-                 p->call.op == ncclMax ? COMM_MAX : COMM_SUM) != ST_OK)
+    if (comm_sum(part->recv + part->first * size, from, c->size, n, types[i].own,
+                 part->call.op == ncclMax ? COMM_MAX : COMM_SUM) != ST_OK)
         atomic_store(&c->shared->told, 1);
 }
 
-static void read_piece(struct ncclComm *c, const shim_part *p)
+static void read_piece(struct ncclComm *c, const shim_part *part)
 {
-    const int64_t n = elements_now(c, p), size = (int64_t)shim_type_size(p->call.type);
-    switch (p->call.kind) {
+    const int64_t n = elements_now(c, part), size = (int64_t)shim_type_size(part->call.type);
+    switch (part->call.kind) {
     case SHIM_ALL_GATHER:
         for (int r = 0; r < c->size; r++)
-            memcpy(p->recv + (r * p->call.count + p->first) * size, shim_stage_of(c, r),
+            memcpy(part->recv + (r * part->call.count + part->first) * size, shim_stage_of(c, r),
                    (size_t)(n * size));
         break;
     case SHIM_REDUCE_SCATTER:
-        sum_piece(c, p, n, c->rank);
+        sum_piece(c, part, n, c->rank);
         break;
     case SHIM_ALL_REDUCE:
-        sum_piece(c, p, n, 0);
+        sum_piece(c, part, n, 0);
         break;
     default:
-        memmove(p->recv + p->first * size, shim_stage_of(c, p->call.root), (size_t)(n * size));
+        memmove(part->recv + part->first * size, shim_stage_of(c, part->call.root),
+                (size_t)(n * size));
     }
 }
 
@@ -142,48 +146,48 @@ static int64_t bytes_from_others(const struct ncclComm *c, const shim_call *call
     }
 }
 
-static bool poll_collective(struct ncclComm *c, shim_work *w)
+static bool poll_collective(struct ncclComm *c, shim_work *work)
 {
-    shim_part *p = w->part;
+    shim_part *part = work->part;
     shim_member *me = shim_member_of(c, c->rank);
     for (;;) {
-        switch (w->phase) {
+        switch (work->phase) {
         case ARRIVE:
-            p->call.number = ++c->calls;
-            p->first = 0;
-            me->now = p->call;
+            part->call.number = ++c->calls;
+            part->first = 0;
+            me->now = part->call;
             atomic_store(&me->arrived, c->calls);
-            w->phase = COMPARE;
+            work->phase = COMPARE;
             break;
         case COMPARE:
-            if (!all_reached(c, offsetof(shim_member, arrived), p->call.number))
+            if (!all_reached(c, offsetof(shim_member, arrived), part->call.number))
                 return false;
-            if (!all_called_the_same(c, &p->call))
+            if (!all_called_the_same(c, &part->call))
                 return false;
-            w->phase = WRITE;
+            work->phase = WRITE;
             break;
         case WRITE:
-            if (p->call.count > 0 && !p->call.hollow)
-                write_piece(c, p);
+            if (part->call.count > 0 && !part->call.hollow)
+                write_piece(c, part);
             atomic_fetch_add(&me->wrote, 1);
-            w->phase = READ;
+            work->phase = READ;
             break;
         case READ:
             if (!all_reached(c, offsetof(shim_member, wrote), atomic_load(&me->wrote)))
                 return false;
-            if (p->call.count > 0 && !p->call.hollow)
-                read_piece(c, p);
+            if (part->call.count > 0 && !part->call.hollow)
+                read_piece(c, part);
             atomic_fetch_add(&me->read, 1);
-            w->phase = AGAIN;
+            work->phase = AGAIN;
             break;
-        default: /* the stage is used again when all have read it */
+        default: /* AGAIN: the stage is used for the next piece when all have read this one */
             if (!all_reached(c, offsetof(shim_member, read), atomic_load(&me->read)))
                 return false;
-            p->first += p->call.count > 0 ? elements_now(c, p) : 0;
-            w->phase = WRITE;
-            if (p->first < p->call.count)
+            part->first += part->call.count > 0 ? elements_now(c, part) : 0;
+            work->phase = WRITE;
+            if (part->first < part->call.count)
                 break;
-            shim_record(c, &p->call, bytes_from_others(c, &p->call));
+            shim_record(c, &part->call, bytes_from_others(c, &part->call));
             return true;
         }
     }
@@ -202,54 +206,54 @@ static bool is_last(const shim_part *p)
     return p->first >= p->call.count * (int64_t)shim_type_size(p->call.type);
 }
 
-/* Done when the other has taken it all, so that a rank whose message is not received does not go
- * on. */
-static void poll_send(struct ncclComm *c, shim_part *p)
+/* A send is done when the other rank has taken all of it, so that a rank whose message is not
+ * received does not go on. */
+static void poll_send(struct ncclComm *c, shim_part *part)
 {
-    shim_mail *m = shim_mail_of(c, c->rank, p->peer);
-    if (atomic_load(&m->put) != atomic_load(&m->got))
+    shim_mail *mail = shim_mail_of(c, c->rank, part->peer);
+    if (atomic_load(&mail->put) != atomic_load(&mail->got))
         return;
-    if (p->begun && is_last(p)) {
-        p->done = true;
+    if (part->begun && is_last(part)) {
+        part->done = true;
         return;
     }
-    if (!p->begun) {
-        p->call.number = p->number;
-        m->now = p->call;
+    if (!part->begun) {
+        part->call.number = part->number;
+        mail->now = part->call;
     }
-    p->begun = true;
-    int64_t n = mail_now(p);
-    if (!p->call.hollow)
-        memcpy(m->bytes, p->send + p->first, (size_t)n);
-    p->first += n;
-    atomic_fetch_add(&m->put, 1);
+    part->begun = true;
+    int64_t n = mail_now(part);
+    if (!part->call.hollow)
+        memcpy(mail->bytes, part->send + part->first, (size_t)n);
+    part->first += n;
+    atomic_fetch_add(&mail->put, 1);
 }
 
-static void poll_recv(struct ncclComm *c, shim_part *p)
+static void poll_recv(struct ncclComm *c, shim_part *part)
 {
-    shim_mail *m = shim_mail_of(c, p->peer, c->rank);
-    if (atomic_load(&m->put) == atomic_load(&m->got))
+    shim_mail *mail = shim_mail_of(c, part->peer, c->rank);
+    if (atomic_load(&mail->put) == atomic_load(&mail->got))
         return;
-    if (!p->begun) {
-        p->call.number = p->number;
-        if (m->now.count != p->call.count || m->now.type != p->call.type ||
-            m->now.number != p->call.number || m->now.hollow != p->call.hollow) {
-            shim_differ(c, c->rank, &p->call, p->peer, &m->now);
+    if (!part->begun) {
+        part->call.number = part->number;
+        if (mail->now.count != part->call.count || mail->now.type != part->call.type ||
+            mail->now.number != part->call.number || mail->now.hollow != part->call.hollow) {
+            shim_differ(c, c->rank, &part->call, part->peer, &mail->now);
             return;
         }
     }
-    p->begun = true;
-    int64_t n = mail_now(p);
-    if (!p->call.hollow)
-        memcpy(p->recv + p->first, m->bytes, (size_t)n);
-    p->first += n;
-    p->done = is_last(p);
-    atomic_fetch_add(&m->got, 1);
-    if (p->done)
-        shim_record(c, &p->call, bytes_from_others(c, &p->call));
+    part->begun = true;
+    int64_t n = mail_now(part);
+    if (!part->call.hollow)
+        memcpy(part->recv + part->first, mail->bytes, (size_t)n);
+    part->first += n;
+    part->done = is_last(part);
+    atomic_fetch_add(&mail->got, 1);
+    if (part->done)
+        shim_record(c, &part->call, bytes_from_others(c, &part->call));
 }
 
-/* Between two ranks messages go in the order of the calls. */
+/* Whether part i may go: messages between two ranks go in the order of the calls. */
 static bool is_next(const shim_work *w, int i)
 {
     for (int k = 0; k < i; k++)
@@ -259,34 +263,34 @@ static bool is_next(const shim_work *w, int i)
     return true;
 }
 
-static bool poll_messages(struct ncclComm *c, shim_work *w)
+static bool poll_messages(struct ncclComm *c, shim_work *work)
 {
     bool done = true;
-    for (int i = 0; i < w->n; i++) {
-        shim_part *p = &w->part[i];
-        if (!p->done && is_next(w, i)) {
-            if (p->call.kind == SHIM_SEND)
-                poll_send(c, p);
+    for (int i = 0; i < work->n; i++) {
+        shim_part *part = &work->part[i];
+        if (!part->done && is_next(work, i)) {
+            if (part->call.kind == SHIM_SEND)
+                poll_send(c, part);
             else
-                poll_recv(c, p);
+                poll_recv(c, part);
         }
-        done &= p->done;
+        done &= part->done;
     }
     return done;
 }
 
-static void begin_work(shim_work *w)
+static void begin_work(shim_work *work)
 {
-    struct ncclComm *c = w->comm;
-    w->phase = ARRIVE;
-    for (int i = 0; i < w->n; i++) {
-        shim_part *p = &w->part[i];
-        p->begun = p->done = false;
-        p->first = 0;
-        if (p->call.kind == SHIM_SEND)
-            p->number = ++c->sent[p->peer];
-        else if (p->call.kind == SHIM_RECV)
-            p->number = ++c->received[p->peer];
+    struct ncclComm *c = work->comm;
+    work->phase = ARRIVE;
+    for (int i = 0; i < work->n; i++) {
+        shim_part *part = &work->part[i];
+        part->begun = part->done = false;
+        part->first = 0;
+        if (part->call.kind == SHIM_SEND)
+            part->number = ++c->sent[part->peer];
+        else if (part->call.kind == SHIM_RECV)
+            part->number = ++c->received[part->peer];
     }
 }
 
@@ -296,14 +300,14 @@ bool shim_poll(void *work, bool first)
     struct ncclComm *c = w->comm;
     if (atomic_load(&c->aborted) || atomic_load(&c->revoked))
         return true;
-    if (w->before && w->before->runs <= w->runs) { /* not begun */
+    if (w->before && w->before->runs <= w->runs) { /* it may not begin yet */
         w->phase = -1;
         return false;
     }
     if (first || w->phase == -1)
         begin_work(w);
     if (atomic_load(&c->shared->differs))
-        return false; /* until it is aborted */
+        return false; /* it never ends, until the communicator is aborted */
     bool done = w->part[0].call.kind >= SHIM_SEND ? poll_messages(c, w) : poll_collective(c, w);
     w->runs += done;
     return done;

@@ -1,4 +1,4 @@
-/* tell.c: what the shim says: calls that differ, and the record of all that have run. */
+/* tell.c: what the shim reports: calls that differ, and the record of all calls that have run. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <inttypes.h>
@@ -32,13 +32,13 @@ static int describe_call(char *out, size_t size, int rank, const shim_call *c)
     return n;
 }
 
-void shim_differ(struct ncclComm *c, int rank, const shim_call *mine, int other,
+void shim_differ(struct ncclComm *comm, int rank, const shim_call *mine, int other,
                  const shim_call *theirs)
 {
-    shim_shared *s = c->shared;
+    shim_shared *s = comm->shared;
     int none = 0;
     if (!atomic_compare_exchange_strong(&s->differs, &none, 1))
-        return; /* another rank says it */
+        return; /* another rank reports it */
     int n = snprintf(s->said, sizeof s->said, "calls differ: ");
     n += describe_call(s->said + n, sizeof s->said - (size_t)n, rank, mine);
     n += snprintf(s->said + n, sizeof s->said - (size_t)n, "; ");
@@ -65,11 +65,12 @@ void shim_record_open(int world_rank)
     atexit(close_record);
 }
 
-/* A line per call: its kind, the communicator's ranks and this one's, stream, elements, type, bytes
- * from others. */
-void shim_record(const struct ncclComm *c, const shim_call *call, int64_t bytes)
+/* The line of a call: its kind, how many ranks the communicator has, this rank's number, stream,
+ * elements, type, and bytes received from others. */
+void shim_record(const struct ncclComm *comm, const shim_call *call, int64_t bytes)
 {
     if (record)
         fprintf(record, "%s %d %d %d %" PRId64 " %s %" PRId64 "\n", shim_kind_name(call->kind),
-                c->size, c->rank, call->stream, call->count, shim_type_name(call->type), bytes);
+                comm->size, comm->rank, call->stream, call->count, shim_type_name(call->type),
+                bytes);
 }

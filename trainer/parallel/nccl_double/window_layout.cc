@@ -1,4 +1,5 @@
-/* window_layout.cc: what NCCL's C++ header says of a window's handle, for windows.c. */
+/* window_layout.cc: the layout of a window's handle, which only NCCL's C++ header has; for
+ * windows.c. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,14 +10,14 @@ extern "C" size_t shim_window_bytes(void)
     return sizeof(ncclWindow_vidmem);
 }
 
-extern "C" void shim_window_fill(ncclWindow_t w, void *base, uint32_t stride4g, int rank)
+extern "C" void shim_window_fill(ncclWindow_t window, void *base, uint32_t stride4g, int rank)
 {
-    w->lsaFlatBase = (char *)base;
-    w->stride4G = stride4g;
-    w->lsaRank = w->worldRank = rank;
+    window->lsaFlatBase = (char *)base;
+    window->stride4G = stride4g;
+    window->lsaRank = window->worldRank = rank;
 }
 
-extern "C" void *shim_window_base(ncclWindow_t w)
+extern "C" void *shim_window_base(ncclWindow_t window)
 {
-    return w->lsaFlatBase;
+    return window->lsaFlatBase;
 }

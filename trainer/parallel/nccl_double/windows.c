@@ -1,6 +1,6 @@
-/* windows.c: windows of the shim: shared memory of all ranks of a communicator, mapped side by side
- * as NCCL has it. As strict: registering ends when all ranks have come with the same size, and a
- * window has an address of its own beside that of the memory it was made of. */
+/* windows.c: windows of the shim: the shared memory of all ranks of a communicator, mapped side by
+ * side as in NCCL. It is as strict: registering ends when all ranks have come with the same size,
+ * and a window has an address of its own, other than that of the memory it was made of. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <fcntl.h>
@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 enum { MEMORIES_MAX = 16 };
-static const uint64_t STRIDE = UINT64_C(1) << 32; /* between two ranks' parts */
+static const uint64_t STRIDE = UINT64_C(1) << 32; /* bytes between the parts of two ranks */
 
-/* What ncclMemAlloc gave. */
+/* What ncclMemAlloc has allocated. */
 static struct {
     void *at;
     size_t bytes;
@@ -43,7 +43,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
         close(fd);
     if (at == MAP_FAILED)
         return ncclSystemError;
-    memset(at, 0x5a, size); /* not zero: a caller that wants zeros has to write them */
+    memset(at, 0x5a, size); /* not zeros: a caller that wants zeros has to write them */
     memory[i].at = at;
     memory[i].bytes = size;
     *ptr = at;
@@ -56,12 +56,12 @@ ncclResult_t ncclMemFree(void *ptr)
     if (!ptr || i == MEMORIES_MAX)
         return ncclInvalidArgument;
     munmap(memory[i].at, memory[i].bytes);
-    shm_unlink(memory[i].name); /* where no rank registered it */
+    shm_unlink(memory[i].name); /* its name is still there where no rank registered it */
     memory[i].at = NULL;
     return ncclSuccess;
 }
 
-/* As many ranks as TESSERA_NCCL_LSA says, all where it is not set. */
+/* The team has as many ranks as TESSERA_NCCL_LSA says, or all where it is not set. */
 typedef struct shim_team {
     int ranks, rank, stride;
 } shim_team;
@@ -91,11 +91,11 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
     return ncclInProgress;
 }
 
-static bool all_have(const struct ncclComm *c, size_t field)
+static bool all_have(const struct ncclComm *comm, size_t field)
 {
-    for (int r = 0; r < c->size; r++) {
-        const char *m = (const char *)shim_member_of(c, r);
-        if (atomic_load((const atomic_llong *)(const void *)(m + field)) < c->windows)
+    for (int r = 0; r < comm->size; r++) {
+        const char *m = (const char *)shim_member_of(comm, r);
+        if (atomic_load((const atomic_llong *)(const void *)(m + field)) < comm->windows)
             return false;
     }
     return true;
@@ -114,28 +114,28 @@ static bool map_rank(char *base, const struct ncclComm *c, int rank)
     return at != MAP_FAILED && m->window_bytes[turn] == shim_member_of(c, 0)->window_bytes[turn];
 }
 
-ncclResult_t shim_register(struct ncclComm *c)
+ncclResult_t shim_register(struct ncclComm *comm)
 {
-    shim_member *me = shim_member_of(c, c->rank);
-    if (!all_have(c, offsetof(shim_member, windows)))
+    shim_member *me = shim_member_of(comm, comm->rank);
+    if (!all_have(comm, offsetof(shim_member, windows)))
         return ncclInProgress;
-    if (atomic_load(&me->mapped) < c->windows) {
-        char *base = mmap(NULL, (size_t)c->size * STRIDE, PROT_NONE,
+    if (atomic_load(&me->mapped) < comm->windows) {
+        char *base = mmap(NULL, (size_t)comm->size * STRIDE, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         bool all = base != MAP_FAILED;
-        for (int r = 0; r < c->size && all; r++)
-            all = map_rank(base, c, r);
+        for (int r = 0; r < comm->size && all; r++)
+            all = map_rank(base, comm, r);
         ncclWindow_t w = all ? calloc(1, shim_window_bytes()) : NULL;
         if (!w)
             return ncclSystemError;
-        shim_window_fill(w, base, (uint32_t)(STRIDE >> 32), c->rank);
-        *c->window_out = w;
-        atomic_store(&me->mapped, c->windows);
+        shim_window_fill(w, base, (uint32_t)(STRIDE >> 32), comm->rank);
+        *comm->window_out = w;
+        atomic_store(&me->mapped, comm->windows);
     }
-    if (!all_have(c, offsetof(shim_member, mapped)))
+    if (!all_have(comm, offsetof(shim_member, mapped)))
         return ncclInProgress;
-    shm_unlink(me->window_name[c->windows % 2]); /* it stays while it is mapped */
-    c->window_out = NULL;
+    shm_unlink(me->window_name[comm->windows % 2]); /* the memory stays while it is mapped */
+    comm->window_out = NULL;
     return ncclSuccess;
 }
 
