@@ -70,7 +70,7 @@ def faulty_run(number, rank, *options):
 def expect(code, said, rank, cause, others=None):
     """Every other rank ended by that cause, knowing where the lost one was."""
     check(code != 0, f"exit code 0\n{said}")
-    check("work did not end" not in said, f"a rank did not get out of its work by itself\n{said}")
+    check("did not leave its work" not in said, f"a rank did not get out of its work by itself\n{said}")
     for other in others if others is not None else set(range(RANKS)) - {rank}:
         line = next((l for l in said.splitlines() if f"trainer[{other}]: the run ends:" in l), "")
         check(re.search(rf"the run ends: rank {rank} .*{cause}", line), f"rank {other}: {line}\n{said}")
@@ -89,7 +89,7 @@ def a_rank_is_killed(*options):
 
 def a_rank_is_stopped(*options):
     rank = rng.randrange(1, RANKS)
-    expect(*faulty_run(signal.SIGSTOP, rank, *options), rank, f"says nothing for {SILENCE_S:.1f} s")
+    expect(*faulty_run(signal.SIGSTOP, rank, *options), rank, f"has said nothing for {SILENCE_S:.1f} s")
 
 
 def a_rank_loses_its_link():
@@ -131,7 +131,7 @@ def with_nccl_a_rank_is_stopped():
 def with_nccl_a_rank_hangs():
     """Which one is not known: the device does not say."""
     _, said = a_rank_hangs("--comm.engine", "nccl")
-    took = re.search(r"does not get through its collectives within ([\d.]+) s", said)
+    took = re.search(r"has not finished its collectives within ([\d.]+) s", said)
     check(took and CALL_S <= float(took[1]) < LIMIT_S, said)
 
 

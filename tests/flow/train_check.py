@@ -66,7 +66,7 @@ def one_rank_against_several():
         check(line.endswith(" ok") and float(line.split()[-3]) < 1e-6, said)
         said = asked(f, "--nproc", "2", "--training.backend", "cpu", "--parallelism.world_size", "8",
                      "--training.local_batch_size", "2", code=78)
-        check("is no multiple of" in said and "2 data-parallel ranks" in said, said)
+        check("is not a multiple of" in said and "2 data-parallel ranks" in said, said)
         check(os.listdir(f.file("check")) == [], "it leaves files behind")
 
 

@@ -102,7 +102,7 @@ def lost_ranks_are_named(backend="cpu", **changed):
         recorded(f)
         # "is gone": by a reset, where it had not read all it was told.
         lose(f, "killed", backend, signal.SIGKILL, "(died|is gone): its connection", **changed)
-        lose(f, "stopped", backend, signal.SIGSTOP, f"says nothing for {SILENCE_S:.1f} s", **changed)
+        lose(f, "stopped", backend, signal.SIGSTOP, f"has said nothing for {SILENCE_S:.1f} s", **changed)
 
 
 def killed_at(f, name, words, told, at):

@@ -48,7 +48,7 @@ def a_run_that_ends_badly_is_kept():
         model = spoiled(f, "bad", "model.language_model.layers.1.self_attn.o_proj.weight", 0)
         said = slowly(1300, lambda: go(f, "replicas", code=65, model__path=model, training__nonfinite="stop",
                                        **run, **RANKS, **REPLICAS))
-        check("training.nonfinite says stop" in said and "the process is ended" not in said, said)
+        check("training.nonfinite says stop" in said and "its process is ended" not in said, said)
         kept(f, "replicas", 1)
 
 

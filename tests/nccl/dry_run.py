@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""trainer train --dry-run --nproc N: every rank a process on a device of shapes, collectives by the NCCL
-engine into the library that stands in for NCCL, which moves nothing and compares calls, whatever NCCL there is on the machine. What the ranks find is
-what one process finds that plays them all; what NCCL was asked for, by its own record, is what the
-ledgers have. Layouts of a small model; the mission's own, configs/vqav2-30b-buckets.yaml with 48 layers on
-8 ranks, from a sparse folder of 62 GB.
+"""trainer train --dry-run --nproc N: every rank is a process on a device of shapes. Its collectives go through the
+NCCL engine into the library that stands in for NCCL (whatever NCCL the machine has), which moves no bytes and
+compares the calls. What the ranks find is what one process finds that plays them all, and what NCCL was asked for,
+by the library's record, is what the ledgers have. Run are layouts of a small model, and the 30B model by
+configs/vqav2-30b-buckets.yaml with 48 layers on 8 ranks, from a sparse folder of 62 GB.
 
-    tests/nccl/dry_run.py          QUICK and the mission
+    tests/nccl/dry_run.py          QUICK and the 30B model
     tests/nccl/dry_run.py --all    all of LAYOUTS
 """
 
@@ -35,10 +35,10 @@ LAYOUTS = [(1, 2, 1, 1, 1, 1, 1), (1, 8, 1, 1, 1, 4, 1), (2, 2, 1, 1, 1, 1, 1), 
            (1, 4, 1, 2, 1, 8, 1), (1, 2, 1, 2, 1, 2, 2), (2, 1, 2, 2, 1, 4, 1), (1, 1, 1, 1, 2, 1, 1),
            (1, 4, 1, 1, 2, 2, 1), (1, 2, 1, 2, 2, 2, 2), (2, 1, 2, 1, 2, 1, 1), (1, 2, 1, 1, 4, 1, 1)]
 QUICK = [(1, 8, 1, 1, 1, 4, 1), (1, 2, 1, 2, 2, 2, 2)]
-# Lines of the table that only one of the two has: in one process calls are compared there.
+# Lines that only the table of one process has, since calls are compared there.
 ONE = ["calls of groups, in order", "elements sent to experts, stages"]
-STAGES = ["of weights, by trainer plan"]  # of a pipeline: a process knows of no stage but its own
-GO_ON = "bytes read to go on"  # by the first and last rank, or by all
+STAGES = ["of weights, by trainer plan"]  # of a pipeline: a rank's process knows only its own stage
+GO_ON = "bytes read to go on"  # one process reads for the first and the last rank, processes for all
 
 
 def table(said):
@@ -48,7 +48,7 @@ def table(said):
 
 
 def dry(words, ranks, record=None, code=0):
-    """What is said; ranks 0: one process."""
+    """What the dry run prints; with ranks 0 it is one process."""
     env = {"LD_LIBRARY_PATH": OTHERS}
     if record:
         env["TESSERA_NCCL_RECORD"] = record
@@ -59,7 +59,8 @@ def dry(words, ranks, record=None, code=0):
 
 
 def recorded(path, ranks):
-    """Of every rank {NCCL's kind: [calls, bytes from others]}; bytes (uint8) are host values, of no step."""
+    """For every rank {NCCL's kind: [calls, bytes from others]}. uint8 is left out: those are host values, which belong
+    to no step."""
     out = []
     for rank in range(ranks):
         of = {}
@@ -74,7 +75,7 @@ def recorded(path, ranks):
 
 
 def ledger(said):
-    """Rank 0's, as it prints it: {NCCL's kind: [calls, bytes]}; exchanges are messages, whose calls it does not count."""
+    """Rank 0's ledger as it prints it: {NCCL's kind: [calls, bytes]}. It does not count the messages of an exchange."""
     kinds = {"all gather": "ncclAllGather", "reduce scatter": "ncclReduceScatter", "all reduce": "ncclAllReduce",
              "broadcast": "ncclBroadcast", "all to all": "ncclRecv", "recv": "ncclRecv"}
     out = {}
@@ -108,7 +109,7 @@ def in_processes(root, what, words, ranks, stages=1):
 
 
 def small(root, degrees):
-    model = "qwen3-vl-30b-a3b" if degrees[4] > 2 else "debug"  # which has layers for two stages
+    model = "qwen3-vl-30b-a3b" if degrees[4] > 2 else "debug"  # debug has layers for two stages only
     words = ["--model.path", model, "--training.seq_len", "512", "--training.local_batch_size", "1",
              "--training.global_batch_size", "16", "--loss.router_aux_coef", "0.01"]
     for name, n in zip(DEGREES, degrees):
@@ -131,11 +132,11 @@ def mission(root):
 def refused(root):
     words = ["--model.path", "debug", "--training.global_batch_size", "16"]
     err = dry(words + ["--parallelism.data_parallel_shard_degree", "2"], 4, code=78)
-    expect("4 ranks are no product of" in err, err)
+    expect("4 ranks are not the product of" in err, err)
 
 
 def another_nccl(folder):
-    """A libnccl.so.2 like NCCL's own, found first, that must not be called: as on a machine that has one."""
+    """Makes a libnccl.so.2 that is found first but must not be called, as on a machine that has NCCL."""
     names = ["GetVersion", "GetUniqueId", "GetErrorString", "GetLastError", "CommInitRankConfig", "CommSplit", "CommFinalize",
              "CommDestroy", "CommAbort", "CommGetAsyncError", "AllGather", "ReduceScatter", "AllReduce", "Broadcast", "Send",
              "Recv", "GroupStart", "GroupEnd"]
@@ -147,7 +148,7 @@ def another_nccl(folder):
 
 
 def interrupted(root):
-    """A signal in the middle leaves nothing either."""
+    """A dry run that a signal ends leaves nothing behind either."""
     words = [TRAINER, "train", "--dry-run", "--nproc", "2", "--model.path", "qwen3-vl-30b-a3b", "--training.global_batch_size", "16"]
     for number in signal.SIGTERM, signal.SIGINT, signal.SIGKILL:
         p = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -1,4 +1,4 @@
-/* row_share.h: decides how the ranks that share a row divide a micro-batch (parallel/README.md).
+/* row_share.h: decides how the ranks that share a row divide a micro-batch (parallel/layouts.md).
  *
  * Tokens go to context ranks so that each has about the same work in causal attention; the tokens
  * of a context rank go to its tensor ranks in equal runs. Visual items go to all ranks of the row

@@ -35,7 +35,7 @@ typedef enum param_group {
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
 
-/* Which ranks divide a parameter among them, before FSDP divides the rest (parallel/README.md). */
+/* Which ranks divide a parameter among them, before FSDP divides the rest (parallel/layouts.md). */
 typedef enum param_cut { CUT_NONE, CUT_TENSOR, CUT_EXPERT } param_cut;
 
 typedef struct param {

@@ -1,4 +1,4 @@
-/* params_cut.c: which part of every parameter a rank computes with (parallel/README.md). */
+/* params_cut.c: which part of every parameter a rank computes with (parallel/layouts.md). */
 #include "trainer/model/params.h"
 #include "trainer/model/unit_order.h"
 

@@ -1,4 +1,4 @@
-/* pipeline_exchange.h: sends between two neighbouring pipeline stages (parallel/README.md):
+/* pipeline_exchange.h: sends between two neighbouring pipeline stages (parallel/layouts.md):
  * activations [T, H] forward, their gradients back. With the auxiliary loss its statistics go both
  * ways too: forward those of the layers so far, back those of all layers.
  *

@@ -1,15 +1,17 @@
+/* agree.c: see agree.h. One gather of each rank's code and value; only where a rank is in trouble a
+ * broadcast of its words follows. */
 #include "trainer/parallel/agree.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What a rank says. */
+/* What a rank says: how it fared, and its value. */
 typedef struct word {
     int64_t code, n;
 } word;
 
-/* The first that is not well; else one that has other rows than rank 0; else -1. */
+/* The first rank that is not well; else the first whose value differs from rank 0's; else -1. */
 static int first_trouble(const word *said, int ranks)
 {
     for (int r = 0; r < ranks; r++)
@@ -21,31 +23,31 @@ static int first_trouble(const word *said, int ranks)
     return -1;
 }
 
-/* The text of a rank's trouble, on all. */
-static status tell_trouble(const comm *all, comm_at at, int rank, status code)
+/* Gives all ranks the words of the rank that is in trouble, and fails with them. */
+static status tell_trouble(const comm *group, comm_at at, int rank, status code)
 {
     char text[STATUS_MESSAGE_MAX] = "";
     const status_note why = *status_last();
-    if (all->rank == rank)
+    if (group->rank == rank)
         snprintf(text, sizeof text, "%s", status_text());
-    TRY(comm_host_broadcast(all, at, text, sizeof text, rank));
-    if (all->rank != rank)
+    TRY(comm_host_broadcast(group, at, text, sizeof text, rank));
+    if (group->rank != rank)
         return FAIL(code, "rank %d: %.900s", rank, text);
     status_set(&why);
     return code;
 }
 
-status comm_agree(const comm *all, comm_at at, status mine, int64_t n)
+status comm_agree(const comm *group, comm_at at, status mine, int64_t value)
 {
-    if (all->size == 1)
+    if (group->size == 1)
         return mine;
-    const word own = {mine, n};
+    const word own = {mine, value};
     const status_note why = *status_last();
-    word *said = calloc((size_t)all->size, sizeof *said);
+    word *said = calloc((size_t)group->size, sizeof *said);
     if (!said)
-        return FAIL(ST_NO_MEMORY, "no memory to ask %d ranks", all->size);
-    status st = comm_host_all_gather(all, at, &own, said, sizeof own);
-    const int trouble = st == ST_OK ? first_trouble(said, all->size) : -1;
+        return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", group->size);
+    status st = comm_host_all_gather(group, at, &own, said, sizeof own);
+    const int trouble = st == ST_OK ? first_trouble(said, group->size) : -1;
     const word first = said[0], other = trouble < 0 ? first : said[trouble];
     free(said);
     if (st != ST_OK || trouble < 0)
@@ -54,5 +56,5 @@ status comm_agree(const comm *all, comm_at at, status mine, int64_t n)
         return FAIL(ST_PROTOCOL, "%s: rank %d has %" PRId64 " where rank 0 has %" PRId64, at.what,
                     trouble, other.n, first.n);
     status_set(&why);
-    return tell_trouble(all, at, trouble, (status)other.code);
+    return tell_trouble(group, at, trouble, (status)other.code);
 }

@@ -1,3 +1,5 @@
+/* comm.c: the calls of comm.h: checks the arguments, counts the call in the ledger, and hands it to
+ * the engine of the group. A group of one rank is done here without an engine. */
 #include "trainer/parallel/comm.h"
 
 #include <stdio.h>
@@ -17,7 +19,7 @@ static bool alone(const comm *c)
     return c->size == 1;
 }
 
-/* What a group of one does where the result has a place of its own. */
+/* What a group of one rank does: it copies, where the result has a place of its own. */
 static status copy_own(stream *s, const void *from, void *to, int64_t count, st_dtype dtype)
 {
     if (from == to || count == 0)
@@ -30,7 +32,7 @@ static void enter_call(const comm *c, comm_kind kind, comm_at at, int64_t count,
     comm_ledger_enter(c->ledger, c, kind, at, count * (int64_t)st_dtype_size(dtype));
 }
 
-/* The call has come back. */
+/* The call has returned: tells the ledger, and adds to an error which call it was. */
 static status told(status st, const comm *c, comm_at at)
 {
     comm_ledger_leave(c->ledger);
@@ -63,154 +65,158 @@ static bool summable(st_dtype d)
 static status check_sum(comm_at at, st_dtype dtype)
 {
     if (!summable(dtype))
-        return FAIL(ST_INTERNAL, "%s: no sums over ranks in %s", at.what, st_dtype_name(dtype));
+        return FAIL(ST_INTERNAL, "%s: values of type %s cannot be summed over ranks", at.what,
+                    st_dtype_name(dtype));
     return ST_OK;
 }
 
 static status check_peer(const comm *c, comm_at at, int peer)
 {
     if (peer < 0 || peer >= c->size || c->size == 1)
-        return FAIL(ST_INTERNAL, "%s: no rank %d among the %d of %s", at.what, peer, c->size,
-                    c->name);
+        return FAIL(ST_INTERNAL, "%s: there is no rank %d among the %d ranks of group %s", at.what,
+                    peer, c->size, c->name);
     return ST_OK;
 }
 
 static status check_count(comm_at at, int64_t count)
 {
     if (count < 0)
-        return FAIL(ST_INTERNAL, "%s: %lld elements", at.what, (long long)count);
+        return FAIL(ST_INTERNAL, "%s: the number of elements is %lld", at.what, (long long)count);
     return ST_OK;
 }
 
-status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send, void *recv,
+status comm_all_gather(const comm *group, stream *s, comm_at at, const void *send, void *recv,
                        int64_t count, st_dtype dtype)
 {
     TRY(check_count(at, count));
-    if (alone(c))
+    if (alone(group))
         return copy_own(s, send, recv, count, dtype);
-    TRY(enter_on(s, c, COMM_ALL_GATHER, at, (c->size - 1) * count, dtype));
-    return told_on(s, c->engine->all_gather(c, s, send, recv, count, dtype), c, at);
+    TRY(enter_on(s, group, COMM_ALL_GATHER, at, (group->size - 1) * count, dtype));
+    return told_on(s, group->engine->all_gather(group, s, send, recv, count, dtype), group, at);
 }
 
-status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *send, void *recv,
+status comm_reduce_scatter(const comm *group, stream *s, comm_at at, const void *send, void *recv,
                            int64_t count, st_dtype dtype)
 {
     TRY(check_count(at, count));
     TRY(check_sum(at, dtype));
-    if (alone(c))
+    if (alone(group))
         return copy_own(s, send, recv, count, dtype);
-    TRY(enter_on(s, c, COMM_REDUCE_SCATTER, at, (c->size - 1) * count, dtype));
-    return told_on(s, c->engine->reduce_scatter(c, s, send, recv, count, dtype), c, at);
+    TRY(enter_on(s, group, COMM_REDUCE_SCATTER, at, (group->size - 1) * count, dtype));
+    return told_on(s, group->engine->reduce_scatter(group, s, send, recv, count, dtype), group, at);
 }
 
-status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
+status comm_all_reduce(const comm *group, stream *s, comm_at at, void *inout, int64_t count,
                        st_dtype dtype, comm_reduction reduction)
 {
     TRY(check_count(at, count));
     TRY(check_sum(at, dtype));
-    if (alone(c))
+    if (alone(group))
         return ST_OK;
-    TRY(enter_on(s, c, COMM_ALL_REDUCE, at, comm_all_reduce_gets(c->rank, c->size, count), dtype));
-    return told_on(s, c->engine->all_reduce(c, s, inout, count, dtype, reduction), c, at);
+    TRY(enter_on(s, group, COMM_ALL_REDUCE, at,
+                 comm_all_reduce_gets(group->rank, group->size, count), dtype));
+    return told_on(s, group->engine->all_reduce(group, s, inout, count, dtype, reduction), group,
+                   at);
 }
 
-status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
+status comm_broadcast(const comm *group, stream *s, comm_at at, void *inout, int64_t count,
                       st_dtype dtype, int root)
 {
     TRY(check_count(at, count));
-    if (alone(c))
+    if (alone(group))
         return ST_OK;
-    TRY(check_peer(c, at, root));
-    TRY(enter_on(s, c, COMM_BROADCAST, at, c->rank == root ? 0 : count, dtype));
-    return told_on(s, c->engine->broadcast(c, s, inout, count, dtype, root), c, at);
+    TRY(check_peer(group, at, root));
+    TRY(enter_on(s, group, COMM_BROADCAST, at, group->rank == root ? 0 : count, dtype));
+    return told_on(s, group->engine->broadcast(group, s, inout, count, dtype, root), group, at);
 }
 
-status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
+status comm_all_to_all(const comm *group, stream *s, comm_at at, const void *send,
                        const int64_t *send_first, const int64_t *send_count, void *recv,
                        const int64_t *recv_first, const int64_t *recv_count, st_dtype dtype)
 {
     size_t size = st_dtype_size(dtype);
-    if (alone(c))
+    if (alone(group))
         return copy_own(s, (const char *)send + (size_t)send_first[0] * size,
                         (char *)recv + (size_t)recv_first[0] * size, send_count[0], dtype);
     int64_t received = 0;
-    for (int p = 0; p < c->size; p++) {
+    for (int p = 0; p < group->size; p++) {
         TRY(check_count(at, send_count[p]));
         TRY(check_count(at, recv_count[p]));
-        received += p == c->rank ? 0 : recv_count[p];
+        received += p == group->rank ? 0 : recv_count[p];
     }
-    TRY(enter_on(s, c, COMM_ALL_TO_ALL, at, received, dtype));
+    TRY(enter_on(s, group, COMM_ALL_TO_ALL, at, received, dtype));
     return told_on(s,
-                   c->engine->all_to_all(c, s, send, send_first, send_count, recv, recv_first,
-                                         recv_count, dtype),
-                   c, at);
+                   group->engine->all_to_all(group, s, send, send_first, send_count, recv,
+                                             recv_first, recv_count, dtype),
+                   group, at);
 }
 
-status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t count,
+status comm_send(const comm *group, stream *s, comm_at at, const void *send, int64_t count,
                  st_dtype dtype, int to)
 {
     TRY(check_count(at, count));
-    TRY(check_peer(c, at, to));
-    TRY(enter_on(s, c, COMM_SEND, at, 0, dtype));
-    return told_on(s, c->engine->send(c, s, send, count, dtype, to), c, at);
+    TRY(check_peer(group, at, to));
+    TRY(enter_on(s, group, COMM_SEND, at, 0, dtype));
+    return told_on(s, group->engine->send(group, s, send, count, dtype, to), group, at);
 }
 
-status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count, st_dtype dtype,
-                 int from)
+status comm_recv(const comm *group, stream *s, comm_at at, void *recv, int64_t count,
+                 st_dtype dtype, int from)
 {
     TRY(check_count(at, count));
-    TRY(check_peer(c, at, from));
-    TRY(enter_on(s, c, COMM_RECV, at, count, dtype));
-    return told_on(s, c->engine->recv(c, s, recv, count, dtype, from), c, at);
+    TRY(check_peer(group, at, from));
+    TRY(enter_on(s, group, COMM_RECV, at, count, dtype));
+    return told_on(s, group->engine->recv(group, s, recv, count, dtype, from), group, at);
 }
 
-status comm_begin(const comm *c, stream *s)
+status comm_begin(const comm *group, stream *s)
 {
-    if (alone(c))
+    if (alone(group))
         return ST_OK;
     TRY(device_call_begins(s, NULL));
-    return c->engine->begin(c, s);
+    return group->engine->begin(group, s);
 }
 
-status comm_end(const comm *c, stream *s)
+status comm_end(const comm *group, stream *s)
 {
-    if (alone(c))
+    if (alone(group))
         return ST_OK;
-    comm_ledger_wait(c->ledger);
-    status st = c->engine->end(c, s);
-    comm_ledger_leave(c->ledger);
+    comm_ledger_wait(group->ledger);
+    status st = group->engine->end(group, s);
+    comm_ledger_leave(group->ledger);
     TRY(st);
     return device_call_ended(s);
 }
 
-status comm_peers_begin(const comm *c, stream *s, comm_at at, int64_t bytes)
+status comm_peers_begin(const comm *group, stream *s, comm_at at, int64_t bytes)
 {
-    return alone(c) ? ST_OK : enter_on(s, c, COMM_PEERS, at, bytes, DT_U8);
+    return alone(group) ? ST_OK : enter_on(s, group, COMM_PEERS, at, bytes, DT_U8);
 }
 
-status comm_peers_end(const comm *c, stream *s, comm_at at, status st)
+status comm_peers_end(const comm *group, stream *s, comm_at at, status st)
 {
-    return alone(c) ? st : told_on(s, st, c, at);
+    return alone(group) ? st : told_on(s, st, group, at);
 }
 
-status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv, int64_t bytes)
+status comm_host_all_gather(const comm *group, comm_at at, const void *send, void *recv,
+                            int64_t bytes)
 {
     TRY(check_count(at, bytes));
-    if (!alone(c)) {
-        enter_call(c, COMM_ALL_GATHER, at, (c->size - 1) * bytes, DT_U8);
-        return told(c->engine->host_all_gather(c, send, recv, bytes), c, at);
+    if (!alone(group)) {
+        enter_call(group, COMM_ALL_GATHER, at, (group->size - 1) * bytes, DT_U8);
+        return told(group->engine->host_all_gather(group, send, recv, bytes), group, at);
     }
     if (send != recv)
         memcpy(recv, send, (size_t)bytes);
     return ST_OK;
 }
 
-status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes, int root)
+status comm_host_broadcast(const comm *group, comm_at at, void *inout, int64_t bytes, int root)
 {
     TRY(check_count(at, bytes));
-    if (alone(c))
+    if (alone(group))
         return ST_OK;
-    TRY(check_peer(c, at, root));
-    enter_call(c, COMM_BROADCAST, at, c->rank == root ? 0 : bytes, DT_U8);
-    return told(c->engine->host_broadcast(c, inout, bytes, root), c, at);
+    TRY(check_peer(group, at, root));
+    enter_call(group, COMM_BROADCAST, at, group->rank == root ? 0 : bytes, DT_U8);
+    return told(group->engine->host_broadcast(group, inout, bytes, root), group, at);
 }

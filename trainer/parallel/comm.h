@@ -1,23 +1,34 @@
-/* comm.h: collectives over a group of ranks, as the model and the step see them.
+/* comm.h: collectives over a group of ranks, as the model and the training step see them.
  *
- * One table, several engines (README.md). Calls are queued on the stream they are given and ordered
- * with its other work; buffers are device memory of that stream's device. All ranks of a group make
- * the same calls in the same order, whatever their data: a rank without images or tokens calls with
- * the same counts. Counts are elements of dtype, 64 bit. A call of a group of one copies where send
- * and recv differ and counts nothing.
+ * One table of calls (comm_engine) has several implementations: MPI, NCCL, one that simulates the
+ * other ranks and one that only counts (layouts.md, "Engines"). The model never names an engine; it
+ * calls the functions below on the groups of its mesh (mesh.h).
  *
- * Sums are of F32, F64, BF16, I32, I64 or U8, in the precision of dtype (mpi: BF16 in float,
- * rounded once); mpi makes them in rank order, nccl in an order of its own that the layout decides:
- * a run repeats bit for bit. */
+ * What holds for every call:
+ * - A call is queued on the stream `s` that it is given, in order with the stream's other work.
+ *   Buffers are memory of that stream's device, are borrowed, and must stay until the stream has
+ *   passed the call.
+ * - All ranks of a group make the same calls in the same order with the same counts, whatever their
+ *   data. A rank without images or tokens takes part like the others.
+ * - Counts are numbers of elements of `dtype`, not bytes.
+ * - In a group of one rank a call copies `send` to `recv` where they differ, and counts nothing.
+ * - Sums may be of F32, F64, BF16, I32, I64 and U8, and are taken in that type. MPI sums BF16 in
+ *   float and rounds once. MPI adds in the order of the ranks; NCCL adds in an order of its own
+ * that depends on the layout. Either way a run repeats bit for bit.
+ *
+ * Errors: ST_INTERNAL where the arguments contradict each other; ST_TIMEOUT where another rank does
+ * not come in time; ST_UNAVAILABLE where another rank is lost or the engine fails. The note names
+ * the call, its layer and its group. After a failure nothing but closing may be called, since the
+ * other ranks may never answer. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_H
 #define TESSERA_TRAINER_PARALLEL_COMM_H
 
 #include "trainer/device/backend.h"
 
-/* What a call is for: in the ledger, and in the message when a rank is lost inside it. */
+/* What a call is for. The ledger counts by it, and the messages about a lost rank name it. */
 typedef struct comm_at {
-    const char *what; /* "gather weights"; static storage */
-    int64_t layer;    /* -1: none */
+    const char *what; /* such as "gather weights"; static storage */
+    int64_t layer;    /* decoder layer; -1 where the call belongs to none */
 } comm_at;
 
 typedef enum comm_kind {
@@ -37,143 +48,160 @@ typedef enum comm_reduction { COMM_SUM, COMM_MAX } comm_reduction;
 struct comm_engine;
 struct comm_ledger;
 
-/* COMM_STAGE_BYTES: of device memory, and as much pinned, that nccl takes for host values. */
+/* COMM_ID_BYTES: room for the id by which an engine's ranks find each other. COMM_STAGE_BYTES: the
+ * NCCL engine takes this much device memory, and as much pinned memory, to move host values. */
 enum { COMM_NAME_MAX = 32, COMM_ID_BYTES = 128, COMM_STAGE_BYTES = 1 << 20 };
 
-/* A group of ranks, this one among them. */
+/* A group of ranks that this rank belongs to. */
 typedef struct comm {
-    const struct comm_engine *engine; /* NULL: a group of one */
-    char name[COMM_NAME_MAX];         /* of the mesh dimension */
-    int rank, size;                   /* of this process in the group */
-    const int *world_rank;            /* [size] */
-    void *handle;                     /* engine's own */
-    struct comm_ledger *ledger;       /* of comm_ledger.h; NULL: nothing is counted */
+    const struct comm_engine *engine; /* NULL in a group of one */
+    char name[COMM_NAME_MAX];         /* of the mesh dimension, such as "tensor" */
+    int rank, size;                   /* this process' rank in the group; how many there are */
+    const int *world_rank;            /* [size] rank of each member in the job */
+    void *handle;                     /* the engine's own */
+    struct comm_ledger *ledger;       /* counts the calls (comm_ledger.h); NULL: none does */
 } comm;
 
-/* recv [size, count]: everybody's send [count]. In place: send == recv + rank * count. */
-WARN_UNUSED status comm_all_gather(const comm *c, stream *s, comm_at at, const void *send,
+/* recv [size, count]: the send [count] of every rank, in the order of the ranks. May be done in
+ * place, with send == recv + rank * count. */
+WARN_UNUSED status comm_all_gather(const comm *group, stream *s, comm_at at, const void *send,
                                    void *recv, int64_t count, st_dtype dtype);
-/* recv [count]: the sum over ranks of piece `rank` of send [size, count]. In place: recv == send +
- * rank * count. */
-WARN_UNUSED status comm_reduce_scatter(const comm *c, stream *s, comm_at at, const void *send,
+/* recv [count]: the sum over all ranks of piece number `rank` of their send [size, count]. May be
+ * done in place, with recv == send + rank * count. */
+WARN_UNUSED status comm_reduce_scatter(const comm *group, stream *s, comm_at at, const void *send,
                                        void *recv, int64_t count, st_dtype dtype);
-WARN_UNUSED status comm_all_reduce(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
-                                   st_dtype dtype, comm_reduction reduction);
-WARN_UNUSED status comm_broadcast(const comm *c, stream *s, comm_at at, void *inout, int64_t count,
-                                  st_dtype dtype, int root);
-/* Rank p gets send_count[p] elements from send + send_first[p]; what comes from p lands at recv +
- * recv_first[p]. The arrays are host memory, [size], read before the call returns. */
-WARN_UNUSED status comm_all_to_all(const comm *c, stream *s, comm_at at, const void *send,
+/* inout [count]: becomes the sum, or the greatest, of what the ranks have there. */
+WARN_UNUSED status comm_all_reduce(const comm *group, stream *s, comm_at at, void *inout,
+                                   int64_t count, st_dtype dtype, comm_reduction reduction);
+/* inout [count]: becomes on all ranks what rank `root` of the group has there. */
+WARN_UNUSED status comm_broadcast(const comm *group, stream *s, comm_at at, void *inout,
+                                  int64_t count, st_dtype dtype, int root);
+/* Rank p of the group gets send_count[p] elements from send + send_first[p]; what it sends lands at
+ * recv + recv_first[p], recv_count[p] elements. The four arrays are host memory, [size], and are
+ * read before the call returns. */
+WARN_UNUSED status comm_all_to_all(const comm *group, stream *s, comm_at at, const void *send,
                                    const int64_t *send_first, const int64_t *send_count, void *recv,
                                    const int64_t *recv_first, const int64_t *recv_count,
                                    st_dtype dtype);
-/* Between two ranks of the group. Calls between comm_begin and comm_end run as one, so that peers
- * may send to each other. */
-WARN_UNUSED status comm_send(const comm *c, stream *s, comm_at at, const void *send, int64_t count,
-                             st_dtype dtype, int to);
-WARN_UNUSED status comm_recv(const comm *c, stream *s, comm_at at, void *recv, int64_t count,
+/* A message between two ranks of the group. Both ends give the same count and dtype. Messages that
+ * are called between comm_begin and comm_end run as one call, so two ranks can send to each other
+ * without either waiting for the other first. */
+WARN_UNUSED status comm_send(const comm *group, stream *s, comm_at at, const void *send,
+                             int64_t count, st_dtype dtype, int to);
+WARN_UNUSED status comm_recv(const comm *group, stream *s, comm_at at, void *recv, int64_t count,
                              st_dtype dtype, int from);
-WARN_UNUSED status comm_begin(const comm *c, stream *s);
-WARN_UNUSED status comm_end(const comm *c, stream *s);
+WARN_UNUSED status comm_begin(const comm *group, stream *s);
+WARN_UNUSED status comm_end(const comm *group, stream *s);
 
-/* Memory of one size on every rank of a group, which all of them reach by load and store
- * (ops/peers.h). Device memory, zero at first. */
+/* Memory of the same size on every rank of a group that each of them reaches by load and store from
+ * its kernels (ops/peers.h). It is device memory and begins as zeros. */
 typedef struct comm_window {
     size_t bytes;
-    void *own;   /* this rank's */
-    void **base; /* device [size]: everybody's */
-    const int32_t
-        *stop;    /* device-readable: not 0 when the run is over and nobody will come; NULL */
-    void *handle; /* engine's own */
+    void *own;   /* this rank's memory */
+    void **base; /* device memory, [size]: the address of every rank's memory */
+    /* Readable by the device: becomes other than 0 when the run is over, so that a kernel which
+     * waits for another rank can give up. NULL in a group of one. */
+    const int32_t *stop;
+    void *handle; /* the engine's own */
 } comm_window;
 
-/* Collective over `all`, in whose groups like c every rank opens one: all have it, or none.
- * UNAVAILABLE, with the reason, where the ranks of a group do not reach each other so. Waits. */
-WARN_UNUSED status comm_window_open(const comm *all, const comm *c, stream *s, size_t bytes,
+/* Opens a window over `group`. Every rank of `all` calls it at the same time, each with its own
+ * group of the same kind, and either all of them get a window or none does. Waits. ST_UNAVAILABLE,
+ * with the reason, where the ranks of a group cannot reach each other's memory. The window must be
+ * closed before its group is. */
+WARN_UNUSED status comm_window_open(const comm *all, const comm *group, stream *s, size_t bytes,
                                     comm_window *out);
-void comm_window_close(const comm *c, stream *s, comm_window *w); /* accepts an empty one */
-/* Around ops that use it: in the ledger, and in the message when a rank is lost there. bytes: what
- * comes from others, as far as the host knows. Nothing of a group of one. */
-WARN_UNUSED status comm_peers_begin(const comm *c, stream *s, comm_at at, int64_t bytes);
-WARN_UNUSED status comm_peers_end(const comm *c, stream *s, comm_at at, status st);
+void comm_window_close(const comm *group, stream *s,
+                       comm_window *window); /* accepts an empty one */
+/* These stand around the ops that use a window: the ledger counts them, and the message about a
+ * lost rank names them. `bytes` is what comes from other ranks, as far as the host knows it. They
+ * do nothing in a group of one. comm_peers_end is given how the ops went, and returns it. */
+WARN_UNUSED status comm_peers_begin(const comm *group, stream *s, comm_at at, int64_t bytes);
+WARN_UNUSED status comm_peers_end(const comm *group, stream *s, comm_at at, status st);
 
-/* Host values, outside of steps: waits. The same over the same engine. */
-WARN_UNUSED status comm_host_all_gather(const comm *c, comm_at at, const void *send, void *recv,
+/* The same two collectives for values in host memory: send [bytes], recv [size, bytes], inout
+ * [bytes]. They wait until they are done, and are called outside of steps only. */
+WARN_UNUSED status comm_host_all_gather(const comm *group, comm_at at, const void *send, void *recv,
                                         int64_t bytes);
-WARN_UNUSED status comm_host_broadcast(const comm *c, comm_at at, void *inout, int64_t bytes,
+WARN_UNUSED status comm_host_broadcast(const comm *group, comm_at at, void *inout, int64_t bytes,
                                        int root);
 
-/* The elements [*out_first, + returned) that rank p sums in an all reduce of `count`. */
-static inline int64_t comm_cut(int p, int size, int64_t count, int64_t *out_first)
+/* An all-reduce cuts its `count` elements into `size` shares of equal length, of which the last
+ * ones may be short or empty. Rank `rank` sums the elements [*out_first, *out_first + returned). */
+static inline int64_t comm_cut(int rank, int size, int64_t count, int64_t *out_first)
 {
-    int64_t each = (count + size - 1) / size, first = p * each;
+    int64_t each = (count + size - 1) / size, first = rank * each;
     *out_first = first < count ? first : count;
     return first + each < count ? each : count - *out_first;
 }
 
-/* What rank p gets from others in it, in elements (comm_ledger.h). */
-static inline int64_t comm_all_reduce_gets(int p, int size, int64_t count)
+/* Elements that `rank` receives in such an all-reduce: the others' parts of its own share, then
+ * the finished shares of the others (comm_ledger.h). */
+static inline int64_t comm_all_reduce_gets(int rank, int size, int64_t count)
 {
-    int64_t first, own = comm_cut(p, size, count, &first);
+    int64_t first, own = comm_cut(rank, size, count, &first);
     return size > 1 ? (size - 1) * own + count - own : 0;
 }
 
-/* A group of one: no engine, nothing to release. */
+/* A group of one rank. It has no engine, and nothing has to be released. */
 comm comm_alone(const char *name);
 
-/* Who this process is among those of the job, and how patient it is. */
+/* What a process tells the engine when it joins the job. */
 typedef struct comm_join {
-    int rank, size;
-    bool deterministic; /* sums in the same order every time */
-    double timeout_s;   /* a call that took longer has failed with ST_TIMEOUT */
-    const void *id;     /* of the job: what make_id of rank 0's engine wrote */
-    /* Asked while a call waits; what it returns ends the call. */
+    int rank, size;     /* of this process in the job; how many ranks the job has */
+    bool deterministic; /* sums must be taken in the same order every time */
+    double timeout_s;   /* a call that takes longer fails with ST_TIMEOUT */
+    const void *id;     /* [COMM_ID_BYTES] what make_id of rank 0's engine wrote */
+    /* Called while a call waits. An error that it returns ends the call. */
     status (*check)(void *context);
-    /* NULL: never. True while a rank waits for rows or files, this one or another: what was called
-     * may then take longer. Any thread. */
+    /* May be NULL. Returns true while this rank or another one waits for rows or files, during
+     * which calls are allowed to take longer. Called from any thread. */
     bool (*patient)(void *context);
-    void *context;
+    void *context; /* passed to both */
 } comm_join;
 
-/* What an engine does. Arguments were checked; size > 1. After a call that failed, calls are only
- * for closing: peers may never answer. */
+/* What an engine implements. comm.c has checked the arguments, and `size` is more than 1. The calls
+ * that are named as above do what is said there. */
 typedef struct comm_engine {
-    const char *name;             /* "mpi", "nccl" */
-    status (*make_id)(void *out); /* [COMM_ID_BYTES]; NULL: it needs none */
-    status (*join)(const comm_join *o, void **out_world);
-    /* Before groups are made, by every rank: calls are on streams of this device, which was opened
-     * on the thread that makes them; waits for it end with the world. detach: before it is closed.
-     * NULL: any device will do. */
-    status (*attach)(void *world, device *d);
+    const char *name;             /* "mpi", "nccl", "replay" or "count" */
+    status (*make_id)(void *out); /* out [COMM_ID_BYTES]; NULL: the engine needs no id */
+    status (*join)(const comm_join *options, void **out_world);
+    /* attach is called by every rank before any group is made. From then on calls are on streams of
+     * this device, which was opened on the thread that makes them, and waits for the device end
+     * when the job does. detach is called before the device is closed. NULL: any device will do. */
+    status (*attach)(void *world, device *opened);
     void (*detach)(void *world);
     void (*set_timeout)(void *world, double seconds);
-    void (*leave)(void *world, bool well); /* not well: without waiting for the others */
-    /* Made by every member, as all its groups, in the same order. world_rank is borrowed. */
+    void (*leave)(void *world, bool well); /* well false: does not wait for the other ranks */
+    /* Every rank of the job makes all of its groups in the same order; the members of a group call
+     * this together. world_rank [size] is borrowed. */
     status (*group_new)(void *world, const int *world_rank, int size, void **out_handle);
     void (*group_free)(void *handle);
-    status (*all_gather)(const comm *c, stream *s, const void *send, void *recv, int64_t count,
+    status (*all_gather)(const comm *group, stream *s, const void *send, void *recv, int64_t count,
                          st_dtype dtype);
-    status (*reduce_scatter)(const comm *c, stream *s, const void *send, void *recv, int64_t count,
-                             st_dtype dtype);
-    status (*all_reduce)(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+    status (*reduce_scatter)(const comm *group, stream *s, const void *send, void *recv,
+                             int64_t count, st_dtype dtype);
+    status (*all_reduce)(const comm *group, stream *s, void *inout, int64_t count, st_dtype dtype,
                          comm_reduction reduction);
-    status (*broadcast)(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
+    status (*broadcast)(const comm *group, stream *s, void *inout, int64_t count, st_dtype dtype,
                         int root);
-    status (*all_to_all)(const comm *c, stream *s, const void *send, const int64_t *send_first,
+    status (*all_to_all)(const comm *group, stream *s, const void *send, const int64_t *send_first,
                          const int64_t *send_count, void *recv, const int64_t *recv_first,
                          const int64_t *recv_count, st_dtype dtype);
-    status (*send)(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
+    status (*send)(const comm *group, stream *s, const void *send, int64_t count, st_dtype dtype,
                    int to);
-    status (*recv)(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype, int from);
-    status (*begin)(const comm *c, stream *s);
-    status (*end)(const comm *c, stream *s);
-    /* A window's memory, then everybody's addresses (collective); NULL: it has none. UNAVAILABLE:
-     * not here. */
-    status (*window_new)(const comm *c, stream *s, size_t bytes, comm_window *out);
-    status (*window_share)(const comm *c, stream *s, comm_window *inout);
-    void (*window_free)(const comm *c, stream *s, comm_window *w); /* also half of one */
-    status (*host_all_gather)(const comm *c, const void *send, void *recv, int64_t bytes);
-    status (*host_broadcast)(const comm *c, void *inout, int64_t bytes, int root);
+    status (*recv)(const comm *group, stream *s, void *recv, int64_t count, st_dtype dtype,
+                   int from);
+    status (*begin)(const comm *group, stream *s);
+    status (*end)(const comm *group, stream *s);
+    /* window_new makes this rank's memory; window_share, a collective, finds the addresses of all.
+     * NULL: the engine has no windows. ST_UNAVAILABLE: it has none on these machines. window_free
+     * also accepts a window that was only half made. */
+    status (*window_new)(const comm *group, stream *s, size_t bytes, comm_window *out);
+    status (*window_share)(const comm *group, stream *s, comm_window *inout);
+    void (*window_free)(const comm *group, stream *s, comm_window *window);
+    status (*host_all_gather)(const comm *group, const void *send, void *recv, int64_t bytes);
+    status (*host_broadcast)(const comm *group, void *inout, int64_t bytes, int root);
 } comm_engine;
 
 #endif

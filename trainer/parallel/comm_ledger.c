@@ -1,3 +1,5 @@
+/* comm_ledger.c: see comm_ledger.h. A table with one line per kind of call; a step is the
+ * difference between two closings of it. */
 #include "trainer/parallel/comm_ledger.h"
 
 #include <assert.h>
@@ -8,7 +10,7 @@
 
 #include "common/base/clock.h"
 
-/* What calls are for is written in the source, so there are few. */
+/* The purposes of calls are literals in the source, so their number is known. */
 enum { TALLIES = 256 };
 
 typedef struct counted {
@@ -18,10 +20,10 @@ typedef struct counted {
 struct comm_ledger {
     comm_tally tally[TALLIES];
     int n;
-    counted before[TALLIES]; /* when the capture under way began */
+    counted before[TALLIES]; /* at the beginning of the capture in progress */
     counted **piece;         /* [n_pieces] of [TALLIES]; NULL: not captured */
     int64_t n_pieces;
-    pthread_mutex_t lock; /* of now */
+    pthread_mutex_t lock; /* guards `now` */
     comm_now now;
 };
 
@@ -43,19 +45,19 @@ status comm_ledger_new(comm_ledger **out)
     return ST_OK;
 }
 
-void comm_ledger_free(comm_ledger **l)
+void comm_ledger_free(comm_ledger **ledger)
 {
-    if (!*l)
+    if (!*ledger)
         return;
-    pthread_mutex_destroy(&(*l)->lock);
-    for (int64_t i = 0; i < (*l)->n_pieces; i++)
-        free((*l)->piece[i]);
-    free((*l)->piece);
-    free(*l);
-    *l = NULL;
+    pthread_mutex_destroy(&(*ledger)->lock);
+    for (int64_t i = 0; i < (*ledger)->n_pieces; i++)
+        free((*ledger)->piece[i]);
+    free((*ledger)->piece);
+    free(*ledger);
+    *ledger = NULL;
 }
 
-/* -1: there is none. */
+/* The index of a tally, or -1. */
 static int find_tally(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
 {
     for (int i = 0; i < l->n; i++) {
@@ -75,57 +77,58 @@ static void set_inside(comm_ledger *l, bool inside)
     pthread_mutex_unlock(&l->lock);
 }
 
-void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at, int64_t bytes)
+void comm_ledger_enter(comm_ledger *ledger, const comm *group, comm_kind kind, comm_at at,
+                       int64_t bytes)
 {
-    if (!l)
+    if (!ledger)
         return;
-    int i = find_tally(l, c->name, kind, at.what);
+    int i = find_tally(ledger, group->name, kind, at.what);
     if (i < 0) {
-        assert(l->n < TALLIES);
-        i = l->n++;
-        l->tally[i] = (comm_tally){.kind = kind, .what = at.what};
-        memcpy(l->tally[i].group, c->name, sizeof l->tally[i].group);
+        assert(ledger->n < TALLIES);
+        i = ledger->n++;
+        ledger->tally[i] = (comm_tally){.kind = kind, .what = at.what};
+        memcpy(ledger->tally[i].group, group->name, sizeof ledger->tally[i].group);
     }
-    comm_tally *t = &l->tally[i];
+    comm_tally *t = &ledger->tally[i];
     t->calls++;
     t->bytes += bytes;
-    pthread_mutex_lock(&l->lock);
-    l->now = (comm_now){true, "", kind, at.what, at.layer, clock_ns()};
-    memcpy(l->now.group, c->name, sizeof l->now.group);
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&ledger->lock);
+    ledger->now = (comm_now){true, "", kind, at.what, at.layer, clock_ns()};
+    memcpy(ledger->now.group, group->name, sizeof ledger->now.group);
+    pthread_mutex_unlock(&ledger->lock);
 }
 
-void comm_ledger_late(comm_ledger *l, const comm *c, comm_kind kind, const char *what,
+void comm_ledger_late(comm_ledger *ledger, const comm *group, comm_kind kind, const char *what,
                       int64_t bytes)
 {
-    const int i = l ? find_tally(l, c->name, kind, what) : -1;
+    const int i = ledger ? find_tally(ledger, group->name, kind, what) : -1;
     if (i < 0)
         return;
-    comm_tally *t = &l->tally[i];
+    comm_tally *t = &ledger->tally[i];
     t->bytes += bytes;
     t->closed_bytes += bytes;
     t->step_bytes = bytes;
 }
 
-void comm_ledger_wait(comm_ledger *l)
+void comm_ledger_wait(comm_ledger *ledger)
 {
-    if (l)
-        set_inside(l, true);
+    if (ledger)
+        set_inside(ledger, true);
 }
 
-void comm_ledger_leave(comm_ledger *l)
+void comm_ledger_leave(comm_ledger *ledger)
 {
-    if (l)
-        set_inside(l, false);
+    if (ledger)
+        set_inside(ledger, false);
 }
 
-comm_now comm_ledger_now(comm_ledger *l)
+comm_now comm_ledger_now(comm_ledger *ledger)
 {
-    if (!l)
+    if (!ledger)
         return (comm_now){0};
-    pthread_mutex_lock(&l->lock);
-    comm_now now = l->now;
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&ledger->lock);
+    comm_now now = ledger->now;
+    pthread_mutex_unlock(&ledger->lock);
     return now;
 }
 
@@ -149,30 +152,30 @@ static status keep_piece(comm_ledger *l, int64_t piece)
     return ST_OK;
 }
 
-status comm_ledger_captured(comm_ledger *l, int64_t piece, bool begins)
+status comm_ledger_captured(comm_ledger *ledger, int64_t piece, bool begins)
 {
-    if (!l)
+    if (!ledger)
         return ST_OK;
     if (!begins)
-        return keep_piece(l, piece);
-    memset(l->before, 0, sizeof l->before);
-    for (int i = 0; i < l->n; i++)
-        l->before[i] = (counted){l->tally[i].calls, l->tally[i].bytes};
+        return keep_piece(ledger, piece);
+    memset(ledger->before, 0, sizeof ledger->before);
+    for (int i = 0; i < ledger->n; i++)
+        ledger->before[i] = (counted){ledger->tally[i].calls, ledger->tally[i].bytes};
     return ST_OK;
 }
 
-void comm_ledger_replayed(comm_ledger *l, int64_t piece)
+void comm_ledger_replayed(comm_ledger *ledger, int64_t piece)
 {
-    for (int i = 0; l && i < l->n; i++) {
-        l->tally[i].calls += l->piece[piece][i].calls;
-        l->tally[i].bytes += l->piece[piece][i].bytes;
+    for (int i = 0; ledger && i < ledger->n; i++) {
+        ledger->tally[i].calls += ledger->piece[piece][i].calls;
+        ledger->tally[i].bytes += ledger->piece[piece][i].bytes;
     }
 }
 
-void comm_ledger_close_step(comm_ledger *l)
+void comm_ledger_close_step(comm_ledger *ledger)
 {
-    for (int i = 0; l && i < l->n; i++) {
-        comm_tally *t = &l->tally[i];
+    for (int i = 0; ledger && i < ledger->n; i++) {
+        comm_tally *t = &ledger->tally[i];
         t->step_calls = t->calls - t->closed_calls;
         t->step_bytes = t->bytes - t->closed_bytes;
         t->closed_calls = t->calls;
@@ -180,26 +183,26 @@ void comm_ledger_close_step(comm_ledger *l)
     }
 }
 
-int comm_ledger_list(const comm_ledger *l, const comm_tally **out)
+int comm_ledger_list(const comm_ledger *ledger, const comm_tally **out)
 {
-    *out = l ? l->tally : NULL;
-    return l ? l->n : 0;
+    *out = ledger ? ledger->tally : NULL;
+    return ledger ? ledger->n : 0;
 }
 
-const comm_tally *comm_ledger_find(const comm_ledger *l, const char *group, comm_kind kind,
+const comm_tally *comm_ledger_find(const comm_ledger *ledger, const char *group, comm_kind kind,
                                    const char *what)
 {
-    const int i = l ? find_tally(l, group, kind, what) : -1;
-    return i < 0 ? NULL : &l->tally[i];
+    const int i = ledger ? find_tally(ledger, group, kind, what) : -1;
+    return i < 0 ? NULL : &ledger->tally[i];
 }
 
-void comm_ledger_print(const comm_ledger *l, FILE *to)
+void comm_ledger_print(const comm_ledger *ledger, FILE *to)
 {
     int64_t calls = 0, bytes = 0;
-    fprintf(to, "from other ranks in the last step:\n%-14s %-15s %-24s %8s %16s\n", "group", "kind",
-            "for", "calls", "bytes");
-    for (int i = 0; l && i < l->n; i++) {
-        const comm_tally *t = &l->tally[i];
+    fprintf(to, "received from other ranks in the last step:\n%-14s %-15s %-24s %8s %16s\n",
+            "group", "kind", "for", "calls", "bytes");
+    for (int i = 0; ledger && i < ledger->n; i++) {
+        const comm_tally *t = &ledger->tally[i];
         if (t->step_calls == 0)
             continue;
         fprintf(to, "%-14s %-15s %-24s %8" PRId64 " %16" PRId64 "\n", t->group,

@@ -1,16 +1,21 @@
-/* comm_ledger.h: what this rank gets from others, counted call by call, and which call it is in.
+/* comm_ledger.h: counts what this rank receives from others, call by call, and knows which call the
+ * rank is in.
  *
- * Bytes are those a rank must receive, whatever the engine does beside: n ranks, `own` bytes of
- * this rank's piece, `all` of the whole:
+ * The bytes counted are those that a rank has to receive, however the engine moves them. With n
+ * ranks, `own` the bytes of this rank's piece and `all` the bytes of the whole:
  *
- *   all gather      (n - 1) x own          reduce scatter  (n - 1) x own
- *   all reduce      (n - 1) x own + all - own; own: the rank's share of elements cut into n pieces
- *                   of equal size, the last ones short or empty
- *   broadcast       all; the root: 0       all to all      what others send
- *   recv            all                    send            0
+ *   all gather       (n - 1) x own
+ *   reduce scatter   (n - 1) x own
+ *   all reduce       (n - 1) x own + all - own, where own is this rank's share of the elements cut
+ *                    into n shares of equal length, of which the last may be short (comm_cut)
+ *   broadcast        all; 0 on the root
+ *   all to all       what the others send
+ *   recv             all
+ *   send             0
  *
- * Counted by the group's name, the kind, and the words of comm_at. A step is closed by whoever
- * queued it. One thread counts; comm_ledger_now may be asked by another. */
+ * Calls are counted by the name of the group, the kind, and comm_at.what. Whoever queues a step
+ * closes it (comm_ledger_close_step). One thread counts; comm_ledger_now may be called from another
+ * one at the same time. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_LEDGER_H
 #define TESSERA_TRAINER_PARALLEL_COMM_LEDGER_H
 
@@ -18,51 +23,60 @@
 
 #include "trainer/parallel/comm.h"
 
+/* All calls of one kind, for one purpose, in one group. */
 typedef struct comm_tally {
     char group[COMM_NAME_MAX];
     comm_kind kind;
-    const char *what;
-    int64_t calls, bytes;           /* since the start */
-    int64_t step_calls, step_bytes; /* of the last closed step */
-    int64_t closed_calls, closed_bytes;
+    const char *what;                   /* comm_at.what */
+    int64_t calls, bytes;               /* since the start */
+    int64_t step_calls, step_bytes;     /* of the last closed step */
+    int64_t closed_calls, closed_bytes; /* since the start, when the last step was closed */
 } comm_tally;
 
 typedef struct comm_ledger comm_ledger;
 
 /* Where the rank is. */
 typedef struct comm_now {
-    bool inside; /* a call has not come back */
+    bool inside; /* a call has begun and not returned */
     char group[COMM_NAME_MAX];
     comm_kind kind;
-    const char *what; /* of the call, or the last one; NULL before the first */
-    int64_t layer, since_ns;
+    const char *what;        /* of that call, or else of the last one; NULL before the first */
+    int64_t layer, since_ns; /* its layer, -1 for none; clock_ns() when it began, or ended */
 } comm_now;
 
 WARN_UNUSED status comm_ledger_new(comm_ledger **out);
-void comm_ledger_free(comm_ledger **l);
-/* All of these accept NULL, a ledger that keeps nothing. */
-void comm_ledger_enter(comm_ledger *l, const comm *c, comm_kind kind, comm_at at, int64_t bytes);
-/* Bytes of calls of a closed step that only the device knew: those of the last step that told. */
-void comm_ledger_late(comm_ledger *l, const comm *c, comm_kind kind, const char *what,
+void comm_ledger_free(comm_ledger **ledger); /* accepts a pointer to NULL */
+
+/* All functions below accept a ledger that is NULL, which counts nothing. */
+
+/* A call begins in which this rank receives `bytes`. */
+void comm_ledger_enter(comm_ledger *ledger, const comm *group, comm_kind kind, comm_at at,
+                       int64_t bytes);
+/* Adds bytes that only the device knew and that the host learns after the step was closed: they
+ * count for the step that was closed last. */
+void comm_ledger_late(comm_ledger *ledger, const comm *group, comm_kind kind, const char *what,
                       int64_t bytes);
-void comm_ledger_wait(comm_ledger *l); /* calls between begin and end happen now */
-void comm_ledger_leave(comm_ledger *l);
-/* Calls that are captured and run again without being made: what is counted between begins and not
- * counts as `piece`, again whenever that runs. */
-WARN_UNUSED status comm_ledger_captured(comm_ledger *l, int64_t piece, bool begins);
-void comm_ledger_replayed(comm_ledger *l, int64_t piece);
-/* What was counted since the last time is a step. */
-void comm_ledger_close_step(comm_ledger *l);
-comm_now comm_ledger_now(comm_ledger *l);
+/* The messages that were collected since comm_begin run now. */
+void comm_ledger_wait(comm_ledger *ledger);
+/* The call has returned. */
+void comm_ledger_leave(comm_ledger *ledger);
+/* A captured piece of a step is run again without its calls being made again. What is counted
+ * between captured(piece, true) and captured(piece, false) is remembered as piece number `piece`,
+ * and each replayed(piece) counts it once more. ST_NO_MEMORY. */
+WARN_UNUSED status comm_ledger_captured(comm_ledger *ledger, int64_t piece, bool begins);
+void comm_ledger_replayed(comm_ledger *ledger, int64_t piece);
+/* All that was counted since the last call of this is one step. */
+void comm_ledger_close_step(comm_ledger *ledger);
+comm_now comm_ledger_now(comm_ledger *ledger);
 
-/* In the order of their first call; the ledger's. */
-int comm_ledger_list(const comm_ledger *l, const comm_tally **out);
-/* NULL if there was no such call. */
-const comm_tally *comm_ledger_find(const comm_ledger *l, const char *group, comm_kind kind,
+/* *out: the tallies in the order of their first calls, owned by the ledger. Returns how many. */
+int comm_ledger_list(const comm_ledger *ledger, const comm_tally **out);
+/* The tally of these calls, owned by the ledger; NULL where there was no such call. */
+const comm_tally *comm_ledger_find(const comm_ledger *ledger, const char *group, comm_kind kind,
                                    const char *what);
-/* The last closed step as a table. */
-void comm_ledger_print(const comm_ledger *l, FILE *to);
+/* Writes the last closed step as a table. */
+void comm_ledger_print(const comm_ledger *ledger, FILE *to);
 
-const char *comm_kind_name(comm_kind kind); /* "all gather" */
+const char *comm_kind_name(comm_kind kind); /* such as "all gather" */
 
 #endif

@@ -1,12 +1,15 @@
-/* comm_module.h: what the libraries of engines show to world.c, their only user
- * (common/program/module.h). Each has one symbol: tessera_mpi_engine of libtessera_mpi.so, .. */
+/* comm_module.h: what the shared libraries of the engines export to world.c, their only user
+ * (common/program/module.h says how such a library is loaded). Each library exports one function:
+ * libtessera_mpi.so has tessera_mpi_engine, libtessera_nccl.so has tessera_nccl_engine. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_MODULE_H
 #define TESSERA_TRAINER_PARALLEL_COMM_MODULE_H
 
 #include "common/program/module.h"
 #include "trainer/parallel/comm.h"
 
-/* library: the path of what the engine loads in its turn, kept; NULL: as the machine has it. */
+/* Returns the engine's table, which lives as long as the library. host: the program's services for
+ * the library. library: the path of the library that the engine itself loads, such as NCCL's, whose
+ * text is kept and not copied; NULL: the one that the dynamic linker finds. */
 typedef const comm_engine *(*comm_module_entry)(const module_host *host, const char *library);
 const comm_engine *tessera_mpi_engine(const module_host *host, const char *library);
 const comm_engine *tessera_nccl_engine(const module_host *host, const char *library);

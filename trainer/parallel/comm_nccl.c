@@ -1,15 +1,15 @@
-/* comm_nccl.c: comm.h over NCCL, between processes with a GPU each. A library of its own, built
- * where NCCL's header is; NCCL itself is loaded when the engine joins.
+/* comm_nccl.c: comm.h over NCCL, between processes with one GPU each. It is a library of its own,
+ * built where NCCL's header is found; NCCL itself is loaded when the engine joins.
  *
- * Calls are queued on the stream they are given and return; nccl_world.c sees to deadlines. An
- * exchange is a group of sends and receives. Host values go through the engine's own stream. */
+ * A call is queued on the stream it is given and returns; nccl_world.c keeps the deadlines. An
+ * all-to-all is a group of sends and receives. Host values go through the engine's own stream. */
 #include <string.h>
 
 #include "trainer/parallel/comm_module.h"
 #include "trainer/parallel/nccl_window.h"
 #include "trainer/parallel/nccl_world.h"
 
-_Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "the id travels in WELCOME");
+_Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "rank_link's WELCOME carries the id");
 
 static size_t dtype_size(st_dtype d)
 {
@@ -21,7 +21,8 @@ static size_t dtype_size(st_dtype d)
     return size[d];
 }
 
-/* What is only moved may go as integers of its size; comm.c has refused sums of those. */
+/* Types that NCCL does not know are only moved, never summed (comm.c refuses that), so another type
+ * of the same size will do. */
 static ncclDataType_t type_of(st_dtype d)
 {
     switch (d) {
@@ -53,20 +54,20 @@ static status keep_own(stream *s, const char *from, char *to, int64_t bytes)
     return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
 }
 
-static status nccl_all_gather(const comm *c, stream *s, const void *send, void *recv, int64_t count,
-                              st_dtype dtype)
+static status nccl_all_gather(const comm *group, stream *s, const void *send, void *recv,
+                              int64_t count, st_dtype dtype)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     TRY(nccl_enter(g->world));
     return nccl_leave(
         g, nccl()->AllGather(send, recv, (size_t)count, type_of(dtype), g->comm, stream_of(s)),
         "ncclAllGather");
 }
 
-static status nccl_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
+static status nccl_reduce_scatter(const comm *group, stream *s, const void *send, void *recv,
                                   int64_t count, st_dtype dtype)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     TRY(nccl_enter(g->world));
     return nccl_leave(g,
                       nccl()->ReduceScatter(send, recv, (size_t)count, type_of(dtype), ncclSum,
@@ -74,10 +75,10 @@ static status nccl_reduce_scatter(const comm *c, stream *s, const void *send, vo
                       "ncclReduceScatter");
 }
 
-static status nccl_all_reduce(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
-                              comm_reduction reduction)
+static status nccl_all_reduce(const comm *group, stream *s, void *inout, int64_t count,
+                              st_dtype dtype, comm_reduction reduction)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     const ncclRedOp_t op = reduction == COMM_MAX ? ncclMax : ncclSum;
     TRY(nccl_enter(g->world));
     return nccl_leave(
@@ -86,10 +87,10 @@ static status nccl_all_reduce(const comm *c, stream *s, void *inout, int64_t cou
         "ncclAllReduce");
 }
 
-static status nccl_broadcast(const comm *c, stream *s, void *inout, int64_t count, st_dtype dtype,
-                             int root)
+static status nccl_broadcast(const comm *group, stream *s, void *inout, int64_t count,
+                             st_dtype dtype, int root)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     TRY(nccl_enter(g->world));
     return nccl_leave(
         g,
@@ -97,11 +98,11 @@ static status nccl_broadcast(const comm *c, stream *s, void *inout, int64_t coun
         "ncclBroadcast");
 }
 
-/* Messages of nothing do not happen, on either side. */
-static status nccl_send(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
-                        int to)
+/* A message of no elements is left out, on both sides. */
+static status nccl_send(const comm *group, stream *s, const void *send, int64_t count,
+                        st_dtype dtype, int to)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     if (count == 0)
         return ST_OK;
     TRY(nccl_enter(g->world));
@@ -110,10 +111,10 @@ static status nccl_send(const comm *c, stream *s, const void *send, int64_t coun
                       "ncclSend");
 }
 
-static status nccl_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
+static status nccl_recv(const comm *group, stream *s, void *recv, int64_t count, st_dtype dtype,
                         int from)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     if (count == 0)
         return ST_OK;
     TRY(nccl_enter(g->world));
@@ -122,64 +123,65 @@ static status nccl_recv(const comm *c, stream *s, void *recv, int64_t count, st_
         "ncclRecv");
 }
 
-static status nccl_begin(const comm *c, stream *s)
+static status nccl_begin(const comm *group, stream *s)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     (void)s;
     TRY(nccl_enter(g->world));
     return nccl_leave(g, nccl()->GroupStart(), "ncclGroupStart");
 }
 
-static status nccl_end(const comm *c, stream *s)
+static status nccl_end(const comm *group, stream *s)
 {
-    const nccl_group *g = c->handle;
+    const nccl_group *g = group->handle;
     (void)s;
     TRY(nccl_enter(g->world));
     return nccl_leave(g, nccl()->GroupEnd(), "ncclGroupEnd");
 }
 
-static status exchange_with(const comm *c, stream *s, int p, const char *from, int64_t sent,
+static status exchange_with(const comm *group, stream *s, int p, const char *from, int64_t sent,
                             char *to, int64_t received, st_dtype dtype)
 {
-    TRY(nccl_send(c, s, from, sent, dtype, p));
-    return nccl_recv(c, s, to, received, dtype, p);
+    TRY(nccl_send(group, s, from, sent, dtype, p));
+    return nccl_recv(group, s, to, received, dtype, p);
 }
 
-static status nccl_all_to_all(const comm *c, stream *s, const void *send, const int64_t *send_first,
-                              const int64_t *send_count, void *recv, const int64_t *recv_first,
-                              const int64_t *recv_count, st_dtype dtype)
+static status nccl_all_to_all(const comm *group, stream *s, const void *send,
+                              const int64_t *send_first, const int64_t *send_count, void *recv,
+                              const int64_t *recv_first, const int64_t *recv_count, st_dtype dtype)
 {
     const int64_t size = (int64_t)dtype_size(dtype);
     const char *from = send;
     char *to = recv;
-    if (send_count[c->rank] != recv_count[c->rank])
-        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements and expects %lld", c->rank,
-                    (long long)send_count[c->rank], (long long)recv_count[c->rank]);
-    TRY(nccl_begin(c, s));
-    for (int p = 0; p < c->size; p++)
-        if (p != c->rank)
-            TRY(exchange_with(c, s, p, from + send_first[p] * size, send_count[p],
+    if (send_count[group->rank] != recv_count[group->rank])
+        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements but expects %lld", group->rank,
+                    (long long)send_count[group->rank], (long long)recv_count[group->rank]);
+    TRY(nccl_begin(group, s));
+    for (int p = 0; p < group->size; p++)
+        if (p != group->rank)
+            TRY(exchange_with(group, s, p, from + send_first[p] * size, send_count[p],
                               to + recv_first[p] * size, recv_count[p], dtype));
-    TRY(nccl_end(c, s));
-    return keep_own(s, from + send_first[c->rank] * size, to + recv_first[c->rank] * size,
-                    send_count[c->rank] * size);
+    TRY(nccl_end(group, s));
+    return keep_own(s, from + send_first[group->rank] * size, to + recv_first[group->rank] * size,
+                    send_count[group->rank] * size);
 }
 
-/* Bytes of everybody, `each` of them at a time, through the stage. */
-static status gather_stage(const comm *c, const char *send, char *recv, int64_t bytes, int64_t each)
+/* Gathers bytes of all ranks through the stage, `each` bytes of every rank at a time. */
+static status gather_stage(const comm *group, const char *send, char *recv, int64_t bytes,
+                           int64_t each)
 {
-    const nccl_stage *t = nccl_world_stage(((nccl_group *)c->handle)->world);
-    const backend_vtable *v = t->stream->dev->v;
+    const nccl_stage *stage = nccl_world_stage(((nccl_group *)group->handle)->world);
+    const backend_vtable *v = stage->stream->dev->v;
     for (int64_t first = 0; first < bytes; first += each) {
         const int64_t n = bytes - first < each ? bytes - first : each;
-        char *own = t->device + c->rank * n;
-        memcpy(t->host, send + first, (size_t)n);
-        TRY(v->to_device(t->stream, own, t->host, (size_t)n));
-        TRY(nccl_all_gather(c, t->stream, own, t->device, n, DT_U8));
-        TRY(v->to_host(t->stream, t->host, t->device, (size_t)(c->size * n)));
-        TRY(v->wait(t->stream));
-        for (int p = 0; p < c->size; p++)
-            memcpy(recv + p * bytes + first, t->host + p * n, (size_t)n);
+        char *own = stage->device + group->rank * n;
+        memcpy(stage->host, send + first, (size_t)n);
+        TRY(v->to_device(stage->stream, own, stage->host, (size_t)n));
+        TRY(nccl_all_gather(group, stage->stream, own, stage->device, n, DT_U8));
+        TRY(v->to_host(stage->stream, stage->host, stage->device, (size_t)(group->size * n)));
+        TRY(v->wait(stage->stream));
+        for (int p = 0; p < group->size; p++)
+            memcpy(recv + p * bytes + first, stage->host + p * n, (size_t)n);
     }
     return ST_OK;
 }
@@ -187,23 +189,23 @@ static status gather_stage(const comm *c, const char *send, char *recv, int64_t 
 static status nccl_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
 {
     if (c->size > COMM_STAGE_BYTES)
-        return FAIL(ST_INTERNAL, "a group of %d ranks is too large for host values", c->size);
+        return FAIL(ST_INTERNAL, "a group of %d ranks is too large to gather host values", c->size);
     return gather_stage(c, send, recv, bytes, COMM_STAGE_BYTES / c->size);
 }
 
-static status nccl_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+static status nccl_host_broadcast(const comm *group, void *inout, int64_t bytes, int root)
 {
-    const nccl_stage *t = nccl_world_stage(((nccl_group *)c->handle)->world);
-    const backend_vtable *v = t->stream->dev->v;
+    const nccl_stage *stage = nccl_world_stage(((nccl_group *)group->handle)->world);
+    const backend_vtable *v = stage->stream->dev->v;
     char *at = inout;
     for (int64_t first = 0; first < bytes; first += COMM_STAGE_BYTES) {
         const int64_t n = bytes - first < COMM_STAGE_BYTES ? bytes - first : COMM_STAGE_BYTES;
-        memcpy(t->host, at + first, (size_t)n);
-        TRY(v->to_device(t->stream, t->device, t->host, (size_t)n));
-        TRY(nccl_broadcast(c, t->stream, t->device, n, DT_U8, root));
-        TRY(v->to_host(t->stream, t->host, t->device, (size_t)n));
-        TRY(v->wait(t->stream));
-        memcpy(at + first, t->host, (size_t)n);
+        memcpy(stage->host, at + first, (size_t)n);
+        TRY(v->to_device(stage->stream, stage->device, stage->host, (size_t)n));
+        TRY(nccl_broadcast(group, stage->stream, stage->device, n, DT_U8, root));
+        TRY(v->to_host(stage->stream, stage->host, stage->device, (size_t)n));
+        TRY(v->wait(stage->stream));
+        memcpy(at + first, stage->host, (size_t)n);
     }
     return ST_OK;
 }
@@ -257,7 +259,7 @@ static status nccl_group_new(void *world, const int *world_rank, int size, void 
 
 static void nccl_group_free(void *handle)
 {
-    (void)handle; /* the world's: another group of the same ranks may use it */
+    (void)handle; /* the world owns it: another group of the same ranks may use it */
 }
 
 static const comm_engine engine = {

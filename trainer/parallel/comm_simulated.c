@@ -1,4 +1,6 @@
-/* comm_simulated.c: see comm_simulated.h. */
+/* comm_simulated.c: see comm_simulated.h. Each collective becomes one or more paced copies
+ * (ops/paced.h) of at most PACED_RUNS runs of bytes; the first of them waits for the latency as
+ * well. */
 #include "trainer/parallel/comm_simulated.h"
 
 #include <math.h>
@@ -11,24 +13,25 @@ static int64_t transfer_ns(const comm_simulated *r, int64_t bytes)
     return llround((double)bytes / r->bytes_per_s * 1e9);
 }
 
-int64_t comm_simulated_ns(const comm_simulated *r, int64_t bytes)
+int64_t comm_simulated_ns(const comm_simulated *rank, int64_t bytes)
 {
-    return bytes > 0 ? r->latency_ns + transfer_ns(r, bytes) : 0;
+    return bytes > 0 ? rank->latency_ns + transfer_ns(rank, bytes) : 0;
 }
 
-/* A call under way: runs are collected, and go out when there is no room for more. */
+/* A call that is being made: its runs are collected and copied when there is no room for more. */
 typedef struct moving {
     const comm_simulated *r;
     stream *s;
     paced_copy_args a;
-    int64_t bytes; /* of the runs in it */
+    int64_t bytes; /* of the runs collected */
 } moving;
 
-static moving begin_moving(const comm *c, stream *s)
+static moving begin_moving(const comm *group, stream *s)
 {
-    const comm_simulated *r = c->handle;
-    return (moving){
-        .r = r, .s = s, .a.pace = {.wait_ns = r->latency_ns, .blocks = (int32_t)r->blocks}};
+    const comm_simulated *rank = group->handle;
+    return (moving){.r = rank,
+                    .s = s,
+                    .a.pace = {.wait_ns = rank->latency_ns, .blocks = (int32_t)rank->blocks}};
 }
 
 static status flush_runs(moving *m)
@@ -37,69 +40,71 @@ static status flush_runs(moving *m)
         return ST_OK;
     m->a.pace.span_ns = transfer_ns(m->r, m->bytes);
     TRY(op_paced_copy(m->s, &m->a));
-    m->a.pace.wait_ns = 0; /* the latency is the call's */
+    m->a.pace.wait_ns = 0; /* a call has its latency once */
     m->a.n = 0;
     m->bytes = 0;
     return ST_OK;
 }
 
-static status add_run(moving *m, void *y, const void *x, int64_t bytes, int64_t x_bytes)
+static status add_run(moving *call, void *y, const void *x, int64_t bytes, int64_t x_bytes)
 {
     if (bytes == 0)
         return ST_OK;
-    if (m->a.n == PACED_RUNS)
-        TRY(flush_runs(m));
-    m->a.run[m->a.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
-    m->bytes += bytes;
+    if (call->a.n == PACED_RUNS)
+        TRY(flush_runs(call));
+    call->a.run[call->a.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
+    call->bytes += bytes;
     return ST_OK;
 }
 
-/* Where a rank's own part has a place of its own: no link is in between. */
+/* Copies a rank's own part to its place; that crosses no link, so it is not paced. */
 static status keep_own(stream *s, const void *from, void *to, int64_t bytes)
 {
     return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
 }
 
-static status simulated_all_gather(const comm *c, stream *s, const void *send, void *recv,
+static status simulated_all_gather(const comm *group, stream *s, const void *send, void *recv,
                                    int64_t count, st_dtype dtype)
 {
     const int64_t piece = count * (int64_t)st_dtype_size(dtype);
-    char *to = recv, *mine = to + c->rank * piece;
-    moving m = begin_moving(c, s);
+    char *to = recv, *mine = to + group->rank * piece;
+    moving call = begin_moving(group, s);
     TRY(keep_own(s, send, mine, piece));
-    TRY(add_run(&m, to, mine, c->rank * piece, piece));
-    TRY(add_run(&m, mine + piece, mine, (c->size - 1 - c->rank) * piece, piece));
-    return flush_runs(&m);
+    TRY(add_run(&call, to, mine, group->rank * piece, piece));
+    TRY(add_run(&call, mine + piece, mine, (group->size - 1 - group->rank) * piece, piece));
+    return flush_runs(&call);
 }
 
-static status simulated_reduce_scatter(const comm *c, stream *s, const void *send, void *recv,
+static status simulated_reduce_scatter(const comm *group, stream *s, const void *send, void *recv,
                                        int64_t count, st_dtype dtype)
 {
-    const comm_simulated *r = c->handle;
+    const comm_simulated *rank = group->handle;
     const backend_vtable *v = s->dev->v;
-    const int64_t bytes = (c->size - 1) * count * (int64_t)st_dtype_size(dtype);
+    const int64_t bytes = (group->size - 1) * count * (int64_t)st_dtype_size(dtype);
     if (dtype != v->acc && dtype != v->act)
-        return FAIL(ST_INTERNAL, "replay: no pieces of %s are summed", st_dtype_name(dtype));
+        return FAIL(ST_INTERNAL, "replay: pieces of type %s cannot be summed",
+                    st_dtype_name(dtype));
     if (count == 0)
         return ST_OK;
-    return op_paced_sum(s, &(paced_sum_args){.pace = {.wait_ns = r->latency_ns,
-                                                      .span_ns = transfer_ns(r, bytes),
-                                                      .blocks = (int32_t)r->blocks},
+    return op_paced_sum(s, &(paced_sum_args){.pace = {.wait_ns = rank->latency_ns,
+                                                      .span_ns = transfer_ns(rank, bytes),
+                                                      .blocks = (int32_t)rank->blocks},
                                              .n = count,
-                                             .pieces = c->size,
+                                             .pieces = group->size,
                                              .acc = dtype == v->acc,
                                              .x = send,
                                              .y = recv});
 }
 
-/* What is received of `bytes` at p lands on itself: first what there is once, then the rest. */
-static status move_in_place(const comm *c, stream *s, void *p, int64_t bytes, int64_t received)
+/* Copies `received` bytes onto themselves, within the `bytes` at p: as often as they fit, then the
+ * rest. */
+static status move_in_place(const comm *group, stream *s, void *p, int64_t bytes, int64_t received)
 {
-    moving m = begin_moving(c, s);
+    moving call = begin_moving(group, s);
     for (int64_t n; received > 0; received -= n) {
         n = received < bytes ? received : bytes;
-        TRY(add_run(&m, p, p, n, n));
-        TRY(flush_runs(&m)); /* runs of a call do not overlap */
+        TRY(add_run(&call, p, p, n, n));
+        TRY(flush_runs(&call)); /* the runs of one copy may not overlap */
     }
     return ST_OK;
 }
@@ -120,28 +125,28 @@ static status simulated_broadcast(const comm *c, stream *s, void *inout, int64_t
     return move_in_place(c, s, inout, bytes, c->rank == root ? 0 : bytes);
 }
 
-static status simulated_all_to_all(const comm *c, stream *s, const void *send,
+static status simulated_all_to_all(const comm *group, stream *s, const void *send,
                                    const int64_t *send_first, const int64_t *send_count, void *recv,
                                    const int64_t *recv_first, const int64_t *recv_count,
                                    st_dtype dtype)
 {
-    const int64_t size = (int64_t)st_dtype_size(dtype), own = send_count[c->rank] * size;
-    const char *mine = (const char *)send + send_first[c->rank] * size;
+    const int64_t size = (int64_t)st_dtype_size(dtype), own = send_count[group->rank] * size;
+    const char *mine = (const char *)send + send_first[group->rank] * size;
     char *to = recv;
-    moving m = begin_moving(c, s);
-    if (send_count[c->rank] != recv_count[c->rank])
-        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements and expects %lld", c->rank,
-                    (long long)send_count[c->rank], (long long)recv_count[c->rank]);
-    TRY(keep_own(s, mine, to + recv_first[c->rank] * size, own));
-    for (int p = 0; p < c->size; p++)
-        if (p != c->rank)
-            TRY(add_run(&m, to + recv_first[p] * size, mine, recv_count[p] * size, own));
-    return flush_runs(&m);
+    moving call = begin_moving(group, s);
+    if (send_count[group->rank] != recv_count[group->rank])
+        return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements but expects %lld", group->rank,
+                    (long long)send_count[group->rank], (long long)recv_count[group->rank]);
+    TRY(keep_own(s, mine, to + recv_first[group->rank] * size, own));
+    for (int p = 0; p < group->size; p++)
+        if (p != group->rank)
+            TRY(add_run(&call, to + recv_first[p] * size, mine, recv_count[p] * size, own));
+    return flush_runs(&call);
 }
 
 static status no_peer(void)
 {
-    return FAIL(ST_INTERNAL, "a rank that is replayed has nobody to hear from");
+    return FAIL(ST_INTERNAL, "comm.engine replay: there is no other rank to receive from");
 }
 
 static status simulated_send(const comm *c, stream *s, const void *send, int64_t count,
@@ -178,7 +183,7 @@ static status simulated_host_broadcast(const comm *c, void *inout, int64_t bytes
 
 static void simulated_set_timeout(void *world, double seconds)
 {
-    (void)world, (void)seconds; /* a call ends by itself */
+    (void)world, (void)seconds; /* no call waits for another rank */
 }
 
 static void simulated_leave(void *world, bool well)

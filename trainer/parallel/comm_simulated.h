@@ -1,43 +1,45 @@
-/* comm_simulated.h: an engine that plays one rank of a layout in a process alone: every collective
- * is a copy on this device of the bytes that the rank would get from others, at a stated bandwidth
- * behind a stated latency, by a reserved share of the GPU (ops/paced.h). To see what of them
- * computing hides. It is a model: links, their contention and the other ranks' pace are taken from
- * the options, not measured, and all that it gives is labelled so (world_simulated).
+/* comm_simulated.h: an engine that plays one rank of a layout in a process alone (comm.engine
+ * replay). Each collective becomes a copy on this device of as many bytes as the rank would receive
+ * from the others, at a stated bandwidth and after a stated latency, done by a reserved share of
+ * the GPU (ops/paced.h). It shows how much of the collectives is hidden by computing.
  *
- * What is received is made of this rank's own values, so that training stays what it is on one
- * rank, of a smaller model:
+ * It is a model. Links, their contention and the pace of the other ranks come from the options and
+ * are not measured, and every figure of such a run is labelled so (world_simulated).
+ *
+ * The bytes that are received are made of this rank's own values:
  *
  *   all gather       this rank's piece in every place
- *   reduce scatter   the sum of the pieces of this rank's buffer: the gradient of a tensor that is
- *                    made of one piece
- *   all reduce       what was there: other ranks bring nothing
- *   all to all       from each rank, over and over, what this one sends to itself; zeros where that
- *                    is nothing. Counts are this rank's own too, since they are gathered first: as
- *                    if all ranks were alike
- *   broadcast        what was there
+ *   reduce scatter   the sum of the pieces of this rank's own buffer, which is the gradient of a
+ *                    tensor that is made of one piece
+ *   all reduce       what was there before, as if the other ranks brought nothing
+ *   all to all       from every rank, over and over, what this rank sends to itself; zeros where
+ *                    that is nothing. The counts are this rank's own as well, since they are
+ *                    gathered first: as if all ranks were alike
+ *   broadcast        what was there before
  *
- * Messages between two ranks and host values have no such source: refused. So there are no stages,
- * and nothing is kept. */
+ * Training therefore runs as on one rank of a smaller model, and its values are worth nothing.
+ * Messages between two ranks and host values have no such source and are refused, so a simulated
+ * rank has no pipeline stages and saves no checkpoint. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_SIMULATED_H
 #define TESSERA_TRAINER_PARALLEL_COMM_SIMULATED_H
 
 #include "trainer/parallel/comm.h"
 
-/* The `world` of the engine: heap, freed when it leaves. */
+/* The engine's `world`: heap memory, which the engine frees when the rank leaves. */
 typedef struct comm_simulated {
-    double bytes_per_s; /* what the rank gets from others, of all of them together */
-    int64_t latency_ns; /* of a call */
-    int blocks;         /* of the GPU: multiprocessors that collectives have for themselves */
+    double bytes_per_s; /* what the rank receives from all others together */
+    int64_t latency_ns; /* of each call */
+    int blocks;         /* multiprocessors of the GPU that are reserved for collectives */
 } comm_simulated;
 
-/* How long a call is to take in which this rank gets so many bytes; none: it does not wait. */
-int64_t comm_simulated_ns(const comm_simulated *r, int64_t bytes);
+/* Nanoseconds that a call takes in which this rank receives `bytes`; 0 for a call of no bytes. */
+int64_t comm_simulated_ns(const comm_simulated *rank, int64_t bytes);
 
 extern const comm_engine comm_simulated_engine;
 
-static inline bool comm_is_simulated(const comm *c)
+static inline bool comm_is_simulated(const comm *group)
 {
-    return c->engine == &comm_simulated_engine;
+    return group->engine == &comm_simulated_engine;
 }
 
 #endif

@@ -1,10 +1,12 @@
+/* comm_sum.c: see comm_sum.h. One element after the other over all ranks, so that the order of a
+ * sum is that of the ranks and `into` may be one of the sources. */
 #include "trainer/parallel/comm_sum.h"
 
 #include <math.h>
 
 #include "common/base/bf16.h"
 
-/* One element after the other: what into held is read before it is written. */
+/* The body of comm_sum for one type. */
 #define REDUCE(type)                                                                               \
     do {                                                                                           \
         type *to = into;                                                                           \
@@ -15,7 +17,7 @@
                 if (reduction == COMM_SUM)                                                         \
                     sum = (type)(sum + x);                                                         \
                 else if (x > sum || x != x)                                                        \
-                    sum = x; /* a NaN stays */                                                     \
+                    sum = x; /* x != x: a NaN is kept */                                           \
             }                                                                                      \
             to[i] = sum;                                                                           \
         }                                                                                          \
@@ -56,6 +58,6 @@ status comm_sum(void *into, const void *const *from, int n, int64_t count, st_dt
     case DT_BF16:
         return reduce_bf16(into, from, n, count, reduction);
     default:
-        return FAIL(ST_INTERNAL, "no sums over ranks in dtype %d", (int)dtype);
+        return FAIL(ST_INTERNAL, "values of dtype %d cannot be summed over ranks", (int)dtype);
     }
 }

@@ -1,12 +1,13 @@
-/* comm_sum.h: the sum (or the greatest) of what several ranks have, in rank order, on the host. */
+/* comm_sum.h: the sum, or the greatest, of what several ranks have, taken on the host in the order
+ * of the ranks, so that the same values give the same bits. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_SUM_H
 #define TESSERA_TRAINER_PARALLEL_COMM_SUM_H
 
 #include "trainer/parallel/comm.h"
 
-/* into [count] = from[0] + from[1] + .. + from[n - 1], each [count] of dtype, summed in dtype
- * (BF16 in float, rounded to even once) and in this order. into may be one of them. ST_INTERNAL for
- * a dtype that comm.h does not sum. */
+/* into [count] = from[0] + from[1] + .. + from[n - 1], each [count] of dtype, in this order. Sums
+ * are taken in dtype; those of BF16 in float, rounded to even once. COMM_MAX keeps a NaN. `into`
+ * may be one of `from`. ST_INTERNAL for a dtype that comm.h does not sum. */
 WARN_UNUSED status comm_sum(void *into, const void *const *from, int n, int64_t count,
                             st_dtype dtype, comm_reduction reduction);
 

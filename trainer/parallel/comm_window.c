@@ -1,7 +1,9 @@
-/* comm_window.c: windows of comm.h: all ranks have one, or none. */
+/* comm_window.c: opens and closes windows (comm.h) so that all ranks of a job have one or none
+ * does. Each of the two steps of opening, making the memory and sharing its address, ends with all
+ * ranks telling each other how they fared (agree.h). */
 #include "trainer/parallel/agree.h"
 
-/* A group of one reaches itself. */
+/* A group of one rank: ordinary device memory and a list with its own address. */
 static status own_new(stream *s, size_t bytes, comm_window *out)
 {
     const backend_vtable *v = s->dev->v;
@@ -26,29 +28,30 @@ static status window_share(const comm *c, stream *s, comm_window *inout)
     return c->size == 1 ? ST_OK : c->engine->window_share(c, s, inout);
 }
 
-status comm_window_open(const comm *all, const comm *c, stream *s, size_t bytes, comm_window *out)
+status comm_window_open(const comm *all, const comm *group, stream *s, size_t bytes,
+                        comm_window *out)
 {
     *out = (comm_window){0};
     const comm_at at = {"agree on windows", -1};
-    status st = comm_agree(all, at, window_new(c, s, bytes, out), 0);
+    status st = comm_agree(all, at, window_new(group, s, bytes, out), 0);
     if (st == ST_OK)
-        st = comm_agree(all, at, window_share(c, s, out), 0);
+        st = comm_agree(all, at, window_share(group, s, out), 0);
     if (st != ST_OK) {
         const status_note why = *status_last();
-        comm_window_close(c, s, out);
+        comm_window_close(group, s, out);
         status_set(&why);
     }
     return st;
 }
 
-void comm_window_close(const comm *c, stream *s, comm_window *w)
+void comm_window_close(const comm *group, stream *s, comm_window *window)
 {
     const backend_vtable *v = s->dev->v;
-    if (c->size > 1 && c->engine->window_free)
-        c->engine->window_free(c, s, w);
-    else if (w->own)
-        v->release(s->dev, w->own);
-    if (w->base)
-        v->release(s->dev, w->base);
-    *w = (comm_window){0};
+    if (group->size > 1 && group->engine->window_free)
+        group->engine->window_free(group, s, window);
+    else if (window->own)
+        v->release(s->dev, window->own);
+    if (window->base)
+        v->release(s->dev, window->base);
+    *window = (comm_window){0};
 }

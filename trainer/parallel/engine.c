@@ -1,4 +1,5 @@
-/* engine.c: see engine.h. */
+/* engine.c: see engine.h. A GPU is tried by opening it. The launcher does so in a child process,
+ * since its ranks are forked from it and must find CUDA untouched. */
 #include "trainer/parallel/engine.h"
 
 #include <errno.h>
@@ -15,14 +16,14 @@ static bool is_open(const conf *c)
     return c->training_backend == BACKEND_AUTO && c->comm_engine == ENGINE_AUTO;
 }
 
-/* A GPU that opens, as a run without ranks would take it. */
+/* Takes the GPU if it opens and else the CPU, as a run of one rank would. */
 static status find_backend(conf *c, int gpu)
 {
     device_options o = {.index = gpu, .threads = 1, .attention = c->training_attention};
-    device *d = NULL;
-    TRY(device_open(BACKEND_AUTO, &o, &d));
-    c->training_backend = d->v->immediate ? BACKEND_CPU : BACKEND_CUDA;
-    device_close(&d);
+    device *dev = NULL;
+    TRY(device_open(BACKEND_AUTO, &o, &dev));
+    c->training_backend = dev->v->immediate ? BACKEND_CPU : BACKEND_CUDA;
+    device_close(&dev);
     return ST_OK;
 }
 
@@ -30,8 +31,8 @@ status engine_check_ranks(const conf *c)
 {
     if (c->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_CONFIG,
-                    "comm.engine replay plays one rank of a layout in one process: start "
-                    "it alone, without --nproc or a launcher");
+                    "comm.engine replay plays one rank of a layout in one process: start it "
+                    "without --nproc and without a launcher");
     return ST_OK;
 }
 
@@ -45,8 +46,8 @@ status engine_choose(conf *c, int gpu)
     if (c->comm_engine == ENGINE_MPI)
         return ST_OK;
     if (c->training_backend == BACKEND_CPU)
-        return FAIL(ST_CONFIG, "comm.engine nccl is between GPUs, and training.backend is cpu: "
-                               "leave one of them at auto");
+        return FAIL(ST_CONFIG, "comm.engine is nccl, which works between GPUs, but "
+                               "training.backend is cpu: leave one of them at auto");
     c->training_backend = BACKEND_CUDA;
     return ST_OK;
 }
@@ -66,7 +67,8 @@ status engine_choose_apart(conf *c)
     if (child < 0 || waitpid(child, &how, 0) != child)
         return FAIL(ST_OS, "fork: %s", strerror(errno));
     if (!WIFEXITED(how) || WEXITSTATUS(how) > 1)
-        return FAIL(ST_UNAVAILABLE, "what this machine has was not found out (above)");
+        return FAIL(ST_UNAVAILABLE, "it could not be determined whether this machine has a GPU "
+                                    "that works: see the error above");
     c->training_backend = WEXITSTATUS(how) == 1 ? BACKEND_CUDA : BACKEND_CPU;
     return engine_choose(c, 0);
 }

@@ -1,16 +1,19 @@
-/* engine.h: which device and which engine several ranks get where the options leave it open. */
+/* engine.h: which device and which engine a job of several ranks uses where its options leave that
+ * open (training.backend and comm.engine at auto). */
 #ifndef TESSERA_TRAINER_PARALLEL_ENGINE_H
 #define TESSERA_TRAINER_PARALLEL_ENGINE_H
 
 #include "common/conf/conf.h"
 
-/* CONFIG where comm.engine is one that several processes cannot share. */
+/* ST_CONFIG where comm.engine is one that plays a single rank and cannot join several processes. */
 WARN_UNUSED status engine_check_ranks(const conf *c);
-/* Sets comm.engine where it is auto: nccl for CUDA, mpi for the CPU; and training.backend with it
- * where both are: CUDA if GPU `gpu` opens here. Ranks that find differently are told by the control
- * channel, which compares options. CONFIG: NCCL and no GPUs. */
+/* Fills in what is at auto. comm.engine becomes nccl for CUDA and mpi for the CPU; where
+ * training.backend is at auto as well, it becomes CUDA if GPU number `gpu` opens in this process
+ * and else the CPU. ST_CONFIG where nccl is asked for on the CPU. Ranks that find different things
+ * learn it when they meet, since the rank link compares their options. */
 WARN_UNUSED status engine_choose(conf *c, int gpu);
-/* The same in a child that ends, so that this process never opens a GPU; it has no threads yet. */
+/* The same, but GPU 0 is tried in a child process, so that this one never opens a GPU. The caller
+ * must not have started threads. */
 WARN_UNUSED status engine_choose_apart(conf *c);
 
 #endif

@@ -1,19 +1,24 @@
 /* fsdp.h: parameters that ranks store in equal pieces and hold whole only while they are used
- * (README.md: FSDP).
+ * (FSDP; layouts.md, "Who stores which parameter").
  *
- * A unit is what is used together: a decoder layer, a vision block, the embedding. Its tensors that
- * one group of ranks shares lie end to end in a span; each rank of the group stores one piece of
- * it. fsdp_units_enter gathers a unit's compute weights into one of two buffers that take turns,
- * and begins to gather the unit that comes next; fsdp_units_leave behind a backward reduces the
- * unit's gradients (acc, in rank order), adds this rank's piece to what it stores and clears the
- * buffer. Both happen on a stream of their own beside the compute, ordered by events.
+ * A unit is what is used together: a decoder layer, a vision block, the embedding. Those of its
+ * tensors that one group of ranks shares lie end to end in a span, and each rank of the group
+ * stores one piece of the span.
  *
- * A unit's buffer is that of its number's parity, so addresses are fixed: tensors are bound once
- * and steps may be captured. Units are entered in rising order forward, falling order back. Every
- * rank enters the same units in the same order, whatever rows it has.
+ *   enter  gathers the unit's compute weights into one of two buffers that take turns, and begins
+ * to gather the unit that is used next leave  after a backward: sums the unit's gradients over the
+ * ranks (in the accumulation type), adds this rank's piece to what it stores, and clears the buffer
  *
- * One rank has no units (NULL): the calls do nothing, and the tensors stand where they are stored.
- */
+ * Both run on a side stream, ordered with the compute stream by events, so that they overlap with
+ * computing.
+ *
+ * A unit with an even number uses the first buffer and one with an odd number the second. Addresses
+ * are therefore fixed: tensors are bound once, and steps may be captured. Units are entered in
+ * rising order in a forward and in falling order in a backward. Every rank enters the same units in
+ * the same order, whatever rows it has.
+ *
+ * A job of one rank has no units (the pointer is NULL): the calls do nothing, and tensors are used
+ * where they are stored. */
 #ifndef TESSERA_TRAINER_PARALLEL_FSDP_H
 #define TESSERA_TRAINER_PARALLEL_FSDP_H
 
@@ -23,19 +28,19 @@
 typedef struct fsdp_units fsdp_units;
 
 typedef struct unit_span {
-    int unit;
-    mesh_group group;
-    int ranks, rank;              /* of the group; 1: stored whole, nothing is gathered */
-    bool trained;                 /* has gradients */
-    bool stays;                   /* whole from its first use to its last: used at two places */
-    bool forward_only;            /* no backward reads it: UNIT_GRADIENT, or nothing gets there */
-    int64_t count, piece;         /* elements: of the span, of a rank; piece * ranks >= count */
+    int unit;             /* number of the unit (model/unit_order.h) */
+    mesh_group group;     /* the ranks that share it */
+    int ranks, rank;      /* of that group; ranks 1: stored whole, nothing is gathered */
+    bool trained;         /* has gradients */
+    bool stays;           /* whole from its first use to its last: it is used at two places */
+    bool forward_only;    /* no backward reads it: UNIT_GRADIENT, or no gradient gets there */
+    int64_t count, piece; /* elements of the span, of one rank; piece * ranks >= count */
     int64_t first, first_trained; /* of the piece in what the rank stores; the caller's own */
-    int64_t layer;                /* of the decoder, -1: none; for the ledger */
-    bool vision;
-    /* this rank's piece in device memory; grad NULL where not trained */
+    int64_t layer;                /* decoder layer, for the ledger; -1: none */
+    bool vision;                  /* belongs to the vision tower, which the ledger counts apart */
+    /* This rank's piece in device memory; grad is NULL where the span is not trained. */
     void *act, *grad;
-    /* [ranks * piece], made by fsdp_units_new; of one rank act and grad themselves */
+    /* [ranks * piece], filled in by fsdp_units_new; where ranks is 1, act and grad themselves. */
     void *whole_act, *whole_grad;
 } unit_span;
 
@@ -45,35 +50,40 @@ typedef struct unit_span {
 #define UNITS_GATHER_VISION "gather vision weights"
 #define UNITS_REDUCE_VISION "reduce vision gradients"
 
-enum { UNIT_ALIGN = 64 }; /* elements: pieces begin at multiples of it */
+enum { UNIT_ALIGN = 64 }; /* elements: pieces begin at multiples of this */
 
 typedef struct unit_options {
     bool training; /* there are gradients */
-    bool reshard;  /* weights are let go behind forward, and gathered again for backward */
+    bool reshard;  /* weights are dropped after a forward and gathered again for its backward */
 } unit_options;
 
-/* Elements that a rank stores of a span. */
+/* Elements that each of `ranks` ranks stores of a span of `count` elements. */
 int64_t unit_piece(int64_t count, int ranks);
-/* Bytes of the buffers; list [n] in rising order of unit. act, acc: bytes of an element. */
-int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *o, size_t act, size_t acc);
+/* Bytes of the buffers that fsdp_units_new allocates. list [n] is in rising order of unit. act and
+ * acc are the bytes of an element of the compute type and of the accumulation type. */
+int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *options, size_t act,
+                         size_t acc);
 
-/* Fills whole_act and whole_grad of list [n], which is borrowed, as m. *out NULL where no span is
- * shared. */
-WARN_UNUSED status fsdp_units_new(stream *s, const mesh *m, unit_span *list, int64_t n,
-                                  const unit_options *o, fsdp_units **out);
-void fsdp_units_free(fsdp_units **u, stream *s);
+/* Allocates the buffers and fills in whole_act and whole_grad of list [n]. `list` and `ranks` are
+ * borrowed until fsdp_units_free. *out is NULL where no span is shared. ST_NO_MEMORY. */
+WARN_UNUSED status fsdp_units_new(stream *s, const mesh *ranks, unit_span *list, int64_t n,
+                                  const unit_options *options, fsdp_units **out);
+void fsdp_units_free(fsdp_units **units, stream *s); /* accepts a pointer to NULL */
 
+/* What a unit is entered for, which also says which unit is gathered ahead. */
 typedef enum unit_use {
-    UNIT_FORWARD,  /* weights; the next unit is the one above */
-    UNIT_BACKWARD, /* weights and gradients; the next is the one below */
-    UNIT_TURN,     /* the last one: forward and backward at once */
-    UNIT_GRADIENT  /* a backward that reads no weights; the next is the one below */
+    UNIT_FORWARD,  /* reads the weights; the next unit is the one above */
+    UNIT_BACKWARD, /* reads the weights, adds to the gradients; the next unit is the one below */
+    UNIT_TURN,     /* the last unit, whose forward and backward are one */
+    UNIT_GRADIENT  /* a backward that reads no weights; the next unit is the one below */
 } unit_use;
 
-/* Around the units of a micro-batch: nothing is held from before, all is done behind. */
-WARN_UNUSED status fsdp_units_begin(fsdp_units *u, stream *s);
-WARN_UNUSED status fsdp_units_end(fsdp_units *u, stream *s);
-WARN_UNUSED status fsdp_units_enter(fsdp_units *u, stream *s, int unit, unit_use use);
-WARN_UNUSED status fsdp_units_leave(fsdp_units *u, stream *s, int unit, unit_use use);
+/* fsdp_units_begin and fsdp_units_end stand around the units of a micro-batch: at the beginning the
+ * buffers hold nothing, and at the end all reductions are ordered before what `s` does next. enter
+ * and leave stand around each unit. All accept NULL. */
+WARN_UNUSED status fsdp_units_begin(fsdp_units *units, stream *s);
+WARN_UNUSED status fsdp_units_end(fsdp_units *units, stream *s);
+WARN_UNUSED status fsdp_units_enter(fsdp_units *units, stream *s, int unit, unit_use use);
+WARN_UNUSED status fsdp_units_leave(fsdp_units *units, stream *s, int unit, unit_use use);
 
 #endif

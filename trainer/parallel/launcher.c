@@ -1,3 +1,6 @@
+/* launcher.c: see launcher.h. Here is the way through Open MPI's mpirun: its command line, the
+ * signals that go past it to the ranks, and its end. Ranks on GPUs are started by launcher_own.c.
+ */
 #include "trainer/parallel/launcher.h"
 
 #include <errno.h>
@@ -20,10 +23,13 @@
 
 enum { RANKS_MAX = 1024 };
 
-/* What Open MPI needs where ranks are more than cores (else they wait spinning, a thousand times
- * slower), in a container (root), and to leave threads alone; to speak through shared memory and
- * loopback alone, since all ranks are here (loopback.c does the rest); and how many seconds ranks
- * have to tell what happened when one has died (a SIGTERM of ours does not go through mpirun). */
+/* Settings of mpirun, in this order:
+ * - run as root, as in containers;
+ * - allow more ranks than cores, do not bind them to cores, and yield while waiting: ranks that
+ * spin on a shared core are a thousand times slower;
+ * - use shared memory and loopback only, since all ranks are here (loopback.c does the rest);
+ * - give ranks 3 seconds to say what happened when one has died, before they are killed;
+ * - print nothing of its own. */
 static const char *const mpirun_settings[] = {"--allow-run-as-root",
                                               "--oversubscribe",
                                               "--bind-to",
@@ -55,7 +61,7 @@ status launch_take(int *argc, char **argv, int *out)
         char *end = NULL;
         long n = i + 1 < *argc ? strtol(argv[i + 1], &end, 10) : 0;
         if (n < 1 || n > RANKS_MAX || *end)
-            return FAIL(ST_USAGE, "--nproc takes the number of ranks to start here, 1 to %d",
+            return FAIL(ST_USAGE, "--nproc takes the number of ranks to start here, from 1 to %d",
                         RANKS_MAX);
         *out = (int)n;
         i++;
@@ -64,7 +70,7 @@ status launch_take(int *argc, char **argv, int *out)
     return ST_OK;
 }
 
-/* Fills `to` (room for all of it) with mpirun's command line. */
+/* Fills `to`, which has room for it, with mpirun's command line, and logs it. */
 static void command_line(char **to, char *self, char *count, int argc, char **argv)
 {
     char said[1024] = "";
@@ -82,8 +88,8 @@ static void command_line(char **to, char *self, char *count, int argc, char **ar
         to[k++] = argv[i];
 }
 
-/* LD_PRELOAD of mpirun: loopback.c's library before what there is. It is named by a descriptor: a
- * path may hold the blanks and colons that separate names there. */
+/* Puts loopback.c's library in front of what LD_PRELOAD names already. It is named by a descriptor,
+ * since its path may contain the blanks and colons that separate names there. */
 static status preload(const char *path)
 {
     const char *others = getenv("LD_PRELOAD");
@@ -94,11 +100,12 @@ static status preload(const char *path)
     const int n = snprintf(value, sizeof value, "/proc/self/fd/%d%s%s", fd,
                            others && *others ? ":" : "", others ? others : "");
     if (n >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0)
-        return FAIL(ST_NO_MEMORY, "no room for LD_PRELOAD");
+        return FAIL(ST_NO_MEMORY, "LD_PRELOAD cannot be set: its value is too long");
     return ST_OK;
 }
 
-/* A terminal's interrupt goes to us, and by us to the ranks. */
+/* mpirun gets a process group of its own, so a terminal's interrupt reaches this process alone,
+ * which passes it on to the ranks. */
 static status start_mpirun(char **command, const char *loopback, pid_t *out)
 {
     pid_t pid = -1;
@@ -112,15 +119,16 @@ static status start_mpirun(char **command, const char *loopback, pid_t *out)
     if (st == ST_OK) {
         execvp(command[0], command);
         (void)FAIL(ST_UNAVAILABLE,
-                   "mpirun: %s (CPU ranks run under Open MPI: deploy/install-deps brings it)",
+                   "mpirun cannot be started: %s (CPU ranks run under Open MPI; "
+                   "deploy/install-deps installs it)",
                    strerror(errno));
     }
     log_status();
     _exit(status_exit_code(ST_UNAVAILABLE));
 }
 
-/* mpirun would give its ranks a few seconds before it kills them; they get the signal from us, and
- * the time they need for a checkpoint. */
+/* Sends a signal to the ranks themselves. Sent through mpirun, it would leave them a few seconds
+ * before mpirun kills them; this way they have the time they need for a checkpoint. */
 static void signal_ranks(pid_t mpirun, int number)
 {
     char path[64];
@@ -149,7 +157,7 @@ static status wait_for_mpirun(int signals, pid_t mpirun)
         }
         if (waitpid(mpirun, &how, WNOHANG) != mpirun)
             continue;
-        if (WIFEXITED(how) && WEXITSTATUS(how) != 0) { /* a rank's own: its log has said why */
+        if (WIFEXITED(how) && WEXITSTATUS(how) != 0) { /* a rank's code; the rank has said why */
             fflush(NULL);
             _exit(WEXITSTATUS(how));
         }
@@ -196,20 +204,21 @@ static status run_own(const conf *c, char *self, int n, int argc, char **argv)
     return st;
 }
 
-status launch_ranks(conf *c, int n, int argc, char **argv)
+status launch_ranks(conf *c, int ranks, int argc, char **argv)
 {
     char self[PATH_MAX];
     TRY(proc_self_path(self, sizeof self));
     if (getenv("OMPI_COMM_WORLD_RANK") || getenv("RANK"))
-        return FAIL(ST_USAGE, "--nproc: this process was started as a rank already");
-    signal(SIGPIPE, SIG_IGN); /* who reads our log may leave; that ends no ranks */
+        return FAIL(ST_USAGE, "--nproc starts ranks, but this process is already a rank, started "
+                              "by mpirun or torchrun: leave --nproc out");
+    signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave, which must not end the ranks */
     TRY(engine_choose_apart(c));
     if (c->comm_engine == ENGINE_MPI)
-        return run_mpirun(self, n, argc, argv);
-    return run_own(c, self, n, argc, argv);
+        return run_mpirun(self, ranks, argc, argv);
+    return run_own(c, self, ranks, argc, argv);
 }
 
-status launch_again(int n, status (*check)(conf *, int), int argc, char **argv)
+status launch_again(int ranks, status (*check)(conf *, int), int argc, char **argv)
 {
     conf c;
     int rest = argc;
@@ -220,11 +229,11 @@ status launch_again(int n, status (*check)(conf *, int), int argc, char **argv)
     status st = conf_load(&c, &rest, copy);
     if (st == ST_OK) {
         log_init("trainer", c.log_level, c.log_json);
-        if (c.parallelism_world_size == 0) /* as for the ranks (world_fit) */
-            c.parallelism_world_size = n;
-        st = check(&c, n);
+        if (c.parallelism_world_size == 0) /* as world_fit does in the ranks */
+            c.parallelism_world_size = ranks;
+        st = check(&c, ranks);
         if (st == ST_OK)
-            st = launch_ranks(&c, n, argc, argv);
+            st = launch_ranks(&c, ranks, argc, argv);
         conf_done(&c);
     }
     free(copy);

@@ -1,20 +1,26 @@
-/* launcher.h: --nproc N: starts the ranks of this machine itself. */
+/* launcher.h: `trainer VERB --nproc N` starts the N ranks of this machine itself.
+ *
+ * On CPUs it runs Open MPI's mpirun, whose engine carries the collectives there; on GPUs it starts
+ * the ranks as its own children (launcher_own.h). Either way it passes SIGTERM, SIGINT and SIGHUP
+ * on to the ranks and leaves with the exit code of the first rank that failed. */
 #ifndef TESSERA_TRAINER_PARALLEL_LAUNCHER_H
 #define TESSERA_TRAINER_PARALLEL_LAUNCHER_H
 
 #include "common/conf/conf.h"
 
-/* Takes "--nproc N" out of argv; *out is 0 where it is not there. ST_USAGE for a bad N. */
+/* Removes "--nproc N" from argv and sets *out to N, or to 0 where it is not there. ST_USAGE where N
+ * is not a number of ranks. */
 WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
 
-/* This program again, with these arguments (argv[0]: the verb), as n ranks below this process,
- * which hands SIGTERM and SIGINT to them and leaves with the code of the first that failed: by Open
- * MPI's mpirun where its engine carries collectives, else as children of its own (launcher_own.h).
- * c says which; what it leaves open is chosen (engine.h). */
-WARN_UNUSED status launch_ranks(conf *c, int n, int argc, char **argv);
-/* The same of a verb's own words: the options are read for what they say of the ranks, which read
- * them again. check: what the words mean for the options besides, and what n ranks would refuse of
- * them, so that no rank is started and the refusal is told once. */
-WARN_UNUSED status launch_again(int n, status (*check)(conf *, int), int argc, char **argv);
+/* Runs this program again as `ranks` ranks below this process, with the arguments argv [argc],
+ * whose first is the verb. Sets what `c` leaves open of device and engine (engine.h). Returns ST_OK
+ * when all ranks have ended well; does not return where one failed. ST_USAGE where this process is
+ * a rank already. */
+WARN_UNUSED status launch_ranks(conf *c, int ranks, int argc, char **argv);
+/* The same with a verb's arguments as they were typed. Reads the options first, only for what they
+ * say of the ranks; the ranks read them again. `check` is given the options and the number of
+ * ranks: it adds what the verb means for them, and refuses what the ranks would refuse, so that a
+ * refusal is printed once and no rank is started. */
+WARN_UNUSED status launch_again(int ranks, status (*check)(conf *, int), int argc, char **argv);
 
 #endif

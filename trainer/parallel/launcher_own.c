@@ -1,4 +1,6 @@
-/* launcher_own.c: see launcher_own.h. */
+/* launcher_own.c: see launcher_own.h. The launcher forks one child per rank, then waits for signals
+ * through a descriptor: SIGCHLD makes it collect the ranks that have ended, other signals are
+ * passed on. After the first failure it gives the others a limited time. */
 #include "trainer/parallel/launcher_own.h"
 
 #include <arpa/inet.h>
@@ -18,18 +20,20 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 
-/* How long the others may go on when one has failed: they hear of it by the control channel, and
- * have to leave their work within five seconds. Before they have met they would wait for it. */
+/* How long the others may go on after one has failed. They hear of it by the rank link and must
+ * leave their work within five seconds; ranks that had not met yet would wait for the one that
+ * failed. */
 static const int64_t GRACE_NS = INT64_C(10) * 1000 * 1000 * 1000;
 
 typedef struct ranks {
-    pid_t *pid; /* [n]; 0: it has ended */
-    int n, left;
-    int code;          /* of the first that failed; 0: none has */
-    int64_t failed_at; /* when */
+    pid_t *pid;        /* [n]; 0: the rank has ended */
+    int n, left;       /* how many there are, and how many have not ended */
+    int code;          /* exit code of the first that failed; 0: none has */
+    int64_t failed_at; /* clock_ns() when it did */
 } ranks;
 
-/* One that nobody listens at; somebody may come before rank 0 does, who then says so. */
+/* Finds a port that is free now. Another process may take it before rank 0 listens there; rank 0
+ * then fails with that reason. */
 static status free_port(int *out)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -40,7 +44,7 @@ static status free_port(int *out)
     if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
         getsockname(fd, (struct sockaddr *)&a, &size) != 0) {
         close(fd);
-        return FAIL(ST_OS, "no free port: %s", strerror(errno));
+        return FAIL(ST_OS, "no free port was found on loopback: %s", strerror(errno));
     }
     close(fd);
     *out = ntohs(a.sin_port);
@@ -66,7 +70,8 @@ static status set_common(int n, int port)
     return ST_OK;
 }
 
-/* A terminal's interrupt goes to us, and by us to the ranks. */
+/* Ranks have process groups of their own, so a terminal's interrupt reaches this process alone,
+ * which passes it on to them. */
 static status start_rank(char **command, int rank, pid_t *out)
 {
     pid_t pid = -1;
@@ -92,12 +97,12 @@ static void signal_all(const ranks *r, int number)
 
 bool launch_passes_on(int number)
 {
-    /* A blocked signal that is ignored comes through the descriptor all the same, and mpirun's
-     * ranks have forgotten that theirs was ignored. */
+    /* A signal that is blocked and ignored still arrives through the descriptor, and mpirun's ranks
+     * no longer ignore it themselves. */
     return number != SIGCHLD && !(number == SIGHUP && proc_ignores(SIGHUP));
 }
 
-/* Is it stopped (SIGSTOP, a debugger)? */
+/* Whether the process is stopped, by SIGSTOP or a debugger. */
 static bool is_stopped(pid_t pid)
 {
     char path[64], state = 0;
@@ -111,7 +116,7 @@ static bool is_stopped(pid_t pid)
     return state == 'T' || state == 't';
 }
 
-/* A rank that is stopped, and so the reason why another ended; -1: none. */
+/* A rank that is stopped, which is then the reason why another one ended; -1: none is. */
 static int find_stopped(const ranks *r)
 {
     for (int i = 0; i < r->n; i++)
@@ -153,16 +158,16 @@ static void reap_ranks(ranks *r)
             note_end(r, i, how);
 }
 
-/* Those that do not end by themselves. */
+/* Kills the ranks that did not end by themselves. */
 static void end_late(const ranks *r)
 {
     for (int i = 0; i < r->n; i++)
         if (r->pid[i] > 0 && is_stopped(r->pid[i]))
             log_error(
-                "rank %d (pid %d) is still stopped (SIGSTOP), which ends the run, and is killed", i,
+                "rank %d (pid %d) is still stopped (SIGSTOP), which ends the run; it is killed", i,
                 (int)r->pid[i]);
         else if (r->pid[i] > 0)
-            log_error("rank %d did not end within %g s of that and is killed", i,
+            log_error("rank %d has not ended within %g s of the first failure and is killed", i,
                       (double)GRACE_NS * 1e-9);
     signal_all(r, SIGKILL);
 }
@@ -202,22 +207,22 @@ static status run_ranks(char **command, int signals, ranks *r)
     return st;
 }
 
-status launch_own(char **command, int n, int port)
+status launch_own(char **command, int count, int port)
 {
     int signals;
-    ranks r = {.n = n};
-    TRY(set_common(n, port));
-    log_info("starting %d ranks: RANK=0..%d trainer %s ..", n, n - 1, command[1]);
-    r.pid = calloc((size_t)n, sizeof *r.pid);
+    ranks r = {.n = count};
+    TRY(set_common(count, port));
+    log_info("starting %d ranks: RANK=0..%d trainer %s ..", count, count - 1, command[1]);
+    r.pid = calloc((size_t)count, sizeof *r.pid);
     if (!r.pid)
-        return FAIL(ST_NO_MEMORY, "no memory for %d ranks", n);
+        return FAIL(ST_NO_MEMORY, "no memory for %d ranks", count);
     status st = proc_signal_fd(&signals);
     if (st == ST_OK) {
         st = run_ranks(command, signals, &r);
         close(signals);
     }
     free(r.pid);
-    if (st == ST_OK && r.code != 0) { /* a rank's own: its log has said why */
+    if (st == ST_OK && r.code != 0) { /* a rank's code; the rank has said why */
         fflush(NULL);
         _exit(r.code);
     }

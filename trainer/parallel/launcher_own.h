@@ -1,4 +1,5 @@
-/* launcher_own.h: ranks as children of this process, with torchrun's variables. For launcher.c. */
+/* launcher_own.h: starts ranks as children of this process, with the environment variables that
+ * torchrun sets. For launcher.c. */
 #ifndef TESSERA_TRAINER_PARALLEL_LAUNCHER_OWN_H
 #define TESSERA_TRAINER_PARALLEL_LAUNCHER_OWN_H
 
@@ -6,11 +7,14 @@
 
 #include "common/base/status.h"
 
-/* command: path and arguments, ends with NULL. Rank 0 listens at MASTER_ADDR and MASTER_PORT, or
- * where these are not set at a port of this machine that is free, and given to all.
- * What launch_passes_on names goes to all ranks. When one fails the others have time to say why and
- * end; then this process leaves with the code of the first. */
-WARN_UNUSED status launch_own(char **command, int n, int port);
+/* Starts `count` processes and waits for them. command: a path and its arguments, ending with NULL.
+ * Rank 0 listens at MASTER_ADDR, or on loopback where that is not set, and at `port`; with port 0
+ * at MASTER_PORT, or where that is not set at a free port, which all ranks are told.
+ *
+ * Signals for which launch_passes_on is true go to all ranks. When a rank fails, the others have
+ * ten seconds to say why and to end; then they are killed and this process exits with the code of
+ * the first that failed. Returns ST_OK where all ended well. */
+WARN_UNUSED status launch_own(char **command, int count, int port);
 
 /* Whether a launcher passes a signal that it read (proc_signal_fd) on to its ranks: SIGTERM and
  * SIGINT always, SIGHUP unless this process was started to ignore it (nohup). */

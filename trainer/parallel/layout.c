@@ -1,3 +1,6 @@
+/* layout.c: see layout.h. Every rule is a function that returns true where a layout breaks it and
+ * writes why. A refused layout is followed by a search over all layouts of as many ranks for the
+ * nearest one that breaks no rule. */
 #include "trainer/parallel/layout.h"
 
 #include <inttypes.h>
@@ -10,12 +13,12 @@
 
 enum { WORDS = 512, DEGREES = 7, TENSOR_MOST = 64, EXPERT_MOST = 4096, RANKS_MOST = 65536 };
 
-/* What a layout is held against. */
+/* What a layout is checked against. */
 typedef struct rules {
-    const layout_limits *model; /* NULL: any */
-    int64_t micro_batches;      /* of a step */
-    int64_t rows, batch;        /* of a micro-batch, and of the step; for words */
-    const char *points;         /* split points; "": stages are cut by time */
+    const layout_limits *model; /* NULL: not known */
+    int64_t micro_batches;      /* of a step, on all ranks together; 0: the batch is not whole */
+    int64_t rows, batch;        /* rows of a micro-batch and of a step, for messages */
+    const char *points;         /* split points; "": stages are balanced by predicted time */
 } rules;
 
 static bool write_reason(char *why, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -67,15 +70,15 @@ static bool model_broken(const layout *l, const layout_limits *m, char *why)
                             "must be 1: the model has no experts");
     if (m->tied && l->pipeline > 1)
         return write_reason(
-            why, "parallelism.pipeline_parallel_degree must be 1: the model's head shares "
-                 "its weights with the embedding, which other stages have");
+            why, "parallelism.pipeline_parallel_degree must be 1: the model's head shares its "
+                 "weights with the embedding, which would be on another stage");
     int64_t most = m->layers - (m->first_layers > 1 ? m->first_layers : 1) + 1;
     if (l->pipeline <= most)
         return false;
     return write_reason(why,
                         "parallelism.pipeline_parallel_degree %" PRId64 " must be at most %" PRId64
                         ": the model has %" PRId64
-                        " layers, of which the first stage takes %" PRId64,
+                        " layers, of which the first stage must have %" PRId64,
                         l->pipeline, most, m->layers, m->first_layers > 1 ? m->first_layers : 1);
 }
 
@@ -91,21 +94,21 @@ static bool points_broken(const layout *l, const char *points, char *why)
         points, begun, l->pipeline);
 }
 
-/* Degrees within the ranges of their options, which the ranks of a large job could pass. */
+/* Whether a degree is beyond the range of its option, which it can be in a very large job. */
 static bool out_of_range(const layout *l)
 {
     return l->shard > RANKS_MOST || l->replicate > RANKS_MOST;
 }
 
-/* why [WORDS]: the first rule that l breaks, but for the batch. */
+/* why [WORDS]: the first rule that the layout breaks, leaving out those of the batch. */
 static bool degrees_broken(const layout *l, const rules *r, char *why)
 {
     int64_t consumers = l->replicate * l->shard;
     if (consumers * l->context * l->tensor * l->pipeline != l->world)
         return write_reason(why,
-                            "parallelism: %" PRId64 " ranks are no product of replicate %" PRId64
-                            " x shard %" PRId64 " x context %" PRId64 " x tensor %" PRId64
-                            " x pipeline %" PRId64,
+                            "parallelism: %" PRId64
+                            " ranks are not the product of replicate %" PRId64 " x shard %" PRId64
+                            " x context %" PRId64 " x tensor %" PRId64 " x pipeline %" PRId64,
                             l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline);
     return experts_broken(l, why) || (r->model && model_broken(l, r->model, why)) ||
            points_broken(l, r->points, why);
@@ -118,7 +121,7 @@ static bool batch_broken(const layout *l, const rules *r, char *why)
         return false;
     return write_reason(why,
                         "training.global_batch_size %" PRId64
-                        " is no multiple of training.local_batch_size %" PRId64 " x %" PRId64
+                        " is not a multiple of training.local_batch_size %" PRId64 " x %" PRId64
                         " data-parallel ranks",
                         r->batch, r->rows, consumers);
 }
@@ -128,8 +131,9 @@ static bool broken(const layout *l, const rules *r, char *why)
     return degrees_broken(l, r, why) || batch_broken(l, r, why);
 }
 
-/* How far apart two layouts are, in doublings. Those of shard count half, since it takes what is
- * left, and those of stages a little more than the others, which have no bubble. */
+/* How far apart two layouts are: the sum over the degrees of |log2(a / b)|, each with a weight. The
+ * shard degree counts half, since it takes the ranks that are left over. Stages count a little more
+ * than the others, since they have a bubble. */
 static double measure_distance(const layout *a, const layout *b)
 {
     static const double weight[DEGREES] = {0.5, 1, 1, 1, 1.25, 1, 1};
@@ -150,7 +154,7 @@ typedef struct search {
     double best_distance; /* below 0: none yet */
 } search;
 
-/* All ways to lay experts out over the ranks of l. */
+/* Tries all ways to lay out the experts over the ranks of a layout. */
 static void try_experts(search *q, layout l)
 {
     char why[WORDS];
@@ -169,6 +173,8 @@ static void try_experts(search *q, layout l)
     }
 }
 
+/* The layout of as many ranks that breaks no rule and is nearest to the one wanted. False: there is
+ * none. */
 static bool nearest(const layout *wanted, const rules *r, layout *out)
 {
     search q = {.wanted = wanted, .rules = r, .best_distance = -1};
@@ -189,7 +195,7 @@ static bool nearest(const layout *wanted, const rules *r, layout *out)
     return q.best_distance >= 0;
 }
 
-/* "NAME value" of the degrees that differ. */
+/* Lists the degrees that differ, as "NAME value". */
 static void changes(const layout *from, const layout *to, char *out)
 {
     const struct {
@@ -210,7 +216,7 @@ static void changes(const layout *from, const layout *to, char *out)
                           degree[i].to);
 }
 
-/* The batch nearest to the one asked for that this layout could share out. */
+/* The batch nearest to the one asked for that this layout can divide among its ranks. */
 static int64_t nearest_batch(const layout *l, const rules *r)
 {
     const int64_t step = r->rows * l->replicate * l->shard, below = r->batch / step * step;
@@ -231,10 +237,10 @@ static status refuse_layout(const layout *l, const rules *r, const char *why)
                     l->world, r->points[0] ? ", these split points" : "",
                     r->batch ? " and batch" : "", batch);
     changes(l, &near, other);
-    return FAIL(ST_CONFIG, "%s; the nearest that fits: %s%s", why, other, batch);
+    return FAIL(ST_CONFIG, "%s; the nearest layout that fits: %s%s", why, other, batch);
 }
 
-status layout_of(const conf *c, const layout_limits *m, layout *out)
+status layout_of(const conf *c, const layout_limits *limits, layout *out)
 {
     layout l = {.replicate = c->parallelism_data_parallel_replicate_degree,
                 .shard = c->parallelism_data_parallel_shard_degree,
@@ -250,7 +256,7 @@ status layout_of(const conf *c, const layout_limits *m, layout *out)
         l.world = others * (l.shard > 0 ? l.shard : 1);
     if (l.shard < 0)
         l.shard = l.world / others > 0 ? l.world / others : 1;
-    const rules r = {.model = m,
+    const rules r = {.model = limits,
                      .micro_batches = batch % rows ? 0 : batch / rows,
                      .rows = rows,
                      .batch = batch,
@@ -263,9 +269,9 @@ status layout_of(const conf *c, const layout_limits *m, layout *out)
     return ST_OK;
 }
 
-status layout_check(const layout *l, const layout_limits *m)
+status layout_check(const layout *degrees, const layout_limits *limits)
 {
     char why[WORDS];
-    const rules r = {.model = m, .points = ""};
-    return degrees_broken(l, &r, why) ? FAIL(ST_CONFIG, "%s", why) : ST_OK;
+    const rules r = {.model = limits, .points = ""};
+    return degrees_broken(degrees, &r, why) ? FAIL(ST_CONFIG, "%s", why) : ST_OK;
 }

@@ -1,10 +1,11 @@
-/* loopback.c: a library that the launcher has mpirun preload: what would listen on all interfaces
- * listens on loopback instead. All ranks of --nproc are here, but mpirun's own port (for daemons on
- * other machines; Open MPI 4.1, oob/tcp) is bound to every address whatever its settings say.
+/* loopback.c: a library that the launcher preloads into mpirun, so that a socket that would listen
+ * on all interfaces listens on loopback. All ranks of --nproc are on this machine, but Open MPI 4.1
+ * binds mpirun's own port (oob/tcp, for daemons on other machines) to every address, whatever its
+ * settings say.
  *
- * It is for mpirun alone: its name, the first in LD_PRELOAD, is taken out of there at once, so that
- * ranks, and whatever else mpirun starts, are without it. Built without sanitizers, as mpirun is.
- */
+ * It is for mpirun alone: at its start it takes its own name, the first in LD_PRELOAD, out of that
+ * variable, so that the ranks and whatever else mpirun starts run without it. It is built without
+ * sanitizers, as mpirun is. */
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ __attribute__((constructor)) static void leave_children_alone(void)
         unsetenv("LD_PRELOAD");
 }
 
-/* The address with loopback in place of "any". */
+/* Replaces the address "any" by loopback. */
 static void narrow_address(struct sockaddr_storage *a)
 {
     if (a->ss_family == AF_INET) {

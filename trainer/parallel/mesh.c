@@ -1,56 +1,60 @@
+/* mesh.c: see mesh.h. A group is a relation: two ranks are in it together where certain coordinates
+ * of theirs are equal (`together`). Members, sizes and communicators all follow from that. */
 #include "trainer/parallel/mesh.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *mesh_group_name(mesh_group g)
+const char *mesh_group_name(mesh_group group)
 {
     static const char *const name[MESH_GROUPS] = {
         "world",  "stage",        "pipeline",     "replicate", "whole",  "dense",
         "expert", "expert_shard", "expert_whole", "context",   "tensor", "row"};
-    return name[g];
+    return name[group];
 }
 
-/* What experts re-divide: flat ranks of a stage and replica, or those of one tensor coordinate. */
+/* The flat number of a rank among those that experts are divided over: the ranks of its stage and
+ * replica, or with expert-tensor parallelism those of its tensor coordinate too. */
 static int expert_flat(const layout *l, const mesh_place *p)
 {
     int flat = p->shard * (int)l->context + p->context;
     return l->expert_tensor > 1 ? flat : flat * (int)l->tensor + p->tensor;
 }
 
-mesh_place mesh_place_of(const layout *l, int rank)
+mesh_place mesh_place_of(const layout *degrees, int rank)
 {
     mesh_place p;
-    p.tensor = rank % (int)l->tensor;
-    rank /= (int)l->tensor;
-    p.context = rank % (int)l->context;
-    rank /= (int)l->context;
-    p.shard = rank % (int)l->shard;
-    rank /= (int)l->shard;
-    p.replicate = rank % (int)l->replicate;
-    p.pipeline = rank / (int)l->replicate;
-    p.consumer = p.replicate * (int)l->shard + p.shard;
-    int flat = expert_flat(l, &p);
-    p.expert = flat % (int)l->expert;
-    p.expert_shard = flat / (int)l->expert;
+    p.tensor = rank % (int)degrees->tensor;
+    rank /= (int)degrees->tensor;
+    p.context = rank % (int)degrees->context;
+    rank /= (int)degrees->context;
+    p.shard = rank % (int)degrees->shard;
+    rank /= (int)degrees->shard;
+    p.replicate = rank % (int)degrees->replicate;
+    p.pipeline = rank / (int)degrees->replicate;
+    p.consumer = p.replicate * (int)degrees->shard + p.shard;
+    int flat = expert_flat(degrees, &p);
+    p.expert = flat % (int)degrees->expert;
+    p.expert_shard = flat / (int)degrees->expert;
     return p;
 }
 
-/* Expert groups are among the ranks of one stage and replica, and with expert-tensor of one
- * tensor coordinate. */
-static bool expert_peers(const layout *l, const mesh_place *a, const mesh_place *b)
+/* Whether experts are divided over both ranks: they are of one stage and replica, and with
+ * expert-tensor parallelism of one tensor coordinate. */
+static bool expert_peers(const layout *degrees, const mesh_place *a, const mesh_place *b)
 {
     return a->pipeline == b->pipeline && a->replicate == b->replicate &&
-           (l->expert_tensor == 1 || a->tensor == b->tensor);
+           (degrees->expert_tensor == 1 || a->tensor == b->tensor);
 }
 
-static bool together(const layout *l, mesh_group g, const mesh_place *a, const mesh_place *b)
+static bool together(const layout *degrees, mesh_group group, const mesh_place *a,
+                     const mesh_place *b)
 {
     bool pipeline = a->pipeline == b->pipeline, replicate = a->replicate == b->replicate;
     bool shard = a->shard == b->shard, context = a->context == b->context;
     bool tensor = a->tensor == b->tensor;
-    switch (g) {
+    switch (group) {
     case MESH_STAGE:
         return pipeline;
     case MESH_PIPELINE:
@@ -62,9 +66,9 @@ static bool together(const layout *l, mesh_group g, const mesh_place *a, const m
     case MESH_DENSE:
         return pipeline && replicate && tensor;
     case MESH_EXPERT:
-        return expert_peers(l, a, b) && a->expert_shard == b->expert_shard;
+        return expert_peers(degrees, a, b) && a->expert_shard == b->expert_shard;
     case MESH_EXPERT_SHARD:
-        return expert_peers(l, a, b) && a->expert == b->expert;
+        return expert_peers(degrees, a, b) && a->expert == b->expert;
     case MESH_EXPERT_WHOLE:
         return pipeline && replicate && a->expert == b->expert;
     case MESH_CONTEXT:
@@ -78,54 +82,54 @@ static bool together(const layout *l, mesh_group g, const mesh_place *a, const m
     }
 }
 
-int mesh_members(const layout *l, int rank, mesh_group g, int *out)
+int mesh_members(const layout *degrees, int rank, mesh_group group, int *out)
 {
-    mesh_place me = mesh_place_of(l, rank);
+    mesh_place me = mesh_place_of(degrees, rank);
     int n = 0;
-    for (int other = 0; other < (int)l->world; other++) {
-        mesh_place p = mesh_place_of(l, other);
-        if (together(l, g, &me, &p))
+    for (int other = 0; other < (int)degrees->world; other++) {
+        mesh_place p = mesh_place_of(degrees, other);
+        if (together(degrees, group, &me, &p))
             out[n++] = other;
     }
     return n;
 }
 
-/* Groups of equal size that agree on every rank are one. */
-static bool same_group(const layout *l, const mesh_place *me, mesh_group a, mesh_group b)
+/* Whether two kinds of groups have the same ranks, seen from one rank. */
+static bool same_group(const layout *degrees, const mesh_place *me, mesh_group a, mesh_group b)
 {
     bool same = true;
-    for (int other = 0; other < (int)l->world && same; other++) {
-        const mesh_place p = mesh_place_of(l, other);
-        same = together(l, a, me, &p) == together(l, b, me, &p);
+    for (int other = 0; other < (int)degrees->world && same; other++) {
+        const mesh_place place = mesh_place_of(degrees, other);
+        same = together(degrees, a, me, &place) == together(degrees, b, me, &place);
     }
     return same;
 }
 
-int mesh_communicators(const layout *l, int rank)
+int mesh_communicators(const layout *degrees, int rank)
 {
-    const mesh_place me = mesh_place_of(l, rank);
+    const mesh_place me = mesh_place_of(degrees, rank);
     int size[MESH_GROUPS] = {0}, n = 0;
-    for (int other = 0; other < (int)l->world; other++) {
-        const mesh_place p = mesh_place_of(l, other);
+    for (int other = 0; other < (int)degrees->world; other++) {
+        const mesh_place place = mesh_place_of(degrees, other);
         for (int g = 0; g < MESH_GROUPS; g++)
-            size[g] += together(l, (mesh_group)g, &me, &p);
+            size[g] += together(degrees, (mesh_group)g, &me, &place);
     }
     for (int g = 0; g < MESH_GROUPS; g++) {
         bool first = size[g] > 1;
         for (int before = 0; before < g && first; before++)
-            first =
-                size[before] != size[g] || !same_group(l, &me, (mesh_group)before, (mesh_group)g);
+            first = size[before] != size[g] ||
+                    !same_group(degrees, &me, (mesh_group)before, (mesh_group)g);
         n += first;
     }
     return n;
 }
 
-/* The first has coordinates 0 in the other dimensions. */
-int mesh_feed_members(const layout *l, int rank, int *out)
+/* The first of them has 0 in all coordinates but replicate and shard. */
+int mesh_feed_members(const layout *degrees, int rank, int *out)
 {
-    int consumer = mesh_place_of(l, rank).consumer, n = 0;
-    for (int other = 0; other < (int)l->world; other++)
-        if (mesh_place_of(l, other).consumer == consumer)
+    int consumer = mesh_place_of(degrees, rank).consumer, n = 0;
+    for (int other = 0; other < (int)degrees->world; other++)
+        if (mesh_place_of(degrees, other).consumer == consumer)
             out[n++] = other;
     return n;
 }
@@ -145,30 +149,30 @@ void mesh_alone(mesh *out)
         out->group[g] = comm_alone(mesh_group_name((mesh_group)g));
 }
 
-void mesh_sketch(const layout *l, int rank, mesh *out)
+void mesh_sketch(const layout *degrees, int rank, mesh *out)
 {
-    const mesh_place me = mesh_place_of(l, rank);
+    const mesh_place me = mesh_place_of(degrees, rank);
     mesh_alone(out);
-    out->layout = *l;
+    out->layout = *degrees;
     out->rank = rank;
     out->place = me;
     for (int g = 0; g < MESH_GROUPS; g++) {
-        comm *c = &out->group[g];
-        c->size = 0;
-        for (int other = 0; other < (int)l->world; other++) {
-            mesh_place p = mesh_place_of(l, other);
+        comm *group = &out->group[g];
+        group->size = 0;
+        for (int other = 0; other < (int)degrees->world; other++) {
+            mesh_place place = mesh_place_of(degrees, other);
             if (other == rank)
-                c->rank = c->size;
-            c->size += together(l, (mesh_group)g, &me, &p);
+                group->rank = group->size;
+            group->size += together(degrees, (mesh_group)g, &me, &place);
         }
     }
 }
 
-static status open_group(mesh *m, mesh_group g, const comm_engine *engine, void *world,
+static status open_group(mesh *ranks, mesh_group group, const comm_engine *engine, void *world,
                          struct comm_ledger *ledger, int *members)
 {
-    comm *c = &m->group[g];
-    int n = mesh_members(&m->layout, m->rank, g, members);
+    comm *c = &ranks->group[group];
+    int n = mesh_members(&ranks->layout, ranks->rank, group, members);
     if (n == 1)
         return ST_OK;
     int *world_rank = malloc((size_t)n * sizeof *world_rank);
@@ -179,21 +183,21 @@ static status open_group(mesh *m, mesh_group g, const comm_engine *engine, void 
     c->size = n;
     c->world_rank = world_rank;
     c->ledger = ledger;
-    while (members[c->rank] != m->rank)
+    while (members[c->rank] != ranks->rank)
         c->rank++;
     return engine->group_new(world, world_rank, n, &c->handle);
 }
 
-status mesh_open(const layout *l, int rank, const comm_engine *engine, void *world,
+status mesh_open(const layout *degrees, int rank, const comm_engine *engine, void *world,
                  struct comm_ledger *ledger, mesh *out)
 {
     mesh_alone(out);
-    out->layout = *l;
+    out->layout = *degrees;
     out->rank = rank;
-    out->place = mesh_place_of(l, rank);
-    int *members = malloc((size_t)l->world * sizeof *members);
+    out->place = mesh_place_of(degrees, rank);
+    int *members = malloc((size_t)degrees->world * sizeof *members);
     if (!members)
-        return FAIL(ST_NO_MEMORY, "no memory for a mesh of %lld ranks", (long long)l->world);
+        return FAIL(ST_NO_MEMORY, "no memory for a mesh of %lld ranks", (long long)degrees->world);
     status st = ST_OK;
     for (int g = 0; g < MESH_GROUPS && st == ST_OK; g++) {
         st = open_group(out, (mesh_group)g, engine, world, ledger, members);
@@ -206,10 +210,10 @@ status mesh_open(const layout *l, int rank, const comm_engine *engine, void *wor
     return st;
 }
 
-void mesh_close(mesh *m)
+void mesh_close(mesh *ranks)
 {
     for (int g = 0; g < MESH_GROUPS; g++) {
-        comm *c = &m->group[g];
+        comm *c = &ranks->group[g];
         if (c->handle)
             c->engine->group_free(c->handle);
         free((int *)c->world_rank);

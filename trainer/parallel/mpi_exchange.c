@@ -1,3 +1,5 @@
+/* mpi_exchange.c: see mpi_exchange.h. All messages are posted at once, in pieces that MPI's counts
+ * can hold, and then polled until all are done, the rank link ends the job, or time is up. */
 #include "trainer/parallel/mpi_exchange.h"
 
 #include <sched.h>
@@ -7,9 +9,11 @@
 
 #include "common/base/clock.h"
 
-/* MPI counts in int; a message is at most this long. */
+/* MPI counts bytes in an int, so a longer transfer goes as several messages of at most this size.
+ */
 static const int64_t MESSAGE_BYTES = INT64_C(1) << 30;
-/* Polls that only give way to others; then the core is left to ranks that compute. */
+/* The first POLLS_AWAKE polls only yield the core; later ones sleep, which leaves it to ranks that
+ * compute. The clock is read every POLLS_PER_CLOCK polls. */
 enum { POLLS_AWAKE = 200, NAP_NS = 50 * 1000, POLLS_PER_CLOCK = 16 };
 
 typedef struct mpi_message {
@@ -31,47 +35,47 @@ static int64_t messages_of(const mpi_transfer *t)
     return (t->bytes + MESSAGE_BYTES - 1) / MESSAGE_BYTES;
 }
 
-static status make_room(mpi_world *w, const mpi_transfer *t, int n)
+static status make_room(mpi_world *world, const mpi_transfer *transfer, int n)
 {
     int64_t wanted = 0;
     for (int i = 0; i < n; i++)
-        wanted += messages_of(&t[i]);
-    if (wanted <= w->capacity)
+        wanted += messages_of(&transfer[i]);
+    if (wanted <= world->capacity)
         return ST_OK;
     if (wanted > INT32_MAX)
-        return FAIL(ST_INTERNAL, "an exchange of %lld messages", (long long)wanted);
-    free(w->request);
-    free(w->status);
-    free(w->message);
-    w->capacity = 0;
-    w->request = calloc((size_t)wanted, sizeof *w->request);
-    w->status = calloc((size_t)wanted, sizeof *w->status);
-    w->message = calloc((size_t)wanted, sizeof *w->message);
-    if (!w->request || !w->status || !w->message)
+        return FAIL(ST_INTERNAL, "an exchange of %lld messages is too large", (long long)wanted);
+    free(world->request);
+    free(world->status);
+    free(world->message);
+    world->capacity = 0;
+    world->request = calloc((size_t)wanted, sizeof *world->request);
+    world->status = calloc((size_t)wanted, sizeof *world->status);
+    world->message = calloc((size_t)wanted, sizeof *world->message);
+    if (!world->request || !world->status || !world->message)
         return FAIL(ST_NO_MEMORY, "no memory for %lld messages", (long long)wanted);
-    w->capacity = (int)wanted;
+    world->capacity = (int)wanted;
     return ST_OK;
 }
 
-static status post(mpi_world *w, int tag, const mpi_transfer *t, int *inout_posted)
+static status post(mpi_world *world, int tag, const mpi_transfer *transfer, int *inout_posted)
 {
-    for (int64_t first = 0; first < t->bytes; first += MESSAGE_BYTES) {
-        int64_t left = t->bytes - first;
-        mpi_message *m = &w->message[*inout_posted];
-        MPI_Request *request = &w->request[*inout_posted];
-        *m = (mpi_message){t, (int)(left < MESSAGE_BYTES ? left : MESSAGE_BYTES)};
-        int rc = t->sends ? MPI_Isend(t->at + first, m->bytes, MPI_BYTE, t->peer, tag,
-                                      MPI_COMM_WORLD, request)
-                          : MPI_Irecv(t->at + first, m->bytes, MPI_BYTE, t->peer, tag,
-                                      MPI_COMM_WORLD, request);
+    for (int64_t first = 0; first < transfer->bytes; first += MESSAGE_BYTES) {
+        int64_t left = transfer->bytes - first;
+        mpi_message *message = &world->message[*inout_posted];
+        MPI_Request *request = &world->request[*inout_posted];
+        *message = (mpi_message){transfer, (int)(left < MESSAGE_BYTES ? left : MESSAGE_BYTES)};
+        int rc = transfer->sends ? MPI_Isend(transfer->at + first, message->bytes, MPI_BYTE,
+                                             transfer->peer, tag, MPI_COMM_WORLD, request)
+                                 : MPI_Irecv(transfer->at + first, message->bytes, MPI_BYTE,
+                                             transfer->peer, tag, MPI_COMM_WORLD, request);
         if (rc != MPI_SUCCESS)
-            return mpi_failed(w, t->sends ? "MPI_Isend" : "MPI_Irecv", rc);
+            return mpi_failed(world, transfer->sends ? "MPI_Isend" : "MPI_Irecv", rc);
         (*inout_posted)++;
     }
     return ST_OK;
 }
 
-/* Names the ranks whose messages are outstanding. */
+/* Fails with the names of the ranks whose messages are not done. */
 static status too_late(mpi_world *w, int posted)
 {
     enum { NAMED = 16 };
@@ -130,7 +134,8 @@ static status wait_for(mpi_world *w, int posted)
     }
 }
 
-/* A message may be shorter than the receiver has room for; here that is a mistake. */
+/* MPI accepts a message that is shorter than the receiver has room for. Here that is an error: the
+ * ranks do not make the same calls. */
 static status check_sizes(mpi_world *w, int posted)
 {
     for (int i = 0; i < posted; i++) {
@@ -141,20 +146,20 @@ static status check_sizes(mpi_world *w, int posted)
         if (came == m->bytes)
             continue;
         w->broken = true;
-        return FAIL(ST_PROTOCOL, "rank %d sent %d bytes where %d were due", m->of->peer, came,
+        return FAIL(ST_PROTOCOL, "rank %d sent %d bytes where %d were expected", m->of->peer, came,
                     m->bytes);
     }
     return ST_OK;
 }
 
-status mpi_exchange(mpi_world *w, int tag, const mpi_transfer *t, int n)
+status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int n)
 {
-    if (w->broken)
-        return FAIL(ST_UNAVAILABLE, "an earlier exchange failed");
-    TRY(make_room(w, t, n));
+    if (world->broken)
+        return FAIL(ST_UNAVAILABLE, "an earlier exchange with other ranks failed");
+    TRY(make_room(world, list, n));
     int posted = 0;
     for (int i = 0; i < n; i++)
-        TRY(post(w, tag, &t[i], &posted));
-    TRY(wait_for(w, posted));
-    return check_sizes(w, posted);
+        TRY(post(world, tag, &list[i], &posted));
+    TRY(wait_for(world, posted));
+    return check_sizes(world, posted);
 }

@@ -1,5 +1,5 @@
-/* mpi_exchange.h: everything the MPI engine says to other ranks, as messages between two of them
- * with a time limit. Blocking collectives of MPI have none. */
+/* mpi_exchange.h: how the MPI engine talks to other ranks: as messages between two ranks, sent and
+ * received together and with a time limit. MPI's own collectives block without one. */
 #ifndef TESSERA_TRAINER_PARALLEL_MPI_EXCHANGE_H
 #define TESSERA_TRAINER_PARALLEL_MPI_EXCHANGE_H
 
@@ -12,29 +12,30 @@
 
 typedef struct mpi_world {
     int rank, size;
-    int64_t timeout_ns;
-    status (*check)(void *context); /* asked while waiting */
-    bool (*patient)(
-        void *context); /* NULL: never; else the time limit begins anew while it says so */
-    void *context;
-    int groups;           /* made so far: the next one's tag */
-    bool broken;          /* an exchange failed: others may never answer */
-    MPI_Request *request; /* [capacity] */
+    int64_t timeout_ns;             /* for one exchange */
+    status (*check)(void *context); /* may be NULL; called while waiting, its error ends the wait */
+    bool (*patient)(void *context); /* may be NULL; while it is true the time limit begins anew */
+    void *context;                  /* passed to both */
+    int groups;                     /* made so far, and so the tag of the next one */
+    bool broken;                    /* an exchange failed: the others may never answer */
+    MPI_Request *request;           /* [capacity], as status and message are */
     MPI_Status *status;
     struct mpi_message *message;
     int capacity;
 } mpi_world;
 
+/* One message, sent or received. */
 typedef struct mpi_transfer {
     bool sends;
-    int peer; /* rank in the world */
-    char *at; /* host memory; of a send only read */
+    int peer; /* rank in the job */
+    char *at; /* host memory; only read where it sends */
     int64_t bytes;
 } mpi_transfer;
 
-/* Does all of them at once; between two ranks those of one tag meet in the order of the lists.
- * Transfers of no bytes do not happen, on either side. ST_TIMEOUT names the ranks that did not
- * answer, ST_PROTOCOL one that sent another number of bytes. */
-WARN_UNUSED status mpi_exchange(mpi_world *w, int tag, const mpi_transfer *t, int n);
+/* Does all transfers of list [n] at once and waits for them. Between two ranks, messages of one tag
+ * are matched in the order of the two lists. A transfer of no bytes is left out on both sides.
+ * ST_TIMEOUT names the ranks that did not answer; ST_PROTOCOL one that sent another number of
+ * bytes; ST_UNAVAILABLE where MPI fails, or an earlier exchange did. */
+WARN_UNUSED status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int n);
 
 #endif

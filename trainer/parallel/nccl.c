@@ -1,9 +1,9 @@
-/* nccl.c: see nccl.h. */
+/* nccl.c: see nccl.h. Each function is looked up by its name; those of windows may be missing. */
 #include "trainer/parallel/nccl.h"
 
 #include <dlfcn.h>
 
-/* Communicators that do not block, and ncclCommSplit: both since 2.18. */
+/* NCCL 2.18 has both communicators that do not block and ncclCommSplit. */
 enum { LEAST_VERSION = NCCL_VERSION(2, 18, 1) };
 
 static const char *file_name = "libnccl.so.2";
@@ -39,7 +39,7 @@ void nccl_is_at(const char *path)
         file_name = path;
 }
 
-/* Only the thread that trains opens engines. */
+/* Not locked: only the thread that trains opens engines. */
 status nccl_open(void)
 {
     if (loaded)
@@ -47,13 +47,13 @@ status nccl_open(void)
     void *handle = dlopen(file_name, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return FAIL(ST_UNAVAILABLE,
-                    "NCCL cannot be loaded: %s (it comes beside the CUDA toolkit; "
-                    "LD_LIBRARY_PATH may name its folder)",
+                    "NCCL cannot be loaded: %s (it is installed apart from the CUDA toolkit; "
+                    "LD_LIBRARY_PATH can name its folder)",
                     dlerror());
     TRY(find_functions(handle));
     if (library.GetVersion(&library.version) != ncclSuccess || library.version < LEAST_VERSION)
-        return FAIL(ST_UNAVAILABLE, "%s is version code %d; the engine begins at %d", file_name,
-                    library.version, (int)LEAST_VERSION);
+        return FAIL(ST_UNAVAILABLE, "%s has version code %d, but the engine needs at least %d",
+                    file_name, library.version, (int)LEAST_VERSION);
     find_windows(handle);
     loaded = true;
     return ST_OK;

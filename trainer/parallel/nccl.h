@@ -1,5 +1,6 @@
-/* nccl.h: the one door to NCCL, opened by the first run that wants its engine. Loaded at run time
- * and not linked, as cuBLAS is: a machine without it learns which file is missing. */
+/* nccl.h: the one door to NCCL. The library is loaded when a run first wants its engine and is not
+ * linked, as cuBLAS is, so that the trainer runs on machines without it and can say which file is
+ * missing. Its functions are called as nccl()->AllGather(..), without their prefix. */
 #ifndef TESSERA_TRAINER_PARALLEL_NCCL_H
 #define TESSERA_TRAINER_PARALLEL_NCCL_H
 
@@ -29,7 +30,8 @@
     X(GroupStart)                                                                                  \
     X(GroupEnd)
 
-/* Of a library from 2.28 on, where the header is as well: nccl_window.c. */
+/* Functions that nccl_window.c needs. The library has them from 2.28 on, and they are declared here
+ * where the header is of 2.28 or later too. */
 #ifdef TESSERA_NCCL_WINDOWS
 #define NCCL_WINDOW_FUNCTIONS(X)                                                                   \
     X(MemAlloc)                                                                                    \
@@ -45,19 +47,20 @@ typedef struct nccl_library {
     NCCL_FUNCTIONS(NCCL_FIELD)
     NCCL_WINDOW_FUNCTIONS(NCCL_FIELD)
 #undef NCCL_FIELD
-    void *TeamLsa; /* its type is C++'s: nccl_lsa.h */
-    bool windows;  /* all of these are there */
-    int version;
+    void *TeamLsa; /* a function of a C++ type (nccl_lsa.h) */
+    bool windows;  /* TeamLsa and all NCCL_WINDOW_FUNCTIONS were found */
+    int version;   /* as NCCL_VERSION_CODE */
     ncclResult_t (*CommRevoke)(ncclComm_t comm, int flags); /* since 2.28.9; NULL before */
 } nccl_library;
 
-/* Before it is loaded: a library that stands in for NCCL. NULL: libnccl.so.2, wherever it is. */
+/* Names the library that is loaded in NCCL's place, before nccl_open. The text is kept, not copied.
+ * NULL: libnccl.so.2, where the dynamic linker finds it. */
 void nccl_is_at(const char *path);
-/* Loads it once per process. UNAVAILABLE, with the file that is missing, or a version that cannot
- * do what is asked of it. */
+/* Loads the library once per process. ST_UNAVAILABLE names the file or the function that is
+ * missing, or a version that is too old. */
 WARN_UNUSED status nccl_open(void);
 
-/* After nccl_open. */
+/* The functions, after nccl_open has succeeded. */
 const nccl_library *nccl(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* nccl_lsa.cc: see nccl_lsa.h. C++ for NCCL's header alone. The address is what
- * ncclGetLsaPointer computes on the device; kernels get it as a plain pointer, so that they are the
- * same where no NCCL is (tests/simt, one GPU). */
+/* nccl_lsa.cc: see nccl_lsa.h. It is C++ only because NCCL's header is. The address is the one that
+ * ncclGetLsaPointer computes on the device. Kernels get it as a plain pointer, so that they are the
+ * same where there is no NCCL (tests/simt, a single GPU). */
 #include "trainer/parallel/nccl_lsa.h"
 
 #include <stdint.h>

@@ -1,12 +1,15 @@
-/* nccl_window.h: the NCCL engine's windows (comm.h), for comm_nccl.c. From NCCL 2.28 on, header and
- * library of one minor version; else UNAVAILABLE, and why. */
+/* nccl_window.h: windows of the NCCL engine, with the contracts of comm_engine's window_new,
+ * window_share and window_free (comm.h). For comm_nccl.c.
+ *
+ * They need NCCL 2.28 or later, header and library of the same minor version; otherwise
+ * nccl_window_new returns ST_UNAVAILABLE and its note says why. */
 #ifndef TESSERA_TRAINER_PARALLEL_NCCL_WINDOW_H
 #define TESSERA_TRAINER_PARALLEL_NCCL_WINDOW_H
 
 #include "trainer/parallel/comm.h"
 
-WARN_UNUSED status nccl_window_new(const comm *c, stream *s, size_t bytes, comm_window *out);
-WARN_UNUSED status nccl_window_share(const comm *c, stream *s, comm_window *inout);
-void nccl_window_free(const comm *c, stream *s, comm_window *w);
+WARN_UNUSED status nccl_window_new(const comm *group, stream *s, size_t bytes, comm_window *out);
+WARN_UNUSED status nccl_window_share(const comm *group, stream *s, comm_window *inout);
+void nccl_window_free(const comm *group, stream *s, comm_window *window);
 
 #endif

@@ -1,4 +1,9 @@
-/* nccl_world.c: see nccl_world.h. */
+/* nccl_world.c: see nccl_world.h.
+ *
+ * Two threads are at work: the one that trains makes the calls, and the watcher looks every
+ * LOOK_NS. `calling` is the turn to call NCCL; `inside` says that the thread which has the turn is
+ * in a call. Whichever thread finds a failure notes it first (note_end, once) and then aborts the
+ * communicators while it has the turn, so that no call is inside one. */
 #include "trainer/parallel/nccl_world.h"
 
 #include <pthread.h>
@@ -12,8 +17,9 @@
 #include "common/base/clock.h"
 #include "common/program/log.h"
 
-/* Between looks of the thread; between looks of a call under way. How long the thread lets a call
- * finish before it ends things beside it. */
+/* LOOK_NS: between two looks of the watcher. NAP_NS: between two looks at a call in progress.
+ * YIELD_NS: how long the watcher lets a call finish before it revokes or aborts while it is inside.
+ */
 static const int64_t LOOK_NS = INT64_C(50) * 1000 * 1000;
 static const int64_t NAP_NS = INT64_C(50) * 1000;
 static const int64_t YIELD_NS = INT64_C(1000) * 1000 * 1000;
@@ -26,16 +32,18 @@ struct nccl_world {
     void *context;
     device *device;
     nccl_stage stage;
-    nccl_group *groups; /* the first has all ranks */
-    pthread_mutex_t calling;
+    nccl_group *groups;      /* the first has all ranks */
+    pthread_mutex_t calling; /* the turn to call NCCL */
     pthread_t watcher;
-    bool watched;
+    bool watched; /* the watcher runs */
     atomic_llong timeout_ns;
-    atomic_llong waits_since; /* the host waits for the device; 0: it does not */
-    atomic_llong called_at;   /* behind this call no wait has ended; 0: none is outstanding */
-    atomic_bool closing, ending, over;
-    atomic_bool inside; /* the thread that has the turn is in a call of NCCL's */
-    status cause;       /* written once, before over */
+    atomic_llong waits_since; /* when the host began to wait for the device; 0: it does not wait */
+    atomic_llong called_at;   /* the first call after which no wait has ended; 0: there is none */
+    atomic_bool closing;      /* the watcher is to end */
+    atomic_bool ending;       /* a thread has noted the end */
+    atomic_bool over;         /* cause and why are written; no call may begin */
+    atomic_bool inside;       /* the thread that has the turn is in a call of NCCL's */
+    status cause;
     char why[STATUS_MESSAGE_MAX];
 };
 
@@ -51,8 +59,8 @@ static status report_ended(const nccl_world *w)
 
 /* ---- the end ---- */
 
-/* Everything ends, by the failure that this thread has just noted: who calls or waits looks for
- * that. false: it has ended before. */
+/* Ends everything with the failure that this thread has just reported: threads that call or wait
+ * look for it. False: it had ended before. */
 static bool note_end(nccl_world *w, status cause)
 {
     if (atomic_exchange(&w->ending, true))
@@ -65,7 +73,7 @@ static bool note_end(nccl_world *w, status cause)
     return true;
 }
 
-/* Frees communicators too, so no call may be inside of one. */
+/* This also frees the communicators, so no call may be inside one. */
 static void abort_all(nccl_world *w)
 {
     for (nccl_group *g = w->groups; g; g = g->next) {
@@ -75,7 +83,7 @@ static void abort_all(nccl_world *w)
     }
 }
 
-/* Ends what is queued, and frees nothing. */
+/* Ends what is queued, without freeing anything. */
 static void revoke_all(nccl_world *w)
 {
     for (nccl_group *g = w->groups; g; g = g->next)
@@ -83,8 +91,8 @@ static void revoke_all(nccl_world *w)
             nccl()->CommRevoke(g->comm, 0);
 }
 
-/* Takes the turn of the thread that calls, which leaves once it sees the end. false: NCCL keeps it
- * inside of a call. */
+/* Takes the turn from the thread that calls, which gives it up once it sees the end. False: NCCL
+ * keeps that thread inside a call. */
 static bool take_turn(nccl_world *w)
 {
     int64_t until = clock_ns() + YIELD_NS;
@@ -96,9 +104,9 @@ static bool take_turn(nccl_world *w)
     return true;
 }
 
-/* By the thread that watches: the other may be inside a call, stuck behind a full queue of the GPU,
- * which only the end of what is queued makes return. Where NCCL cannot end that alone (before
- * 2.28.9) the communicators go while it is inside. */
+/* Called by the watcher. The other thread may be inside a call that waits for room in the GPU's
+ * full queue and returns only when what is queued ends. Where NCCL cannot end that by itself
+ * (before 2.28.9), the communicators are aborted while the call is inside. */
 static void end_beside(nccl_world *w, status cause)
 {
     if (!note_end(w, cause))
@@ -115,7 +123,7 @@ static void end_beside(nccl_world *w, status cause)
 
 /* ---- calls ---- */
 
-/* False where the world has ended: no call may begin. */
+/* False where the job has ended, after which no call may begin. */
 static bool go_inside(nccl_world *w)
 {
     atomic_store(&w->inside, true);
@@ -125,13 +133,13 @@ static bool go_inside(nccl_world *w)
     return false;
 }
 
-status nccl_enter(nccl_world *w)
+status nccl_enter(nccl_world *world)
 {
-    pthread_mutex_lock(&w->calling);
-    if (go_inside(w))
+    pthread_mutex_lock(&world->calling);
+    if (go_inside(world))
         return ST_OK;
-    pthread_mutex_unlock(&w->calling);
-    return report_ended(w);
+    pthread_mutex_unlock(&world->calling);
+    return report_ended(world);
 }
 
 static status failed(const nccl_group *g, ncclResult_t result, const char *what)
@@ -141,13 +149,14 @@ static status failed(const nccl_group *g, ncclResult_t result, const char *what)
                 more && *more ? ": " : "", more ? more : "");
 }
 
-/* Does a rank wait for rows? Then the others cannot come, and time begins anew. */
+/* Whether a rank waits for rows. The others then cannot go on either, and time limits begin anew.
+ */
 static bool is_patient(const nccl_world *w)
 {
     return w->patient && w->patient(w->context);
 }
 
-/* How far a call that was begun has come. */
+/* The state of a call that has begun. */
 static ncclResult_t ask_error(const nccl_group *g)
 {
     ncclResult_t result = ncclInProgress, asked = ncclSuccess;
@@ -156,7 +165,7 @@ static ncclResult_t ask_error(const nccl_group *g)
     return asked == ncclSuccess ? result : asked;
 }
 
-/* Until a call that has returned is queued. */
+/* Waits until a call that has returned is queued. */
 static status settle_call(const nccl_group *g, ncclResult_t result, const char *what)
 {
     nccl_world *w = g->world;
@@ -171,7 +180,7 @@ static status settle_call(const nccl_group *g, ncclResult_t result, const char *
         if (is_patient(w))
             until = clock_ns() + timeout_ns;
         if (clock_ns() > until)
-            return FAIL(ST_TIMEOUT, "%s: not begun within %.1f s: a rank is missing", what,
+            return FAIL(ST_TIMEOUT, "%s has not begun within %.1f s: a rank is missing", what,
                         (double)timeout_ns * 1e-9);
         sleep_ns(NAP_NS);
         result = ask_error(g);
@@ -189,9 +198,9 @@ static status leave_call(nccl_world *w, status st)
     return st;
 }
 
-status nccl_leave(const nccl_group *g, ncclResult_t result, const char *what)
+status nccl_leave(const nccl_group *group, ncclResult_t result, const char *what)
 {
-    return leave_call(g->world, settle_call(g, result, what));
+    return leave_call(group->world, settle_call(group, result, what));
 }
 
 /* ---- the thread ---- */
@@ -200,7 +209,7 @@ static status find_errors(nccl_world *w)
 {
     status st = ST_OK;
     if (pthread_mutex_trylock(&w->calling) != 0)
-        return ST_OK; /* a call is under way, which looks itself */
+        return ST_OK; /* a call is in progress, and looks for errors itself */
     for (nccl_group *g = w->groups; g && st == ST_OK; g = g->next) {
         ncclResult_t result = ncclSuccess;
         if (g->comm && nccl()->CommGetAsyncError(g->comm, &result) == ncclSuccess &&
@@ -211,7 +220,8 @@ static status find_errors(nccl_world *w)
     return st;
 }
 
-/* What has begun begins now. The thread that calls may end it meanwhile. */
+/* Sets the time at which something began to now, unless the thread that calls has ended it
+ * meanwhile. */
 static void begin_anew(atomic_llong *since)
 {
     long long was = atomic_load(since);
@@ -219,8 +229,9 @@ static void begin_anew(atomic_llong *since)
         atomic_compare_exchange_strong(since, &was, clock_ns());
 }
 
-/* The host waits for the device, or it has not come so far as to wait: the GPU's queue is full of
- * what stands behind a collective. The latter takes twice as long, since the host may be busy. */
+/* Fails where the host has waited for the device for too long. The host may also be stuck before it
+ * comes to a wait, when the GPU's queue is full of work that stands after a collective; that is
+ * given twice the time, since the host may just be busy. */
 static status find_late(nccl_world *w)
 {
     if (is_patient(w)) {
@@ -231,8 +242,8 @@ static status find_late(nccl_world *w)
     int64_t waits = atomic_load(&w->waits_since), called = atomic_load(&w->called_at);
     if (waits ? now - waits > timeout_ns : called && now - called > 2 * timeout_ns)
         return FAIL(ST_TIMEOUT,
-                    "the device does not get through its collectives within %.1f s: a rank does "
-                    "not answer",
+                    "the device has not finished its collectives within %.1f s: a rank does not "
+                    "answer",
                     (double)(now - (waits ? waits : called)) * 1e-9);
     return ST_OK;
 }
@@ -277,7 +288,9 @@ static status start_watcher(nccl_world *w)
     int rc = pthread_create(&w->watcher, NULL, watch_errors, w);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     w->watched = rc == 0;
-    return w->watched ? ST_OK : FAIL(ST_OS, "no thread beside NCCL: %s", strerror(rc));
+    return w->watched
+               ? ST_OK
+               : FAIL(ST_OS, "the thread that watches NCCL cannot be started: %s", strerror(rc));
 }
 
 /* ---- opening and closing ---- */
@@ -303,7 +316,8 @@ static status add_group(nccl_world *w, const int *world_rank, int size, nccl_gro
     return ST_OK;
 }
 
-/* Host values are real on every device: where it has no storage they go through pinned memory. */
+/* Host values are real on every device: where the device has no storage they go through pinned
+ * memory. */
 static status open_stage(nccl_world *w)
 {
     const backend_vtable *v = w->device->v;
@@ -334,36 +348,37 @@ static status join_all(nccl_world *w)
     return leave_call(w, st);
 }
 
-status nccl_world_attach(nccl_world *w, device *d)
+status nccl_world_attach(nccl_world *world, device *opened)
 {
-    w->device = d;
-    if (!w->groups)
-        TRY(join_all(w));
-    TRY(open_stage(w));
-    d->watch = (device_watch){w, wait_begins, wait_ended};
-    return start_watcher(w);
+    world->device = opened;
+    if (!world->groups)
+        TRY(join_all(world));
+    TRY(open_stage(world));
+    opened->watch = (device_watch){world, wait_begins, wait_ended};
+    return start_watcher(world);
 }
 
-void nccl_world_detach(nccl_world *w)
+void nccl_world_detach(nccl_world *world)
 {
-    if (!w->device)
+    if (!world->device)
         return;
-    const backend_vtable *v = w->device->v;
-    if (w->stage.stream)
-        v->stream_free(&w->stage.stream);
-    if (w->stage.device)
-        (device_has_storage(w->device) ? v->release : v->release_host)(w->device, w->stage.device);
-    if (w->stage.host)
-        v->release_host(w->device, w->stage.host);
-    atomic_store(&w->closing, true);
-    if (w->watched)
-        pthread_join(w->watcher, NULL);
-    w->watched = false;
-    if (w->stage.stop) /* the thread may have written it */
-        v->release_host(w->device, w->stage.stop);
-    w->stage = (nccl_stage){0};
-    w->device->watch = (device_watch){0};
-    w->device = NULL;
+    const backend_vtable *v = world->device->v;
+    if (world->stage.stream)
+        v->stream_free(&world->stage.stream);
+    if (world->stage.device)
+        (device_has_storage(world->device) ? v->release : v->release_host)(world->device,
+                                                                           world->stage.device);
+    if (world->stage.host)
+        v->release_host(world->device, world->stage.host);
+    atomic_store(&world->closing, true);
+    if (world->watched)
+        pthread_join(world->watcher, NULL);
+    world->watched = false;
+    if (world->stage.stop) /* only now, since the watcher may have written to it */
+        v->release_host(world->device, world->stage.stop);
+    world->stage = (nccl_stage){0};
+    world->device->watch = (device_watch){0};
+    world->device = NULL;
 }
 
 static nccl_group *find_group(const nccl_world *w, const int *world_rank, int size)
@@ -374,82 +389,83 @@ static nccl_group *find_group(const nccl_world *w, const int *world_rank, int si
     return NULL;
 }
 
-/* All ranks split the world at the same time, each into a group of its own of one size. A mesh's
- * groups are arithmetic series of one step and length over all ranks, so where one rank finds a
- * group that it has, all do. */
-status nccl_world_group(nccl_world *w, const int *world_rank, int size, nccl_group **out)
+/* All ranks split the world's communicator at the same time, each into its own group of the same
+ * size. The groups of a mesh are arithmetic series over the ranks, all with the same step and
+ * length, so where one rank finds that it has the group already, all do. */
+status nccl_world_group(nccl_world *world, const int *world_rank, int size, nccl_group **out)
 {
     static const char what[] = "a group's communicator (ncclCommSplit)";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int place = 0;
-    nccl_group *g = find_group(w, world_rank, size);
+    nccl_group *g = find_group(world, world_rank, size);
     if (!g) {
         config.blocking = 0;
-        while (world_rank[place] != w->rank)
+        while (world_rank[place] != world->rank)
             place++;
-        TRY(nccl_enter(w));
-        status st = add_group(w, world_rank, size, &g);
+        TRY(nccl_enter(world));
+        status st = add_group(world, world_rank, size, &g);
         if (st == ST_OK)
             st = settle_call(
-                w->groups,
-                nccl()->CommSplit(w->groups->comm, world_rank[0], place, &g->comm, &config), what);
-        if (st == ST_OK) /* the child is not written before its parent has settled */
+                world->groups,
+                nccl()->CommSplit(world->groups->comm, world_rank[0], place, &g->comm, &config),
+                what);
+        if (st == ST_OK) /* NCCL writes the child only when its parent has settled */
             st = settle_call(g, ncclInProgress, what);
-        TRY(leave_call(w, st));
+        TRY(leave_call(world, st));
     }
     *out = g;
     return ST_OK;
 }
 
-const nccl_stage *nccl_world_stage(const nccl_world *w)
+const nccl_stage *nccl_world_stage(const nccl_world *world)
 {
-    return &w->stage;
+    return &world->stage;
 }
 
-/* A setting of NCCL's that the user has not made. */
+/* Sets a variable of NCCL's where the user has not. */
 static void set_unless(const char *name, const char *value, bool tell)
 {
     if (!getenv(name) && setenv(name, value, 1) == 0 && tell)
         log_info("%s=%s is set for NCCL", name, value);
 }
 
-status nccl_world_new(const comm_join *o, nccl_world **out)
+status nccl_world_new(const comm_join *options, nccl_world **out)
 {
     TRY(nccl_open());
     nccl_world *w = calloc(1, sizeof *w);
     if (!w)
         return FAIL(ST_NO_MEMORY, "no memory for the NCCL engine");
-    w->rank = o->rank;
-    w->size = o->size;
-    w->check = o->check;
-    w->patient = o->patient;
-    w->context = o->context;
-    memcpy(&w->id, o->id, sizeof w->id);
+    w->rank = options->rank;
+    w->size = options->size;
+    w->check = options->check;
+    w->patient = options->patient;
+    w->context = options->context;
+    memcpy(&w->id, options->id, sizeof w->id);
     pthread_mutex_init(&w->calling, NULL);
-    nccl_world_set_timeout(w, o->timeout_s);
-    /* The switch sums in an order that differs from call to call: inside one machine and, by the
-     * other name, between several. */
-    if (o->deterministic)
+    nccl_world_set_timeout(w, options->timeout_s);
+    /* The NVLink switch sums in an order that differs from call to call. NVLS is its use inside one
+     * machine, NVLSTree the one between several. */
+    if (options->deterministic)
         set_unless("NCCL_ALGO", "^NVLS,NVLSTree", w->rank == 0);
-    /* Communicators that share a GPU run in the order in which the host calls them. */
+    /* Communicators that share a GPU then run in the order in which the host calls them. */
     set_unless("NCCL_LAUNCH_ORDER_IMPLICIT", "1", w->rank == 0);
     *out = w;
     return ST_OK;
 }
 
-void nccl_world_set_timeout(nccl_world *w, double seconds)
+void nccl_world_set_timeout(nccl_world *world, double seconds)
 {
-    atomic_store(&w->timeout_ns, (int64_t)(seconds * 1e9));
+    atomic_store(&world->timeout_ns, (int64_t)(seconds * 1e9));
 }
 
-/* Children before their parent. */
+/* Closes the last group first: communicators that were split off go before their parent. */
 static void close_groups(nccl_group *g, bool well)
 {
     static const char what[] = "closing a communicator";
     if (!g)
         return;
     close_groups(g->next, well);
-    g->next = NULL; /* who fails here ends all there are */
+    g->next = NULL; /* a failure below aborts all groups that are still listed */
     if (g->comm && well && nccl_enter(g->world) == ST_OK) {
         if (nccl_leave(g, nccl()->CommFinalize(g->comm), what) == ST_OK)
             nccl()->CommDestroy(g->comm);
@@ -462,12 +478,12 @@ static void close_groups(nccl_group *g, bool well)
     free(g);
 }
 
-void nccl_world_free(nccl_world *w, bool well)
+void nccl_world_free(nccl_world *world, bool well)
 {
-    if (!w)
+    if (!world)
         return;
-    nccl_world_detach(w);
-    close_groups(w->groups, well && !atomic_load(&w->over));
-    pthread_mutex_destroy(&w->calling);
-    free(w);
+    nccl_world_detach(world);
+    close_groups(world->groups, well && !atomic_load(&world->over));
+    pthread_mutex_destroy(&world->calling);
+    free(world);
 }

@@ -1,13 +1,15 @@
-/* nccl_world.h: the communicators of this process, and the thread that sees to it that nothing
- * waits for them for ever. For comm_nccl.c.
+/* nccl_world.h: the NCCL communicators of this process, and a thread that keeps anything from
+ * waiting for them for ever. For comm_nccl.c.
  *
  * NCCL has no time limits: a collective whose peer is gone waits on the GPU until its communicator
- * is aborted. So communicators are non-blocking, calls are waited for here with a deadline, and a
- * thread looks after what is queued: when another rank is lost (the control channel), when NCCL
- * tells of an error, when the host has waited for the device for too long, all communicators are
- * aborted. Waits then end, and every call says why. An abort frees the communicator, so it comes
- * when no call is inside: one that NCCL keeps for more than a second is first made to return by
- * revoking what is queued (2.28.9 or later; before, the abort has to come beside it). */
+ * is aborted. So communicators are non-blocking, each call is waited for here until it is queued or
+ * its deadline passes, and a thread watches what is queued. When another rank is lost (the rank
+ * link says so), when NCCL reports an error, or when the host has waited for the device for too
+ * long, it aborts all communicators. Waits then end, and every later call says why.
+ *
+ * An abort frees the communicator, so it waits until no call is inside. A call that NCCL keeps for
+ * more than a second is first made to return by revoking what is queued (NCCL 2.28.9 and later);
+ * with an older NCCL the communicators are aborted while the call is inside. */
 #ifndef TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 #define TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 
@@ -16,37 +18,42 @@
 
 typedef struct nccl_world nccl_world;
 
-/* A communicator. Groups of the same ranks share one: what they queue keeps the order of the calls,
- * and NCCL's buffers exist once. */
+/* A communicator. Groups of the same ranks share one, so that what they queue keeps the order of
+ * the calls and NCCL's buffers exist once. */
 typedef struct nccl_group {
     nccl_world *world;
     ncclComm_t comm; /* NULL once it was aborted */
     int size;
-    int *world_rank; /* [size] */
+    int *world_rank; /* [size] rank of each member in the job */
     struct nccl_group *next;
 } nccl_group;
 
-/* Host values: a stream and memory of the engine's own. */
+/* What the engine moves host values with: a stream and memory of its own. */
 typedef struct nccl_stage {
     stream *stream;
     char *device, *host; /* [COMM_STAGE_BYTES]; host is pinned */
-    int32_t *stop; /* pinned: not 0 once the world has ended; for kernels that wait for others */
+    int32_t *stop; /* pinned: not 0 once the job has ended; for kernels that wait for others */
 } nccl_stage;
 
-WARN_UNUSED status nccl_world_new(const comm_join *o, nccl_world **out);
-void nccl_world_free(nccl_world *w, bool well);
-void nccl_world_set_timeout(nccl_world *w, double seconds);
-/* The device is open on this thread, which makes all calls. Collective. */
-WARN_UNUSED status nccl_world_attach(nccl_world *w, device *d);
-void nccl_world_detach(nccl_world *w);
-/* Found or made; belongs to the world. */
-WARN_UNUSED status nccl_world_group(nccl_world *w, const int *world_rank, int size,
+/* Loads NCCL (nccl_open) and notes what the job is. No communicator is made yet. */
+WARN_UNUSED status nccl_world_new(const comm_join *options, nccl_world **out);
+/* well: closes the communicators together with the other ranks; otherwise aborts them. */
+void nccl_world_free(nccl_world *world, bool well);
+void nccl_world_set_timeout(nccl_world *world, double seconds);
+/* Joins the other ranks and starts the thread. Every rank calls it, with a device that is open on
+ * this thread, which makes all later calls. */
+WARN_UNUSED status nccl_world_attach(nccl_world *world, device *opened);
+void nccl_world_detach(nccl_world *world);
+/* Finds or makes the communicator of the ranks world_rank [size], which the world owns. Every rank
+ * calls it at the same time, each for its own group of that size. */
+WARN_UNUSED status nccl_world_group(nccl_world *world, const int *world_rank, int size,
                                     nccl_group **out);
-const nccl_stage *nccl_world_stage(const nccl_world *w);
+const nccl_stage *nccl_world_stage(const nccl_world *world);
 
-/* Around every call of NCCL: enter, the call, leave with what it returned. enter fails once the
- * world has ended. leave waits until a call that is under way is queued. `what` for messages. */
-WARN_UNUSED status nccl_enter(nccl_world *w);
-WARN_UNUSED status nccl_leave(const nccl_group *g, ncclResult_t result, const char *what);
+/* These stand around every call of NCCL: nccl_enter, the call, then nccl_leave with what the call
+ * returned. nccl_enter fails once the job has ended. nccl_leave waits until a call that is in
+ * progress is queued; `what` names the call in messages. */
+WARN_UNUSED status nccl_enter(nccl_world *world);
+WARN_UNUSED status nccl_leave(const nccl_group *group, ncclResult_t result, const char *what);
 
 #endif

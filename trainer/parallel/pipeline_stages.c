@@ -1,4 +1,6 @@
-/* pipeline_stages.c: see pipeline_stages.h. */
+/* pipeline_stages.c: see pipeline_stages.h. Balancing is a binary search for the least time in
+ * which every stage can do its layers; for a given time, layers are handed out greedily from the
+ * last stage to the first. */
 #include "trainer/parallel/pipeline_stages.h"
 
 #include <inttypes.h>
@@ -14,9 +16,10 @@ static int64_t at_least_one(int64_t n)
     return n > 1 ? n : 1;
 }
 
-/* Stages from `from` on. From the last one on, each takes the layers that it has time for: so the
- * first of them, which hold the most micro-batches, get no more than they must. False where the
- * first cannot. */
+/* Hands out layers to the stages from `from` on, so that none takes longer than `time`. Each stage,
+ * from the last one back, takes as many layers as it has time for, so that the first of them, which
+ * hold the activations of the most micro-batches, get no more than they must. False where the time
+ * is not enough. */
 static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
 {
     const int64_t begin = layout_first_layer(l, from);
@@ -24,7 +27,7 @@ static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
     int64_t end = c->layers;
     for (int64_t stage = l->pipeline - 1; stage > from; stage--) {
         double used = stage == l->pipeline - 1 ? c->behind : 0;
-        int64_t first = end - 1; /* one at least */
+        int64_t first = end - 1; /* at least one layer */
         used += c->layer[first];
         if (used > time)
             return false;
@@ -39,12 +42,13 @@ static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
     return used <= time;
 }
 
+/* Finds the least time for the stages from `from` on. */
 static void balance_from(const stage_costs *c, int from, layout *l)
 {
     double low = 0, high = c->before + c->behind;
     for (int64_t i = 0; i < c->layers; i++)
         high += c->layer[i];
-    high *= 2; /* whatever the order of sums */
+    high *= 2; /* enough, in whatever order the sums are rounded */
     for (int i = 0; i < HALVINGS; i++) {
         double middle = (low + high) / 2;
         if (fill_stages(c, from, middle, l))
@@ -55,12 +59,13 @@ static void balance_from(const stage_costs *c, int from, layout *l)
     fill_stages(c, from, high, l);
 }
 
-/* Behind a stage that is the slowest whatever the others do, those are balanced among themselves:
- * else the last would take all that there is time for, and its memory. */
-void stages_balance(const stage_costs *c, layout *l)
+/* Where one stage is the slowest whatever the others do, the stages after it are balanced among
+ * themselves. Otherwise the last one would take all layers that the time allows, and their memory.
+ */
+void stages_balance(const stage_costs *costs, layout *inout)
 {
-    for (int from = 0; from + 1 < l->pipeline; from++)
-        balance_from(c, from, l);
+    for (int from = 0; from + 1 < inout->pipeline; from++)
+        balance_from(costs, from, inout);
 }
 
 static const char *next_word(const char *at)
@@ -78,7 +83,7 @@ int64_t stages_listed(const char *text)
 
 static const char POINTS[] = "parallelism.pipeline_parallel_split_points";
 
-/* The layers as they are written, in whatever order. */
+/* Reads the layers as they are written, in any order. */
 static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
 {
     int64_t n = 0;
@@ -86,12 +91,13 @@ static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
         int used = 0;
         if (sscanf(at, "layers.%" SCNd64 "%n", &layer[n++], &used) != 1 ||
             (at[used] && !strchr(", ", at[used])))
-            return FAIL(ST_CONFIG, "%s: \"%s\" is not of the form layers.N", POINTS, at);
+            return FAIL(ST_CONFIG, "%s: \"%s\" does not have the form layers.N", POINTS, at);
     }
     return ST_OK;
 }
 
-/* The first of n points that does not fit; n: all do. Each begins a stage after the one before. */
+/* The first of n points that does not fit, or n where all do. Points must rise, since each begins a
+ * stage. */
 static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int64_t least)
 {
     for (int64_t i = 0; i < n; i++)
@@ -100,7 +106,7 @@ static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int6
     return n;
 }
 
-/* The same points, moved as far as they must be. */
+/* Moves the points as little as is needed to make them fit. */
 static void move_points(int64_t *layer, int64_t n, int64_t layers, int64_t least)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -124,25 +130,25 @@ static status refuse_points(const int64_t *given, int64_t n, int64_t at, int64_t
     for (int64_t i = 0; i < n; i++)
         used = words_add(fits, sizeof fits, used, "%slayers.%" PRId64, i ? ", " : "", layer[i]);
     return FAIL(ST_CONFIG,
-                "%s: stage %" PRId64 " cannot begin with layers.%" PRId64 " (of %" PRId64
-                " layers the first stage takes at least %" PRId64
-                "; each other one begins after the one before it); these fit: %s",
+                "%s: stage %" PRId64 " cannot begin with layers.%" PRId64 " (of the %" PRId64
+                " layers the first stage must have at least %" PRId64
+                ", and every stage must have one); these fit: %s",
                 POINTS, at + 1, given[at], layers, least, fits);
 }
 
-status stages_read(const char *text, int64_t layers, int64_t first_layers, layout *l)
+status stages_read(const char *text, int64_t layers, int64_t first_layers, layout *inout)
 {
     const int64_t n = stages_listed(text), least = at_least_one(first_layers);
     int64_t layer[LAYOUT_STAGES];
-    if (n + 1 != l->pipeline)
-        return FAIL(ST_CONFIG, "%s: \"%s\" begins %" PRId64 " stages, and there are %" PRId64,
-                    POINTS, text, n + 1, l->pipeline);
+    if (n + 1 != inout->pipeline)
+        return FAIL(ST_CONFIG, "%s: \"%s\" makes %" PRId64 " stages, but there are %" PRId64,
+                    POINTS, text, n + 1, inout->pipeline);
     TRY(read_points(text, layer));
     const int64_t unfit = first_unfit(layer, n, layers, least);
     if (unfit < n)
         return refuse_points(layer, n, unfit, layers, least);
     for (int64_t i = 0; i < n; i++)
-        l->stage_end[i] = (int32_t)layer[i];
+        inout->stage_end[i] = (int32_t)layer[i];
     return ST_OK;
 }
 
@@ -151,27 +157,27 @@ static int64_t pick_smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-int64_t stage_flights(int stage, int stages, int64_t n)
+int64_t stage_flights(int stage, int stages, int64_t batches)
 {
-    return pick_smaller(stages - stage, n);
+    return pick_smaller(stages - stage, batches);
 }
 
-int64_t stage_passes(int stage, int stages, int64_t n)
+int64_t stage_passes(int stage, int stages, int64_t batches)
 {
-    return stage == stages - 1 ? n : 2 * n;
+    return stage == stages - 1 ? batches : 2 * batches;
 }
 
-stage_pass stage_pass_at(int stage, int stages, int64_t n, int64_t i)
+stage_pass stage_pass_at(int stage, int stages, int64_t batches, int64_t index)
 {
     if (stage == stages - 1)
-        return (stage_pass){PASS_BOTH, i};
+        return (stage_pass){PASS_BOTH, index};
     const int64_t ahead =
-        pick_smaller(stages - 1 - stage, n); /* forwards before the first backward */
-    if (i < ahead)
-        return (stage_pass){PASS_FORWARD, i};
-    if (i >= 2 * n - ahead)
-        return (stage_pass){PASS_BACKWARD, i - n};
-    const int64_t turn = (i - ahead) / 2;
-    return (i - ahead) % 2 == 0 ? (stage_pass){PASS_FORWARD, ahead + turn}
-                                : (stage_pass){PASS_BACKWARD, turn};
+        pick_smaller(stages - 1 - stage, batches); /* forwards before the first backward */
+    if (index < ahead)
+        return (stage_pass){PASS_FORWARD, index};
+    if (index >= 2 * batches - ahead)
+        return (stage_pass){PASS_BACKWARD, index - batches};
+    const int64_t turn = (index - ahead) / 2;
+    return (index - ahead) % 2 == 0 ? (stage_pass){PASS_FORWARD, ahead + turn}
+                                    : (stage_pass){PASS_BACKWARD, turn};
 }

@@ -1,3 +1,10 @@
+/* rank_link.c: see rank_link.h.
+ *
+ * The thread polls all connections. It sends a beat at regular intervals, acts on what arrives, and
+ * looks for ranks that have been silent for too long. Ranks other than 0 are connected to rank 0
+ * alone, so rank 0 passes on what it hears of a lost rank. The first cause that a rank hears of is
+ * the one it keeps (`lost`); whatever fails afterwards is a consequence. A rank that ends says its
+ * last word, BYE or LOST, and the other end hangs up to show that it was received. */
 #include "trainer/parallel/rank_link.h"
 
 #include <errno.h>
@@ -20,12 +27,15 @@
 #include "common/base/words.h"
 
 enum { IDS_TOLD = 16, VERSION_MAX = 96 };
-/* How long work may take to end once the job is over; how long a last word may take. */
+/* GRACE_NS: how long the work of this process may take to end once the job is over. LAST_WORD_NS:
+ * how long sending the last word may take. */
 static const int64_t GRACE_NS = INT64_C(5) * 1000 * 1000 * 1000;
 static const int64_t LAST_WORD_NS = INT64_C(2) * 1000 * 1000 * 1000;
-/* For how long after that a stopped rank takes the others' end for its own doing. */
+/* For how long after it goes on, a rank that was stopped takes the end of the others as caused by
+ * itself. */
 static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
-/* Beats within the silence that counts as a loss; and at most so far apart. */
+/* There are BEATS beats within the silence that counts as a loss, and they are at most BEAT_MOST_NS
+ * apart. */
 enum { BEATS = 5 };
 static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
 
@@ -33,26 +43,28 @@ struct rank_link {
     int rank, size;
     comm_ledger *ledger;
     int64_t silence_ns, beat_ns;
-    int listener, wake;   /* -1: none; an eventfd */
-    rank_link_peer *peer; /* [n_peers]: of rank 0 all others, of those rank 0 */
+    int listener;         /* of rank 0; -1: none */
+    int wake;             /* an eventfd that wakes the thread */
+    rank_link_peer *peer; /* [n_peers]: on rank 0 all others, on the others rank 0 */
     int n_peers;
-    struct pollfd *polled; /* [n_peers + 2] of the thread */
+    struct pollfd *polled; /* [n_peers + 2]: the thread's */
     pthread_t thread;
     bool leaving; /* the thread has seen `closing` */
-    bool refused; /* the job is over before its first step, as a rank said itself */
+    bool refused; /* the job ended before its first step, because a rank said that it failed */
     bool one_machine;
-    int64_t leave_by_ns;              /* with a last word on its way, no longer than this */
-    int64_t still_ns, still_until_ns; /* how long this process was stopped last, and until when */
+    int64_t leave_by_ns;    /* until when the thread waits for its last word to be received */
+    int64_t still_ns;       /* how long this process was stopped the last time */
+    int64_t still_until_ns; /* when it went on */
 
-    pthread_mutex_t lock; /* of what follows */
-    int64_t step;
+    pthread_mutex_t lock; /* guards what follows */
+    int64_t step;         /* 0: before the first one */
     uint64_t sample[IDS_TOLD];
     int64_t n_samples;
     bool closing;
-    char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "" nothing */
-    char lost[CONTROL_TEXT_MAX];   /* whose fault the end is */
+    char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "": nothing */
+    char lost[CONTROL_TEXT_MAX];   /* which rank ended the job, and how; written before `over` */
     atomic_bool over;
-    _Atomic(const char *) waits; /* for what; NULL: nothing */
+    _Atomic(const char *) waits; /* what this rank waits for; NULL: nothing */
     atomic_bool others_wait;
 };
 
@@ -88,51 +100,52 @@ static void tell_place(rank_link *c, char *out, size_t size)
     pthread_mutex_unlock(&c->lock);
 }
 
-void rank_link_waits(rank_link *c, const char *what)
+void rank_link_waits(rank_link *link, const char *what)
 {
-    if (c)
-        atomic_store(&c->waits, what);
+    if (link)
+        atomic_store(&link->waits, what);
 }
 
-bool rank_link_is_waiting(rank_link *c)
+bool rank_link_is_waiting(rank_link *link)
 {
-    return atomic_load(&c->waits) != NULL;
+    return atomic_load(&link->waits) != NULL;
 }
 
-bool rank_link_others_wait(rank_link *c)
+bool rank_link_others_wait(rank_link *link)
 {
-    return atomic_load(&c->others_wait);
+    return atomic_load(&link->others_wait);
 }
 
-void rank_link_at_step(rank_link *c, int64_t step, const uint64_t *sample, int64_t n)
+void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t n)
 {
-    if (!c)
+    if (!link)
         return;
-    pthread_mutex_lock(&c->lock);
-    c->step = step;
-    c->n_samples = n;
-    memcpy(c->sample, sample, (size_t)(n < IDS_TOLD ? n : IDS_TOLD) * sizeof *sample);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&link->lock);
+    link->step = step;
+    link->n_samples = n;
+    memcpy(link->sample, sample, (size_t)(n < IDS_TOLD ? n : IDS_TOLD) * sizeof *sample);
+    pthread_mutex_unlock(&link->lock);
 }
 
-status rank_link_check(rank_link *c)
+status rank_link_check(rank_link *link)
 {
-    if (!c || !atomic_load(&c->over))
+    if (!link || !atomic_load(&link->over))
         return ST_OK;
-    return FAIL(ST_UNAVAILABLE, "%s", c->lost); /* written once, before over */
+    return FAIL(ST_UNAVAILABLE, "%s", link->lost); /* written once, before over */
 }
 
 /* ---- the end ---- */
 
-/* What a rank said itself of its end. */
+/* Whether this cause is what a rank said of itself (rank_link_close). */
 static bool is_own_word(const char *why)
 {
     int rank, used = 0;
     return sscanf(why, "rank %d failed: %n", &rank, &used) == 1 && used > 0;
 }
 
-/* Before the first step all ranks meet the same refusal: of one machine rank 0 says it, once, when
- * it ends; the logs of the others have it. */
+/* Logs why the job ends. Before the first step all ranks fail with the same error; where they are
+ * on one machine, rank 0 prints it once when it ends, and the others only write it to their logs.
+ */
 static void tell_end(rank_link *c, const char *why)
 {
     char place[CONTROL_TEXT_MAX];
@@ -144,7 +157,8 @@ static void tell_end(rank_link *c, const char *why)
     log_error("the run ends: %s; this rank: %s", why, place);
 }
 
-/* The job is over: this rank's log has it, rank 0 tells the others. */
+/* Ends the job with this cause: logs it, and on rank 0 tells the others. Only the first cause
+ * counts. */
 static void end_job(rank_link *c, const char *why)
 {
     if (atomic_load(&c->over))
@@ -158,8 +172,8 @@ static void end_job(rank_link *c, const char *why)
             status_clear(); /* it may be the one that is lost */
 }
 
-/* Was this rank stopped a moment ago for so long that the others take it for lost? Then their end
- * is its doing. */
+/* Whether this rank was stopped until a moment ago, for so long that the others took it for lost.
+ * Then it is the cause of their end. */
 static bool was_still(const rank_link *c)
 {
     return c->still_ns + c->beat_ns >= c->silence_ns &&
@@ -170,11 +184,11 @@ static void end_as_still(rank_link *c, const char *who)
 {
     char why[CONTROL_TEXT_MAX], host[CONTROL_HOST_MAX] = "?";
     gethostname(host, sizeof host - 1);
-    snprintf(
-        why, sizeof why,
-        "rank %d (%s, pid %d), this one, did nothing for %.1f s: it was stopped (SIGSTOP), or its "
-        "machine was; the others, %s among them, have ended without it",
-        c->rank, host, (int)getpid(), (double)c->still_ns * 1e-9, who);
+    snprintf(why, sizeof why,
+             "rank %d (%s, pid %d), this one, did nothing for %.1f s because it was stopped "
+             "(SIGSTOP) or "
+             "its machine was; the other ranks, %s among them, have ended without it",
+             c->rank, host, (int)getpid(), (double)c->still_ns * 1e-9, who);
     end_job(c, why);
 }
 
@@ -189,8 +203,8 @@ static void lose_peer(rank_link *c, rank_link_peer *p, const char *how)
              (double)(clock_ns() - p->heard_ns) * 1e-9, p->place);
     close(p->fd);
     p->fd = -1;
-    /* Rank 0's end is nobody's loss once this one is done; and who is told of a failure hangs up.
-     */
+    /* No loss: rank 0 may end once this rank is done, and a rank that was told of this one's
+     * failure hangs up. */
     if (c->leaving && (c->rank != 0 || c->failed[0]))
         return;
     if (was_still(c))
@@ -201,7 +215,7 @@ static void lose_peer(rank_link *c, rank_link_peer *p, const char *how)
 
 /* ---- what comes ---- */
 
-/* Does somebody wait, besides the peer `but`? */
+/* Whether a rank other than the peer `but` waits. */
 static bool peers_wait(const rank_link *c, const rank_link_peer *but)
 {
     for (int i = 0; i < c->n_peers; i++)
@@ -230,14 +244,15 @@ static void act_on(rank_link *c, rank_link_peer *p, rank_link_kind kind, const c
         end_job(c, text);
     else if (kind != CONTROL_BYE)
         lose_peer(c, p, "breaks the protocol");
-    /* Hanging up tells the other end that its last word has arrived. */
+    /* Hanging up tells the other end that its last word was received. */
     if (!beats && p->fd >= 0) {
         close(p->fd);
         p->fd = -1;
     }
 }
 
-/* Whole frames of what was received; the rest stays. False: not a frame. */
+/* Acts on the whole messages that were received and keeps the rest. False where the bytes are not a
+ * message. */
 static bool take_frames(rank_link *c, rank_link_peer *p)
 {
     size_t at = 0, size;
@@ -257,19 +272,20 @@ static bool take_frames(rank_link *c, rank_link_peer *p)
     return true;
 }
 
-static void read_peer(rank_link *c, rank_link_peer *p)
+static void read_peer(rank_link *link, rank_link_peer *peer)
 {
-    ssize_t n = recv(p->fd, p->in + p->n_in, sizeof p->in - p->n_in, MSG_DONTWAIT);
+    ssize_t n = recv(peer->fd, peer->in + peer->n_in, sizeof peer->in - peer->n_in, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0) { /* a reset is what a process leaves that dies with something unread */
+    if (n <= 0) { /* a process that dies with unread bytes leaves a reset */
         const bool died = n == 0 || errno == ECONNRESET;
-        lose_peer(c, p, died ? "died: its connection is closed" : "is gone: its connection broke");
+        lose_peer(link, peer,
+                  died ? "died: its connection is closed" : "is gone: its connection broke");
         return;
     }
-    p->n_in += (size_t)n;
-    if (!take_frames(c, p))
-        lose_peer(c, p, "breaks the protocol");
+    peer->n_in += (size_t)n;
+    if (!take_frames(link, peer))
+        lose_peer(link, peer, "breaks the protocol");
 }
 
 static void turn_away(rank_link *c)
@@ -279,7 +295,7 @@ static void turn_away(rank_link *c)
     if (fd < 0)
         return;
     snprintf(why, sizeof why,
-             "a job of %d ranks is complete and at work here; is this another one?", c->size);
+             "a job of %d ranks is complete and running here; is this another one?", c->size);
     rank_link_refuse(fd, why);
 }
 
@@ -288,7 +304,7 @@ static void turn_away(rank_link *c)
 static void beat(rank_link *c)
 {
     char place[CONTROL_TEXT_MAX];
-    if (c->leaving && (c->rank != 0 || c->failed[0])) /* the last word is said */
+    if (c->leaving && (c->rank != 0 || c->failed[0])) /* the last word was sent */
         return;
     tell_place(c, place, sizeof place);
     for (int i = 0; i < c->n_peers; i++) {
@@ -296,7 +312,7 @@ static void beat(rank_link *c)
         if (p->fd < 0)
             continue;
         const bool waits = rank_link_is_waiting(c) || peers_wait(c, p);
-        /* One that takes nothing has been silent for long as well. */
+        /* A peer that accepts no bytes has also been silent, and find_silent will see it. */
         status st = rank_link_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place,
                                    strlen(place), clock_ns());
         if (st != ST_OK && st != ST_TIMEOUT)
@@ -313,42 +329,43 @@ static void find_silent(rank_link *c)
         rank_link_peer *p = &c->peer[i];
         if (p->fd < 0 || clock_ns() - p->heard_ns < c->silence_ns)
             continue;
-        snprintf(how, sizeof how, "says nothing for %.1f s: stopped, or cut off",
+        snprintf(how, sizeof how, "has said nothing for %.1f s: it is stopped or cut off",
                  (double)c->silence_ns * 1e-9);
         lose_peer(c, p, how);
     }
 }
 
-/* False once nobody is left to wait for. */
-static bool wait_for_news(rank_link *c, int64_t until_ns)
+/* Waits until until_ns for messages, connections and wake-ups, and acts on them. False once this
+ * rank is leaving and there is no other to wait for. */
+static bool wait_for_news(rank_link *link, int64_t until_ns)
 {
-    struct pollfd *p = c->polled;
+    struct pollfd *p = link->polled;
     int n = 0;
-    bool somebody = false;
+    bool connected = false;
     uint64_t woken;
-    p[n++] = (struct pollfd){c->wake, POLLIN, 0};
-    p[n++] = (struct pollfd){c->listener, POLLIN, 0}; /* -1: passed over */
-    for (int i = 0; i < c->n_peers; i++) {
-        p[n++] = (struct pollfd){c->peer[i].fd, POLLIN, 0};
-        somebody |= c->peer[i].fd >= 0;
+    p[n++] = (struct pollfd){link->wake, POLLIN, 0};
+    p[n++] = (struct pollfd){link->listener, POLLIN, 0}; /* poll skips a descriptor of -1 */
+    for (int i = 0; i < link->n_peers; i++) {
+        p[n++] = (struct pollfd){link->peer[i].fd, POLLIN, 0};
+        connected |= link->peer[i].fd >= 0;
     }
-    bool ends_badly = c->leaving && (c->failed[0] || atomic_load(&c->over));
-    if (c->leaving && (!somebody || (ends_badly && clock_ns() > c->leave_by_ns)))
+    bool ends_badly = link->leaving && (link->failed[0] || atomic_load(&link->over));
+    if (link->leaving && (!connected || (ends_badly && clock_ns() > link->leave_by_ns)))
         return false;
     int64_t left = until_ns - clock_ns();
     if (poll(p, (nfds_t)n, left > 0 ? (int)(left / 1000000) + 1 : 0) <= 0)
         return true;
-    if (p[0].revents && read(c->wake, &woken, sizeof woken) < 0)
+    if (p[0].revents && read(link->wake, &woken, sizeof woken) < 0)
         return true;
     if (p[1].revents)
-        turn_away(c);
-    for (int i = 0; i < c->n_peers; i++)
-        if (p[2 + i].revents && c->peer[i].fd >= 0)
-            read_peer(c, &c->peer[i]);
+        turn_away(link);
+    for (int i = 0; i < link->n_peers; i++)
+        if (p[2 + i].revents && link->peer[i].fd >= 0)
+            read_peer(link, &link->peer[i]);
     return true;
 }
 
-/* What this rank says to the others before it goes; they hang up when they have heard it. */
+/* Tells the others how this rank ended. They hang up when they have received it. */
 static void say_last_word(rank_link *c)
 {
     const char *failed = c->failed;
@@ -365,16 +382,18 @@ static void say_last_word(rank_link *c)
 /* Ends a process that is stuck in its work. */
 static void end_process(const rank_link *c)
 {
-    if (c->refused) { /* and so does not come to say it */
+    if (c->refused) { /* it was to be printed when the work ends, which it does not */
         log_hush(false);
         log_error("the run ends: %s", c->lost);
     }
-    log_error("work did not end within %g s of that; the process is ended",
+    log_error("this rank did not leave its work within %g s after the end of the job; its process "
+              "is ended",
               (double)GRACE_NS * 1e-9);
     fflush(NULL);
     _exit(status_exit_code(ST_UNAVAILABLE));
 }
 
+/* Notices that rank_link_close was called. */
 static void see_closing(rank_link *c)
 {
     if (c->leaving)
@@ -387,7 +406,8 @@ static void see_closing(rank_link *c)
         say_last_word(c);
 }
 
-/* One that was stopped itself has not heard the others. */
+/* This process was stopped itself and so could not hear the others: they are not taken for silent.
+ */
 static void forgive(rank_link *c, int64_t since, int64_t now)
 {
     c->still_ns = now - since;
@@ -422,7 +442,7 @@ static void *watch_peers(void *of)
 
 /* ---- opening and closing ---- */
 
-/* The version, and which build of it: two that differ by a patch do not make one job. */
+/* The version and a hash of the program: two builds of one version do not make one job. */
 static status version_text(char out[VERSION_MAX])
 {
     char self[STATUS_PATH_MAX], build[HASH_TEXT];
@@ -446,7 +466,7 @@ static status meet_ranks(const rank_link_options *o, void *id, rank_link *c)
     return rank_link_come(&o->at, &me, o->timeout_s, id, c->peer);
 }
 
-/* Signals are the business of the thread that trains. */
+/* Starts the thread with all signals blocked, since signals are for the thread that trains. */
 static status start_thread(rank_link *c)
 {
     sigset_t all, was;
@@ -454,7 +474,8 @@ static status start_thread(rank_link *c)
     pthread_sigmask(SIG_SETMASK, &all, &was);
     int rc = pthread_create(&c->thread, NULL, watch_peers, c);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
-    return rc == 0 ? ST_OK : FAIL(ST_OS, "no thread for the control channel: %s", strerror(rc));
+    return rc == 0 ? ST_OK
+                   : FAIL(ST_OS, "the thread of the rank link cannot be started: %s", strerror(rc));
 }
 
 static void rank_link_free(rank_link **c)
@@ -473,17 +494,17 @@ static void rank_link_free(rank_link **c)
     *c = NULL;
 }
 
-status rank_link_open(const rank_link_options *o, void *id, rank_link **out)
+status rank_link_open(const rank_link_options *options, void *id, rank_link **out)
 {
-    int n = o->rank == 0 ? o->size - 1 : 1;
+    int n = options->rank == 0 ? options->size - 1 : 1;
     rank_link *c = calloc(1, sizeof *c);
     if (!c)
-        return FAIL(ST_NO_MEMORY, "no memory for the control channel");
-    c->rank = o->rank;
-    c->size = o->size;
-    c->ledger = o->ledger;
-    c->one_machine = o->one_machine;
-    c->silence_ns = (int64_t)(o->silence_s * 1e9);
+        return FAIL(ST_NO_MEMORY, "no memory for the rank link");
+    c->rank = options->rank;
+    c->size = options->size;
+    c->ledger = options->ledger;
+    c->one_machine = options->one_machine;
+    c->silence_ns = (int64_t)(options->silence_s * 1e9);
     c->beat_ns = c->silence_ns / BEATS < BEAT_MOST_NS ? c->silence_ns / BEATS : BEAT_MOST_NS;
     c->listener = -1;
     pthread_mutex_init(&c->lock, NULL);
@@ -491,8 +512,8 @@ status rank_link_open(const rank_link_options *o, void *id, rank_link **out)
     c->peer = calloc((size_t)n, sizeof *c->peer);
     c->polled = calloc((size_t)n + 2, sizeof *c->polled);
     status st = c->wake < 0 || !c->peer || !c->polled
-                    ? FAIL(ST_NO_MEMORY, "no memory for the control channel")
-                    : meet_ranks(o, id, c);
+                    ? FAIL(ST_NO_MEMORY, "no memory for the rank link")
+                    : meet_ranks(options, id, c);
     if (st == ST_OK) {
         c->n_peers = n;
         st = start_thread(c);
@@ -504,17 +525,18 @@ status rank_link_open(const rank_link_options *o, void *id, rank_link **out)
     return st;
 }
 
-/* The two say the same, one of them through another rank. */
+/* Whether this rank's own failure is the cause that the job ended with, heard back through another
+ * rank or met by both. */
 static bool is_same(const char *failed, const char *lost)
 {
-    enum { BEGINNING = 200 }; /* longer ones may be cut */
+    enum { BEGINNING = 200 }; /* the rest may have been cut off */
     char part[BEGINNING + 1];
     snprintf(part, sizeof part, "%s", failed);
     return strstr(lost, part) || strcmp(failed, lost) == 0;
 }
 
-/* The last line of a rank that ends before the first step: one that rank 0 says is not said again,
- * and what rank 0 does not say by itself is. */
+/* Decides about the last line of a rank that ends before the first step: what rank 0 prints is not
+ * printed again by the others, and rank 0 prints a cause that is not its own. */
 static void fit_last_line(const rank_link *c, const char *failed)
 {
     const bool said = atomic_load(&c->over) && is_same(failed, c->lost);
@@ -526,24 +548,25 @@ static void fit_last_line(const rank_link *c, const char *failed)
         log_error("the run ends: %s", c->lost);
 }
 
-status rank_link_close(rank_link **c, const char *failed)
+status rank_link_close(rank_link **link, const char *failed)
 {
     uint64_t one = 1;
     status st = ST_OK;
-    if (!*c)
+    if (!*link)
         return ST_OK;
-    pthread_mutex_lock(&(*c)->lock);
-    if (failed && !atomic_load(&(*c)->over))
-        snprintf((*c)->failed, sizeof(*c)->failed, "rank %d failed: %.3000s", (*c)->rank, failed);
-    (*c)->closing = true;
-    pthread_mutex_unlock(&(*c)->lock);
-    if (write((*c)->wake, &one, sizeof one) < 0)
-        log_warn("control channel: eventfd: %s", strerror(errno));
-    pthread_join((*c)->thread, NULL);
+    pthread_mutex_lock(&(*link)->lock);
+    if (failed && !atomic_load(&(*link)->over))
+        snprintf((*link)->failed, sizeof(*link)->failed, "rank %d failed: %.3000s", (*link)->rank,
+                 failed);
+    (*link)->closing = true;
+    pthread_mutex_unlock(&(*link)->lock);
+    if (write((*link)->wake, &one, sizeof one) < 0)
+        log_warn("rank link: its thread cannot be woken: eventfd: %s", strerror(errno));
+    pthread_join((*link)->thread, NULL);
     if (failed)
-        fit_last_line(*c, failed);
+        fit_last_line(*link, failed);
     else
-        st = rank_link_check(*c);
-    rank_link_free(c);
+        st = rank_link_check(*link);
+    rank_link_free(link);
     return st;
 }

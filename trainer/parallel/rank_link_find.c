@@ -1,12 +1,13 @@
-/* rank_link_find.c: where rank 0 is, of rank_link_join.h. */
+/* rank_link_find.c: rank_link_find of rank_link_join.h: the host and port at which rank 0 listens,
+ * from options and the environment of torchrun, Slurm or mpirun. All ranks compute the same. */
 #include "trainer/parallel/rank_link_join.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* torchrun's port; a job of Slurm or mpirun has one by its number, so that two can share a machine.
- * All below the ports that the kernel gives to whoever connects. */
+/* PORT_DEFAULT is torchrun's. A job of Slurm or mpirun gets a port by its number, so that two jobs
+ * can share a machine. All are below the ports that the kernel gives to outgoing connections. */
 enum { PORT_DEFAULT = 29500, PORT_FIRST = 20000, PORTS = 9500, MPIRUN_JOB_SHIFT = 16 };
 
 static int port_of_job(const char *number, int shift)
@@ -14,7 +15,7 @@ static int port_of_job(const char *number, int shift)
     return PORT_FIRST + (int)((strtoul(number, NULL, 10) >> shift) % PORTS);
 }
 
-/* The first of "a,b", "node[01-04,7]", "node[3,5]-x". */
+/* The first host of a Slurm node list such as "a,b", "node[01-04,7]" or "node[3,5]-x". */
 static void first_node(const char *list, char *out, size_t size)
 {
     size_t prefix = strcspn(list, "[,");
@@ -35,7 +36,7 @@ static status port_of(const char *variable, int *out)
     char *end = NULL;
     long n = text ? strtol(text, &end, 10) : 0;
     if (n < 1 || n > 65535 || *end)
-        return FAIL(ST_CONFIG, "%s is \"%s\", not a port", variable, text);
+        return FAIL(ST_CONFIG, "%s is \"%s\", which is not a port from 1 to 65535", variable, text);
     *out = (int)n;
     return ST_OK;
 }
@@ -49,7 +50,7 @@ status rank_link_find(const char *address, int64_t port, bool one_machine, rank_
     if (getenv("MASTER_PORT")) {
         TRY(port_of("MASTER_PORT", &p.port));
         if (agent && strcmp(agent, "True") == 0)
-            p.port++; /* torchrun's agent listens there itself */
+            p.port++; /* torchrun's agent listens at MASTER_PORT itself */
     } else if (mpirun_job) {
         p.port = port_of_job(mpirun_job, MPIRUN_JOB_SHIFT);
     } else if (job) {
@@ -66,8 +67,8 @@ status rank_link_find(const char *address, int64_t port, bool one_machine, rank_
     else if (nodes && *nodes)
         first_node(nodes, p.host, sizeof p.host);
     else
-        return FAIL(ST_CONFIG, "ranks are on several machines, and the one of rank 0 is not known: "
-                               "set MASTER_ADDR or comm.address on all of them");
+        return FAIL(ST_CONFIG, "the ranks are on several machines, and rank 0's address is not "
+                               "known: set MASTER_ADDR or comm.address for all ranks");
     *out = p;
     return ST_OK;
 }

@@ -1,3 +1,5 @@
+/* rank_link_frame.c: see rank_link_frame.h. Whatever arrives is checked before it is believed,
+ * since any process can connect to the port. */
 #include "trainer/parallel/rank_link_frame.h"
 
 #include <stdio.h>
@@ -7,6 +9,7 @@
 static const uint8_t magic[4] = {'T', 'S', 'R', 'K'};
 enum { HELLO_NUMBERS = 12, LINE_MAX_SHOWN = 200 };
 
+/* The largest payload that a kind may have. */
 static size_t most_bytes(int kind)
 {
     switch (kind) {
@@ -35,36 +38,41 @@ status rank_link_header_get(const uint8_t in[CONTROL_HEADER], rank_link_kind *ou
     int protocol = load_u16(in + 4), kind = load_u16(in + 6);
     size_t size = load_u32(in + 8);
     if (memcmp(in, magic, sizeof magic) != 0)
-        return FAIL(ST_PROTOCOL, "not a rank of this program");
+        return FAIL(ST_PROTOCOL, "what it sends is not from a rank of this program");
     if (protocol != CONTROL_PROTOCOL)
-        return FAIL(ST_PROTOCOL, "another version of the program: control protocol %d, ours is %d",
+        return FAIL(ST_PROTOCOL,
+                    "it is another version of the program: its rank link has protocol %d, this "
+                    "one %d",
                     protocol, CONTROL_PROTOCOL);
     if (kind < CONTROL_HELLO || kind > CONTROL_WAITS)
-        return FAIL(ST_PROTOCOL, "a message of unknown kind %d", kind);
+        return FAIL(ST_PROTOCOL, "it sent a message of unknown kind %d", kind);
     if (size > most_bytes(kind))
-        return FAIL(ST_PROTOCOL, "a message of kind %d with %zu bytes, %zu at most", kind, size,
-                    most_bytes(kind));
+        return FAIL(ST_PROTOCOL, "it sent a message of kind %d with %zu bytes; the limit is %zu",
+                    kind, size, most_bytes(kind));
     *out_kind = (rank_link_kind)kind;
     *out_size = size;
     return ST_OK;
 }
 
-status rank_link_hello_put(const rank_link_hello *h, uint8_t **out, size_t *out_size)
+status rank_link_hello_put(const rank_link_hello *hello, uint8_t **out, size_t *out_size)
 {
-    const char *text[] = {h->host, h->version, h->options};
+    const char *text[] = {hello->host, hello->version, hello->options};
     size_t size = HELLO_NUMBERS;
     for (int i = 0; i < 3; i++)
         size += strlen(text[i]) + 1;
     if (size > CONTROL_HELLO_MAX)
-        return FAIL(ST_CONFIG, "the options are %zu bytes long, more than ranks exchange", size);
+        return FAIL(ST_CONFIG,
+                    "the options as text are %zu bytes long, which is more than ranks "
+                    "can exchange",
+                    size);
     uint8_t *at = malloc(size);
     if (!at)
-        return FAIL(ST_NO_MEMORY, "no memory for a greeting of %zu bytes", size);
+        return FAIL(ST_NO_MEMORY, "no memory for the first message of a rank, %zu bytes", size);
     *out = at;
     *out_size = size;
-    store_u32(at, h->rank);
-    store_u32(at + 4, h->size);
-    store_u32(at + 8, h->pid);
+    store_u32(at, hello->rank);
+    store_u32(at + 4, hello->size);
+    store_u32(at + 8, hello->pid);
     at += HELLO_NUMBERS;
     for (int i = 0; i < 3; i++) {
         size_t n = strlen(text[i]) + 1;
@@ -79,7 +87,7 @@ status rank_link_hello_get(span payload, rank_link_hello *out)
     const char **text[] = {&out->host, &out->version, &out->options};
     size_t at = HELLO_NUMBERS;
     if (payload.size < HELLO_NUMBERS)
-        return FAIL(ST_PROTOCOL, "a greeting of %zu bytes", payload.size);
+        return FAIL(ST_PROTOCOL, "its first message has only %zu bytes", payload.size);
     out->rank = load_u32(payload.data);
     out->size = load_u32(payload.data + 4);
     out->pid = load_u32(payload.data + 8);
@@ -87,16 +95,16 @@ status rank_link_hello_get(span payload, rank_link_hello *out)
         const char *start = (const char *)payload.data + at;
         const char *end = at < payload.size ? memchr(start, 0, payload.size - at) : NULL;
         if (!end)
-            return FAIL(ST_PROTOCOL, "a greeting whose texts do not end");
+            return FAIL(ST_PROTOCOL, "a text of its first message has no end");
         *text[i] = start;
         at += (size_t)(end - start) + 1;
     }
     if (at != payload.size)
-        return FAIL(ST_PROTOCOL, "a greeting with %zu bytes too many", payload.size - at);
+        return FAIL(ST_PROTOCOL, "its first message has %zu bytes too many", payload.size - at);
     return ST_OK;
 }
 
-/* Options that may be a rank's own. */
+/* Whether the option of this line may differ from rank to rank. */
 static bool is_own(const char *line)
 {
     static const char *const own[] = {"prepd.endpoint:", "log.", "training.threads:"};

@@ -1,11 +1,22 @@
-/* rank_link_frame.h: what ranks tell each other beside their collectives, as bytes.
+/* rank_link_frame.h: the messages of the rank link, as bytes.
  *
- *   0  magic "TSRK"      4  protocol, u16      6  kind, u16      8  bytes that follow, u32
+ *   offset  bytes
+ *   0       4      magic "TSRK"
+ *   4       2      CONTROL_PROTOCOL
+ *   6       2      kind
+ *   8       4      how many bytes of payload follow
  *
- * little-endian. HELLO: rank, size, pid (u32 each), then host, version and options as texts with
- * their zero. WELCOME: ID_BYTES for the engine. REFUSE, LOST: a text. BEAT: where its rank is, a
- * text. WAITS: the same, and its rank waits for something beside its calls, or of rank 0 some other
- * does. BYE: nothing. Texts carry no zero at their end but HELLO's. */
+ * All numbers are little-endian. The payload depends on the kind:
+ *
+ *   HELLO    rank, size and pid (4 bytes each), then host, version and options as texts, each with
+ * a zero at its end WELCOME  CONTROL_ID_BYTES bytes: the engine's id REFUSE   a text: why BEAT a
+ * text: where the rank is WAITS    as BEAT, and its rank waits for something besides its calls;
+ * from rank 0 also where some other rank does LOST     a text: which rank is lost, how, and where
+ * it was BYE      nothing
+ *
+ * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,
+ * its largest payload in rank_link_frame.c (most_bytes), and raise CONTROL_PROTOCOL if older builds
+ * cannot do without it. */
 #ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_FRAME_H
 #define TESSERA_TRAINER_PARALLEL_RANK_LINK_FRAME_H
 
@@ -14,9 +25,9 @@
 
 enum {
     CONTROL_PROTOCOL = 1,
-    CONTROL_HEADER = 12,
+    CONTROL_HEADER = 12, /* bytes before the payload */
     CONTROL_TEXT_MAX = 4096,
-    CONTROL_HELLO_MAX = 1 << 17,
+    CONTROL_HELLO_MAX = 1 << 17, /* the options are a long text */
     CONTROL_ID_BYTES = 128
 };
 
@@ -33,21 +44,25 @@ typedef enum rank_link_kind {
 typedef struct rank_link_hello {
     uint32_t rank, size, pid;
     const char *host, *version;
-    const char *options; /* "key: value" lines, of conf_print */
+    const char *options; /* lines "key: value", as conf_print writes them */
 } rank_link_hello;
 
+/* Writes the header of a message whose payload has `size` bytes. */
 void rank_link_header_put(uint8_t out[CONTROL_HEADER], rank_link_kind kind, size_t size);
-/* ST_PROTOCOL: not ours, another protocol, an unknown kind, or more bytes than its kind may have.
- */
+/* Reads a header. ST_PROTOCOL where the bytes are not a message of this protocol, the kind is
+ * unknown, or the payload is larger than that kind may have. */
 WARN_UNUSED status rank_link_header_get(const uint8_t in[CONTROL_HEADER], rank_link_kind *out_kind,
                                         size_t *out_size);
-/* The payload; heap, the caller frees. */
-WARN_UNUSED status rank_link_hello_put(const rank_link_hello *h, uint8_t **out, size_t *out_size);
-/* Texts are borrowed from the payload. */
+/* Makes the payload of HELLO in heap memory that the caller frees. ST_CONFIG where the options are
+ * longer than the protocol allows. */
+WARN_UNUSED status rank_link_hello_put(const rank_link_hello *hello, uint8_t **out,
+                                       size_t *out_size);
+/* Reads that payload. The texts of *out point into it. ST_PROTOCOL where it is malformed. */
 WARN_UNUSED status rank_link_hello_get(span payload, rank_link_hello *out);
 
-/* The first option that `theirs` has otherwise, of those that all ranks must agree on: "key: value
- * here, value there" in `out`. False if there is none. */
+/* Compares the options of two ranks, line by line. Returns true where an option that all ranks must
+ * agree on differs, and writes the first of them to `out` as "key: value here, value there".
+ * Options that may differ (prepd.endpoint, log.*, training.threads) are passed over. */
 bool rank_link_options_differ(const char *ours, const char *theirs, char *out, size_t size);
 
 #endif

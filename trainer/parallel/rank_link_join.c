@@ -1,3 +1,10 @@
+/* rank_link_join.c: see rank_link_join.h.
+ *
+ *   other rank                        rank 0
+ *   connect, retried until it works   accept
+ *   HELLO: who it is, its options  -> compared with rank 0's own
+ *                                  <- REFUSE: why, and the connection ends
+ *                                  <- WELCOME: the engine's id, when all ranks have come */
 #include "trainer/parallel/rank_link_join.h"
 
 #include <errno.h>
@@ -15,7 +22,8 @@
 #include "common/base/words.h"
 #include "trainer/parallel/tcp.h"
 
-/* How long one that has connected may take to say who it is, and between two tries to connect. */
+/* HELLO_NS: how long a process that has connected may take to say who it is. RETRY_NS: between two
+ * attempts to connect. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
 enum { RETRY_NS = 100 * 1000 * 1000, NAMED = 512 };
 
@@ -30,7 +38,7 @@ status rank_link_send(int fd, rank_link_kind kind, const void *bytes, size_t siz
     return tcp_send(fd, bytes, size, deadline_ns);
 }
 
-/* Heap, the caller frees; a zero behind it. */
+/* *out: the payload in heap memory, which the caller frees, with a zero after it. */
 static status receive_frame(int fd, int64_t deadline_ns, rank_link_kind *out_kind, uint8_t **out,
                             size_t *out_size)
 {
@@ -54,7 +62,7 @@ void rank_link_refuse(int fd, const char *why)
     int64_t deadline = clock_ns() + HELLO_NS;
     if (rank_link_send(fd, CONTROL_REFUSE, why, n < CONTROL_TEXT_MAX ? n : CONTROL_TEXT_MAX,
                        deadline) == ST_OK) {
-        uint8_t rest[256]; /* closed with bytes unread, it would lose the words on their way */
+        uint8_t rest[256]; /* closing with bytes unread could destroy the reason on its way */
         shutdown(fd, SHUT_WR);
         while (clock_ns() < deadline && tcp_ready(fd, POLLIN, deadline) &&
                recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
@@ -72,8 +80,10 @@ static status resolve_host(const rank_link_place *at, struct addrinfo **out)
     snprintf(port, sizeof port, "%d", at->port);
     int rc = getaddrinfo(at->host, port, &hints, out);
     if (rc != 0)
-        return FAIL(ST_CONFIG, "rank 0's address %s: %s (MASTER_ADDR or comm.address)", at->host,
-                    gai_strerror(rc));
+        return FAIL(ST_CONFIG,
+                    "rank 0's address %s cannot be resolved: %s (it is set by MASTER_ADDR or "
+                    "comm.address)",
+                    at->host, gai_strerror(rc));
     return ST_OK;
 }
 
@@ -110,29 +120,33 @@ static status listen_at(const rank_link_place *at, int backlog, int *out)
         close(fd);
     if (err == EADDRINUSE)
         return FAIL(ST_UNAVAILABLE,
-                    "port %d of %s is busy: another job? choose one with MASTER_PORT or comm.port",
+                    "port %d of %s is busy, perhaps with another job: choose another port with "
+                    "MASTER_PORT or comm.port",
                     at->port, at->host);
-    return FAIL(ST_CONFIG, "rank 0 cannot listen at %s port %d: %s (MASTER_ADDR, MASTER_PORT)",
+    return FAIL(ST_CONFIG,
+                "rank 0 cannot listen at %s port %d: %s (MASTER_ADDR and MASTER_PORT set them)",
                 at->host, at->port, strerror(err));
 }
 
-/* ST_CONFIG where the job cannot be: everybody must hear of it. */
+/* ST_CONFIG where the other rank does not fit this job, which then cannot run. */
 static status check_hello(const rank_link_hello *me, const rank_link_hello *other)
 {
     char difference[1024];
     if (other->size != me->size)
-        return FAIL(ST_CONFIG, "rank %u of %s was told of %u ranks, rank 0 of %s of %u",
+        return FAIL(ST_CONFIG, "rank %u on %s was started as one of %u ranks, rank 0 on %s of %u",
                     other->rank, other->host, other->size, me->host, me->size);
     if (strcmp(other->version, me->version) != 0)
-        return FAIL(ST_CONFIG, "rank %u of %s is %s, rank 0 of %s is %s: all must be one build",
+        return FAIL(ST_CONFIG,
+                    "rank %u on %s is %s, rank 0 on %s is %s: all ranks must run the same build",
                     other->rank, other->host, other->version, me->host, me->version);
     if (rank_link_options_differ(me->options, other->options, difference, sizeof difference))
-        return FAIL(ST_CONFIG, "rank %u of %s has other options than rank 0 of %s: %s", other->rank,
+        return FAIL(ST_CONFIG, "rank %u on %s has other options than rank 0 on %s: %s", other->rank,
                     other->host, me->host, difference);
     return ST_OK;
 }
 
-/* One that has connected; takes fd. ST_OK also where it is none of ours, and has been sent away. */
+/* Reads who has connected, and takes fd. Returns ST_OK also for a process that does not belong to
+ * this job and was refused; ST_CONFIG for a rank that does belong to it but does not fit. */
 static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peers, int *inout_here)
 {
     rank_link_kind kind;
@@ -143,9 +157,9 @@ static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peer
     status st = receive_frame(fd, clock_ns() + HELLO_NS, &kind, &bytes, &size);
     if (st == ST_OK)
         st = kind == CONTROL_HELLO ? rank_link_hello_get(span_of(bytes, size), &h)
-                                   : FAIL(ST_PROTOCOL, "it does not say who it is");
+                                   : FAIL(ST_PROTOCOL, "it did not say which rank it is");
     if (st != ST_OK) {
-        log_warn("somebody who connected to rank 0 is sent away: %s", status_text());
+        log_warn("a process that connected to rank 0 is refused: %s", status_text());
         snprintf(why, sizeof why, "%s", status_text());
         rank_link_refuse(fd, why);
         status_clear();
@@ -157,9 +171,9 @@ static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peer
         snprintf(why, sizeof why, "%s", status_text());
         rank_link_refuse(fd, why);
     } else if (h.rank == 0 || h.rank >= me->size || peers[h.rank - 1].fd >= 0) {
-        snprintf(why, sizeof why, "rank %u is here already: are there two jobs at this port?",
-                 h.rank);
-        log_warn("rank %u of %s (pid %u) is sent away: %s", h.rank, h.host, h.pid, why);
+        snprintf(why, sizeof why,
+                 "rank %u has connected already: are two jobs using the same port?", h.rank);
+        log_warn("rank %u on %s (pid %u) is refused: %s", h.rank, h.host, h.pid, why);
         rank_link_refuse(fd, why);
     } else {
         peer_set(&peers[h.rank - 1], fd, (int)h.rank, (int)h.pid, h.host);
@@ -169,8 +183,8 @@ static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peer
     return st;
 }
 
-static status somebody_missing(const rank_link_place *at, const rank_link_peer *peers, int n,
-                               double timeout_s)
+static status ranks_missing(const rank_link_place *at, const rank_link_peer *peers, int n,
+                            double timeout_s)
 {
     char names[NAMED] = "";
     size_t used = 0;
@@ -179,7 +193,7 @@ static status somebody_missing(const rank_link_place *at, const rank_link_peer *
         if (peers[i].fd >= 0)
             continue;
         missing++;
-        if (used + 16 < sizeof names) /* half a number would be another rank's */
+        if (used + 16 < sizeof names) /* a number cut in half would name another rank */
             used = words_add(names, sizeof names, used, " %d", peers[i].rank);
     }
     return FAIL(ST_TIMEOUT, "%d of %d ranks did not come to %s port %d within %g s: rank%s%s",
@@ -213,7 +227,7 @@ status rank_link_gather(const rank_link_place *at, const rank_link_hello *me, co
             tcp_set_up(fd);
             st = greet_rank(fd, me, out, &here);
         } else if (clock_ns() > deadline) {
-            st = somebody_missing(at, out, n, timeout_s);
+            st = ranks_missing(at, out, n, timeout_s);
         }
     }
     for (int i = 0; i < n && st == ST_OK; i++) {
@@ -253,7 +267,7 @@ static status connect_until(const rank_link_place *at, double timeout_s, int64_t
     return ST_OK;
 }
 
-/* What rank 0 answers. */
+/* Receives rank 0's answer. */
 static status be_welcomed(int fd, int64_t deadline, void *out_id)
 {
     rank_link_kind kind;
@@ -262,9 +276,9 @@ static status be_welcomed(int fd, int64_t deadline, void *out_id)
     TRY(receive_frame(fd, deadline, &kind, &bytes, &size));
     status st = ST_OK;
     if (kind == CONTROL_REFUSE)
-        st = FAIL(ST_CONFIG, "it refuses: %s", (const char *)bytes);
+        st = FAIL(ST_CONFIG, "it refused this rank: %s", (const char *)bytes);
     else if (kind != CONTROL_WELCOME || size != CONTROL_ID_BYTES)
-        st = FAIL(ST_PROTOCOL, "it answers with a message of kind %d", (int)kind);
+        st = FAIL(ST_PROTOCOL, "it answered with a message of kind %d", (int)kind);
     else
         memcpy(out_id, bytes, size);
     free(bytes);
@@ -282,7 +296,7 @@ status rank_link_come(const rank_link_place *at, const rank_link_hello *me, doub
     status st = connect_until(at, timeout_s, deadline, &fd);
     if (st == ST_OK) {
         st = rank_link_send(fd, CONTROL_HELLO, hello, size, deadline);
-        if (st == ST_OK) /* rank 0 is as patient with those that are not there yet */
+        if (st == ST_OK) /* rank 0 answers only when all have come, or its own time is up */
             st = be_welcomed(fd, deadline + HELLO_NS, out_id);
         if (st == ST_OK)
             peer_set(out, fd, 0, 0, at->host);

@@ -1,5 +1,6 @@
-/* rank_link_join.h: the ranks of a job find each other: rank 0 listens, the others come, all within
- * a set time, and refuse each other by name where they do not belong together. */
+/* rank_link_join.h: the ranks of a job find each other. Rank 0 listens and the others connect, all
+ * within a set time. Rank 0 refuses, by name, ranks that do not belong to its job: another number
+ * of ranks, another build, or other options. */
 #ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_JOIN_H
 #define TESSERA_TRAINER_PARALLEL_RANK_LINK_JOIN_H
 
@@ -9,15 +10,15 @@
 
 enum { CONTROL_HOST_MAX = 128 };
 
-/* Somebody on the other end. */
+/* The rank at the other end of a connection. */
 typedef struct rank_link_peer {
-    int fd; /* -1: gone */
+    int fd; /* -1: the connection is closed */
     int rank, pid;
     char host[CONTROL_HOST_MAX];
-    int64_t heard_ns;                 /* clock_ns() of its last word */
+    int64_t heard_ns;                 /* clock_ns() when it was heard last */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
-    bool waits;                       /* it said that it, or one it speaks for, waits */
-    size_t n_in;
+    bool waits;  /* it said that it waits, or rank 0 that some other one does */
+    size_t n_in; /* bytes received that are not yet a whole message */
     uint8_t in[CONTROL_HEADER + CONTROL_TEXT_MAX];
 } rank_link_peer;
 
@@ -26,24 +27,29 @@ typedef struct rank_link_place {
     int port;
 } rank_link_place;
 
-/* The way to rank 0: MASTER_ADDR and MASTER_PORT; else of Slurm's first node, or this machine where
- * all ranks are on it. address and port ("" and 0: none) are the options that go before them. */
+/* Finds where rank 0 listens. The host is `address` (comm.address) where it is not "", else
+ * MASTER_ADDR, else loopback where all ranks are on one machine, else the first node of a Slurm
+ * step. The port is `port` (comm.port) where it is not 0, else MASTER_PORT, else a number made from
+ * the id of the mpirun or Slurm job. ST_CONFIG where ranks are on several machines and rank 0's is
+ * not known. */
 WARN_UNUSED status rank_link_find(const char *address, int64_t port, bool one_machine,
                                   rank_link_place *out);
 
-/* Rank 0: all others in `out` [size - 1], by rank; id [CONTROL_ID_BYTES] goes to all. The listener
- * stays open, to refuse who comes late. ST_TIMEOUT names who did not come. */
+/* Rank 0: waits until all others have come, and gives each of them id [CONTROL_ID_BYTES].
+ * out [size - 1]: the others, in the order of their ranks. *out_listener stays open so that ranks
+ * of another job can be refused. ST_TIMEOUT names the ranks that did not come; ST_CONFIG a rank
+ * that does not belong here, of which all others are told. */
 WARN_UNUSED status rank_link_gather(const rank_link_place *at, const rank_link_hello *me,
                                     const void *id, double timeout_s, int *out_listener,
                                     rank_link_peer *out);
-/* Another rank: the way to rank 0 in out[0]. */
+/* The other ranks: connects to rank 0, which becomes out[0], and receives the id. */
 WARN_UNUSED status rank_link_come(const rank_link_place *at, const rank_link_hello *me,
                                   double timeout_s, void *out_id, rank_link_peer *out);
 
-/* One whole frame, before deadline_ns. */
+/* Sends one whole message before deadline_ns, by clock_ns(). */
 WARN_UNUSED status rank_link_send(int fd, rank_link_kind kind, const void *bytes, size_t size,
                                   int64_t deadline_ns);
-/* Answers a newcomer whose turn is over. */
+/* Tells whoever connected that it is refused, and closes fd. */
 void rank_link_refuse(int fd, const char *why);
 
 #endif

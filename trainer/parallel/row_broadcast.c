@@ -1,3 +1,6 @@
+/* row_broadcast.c: see row_broadcast.h. The ranks first tell each other, over the engine, on which
+ * machine they are, then at which port each source listens and its secret. Then every peer connects
+ * to its source. After that there are only bytes. */
 #include "trainer/parallel/row_broadcast.h"
 
 #include <errno.h>
@@ -19,33 +22,33 @@
 #include "trainer/parallel/tcp.h"
 
 enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, RETRY_NS = 50 * 1000 * 1000 };
-/* How long one that has connected may take to say who it is. */
+/* How long a process that has connected may take to say which peer it is. */
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
 
 struct row_broadcast {
-    int n, me;   /* members; this rank's place among them, 0: the source */
-    int *member; /* [n] ranks of the world */
-    int *fd;     /* [n] of the source, by member; of the others [0] alone. -1: none */
-    bool *gone;  /* [n] */
+    int n, me;   /* how many members there are; this rank's place among them, 0: the source */
+    int *member; /* [n] their ranks in the job */
+    int *fd;     /* [n] on the source one for each peer, on a peer only fd[0]; -1: none */
+    bool *gone;  /* [n] peers that can no longer be reached */
     atomic_bool interrupted;
 };
 
 /* What every rank tells all others. */
 typedef struct card {
-    char host[HOST_BYTES];       /* its name */
-    char machine[MACHINE_BYTES]; /* the same text: the same loopback device */
-    int32_t port;                /* of a source; 0: this rank is none */
+    char host[HOST_BYTES];       /* the name of its machine */
+    char machine[MACHINE_BYTES]; /* equal texts mean the same loopback device (name_machine) */
+    int32_t port;                /* where a source listens; 0: this rank is not a source */
     uint8_t secret[SECRET_BYTES];
 } card;
 
-/* What a peer says when it has connected. */
+/* What a peer sends when it has connected. */
 typedef struct hello {
     uint8_t secret[SECRET_BYTES];
     uint8_t member[4];
 } hello;
 
-/* The kernel's boot and its network namespace: containers of a machine may have loopbacks of their
- * own, and machines one name. */
+/* Names the machine by its boot id and network namespace. Its host name would not do: containers of
+ * one machine may have separate loopback devices, and several machines may share a name. */
 static void name_machine(char *out, size_t size)
 {
     char boot[64] = "", net[48] = "";
@@ -68,7 +71,7 @@ static bool one_machine(const row_broadcast *f, const card *cards)
     return true;
 }
 
-/* A port that is free. */
+/* Listens at a free port, which becomes *out_port. */
 static status listen_here(bool loopback, int backlog, int *out, int32_t *out_port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -77,7 +80,10 @@ static status listen_here(bool loopback, int backlog, int *out, int32_t *out_por
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&a, size) != 0 || listen(fd, backlog) != 0 ||
         getsockname(fd, (struct sockaddr *)&a, &size) != 0) {
-        status st = FAIL(ST_OS, "no port to hand rows on: %s", strerror(errno));
+        status st = FAIL(ST_OS,
+                         "no port can be opened for the ranks that share this rank's rows: "
+                         "%s",
+                         strerror(errno));
         if (fd >= 0)
             close(fd);
         return st;
@@ -89,7 +95,8 @@ static status listen_here(bool loopback, int backlog, int *out, int32_t *out_por
 
 /* ---- the source ---- */
 
-/* One that has connected; takes fd. Who does not belong here is sent away. */
+/* Reads which peer has connected, and takes fd. A process that does not know the secret is refused.
+ */
 static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_here)
 {
     hello h;
@@ -103,7 +110,7 @@ static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_
             return;
         }
     }
-    log_warn("somebody who connected for rows is sent away");
+    log_warn("a process that connected to receive rows is refused: it is not a rank of this job");
     status_clear();
     close(fd);
 }
@@ -118,8 +125,8 @@ static status gather_members(row_broadcast *f, int listener, const card *mine, i
         if (fd >= 0)
             greet_member(f, fd, mine, &here);
         else if (clock_ns() > deadline_ns)
-            return FAIL(ST_TIMEOUT, "%d of %d ranks did not come for their rows", f->n - here,
-                        f->n - 1);
+            return FAIL(ST_TIMEOUT, "%d of %d ranks did not connect to receive their rows",
+                        f->n - here, f->n - 1);
     }
     return ST_OK;
 }
@@ -135,8 +142,9 @@ static status come(row_broadcast *f, const card *source, bool loopback, int64_t 
     snprintf(port, sizeof port, "%d", source->port);
     int rc = getaddrinfo(host, port, &hints, &list);
     if (rc != 0)
-        return FAIL(ST_CONFIG, "%s, where rank %d receives rows: %s", host, f->member[0],
-                    gai_strerror(rc));
+        return FAIL(ST_CONFIG,
+                    "the address %s, where rank %d receives rows, cannot be resolved: %s", host,
+                    f->member[0], gai_strerror(rc));
     int fd = tcp_connect(list, deadline_ns);
     while (fd < 0 && clock_ns() < deadline_ns) {
         nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
@@ -146,7 +154,7 @@ static status come(row_broadcast *f, const card *source, bool loopback, int64_t 
     freeaddrinfo(list);
     if (fd < 0)
         return FAIL(ST_TIMEOUT,
-                    "rank %d, which receives the rows, is not reached at %s port %d: %s",
+                    "rank %d, which receives the rows, cannot be reached at %s port %d: %s",
                     f->member[0], host, source->port, strerror(err));
     tcp_set_up(fd);
     f->fd[0] = fd;
@@ -168,7 +176,7 @@ static status row_broadcast_new(const mesh *m, row_broadcast **out)
     }
     if (!f || !f->member || !f->fd || !f->gone) {
         row_broadcast_close(&f);
-        return FAIL(ST_NO_MEMORY, "no memory to hand rows on");
+        return FAIL(ST_NO_MEMORY, "no memory to share rows among ranks");
     }
     f->n = mesh_feed_members(&m->layout, m->rank, f->member);
     while (f->member[f->me] != m->rank)
@@ -179,7 +187,8 @@ static status row_broadcast_new(const mesh *m, row_broadcast **out)
     return ST_OK;
 }
 
-/* Twice over the engine: who is where, then at which port. cards [world]. */
+/* Gathers the cards of all ranks. cards [world]. It is called twice: for the machines, then for the
+ * ports, since a source decides by the machines on which address it listens. */
 static status exchange_cards(const mesh *m, const card *mine, card *cards)
 {
     return comm_host_all_gather(mesh_comm(m, MESH_WORLD), (comm_at){"find the source of rows", -1},
@@ -189,7 +198,7 @@ static status exchange_cards(const mesh *m, const card *mine, card *cards)
 static status open_source(row_broadcast *f, const card *cards, int *out_listener, card *mine)
 {
     if (getrandom(mine->secret, sizeof mine->secret, 0) != (ssize_t)sizeof mine->secret)
-        return FAIL(ST_OS, "no random bytes: %s", strerror(errno));
+        return FAIL(ST_OS, "the system gives no random bytes: %s", strerror(errno));
     return listen_here(one_machine(f, cards), f->n, out_listener, &mine->port);
 }
 
@@ -213,16 +222,16 @@ static status meet_members(row_broadcast *f, const mesh *m, double timeout_s, ca
     return st;
 }
 
-status row_broadcast_open(const mesh *m, double timeout_s, row_broadcast **out)
+status row_broadcast_open(const mesh *ranks, double timeout_s, row_broadcast **out)
 {
     row_broadcast *f = NULL;
     *out = NULL;
-    if (m->layout.replicate * m->layout.shard == m->layout.world)
+    if (ranks->layout.replicate * ranks->layout.shard == ranks->layout.world)
         return ST_OK;
-    TRY(row_broadcast_new(m, &f));
-    card *cards = calloc((size_t)m->layout.world, sizeof *cards);
-    status st = cards ? meet_members(f, m, timeout_s, cards)
-                      : FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " ranks", m->layout.world);
+    TRY(row_broadcast_new(ranks, &f));
+    card *cards = calloc((size_t)ranks->layout.world, sizeof *cards);
+    status st = cards ? meet_members(f, ranks, timeout_s, cards)
+                      : FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " ranks", ranks->layout.world);
     free(cards);
     if (st != ST_OK)
         row_broadcast_close(&f);
@@ -230,9 +239,9 @@ status row_broadcast_open(const mesh *m, double timeout_s, row_broadcast **out)
     return st;
 }
 
-void row_broadcast_close(row_broadcast **fp)
+void row_broadcast_close(row_broadcast **held)
 {
-    row_broadcast *f = *fp;
+    row_broadcast *f = *held;
     if (!f)
         return;
     for (int i = 0; i < f->n; i++)
@@ -242,52 +251,53 @@ void row_broadcast_close(row_broadcast **fp)
     free(f->fd);
     free(f->gone);
     free(f);
-    *fp = NULL;
+    *held = NULL;
 }
 
-bool row_broadcast_is_source(const row_broadcast *f)
+bool row_broadcast_is_source(const row_broadcast *rows)
 {
-    return f->me == 0;
+    return rows->me == 0;
 }
 
-int row_broadcast_source(const row_broadcast *f)
+int row_broadcast_source(const row_broadcast *rows)
 {
-    return f->member[0];
+    return rows->member[0];
 }
 
 static status interrupted(void)
 {
-    return FAIL(ST_STOPPED, "interrupted while rows were handed on");
+    return FAIL(ST_STOPPED, "interrupted while rows were shared among ranks");
 }
 
-status row_broadcast_send(row_broadcast *f, const void *bytes, size_t size)
+status row_broadcast_send(row_broadcast *rows, const void *bytes, size_t size)
 {
-    for (int i = 1; i < f->n; i++) {
-        if (f->gone[i])
+    for (int i = 1; i < rows->n; i++) {
+        if (rows->gone[i])
             continue;
-        if (tcp_send(f->fd[i], bytes, size, INT64_MAX) != ST_OK) {
+        if (tcp_send(rows->fd[i], bytes, size, INT64_MAX) != ST_OK) {
             status_clear();
-            f->gone[i] = true;
+            rows->gone[i] = true;
         }
     }
-    return atomic_load(&f->interrupted) ? interrupted() : ST_OK;
+    return atomic_load(&rows->interrupted) ? interrupted() : ST_OK;
 }
 
-status row_broadcast_recv(row_broadcast *f, void *bytes, size_t size)
+status row_broadcast_recv(row_broadcast *rows, void *bytes, size_t size)
 {
-    status st = tcp_recv(f->fd[0], bytes, size, INT64_MAX);
-    if (atomic_load(&f->interrupted))
+    status st = tcp_recv(rows->fd[0], bytes, size, INT64_MAX);
+    if (atomic_load(&rows->interrupted))
         return interrupted();
     if (st != ST_OK)
-        st = status_context(st, "rank %d, which receives this rank's rows", f->member[0]);
+        st = status_context(st, "rank %d, which receives this rank's rows", rows->member[0]);
     return st;
 }
 
-/* Closing is left to row_broadcast_close: the number of a closed one may be another's already. */
-void row_broadcast_interrupt(row_broadcast *f)
+/* Only shuts the sockets down. Closing them here would free their descriptors' numbers for other
+ * files while a thread may still use them. */
+void row_broadcast_interrupt(row_broadcast *rows)
 {
-    atomic_store(&f->interrupted, true);
-    for (int i = 0; i < f->n; i++)
-        if (f->fd[i] >= 0)
-            shutdown(f->fd[i], SHUT_RDWR);
+    atomic_store(&rows->interrupted, true);
+    for (int i = 0; i < rows->n; i++)
+        if (rows->fd[i] >= 0)
+            shutdown(rows->fd[i], SHUT_RDWR);
 }

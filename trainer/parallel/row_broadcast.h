@@ -1,8 +1,8 @@
-/* row_broadcast.h: the ranks that need the same rows, and the way from the one that receives them,
- * the source, to the others: bytes over TCP, from thread to thread, so that rows travel while steps
- * compute, whatever the engine, and nothing of them goes through a device.
+/* row_broadcast.h: hands rows on from the rank that receives them, the source, to the other ranks
+ * that need the same ones. Bytes go over TCP from thread to thread, so that rows travel while steps
+ * compute, whatever the engine, and without passing through a device.
  *
- * A process that is gone is the control channel's business: the source goes on for the others. */
+ * A rank whose process has ended is noticed by the rank link; the source goes on for the others. */
 #ifndef TESSERA_TRAINER_PARALLEL_ROW_BROADCAST_H
 #define TESSERA_TRAINER_PARALLEL_ROW_BROADCAST_H
 
@@ -10,22 +10,24 @@
 
 typedef struct row_broadcast row_broadcast;
 
-/* Collective over all ranks of m; where each has rows of its own *out is NULL. They meet over the
- * engine, then each source listens (on loopback where all its peers are on its machine) and takes
- * only who brings its secret. ST_TIMEOUT after timeout_s. */
-WARN_UNUSED status row_broadcast_open(const mesh *m, double timeout_s, row_broadcast **out);
-void row_broadcast_close(row_broadcast **f); /* accepts NULL */
+/* Connects each source to its peers. Every rank of the mesh calls it; *out is NULL where each rank
+ * has rows of its own. The ranks exchange addresses over the engine. Each source then listens, on
+ * loopback where all its peers are on its machine, and accepts only connections that bring the
+ * secret it told them. ST_TIMEOUT where a peer does not come within timeout_s. */
+WARN_UNUSED status row_broadcast_open(const mesh *ranks, double timeout_s, row_broadcast **out);
+void row_broadcast_close(row_broadcast **rows); /* accepts a pointer to NULL */
 
-bool row_broadcast_is_source(const row_broadcast *f);
-int row_broadcast_source(const row_broadcast *f); /* its rank in the world */
+bool row_broadcast_is_source(const row_broadcast *rows);
+int row_broadcast_source(const row_broadcast *rows); /* the source's rank in the job */
 
-/* The source's bytes to all others. ST_STOPPED once interrupted. */
-WARN_UNUSED status row_broadcast_send(row_broadcast *f, const void *bytes, size_t size);
-/* The next bytes of the source. Waits as long as it lives: ST_UNAVAILABLE names it when it is gone,
- * ST_STOPPED once interrupted. */
-WARN_UNUSED status row_broadcast_recv(row_broadcast *f, void *bytes, size_t size);
+/* On the source: sends the same bytes to all peers, and passes over a peer that is gone. ST_STOPPED
+ * once it was interrupted. */
+WARN_UNUSED status row_broadcast_send(row_broadcast *rows, const void *bytes, size_t size);
+/* On a peer: receives the source's next bytes, and waits for them as long as the source lives.
+ * ST_UNAVAILABLE names the source when it is gone; ST_STOPPED once it was interrupted. */
+WARN_UNUSED status row_broadcast_recv(row_broadcast *rows, void *bytes, size_t size);
 
-/* From another thread: calls that wait, and later ones, return ST_STOPPED. */
-void row_broadcast_interrupt(row_broadcast *f);
+/* Called from another thread: the calls that wait, and all later ones, return ST_STOPPED. */
+void row_broadcast_interrupt(row_broadcast *rows);
 
 #endif

@@ -1,8 +1,12 @@
-/* slice.h: a box of a stored tensor, as one rank holds it. Its elements in their own row-major
- * order are the rank's local tensor. Pure arithmetic.
+/* slice.h: the part of a stored tensor that one rank holds, as a box with four axes. The elements
+ * of the box in their own row-major order are the rank's local tensor. Pure arithmetic.
  *
- * A tensor is seen with four axes: [E, H, 2, I] is gate_up [E, H, 2I], so that a cut of its width
- * takes a piece of the gate and the same piece of the up half. */
+ * A tensor of fewer axes has sizes of 1. One of fused experts, gate_up [E, H, 2I], is seen as
+ * [E, H, 2, I], so that cutting its last axis takes a piece of the gate and the same piece of the
+ * up half.
+ *
+ * "Stored" counts the elements of the whole tensor, "local" those of the box, both from 0 in
+ * row-major order. */
 #ifndef TESSERA_TRAINER_PARALLEL_SLICE_H
 #define TESSERA_TRAINER_PARALLEL_SLICE_H
 
@@ -10,22 +14,26 @@
 
 enum { SLICE_AXES = 4 };
 
+/* The box has the elements [first, first + n) of each axis. */
 typedef struct slice {
-    int64_t size[SLICE_AXES]; /* of the tensor */
+    int64_t size[SLICE_AXES]; /* of the whole tensor */
     int64_t first[SLICE_AXES], n[SLICE_AXES];
 } slice;
 
-/* All of a tensor of these sizes. */
+/* All of a tensor [a, b, c, d]. */
 slice slice_whole(int64_t a, int64_t b, int64_t c, int64_t d);
-/* Keeps share `share` of `shares` equal ones of an axis; shares divides what is held of it. */
-void slice_cut(slice *s, int axis, int64_t share, int64_t shares);
-int64_t slice_count(const slice *s);
-/* Of the local elements [local, local + most): how many from the first on stand side by side in
- * the tensor too, and where. At least 1; most > 0. */
-int64_t slice_run(const slice *s, int64_t local, int64_t most, int64_t *out_stored);
-/* Local element of a stored one; -1: not held. */
-int64_t slice_find(const slice *s, int64_t stored);
-/* How many elements from a stored one on, which is not held, are not held either. At least 1. */
-int64_t slice_gap(const slice *s, int64_t stored);
+/* Keeps share number `share` of `shares` equal shares of an axis. `shares` must divide what the box
+ * has of that axis. */
+void slice_cut(slice *box, int axis, int64_t share, int64_t shares);
+/* Elements of the box. */
+int64_t slice_count(const slice *box);
+/* How many of the local elements [local, local + most), from the first on, are also consecutive in
+ * the stored tensor, and where they begin there (*out_stored). At least 1; most must be > 0. */
+int64_t slice_run(const slice *box, int64_t local, int64_t most, int64_t *out_stored);
+/* The local number of a stored element; -1 where the box does not have it. */
+int64_t slice_find(const slice *box, int64_t stored);
+/* For a stored element that the box does not have: how many elements from it on the box does not
+ * have either. At least 1. */
+int64_t slice_gap(const slice *box, int64_t stored);
 
 #endif

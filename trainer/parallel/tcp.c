@@ -1,3 +1,5 @@
+/* tcp.c: see tcp.h. Every call is tried without blocking first, and waits in poll(2) only after it
+ * moved nothing. */
 #include "trainer/parallel/tcp.h"
 
 #include <errno.h>
@@ -20,11 +22,11 @@ bool tcp_ready(int fd, short what, int64_t deadline_ns)
     return poll(&p, 1, left_ms < 0 ? 0 : left_ms < LOOK_MS ? (int)left_ms : LOOK_MS) > 0;
 }
 
-/* After a call that moved nothing: ST_OK to try again. */
+/* After a call that moved nothing, waits a while. ST_OK: the caller tries again. */
 static status wait_again(int fd, short what, int64_t deadline_ns, const char *late)
 {
     if (errno != EAGAIN && errno != EINTR)
-        return FAIL(ST_UNAVAILABLE, "connection lost: %s", strerror(errno));
+        return FAIL(ST_UNAVAILABLE, "the connection is lost: %s", strerror(errno));
     if (clock_ns() > deadline_ns)
         return FAIL(ST_TIMEOUT, "%s", late);
     tcp_ready(fd, what, deadline_ns);
@@ -37,7 +39,7 @@ status tcp_send(int fd, const void *from, size_t size, int64_t deadline_ns)
     while (size > 0) {
         ssize_t n = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0)
-            TRY(wait_again(fd, POLLOUT, deadline_ns, "the other end takes nothing"));
+            TRY(wait_again(fd, POLLOUT, deadline_ns, "the other end accepts no bytes"));
         if (n > 0) {
             at += n;
             size -= (size_t)n;
@@ -52,9 +54,9 @@ status tcp_recv(int fd, void *to, size_t size, int64_t deadline_ns)
     while (size > 0) {
         ssize_t n = recv(fd, at, size, MSG_DONTWAIT);
         if (n == 0)
-            return FAIL(ST_UNAVAILABLE, "connection closed");
+            return FAIL(ST_UNAVAILABLE, "the other end has closed the connection");
         if (n < 0)
-            TRY(wait_again(fd, POLLIN, deadline_ns, "no answer"));
+            TRY(wait_again(fd, POLLIN, deadline_ns, "the other end does not answer"));
         if (n > 0) {
             at += n;
             size -= (size_t)n;

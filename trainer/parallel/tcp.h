@@ -1,5 +1,5 @@
-/* tcp.h: bytes between ranks over TCP, before a deadline (clock_ns); INT64_MAX: without one. For
- * the control channel and for rows that ranks hand on; any thread. */
+/* tcp.h: moves bytes between ranks over TCP before a deadline. For the rank link and for rows that
+ * ranks hand on. Deadlines are times of clock_ns(); INT64_MAX means none. Any thread may call. */
 #ifndef TESSERA_TRAINER_PARALLEL_TCP_H
 #define TESSERA_TRAINER_PARALLEL_TCP_H
 
@@ -10,16 +10,20 @@
 
 #include "common/base/status.h"
 
-/* Waits for poll's `what`; false where it did not come. Looks again at least once a second. */
+/* Waits for the events `what` of poll(2), at most a second at a time. False where they did not
+ * come. */
 bool tcp_ready(int fd, short what, int64_t deadline_ns);
 
-/* All of size bytes. ST_UNAVAILABLE once the other end is gone, ST_TIMEOUT. */
-WARN_UNUSED status tcp_send(int fd, const void *at, size_t size, int64_t deadline_ns);
-WARN_UNUSED status tcp_recv(int fd, void *at, size_t size, int64_t deadline_ns);
+/* Sends or receives exactly `size` bytes. ST_UNAVAILABLE once the other end is gone; ST_TIMEOUT at
+ * the deadline. */
+WARN_UNUSED status tcp_send(int fd, const void *from, size_t size, int64_t deadline_ns);
+WARN_UNUSED status tcp_recv(int fd, void *to, size_t size, int64_t deadline_ns);
 
-/* A connection to the first address that answers; -1 with errno. */
+/* Connects to the first address of the list that answers. Returns the descriptor, non-blocking, or
+ * -1 with errno set. */
 int tcp_connect(const struct addrinfo *list, int64_t deadline_ns);
-/* Of a new connection: nothing waits to be sent together, no child inherits it. */
+/* Sets up a new connection: bytes are sent at once (TCP_NODELAY), and child processes do not
+ * inherit it. */
 void tcp_set_up(int fd);
 
 #endif

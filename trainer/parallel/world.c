@@ -1,3 +1,4 @@
+/* world.c: see world.h. The table `starters` has a line for each way in which ranks are started. */
 #include "trainer/parallel/world.h"
 
 #include <errno.h>
@@ -14,15 +15,16 @@
 #include "trainer/parallel/comm_module.h"
 #include "trainer/parallel/layout.h"
 
-/* A way of starting ranks, by the variables it leaves. `mark` is there in a process it started. */
+/* A way of starting ranks, by the environment variables it sets. A process was started so where
+ * `mark` is set. */
 typedef struct starter {
     const char *name, *mark;
     const char *rank, *size, *local_rank, *local_size;
-    const char *other_size; /* where size is not set */
+    const char *other_size; /* read where `size` is not set */
 } starter;
 
-/* Those that run inside another come first: mpirun in a Slurm job, torchrun below srun. A Slurm
- * batch script is no rank of a step: SLURM_STEP_ID tells them apart. */
+/* One that may run inside another comes before it: torchrun below srun, mpirun in a Slurm job.
+ * Slurm's mark is SLURM_STEP_ID, which a batch script, not being a rank, does not have. */
 static const starter starters[] = {
     {"torchrun's variables", "RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
     {"mpirun's variables", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
@@ -32,25 +34,25 @@ static const starter starters[] = {
     {"PMI's variables", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
      NULL},
 };
-_Static_assert((int)COMM_ID_BYTES == (int)CONTROL_ID_BYTES, "an id travels in WELCOME");
+_Static_assert((int)COMM_ID_BYTES == (int)CONTROL_ID_BYTES, "WELCOME carries the engine's id");
 enum { N_STARTERS = sizeof starters / sizeof *starters, RANKS_MAX = 1 << 20 };
 
 static status read_variable(const starter *s, const char *variable, int least, int *out)
 {
     const char *text = getenv(variable);
     if (!text || !*text)
-        return FAIL(ST_CONFIG, "%s: %s is set and %s is not", s->name, s->mark, variable);
+        return FAIL(ST_CONFIG, "%s: %s is set but %s is not", s->name, s->mark, variable);
     char *end;
     errno = 0;
     long n = strtol(text, &end, 10);
     if (*end || errno || n < least || n > RANKS_MAX)
-        return FAIL(ST_CONFIG, "%s: %s is \"%s\", not a number from %d on", s->name, variable, text,
-                    least);
+        return FAIL(ST_CONFIG, "%s: %s is \"%s\", which is not a whole number of at least %d",
+                    s->name, variable, text, least);
     *out = (int)n;
     return ST_OK;
 }
 
-/* A variable that not all of its kind set. */
+/* Reads a variable that may be missing: then *out is `otherwise`. */
 static status number_if(const starter *s, const char *variable, int least, int otherwise, int *out)
 {
     *out = otherwise;
@@ -59,7 +61,8 @@ static status number_if(const starter *s, const char *variable, int least, int o
     return read_variable(s, variable, least, out);
 }
 
-/* Of Slurm's "4", "4(x2)", "4(x2),3"; else at least as many as are known of. */
+/* The first number of Slurm's "4", "4(x2)" or "4(x2),3"; without it, as many ranks as there must be
+ * for this one to be among them. */
 static int ranks_per_node(int local_rank)
 {
     const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
@@ -76,7 +79,8 @@ static status place_by(const starter *s, world_place *out)
     TRY(number_if(s, s->local_rank, 0, p.rank, &p.local_rank));
     TRY(number_if(s, s->local_size, 1, ranks_per_node(p.local_rank), &p.local_size));
     if (p.rank >= p.size)
-        return FAIL(ST_CONFIG, "%s: %s is %d of %s %d", s->name, s->rank, p.rank, size, p.size);
+        return FAIL(ST_CONFIG, "%s: %s is %d, but %s is %d", s->name, s->rank, p.rank, size,
+                    p.size);
     *out = p;
     return ST_OK;
 }
@@ -90,11 +94,11 @@ status world_place_find(world_place *out)
     return ST_OK;
 }
 
-int world_gpu(const world_place *p)
+int world_gpu(const world_place *place)
 {
     const char *seen = getenv("CUDA_VISIBLE_DEVICES");
     bool bound = getenv("SLURM_STEP_ID") && seen && *seen && !strchr(seen, ',');
-    return bound ? 0 : p->local_rank;
+    return bound ? 0 : place->local_rank;
 }
 
 static status open_engine(const conf *c, const char *library, const comm_engine **out)
@@ -110,7 +114,7 @@ static status open_engine(const conf *c, const char *library, const comm_engine 
     return ST_OK;
 }
 
-/* Answers are rank 0's; what others print would be the same again. */
+/* Only rank 0 prints results; the others would print the same again. */
 static status print_nothing(void)
 {
     if (!freopen("/dev/null", "we", stdout))
@@ -129,22 +133,23 @@ static status options_text(const conf *c, char **out)
     return ST_OK;
 }
 
-static status meet_others(const conf *c, void *id, world *w)
+static status meet_others(const conf *c, void *id, world *job)
 {
     char *options = NULL;
-    rank_link_options o = {.rank = w->place.rank,
-                           .size = w->place.size,
+    rank_link_options o = {.rank = job->place.rank,
+                           .size = job->place.size,
                            .timeout_s = c->comm_init_timeout_seconds,
                            .silence_s = c->comm_heartbeat_timeout_seconds,
-                           .ledger = w->ledger,
-                           .one_machine = w->place.local_size == w->place.size};
-    TRY(rank_link_find(c->comm_address, c->comm_port, w->place.local_size == w->place.size, &o.at));
+                           .ledger = job->ledger,
+                           .one_machine = job->place.local_size == job->place.size};
+    TRY(rank_link_find(c->comm_address, c->comm_port, job->place.local_size == job->place.size,
+                       &o.at));
     TRY(options_text(c, &options));
     o.options = options;
-    if (w->place.rank == 0)
-        log_info("%d ranks, by %s; rank 0 listens at %s port %d", w->place.size, w->place.source,
-                 o.at.host, o.at.port);
-    status st = rank_link_open(&o, id, &w->rank_link);
+    if (job->place.rank == 0)
+        log_info("%d ranks, by %s; rank 0 listens at %s port %d", job->place.size,
+                 job->place.source, o.at.host, o.at.port);
+    status st = rank_link_open(&o, id, &job->rank_link);
     free(options);
     return st;
 }
@@ -154,7 +159,7 @@ static status check_control(void *of)
     return rank_link_check(of);
 }
 
-static bool somebody_waits(void *of)
+static bool a_rank_waits(void *of)
 {
     return rank_link_is_waiting(of) || rank_link_others_wait(of);
 }
@@ -174,7 +179,7 @@ static status open_ranks(const conf *c, const char *library, world *w)
                       .timeout_s = c->comm_init_timeout_seconds,
                       .id = id,
                       .check = check_control,
-                      .patient = somebody_waits,
+                      .patient = a_rank_waits,
                       .context = w->rank_link};
     return w->engine->join(&join, &w->joined);
 }
@@ -183,48 +188,48 @@ static status check_replayed(const conf *c, const layout *l)
 {
     if (l->world == 1)
         return FAIL(ST_CONFIG,
-                    "comm.engine replay: the layout has one rank, so there is nothing to "
-                    "replay: parallelism.world_size says how many it is for");
+                    "comm.engine replay: the layout has only one rank, so there are no other ranks "
+                    "to simulate: set parallelism.world_size to the number of ranks");
     if (c->comm_replay_rank >= l->world)
-        return FAIL(ST_CONFIG, "comm.replay_rank is %lld; the layout has ranks 0 to %lld",
+        return FAIL(ST_CONFIG, "comm.replay_rank is %lld, but the layout has ranks 0 to %lld",
                     (long long)c->comm_replay_rank, (long long)l->world - 1);
     if (!c->feed_replay[0])
-        return FAIL(ST_CONFIG, "comm.engine replay: a daemon would wait for the other ranks; rows "
-                               "come from a recording (feed.replay)");
+        return FAIL(ST_CONFIG, "comm.engine replay needs rows from a recording (feed.replay): a "
+                               "daemon would wait for the other ranks");
     if (c->eval_enable)
-        return FAIL(ST_CONFIG, "comm.engine replay: held-out figures are summed over all ranks, of "
-                               "which one is there: eval.enable must be false");
+        return FAIL(ST_CONFIG, "comm.engine replay needs eval.enable false: held-out figures are "
+                               "summed over all ranks, of which only one is here");
     return ST_OK;
 }
 
 status world_replay(const conf *c, world *out)
 {
-    layout l;
-    TRY(layout_of(c, NULL, &l));
-    TRY(check_replayed(c, &l));
-    comm_simulated *r = calloc(1, sizeof *r);
-    if (!r)
-        return FAIL(ST_NO_MEMORY, "no memory for a rank");
-    *r = (comm_simulated){.bytes_per_s = c->comm_replay_bandwidth * 1e9,
-                          .latency_ns = llround(c->comm_replay_latency * 1e3),
-                          .blocks = (int)c->comm_replay_blocks};
-    world w = {.place = {.rank = (int)c->comm_replay_rank,
-                         .size = (int)l.world,
-                         .local_size = 1,
-                         .source = "comm.replay_rank"},
-               .engine = &comm_simulated_engine,
-               .joined = r};
-    snprintf(w.replayed, sizeof w.replayed,
+    layout degrees;
+    TRY(layout_of(c, NULL, &degrees));
+    TRY(check_replayed(c, &degrees));
+    comm_simulated *rank = calloc(1, sizeof *rank);
+    if (!rank)
+        return FAIL(ST_NO_MEMORY, "no memory for a simulated rank");
+    *rank = (comm_simulated){.bytes_per_s = c->comm_replay_bandwidth * 1e9,
+                             .latency_ns = llround(c->comm_replay_latency * 1e3),
+                             .blocks = (int)c->comm_replay_blocks};
+    world job = {.place = {.rank = (int)c->comm_replay_rank,
+                           .size = (int)degrees.world,
+                           .local_size = 1,
+                           .source = "comm.replay_rank"},
+                 .engine = &comm_simulated_engine,
+                 .joined = rank};
+    snprintf(job.replayed, sizeof job.replayed,
              "replayed: a model of %d ranks at %g GB/s and %g us a call, not a measurement of %d "
              "GPUs",
-             w.place.size, c->comm_replay_bandwidth, c->comm_replay_latency, w.place.size);
-    status st = comm_ledger_new(&w.ledger);
+             job.place.size, c->comm_replay_bandwidth, c->comm_replay_latency, job.place.size);
+    status st = comm_ledger_new(&job.ledger);
     if (st != ST_OK) {
-        free(r);
+        free(rank);
         return st;
     }
-    log_warn("%s", w.replayed);
-    *out = w;
+    log_warn("%s", job.replayed);
+    *out = job;
     return ST_OK;
 }
 
@@ -253,58 +258,59 @@ status world_open(const conf *c, world *out)
     return world_open_on(c, 0, NULL, out);
 }
 
-status world_attach(const world *w, device *d)
+status world_attach(const world *job, device *opened)
 {
-    return w && w->joined && w->engine->attach ? w->engine->attach(w->joined, d) : ST_OK;
+    return job && job->joined && job->engine->attach ? job->engine->attach(job->joined, opened)
+                                                     : ST_OK;
 }
 
-void world_detach(const world *w)
+void world_detach(const world *job)
 {
-    if (w && w->joined && w->engine->detach)
-        w->engine->detach(w->joined);
+    if (job && job->joined && job->engine->detach)
+        job->engine->detach(job->joined);
 }
 
-void world_fit(const world *w, conf *c)
+void world_fit(const world *job, conf *c)
 {
-    int64_t share = proc_cpus() / w->place.local_size;
-    if (w->place.size == 1)
+    int64_t share = proc_cpus() / job->place.local_size;
+    if (job->place.size == 1)
         return;
-    if (c->parallelism_world_size == 0) /* data_parallel_shard_degree -1 takes all that are there */
-        c->parallelism_world_size = w->place.size;
-    if (strcmp(w->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
+    if (c->parallelism_world_size == 0) /* so that data_parallel_shard_degree -1 takes all ranks */
+        c->parallelism_world_size = job->place.size;
+    if (strcmp(job->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
         if (c->training_backend != BACKEND_CPU)
-            log_info("cuda_graph.scope is off: MPI's collectives cannot be captured");
+            log_info("cuda_graph.scope is set to off: collectives of MPI cannot be captured");
         c->cuda_graph_scope = "off";
     }
     if (c->training_threads == 0)
         c->training_threads = share > 1 ? share : 1;
 }
 
-status world_log(const world *w, const conf *c)
+status world_log(const world *job, const conf *c)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX + 32];
-    if (w->place.size == 1)
+    if (job->place.size == 1)
         return ST_OK;
     snprintf(folder, sizeof folder, "%s/log", c->job_dump_folder);
     TRY(file_make_folders(folder));
-    snprintf(path, sizeof path, "%s/rank-%d.log", folder, w->place.rank);
-    return log_keep(path, w->place.rank == 0 || world_simulated(w) ? c->log_level : LOG_WARN);
+    snprintf(path, sizeof path, "%s/rank-%d.log", folder, job->place.rank);
+    return log_keep(path, job->place.rank == 0 || world_simulated(job) ? c->log_level : LOG_WARN);
 }
 
-void world_is_steady(const world *w, const conf *c)
+void world_is_steady(const world *job, const conf *c)
 {
-    if (w && w->joined)
-        w->engine->set_timeout(w->joined, c->comm_train_timeout_seconds);
+    if (job && job->joined)
+        job->engine->set_timeout(job->joined, c->comm_train_timeout_seconds);
 }
 
-status world_close(world *w, status how)
+status world_close(world *job, status how)
 {
     status_note note = *status_last();
-    if (w->joined)
-        w->engine->leave(w->joined, how == ST_OK);
-    status st = rank_link_close(&w->rank_link, how == ST_OK ? NULL : status_text());
-    comm_ledger_free(&w->ledger);
-    memset(w, 0, sizeof *w);
+    if (job->joined)
+        job->engine->leave(job->joined, how == ST_OK);
+    status st = rank_link_close(&job->rank_link, how == ST_OK ? NULL : status_text());
+    comm_ledger_free(&job->ledger);
+    memset(job, 0, sizeof *job);
     if (how == ST_OK)
         return st;
     status_set(&note);

@@ -1,5 +1,11 @@
-/* world.h: which rank this process is, as whoever started it says, and the engine it meets the
- * others by. One per process, for its life. */
+/* world.h: which rank of the job this process is, and the engine and rank link by which it meets
+ * the others. There is one world per process, for its whole life.
+ *
+ *   world_open    finds the rank, meets the others (rank_link.h), loads the engine and joins
+ *   world_attach  names the device on whose streams collectives will run
+ *   mesh_open     makes the groups (mesh.h)
+ *   ..            steps
+ *   world_detach, world_close */
 #ifndef TESSERA_TRAINER_PARALLEL_WORLD_H
 #define TESSERA_TRAINER_PARALLEL_WORLD_H
 
@@ -11,63 +17,67 @@
 #include "trainer/parallel/rank_link.h"
 
 typedef struct world_place {
-    int rank, size;             /* of the job */
-    int local_rank, local_size; /* of this machine */
-    const char *source;         /* "torchrun's variables", ..; static storage */
+    int rank, size;             /* in the job */
+    int local_rank, local_size; /* on this machine */
+    const char *source;         /* where it was read, such as "torchrun's variables"; static */
 } world_place;
 
-/* The first of these that is there: torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK,
- * LOCAL_WORLD_SIZE), Open MPI's, those of a Slurm step, PMI's; none: a single process. A variable
- * that is missing among those of a kind, or is no number in range, is ST_CONFIG by its name. */
+/* Reads the rank from the environment variables of whoever started the process, the first of these
+ * that are set: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), Open MPI's, those of a
+ * Slurm step, PMI's. Without any it is a single process. ST_CONFIG names a variable that is missing
+ * beside others of its kind, or that is not a number in its range. */
 WARN_UNUSED status world_place_find(world_place *out);
 
-/* Which of the GPUs that this process sees is its own: that of its place on the machine, or the
- * only one where Slurm has bound a GPU to every task. */
-int world_gpu(const world_place *p);
+/* The index of this rank's GPU among those that the process sees: its place on the machine, or 0
+ * where Slurm has bound one GPU to each task. */
+int world_gpu(const world_place *place);
 
 typedef struct world {
     world_place place;
-    const comm_engine *engine; /* NULL: alone */
+    const comm_engine *engine; /* NULL: a job of one rank, as for the next three */
     void *joined;              /* the engine's own */
-    comm_ledger *ledger;       /* NULL: alone, and so the next */
+    comm_ledger *ledger;
     rank_link *rank_link;
-    hash128 job; /* of this job alone where the engine makes an id; the same on all ranks */
-    int backend; /* BACKEND_* of device_open that its ranks use; 0: training.backend's */
-    size_t device_memory; /* of a device without storage: what it says it has; 0: any amount */
-    /* "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8 GPUs": stands wherever
-     * figures do. "": these are all ranks */
+    hash128 job; /* differs from job to job where the engine makes an id; the same on all ranks */
+    int backend; /* a BACKEND_* that its ranks open; 0: what training.backend says */
+    size_t device_memory; /* bytes that a device without storage claims to have; 0: any amount */
+    /* Of a simulated rank "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8
+     * GPUs", which stands wherever its figures do; "" otherwise. */
     char replayed[160];
 } world;
 
-/* Finds the place, says so, and with several ranks meets the others (rank_link.h), then loads the
- * engine (comm.engine) and joins. */
+/* Finds the rank. Where there are several, prints which one this is, meets the others, loads the
+ * engine that comm.engine names and joins it. Close it with world_close. */
 WARN_UNUSED status world_open(const conf *c, world *out);
-/* The same on devices of another kind than training.backend's. library: the path of what the engine
- * loads in the place of its own (comm_module.h). */
+/* The same for devices of another kind than training.backend names. library: the path of the
+ * library that the engine loads instead of its usual one (comm_module.h); NULL: the usual one. */
 WARN_UNUSED status world_open_on(const conf *c, int backend, const char *library, world *out);
-/* The place of comm.replay_rank in the layout, with the engine that plays the others
- * (comm_simulated.h); world_open does it where comm.engine says so. CONFIG: there is no such
- * layout, or rows do not come from a recording. */
+/* Takes the place of rank comm.replay_rank in the layout, with the engine that simulates the others
+ * (comm_simulated.h). world_open does this where comm.engine is replay. ST_CONFIG where the layout
+ * has no such rank, or the rows do not come from a recording. */
 WARN_UNUSED status world_replay(const conf *c, world *out);
-/* The words, or NULL. w NULL: alone. */
-static inline const char *world_simulated(const world *w)
+/* The label of a simulated rank's figures; NULL where ranks are real. job may be NULL: one rank. */
+static inline const char *world_simulated(const world *job)
 {
-    return w && w->replayed[0] ? w->replayed : NULL;
+    return job && job->replayed[0] ? job->replayed : NULL;
 }
-/* Calls will be on streams of d, which was just opened on this thread, and waits for it watched.
- * Before mesh_open, by every rank. detach: before d is closed; both accept a world of one, NULL. */
-WARN_UNUSED status world_attach(const world *w, device *d);
-void world_detach(const world *w);
-/* What a launcher says beats what one process would take for itself: ranks, threads, and no
- * captured steps where collectives cannot be. */
-void world_fit(const world *w, conf *c);
-/* From here on every rank keeps its log in job.dump_folder/log/rank-R.log too; of other ranks than
- * 0 only warnings and errors are shown. */
-WARN_UNUSED status world_log(const world *w, const conf *c);
-/* The first step is done: from now on comm.train_timeout_seconds holds. */
-void world_is_steady(const world *w, const conf *c);
-/* how: what the work ended with; other ranks are told of a failure. ST_UNAVAILABLE where this rank
- * did well and another did not; else how. */
-WARN_UNUSED status world_close(world *w, status how);
+/* From now on collectives run on streams of this device, which was just opened on this thread, and
+ * waits for the device end when the job does. Every rank calls it before mesh_open, and
+ * world_detach before the device is closed. In a job of one rank, and where job is NULL, both do
+ * nothing. */
+WARN_UNUSED status world_attach(const world *job, device *opened);
+void world_detach(const world *job);
+/* Changes options whose value for one process does not fit several ranks: the number of ranks where
+ * it is open, this rank's share of the machine's threads, and no captured steps where the engine's
+ * collectives cannot be captured. */
+void world_fit(const world *job, conf *c);
+/* From now on every rank also writes its log to job.dump_folder/log/rank-R.log, and ranks other
+ * than 0 print only warnings and errors. */
+WARN_UNUSED status world_log(const world *job, const conf *c);
+/* The first step is done: from now on a call may take comm.train_timeout_seconds. */
+void world_is_steady(const world *job, const conf *c);
+/* how: what the work ended with; after a failure the others are told its cause. Returns
+ * ST_UNAVAILABLE where this rank did well and another did not; otherwise `how`. */
+WARN_UNUSED status world_close(world *job, status how);
 
 #endif

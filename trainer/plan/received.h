@@ -1,5 +1,5 @@
 /* received.h: bytes that a rank receives from others in a step, by name: the formula of
- * parallel/README.md, in one place for plan and for the tests that hold the ledger against it. */
+ * parallel/layouts.md, in one place for plan and for the tests that hold the ledger against it. */
 #ifndef TESSERA_TRAINER_PLAN_RECEIVED_H
 #define TESSERA_TRAINER_PLAN_RECEIVED_H
 

@@ -154,7 +154,7 @@ images() { # SEQ_LEN
 stage_bench_images_8192() { images 8192; }
 stage_bench_images_12288() { images 12288; }
 
-# One rank of eight alone, its collectives copies at an assumed bandwidth (trainer/parallel/README.md): a
+# One rank of eight alone, its collectives copies at an assumed bandwidth (trainer/parallel/layouts.md): a
 # model of what computing hides of them, no measurement of eight GPUs. FSDP at the depths of bench-text,
 # then experts shared by eight at one of them.
 stage_replay() {

@@ -232,7 +232,7 @@ static void test_cut__what_does_not_divide_is_named(void **state)
          "expert_parallel_degree 3 must divide the model's 128 experts"},
         {"qwen3-vl-30b-a3b", staged(47),
          "pipeline_parallel_degree 47 must be at most 46: the model has 48 layers, of which the "
-         "first stage takes 3"},
+         "first stage must have 3"},
         {"qwen3-vl-2b", staged(2), "the model's head shares its weights with the embedding"},
         {"debug", layout_like(1, 32, 1, 1, 32, 1),
          "expert_parallel_degree 32 must divide the model's 16 experts"},

@@ -307,7 +307,7 @@ static void refuse_run(const char *more, const char *why)
 static void test_replay__refuses_what_it_can_not_play(void **state)
 {
     (void)state;
-    refuse_run("", "nothing to replay");
+    refuse_run("", "no other ranks to simulate");
     refuse_run("--parallelism.world_size 8 --comm.replay_rank 8", "ranks 0 to 7");
     refuse_run("--parallelism.world_size 8 --checkpoint.enable true", "checkpoint.enable");
     refuse_run("--parallelism.pipeline_parallel_degree 2", "a stage waits");

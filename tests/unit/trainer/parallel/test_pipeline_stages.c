@@ -95,20 +95,18 @@ static void test_stages_read__names_what_does_not_fit(void **state)
     (void)state;
     const struct {
         const char *text, *words; /* NULL: fine */
-    } cases[] = {
-        {"layers.3,layers.7", NULL},
-        {"layers.4, layers.11", NULL},
-        {"layers.3", "begins 2 stages, and there are 3"},
-        {"layers.3,layers.4,layers.5", "begins 4 stages, and there are 3"},
-        {"layers.2,layers.5",
-         "stage 1 cannot begin with layers.2 (of 12 layers the first stage takes at least 3"},
-        {"layers.5,layers.5",
-         "each other one begins after the one before it); these fit: layers.5, layers.6"},
-        {"layers.5,layers.12", "these fit: layers.5, layers.11"},
-        {"layers.20,layers.0", "these fit: layers.10, layers.11"},
-        {"layers.-1,layers.0", "these fit: layers.3, layers.4"},
-        {"layers.5 7", "\"7\" is not of the form layers.N"},
-        {"layers.5x,layers.6", "is not of the form layers.N"}};
+    } cases[] = {{"layers.3,layers.7", NULL},
+                 {"layers.4, layers.11", NULL},
+                 {"layers.3", "makes 2 stages, but there are 3"},
+                 {"layers.3,layers.4,layers.5", "makes 4 stages, but there are 3"},
+                 {"layers.2,layers.5", "stage 1 cannot begin with layers.2 (of the 12 layers the "
+                                       "first stage must have at least 3"},
+                 {"layers.5,layers.5", "every stage must have one); these fit: layers.5, layers.6"},
+                 {"layers.5,layers.12", "these fit: layers.5, layers.11"},
+                 {"layers.20,layers.0", "these fit: layers.10, layers.11"},
+                 {"layers.-1,layers.0", "these fit: layers.3, layers.4"},
+                 {"layers.5 7", "\"7\" does not have the form layers.N"},
+                 {"layers.5x,layers.6", "does not have the form layers.N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         layout l = {.pipeline = 3};
         if (cases[i].words)

@@ -139,9 +139,9 @@ static void test_meet__a_wrong_size_ends_all(void **state)
     r[1].o.size = 4;
     run_all(r, 3);
     assert_int_equal(r[0].opened, ST_CONFIG);
-    says(r[0].words, "was told of 4 ranks");
+    says(r[0].words, "was started as one of 4 ranks");
     assert_int_equal(r[1].opened, ST_CONFIG);
-    says(r[1].words, "it refuses: rank 1 of");
+    says(r[1].words, "it refused this rank: rank 1 on");
     assert_int_not_equal(r[2].opened, ST_OK);
     assert_true(r[0].took_ns < INT64_C(30000000000));
 }
@@ -191,8 +191,8 @@ static void test_meet__another_build_is_named(void **state)
     assert_true(r[0].took_ns < INT64_C(30000000000));
     for (int i = 0; i < 2; i++) {
         const char *words = i == 0 ? r[0].words : (const char *)text;
-        says(words, "rank 1 of node7 is trainer 9.9 (build other), rank 0 of");
-        says(words, "all must be one build");
+        says(words, "rank 1 on node7 is trainer 9.9 (build other), rank 0 on");
+        says(words, "all ranks must run the same build");
     }
 }
 
@@ -248,7 +248,7 @@ static void test_meet__strangers_are_sent_away(void **state)
     spawn_rank(&second);
     rank *out = first_to_end(&r[1], &second), *in = out == &second ? &r[1] : &second;
     assert_int_equal(out->opened, ST_CONFIG);
-    says(out->words, "rank 1 is here already");
+    says(out->words, "rank 1 has connected already");
     spawn_rank(&r[2]);
     rank *left[] = {&r[0], in, &r[2]};
     for (int i = 0; i < 3; i++) {

@@ -103,10 +103,10 @@ static void test_place__the_batch_script_is_no_rank(void **state)
 static void test_place__wrong_variables_are_named(void **state)
 {
     (void)state;
-    refuse_place("RANK=0", "RANK is set and WORLD_SIZE is not");
+    refuse_place("RANK=0", "RANK is set but WORLD_SIZE is not");
     refuse_place("RANK=x WORLD_SIZE=2", "RANK is \"x\"");
     refuse_place("RANK=-1 WORLD_SIZE=2", "RANK is \"-1\"");
-    refuse_place("RANK=2 WORLD_SIZE=2", "RANK is 2 of WORLD_SIZE 2");
+    refuse_place("RANK=2 WORLD_SIZE=2", "RANK is 2, but WORLD_SIZE is 2");
     refuse_place("RANK=0 WORLD_SIZE=0", "WORLD_SIZE is \"0\"");
     refuse_place("RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE is \"9999");
     refuse_place("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not");

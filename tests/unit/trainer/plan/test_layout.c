@@ -13,7 +13,8 @@
 
 enum { TRIED = 1000 };
 
-static const char FITS[] = "the nearest that fits: ", BATCH[] = "; or training.global_batch_size ",
+static const char FITS[] = "the nearest layout that fits: ",
+                  BATCH[] = "; or training.global_batch_size ",
                   POINTS[] = "; these fit: ", NONE[] = "; no layout of ";
 
 /* As a run checks it: options against each other, the layout, then the stages. */
@@ -228,9 +229,11 @@ static void test_layout__is_of_the_model(void **state)
         int64_t shard, context, expert, batch;
         const char *words;
     } cases[] = {
-        {"qwen3-vl-30b-a3b", 1, 6, 12, 12, "; the nearest that fits: expert_parallel_degree 1"},
+        {"qwen3-vl-30b-a3b", 1, 6, 12, 12,
+         "; the nearest layout that fits: expert_parallel_degree 1"},
         {"qwen3-vl-30b-a3b", 5, 1, 1, 12,
-         "; the nearest that fits: data_parallel_shard_degree 1, context_parallel_degree 5; or "
+         "; the nearest layout that fits: data_parallel_shard_degree 1, context_parallel_degree 5; "
+         "or "
          "training.global_batch_size 10"},
         {"qwen3-vl-30b-a3b", 1, 1, 3, 12, "expert_parallel_degree 1"},
     };

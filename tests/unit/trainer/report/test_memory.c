@@ -247,7 +247,7 @@ static void test_layout__ranks_fit_each_other(void **state)
         {8, -1, 1, 1, 8, 1, 2, 32, NULL, 2},
         {8, -1, 4, 1, 2, 4, 2, 8, NULL, 2}, /* experts divide the two shards */
         {8, -1, 4, 1, 2, 1, 2, 8, "must divide 8 ranks and be a multiple of 4", 0},
-        {8, 3, 1, 1, 1, 1, 1, 8, "8 ranks are no product", 0},
+        {8, 3, 1, 1, 1, 1, 1, 8, "8 ranks are not the product", 0},
         {16, -1, 2, 2, 4, 1, 1, 4, NULL, 1},
         {8, -1, 1, 1, 3, 1, 1, 8, "expert_parallel_degree 3", 0},
         {8, -1, 1, 1, 1, 1, 3, 8, "local_batch_size 3 x 8", 0},
