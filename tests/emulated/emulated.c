@@ -1,4 +1,5 @@
-/* emulated.c: see emulated.h. */
+/* emulated.c: see emulated.h. Here are the device's functions and its table of ops, each of which
+ * queues a node; queue.c runs the nodes. */
 #include "tests/emulated/emulated.h"
 
 #include <stdlib.h>
@@ -14,9 +15,9 @@ enum { PINNED_MAX = 64 };
 typedef struct emulated_stream {
     stream base;
     emulated_handle handle;
-    lane *queue; /* the device's, which outlives it: others may have followed it */
-    graph *into; /* capture under way that it is part of, and as which of its lanes */
-    int branch;
+    lane *queue; /* its lane, which the device keeps longer, since others may follow it */
+    graph *into; /* the capture that it is part of; NULL: none */
+    int branch;  /* as which of the capture's lanes */
 } emulated_stream;
 
 typedef struct emulated_device {
@@ -24,17 +25,17 @@ typedef struct emulated_device {
     backend_vtable v;
     device *cpu;
     queue_set streams;
-    emulated_stream *stream[QUEUE_STREAMS]; /* whose lanes those are; NULL: freed */
-    bool broken;                            /* work failed: what is left of it is dropped */
+    emulated_stream *stream[QUEUE_STREAMS]; /* the streams of those lanes; NULL: freed */
+    bool broken;                            /* work has failed, and the rest of it is dropped */
     struct {
         char *at;
         size_t bytes;
     } pinned[PINNED_MAX];
     int n_pinned;
-    graph *capture; /* under way; NULL: none */
-    event *events;  /* all made */
+    graph *capture; /* in progress; NULL: none */
+    event *events;  /* all that were made */
     struct meeting *meetings;
-    int64_t captured; /* nodes of the last graph */
+    int64_t captured; /* how many nodes the last graph has */
 } emulated_device;
 
 static emulated_device *device_of(const stream *s)
@@ -53,8 +54,8 @@ static status refuse_in_capture(const emulated_device *d, const char *what)
     return d->capture ? FAIL(ST_BAD_DEVICE, "emulated: %s while a step is captured", what) : ST_OK;
 }
 
-/* A meeting with other processes: polled, so that what runs beside goes on while they are waited
- * for. Kept as long as the device: a graph may run it again. */
+/* A meeting with other processes. It is polled, so that other streams go on while they are waited
+ * for, and kept as long as the device, since a graph may run it again. */
 typedef struct meeting {
     struct meeting *next;
     emulated_device *device;
@@ -195,7 +196,7 @@ static status emulated_stream_new(device *base, stream **out)
     return ST_OK;
 }
 
-/* What is queued still happens, as CUDA has it; an error has been told. */
+/* What is queued still happens, as in CUDA; an error has been reported already. */
 static void emulated_stream_free(stream **held)
 {
     emulated_stream *s = (emulated_stream *)*held;
@@ -240,7 +241,7 @@ static status emulated_to_device(stream *s, void *dst, const void *src, size_t b
     return queue_node(s, &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
 }
 
-/* To pageable memory: waits, as CUDA may. */
+/* A copy to pageable memory waits, as CUDA's may. */
 static status emulated_to_host(stream *s, void *dst, const void *src, size_t bytes)
 {
     if (is_pinned(device_of(s), dst, bytes))
@@ -271,7 +272,7 @@ static void emulated_event_free(event **e)
     *e = NULL;
 }
 
-/* On a stream of the capture under way it is a place in the graph. */
+/* An event on a stream that is being captured is a place in the graph. */
 static status emulated_event_record(stream *base, event *e)
 {
     emulated_stream *s = (emulated_stream *)base;

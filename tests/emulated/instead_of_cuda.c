@@ -1,6 +1,6 @@
-/* instead_of_cuda.c: a program linked with this and --wrap=device_open gets the emulated device
- * where it asks for CUDA, by the name of an H200: one step under way beside the one that is told,
- * captured steps. */
+/* instead_of_cuda.c: a program that is linked with this and --wrap=device_open gets the emulated
+ * device where it asks for CUDA. It has the name of an H200, queues one step beside the one that is
+ * reported, and captures steps. */
 #include <stdio.h>
 
 #include "common/conf/conf.h"

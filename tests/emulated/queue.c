@@ -1,11 +1,12 @@
-/* queue.c: see queue.h. */
+/* queue.c: see queue.h. try_next makes one step of one lane; where that lane waits for another, it
+ * makes a step of the other. Only work of other processes is waited for by sleeping. */
 #include "tests/emulated/queue.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { NAP_NS = 50 * 1000, KEPT = 1024 /* passed nodes, before they are let go */ };
+enum { NAP_NS = 50 * 1000, KEPT = 1024 /* passed nodes that a lane keeps before it drops them */ };
 
 status lane_add(lane *l, const node *n)
 {
@@ -23,7 +24,8 @@ status lane_add(lane *l, const node *n)
 
 static status try_next(queue_set *q, lane *l, graph *of, bool *out_did);
 
-/* Lanes that its first does not need yet go on while that one waits for other processes. */
+/* Makes one step of a graph: of its first lane, or while that one waits for other processes, of
+ * another lane. */
 static status try_launch(queue_set *q, graph *g, bool *out_did, bool *out_done)
 {
     if (!g->running)
@@ -39,15 +41,16 @@ static status try_launch(queue_set *q, graph *g, bool *out_did, bool *out_done)
     return ST_OK;
 }
 
-/* Waits for `other` to have passed what it must: one more step of it. */
+/* Makes one step of the lane that is waited for. */
 static status help(queue_set *q, lane *other, graph *of, bool *out_did)
 {
     if (other->passed == other->n)
-        return FAIL(ST_INTERNAL, "emulated: an event is waited for that was not recorded");
+        return FAIL(ST_INTERNAL, "emulated: a stream waits for an event that was not recorded");
     return try_next(q, other, of, out_did);
 }
 
-/* One step of l, where it can make one. of: the graph whose lane it is. */
+/* Makes one step of l if it can; *out_did says whether it did. of: the graph that the lane belongs
+ * to; NULL: a stream's. */
 static status try_next(queue_set *q, lane *l, graph *of, bool *out_did)
 {
     node *n = &l->at[l->passed];
@@ -104,7 +107,7 @@ static void let_go(lane *l)
     l->passed = 0;
 }
 
-/* One step of l; while it waits for other processes, others' work goes on, as on a GPU. */
+/* Makes one step of l. While l waits for other processes, other lanes go on, as on a GPU. */
 static status pass_step(queue_set *q, lane *l)
 {
     for (;;) {
@@ -133,7 +136,7 @@ status queue_pass(queue_set *q, lane *l, int64_t place)
     return ST_OK;
 }
 
-/* What of lane b stands before its first `upto` nodes, those included. */
+/* Marks the first `upto` nodes of lane b as passed, and all that they follow. */
 static void advance_branch(graph *g, int b, int64_t upto)
 {
     lane *l = &g->branch[b];

@@ -1,5 +1,6 @@
-/* queue.h: the work of the emulated device: lanes of nodes, each in its order, that wait for each
- * other by events; graphs are lanes kept to run again. For emulated.c. */
+/* queue.h: the work of the emulated device. A lane is a list of nodes that run in order: each
+ * stream has one. Lanes wait for each other by events. A graph is several lanes that are kept to
+ * run again. For emulated.c. */
 #ifndef TESSERA_TESTS_EMULATED_QUEUE_H
 #define TESSERA_TESTS_EMULATED_QUEUE_H
 
@@ -9,26 +10,26 @@ enum { QUEUE_ARGS_MAX = 560, QUEUE_BRANCHES = 8, QUEUE_STREAMS = 64, QUEUE_CALL_
 
 typedef struct lane lane;
 
-/* Where it was recorded last: what stands before place `at` of a lane. */
+/* Where it was recorded last: after the nodes before place `at` of a lane. */
 struct event {
-    lane *on;    /* of a stream; NULL: nowhere yet */
-    graph *in;   /* or inside a capture: this one's .. */
-    int branch;  /* .. lane */
-    int64_t ns;  /* when it passed last, by the device's clock */
-    event *next; /* of the device, which keeps it: a stream may not have come to it */
+    lane *on;    /* a stream's lane; NULL: not recorded on a stream */
+    graph *in;   /* the capture in which it was recorded; NULL: none */
+    int branch;  /* and which of its lanes */
+    int64_t ns;  /* when it passed the last time, by the device's clock */
+    event *next; /* the device keeps all events, since a stream may still have to come to them */
     int64_t at;
 };
 
 typedef enum node_kind {
     NODE_RUN,
     NODE_COPY,
-    NODE_SHIPMENT, /* src: bytes of its own, copied when they were handed over */
+    NODE_SHIPMENT, /* a copy from bytes of the node's own, which are then freed */
     NODE_ZERO,
-    NODE_OUTSIDE,       /* of a library: emulated_handle.add */
-    NODE_RECORD,        /* the time, for an event */
-    NODE_FOLLOW,        /* lane `on` has passed place `place` */
-    NODE_FOLLOW_INSIDE, /* of a graph: its lane `branch` has */
-    NODE_LAUNCH
+    NODE_OUTSIDE,       /* work of a library (emulated_handle.add), polled until it is done */
+    NODE_RECORD,        /* writes the time into an event */
+    NODE_FOLLOW,        /* waits until lane `on` has passed place `place` */
+    NODE_FOLLOW_INSIDE, /* the same for lane `branch` of the graph that the node is in */
+    NODE_LAUNCH         /* runs a graph */
 } node_kind;
 
 /* One thing queued. */
@@ -40,7 +41,7 @@ typedef struct node {
     size_t bytes;
     bool (*poll)(void *work, bool first);
     void *work;
-    bool begun; /* polled before */
+    bool begun; /* was polled before */
     event *event;
     lane *on;
     int branch;
@@ -49,34 +50,35 @@ typedef struct node {
     _Alignas(16) char args[QUEUE_ARGS_MAX];
 } node;
 
-/* Of a stream, or of a graph. Place p is node p - gone. */
+/* Belongs to a stream or to a graph. The node at place p is at[p - gone]. */
 struct lane {
-    node *at;
-    int64_t n, capacity, passed;
-    int64_t gone; /* nodes that have passed and are no longer kept */
+    node *at;                    /* [n] */
+    int64_t n, capacity, passed; /* passed: how many of them have run */
+    int64_t gone;                /* how many have run and are no longer kept */
 };
 
 struct graph {
-    lane branch[QUEUE_BRANCHES]; /* [0]: of the stream that began the capture */
+    lane branch[QUEUE_BRANCHES]; /* [0] is that of the stream that began the capture */
     int n;
     bool running;
 };
 
-/* Lanes of all streams that a device has had, and the CPU's stream that does their work. */
+/* The lanes of all streams that a device has had. */
 typedef struct queue_set {
-    stream *hands;
+    stream *hands; /* the CPU's stream that does their work */
     lane lane[QUEUE_STREAMS];
     int n;
-    int64_t clock_ns; /* the device's: QUEUE_CALL_NS for each thing done */
+    int64_t clock_ns; /* the device's clock: QUEUE_CALL_NS for each thing done */
 } queue_set;
 
+/* Appends a copy of the node. */
 WARN_UNUSED status lane_add(lane *l, const node *n);
-/* The place behind all that is queued. */
+/* The place after all that is queued. */
 int64_t queue_end(const lane *l);
-/* Until everything in l before a place has happened. Work of other lanes happens where this one
- * waits for it, and where nothing here can go on. */
+/* Runs l until everything before a place has happened. Work of other lanes is done where this one
+ * waits for it, and where this one cannot go on. */
 WARN_UNUSED status queue_pass(queue_set *q, lane *l, int64_t place);
-/* Whether all of g's lanes lead back into its first. */
+/* Whether all lanes of a graph lead back into its first one. */
 bool queue_is_joined(graph *g);
 void queue_graph_free(graph *g);
 void queue_lane_done(lane *l);

@@ -1,6 +1,6 @@
-/* alone.c: the NCCL engine with one rank, called past comm.h, which asks no engine where a group is
- * one: what one GPU can show of it. Every collective, in device memory and of host values; then all
- * of a stream captured and run again as a graph.
+/* alone.c: the NCCL engine with one rank, which is all that one GPU can show of it. The engine is
+ * called directly, since comm.h uses none in a group of one rank. Every collective is called on
+ * device memory and on host values; then each is captured and run again as a graph.
  *
  *   nccl_alone cuda|emulated
  *
@@ -37,7 +37,7 @@ static status open_engine(const comm_engine **out)
     return ST_OK;
 }
 
-/* From the first half of device memory into the second, or within it. */
+/* Makes call number `which`, from the first half of device memory to the second. */
 static status call(const table *t, int which)
 {
     const comm_engine *e = t->c.engine;
@@ -57,7 +57,7 @@ static status call(const table *t, int which)
     }
 }
 
-/* The first half as of this round, the second one nothing, on their way to the device. */
+/* Copies to the device: the values of this round into the first half, -1 into the second. */
 static status send_table(const table *t, int round)
 {
     for (int64_t i = 0; i < COUNT; i++) {
@@ -91,7 +91,7 @@ static status check_calls(const table *t)
     return ST_OK;
 }
 
-/* Captured once, then run on other values. */
+/* Each call is captured once and then run on other values. */
 static status check_captured(const table *t)
 {
     const backend_vtable *v = t->s->dev->v;

@@ -1,4 +1,4 @@
-/* call_record.c: see call_record.h. */
+/* call_record.c: see call_record.h. Both sides are summed up by kind of call and compared. */
 #include "tests/nccl/call_record.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ static status read_record(const char *path, sum *out)
     long long count, bytes;
     FILE *f = fopen(path, "re");
     if (!f)
-        return FAIL_IN(ST_NO_INPUT, path, "there is no record of NCCL's calls");
+        return FAIL_IN(ST_NO_INPUT, path, "the record of NCCL's calls is missing");
     while (fscanf(f, "%31s %d %d %d %lld %31s %lld", word, &size, &rank, &stream_number, &count,
                   type, &bytes) == 7) {
         comm_kind k = kind_of(word);
@@ -41,10 +41,11 @@ static status read_record(const char *path, sum *out)
     }
     bool whole = feof(f);
     fclose(f);
-    return whole ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "a line is no call");
+    return whole ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "a line of it is not a call");
 }
 
-/* Messages of exchanges have no calls of their own in the ledger. */
+/* calls: whether to compare their number too; the ledger counts an exchange as one call, NCCL each
+ * of its messages. */
 static status compare_sums(comm_kind k, sum want, sum got, bool calls)
 {
     if (want.bytes == got.bytes && (want.calls == got.calls || !calls))
@@ -70,7 +71,7 @@ status record_check(const comm_ledger *l, int rank)
         want[k].calls += list[i].calls;
         want[k].bytes += list[i].bytes;
     }
-    for (int k = 0; k < COMM_PEERS; k++) /* loads and stores are no calls of NCCL's */
+    for (int k = 0; k < COMM_PEERS; k++) /* not COMM_PEERS: loads and stores are not NCCL's calls */
         TRY(compare_sums((comm_kind)k, want[k], got[k], k < COMM_SEND));
     return ST_OK;
 }

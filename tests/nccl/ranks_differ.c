@@ -1,12 +1,12 @@
-/* ranks_differ.c: the last rank makes another third call than the others; all ranks must be told
- * which, by the wait behind it, and all calls fail from there on.
+/* ranks_differ.c: the third call of the last rank differs from the others' third call. All ranks
+ * must be told how by the next wait, and all later calls must fail.
  *
  *   mpirun -np N ranks_differ DEVICE WHAT EXPECTED [--section.key VALUE ..]
  *
  * DEVICE: emulated, or shapes (trainer/device/shapes.h).
- * WHAT: order, count, type, reduction, root, stream, message, of shapes place (a buffer that lies
- * in no allocation), or nothing (which must go well).
- * EXPECTED: words of what is told. */
+ * WHAT differs: order, count, type, reduction, root, stream, message; on shapes also place (a
+ * buffer that lies in no allocation); or nothing, which must go well. EXPECTED: words that the
+ * error must contain. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static status sum_table(const table *t, int64_t count, st_dtype dtype, comm_redu
     return comm_all_reduce(t->c, t->s, at, t->memory, count, dtype, r);
 }
 
-/* Between the first rank and the last. */
+/* A message from the last rank to the first. */
 static status send_message(const table *t, bool last, int64_t count)
 {
     if (last)
@@ -75,7 +75,7 @@ static status call_all(const table *t, const char *what)
     TRY(gather_table(t, t->s));
     TRY(sum_table(t, COUNT, DT_I64, COMM_SUM));
     TRY(third_call(t, what, t->c->rank == t->c->size - 1));
-    TRY(gather_table(t, t->s)); /* on its stream behind the others */
+    TRY(gather_table(t, t->s)); /* after the others on its stream */
     TRY(v->wait(t->s));
     return v->wait(t->other);
 }
@@ -100,7 +100,7 @@ static status run_difference(const world *w, const char *where, const char *what
     status st = call_all(&t, what);
     status_note note = *status_last();
     if (st != ST_OK && gather_table(&t, t.s) == ST_OK)
-        st = FAIL(ST_INTERNAL, "a call behind the one that failed went well");
+        st = FAIL(ST_INTERNAL, "a call after the one that failed went well");
     else
         status_set(&note);
     d->v->stream_free(&t.s);
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     }
     conf_done(&c);
     if (differs ? st == ST_OK || !strstr(said, argv[3]) : st != ST_OK) {
-        fprintf(stderr, "rank %d: wanted \"%s\", was told \"%s\"\n", rank, argv[3], said);
+        fprintf(stderr, "rank %d: wanted the error \"%s\", got \"%s\"\n", rank, argv[3], said);
         return 1;
     }
     return 0;

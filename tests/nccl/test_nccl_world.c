@@ -1,7 +1,7 @@
-/* The thread beside NCCL (trainer/parallel/nccl_world.c) among processes of this program, without a
- * launcher, so that ThreadSanitizer sees all there is: who is waited for, and for how long; how a
- * world ends. Each case starts this program once per rank; a rank's exit code says whether it saw
- * what it should. */
+/* The watcher thread of the NCCL engine (trainer/parallel/nccl_world.c): which ranks are waited for
+ * and for how long, and how a job ends. Ranks are processes of this program, without a launcher, so
+ * that ThreadSanitizer sees everything. Each case starts this program once per rank, and a rank's
+ * exit code says whether it saw what it should. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -19,9 +19,9 @@
 #include "trainer/parallel/world.h"
 
 enum { COUNT = 3000, ROUNDS = 20, MOST_RANKS = 4 };
-/* The wait for rows: longer than twice what a call may take there. */
+/* How long rows are waited for: more than twice the time that a call may take in that case. */
 static const int64_t ROWS_NS = INT64_C(12000) * 1000 * 1000;
-static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* of the test itself */
+static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* when the test gives up */
 
 /* ---- a rank ---- */
 
@@ -50,20 +50,20 @@ static status wait_streams(const place *p)
     return p->d->v->wait(p->other);
 }
 
-/* Until the others say that they wait for rows. */
+/* Waits until another rank says that it waits for rows. */
 static status hear_waiting(const place *p)
 {
     const int64_t start = clock_ns();
     while (!rank_link_others_wait(p->w->rank_link)) {
         if (clock_ns() - start > PATIENCE_NS)
-            return FAIL(ST_TIMEOUT, "nobody says that it waits for rows");
+            return FAIL(ST_TIMEOUT, "no rank says that it waits for rows");
         sleep_ns(1000000);
     }
     return ST_OK;
 }
 
-/* The last rank has called and waits for rows longer than any call may take; the others wait for
- * it. */
+/* The last rank makes its call and then waits for rows, longer than any call may take. The others
+ * wait for it. */
 static status waits_for_rows(const place *p)
 {
     TRY(sum_world(p, p->s));
@@ -79,7 +79,7 @@ static status waits_for_rows(const place *p)
     return wait_streams(p);
 }
 
-/* Until this rank is told that the job is over. */
+/* Waits until this rank is told that the job is over. */
 static status wait_for_end(const place *p)
 {
     const int64_t start = clock_ns();
@@ -91,7 +91,7 @@ static status wait_for_end(const place *p)
     return st;
 }
 
-/* The last rank does not come and says nothing of it. */
+/* The last rank does not make its call, and says nothing. */
 static status stays_away(const place *p)
 {
     const bool away = p->w->place.rank == p->w->place.size - 1;
@@ -112,7 +112,7 @@ static status fail_last_rank(const place *p)
     return wait_streams(p);
 }
 
-/* As that, and one of the others does not return from its call. */
+/* The same, and one of the others does not return from its call. */
 static status is_stuck(const place *p)
 {
     if (p->w->place.rank == 0)
@@ -120,7 +120,8 @@ static status is_stuck(const place *p)
     return fail_last_rank(p);
 }
 
-/* Sums are repeated where the switch makes none: not inside a machine, nor between several. */
+/* Sums repeat where the NVLink switch takes none of them, neither inside a machine nor between
+ * several. */
 static status sums_repeat(const place *p)
 {
     const char *algorithms = getenv("NCCL_ALGO");
@@ -129,7 +130,8 @@ static status sums_repeat(const place *p)
     return wait_streams(p);
 }
 
-/* The communicator of all ranks, which others were split off, does not close: a warning. */
+/* The communicator of all ranks, from which others were split, does not close; that is only a
+ * warning. */
 static status is_not_closed(const place *p)
 {
     if (!p->m.group[MESH_REPLICATE].handle ||
@@ -140,7 +142,7 @@ static status is_not_closed(const place *p)
     return wait_streams(p);
 }
 
-/* Two streams, host values between them. */
+/* Calls on two streams in turn, with host values between them. */
 static status many_calls(const place *p)
 {
     const comm *c = mesh_comm(&p->m, MESH_WORLD);
@@ -159,8 +161,8 @@ static status many_calls(const place *p)
 static const struct play {
     const char *name;
     status (*run)(const place *p);
-    double call_s;       /* what a call may take */
-    status others, last; /* what the ranks end with */
+    double call_s;       /* how long a call may take */
+    status others, last; /* what the last rank ends with, and what the others do */
 } plays[] = {{"waits for rows", waits_for_rows, 5.0, ST_OK, ST_OK},
              {"stays away", stays_away, 3.0, ST_TIMEOUT, ST_UNAVAILABLE},
              {"fails", fail_last_rank, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
@@ -247,8 +249,8 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* Ranks as processes with torchrun's variables; the library of tests/nccl stands beside this
- * program. */
+/* Starts the ranks as processes with torchrun's variables, and waits for them. The shim is in a
+ * folder beside this program. */
 static void fork_ranks(const char *name, int ranks)
 {
     char self[STATUS_PATH_MAX], folder[STATUS_PATH_MAX + 16];
@@ -291,7 +293,7 @@ static void test_patience__a_rank_that_waits_for_rows_is_waited_for(void **state
 static void test_patience__a_rank_that_stays_away_is_not(void **state)
 {
     (void)state;
-    fork_ranks("stays away", 2); /* of more, another may be told first */
+    fork_ranks("stays away", 2); /* with more ranks, another one may end the job first */
 }
 
 static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)

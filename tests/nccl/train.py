@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The training step of a small model on several ranks of the emulated device, collectives by NCCL
-(tests/nccl): losses and gradients are those of one rank on the CPU within rounding, losses those of
-the MPI engine bit for bit, bytes those of the formula, and the ledger's calls and bytes are what NCCL
-was asked for; with steps captured, and without. Where experts are shared, slots go to them on the
-device (windows of shared memory), and once more through counts that the host reads; also with all
-tokens on the same experts. No step allocates memory, wherever its tokens go.
+"""Training steps of a small model on several ranks of the emulated device, with NCCL's collectives (the shim).
+Losses and gradients are those of one rank on the CPU up to rounding; losses are those of the MPI engine bit for
+bit; bytes are those of the formula; and the ledger's calls and bytes are what NCCL was asked for. All this holds
+with captured steps and without. Where experts are shared, slots go to them on the device (windows of shared
+memory), and once more by counts that the host reads; also with all tokens on the same experts. No step allocates
+memory, whatever experts its tokens go to.
 
     tests/nccl/train.py           the layouts of QUICK
     tests/nccl/train.py --all     all of layouts.py's with up to four ranks, and one of eight
@@ -21,7 +21,7 @@ from layouts import DEGREES, LAYOUTS, LIMITS, Bench  # noqa: E402
 from ranks import MPIRUN, TESTS, check, run  # noqa: E402
 
 QUICK = ["shard 2", "replicate 2 x shard 2", "expert 2"]
-STEPS = 5  # each shape of batch is captured when it comes the second time
+STEPS = 5  # each shape of batch is captured when it comes for the second time
 SHIM = os.path.join(TESTS, "nccl_shim")
 
 
@@ -33,7 +33,7 @@ def product(degrees):
 
 
 def losses(bench, name, engine, options, env):
-    """As text, exact. What the program itself compares must be right as well."""
+    """The losses as exact text. What the program itself compares must be right as well."""
     degrees, more = LAYOUTS[name]
     options = dict(more, **{"training.steps": STEPS}, **options)
     want = bench.alone("ranks_parity", options, {k: v for k, v in env.items() if "TIES" in k})
@@ -55,10 +55,10 @@ def ways(name):
     degrees = LAYOUTS[name][0]
     shared = degrees[5] * degrees[6] > 1
     with open(os.path.join(SHIM, "libnccl.so.2"), "rb") as f:
-        windows = b"ncclCommWindowRegister" in f.read()  # not of a build without nvcc
+        windows = b"ncclCommWindowRegister" in f.read()  # a build without nvcc has none
     by = {"comm.expert_exchange": "device"} if shared and windows else {}
     list = [(dict(by, **{"cuda_graph.scope": scope}), {}) for scope in ("off", "step")]
-    if degrees[5] > 1:  # ranks that NCCL finds on nodes of their own
+    if degrees[5] > 1:  # and as if each rank were on a node of its own
         list.append(({"cuda_graph.scope": "step"}, {"TESSERA_NCCL_LSA": "1"}))
     return list, [{}, {"RANKS_PARITY_TIES": "1"}] if shared else [{}]
 

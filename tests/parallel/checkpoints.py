@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checkpoints of several ranks: going on as the same ranks is bit for bit, as others to rounding; a
-run that is killed while it writes goes on from its last whole checkpoint; a damaged byte is found by
-whichever rank looks at it, and all go on from the step before."""
+"""Checkpoints of several ranks. A run that goes on with the same ranks is the same bit for bit, with other
+ranks up to rounding. A run that is killed while it writes goes on from its last whole checkpoint. A damaged
+byte is found by whichever rank reads it, and all ranks go on from the checkpoint before."""
 
 import glob
 import json
@@ -44,7 +44,7 @@ class Runs:
         return trainer if ranks == 1 else [MPIRUN, "-np", str(ranks), *trainer]
 
     def train(self, folder, ranks, *options):
-        """Loss by step, of those that this run made."""
+        """The loss of each step that this run made."""
         return losses(run(*self.words(folder, ranks, *options)))
 
     def copy(self, folder, to):
@@ -71,20 +71,20 @@ def ranks_go_on_in_any_layout(r):
                                  "replicate_degree", 2)), ("three", 1, ())):
         r.copy("pair", name)
         on = r.train(name, ranks, "--checkpoint.load_step", 2, *options)
-        check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on behind step 2: {on}")
+        check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on after step 2: {on}")
         check(near(on, pair), f"{name}: {on} is not {pair}")
     check(r.model("again", STEPS) == r.model("pair", STEPS), "the same ranks went on to other bits")
     stages = ("--parallelism.pipeline_parallel_degree", 2)
-    staged = r.train("staged", 4, *stages)  # of two stages, each of two shards
+    staged = r.train("staged", 4, *stages)  # two stages, each of two shards
     check(near(staged, alone), f"staged: {staged} is not {alone}")
     for wrote, name, ranks, options in (("staged", "staged again", 4, stages), ("staged", "together", 1, ()),
                                         ("pair", "cut", 2, stages)):
         r.copy(wrote, name)
         on = r.train(name, ranks, "--checkpoint.load_step", 2, *options)
-        check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on behind step 2: {on}")
+        check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on after step 2: {on}")
         check(near(on, pair), f"{name}: {on} is not {pair}")
     check(r.model("staged again", STEPS) == r.model("staged", STEPS), "stages went on to other bits")
-    r.copy("one", "spread")  # and what one rank wrote
+    r.copy("one", "spread")  # and two ranks go on with what one rank wrote
     check(near(r.train("spread", 2, "--checkpoint.load_step", 4), alone), "one rank's, by two")
 
 
@@ -113,8 +113,8 @@ def killed_while_it_writes(r):
 
 
 def damage_is_found_whoever_looks(r):
-    """Each rank looks at its share of a checkpoint's bytes: a changed one is named, whosever it is, and all go
-    on from the same step before."""
+    """Each rank reads its share of a checkpoint's bytes. A file with a changed byte is named, whichever rank
+    reads it, and all ranks go on from the same earlier step."""
     for name in ("model.safetensors", "training/rank-00000-of-00002.safetensors",
                  "training/rank-00001-of-00002.safetensors", "training/state.json"):
         folder = "damaged " + os.path.basename(name)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Any layout gives the losses and gradients of one rank on the same stream: 20 steps of a small
-Qwen3-VL MoE on packed image rows, text rows and empty rows among them, a step without images, ranks
-without any; once more with all tokens on the same experts. In float, and in double, where what is off
-is no rounding.
+"""Any layout gives the losses and gradients of one rank on the same stream: 20 steps of a small Qwen3-VL MoE
+on packed image rows with text rows and empty rows among them, a step without images, ranks without images;
+and once more with all tokens on the same experts. It is run in float, and in double, where a difference
+cannot be put down to rounding.
 
     tests/parallel/layouts.py          the layouts of QUICK (tests/run; ctest parallel_layouts)
     tests/parallel/layouts.py --all    all of LAYOUTS
     tests/parallel/layouts.py NAME ..  some of them
     tests/parallel/layouts.py --keep FOLDER   models, rows and the table of layouts, for ranks on GPUs,
-                                       where neither prepd nor Python need be (tests/bench/gpu/ranks_on_gpus.sh)
+                                       where neither prepd nor Python is needed (tests/bench/gpu/ranks_on_gpus.sh)
 """
 
 import json
@@ -23,16 +23,16 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from ranks import BIN, MPIRUN, TESTS, run  # noqa: E402
 
-STEP = 8       # rows; as mixed_rows.c has it
+STEP = 8       # rows of a step, as in mixed_rows.c
 
-# B begins at 0, and with it A's gradient: what a later step makes of A shows in its loss.
+# B begins as zeros, and so does the gradient of A: that A is trained shows in the losses of later steps.
 ADAPTERS = {"lora.rank": 4, "lora.alpha": 12, "lora.random_base": "true",
             "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"}
 
 UPPER = {"freeze.vision": "true", "freeze.merger": "true",
          "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.*"}  # backward ends at layer 2
 
-DEEP = {"flavour": "deep"}  # of more layers than the three that a first stage must have
+DEEP = {"flavour": "deep"}  # more layers than the three that a first stage must have
 
 # name: degrees (replicate, shard, context, tensor, pipeline, expert, expert-tensor), options
 LAYOUTS = {
@@ -123,10 +123,10 @@ LAYOUTS = {
 }
 QUICK = ["replicate 2 x shard 2", "shard 2 x context 2, expert 4",
          "shard 2 x tensor 2, expert 2, expert-tensor 2", "pipeline 2 x shard 2"]
-# As well, in float alone and two steps: where backward ends early, or in the middle of the model.
+# Also run, but only in float and for two steps: backward ends early, or in the middle of the model.
 BRIEFLY = ["shard 4, mergers alone", "expert 2, upper layers alone"]
-# What a flavour has other than the model of prepd synth: all let four tensor ranks have a key-value
-# head each; tile has the sizes of the preset of that name, at which fast kernels work.
+# How a flavour differs from the model of prepd synth. small and deep have a key-value head for each of four
+# tensor ranks; tile has the sizes of the preset of that name, at which fast kernels work.
 FLAVOURS = {
     "small": {"text_config": {"num_key_value_heads": 4}},
     "deep": {"text_config": {"num_key_value_heads": 4, "num_hidden_layers": 6}},
@@ -141,24 +141,24 @@ FLAVOURS = {
                                "deepstack_visual_indexes": [1, 2], "out_hidden_size": 512}},
 }
 TILE_STEPS = 4
-GPU_STEPS = 5  # a bucket is captured when it comes the second time
+GPU_STEPS = 5  # a shape bucket is captured when it comes for the second time
 DEGREES = ["data_parallel_replicate_degree", "data_parallel_shard_degree",
            "context_parallel_degree", "tensor_parallel_degree", "pipeline_parallel_degree",
            "expert_parallel_degree", "expert_tensor_parallel_degree"]
 WAYS = (("ranks_parity", {}, 20), ("ranks_parity_f64", {}, 3), ("ranks_parity", {"RANKS_PARITY_TIES": "1"}, 1),
         ("ranks_parity_f64", {"RANKS_PARITY_TIES": "1"}, 1))
-# The most a gradient may be off, and a later loss; measured: see README.md.
+# The largest error of a gradient, and of a later loss (README.md).
 LIMITS = {"ranks_parity": (1e-5, 1e-4), "ranks_parity_f64": (1e-13, 1e-12)}
 
 
 def alone_options(options):
-    """Of one rank; a micro-batch is a row, whatever the layout has."""
+    """The options for one rank; its micro-batch is one row, whatever the layout has."""
     return {k: v for k, v in options.items()
             if k.startswith(("flavour", "freeze.", "lora.", "loss.", "training.global", "training.steps"))}
 
 
 class Bench:
-    """Models and rows, and what one rank makes of them, each once."""
+    """Makes models and rows, and what one rank makes of them, each once."""
 
     def __init__(self, path=None):
         self.path = path or tempfile.mkdtemp(prefix="parity")
@@ -167,7 +167,7 @@ class Bench:
         run(os.path.join(BIN, "prepd"), "synth", "--out", self.file("data"), "--images", 60, "--seed", 1)
 
     def flavour(self, name):
-        """The file of its options; its model and rows are made for it."""
+        """The file of its options. Its model and rows are made when they are first asked for."""
         path = self.file(name + ".yaml")
         if name in self.flavours:
             return path

@@ -1,3 +1,5 @@
+/* ledger_formula.c: see ledger_formula.h. Each line of the formula is compared with all calls in
+ * the ledger that have its name. */
 #include "tests/parallel/ledger_formula.h"
 
 #include <stdlib.h>
@@ -17,8 +19,9 @@ static int64_t count_received(const comm_ledger *l, const char *what)
     return bytes;
 }
 
-/* Where no counts came by (slots went to their experts by the device): from two of the five lines,
- * so that the others are checked; layers are taken for alike. */
+/* Where no counts were seen, because slots went to their experts by the device, takes the slots
+ * from two of the five lines, so that the other three are checked. Layers are assumed to be alike.
+ */
 static void guess_slots(const session *s, const comm_ledger *l, const received_work *w,
                         received_slots *slots)
 {
@@ -29,8 +32,8 @@ static void guess_slots(const session *s, const comm_ledger *l, const received_w
                          .go = count_received(l, "return gradients from experts") / slot};
 }
 
-/* What is sent has come somewhere: over the ranks that share experts both directions are one sum.
- */
+/* Checks that what was sent has arrived: summed over the ranks that share experts, as many slots
+ * came as went. */
 static status check_directions(const session *s, const received_slots *slots)
 {
     const comm *c = mesh_comm(&s->mesh, MESH_EXPERT);
@@ -66,8 +69,8 @@ static status compare_ledger(const session *s, const step_report *last, const co
     for (int i = 0; i < n; i++) {
         int64_t got = count_received(l, want[i].what);
         if (got != want[i].bytes)
-            return FAIL(ST_BAD_INPUT, "%s: %lld bytes a step, by the formula %lld", want[i].what,
-                        (long long)got, (long long)want[i].bytes);
+            return FAIL(ST_BAD_INPUT, "%s: the step received %lld bytes, but the formula says %lld",
+                        want[i].what, (long long)got, (long long)want[i].bytes);
     }
     return ST_OK;
 }

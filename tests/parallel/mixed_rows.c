@@ -1,13 +1,14 @@
-/* mixed_rows.c: a recording of image rows, with text rows among them: mixed_rows MODEL IN OUT.
+/* mixed_rows.c: makes a recording of image rows with text rows among them: mixed_rows MODEL IN OUT.
  *
- * Rows come in steps of STEP. Of the first step every second row is text; of the second, all; of
- * the third all but one; then images alone, but for the last row of each step, which is empty. */
+ * There are STEP rows to a step. In the first step every second row is text, in the second step all
+ * are, in the third all but one. After that all rows have images, except the last row of each step,
+ * which is empty. */
 #include "proto/codec.h"
 #include "proto/record.h"
 #include "tests/unit/trainer/model/fixture.h"
 
 enum { STEP = 8 };
-/* Without the buckets of a stream that has no such rows. */
+/* No shape buckets: those of the stream that was recorded do not fit text and empty rows. */
 static const char welcome[] = "{\"seq_len\":256,\"patch_budget\":1024}";
 
 static bool is_text(uint64_t i)
@@ -25,10 +26,10 @@ static void add_row(record_writer *w, codec *c, const row *r, uint64_t number)
     wire_msg_free(&m);
 }
 
-/* Ids of the model's text tokens. */
+/* Changes the ids to ones of the model's text tokens. */
 static void fit_words(row *r, const model_dims *d)
 {
-    const int32_t words = 256; /* below every special token of prepd synth's */
+    const int32_t words = 256; /* below all special tokens of prepd synth's model */
     assert_true(d->text.vocab > words);
     for (int64_t t = 0; t < r->n_tokens; t++) {
         r->input_ids[t] %= words;

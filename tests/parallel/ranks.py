@@ -1,4 +1,4 @@
-"""What the tests of several ranks share: how ranks are started on however few cores."""
+"""What the tests of several ranks share: how ranks are started, on however few cores."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def check(ok, what):
 
 
 def kill_session(leader):
-    """SIGKILL to mpirun and every rank: it puts them into process groups of their own."""
+    """Kills mpirun and every rank, which mpirun puts into process groups of their own."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/stat") as f:

@@ -1,18 +1,20 @@
-/* ranks_parity.c: a run's losses, and every parameter's gradient of its first step, of one rank
- * written to a file; of several ranks of any layout compared with that file. The program of
- * layouts.py, in float and in double.
+/* ranks_parity.c: the program of layouts.py, in float and in double. One rank writes the losses of
+ * a run, and every parameter's gradient of its first step, to a file; several ranks of any layout
+ * compare theirs with that file.
  *
  *   ranks_parity write FILE [OPTIONS OF THE TRAINER]
  *   mpirun -np N ranks_parity compare FILE GRADIENT LOSS [OPTIONS OF THE TRAINER]
  *
- * GRADIENT: the most by which a tensor's gradient may be off, as a share of its 2-norm; LOSS: by
- * which a loss may, as a share of it; the first step's by GRADIENT. With RANKS_PARITY_TIES in the
- * environment all routers are zero: every token then takes the first experts, and none the others.
- * RANKS_PARITY_LOSSES: a file for the losses of several ranks, exact, a line each.
- * RANKS_PARITY_PLANNED: no step may allocate device or pinned memory (of libraries neither, so this
- * is for the emulated device). RANKS_PARITY_BESIDE: a file of one rank in a coarser number type
- * (bf16). By twice what that one's tensor is off, and GRADIENT of the norm, may a tensor be off;
- * LOSS then is for all steps. */
+ * GRADIENT is the largest error of a tensor's gradient, as a share of its 2-norm, and also of the
+ * first step's loss. LOSS is the largest relative error of the other losses.
+ *
+ * In the environment:
+ *   RANKS_PARITY_TIES     all routers are zero: every token takes the first experts, none the
+ * others RANKS_PARITY_LOSSES   a file for the losses of several ranks, exact, one in a line
+ *   RANKS_PARITY_PLANNED  no step may allocate device or pinned memory; libraries may not either,
+ * so this is for the emulated device RANKS_PARITY_BESIDE   a file of one rank in a coarser number
+ * type (BF16). A tensor may then be off by twice what it is off there, plus GRADIENT of its norm,
+ * and LOSS holds for all steps */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +32,7 @@ typedef struct outcome {
     double *loss; /* [steps] */
     int64_t steps;
     step_report last;
-    void **gradient; /* [params.n] of [own_n] acc, host memory */
+    void **gradient; /* [params.n], each [own_n] of the accumulation type in host memory */
 } outcome;
 
 static status zero_routers(session *s)
@@ -58,7 +60,7 @@ static status keep_gradients(session *s, outcome *o)
         o->gradient[i] = calloc(1, bytes ? bytes : 1);
         if (!o->gradient[i])
             return FAIL(ST_NO_MEMORY, "no memory for the gradient of %s", p->name);
-        if (p->own_grad) /* not frozen */
+        if (p->own_grad) /* NULL: frozen, and the gradient is zero */
             TRY(v->to_host(s->stream, o->gradient[i], p->own_grad, bytes));
     }
     return v->wait(s->stream);
@@ -116,8 +118,8 @@ static double load_number(const void *array, st_dtype acc, int64_t i)
 
 enum { SUMS = 4 };
 
-/* Of this rank's part of a tensor: squares of what it is off by, and of what it should be; how many
- * elements; squares of what `beside` is off by (NULL: nothing). */
+/* For this rank's part of a tensor, out: [0] the sum of squared errors, [1] the sum of squares it
+ * should have, [2] how many elements, [3] the sum of squared errors of `beside` (NULL: 0). */
 static void sum_errors(const param *p, const void *got, const void *want, const void *beside,
                        st_dtype acc, double out[SUMS])
 {
@@ -135,7 +137,8 @@ static void sum_errors(const param *p, const void *got, const void *want, const 
     }
 }
 
-/* Of all ranks together: [n][SUMS]. Replicas hold the same, which leaves shares as they are. */
+/* Sums [n][SUMS] over all ranks. Replicas have the same values, which does not change the ratios.
+ */
 static status sum_ranks(const session *s, double *squares, int64_t n)
 {
     const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
@@ -151,10 +154,10 @@ static status sum_ranks(const session *s, double *squares, int64_t n)
     return st;
 }
 
-/* The file of one rank, and one beside it. */
+/* The file of one rank, and the one of RANKS_PARITY_BESIDE. */
 typedef struct reference {
     st_file file, beside;
-    const char *path, *beside_path; /* NULL: there is none beside */
+    const char *path, *beside_path; /* beside_path NULL: there is none */
 } reference;
 
 static status square_all(const session *s, const outcome *o, const reference *r, double *squares)
@@ -183,12 +186,12 @@ static status compare_gradients(const session *s, const outcome *o, const refere
         const double *q = squares + SUMS * i;
         const param *p = &s->params->list[i];
         if (q[2] != (double)(p->count * s->mesh.layout.replicate))
-            st = FAIL(ST_BAD_INPUT, "%s: %.0f of its %lld elements are stored by a replica",
-                      p->name, q[2] / (double)s->mesh.layout.replicate, (long long)p->count);
+            st = FAIL(ST_BAD_INPUT, "%s: a replica stores %.0f of its %lld elements", p->name,
+                      q[2] / (double)s->mesh.layout.replicate, (long long)p->count);
         double more = sqrt(q[0]) - 2 * sqrt(q[3]);
-        /* None must stay none, and a reference without end allows nothing. */
+        /* A gradient of zeros must stay zeros, and an infinite reference allows no error. */
         double off = more <= 0 && isfinite(more) ? 0 : fabs(more) / sqrt(q[1]);
-        if (!(off <= worst) && !isnan(worst)) { /* no number is the worst, whatever follows */
+        if (!(off <= worst) && !isnan(worst)) { /* a NaN is the worst, whatever follows */
             worst = off;
             where = p->name;
         }
@@ -202,7 +205,7 @@ static status compare_gradients(const session *s, const outcome *o, const refere
     else if (st == ST_OK && s->mesh.rank == 0)
         printf("gradients: worst %.2e, %s\n", worst, where);
     if (st == ST_OK && !(worst <= most))
-        st = FAIL(ST_BAD_INPUT, "the gradient of %s is off by %.3g of its norm, %.3g at most",
+        st = FAIL(ST_BAD_INPUT, "the gradient of %s is off by %.3g of its norm; the limit is %.3g",
                   where, worst, most);
     return st;
 }
@@ -214,14 +217,15 @@ static status compare_losses(const session *s, const outcome *o, const st_file *
     double worst = 0;
     TRY(st_want(f, loss_name, DT_F64, 1, path, &t));
     if (t->shape[0] != o->steps)
-        return FAIL_IN(ST_BAD_INPUT, path, "%lld steps, this run %lld", (long long)t->shape[0],
-                       (long long)o->steps);
+        return FAIL_IN(ST_BAD_INPUT, path, "the file has %lld steps, this run %lld",
+                       (long long)t->shape[0], (long long)o->steps);
     for (int64_t i = 0; i < o->steps; i++) {
         double want = load_number(t->data.data, DT_F64, i);
         double off = want == o->loss[i] ? 0 : fabs(o->loss[i] - want) / fabs(want);
         worst = off > worst ? off : worst;
         if (!(off <= most[i > 0]))
-            return FAIL(ST_BAD_INPUT, "step %lld: loss %.9g, of one rank %.9g: off by %.3g",
+            return FAIL(ST_BAD_INPUT,
+                        "step %lld: the loss is %.9g, that of one rank %.9g: off by %.3g",
                         (long long)(i + 1), o->loss[i], want, off);
     }
     if (s->mesh.rank == 0)
@@ -260,14 +264,15 @@ static status write_losses(const session *s, const outcome *o)
     return fclose(f) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "cannot be written");
 }
 
-/* The ledger before anything else is called. */
+/* Checks the ledger. This must be done before any other call is made. */
 static status check_calls(const session *s, const outcome *o, const world *w)
 {
     TRY(ledger_formula_check(s, &o->last, w->ledger));
     return record_check(w->ledger, w->place.rank);
 }
 
-/* Steps that ought to be captured were: of each shape of batch the third one on. */
+/* Checks that steps were captured where they should be: each shape of batch from its third step on.
+ */
 static status check_captures(const session *s, const outcome *o)
 {
     const bool shared = s->mesh.layout.expert * s->mesh.layout.expert_tensor > 1;
@@ -279,13 +284,14 @@ static status check_captures(const session *s, const outcome *o)
     return FAIL(ST_BAD_INPUT, "%lld graphs were captured", (long long)s->device->counts.captures);
 }
 
-/* What a step keeps has its place before the first one, wherever tokens go. */
+/* Checks that no step allocated memory: all of it is allocated before the first step, whatever
+ * experts the tokens go to. */
 static status check_allocations(const session *s, int64_t before)
 {
     const int64_t more = s->device->counts.allocations - before;
     if (more == 0 || !getenv("RANKS_PARITY_PLANNED"))
         return ST_OK;
-    return FAIL(ST_BAD_INPUT, "%lld allocations in steps", (long long)more);
+    return FAIL(ST_BAD_INPUT, "the steps made %lld allocations", (long long)more);
 }
 
 static status parity(conf *c, const world *w, const char *path, const double *most)

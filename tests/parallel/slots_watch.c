@@ -1,3 +1,5 @@
+/* slots_watch.c: see slots_watch.h. The engine's all-gather is replaced by one that also reads the
+ * counts that ranks gather before they exchange slots. */
 #include "tests/parallel/slots_watch.h"
 
 #include <stdlib.h>
@@ -13,7 +15,7 @@ static struct {
     int64_t calls, come, go;
 } heard[LAYERS];
 
-/* borders [size, n]: of every rank, where its slots for each expert begin. */
+/* borders [size, n]: for every rank, where its slots for each expert begin. */
 static void note_slots(const comm *c, int64_t layer, const int32_t *borders, int64_t n)
 {
     const int64_t own = (n - 1) / c->size;
@@ -50,7 +52,7 @@ static status all_gather(const comm *c, stream *s, const void *send, void *recv,
                          st_dtype dtype)
 {
     TRY(engine->all_gather(c, s, send, recv, count, dtype));
-    /* the only whole numbers among ranks that share experts */
+    /* The counts are the only integers that ranks which share experts gather. */
     const bool counts = dtype == DT_I32 && strcmp(c->name, mesh_group_name(MESH_EXPERT)) == 0;
     return counts ? listen(c, s, recv, count) : ST_OK;
 }
@@ -82,7 +84,8 @@ status slots_watched(int64_t layers, int64_t micro_steps, received_slots *out, b
         if (heard[l].calls % micro_steps || heard[l].come % passes || heard[l].go % passes)
             return FAIL(
                 ST_BAD_INPUT,
-                "layer %lld: %lld counts of slots in %lld micro-steps: %lld came, %lld went",
+                "layer %lld: slots were counted %lld times in %lld micro-steps: %lld came, %lld "
+                "went",
                 (long long)l, (long long)heard[l].calls, (long long)micro_steps,
                 (long long)heard[l].come, (long long)heard[l].go);
         out[l] = (received_slots){heard[l].come / passes, heard[l].go / passes};
