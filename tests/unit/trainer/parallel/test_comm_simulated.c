@@ -289,9 +289,9 @@ static void test_steps__nothing_is_kept(void **state)
     assert_ok(open_run(&r, "--parallelism.world_size 4"));
     const hf_export_options o = {.source = "debug", .dtype = HF_EXPORT_AS_SOURCE};
     assert_fails(ST_CONFIG, hf_export(r.s.params, r.s.stream, &r.s.dims, folder, &o),
-                 "not written");
+                 "its values cannot be written");
     assert_fails(ST_CONFIG, train_state_write(r.s.params, r.s.stream, (state_writer){0, 1}, folder),
-                 "not written");
+                 "its values cannot be written");
     assert_int_equal(rmdir(folder), 0); /* still empty */
     close_run(&r);
     harness_remove(&folder);
@@ -310,7 +310,7 @@ static void test_replay__refuses_what_it_can_not_play(void **state)
     refuse_run("", "no other ranks to simulate");
     refuse_run("--parallelism.world_size 8 --comm.replay_rank 8", "ranks 0 to 7");
     refuse_run("--parallelism.world_size 8 --checkpoint.enable true", "checkpoint.enable");
-    refuse_run("--parallelism.pipeline_parallel_degree 2", "a stage waits");
+    refuse_run("--parallelism.pipeline_parallel_degree 2", "a pipeline stage waits");
     refuse_run("--parallelism.world_size 8 --metrics.enable_tensorboard true", "TensorBoard");
     refuse_run("--parallelism.world_size 8 --eval.enable true", "eval.enable");
     refuse_run("--parallelism.world_size 8 --comm.expert_exchange device", "comm.expert_exchange");
