@@ -1,5 +1,5 @@
 """What the tests of Hugging Face folders share: safetensors files read and written by plain numpy,
-the layouts of experts (spec 2.4), the trainer run with a look at its memory. numpy missing: exit 77."""
+the three layouts of experts, the trainer run with a look at its memory. numpy missing: exit 77."""
 import json
 import os
 import struct

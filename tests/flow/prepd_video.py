@@ -101,7 +101,7 @@ def sample(f, path, index, **more):
 
 
 def frames_and_times_as_specified():
-    """Spec 7.6: 24 a second, 48 frames of 64 x 64: four frames in two pairs, at 0.3 and 1.6 seconds."""
+    """24 frames a second, 48 frames of 64 x 64: four frames in two pairs, at 0.3 and 1.6 seconds."""
     with Folder(images=16) as f:
         check(write_video(in_data(f, "a.avi"), width=64, frames=48), "encoder")
         frames_folder(f, "dump", 11)

@@ -38,7 +38,7 @@ def draw_document(draw, parts, special, vocab, keep=0.6):
         bytes_per_patch = 1536 if kind == "video" else 768
         pixels = draw.integers(0, 256, (t * h * w, bytes_per_patch), dtype=np.uint8)
         items.append((kind == "video", (t, h, w), pixels))
-        for frame in range(t):  # a video is frame after frame, a timestamp between them (spec 7.6)
+        for frame in range(t):  # a video is frame after frame, with a timestamp before each
             if frame:
                 text(2)
             pads(kind, h * w // 4)

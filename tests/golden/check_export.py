@@ -9,7 +9,7 @@ with from_pretrained: no key may be missing, unexpected or mismatched, every par
 of the golden folder (rounded to bfloat16 where asked). Then one row of each case of flavours.py, drawn
 anew: the reference's loss in float32 against that of `trainer probe` on the export, relative, at most 1e-5 as
 compare.py has it. Which layouts are read: 4.57 the published one only; the 5 series, since it converts by
-shape, also V5 (spec 2.4). For the others, in brackets, the golden folder's own values stand on the
+shape, also their own (V5). For the others, in brackets, the golden folder's own values stand on the
 reference's side.
 """
 

@@ -4,7 +4,7 @@
     TESSERA_BIN=build/bin tests/golden/check_round_trip.py
 
 Every flavour as float32 and bfloat16, as one file and as shards, in the published layout, the 5
-series' and per expert (spec 2.4): without options names, shapes, dtypes, order, files and index must be
+series' and per expert (trainer/model/equations.md): without options names, shapes, dtypes, order, files and index must be
 those of the folder that was read; with --layout the tensors must be the transposes numpy makes.
 A line per flavour. numpy missing: exit 77 (skipped).
 """

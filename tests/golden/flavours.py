@@ -1,6 +1,6 @@
 """The kept flavours of golden models, and the rows that each is tried on. See make_cases.py.
 
-Small, and no two dimensions equal by accident (spec 1.5). `moe` is the published family in small;
+Small, and no two dimensions equal by accident. `moe` is the published family in small;
 `odd` has odd counts of everything that may be odd, and one dense layer among MoE layers; `tied` and
 `dense` are the dense Qwen3-VL, `head` one whose top level says tied and whose head is its own; `text` is
 the text-only Qwen3-MoE with one matrix per expert, `raw` the same without renormalised top-k weights.

@@ -16,7 +16,7 @@ the family instead of the kept flavours, --draw N draws N of them. What is writt
     OUT/FLAVOUR/CASE/expected.safetensors          logits [T, V], loss, aux_loss, grad.NAME; aux_coef;
                                                    own_rounding, see below
 
-The reference runs every document alone (it has no packing that can be trusted, spec 5.2), float32,
+The reference runs every document alone (it has no packing that can be trusted), float32,
 eager attention, in training mode (its expert loop is then the plain top-k one). Loss and gradients
 are those of sum / targets over the whole row, plus aux_coef * aux_loss where aux_coef is not 0.
 The same once more in float64 tells own_rounding: how far the reference's own float32 gradients lie

@@ -8,7 +8,7 @@ environment:
 
 Ids: apply_chat_template and Qwen3VLProcessor of transformers 4.57.3, with the tiny tokenizer of this folder and with
 the published one. Positions: get_rope_index of Qwen3VLModel. Labels: the reference has none; trained are the tokens
-that begin in an assistant's text, and its <|im_end|> (spec 9.2). -n in "ids" stands for n image pads.
+that begin in an assistant's text, and its <|im_end|>. -n in "ids" stands for n image pads.
 
 --same-as FILE (a chat_template.json, chat_template.jinja or tokenizer_config.json) writes nothing: it renders the
 conversations by that template too and says whether all texts are the same, so that the file's template may be listed

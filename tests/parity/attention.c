@@ -78,7 +78,7 @@ typedef struct gradients {
     double *dq, *dk, *dv; /* added to; strides of q, k, v */
 } gradients;
 
-/* One query's part of the gradients (spec section 6). */
+/* One query's part of the gradients, by the formulas of trainer/model/equations.md. */
 static void query_gradients(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
                             const gradients *to, const parity *rounding)
 {

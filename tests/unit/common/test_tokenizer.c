@@ -1,6 +1,6 @@
 /* The tokenizer against ids that others computed: the tiny golden one made by the reference library
  * (tests/golden/tokenizer/make.py), and, where the shared data is there, the published one with
- * llama.cpp's vectors and the spec's (section 8.5). */
+ * llama.cpp's vectors and those of transformers' integration test. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -416,7 +416,8 @@ static void test_encode__published_vectors(void **state)
     fixture_close(&f);
 }
 
-/* The pieces of spec 8.2's samples: encoding the whole gives the ids of its pieces. */
+/* Encoding a text gives the ids of its pieces, one after another (trainer/model/equations.md,
+ * "Tokenizer"). */
 static void test_encode__published_pieces(void **state)
 {
     (void)state;

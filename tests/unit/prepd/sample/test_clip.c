@@ -96,7 +96,7 @@ static void test_clip__as_the_reference(void **state)
     free(path);
 }
 
-/* Spec 7.6: 24 frames per second, 48 frames of 64 x 64. */
+/* The example of trainer/model/equations.md: 24 frames per second, 48 frames of 64 x 64. */
 static void test_clip__worked_example(void **state)
 {
     static const int64_t frames[] = {0, 16, 31, 47};

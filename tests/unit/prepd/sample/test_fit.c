@@ -9,7 +9,7 @@
 
 static const fit_limits published = {65536, 16777216};
 
-/* The table of spec section 7.2. */
+/* Sizes that transformers' smart_resize gives with the published limits. */
 static void test_fit_image__published_sizes(void **state)
 {
     static const struct {

@@ -7,7 +7,7 @@
 #include "proto/batch.h"
 #include "tests/harness.h"
 
-enum { HEIGHT = 64, WIDTH = 96 }; /* the 4 x 6 grid of spec section 3.1 */
+enum { HEIGHT = 64, WIDTH = 96 }; /* a grid of 4 x 6 patches */
 
 /* A byte that tells where it came from. */
 static uint8_t value_at(int y, int x, int c)

@@ -1,5 +1,5 @@
-/* Vectors of spec section 7.3 (the reference's uint8 tensor path), and sums over what Pillow 9.4
- * makes of a synthetic picture (BICUBIC) for its path. */
+/* test_resample.c: vectors that torch's byte kernel computes, and sums over what Pillow 9.4 makes
+ * of a synthetic picture (BICUBIC) for its path. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

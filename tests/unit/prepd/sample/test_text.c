@@ -1,5 +1,6 @@
-/* The chat template, its ids and labels: spec 9.3, exactly, with the published tokenizer where it
- * is there, and the rules of 9.1 and 9.2 with the tiny golden one everywhere. */
+/* test_text.c: the chat template, its ids and labels: worked examples with the published tokenizer,
+ * where it is present, and every rule with the tiny golden tokenizer (trainer/model/equations.md,
+ * "Chat template and labels"). */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -150,7 +151,7 @@ static void test_chat__example_a(void **state)
     fixture_close(&f);
 }
 
-/* Spec 9.3 C: each pair of frames has its time before it; here between a picture and a text. */
+/* Each pair of frames has its time before it; here between a picture and a text. */
 static void test_chat__example_c(void **state)
 {
     static const double seconds[] = {0.333333, 1.625};

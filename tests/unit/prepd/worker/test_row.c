@@ -1,4 +1,4 @@
-/* Positions and rows against the worked examples of spec section 11. */
+/* test_row.c: positions and rows against the worked examples of trainer/model/equations.md. */
 #include <string.h>
 
 #include "prepd/worker/row.h"

@@ -7,7 +7,7 @@
 #include "tests/harness.h"
 #include "trainer/batch/row_share.h"
 
-/* Every token is in one place; what a rank has rises; *out_uneven as recomputed here. */
+/* Checks that every token has one place, that each rank's tokens ascend, and *out_uneven. */
 static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t each, double most)
 {
     int64_t n = cu[docs], doc = 0;
@@ -63,7 +63,7 @@ static void test_row_share__tokens_are_shared_out_evenly(void **state)
         check_order(tiny, 3, ranks, 3, 8);
     }
     rng_key key = rng_key_make(7, "row_share");
-    double most[] = {1.02, 1.15}; /* with pads, and without a place to spare */
+    double most[] = {1.02, 1.15}; /* with padding, and with no place to spare */
     for (uint64_t trial = 0; trial < 100; trial++) {
         int32_t cu[65] = {0};
         int64_t docs = 1 + (int64_t)rng_below(key, 3 * trial, 64), ranks = 2 << trial % 3;

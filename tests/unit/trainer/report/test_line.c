@@ -194,7 +194,7 @@ static json_value *metrics_of(const bench *b, int number)
     return v;
 }
 
-/* What is counted: useful FLOPs of real tokens, or torchtitan's of whole rows (spec 10.5). */
+/* What is counted: useful FLOPs of real tokens, or torchtitan's of whole rows. */
 static void test_reporter__both_countings(void **state)
 {
     (void)state;
