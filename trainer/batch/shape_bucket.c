@@ -26,9 +26,7 @@ void bucket_include(batch_caps *inout, const batch_caps *other)
     inout->frame = any_frame ? 0 : inout->frame;
 }
 
-/* Reads a capacity, which must be at least that of the bucket before and at most what a row can
- * have.
- */
+/* Reads a capacity, which must be at least that of the bucket before and at most a row's. */
 static status read_member(const json_value *b, const char *name, int64_t least, int64_t most,
                           int64_t *out)
 {

@@ -14,8 +14,7 @@
 #include "trainer/model/dims.h"
 
 /* Grows *inout_caps until it holds these rows. Tokens are rounded up to a multiple of token_step,
- * patches to a multiple of patch_step, which is a multiple of 4. longest and frame stay as they
- * are.
+ * patches to a multiple of patch_step, which is a multiple of 4. longest and frame do not change.
  */
 void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
                     batch_caps *inout_caps);

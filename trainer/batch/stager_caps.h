@@ -1,5 +1,4 @@
-/* stager_caps.h: counts what rows need and compares it with capacities. Internal to trainer/batch.
- */
+/* stager_caps.h: counts what rows need, and compares it with capacities. For trainer/batch only. */
 #ifndef TESSERA_TRAINER_BATCH_STAGER_CAPS_H
 #define TESSERA_TRAINER_BATCH_STAGER_CAPS_H
 

@@ -120,8 +120,7 @@ static status copy_pixels(visual_stage *stage, const row *r)
     return ST_OK;
 }
 
-/* Where a coordinate falls on an axis of the position table: two indexes and the fraction between.
- */
+/* Where a coordinate falls on an axis of the position table: two indexes and a fraction. */
 typedef struct axis {
     int32_t low, high;
     float fraction;

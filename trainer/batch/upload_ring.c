@@ -1,5 +1,4 @@
-/* upload_ring.c: stagers in turn, ordered by events between the copy stream and the compute stream.
- */
+/* upload_ring.c: stagers in turn, with events that order copy stream and compute stream. */
 #include "trainer/batch/upload_ring.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
-/* answers.c: chooses the questions of a row, generates answers, then judges, prints and keeps them.
- */
+/* answers.c: chooses questions of a row, generates answers, then judges and prints them. */
 #include "trainer/eval/answers.h"
 
 #include <inttypes.h>

@@ -207,8 +207,7 @@ static status judge_row(pass *p, const row *r, const device_batch *b)
     return r->n_docs ? hear_others(s, r->n_docs, p->wrong, p->counted) : ST_OK;
 }
 
-/* Exchanges the pictures of the round's rows and judges this rank's row again, if it has pictures.
- */
+/* Exchanges the pictures of the round's rows, and judges this rank's row again if it has any. */
 static status evaluate_swapped(pass *p)
 {
     session *s = p->s;

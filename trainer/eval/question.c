@@ -55,8 +55,7 @@ static void add_words(line *to_line, const char *text, size_t size)
     }
 }
 
-/* Adds tokens without pictures. is_role: they begin a turn, so their first line names the speaker.
- */
+/* Adds tokens without pictures. is_role: they begin a turn, whose first line names the speaker. */
 static status add_stretch(line *to_line, const row *r, int64_t begin, int64_t end,
                           const tokenizer *t, bool is_role)
 {

@@ -52,8 +52,7 @@ static bool beside_space(const char *s, char c)
 }
 
 /* Removes a mark if it stands beside a space anywhere in the answer, or if the answer has a comma
- * between digits; otherwise the mark becomes a space. A period is removed unless a digit follows.
- */
+ * between digits; otherwise the mark becomes a space. A period goes unless a digit follows. */
 static void strip_punctuation(const char *in, char *out)
 {
     bool digits = has_digit_comma(in);

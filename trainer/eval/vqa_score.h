@@ -4,8 +4,9 @@
  * words become lower case, number words up to ten become digits, articles are removed, and
  * contractions get their apostrophe. If all ten agree, the answers are compared as they are. An
  * answer that m annotators gave is worth min(1, m / 3), averaged over leaving out each of the ten
- * in turn. Source: Antol et al. 2015, arXiv:1505.00468, and the rules at visualqa.org/evaluation.
- */
+ * in turn.
+ *
+ * Source: Antol et al. 2015, arXiv:1505.00468, and the rules at visualqa.org/evaluation. */
 #ifndef TESSERA_TRAINER_EVAL_VQA_SCORE_H
 #define TESSERA_TRAINER_EVAL_VQA_SCORE_H
 

@@ -111,8 +111,7 @@ static status norm_rope_fwd(const pass_context *ctx, const param *w, int64_t hea
                                                                .rstd = rstd});
 }
 
-/* dy [Tc, heads, d] holds the gradient of norm_rope_fwd's output on entry and that of x on return.
- */
+/* dy [Tc, heads, d] holds the gradient of norm_rope_fwd's y on entry and that of x on return. */
 static status norm_rope_bwd(const pass_context *ctx, const param *w, int64_t heads, const void *x,
                             const void *rstd, void *dy)
 {

@@ -48,8 +48,7 @@ typedef struct attention_scratch {
 
 /* Finds the parameters of a layer in the registry. */
 void attention_block_bind(attention_block *block, params *p, int layer);
-/* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
- */
+/* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void attention_saved_layout(attention_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */
 void attention_scratch_layout(attention_scratch *scratch, space *sp, const shape *sizes,

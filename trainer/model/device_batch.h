@@ -110,8 +110,7 @@ static inline batch_caps batch_sizes(const device_batch *batch)
     return batch->fixed_shapes ? batch->cap : counts;
 }
 
-/* The capacities that are staged for rows within cap: without patches and frames on a blind rank.
- */
+/* The capacities that are staged for rows within cap: a blind rank has no patches and frames. */
 static inline batch_caps batch_caps_seen(const batch_caps *cap, const row_share *share)
 {
     batch_caps c = *cap;

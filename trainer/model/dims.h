@@ -84,8 +84,7 @@ typedef struct flops {
     int64_t forward, training; /* sums */
 } flops;
 void flops_add(flops *sum, const flops *f);
-/* documents [n_docs]: lengths in tokens; grids [n_grids, 3]: frame pairs, height, width in patches.
- */
+/* documents [n_docs]: lengths in tokens; grids [n_grids, 3]: frame pairs, then patches per axis. */
 void dims_flops(const model_dims *dims, const int64_t *documents, int64_t n_docs,
                 const int32_t *grids, int64_t n_grids, flops *out);
 /* torchtitan's count of training FLOPs per token of a row of seq_len tokens. */

@@ -214,8 +214,7 @@ static status reorder_slots(const pass *p, const int32_t *index, const void *x, 
             .n = p->rows, .width = p->ctx->dims->text.hidden, .index = index, .x = x, .y = y});
 }
 
-/* by_expert [rows, H] = the slots of this round that all ranks send here, in the order of experts.
- */
+/* by_expert [rows, H] = the slots of this round that all ranks send here, by expert. */
 static status send_slots(const pass *p, const char *what, const void *slots, void *by_expert)
 {
     TRY(move_slots(p, what, true, slots, p->state->came));

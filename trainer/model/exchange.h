@@ -12,10 +12,10 @@
  * the same bits:
  *
  *   on the device (exchange_device.c): ranks that reach each other's memory store rows there and
- *     read them back. Every round that could ever be needed is queued, and the device finds out
- * which are. The host reads nothing, so a step can be captured as a graph. by the host
- * (exchange.c): the counts of all ranks are gathered and read by the host, once per layer and pass,
- * and each round is an all-to-all of the collectives' engine. */
+ *     read them back. Every round that could be needed is queued, and the device finds out which
+ *     ones are. The host reads nothing, so a step can be captured as a graph.
+ *   by the host (exchange.c): the host gathers and reads the counts of all ranks, once per layer
+ *     and pass, and each round is an all-to-all of the collectives' engine. */
 #ifndef TESSERA_TRAINER_MODEL_EXCHANGE_H
 #define TESSERA_TRAINER_MODEL_EXCHANGE_H
 
@@ -28,7 +28,7 @@ typedef struct exchange_window {
     const comm *group; /* the P ranks; NULL: not open */
     comm_window memory;
     size_t arrived, met, borders; /* arrival counters of meetings; [P, E + 1] int32 */
-    size_t moved;      /* [4] int64: rows from and to other ranks in forward; in backward */
+    size_t moved;      /* [4] int64: rows from and to others in forward, then in backward */
     size_t x, o, back; /* [R, H] act each: inputs, output gradients, and what goes back */
     size_t bytes;      /* of the whole window */
 } exchange_window;

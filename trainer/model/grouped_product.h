@@ -1,5 +1,4 @@
-/* grouped_product.h: multiplies rows that are sorted by expert with the matrices of their experts.
- */
+/* grouped_product.h: multiplies rows that are sorted by expert with their experts' matrices. */
 #ifndef TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 #define TESSERA_TRAINER_MODEL_GROUPED_PRODUCT_H
 

@@ -1,12 +1,13 @@
 /* head.h: decides whether the output head is tied, that is, uses the embedding's weights.
  *
- * Versions of transformers look for tie_word_embeddings in different places of config.json, so the
- * stored weights have the last word (tests/golden/heads.json has what each version does):
+ * Versions of transformers look for tie_word_embeddings in different places of config.json, so it
+ * also depends on whether lm_head.weight is stored (tests/golden/heads.json has each version):
  *
- *   lm_head.weight is stored      The head is tied only if the top level says so and the stored
- * head equals the embedding, as in 5.23. 4.57 drops a stored head that differs where text_config
- * says tied. lm_head.weight is not stored  The head is tied if the top level (5.23) or text_config
- * (4.57) says so. If neither does it is untied, and loading fails for want of lm_head.weight. */
+ *   stored      The head is tied only if the top level says so and the stored head equals the
+ *               embedding, as in 5.23. 4.57 drops a stored head that differs where text_config
+ *               says tied.
+ *   not stored  The head is tied if the top level (5.23) or text_config (4.57) says so. If neither
+ *               does it is untied, and loading fails for want of lm_head.weight. */
 #ifndef TESSERA_TRAINER_MODEL_HEAD_H
 #define TESSERA_TRAINER_MODEL_HEAD_H
 

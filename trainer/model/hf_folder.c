@@ -1,5 +1,4 @@
-/* hf_folder.c: opens and indexes the files of a Hugging Face folder, as hf_folder.h describes it.
- */
+/* hf_folder.c: opens and indexes the files of a Hugging Face folder, as hf_folder.h says. */
 #include "trainer/model/hf_folder.h"
 
 #include <stdio.h>

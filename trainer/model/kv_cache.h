@@ -4,6 +4,7 @@
  * those of its prompt, then room for the tokens that it will get. Two kinds of passes fill it:
  *   prefill  whole prompts: attention runs as in training, and keys and values are kept
  *   step     one token of each document: it attends to the kept rows of its document and itself
+ *
  * The lists that say which rows a batch fills and sees are in device memory at fixed addresses.
  *
  * With several ranks, L counts the layers of this pipeline stage and C the heads of this tensor

@@ -20,7 +20,7 @@ typedef struct linear {
 /* x [rows, in]; y [rows, out] with y_stride elements per row, 0 meaning out. */
 WARN_UNUSED status linear_fwd(const pass_context *ctx, const linear *map, int64_t rows,
                               const void *x, void *y, int64_t y_stride);
-/* As linear_fwd, but with bias [out] in place of l's own unless it is NULL. */
+/* As linear_fwd, but with bias [out] in place of map's own unless it is NULL. */
 WARN_UNUSED status linear_fwd_biased(const pass_context *ctx, const linear *map, int64_t rows,
                                      const void *x, const void *bias, void *y);
 /* y = residual + x Wt + b, [rows, out]. y must not be the residual. */
@@ -28,8 +28,7 @@ WARN_UNUSED status linear_fwd_onto(const pass_context *ctx, const linear *map, i
                                    const void *x, const void *residual, void *y);
 /* The way back from tensor ranks: y [T, out] = residual [T, out] + this rank's rows of the sum over
  * tensor ranks of x Wt, where x [Tc, in] and W [out, in] are the columns that this rank has. room
- * [Tc, out] is scratch, needed where there are several tensor ranks. `where` names the collective.
- */
+ * [Tc, out] is scratch, needed where there are several tensor ranks. `where` names the call. */
 WARN_UNUSED status linear_fwd_back(const pass_context *ctx, const linear *map, comm_at where,
                                    const void *x, const void *residual, void *room, void *y);
 /* dW += dyt x, db += the sum of dy over rows; dx = dy W, or dx += dy W where dx_add. dx may be NULL

@@ -10,8 +10,7 @@
  * names or patterns, with commas or spaces between. Before params_alloc and model_new, since rows
  * move. ST_CONFIG for a target that names no matrix of a decoder layer. */
 WARN_UNUSED status lora_add(params *p, int64_t rank, double alpha, const char *targets);
-/* The module of a row, as targets name it, is the first part of the row's name; returns its length.
- */
+/* The module of a row, as targets name it, is the first part of its name. Returns the length. */
 size_t lora_module_size(const param *p);
 
 /* Gathers all of every adapter on every rank, as host doubles in param.whole that the next call

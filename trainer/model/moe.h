@@ -68,8 +68,7 @@ typedef struct moe_aux {
 
 /* Finds the parameters of a layer in the registry. */
 void moe_bind(moe *block, params *p, int layer);
-/* Takes from sp the arrays of these kinds (recompute.h); members of other kinds keep their values.
- */
+/* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void moe_saved_layout(moe_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */
 void moe_scratch_layout(moe_scratch *scratch, space *sp, const shape *sizes, bool training);

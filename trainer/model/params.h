@@ -69,8 +69,7 @@ typedef struct param {
     bool adapter;     /* a LoRA adapter (lora.h), which is in no file of the model */
     int64_t lora;     /* the rows at this + lora and the next are its adapter; 0: it has none */
     double lora_scale;
-    double
-        *whole; /* [count] on the host, an adapter after lora_gather; NULL: value has all of it */
+    double *whole; /* [count] on the host: an adapter after lora_gather, else NULL */
     /* Device memory, NULL until params_alloc. First what this rank stores, [own_n]. The last three
      * are NULL for a frozen parameter. */
     void *value;   /* master value, acc */

@@ -1,5 +1,4 @@
-/* params_sketch.c: a copy of the registry for a rank that does not exist, as params_sketch.h says.
- */
+/* params_sketch.c: a copy of the registry for a rank that need not exist (params_sketch.h). */
 #include "trainer/model/params_sketch.h"
 
 #include <stdlib.h>

@@ -63,9 +63,7 @@ static inline int unit_count(const model_dims *dims)
     return unit_head(dims) + 1;
 }
 
-/* The part of the model that a pipeline stage has: decoder layers [first, end), and more at the
- * ends.
- */
+/* The part of the model that a pipeline stage has: decoder layers [first, end), and the rest. */
 typedef struct stage_part {
     int64_t first, end;
     bool opens;  /* it has the vision tower, the embedding and the deepstack features */

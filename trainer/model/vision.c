@@ -6,8 +6,7 @@
  *   X(i+1) = block_i(X(i));     after block deepstack[j]: feature(1 + j) = merger_(1 + j)(X(i+1))
  *   feature(0) = merger_0(X(B))
  *
- * The patch embedding, each block and each merger is an FSDP unit and a piece that may be captured.
- */
+ * The patch embedding, each block and each merger is an FSDP unit and may be a captured graph. */
 #include "trainer/model/vision.h"
 
 #include <stdlib.h>

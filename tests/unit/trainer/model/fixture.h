@@ -1,7 +1,6 @@
 /* fixture.h: a small model on the CPU backend whose weights are large enough to matter, and rows
  * made by hand, among them the test row of trainer/model/equations.md ("Debug model and worked
- * examples"). It computes in float or double, depending on the ops library that the program links.
- */
+ * examples"). It computes in float or double, as does the ops library that a program links. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 #define TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 
