@@ -21,7 +21,7 @@ enum { READ_BYTES = 65536 };
 static const char STDIN_NAME[] = "standard input";
 
 typedef struct answering {
-    tokenizer *t;
+    tokenizer *tokenizer;
     tokenizer_scratch *scratch;
     token_list tokens;
     bool jsonl;
@@ -70,7 +70,7 @@ static status answer_line(answering *a, const char *text, size_t size)
         text = json_text(value, "");
         size = json_text_size(value);
     }
-    status st = tokenizer_encode(a->t, a->scratch, text, size, &a->tokens);
+    status st = tokenizer_encode(a->tokenizer, a->scratch, text, size, &a->tokens);
     json_free(&value);
     if (st != ST_OK)
         return status_context(st, "%s, line %lld", STDIN_NAME, (long long)a->line);
@@ -149,8 +149,8 @@ status verb_tokenize(int argc, char **argv)
     status st;
     TRY(read_options(argc, argv, &model, &a.jsonl));
     TRY(model_files_find(model, folder));
-    TRY(tokenizer_load(folder, &a.t));
-    TRY_OR(done, tokenizer_scratch_new(a.t, &a.scratch));
+    TRY(tokenizer_load(folder, &a.tokenizer));
+    TRY_OR(done, tokenizer_scratch_new(a.tokenizer, &a.scratch));
     st = answer_input(&a);
     if (st != ST_OK) { /* the answers to the lines before the bad one are printed */
         (void)fflush(stdout);
@@ -160,6 +160,6 @@ status verb_tokenize(int argc, char **argv)
 done:
     token_list_done(&a.tokens);
     tokenizer_scratch_free(&a.scratch);
-    tokenizer_free(&a.t);
+    tokenizer_free(&a.tokenizer);
     return st;
 }

@@ -104,7 +104,7 @@ static status folder_facts(workshop *s, const conf *c, const char *root, const f
 {
     const int64_t n = (int64_t)json_count(f->frames);
     int64_t bad = 0; /* a bad frame, whose failure is reported; the first is opened in any case */
-    file_facts x = {.info = {.frames = n, .fps = f->fps}};
+    file_facts facts = {.info = {.frames = n, .fps = f->fps}};
     file_view view;
     image_info info;
     for (int64_t k = 0; k < n; k++) {
@@ -116,10 +116,10 @@ static status folder_facts(workshop *s, const conf *c, const char *root, const f
             return st;
         }
         bad = st != ST_OK ? k : bad;
-        x.bytes += view.file_bytes;
-        x.mtime_ns = view.mtime_ns > x.mtime_ns ? view.mtime_ns : x.mtime_ns;
+        facts.bytes += view.file_bytes;
+        facts.mtime_ns = view.mtime_ns > facts.mtime_ns ? view.mtime_ns : facts.mtime_ns;
     }
-    *out = x;
+    *out = facts;
     TRY(frame_facts(s, c, root, f, bad, &view, &info));
     out->info.width = info.width;
     out->info.height = info.height;
@@ -146,35 +146,35 @@ typedef struct clip_work {
  * of an odd number is its own partner. */
 static status take_frame(void *user, int64_t nth, const image *im)
 {
-    clip_work *k = (clip_work *)user;
-    const fit_grid g = k->grid;
+    clip_work *work = (clip_work *)user;
+    const fit_grid g = work->grid;
     const size_t bytes = (size_t)g.width * (size_t)g.height * 3;
-    arena *a = &k->shop->sample;
+    arena *a = &work->shop->sample;
     const arena_mark mark = arena_save(a);
     int64_t since = clock_ns();
-    if (k->c->image_resampler == RESAMPLER_VIPS) {
+    if (work->c->image_resampler == RESAMPLER_VIPS) {
         image sized;
-        TRY(k->shop->images->resize_vips(im, g.height, g.width, a, &sized));
-        memcpy(k->frames[nth % 2], sized.rgb, bytes);
+        TRY(work->shop->images->resize_vips(im, g.height, g.width, a, &sized));
+        memcpy(work->frames[nth % 2], sized.rgb, bytes);
     } else {
-        TRY(resample_pixels(k->c->image_resampler, 3, im->rgb, im->height, im->width,
-                            k->frames[nth % 2], g.height, g.width, a));
+        TRY(resample_pixels(work->c->image_resampler, 3, im->rgb, im->height, im->width,
+                            work->frames[nth % 2], g.height, g.width, a));
     }
     arena_release(a, mark);
-    const bool last = nth + 1 == k->n_frames;
+    const bool last = nth + 1 == work->n_frames;
     if (last && nth % 2 == 0)
-        memcpy(k->frames[1], k->frames[0], bytes);
+        memcpy(work->frames[1], work->frames[0], bytes);
     if (last || nth % 2 == 1)
-        patch_cut_pair(k->frames[0], k->frames[1], g.height, g.width,
-                       k->patches + nth / 2 * g.h * g.w * VIDEO_PATCH_BYTES);
+        patch_cut_pair(work->frames[0], work->frames[1], g.height, g.width,
+                       work->patches + nth / 2 * g.h * g.w * VIDEO_PATCH_BYTES);
     const int64_t spent = clock_ns() - since;
-    k->shop->stage_ns[STAGE_RESIZE] += spent;
-    k->shop->stage_ns[STAGE_DECODE] -= spent; /* the caller counts the whole time as decoding */
+    work->shop->stage_ns[STAGE_RESIZE] += spent;
+    work->shop->stage_ns[STAGE_DECODE] -= spent; /* the caller counts the whole time as decoding */
     return ST_OK;
 }
 
 /* Decodes the frames of a folder, which must all be as large as the first. */
-static status folder_frames(clip_work *k, const char *root, const file_ref *f,
+static status folder_frames(clip_work *work, const char *root, const file_ref *f,
                             const lease_clip *clip)
 {
     image first = {0};
@@ -183,19 +183,19 @@ static status folder_frames(clip_work *k, const char *root, const file_ref *f,
         file_ref one;
         span data;
         image im;
-        const arena_mark mark = arena_save(&k->shop->sample);
+        const arena_mark mark = arena_save(&work->shop->sample);
         TRY(ref_frame(f, i, path, sizeof path, &one));
-        TRY(ref_load(&one, root, k->c->image_file_bytes, &k->shop->sample, &data));
-        TRY(k->shop->images->decode(data, one.name, k->c, NULL, &k->shop->sample, &im));
+        TRY(ref_load(&one, root, work->c->image_file_bytes, &work->shop->sample, &data));
+        TRY(work->shop->images->decode(data, one.name, work->c, NULL, &work->shop->sample, &im));
         if (i == 0)
             first = im;
         if (im.width != first.width || im.height != first.height)
             return FAIL_IN(ST_BAD_INPUT, one.name,
                            "the frame has %d x %d pixels, but the first frame %d x %d", im.width,
                            im.height, first.width, first.height);
-        TRY(workshop_note_damage(k->shop, one.name, im.warning));
-        TRY(take_frame(k, i, &im));
-        arena_release(&k->shop->sample, mark);
+        TRY(workshop_note_damage(work->shop, one.name, im.warning));
+        TRY(take_frame(work, i, &im));
+        arena_release(&work->shop->sample, mark);
     }
     return ST_OK;
 }
@@ -203,21 +203,22 @@ static status folder_frames(clip_work *k, const char *root, const file_ref *f,
 status clips_patches(workshop *s, const conf *c, const char *root, const file_ref *f,
                      const lease_clip *clip, fit_grid grid, uint8_t *patches)
 {
-    clip_work k = {.shop = s, .c = c, .grid = grid, .n_frames = clip->n_frames, .patches = patches};
+    clip_work work = {
+        .shop = s, .c = c, .grid = grid, .n_frames = clip->n_frames, .patches = patches};
     const int64_t began = clock_ns();
     status st;
     workshop_begin_image(s);
     for (int i = 0; i < 2; i++)
         TRY(arena_alloc(&s->sample, (size_t)grid.width * (size_t)grid.height * 3,
-                        (void **)&k.frames[i]));
+                        (void **)&work.frames[i]));
     if (f->frames) {
-        st = folder_frames(&k, root, f, clip);
+        st = folder_frames(&work, root, f, clip);
     } else {
         video_bytes bytes;
         int64_t mtime_ns;
         TRY(ref_open(f, root, c->video_file_bytes, &bytes, &mtime_ns));
         st = s->videos->decode(&bytes, f->name, c, clip->index, clip->n_frames, &s->sample,
-                               take_frame, &k);
+                               take_frame, &work);
         ref_close(&bytes);
     }
     s->stage_ns[STAGE_DECODE] += clock_ns() - began;

@@ -53,70 +53,71 @@ struct image_cache {
     uint64_t next, left;    /* place and bytes of what is left of our segment */
 };
 
-static bool read_at(const image_cache *x, uint64_t offset, void *to, size_t n)
+static bool read_at(const image_cache *cache, uint64_t offset, void *to, size_t n)
 {
     ssize_t got;
-    while ((got = pread(x->fd, to, n, (off_t)offset)) < 0 && errno == EINTR)
+    while ((got = pread(cache->fd, to, n, (off_t)offset)) < 0 && errno == EINTR)
         ;
     return got == (ssize_t)n;
 }
 
-static bool write_at(const image_cache *x, uint64_t offset, const void *from, size_t n)
+static bool write_at(const image_cache *cache, uint64_t offset, const void *from, size_t n)
 {
     ssize_t put;
-    while ((put = pwrite(x->fd, from, n, (off_t)offset)) < 0 && errno == EINTR)
+    while ((put = pwrite(cache->fd, from, n, (off_t)offset)) < 0 && errno == EINTR)
         ;
     if (put >= 0 && put < (ssize_t)n)
         errno = ENOSPC; /* what writing the next byte would say */
     return put == (ssize_t)n;
 }
 
-static uint64_t ring_at(const image_cache *x, uint64_t place)
+static uint64_t ring_at(const image_cache *cache, uint64_t place)
 {
-    return HEADER_BYTES + x->buckets * BUCKET_BYTES + place % x->ring;
+    return HEADER_BYTES + cache->buckets * BUCKET_BYTES + place % cache->ring;
 }
 
 /* --- the file --- */
 
-static void make_header(const image_cache *x, uint8_t out[HEADER_BYTES])
+static void make_header(const image_cache *cache, uint8_t out[HEADER_BYTES])
 {
     memset(out, 0, HEADER_BYTES);
     store_u32(out, CACHE_MAGIC);
     store_u32(out + 4, CACHE_VERSION);
-    store_u64(out + 8, x->ring);
-    store_u64(out + 16, x->buckets);
+    store_u64(out + 8, cache->ring);
+    store_u64(out + 16, cache->buckets);
 }
 
 /* True if the file is a cache of this form and size. */
-static bool is_ours(const image_cache *x)
+static bool is_ours(const image_cache *cache)
 {
     uint8_t want[HEADER_BYTES], found[HEAD_AT];
     struct stat info;
-    make_header(x, want);
-    return read_at(x, 0, found, sizeof found) && memcmp(found, want, sizeof found) == 0 &&
-           fstat(x->fd, &info) == 0 && (uint64_t)info.st_size >= ring_at(x, 0) + x->ring;
+    make_header(cache, want);
+    return read_at(cache, 0, found, sizeof found) && memcmp(found, want, sizeof found) == 0 &&
+           fstat(cache->fd, &info) == 0 &&
+           (uint64_t)info.st_size >= ring_at(cache, 0) + cache->ring;
 }
 
 /* Makes a new file. Workers that have the old one open keep it. */
-static status make_file(image_cache *x, const char *path)
+static status make_file(image_cache *cache, const char *path)
 {
     uint8_t header[HEADER_BYTES];
-    make_header(x, header);
+    make_header(cache, header);
     if (unlink(path) != 0 && errno != ENOENT)
         return FAIL_IN(ST_CANT_CREATE, path, "the old cache cannot be removed: %s",
                        strerror(errno));
-    x->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (x->fd < 0)
+    cache->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (cache->fd < 0)
         return FAIL_IN(ST_CANT_CREATE, path, "the cache cannot be created: %s", strerror(errno));
-    if (ftruncate(x->fd, (off_t)(ring_at(x, 0) + x->ring)) != 0 ||
-        !write_at(x, 0, header, sizeof header))
+    if (ftruncate(cache->fd, (off_t)(ring_at(cache, 0) + cache->ring)) != 0 ||
+        !write_at(cache, 0, header, sizeof header))
         return FAIL_IN(errno == ENOSPC || errno == EDQUOT ? ST_IO : ST_CANT_CREATE, path,
                        "the cache cannot be written: %s", strerror(errno));
     return ST_OK;
 }
 
 /* Opens the file, or makes it; a lock lets one worker at a time do so. */
-static status open_locked(image_cache *x, const char *folder)
+static status open_locked(image_cache *cache, const char *folder)
 {
     char path[PATH_MAX], lock[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/images.cache", folder) >= (int)sizeof path ||
@@ -133,12 +134,12 @@ static status open_locked(image_cache *x, const char *folder)
         return FAIL_IN(ST_CANT_CREATE, lock, "cache.folder cannot be used: %s", strerror(why));
     }
     status st = ST_OK;
-    x->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (x->fd < 0 || !is_ours(x)) {
-        if (x->fd >= 0)
-            close(x->fd);
-        x->fd = -1;
-        st = make_file(x, path);
+    cache->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (cache->fd < 0 || !is_ours(cache)) {
+        if (cache->fd >= 0)
+            close(cache->fd);
+        cache->fd = -1;
+        st = make_file(cache, path);
     }
     close(locked);
     return st;
@@ -149,44 +150,44 @@ status image_cache_open(const conf *c, hash128 decoder, image_cache **out)
     *out = NULL;
     if (!c->cache_folder[0])
         return ST_OK;
-    image_cache *x = (image_cache *)calloc(1, sizeof *x);
-    if (!x)
+    image_cache *cache = (image_cache *)calloc(1, sizeof *cache);
+    if (!cache)
         return FAIL(ST_NO_MEMORY, "no memory for a cache");
-    x->fd = -1;
-    x->decoder = decoder;
-    x->ring = (uint64_t)c->cache_bytes;
-    x->buckets = x->ring / BYTES_PER_BUCKET + 1;
-    const status st = open_locked(x, c->cache_folder);
+    cache->fd = -1;
+    cache->decoder = decoder;
+    cache->ring = (uint64_t)c->cache_bytes;
+    cache->buckets = cache->ring / BYTES_PER_BUCKET + 1;
+    const status st = open_locked(cache, c->cache_folder);
     if (st != ST_OK) {
-        image_cache_close(&x);
+        image_cache_close(&cache);
         if (st != ST_IO)
             return st;
         log_warn("pictures are not cached: %s", status_text());
         return ST_OK;
     }
-    *out = x;
+    *out = cache;
     return ST_OK;
 }
 
-void image_cache_close(image_cache **x)
+void image_cache_close(image_cache **held)
 {
-    if (!x || !*x)
+    if (!held || !*held)
         return;
-    if ((*x)->fd >= 0)
-        close((*x)->fd);
-    free(*x);
-    *x = NULL;
+    if ((*held)->fd >= 0)
+        close((*held)->fd);
+    free(*held);
+    *held = NULL;
 }
 
 /* --- entries --- */
 
-hash128 image_cache_key(const image_cache *x, span file, int64_t height, int64_t width,
+hash128 image_cache_key(const image_cache *cache, span file, int64_t height, int64_t width,
                         fit_grid grid, const conf *c)
 {
     uint8_t name[96] = {0};
     const hash128 content = hash_bytes(file.data, file.size);
     memcpy(name, content.bytes, 16);
-    memcpy(name + 16, x->decoder.bytes, 16);
+    memcpy(name + 16, cache->decoder.bytes, 16);
     store_u64(name + 32, file.size);
     store_u32(name + 40, (uint32_t)grid.h);
     store_u32(name + 44, (uint32_t)grid.w);
@@ -205,9 +206,9 @@ static uint64_t tag_of(hash128 key)
     return load_u64(key.bytes + 8);
 }
 
-static uint64_t bucket_at(const image_cache *x, hash128 key)
+static uint64_t bucket_at(const image_cache *cache, hash128 key)
 {
-    return HEADER_BYTES + load_u64(key.bytes) % x->buckets * BUCKET_BYTES;
+    return HEADER_BYTES + load_u64(key.bytes) % cache->buckets * BUCKET_BYTES;
 }
 
 static hash128 hash_patches(hash128 key, const uint8_t *patches, size_t bytes)
@@ -215,16 +216,16 @@ static hash128 hash_patches(hash128 key, const uint8_t *patches, size_t bytes)
     return hash_chain(key, hash_bytes(patches, bytes));
 }
 
-static bool get_at(const image_cache *x, uint64_t place, hash128 key, uint8_t *patches,
+static bool get_at(const image_cache *cache, uint64_t place, hash128 key, uint8_t *patches,
                    size_t bytes)
 {
     uint8_t head[ENTRY_BYTES];
     const struct iovec both[] = {{head, sizeof head}, {patches, bytes}};
-    const uint64_t inside = place % x->ring;
+    const uint64_t inside = place % cache->ring;
     ssize_t got;
-    if (inside + ENTRY_BYTES + bytes > x->ring)
+    if (inside + ENTRY_BYTES + bytes > cache->ring)
         return false;
-    while ((got = preadv(x->fd, both, 2, (off_t)ring_at(x, place))) < 0 && errno == EINTR)
+    while ((got = preadv(cache->fd, both, 2, (off_t)ring_at(cache, place))) < 0 && errno == EINTR)
         ;
     if (got != (ssize_t)(sizeof head + bytes) || load_u32(head) != ENTRY_MAGIC ||
         load_u64(head + 8) != bytes || memcmp(head + 16, key.bytes, sizeof key.bytes) != 0)
@@ -233,55 +234,55 @@ static bool get_at(const image_cache *x, uint64_t place, hash128 key, uint8_t *p
     return memcmp(head + 32, check.bytes, sizeof check.bytes) == 0;
 }
 
-bool image_cache_get(image_cache *x, hash128 key, uint8_t *patches, size_t bytes)
+bool image_cache_get(image_cache *cache, hash128 key, uint8_t *patches, size_t bytes)
 {
     uint8_t bucket[BUCKET_BYTES];
-    if (!read_at(x, bucket_at(x, key), bucket, sizeof bucket))
+    if (!read_at(cache, bucket_at(cache, key), bucket, sizeof bucket))
         return false;
     for (int k = 0; k < WAYS; k++) {
         const uint64_t place = load_u64(bucket + 16 * k + 8);
         if (place && load_u64(bucket + 16 * k) == tag_of(key) &&
-            get_at(x, place - 1, key, patches, bytes))
+            get_at(cache, place - 1, key, patches, bytes))
             return true;
     }
     return false;
 }
 
 /* Reserves n contiguous bytes of the ring; false if it has not so many. */
-static bool reserve_place(image_cache *x, uint64_t n, uint64_t *out)
+static bool reserve_place(image_cache *cache, uint64_t n, uint64_t *out)
 {
     uint8_t number[8];
-    if (n > x->ring)
+    if (n > cache->ring)
         return false;
-    if (n > x->left) {
-        const uint64_t segment = x->ring / 8 < SEGMENT_BYTES ? x->ring / 8 : SEGMENT_BYTES;
+    if (n > cache->left) {
+        const uint64_t segment = cache->ring / 8 < SEGMENT_BYTES ? cache->ring / 8 : SEGMENT_BYTES;
         const uint64_t take = n > segment ? n : segment;
-        if (!read_at(x, HEAD_AT, number, sizeof number))
+        if (!read_at(cache, HEAD_AT, number, sizeof number))
             return false;
         uint64_t head = load_u64(number);
         if (head > (uint64_t)1 << 62) /* the header is damaged */
             head = 0;
-        if (head % x->ring + take > x->ring) /* an entry does not wrap round the end */
-            head += x->ring - head % x->ring;
+        if (head % cache->ring + take > cache->ring) /* an entry does not wrap round the end */
+            head += cache->ring - head % cache->ring;
         store_u64(number, head + take);
-        if (!write_at(x, HEAD_AT, number, sizeof number))
+        if (!write_at(cache, HEAD_AT, number, sizeof number))
             return false;
-        x->next = head;
-        x->left = take;
+        cache->next = head;
+        cache->left = take;
     }
-    *out = x->next;
-    x->next += n;
-    x->left -= n;
+    *out = cache->next;
+    cache->next += n;
+    cache->left -= n;
     return true;
 }
 
 /* Enters a place into the bucket of its key: in the way that has the same key, a free way, or the
  * way with the oldest place. */
-static void name_place(const image_cache *x, hash128 key, uint64_t place)
+static void name_place(const image_cache *cache, hash128 key, uint64_t place)
 {
     uint8_t bucket[BUCKET_BYTES], way[16];
     int best = 0;
-    if (!read_at(x, bucket_at(x, key), bucket, sizeof bucket))
+    if (!read_at(cache, bucket_at(cache, key), bucket, sizeof bucket))
         return;
     for (int k = 0; k < WAYS; k++) {
         if (load_u64(bucket + 16 * k) == tag_of(key)) {
@@ -293,21 +294,21 @@ static void name_place(const image_cache *x, hash128 key, uint64_t place)
     }
     store_u64(way, tag_of(key));
     store_u64(way + 8, place + 1);
-    (void)write_at(x, bucket_at(x, key) + 16 * (uint64_t)best, way, sizeof way);
+    (void)write_at(cache, bucket_at(cache, key) + 16 * (uint64_t)best, way, sizeof way);
 }
 
-void image_cache_put(image_cache *x, hash128 key, const uint8_t *patches, size_t bytes)
+void image_cache_put(image_cache *cache, hash128 key, const uint8_t *patches, size_t bytes)
 {
     uint8_t head[ENTRY_BYTES] = {0};
     uint64_t place;
-    if (!reserve_place(x, ENTRY_BYTES + bytes, &place))
+    if (!reserve_place(cache, ENTRY_BYTES + bytes, &place))
         return;
     const hash128 check = hash_patches(key, patches, bytes);
     store_u32(head, ENTRY_MAGIC);
     store_u64(head + 8, bytes);
     memcpy(head + 16, key.bytes, sizeof key.bytes);
     memcpy(head + 32, check.bytes, sizeof check.bytes);
-    if (write_at(x, ring_at(x, place) + ENTRY_BYTES, patches, bytes) &&
-        write_at(x, ring_at(x, place), head, sizeof head))
-        name_place(x, key, place);
+    if (write_at(cache, ring_at(cache, place) + ENTRY_BYTES, patches, bytes) &&
+        write_at(cache, ring_at(cache, place), head, sizeof head))
+        name_place(cache, key, place);
 }

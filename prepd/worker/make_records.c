@@ -28,14 +28,14 @@ static status image_facts(workshop *s, const conf *c, const char *root, const fi
     return st;
 }
 
-static void put_facts(const file_facts *x, json_writer *w)
+static void put_facts(const file_facts *facts, json_writer *w)
 {
-    json_put_key_int(w, "width", x->info.width);
-    json_put_key_int(w, "height", x->info.height);
-    if (x->info.frames == 0)
+    json_put_key_int(w, "width", facts->info.width);
+    json_put_key_int(w, "height", facts->info.height);
+    if (facts->info.frames == 0)
         return;
-    json_put_key_int(w, "frames", x->info.frames);
-    json_put_key_real(w, "fps", x->info.fps);
+    json_put_key_int(w, "frames", facts->info.frames);
+    json_put_key_real(w, "fps", facts->info.fps);
 }
 
 /* Writes the record of one file. last: the file has been tried alone as often as allowed, so a
@@ -43,20 +43,20 @@ static void put_facts(const file_facts *x, json_writer *w)
 static status file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
                           bool last, json_writer *w)
 {
-    file_facts x = {0};
-    const status st =
-        f->video || f->frames ? clips_facts(s, c, root, f, &x) : image_facts(s, c, root, f, &x);
+    file_facts facts = {0};
+    const status st = f->video || f->frames ? clips_facts(s, c, root, f, &facts)
+                                            : image_facts(s, c, root, f, &facts);
     if (lease_must_end(s, st) && !(last && st == ST_IO))
         return st;
     /* With zero size and time the next start takes the file for changed and looks again. A piece
      * that its file is too short for keeps them, and is looked at again when the file changes. */
     if ((st == ST_NO_INPUT && f->at < 0) || st == ST_IO)
-        x.bytes = x.mtime_ns = 0;
+        facts.bytes = facts.mtime_ns = 0;
     json_begin_object(w);
-    json_put_key_int(w, "bytes", x.bytes);
-    json_put_key_int(w, "mtime", x.mtime_ns);
+    json_put_key_int(w, "bytes", facts.bytes);
+    json_put_key_int(w, "mtime", facts.mtime_ns);
     if (st == ST_OK) {
-        put_facts(&x, w);
+        put_facts(&facts, w);
     } else {
         json_put_key_cstr(w, "cause", lease_cause(root, status_text()));
         if (lease_is_missing(s, st))

@@ -45,50 +45,51 @@ static status read_grids(const json_value *list, const lease_clip *clips, arena 
     return ST_OK;
 }
 
-static void put_failure(row_work *k, int64_t id, bool missing)
+static void put_failure(row_work *work, int64_t id, bool missing)
 {
-    const char *root = k->images.root;
-    json_writer *w = &k->failed;
+    const char *root = work->images.root;
+    json_writer *w = &work->failed;
     json_begin_object(w);
     json_put_key_int(w, "id", id);
     json_put_key_cstr(w, "cause", lease_cause(root, status_text()));
     if (missing)
         json_put_key_cstr(w, "missing", lease_cause(root, status_last()->input));
     json_end_object(w);
-    k->n_failed++;
+    work->n_failed++;
 }
 
 /* Notes the warning with which image i of a document was decoded, if there was one. */
-static void take_damage(row_work *k, const document *doc, int32_t i)
+static void take_damage(row_work *work, const document *doc, int32_t i)
 {
-    workshop *s = k->shop;
+    workshop *s = work->shop;
     if (s->damage)
         s->damaged[s->n_damaged++] = (damaged_image){(int64_t)doc->sample_id, i, s->damage};
     s->damage = NULL;
 }
 
 /* Decodes the images of one document. */
-static status doc_images(row_work *k, const json_value *v, const lease_clip *clips, document *doc)
+static status doc_images(row_work *work, const json_value *v, const lease_clip *clips,
+                         document *doc)
 {
     const json_value *images = json_find(v, "images");
     uint8_t **patches;
-    TRY(arena_calloc(&k->shop->row, (size_t)doc->n_images + 1, sizeof(*patches),
+    TRY(arena_calloc(&work->shop->row, (size_t)doc->n_images + 1, sizeof(*patches),
                      (void **)&patches));
     doc->patches = patches;
-    TRY(row_images_add(&k->images, doc));
+    TRY(row_images_add(&work->images, doc));
     if (doc->quarantined)
         return ST_OK;
     for (int32_t i = 0; i < doc->n_images; i++) {
         const int64_t file = json_int(json_item(images, (size_t)i), -1);
-        k->shop->damage = NULL;
-        const status st = row_images_fill(&k->images, i, file, &clips[i], &patches[i]);
+        work->shop->damage = NULL;
+        const status st = row_images_fill(&work->images, i, file, &clips[i], &patches[i]);
         if (st == ST_OK) {
-            take_damage(k, doc, i);
+            take_damage(work, doc, i);
             continue;
         }
-        if (lease_must_end(k->shop, st))
+        if (lease_must_end(work->shop, st))
             return st;
-        put_failure(k, (int64_t)doc->sample_id, lease_is_missing(k->shop, st));
+        put_failure(work, (int64_t)doc->sample_id, lease_is_missing(work->shop, st));
         break;
     }
     return ST_OK;
@@ -96,28 +97,28 @@ static status doc_images(row_work *k, const json_value *v, const lease_clip *cli
 
 /* Encodes the whole text of a document's sample. If the document is another part of the sample
  * before it ("same"), that text is there already. */
-static status whole_text(row_work *k, const json_value *v, const chat_visual *visuals,
+static status whole_text(row_work *work, const json_value *v, const chat_visual *visuals,
                          const document *doc)
 {
-    workshop *s = k->shop;
+    workshop *s = work->shop;
     sample smp;
     if (json_bool(json_find(v, "same"), false))
-        return k->before && k->before->sample_id == doc->sample_id && doc->n_images == 0
+        return work->before && work->before->sample_id == doc->sample_id && doc->n_images == 0
                    ? ST_OK
                    : FAIL_IN(ST_PROTOCOL, SOURCE,
                              "sample %llu is not the sample of the document before it",
                              (unsigned long long)doc->sample_id);
     int64_t since = clock_ns();
     TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
-    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, k->c, &smp, visuals, &s->row,
-                    &k->whole));
+    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, work->c, &smp, visuals, &s->row,
+                    &work->whole));
     workshop_stage_end(s, STAGE_TEXT, &since);
     return ST_OK;
 }
 
-static status make_doc(row_work *k, const json_value *v, document *doc)
+static status make_doc(row_work *work, const json_value *v, document *doc)
 {
-    workshop *s = k->shop;
+    workshop *s = work->shop;
     fit_grid *grids;
     lease_clip *clips;
     chat_visual *visuals;
@@ -135,9 +136,9 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
     for (int32_t i = 0; i < doc->n_images; i++)
         TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &s->row, &visuals[i]));
-    TRY(whole_text(k, v, visuals, doc));
-    k->before = doc;
-    doc->text = k->whole;
+    TRY(whole_text(work, v, visuals, doc));
+    work->before = doc;
+    doc->text = work->whole;
     from = json_int(json_find(v, "from"), 0);
     whole = json_int(json_find(v, "whole"), tokens);
     if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
@@ -151,7 +152,7 @@ static status make_doc(row_work *k, const json_value *v, document *doc)
     doc->text.labels += from;
     doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
     doc->text.n = tokens;
-    return doc_images(k, v, clips, doc);
+    return doc_images(work, v, clips, doc);
 }
 
 static status text_member(workshop *s, const json_value *lease, const char *key, const char **out)
@@ -179,23 +180,23 @@ static image_codec codec_of(const conf *c, bool press)
     return c->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
 }
 
-static status finish_row(row_work *k, document *docs, int64_t n_docs, wire_msg *out)
+static status finish_row(row_work *work, document *docs, int64_t n_docs, wire_msg *out)
 {
-    workshop *s = k->shop;
+    workshop *s = work->shop;
     row r;
     int64_t number;
-    TRY(json_want_int(k->lease, "row", SOURCE, &number));
+    TRY(json_want_int(work->lease, "row", SOURCE, &number));
     TRY(row_build(docs, n_docs, &s->row, &r));
-    TRY(text_member(s, k->lease, "cursor", &r.cursor));
-    TRY(text_member(s, k->lease, "quarantine", &r.quarantine));
-    if (json_find(k->lease, "references"))
-        TRY(text_member(s, k->lease, "references", &r.references));
+    TRY(text_member(s, work->lease, "cursor", &r.cursor));
+    TRY(text_member(s, work->lease, "quarantine", &r.quarantine));
+    if (json_find(work->lease, "references"))
+        TRY(text_member(s, work->lease, "references", &r.references));
     int64_t since = clock_ns();
-    if (k->images.in_place) {
-        row_images_finish(&k->images);
+    if (work->images.in_place) {
+        row_images_finish(&work->images);
         TRY(codec_encode_made(s->packer, &r, (uint64_t)number, s->items_made, out));
     } else {
-        TRY(codec_encode(s->packer, &r, (uint64_t)number, k->filter, k->codec, out));
+        TRY(codec_encode(s->packer, &r, (uint64_t)number, work->filter, work->codec, out));
     }
     workshop_stage_end(s, STAGE_PACK, &since);
     return ST_OK;
@@ -209,44 +210,44 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     int64_t most = 0;
     size_t size;
     status st = ST_OK;
-    row_work k = {.shop = s, .lease = lease, .c = lease_conf(s, lease)};
+    row_work work = {.shop = s, .lease = lease, .c = lease_conf(s, lease)};
     const bool press = json_bool(json_find(lease, "press"), false);
-    k.filter = filter_of(&s->train, press);
-    k.codec = codec_of(&s->train, press);
-    k.images = (row_images){
+    work.filter = filter_of(&s->train, press);
+    work.codec = codec_of(&s->train, press);
+    work.images = (row_images){
         .shop = s,
-        .c = k.c,
-        .in_place = k.filter == IMAGE_FILTER_NONE && k.codec == IMAGE_CODEC_NONE,
+        .c = work.c,
+        .in_place = work.filter == IMAGE_FILTER_NONE && work.codec == IMAGE_CODEC_NONE,
     };
     arena_reset(&s->row);
     memset(s->stage_ns, 0, sizeof(s->stage_ns));
     s->cache_hits = s->cache_misses = 0;
     *out_failed = NULL;
-    TRY(lease_root(s, lease, &k.images.root));
+    TRY(lease_root(s, lease, &work.images.root));
     TRY(json_want_array(lease, "docs", SOURCE, &docs_json));
-    TRY(json_want_array(lease, "files", SOURCE, &k.images.files));
+    TRY(json_want_array(lease, "files", SOURCE, &work.images.files));
     const int64_t n_docs = (int64_t)json_count(docs_json);
     for (int64_t i = 0; i < n_docs; i++)
         most += (int64_t)json_count(json_find(json_item(docs_json, (size_t)i), "grids"));
     TRY(arena_calloc(&s->row, (size_t)n_docs + 1, sizeof(*docs), (void **)&docs));
-    TRY(row_images_begin(&k.images, most));
+    TRY(row_images_begin(&work.images, most));
     s->n_damaged = 0;
     TRY(arena_calloc(&s->row, (size_t)most + 1, sizeof(*s->damaged), (void **)&s->damaged));
-    json_writer_init(&k.failed);
-    json_begin_object(&k.failed);
-    json_begin_key_array(&k.failed, "samples");
+    json_writer_init(&work.failed);
+    json_begin_object(&work.failed);
+    json_begin_key_array(&work.failed, "samples");
     for (int64_t i = 0; i < n_docs; i++) {
         const json_value *v = json_item(docs_json, (size_t)i);
         TRY_OR(done, on(user, json_int(json_find(v, "id"), -1)));
-        TRY_OR(done, make_doc(&k, v, &docs[i]));
+        TRY_OR(done, make_doc(&work, v, &docs[i]));
     }
-    json_end_array(&k.failed);
-    json_end_object(&k.failed);
-    if (k.n_failed > 0)
-        st = json_writer_take(&k.failed, out_failed, &size);
+    json_end_array(&work.failed);
+    json_end_object(&work.failed);
+    if (work.n_failed > 0)
+        st = json_writer_take(&work.failed, out_failed, &size);
     else
-        st = finish_row(&k, docs, n_docs, out);
+        st = finish_row(&work, docs, n_docs, out);
 done:
-    json_writer_done(&k.failed);
+    json_writer_done(&work.failed);
     return st;
 }
