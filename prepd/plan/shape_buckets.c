@@ -33,8 +33,7 @@ static const double WORTH = 0.002; /* share of the total time that one bucket mo
  * replaces eight lines at every use. */
 static const struct field {
     size_t of_bucket, of_row;
-    int64_t
-        step; /* a capacity is a multiple of this; TILE also means steps of STEPS, see round_up */
+    int64_t step; /* a capacity is a multiple of this; for TILE see round_up */
 } fields[] = {
 #define FIELD(name, step)                                                                          \
     {                                                                                              \

@@ -82,8 +82,7 @@ static status measure_some(plan *p, int64_t to)
 /* --- data.group shared_image --- */
 
 struct grouping {
-    int64_t
-        *open; /* [images] the group that takes the next sample whose first image this is, or -1 */
+    int64_t *open;     /* [images] the group that takes its next sample; -1 if there is none */
     int64_t *group_of; /* [units] */
     plan_unit *groups; /* [n]; until lay_out, `first` is one of the group's samples */
     int64_t n;

@@ -24,8 +24,7 @@
 enum {
     TICK_MS = 100,
     OPENING_MS = 5,
-    SCRATCH_BYTES =
-        1 << 30, /* for the texts and the plan of one lease; a bound, not a reservation */
+    SCRATCH_BYTES = 1 << 30, /* for texts and plan of one lease; a bound, not a reservation */
 };
 static const int64_t RATE_WINDOW_NS = 2000000000;
 

@@ -476,8 +476,7 @@ bool local_is_child(const dispatch *dispatch, pid_t pid);
 void local_kill(dispatch *dispatch, pid_t pid); /* a child that does not keep its own time limit */
 bool local_is_leaving(const dispatch *dispatch, pid_t pid);
 int local_alive(const dispatch *dispatch);
-local_child *local_child_of(const dispatch *dispatch,
-                            pid_t pid); /* NULL if it is not one of ours */
+local_child *local_child_of(const dispatch *dispatch, pid_t pid); /* NULL: not one of ours */
 /* A child ended before it began any work. The pool waits before it starts another, or gives up. */
 void local_failed_at_start(dispatch *dispatch, const char *what);
 

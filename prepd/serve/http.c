@@ -15,8 +15,7 @@
 #include "common/base/clock.h"
 
 enum { KEPT = 32, ACCEPTED = 64, CONNECTION_BYTES = 8192 };
-static const int64_t LIFE_NS =
-    5000000000; /* time that a connection has for its request and answer */
+static const int64_t LIFE_NS = 5000000000; /* time for a connection's request and answer */
 
 typedef struct {
     int fd; /* libmicrohttpd's; -1: a free place */

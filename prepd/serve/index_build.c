@@ -13,8 +13,7 @@ enum {
     IMAGES_PER_LEASE = 32,          /* reading so many headers takes milliseconds */
     TEXT_BYTES_PER_LEASE = 1 << 20, /* limits a lease of long texts */
 };
-static const int64_t TELL_EVERY_NS =
-    2000000000; /* between progress lines; a bar moves ten times as often */
+static const int64_t TELL_EVERY_NS = 2000000000; /* for a line; a bar moves ten times as often */
 
 status index_build_start(source *s)
 {

@@ -17,8 +17,8 @@ static const int64_t SUPERVISOR_NS = 3000000000;
  * that cannot, because someone stopped it or it is stuck in the kernel; no sample is to blame. */
 static const double PATIENCE = 1.25;
 static const int64_t PATIENCE_NS = 500000000;
-static const int64_t FRESH_PAUSE_NS =
-    2000000000; /* a retired worker that is not back by then is lost */
+/* A retired worker that is not back by then is lost. */
+static const int64_t FRESH_PAUSE_NS = 2000000000;
 
 /* Finds out whether a remote worker has gone, which shows only in that nothing can be sent to it.
  * True if its seat was removed. */

@@ -1,7 +1,7 @@
-# environment.sh: where tools and libraries are on the machine that builds and runs: sourced by
-# tests/gpu for a stage. Wants source_dir, prefix, build.
+# environment.sh: finds the tools and libraries of the machine that builds and runs. tests/gpu sources it
+# for a stage. It needs source_dir, prefix and build.
 
-# Debian's libraries that travelled; without them, the system's own.
+# Debian's libraries as they were packed by --prepare; without the archive, the system's own are used.
 archive=$source_dir/.gpu/prefix.tar.gz
 if [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$prefix/unpacked" 2>/dev/null)" ]; then
     rm -rf "$prefix" && mkdir -p "$prefix" &&
@@ -12,11 +12,11 @@ link_flags=
 if [ -d "$prefix/lib" ]; then
     export PKG_CONFIG=$source_dir/tests/bench/gpu/pkg-config GPU_PREFIX=$prefix
     [ ! -x "$prefix/bin/mpirun" ] || PATH=$prefix/bin:$PATH
-    # Old-style run paths hold for libraries of libraries too.
+    # A run path of the old kind (RPATH) is also searched for the libraries that libraries need.
     link_flags="-Wl,--disable-new-dtags -Wl,-rpath,$prefix/lib -Wl,-rpath-link,$prefix/lib"
 fi
 
-# CUDA: PATH, the usual folder, or inside Python's wheels.
+# CUDA is in PATH, in the usual folder, or inside Python's wheels.
 python=$(command -v python3 || true)
 wheels=
 if [ -n "$python" ]; then
@@ -36,13 +36,13 @@ if ! command -v nvcc >/dev/null; then
     done
 fi
 export PATH
-# cuBLAS and cuDNN: the toolkit's where it has them, else the wheels'.
+# cuBLAS and cuDNN are the toolkit's where it has them, and otherwise those of the wheels.
 if [ -n "$wheels" ]; then
     for folder in "$wheels"/*/lib; do
         [ -d "$folder" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
     done
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
-    for folder in "$wheels"/cu*/include "$wheels"/cublas/include; do # behind the toolkit's own
+    for folder in "$wheels"/cu*/include "$wheels"/cublas/include; do # searched after the toolkit's own
         [ -d "$folder" ] && export C_INCLUDE_PATH=${C_INCLUDE_PATH:+$C_INCLUDE_PATH:}$folder
     done
     [ ! -f "$wheels/cudnn/include/cudnn.h" ] || export CUDNN_HOME=${CUDNN_HOME:-$wheels/cudnn}

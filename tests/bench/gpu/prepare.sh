@@ -8,21 +8,21 @@ set -euo pipefail
 tree=$PWD
 shared=${TESSERA_SHARED:-$(dirname "$tree")/shared}
 room_mib=60
-samples=36 # of the data set: all its rows' pictures
+samples=36 # samples of the data set, with the pictures of all of them
 mkdir -p .gpu
 work=$(mktemp -d .gpu/work-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 
-# What the build asks pkg-config for, and the program itself.
+# The packages that the build asks pkg-config for, and pkg-config itself.
 packages="libzmq3-dev libzmq5 libzstd-dev libzstd1 libyaml-dev libyaml-0-2 libyajl-dev libyajl2
           libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libxxhash-dev libxxhash0
           libopenblas-pthread-dev libopenblas0-pthread libcmocka-dev libcmocka0
           libpng-dev libpng16-16
           pkgconf-bin libpkgconf3
           libopenmpi-dev libopenmpi3 openmpi-bin libpmix2"
-# Of Open MPI, what ranks on one machine need; networks, files and OpenSHMEM want a dozen libraries more.
+# Of Open MPI only what ranks on one machine need; networks, files and OpenSHMEM would need a dozen more libraries.
 mpi_base='^(libmpi|libopen-rte|libopen-pal|libpmix|libevent_.*|libhwloc|libudev|libz)\.so|^libevent_'
-# Of every machine with a compiler.
+# Libraries that every machine with a compiler has.
 base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libresolv)\.so'
 
 unpack() { # PACKAGE..
@@ -33,12 +33,12 @@ unpack() { # PACKAGE..
     done
 }
 
-needed_by() { # FOLDER: sonames that its libraries and programs want
+needed_by() { # FOLDER: prints the sonames that its libraries and programs need
     find "$1" -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec sh -c \
         'readelf -d "$1" 2>/dev/null | sed -nE "s/.*\(NEEDED\).*\[(.*)\]/\1/p"' _ {} \; | sort -u
 }
 
-# The package that has a library, found where it is installed here.
+# Prints the package of a library that is installed here.
 package_of() { # SONAME
     local path
     path=$(ldconfig -p | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }')
@@ -46,7 +46,7 @@ package_of() { # SONAME
     dpkg -S "*/$(basename "$(realpath "$path")")" | head -1 | cut -d: -f1
 }
 
-# Plugins and libraries of Open MPI that want more than mpi_base.
+# Removes the plugins and libraries of Open MPI that need more than mpi_base.
 prune_mpi() { # ROOT
     local lib=$1/usr/lib/x86_64-linux-gnu file
     find "$lib/openmpi/lib" "$lib" -maxdepth 1 \( -name 'libmpi_*' -o -name 'liboshmem*' -o -name 'libompitrace*' \
@@ -62,7 +62,7 @@ collect_libraries() {
     local root=$work/root missing
     unpack $packages
     prune_mpi "$root"
-    # Libraries that nobody here links to need nothing more.
+    # Removes libraries that nothing here links to, so that what they need is not packed either.
     find "$root" \( -name '*.a' -o -name 'libpcre2-16*' -o -name 'libpcre2-32*' -o -name \
         'libpcre2-posix*' -o -name 'libblas*' -o -name 'liblapack*' \) -delete
     while :; do
@@ -71,12 +71,12 @@ collect_libraries() {
         done | sort -u)
         [ -n "$missing" ] || break
         unpack $missing
-        rm -rf "$root"/usr/lib/x86_64-linux-gnu/krb5 # plugins that nobody loads, and that want OpenSSL
+        rm -rf "$root"/usr/lib/x86_64-linux-gnu/krb5 # plugins that are never loaded and would need OpenSSL
     done
 }
 
-# Plugins keep a folder of their own; mpirun is told where everything is, and nobody else; also to start
-# ranks on this machine alone, since it ends otherwise where there is no ssh.
+# Plugins keep a folder of their own. Only mpirun is told where everything is. It is also told to start ranks on
+# this machine alone, since without ssh it would end otherwise.
 lay_out_mpi() { # ROOT PREFIX
     local lib=$1/usr/lib/x86_64-linux-gnu
     mv "$lib/openmpi/lib/openmpi3" "$2/lib"
@@ -107,7 +107,7 @@ lay_out() {
     find "$root" -name '*.so*' -type f -exec sh -c \
         'readelf -h "$1" >/dev/null 2>&1 && cp "$1" "$2"' _ {} "$to/lib" \;
     find "$root" \( -name '*.so' -o -name '*.so.*' \) -type l -exec cp -Pn {} "$to/lib" \; 2>/dev/null
-    # Links to alternatives and to other folders become links within lib.
+    # Links to alternatives and to other folders become links inside lib.
     find "$to/lib" -type l | while read -r name; do
         ln -sf "$(basename "$(readlink "$name")")" "$name"
     done
@@ -117,7 +117,7 @@ lay_out() {
         [ -z "$soname" ] || [ -e "$to/lib/$soname" ] || ln -s "$(basename "$name")" "$to/lib/$soname"
     done
     ln -sf libopenblas.so.0 "$to/lib/libopenblas.so"
-    find "$root" -name '*.pc' -exec cp {} "$to/lib/pkgconfig" \; # links as what they lead to
+    find "$root" -name '*.pc' -exec cp {} "$to/lib/pkgconfig" \; # a link is copied as the file that it leads to
     find "$to/lib" -xtype l -delete
     rm -rf "$to"/lib/libblas.so* "$to"/lib/liblapack.so*
     for name in "$to"/lib/pkgconfig/*.pc; do # paths follow the prefix
@@ -149,7 +149,7 @@ record_text() { # NAME SEQ_LEN ROWS STEPS
         --steps "$4" --out ".gpu/rows/$1.rec"
 }
 
-# Generated pictures for a small model, and that model's folder: what a CPU can train on too.
+# Generated pictures for a small model, and that model's folder, which a CPU can train as well.
 record_debug() {
     build/bin/prepd synth --out "$work/synth" --images 400 --seed 1 --sizes small
     build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
@@ -159,7 +159,7 @@ record_debug() {
     cp -r "$work/synth/model" .gpu/rows/debug-model
 }
 
-# Models, rows and layouts of the suite of several ranks.
+# The models, rows and layouts of the tests of several ranks.
 keep_ranks() {
     TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/layouts.py --keep .gpu/rows/ranks
 }

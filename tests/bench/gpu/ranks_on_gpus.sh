@@ -1,23 +1,23 @@
-# ranks_on_gpus.sh: several ranks on GPUs, against one: sourced by tests/gpu for its stages, and by
-# ../../parallel/shared_gpu. Wants build, rows.
+# ranks_on_gpus.sh: compares several ranks on GPUs with one rank. It is sourced by tests/gpu for its stages, and by
+# ../../parallel/shared_gpu. It needs build and rows.
 #
-# TESSERA_RANKS=emulated: the emulated device (tests/emulated) in the place of CUDA and the shim
-# (tests/nccl) in the place of NCCL, which shows on any machine that these lines do what they say.
+# TESSERA_RANKS=emulated takes the emulated device (tests/emulated) instead of CUDA and the shim (tests/nccl) instead
+# of NCCL, by which these lines can be tested on any machine.
 
 kept=$rows/ranks            # of layouts.py --keep
 work=$build/ranks
-parts=6                     # stages over which the layouts are shared out
+parts=6                     # stages among which the layouts are divided
 emulated=${TESSERA_RANKS:+_emulated}
 parity=$build/tests/ranks_parity
-bf16_gradient=0.02          # of a tensor's norm, beyond twice what one rank in bf16 is off by
+bf16_gradient=0.02          # share of a tensor's norm, allowed beyond twice the error of one rank in bf16
 bf16_loss=0.02
 [ -z "$emulated" ] || export LD_LIBRARY_PATH=$build/tests/nccl_shim:${LD_LIBRARY_PATH-}
 
-# How Open MPI behaves with more ranks than cores, and as root in a container.
+# Lets Open MPI run more ranks than cores, and as root in a container.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_mpi_yield_when_idle=1 PMIX_MCA_pcompress_base_silence_warning=1
 
-# 77: what several ranks need is not here.
+# Returns 77 if what several ranks need is missing here.
 ranks_there() {
     local name
     mkdir -p "$work"
@@ -31,7 +31,7 @@ gpus() {
     if [ -n "$emulated" ]; then echo 4; else nvidia-smi -L 2>/dev/null | grep -c '^GPU '; fi
 }
 
-# The losses and gradients of one rank, made once; prints the file's name.
+# Makes the losses and gradients of one rank, unless they are there, and prints the file's name.
 one_rank() { # BACKEND FLAVOUR OPTIONS
     local file program=$parity words
     file=$work/$1-$2-$(printf %s "$3" | cksum | cut -d' ' -f1)
@@ -44,10 +44,10 @@ one_rank() { # BACKEND FLAVOUR OPTIONS
     printf %s "$file"
 }
 
-# Where each row's arithmetic is that of one rank, sums in float alone differ: gradients are those of
-# one GPU to 1e-5, the first loss too, and later losses to 1e-2, since weights round to bf16. Where rows
-# or matrices are cut, sums are rounded to bf16 at other places: then as far from float on the CPU as one
-# GPU is, and a little.
+# If each row's arithmetic is that of one rank, only the order of sums in float differs: gradients and the first loss
+# agree with one GPU to 1e-5, and later losses to 1e-2, since weights are rounded to bf16. If rows or matrices are cut,
+# sums are rounded to bf16 at other places: then the result may be as far from float on the CPU as one GPU is, and a
+# little further.
 compare_layout() { # ENGINE SCOPE RANKS SAME NAME FLAVOUR ALONE OPTIONS
     local exact coarse words began=$SECONDS said code
     coarse=$(one_rank cuda "$6" "$7") || return
@@ -67,7 +67,7 @@ compare_layout() { # ENGINE SCOPE RANKS SAME NAME FLAVOUR ALONE OPTIONS
     return $code
 }
 
-# Those layouts of the table that `wanted N RANKS` takes, one at least. 69: the first of them found no GPU.
+# Runs the layouts of the table that `wanted N RANKS` takes, at least one. Returns 69 if the first finds no GPU.
 each_layout() { # ENGINE SCOPE WANTED
     local ranks same name flavour alone options bad=() n=0 taken=0 code
     while IFS='|' read -r ranks same name flavour alone options; do
@@ -86,7 +86,7 @@ each_layout() { # ENGINE SCOPE WANTED
 in_part() { [ $(($1 % parts)) = $((part % parts)) ]; }
 on_gpus() { [ "$2" -le "$n_gpus" ]; }
 
-# Ranks that share one GPU, through host memory: a share of all layouts.
+# Ranks that share one GPU and communicate through host memory, on one part of all layouts.
 stage_ranks() { # PART
     local part=$1 exact
     ranks_there || return
@@ -104,7 +104,7 @@ stage_ranks_4() { stage_ranks 4; }
 stage_ranks_5() { stage_ranks 5; }
 stage_ranks_6() { stage_ranks 6; }
 
-# NCCL itself, with as many ranks as GPUs; one included.
+# NCCL itself, with as many ranks as there are GPUs, which may be one.
 stage_nccl() {
     local n_gpus scope code
     [ -e "$build/tests/nccl_alone" ] || { echo "skipped: no nccl.h when this was built (toolkit, wheels, NCCL_HOME)"; return 77; }
@@ -121,7 +121,7 @@ stage_nccl() {
     done
 }
 
-# The process of rank R of the run with this folder.
+# Prints the process of rank R of the run with this folder.
 rank_process() { # R FOLDER
     local p
     for p in /proc/[0-9]*; do
@@ -131,8 +131,8 @@ rank_process() { # R FOLDER
     return 1
 }
 
-# A signal to rank 1 of a run under way: it ends within a minute, with an exit code, and the others' log
-# names rank 1.
+# Sends a signal to rank 1 of a run: the run must end within a minute with an exit code, and the log of the others must
+# name rank 1.
 lose() { # ENGINE SIGNAL
     local run=$work/lost-$1-$2 program=$build/bin/trainer pid lost code i
     [ -z "$emulated" ] || program=$build/tests/trainer_emulated
@@ -142,13 +142,13 @@ lose() { # ENGINE SIGNAL
         --training.steps 1000000 --metrics.log_freq 1 --comm.heartbeat_timeout_seconds 5 --checkpoint.enable false \
         --job.dump_folder "$run" >"$run.log" 2>&1 &
     pid=$!
-    for ((i = 0; i < 1200; i++)); do # 12 steps: every bucket was seen twice
+    for ((i = 0; i < 1200; i++)); do # until 12 steps are done, by when every bucket was seen twice
         [ "$(cat "$run/metrics.jsonl" 2>/dev/null | wc -l)" -lt 12 ] || break
         kill -0 $pid 2>/dev/null || { wait $pid; code=$?; tail -3 "$run.log"; return $code; }
         sleep 0.1
     done
     lost=$(rank_process 1 "$run") || { echo "no rank 1"; kill $pid; wait $pid; return 1; }
-    sleep 0.$((RANDOM % 900 + 100)) # anywhere in a step
+    sleep 0.$((RANDOM % 900 + 100)) # so that the signal comes anywhere in a step
     kill -"$2" "$lost"
     for ((i = 0; i < 600; i++)); do
         kill -0 $pid 2>/dev/null || break
@@ -163,8 +163,8 @@ lose() { # ENGINE SIGNAL
         { echo "and rank 0 does not say so"; tail -5 "$run.log"; return 1; }
 }
 
-# Killed and stopped ranks. With one GPU through host memory, where steps are not captured; with more
-# inside captured steps too.
+# Killed and stopped ranks. With one GPU, ranks communicate through host memory and steps are not captured; with more GPUs
+# ranks are also lost inside captured steps.
 stage_rank_faults() {
     local engine signal status=0 n_gpus
     ranks_there || return

@@ -1,20 +1,20 @@
-# stages.sh: what each stage of tests/gpu does; sourced by it. Each ends with its own exit code and
-# prints what it found. Wants source_dir, prefix, build, link_flags.
+# stages.sh: what each stage of tests/gpu does, which sources it. A stage prints what it found and returns an exit code.
+# It needs source_dir, prefix, build and link_flags.
 
 trainer=$build/bin/trainer
 rows=$source_dir/.gpu/rows
 full="--model.path qwen3-vl-30b-a3b --training.backend cuda"
-# What plan fits at 48 layers on 8 ranks within 85 % of memory.
+# The mode that `plan` chooses for 48 layers on 8 ranks within 85 % of memory.
 mode="--activation_checkpoint.mode full"
 
 need() { # FILE..
     local f
     for f in "$@"; do
-        [ -e "$f" ] || { echo "$f is not there: tests/gpu build, or tests/gpu --prepare, makes it"; return 1; }
+        [ -e "$f" ] || { echo "$f is missing; tests/gpu build or tests/gpu --prepare makes it"; return 1; }
     done
 }
 
-# Those of them that this build has: Open MPI or NCCL's header may be missing.
+# Prints those of the targets that this build has; Open MPI or NCCL's header may be missing.
 targets_there() { # TARGET..
     local list name
     list=$(cmake --build "$build" --target help)
@@ -38,15 +38,15 @@ stage_build() {
         test_model_cuda bench_feed $(targets_there tessera_mpi ranks_parity tessera_nccl nccl_alone) || return
     ldd "$trainer" | grep 'not found' && return 1
     "$trainer" --version || return
-    # The CPU's side works with the libraries that travelled.
+    # The CPU backend must work with the packed libraries.
     "$trainer" bench ops gemm --model.path debug --training.backend cpu --training.seq_len 64 || return
     ls -l "$build/bin" "$build/lib"
 }
 
 ops() { sed -nE 's/\/\*.*//; s/OP\(([a-z0-9_]+)\)/\n\1\n/gp' "$source_dir/trainer/ops/ops.def" |
-    grep -E '^[a-z0-9_]+$' | grep -vx name; } # its comment names the macro
+    grep -E '^[a-z0-9_]+$' | grep -vx name; } # a comment there names the macro with "name"
 
-# An op after another in processes of their own: a fault of one leaves the others alone.
+# Runs one op after the other, each in a process of its own, so that a fault in one does not affect the others.
 each_op() { # OPS COMMAND..
     local op bad=() list=$1
     shift
@@ -55,7 +55,7 @@ each_op() { # OPS COMMAND..
         "$@" --op "$op"
         case $? in
         0) ;;
-        77) return 69 ;; # the program says why: there is no GPU for any of them
+        77) return 69 ;; # there is no GPU for any of them, and the program says why
         *) bad+=("$op") ;;
         esac
     done
@@ -72,7 +72,7 @@ sanitizer() { # TOOL ARGS..
     local tool=$1
     shift
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer in PATH"; return 1; }
-    # NVIDIA's libraries answer for themselves.
+    # NVIDIA's own libraries are not checked.
     each_op "$(ops | grep -vE '^(gemm|attention_fwd|attention_bwd)$')" compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$build/tests/test_parity_cuda" \
         2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[='
     return "${PIPESTATUS[0]}"
@@ -103,7 +103,7 @@ stage_bench_ops() {
     "$trainer" bench ops $full --training.seq_len 12288 --training.local_batch_size 4
 }
 
-# What plan says of this mode and batch at 48 layers on 8 ranks.
+# Prints what `plan` says of this mode and batch at 48 layers on 8 ranks.
 planned() { # SEQ_LEN
     echo "-- planned: 48 layers, 8 ranks"
     "$trainer" plan --model.path qwen3-vl-30b-a3b $mode --parallelism.world_size 8 \
@@ -111,8 +111,8 @@ planned() { # SEQ_LEN
         grep -E '^(fits|does not fit):|^  step '
 }
 
-# Steps at several depths, what they say of 48 layers, and that beside the goals. No goal fails a
-# stage: a line that is reached is closed by hand.
+# Runs steps at several depths, projects them to 48 layers and compares that with the goals. A goal that is missed does
+# not fail the stage; the `goal:` lines are judged by a person.
 bench() { # LAYERS STEPS GOALS ARGS..
     local layers=$1 steps=$2 goals=$3 log=$build/bench-$$.log
     shift 3
@@ -134,7 +134,7 @@ stage_bench_c4() {
     bench 3,4,6 100 20.7,35,45 --training.seq_len 12288 --load 3 --feed.replay "$rows/c4-12288.rec"
 }
 
-# The same step at other loads of the experts, and of short documents; one depth.
+# The same step at other loads of the experts, and with short documents, at one depth.
 stage_bench_loads() {
     need "$trainer" || return
     local load
@@ -154,9 +154,9 @@ images() { # SEQ_LEN
 stage_bench_images_8192() { images 8192; }
 stage_bench_images_12288() { images 12288; }
 
-# One rank of eight alone, its collectives copies at an assumed bandwidth (trainer/parallel/layouts.md): a
-# model of what computing hides of them, no measurement of eight GPUs. FSDP at the depths of bench-text,
-# then experts shared by eight at one of them.
+# Runs one rank of eight alone, with copies at an assumed bandwidth in place of its collectives
+# (trainer/parallel/layouts.md). That is a model of how much of them computing hides, not a measurement of eight GPUs. First
+# FSDP at the depths of bench-text, then experts shared by eight ranks at one depth.
 stage_replay() {
     need "$trainer" && planned 12288 || return
     replayed 3,4,6 30 || return
@@ -174,12 +174,12 @@ replayed() { # LAYERS STEPS ARGS..
         --comm.engine replay --parallelism.world_size 8 "$@"
 }
 
-# Fed over ipc:// by a process of its own, which serves a recording through prepd's sending path; and
-# decoding, where this machine has what prepd is built with.
+# Feeds the trainer over ipc:// from another process, which serves a recording through prepd's sending path; and then
+# from a prepd that decodes, if this machine has what prepd is built with.
 stage_feed() {
     need "$trainer" "$build/tests/bench_feed" "$rows/vqa-8192.rec" || return
     local backend=${TESSERA_FEED_BACKEND:-cuda} model=$full length=8192 recording=$rows/vqa-8192.rec
-    if [ "$backend" = cpu ]; then # a dry run, small
+    if [ "$backend" = cpu ]; then # a dry run is small
         model="--model.path $rows/debug-model --training.backend cpu" length=256
         recording=$rows/debug.rec
     fi
@@ -195,7 +195,7 @@ stage_feed() {
         --prepd.endpoint "ipc://$build/feed.sock" --prepd.cache_dir "$build/live/cache"
 }
 
-# 100 steps on what the command serves at feed.sock.
+# Trains 100 steps on the stream that the command serves at feed.sock.
 live() { # MODEL SEQ_LEN COMMAND..
     local model=$1 length=$2 rows_a_step=4 feeder status
     shift 2
@@ -220,7 +220,7 @@ build_prepd() {
         cmake --build "$build/prepd" -j "$(nproc)" --target prepd prepd_image >/dev/null
 }
 
-# The mean loss of steps 100 to 200 of the debug model, from the lines of a run.
+# Prints the mean loss of steps 100 to 200 of the debug model, from the lines of a run.
 mean_loss() { # BACKEND SEED
     "$trainer" train --model.path "$rows/debug-model" --training.backend "$1" --training.seed "$2" \
         --feed.replay "$rows/debug.rec" --training.local_batch_size 2 --training.global_batch_size 2 \
@@ -231,7 +231,7 @@ mean_loss() { # BACKEND SEED
         awk '$1 >= 100 { sum += $2; n++ } END { if (n < 101) exit 1; printf "%.6f", sum / n }'
 }
 
-# bf16 on the GPU is as far from fp32 on the CPU as fp32 is from itself with another seed, at most.
+# The loss in bf16 on the GPU may differ from that in fp32 on the CPU by no more than fp32 differs between seeds.
 stage_loss() {
     need "$trainer" "$rows/debug.rec" "$rows/debug-model" || return
     local backend=${TESSERA_LOSS_BACKEND:-cuda} seed got want="" one
@@ -252,7 +252,7 @@ stage_loss() {
         exit !(off <= high - low) }'
 }
 
-# What a run takes beside what was planned, part by part: 2 % of all.
+# Compares what a run takes of memory with what was planned, part by part; 2 % of the total are allowed.
 stage_memory() {
     need "$trainer" "$rows/vqa-12288.rec" || return
     local log=$build/memory-stage.log status=0 feed
@@ -281,7 +281,7 @@ stage_train() {
         --job.dump_folder "$run" 2>&1 | tee "$build/train-stage.log"
     local code=${PIPESTATUS[0]}
     [ "$code" = 0 ] || return "$code"
-    # Plan and scratch against what was taken: 2 %.
+    # The plan and the scratch memory must be within 2 % of what was taken.
     sed -nE 's/^memory: planned .*: off by ([0-9.-]+) % .*/\1/p' "$build/train-stage.log" |
         awk '{ n++; bad += $1 > 2 || $1 < -2 } END { exit n != 1 || bad }' ||
         { echo "the memory plan is more than 2 % off"; return 1; }

@@ -50,7 +50,7 @@ def text_config():
 def ready(layer, dtype):
     torch.manual_seed(1)
     layer = layer.to(DEVICE, torch.float32)
-    for p in layer.parameters():  # some are made without values; the same in every dtype
+    for p in layer.parameters():  # some are made without values; they get the same in every dtype
         torch.nn.init.normal_(p, std=0.02)
     return layer.to(dtype)
 
@@ -61,7 +61,7 @@ def draw(dtype, *shape):
 
 
 def text_layer(dtype):
-    """A call of one row's layer."""
+    """Returns a function that calls the layer on one row."""
     c = text_config()
     layer = ready(reference.Qwen3VLMoeTextDecoderLayer(c, 0), dtype)
     rotary = reference.Qwen3VLMoeTextRotaryEmbedding(c).to(DEVICE)
@@ -72,7 +72,7 @@ def text_layer(dtype):
 
 
 def eye_block(dtype, frames):
-    """A call of a vision block on pictures of 640 x 480, packed as the model packs them."""
+    """Returns a function that calls a vision block on pictures of 640 x 480, packed as the model packs them."""
     c = config("vision_config", EYE)
     layer = ready(reference.Qwen3VLMoeVisionBlock(c), dtype)
     patches, half = SIDE[0] * SIDE[1], c.hidden_size // c.num_heads // 2
@@ -92,7 +92,7 @@ def eye_merger(dtype, frames):
 
 
 def run(x, call):
-    """One forward and backward; the output and the gradient of the input."""
+    """Runs one forward and backward; returns the output and the gradient of the input."""
     x = x.detach().requires_grad_(True)
     out = call(x)
     out = out[0] if isinstance(out, tuple) else out
@@ -119,7 +119,7 @@ def milliseconds(case, times=1):
 
 
 def agree():
-    """bf16 is a rounding of float32: for each layer, forward and backward."""
+    """Checks for each layer, forward and backward, that bf16 is a rounding of float32."""
     for name, make in (("text layer", text_layer), ("vision block", lambda t: eye_block(t, FRAMES)),
                        ("merger", lambda t: eye_merger(t, FRAMES))):
         exact, rounded = run(*make(torch.float32)), run(*make(torch.bfloat16))
@@ -157,7 +157,7 @@ def main():
     ours, path = newest(["bench-text"], r"^fit: [0-9.-]+ \+ ([0-9.]+) x layers ms")
     compare("text layer", ms, ours and float(ours), path)
 
-    # As many pictures as a step of ours had, one after the other as far as memory goes.
+    # As many pictures as a step of the trainer had, one after the other as far as memory allows.
     found, path = newest(["train"], r"^profile: vision +([0-9.]+) ms")
     patches, _ = newest(["train"], r"^patches of a step: ([0-9.]+)")
     frames = max(1, round(float(patches) / (SIDE[0] * SIDE[1]))) if patches else FRAMES

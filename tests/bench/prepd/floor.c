@@ -1,9 +1,9 @@
-/* floor.c: what nobody can be faster than: libjpeg-turbo decoding the same files from memory to
- * RGB, and nothing else. One thread.
+/* floor.c: the speed that no pipeline can exceed: libjpeg-turbo decodes the same files from memory
+ * to RGB and does nothing else, in one thread.
  *
  *   bench_floor LIST PASSES        LIST: paths of JPEG files, one per line
  *
- * A turn is PASSES times all files. */
+ * A turn decodes all files PASSES times. */
 #include <string.h>
 #include <time.h>
 #include <turbojpeg.h>

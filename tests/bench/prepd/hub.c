@@ -1,10 +1,11 @@
-/* hub.c: what the dispatcher costs: simulated workers that answer every lease at once with the same
- * bytes, and consumers that open nothing. What is left is the dispatcher.
+/* hub.c: measures what the dispatcher costs. Simulated workers answer every lease at once with the
+ * same bytes, and consumers open nothing, so the time that is left is the dispatcher's.
  *
  *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES [KEYS]
  *
- * The daemon is a real one without workers of its own, over an index that is there already. Rows
- * have IMAGES parts of IMAGE_BYTES behind a block of BLOCK bytes. One line at the end, JSON. */
+ * The daemon is a real one without workers of its own, and its index is there already. A row has a
+ * block of BLOCK bytes and then IMAGES parts of IMAGE_BYTES. At the end it prints one line of JSON.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -58,7 +59,7 @@ typedef struct workers {
     int n;
     uint32_t images;
     int64_t image_bytes;
-    wire_msg *row; /* the parts of every answer, its header aside */
+    wire_msg *row; /* the parts of every answer, without its header */
 } workers;
 
 static void make_row(workers *w)
@@ -89,7 +90,7 @@ static void answer_lease(const workers *w, wire_socket *s, wire_msg *out, uint64
     must(wire_send(s, NULL, out));
 }
 
-/* All simulated workers: one thread, a connection each. */
+/* Runs all simulated workers in one thread, with a connection each. */
 static void *work(void *user)
 {
     const workers *w = user;
@@ -106,8 +107,10 @@ static void *work(void *user)
     must(wire_msg_new(&out));
     must(wire_beside(endpoint, 1, &leases));
     for (int i = 0; i < w->n; i++) {
-        if (w->n <= APART) /* as processes that start come: libzmq gives each connection to the */
-            usleep(APART_US); /* thread that has fewest, and does not see those just given */
+        /* The workers come one by one, as processes that start do. libzmq gives each connection to
+         * the thread that has the fewest, but does not count those that it has just given. */
+        if (w->n <= APART)
+            usleep(APART_US);
         must(wire_connect(net, leases, &item[i].socket));
         must(wire_send_json(item[i].socket, NULL, KIND_JOIN, 0, JOIN, strlen(JOIN)));
     }
@@ -153,9 +156,9 @@ static int64_t rss_of(const char *pid)
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* CPU time of the daemon's threads by the names that libzmq gives its own. */
+/* CPU time of the daemon's threads, told apart by the names that libzmq gives its own. */
 typedef struct thread_times {
-    int64_t io[MAX_IO], own; /* own: that of its first thread */
+    int64_t io[MAX_IO], own; /* own: of the daemon's first thread, the dispatcher's */
 } thread_times;
 
 static thread_times times_of(const char *pid)
@@ -192,7 +195,7 @@ static thread_times times_of(const char *pid)
     return t;
 }
 
-/* ,"own_ns":N,"io_ns":[N,...]: of those threads that did anything. */
+/* Prints ,"own_ns":N,"io_ns":[N,...] for the threads that did anything. */
 static void print_times(const thread_times *from, const thread_times *to)
 {
     printf(",\"own_ns\":%lld,\"io_ns\":[", (long long)(to->own - from->own));
@@ -209,7 +212,7 @@ int main(int argc, char **argv)
         must(FAIL(ST_USAGE, "bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES "
                             "SECONDS AHEAD_BYTES [KEYS]"));
     endpoint = argv[1];
-    keys = argv[9]; /* NULL: none */
+    keys = argv[9]; /* NULL without keys */
     workers w = {
         .n = atoi(argv[3]), .images = (uint32_t)atoi(argv[5]), .image_bytes = atoll(argv[6])};
     const int n = atoi(argv[4]);
@@ -219,7 +222,7 @@ int main(int argc, char **argv)
     make_row(&w);
     if (pthread_create(&w.thread, NULL, work, &w) != 0)
         must(FAIL(ST_OS, "no thread"));
-    /* A thread of their own each, since a client waits. */
+    /* Each consumer has a thread of its own, since a client's calls wait. */
     for (int i = 0; i < n; i++) {
         if (n <= APART)
             usleep(APART_US);

@@ -1,10 +1,11 @@
-/* levels.c: which zstd for pixels. Every setting presses the pictures of a recording and opens them
- * again, with and without the plane filter in front; settings in turns, CPU time of one thread.
+/* levels.c: compares zstd's settings for pixels. Every setting compresses the pictures of a
+ * recording and decompresses them again, with and without the plane filter before it. The settings
+ * take turns; CPU time is that of one thread.
  *
  *   bench_levels RECORDING ROWS ROUNDS        RECORDING: made with filter and codec none
  *
- * Prints a line per filter and setting: bytes of pixels per byte sent; GB of pixels per CPU second
- * filtered and pressed; the same opened and unfiltered. */
+ * Prints a line per filter and setting: bytes of pixels per byte sent; GB of pixels filtered and
+ * compressed per CPU second; GB decompressed and unfiltered per CPU second. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode */
 #include <string.h>
 #include <time.h>

@@ -1,9 +1,9 @@
-/* open_rows.c: what the receiving side of a stream costs: rows of a recording checked, decompressed
- * and unfiltered on one core.
+/* open_rows.c: measures what the receiving side of a stream costs: rows of a recording are checked,
+ * decompressed and unfiltered on one core.
  *
  *   bench_open RECORDING ROWS
  *
- * A turn opens that many rows. Bytes are those of pixels; images their number. */
+ * A turn opens ROWS rows. It counts bytes of pixels and images. */
 #include <time.h>
 
 #include "common/base/clock.h"

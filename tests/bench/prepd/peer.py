@@ -1,10 +1,11 @@
-"""One peer's pipeline, timed: python peer.py NAME LIST PROCESSES SECONDS CPUS; prints images per second
+"""Times one peer's pipeline: python peer.py NAME LIST PROCESSES SECONDS CPUS; prints images per second
 and per CPU second.
 
-Each takes paths of JPEG files and gives the consuming process either patches [S, 768] uint8 in merge
-order, as prepd's rows have them, or float32 pixel_values [S, 1536], what the reference's
-processors give and a model takes. Processes that load are bound to the last PROCESSES of CPUS with all
-their threads, the one that consumes to the others; where all is threads of one process, it has all."""
+Each pipeline takes paths of JPEG files and gives the consuming process either patches [S, 768] uint8 in
+merge order, as prepd's rows have them, or float32 pixel_values [S, 1536], which the reference's
+processors give and a model takes. The processes that load are bound to the last PROCESSES of CPUS with
+all their threads, and the one that consumes to the others. Where all are threads of one process, it has
+all of them."""
 
 import itertools
 import math
@@ -16,7 +17,7 @@ import time
 import numpy as np
 
 FACTOR, MIN_PIXELS, MAX_PIXELS = 32, 65536, 16777216
-THREADS = {"dali", "spdl-threads", "grain-threads"}  # no process loads: all in the one that consumes
+THREADS = {"dali", "spdl-threads", "grain-threads"}  # no process loads; the one that consumes does everything
 PREPD = "BENCH_PREPD"  # where prepd-float finds its rows: endpoint, pids of daemon and worker
 
 
@@ -40,7 +41,7 @@ def cut(rgb):
 
 
 def cut_planes(chw):
-    """The same of [3, H, W]."""
+    """The same for an image [3, H, W]."""
     _, h, w = chw.shape
     x = chw.reshape(3, h // 32, 2, 16, w // 32, 2, 16)
     return np.ascontiguousarray(x.transpose(1, 4, 2, 5, 0, 3, 6)).reshape(-1, 768)
@@ -228,7 +229,7 @@ def grain_data(files, threads):
 
 
 def grain(files, processes):
-    """Its worker processes, each with one thread. They want abseil's main, and functions of a module."""
+    """Grain's worker processes, each with one thread. They need abseil's main, and functions of a module."""
     import grain.python as g
 
     yield from ([x] for x in grain_data(files, 1).mp_prefetch(g.MultiprocessingOptions(processes, 16)))

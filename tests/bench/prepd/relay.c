@@ -1,11 +1,11 @@
-/* relay.c: what handing rows on costs at least: one thread that reads whole rows from one unix
- * socket and writes them to another, with nothing else to do. The dispatcher beside it shows what
- * is its own and libzmq's.
+/* relay.c: the least that handing on rows costs: one thread reads whole rows from one unix socket
+ * and writes them to another, and has nothing else to do. What the dispatcher takes beyond that is
+ * its own and libzmq's.
  *
  *   bench_relay ROW_BYTES ROWS SECONDS
  *
- * ROWS buffers are used in turn, as many as the dispatcher holds. Who sends and who takes are
- * processes of their own. One line at the end, JSON. */
+ * ROWS buffers are used in turn, as many as the dispatcher holds. The sender and the receiver are
+ * processes of their own. At the end it prints one line of JSON. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 enum { SETTLE_S = 1, PART = 1 << 20 };
 
-/* All of it, in one direction. False where the other side has gone. */
+/* Reads or writes all n bytes. False if the other side has gone. */
 static bool move_bytes(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, size_t n)
 {
     while (n > 0) {
@@ -51,7 +51,7 @@ static void *allocate_room(size_t n)
     return p;
 }
 
-/* The other ends: one that always has the same bytes to send, one that takes and forgets. */
+/* The two other ends: one sends the same bytes again and again, one receives and discards. */
 static int neighbour(ssize_t (*how)(int, void *, size_t))
 {
     int ends[2];

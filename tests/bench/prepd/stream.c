@@ -1,12 +1,12 @@
-/* stream.c: how fast one worker's rows come over the wire. A consumer that takes frames and gives
- * credit, and opens nothing.
+/* stream.c: measures how fast one worker's rows come over the wire, by a consumer that takes rows,
+ * gives credit and opens nothing.
  *
  *   bench_stream ENDPOINT WORKER_PID IMAGES EPOCHS AHEAD_BYTES [KEYS]
  *
- * IMAGES: distinct pictures of an epoch, each in one row of it. Rows do not mix epochs, so every
- * IMAGES pictures an epoch ends. A turn lets one epoch pass, in which the worker gets under way,
- * and times the EPOCHS behind it; between turns nothing is taken, so the worker runs out of credit
- * and sleeps. CPU time is all threads' of the worker: image work, and ZeroMQ's. */
+ * IMAGES is how many distinct pictures an epoch has, each in one row. Rows do not mix epochs, so an
+ * epoch ends after every IMAGES pictures. A turn lets one epoch pass, in which the worker gets up
+ * to speed, and times the EPOCHS after it. Between turns nothing is taken, so the worker runs out
+ * of credit and sleeps. CPU time is that of all threads of the worker, ZeroMQ's included. */
 #include "common/base/clock.h"
 #include "proto/client.h"
 #include "tests/bench/prepd/turns.h"
@@ -15,7 +15,7 @@ typedef struct totals {
     int64_t images, bytes;
 } totals;
 
-/* Rows until `images` pictures have come. */
+/* Receives rows until `images` pictures have come. */
 static status receive_rows(client *c, wire_msg *m, int64_t images, totals *t)
 {
     const int64_t until = t->images + images;

@@ -1,6 +1,6 @@
-/* turns.h: what the bench programs share. Each is started once, waits on its standard input, and a
- * line there is one timed turn: tests/bench/prepd/run gives turns to one after the other, so that a
- * machine that others use too is equally bad to all of them. */
+/* turns.h: what the bench programs share. Each program is started once and waits on its standard
+ * input, where a line means one timed turn. tests/bench/prepd/run gives turns to one after the
+ * other, so that a machine that others use is equally bad to all of them. */
 #ifndef TESSERA_TESTS_BENCH_PREPD_TURNS_H
 #define TESSERA_TESTS_BENCH_PREPD_TURNS_H
 
@@ -12,7 +12,7 @@
 
 #include "common/base/status.h"
 
-/* Ends the program with the note of what failed. */
+/* Ends the program with the thread's note if the status is not OK. */
 static inline void must(status st)
 {
     if (st == ST_OK)
@@ -21,7 +21,7 @@ static inline void must(status st)
     exit(status_exit_code(st));
 }
 
-/* CPU time of all threads of a process: the scheduler's own count, in nanoseconds. */
+/* CPU time of all threads of a process in nanoseconds, as the scheduler counts it. */
 static inline int64_t cpu_of(const char *pid)
 {
     char path[512];
@@ -43,14 +43,15 @@ static inline int64_t cpu_of(const char *pid)
     return total;
 }
 
-/* Waits for a turn. False at the end of the input. */
+/* Waits for a turn. False if the input has ended. */
 static inline bool turn_begins(void)
 {
     char line[64];
     return fgets(line, sizeof(line), stdin) != NULL;
 }
 
-/* One line of figures for the script. cpu_ns: of who did the work; bytes: that it sent. */
+/* Prints one line of figures for the script. cpu_ns: of the process that did the work; bytes: what
+ * it sent. */
 static inline void turn_ends(int64_t images, int64_t wall_ns, int64_t cpu_ns, int64_t bytes)
 {
     printf("%lld %lld %lld %lld\n", (long long)images, (long long)wall_ns, (long long)cpu_ns,
