@@ -19,78 +19,80 @@ static const int64_t LOADING_NS = 60000000000; /* time from JOIN to all fingerpr
 
 static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
 {
-    worker_seat *w = d->seats;
-    while (w && w->number != number)
-        w = w->next;
-    return w;
+    worker_seat *worker = d->seats;
+    while (worker && worker->number != number)
+        worker = worker->next;
+    return worker;
 }
 
-/* Whether o can confirm what w told: it is local, or on another machine. */
-static bool is_apart(const worker_seat *o, const worker_seat *w)
+/* Whether `other` can confirm what a worker told: it is local, or on another machine. */
+static bool is_apart(const worker_seat *other, const worker_seat *worker)
 {
-    return o->local || strcmp(o->host, w->host) != 0;
+    return other->local || strcmp(other->host, worker->host) != 0;
 }
 
-/* Whether to wait for o where w's record needs a second worker. A worker that may have no work is
- * not waited for: one that has not told its fingerprints in the time that loading takes, or one
- * whose address is held for breaches while w's is not (leasing.c). Such workers could come for
- * ever, and w would wait as long. */
-static bool is_waited_for(const dispatch *d, const worker_seat *o, const worker_seat *w)
+/* Whether to wait for `other` where a worker's record needs a second one. A worker that may have no
+ * work is not waited for: one that has not told its fingerprints in the time that loading takes, or
+ * one that is held for breaches while this one is not (leasing.c). Such workers could come for
+ * ever, and this one would wait as long. */
+static bool is_waited_for(const dispatch *d, const worker_seat *other, const worker_seat *worker)
 {
     const int64_t now = clock_ns();
-    if (o == w || o->local)
-        return o != w;
-    if (breach_is_held(&d->breaches, o->from, now) && !breach_is_held(&d->breaches, w->from, now))
+    if (other == worker || other->local)
+        return other != worker;
+    if (breach_is_held(&d->breaches, other->from, now) &&
+        !breach_is_held(&d->breaches, worker->from, now))
         return false;
-    return o->proved ||
-           (now - o->joined_ns < LOADING_NS && o->joined_ns - w->joined_ns < LOADING_NS);
+    return other->proved || (now - other->joined_ns < LOADING_NS &&
+                             other->joined_ns - worker->joined_ns < LOADING_NS);
 }
 
-static bool is_alone(const dispatch *d, const worker_seat *w)
+static bool is_alone(const dispatch *d, const worker_seat *worker)
 {
-    const worker_seat *o = d->seats;
-    while (o && !is_waited_for(d, o, w))
-        o = o->next;
-    return !o;
+    const worker_seat *other = d->seats;
+    while (other && !is_waited_for(d, other, worker))
+        other = other->next;
+    return !other;
 }
 
 bool claim_may_take(const void *asker, const lease *l)
 {
     const dispatch *d = ((const claim_asker *)asker)->dispatch;
-    const worker_seat *w = ((const claim_asker *)asker)->worker;
-    if (l->n_claims == 0 || w->local)
+    const worker_seat *asking = ((const claim_asker *)asker)->worker;
+    if (l->n_claims == 0 || asking->local)
         return true;
     if (l->n_claims > 1)
         return false;
     const worker_seat *told = seat_of_number(d, l->claim[0].by);
-    if (!told || is_apart(w, told))
+    if (!told || is_apart(asking, told))
         return true;
-    if (w == told)
+    if (asking == told)
         return is_alone(d, told);
-    for (const worker_seat *o = d->seats; o; o = o->next)
-        if (is_apart(o, told) && is_waited_for(d, o, told))
+    for (const worker_seat *other = d->seats; other; other = other->next)
+        if (is_apart(other, told) && is_waited_for(d, other, told))
             return false; /* that worker is asked instead */
     return true;
 }
 
-static void dismiss_claimant(dispatch *d, uint64_t number, const source *s, lease_kind kind,
+static void dismiss_claimant(dispatch *d, uint64_t number, const source *section, lease_kind kind,
                              int64_t item)
 {
-    worker_seat *w = seat_of_number(d, number);
-    if (!w)
+    worker_seat *worker = seat_of_number(d, number);
+    if (!worker)
         return;
-    const char *what = kind == LEASE_IMAGES ? s->data->v->image_path(s->data, item) : s->name;
+    const char *what =
+        kind == LEASE_IMAGES ? section->data->v->image_path(section->data, item) : section->name;
     const status st = FAIL_IN(
         ST_PROTOCOL, what,
         "a remote worker (pid %d on %s) told a record of %s %lld for the index that differs "
         "from what another worker found: it is dismissed, and its record is not used",
-        (int)w->pid, w->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
+        (int)worker->pid, worker->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
         (long long)item);
     log_warn("worker dismissed: %s", status_text());
-    if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
+    if (wire_send_error(d->workers, &worker->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    breach_note(&d->breaches, w->from, clock_ns());
-    seat_gone(d, w, LOSS_BREACH, "dismissed");
+    breach_note(&d->breaches, worker->from, clock_ns());
+    seat_gone(d, worker, LOSS_BREACH, "dismissed");
 }
 
 /* Where the item stands in the lease. */
@@ -102,19 +104,20 @@ static int64_t place_in(const lease *l, int64_t item)
     return k;
 }
 
-/* Whether w's record counts. A local worker decides; of a remote one, another must say the same. */
+/* Whether the worker's record counts. A local worker decides; of a remote one, another must say the
+ * same. */
 static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t facts,
-                   const worker_seat *w)
+                   const worker_seat *worker)
 {
-    if (w->local || (l->n_claims == 0 && is_alone(d, w)))
+    if (worker->local || (l->n_claims == 0 && is_alone(d, worker)))
         return true;
     return l->n_claims == 1 && l->claim[0].facts[place_in(l, item)] == facts;
 }
 
 /* Leases the items whose records do not count yet once more, together with what was claimed of them
- * so far and what w claims. */
+ * so far and what this worker claims. */
 static status lease_again(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
-                          int64_t n, const worker_seat *w)
+                          int64_t n, const worker_seat *worker)
 {
     uint64_t *before;
     lease *again;
@@ -124,7 +127,7 @@ static status lease_again(dispatch *d, const lease *l, const int64_t *item, cons
         before[k] = l->claim[0].facts[place_in(l, item[k])];
     status st = l->n_claims > 0 ? lease_add_claim(again, l->claim[0].by, before) : ST_OK;
     if (st == ST_OK)
-        st = lease_add_claim(again, w->number, facts);
+        st = lease_add_claim(again, worker->number, facts);
     if (st == ST_OK)
         lease_book_return(&d->book, again);
     else
@@ -141,7 +144,7 @@ static void dismiss_deviants(dispatch *d, const lease *l, int64_t item, uint64_t
 }
 
 status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
-                     int64_t n, const worker_seat *w, const char *from, bool *out_settled)
+                     int64_t n, const worker_seat *worker, const char *from, bool *out_settled)
 {
     int64_t *open;
     uint64_t *open_facts;
@@ -150,8 +153,8 @@ status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uin
     TRY(arena_calloc(&d->scratch, (size_t)n + 1, sizeof(*open), (void **)&open));
     TRY(arena_calloc(&d->scratch, (size_t)n + 1, sizeof(*open_facts), (void **)&open_facts));
     for (int64_t k = 0; k < n; k++) {
-        out_settled[k] = counts(d, l, item[k], facts[k], w);
-        if (!out_settled[k] && l->n_claims == 1 && l->claim[0].by == w->number)
+        out_settled[k] = counts(d, l, item[k], facts[k], worker);
+        if (!out_settled[k] && l->n_claims == 1 && l->claim[0].by == worker->number)
             return FAIL_IN(ST_PROTOCOL, from, "the worker told two different records of item %lld",
                            (long long)item[k]);
         if (out_settled[k])
@@ -160,7 +163,7 @@ status claims_settle(dispatch *d, const lease *l, const int64_t *item, const uin
         open_facts[n_open++] = facts[k];
     }
     if (n_open > 0)
-        TRY(lease_again(d, l, open, open_facts, n_open, w));
+        TRY(lease_again(d, l, open, open_facts, n_open, worker));
     for (int64_t k = 0; k < n; k++)
         if (out_settled[k])
             dismiss_deviants(d, l, item[k], facts[k]);

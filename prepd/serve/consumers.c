@@ -31,45 +31,47 @@ enum { QUARANTINE_JUDGED = 1000 }; /* samples to send before data.quarantine_lim
 
 consumer_seat *consumer_find(dispatch *d, const wire_peer *peer)
 {
-    for (consumer_seat *s = d->consumer_seats; s; s = s->next)
-        if (s->peer.size == peer->size && memcmp(s->peer.id, peer->id, peer->size) == 0)
-            return s;
+    for (consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next)
+        if (consumer->peer.size == peer->size &&
+            memcmp(consumer->peer.id, peer->id, peer->size) == 0)
+            return consumer;
     return NULL;
 }
 
-void consumer_free(consumer_seat *s)
+void consumer_free(consumer_seat *consumer)
 {
-    for (int i = 0; i < s->n_slots; i++)
-        wire_msg_free(&s->slots[(s->first_slot + i) % SESSION_SLOTS].msg);
-    planning_leave(s);
-    quarantine_done(&s->bad);
-    free(s->rank_of);
-    free(s->hello);
-    free(s);
+    for (int i = 0; i < consumer->n_slots; i++)
+        wire_msg_free(&consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg);
+    planning_leave(consumer);
+    quarantine_done(&consumer->bad);
+    free(consumer->rank_of);
+    free(consumer->hello);
+    free(consumer);
 }
 
-void consumer_close(dispatch *d, consumer_seat *s, const char *error)
+void consumer_close(dispatch *d, consumer_seat *consumer, const char *error)
 {
     const status code = d->outcome != ST_OK ? d->outcome : ST_STOPPED;
-    if (error && wire_send_error(d->consumers, &s->peer, 0, FAIL(code, "%s", error)) != ST_OK)
+    if (error &&
+        wire_send_error(d->consumers, &consumer->peer, 0, FAIL(code, "%s", error)) != ST_OK)
         log_debug("consumer could not be told: %s", status_text());
-    for (worker_seat *w = d->seats; w; w = w->next) {
-        if (w->work && w->work->owner == s)
-            w->work->owner = NULL;
-        if (w->ahead && w->ahead->owner == s)
-            w->ahead->owner = NULL;
+    for (worker_seat *worker = d->seats; worker; worker = worker->next) {
+        if (worker->work && worker->work->owner == consumer)
+            worker->work->owner = NULL;
+        if (worker->ahead && worker->ahead->owner == consumer)
+            worker->ahead->owner = NULL;
     }
-    lease_book_forget(&d->book, s);
+    lease_book_forget(&d->book, consumer);
     consumer_seat **at = &d->consumer_seats;
-    while (*at && *at != s)
+    while (*at && *at != consumer)
         at = &(*at)->next;
     if (*at) {
-        *at = s->next;
+        *at = consumer->next;
         d->n_consumers--;
     }
-    log_info("consumer left stream=%s rank=%d of=%d rows=%llu", s->stream, s->rank, s->ranks,
-             (unsigned long long)s->rows_sent);
-    consumer_free(s);
+    log_info("consumer left stream=%s rank=%d of=%d rows=%llu", consumer->stream, consumer->rank,
+             consumer->ranks, (unsigned long long)consumer->rows_sent);
+    consumer_free(consumer);
 }
 
 static int64_t row_cost(const planned_row *r)
@@ -80,11 +82,11 @@ static int64_t row_cost(const planned_row *r)
     return assign_cost(&m);
 }
 
-/* Assigns the rows of a step to the ranks: s->rank_of. The last step of a stream of single samples
- * may be short; no rank gets what lies past its end. END if the step has no row. */
-static status assign_step(dispatch *d, consumer_seat *s, uint64_t step)
+/* Assigns the rows of a step to the ranks: consumer->rank_of. The last step of a stream of single
+ * samples may be short; no rank gets what lies past its end. END if the step has no row. */
+static status assign_step(dispatch *d, consumer_seat *consumer, uint64_t step)
 {
-    const int64_t g = s->src->c.training_global_batch_size;
+    const int64_t g = consumer->src->c.training_global_batch_size;
     int64_t *cost = calloc((size_t)g, sizeof(*cost));
     status st = ST_OK;
     if (!cost)
@@ -93,87 +95,91 @@ static status assign_step(dispatch *d, consumer_seat *s, uint64_t step)
     for (; n < g; n++) {
         planned_row r;
         arena_reset(&d->scratch);
-        st = plan_row(s->plan, s->from, step * (uint64_t)g + (uint64_t)n, &d->scratch, &r);
+        st = plan_row(consumer->plan, consumer->from, step * (uint64_t)g + (uint64_t)n, &d->scratch,
+                      &r);
         if (st == ST_END && n > 0)
             break;
         TRY_OR(done, st);
         cost[n] = row_cost(&r);
     }
-    TRY_OR(done, assign_rows(cost, n, s->ranks, s->rank_of));
+    TRY_OR(done, assign_rows(cost, n, consumer->ranks, consumer->rank_of));
     for (int64_t k = n; k < g; k++)
-        s->rank_of[k] = NOBODY;
-    s->step = step;
+        consumer->rank_of[k] = NOBODY;
+    consumer->step = step;
 done:
     free(cost);
     return st;
 }
 
 /* The last row that next_owed will ask the plan for. */
-static uint64_t last_looked_at(const consumer_seat *s)
+static uint64_t last_looked_at(const consumer_seat *consumer)
 {
-    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
-    return s->ranks > 1 ? (s->next_row / g + 1) * g - 1 : s->next_row;
+    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size;
+    return consumer->ranks > 1 ? (consumer->next_row / g + 1) * g - 1 : consumer->next_row;
 }
 
 /* Finds the first row from next_row on that this rank is owed. rank_of then describes its step. */
-static status next_owed(dispatch *d, consumer_seat *s, uint64_t *out)
+static status next_owed(dispatch *d, consumer_seat *consumer, uint64_t *out)
 {
-    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
-    for (; s->ranks > 1; s->next_row++) {
-        if (s->step != s->next_row / g)
-            TRY(assign_step(d, s, s->next_row / g));
-        if (s->rank_of[s->next_row % g] == s->rank)
+    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size;
+    for (; consumer->ranks > 1; consumer->next_row++) {
+        if (consumer->step != consumer->next_row / g)
+            TRY(assign_step(d, consumer, consumer->next_row / g));
+        if (consumer->rank_of[consumer->next_row % g] == consumer->rank)
             break;
     }
-    *out = s->next_row;
+    *out = consumer->next_row;
     return ST_OK;
 }
 
 /* The row with which this consumer continues after `row`, which is in the step of rank_of. With
  * several ranks it is in the same step as long as the step owes this rank a row; otherwise it is
  * the first row of the next step, where all ranks agree. */
-static uint64_t row_after(const consumer_seat *s, uint64_t row)
+static uint64_t row_after(const consumer_seat *consumer, uint64_t row)
 {
-    const uint64_t g = (uint64_t)s->src->c.training_global_batch_size;
-    if (s->ranks == 1)
+    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size;
+    if (consumer->ranks == 1)
         return row + 1;
     for (uint64_t k = row + 1; k % g != 0; k++)
-        if (s->rank_of[k % g] == s->rank)
+        if (consumer->rank_of[k % g] == consumer->rank)
             return k;
     return (row / g + 1) * g;
 }
 
-stream_place consumer_place(const consumer_seat *s)
+stream_place consumer_place(const consumer_seat *consumer)
 {
-    const uint64_t rows = plan_epoch_rows(s->plan);
-    const uint64_t in_epoch = rows ? s->next_row % rows : 0;
+    const uint64_t rows = plan_epoch_rows(consumer->plan);
+    const uint64_t in_epoch = rows ? consumer->next_row % rows : 0;
     return (stream_place){
-        .epoch = rows ? (int64_t)(s->next_row / rows) : 0,
+        .epoch = rows ? (int64_t)(consumer->next_row / rows) : 0,
         .share = rows ? (double)in_epoch / (double)rows : 1.0,
-        .seconds_left = s->rows_per_s > 0 ? (double)(rows - in_epoch) / s->rows_per_s : -1.0,
+        .seconds_left =
+            consumer->rows_per_s > 0 ? (double)(rows - in_epoch) / consumer->rows_per_s : -1.0,
     };
 }
 
-static void end_if_done(dispatch *d, consumer_seat *s)
+static void end_if_done(dispatch *d, consumer_seat *consumer)
 {
-    if (!s->ended || s->n_slots > 0 || s->end_sent)
+    if (!consumer->ended || consumer->n_slots > 0 || consumer->end_sent)
         return;
     char json[64];
-    int n = snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)s->rows_sent);
-    const status st =
-        wire_send_json(d->consumers, &s->peer, KIND_END, s->next_row, json, (size_t)n);
-    s->end_sent = st != ST_TIMEOUT; /* after a timeout consumers_deliver tries again */
-    if (st != ST_OK && s->end_sent)
+    int n =
+        snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)consumer->rows_sent);
+    const status st = wire_send_json(d->consumers, &consumer->peer, KIND_END, consumer->next_row,
+                                     json, (size_t)n);
+    consumer->end_sent = st != ST_TIMEOUT; /* after a timeout consumers_deliver tries again */
+    if (st != ST_OK && consumer->end_sent)
         log_debug("consumer could not be told of the end: %s", status_text());
 }
 
 /* Whether the next row fits the consumer's credit and its share of the daemon's buffer. A consumer
  * may grant any credit; if it then does not read, it only fills its own share. */
-static bool may_reserve(const dispatch *d, const consumer_seat *s)
+static bool may_reserve(const dispatch *d, const consumer_seat *consumer)
 {
     const int64_t share = d->c->prepd_buffer_bytes / d->n_consumers;
-    return (s->need <= s->credit && s->reserved + s->unreturned + s->need <= share) ||
-           (s->n_slots == 0 && s->unreturned <= 0);
+    return (consumer->need <= consumer->credit &&
+            consumer->reserved + consumer->unreturned + consumer->need <= share) ||
+           (consumer->n_slots == 0 && consumer->unreturned <= 0);
 }
 
 int64_t consumer_row_bytes(const conf *c)
@@ -181,44 +187,45 @@ int64_t consumer_row_bytes(const conf *c)
     return c->training_seq_len * TOKEN_BYTES + plan_patches_of(c) * PATCH_WIRE_BYTES + ROW_BYTES;
 }
 
-status consumer_produce(dispatch *d, consumer_seat *s, lease **out)
+status consumer_produce(dispatch *d, consumer_seat *consumer, lease **out)
 {
     uint64_t number;
     planned_row r;
     status st;
-    if (!s->welcomed || s->ended || s->n_slots == SESSION_SLOTS || (s->need && !may_reserve(d, s)))
+    if (!consumer->welcomed || consumer->ended || consumer->n_slots == SESSION_SLOTS ||
+        (consumer->need && !may_reserve(d, consumer)))
         return ST_OK;
     bool ready;
-    TRY(planning_row(d, s, last_looked_at(s), &ready));
+    TRY(planning_row(d, consumer, last_looked_at(consumer), &ready));
     if (!ready)
         return ST_OK;
-    st = next_owed(d, s, &number);
+    st = next_owed(d, consumer, &number);
     arena_reset(&d->scratch);
     if (st == ST_OK)
-        st = plan_row(s->plan, s->from, number, &d->scratch, &r);
+        st = plan_row(consumer->plan, consumer->from, number, &d->scratch, &r);
     if (st == ST_END) {
-        s->ended = true;
-        end_if_done(d, s);
+        consumer->ended = true;
+        end_if_done(d, consumer);
         return ST_OK;
     }
     if (st != ST_OK)
         return st;
-    s->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
-              ROW_BYTES + s->bad.n_entries * DECISION_BYTES +
-              (s->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
-    if (!may_reserve(d, s))
+    consumer->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
+                     ROW_BYTES + consumer->bad.n_entries * DECISION_BYTES +
+                     (consumer->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
+    if (!may_reserve(d, consumer))
         return ST_OK;
     int64_t *item = NULL;
     TRY(arena_alloc(&d->scratch, ((size_t)r.n_docs + 1) * sizeof(*item), (void **)&item));
     for (int64_t i = 0; i < r.n_docs; i++)
         item[i] = r.docs[i].sample;
-    TRY(lease_new(&d->book, LEASE_ROW, s, number, item, r.n_docs, out));
-    s->slots[(s->first_slot + s->n_slots++) % SESSION_SLOTS] =
-        (slot){.row = number, .reserved = s->need, .n_docs = r.n_docs};
-    s->credit -= s->need;
-    s->reserved += s->need;
-    s->need = 0;
-    s->next_row = (*out)->after = row_after(s, number);
+    TRY(lease_new(&d->book, LEASE_ROW, consumer, number, item, r.n_docs, out));
+    consumer->slots[(consumer->first_slot + consumer->n_slots++) % SESSION_SLOTS] =
+        (slot){.row = number, .reserved = consumer->need, .n_docs = r.n_docs};
+    consumer->credit -= consumer->need;
+    consumer->reserved += consumer->need;
+    consumer->need = 0;
+    consumer->next_row = (*out)->after = row_after(consumer, number);
     return ST_OK;
 }
 
@@ -232,8 +239,8 @@ static void judge_quarantine(dispatch *d)
     const double share = k->samples ? 100.0 * (double)k->blank / (double)k->samples : 0.0;
     if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
         return;
-    const source *s = d->train.bad.n_entries ? &d->train : &d->eval;
-    const quarantined *some = s->bad.n_entries ? &s->bad.entry[0] : NULL;
+    const source *section = d->train.bad.n_entries ? &d->train : &d->eval;
+    const quarantined *some = section->bad.n_entries ? &section->bad.entry[0] : NULL;
     dispatch_fail(d, FAIL(ST_BAD_INPUT,
                           "%.1f %% of %llu samples are quarantined, which is more than "
                           "data.quarantine_limit allows (%.1f %%); one of them is sample %lld: %s; "
@@ -245,13 +252,13 @@ static void judge_quarantine(dispatch *d)
 
 /* Sends the rows that are ready, in order, as far as the consumer takes them. False if the consumer
  * has gone. */
-static bool deliver(dispatch *d, consumer_seat *s)
+static bool deliver(dispatch *d, consumer_seat *consumer)
 {
     status st;
-    while (s->n_slots > 0 && s->slots[s->first_slot].msg) {
-        slot *first = &s->slots[s->first_slot];
+    while (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg) {
+        slot *first = &consumer->slots[consumer->first_slot];
         int64_t bytes = (int64_t)wire_msg_bytes(first->msg);
-        st = wire_send(d->consumers, &s->peer, first->msg);
+        st = wire_send(d->consumers, &consumer->peer, first->msg);
         if (st == ST_TIMEOUT)
             return true; /* consumers_deliver tries again */
         if (st != ST_OK) {
@@ -259,31 +266,32 @@ static bool deliver(dispatch *d, consumer_seat *s)
             return false;
         }
         wire_msg_free(&first->msg);
-        s->credit += first->reserved - bytes;
-        s->reserved -= first->reserved;
-        s->unreturned += bytes;
-        s->said_ns = clock_ns();
-        s->rows_sent++;
+        consumer->credit += first->reserved - bytes;
+        consumer->reserved -= first->reserved;
+        consumer->unreturned += bytes;
+        consumer->said_ns = clock_ns();
+        consumer->rows_sent++;
         d->counts.rows++;
         d->counts.bytes += (uint64_t)bytes;
         d->counts.samples += (uint64_t)first->n_docs;
         d->counts.blank += (uint64_t)first->n_blank;
-        s->first_slot = (s->first_slot + 1) % SESSION_SLOTS;
-        s->n_slots--;
+        consumer->first_slot = (consumer->first_slot + 1) % SESSION_SLOTS;
+        consumer->n_slots--;
     }
     judge_quarantine(d);
-    end_if_done(d, s);
+    end_if_done(d, consumer);
     return true;
 }
 
 void consumers_deliver(dispatch *d)
 {
-    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
-        next = s->next;
-        if (s->n_slots > 0 && s->slots[s->first_slot].msg && !deliver(d, s))
-            consumer_close(d, s, NULL);
+    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+        next = consumer->next;
+        if (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg &&
+            !deliver(d, consumer))
+            consumer_close(d, consumer, NULL);
         else
-            end_if_done(d, s);
+            end_if_done(d, consumer);
     }
 }
 
@@ -291,33 +299,33 @@ void consumers_deliver(dispatch *d)
  * consumer that has gone without BYE, which is how that is found out. */
 void consumers_still_here(dispatch *d, int64_t now)
 {
-    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
-        next = s->next;
-        if (now - s->said_ns < STILL_HERE_NS)
+    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+        next = consumer->next;
+        if (now - consumer->said_ns < STILL_HERE_NS)
             continue;
-        s->said_ns = now;
-        if (consumer_is_there(d->consumers, &s->peer))
+        consumer->said_ns = now;
+        if (consumer_is_there(d->consumers, &consumer->peer))
             continue;
         log_info("consumer gone: %s", status_text());
-        consumer_close(d, s, NULL);
+        consumer_close(d, consumer, NULL);
     }
 }
 
-void consumer_row(dispatch *d, consumer_seat *s, lease *l, wire_msg *m)
+void consumer_row(dispatch *d, consumer_seat *consumer, lease *l, wire_msg *message)
 {
-    for (int i = 0; i < s->n_slots; i++) {
-        slot *at = &s->slots[(s->first_slot + i) % SESSION_SLOTS];
+    for (int i = 0; i < consumer->n_slots; i++) {
+        slot *at = &consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS];
         if (at->row != l->row || at->msg)
             continue;
-        for (int64_t k = 0; k < l->n_items && s->src->bad.n_entries; k++)
-            at->n_blank += quarantine_find(&s->src->bad, l->item[k]) != NULL;
-        if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, m) != ST_OK) {
+        for (int64_t k = 0; k < l->n_items && consumer->src->bad.n_entries; k++)
+            at->n_blank += quarantine_find(&consumer->src->bad, l->item[k]) != NULL;
+        if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, message) != ST_OK) {
             dispatch_fail(d, status_last()->code);
             return;
         }
         break;
     }
     lease_free(&l);
-    if (!deliver(d, s))
-        consumer_close(d, s, NULL);
+    if (!deliver(d, consumer))
+        consumer_close(d, consumer, NULL);
 }

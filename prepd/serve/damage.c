@@ -11,26 +11,27 @@ enum { WARNING_BYTES = 240 };
 static const int64_t TOLD = 10; /* logged for a section; a data set may have thousands */
 
 /* Records a warning about picture k of a sample. */
-static status note_damage(dispatch *d, source *s, int64_t id, int64_t k, const char *warning)
+static status note_damage(dispatch *d, source *section, int64_t id, int64_t k, const char *warning)
 {
     sample smp;
     bool fresh = false;
     char text[WARNING_BYTES];
     arena_reset(&d->scratch);
-    TRY(s->data->v->outline(s->data, id, &d->scratch, &smp));
+    TRY(section->data->v->outline(section->data, id, &d->scratch, &smp));
     if (k < 0 || k >= smp.n_images)
         return FAIL(ST_PROTOCOL,
                     "the worker reported damage of picture %lld of a sample that has %d pictures",
                     (long long)k, (int)smp.n_images);
     snprintf(text, sizeof(text), "%s", warning);
-    if (quarantine_add(&s->damaged, smp.images[k], text, &fresh) != ST_OK) {
+    if (quarantine_add(&section->damaged, smp.images[k], text, &fresh) != ST_OK) {
         dispatch_fail(d, ST_NO_MEMORY); /* the daemon's own failure, not the worker's */
         return ST_OK;
     }
-    if (fresh && s->damaged.n_entries <= TOLD)
+    if (fresh && section->damaged.n_entries <= TOLD)
         log_warn("picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
-                 s->name, s->data->v->image_path(s->data, smp.images[k]), text,
-                 s->damaged.n_entries == TOLD ? "; further ones are counted (prepd status)" : "");
+                 section->name, section->data->v->image_path(section->data, smp.images[k]), text,
+                 section->damaged.n_entries == TOLD ? "; further ones are counted (prepd status)"
+                                                    : "");
     return ST_OK;
 }
 
@@ -39,12 +40,12 @@ status damage_heard(dispatch *d, const lease *l, const json_value *list, const c
     if (!l->owner || l->kind != LEASE_ROW)
         return ST_OK;
     for (size_t i = 0; i < json_count(list); i++) {
-        const json_value *v = json_item(list, i);
+        const json_value *said = json_item(list, i);
         const char *warning;
         int64_t id, k;
-        TRY(json_want_int(v, "id", name, &id));
-        TRY(json_want_int(v, "image", name, &k));
-        TRY(json_want_text(v, "warning", name, &warning));
+        TRY(json_want_int(said, "id", name, &id));
+        TRY(json_want_int(said, "image", name, &k));
+        TRY(json_want_text(said, "warning", name, &warning));
         if (!lease_has(l, id))
             return FAIL_IN(ST_PROTOCOL, name,
                            "the worker reported damage in sample %lld, which is not in its lease",
@@ -54,14 +55,16 @@ status damage_heard(dispatch *d, const lease *l, const json_value *list, const c
     return ST_OK;
 }
 
-int64_t damage_put(const source *s, int64_t from, int64_t most, json_writer *w)
+int64_t damage_put(const source *section, int64_t from, int64_t most, json_writer *w)
 {
     int64_t i = from < 0 ? 0 : from;
     json_begin_array(w);
-    for (; i < s->damaged.n_entries && most-- > 0; i++) {
+    for (; i < section->damaged.n_entries && most-- > 0; i++) {
         json_begin_object(w);
-        json_put_key_cstr(w, "file", s->data->v->image_path(s->data, s->damaged.entry[i].sample));
-        json_put_key_cstr(w, "warning", s->damaged.entry[i].cause);
+        json_put_key_cstr(
+            w, "file",
+            section->data->v->image_path(section->data, section->damaged.entry[i].sample));
+        json_put_key_cstr(w, "warning", section->damaged.entry[i].cause);
         json_end_object(w);
     }
     json_end_array(w);

@@ -52,14 +52,14 @@ static void raise_descriptors(void)
 
 /* Takes over a section that its thread has opened. After a failure the consumers that wait for it
  * are refused, and the section may be wanted again. */
-static status advance_source(dispatch *d, source *s)
+static status advance_source(dispatch *d, source *section)
 {
-    const status st = source_advance(d, s);
+    const status st = source_advance(d, section);
     if (st == ST_OK)
         return ST_OK;
     const status_note why = *status_last();
-    consumers_refuse(d, s, st);
-    source_done(s);
+    consumers_refuse(d, section, st);
+    source_done(section);
     status_set(&why);
     return st;
 }
@@ -136,23 +136,24 @@ static status start_dispatch(dispatch *d)
     return local_start(d);
 }
 
-static void from_consumer(void *d, const wire_peer *from, wire_msg *m)
+static void from_consumer(void *d, const wire_peer *from, wire_msg *message)
 {
-    consumer_message(d, from, m);
+    consumer_message(d, from, message);
 }
 
-static void from_control(void *d, const wire_peer *from, wire_msg *m)
+static void from_control(void *d, const wire_peer *from, wire_msg *message)
 {
-    control_message(d, from, m);
+    control_message(d, from, message);
 }
 
 /* The consumer of the train stream that is furthest; NULL if there is none. */
 static const consumer_seat *leading(const dispatch *d)
 {
     const consumer_seat *first = NULL;
-    for (const consumer_seat *s = d->consumer_seats; s; s = s->next)
-        if (s->welcomed && s->src == &d->train && (!first || s->next_row > first->next_row))
-            first = s;
+    for (const consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next)
+        if (consumer->welcomed && consumer->src == &d->train &&
+            (!first || consumer->next_row > first->next_row))
+            first = consumer;
     return first;
 }
 
@@ -160,7 +161,7 @@ static void tell_service_manager(const dispatch *d)
 {
     char line[256], place[64] = "no consumer";
     const serve_counts *k = &d->counts;
-    const consumer_seat *s = leading(d);
+    const consumer_seat *consumer = leading(d);
     if (source_waits_for(&d->train)) {
         snprintf(line, sizeof(line), "STATUS=waiting for the index, which %s builds\n",
                  source_waits_for(&d->train));
@@ -168,8 +169,8 @@ static void tell_service_manager(const dispatch *d)
         snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
                  (long long)d->train.build.left);
     } else {
-        if (s) {
-            const stream_place p = consumer_place(s);
+        if (consumer) {
+            const stream_place p = consumer_place(consumer);
             snprintf(place, sizeof(place), "epoch %lld %.0f%%", (long long)p.epoch, 100 * p.share);
         }
         snprintf(line, sizeof(line),
@@ -185,10 +186,10 @@ static void show_progress(dispatch *d)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
-    const consumer_seat *s = leading(d);
-    if (d->quiet || !isatty(STDERR_FILENO) || !s || d->train.build.active)
+    const consumer_seat *consumer = leading(d);
+    if (d->quiet || !isatty(STDERR_FILENO) || !consumer || d->train.build.active)
         return;
-    const stream_place p = consumer_place(s);
+    const stream_place p = consumer_place(consumer);
     memset(bar, '.', WIDTH);
     memset(bar, '#', (size_t)(p.share * WIDTH));
     bar[WIDTH] = 0;
@@ -215,9 +216,10 @@ static void measure(dispatch *d, int64_t now)
     k->rows_at_tick = k->rows;
     k->samples_at_tick = k->samples;
     k->tick_ns = now;
-    for (consumer_seat *s = d->consumer_seats; s; s = s->next) {
-        s->rows_per_s = (double)(s->next_row - s->row_at_tick) * 1e9 / (double)passed;
-        s->row_at_tick = s->next_row;
+    for (consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next) {
+        consumer->rows_per_s =
+            (double)(consumer->next_row - consumer->row_at_tick) * 1e9 / (double)passed;
+        consumer->row_at_tick = consumer->next_row;
     }
     wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
     peer_limits_tell(&d->peer_limits, d->net, sockets, sizeof(sockets) / sizeof(*sockets));
@@ -257,8 +259,8 @@ static void tick_dispatch(dispatch *d)
  * workers that could confirm them may have left. */
 static bool is_drained(const dispatch *d)
 {
-    for (const worker_seat *w = d->seats; w; w = w->next)
-        if (w->work)
+    for (const worker_seat *worker = d->seats; worker; worker = worker->next)
+        if (worker->work)
             return false;
     const lease *l = d->book.lost;
     while (l && l->n_claims > 0)
@@ -324,10 +326,10 @@ static void stop(dispatch *d)
     const bool for_good = d->draining && d->drain_ns == 0;
     supervisors_leave(d, for_good);
     while (d->seats) {
-        worker_seat *w = d->seats;
-        lease_free(&w->work);
-        lease_free(&w->ahead);
-        seat_retire(d, w, !w->local && !for_good);
+        worker_seat *worker = d->seats;
+        lease_free(&worker->work);
+        lease_free(&worker->ahead);
+        seat_retire(d, worker, !worker->local && !for_good);
     }
     fingerprint_process_stop(d);
     local_stop(d);

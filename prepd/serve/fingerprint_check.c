@@ -36,32 +36,32 @@ status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints
                    ours->of[kind], differs[kind].remedy);
 }
 
-status fingerprints_check_cursor(const dispatch *d, const source *s, const json_value *cursor,
+status fingerprints_check_cursor(const dispatch *d, const source *section, const json_value *cursor,
                                  const char *name)
 {
     fingerprints was;
     TRY(fingerprints_read(cursor, name, &was));
-    const print_kind kind = fingerprints_other(&was, &s->fingerprints);
+    const print_kind kind = fingerprints_other(&was, &section->fingerprints);
     if (kind == N_PRINTS)
         return ST_OK;
     if (d->c->prepd_mixed_resume) {
         log_warn("the cursor of %s has fingerprint %s of %s, but this daemon has %s: its stream "
                  "continues with different rows (prepd.mixed_resume)",
-                 name, was.of[kind], print_names[kind], s->fingerprints.of[kind]);
+                 name, was.of[kind], print_names[kind], section->fingerprints.of[kind]);
         return ST_OK;
     }
     return FAIL_IN(ST_CONFIG, name,
                    "the rows before this cursor were made by a daemon that %s differently: "
                    "fingerprint of %s %s then, %s now; install the earlier %s again, or set "
                    "prepd.mixed_resume to continue with different rows",
-                   differs[kind].does, print_names[kind], was.of[kind], s->fingerprints.of[kind],
-                   differs[kind].remedy);
+                   differs[kind].does, print_names[kind], was.of[kind],
+                   section->fingerprints.of[kind], differs[kind].remedy);
 }
 
-void fingerprints_of_source(const dispatch *d, source *s)
+void fingerprints_of_source(const dispatch *d, source *section)
 {
-    const bool videos = s->data->v->videos && s->data->v->videos(s->data);
-    s->fingerprints = d->fingerprints;
+    const bool videos = section->data->v->videos && section->data->v->videos(section->data);
+    section->fingerprints = d->fingerprints;
     if (!videos)
-        s->fingerprints.of[PRINT_VIDEOS][0] = 0;
+        section->fingerprints.of[PRINT_VIDEOS][0] = 0;
 }

@@ -101,11 +101,11 @@ static void has_ended(dispatch *d)
 static void prove_all(dispatch *d)
 {
     char name[WIRE_PEER_TEXT];
-    for (worker_seat *w = d->seats, *next; w && !d->stopping; w = next) {
-        const wire_peer peer = w->peer;
-        next = w->next;
+    for (worker_seat *worker = d->seats, *next; worker && !d->stopping; worker = next) {
+        const wire_peer peer = worker->peer;
+        next = worker->next;
         wire_peer_print(&peer, name);
-        const status st = seat_prove(d, w, name);
+        const status st = seat_prove(d, worker, name);
         if (st != ST_OK)
             peer_limits_refuse(&d->peer_limits, d->workers, &peer, "worker", st);
     }

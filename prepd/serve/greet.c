@@ -41,18 +41,19 @@ static status check_packing(const json_value *cursor, const char *name)
 }
 
 /* Takes from the cursor where its epoch begins. */
-static status take_begin(consumer_seat *s, const json_value *begin, const char *name)
+static status take_begin(consumer_seat *consumer, const json_value *begin, const char *name)
 {
     int64_t epoch, row;
     TRY(json_want_int(begin, "epoch", name, &epoch));
     TRY(json_want_int(begin, "row", name, &row));
-    const int64_t g = s->src->c.training_global_batch_size, next = (int64_t)s->next_row;
+    const int64_t g = consumer->src->c.training_global_batch_size,
+                  next = (int64_t)consumer->next_row;
     if (epoch < 0 || row < 0 || row > next - next % g)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the cursor is impossible: it continues with row %lld, and its epoch %lld "
                        "begins with row %lld",
                        (long long)next, (long long)epoch, (long long)row);
-    return plan_from(s->plan, (uint64_t)epoch, (uint64_t)row, &s->from);
+    return plan_from(consumer->plan, (uint64_t)epoch, (uint64_t)row, &consumer->from);
 }
 
 enum { WEIGHT_TEXT = 32 };
@@ -68,14 +69,14 @@ static void weight_words(double weight, char out[WEIGHT_TEXT])
 /* Refuses a cursor of the same records mixed by other weights, and names the first source whose
  * weight differs: such a stream has other samples in other places. OK if that is not what is wrong.
  */
-static status check_weights(const source *s, const json_value *cursor, const char *name)
+static status check_weights(const source *section, const json_value *cursor, const char *name)
 {
     const dataset_part *parts = NULL;
-    const int n = s->data->v->parts ? s->data->v->parts(s->data, &parts) : 0;
+    const int n = section->data->v->parts ? section->data->v->parts(section->data, &parts) : 0;
     const json_value *weights = json_find(cursor, "weights");
     const char *contents = json_text(json_find(cursor, "contents"), "");
     char ours[HASH_TEXT], was[WEIGHT_TEXT], is[WEIGHT_TEXT];
-    hash_print(index_contents(s->index), ours);
+    hash_print(index_contents(section->index), ours);
     for (int k = 0; k < n && weights && strcmp(contents, ours) == 0; k++) {
         const double weight = json_real(json_find(weights, parts[k].name), 0);
         if (weight == parts[k].weight)
@@ -88,22 +89,22 @@ static status check_weights(const source *s, const json_value *cursor, const cha
             "%s: "
             "further rows would repeat some samples and leave out others. Set the weight back, "
             "or start the epochs again (checkpoint.load_step 0); the index stays as it is",
-            parts[k].name, was, s->c.data_path, is);
+            parts[k].name, was, section->c.data_path, is);
     }
     return ST_OK;
 }
 
-static status take_cursor(const dispatch *d, consumer_seat *s, const json_value *cursor,
+static status take_cursor(const dispatch *d, consumer_seat *consumer, const json_value *cursor,
                           const char *name)
 {
     char ours[HASH_TEXT];
     const char *theirs;
     int64_t row;
-    hash_print(index_digest(s->src->index), ours);
+    hash_print(index_digest(consumer->src->index), ours);
     TRY(json_want_text(cursor, "index", name, &theirs));
     TRY(json_want_int(cursor, "row", name, &row));
     if (strcmp(ours, theirs) != 0) {
-        TRY(check_weights(s->src, cursor, name));
+        TRY(check_weights(consumer->src, cursor, name));
         return FAIL_IN(
             ST_CONFIG, name,
             "the cursor belongs to index %s, but the data set here has index %s: files or "
@@ -111,27 +112,28 @@ static status take_cursor(const dispatch *d, consumer_seat *s, const json_value 
             "again (checkpoint.load_step 0)",
             theirs, ours);
     }
-    TRY(fingerprints_check_cursor(d, s->src, cursor, name));
+    TRY(fingerprints_check_cursor(d, consumer->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
-    if (s->kind == PLAN_PACKED)
+    if (consumer->kind == PLAN_PACKED)
         TRY(check_packing(cursor, name));
     const json_value *bad = json_find(cursor, "quarantine");
     if (bad)
-        TRY(quarantine_merge(&s->bad, bad, index_samples(s->src->index), name));
-    s->next_row = (uint64_t)row;
-    return s->kind == PLAN_PACKED ? take_begin(s, json_find(cursor, "begin"), name) : ST_OK;
+        TRY(quarantine_merge(&consumer->bad, bad, index_samples(consumer->src->index), name));
+    consumer->next_row = (uint64_t)row;
+    return consumer->kind == PLAN_PACKED ? take_begin(consumer, json_find(cursor, "begin"), name)
+                                         : ST_OK;
 }
 
 /* Bounds the memory for what consumers said: their HELLOs until the index is there, then the lists
  * that their cursors brought, kept as long as they stay. */
-static status keep_told(const dispatch *d, consumer_seat *s, int64_t bytes, const char *name)
+static status keep_told(const dispatch *d, consumer_seat *consumer, int64_t bytes, const char *name)
 {
     const int64_t most = d->c->prepd_buffer_bytes / TOLD_SHARE;
     int64_t others = 0;
-    for (const consumer_seat *o = d->consumer_seats; o; o = o->next)
-        others += o == s ? 0 : o->told_bytes;
-    s->told_bytes = bytes;
+    for (const consumer_seat *other = d->consumer_seats; other; other = other->next)
+        others += other == consumer ? 0 : other->told_bytes;
+    consumer->told_bytes = bytes;
     if (others && bytes && others + bytes > most)
         return FAIL_IN(ST_UNAVAILABLE, name,
                        "the HELLOs and quarantine lists of all consumers would take more than %lld "
@@ -150,9 +152,10 @@ static int64_t list_bytes(const quarantine *q)
 
 /* Refuses a consumer for which the buffer has no room. Each may have one row under way whatever its
  * share is, so many consumers need a buffer for many rows. */
-static status check_crowd(const dispatch *d, const consumer_seat *s, const char *name)
+static status check_crowd(const dispatch *d, const consumer_seat *consumer, const char *name)
 {
-    const int64_t row = consumer_row_bytes(&s->src->c), most = d->c->prepd_buffer_bytes / row;
+    const int64_t row = consumer_row_bytes(&consumer->src->c),
+                  most = d->c->prepd_buffer_bytes / row;
     if (d->n_consumers < CROWD || d->n_consumers < most)
         return ST_OK;
     return FAIL_IN(
@@ -162,17 +165,18 @@ static status check_crowd(const dispatch *d, const consumer_seat *s, const char 
         d->n_consumers, (long long)d->c->prepd_buffer_bytes, (long long)row, (long long)most);
 }
 
-static status check_row(const consumer_seat *s, const char *name)
+static status check_row(const consumer_seat *consumer, const char *name)
 {
-    const uint64_t epoch = plan_epoch_rows(s->plan);
-    const uint64_t ahead = s->next_row - plan_first_row(s->from);
-    if (!plan_endless(s->plan) || ahead <= MAX_ROWS_AHEAD || ahead / epoch <= MAX_EPOCHS_AHEAD)
+    const uint64_t epoch = plan_epoch_rows(consumer->plan);
+    const uint64_t ahead = consumer->next_row - plan_first_row(consumer->from);
+    if (!plan_endless(consumer->plan) || ahead <= MAX_ROWS_AHEAD ||
+        ahead / epoch <= MAX_EPOCHS_AHEAD)
         return ST_OK;
     return FAIL_IN(
         ST_PROTOCOL, name,
         "row %llu is more than %d epochs of %llu rows ahead; set training.epochs for a stream "
         "that long",
-        (unsigned long long)s->next_row, MAX_EPOCHS_AHEAD, (unsigned long long)epoch);
+        (unsigned long long)consumer->next_row, MAX_EPOCHS_AHEAD, (unsigned long long)epoch);
 }
 
 static void put_buckets(json_writer *w, const plan *p)
@@ -198,28 +202,28 @@ static void put_buckets(json_writer *w, const plan *p)
 
 /* Adds the plan's report for people. It may take long, so only a command that waits for it gets it.
  */
-static status put_report(const consumer_seat *s, json_writer *w)
+static status put_report(const consumer_seat *consumer, json_writer *w)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&text, &size);
     if (!f)
         return FAIL(ST_NO_MEMORY, "no memory for a report");
-    status st = plan_report(s->plan, f);
+    status st = plan_report(consumer->plan, f);
     if (fclose(f) != 0 && st == ST_OK)
         st = FAIL(ST_NO_MEMORY, "no memory for a report");
     if (st == ST_OK) {
         json_put_key_text(w, "report", text, size);
-        json_put_key_int(w, "planning_ns", s->src->plans[s->kind].spent_ns);
+        json_put_key_int(w, "planning_ns", consumer->src->plans[consumer->kind].spent_ns);
     }
     free(text);
     return st;
 }
 
-static status send_welcome(dispatch *d, const consumer_seat *s)
+static status send_welcome(dispatch *d, const consumer_seat *consumer)
 {
-    const source *src = s->src;
-    const uint64_t rows = plan_rows(s->plan, s->from);
+    const source *src = consumer->src;
+    const uint64_t rows = plan_rows(consumer->plan, consumer->from);
     char digest[HASH_TEXT], key[HASH_TEXT], *text = NULL;
     size_t size;
     json_writer w;
@@ -231,54 +235,54 @@ static status send_welcome(dispatch *d, const consumer_seat *s)
     json_put_key_cstr(&w, "program", "prepd " TESSERA_VERSION);
     json_put_key_cstr(&w, "build", d->build);
     fingerprints_put(&src->fingerprints, &w);
-    json_put_key_cstr(&w, "stream", s->stream);
+    json_put_key_cstr(&w, "stream", consumer->stream);
     json_put_key_raw(&w, "options", src->stream_json, strlen(src->stream_json));
     json_put_key_cstr(&w, "index", digest);
     json_put_key_cstr(&w, "index_file", src->index_path);
     json_put_key_cstr(&w, "index_key", key);
     json_put_key_int(&w, "samples", index_samples(src->index));
-    json_put_key_int(&w, "refused", plan_refused(s->plan));
-    json_put_key_int(&w, "quarantined", s->bad.n_entries);
+    json_put_key_int(&w, "refused", plan_refused(consumer->plan));
+    json_put_key_int(&w, "quarantined", consumer->bad.n_entries);
     json_put_key_int(&w, "seq_len", src->c.training_seq_len);
-    json_put_key_int(&w, "token_budget", plan_token_budget(s->plan));
-    json_put_key_int(&w, "patch_budget", plan_patch_budget(s->plan));
+    json_put_key_int(&w, "token_budget", plan_token_budget(consumer->plan));
+    json_put_key_int(&w, "patch_budget", plan_patch_budget(consumer->plan));
     json_put_key_int(&w, "global_batch_size", src->c.training_global_batch_size);
-    json_put_key_int(&w, "epoch_rows", plan_epoch_rows(s->plan));
-    if (rows == UINT64_MAX && !plan_endless(s->plan)) /* not known yet; END will say it */
+    json_put_key_int(&w, "epoch_rows", plan_epoch_rows(consumer->plan));
+    if (rows == UINT64_MAX && !plan_endless(consumer->plan)) /* not known yet; END will say it */
         json_put_key_null(&w, "rows");
     else
         json_put_key_int(&w, "rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
-    json_put_key_int(&w, "row", s->next_row);
-    json_put_key_int(&w, "rank", s->rank);
-    json_put_key_int(&w, "ranks", s->ranks);
-    put_buckets(&w, s->plan);
-    status st = s->report ? put_report(s, &w) : ST_OK;
+    json_put_key_int(&w, "row", consumer->next_row);
+    json_put_key_int(&w, "rank", consumer->rank);
+    json_put_key_int(&w, "ranks", consumer->ranks);
+    put_buckets(&w, consumer->plan);
+    status st = consumer->report ? put_report(consumer, &w) : ST_OK;
     json_end_object(&w);
     if (st == ST_OK)
         st = json_writer_take(&w, &text, &size);
     if (st == ST_OK)
-        st = wire_send_json(d->consumers, &s->peer, KIND_WELCOME, 0, text, size);
+        st = wire_send_json(d->consumers, &consumer->peer, KIND_WELCOME, 0, text, size);
     free(text);
     json_writer_done(&w);
     return st;
 }
 
 /* Finds the row at which the consumer starts, now that the index is there. The plan need not be. */
-static status find_place(const dispatch *d, consumer_seat *s, const char *name)
+static status find_place(const dispatch *d, consumer_seat *consumer, const char *name)
 {
     json_value *said = NULL, *parsed = NULL;
     const json_value *cursor;
     status st = ST_OK;
-    TRY(json_parse(s->hello, strlen(s->hello), name, &said));
+    TRY(json_parse(consumer->hello, strlen(consumer->hello), name, &said));
     TRY_OR(done, hello_cursor(said, &parsed, &cursor));
     if (cursor)
-        TRY_OR(done, take_cursor(d, s, cursor, name));
+        TRY_OR(done, take_cursor(d, consumer, cursor, name));
     else
-        s->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
-    TRY_OR(done, keep_told(d, s, list_bytes(&s->bad), name));
-    s->placed = true;
-    free(s->hello); /* up to 8 MiB that are not needed again */
-    s->hello = NULL;
+        consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
+    TRY_OR(done, keep_told(d, consumer, list_bytes(&consumer->bad), name));
+    consumer->placed = true;
+    free(consumer->hello); /* up to 8 MiB that are not needed again */
+    consumer->hello = NULL;
 done:
     json_free(&parsed);
     json_free(&said);
@@ -286,79 +290,80 @@ done:
 }
 
 /* Welcomes a consumer whose plan is ready. */
-static status welcome(dispatch *d, consumer_seat *s, const char *name)
+static status welcome(dispatch *d, consumer_seat *consumer, const char *name)
 {
-    TRY(quarantine_copy(&s->bad, &s->src->bad));
-    TRY(check_row(s, name));
-    TRY(send_welcome(d, s));
-    s->welcomed = true;
-    s->ended = s->end_sent = s->report;
-    log_info("consumer joined stream=%s rank=%d of=%d row=%llu", s->stream, s->rank, s->ranks,
-             (unsigned long long)s->next_row);
+    TRY(quarantine_copy(&consumer->bad, &consumer->src->bad));
+    TRY(check_row(consumer, name));
+    TRY(send_welcome(d, consumer));
+    consumer->welcomed = true;
+    consumer->ended = consumer->end_sent = consumer->report;
+    log_info("consumer joined stream=%s rank=%d of=%d row=%llu", consumer->stream, consumer->rank,
+             consumer->ranks, (unsigned long long)consumer->next_row);
     return ST_OK;
 }
 
-static void refuse_session(dispatch *d, consumer_seat *s, status st)
+static void refuse_session(dispatch *d, consumer_seat *consumer, status st)
 {
     if (!d->for_command)
-        peer_limits_refuse(&d->peer_limits, d->consumers, &s->peer, "consumer", st);
-    else if (wire_send_error(d->consumers, &s->peer, 0, st) != ST_OK)
+        peer_limits_refuse(&d->peer_limits, d->consumers, &consumer->peer, "consumer", st);
+    else if (wire_send_error(d->consumers, &consumer->peer, 0, st) != ST_OK)
         log_debug("the command could not be told: %s", status_text());
-    consumer_close(d, s, NULL);
+    consumer_close(d, consumer, NULL);
 }
 
 void consumers_refuse(dispatch *d, const source *src, status st)
 {
     const status_note why = *status_last();
-    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
-        next = s->next;
-        if (s->src != src || s->welcomed)
+    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+        next = consumer->next;
+        if (consumer->src != src || consumer->welcomed)
             continue;
         status_set(&why);
-        refuse_session(d, s, st);
+        refuse_session(d, consumer, st);
     }
 }
 
 void consumers_greet(dispatch *d)
 {
     char name[WIRE_PEER_TEXT];
-    for (consumer_seat *s = d->consumer_seats, *next; s; s = next) {
+    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
         bool ready = false;
-        next = s->next;
-        if (s->welcomed || !s->src->ready || !fingerprints_are_known(d))
+        next = consumer->next;
+        if (consumer->welcomed || !consumer->src->ready || !fingerprints_are_known(d))
             continue;
-        fingerprints_of_source(d, s->src);
-        wire_peer_print(&s->peer, name);
-        status st = planning_want(s);
-        if (st == ST_OK && !s->placed)
-            st = find_place(d, s, name);
+        fingerprints_of_source(d, consumer->src);
+        wire_peer_print(&consumer->peer, name);
+        status st = planning_want(consumer);
+        if (st == ST_OK && !consumer->placed)
+            st = find_place(d, consumer, name);
         if (st == ST_OK)
-            st = planning_ready(d, s, &ready);
+            st = planning_ready(d, consumer, &ready);
         if (st == ST_OK && ready)
-            st = welcome(d, s, name);
+            st = welcome(d, consumer, name);
         if (st != ST_OK)
-            refuse_session(d, s, st);
+            refuse_session(d, consumer, st);
     }
 }
 
-static status read_hello(dispatch *d, consumer_seat *s, const json_value *v, const char *name)
+static status read_hello(dispatch *d, consumer_seat *consumer, const json_value *said,
+                         const char *name)
 {
     hello h;
     const int64_t g = d->c->training_global_batch_size;
-    TRY(hello_read(v, g, name, &h));
-    snprintf(s->stream, sizeof(s->stream), "%s", h.stream);
-    s->src = strcmp(h.stream, "eval") == 0 ? &d->eval : &d->train;
-    s->kind = strcmp(h.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
-    s->report = d->for_command && json_bool(json_find(v, "report"), false);
-    s->rows_later = json_bool(json_find(v, "rows_later"), false);
-    s->credit = h.credit_bytes;
-    s->rank = h.rank;
-    s->ranks = h.ranks;
-    s->rank_of = calloc((size_t)g, sizeof(*s->rank_of));
-    return s->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
+    TRY(hello_read(said, g, name, &h));
+    snprintf(consumer->stream, sizeof(consumer->stream), "%s", h.stream);
+    consumer->src = strcmp(h.stream, "eval") == 0 ? &d->eval : &d->train;
+    consumer->kind = strcmp(h.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
+    consumer->report = d->for_command && json_bool(json_find(said, "report"), false);
+    consumer->rows_later = json_bool(json_find(said, "rows_later"), false);
+    consumer->credit = h.credit_bytes;
+    consumer->rank = h.rank;
+    consumer->ranks = h.ranks;
+    consumer->rank_of = calloc((size_t)g, sizeof(*consumer->rank_of));
+    return consumer->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
 }
 
-status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m, const json_value *v,
+status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *message, const json_value *said,
                       const char *name)
 {
     consumer_seat *old = consumer_find(d, from);
@@ -368,29 +373,29 @@ status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *m, const jso
     }
     if (d->n_consumers >= MAX_SESSIONS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
-    consumer_seat *s = calloc(1, sizeof(*s));
-    if (!s)
+    consumer_seat *consumer = calloc(1, sizeof(*consumer));
+    if (!consumer)
         return FAIL(ST_NO_MEMORY, "no memory for a consumer");
     status st = ST_OK;
-    span text = wire_msg_part(m, 1);
-    s->peer = *from;
-    s->step = UINT64_MAX;
-    s->started_ns = s->said_ns = clock_ns();
-    TRY_OR(failed, read_hello(d, s, v, name));
-    s->hello = strndup((const char *)text.data, text.size);
-    if (!s->hello) {
+    span text = wire_msg_part(message, 1);
+    consumer->peer = *from;
+    consumer->step = UINT64_MAX;
+    consumer->started_ns = consumer->said_ns = clock_ns();
+    TRY_OR(failed, read_hello(d, consumer, said, name));
+    consumer->hello = strndup((const char *)text.data, text.size);
+    if (!consumer->hello) {
         st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
         goto failed;
     }
-    TRY_OR(failed, source_want(d, s->src));
-    TRY_OR(failed, check_crowd(d, s, name));
-    TRY_OR(failed, keep_told(d, s, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
-    TRY_OR(failed, hello_options_agree(s->src->stream_json, v, name));
-    s->next = d->consumer_seats;
-    d->consumer_seats = s;
+    TRY_OR(failed, source_want(d, consumer->src));
+    TRY_OR(failed, check_crowd(d, consumer, name));
+    TRY_OR(failed, keep_told(d, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
+    TRY_OR(failed, hello_options_agree(consumer->src->stream_json, said, name));
+    consumer->next = d->consumer_seats;
+    d->consumer_seats = consumer;
     d->n_consumers++;
     return ST_OK;
 failed:
-    consumer_free(s);
+    consumer_free(consumer);
     return st;
 }

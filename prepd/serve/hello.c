@@ -16,14 +16,14 @@ const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
                                      .all_unread_bytes = 12 << 20};
 const int64_t STILL_HERE_NS = 15000000000;
 
-status hello_read(const json_value *v, int64_t step_rows, const char *name, hello *out)
+status hello_read(const json_value *said, int64_t step_rows, const char *name, hello *out)
 {
     int64_t version;
-    const int64_t ranks = json_int(json_find(v, "ranks"), 1);
-    const int64_t rank = json_int(json_find(v, "rank"), 0);
-    hello h = {.start_row = json_int(json_find(v, "start_row"), 0)};
-    TRY(json_want_int(v, "version", name, &version));
-    TRY(json_want_text(v, "stream", name, &h.stream));
+    const int64_t ranks = json_int(json_find(said, "ranks"), 1);
+    const int64_t rank = json_int(json_find(said, "rank"), 0);
+    hello h = {.start_row = json_int(json_find(said, "start_row"), 0)};
+    TRY(json_want_int(said, "version", name, &version));
+    TRY(json_want_text(said, "stream", name, &h.stream));
     if (version != FRAME_VERSION)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer has protocol version %lld, and this daemon has version %d",
@@ -33,7 +33,7 @@ status hello_read(const json_value *v, int64_t step_rows, const char *name, hell
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer asks for stream \"%s\"; expected train, eval or sample",
                        h.stream);
-    TRY(json_want_int(v, "credit_bytes", name, &h.credit_bytes));
+    TRY(json_want_int(said, "credit_bytes", name, &h.credit_bytes));
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return FAIL_IN(ST_PROTOCOL, name, "there is no rank %lld of %lld", (long long)rank,
                        (long long)ranks);
@@ -52,9 +52,9 @@ status hello_read(const json_value *v, int64_t step_rows, const char *name, hell
     return ST_OK;
 }
 
-status hello_cursor(const json_value *v, json_value **out_parsed, const json_value **out)
+status hello_cursor(const json_value *said, json_value **out_parsed, const json_value **out)
 {
-    const json_value *cursor = json_find(v, "cursor");
+    const json_value *cursor = json_find(said, "cursor");
     json_value *parsed = NULL;
     if (cursor && json_typeof(cursor) == JSON_TEXT) { /* as it stood in a row's metadata */
         TRY(json_parse(json_text(cursor, ""), json_text_size(cursor), "cursor", &parsed));
@@ -65,9 +65,9 @@ status hello_cursor(const json_value *v, json_value **out_parsed, const json_val
     return ST_OK;
 }
 
-status hello_options_agree(const char *stream_json, const json_value *v, const char *name)
+status hello_options_agree(const char *stream_json, const json_value *said, const char *name)
 {
-    const json_value *theirs = json_find(v, "options");
+    const json_value *theirs = json_find(said, "options");
     char *difference = NULL, *text = NULL;
     size_t size;
     json_writer w;
@@ -106,11 +106,11 @@ status hello_is_missing(const char *name)
         "with hello");
 }
 
-status credit_take(const json_value *v, const char *name, int64_t *inout_credit,
+status credit_take(const json_value *said, const char *name, int64_t *inout_credit,
                    int64_t *inout_unreturned)
 {
     int64_t bytes;
-    TRY(json_want_int(v, "bytes", name, &bytes));
+    TRY(json_want_int(said, "bytes", name, &bytes));
     if (bytes < 0 || bytes > *inout_unreturned)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer gives back %lld bytes of credit, but %lld are under way",

@@ -15,37 +15,38 @@ enum {
 };
 static const int64_t TELL_EVERY_NS = 2000000000; /* for a line; a bar moves ten times as often */
 
-status index_build_start(source *s)
+status index_build_start(source *section)
 {
-    int64_t samples = s->data->v->samples(s->data), images = s->data->v->images(s->data);
-    TRY(index_new(samples, images, &s->index));
-    index_identify(s->index, dataset_contents(s->data));
-    s->build = (index_build){.src = s,
-                             .active = true,
-                             .left = samples + images,
-                             .images_left = images,
-                             .started_ns = clock_ns(),
-                             .told_ns = clock_ns()};
-    if (s->build.left == 0) {
-        s->build.active = false;
-        return source_index_done(s);
+    int64_t samples = section->data->v->samples(section->data),
+            images = section->data->v->images(section->data);
+    TRY(index_new(samples, images, &section->index));
+    index_identify(section->index, dataset_contents(section->data));
+    section->build = (index_build){.src = section,
+                                   .active = true,
+                                   .left = samples + images,
+                                   .images_left = images,
+                                   .started_ns = clock_ns(),
+                                   .told_ns = clock_ns()};
+    if (section->build.left == 0) {
+        section->build.active = false;
+        return source_index_done(section);
     }
     return ST_OK;
 }
 
-status index_build_finish(dispatch *d, source *s)
+status index_build_finish(dispatch *d, source *section)
 {
-    if (!s->build.active || s->build.left > 0)
+    if (!section->build.active || section->build.left > 0)
         return ST_OK;
-    s->build.active = false;
-    index_build_progress(d, s, true);
-    return source_index_done(s);
+    section->build.active = false;
+    index_build_progress(d, section, true);
+    return source_index_done(section);
 }
 
-void index_build_progress(dispatch *d, source *s, bool last)
+void index_build_progress(dispatch *d, source *section, bool last)
 {
-    index_build *b = &s->build;
-    int64_t now = clock_ns(), total = index_samples(s->index) + index_images(s->index);
+    index_build *b = &section->build;
+    int64_t now = clock_ns(), total = index_samples(section->index) + index_images(section->index);
     bool bar = !d->quiet && isatty(STDERR_FILENO);
     double seconds = (double)(now - b->started_ns) / 1e9;
     if (!last && now - b->told_ns < (bar ? TELL_EVERY_NS / 10 : TELL_EVERY_NS))
@@ -58,29 +59,30 @@ void index_build_progress(dispatch *d, source *s, bool last)
         memset(line, '.', WIDTH);
         memset(line, '#', (size_t)full);
         line[WIDTH] = 0;
-        fprintf(stderr, "\rindex %s [%s] %3d%%%s", s->name, line, full * 100 / WIDTH,
+        fprintf(stderr, "\rindex %s [%s] %3d%%%s", section->name, line, full * 100 / WIDTH,
                 last ? "\n" : "");
         fflush(stderr);
     }
     if (last)
-        log_info("index built section=%s samples=%lld images=%lld seconds=%.1f", s->name,
-                 (long long)index_samples(s->index), (long long)index_images(s->index), seconds);
+        log_info("index built section=%s samples=%lld images=%lld seconds=%.1f", section->name,
+                 (long long)index_samples(section->index), (long long)index_images(section->index),
+                 seconds);
     else if (!bar)
-        log_info("index building section=%s done=%lld of=%lld seconds=%.0f", s->name,
+        log_info("index building section=%s done=%lld of=%lld seconds=%.0f", section->name,
                  (long long)(total - b->left), (long long)total, seconds);
 }
 
 /* Why a clip of the sample cannot be used; NULL if all can. Without the clip its text is not known,
  * since the times of its frames are part of the text. */
-static const char *bad_clip(const source *s, const sample *smp)
+static const char *bad_clip(const source *section, const sample *smp)
 {
     for (int32_t k = 0; k < smp->n_images; k++) {
         index_image im;
         image_place place;
-        index_image_get(s->index, smp->images[k], &im);
+        index_image_get(section->index, smp->images[k], &im);
         if (!im.cause)
             continue;
-        dataset_image_place(s->data, smp->images[k], &place);
+        dataset_image_place(section->data, smp->images[k], &place);
         if (place.video || place.n_frames)
             return im.cause;
     }
@@ -89,21 +91,21 @@ static const char *bad_clip(const source *s, const sample *smp)
 
 /* Makes a lease of texts. Samples that the adapter refuses are recorded at once; the others go to a
  * worker. */
-static status produce_texts(dispatch *d, source *s, lease **out)
+static status produce_texts(dispatch *d, source *section, lease **out)
 {
-    index_build *b = &s->build;
+    index_build *b = &section->build;
     int64_t item[INDEX_LEASE_ITEMS], n = 0, bytes = 0;
     arena *a = &d->scratch;
     arena_reset(a);
     for (; n < INDEX_LEASE_ITEMS && bytes < TEXT_BYTES_PER_LEASE &&
-           b->next_sample < index_samples(s->index);
+           b->next_sample < index_samples(section->index);
          b->next_sample++) {
         sample smp;
-        TRY(s->data->v->outline(s->data, b->next_sample, a, &smp));
-        const char *cause = smp.cause ? smp.cause : bad_clip(s, &smp);
+        TRY(section->data->v->outline(section->data, b->next_sample, a, &smp));
+        const char *cause = smp.cause ? smp.cause : bad_clip(section, &smp);
         if (cause) {
             index_sample refused = {.cause = cause};
-            TRY(index_put_sample(s->index, b->next_sample, &refused));
+            TRY(index_put_sample(section->index, b->next_sample, &refused));
             b->left--;
         } else {
             item[n++] = b->next_sample;
@@ -111,41 +113,41 @@ static status produce_texts(dispatch *d, source *s, lease **out)
         }
     }
     if (n == 0)
-        return index_build_finish(d, s);
-    return lease_new(&d->book, LEASE_TEXTS, s, 0, item, n, out);
+        return index_build_finish(d, section);
+    return lease_new(&d->book, LEASE_TEXTS, section, 0, item, n, out);
 }
 
-status index_build_produce(dispatch *d, source *s, lease **out)
+status index_build_produce(dispatch *d, source *section, lease **out)
 {
-    index_build *b = &s->build;
+    index_build *b = &section->build;
     *out = NULL;
     if (!b->active)
         return ST_OK;
-    if (b->next_image < index_images(s->index)) {
+    if (b->next_image < index_images(section->index)) {
         int64_t item[IMAGES_PER_LEASE], n = 0;
-        while (n < IMAGES_PER_LEASE && b->next_image < index_images(s->index))
+        while (n < IMAGES_PER_LEASE && b->next_image < index_images(section->index))
             item[n++] = b->next_image++;
-        return lease_new(&d->book, LEASE_IMAGES, s, 0, item, n, out);
+        return lease_new(&d->book, LEASE_IMAGES, section, 0, item, n, out);
     }
-    if (b->images_left == 0 && b->next_sample < index_samples(s->index))
-        return produce_texts(d, s, out);
+    if (b->images_left == 0 && b->next_sample < index_samples(section->index))
+        return produce_texts(d, section, out);
     return ST_OK;
 }
 
 status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause)
 {
-    source *s = l->owner;
+    source *section = l->owner;
     if (l->kind == LEASE_IMAGES) {
         /* Size and time are recorded as well, so that the refusal holds until the file changes. */
         index_image x = {.cause = cause};
-        dataset_image_stat(s->data, item, &x.file_bytes, &x.mtime_ns);
-        TRY(index_put_image(s->index, item, &x));
+        dataset_image_stat(section->data, item, &x.file_bytes, &x.mtime_ns);
+        TRY(index_put_image(section->index, item, &x));
     } else {
         index_sample x = {.cause = cause};
-        TRY(index_put_sample(s->index, item, &x));
+        TRY(index_put_sample(section->index, item, &x));
     }
     lease_drop_item(l, item);
-    s->build.left--;
-    s->build.images_left -= l->kind == LEASE_IMAGES;
-    return index_build_finish(d, s);
+    section->build.left--;
+    section->build.images_left -= l->kind == LEASE_IMAGES;
+    return index_build_finish(d, section);
 }

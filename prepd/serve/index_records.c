@@ -26,14 +26,15 @@ static uint64_t facts_of_bad(void)
     return facts_of(&(int64_t){-1}, 1);
 }
 
-static status read_size(const source *s, const json_value *r, const char *from, index_image *x)
+static status read_size(const source *section, const json_value *r, const char *from,
+                        index_image *x)
 {
     int64_t width = 0, height = 0;
     TRY(json_want_int(r, "width", from, &width));
     TRY(json_want_int(r, "height", from, &height));
     x->frames = json_int(json_find(r, "frames"), 0);
     x->fps = json_real(json_find(r, "fps"), 0);
-    const int64_t most = x->frames ? INT32_MAX : s->c.image_input_pixels;
+    const int64_t most = x->frames ? INT32_MAX : section->c.image_input_pixels;
     if (width < 1 || height < 1 || width > INT32_MAX || height > INT32_MAX || width > most / height)
         return FAIL_IN(ST_PROTOCOL, from,
                        "the worker told an impossible image of %lld x %lld pixels",
@@ -45,7 +46,7 @@ static status read_size(const source *s, const json_value *r, const char *from, 
 
 /* elsewhere: the worker is remote. Its copy of the file may have another modification time, so the
  * dispatcher's is taken, which is what the next start will compare with. */
-static status read_image(const source *s, int64_t j, const json_value *r, bool elsewhere,
+static status read_image(const source *section, int64_t j, const json_value *r, bool elsewhere,
                          const char *from, told *out)
 {
     index_image x = {.cause = json_text(json_find(r, "cause"), NULL)};
@@ -53,10 +54,10 @@ static status read_image(const source *s, int64_t j, const json_value *r, bool e
     TRY(json_want_int(r, "mtime", from, &x.mtime_ns));
     if (elsewhere && x.mtime_ns) {
         int64_t bytes;
-        dataset_image_stat(s->data, j, &bytes, &x.mtime_ns);
+        dataset_image_stat(section->data, j, &bytes, &x.mtime_ns);
     }
     if (!x.cause)
-        TRY(read_size(s, r, from, &x));
+        TRY(read_size(section, r, from, &x));
     int64_t facts[] = {x.file_bytes, x.width, x.height, x.frames, 0};
     memcpy(&facts[4], &x.fps, sizeof(x.fps));
     out->image = x;
@@ -104,34 +105,34 @@ static status read_all(const lease *l, const int64_t *item, int64_t n, const jso
 
 /* Puts the records that count into the index. */
 static status put_settled(dispatch *d, lease *l, const int64_t *item, const told *t, int64_t n,
-                          const worker_seat *w, const char *from)
+                          const worker_seat *worker, const char *from)
 {
-    source *s = l->owner;
+    source *section = l->owner;
     bool settled[INDEX_LEASE_ITEMS];
     uint64_t facts[INDEX_LEASE_ITEMS];
     for (int64_t k = 0; k < n; k++)
         facts[k] = t[k].facts;
-    TRY(claims_settle(d, l, item, facts, n, w, from, settled));
+    TRY(claims_settle(d, l, item, facts, n, worker, from, settled));
     for (int64_t k = 0; k < n; k++) {
         if (!settled[k])
             continue;
         if (l->kind == LEASE_IMAGES)
-            TRY(index_put_image(s->index, item[k], &t[k].image));
+            TRY(index_put_image(section->index, item[k], &t[k].image));
         else
-            TRY(index_put_sample(s->index, item[k], &t[k].text));
-        s->build.left--;
-        s->build.images_left -= l->kind == LEASE_IMAGES;
+            TRY(index_put_sample(section->index, item[k], &t[k].text));
+        section->build.left--;
+        section->build.images_left -= l->kind == LEASE_IMAGES;
     }
     return ST_OK;
 }
 
-status index_build_take(dispatch *d, lease *l, const json_value *records, const worker_seat *w,
+status index_build_take(dispatch *d, lease *l, const json_value *records, const worker_seat *worker,
                         const char *from)
 {
     const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
     const int64_t *item = solo >= 0 ? l->untried : l->item;
     told t[INDEX_LEASE_ITEMS];
-    const status st = read_all(l, item, n, records, !w->local, from, t);
+    const status st = read_all(l, item, n, records, !worker->local, from, t);
     if (st == ST_BAD_INPUT) { /* it is the message that is bad, not the data set */
         status_note why = *status_last();
         why.code = ST_PROTOCOL;
@@ -139,7 +140,7 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, const 
         return ST_PROTOCOL;
     }
     TRY(st);
-    TRY(put_settled(d, l, item, t, n, w, from));
+    TRY(put_settled(d, l, item, t, n, worker, from));
     if (solo >= 0)
         lease_drop_item(l, solo);
     else

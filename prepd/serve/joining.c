@@ -24,12 +24,13 @@ static status bury(dispatch *d, const char *supervisor, const json_value *before
     TRY(json_want_int(before, "pid", name, &pid));
     TRY(json_want_text(before, "how", name, &how));
     TRY(json_want_text(before, "what", name, &what));
-    worker_seat *w = d->seats;
-    while (w && (w->pid != pid || !supervisor[0] || strcmp(w->supervisor, supervisor) != 0))
-        w = w->next;
-    for (size_t i = 0; w && i < sizeof(ends) / sizeof(*ends); i++)
+    worker_seat *worker = d->seats;
+    while (worker &&
+           (worker->pid != pid || !supervisor[0] || strcmp(worker->supervisor, supervisor) != 0))
+        worker = worker->next;
+    for (size_t i = 0; worker && i < sizeof(ends) / sizeof(*ends); i++)
         if (strcmp(how, ends[i].word) == 0) {
-            seat_gone(d, w, ends[i].how, what);
+            seat_gone(d, worker, ends[i].how, what);
             return ST_OK;
         }
     return ST_OK; /* its seat is gone: it had nothing in work */
@@ -37,60 +38,60 @@ static status bury(dispatch *d, const char *supervisor, const json_value *before
 
 /* Removes the seat of a worker that differs, and keeps the thread's note about it. What the worker
  * had in work is given again, and nothing is blamed. */
-static status refuse_other(dispatch *d, worker_seat *w, status st)
+static status refuse_other(dispatch *d, worker_seat *worker, status st)
 {
     const status_note why = *status_last();
-    if (w->local)
-        local_said_why(d, w->pid);
-    seat_gone(d, w, LOSS_OUTSIDE, "is of another kind");
+    if (worker->local)
+        local_said_why(d, worker->pid);
+    seat_gone(d, worker, LOSS_OUTSIDE, "is of another kind");
     status_set(&why);
     return st;
 }
 
-static bool has_said_all(const dispatch *d, const worker_seat *w)
+static bool has_said_all(const dispatch *d, const worker_seat *worker)
 {
     for (int k = 0; k < N_PRINTS; k++)
         if ((k != PRINT_VIDEOS || d->videos) &&
-            (!w->fingerprints.of[k][0] || !d->fingerprints.of[k][0]))
+            (!worker->fingerprints.of[k][0] || !d->fingerprints.of[k][0]))
             return false;
     return true;
 }
 
-status seat_prove(dispatch *d, worker_seat *w, const char *name)
+status seat_prove(dispatch *d, worker_seat *worker, const char *name)
 {
-    const print_kind other = fingerprints_other(&w->fingerprints, &d->fingerprints);
+    const print_kind other = fingerprints_other(&worker->fingerprints, &d->fingerprints);
     if (other < N_PRINTS && !d->c->prepd_mixed_workers)
-        return refuse_other(d, w,
-                            fingerprints_refuse_worker(&w->fingerprints, &d->fingerprints, other,
-                                                       w->pid, w->host, name));
-    if (!w->has_terms && d->fingerprints.of[PRINT_IMAGES][0]) {
-        const status st = seat_send_terms(d, &w->peer);
+        return refuse_other(d, worker,
+                            fingerprints_refuse_worker(&worker->fingerprints, &d->fingerprints,
+                                                       other, worker->pid, worker->host, name));
+    if (!worker->has_terms && d->fingerprints.of[PRINT_IMAGES][0]) {
+        const status st = seat_send_terms(d, &worker->peer);
         if (st == ST_UNAVAILABLE) {
-            seat_unreachable(w);
+            seat_unreachable(worker);
             return ST_OK;
         }
         if (st != ST_OK)
-            return refuse_other(d, w, st);
-        w->has_terms = true;
+            return refuse_other(d, worker, st);
+        worker->has_terms = true;
     }
-    const bool was = w->proved;
-    w->proved = w->has_terms && (has_said_all(d, w) || d->c->prepd_mixed_workers);
-    if (w->proved && !was && other < N_PRINTS)
+    const bool was = worker->proved;
+    worker->proved = worker->has_terms && (has_said_all(d, worker) || d->c->prepd_mixed_workers);
+    if (worker->proved && !was && other < N_PRINTS)
         log_warn("worker accepted although it differs (prepd.mixed_workers) pid=%d host=\"%s\" "
                  "fingerprint=%s theirs=%s ours=%s",
-                 (int)w->pid, w->host, print_names[other], w->fingerprints.of[other],
+                 (int)worker->pid, worker->host, print_names[other], worker->fingerprints.of[other],
                  d->fingerprints.of[other]);
     return ST_OK;
 }
 
 /* A worker sends JOIN again when it has loaded what TERMS name, since it then knows the rest of its
  * fingerprints. An idle one also sends it now and then, to see whether the daemon is there. */
-static status join_again(dispatch *d, worker_seat *w, const char *name, const json_value *v)
+static status join_again(dispatch *d, worker_seat *worker, const char *name, const json_value *said)
 {
-    TRY(fingerprints_read(v, name, &w->fingerprints));
-    const bool told = w->has_terms;
-    TRY(seat_prove(d, w, name));
-    return told ? seat_send_terms(d, &w->peer) : ST_OK;
+    TRY(fingerprints_read(said, name, &worker->fingerprints));
+    const bool told = worker->has_terms;
+    TRY(seat_prove(d, worker, name));
+    return told ? seat_send_terms(d, &worker->peer) : ST_OK;
 }
 
 /* What a worker says of itself. Its texts lie in the message. */
@@ -102,16 +103,17 @@ typedef struct joiner {
     bool local, ship;
 } joiner;
 
-static status read_joiner(const dispatch *d, const char *name, const json_value *v, joiner *out)
+static status read_joiner(const dispatch *d, const char *name, const json_value *said, joiner *out)
 {
-    TRY(json_want_text(v, "version", name, &out->version));
-    TRY(json_want_text(v, "host", name, &out->host));
-    TRY(json_want_int(v, "pid", name, &out->pid));
-    TRY(fingerprints_read(v, name, &out->fingerprints));
-    out->build = json_text(json_find(v, "build"), "unknown");
+    TRY(json_want_text(said, "version", name, &out->version));
+    TRY(json_want_text(said, "host", name, &out->host));
+    TRY(json_want_int(said, "pid", name, &out->pid));
+    TRY(fingerprints_read(said, name, &out->fingerprints));
+    out->build = json_text(json_find(said, "build"), "unknown");
     out->local = strcmp(out->host, d->host) == 0 && local_is_child(d, (pid_t)out->pid);
-    out->ship = !out->local && json_bool(json_find(v, "ship"), false);
-    out->supervisor = json_text(json_find(v, "supervisor"), json_text(json_find(v, "keeper"), ""));
+    out->ship = !out->local && json_bool(json_find(said, "ship"), false);
+    out->supervisor =
+        json_text(json_find(said, "supervisor"), json_text(json_find(said, "keeper"), ""));
     return ST_OK;
 }
 
@@ -155,58 +157,60 @@ static status may_join(const dispatch *d, const char *name, const joiner *j)
 
 static worker_seat *seat_new(const wire_peer *from, const joiner *j)
 {
-    worker_seat *w = calloc(1, sizeof(*w));
-    if (!w)
+    worker_seat *worker = calloc(1, sizeof(*worker));
+    if (!worker)
         return NULL;
-    w->peer = *from;
-    w->pid = (pid_t)j->pid;
-    w->local = j->local;
-    w->ship = j->ship;
-    w->fingerprints = j->fingerprints;
-    w->fresh = true;
-    w->joined_ns = w->heard_ns = w->since_ns = w->told_ns = clock_ns();
-    snprintf(w->supervisor, sizeof(w->supervisor), "%s", j->supervisor);
-    snprintf(w->host, sizeof(w->host), "%s", j->host);
-    wire_peer_host(from, w->from);
-    return w;
+    worker->peer = *from;
+    worker->pid = (pid_t)j->pid;
+    worker->local = j->local;
+    worker->ship = j->ship;
+    worker->fingerprints = j->fingerprints;
+    worker->fresh = true;
+    worker->joined_ns = worker->heard_ns = worker->since_ns = worker->told_ns = clock_ns();
+    snprintf(worker->supervisor, sizeof(worker->supervisor), "%s", j->supervisor);
+    snprintf(worker->host, sizeof(worker->host), "%s", j->host);
+    wire_peer_host(from, worker->from);
+    return worker;
 }
 
 /* Adds the seat at the end of the list. */
-static void append_seat(dispatch *d, worker_seat *w)
+static void append_seat(dispatch *d, worker_seat *worker)
 {
     worker_seat **at = &d->seats;
     while (*at)
         at = &(*at)->next;
-    *at = w;
+    *at = worker;
     d->n_seats++;
-    wire_know(d->workers, &w->peer);
+    wire_know(d->workers, &worker->peer);
 }
 
-status seat_join(dispatch *d, const wire_peer *from, const char *name, const json_value *v)
+status seat_join(dispatch *d, const wire_peer *from, const char *name, const json_value *said)
 {
     joiner j;
-    worker_seat *w = seat_find(d, from);
-    if (w) /* it is known: it has loaded its terms, or is idle and asks whether the daemon is there
-            */
-        return join_again(d, w, name, v);
-    TRY(read_joiner(d, name, v, &j));
+    worker_seat *worker = seat_find(d, from);
+    if (worker) /* it is known: it has loaded its terms, or is idle and asks whether the daemon is
+                 * there
+                 */
+        return join_again(d, worker, name, said);
+    TRY(read_joiner(d, name, said, &j));
     TRY(may_join(d, name, &j));
     worker_seat *old = j.local ? seat_of_pid(d, (pid_t)j.pid) : NULL;
     if (old)
         seat_gone(d, old, LOSS_OUTSIDE, "joined again");
     if (d->n_seats >= MAX_SEATS)
         return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
-    const json_value *before = json_find(v, "before");
+    const json_value *before = json_find(said, "before");
     if (before && !j.local)
         TRY(bury(d, j.supervisor, before, name));
-    w = seat_new(from, &j);
-    if (!w)
+    worker = seat_new(from, &j);
+    if (!worker)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
     d->retired_ns = 0; /* this is a fresh worker */
-    w->number = ++d->seats_seen;
-    append_seat(d, w);
-    if (w->local)
-        local_joined(d, w->pid);
-    log_debug("worker joined pid=%d host=\"%s\" local=%d", (int)w->pid, w->host, w->local);
-    return seat_prove(d, w, name);
+    worker->number = ++d->seats_seen;
+    append_seat(d, worker);
+    if (worker->local)
+        local_joined(d, worker->pid);
+    log_debug("worker joined pid=%d host=\"%s\" local=%d", (int)worker->pid, worker->host,
+              worker->local);
+    return seat_prove(d, worker, name);
 }

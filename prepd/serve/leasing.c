@@ -22,33 +22,34 @@ static const int64_t FRESH_PAUSE_NS = 2000000000;
 
 /* Finds out whether a remote worker has gone, which shows only in that nothing can be sent to it.
  * True if its seat was removed. */
-static bool is_lost(dispatch *d, worker_seat *w, int64_t now)
+static bool is_lost(dispatch *d, worker_seat *worker, int64_t now)
 {
-    if (w->lost_ns == 0 && now - w->told_ns > TELL_REMOTE_NS) {
-        w->told_ns = now;
-        if (seat_send_terms(d, &w->peer) != ST_OK)
-            w->lost_ns = now;
+    if (worker->lost_ns == 0 && now - worker->told_ns > TELL_REMOTE_NS) {
+        worker->told_ns = now;
+        if (seat_send_terms(d, &worker->peer) != ST_OK)
+            worker->lost_ns = now;
     }
-    if (w->lost_ns == 0 || (w->work && w->supervisor[0] && now - w->lost_ns < SUPERVISOR_NS))
+    if (worker->lost_ns == 0 ||
+        (worker->work && worker->supervisor[0] && now - worker->lost_ns < SUPERVISOR_NS))
         return false;
-    seat_gone(d, w, LOSS_OUTSIDE, "connection lost");
+    seat_gone(d, worker, LOSS_OUTSIDE, "connection lost");
     return true;
 }
 
 void seats_check_time(dispatch *d, int64_t now)
 {
     const int64_t limit = (int64_t)(d->c->prepd_sample_timeout * PATIENCE * 1e9) + PATIENCE_NS;
-    for (worker_seat *w = d->seats, *next; w; w = next) {
-        next = w->next;
-        if (!w->local && is_lost(d, w, now))
+    for (worker_seat *worker = d->seats, *next; worker; worker = next) {
+        next = worker->next;
+        if (!worker->local && is_lost(d, worker, now))
             continue;
-        if (!w->work || w->lost_ns || now - w->since_ns <= limit)
+        if (!worker->work || worker->lost_ns || now - worker->since_ns <= limit)
             continue;
-        if (w->local)
-            local_kill(d, w->pid);
+        if (worker->local)
+            local_kill(d, worker->pid);
         else
-            breach_note(&d->breaches, w->from, now);
-        seat_gone(d, w, LOSS_OUTSIDE, "it hangs past its own time limit");
+            breach_note(&d->breaches, worker->from, now);
+        seat_gone(d, worker, LOSS_OUTSIDE, "it hangs past its own time limit");
     }
 }
 
@@ -77,51 +78,52 @@ static status produce(dispatch *d, lease **out)
                 TRY(index_build_produce(d, place ? &d->eval : &d->train, out));
             continue;
         }
-        consumer_seat *s = d->consumer_seats;
-        for (uint32_t k = 2; s && k < place; k++)
-            s = s->next;
-        if (s)
-            TRY(consumer_produce(d, s, out));
+        consumer_seat *consumer = d->consumer_seats;
+        for (uint32_t k = 2; consumer && k < place; k++)
+            consumer = consumer->next;
+        if (consumer)
+            TRY(consumer_produce(d, consumer, out));
     }
     return ST_OK;
 }
 
 /* Whether the images of this row are to be compressed: a link is slower than the workers. On ipc
  * there is no link. */
-static bool press_row(dispatch *d, const worker_seat *w, const lease *l)
+static bool press_row(dispatch *d, const worker_seat *worker, const lease *l)
 {
     if (l->kind != LEASE_ROW || wire_is_ipc(d->c->prepd_endpoint))
         return false;
-    consumer_seat *s = l->owner;
-    s->press = compress_for_consumer(s->press, s->unreturned, s->credit,
-                                     s->n_slots > 0 ? s->reserved / s->n_slots : 0);
-    const bool press = s->press || (!w->local && compress_for_link(&w->link));
+    consumer_seat *consumer = l->owner;
+    consumer->press =
+        compress_for_consumer(consumer->press, consumer->unreturned, consumer->credit,
+                              consumer->n_slots > 0 ? consumer->reserved / consumer->n_slots : 0);
+    const bool press = consumer->press || (!worker->local && compress_for_link(&worker->link));
     d->counts.pressed += press;
     return press;
 }
 
 /* Whether this worker may be given a lease. One that is sent files (data.ship) waits while the
  * files under way to all workers take prepd.ship_bytes or more; one lease may always go. */
-static bool may_ship(const dispatch *d, const worker_seat *w)
+static bool may_ship(const dispatch *d, const worker_seat *worker)
 {
     int64_t under_way = 0;
-    for (const worker_seat *o = d->seats; w->ship && o; o = o->next)
-        under_way += o->shipped;
+    for (const worker_seat *other = d->seats; worker->ship && other; other = other->next)
+        under_way += other->shipped;
     return under_way < d->c->prepd_ship_bytes;
 }
 
 /* Gives a worker a lease: to do now, or next if it is at work. False if there was nothing to give.
  */
-static bool give_work(dispatch *d, worker_seat *w)
+static bool give_work(dispatch *d, worker_seat *worker)
 {
     char *json = NULL;
     size_t size;
     bool any_out = false;
     wire_msg *files = NULL;
-    for (const worker_seat *o = d->seats; o && !any_out; o = o->next)
-        any_out = o->work != NULL;
-    const claim_asker asker = {d, w};
-    lease *l = lease_book_take_if(&d->book, w->fresh, claim_may_take, &asker);
+    for (const worker_seat *other = d->seats; other && !any_out; other = other->next)
+        any_out = other->work != NULL;
+    const claim_asker asker = {d, worker};
+    lease *l = lease_book_take_if(&d->book, worker->fresh, claim_may_take, &asker);
     if (!l && (d->draining || produce(d, &l) != ST_OK)) {
         if (!d->draining)
             dispatch_fail(d, status_last()->code);
@@ -129,44 +131,45 @@ static bool give_work(dispatch *d, worker_seat *w)
     }
     if (!l)
         return false;
-    if ((w->ship && wire_msg_new(&files) != ST_OK) ||
-        payload_lease(d, l, press_row(d, w, l), files, &json, &size) != ST_OK) {
+    if ((worker->ship && wire_msg_new(&files) != ST_OK) ||
+        payload_lease(d, l, press_row(d, worker, l), files, &json, &size) != ST_OK) {
         wire_msg_free(&files);
         lease_book_return(&d->book, l);
         dispatch_fail(d, status_last()->code);
         return false;
     }
-    w->shipped = files ? (int64_t)wire_msg_bytes(files) : 0;
-    d->counts.shipped += (uint64_t)w->shipped;
-    if (w->work) {
-        w->ahead = l;
+    worker->shipped = files ? (int64_t)wire_msg_bytes(files) : 0;
+    d->counts.shipped += (uint64_t)worker->shipped;
+    if (worker->work) {
+        worker->ahead = l;
         d->counts.leases_ahead++;
     } else {
-        w->work = l;
-        w->unbegun = true;
-        w->since_ns = w->leased_ns = clock_ns();
+        worker->work = l;
+        worker->unbegun = true;
+        worker->since_ns = worker->leased_ns = clock_ns();
     }
     if (!any_out)
-        d->answered_ns = w->since_ns;
-    status st = wire_send_json_with(d->workers, &w->peer, KIND_LEASE, l->number, json, size, files);
+        d->answered_ns = worker->since_ns;
+    status st =
+        wire_send_json_with(d->workers, &worker->peer, KIND_LEASE, l->number, json, size, files);
     wire_msg_free(&files);
     free(json);
     if (st != ST_OK)
-        seat_gone(d, w, LOSS_OUTSIDE, "nothing can be sent to it");
+        seat_gone(d, worker, LOSS_OUTSIDE, "nothing can be sent to it");
     return true;
 }
 
-static bool is_held(const dispatch *d, const worker_seat *w, int64_t now)
+static bool is_held(const dispatch *d, const worker_seat *worker, int64_t now)
 {
-    return !w->local && breach_is_held(&d->breaches, w->from, now);
+    return !worker->local && breach_is_held(&d->breaches, worker->from, now);
 }
 
 static bool any_unheld(const dispatch *d, int64_t now)
 {
-    const worker_seat *w = d->seats;
-    while (w && (!w->proved || is_held(d, w, now)))
-        w = w->next;
-    return w != NULL;
+    const worker_seat *worker = d->seats;
+    while (worker && (!worker->proved || is_held(d, worker, now)))
+        worker = worker->next;
+    return worker != NULL;
 }
 
 /* The worker that has been idle longest and may have work. Workers at an address that broke the
@@ -177,11 +180,11 @@ static worker_seat *longest_idle(dispatch *d, bool only_fresh)
     const int64_t now = clock_ns();
     const bool others = any_unheld(d, now);
     worker_seat *best = NULL;
-    for (worker_seat *w = d->seats; w; w = w->next)
-        if (!w->work && w->proved && (w->fresh || !only_fresh) &&
-            (!best || w->since_ns < best->since_ns) && may_ship(d, w) &&
-            !(others && is_held(d, w, now)))
-            best = w;
+    for (worker_seat *worker = d->seats; worker; worker = worker->next)
+        if (!worker->work && worker->proved && (worker->fresh || !only_fresh) &&
+            (!best || worker->since_ns < best->since_ns) && may_ship(d, worker) &&
+            !(others && is_held(d, worker, now)))
+            best = worker;
     return best;
 }
 
@@ -190,11 +193,11 @@ static worker_seat *longest_idle(dispatch *d, bool only_fresh)
 static void make_one_fresh(dispatch *d)
 {
     int64_t now = clock_ns();
-    worker_seat *w = longest_idle(d, false);
-    if (!w || now - d->retired_ns < FRESH_PAUSE_NS)
+    worker_seat *worker = longest_idle(d, false);
+    if (!worker || now - d->retired_ns < FRESH_PAUSE_NS)
         return;
     d->retired_ns = now;
-    seat_retire(d, w, true);
+    seat_retire(d, worker, true);
 }
 
 /* Sends a worker its next lease while it does the last item of a row. It then continues at once
@@ -205,10 +208,11 @@ static void make_one_fresh(dispatch *d)
  * about compression, and that can only be measured on a worker that waits. */
 static void give_ahead(dispatch *d)
 {
-    for (worker_seat *w = d->seats, *next; w && !d->book.lost && !d->stopping; w = next) {
-        next = w->next;
-        if (w->local && w->work && !w->ahead && w->last_item && !local_is_leaving(d, w->pid) &&
-            !give_work(d, w))
+    for (worker_seat *worker = d->seats, *next; worker && !d->book.lost && !d->stopping;
+         worker = next) {
+        next = worker->next;
+        if (worker->local && worker->work && !worker->ahead && worker->last_item &&
+            !local_is_leaving(d, worker->pid) && !give_work(d, worker))
             return;
     }
 }
@@ -220,33 +224,36 @@ static void give_claims(dispatch *d)
     const int64_t now = clock_ns();
     const bool others = any_unheld(d, now);
     claims_want_local(d);
-    for (worker_seat *w = d->seats, *next; w && d->book.lost && !d->stopping; w = next) {
-        next = w->next;
-        const claim_asker asker = {d, w};
-        if (!w->work && w->proved && may_ship(d, w) && !(w->local && local_is_leaving(d, w->pid)) &&
-            !(others && is_held(d, w, now)) &&
-            lease_book_has(&d->book, w->fresh, claim_may_take, &asker) && !give_work(d, w))
+    for (worker_seat *worker = d->seats, *next; worker && d->book.lost && !d->stopping;
+         worker = next) {
+        next = worker->next;
+        const claim_asker asker = {d, worker};
+        if (!worker->work && worker->proved && may_ship(d, worker) &&
+            !(worker->local && local_is_leaving(d, worker->pid)) &&
+            !(others && is_held(d, worker, now)) &&
+            lease_book_has(&d->book, worker->fresh, claim_may_take, &asker) &&
+            !give_work(d, worker))
             return;
     }
 }
 
 void seats_schedule(dispatch *d)
 {
-    for (worker_seat *w = d->seats, *next; w; w = next) {
-        next = w->next;
-        if (!w->work && w->local && local_is_leaving(d, w->pid))
-            seat_retire(d, w, false);
+    for (worker_seat *worker = d->seats, *next; worker; worker = next) {
+        next = worker->next;
+        if (!worker->work && worker->local && local_is_leaving(d, worker->pid))
+            seat_retire(d, worker, false);
     }
     while (!d->stopping) {
         bool solo = lease_book_wants_fresh(&d->book);
-        worker_seat *w = solo ? longest_idle(d, true) : NULL;
-        if (solo && !w)
+        worker_seat *worker = solo ? longest_idle(d, true) : NULL;
+        if (solo && !worker)
             make_one_fresh(d);
-        if (!w)
-            w = longest_idle(d, false);
-        if (!w)
+        if (!worker)
+            worker = longest_idle(d, false);
+        if (!worker)
             break;
-        if (!give_work(d, w)) {
+        if (!give_work(d, worker)) {
             give_claims(d);
             return;
         }

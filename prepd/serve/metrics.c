@@ -49,11 +49,11 @@ static void put_work(const put *p, const dispatch *d, int64_t now)
 {
     int busy = 0, joined = 0;
     int64_t oldest = 0;
-    for (const worker_seat *w = d->seats; w; w = w->next) {
+    for (const worker_seat *worker = d->seats; worker; worker = worker->next) {
         joined++;
-        busy += w->work != NULL;
-        if (w->work && now - w->since_ns > oldest)
-            oldest = now - w->since_ns;
+        busy += worker->work != NULL;
+        if (worker->work && now - worker->since_ns > oldest)
+            oldest = now - worker->since_ns;
     }
     family(p, "prepd_workers", "gauge", "worker processes by state");
     labelled(p, "prepd_workers", "state", "busy", busy);
@@ -79,11 +79,11 @@ static void put_work(const put *p, const dispatch *d, int64_t now)
 static void put_streams(const put *p, const dispatch *d)
 {
     int64_t credit = 0, reserved = 0, unreturned = 0, slots = 0;
-    for (const consumer_seat *s = d->consumer_seats; s; s = s->next) {
-        credit += s->credit;
-        reserved += s->reserved;
-        unreturned += s->unreturned;
-        slots += s->n_slots;
+    for (const consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next) {
+        credit += consumer->credit;
+        reserved += consumer->reserved;
+        unreturned += consumer->unreturned;
+        slots += consumer->n_slots;
     }
     one(p, "prepd_consumers", "gauge", "connected consumers", d->n_consumers);
     one(p, "prepd_credit_bytes", "gauge", "credit left, all consumers", (double)credit);
@@ -139,8 +139,8 @@ const char *metrics_unhealthy(const dispatch *d, int64_t now)
 {
     const double patience = 4 * d->c->prepd_sample_timeout + 30;
     bool out = false;
-    for (const worker_seat *w = d->seats; w && !out; w = w->next)
-        out = w->work != NULL;
+    for (const worker_seat *worker = d->seats; worker && !out; worker = worker->next)
+        out = worker->work != NULL;
     if (out && (double)(now - d->answered_ns) / 1e9 > patience)
         return "leases are out, and for several times prepd.sample_timeout none has made progress "
                "or come back";

@@ -40,20 +40,20 @@ static void put_workers(const dispatch *d, int64_t now, json_writer *w)
 static void put_sessions(const dispatch *d, json_writer *w)
 {
     json_begin_key_array(w, "consumers");
-    for (const consumer_seat *s = d->consumer_seats; s; s = s->next) {
+    for (const consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next) {
         json_begin_object(w);
-        json_put_key_cstr(w, "stream", s->stream);
-        json_put_key_int(w, "rank", s->rank);
-        json_put_key_int(w, "ranks", s->ranks);
-        json_put_key_int(w, "next_row", s->next_row);
-        json_put_key_int(w, "rows_sent", s->rows_sent);
-        json_put_key_int(w, "in_work", s->n_slots);
-        json_put_key_int(w, "credit_bytes", s->credit);
-        json_put_key_int(w, "unreturned_bytes", s->unreturned);
-        json_put_key_int(w, "reserved_bytes", s->reserved);
-        json_put_key_int(w, "quarantined", s->bad.n_entries);
-        if (s->welcomed) {
-            const stream_place p = consumer_place(s);
+        json_put_key_cstr(w, "stream", consumer->stream);
+        json_put_key_int(w, "rank", consumer->rank);
+        json_put_key_int(w, "ranks", consumer->ranks);
+        json_put_key_int(w, "next_row", consumer->next_row);
+        json_put_key_int(w, "rows_sent", consumer->rows_sent);
+        json_put_key_int(w, "in_work", consumer->n_slots);
+        json_put_key_int(w, "credit_bytes", consumer->credit);
+        json_put_key_int(w, "unreturned_bytes", consumer->unreturned);
+        json_put_key_int(w, "reserved_bytes", consumer->reserved);
+        json_put_key_int(w, "quarantined", consumer->bad.n_entries);
+        if (consumer->welcomed) {
+            const stream_place p = consumer_place(consumer);
             json_put_key_int(w, "epoch", p.epoch);
             json_put_key_real(w, "epoch_share", p.share);
             json_put_key_real(w, "epoch_seconds_left", p.seconds_left);
@@ -63,40 +63,41 @@ static void put_sessions(const dispatch *d, json_writer *w)
     json_end_array(w);
 }
 
-static void put_source(const source *s, json_writer *w)
+static void put_source(const source *section, json_writer *w)
 {
-    json_begin_key_object(w, s->name);
+    json_begin_key_object(w, section->name);
     json_put_key_cstr(w, "state",
-                      s->ready              ? "ready"
-                      : s->opened           ? "building the index"
-                      : source_waits_for(s) ? "waiting for an index that another prepd builds"
-                      : s->opening          ? "being opened"
-                                            : "not opened");
-    json_put_key_cstr(w, "waits_for", source_waits_for(s) ? source_waits_for(s) : "");
-    if (s->opened) {
-        json_put_key_int(w, "samples", s->data->v->samples(s->data));
-        json_put_key_int(w, "records_left", s->build.active ? s->build.left : 0);
+                      section->ready              ? "ready"
+                      : section->opened           ? "building the index"
+                      : source_waits_for(section) ? "waiting for an index that another prepd builds"
+                      : section->opening          ? "being opened"
+                                                  : "not opened");
+    json_put_key_cstr(w, "waits_for", source_waits_for(section) ? source_waits_for(section) : "");
+    if (section->opened) {
+        json_put_key_int(w, "samples", section->data->v->samples(section->data));
+        json_put_key_int(w, "records_left", section->build.active ? section->build.left : 0);
     }
-    json_put_key_int(w, "quarantined_count", s->bad.n_entries);
+    json_put_key_int(w, "quarantined_count", section->bad.n_entries);
     json_begin_key_array(w, "quarantined");
-    for (int64_t i = 0; i < s->bad.n_entries && i < QUARANTINE_SHOWN; i++) {
+    for (int64_t i = 0; i < section->bad.n_entries && i < QUARANTINE_SHOWN; i++) {
         json_begin_object(w);
-        json_put_key_int(w, "id", s->bad.entry[i].sample);
-        json_put_key_cstr(w, "cause", s->bad.entry[i].cause);
+        json_put_key_int(w, "id", section->bad.entry[i].sample);
+        json_put_key_cstr(w, "cause", section->bad.entry[i].cause);
         json_end_object(w);
     }
     json_end_array(w);
-    json_put_key_int(w, "damaged_count", s->damaged.n_entries);
+    json_put_key_int(w, "damaged_count", section->damaged.n_entries);
     json_put_key(w, "damaged");
-    damage_put(s, 0, QUARANTINE_SHOWN, w);
+    damage_put(section, 0, QUARANTINE_SHOWN, w);
     json_end_object(w);
 }
 
 /* Answers with one piece of the list of damaged pictures. "next" is where the next piece begins. */
-static status put_damaged(const dispatch *d, const json_value *v, const char *name, json_writer *w)
+static status put_damaged(const dispatch *d, const json_value *said, const char *name,
+                          json_writer *w)
 {
     int64_t from;
-    TRY(json_want_int(v, "from", name, &from));
+    TRY(json_want_int(said, "from", name, &from));
     json_put_key(w, "damaged");
     const int64_t next = damage_put(&d->train, from, QUARANTINE_SHOWN, w);
     json_put_key_int(w, "next", next);
@@ -151,15 +152,15 @@ static void put_status(const dispatch *d, json_writer *w)
     put_source(&d->eval, w);
 }
 
-static status command(dispatch *d, const json_value *v, const char *name, json_writer *w)
+static status command(dispatch *d, const json_value *said, const char *name, json_writer *w)
 {
     const char *what;
-    TRY(json_want_text(v, "command", name, &what));
+    TRY(json_want_text(said, "command", name, &what));
     if (strcmp(what, "status") == 0) {
         put_status(d, w);
     } else if (strcmp(what, "scale") == 0) {
         int64_t n;
-        TRY(json_want_int(v, "workers", name, &n));
+        TRY(json_want_int(said, "workers", name, &n));
         if (n < 0 || n > MAX_LOCAL)
             return FAIL(ST_USAGE, "cannot run %lld workers; expected 0 to %d", (long long)n,
                         MAX_LOCAL);
@@ -170,7 +171,7 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
         log_info("draining");
         d->draining = true;
     } else if (strcmp(what, "damaged") == 0) {
-        TRY(put_damaged(d, v, name, w));
+        TRY(put_damaged(d, said, name, w));
     } else {
         return FAIL(ST_USAGE, "unknown command \"%s\"; expected status, scale, drain or damaged",
                     what);
@@ -178,20 +179,21 @@ static status command(dispatch *d, const json_value *v, const char *name, json_w
     return ST_OK;
 }
 
-static status answer_command(dispatch *d, const wire_peer *from, wire_msg *m, const char *name)
+static status answer_command(dispatch *d, const wire_peer *from, wire_msg *message,
+                             const char *name)
 {
     frame head;
-    json_value *v = NULL;
+    json_value *said = NULL;
     char *text = NULL;
     size_t size;
     json_writer w;
-    TRY(wire_read_json(m, name, &head, &v));
+    TRY(wire_read_json(message, name, &head, &said));
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key_bool(&w, "ok", true);
     status st =
         head.kind == KIND_COMMAND
-            ? command(d, v, name, &w)
+            ? command(d, said, name, &w)
             : FAIL_IN(ST_PROTOCOL, name, "the control endpoint received %s; it takes command only",
                       frame_kind_name(head.kind));
     json_end_object(&w);
@@ -201,15 +203,15 @@ static status answer_command(dispatch *d, const wire_peer *from, wire_msg *m, co
         st = wire_send_json(d->control, from, KIND_ANSWER, head.row, text, size);
     free(text);
     json_writer_done(&w);
-    json_free(&v);
+    json_free(&said);
     return st;
 }
 
-void control_message(dispatch *d, const wire_peer *from, wire_msg *m)
+void control_message(dispatch *d, const wire_peer *from, wire_msg *message)
 {
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
-    status st = answer_command(d, from, m, name);
+    status st = answer_command(d, from, message, name);
     if (st == ST_OK)
         return;
     peer_limits_refuse(&d->peer_limits, d->control, from, "command", st);

@@ -76,21 +76,22 @@ typedef struct taken {
     double fps;
 } taken;
 
-static status take_frames(const source *s, int64_t j, arena *a, taken *out)
+static status take_frames(const source *section, int64_t j, arena *a, taken *out)
 {
     index_image x;
-    index_image_get(s->index, j, &x);
+    index_image_get(section->index, j, &x);
     *out = (taken){.fps = x.fps};
-    return x.frames ? clip_choose(x.frames, x.fps, &s->clips, a, &out->index, &out->n) : ST_OK;
+    return x.frames ? clip_choose(x.frames, x.fps, &section->clips, a, &out->index, &out->n)
+                    : ST_OK;
 }
 
-static status put_clips(const source *s, const sample *smp, arena *a, json_writer *w)
+static status put_clips(const source *section, const sample *smp, arena *a, json_writer *w)
 {
     taken *t;
     bool any = false;
     TRY(arena_calloc(a, (size_t)smp->n_images + 1, sizeof(*t), (void **)&t));
     for (int32_t k = 0; k < smp->n_images; k++) {
-        TRY(take_frames(s, smp->images[k], a, &t[k]));
+        TRY(take_frames(section, smp->images[k], a, &t[k]));
         any |= t[k].n > 0;
     }
     if (!any)
@@ -126,10 +127,10 @@ static void put_frames(const dataset *d, int64_t j, const image_place *place, co
 
 /* known: the image's index record, or NULL if it is not indexed yet. t: as in put_frames. ship:
  * receives the file's bytes, or NULL if the worker has the file. */
-static status put_file(const source *s, int64_t j, const index_image *known, const taken *t,
+static status put_file(const source *section, int64_t j, const index_image *known, const taken *t,
                        wire_msg *ship, json_writer *w)
 {
-    const dataset *d = s->data;
+    const dataset *d = section->data;
     image_place place;
     dataset_image_place(d, j, &place);
     int64_t bytes = known ? known->file_bytes : -1;
@@ -151,20 +152,21 @@ static status put_file(const source *s, int64_t j, const index_image *known, con
     if (place.n_frames)
         put_frames(d, j, &place, t, w);
     if (ship)
-        TRY(ship_file(d, j, &place, t ? t->index : NULL, t ? t->n : place.n_frames, &s->c, ship,
-                      w));
+        TRY(ship_file(d, j, &place, t ? t->index : NULL, t ? t->n : place.n_frames, &section->c,
+                      ship, w));
     json_end_object(w);
     return ST_OK;
 }
 
-static status put_images(source *s, const lease *l, int64_t solo, wire_msg *ship, json_writer *w)
+static status put_images(source *section, const lease *l, int64_t solo, wire_msg *ship,
+                         json_writer *w)
 {
-    const dataset *d = s->data;
+    const dataset *d = section->data;
     json_put_key_cstr(w, "root", d->v->root(d));
     json_begin_key_array(w, "files");
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
-            TRY(put_file(s, l->item[i], NULL, NULL, ship, w));
+            TRY(put_file(section, l->item[i], NULL, NULL, ship, w));
     json_end_array(w);
     json_begin_key_array(w, "images");
     for (int64_t i = 0; i < l->n_items; i++)
@@ -174,20 +176,20 @@ static status put_images(source *s, const lease *l, int64_t solo, wire_msg *ship
     return ST_OK;
 }
 
-static status put_texts(source *s, const lease *l, int64_t solo, arena *a, json_writer *w)
+static status put_texts(source *section, const lease *l, int64_t solo, arena *a, json_writer *w)
 {
     json_begin_key_array(w, "samples");
     for (int64_t i = 0; i < l->n_items; i++) {
         sample smp;
         if (solo >= 0 && l->item[i] != solo)
             continue;
-        TRY(s->data->v->sample(s->data, l->item[i], a, &smp));
+        TRY(section->data->v->sample(section->data, l->item[i], a, &smp));
         json_begin_object(w);
         json_put_key_int(w, "id", l->item[i]);
         json_put_key_int(w, "images", smp.n_images);
         put_plain(w, &smp);
         put_turns(w, &smp);
-        TRY(put_clips(s, &smp, a, w));
+        TRY(put_clips(section, &smp, a, w));
         json_end_object(w);
     }
     json_end_array(w);
@@ -209,23 +211,23 @@ static int64_t file_number(file_set *f, int32_t image)
     return f->n++;
 }
 
-static status put_files(const source *s, const file_set *f, arena *a, wire_msg *ship,
+static status put_files(const source *section, const file_set *f, arena *a, wire_msg *ship,
                         json_writer *w)
 {
     json_begin_key_array(w, "files");
     for (int64_t i = 0; i < f->n; i++) {
         index_image x;
         taken t;
-        index_image_get(s->index, f->image[i], &x);
-        TRY(take_frames(s, f->image[i], a, &t));
-        TRY(put_file(s, f->image[i], &x, &t, ship, w));
+        index_image_get(section->index, f->image[i], &x);
+        TRY(take_frames(section, f->image[i], a, &t));
+        TRY(put_file(section, f->image[i], &x, &t, ship, w));
     }
     json_end_array(w);
     return ST_OK;
 }
 
 /* same: the document is another part of the text that was written just before it. */
-static status put_doc(const consumer_seat *se, const planned_doc *p, bool shared, bool same,
+static status put_doc(const consumer_seat *consumer, const planned_doc *p, bool shared, bool same,
                       const sample *smp, file_set *files, arena *a, json_writer *w)
 {
     json_begin_object(w);
@@ -239,7 +241,7 @@ static status put_doc(const consumer_seat *se, const planned_doc *p, bool shared
     put_plain(w, smp);
     if (shared)
         json_put_key_bool(w, "shared", true);
-    json_put_key_bool(w, "bad", quarantine_find(&se->bad, p->sample) != NULL);
+    json_put_key_bool(w, "bad", quarantine_find(&consumer->bad, p->sample) != NULL);
     if (same) {
         json_put_key_bool(w, "same", true);
     } else {
@@ -257,31 +259,32 @@ static status put_doc(const consumer_seat *se, const planned_doc *p, bool shared
         json_end_array(w);
     }
     json_end_array(w);
-    TRY(put_clips(se->src, smp, a, w));
+    TRY(put_clips(consumer->src, smp, a, w));
     json_end_object(w);
     return ST_OK;
 }
 
-static status put_decision(const source *s, int64_t id, const char *cause, arena *a, json_writer *w)
+static status put_decision(const source *section, int64_t id, const char *cause, arena *a,
+                           json_writer *w)
 {
     sample smp;
-    TRY(s->data->v->outline(s->data, id, a, &smp));
+    TRY(section->data->v->outline(section->data, id, a, &smp));
     json_begin_object(w);
     json_put_key_int(w, "id", id);
     json_put_key_cstr(w, "cause", cause);
     json_put_key_cstr(w, "name", smp.name ? smp.name : "");
     if (smp.n_images > 0)
-        json_put_key_cstr(w, "file", s->data->v->image_path(s->data, smp.images[0]));
+        json_put_key_cstr(w, "file", section->data->v->image_path(section->data, smp.images[0]));
     json_end_object(w);
     return ST_OK;
 }
 
 /* Writes which samples of this row are quarantined; in the sample stream also why a sample is
  * refused. It is JSON text inside JSON, because the worker only passes it on. */
-static status put_quarantine(const consumer_seat *se, const planned_row *r, arena *a,
+static status put_quarantine(const consumer_seat *consumer, const planned_row *r, arena *a,
                              json_writer *w)
 {
-    const source *s = se->src;
+    const source *section = consumer->src;
     json_writer list;
     char *text = NULL;
     size_t size = 0;
@@ -289,15 +292,15 @@ static status put_quarantine(const consumer_seat *se, const planned_row *r, aren
     json_writer_init(&list);
     json_begin_array(&list);
     for (int64_t i = 0; i < r->n_docs; i++) {
-        const char *cause = quarantine_find(&se->bad, r->docs[i].sample);
+        const char *cause = quarantine_find(&consumer->bad, r->docs[i].sample);
         if (cause)
-            TRY_OR(done, put_decision(s, r->docs[i].sample, cause, a, &list));
+            TRY_OR(done, put_decision(section, r->docs[i].sample, cause, a, &list));
     }
-    if (se->kind == PLAN_SAMPLES && r->n_docs == 0 &&
-        (int64_t)r->number < index_samples(s->index)) {
-        const char *cause = plan_cause(se->plan, (int64_t)r->number);
+    if (consumer->kind == PLAN_SAMPLES && r->n_docs == 0 &&
+        (int64_t)r->number < index_samples(section->index)) {
+        const char *cause = plan_cause(consumer->plan, (int64_t)r->number);
         if (cause)
-            TRY_OR(done, put_decision(s, (int64_t)r->number, cause, a, &list));
+            TRY_OR(done, put_decision(section, (int64_t)r->number, cause, a, &list));
     }
     json_end_array(&list);
     TRY_OR(done, json_writer_take(&list, &text, &size));
@@ -309,18 +312,18 @@ done:
 }
 
 /* Writes an entry per document, if any document has references. */
-static status put_references(const source *s, const planned_row *r, json_writer *w)
+static status put_references(const source *section, const planned_row *r, json_writer *w)
 {
     json_writer list;
     char *text = NULL;
     size_t size;
     bool any = false;
-    if (!s->c.data_references || !s->data->v->reference)
+    if (!section->c.data_references || !section->data->v->reference)
         return ST_OK;
     json_writer_init(&list);
     json_begin_array(&list);
     for (int64_t i = 0; i < r->n_docs; i++) {
-        const char *reference = s->data->v->reference(s->data, r->docs[i].sample);
+        const char *reference = section->data->v->reference(section->data, r->docs[i].sample);
         any |= reference != NULL;
         if (reference)
             json_put_raw(&list, reference, strlen(reference));
@@ -337,12 +340,14 @@ static status put_references(const source *s, const planned_row *r, json_writer 
 
 /* Writes the epoch in which the next step begins, or this row's if that is earlier, and its first
  * row. A consumer that comes back with this cursor needs nothing that lies before it. */
-static void put_begin(const consumer_seat *se, const planned_row *r, uint64_t next, json_writer *w)
+static void put_begin(const consumer_seat *consumer, const planned_row *r, uint64_t next,
+                      json_writer *w)
 {
-    const uint64_t g = (uint64_t)se->src->c.training_global_batch_size, step = next - next % g;
+    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size,
+                   step = next - next % g;
     uint64_t first;
     const uint64_t epoch =
-        plan_epoch_of(se->plan, se->from, step < r->number ? step : r->number, &first);
+        plan_epoch_of(consumer->plan, consumer->from, step < r->number ? step : r->number, &first);
     json_begin_key_object(w, "begin");
     json_put_key_int(w, "epoch", (int64_t)epoch);
     json_put_key_int(w, "row", (int64_t)first);
@@ -352,14 +357,14 @@ static void put_begin(const consumer_seat *se, const planned_row *r, uint64_t ne
 /* Writes the weights of a mixture, on which its order depends, by the names of its sources, and the
  * digest of the index without the weights. With both, a consumer that comes back to other weights
  * can be told which one differs. */
-static void put_weights(const source *s, json_writer *w)
+static void put_weights(const source *section, json_writer *w)
 {
     const dataset_part *parts = NULL;
-    const int n = s->data->v->parts ? s->data->v->parts(s->data, &parts) : 0;
+    const int n = section->data->v->parts ? section->data->v->parts(section->data, &parts) : 0;
     char digest[HASH_TEXT];
     if (n == 0)
         return;
-    hash_print(index_contents(s->index), digest);
+    hash_print(index_contents(section->index), digest);
     json_put_key_cstr(w, "contents", digest);
     json_begin_key_object(w, "weights");
     for (int k = 0; k < n; k++)
@@ -367,27 +372,28 @@ static void put_weights(const source *s, json_writer *w)
     json_end_object(w);
 }
 
-status payload_cursor(consumer_seat *se, const planned_row *r, uint64_t next, char **out)
+status payload_cursor(consumer_seat *consumer, const planned_row *r, uint64_t next, char **out)
 {
     json_writer w;
     const char *bad;
     char digest[HASH_TEXT];
     size_t size;
-    hash_print(index_digest(se->src->index), digest);
+    hash_print(index_digest(consumer->src->index), digest);
     json_writer_init(&w);
     json_begin_object(&w);
-    json_put_key_cstr(&w, "stream", se->stream);
+    json_put_key_cstr(&w, "stream", consumer->stream);
     json_put_key_int(&w, "row", (int64_t)next);
-    json_put_key_int(&w, "step", (int64_t)(next / (uint64_t)se->src->c.training_global_batch_size));
+    json_put_key_int(&w, "step",
+                     (int64_t)(next / (uint64_t)consumer->src->c.training_global_batch_size));
     json_put_key_int(&w, "epoch", (int64_t)r->epoch);
     json_put_key_int(&w, "window", (int64_t)r->window);
-    put_begin(se, r, next, &w);
+    put_begin(consumer, r, next, &w);
     json_put_key_int(&w, "plan", PLAN_VERSION);
     json_put_key_cstr(&w, "index", digest);
-    put_weights(se->src, &w);
-    fingerprints_put(&se->src->fingerprints, &w);
+    put_weights(consumer->src, &w);
+    fingerprints_put(&consumer->src->fingerprints, &w);
     json_put_key(&w, "quarantine");
-    status st = quarantine_json(&se->bad, &bad);
+    status st = quarantine_json(&consumer->bad, &bad);
     if (st == ST_OK) {
         json_put_raw(&w, bad, strlen(bad));
         json_end_object(&w);
@@ -399,24 +405,24 @@ status payload_cursor(consumer_seat *se, const planned_row *r, uint64_t next, ch
 
 static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, json_writer *w)
 {
-    consumer_seat *se = l->owner;
-    source *s = se->src;
+    consumer_seat *consumer = l->owner;
+    source *section = consumer->src;
     planned_row r;
     char *cursor = NULL;
     file_set files = {0};
     int64_t most = 0;
-    TRY(plan_row(se->plan, se->from, l->row, a, &r));
+    TRY(plan_row(consumer->plan, consumer->from, l->row, a, &r));
     for (int64_t i = 0; i < r.n_docs; i++)
         most += r.docs[i].n_images;
     TRY(arena_calloc(a, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
-    json_put_key_cstr(w, "stream", s->name);
-    json_put_key_cstr(w, "root", s->data->v->root(s->data));
+    json_put_key_cstr(w, "stream", section->name);
+    json_put_key_cstr(w, "root", section->data->v->root(section->data));
     json_put_key_int(w, "row", (int64_t)l->row);
-    TRY(payload_cursor(se, &r, l->after, &cursor));
+    TRY(payload_cursor(consumer, &r, l->after, &cursor));
     json_put_key_cstr(w, "cursor", cursor);
     free(cursor);
-    TRY(put_quarantine(se, &r, a, w));
-    TRY(put_references(s, &r, w));
+    TRY(put_quarantine(consumer, &r, a, w));
+    TRY(put_references(section, &r, w));
     json_begin_key_array(w, "docs");
     sample smp = {0};
     for (int64_t i = 0; i < r.n_docs; i++) {
@@ -426,14 +432,14 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
         if (solo >= 0 && r.docs[i].sample != solo)
             continue;
         if (!same)
-            TRY(s->data->v->sample(s->data, r.docs[i].sample, a, &smp));
+            TRY(section->data->v->sample(section->data, r.docs[i].sample, a, &smp));
         if (smp.n_images != r.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, but the plan counts %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
-        TRY(put_doc(se, &r.docs[i], r.docs[i].shared && solo < 0, same, &smp, &files, a, w));
+        TRY(put_doc(consumer, &r.docs[i], r.docs[i].shared && solo < 0, same, &smp, &files, a, w));
     }
     json_end_array(w);
-    return put_files(s, &files, a, ship, w);
+    return put_files(section, &files, a, ship, w);
 }
 
 status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **out,
@@ -452,16 +458,16 @@ status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **o
         json_put_key_bool(&w, "press", press);
         TRY_OR(done, put_row(l, solo, a, ship, &w));
     } else {
-        source *s = l->owner;
-        json_put_key_cstr(&w, "stream", s->name);
+        source *section = l->owner;
+        json_put_key_cstr(&w, "stream", section->name);
         if (l->losses > 0 || l->solo)
             json_put_key_bool(&w, "each", true);
         if (solo >= 0 && l->solo_deaths + 1 >= d->book.solo_limit)
             json_put_key_bool(&w, "last", true);
         if (l->kind == LEASE_IMAGES)
-            TRY_OR(done, put_images(s, l, solo, ship, &w));
+            TRY_OR(done, put_images(section, l, solo, ship, &w));
         else
-            TRY_OR(done, put_texts(s, l, solo, a, &w));
+            TRY_OR(done, put_texts(section, l, solo, a, &w));
     }
     json_end_object(&w);
     TRY_OR(done, json_writer_take(&w, out, out_size));

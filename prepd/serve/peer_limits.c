@@ -52,14 +52,14 @@ void peer_limits_refuse(peer_limits *p, wire_socket *s, const wire_peer *to, con
 
 status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handle, void *user)
 {
-    wire_msg *m = NULL;
+    wire_msg *message = NULL;
     status st = ST_OK;
-    TRY(wire_msg_new(&m));
+    TRY(wire_msg_new(&message));
     const int64_t end_ns = clock_ns() + MESSAGES_MS * 1000000LL;
     for (int i = 0, discarded = 0; i < MESSAGES_PER_TURN && clock_ns() < end_ns; i++) {
         wire_peer from;
-        wire_msg_clear(m);
-        st = wire_recv(s, 0, &from, m);
+        wire_msg_clear(message);
+        st = wire_recv(s, 0, &from, message);
         const offender *o = st == ST_OK || st == ST_PROTOCOL ? find_offender(p, &from) : NULL;
         if (o && o->offences >= OFFENCES) {
             if (++discarded < DISCARDED_PER_TURN)
@@ -73,10 +73,10 @@ status peer_limits_read(peer_limits *p, wire_socket *s, peer_limits_handle handl
         }
         if (st != ST_OK)
             break;
-        handle(user, &from, m);
+        handle(user, &from, message);
     }
     p->reading = NULL;
-    wire_msg_free(&m);
+    wire_msg_free(&message);
     return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 

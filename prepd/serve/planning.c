@@ -17,49 +17,49 @@ void planning_turn(dispatch *d)
     d->plans_wait = false;
 }
 
-status planning_row(dispatch *d, consumer_seat *s, uint64_t row, bool *out_ready)
+status planning_row(dispatch *d, consumer_seat *consumer, uint64_t row, bool *out_ready)
 {
     const int64_t began_ns = clock_ns();
-    const status st = plan_prepare(s->plan, s->from, row, d->slice_end_ns, out_ready);
-    s->src->plans[s->kind].spent_ns += clock_ns() - began_ns;
+    const status st = plan_prepare(consumer->plan, consumer->from, row, d->slice_end_ns, out_ready);
+    consumer->src->plans[consumer->kind].spent_ns += clock_ns() - began_ns;
     TRY(st);
     d->plans_wait |= !*out_ready;
     return ST_OK;
 }
 
-status planning_want(consumer_seat *s)
+status planning_want(consumer_seat *consumer)
 {
-    source *src = s->src;
-    shared_plan *shared = &src->plans[s->kind];
+    source *src = consumer->src;
+    shared_plan *shared = &src->plans[consumer->kind];
     if (shared->failed.code != ST_OK) {
         status_set(&shared->failed);
         return shared->failed.code;
     }
     if (!shared->plan)
-        TRY(plan_begin(&src->c, src->data, src->index, s->kind, &shared->plan));
-    if (!s->plan) {
-        s->plan = shared->plan;
+        TRY(plan_begin(&src->c, src->data, src->index, consumer->kind, &shared->plan));
+    if (!consumer->plan) {
+        consumer->plan = shared->plan;
         plan_walkers(shared->plan, ++shared->walkers);
     }
     return ST_OK;
 }
 
-status planning_ready(dispatch *d, consumer_seat *s, bool *out_ready)
+status planning_ready(dispatch *d, consumer_seat *consumer, bool *out_ready)
 {
-    const status st = planning_row(d, s, s->rows_later ? 0 : PLAN_ALL, out_ready);
+    const status st = planning_row(d, consumer, consumer->rows_later ? 0 : PLAN_ALL, out_ready);
     if (st != ST_OK)
-        s->src->plans[s->kind].failed = *status_last();
+        consumer->src->plans[consumer->kind].failed = *status_last();
     return st;
 }
 
-void planning_leave(consumer_seat *s)
+void planning_leave(consumer_seat *consumer)
 {
-    if (!s->plan)
+    if (!consumer->plan)
         return;
-    shared_plan *shared = &s->src->plans[s->kind];
-    plan_leave(shared->plan, &s->from);
+    shared_plan *shared = &consumer->src->plans[consumer->kind];
+    plan_leave(shared->plan, &consumer->from);
     plan_walkers(shared->plan, --shared->walkers);
-    s->plan = NULL;
+    consumer->plan = NULL;
     if (shared->walkers == 0 && shared->failed.code != ST_OK) {
         plan_free(
             &shared->plan); /* a failed plan is of no use; the next consumer begins a new one */

@@ -11,30 +11,30 @@
 
 worker_seat *seat_find(dispatch *d, const wire_peer *peer)
 {
-    for (worker_seat *w = d->seats; w; w = w->next)
-        if (w->peer.size == peer->size && memcmp(w->peer.id, peer->id, peer->size) == 0)
-            return w;
+    for (worker_seat *worker = d->seats; worker; worker = worker->next)
+        if (worker->peer.size == peer->size && memcmp(worker->peer.id, peer->id, peer->size) == 0)
+            return worker;
     return NULL;
 }
 
 worker_seat *seat_of_pid(dispatch *d, pid_t pid)
 {
-    for (worker_seat *w = d->seats; w; w = w->next)
-        if (w->local && w->pid == pid)
-            return w;
+    for (worker_seat *worker = d->seats; worker; worker = worker->next)
+        if (worker->local && worker->pid == pid)
+            return worker;
     return NULL;
 }
 
-static void remove_seat(dispatch *d, worker_seat *w)
+static void remove_seat(dispatch *d, worker_seat *worker)
 {
     worker_seat **at = &d->seats;
-    while (*at && *at != w)
+    while (*at && *at != worker)
         at = &(*at)->next;
     if (*at) {
-        *at = w->next;
+        *at = worker->next;
         d->n_seats--;
     }
-    free(w);
+    free(worker);
 }
 
 source *lease_source(const lease *l)
@@ -42,21 +42,22 @@ source *lease_source(const lease *l)
     return l->kind == LEASE_ROW ? ((consumer_seat *)l->owner)->src : l->owner;
 }
 
-void seats_quarantine(dispatch *d, source *s, int64_t id, const char *cause)
+void seats_quarantine(dispatch *d, source *section, int64_t id, const char *cause)
 {
     bool fresh = false;
-    if (quarantine_add(&s->bad, id, cause, &fresh) != ST_OK) {
+    if (quarantine_add(&section->bad, id, cause, &fresh) != ST_OK) {
         dispatch_fail(d, ST_NO_MEMORY);
         return;
     }
     if (!fresh)
         return;
     for (consumer_seat *to = d->consumer_seats; to; to = to->next)
-        if (to->src == s && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
+        if (to->src == section && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
             dispatch_fail(d, ST_NO_MEMORY);
             return;
         }
-    log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", s->name, (long long)id, cause);
+    log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", section->name, (long long)id,
+             cause);
     d->counts.quarantined++;
 }
 
@@ -103,28 +104,28 @@ void seat_give_back(dispatch *d, lease *l)
         lease_free(&l); /* its consumer has left */
 }
 
-void seat_gone(dispatch *d, worker_seat *w, loss how, const char *what)
+void seat_gone(dispatch *d, worker_seat *worker, loss how, const char *what)
 {
-    lease *l = w->work;
-    seat_give_back(d, w->ahead);
+    lease *l = worker->work;
+    seat_give_back(d, worker->ahead);
     if (l || how != LOSS_OUTSIDE)
         log_info("worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
-                 l ? ", its lease is given again" : "", (int)w->pid, w->host, what);
-    remove_seat(d, w);
+                 l ? ", its lease is given again" : "", (int)worker->pid, worker->host, what);
+    remove_seat(d, worker);
     if (l)
         lose_lease(d, l, how, what);
 }
 
-void seat_unreachable(worker_seat *w)
+void seat_unreachable(worker_seat *worker)
 {
-    if (!w->local && !w->lost_ns)
-        w->lost_ns = clock_ns();
+    if (!worker->local && !worker->lost_ns)
+        worker->lost_ns = clock_ns();
 }
 
-void seat_retire(dispatch *d, worker_seat *w, bool again)
+void seat_retire(dispatch *d, worker_seat *worker, bool again)
 {
     const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
-    if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+    if (wire_send_json(d->workers, &worker->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    remove_seat(d, w);
+    remove_seat(d, worker);
 }

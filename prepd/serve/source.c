@@ -39,23 +39,23 @@ static status check_held_out(const conf *c)
                    "held-out data in eval.path");
 }
 
-static status check_template(const source *s)
+static status check_template(const source *section)
 {
     chat_template t;
-    TRY(chat_template_check(&s->c, &t));
+    TRY(chat_template_check(&section->c, &t));
     if (t.path[0] && !t.releases)
         log_warn("the chat template %s is not used: conversations are written as the template of "
                  "Qwen3-VL Instruct does (model.chat_template is instruct) section=%s",
-                 t.path, s->name);
+                 t.path, section->name);
     return ST_OK;
 }
 
 /* Checks the template of a mixture, once its sources are known. Plain texts alone need no template.
  */
-static status check_mixture(const source *s)
+static status check_mixture(const source *section)
 {
     const dataset_part *parts;
-    const int n = s->data->v->parts ? s->data->v->parts(s->data, &parts) : 0;
+    const int n = section->data->v->parts ? section->data->v->parts(section->data, &parts) : 0;
     bool plain = true;
     arena a;
     arena_init(&a, 0);
@@ -63,28 +63,29 @@ static status check_mixture(const source *s)
     for (int k = 0; k < n && st == ST_OK; k++) {
         sample first = {.plain = true};
         if (parts[k].n > 0)
-            st = s->data->v->outline(s->data, parts[k].first, &a, &first);
+            st = section->data->v->outline(section->data, parts[k].first, &a, &first);
         plain = plain && first.plain;
     }
     arena_done(&a);
-    return st == ST_OK && !plain ? check_template(s) : st;
+    return st == ST_OK && !plain ? check_template(section) : st;
 }
 
 /* Does everything that needs the options alone, so that their mistakes are told at once. */
-static status resolve_options(dispatch *d, source *s)
+static status resolve_options(dispatch *d, source *section)
 {
-    if (s == &d->eval) {
+    if (section == &d->eval) {
         TRY(check_held_out(d->c));
-        TRY(conf_eval(d->c, &s->c));
+        TRY(conf_eval(d->c, &section->c));
     } else {
-        TRY(conf_copy(d->c, &s->c)); /* a copy, since a thread that hangs outlives the options */
+        TRY(conf_copy(d->c,
+                      &section->c)); /* a copy, since a thread that hangs outlives the options */
     }
-    TRY(model_files_told(&s->c));
-    TRY(model_files_digest(&s->c, &s->model_digest));
-    if (s->c.data_format != DATA_MIXTURE)
-        TRY(check_template(s));
-    TRY(conf_stream_json(d->c, s->model_digest, &s->stream_json));
-    return clip_limits_load(&s->c, &s->clips);
+    TRY(model_files_told(&section->c));
+    TRY(model_files_digest(&section->c, &section->model_digest));
+    if (section->c.data_format != DATA_MIXTURE)
+        TRY(check_template(section));
+    TRY(conf_stream_json(d->c, section->model_digest, &section->stream_json));
+    return clip_limits_load(&section->c, &section->clips);
 }
 
 /* Identifies the index file that lies there now, to notice when another prepd puts a new one in its
@@ -154,67 +155,69 @@ static bool lock_index(opening *o, cache_lock *out)
  * it. */
 static status find_index(opening *o)
 {
-    source *s = &o->made;
+    source *section = &o->made;
     for (;;) {
-        const file_mark seen = mark_of(s->index_path);
-        const status st = source_load_index(s);
+        const file_mark seen = mark_of(section->index_path);
+        const status st = source_load_index(section);
         if (st == ST_OK) {
-            log_info("index loaded section=%s file=%s", s->name, s->index_path);
+            log_info("index loaded section=%s file=%s", section->name, section->index_path);
             return ST_OK;
         }
         if (st != ST_NO_INPUT)
             log_warn("index is built again: %s", status_text());
-        if (!s->index_path[0] || !lock_index(o, &s->lock) ||
-            same_mark(seen, mark_of(s->index_path)))
-            return ST_OK;           /* it is to be built here */
-        cache_lock_leave(&s->lock); /* it was made meanwhile; all that waited can read it at once */
+        if (!section->index_path[0] || !lock_index(o, &section->lock) ||
+            same_mark(seen, mark_of(section->index_path)))
+            return ST_OK; /* it is to be built here */
+        cache_lock_leave(
+            &section->lock); /* it was made meanwhile; all that waited can read it at once */
     }
 }
 
-static status find_place(source *s)
+static status find_place(source *section)
 {
     char folder[PATH_MAX], key[HASH_TEXT], path[PATH_MAX + HASH_TEXT + 16] = "";
-    TRY(source_index_key(s, &s->index_key));
-    const status found = cache_folder(&s->c, folder);
-    if (found != ST_OK && s->c.prepd_cache_dir[0])
+    TRY(source_index_key(section, &section->index_key));
+    const status found = cache_folder(&section->c, folder);
+    if (found != ST_OK && section->c.prepd_cache_dir[0])
         return found;
     if (found !=
         ST_OK) /* the index is only a cache, so the daemon can do without a folder for it */
         log_warn("the index is not kept and will be built at every start: %s", status_text());
-    hash_print(s->index_key, key);
+    hash_print(section->index_key, key);
     if (found == ST_OK)
         snprintf(path, sizeof(path), "%s/index-%s.tsx", folder, key);
-    s->index_path = strdup(path);
-    return s->index_path ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a path");
+    section->index_path = strdup(path);
+    return section->index_path ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a path");
 }
 
 /* Opens the data set, which borrows o->c, and loads its index if the cache has it. It takes seconds
  * where there are millions of samples. */
 static status open_files(opening *o)
 {
-    source *s = &o->made;
-    TRY(dataset_open(o->c, &s->data));
+    source *section = &o->made;
+    TRY(dataset_open(o->c, &section->data));
     if (o->c->data_ship)
-        TRY(ship_check(s->data));
-    TRY(check_mixture(s));
-    TRY(find_place(s));
-    log_info("data set opened section=%s samples=%lld images=%lld", s->name,
-             (long long)s->data->v->samples(s->data), (long long)s->data->v->images(s->data));
+        TRY(ship_check(section->data));
+    TRY(check_mixture(section));
+    TRY(find_place(section));
+    log_info("data set opened section=%s samples=%lld images=%lld", section->name,
+             (long long)section->data->v->samples(section->data),
+             (long long)section->data->v->images(section->data));
     return find_index(o);
 }
 
 /* The files are open: makes the section ready, or begins to build its index. */
-static status opened(dispatch *d, source *s)
+static status opened(dispatch *d, source *section)
 {
-    s->opened = true;
-    if (!d->videos && s->data->v->videos && s->data->v->videos(s->data)) {
+    section->opened = true;
+    if (!d->videos && section->data->v->videos && section->data->v->videos(section->data)) {
         d->videos = true; /* workers get these TERMS before any lease with a video */
         TRY(dispatch_new_terms(d));
-        for (worker_seat *w = d->seats; w; w = w->next)
-            w->proved = false; /* it gets no work before it has started anew */
+        for (worker_seat *worker = d->seats; worker; worker = worker->next)
+            worker->proved = false; /* it gets no work before it has started anew */
     }
-    s->ready = s->index != NULL;
-    return s->ready ? ST_OK : index_build_start(s);
+    section->ready = section->index != NULL;
+    return section->ready ? ST_OK : index_build_start(section);
 }
 
 static void *open_thread(void *user)
@@ -226,67 +229,70 @@ static void *open_thread(void *user)
     return NULL;
 }
 
-static status open_beside(source *s)
+static status open_beside(source *section)
 {
     opening *o = calloc(1, sizeof(*o));
     if (!o)
         return FAIL(ST_NO_MEMORY, "no memory to open a data set");
-    o->c = &s->c;
-    o->made =
-        (source){.name = s->name, .c = s->c, .model_digest = s->model_digest, .clips = s->clips};
+    o->c = &section->c;
+    o->made = (source){.name = section->name,
+                       .c = section->c,
+                       .model_digest = section->model_digest,
+                       .clips = section->clips};
     const int err = pthread_create(&o->thread, NULL, open_thread, o);
     if (err != 0) {
         free(o);
         return FAIL(ST_OS, "no thread to open the data set: %s", strerror(err));
     }
-    s->opening = o;
+    section->opening = o;
     return ST_OK;
 }
 
-status source_want(dispatch *d, source *s)
+status source_want(dispatch *d, source *section)
 {
-    if (s->wanted)
+    if (section->wanted)
         return ST_OK;
-    status st = resolve_options(d, s);
+    status st = resolve_options(d, section);
     if (st == ST_OK)
-        st = open_beside(s);
+        st = open_beside(section);
     if (st != ST_OK)
-        source_done(s);
-    s->wanted = st == ST_OK;
+        source_done(section);
+    section->wanted = st == ST_OK;
     return st;
 }
 
 /* Ends the thread and takes what it made. */
-static status take_over(source *s)
+static status take_over(source *section)
 {
-    opening *o = s->opening;
+    opening *o = section->opening;
     pthread_join(o->thread, NULL);
-    s->opening = NULL;
-    s->data = o->made.data;
-    s->index = o->made.index;
-    s->index_path = o->made.index_path;
-    s->index_key = o->made.index_key;
-    s->lock = o->made.lock;
+    section->opening = NULL;
+    section->data = o->made.data;
+    section->index = o->made.index;
+    section->index_path = o->made.index_path;
+    section->index_key = o->made.index_key;
+    section->lock = o->made.lock;
     const status st = o->st;
     status_set(&o->note);
     free(o);
     return st;
 }
 
-const char *source_waits_for(const source *s)
+const char *source_waits_for(const source *section)
 {
-    return s->opening && !atomic_load(&s->opening->done) && atomic_load(&s->opening->waits)
-               ? s->opening->holder
+    return section->opening && !atomic_load(&section->opening->done) &&
+                   atomic_load(&section->opening->waits)
+               ? section->opening->holder
                : NULL;
 }
 
-status source_advance(dispatch *d, source *s)
+status source_advance(dispatch *d, source *section)
 {
-    if (!s->opening || !atomic_load(&s->opening->done))
+    if (!section->opening || !atomic_load(&section->opening->done))
         return ST_OK;
-    status st = take_over(s);
+    status st = take_over(section);
     if (st == ST_OK)
-        st = opened(d, s);
+        st = opened(d, section);
     return st;
 }
 
@@ -299,29 +305,29 @@ static void leave_lock(opening *o)
         usleep(WAIT_MS * 1000);
 }
 
-void source_done(source *s)
+void source_done(source *section)
 {
-    const char *name = s->name;
-    if (source_waits_for(s))
-        leave_lock(s->opening);
-    if (s->opening && !atomic_load(&s->opening->done)) {
+    const char *name = section->name;
+    if (source_waits_for(section))
+        leave_lock(section->opening);
+    if (section->opening && !atomic_load(&section->opening->done)) {
         /* The file system hangs, and the thread with it. Both end with the process. */
-        pthread_detach(s->opening->thread);
-        free(s->stream_json);
-        s->stream_json = NULL;
-        return; /* s->opening stays, and so must everything that the thread reads */
+        pthread_detach(section->opening->thread);
+        free(section->stream_json);
+        section->stream_json = NULL;
+        return; /* section->opening stays, and so must everything that the thread reads */
     }
-    if (s->opening && take_over(s) != ST_OK)
+    if (section->opening && take_over(section) != ST_OK)
         log_debug("data set not opened: %s", status_text());
-    cache_lock_leave(&s->lock);
-    plan_free(&s->plans[PLAN_PACKED].plan);
-    plan_free(&s->plans[PLAN_SAMPLES].plan);
-    quarantine_done(&s->bad);
-    quarantine_done(&s->damaged);
-    index_free(&s->index);
-    dataset_close(&s->data);
-    free(s->index_path);
-    free(s->stream_json);
-    conf_done(&s->c);
-    *s = (source){.name = name};
+    cache_lock_leave(&section->lock);
+    plan_free(&section->plans[PLAN_PACKED].plan);
+    plan_free(&section->plans[PLAN_SAMPLES].plan);
+    quarantine_done(&section->bad);
+    quarantine_done(&section->damaged);
+    index_free(&section->index);
+    dataset_close(&section->data);
+    free(section->index_path);
+    free(section->stream_json);
+    conf_done(&section->c);
+    *section = (source){.name = name};
 }

@@ -13,10 +13,10 @@
 enum { RECORDS_VERSION = 3 };
 
 /* Adds what decides which frames of a clip are taken: their times are part of a sample's text. */
-static void add_clip_options(const source *s, hasher *h)
+static void add_clip_options(const source *section, hasher *h)
 {
-    const conf *c = &s->c;
-    const clip_limits l = s->clips;
+    const conf *c = &section->c;
+    const clip_limits l = section->clips;
     char fps[32];
     const int n = snprintf(fps, sizeof fps, "%.17g", l.fps);
     hasher_add(h, fps, (size_t)n + 1);
@@ -27,10 +27,10 @@ static void add_clip_options(const source *s, hasher *h)
     hasher_add_u64(h, (uint64_t)c->video_prompt);
 }
 
-status source_index_key(const source *s, hash128 *out)
+status source_index_key(const source *section, hash128 *out)
 {
-    const conf *c = &s->c;
-    const hash128 data = dataset_contents(s->data);
+    const conf *c = &section->c;
+    const hash128 data = dataset_contents(section->data);
     hash128 rules;
     hasher *h = NULL;
     TRY(tokenizer_rules(&rules));
@@ -38,7 +38,7 @@ status source_index_key(const source *s, hash128 *out)
     hasher_add_u64(h, RECORDS_VERSION);
     hasher_add(h, rules.bytes, sizeof(rules.bytes));
     hasher_add(h, data.bytes, sizeof(data.bytes));
-    hasher_add(h, s->model_digest.bytes, sizeof(s->model_digest.bytes));
+    hasher_add(h, section->model_digest.bytes, sizeof(section->model_digest.bytes));
     hasher_add_text(h, c->data_system);
     hasher_add_text(h, c->data_suffix);
     hasher_add_u64(h, c->data_label_newline);
@@ -47,7 +47,7 @@ status source_index_key(const source *s, hash128 *out)
     hasher_add_u64(h, (uint64_t)c->data_group);
     hasher_add_u64(h, (uint64_t)c->data_limit);
     hasher_add_u64(h, (uint64_t)c->data_answer);
-    add_clip_options(s, h);
+    add_clip_options(section, h);
     hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
     *out = hasher_value(h);
     hasher_free(&h);
@@ -55,15 +55,16 @@ status source_index_key(const source *s, hash128 *out)
 }
 
 /* Whether no image has changed since it was indexed, which would make the index stale. */
-static bool images_unchanged(const source *s)
+static bool images_unchanged(const source *section)
 {
-    for (int64_t j = 0; j < index_images(s->index); j++) {
+    for (int64_t j = 0; j < index_images(section->index); j++) {
         int64_t bytes, mtime;
         index_image x;
-        index_image_get(s->index, j, &x);
-        dataset_image_stat(s->data, j, &bytes, &mtime);
+        index_image_get(section->index, j, &x);
+        dataset_image_stat(section->data, j, &bytes, &mtime);
         if (bytes != x.file_bytes || mtime != x.mtime_ns) {
-            log_info("index is stale: %s has changed since", s->data->v->image_path(s->data, j));
+            log_info("index is stale: %s has changed since",
+                     section->data->v->image_path(section->data, j));
             return false;
         }
     }
@@ -72,20 +73,23 @@ static bool images_unchanged(const source *s)
 
 /* Adds the weights of a mixture to the digest. They are part of the stream's identity but not of
  * the file. */
-static status mix(source *s)
+static status mix(source *section)
 {
-    const hash128 identity = s->data->v->identity(s->data);
-    return hash_equal(identity, dataset_contents(s->data)) ? ST_OK : index_mix(s->index, identity);
+    const hash128 identity = section->data->v->identity(section->data);
+    return hash_equal(identity, dataset_contents(section->data))
+               ? ST_OK
+               : index_mix(section->index, identity);
 }
 
-status source_load_index(source *s)
+status source_load_index(source *section)
 {
-    status st = index_load(s->index_path, s->index_key, &s->index);
+    status st = index_load(section->index_path, section->index_key, &section->index);
     if (st == ST_OK) {
-        if (index_samples(s->index) == s->data->v->samples(s->data) &&
-            index_images(s->index) == s->data->v->images(s->data) && images_unchanged(s))
-            return mix(s);
-        index_free(&s->index);
+        if (index_samples(section->index) == section->data->v->samples(section->data) &&
+            index_images(section->index) == section->data->v->images(section->data) &&
+            images_unchanged(section))
+            return mix(section);
+        index_free(&section->index);
         return ST_NO_INPUT;
     }
     if (st == ST_BAD_INPUT) {
@@ -95,13 +99,14 @@ status source_load_index(source *s)
     return st;
 }
 
-status source_index_done(source *s)
+status source_index_done(source *section)
 {
-    TRY(index_seal(s->index));
-    if (s->index_path[0] && index_save(s->index, s->index_path, s->index_key) != ST_OK)
+    TRY(index_seal(section->index));
+    if (section->index_path[0] &&
+        index_save(section->index, section->index_path, section->index_key) != ST_OK)
         log_warn("index not kept: %s", status_text()); /* the next start has to build it again */
-    cache_lock_leave(&s->lock);
-    TRY(mix(s));
-    s->ready = true;
+    cache_lock_leave(&section->lock);
+    TRY(mix(section));
+    section->ready = true;
     return ST_OK;
 }

@@ -48,8 +48,8 @@ status seat_send_terms(dispatch *d, const wire_peer *to)
 status dispatch_new_terms(dispatch *d)
 {
     TRY(dispatch_make_terms(d));
-    for (worker_seat *w = d->seats; w; w = w->next)
-        if (seat_send_terms(d, &w->peer) != ST_OK)
+    for (worker_seat *worker = d->seats; worker; worker = worker->next)
+        if (seat_send_terms(d, &worker->peer) != ST_OK)
             log_debug("worker could not be told: %s", status_text());
     return ST_OK;
 }

@@ -21,47 +21,48 @@
 enum { MISSING_LIMIT = 3 };
 
 /* The worker has answered for its lease: takes it from the seat and moves on to the next. */
-static lease *end_work(dispatch *d, worker_seat *w)
+static lease *end_work(dispatch *d, worker_seat *worker)
 {
-    lease *l = w->work;
-    w->work = w->ahead;
-    w->ahead = NULL;
-    w->unbegun = w->work != NULL;
-    w->last_item = false;
-    w->made_ns = 0;
-    w->shipped = 0;
-    w->fresh = false;
-    w->leases_done++;
-    w->since_ns = w->leased_ns = clock_ns();
-    d->answered_ns = w->since_ns;
+    lease *l = worker->work;
+    worker->work = worker->ahead;
+    worker->ahead = NULL;
+    worker->unbegun = worker->work != NULL;
+    worker->last_item = false;
+    worker->made_ns = 0;
+    worker->shipped = 0;
+    worker->fresh = false;
+    worker->leases_done++;
+    worker->since_ns = worker->leased_ns = clock_ns();
+    d->answered_ns = worker->since_ns;
     return l;
 }
 
-status answer_row(dispatch *d, worker_seat *w, const frame *head, wire_msg *m, const char *name)
+status answer_row(dispatch *d, worker_seat *worker, const frame *head, wire_msg *message,
+                  const char *name)
 {
-    if (!w->work)
+    if (!worker->work)
         return ST_OK; /* late */
-    if (w->work->kind != LEASE_ROW)
+    if (worker->work->kind != LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of index records with a row");
-    if (head->row != w->work->row)
+    if (head->row != worker->work->row)
         return FAIL_IN(ST_PROTOCOL, name, "the worker sent row %llu for a lease of row %llu",
-                       (unsigned long long)head->row, (unsigned long long)w->work->row);
-    if (wire_msg_parts(m) != 2 + (size_t)head->n_images)
+                       (unsigned long long)head->row, (unsigned long long)worker->work->row);
+    if (wire_msg_parts(message) != 2 + (size_t)head->n_images)
         return FAIL_IN(ST_PROTOCOL, name, "the row has %zu parts, but its header says %u images",
-                       wire_msg_parts(m), (unsigned)head->n_images);
-    if (w->made_ns > 0) /* the rest of the time since the lease was spent on the link */
-        compression_link_saw(&w->link, (int64_t)wire_msg_bytes(m),
-                             clock_ns() - w->leased_ns - w->made_ns);
-    if (!w->local)
-        breach_made_good(&d->breaches, w->from);
-    lease *l = end_work(d, w);
+                       wire_msg_parts(message), (unsigned)head->n_images);
+    if (worker->made_ns > 0) /* the rest of the time since the lease was spent on the link */
+        compression_link_saw(&worker->link, (int64_t)wire_msg_bytes(message),
+                             clock_ns() - worker->leased_ns - worker->made_ns);
+    if (!worker->local)
+        breach_made_good(&d->breaches, worker->from);
+    lease *l = end_work(d, worker);
     if (!l->owner)
         lease_free(&l); /* its consumer has left */
     else if (lease_solo_item(l) >= 0)
         lease_solo_done(&d->book, l);
     else
-        consumer_row(d, l->owner, l, m);
+        consumer_row(d, l->owner, l, message);
     return ST_OK;
 }
 
@@ -73,11 +74,11 @@ typedef enum sight {
 } sight;
 
 /* Looks at a file of the data folder. *out_size is set if it is there. */
-static sight look_at(const source *s, const char *file, int64_t *out_size)
+static sight look_at(const source *section, const char *file, int64_t *out_size)
 {
     char path[PATH_MAX];
     struct stat info;
-    snprintf(path, sizeof(path), "%s/%s", s->data->v->root(s->data), file);
+    snprintf(path, sizeof(path), "%s/%s", section->data->v->root(section->data), file);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return file_error_is_its_own(errno) ? SIGHT_GONE : SIGHT_TROUBLE;
@@ -88,111 +89,112 @@ static sight look_at(const source *s, const char *file, int64_t *out_size)
 
 /* The same for a file of an indexed sample, where a file that has changed since counts as gone. A
  * peer names the file, so it is only opened if it belongs to the sample that was leased. */
-static sight look_at_indexed(dispatch *d, const source *s, int64_t id, const char *file)
+static sight look_at_indexed(dispatch *d, const source *section, int64_t id, const char *file)
 {
     sample smp;
     int32_t i = 0;
     arena_reset(&d->scratch);
-    if (s->data->v->outline(s->data, id, &d->scratch, &smp) != ST_OK)
+    if (section->data->v->outline(section->data, id, &d->scratch, &smp) != ST_OK)
         return SIGHT_GONE;
-    while (i < smp.n_images && !dataset_image_has(s->data, smp.images[i], file))
+    while (i < smp.n_images && !dataset_image_has(section->data, smp.images[i], file))
         i++;
     if (i == smp.n_images)
         return SIGHT_GONE;
     int64_t size, bytes, mtime_ns;
-    const sight seen = look_at(s, file, &size);
+    const sight seen = look_at(section, file, &size);
     if (seen != SIGHT_THERE)
         return seen;
     image_place place;
     index_image x;
-    dataset_image_place(s->data, smp.images[i], &place);
-    dataset_image_stat(s->data, smp.images[i], &bytes, &mtime_ns);
-    index_image_get(s->index, smp.images[i], &x);
+    dataset_image_place(section->data, smp.images[i], &place);
+    dataset_image_stat(section->data, smp.images[i], &bytes, &mtime_ns);
+    index_image_get(section->index, smp.images[i], &x);
     const bool same = place.bytes < 0 ? bytes == x.file_bytes : place.offset <= size - place.bytes;
     return same ? SIGHT_THERE : SIGHT_GONE;
 }
 
 /* Neither the worker nor the dispatcher can read the file now. The sample is judged as if the
  * worker had died of it, and the worker starts anew. */
-static void lost_in_trouble(dispatch *d, worker_seat *w, const char *file)
+static void lost_in_trouble(dispatch *d, worker_seat *worker, const char *file)
 {
     static const char json[] = "{\"again\":true}";
     char what[128];
     snprintf(what, sizeof(what), "%.80s can be read neither there nor here", file);
-    if (wire_send_json(d->workers, &w->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+    if (wire_send_json(d->workers, &worker->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to start anew: %s", status_text());
-    seat_gone(d, w, LOSS_CRASH, what);
+    seat_gone(d, worker, LOSS_CRASH, what);
 }
 
 /* Dismisses a worker that has missed too many files. `file` is one that it could not open just now,
  * or NULL. The reason is sent to the worker, so that its user reads it where the worker runs. */
-static void dismiss_if_blind(dispatch *d, worker_seat *w, const char *file)
+static void dismiss_if_blind(dispatch *d, worker_seat *worker, const char *file)
 {
-    if (!file || w->missing_files < MISSING_LIMIT)
+    if (!file || worker->missing_files < MISSING_LIMIT)
         return;
     const status st =
-        w->ship
+        worker->ship
             ? FAIL_IN(ST_PROTOCOL, file,
                       "a remote worker (pid %d on %s) tells sizes for this and %lld other files "
                       "that differ from what the daemon sent it",
-                      (int)w->pid, w->host, (long long)w->missing_files - 1)
+                      (int)worker->pid, worker->host, (long long)worker->missing_files - 1)
             : FAIL_IN(ST_NO_INPUT, file,
                       "this and %lld other files that the daemon has cannot be opened by a remote "
                       "worker (pid %d on %s), or differ there: its --data-root must name the "
                       "folder of a complete copy",
-                      (long long)w->missing_files - 1, (int)w->pid, w->host);
+                      (long long)worker->missing_files - 1, (int)worker->pid, worker->host);
     log_warn("worker dismissed: %s", status_text());
-    if (wire_send_error(d->workers, &w->peer, 0, st) != ST_OK)
+    if (wire_send_error(d->workers, &worker->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    if (w->ship) /* then it cannot be a bad copy */
-        breach_note(&d->breaches, w->from, clock_ns());
-    seat_gone(d, w, w->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
+    if (worker->ship) /* then it cannot be a bad copy */
+        breach_note(&d->breaches, worker->from, clock_ns());
+    seat_gone(d, worker, worker->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
 }
 
 /* Whether a worker contradicts what the dispatcher sees of image j. missing: a file that the worker
  * could not open, or NULL. told: the size that it told; -1 if it told none, which index_build_take
  * refuses. With data.ship a file that could not be sent is the daemon's problem, and its size is
  * not told. */
-static bool contradicts(const worker_seat *w, const source *s, int64_t j, const char *missing,
-                        int64_t told)
+static bool contradicts(const worker_seat *worker, const source *section, int64_t j,
+                        const char *missing, int64_t told)
 {
     int64_t bytes, mtime_ns;
-    if (missing && !w->ship)
-        return dataset_image_has(s->data, j, missing) && look_at(s, missing, &bytes) == SIGHT_THERE;
-    dataset_image_stat(s->data, j, &bytes, &mtime_ns);
-    return told >= (w->ship ? 1 : 0) && bytes > 0 && bytes != told;
+    if (missing && !worker->ship)
+        return dataset_image_has(section->data, j, missing) &&
+               look_at(section, missing, &bytes) == SIGHT_THERE;
+    dataset_image_stat(section->data, j, &bytes, &mtime_ns);
+    return told >= (worker->ship ? 1 : 0) && bytes > 0 && bytes != told;
 }
 
 /* Counts the files of an index lease that a remote worker could not open and the dispatcher can, or
  * that have another size here than the worker says: the index must not depend on who read for it. A
  * file that changed after it was sent counts too, but it takes MISSING_LIMIT of them to dismiss the
  * worker. */
-static int64_t missed_files(const worker_seat *w, const lease *l, const json_value *v,
+static int64_t missed_files(const worker_seat *worker, const lease *l, const json_value *said,
                             const char **out_file)
 {
-    const json_value *list = json_find(v, "records");
+    const json_value *list = json_find(said, "records");
     const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
-    const source *s = l->owner;
+    const source *section = l->owner;
     int64_t missed = 0;
     *out_file = NULL;
-    if (w->local || l->kind != LEASE_IMAGES)
+    if (worker->local || l->kind != LEASE_IMAGES)
         return 0;
     for (int64_t k = 0; k < n; k++) {
         const json_value *r = json_item(list, (size_t)k);
         const int64_t j = solo >= 0 ? solo : l->item[k];
         const char *missing = json_text(json_find(r, "missing"), NULL);
-        if (!contradicts(w, s, j, missing, json_int(json_find(r, "bytes"), -1)))
+        if (!contradicts(worker, section, j, missing, json_int(json_find(r, "bytes"), -1)))
             continue;
         missed++;
-        *out_file = missing ? missing : s->data->v->image_path(s->data, j);
+        *out_file = missing ? missing : section->data->v->image_path(section->data, j);
     }
     return missed;
 }
 
-status answer_records(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+status answer_records(dispatch *d, worker_seat *worker, const frame *head, const json_value *said,
                       const char *name)
 {
-    lease *l = w->work;
+    lease *l = worker->work;
     if (!l || head->row != l->number)
         return ST_OK; /* late */
     if (l->kind == LEASE_ROW)
@@ -200,21 +202,21 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
                        "the worker answered a lease of a row with index records");
     bool solo = lease_solo_item(l) >= 0;
     const char *file;
-    const int64_t missed = missed_files(w, l, v, &file);
+    const int64_t missed = missed_files(worker, l, said, &file);
     if (missed > 0) {
-        w->missing_files += missed;
-        end_work(d, w);
+        worker->missing_files += missed;
+        end_work(d, worker);
         lease_book_return(&d->book, l);
-        dismiss_if_blind(d, w, file);
+        dismiss_if_blind(d, worker, file);
         return ST_OK;
     }
-    const status st = index_build_take(d, l, v, w, name);
+    const status st = index_build_take(d, l, said, worker, name);
     if (st != ST_OK && st != ST_PROTOCOL) { /* the daemon's own failure, not the worker's */
         dispatch_fail(d, st);
         return ST_OK;
     }
     TRY(st);
-    end_work(d, w);
+    end_work(d, worker);
     if (solo && l->n_items > 0)
         lease_solo_done(&d->book, l);
     else
@@ -224,11 +226,11 @@ status answer_records(dispatch *d, worker_seat *w, const frame *head, const json
 
 /* Checks all of a FAILED message before any of it counts. A worker that names a sample that it was
  * not given is not believed in anything. */
-static status check_failed(const lease *l, const json_value *v, const char *name,
+static status check_failed(const lease *l, const json_value *said, const char *name,
                            const json_value **out_list)
 {
     const int64_t solo = lease_solo_item(l);
-    TRY(json_want_array(v, "samples", name, out_list));
+    TRY(json_want_array(said, "samples", name, out_list));
     if (json_count(*out_list) == 0)
         return FAIL_IN(ST_PROTOCOL, name, "the worker reported a failure without naming a sample");
     for (size_t i = 0; i < json_count(*out_list); i++) {
@@ -248,89 +250,89 @@ static status check_failed(const lease *l, const json_value *v, const char *name
 
 /* Handles FAILED: quarantines the samples that could not be decoded. A file that only this worker
  * misses is the worker's fault. */
-status answer_failed(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+status answer_failed(dispatch *d, worker_seat *worker, const frame *head, const json_value *said,
                      const char *name)
 {
-    lease *l = w->work;
+    lease *l = worker->work;
     const json_value *list;
     const char *trouble = NULL, *missed = NULL; /* files */
     if (!l || head->row != l->number)
         return ST_OK; /* late */
     if (!l->owner) {  /* its consumer has left */
-        end_work(d, w);
+        end_work(d, worker);
         lease_free(&l);
         return ST_OK;
     }
     if (l->kind != LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of index records with failed samples");
-    TRY(check_failed(l, v, name, &list));
+    TRY(check_failed(l, said, name, &list));
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *f = json_item(list, i);
         const int64_t id = json_int(json_find(f, "id"), -1);
         const char *missing = json_text(json_find(f, "missing"), NULL);
-        const sight seen = missing && !w->local && !w->ship
+        const sight seen = missing && !worker->local && !worker->ship
                                ? look_at_indexed(d, lease_source(l), id, missing)
                                : SIGHT_GONE;
-        w->missing_files += seen == SIGHT_THERE;
+        worker->missing_files += seen == SIGHT_THERE;
         missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;
         if (seen == SIGHT_GONE)
             seats_quarantine(d, lease_source(l), id, json_text(json_find(f, "cause"), ""));
     }
     if (trouble) {
-        lost_in_trouble(d, w, trouble);
+        lost_in_trouble(d, worker, trouble);
         return ST_OK;
     }
-    end_work(d, w);
+    end_work(d, worker);
     if (lease_solo_item(l) >= 0)
         lease_solo_done(&d->book, l);
     else
         lease_book_return(&d->book, l);
-    dismiss_if_blind(d, w, missed);
+    dismiss_if_blind(d, worker, missed);
     return ST_OK;
 }
 
 /* Adds up where the time of making a row went, which its worker tells before the row itself. */
-static void count_stages(dispatch *d, worker_seat *w, const json_value *stages,
+static void count_stages(dispatch *d, worker_seat *worker, const json_value *stages,
                          const json_value *cache)
 {
     for (int i = 0; i < 2; i++) {
         const int64_t n = json_int(json_item(cache, (size_t)i), 0);
         d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
     }
-    w->made_ns = 0;
+    worker->made_ns = 0;
     for (int i = 0; i < N_STAGES; i++) {
         int64_t ns = json_int(json_item(stages, (size_t)i), 0);
         ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
         d->counts.stage_ns[i] += ns;
-        w->made_ns += ns;
+        worker->made_ns += ns;
     }
 }
 
-status answer_on(dispatch *d, worker_seat *w, const frame *head, const json_value *v,
+status answer_on(dispatch *d, worker_seat *worker, const frame *head, const json_value *said,
                  const char *name)
 {
-    const json_value *stages = json_find(v, "stage_ns");
-    if (!w->work || head->row != w->work->number)
+    const json_value *stages = json_find(said, "stage_ns");
+    if (!worker->work || head->row != worker->work->number)
         return ST_OK;
     if (stages) {
-        count_stages(d, w, stages, json_find(v, "cache"));
-        return damage_heard(d, w->work, json_find(v, "damaged"), name);
+        count_stages(d, worker, stages, json_find(said, "cache"));
+        return damage_heard(d, worker->work, json_find(said, "damaged"), name);
     }
-    const int64_t item = json_int(json_find(v, "item"), -1);
-    const lease *l = w->work;
+    const int64_t item = json_int(json_find(said, "item"), -1);
+    const lease *l = worker->work;
     if (!lease_has(l, item))
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker says that it is at item %lld, which is not in its lease",
                        (long long)item);
-    w->unbegun = false;
+    worker->unbegun = false;
     /* An item that is reported again, or after a later one, gives the lease no further time, so a
      * lease ends within prepd.sample_timeout for each of its items. A long lease that makes
      * progress is no sign of trouble. */
-    if (lease_on(w->work, item))
-        d->answered_ns = w->since_ns = clock_ns();
-    w->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
-                   item == l->item[l->n_items - 1];
+    if (lease_on(worker->work, item))
+        d->answered_ns = worker->since_ns = clock_ns();
+    worker->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
+                        item == l->item[l->n_items - 1];
     return ST_OK;
 }
