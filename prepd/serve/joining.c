@@ -43,7 +43,7 @@ static status refuse_other(dispatch *d, worker_seat *worker, status st)
     const status_note why = *status_last();
     if (worker->local)
         local_said_why(d, worker->pid);
-    seat_gone(d, worker, LOSS_OUTSIDE, "is of another kind");
+    seat_gone(d, worker, LOSS_OUTSIDE, "it differs from the daemon");
     status_set(&why);
     return st;
 }
