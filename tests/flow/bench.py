@@ -256,7 +256,7 @@ def one_rank_is_replayed():
         again = dict(values, **{"parallelism.world_size": 8})
         for more, why in (({"checkpoint.enable": "true"}, "checkpoint.enable must be false"),
                           ({"comm.replay_rank": 8}, "ranks 0 to 7"), ({"feed.replay": ""}, "rows from a recording"),
-                          ({"eval.enable": "true"}, "eval.enable must be false"),
+                          ({"eval.enable": "true"}, "needs eval.enable false"),
                           ({"comm.expert_exchange": "device"}, "comm.expert_exchange must be auto or host")):
             said = trainer("train", "-c", f.config, *options(dict(again, **more)), code=78)
             check(why in said, said)

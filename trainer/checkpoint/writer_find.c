@@ -99,7 +99,7 @@ status checkpoint_writer_find(const char *folder, int64_t load_step, const comm 
     if (st == ST_OK && n > 0 && !*out_found)
         return FAIL_IN(ST_BAD_INPUT, folder,
                        "none of the %" PRId64
-                       " checkpoints is whole; set checkpoint.load_step to 0 to begin anew",
+                       " checkpoints is whole; begin anew with checkpoint.load_step 0",
                        n);
     return st;
 }
