@@ -151,7 +151,7 @@ def one_that_misses_files_is_dismissed():
         check(not site.status()["train"]["quarantined"], "samples were blamed")
         check(good.poll() is None, "the good one left too")
         absent = site.worker(root=f.file("absent"))
-        check(absent.wait(LIMIT_S) == 66 and "--data-root: No such file" in absent.stderr.read().decode(), "no such folder")
+        check(absent.wait(LIMIT_S) == 66 and "--data-root cannot be read: No such file" in absent.stderr.read().decode(), "no such folder")
 
 
 def cut_copy(site, name):

@@ -66,7 +66,7 @@ def recordings_end_inside_a_step():
                 check(steps_of(said)[-1] == 20 // rows and f"ended after {20 // rows} steps" in said, said)
                 check((f"the last {left} rows of {path} make no whole step of {rows}" in said) == (left > 0), said)
             said = talk(f, f"22 by {ranks}", code=65, training__global_batch_size=22, **once)
-            check("20 rows are recorded here, and a step takes 22" in said, said)
+            check("20 rows are recorded here, but a step takes 22" in said, said)
 
 
 def evaluates_in_between():
