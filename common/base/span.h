@@ -16,48 +16,49 @@ typedef struct span {
 
 static inline span span_of(const void *data, size_t size)
 {
-    span s = {(const uint8_t *)data, size};
-    return s;
+    span bytes = {(const uint8_t *)data, size};
+    return bytes;
 }
 
 /* Whether the bytes [offset, offset + size) lie inside the span; cannot overflow. */
-static inline bool span_holds(span s, uint64_t offset, uint64_t size)
+static inline bool span_holds(span bytes, uint64_t offset, uint64_t size)
 {
-    return offset <= s.size && size <= s.size - offset;
+    return offset <= bytes.size && size <= bytes.size - offset;
 }
 
 /* Loads and stores of little-endian numbers at any alignment. The caller has checked the bounds. */
-static inline uint16_t load_u16(const uint8_t *p)
+static inline uint16_t load_u16(const uint8_t *from)
 {
-    return (uint16_t)(p[0] | p[1] << 8);
+    return (uint16_t)(from[0] | from[1] << 8);
 }
 
-static inline uint32_t load_u32(const uint8_t *p)
+static inline uint32_t load_u32(const uint8_t *from)
 {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 |
+           (uint32_t)from[3] << 24;
 }
 
-static inline uint64_t load_u64(const uint8_t *p)
+static inline uint64_t load_u64(const uint8_t *from)
 {
-    return (uint64_t)load_u32(p) | (uint64_t)load_u32(p + 4) << 32;
+    return (uint64_t)load_u32(from) | (uint64_t)load_u32(from + 4) << 32;
 }
 
-static inline void store_u16(uint8_t *p, uint16_t v)
+static inline void store_u16(uint8_t *to, uint16_t value)
 {
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
+    to[0] = (uint8_t)value;
+    to[1] = (uint8_t)(value >> 8);
 }
 
-static inline void store_u32(uint8_t *p, uint32_t v)
+static inline void store_u32(uint8_t *to, uint32_t value)
 {
-    store_u16(p, (uint16_t)v);
-    store_u16(p + 2, (uint16_t)(v >> 16));
+    store_u16(to, (uint16_t)value);
+    store_u16(to + 2, (uint16_t)(value >> 16));
 }
 
-static inline void store_u64(uint8_t *p, uint64_t v)
+static inline void store_u64(uint8_t *to, uint64_t value)
 {
-    store_u32(p, (uint32_t)v);
-    store_u32(p + 4, (uint32_t)(v >> 32));
+    store_u32(to, (uint32_t)value);
+    store_u32(to + 4, (uint32_t)(value >> 32));
 }
 
 #endif

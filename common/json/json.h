@@ -119,36 +119,38 @@ typedef struct json_writer {
     bool need_comma, out_of_memory;
 } json_writer;
 
-void json_writer_init(json_writer *w);
+void json_writer_init(json_writer *writer);
 /* Frees the text; accepts NULL, and is harmless after json_writer_take. */
-void json_writer_done(json_writer *w);
-void json_begin_object(json_writer *w);
-void json_end_object(json_writer *w);
-void json_begin_array(json_writer *w);
-void json_end_array(json_writer *w);
-void json_put_key(json_writer *w, const char *key);
-void json_put_text(json_writer *w, const char *s, size_t size);
-void json_put_cstr(json_writer *w, const char *s);
-void json_put_int(json_writer *w, int64_t v);
-void json_put_real(json_writer *w, double v); /* the shortest text that reads back the same */
-void json_put_bool(json_writer *w, bool v);
-void json_put_null(json_writer *w);
-void json_put_value(json_writer *w,
-                    const json_value *v); /* a parsed value with all that is in it */
-void json_put_raw(json_writer *w, const char *json, size_t size); /* a value that is JSON already */
+void json_writer_done(json_writer *writer);
+void json_begin_object(json_writer *writer);
+void json_end_object(json_writer *writer);
+void json_begin_array(json_writer *writer);
+void json_end_array(json_writer *writer);
+void json_put_key(json_writer *writer, const char *key);
+void json_put_text(json_writer *writer, const char *text, size_t size);
+void json_put_cstr(json_writer *writer, const char *text);
+void json_put_int(json_writer *writer, int64_t value);
+void json_put_real(json_writer *writer,
+                   double value); /* the shortest text that reads back the same */
+void json_put_bool(json_writer *writer, bool value);
+void json_put_null(json_writer *writer);
+void json_put_value(json_writer *writer,
+                    const json_value *value); /* a parsed value with all that is in it */
+void json_put_raw(json_writer *writer, const char *json,
+                  size_t size); /* a value that is JSON already */
 /* The same as json_put_key followed by the value. */
-void json_put_key_text(json_writer *w, const char *key, const char *s, size_t size);
-void json_put_key_cstr(json_writer *w, const char *key, const char *s);
-void json_put_key_int(json_writer *w, const char *key, int64_t v);
-void json_put_key_real(json_writer *w, const char *key, double v);
-void json_put_key_bool(json_writer *w, const char *key, bool v);
-void json_put_key_null(json_writer *w, const char *key);
-void json_put_key_value(json_writer *w, const char *key, const json_value *v);
-void json_put_key_raw(json_writer *w, const char *key, const char *json, size_t size);
-void json_begin_key_object(json_writer *w, const char *key);
-void json_begin_key_array(json_writer *w, const char *key);
+void json_put_key_text(json_writer *writer, const char *key, const char *text, size_t size);
+void json_put_key_cstr(json_writer *writer, const char *key, const char *text);
+void json_put_key_int(json_writer *writer, const char *key, int64_t value);
+void json_put_key_real(json_writer *writer, const char *key, double value);
+void json_put_key_bool(json_writer *writer, const char *key, bool value);
+void json_put_key_null(json_writer *writer, const char *key);
+void json_put_key_value(json_writer *writer, const char *key, const json_value *value);
+void json_put_key_raw(json_writer *writer, const char *key, const char *json, size_t size);
+void json_begin_key_object(json_writer *writer, const char *key);
+void json_begin_key_array(json_writer *writer, const char *key);
 /* Gives the text to the caller, who frees it; out_size can be NULL. The writer is empty afterwards.
  * ST_NO_MEMORY if any call before lacked memory. */
-WARN_UNUSED status json_writer_take(json_writer *w, char **out_text, size_t *out_size);
+WARN_UNUSED status json_writer_take(json_writer *writer, char **out_text, size_t *out_size);
 
 #endif

@@ -31,7 +31,7 @@ typedef struct program {
 
 /* All of main: runs the verb that the command line names and logs its failure. Returns the exit
  * code. A write to stdout that failed, such as on a full disk, is a failure too. */
-int program_run(const program *p, int argc, char **argv);
+int program_run(const program *program, int argc, char **argv);
 
 /* Takes --NAME VALUE or --NAME=VALUE out of argv; `name` includes the dashes. *out is the value,
  * NULL if the word is absent, the last one if it is given twice. ST_USAGE if the value is missing.

@@ -1,4 +1,4 @@
-"""What a step costs and where its time goes: train --profile, bench ops, bench step."""
+"""What a step costs and where its time goes, as train --profile, bench ops and bench step report it."""
 
 import json
 import os
@@ -14,13 +14,14 @@ KINDS = {"vision", "attention", "dense GEMM", "experts", "routing", "element-wis
 
 
 def profile_of(said):
-    """Kind -> milliseconds."""
+    """Returns {kind: milliseconds}."""
     lines = re.findall(r"^profile: (\S.*?\S) +([0-9.]+) ms +([0-9.]+) %$", said, re.M)
     return {kind: float(ms) for kind, ms, _ in lines}
 
 
 def least_idle(f, **values):
-    """What the least idle of a few runs said; a step here is short beside what a busy machine may take away from it."""
+    """Returns the smallest idle time of a few runs. A step is short here, compared with what a busy machine may take
+    away from it."""
     for n in range(4):
         said = trainer("train", "-c", f.config, *options(dict(values, **{"job.dump_folder": f.file(f"profiled-{n}")})), "--profile")
         ms = profile_of(said)
@@ -53,7 +54,7 @@ def profile_adds_up():
 
 
 def memory_is_as_planned():
-    """Resident memory of the CPU backend within 5 % of the plan, where it is more than what any process takes."""
+    """Resident memory of the CPU backend is within 5 % of the plan, where it is more than any process needs."""
     if SANITIZED:
         return
     with Folder(images=64, **{"training.seq_len": 2048, "training.global_batch_size": 4}) as f:
@@ -201,8 +202,8 @@ def recordings_are_served_live():
 
 
 def collectives_waited_for():
-    """On a device with streams, gathers and reductions have their own. Nothing runs there before somebody waits, so all
-    of them are waited for: exposed, where they would be idle's if nobody looked (test_profile has the rest)."""
+    """A device with streams has one of its own for gathers and one for reductions. Nothing runs there until it is
+    waited for, so all of it is waited for: it counts as exposed. (test_profile has the rest.)"""
     program = os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "tests/trainer_emulated")
     if not os.path.exists(program):
         print("skipped: no trainer on the emulated device, which is built where Open MPI is")
@@ -231,7 +232,7 @@ REPLAYED = "replayed: a model of {} ranks at 50 GB/s and 5 us a call, not a meas
 
 
 def one_rank_is_replayed():
-    """A rank of a layout alone says what it is wherever its figures stand, and keeps nothing."""
+    """A replayed rank of a layout says that it is one wherever its figures are shown, and saves nothing."""
     with Folder(**dict(STREAM, **{"training.global_batch_size": 8})) as f:
         run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
         values = dict(SHORT, **{"training.steps": 2, "training.global_batch_size": 8, "training.backend": "cpu",

@@ -1,5 +1,5 @@
-"""Workers that die while a test looks on: killed, stopped, by a SIGSEGV that was sent, out of memory. A death is
-counted once, when the process above says that it has replaced this one, and as the kind it says."""
+"""Makes workers die while a test looks on: killed, stopped, by a SIGSEGV from outside, out of memory. A death is
+counted once, when the process above says that it has replaced the worker, and as the kind of death that it names."""
 
 import contextlib
 import glob
@@ -24,7 +24,8 @@ STARVED_S = 0.5  # one without memory that lives longer has all it needs
 
 
 def starve(pid):
-    """From now on no page is added to its heaps. Not RLIMIT_AS: an arena's 64 MiB count there when they are reserved."""
+    """From now on no page can be added to the worker's heaps. RLIMIT_AS would not do: it counts an arena's 64 MiB
+    when they are reserved."""
     resource.prlimit(pid, resource.RLIMIT_DATA, (1, resource.RLIM_INFINITY))  # 0 would be taken for no limit
 
 
@@ -42,7 +43,7 @@ ANY_AGE = 0.15  # of these, instead of one that has begun
 
 
 def larger_pictures(folder, every=16):
-    """Here and there: where they are met a worker needs memory that it did not need before."""
+    """Makes some pictures larger, so that a worker that meets one needs memory that it did not need before."""
     run("synth", "--out", folder.file("large"), "--images", "16", "--seed", "2", "--sizes", "coco")
     large = sorted(glob.glob(folder.file("large/images/*/*.jpg")))
     for k, image in enumerate(folder.train_images()[::every]):
@@ -50,7 +51,7 @@ def larger_pictures(folder, every=16):
 
 
 def has_begun(pid):
-    """In its sandbox, and given leases."""
+    """Whether the worker is in its sandbox and has been given leases."""
     try:
         with open(f"/proc/{pid}/status") as f:
             return "Seccomp:\t2" in f.read()
@@ -59,7 +60,7 @@ def has_begun(pid):
 
 
 def what_it_does(pid):
-    """Its command line; of each thread name, state, signals that are pending or blocked, and what it waits for."""
+    """Its command line, and for each thread the name, state, pending or blocked signals, and what it waits for."""
     said = [" ".join(command_line(pid))]
     for task in glob.glob(f"/proc/{pid}/task/*"):
         with contextlib.suppress(OSError), open(task + "/status") as status, open(task + "/wchan") as wchan:
@@ -84,7 +85,8 @@ class Struck:
         self.since, self.told, self.gone_s = time.monotonic(), len(above.said()), None
 
     def end(self):
-        """How it ended, as the process above says; None if that has not said anything yet, "" if it will not."""
+        """How the worker ended, as the process above says; None if that has not said anything yet, "" if it will
+        not."""
         said = re.search(rf'worker (?:replaced|died at start) pid={self.pid} cause="(.*)"', self.above.said()[self.told:])
         if said or self.above.p.poll() is not None:
             return said[1] if said else ""
@@ -96,7 +98,7 @@ class Struck:
 
 
 class Deaths(threading.Thread):
-    """Strikes workers until as many have died as asked; of each kind as many, as far as they can be had."""
+    """Strikes workers until as many have died as was asked, in equal numbers of each kind as far as possible."""
 
     def __init__(self, rng, most, kinds=tuple(KINDS), every_s=(0.005, 0.06)):
         super().__init__()
@@ -111,7 +113,7 @@ class Deaths(threading.Thread):
 
     @contextlib.contextmanager
     def among(self, above):
-        """Workers of this daemon or supervisor die, inside the block."""
+        """Workers of this daemon or supervisor die inside the block."""
         with self.lock:
             self.above.append(above)
         try:
@@ -129,7 +131,8 @@ class Deaths(threading.Thread):
         return sum(self.done.values())
 
     def enough(self, short=0):
-        """short: how much of what they must have done is missing; as many more die for it."""
+        """Whether enough have died. short: how much of what the deaths must have cost is missing; that many more die
+        for it."""
         check(self.is_alive() or not self.failed, f"nobody is killed any more: {self.failed}")
         if self.n() >= self.most and short > 0:
             self.most = self.n() + math.ceil(short)
@@ -176,7 +179,7 @@ class Deaths(threading.Thread):
             self.any_age = self.rng.random() < ANY_AGE
 
     def end(self):
-        """That all went well; what was done, in words."""
+        """Checks that all went well; returns in words what was done."""
         self.over = True
         self.join()
         if self.failed:

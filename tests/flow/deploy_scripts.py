@@ -1,6 +1,6 @@
-"""The scripts of deploy/, without root, network, systemd or Slurm: what they say of themselves and of wrong
-words, what quickstart makes of data that is not whole, which packages are missing, what is started. And what style
-says of the top level where there is no git."""
+"""The scripts of deploy/ without root, network, systemd or Slurm: their help and their answers to wrong words, how
+the quickstart treats incomplete data, which packages count as missing, what is started. Also the style check of
+the top level where there is no git."""
 
 import os
 import re
@@ -19,7 +19,8 @@ TRAINER = os.path.join(os.path.dirname(os.path.abspath(BIN)), "trainer")
 
 
 class Place:
-    """A temporary folder with programs of ours in front of the machine's; each writes its words to said."""
+    """A temporary folder with stand-in programs that come before the machine's; each appends its words to the file
+    "said"."""
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="deploy")
@@ -58,7 +59,8 @@ class Place:
 
 
 def their_help_is_their_head():
-    """From any folder; no line of the script behind it, and words that nobody knows are named."""
+    """--help prints the comment at the head of the script, from any folder, and no line of code. Unknown words are
+    named."""
     with Place() as place:
         for name in ("quickstart", "install-deps", "prepd-run"):
             with open(os.path.join(SOURCE, "deploy", name)) as f:
@@ -73,7 +75,8 @@ def their_help_is_their_head():
 
 
 def quickstart_makes_unfinished_data_again():
-    """Interrupted anywhere in prepd synth, another quickstart makes the data; whole, it leaves them alone."""
+    """If prepd synth was interrupted anywhere, the next quickstart makes the data again; complete data is left
+    alone."""
     with Place() as place:
         os.mkdir(place.file("deploy"))
         shutil.copy(os.path.join(SOURCE, "deploy/quickstart"), place.file("deploy"))
@@ -143,7 +146,7 @@ for i in {1..6000}; do sleep 0.05; done"""
 
 
 def begun(place, phase):
-    """What quickstart takes for the programs, of which the one of this phase waits when it is run first."""
+    """Puts stand-ins for the programs of quickstart in place; the one of this phase waits when it is first run."""
     for name in ("quickstart", "install-deps"):
         os.makedirs(place.file("deploy"), exist_ok=True)
         shutil.copy(os.path.join(SOURCE, "deploy", name), place.file("deploy"))
@@ -161,7 +164,8 @@ def begun(place, phase):
 
 
 def in_a_pipe(words, env, ready):
-    """As Ctrl-C in `quickstart | cat`: all of the terminal's processes get the signal. Its exit code and what it said."""
+    """Ctrl-C in `quickstart | cat`: all processes of the terminal get the signal. Returns the exit code and the
+    output."""
     p = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     wait_for(ready, "it waits")
     os.killpg(p.pid, signal.SIGINT)
@@ -178,7 +182,7 @@ def on_a_terminal(words, env, ready):
 
 
 def ctrl_c_ends_quickstart_in_order():
-    """In every phase: a line of its own says what is there and that the same command goes on, which it does."""
+    """In every phase, one line says how far it got and that the same command continues, which it does."""
     for phase, step, way in (("packages", "packages", on_a_terminal), ("configure", "build", in_a_pipe),
                              ("build", "build", on_a_terminal), ("data", "data", in_a_pipe),
                              ("training", "training", on_a_terminal), ("training", "training", in_a_pipe)):
@@ -203,7 +207,7 @@ BUILDS = """for i in {1..70}; do echo "[$i/70] Building C object x.c.o"; sleep 0
 
 
 def the_test_command_says_how_far_a_build_is():
-    """Every five seconds on a terminal, every thirty in a log."""
+    """It prints a line every five seconds on a terminal, every thirty in a log."""
     with Place() as place:
         for name in ("cmake", "ctest"):
             place.program("path/" + name)
@@ -238,7 +242,7 @@ fi
 
 
 def packages_of_this_architecture_are_asked_for():
-    """And another apt is waited for."""
+    """Only packages of this architecture count as installed, and another apt is waited for."""
     script = os.path.join(SOURCE, "deploy/install-deps")
     with Place() as place:
         place.program("path/dpkg", "echo native")
@@ -290,7 +294,8 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
 
 
 def several_nodes_are_told_the_first(place, script, config):
-    """prepd listens on all addresses, ranks connect to its node; what only one node reaches is refused."""
+    """prepd listens on all addresses and ranks connect to its node; an endpoint that only one node can reach is
+    refused."""
     env = {"TESSERA_BIN": place.file("bin"), "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURMD_NODENAME": "node7"}
     keys = ["--prepd.keys", place.file("keys")]
     for words, lack in ((keys, "ipc://"), (["--prepd.endpoint", "tcp://127.0.0.1:5555", *keys], "127.0.0.1"),
@@ -337,7 +342,7 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
 
 
 def a_toolkit_that_is_named_goes_before_the_path():
-    """And the path before /usr/local/cuda."""
+    """A toolkit named in the environment comes before the path, and the path before /usr/local/cuda."""
     with open(os.path.join(SOURCE, "trainer/ops/CMakeLists.txt")) as f:
         search, = [line.strip() for line in f if "find_program(NVCC" in line]
     with Place() as place:

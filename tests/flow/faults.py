@@ -1,4 +1,5 @@
-"""Calls that fail as on a machine in trouble (fault_shim.c), pictures that kill who decodes them (poison_module.c)."""
+"""Calls that fail as on a machine in trouble (fault_shim.c), and pictures that kill the process that decodes them
+(poison_module.c)."""
 
 import contextlib
 import os
@@ -15,8 +16,8 @@ OTHER_JPEG = {"LD_PRELOAD": os.path.join(BUILD, "tests/libother_jpeg.so")}
 
 @contextlib.contextmanager
 def trouble(f, call, error, path, times, verb="worker"):
-    """The next `times` calls on files whose path holds `path` fail; gives how many of them are left, and takes another
-    number. verb "": of the daemon and its workers."""
+    """The next `times` calls on files whose path contains `path` fail. Gives a function that returns how many are
+    left and can set another number. verb "" means both the daemon and its workers."""
     left = f.file("left")
 
     def now(value=None):
@@ -39,7 +40,7 @@ def trouble(f, call, error, path, times, verb="worker"):
 
 @contextlib.contextmanager
 def trap():
-    """Workers do as the marks in their pictures say (poison_module.c)."""
+    """Workers do what the marks in their pictures say (poison_module.c)."""
     os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(BUILD, "lib/libprepd_image.so")
     os.environ["TESSERA_IMAGE_MODULE"] = os.path.join(BUILD, "tests/libpoison_module.so")
     try:
@@ -49,7 +50,7 @@ def trap():
 
 
 def sanitized():
-    """The address sanitizer wants to be loaded before the shim."""
+    """The address sanitizer has to be loaded before the shim."""
     with open(BIN, "rb") as program:
         found = b"__asan_init" in program.read()
     if found:

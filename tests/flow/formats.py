@@ -1,4 +1,4 @@
-"""What the tests of data formats share: the synthetic VQAv2 set written in other formats."""
+"""What the tests of data formats share: the synthetic VQAv2 set, written in other formats."""
 
 import ctypes
 import io
@@ -15,7 +15,7 @@ import client  # noqa: E402
 
 
 def load(folder, split="train"):
-    """[(image file, question, answer)] of the synthetic set, in the order of its questions."""
+    """Returns [(image file, question, answer)] of the synthetic set in the order of its questions."""
     with open(folder.file(f"data/v2_OpenEnded_mscoco_{split}2014_questions.json")) as f:
         questions = json.load(f)["questions"]
     with open(folder.file(f"data/v2_mscoco_{split}2014_annotations.json")) as f:
@@ -95,7 +95,7 @@ class Hash128(ctypes.Structure):
 
 
 def xxh3_128(data):
-    """By the library that prepd is linked with: python3-xxhash is not on every machine."""
+    """Uses the library that prepd is linked with, because not every machine has python3-xxhash."""
     xxh = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
     xxh.restype, xxh.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
     h = xxh(data, len(data))
@@ -103,7 +103,7 @@ def xxh3_128(data):
 
 
 class Hasher:
-    """What of python3-xxhash client.py needs."""
+    """The part of python3-xxhash that client.py uses."""
 
     def __init__(self):
         self.data = bytearray()
@@ -116,5 +116,5 @@ class Hasher:
 
 
 def own_of(row):
-    """Which of its samples are quarantined; its cursor's list may not know of them yet (proto/wire.md)."""
+    """Which of its samples are quarantined. The list in its cursor may not know of them yet."""
     return {q["id"] for q in json.loads(row["quarantine"] or "[]")}

@@ -1,4 +1,4 @@
-"""tests/gpu where there is no GPU: it says so, leaves its report and does not pass for success."""
+"""tests/gpu on a machine without a GPU: it says so, leaves its report, and does not pass as a success."""
 
 import glob
 import os
@@ -20,7 +20,7 @@ def gpu(*args, code=0, **env):
 
 
 def libraries_travel():
-    """Each module that the trainer's build asks pkg-config for is of a package that --prepare takes along."""
+    """For each module that the trainer's build asks pkg-config for, --prepare packs the package it is in."""
     source = os.environ["TESSERA_SOURCE"]
     with open(os.path.join(source, "tests/bench/gpu/prepare.sh")) as f:
         packages = re.search(r'^packages="(.*?)"', f.read(), re.M | re.S).group(1).split()
@@ -42,7 +42,7 @@ def libraries_travel():
 
 
 def what_travels_stays_packed():
-    """The libraries are unpacked beside the build, again where they are others, and .gpu/ is as --prepare left it."""
+    """The libraries are unpacked beside the build, and again if they have changed; .gpu/ stays as --prepare left it."""
     with tempfile.TemporaryDirectory() as tree:
         shutil.copytree(os.path.join(os.path.dirname(GPU), "bench/gpu"), os.path.join(tree, "tests/bench/gpu"))
         shutil.copy(GPU, os.path.join(tree, "tests"))
@@ -76,7 +76,7 @@ def without_a_gpu():
         done = reports[0].replace("bench-ops", "parity") if "bench-ops" in reports[0] else reports[0]
         with open(done, "w") as f:
             f.write("result: ok\n")
-        check("parity: done for this tree" in gpu("--out", out, "parity"), "run twice")
+        check("parity is done for this tree already" in gpu("--out", out, "parity"), "run twice")
         gpu("--out", out, "--again", "parity", code=69)
         # What is not there is said, is no failure, and is asked for again.
         empty = os.path.join(out, "empty")
@@ -87,7 +87,7 @@ def without_a_gpu():
         # A stage that takes too long is ended, with its report.
         said = gpu("--dry", "--out", out, "bench-text", code=1, TESSERA_GPU_LIMIT_S="0.1",
                    TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
-        check("not done within 0.1 s" in said and "result: failed (124)" in said, said)
+        check("did not end within 0.1 s" in said and "result: failed (124)" in said, said)
     with tempfile.TemporaryDirectory() as out:
         # To where the driver is wanted, with the programs of this build.
         said = gpu("--dry", "--out", out, "parity", "bench-ops", "bench-text", "replay", code=69,

@@ -1,5 +1,5 @@
-"""What the tests of Hugging Face folders share: safetensors files read and written by plain numpy,
-the three layouts of experts, the trainer run with a look at its memory. numpy missing: exit 77."""
+"""What the tests of Hugging Face folders share: reading and writing safetensors files by plain numpy, the layouts in
+which experts are stored, and running the trainer with a look at its memory. Exits with 77 if numpy is missing."""
 import json
 import os
 import struct
@@ -27,7 +27,7 @@ def expect(condition, what):
 
 
 def trainer(*args, env=None):
-    """(exit code, stdout, stderr)"""
+    """Returns (exit code, stdout, stderr)."""
     p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=600,
                        env=dict(os.environ, **(env or {})))
     return p.returncode, p.stdout, p.stderr
@@ -40,7 +40,8 @@ def works(*args, env=None):
 
 
 def measured(*args):
-    """(exit code, output, most resident bytes) of a run; output through a file, so as to wait here."""
+    """Returns (exit code, output, most resident bytes) of a run. The output goes through a file, so that this
+    process can wait for the run."""
     with open(os.devnull, "w") as nothing:
         p = subprocess.Popen([TRAINER, *args], stdout=subprocess.PIPE, stderr=nothing, text=True)
         out = p.stdout.read()
@@ -61,7 +62,7 @@ def entry(dtype, shape, at):
 
 
 def write(path, tensors):
-    """tensors: name -> (dtype, stored array)"""
+    """tensors: {name: (dtype, stored array)}."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, (dtype, v) in tensors.items():
         header[name] = entry(dtype, v.shape, at)
@@ -73,7 +74,7 @@ def write(path, tensors):
 
 
 def write_sparse(path, shapes, dtype="BF16"):
-    """A file with a true header and a hole for data."""
+    """Writes a file with a true header and a hole for the data."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in shapes.items():
         header[name] = entry(dtype, shape, at)
@@ -85,7 +86,8 @@ def write_sparse(path, shapes, dtype="BF16"):
 
 
 def read(path, bare=False):
-    """name -> (dtype, array as stored: bits of BF16), in the order of the data; bare: of a file that is no model's"""
+    """Returns {name: (dtype, array as stored; BF16 as its bits)} in the order of the data. bare: the file need not
+    be a model's."""
     with open(path, "rb") as f:
         data = f.read()
     start = 8 + struct.unpack("<Q", data[:8])[0]
@@ -100,7 +102,7 @@ def read(path, bare=False):
 
 
 def files_of(folder):
-    """file -> tensors; and the weight map, None without an index"""
+    """Returns {file: its tensors} and the weight map, which is None if there is no index."""
     names = sorted(n for n in os.listdir(folder) if n.endswith(".safetensors"))
     index = os.path.join(folder, "model.safetensors.index.json")
     if not os.path.exists(index):
@@ -110,12 +112,12 @@ def files_of(folder):
 
 
 def same(a, b):
-    """Two read tensors: dtype, shape and every bit."""
+    """Whether two tensors agree in dtype, shape and every bit."""
     return a[0] == b[0] and a[1].shape == b[1].shape and a[1].tobytes() == b[1].tobytes()
 
 
 def write_shards(folder, tensors, n):
-    """Tensors dealt out to n files by turns, with an index."""
+    """Deals the tensors out to n files in turn, with an index."""
     weight_map = {}
     for i in range(n):
         file = f"model-{i + 1:05d}-of-{n:05d}.safetensors"
@@ -128,7 +130,7 @@ def write_shards(folder, tensors, n):
 
 
 def fused(tensors):
-    """Any tensors of the published layouts -> fused [E, in, out]."""
+    """Turns the tensors of any published layout into fused ones, [E, in, out]."""
     out, parts = {}, {}
     for name, (dtype, v) in tensors.items():
         stem, _, rest = name.partition(".experts.")
@@ -147,7 +149,7 @@ def fused(tensors):
 
 
 def in_layout(tensors, layout):
-    """Fused [E, in, out] -> "published", "v5" or "per-expert"."""
+    """Turns fused tensors [E, in, out] into the layout "published", "v5" or "per-expert"."""
     out = {}
     for name, (dtype, v) in tensors.items():
         if ".experts." not in name or layout == "published":

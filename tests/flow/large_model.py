@@ -1,5 +1,5 @@
-"""The published tensors of Qwen3-VL-30B-A3B and its text-only sister, and folders of them: true names,
-shapes and offsets, holes for values."""
+"""The published tensors of Qwen3-VL-30B-A3B and of its text-only sister, and folders of them with true names, shapes
+and offsets but holes in place of values."""
 import json
 import os
 
@@ -61,7 +61,7 @@ VL = {"model_type": "qwen3_vl_moe", "image_token_id": 151655, "video_token_id": 
 
 
 def folder(root, name, config, shapes, files):
-    """Shards of about equal size in the order given; returns path and bytes."""
+    """Makes shards of about equal size, in the order given; returns the path and the bytes."""
     path = os.path.join(root, name)
     os.mkdir(path)
     with open(path + "/config.json", "w", encoding="utf-8") as f:

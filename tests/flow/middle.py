@@ -1,5 +1,5 @@
-"""Stands between workers and their daemon and passes on what they say, changed as a test wants it: a worker with the right
-version, decoder and key that lies."""
+"""Stands between workers and their daemon and changes what they say as a test wants, which gives a worker that lies
+although its version, decoder and key are right."""
 
 import json
 import struct
@@ -11,8 +11,8 @@ RECORDS = 20  # proto/frame.h
 
 
 class Middle:
-    """Workers connect to `port`. change(records, k): what becomes of the k-th list of index records that came (a list of
-    objects, changed where it is); it is called once released() was. sent(part): sees each part that goes to a worker."""
+    """Workers connect to `port`. change(records, k) may change the k-th list of index records, a list of objects, in
+    place; it is called once released() was. sent(part) sees each part that goes to a worker."""
 
     def __init__(self, behind, change=lambda records, k: None, sent=lambda part: None):
         self.sent = sent

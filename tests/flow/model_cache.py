@@ -1,5 +1,5 @@
-"""model.path as Org/Name: the snapshot of refs/main in the Hugging Face cache, links followed, in both
-programs; what is not there is told with the place that was looked at."""
+"""model.path as Org/Name: both programs find the snapshot of refs/main in the Hugging Face cache and follow its
+links. If something is missing, the message names the place that was searched."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def make_cache(root, model):
-    """root/models--.../snapshots/COMMIT with links into blobs, as the hub's own tools lay it out."""
+    """Makes root/models--.../snapshots/COMMIT with links into blobs, laid out as the hub's own tools do it."""
     at = os.path.join(root, "models--" + NAME.replace("/", "--"))
     snapshot = os.path.join(at, "snapshots", COMMIT)
     os.makedirs(snapshot)

@@ -1,5 +1,5 @@
-"""trainer inspect and export on Hugging Face folders written by numpy: the published layout, the 5
-series' (last two axes exchanged), one matrix per expert, shards; broken folders are named exactly."""
+"""trainer inspect and export on Hugging Face folders that numpy wrote: the published layout, the layout of the 5
+series (the last two axes exchanged), one matrix for each expert, shards. Broken folders are named exactly."""
 import json
 import os
 import shutil
@@ -42,7 +42,7 @@ def expect(condition, what):
 
 
 def tensors():
-    """Published layout, float32 values that bfloat16 holds exactly."""
+    """The published layout, with float32 values that bfloat16 holds exactly."""
     rng = np.random.default_rng(3)
     out = {}
 

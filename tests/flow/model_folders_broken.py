@@ -1,5 +1,5 @@
-"""Weights that cannot be right are refused by name of the file and the tensor: cut short, overlapping,
-lying about their sizes, with an index that does not agree with its shards."""
+"""Weights that cannot be right are refused with the names of the file and the tensor: truncated, overlapping, with
+sizes that are not true, with an index that does not match its shards."""
 import json
 import os
 import shutil
@@ -12,7 +12,7 @@ NORM, HEAD = "model.language_model.norm.weight", "lm_head.weight"
 
 
 def change_header(path, change):
-    """Rewrites the header of a file; the data stays."""
+    """Rewrites the header of a file and leaves the data as it is."""
     with open(path, "rb") as f:
         data = f.read()
     start = 8 + struct.unpack("<Q", data[:8])[0]

@@ -1,7 +1,7 @@
-"""Folders larger than memory: the full name lists of 30B-A3B (882 tensors, 62 GB) and of the text-only
-model (18,867 tensors) as sparse files: inspect reads headers only, in seconds and little memory. A
-smaller folder with (empty) values is loaded and exported: what is resident is the parameters and a
-bounded rest, not the file."""
+"""Folders that are larger than memory. The complete name lists of 30B-A3B (882 tensors, 62 GB) and of the text-only
+model (18,867 tensors) are sparse files: inspect reads only the headers, in seconds and with little memory. A
+smaller folder, with empty values, is loaded and exported: resident are the parameters and a bounded rest, not the
+file."""
 import os
 import shutil
 import tempfile
@@ -48,7 +48,7 @@ def full_lists(root):
 
 
 def values_pass_through(root):
-    """The file is half as large as the parameters in float32; mapped in whole it would show."""
+    """The file is half as large as the parameters in float32, so a file that is mapped as a whole would show."""
     tiny = {"vocab_size": 1 << 18, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
             "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 64, "num_experts": 16,
             "num_experts_per_tok": 2, "moe_intermediate_size": 512, "rms_norm_eps": 1e-6,

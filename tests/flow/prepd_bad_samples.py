@@ -1,4 +1,4 @@
-"""A bad sample costs itself only: it is named, the others stream, and nobody waits for it."""
+"""A bad sample costs only itself: it is named, the others are streamed, and nothing waits for it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import client  # noqa: E402
 
 
 def damage(folder):
-    """Four kinds of bad files; returns {image: a word its cause must hold}."""
+    """Makes four kinds of bad files; returns {image: a word that its cause must contain}."""
     images = folder.train_images()
     truncated, empty, missing, text = images[3], images[10], images[17], images[24]
     with open(truncated, "r+b") as f:
@@ -73,8 +73,9 @@ def samples_that_kill_their_workers():
 
 
 def a_bad_header_is_known_at_its_second_loss():
-    """The first lease tells of few of its records, the second of each: no third worker is lost before the picture is
-    tried alone. The last words of one that dies may be late on a busy machine: then once more."""
+    """The first lease reports only a few of its records, the second one each of them, so no third worker is lost
+    before the picture is tried alone. On a busy machine the last words of a dying worker may come late; then it
+    is tried once more."""
     with trap():
         with Folder(images=200, **{"prepd.workers": 2, "prepd.solo_deaths": 1}) as f:
             bad = f.train_images()[20]
@@ -92,7 +93,7 @@ def a_bad_header_is_known_at_its_second_loss():
 
 
 def too_many_bad_samples_stop_the_run():
-    """8 % are bad, 5 % are allowed where nobody says otherwise; below, 4 % go on to the end of the epoch."""
+    """8 % are bad and the default allows 5 %. With 4 % the run goes on to the end of the epoch."""
     with Folder(images=800, **{"prepd.workers": 3}) as f:
         for image in f.train_images()[::12]:
             with open(image, "r+b") as x:
@@ -116,8 +117,9 @@ def too_many_bad_samples_stop_the_run():
 
 
 def what_is_still_with_workers_is_not_judged():
-    """4 % are bad, 5 % are allowed. A picture just behind the first 1,000 samples hangs, and meanwhile the workers
-    find all the bad ones behind it: over 5 % of what was sent, had it been compared with that."""
+    """4 % are bad, 5 % are allowed. A picture just after the first 1,000 samples hangs, and meanwhile the workers
+    find all bad samples after it. Those are over 5 % of what was sent, but they do not count before they are
+    sent."""
     with trap():
         with Folder(images=1600, **{"prepd.workers": 3, "prepd.sample_timeout": 1, "prepd.solo_deaths": 1,
                                     "training.epochs": 1, "data.shuffle": "false"}) as f:
@@ -138,8 +140,8 @@ def what_is_still_with_workers_is_not_judged():
 
 
 def what_the_index_refuses_is_not_counted():
-    """A third of the pictures is empty, over any limit and over 1,000 samples: the index says so, and the rest streams
-    to its end."""
+    """A third of the pictures is empty, which is over any limit and more than 1,000 samples. The index says so, and
+    the rest is streamed to its end."""
     with Folder(images=600, **{"prepd.workers": 2, "training.epochs": 1, "data.quarantine_limit": 5}) as f:
         for image in f.train_images()[::3]:
             open(image, "wb").close()
@@ -159,7 +161,7 @@ def what_the_index_refuses_is_not_counted():
 
 
 def dimensions(image):
-    """Height and width of a JPEG file, as bytes: past markers, up to its frame's."""
+    """Height and width of a JPEG file, as bytes, found by stepping over markers to its frame header."""
     with open(image, "rb") as x:
         data, at = x.read(), 2
     while data[at + 1] not in (0xC0, 0xC1, 0xC2):
@@ -168,8 +170,8 @@ def dimensions(image):
 
 
 def files_that_change_after_indexing():
-    """Under a daemon that has its index: each costs its own samples, by name. The next daemon indexes again, and takes
-    what is whole."""
+    """The daemon has its index when files change. Each costs its own samples, which are named. The next daemon
+    indexes again and uses what is whole."""
     with Folder(**{"training.epochs": 1}) as f:
         images = f.train_images()
         longer, shorter, gone, swapped = images[2], images[5], images[8], images[11]
@@ -206,8 +208,8 @@ def files_that_change_after_indexing():
 
 
 def a_mended_file_and_the_cursor():
-    """Of the same size in bytes and pixels: the index is made again, and the run goes on. Of another size, or gone: it
-    is another data set, and the cursor of before is refused by its index."""
+    """If the mended file has the same size in bytes and pixels, the index is made again and the run continues. If it
+    has another size or is gone, the data set is another one, and the old cursor is refused because of its index."""
     with Folder(images=32, **{"training.epochs": 1}) as f:
         def row(cursor=None):
             """The next row, and what the daemon said."""
@@ -238,8 +240,8 @@ def a_mended_file_and_the_cursor():
 
 
 def what_is_no_file_leaves_the_index_as_it_is():
-    """A folder and a pipe in the place of pictures, a frame that is a folder: refused once, and the next start has its
-    index."""
+    """A folder and a pipe in place of pictures, and a frame that is a folder, are refused once; the next start has
+    its index."""
     with Folder(images=32, **{"training.epochs": 1}) as f:
         images = f.train_images()
         for k, make in ((2, os.mkdir), (5, os.mkfifo)):
@@ -297,7 +299,7 @@ def real_photos_and_odd_ones():
 
 
 def damaged_copies(images):
-    """Kinds of damage that every decoder passes over, in these files; {name: of what it warns}."""
+    """Kinds of damage that every decoder passes over, in these files; returns {name: the warning}."""
     def change(image, how):
         with open(image, "rb") as x:
             data = how(bytearray(x.read()))
@@ -325,7 +327,8 @@ def listed_damage(out):
 
 
 def damaged_pictures_are_told():
-    """Accepted by default, as by the reference, and told; refused where that is asked for. The same by either decoder."""
+    """Damaged pictures are accepted by default, as transformers does, and reported; they are refused if the option
+    says so. Both decoders behave the same."""
     with Folder(images=48) as f:
         images = f.train_images()
         wanted = damaged_copies([images[k] for k in (1, 5, 9, 13)])

@@ -1,5 +1,5 @@
-"""The cache of pictures: a second epoch finds them, any number of workers share them, and the rows are the same
-with it, without it, with noise in it, and when it is deleted or cut under the workers."""
+"""The cache of pictures: a second epoch finds them, any number of workers share them, and the rows are the same with
+it, without it, with noise in it, and when it is deleted or truncated under the workers."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import client  # noqa: E402
 
 
 def stream(f, args, meanwhile=None, said=None, by=()):
-    """Rows as bytes, and what the daemon says of its cache; its log is appended to said."""
+    """Returns rows as bytes and what the daemon says of its cache; its log is appended to `said`."""
     rows = []
     with Daemon(f.config, *args, by=by) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
@@ -90,8 +90,8 @@ def damaged_deleted_or_cut_under_the_workers():
 
 
 def a_full_disk_costs_the_cache_alone():
-    """Full from the beginning, which is said, and with room for the index and the file's head alone: the rows are
-    the same, and nothing is found."""
+    """The disk is full from the beginning, which is reported, or has room only for the index and the head of the
+    file. The rows are the same, and nothing is found in the cache."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         print("skipped: no file system can be mounted here")
         return
@@ -123,15 +123,15 @@ def it_keeps_to_its_size():
 
 
 def one_line_less(jpeg):
-    """The same bytes but for the height in the header; None where a row of blocks would be left over."""
+    """The same bytes but for the height in the header; None if a row of blocks would be left over."""
     at = jpeg.index(b"\xff\xc0") + 5
     height = int.from_bytes(jpeg[at:at + 2], "big")
     return None if height % 16 == 1 else jpeg[:at] + (height - 1).to_bytes(2, "big") + jpeg[at + 2:]
 
 
 def a_changed_file_is_refused_as_without_it():
-    """A picture becomes, after it was indexed and kept, one that was kept for another file: of another size, with as
-    many bytes and as many patches."""
+    """After it was indexed and cached, a picture is replaced by one that is cached for another file: of another size
+    in pixels, with the same number of bytes and of patches."""
     with Folder(images=64) as f:
         one, other = f.train_images()[:2]
         with open(one, "rb") as x:

@@ -1,4 +1,5 @@
-"""prepd's commands as a user types them: what they take over from a daemon's file, what they say, what --help says."""
+"""prepd's commands as a user types them: which settings of a daemon's file they use, what they print, what --help
+prints."""
 
 import ctypes
 import io
@@ -26,7 +27,7 @@ PROGRAMS = [BIN] + [TRAINER] * os.path.exists(TRAINER)
 
 
 def a_command_beside_the_daemon():
-    """It takes none of the daemon's ports, and has workers where those of the daemon are elsewhere."""
+    """It uses none of the daemon's ports, and has workers of its own if the daemon's are elsewhere."""
     listen = f"127.0.0.1:{free_ports()}"
     with Folder(**{"prepd.workers": -1, "metrics.listen": listen}) as f:
         quiet = digest(f.config, "--steps", "2")
@@ -51,7 +52,8 @@ def a_command_beside_the_daemon():
 
 
 def the_build_s_name_is_of_its_sources():
-    """The same wherever they lie; of another byte or name another. Nothing but cmake is asked."""
+    """The same sources give the same name wherever they lie; another byte or file name gives another. Only cmake is
+    needed."""
     source = os.path.join(os.path.abspath(os.environ.get("TESSERA_SOURCE", ".")))
     names = os.path.join(os.path.dirname(os.path.dirname(BIN)), "prepd/row_sources.txt")
 
@@ -82,14 +84,14 @@ def the_build_s_name_is_of_its_sources():
 
 
 def said(program, *words, code, stdout=subprocess.PIPE):
-    """What it says of a command line; nothing but the exit code tells, so no word is run for long."""
+    """What prepd says of a command line. Only the exit code tells, so no command is run for long."""
     p = subprocess.run([program, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
     check(p.returncode == code, f"{words}: exit code {p.returncode}, not {code}: {p.stderr}")
     return p.stderr if code else p.stdout
 
 
 def a_socket_that_is_not_there_or_not_ours():
-    """Told at once; who is not let in has nothing to wait for, everybody else waits."""
+    """Reported at once. Someone who is not let in has nothing to wait for; everyone else waits."""
     with Folder() as f:
         end = f.file("d.sock")
         told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=69)
@@ -144,7 +146,7 @@ def may_not_write_to_the_socket(f, end):
 
 
 def without_a_place_for_the_index():
-    """It is only a cache: the daemon says so and goes on, and so do the commands."""
+    """The index is only a cache: the daemon says that it has no place for it and goes on, and so do the commands."""
     with Folder() as f, tempfile.TemporaryDirectory() as tmp:
         quiet = digest(f.config, "--steps", "2")
         shutil.rmtree(f.file("data/.tessera"))
@@ -177,7 +179,8 @@ def plan_opens_the_data_once():
 
 
 def help_of_every_verb():
-    """--help has a line per verb; each verb's help tells all its words, and must arrive."""
+    """--help has a line for each verb, the help of a verb names all its words, and a help that cannot be written is
+    a failure."""
     for program in PROGRAMS:
         name = os.path.basename(program)
         listed = said(program, "--help", code=0)
@@ -223,7 +226,7 @@ def words_near_nothing_have_none():
 
 
 def a_word_behind_a_switch():
-    """It is the verb's where that takes words; else it was meant for the switch."""
+    """A word after a switch belongs to the verb if the verb accepts words; otherwise it was meant for the switch."""
     for words in ("serve --data.ship maybe", "check --log.json maybe --hash"):
         got = said(BIN, *words.split(), code=64)
         check("\"maybe\" after --" in got and "is neither true nor false, and prepd" in got, got)
@@ -253,8 +256,8 @@ def the_private_daemon_s_cause_is_told_once():
 
 
 def names_are_shown_and_steer_nothing():
-    """Names of files, samples, members of a tar and tensors: no byte of them reaches a terminal that steers it or ends a
-    line, in lists, messages, status, figures of the daemon and JSON."""
+    """Names of files, samples, members of a tar and tensors: no byte of them that controls a terminal or ends a line
+    reaches one, in lists, messages, status, the daemon's metrics and JSON."""
     hostile = "\x1b[31m<script>'\"&\n\u009b2J\u202egpj.jpg"
     shown = "\\x1b[31m<script>'\"&\\x0a\\u009b2J\\u202egpj.jpg"
     listen = f"127.0.0.1:{free_ports()}"
@@ -303,14 +306,14 @@ def names_are_shown_and_steer_nothing():
 
 
 def plain(text, allowed=()):
-    """The text, if nothing in it steers a terminal but ends of lines and what is allowed."""
+    """The text, after checking that nothing in it controls a terminal except line ends and what is allowed."""
     bad = [c for c in text if (unicodedata.category(c) in ("Cc", "Cf", "Cs") or c == "\ufffd") and c != "\n" and c not in allowed]
     check(not bad, f"{bad} in {text!r}")
     return text
 
 
 def what_lacks_or_is_out_of_range():
-    """The word, what it may be, and where it is told: 64 of the command line, 78 of the file."""
+    """The message names the word, its range and its place. Exit code 64 for the command line, 78 for the file."""
     with Folder() as f:
         wrong = [("scale -1 --connect ipc://x", "scale -1: expected a whole number from 0 to 1024"),
                  ("scale --connect ipc://x", "needs the number of workers"),

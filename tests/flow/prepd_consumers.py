@@ -1,5 +1,5 @@
-"""What consumers get: every sample once, ranks that share steps, exact resume, streams side by
-side, and a slow one that costs nobody else. Through the Python client, as a PyTorch user would."""
+"""What consumers get: every sample once, ranks that share steps, exact resume, streams side by side, and a slow
+consumer that costs the others nothing. It uses the Python client, as a PyTorch user would."""
 
 import contextlib
 import json
@@ -97,7 +97,7 @@ def a_row_given_again_has_its_cursor():
 
 
 def ranks_share_samples_that_are_no_whole_steps():
-    """The stream of single samples ends where the data does: the last step may be short."""
+    """The stream of single samples ends where the data ends, so the last step may be short."""
     for left in range(1, STEP):
         with Folder(**{"data.limit": 2 * STEP + left}) as f, Daemon(f.config):
             up(f)
@@ -130,8 +130,8 @@ def resumed_exactly():
 
 
 def resumed_in_a_later_epoch():
-    """From any cursor, by one or two ranks: the rows that follow; without the place its epoch begins at it is
-    refused, a false place is its consumer's affair."""
+    """From any cursor, one or two ranks get the rows that follow. A cursor without the place at which its epoch
+    begins is refused; a wrong place only affects its own consumer."""
     def without_begin(cursor):
         return {k: v for k, v in cursor.items() if k != "begin"}
 
@@ -178,7 +178,8 @@ from_numpy = lambda a: a.view(Tensor)
 
 
 def the_page_s_lines_for_pytorch():
-    """As proto/python.md has them: an epoch, stopped in the middle and gone on with, by one rank and by two."""
+    """The lines for PyTorch, as proto's page has them: an epoch that is stopped in the middle and continued, by one
+    rank and by two."""
     with open(os.path.join(PROTO, "python.md"), encoding="utf-8") as page:
         lines = page.read().split("```python\n")[1].split("```")[0]
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
@@ -217,7 +218,7 @@ def the_page_s_lines_for_pytorch():
 
 
 def floats_are_the_reference_s():
-    """Of every byte value: the client's and the page's, against what the reference's processors made of them."""
+    """For every byte value, the client's floats and the page's are those that the processors of transformers make."""
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, "..", "golden", "floats.json"), encoding="utf-8") as kept:
         wanted = {k: np.frombuffer(bytes.fromhex(v), ">f4").astype("<f4") for k, v in json.load(kept).items()}
@@ -235,7 +236,7 @@ def floats_are_the_reference_s():
 
 
 def answers(*messages):
-    """A daemon that says these, as (kind, row, JSON), to the first that says HELLO."""
+    """A daemon that gives these answers, as (kind, row, JSON), to the first peer that says HELLO."""
     def serve(socket):
         peer = socket.recv_multipart()[0]
         for kind, row, said in messages:
@@ -246,7 +247,8 @@ def answers(*messages):
 
 
 def rows_out_of_order_are_refused():
-    """By client.py, as by client.c (test_row_order.c): from a daemon that sends them, and by its rules alone."""
+    """client.py refuses rows out of order as client.c does (test_row_order.c): from a daemon that sends them, and by
+    its rules alone."""
     def refused(what, words):
         try:
             what()
@@ -290,7 +292,7 @@ def rows_out_of_order_are_refused():
 
 
 def welcome(folder, **more):
-    """What a consumer is told that says this."""
+    """What a consumer is told after it has said this."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
@@ -307,7 +309,7 @@ def welcome(folder, **more):
 
 
 def many_epochs_begin_like_one():
-    """A million epochs would take minutes to plan: the first row does not wait for them."""
+    """A million epochs would take minutes to plan, but the first row does not wait for them."""
     with Folder() as f:
         with Daemon(f.config):
             up(f)
@@ -337,7 +339,7 @@ def status_or_none(folder):
 
 
 def rows_of_another_version_are_refused():
-    """Whatever packs otherwise has other samples in its rows: going on there would repeat and lose some."""
+    """A build that packs otherwise has other samples in its rows; continuing there would repeat some and lose some."""
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
         up(f)
         cursor = json.loads(rows_of(f, 3)[-1][3])
@@ -387,7 +389,7 @@ def told_of(cursor):
 
 
 def a_cursor_speaks_for_its_consumer_alone():
-    """A quarantine list is part of one consumer's stream; what a worker finds bad is so for all."""
+    """A quarantine list is part of one consumer's stream; what a worker finds bad counts for all."""
     with Folder(**ONE_EPOCH) as f:
         picture = f.train_images()[0]
         bad = set(f.questions_of(picture))
@@ -423,7 +425,7 @@ def a_cursor_speaks_for_its_consumer_alone():
 
 
 def eval_files_that_hang_stop_nobody():
-    """Held-out data on a file system that does not answer: a pipe that nobody writes to."""
+    """The held-out data is on a file system that does not answer: a pipe that nothing writes to."""
     with Folder(**ONE_EPOCH) as f:
         with Daemon(f.config):
             up(f)
@@ -482,8 +484,8 @@ def a_slow_consumer_costs_only_itself():
 
 
 def one_that_vanishes_is_forgotten():
-    """A consumer that was killed with its credit used up says no BYE and gets no more rows: only
-    the daemon's own word to it shows that it has gone."""
+    """A consumer that was killed with its credit used up says no BYE and gets no more rows; only a message from the
+    daemon shows that it is gone."""
     with Folder() as f, Daemon(f.config) as d:
         up(f)
         code = ("import sys, time; sys.path.insert(0, sys.argv[2]); import client; "

@@ -1,5 +1,5 @@
-"""Conversation files: the same rows as the VQAv2 files they were written from, every record of a
-stream once, several images, bad records named."""
+"""Conversation files: the same rows as the VQAv2 files from which they were written, every record of a stream once,
+several images, bad records named."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ def form(path, **more):
 
 
 def same_rows_as_vqav2():
-    """A question with its picture is the same document whichever file it stands in."""
+    """A question with its picture is the same document whichever kind of file it is in."""
     with Folder() as f:
         samples = load(f)
         wanted = digest(f.config, "--steps", "8")
@@ -82,7 +82,7 @@ def every_record_once_and_resumed():
 
 
 def a_template_of_another_model():
-    """Refused before anything is read, and taken by the option that says so; the rows are those without it."""
+    """It is refused before anything is read, and accepted by the option that says so; the rows are those without it."""
     with Folder(images=16) as f:
         path = write_lines(in_data(f, "a.jsonl"), [llava(*s) for s in load(f)])
         wanted = digest(f.config, "--steps", "2", *form(path))
@@ -178,7 +178,7 @@ def parsed_by_one_while_others_wait():
 
 
 def shared_records():
-    """Real ones whose pictures are beside them: messages with several images, and LLaVA's form with PNGs."""
+    """Real records whose pictures are beside them: messages with several images, and LLaVA's form with PNGs."""
     shared = os.environ.get("TESSERA_SHARED") or os.path.join(os.environ.get("TESSERA_SOURCE", "."), "..", "shared")
     here = os.path.abspath(os.path.join(shared, "data/text/llava"))
     if not os.path.isdir(here):

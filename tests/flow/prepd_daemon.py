@@ -1,4 +1,4 @@
-"""The daemon as a process: what it maps, how it stops, who it lets in, what it tells."""
+"""The daemon as a process: which libraries it maps, how it stops, who it lets in, what it reports."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def no_image_library_in_the_dispatcher():
 
 
 def a_signal_leaves_nothing_behind():
-    """Nor do several, one after the other."""
+    """Nor do several signals, one after the other."""
     term, interrupt = signal.SIGTERM, signal.SIGINT
     for signals in ((term,), (interrupt,), (term, term), (term, interrupt, term)):
         with Folder() as f, Daemon(f.config) as d:
@@ -67,7 +67,8 @@ def a_signal_leaves_nothing_behind():
 
 
 def a_second_signal_ends_it_at_once():
-    """The first waits for what is in work, here a picture that takes for ever, and says what another does."""
+    """The first signal waits for work in progress, here a picture that takes for ever, and says what a second one
+    does."""
     lib = os.path.join(os.path.dirname(os.path.dirname(BIN)), "lib")
     trap = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(lib, "libprepd_image.so"),
             "TESSERA_IMAGE_MODULE": os.path.join(lib, "../tests/libpoison_module.so")}
@@ -94,8 +95,8 @@ def a_second_signal_ends_it_at_once():
 
 
 def a_signal_while_the_data_is_opened():
-    """A file system that does not answer (a pipe that nobody writes to), or only after a while: a daemon that has not
-    begun stops all the same, and has not bound anything."""
+    """On a file system that does not answer (a pipe that nothing writes to), or only after a while, a daemon that
+    has not begun stops all the same, and has not bound anything."""
     with Folder() as f:
         questions = f.file("data/v2_OpenEnded_mscoco_train2014_questions.json")
         os.remove(questions)
@@ -110,7 +111,7 @@ def a_signal_while_the_data_is_opened():
 
 
 def no_process_for_another_worker():
-    """Whoever cannot start one (a limit of processes) goes on with those that are there, and tries again."""
+    """A daemon that cannot start a worker (a limit of processes) goes on with those it has and tries again."""
     with Folder() as f:
         by = unprivileged(f)
         if not by:
@@ -134,7 +135,7 @@ def no_process_for_another_worker():
 
 
 def killed_at_the_start_again_and_again():
-    """Workers that somebody kills before they have joined are started again, but not as fast as a machine can."""
+    """Workers that are killed before they have joined are started again, but not as fast as a machine can."""
     with Folder(**{"prepd.workers": 1}) as f:
         os.mkfifo(f.file("module.so"))  # they wait for it as for a file system that does not answer
         os.environ["TESSERA_IMAGE_MODULE"] = f.file("module.so")
@@ -155,7 +156,7 @@ def killed_at_the_start_again_and_again():
 
 
 def no_process_for_a_supervisors_worker():
-    """The same of workers elsewhere: the one that is left goes on."""
+    """The same for workers elsewhere: the one that is left goes on."""
     with Folder(**{"prepd.workers": -1}) as f:
         by = unprivileged(f)
         if not by:
@@ -182,7 +183,7 @@ def no_process_for_a_supervisors_worker():
 
 
 def a_terminal_shows_the_epoch():
-    """Share and time left, in one line; a log file gets none of it."""
+    """Share and time left are shown in one line; a log file gets none of it."""
     with Folder(**{"training.epochs": 0}) as f:
         ours, its = pty.openpty()
         p = subprocess.Popen([BIN, "serve", "-c", f.config], stderr=its, stdin=subprocess.DEVNULL)
@@ -203,7 +204,7 @@ def a_terminal_shows_the_epoch():
 
 
 def who_reads_the_log_may_leave():
-    """As where `prepd serve 2>&1 | tee log` loses its tee: daemon, supervisor and workers go on."""
+    """When `prepd serve 2>&1 | tee log` loses its tee, the daemon, the supervisor and the workers go on."""
     options = {"prepd.workers": -1, "prepd.recycle_leases": 2, "log.level": "debug"}
     with Folder(**options) as f:
         end = "ipc://" + f.file("d.sock")
@@ -262,7 +263,7 @@ def workers_follow_a_killed_dispatcher():
 
 
 def a_deep_folder_does_not_matter():
-    """An endpoint longer than a socket's address can hold (107 bytes), at every end of it."""
+    """An endpoint longer than the address of a socket can be (107 bytes), at every end of it."""
     with Folder() as f:
         deep = f.file("x" * 60 + "/" + "y" * 60)
         os.makedirs(deep)
@@ -314,7 +315,7 @@ HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
 
 
 def message(payload, kind=1, version=1, magic=b"TSRA"):
-    """Header of 64 bytes (proto/wire.md) and one part of JSON; digest 0 = not given."""
+    """A header of 64 bytes (proto's wire format) and one part of JSON; digest 0 means not given."""
     body = json.dumps(payload).encode()
     head = magic + struct.pack("<HHQIIQQ", version, kind, 0, 0, 0, len(body), 0)
     return [head.ljust(64, b"\0"), body]
@@ -364,7 +365,8 @@ def strangers_are_refused_and_the_daemon_lives():
 
 @contextlib.contextmanager
 def worker_whose_words_are_changed(f, change):
-    """Elsewhere, as the daemon sees it: change(parts) may delay each message that it sends and returns what arrives."""
+    """A worker elsewhere, as the daemon sees it. change(parts) may delay each message that it sends, and returns
+    what arrives."""
     context, lines, done = zmq.Context(), {}, []
     front = context.socket(zmq.ROUTER)
     front.bind("ipc://" + f.file("between"))
@@ -398,7 +400,8 @@ def worker_whose_words_are_changed(f, change):
 
 
 def records_that_are_none_cost_their_worker():
-    """Said by a worker elsewhere, of another version perhaps: it goes, the daemon stays and has the index by another."""
+    """A worker elsewhere, perhaps of another version, sends records that are none. It has to leave; the daemon stays
+    and gets the index from another worker."""
     def without_times(parts):
         if b'"records"' in parts[1]:
             parts[0] = parts[0][:40] + bytes(24)  # digest and check: not given
@@ -419,7 +422,7 @@ def records_that_are_none_cost_their_worker():
 
 
 def what_a_row_took_is_known_when_it_comes():
-    """However slowly a worker's words arrive."""
+    """However slowly a worker's messages arrive."""
     def late(parts):
         if b'"stage_ns"' in parts[1]:
             time.sleep(0.3)
@@ -489,7 +492,7 @@ def workers_that_can_not_start_end_it():
 
 
 def a_broken_model_folder_ends_it():
-    """What no worker can read is nobody's poison and no reason to try for ever."""
+    """If no worker can read the model, no sample is to blame and there is no reason to try for ever."""
     with Folder() as f:
         for name in ("tokenizer.json", "config.json"):
             path = f.file("data/model/" + name)

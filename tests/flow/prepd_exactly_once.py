@@ -1,8 +1,9 @@
-"""One stream, exactly once, under all faults together: workers, the dispatcher's own and those of a supervisor elsewhere,
-are killed, stopped, sent a SIGSEGV and left without memory; the dispatcher is killed and started again; trainers go away at
-random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step, also after a process of one was
-killed while all of them received. From the ids in the rows received:
-every sample of an epoch once, or listed as quarantined, or refused by the index; every row as in a quiet run.
+"""One stream, exactly once, under all faults together. Workers, the dispatcher's own and those of a supervisor
+elsewhere, are killed, stopped, sent a SIGSEGV and left without memory. The dispatcher is killed and started again.
+Trainers leave at random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step, also
+after a process of one was killed while all of them received. Judged by the ids in the rows received, every sample
+of an epoch comes once, or is listed as quarantined, or was refused by the index, and every row is the same as in a
+quiet run.
 
     prepd_exactly_once.py [WORKER_DEATHS [DISPATCHER_DEATHS]]     long form: 1000 40
 """
@@ -38,7 +39,7 @@ for row in client.connect(sys.argv[2], cursor=json.loads(sys.argv[3]), rank=int(
 
 
 def rank_rows(end, rank, ranks, cursor, steps, out, silence_s):
-    """The rows of `steps` steps that this rank is owed, or all to the end; or why not."""
+    """The rows of `steps` steps that this rank should get, or of all to the end; or why it did not get them."""
     try:
         stream = client.connect(end, cursor=cursor, rank=rank, ranks=ranks, timeout=silence_s)
         first = cursor["row"] // STEP if cursor else 0
@@ -55,7 +56,7 @@ def rank_rows(end, rank, ranks, cursor, steps, out, silence_s):
 
 
 def part_of_run(end, ranks, cursor, steps, silence_s, but=-1):
-    """All ranks at once, but one, each a consumer of its own: the rows, and why any of them failed."""
+    """All ranks but one at once, each a consumer of its own: their rows, and why any of them failed."""
     shares = [[] for _ in range(ranks)]
     threads = [threading.Thread(target=rank_rows, args=(end, k, ranks, cursor, steps, shares[k], silence_s))
                for k in range(ranks) if k != but]
@@ -79,7 +80,7 @@ def up(end, daemon):
 
 
 def quiet_run(f, end):
-    """With how many samples there are."""
+    """A run without faults, with the number of samples there are."""
     with Daemon(f.config) as d:
         up(end, d)
         rows, failed = part_of_run(end, 1, None, 0, 60.0)  # nobody is killed: it may take its time
@@ -115,7 +116,8 @@ class Run:
         return got, cursor
 
     def a_rank_is_killed(self, ranks, cursor, steps, silence_s):
-        """A process among ranks at work: their step is not whole, so the rows that all of them had are lost and come again."""
+        """A process is killed among ranks at work. Their step is not whole, so the rows that all of them had are
+        lost and come again."""
         rank = self.rng.randrange(ranks)
         words = (os.path.dirname(client.__file__), self.end, json.dumps(cursor), str(rank), str(ranks), str(silence_s))
 
@@ -130,7 +132,8 @@ class Run:
         self.killed += p.returncode == -signal.SIGKILL
 
     def parts(self, d, got, cursor):
-        """Trainers of one daemon, each from where the last whole part ended; to the end of the stream, or of the daemon."""
+        """Trainers of one daemon, each continuing where the last whole part ended, to the end of the stream or of
+        the daemon."""
         silence_s = SILENCE_S
         while d.p.poll() is None and (cursor is None or cursor["row"] < self.n_rows):
             ranks = self.rng.choice([r for r in RANKS if r not in self.sizes] or RANKS)
@@ -150,7 +153,7 @@ class Run:
 
 
 def same_as(wanted, n, bad, refused, got, cursor):
-    """Two epochs of n samples: each good one twice, the others listed."""
+    """Checks two epochs of n samples: each good one comes twice, and the others are listed."""
     check([r[0] for r in got] == list(range(len(wanted))), "rows are missing, twice or disordered")
     changed = [r[0] for r, w in zip(got, wanted, strict=True) if r[1] != w[1]]
     check(not changed, f"rows {changed} differ from a quiet run")
@@ -163,7 +166,8 @@ def same_as(wanted, n, bad, refused, got, cursor):
 
 
 def under_all_faults():
-    """As often as the deaths need. That a sample is blamed for want of memory takes more of it in a row than there is."""
+    """Repeats the run as often as the deaths need. A sample is blamed for lack of memory only after more such deaths
+    in a row than there are."""
     rng, port = seed(), free_ports()
     end = f"tcp://127.0.0.1:{port}"
     with Folder(images=128 if DEATHS <= 25 else 4 * DEATHS,

@@ -22,7 +22,7 @@ BUSY_S = 60  # a daemon without a core is asked again for as long
 
 
 class Folder:
-    """A temporary folder with a data set in it, removed at the end."""
+    """A temporary folder with a data set in it, which is removed at the end."""
 
     def __init__(self, images=128, seed=1, **options):
         self.path = tempfile.mkdtemp(prefix="flow")
@@ -70,7 +70,7 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 def open_to_others(f):
-    """Gives the folder to the user of UNPRIVILEGED; False, with a word on it, where that user cannot get there."""
+    """Gives the folder to the user of UNPRIVILEGED; returns False, and prints why, if that user cannot reach it."""
     subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
     above = os.path.dirname(f.path)  # tests/run makes it for itself, and only root may enter it
     os.chmod(above, os.stat(above).st_mode | 0o011)
@@ -82,9 +82,9 @@ def open_to_others(f):
 
 
 def unprivileged(f):
-    """What to put before a command line of prepd so that a user without rights runs it, who owns the folder from now on; None,
-    with a word on it, where that is not possible. The programs are copied into the folder, since the build may lie where only
-    root may enter; a shell without rights starts the copy."""
+    """What to put before a command line of prepd so that a user without rights runs it, who owns the folder from now
+    on; None, with the reason printed, if that is not possible. The programs are copied into the folder, since the
+    build may be where only root can enter; a shell without rights starts the copy."""
     if os.geteuid() != 0:
         print("skipped: only root can become another user")
         return None
@@ -101,12 +101,13 @@ def unprivileged(f):
 
 
 def busy(verb, p):
-    """Whether a daemon gave this question no answer in time."""
+    """Whether a daemon did not answer this question in time."""
     return verb in ("status", "scale") and p.returncode == 69 and "no daemon answered within" in p.stderr
 
 
 def run(*args, code=0, by=()):
-    """Runs prepd, by a command that becomes it; returns stdout. Any other exit code fails the test with all that was said."""
+    """Runs prepd by a command that becomes it, and returns stdout. Any other exit code fails the test with all that
+    was said."""
     end = time.monotonic() + BUSY_S
     while True:
         p = subprocess.run([*by, BIN, *args], capture_output=True, text=True, errors="replace", timeout=LIMIT_S)
@@ -135,7 +136,7 @@ def check(ok, message):
 
 
 def free_ports():
-    """The first of three neighbouring ports that are free now, of those that the kernel gives to nobody by itself."""
+    """The first of three consecutive ports that are free now, from those that the kernel never assigns by itself."""
     while True:
         first = random.SystemRandom().randrange(10000, 32000)
         try:
@@ -174,8 +175,8 @@ def command_line(pid):
 
 
 def workers_below(pid):
-    """Worker processes anywhere below pid. What is below one that is kept is none, though it has its name: a sanitizer
-    that looks for leaks."""
+    """Worker processes anywhere below pid. A process below a worker does not count although it has its name: it is a
+    sanitizer that looks for leaks."""
     found = []
     for child in children(pid):
         words = command_line(child)
@@ -187,13 +188,13 @@ def workers_below(pid):
 
 
 def state_of(pid):
-    """Its letter, as ps shows it."""
+    """The letter of its state, as ps shows it."""
     with open(f"/proc/{pid}/stat") as f:
         return f.read().rsplit(")", 1)[1].split()[0]
 
 
 def gone(pid):
-    """True once the process is no more (a zombie waits only for its parent)."""
+    """True once the process has ended (a zombie only waits for its parent)."""
     try:
         return state_of(pid) == "Z"
     except OSError:
@@ -239,7 +240,7 @@ class Daemon:
 
 
 class Proxy:
-    """Stands before a port of this machine as ssh -L and docker-proxy do: it accepts whether or not anybody listens
+    """Stands before a port of this machine as ssh -L and docker-proxy do: it accepts whether or not anything listens
     behind it, and then closes."""
 
     def __init__(self, behind):

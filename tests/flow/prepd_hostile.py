@@ -1,6 +1,7 @@
-"""Hostile peers: garbage, half-open and thousands of connections, wrong versions, replays, floods
-whose sender never reads, credit that is a lie; the same with keys, known and unknown. The daemon neither falls nor
-grows, and another consumer gets its rows as fast as the machine allows. prepd_hostile.py CONNECTIONS for a longer form; figures are printed."""
+"""Hostile peers: garbage, half-open connections and thousands of connections, wrong versions, replays, floods whose
+sender never reads, credit that is a lie; the same with keys, known and unknown. The daemon neither ends nor grows,
+and another consumer gets its rows as fast as the machine allows. prepd_hostile.py CONNECTIONS is the longer form.
+Figures are printed."""
 
 import contextlib
 import json
@@ -75,7 +76,7 @@ def descriptors(pid):
 
 
 class Consumer:
-    """It takes rows all the time: (number, when it came, fingerprint)."""
+    """It takes rows all the time, as (number, when it came, fingerprint)."""
 
     def __init__(self, endpoint, keys=None, start_row=0):
         self.said, self.errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -96,7 +97,7 @@ class Consumer:
         return os.pread(self.errors.fileno(), 1 << 20, 0).decode()
 
     def stop(self):
-        """Its exit code, None if it was still at work."""
+        """Returns the exit code, None if it was still at work."""
         code = self.p.poll()
         self.p.kill()
         self.p.wait()
@@ -104,7 +105,7 @@ class Consumer:
 
 
 def io_threads(pid):
-    """By the names that libzmq gives its threads."""
+    """Found by the names that libzmq gives its threads."""
     n = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/comm") as f:
@@ -113,7 +114,7 @@ def io_threads(pid):
 
 
 class Target:
-    """A daemon on tcp, and a consumer beside all that is done to it."""
+    """A daemon on tcp, and a consumer beside everything that is done to it."""
 
     def __init__(self, folder, *args, keys=False):
         self.folder, self.port = folder, free_ports()
@@ -143,8 +144,9 @@ class Target:
         return json.loads(run("status", "--connect", self.endpoint, "--json", *keys))
 
     def settled(self, what, connections=0, rate=True, gap_s=GAP_S):
-        """After an attack: alive, no larger than it may be, the consumer served throughout. rate: not judged where the
-        attackers have their part of the rows or of the workers, or fill memory as fast as two cores can."""
+        """After an attack the daemon is alive, no larger than allowed, and has served the consumer throughout. rate:
+        not judged if the attackers take part of the rows or of the workers, or fill memory as fast as two cores
+        can."""
         n, ended = len(self.consumer.rows), time.monotonic()
         wait_for(lambda: len(self.consumer.rows) > n + 20 or self.consumer.p.poll() is not None,
                  f"the consumer's rows after {what}")
@@ -167,7 +169,7 @@ class Target:
         return self
 
     def rate_in_quiet(self):
-        """The smaller one of before and of now: the machine may be busier than it was."""
+        """The smaller of the rate before and the rate now, since the machine may be busier than it was."""
         n = len(self.consumer.rows)
         wait_for(lambda: len(self.consumer.rows) > n + 100 or self.consumer.p.poll() is not None or
                  self.daemon.p.poll() is not None, "rows in quiet")
@@ -185,7 +187,7 @@ class Target:
 
 
 def raw(port, data=b""):
-    """A connection that says this; what is behind a greeting, after the daemon's own."""
+    """A connection that says this; what follows a greeting is said after the daemon's own greeting."""
     s = socket.create_connection(("127.0.0.1", port), timeout=60)
     at = len(GREETING) if data[:1] == b"\xff" and data[9:11] == b"\x7f\x03" else len(data)
     s.sendall(data[:at])
@@ -215,7 +217,7 @@ def dealer(context, endpoint, keys=None):
 
 
 def curve(command, rest):
-    """A command of CURVE's handshake, of the size that it has when it is true."""
+    """A command of CURVE's handshake with the size that a true one has."""
     return b"\x04" + bytes([1 + len(command) + len(rest), len(command)]) + command + rest
 
 
@@ -242,7 +244,7 @@ def garbage(t):
 
 
 def connections(t, *said):
-    """As many as CONNECTIONS, each having said one of these."""
+    """As many as CONNECTIONS, each of which has said one of these."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     n = min(CONNECTIONS, hard // 4)
@@ -291,7 +293,8 @@ def more_connections_than_descriptors():
 
 
 def flood(daemon, s, parts, n):
-    """How many were sent, n or as many as go in FLOOD_S; a DEALER whose pipe is full does not hear that it was cut off."""
+    """Returns how many were sent: n, or as many as go in FLOOD_S. A DEALER whose pipe is full does not notice that
+    it was disconnected."""
     cuts, sent, end = daemon.said().count("peer cut off"), 0, time.monotonic() + FLOOD_S
     while sent < n or time.monotonic() < end:
         try:
@@ -330,7 +333,8 @@ def floods_that_nobody_reads():
 
 
 def strangers_with_keys(t):
-    """Their handshake is right and their keys nobody allowed: they come again and again, and nothing of theirs is read."""
+    """Their handshake is right but their keys are not allowed: they come again and again, and nothing of theirs is
+    read."""
     other = t.folder.file("other")
     run("keygen", "--out", other)
     shutil.copy(t.keys + "/daemon.pub", other + "/daemon.pub")
@@ -350,7 +354,7 @@ def strangers_with_keys(t):
 
 
 class Tap:
-    """A relay before a port of the daemon; said: what came to it over each connection."""
+    """A relay before a port of the daemon. said: what came to it over each connection."""
 
     def __init__(self, port):
         self.port, self.said, self.links = port, [], []
@@ -391,7 +395,7 @@ class Tap:
 
 
 def said_by_a_consumer(t):
-    """What one that took 20 rows said, byte for byte."""
+    """What a consumer that took 20 rows said, byte for byte."""
     with Tap(t.port) as tap:
         rows = client.connect(tap.endpoint, timeout=20.0, credit_bytes=1 << 20, keys=t.keys)
         for _ in range(400):
@@ -401,7 +405,7 @@ def said_by_a_consumer(t):
 
 
 def said_by_a_worker(t):
-    """The same of a worker that made rows, which is gone then."""
+    """The same of a worker that made rows and has left since."""
     with Tap(t.port + 1) as tap:
         p = subprocess.Popen([BIN, "worker", "--connect", tap.endpoint, "--data-root", t.folder.file("data"),
                               *(("--keys", t.keys) if t.keys else ())], stderr=subprocess.DEVNULL)
@@ -413,7 +417,7 @@ def said_by_a_worker(t):
 
 
 def replayed(port, data, patience_s=0.2):
-    """How many bytes answered, until none came for so long."""
+    """How many bytes were answered, until none came for a while."""
     got = 0
     try:
         with raw(port, data) as s:
@@ -426,7 +430,7 @@ def replayed(port, data, patience_s=0.2):
 
 
 def frames_of_live_sessions_again():
-    """Said again they are one more consumer, and a worker whose rows nobody asked for."""
+    """Replayed, they are one more consumer, and a worker whose rows were never asked for."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         recorded = ("a worker", t.port + 1, said_by_a_worker(t)), ("a consumer", t.port, said_by_a_consumer(t))
         t.settled("recording")
@@ -452,7 +456,7 @@ def frames_of_live_sessions_again():
 
 
 def frames_of_a_session_with_keys_again(t):
-    """They are of keys that only that connection had."""
+    """They belong to keys that only that connection had."""
     data = said_by_a_consumer(t)
     wait_for(lambda: len(t.status()["consumers"]) == 1, "the consumer that was listened to is gone")
     answers = [replayed(t.port, data) for _ in range(4)]
@@ -462,7 +466,7 @@ def frames_of_a_session_with_keys_again(t):
 
 
 def the_same_with_keys():
-    """Where a stranger is in CURVE's handshake, and the floods come from a peer that was let in."""
+    """The strangers are in CURVE's handshake, and the floods come from a peer that was let in."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f, keys=True) as t:
         strangers_with_keys(t)
         frames_of_a_session_with_keys_again(t)
@@ -472,7 +476,7 @@ def the_same_with_keys():
 
 
 def floods_at_full_speed():
-    """Frames written to the socket as fast as it takes them, and cut off in the middle."""
+    """Frames are written to the socket as fast as it takes them, and cut off in the middle."""
     def frame(part, more):
         return struct.pack(">BQ", 2 | more, len(part)) + part
 
@@ -504,8 +508,8 @@ def told(s):
 
 
 def ids_that_peers_choose():
-    """libzmq aborts where it gives a connection the number that another has claimed: none is told, none can be known
-    beforehand, and those that choose are refused."""
+    """libzmq aborts if it gives a connection the number that another one has claimed. So the daemon tells no peer
+    its number, none can be known beforehand, and a peer that chooses one is refused."""
     first = bytes.fromhex("006b8b4567")  # where libzmq begins when nobody seeds rand()
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         context, held = zmq.Context(), []
@@ -540,7 +544,8 @@ def ids_that_peers_choose():
 
 
 def the_longest_messages_at_full_speed():
-    """HELLOs of 7 MiB faster than they can be read: what comes between two looks is here, then the sender is cut off."""
+    """HELLOs of 7 MiB come faster than they can be read. What arrives between two looks is kept, then the sender is
+    disconnected."""
     parts = message(dict(HELLO, program="x" * (7 << 20)))
     data = b"".join(struct.pack(">BQ", 2 | (k + 1 < len(parts)), len(p)) + p for k, p in enumerate(parts))
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
@@ -556,7 +561,8 @@ def the_longest_messages_at_full_speed():
 
 
 def messages_without_an_end():
-    """ZeroMQ keeps the parts of a message until the last is there: the sender is cut off before it is large."""
+    """ZeroMQ keeps the parts of a message until the last one has come; the sender is disconnected before the message
+    is large."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         parts = b"\x01\x00", struct.pack(">BQ", 3, 100000) + bytes(100000), b"\x01\x01a"
         for port in range(t.port, t.port + 3):
@@ -581,7 +587,7 @@ def messages_without_an_end():
 
 
 def pings_of_peers_that_went():
-    """libzmq aborts where it reads a PING behind messages that waited when their link was cut."""
+    """libzmq aborts if it reads a PING after messages that waited when their link was cut."""
     ping = b"\x04\x07\x04PING\x00\x00"
     parts = message(HELLO, 1, 9)
     data = b"".join(struct.pack(">BQ", 2 | (k + 1 < len(parts)), len(p)) + p for k, p in enumerate(parts))
@@ -600,7 +606,7 @@ def pings_of_peers_that_went():
 
 
 def readers_that_do_not_read():
-    """They grant a terabyte and take nothing: each holds its share of prepd.buffer_bytes."""
+    """They grant a terabyte of credit and take nothing: each occupies its share of prepd.buffer_bytes."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         context = zmq.Context()
         held = []
@@ -619,7 +625,7 @@ def readers_that_do_not_read():
 
 
 def a_crowd_that_does_not_read():
-    """Each consumer may have a row under way: as many are let in as the buffer has room for."""
+    """Each consumer may have a row on its way, so as many are let in as the buffer has room for."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         context = zmq.Context()
         held = [dealer(context, t.endpoint) for _ in range(400)]
@@ -638,7 +644,7 @@ def a_crowd_that_does_not_read():
 
 
 def long_hellos_without_an_index():
-    """What is kept until the index is there has a bound; short ones are taken meanwhile."""
+    """What is kept until the index is there has a bound; short ones are accepted meanwhile."""
     with Folder(**{"prepd.buffer_bytes": BUFFER, "prepd.workers": -1}) as f, Daemon(f.config) as d:
         end = "ipc://" + f.file("d.sock")
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "the daemon")
@@ -657,7 +663,7 @@ def long_hellos_without_an_index():
 
 
 def places_far_ahead():
-    """All rows before the first are planned: a stream without end is not planned for ever."""
+    """All rows before the first one are planned, but a stream without end is not planned for ever."""
     with Folder(**{"prepd.buffer_bytes": BUFFER, "training.epochs": 0}) as f, Target(f) as t:
         for row in (1 << 62, (1 << 63) - 1):
             try:
@@ -689,7 +695,7 @@ def joining(f):
 
 
 def one_of_another_build(t, join):
-    """Its code may make other rows of the same files: both are named."""
+    """Its code may make other rows of the same files, so it is refused and both builds are named."""
     context = zmq.Context()
     for change in ({"build": "0" * 32}, {"build": None}, {"version": "0.0.9"},
                    *({"fingerprints": {**join["fingerprints"], kind: "0" * 32}} for kind in ("images", "tokens"))):
@@ -730,8 +736,8 @@ BREACHES = (
 
 
 class Breaker:
-    """A worker that meets all that is asked of one: it joins, takes a lease, is at work on one of its samples, and then
-    sends what no worker sends. Three have an address of their own: one machine is soon given no more work."""
+    """A worker that does all that is asked of one: it joins, takes a lease, begins one of its samples. Then it sends
+    what no worker sends. Three of them share an address, because one machine soon gets no more work."""
     made = 0
 
     def __init__(self, context, port, join, address=None):
@@ -743,7 +749,7 @@ class Breaker:
         self.socket.send_multipart(message(join, JOIN))
 
     def heard(self):
-        """How many bad answers it gave for what came."""
+        """How many bad answers it gave to what came."""
         given = 0
         while self.socket.poll(0):
             head, *body = self.socket.recv_multipart()
@@ -760,7 +766,7 @@ class Breaker:
 
 
 def breaches(t, join, wanted, limit_s=LIMIT_S, address=None, at_once=24):
-    """So many bad answers to leases, or those of so long."""
+    """This many bad answers to leases, or those of this many seconds."""
     context, given, end = zmq.Context(), 0, time.monotonic() + limit_s
     open_ones = []
     while given < wanted and time.monotonic() < end:
@@ -779,8 +785,8 @@ def breaches(t, join, wanted, limit_s=LIMIT_S, address=None, at_once=24):
 
 
 def one_machine_is_held_off(t, join):
-    """It gets work a few times, and then after pauses that double. One of its workers joins at a time: several could each
-    hold a lease before the first of them is seen to break the protocol."""
+    """It gets work a few times, and then after pauses that double. Its workers join one at a time, because several
+    could each hold a lease before the first of them is seen to break the protocol."""
     start = time.monotonic()
     given = breaches(t, join, 3, LIMIT_S, "127.1.0.1", 1)
     given += breaches(t, join, 1 << 30, 3.0, "127.1.0.1", 1)
@@ -789,7 +795,7 @@ def one_machine_is_held_off(t, join):
 
 
 def an_item_told_again_and_again(t, join):
-    """A worker that says for ever that it is at work on the same sample has no more time for it than another."""
+    """A worker that says for ever that it is at work on the same sample gets no more time for it than any other."""
     context = zmq.Context()
     b = Breaker(context, t.port + 1, dict(join, pid=424242), "127.1.0.2")
     work, start = [], time.monotonic()
@@ -813,8 +819,8 @@ TIMEOUT_S = 3
 
 
 def workers_that_break_the_protocol():
-    """They have the right key and the right build. No sample is blamed, no row differs, and the one honest worker keeps the
-    stream going. prepd_hostile.py CONNECTIONS: as many bad answers, 2,000 at least."""
+    """They have the right key and the right build. No sample is blamed, no row differs, and the one honest worker
+    keeps the stream going. prepd_hostile.py CONNECTIONS: as many bad answers, and 2,000 at least."""
     wanted = max(2000, CONNECTIONS)
     with Folder(**{"prepd.workers": 1, "prepd.solo_deaths": 1, "prepd.sample_timeout": TIMEOUT_S}) as f, Target(f) as t:
         join = joining(f)

@@ -1,6 +1,6 @@
-"""Installed into an empty prefix: programs, image module, configs, client and units in their places; a
-worker from there serves a daemon of the build tree; units that systemd understands; prepd-run. prepd_install.py
---build also builds and installs prepd alone, where nothing of the trainer's libraries is to be found."""
+"""prepd installed into an empty prefix: programs, image module, configs, client and units are in their places. A
+worker from there serves a daemon of the build tree, systemd accepts the units, and prepd-run works.
+prepd_install.py --build also builds and installs prepd alone where none of the trainer's libraries can be found."""
 
 import contextlib
 import json
@@ -41,8 +41,8 @@ class Prefix:
 
 
 def links_nothing_of_the_trainer(prefix):
-    """Nor does what the daemon links, down to the last library; of its modules, whose libraries are Debian's own
-    affair, what they name themselves."""
+    """prepd links no library of the trainer, down to the last library that its own link. For the modules, whose
+    libraries are Debian's own affair, only the libraries that they name themselves count."""
     needed = said_by("ldd", prefix + "/bin/prepd")
     check("libzmq" in needed and not any(x in needed for x in TRAINERS + ("vips", "avcodec")), needed)
     for name, word in (("libprepd_image.so", "libvips"), ("libprepd_video.so", "libavcodec")):
@@ -107,7 +107,8 @@ def a_worker_from_there_serves_a_daemon():
 
 
 def ranks_of_a_dry_run_from_there():
-    """With what is installed alone: in NCCL's place, the trainer's own library; without its engine, a word on what does."""
+    """With the installed files alone: the trainer's own library takes NCCL's place; without its engine, a message
+    says what would help."""
     with Prefix() as p:
         if not os.path.exists(p.file("bin/trainer")):
             return
@@ -161,7 +162,7 @@ def prepd_run_prints_its_line():
 
 @contextlib.contextmanager
 def hidden():
-    """An environment in which pkg-config and the path have nothing of the trainer's libraries, nor of the tests'."""
+    """An environment in which neither pkg-config nor the path has any of the trainer's or the tests' libraries."""
     with tempfile.TemporaryDirectory() as folder:
         paths = said_by("pkg-config", "--variable", "pc_path", "pkg-config").strip()
         for path in reversed(paths.split(":")):  # the first one counts
@@ -180,7 +181,7 @@ def configured(build, env, trainer, code=0):
 
 
 def prepd_alone_needs_no_trainer():
-    """Configured without the trainer, where nothing that only the trainer needs is to be found."""
+    """prepd is configured without the trainer where nothing that only the trainer needs can be found."""
     with hidden() as env, tempfile.TemporaryDirectory() as build, tempfile.TemporaryDirectory() as other:
         said = configured(build, env, "OFF")
         check("openblas" in configured(other, env, "ON", code=1), "the trainer's libraries are not hidden")

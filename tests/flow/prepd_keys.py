@@ -1,4 +1,4 @@
-"""CURVE keys: demanded beyond loopback, unknown ones refused and logged, known ones served."""
+"""CURVE keys: required beyond loopback; unknown ones are refused and logged, known ones are served."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def beyond_loopback_needs_keys():
 
 
 def keys_of_the_wrong_side_are_told():
-    """Each folder where the other's is needed, and keys for a machine before there are the daemon's."""
+    """Each folder in the place of the other's, and keys for a machine before the daemon has any."""
     with Folder() as f:
         keys = f.file("keys")
         code, said = command("keygen", "--out", keys, "--client", "node2")
@@ -119,7 +119,7 @@ def known_keys_are_served_and_others_refused():
 
 
 def allowed_keys_are_read_again():
-    """By SIGHUP: one that was added is let in, one that was removed no more; a broken list changes nothing."""
+    """On SIGHUP a key that was added is let in, one that was removed no longer is; a broken list changes nothing."""
     with Folder() as f:
         keys, late, end = f.file("keys"), f.file("keys/late"), f"tcp://127.0.0.1:{free_ports()}"
         run("keygen", "--out", keys)

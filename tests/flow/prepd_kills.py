@@ -1,8 +1,8 @@
-"""Workers die at random, of every kind of death, while the stream runs, while the index is built, and while samples
-kill workers of their own: not one row changes, and nobody is blamed who is not to blame.
+"""Workers die at random, by every kind of death, while the stream runs, while the index is built, and while samples
+kill workers of their own. No row changes, and no sample is blamed that is not at fault.
 
-prepd_kills.py [DEATHS [IMAGES]]    long form: 1000 3000, an epoch of 8,100 samples, as often as the deaths of a case need
-"""
+prepd_kills.py [DEATHS [IMAGES]]    long form: 1000 3000, an epoch of 8,100 samples, as often as the deaths of a case
+need"""
 
 import contextlib
 import json
@@ -27,13 +27,13 @@ def status(f):
 
 
 def ready(f):
-    """Its index is built, however long that takes."""
+    """Waits until its index is built, however long that takes."""
     wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
     wait_for(lambda: status(f)["train"]["state"] == "ready", "the index", LONG_S)
 
 
 def epoch(f):
-    """Number, hash and quarantined samples of every row; the ids in them."""
+    """Number, hash and quarantined samples of every row, and the ids in them."""
     rows, ids = [], []
     for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0):
         rows.append((r["number"], hash(tuple(fingerprint(r))), sorted(own_of(r))))
@@ -46,13 +46,13 @@ def forget_index(f):
 
 
 def enough(deaths, end, short):
-    """All have died. short: leases, how many more they must have cost; who dies idle costs none."""
+    """Whether all have died. short: how many more leases they must have cost; a worker that dies idle costs none."""
     check(time.monotonic() < end, f"not within {LONG_S} s: {DEATHS} deaths and {short:.0f} more leases, but {deaths.done}")
     return deaths.enough(short)
 
 
 def all_died(deaths, lost):
-    """In words. lost: leases."""
+    """Says in words that all died. lost: leases."""
     said = deaths.end()
     check(deaths.n() >= DEATHS and min(deaths.done.values()) > DEATHS // 8, f"too few, or too few of a kind: {said}")
     return f"{said}, {lost} leases lost"
@@ -60,7 +60,7 @@ def all_died(deaths, lost):
 
 @contextlib.contextmanager
 def who_keeps_workers(f, daemon, elsewhere):
-    """The daemon, or instead of it a supervisor of three."""
+    """The daemon, or a supervisor of three in its place."""
     if not elsewhere:
         yield daemon
         return
@@ -73,7 +73,7 @@ def who_keeps_workers(f, daemon, elsewhere):
 
 
 def under_fire(f, *kinds, elsewhere=False):
-    """A whole epoch in quiet, then again until all have died, the index built anew meanwhile."""
+    """Runs a whole epoch in quiet, then again until all have died, with the index built anew meanwhile."""
     with Daemon(f.config):
         ready(f)
         quiet, ids = epoch(f)
@@ -107,8 +107,8 @@ def under_fire(f, *kinds, elsewhere=False):
 
 
 def deaths_of_every_kind():
-    """Out of memory is a worker's own doing, for all that anybody can see: so often in a row that a sample is blamed it
-    does not happen here."""
+    """Running out of memory looks like a worker's own doing. It does not happen often enough in a row here for a
+    sample to be blamed."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 10,
                                   "prepd.sample_timeout": 3}) as f:
         larger_pictures(f)
@@ -116,24 +116,24 @@ def deaths_of_every_kind():
 
 
 def deaths_from_outside(elsewhere=False):
-    """At the strictest limit: a SIGSEGV that was sent is no crash, and a worker that stands still is not slow."""
+    """At the strictest limit: a SIGSEGV from outside is not a crash, and a stopped worker is not slow."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1}) as f:
         now = under_fire(f, *OUTSIDE, elsewhere=elsewhere)
         check(now["lost_from_outside"] == now["leases_lost"], f"taken for the worker's own doing: {now}")
 
 
 def deaths_from_outside_elsewhere():
-    """By the word of their supervisor, which alone sees how they died."""
+    """Judged by the word of their supervisor, since only it sees how they died."""
     deaths_from_outside(elsewhere=True)
 
 
 def the_index(f):
-    """All that `prepd plan` says of it, but for the time."""
+    """All that `prepd plan` says of the index, but for the time."""
     return [line for line in run("plan", "-c", f.config).splitlines() if not line.startswith("planning")]
 
 
 def deaths_while_the_index_is_built():
-    """At the strictest limit, in as many builds as the deaths need: no picture and no text is refused."""
+    """At the strictest limit, in as many builds as the deaths need, no picture and no text is refused."""
     with Folder(images=max(600, IMAGES), **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1}) as f:
         quiet = the_index(f)
         check(any(line.endswith("refused: 0") for line in quiet), quiet)
@@ -157,8 +157,8 @@ def deaths_while_the_index_is_built():
 
 
 def samples_that_kill_among_deaths():
-    """Samples that abort, exit, fault or hang in a worker, and a header; others die meanwhile that are not their doing: the
-    same samples are blamed, for the same, and the rows are the same."""
+    """Samples abort, exit, fault or hang in a worker, and so does a header, while others die from outside. The same
+    samples are blamed, for the same reasons, and the rows are the same."""
     with trap(), Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1,
                                           "prepd.sample_timeout": 1}) as f:
         marks = ("header", "abort", "fault", "exit", "hang")[:5 if DEATHS > 20 else 2]  # each sample takes its time

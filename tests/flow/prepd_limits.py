@@ -1,6 +1,6 @@
-"""What systemd's AllowedCPUs= and MemoryMax= do to a daemon, done by hand: a CPU set (given before it starts, and
-changed under it) holds for all its workers, and a limit of memory that kills workers changes no row. The cgroups are
-of version 2 or 1, whichever has the controller; what cannot be made here is said."""
+"""What systemd's AllowedCPUs= and MemoryMax= do to a daemon, done by hand. A CPU set, given before the start or
+changed later, holds for all its workers; a memory limit that kills workers changes no row. The cgroups are of
+version 2 or 1, whichever has the controller; what cannot be made here is reported."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def up(folder, n):
 
 
 class Group:
-    """A cgroup with this controller, below the root of its hierarchy; None inside `with` if none can be made."""
+    """A cgroup with this controller below the root of its hierarchy; None inside `with` if none can be made."""
 
     def __init__(self, controller):
         self.path = None
@@ -75,7 +75,7 @@ class Group:
 
 
 def a_cpu_set_holds_for_all():
-    """By the affinity the daemon was started with: as many workers as CPUs, on those alone."""
+    """With the affinity that the daemon was started with there are as many workers as CPUs, on those alone."""
     mine = sorted(os.sched_getaffinity(0))
     with Folder(**{"prepd.workers": 0}) as f, Daemon(f.config, by=["taskset", "-c", str(mine[-1])]) as d:
         up(f, 1)
@@ -115,8 +115,8 @@ sys.stdin.read()
 
 
 def too_little_memory_for_its_workers():
-    """A group that comes to its limit, by another's doing: the kernel kills workers (told apart by their score, or it
-    would take the largest, that other). Not a row changes, nobody is blamed, and they come back."""
+    """Another process brings a group to its limit, so the kernel kills workers (their score sees to that; it would
+    otherwise kill the largest process). No row changes, no sample is blamed, and they come back."""
     with Group("memory") as g:
         if not g or SANITIZED:
             print("skipped: no memory limits can be made here, or a sanitizer needs more")

@@ -1,5 +1,5 @@
-"""A picture that takes memory without end, or whose header claims more pixels than anybody has: it costs itself, and its
-worker stays within its limit."""
+"""A picture that takes memory without end, or whose header claims an absurd number of pixels, costs only itself, and
+its worker stays within its limit."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ SIDE = 13377  # its square is just under image.input_pixels
 
 @contextlib.contextmanager
 def watched():
-    """{worker: the most bytes it had resident}, as far as a look each few milliseconds tells."""
+    """{worker: the most bytes it had resident}, as far as a look every few milliseconds shows."""
     most, over = {}, threading.Event()
 
     def look():
@@ -45,7 +45,7 @@ def watched():
 
 
 def zlib_of(byte, n):
-    """A zlib stream of n times one byte: one piece of it again and again."""
+    """A zlib stream of n times one byte, made of one piece again and again."""
     def deflated(size, end):
         c = zlib.compressobj(9, zlib.DEFLATED, -15)
         return c.compress(byte * size) + c.flush(end)
@@ -55,7 +55,7 @@ def zlib_of(byte, n):
 
 
 def black_png(width, height):
-    """A whole PNG of one bit a pixel."""
+    """A whole PNG with one bit a pixel."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)) +
@@ -63,7 +63,7 @@ def black_png(width, height):
 
 
 def text_png(size, times=1):
-    """Texts before pixels that are few."""
+    """A PNG with texts before few pixels."""
     png = black_png(8, 8)
     text = b"zTXtComment\0\0" + zlib_of(b"x", size)
     at = 8 + 25  # signature, IHDR
@@ -71,7 +71,8 @@ def text_png(size, times=1):
 
 
 def grey_jpeg(width, height):
-    """A progressive JPEG of three full planes and one scan, three bits a block. libjpeg has to keep all coefficients."""
+    """A progressive JPEG of three full planes and one scan, three bits a block. libjpeg has to keep all
+    coefficients."""
     def segment(mark, data):
         return bytes([0xFF, mark]) + struct.pack(">H", len(data) + 2) + data
     blocks = -(-width // 8) * -(-height // 8) * 3
@@ -92,7 +93,7 @@ def first_of_each(f, n):
 
 
 def epoch(f):
-    """({sample: its cause}, samples served), of one."""
+    """({sample: its cause}, samples served) of one epoch."""
     wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
     ids = [int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=100.0) for i in r["doc_sample_id"]]
     said = json.loads(run("status", "-c", f.config, "--json"))["train"]
@@ -101,8 +102,8 @@ def epoch(f):
 
 
 def a_sample_that_wants_all_memory():
-    """A library that grows until it gets no more, and a whole picture that needs 512 MiB, under a limit of a quarter of
-    that."""
+    """A library that grows until it gets no more, and a whole picture that needs 512 MiB, with a limit of a quarter
+    of that."""
     limit = 128 * MIB
     with trap(), Folder(**{"prepd.worker_bytes": limit, "training.epochs": 1, "prepd.solo_deaths": 1}) as f:
         (_, _), (grows, _), (large, _) = first_of_each(f, 3)
@@ -124,7 +125,7 @@ def a_sample_that_wants_all_memory():
 
 
 def odd(*names):
-    """{name: its bytes} of the shared odd pictures, found by others."""
+    """{name: its bytes} of the shared odd pictures."""
     folder = os.path.join(SHARED, "data", "odd")
     if not os.path.isdir(folder):
         print("skipped: no shared data")
@@ -143,7 +144,7 @@ def cpu_seconds():
 
 
 def bombs_are_refused_by_their_headers():
-    """Each under a hundred names: what one costs is the time to index them less that with the index there."""
+    """Each under a hundred names; the cost of one is the time to index them less the time with the index there."""
     bombs = {"png of 65,536 x 65,536": black_png(65536, 65536), "png of 30,000 x 30,000": black_png(30000, 30000),
              "progressive jpeg of 20,000 x 20,000": grey_jpeg(20000, 20000), "png with a text of 1 MiB and a byte": text_png(MIB + 1),
              "png with 100 texts of 7 MiB": text_png(7 * MIB, 100),
@@ -170,7 +171,7 @@ def bombs_are_refused_by_their_headers():
 
 
 def the_dearest_picture_that_is_taken():
-    """Two bytes of coefficients and one of colour for each of three planes."""
+    """It has two bytes of coefficients and one of colour for each of three planes."""
     with Folder(**{"training.epochs": 1, "prepd.workers": 1}) as f:
         (_, _), (image, i) = first_of_each(f, 2)
         replace(image, grey_jpeg(SIDE, SIDE))
@@ -183,7 +184,7 @@ def the_dearest_picture_that_is_taken():
 
 
 def large_pictures_share_a_row():
-    """What one took is there for the next: each fits into the limit alone."""
+    """The memory that one took is there for the next: each of them fits into the limit alone."""
     side = 6000
     limit = 9 * side * side + 64 * MIB
     with Folder(**{"prepd.worker_bytes": limit, "training.epochs": 1}) as f:

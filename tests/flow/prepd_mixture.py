@@ -1,5 +1,5 @@
-"""Mixtures: every source's samples in their share, each source exactly once per pass of its own; the
-same stream resumed, with any number of workers; wrong lists refused with their line."""
+"""Mixtures: every source has its share of the samples, each source comes exactly once in each pass of its own, the
+stream is the same when resumed and with any number of workers, and wrong lists are refused with the line."""
 
 import collections
 import io
@@ -35,7 +35,7 @@ def sources(f, weights=(None, None, None)):
 
 
 def seen(rows):
-    """How often each sample came, a split one counted by its first part."""
+    """How often each sample came; a split one is counted by its first part."""
     return collections.Counter(int(i) for r in rows for i, part in zip(r["doc_sample_id"], r["doc_part"])
                                if part == 0)
 
@@ -83,7 +83,8 @@ def weighted_and_exact():
 
 
 def a_weight_is_the_streams_and_not_the_indexs():
-    """Another weight: the same index, another stream, and a cursor of the one before is told which weight it was."""
+    """With another weight the index is the same and the stream another; a cursor of the old stream is refused,
+    naming the weight it had."""
     with Folder(images=32) as f:
         def started(weights, cursor=None, cache="warm"):
             """Rows, and what the daemon said."""

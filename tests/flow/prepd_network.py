@@ -1,6 +1,6 @@
-"""Workers on machines of their own: network namespaces, CURVE keys, links cut and restored, one worker
-ten times slower, one without its files, one with another decoder. The stream stays the same.
-Needs root and ip(8); skipped without."""
+"""Workers on machines of their own: network namespaces, CURVE keys, links that are cut and restored, one worker that
+is ten times slower, one without files, one with another decoder. The stream stays the same. Needs root and ip(8);
+skipped without them."""
 
 import contextlib
 import json
@@ -72,7 +72,7 @@ def ip(*args):
 
 
 class Network:
-    """A daemon's machine and n others, a cable each, in namespaces that vanish at the end."""
+    """A daemon's machine and n others, each with a cable, in namespaces that vanish at the end."""
 
     def __init__(self, folder, n):
         tag = f"t{os.getpid() % 100000}"
@@ -120,7 +120,7 @@ class Network:
         return digest
 
     def worker(self, k, *args, root=None, ship=False, **environment):
-        """ship: it has no files, and cannot see the daemon's."""
+        """ship: it has no files and cannot see the daemon's."""
         images = self.folder.file("data/images")
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {images} && exec "$0" "$@"'] if ship else []
         files = [] if ship else ["--data-root", root or self.folder.file("data")]
@@ -131,7 +131,7 @@ class Network:
         return p
 
     def leases(self, supervisor):
-        """Done by each of its workers that have joined."""
+        """The leases done by each of its workers that have joined."""
         pids = workers_below(supervisor.pid)
         return [w["leases"] for w in self.status()["workers"] if w["pid"] in pids]
 
@@ -173,7 +173,7 @@ class Network:
 
 
 def epochs_on_cut_links(net, quiet):
-    """Two, and more until a cut has met a lease on its way."""
+    """Two epochs, and more until a cut has met a lease on its way."""
     before = net.status()["leases_lost"]
     with net.cuts(0, 1):
         for n in range(10):
@@ -184,8 +184,9 @@ def epochs_on_cut_links(net, quiet):
 
 
 def beside_a_slow_one(net, quiet, fast):
-    """How long an epoch takes without one and with it, which stays, and the rows by it and by the others. Its last ones are
-    waited for, but a third of all by it would take three times as long. A busy machine is asked again, both."""
+    """How long an epoch takes without the slow worker and with it, and the rows by it and by the others; it stays.
+    Its last rows are waited for, but if it made a third of all, the epoch would take three times as long. On a
+    busy machine both are measured again."""
     for _ in range(3):
         check(net.epoch() == quiet, "remote workers give another stream")
         without, slow = net.epoch_s, net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
@@ -264,8 +265,8 @@ def compression_follows_the_link():
 
 
 def a_consumer_that_is_cut_off():
-    """In the middle of its session: the daemon forgets it though nothing says that it has gone; it comes again with its
-    cursor and has every row once."""
+    """Cut off in the middle of its session, it is forgotten by the daemon although nothing says that it is gone. It
+    comes again with its cursor and has every row once."""
     with Folder(images=256, **{"training.epochs": 1}) as f, Network(f, 1) as net:
         quiet = net.epoch()
         p = subprocess.Popen(["ip", "netns", "exec", net.sites[0], "/usr/bin/python3", "-c", CUT_OFF, os.path.join(SOURCE, "proto"),

@@ -140,7 +140,7 @@ def all_quarantined_samples_are_counted():
 
 
 def a_lease_grows_old():
-    """A picture hangs: the oldest lease is as much older as the clock has gone on, for Prometheus and in the status."""
+    """While a picture hangs, the age of the oldest lease grows as the clock does, for Prometheus and in the status."""
     port = free_ports()
     with trap(), Folder(images=64, **{"prepd.sample_timeout": 20, "data.shuffle": "false"}) as f:
         image = next(x for x in f.train_images() if min(f.questions_of(x), default=0) > 20)
@@ -148,7 +148,7 @@ def a_lease_grows_old():
             x.write(b"POISON:hang")
 
         def ages():
-            """Of the oldest lease, for Prometheus; and in the status, of the worker that is busy longest."""
+            """The age of the oldest lease, for Prometheus and, in the status, of the worker that is busy longest."""
             said = json.loads(run("status", "-c", f.config, "--json"))
             return (float(re.search(r"\nprepd_lease_age_seconds (\S+)", get(port, "/metrics")[1])[1]),
                     max((w["seconds"] for w in said["workers"] if w["busy"]), default=0))
@@ -166,7 +166,8 @@ def a_lease_grows_old():
 
 
 def a_daemon_without_time_is_waited_for():
-    """One that is there: what it was told it does some time, so nobody is told that it is not there."""
+    """A daemon that is busy will do what it was told some time later, so the command does not say that there is no
+    daemon."""
     with tempfile.TemporaryDirectory() as folder:
         endpoint = f"ipc://{folder}/d.sock"
         daemon = a_daemon_says(endpoint, {"ok": True}, after_s=6)
@@ -176,7 +177,7 @@ def a_daemon_without_time_is_waited_for():
 
 
 def a_service_manager_that_does_not_read_holds_nobody():
-    """Once all that its socket takes is there, the daemon goes on without it."""
+    """Once its socket is full, the daemon goes on without it."""
     with Folder() as f, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(f"{folder}/notify")
         os.environ.update(NOTIFY_SOCKET=f"{folder}/notify", WATCHDOG_USEC="200000")
@@ -203,7 +204,8 @@ def a_service_manager_that_does_not_read_holds_nobody():
 
 
 def slow_connections_keep_nobody_out():
-    """Twice as many as are kept, each saying a byte now and then: the next is answered, and each has its end."""
+    """Twice as many connections as are kept, each sending a byte now and then: the next one is answered, and each of
+    them is ended in time."""
     port = free_ports()
     with Folder() as f, Daemon(f.config, "--metrics.listen", f"127.0.0.1:{port}"):
         up(f)
@@ -243,8 +245,8 @@ def slow_connections_keep_nobody_out():
 
 
 def the_next_lease_is_sent_ahead():
-    """A worker has its next lease before it has answered for one. Those that go, as these do after every five
-    leases, leave it unbegun: the same rows, and hardly one counts as lost."""
+    """A worker has its next lease before it has answered the present one. Workers that leave, as these do after
+    every five leases, leave it unbegun: the rows are the same, and hardly a lease counts as lost."""
     def streamed(*options):
         with Folder(**{"training.epochs": 3}) as f, Daemon(f.config, "--prepd.workers", "1", *options):
             up(f)
@@ -293,7 +295,7 @@ class ServiceManager:
         os.environ["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
 
     def hear(self):
-        """Always: who tells it waits until there is room."""
+        """Always reads, because the sender waits until there is room."""
         while said := self.s.recv(4096).decode():
             self.heard.append((time.monotonic(), said.split("\n")))
 
@@ -306,7 +308,7 @@ class ServiceManager:
         return [x for _, said in self.heard[begin:self.at] for x in said]
 
     def say(self, words):
-        """As one that is supervised; what it said before is heard before."""
+        """As a supervised process does; what it said before is heard first."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
             s.sendto(words, self.path)
 
@@ -321,7 +323,7 @@ class ServiceManager:
 
 
 def status_line(folder):
-    """What systemd should hear, from what prepd status says."""
+    """What systemd should hear, made from what prepd status says."""
     said = json.loads(run("status", "-c", folder.config, "--json"))
     c = said["consumers"][0]
     bad = said["train"]["quarantined_count"] + said["eval"]["quarantined_count"]
@@ -398,7 +400,7 @@ def reloaded_without_a_trace_in_the_stream():
 
 
 def address_space(pid):
-    """Its limit; 0 before it has any, and when it has gone."""
+    """Its limit; 0 before it has any, and when it is gone."""
     try:
         with open(f"/proc/{pid}/limits") as f:
             limit = next(line for line in f if line.startswith("Max address space")).split()[3]
@@ -408,7 +410,7 @@ def address_space(pid):
 
 
 def reloaded_options_take_effect():
-    """Each of them, shown by what it bounds. Behind the index the pictures are damaged: one hangs, others are cut short."""
+    """Each of them, shown by what it bounds. After indexing, pictures are damaged: one hangs, others are truncated."""
     with trap(), Folder(images=128, **{"training.epochs": 0, "data.quarantine_limit": 100}) as f:
         end = "ipc://" + f.file("d.sock")
 
@@ -416,7 +418,7 @@ def reloaded_options_take_effect():
             return json.loads(run("status", "-c", f.config, "--json"))
 
         def under_way(enough):
-            """To a consumer that takes no more than a row: as soon as it is enough, or it grows no more."""
+            """To a consumer that takes no more than a row: until it is enough, or no longer grows."""
             rows = client.connect(end, timeout=60.0, credit_bytes=1 << 26)
             next(rows)
             now, since = -1, time.monotonic()
@@ -478,7 +480,7 @@ def reloaded_options_take_effect():
 
 
 def drained_with_work_in_hand():
-    """By a signal or for good: what was leased before comes to the consumer, all of it, and nothing behind it."""
+    """By a signal or for good: everything that was leased before reaches the consumer, and nothing after it."""
     rng, in_hand = seed(), 0
     for k in range(4):
         with Folder(images=64, **{"training.epochs": 0}) as f, Daemon(f.config) as d:
@@ -506,7 +508,7 @@ def drained_with_work_in_hand():
 
 
 def killed_and_restarted_under_a_consumer():
-    """The consumer holds the cursor; each daemon goes on where the rows taken end."""
+    """The consumer holds the cursor; each daemon continues after the rows that were taken."""
     rng = seed()
     with Folder(**{"training.epochs": 1}) as f:
         with Daemon(f.config):
@@ -527,7 +529,7 @@ def killed_and_restarted_under_a_consumer():
 
 
 def one_daemon_builds_the_index():
-    """Others that start on the same cold cache wait for it, say so, and build it themselves where that one died."""
+    """Others that start on the same cold cache wait for it, say so, and build it themselves if it died."""
     with Folder(images=32) as f, contextlib.ExitStack() as all_:
         cache = f.file("cache")
 
@@ -599,7 +601,7 @@ def confined(pid):
 
 
 def privileges(pid):
-    """All that any of its threads has, may take or hands on."""
+    """All that any of its threads has, can take or can pass on."""
     return max(int(t[name], 16) & ~READING for t in threads(pid) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"))
 
 

@@ -1,8 +1,9 @@
-"""Parquet as Hugging Face has VQAv2, converted: the same rows as the files it was made from. Needs
-pyarrow, which is not Debian's: skipped without it. With it, from the top of the tree:
+"""Parquet as Hugging Face has VQAv2, converted: the same rows as the files from which it was made. Needs pyarrow,
+which Debian does not have; skipped without it. With it, from the top of the tree:
 
     python3 -m venv V && V/bin/pip install pyarrow numpy zstandard
-    TESSERA_SOURCE=$PWD TESSERA_BIN=$PWD/build/bin V/bin/python tests/flow/prepd_parquet.py"""
+    TESSERA_SOURCE=$PWD TESSERA_BIN=$PWD/build/bin V/bin/python tests/flow/prepd_parquet.py
+"""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""A disk, a mount or a machine in trouble while files are read is no fault of the files: what passes changes no row,
-what stays is judged as a crash is, and the next start looks again."""
+"""A disk, a mount or a machine in trouble while files are read is not the files' fault. A failure that passes changes
+no row, one that stays is judged as a crash, and the next start looks at the files again."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def forget_index(f):
 
 
 def what_passes_changes_nothing():
-    """While the index is built and while rows are made: some calls fail, then all go well."""
+    """While the index is built and while rows are made, some calls fail and then all succeed."""
     with small() as f:
         want = digest(f.config, "--steps", "8")
         for fresh in (True, False):
@@ -36,7 +36,8 @@ def what_passes_changes_nothing():
 
 
 def what_stays_is_judged_and_looked_at_again():
-    """A picture that can never be read is told after deaths alone, at whichever time; once it can be, it is used."""
+    """A picture that can never be read is reported only after deaths, whenever that is; once it can be read, it is
+    used."""
     with small() as f:
         bad = f.train_images()[3]
         wanted = sorted(f.questions_of(bad))
@@ -52,7 +53,7 @@ def what_stays_is_judged_and_looked_at_again():
 
 
 def a_start_without_memory_condemns_nothing():
-    """A header behind 60 kB of others is read through a mapping, which a process short of memory cannot have."""
+    """A header after 60 kB of others is read through a mapping, for which the process has no memory."""
     with small() as f:
         image = f.train_images()[3]
         with open(image, "rb") as x:

@@ -1,6 +1,6 @@
-"""VQAv2's train split in its own form and size: opened, indexed, planned and served within bounded memory; a picture is
-encoded once for all its questions where data.group says so. Pictures and texts are drawn from ../shared/data/vqav2 where
-it is there, else from a generated set.
+"""VQAv2's train split in its own form and size is opened, indexed, planned and served within bounded memory, and a
+picture is encoded once for all its questions if data.group says so. Pictures and texts are drawn from
+../shared/data/vqav2 if it is there, else from a generated set.
 
 prepd_real_size.py [full]    the quick form has a tenth of the questions, the long form all 443,757"""
 
@@ -29,7 +29,7 @@ WORKER = 128
 
 @contextlib.contextmanager
 def drawn(questions, images):
-    """A folder with such a data set in "real"; options that name it, and the tokenizer."""
+    """A folder with such a data set in "real"; returns the options that name it, and the tokenizer."""
     with Folder(images=64, **{"training.seq_len": 8192, "training.global_batch_size": 8}) as f:
         source = os.path.join(SHARED, "data", "vqav2") if REAL else f.file("data")
         model = os.path.join(SHARED, "data", "tokenizer") if REAL else f.file("data/model")
@@ -39,14 +39,15 @@ def drawn(questions, images):
 
 
 def peak(pid):
-    """MiB it had resident at most."""
+    """The most MiB that it had resident."""
     with open(f"/proc/{pid}/status") as x:
         return next(int(line.split()[1]) / 1024 for line in x if line.startswith("VmHWM"))
 
 
 def started(f, options):
-    """Rows one at a time, so that memory is the data set's and not that of rows under way: (seconds to the first, what
-    the daemon says of the data, MiB of the dispatcher and of the largest worker after some more, its log)"""
+    """Takes rows one at a time, so that memory is the data set's and not that of rows on their way. Returns (seconds
+    to the first row, what the daemon says of the data, MiB of the dispatcher and of the largest worker after some
+    more, its log)."""
     began = time.monotonic()
     with Daemon(f.config, *options) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon", LIMIT_S)
@@ -64,7 +65,7 @@ def started(f, options):
 
 
 def a_data_set_of_real_size():
-    """Cold and from its caches; and with one of the ten answers drawn, which are then all read."""
+    """Cold and from its caches; and with one of the ten answers drawn, which means that all are read."""
     with drawn(QUESTIONS, IMAGES) as (f, options):
         with open(f.file("real/v2_mscoco_train2014_annotations.json")) as x:
             answers = sum(line.count('"answer_id"') for line in x)
@@ -96,7 +97,7 @@ def a_data_set_of_real_size():
 
 
 def buckets_are_reported(said):
-    """Each with its share of the rows and how full they are; the padding of them all."""
+    """Each with its share of the rows and how full they are, and the padding of all of them."""
     n = int(re.search(r"^buckets: (\d+) ", said, re.M)[1])
     table = [line.split() for line in said[said.index("buckets: "):].split("\n")[2:2 + n]]
     padding = [float(x) for x in re.search(r"padding to buckets: ([0-9.]+) % of the tokens, ([0-9.]+) % of the patches", said).groups()]
@@ -109,8 +110,8 @@ def buckets_are_reported(said):
 
 
 def counted(f, options):
-    """Of an epoch received: samples, pictures as sent, patches as sent, tokens that stand for patches' merged rows;
-    seconds of all workers for reading, decoding and resizing it."""
+    """Of an epoch received: samples, pictures as sent, patches as sent, tokens that stand for merged patches; and
+    the seconds of all workers for reading, decoding and resizing it."""
     samples, pictures, patches, visual = [], 0, 0, 0
     with Daemon(f.config, *options, "--training.epochs", "1"):
         wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
@@ -125,7 +126,7 @@ def counted(f, options):
 
 
 def a_picture_is_encoded_once_for_its_questions():
-    """By what is received: as many pictures as there are, their patches once, and the same tokens of all questions."""
+    """What is received has as many pictures as there are, their patches once, and the same tokens of all questions."""
     n_questions, n_images = 100, 20
     with drawn(n_questions, n_images) as (f, options):
         apart = counted(f, options)

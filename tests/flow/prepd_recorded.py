@@ -1,5 +1,5 @@
-"""prepd serve --recording: the rows of the stream that was recorded, in rounds, for one consumer or several ranks,
-entered anywhere; and what the wire promises besides, without data set and workers."""
+"""prepd serve --recording: the rows of the recorded stream, round after round, for one consumer or several ranks,
+entered anywhere; and all else that the protocol promises, without a data set and without workers."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Workers that are not the daemon's children: over tcp, with a data root of their own, that die,
-miss files, or decode differently."""
+"""Workers that are not the daemon's children: over tcp, with a data root of their own, that die, lack files, or
+decode differently."""
 
 import contextlib
 import errno
@@ -115,8 +115,8 @@ def mixed_and_killed():
 
 
 def a_proxy_outlives_its_daemon():
-    """It accepts and closes at once while the daemon behind it is away: no reason for a supervisor to leave. One that has
-    never heard a daemon there is told so at once."""
+    """It accepts and closes at once while the daemon behind it is gone, which is no reason for a supervisor to
+    leave. A supervisor that has never heard a daemon there is told so at once."""
     with Folder() as f, Site(f) as site, Proxy(site.port + 1) as proxy:
         words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{proxy.port}", "--data-root", site.root]
         p = subprocess.Popen(words, stderr=subprocess.PIPE)
@@ -155,7 +155,7 @@ def one_that_misses_files_is_dismissed():
 
 
 def cut_copy(site, name):
-    """Pictures of which the second half did not come."""
+    """Pictures of which the second half is missing."""
     shutil.copytree(site.root, name)
     for folder, _, files in os.walk(os.path.join(name, "images")):
         for file in files:
@@ -165,8 +165,8 @@ def cut_copy(site, name):
 
 
 def one_with_a_copy_that_is_not_whole_is_dismissed():
-    """Nobody is blamed for its rows, nor does it say how large a picture is; and the index that a worker elsewhere helped
-    with is good for the next daemon, whose files have other times."""
+    """No sample is blamed for its rows, nor does it say how large a picture is. An index to which a worker elsewhere
+    contributed is good for the next daemon, whose files have other times."""
     with Folder() as f, Site(f) as site:
         for folder, _, files in os.walk(site.root):
             for file in files:
@@ -199,7 +199,7 @@ def one_with_a_copy_that_is_not_whole_is_dismissed():
 
 
 def one_whose_mount_fails_is_dismissed():
-    """A stale mount, a failing disk: of that machine, as files that are not there."""
+    """A stale mount or a failing disk is that machine's fault, as missing files are."""
     if sanitized():
         return
     with Folder(**{"prepd.sample_timeout": 1}) as f, Site(f) as site:
@@ -216,7 +216,7 @@ def one_whose_mount_fails_is_dismissed():
 
 
 def what_nobody_can_open_now_is_judged_as_a_crash():
-    """One server of files, and its trouble, for all machines."""
+    """One file server, and its trouble, for all machines."""
     if sanitized():
         return
     with Folder(**{"prepd.sample_timeout": 1, "prepd.solo_deaths": 1}) as f:
@@ -238,7 +238,7 @@ def what_nobody_can_open_now_is_judged_as_a_crash():
 
 
 def one_that_misses_files_does_not_write_the_index():
-    """The held-out index is built when first asked for: here by a worker that sees no file."""
+    """The held-out index is built when it is first asked for: here by a worker that sees no file."""
     with Folder() as f, Site(f) as site:
         os.mkdir(f.file("copy2"))
         blind = site.worker(root=f.file("copy2"))
@@ -262,7 +262,8 @@ def one_that_misses_files_does_not_write_the_index():
 
 
 def a_frame_that_nobody_can_open_blames_no_worker():
-    """Its folder can be opened, the frame neither here nor there: the record's affair, not the worker's."""
+    """Its folder can be opened but the frame cannot, neither here nor there: that is the record's fault, not the
+    worker's."""
     with Folder(**{"prepd.workers": -1}) as f:
         path, n, _ = data_set(f, 2)
         os.remove(f.file("data/dump/frame_7.jpg"))
@@ -310,8 +311,8 @@ def refusal(endpoint, **more):
 
 
 def another_decoder_is_refused():
-    """Whichever worker comes first: the daemon knows by itself what is right, also without workers of its own. A stream goes
-    on with what made its first rows, or with something else where its user says so."""
+    """Whichever worker comes first, the daemon knows by itself what is right, even without workers of its own. A
+    stream continues with what made its first rows, or with something else if its user says so."""
     with Folder(**{"prepd.workers": -1}) as f:
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
@@ -414,7 +415,7 @@ def another_tokenizer_is_refused():
 
 
 def another_decoder_of_videos_is_refused():
-    """Only where there are videos: elsewhere FFmpeg is not even mapped."""
+    """Only if there are videos; otherwise FFmpeg is not even mapped."""
     other = {"TESSERA_REAL_VIDEO_MODULE": os.path.join(BUILD, "lib/libprepd_video.so"),
              "TESSERA_VIDEO_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
     with Folder() as f, Site(f) as site:
@@ -465,7 +466,7 @@ def a_poisonous_sample_is_found_without_local_workers():
 
 
 def signals_from_outside_blame_nobody():
-    """At the strictest limit; a stopped worker is no hanging one."""
+    """At the strictest limit; a stopped worker is not a hanging one."""
     with Folder(**{"prepd.solo_deaths": 1, "prepd.sample_timeout": 1}) as f, Site(f) as site:
         site.worker()
         site.joined(1)
@@ -495,7 +496,7 @@ def signals_from_outside_blame_nobody():
 
 
 def a_daemon_that_is_stopped_refuses_nobody():
-    """The kernel takes connections for it, and no handshake comes to its end: not the answer to a wrong key."""
+    """The kernel accepts connections for it, and no handshake is completed: that is not the answer to a wrong key."""
     with Folder() as f:
         port = free_ports()
         words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root", f.file("data")]
@@ -506,7 +507,7 @@ def a_daemon_that_is_stopped_refuses_nobody():
 
 
 def drained_for_good_they_all_leave():
-    """While workers elsewhere are started anew after every lease: none is left that nobody told."""
+    """While workers elsewhere are restarted after every lease, none is left that was not told."""
     with Folder(**{"prepd.recycle_leases": 1}) as f, Site(f) as site:
         supervisors = [site.worker("--workers", "2"), site.worker()]
         site.joined(3)
@@ -529,7 +530,7 @@ def drained_for_good_they_all_leave():
 
 
 def drained_for_good_one_without_workers_leaves():
-    """Its worker hangs before it has joined: the image library lies on a file system that does not answer."""
+    """Its worker hangs before it has joined, because the image library is on a file system that does not answer."""
     with Folder() as f, Site(f) as site:
         os.mkfifo(f.file("module.so"))
         vanishes = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))

@@ -1,5 +1,5 @@
-"""Workers that have no files: the daemon sends them with the leases (data.ship), pictures, pieces of tars,
-videos and frames. The same rows and index as with files, the same causes, bounded memory."""
+"""Workers that have no files: with data.ship the daemon sends them with the leases: pictures, parts of tars, videos
+and frames. The rows, the index and the causes are the same as with files, and memory is bounded."""
 
 import errno
 import json
@@ -23,8 +23,8 @@ HIDE = ["unshare", "-m", "sh", "-c", 'for d in $HIDDEN; do mount -t tmpfs none "
 
 
 def stream(f, endpoint, args, workers, hidden=(), more=()):
-    """All rows of an epoch and of the held-out data, whose index is built when they are first asked for, and
-    the last status; by local workers or by `workers` that are sent everything and cannot see the hidden folders."""
+    """All rows of an epoch and of the held-out data, whose index is built when they are first asked for, and the
+    last status; by local workers, or by `workers` that are sent everything and cannot see the hidden folders."""
     shutil.rmtree(f.file("cache"), ignore_errors=True)
     os.mkdir(f.file("cache"))
     port = int(endpoint.rsplit(":", 1)[1])
@@ -115,7 +115,7 @@ def pieces_of_tars():
 
 
 def trouble_of_the_daemon_blames_nobody():
-    """It has no descriptor left for a while, and so some leases lack a file that is there."""
+    """It has no descriptor left for a while, so some leases lack a file that exists."""
     if not can_hide() or sanitized():
         return
     with Folder(images=32) as f:
@@ -162,7 +162,7 @@ def false_count(r):
 
 
 def lies_told_by_one(f, want, lie, ship):
-    """Its records are the first that come, beside two others; want: the rows of a quiet epoch."""
+    """Its records are the first that come, beside two other workers. want: the rows of a quiet epoch."""
     shutil.rmtree(f.file("cache"), ignore_errors=True)
     os.mkdir(f.file("cache"))
     port = free_ports()
@@ -203,7 +203,8 @@ def lies_told_by_one(f, want, lie, ship):
 
 
 def false_records_cost_who_told_them():
-    """Sizes are held against the daemon's own look at the files; what it cannot know a second worker must say too."""
+    """Sizes are compared with the daemon's own look at the files; what it cannot know a second worker must report
+    too."""
     with Folder(images=48) as f:
         want, _ = stream(f, f"tcp://127.0.0.1:{free_ports()}", options(training__epochs=1), 0)
         for lie, ship in ((false_size, True), (false_pixels, True), (false_cause, False), (false_count, False)):
@@ -214,8 +215,8 @@ SECRET = b"root:a secret of this machine:" * 4
 
 
 def nothing_outside_is_sent():
-    """A picture that becomes a link out of the data folder while the daemon runs: its bytes never reach a worker, only its
-    own samples are lost, and all other rows are those of before."""
+    """A picture becomes a link out of the data folder while the daemon runs: its bytes never reach a worker, only
+    its own samples are lost, and all other rows are as before."""
     with Folder(images=24) as f:
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
@@ -262,7 +263,7 @@ def talks(f, folder, images, form="conversations"):
 
 
 def data_that_lies_outside_is_refused_at_the_start():
-    """The folder that the user named may be reached through links; below it links count only where they stay inside."""
+    """The folder that the user named may be reached through links; below it links count only if they stay inside."""
     with Folder(images=24) as f:
         pictures, ship = f.train_images(), ["--data.ship", "true"]
         a, b, c = (f.file(n) for n in "abc")

@@ -1,7 +1,8 @@
-"""Images without end: memory, descriptors and threads of the dispatcher stay what they were, and a
-worker that grows is replaced without a trace in the stream.
+"""Images without end: memory, descriptors and threads of the dispatcher stay what they were, and a worker that grows
+is replaced without a trace in the stream.
 
-prepd_soak.py [IMAGES]    the quick form streams 6,000; the long form 200,000 and more, and as many with libvips alone"""
+prepd_soak.py [IMAGES]    the quick form streams 6,000; the long form 200,000 and more, and as many with libvips alone
+"""
 
 import json
 import os
@@ -49,8 +50,8 @@ def png(width, height, rng):
 
 
 def mixed(folder):
-    """As synth made them sides of 60 to 100 pixels, all JPEG: every 16th becomes one of COCO's sizes, every 4th a PNG,
-    which libvips reads, every 32nd one of 640 x 480."""
+    """synth makes all pictures JPEGs with sides of 60 to 100 pixels. Every 16th becomes one of COCO's sizes, every
+    4th a PNG, which libvips reads, every 32nd one of 640 x 480."""
     larger_pictures(folder)
     rng = numpy.random.default_rng(1)
     for k, image in enumerate(folder.train_images()):
@@ -67,7 +68,7 @@ def flat(*options):
 
 
 def streamed(f, options):
-    """Counted as they come: at least so many images, by the rows that a consumer has in its hands."""
+    """Streams at least this many images, counted as they come in the rows that a consumer has received."""
     images, early, began = 0, None, time.monotonic()
     with Daemon(f.config, *options) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
@@ -98,7 +99,7 @@ def flat_with_libvips_alone():
 
 
 def digest_watched(folder, steps, *options, every_s=0.02):
-    """The digest, and of each worker seen the most bytes it had resident."""
+    """The digest, and for each worker seen the most bytes it had resident."""
     p = subprocess.Popen([BIN, "digest", "-c", folder.config, "--steps", str(steps), *options],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seen = {}
@@ -115,7 +116,7 @@ def digest_watched(folder, steps, *options, every_s=0.02):
 
 
 def recycled():
-    """Every worker is over the limit at once: each is replaced again and again."""
+    """Every worker is over the limit at once, and each is replaced again and again."""
     steps = max(10, IMAGES // 1000)
     with Folder(images=256) as f:
         quiet = digest(f.config, "--steps", str(steps))
@@ -126,7 +127,8 @@ def recycled():
 
 
 def a_decoder_that_leaks():
-    """256 KiB a picture: with a limit a worker is a row over it at most, and the rows are those of workers that grow."""
+    """256 KiB a picture: with a limit a worker is at most a row over it, and the rows are those of workers that
+    grow."""
     steps, limit, row = 12, 64 * MIB, 24 * MIB
     if SANITIZED:
         return

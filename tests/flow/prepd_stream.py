@@ -1,4 +1,5 @@
-"""One stream: the same rows however many workers make them, wherever they are, wherever it is entered.
+"""One stream: the rows are the same however many workers make them, wherever they run, and wherever the stream is
+entered.
 
 prepd_stream.py [IMAGES]    long form: 3000, an epoch of 8,100 samples"""
 
@@ -21,7 +22,7 @@ client.xxhash = types.SimpleNamespace(xxh3_128=Hasher)  # so that it checks ever
 
 
 def chain(digests):
-    """What prepd digest should say of rows with these."""
+    """What prepd digest should say of rows with these hashes."""
     link = xxh3_128(b"")
     for one in digests:
         link = xxh3_128(link + one)
@@ -38,8 +39,8 @@ def same_for_any_number_of_workers():
 
 
 def a_whole_epoch_whoever_makes_it_for_whom():
-    """Workers here, elsewhere, both; as many as change, and a supervisor that leaves, during the stream; ranks 1, 2, 4, 8; from
-    the middle, after the dispatcher was killed."""
+    """Workers here, elsewhere, or both; workers whose number changes, and a supervisor that leaves, during the
+    stream; ranks 1, 2, 4, 8; from the middle, after the dispatcher was killed."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "training.global_batch_size": STEP}) as f:
         port, supervisors, equal = free_ports(), [], []
         end = f"tcp://127.0.0.1:{port}"
@@ -48,7 +49,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             return json.loads(run("status", "--connect", end, "--json"))
 
         def taken(during=None, **more):
-            """Number and digest of each row; a whole one is many bytes. during: is told of each."""
+            """Number and digest of each row, since a whole one is many bytes. during: called with each."""
             out = []
             for r in client.connect(end, timeout=60.0, **more):
                 out.append((r["number"], client.digest_of(r), [int(i) for i in r["doc_sample_id"]], r["cursor"]))
@@ -73,7 +74,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             wait_for(lambda: len(status()["workers"]) == local + elsewhere, f"{local} + {elsewhere} workers")
 
         def changed_during_the_stream(n_rows):
-            """The rows, while there are 1 to 7 workers here, and a supervisor leaves that has sent some."""
+            """The rows while there are 1 to 7 workers here, and a supervisor leaves that has sent some."""
             sizes, left = [1, 4, 7, 3, 6, 2, 5], {}
 
             def here():

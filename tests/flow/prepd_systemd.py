@@ -1,5 +1,6 @@
-"""The installed units under systemd itself: process 1 of a machine made of namespaces and an overlay of this
-one's files, with a /tmp, /run and network of its own. Needs root, overlayfs, cgroup 2 and systemd; skipped without."""
+"""The installed units under systemd itself, which is process 1 of a machine made of namespaces and an overlay of this
+machine's files, with a /tmp, a /run and a network of its own. Needs root, overlayfs, cgroup 2 and systemd; skipped
+without them."""
 
 import json
 import os
@@ -166,7 +167,7 @@ CLIENT = ["/usr/bin/python3", "/opt/tessera/share/tessera/client.py"]
 
 
 def not_again(m, unit, code):
-    """Started, it ends with this exit code and is left alone."""
+    """Started, it ends with this exit code and is not started again."""
     before = m.show(unit, "NRestarts")
     m.do("systemctl", "start", unit, code=None)
     wait_for(lambda: m.show(unit, "ActiveState") == "failed" and m.show(unit, "ExecMainStatus") == str(code),
@@ -217,8 +218,8 @@ def the_daemon_as_a_unit():
 
 
 def one_of_another_kind(m, joined):
-    """Its libjpeg is not the daemon's: it is refused, and started again until the daemon's is the same; then it is taken,
-    and the others are refused, until all is as before."""
+    """Its libjpeg is not the daemon's. It is refused, and started again until the daemon has the same one; then it
+    is accepted, and the others are refused, until all is as before."""
     def has(unit, more):
         where = f"/etc/systemd/system/{unit}.service.d"
         m.do("sh", "-c", f"mkdir -p {where}; printf '[Service]\n{more}\n' > {where}/kind.conf; systemctl daemon-reload")

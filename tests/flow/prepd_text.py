@@ -1,5 +1,5 @@
-"""Plain text: every document once and whole, whatever it is compressed with; long ones in parts; the
-same stream from any entry and with any number of workers."""
+"""Plain text: every document comes once and whole, however it is compressed, long ones in parts; the stream is the
+same from any entry and with any number of workers."""
 
 import gzip
 import json
@@ -103,7 +103,7 @@ def started(f, args):
 
 
 def the_next_start_unpacks_nothing():
-    """Places and restart points (one gzip member, so in the middle of it) are kept beside the index."""
+    """Places and restart points (in one gzip member, so in the middle of it) are kept beside the index."""
     with Folder(images=16) as f:
         rng = random.Random(3)
         some = [" ".join(rng.choice(("sky", "sea", "zebra", "1234", "und so weiter")) for _ in range(9000))

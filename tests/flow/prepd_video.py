@@ -1,5 +1,5 @@
-"""Videos: files and folders of frames, beside pictures; every record once, resumed, any number of workers;
-the frames and times of the reference; bad files named and nothing else lost."""
+"""Videos, as files and as folders of frames, beside pictures: every record comes once, resumed, with any number of
+workers; frames and times are those of transformers; bad files are named and nothing else is lost."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def frames_folder(f, name, n=5):
 
 
 def data_set(f, n=12):
-    """Records of clips and pictures; their number."""
+    """Writes records of clips and pictures; returns their number."""
     made = [name for k in range(n) for name in [f"clips/{k}.{'mkv' if k % 3 else 'avi'}"]
             if os.makedirs(in_data(f, "clips"), exist_ok=True) or
             write_video(in_data(f, name), width=64 + 32 * (k % 3), frames=10 + 7 * k, seed=3 + k)]
@@ -67,7 +67,7 @@ def form(path, **more):
 
 
 def texts_of(f, row):
-    """The ids back as text, by the tokenizer's own table."""
+    """Turns the ids back into text, by the tokenizer's own table."""
     with open(f.file("data/model/tokenizer.json")) as x:
         t = json.load(x)
     names = {i: s for s, i in t["model"]["vocab"].items()}
@@ -101,7 +101,7 @@ def sample(f, path, index, **more):
 
 
 def frames_and_times_as_specified():
-    """24 frames a second, 48 frames of 64 x 64: four frames in two pairs, at 0.3 and 1.6 seconds."""
+    """Of 48 frames of 64 x 64 at 24 a second, four frames are taken in two pairs, at 0.3 and 1.6 seconds."""
     with Folder(images=16) as f:
         check(write_video(in_data(f, "a.avi"), width=64, frames=48), "encoder")
         frames_folder(f, "dump", 11)
@@ -197,7 +197,7 @@ def bad_videos_are_named():
 
 
 def one_that_is_too_large_is_known_by_its_size():
-    """Its reader is not taken for one that has another file, and the next start knows it again."""
+    """Its reader is not mistaken for one that has another file, and the next start knows it again."""
     with Folder(images=16) as f:
         for name, frames in (("small.avi", 10), ("large.avi", 120)):
             check(write_video(in_data(f, name), frames=frames), "encoder")

@@ -1,5 +1,6 @@
-"""The figures of "What the trainer waits for" come out of one command, and say what they are for: a step that waits for
-data no longer does when the pictures are in the cache. The quick form; tests/bench/prepd/waiting has the long one."""
+"""The figures of what the trainer waits for come out of one command, and show what they are for: a step that waits
+for data no longer does when the pictures are in the cache. This is the quick form; tests/bench/prepd/waiting has
+the long one."""
 
 import os
 import subprocess
@@ -27,8 +28,8 @@ def measured():
 
 
 def what_a_step_waits_for():
-    """A busy machine is asked again: a worker without a core is waited for with a cache too. Under a sanitizer the model is
-    slow and libvips is not: nothing is waited for."""
+    """A busy machine is measured again, because a worker without a core is waited for with a cache too. Under a
+    sanitizer the model is slow and libvips is not, so nothing is waited for."""
     for _ in range(3):
         table = measured()
         waits = [table[name][2] for name in CASES[-3:]]

@@ -1,5 +1,5 @@
-"""WebDataset tars: the same rows as the files they were made from, read out of the tars; every kind of
-words; bad members and damaged tars named."""
+"""WebDataset tars: the same rows as the files from which they were made, read out of the tars; every kind of text
+member; bad members and damaged tars are named."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def form(path, **more):
 
 
 def shards(f, samples, each, form_of, prefix):
-    """Tars of `each` samples, the picture before or behind its words."""
+    """Tars of `each` samples, the picture before or after its words."""
     for first in range(0, len(samples), each):
         members = []
         for k, (image, question, answer) in enumerate(samples[first:first + each]):

@@ -39,8 +39,8 @@ def same_rows_without_unpacking():
 
 
 def kept_places_are_believed_only_whole():
-    """What is kept for the next start says where each picture lies: two exchanged would be other pictures under
-    the same names."""
+    """What is kept for the next start says where each picture lies; with two of them exchanged there would be other
+    pictures under the same names."""
     with Folder(images=24) as f:
         for name in ("v2_OpenEnded_mscoco_train2014_questions.json", "v2_mscoco_train2014_annotations.json"):
             with open(f.file("data/" + name), "a") as x:
@@ -62,7 +62,7 @@ def kept_places_are_believed_only_whole():
 
 
 def count_another(path, n):
-    """The number of members that the end of the directory gives, of which there are two, of this disk and of all."""
+    """The number of members that the end of the directory gives twice: of this disk, and of all disks."""
     with open(path, "r+b") as x:
         x.seek(-22 + 8, os.SEEK_END)
         x.write(n.to_bytes(2, "little") * 2)

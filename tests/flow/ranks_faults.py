@@ -1,7 +1,6 @@
-"""Four ranks under mpirun do collectives, by MPI on the CPU and by NCCL (tests/nccl) on the emulated
-device, when one of them is killed, stopped, cut off or fails, at a
-moment that the seed decides: all others end within the set time, with an exit code, and their logs
-name the rank, its step, call, layer and samples."""
+"""Four ranks under mpirun do collectives, by MPI on the CPU and by NCCL (tests/nccl) on the emulated device, when one
+of them is killed, stopped, cut off or fails, at a moment that the seed decides. All others end within the set
+time, with an exit code, and their logs name the rank, its step, call, layer and samples."""
 
 import os
 import random
@@ -68,7 +67,7 @@ def faulty_run(number, rank, *options):
 
 
 def expect(code, said, rank, cause, others=None):
-    """Every other rank ended by that cause, knowing where the lost one was."""
+    """Every other rank ended by that cause and knew where the lost rank was."""
     check(code != 0, f"exit code 0\n{said}")
     check("did not leave its work" not in said, f"a rank did not get out of its work by itself\n{said}")
     for other in others if others is not None else set(range(RANKS)) - {rank}:
@@ -129,7 +128,7 @@ def with_nccl_a_rank_is_stopped():
 
 
 def with_nccl_a_rank_hangs():
-    """Which one is not known: the device does not say."""
+    """Which rank it is remains unknown, because the device does not say."""
     _, said = a_rank_hangs("--comm.engine", "nccl")
     took = re.search(r"has not finished its collectives within ([\d.]+) s", said)
     check(took and CALL_S <= float(took[1]) < LIMIT_S, said)

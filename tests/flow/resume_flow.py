@@ -104,7 +104,7 @@ def header(file):
 
 
 def spoiled(f, name, tensor, at):
-    """A copy of the model in which an element of a tensor is no number."""
+    """A copy of the model in which an element of a tensor is NaN."""
     folder = f.file(name)
     shutil.copytree(f.file("model/checkpoint"), folder, ignore=shutil.ignore_patterns("step-*"))
     with open(os.path.join(folder, "model.safetensors"), "r+b") as file:

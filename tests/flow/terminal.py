@@ -1,4 +1,4 @@
-"""A terminal for a program that a test types at."""
+"""A terminal for a program, at which a test types."""
 
 import os
 import pty
@@ -17,7 +17,7 @@ def hear_signals():
 
 
 class Terminal:
-    """The program leads a session whose terminal this is, so that Ctrl-C reaches it and what it has started."""
+    """The program leads a session that has this terminal, so that Ctrl-C reaches it and what it has started."""
 
     def __init__(self, *words, cwd=None, env=None):
         self.said = ""
@@ -30,7 +30,7 @@ class Terminal:
         os.close(its)
 
     def read(self, wait_s):
-        """False: nothing more can come, since no process has the terminal any more."""
+        """Returns False if nothing more can come, since no process has the terminal any more."""
         if not select.select([self.ours], [], [], wait_s)[0]:
             return True
         try:
@@ -49,7 +49,7 @@ class Terminal:
         os.write(self.ours, b"\x03")
 
     def end(self):
-        """Its exit code, once nothing has the terminal any more."""
+        """Returns its exit code, once nothing has the terminal any more."""
         end = time.monotonic() + LIMIT_S
         while self.read(0.5):
             check(time.monotonic() < end, f"it does not end:\n{self.said}")

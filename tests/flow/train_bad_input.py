@@ -1,4 +1,4 @@
-"""What a user does wrong: each a clear error that names the place, none a hang."""
+"""What a user can do wrong: each mistake is a clear error that names the place, and none is a hang."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def damaged_recordings():
 
 
 def rows_that_do_not_fit_the_model():
-    """A recording made with another tokenizer: ids beyond the vocabulary."""
+    """A recording made with another tokenizer has ids beyond the vocabulary."""
     with Folder(**STREAM) as f:
         refused(["vocab"], 65, "train", "-c", f.config, "--feed.replay", record(f),
                 "--training.steps", "1", "--job.dump_folder", f.file("o"), "--model.path",

@@ -1,4 +1,4 @@
-"""trainer check: the table of what must not change a step, and a model on which it is not so."""
+"""trainer check: the table of what must not change a step, and a model in which something does."""
 
 import json
 import os
@@ -52,8 +52,8 @@ def what_is_no_number_is_off():
 
 
 def one_rank_against_several():
-    """In the layout of the options where it is one of as many ranks, else in shards; a batch that does not fit them
-    is told before anything is run."""
+    """In the layout of the options if it is one for as many ranks, else in shards. A batch that does not fit them is
+    reported before anything is run."""
     if shutil.which("mpirun") is None or not os.path.exists(
             os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
         print("skipped: Open MPI was not found when this was built")

@@ -1,5 +1,5 @@
-"""Every configuration of configs/: both programs read it, its plan is printed and fits its card, it is
-refused for lack of GPUs alone, and at reduced size it trains two steps."""
+"""Every configuration of configs/: both programs read it, its plan is printed and fits its card, it is refused only
+for lack of GPUs, and at reduced size it trains two steps."""
 
 import glob
 import io
@@ -65,7 +65,7 @@ def plan_is_printed(path, out):
 
 
 def plan_of(path, rows, **more):
-    """By so many rows of a micro-batch: whether it fits, and all that was said."""
+    """With this many rows in a micro-batch: whether it fits, and all that was said."""
     values = {"training.local_batch_size": rows, "training.global_batch_size": 8 * 2520,
               **{key.replace("__", "."): value for key, value in more.items()}}
     said = trainer("plan", "-c", path, *options(values))
@@ -73,8 +73,8 @@ def plan_of(path, rows, **more):
 
 
 def what_fits_is_named():
-    """The change that is named does fit, and one row more does not; of a pipeline by its largest stage. Another
-    mode is named only where it lets more rows in."""
+    """The change that is named does fit, and one row more does not; in a pipeline its largest stage decides. Another
+    mode is named only if it lets more rows in."""
     path = next(p for p in CONFIGS if p.endswith("vqav2-30b-packed.yaml"))
     for more in {}, {"parallelism__pipeline_parallel_degree": 2}, {"activation_checkpoint__mode": "none"}:
         fits, said = plan_of(path, 2520, **more)

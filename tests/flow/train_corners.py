@@ -1,5 +1,5 @@
-"""Corners of a training run: recordings that end, evaluation in between, updates that are skipped,
-what does not fit, what cannot be written."""
+"""Corners of a training run: recordings that end, evaluation in between, updates that are skipped, what does not fit,
+what cannot be written."""
 
 import json
 import os
@@ -14,7 +14,7 @@ STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
 
 
 def talk(folder, name, code=0, **changed):
-    """A short run; all that it said, on both outputs."""
+    """A short run; returns all that it said, on both outputs."""
     values = dict(SHORT, **{"job.dump_folder": folder.file(name)})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
     args = ["train", "-c", folder.config, *options(values)]
@@ -49,7 +49,8 @@ def recordings_end():
 
 
 def recordings_end_inside_a_step():
-    """What makes no whole step is left over and said, for one rank and for two; nobody waits for it."""
+    """Rows that do not make a whole step are left over, which is reported, by one rank and by two; nothing waits for
+    them."""
     mpi = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
     if not mpi:
         print("skipped: two ranks: Open MPI was not found when this was built")
@@ -100,7 +101,7 @@ def evaluates_in_between():
 
 
 def updates_are_skipped():
-    """One weight is not a number: every step says so with sample ids, and changes nothing."""
+    """One weight is NaN: every step says so with sample ids, and changes nothing."""
     with Folder(**STREAM) as f:
         path = f.file("rows.rec")
         run("record", "-c", f.config, "--steps", "1", "--out", path)

@@ -1,8 +1,8 @@
-"""What a run makes of a daemon that goes: one that comes back is gone on with behind the last row, one
-that does not costs no step that was done; alone and as two ranks.
+"""How a run treats a daemon that disappears, alone and as two ranks: with one that comes back the run continues after
+the last row, and one that does not costs no step that was done.
 
-train_daemon.py [KILLS]    the quick form kills the daemon 4 times, the long one as often as asked,
-with 0.1 to 5 s until it is started anew; figures are printed"""
+train_daemon.py [KILLS]    the quick form kills the daemon 4 times, the long one as often as asked, with 0.1 to 5 s
+until it is restarted; figures are printed"""
 
 import os
 import shutil
@@ -59,7 +59,7 @@ def ended(f, name, p, *codes):
 
 
 def files(f, name, step):
-    """Everything of a checkpoint that two equal runs have the same of."""
+    """Everything in a checkpoint that is the same in two equal runs."""
     at, found = f.file(f"{name}/checkpoint/step-{step}"), {}
     for folder, _, names in os.walk(at):
         for file in names:
@@ -191,7 +191,8 @@ def refused_by_name(f, name, p, why="training.seed"):
 
 
 def another_stream_is_no_return():
-    """A daemon with another seed in the place of the old one: refused by the option's name, nothing lost."""
+    """A daemon with another seed takes the place of the old one: it is refused by the option's name, and nothing is
+    lost."""
     with Folder(**STREAM) as f:
         daemon = Daemon(f.config)
         p = start(f, "run", "one rank", **FEW, training__steps=400)
@@ -203,7 +204,7 @@ def another_stream_is_no_return():
 
 
 def other_pixels_are_no_return():
-    """The same options, data and index, and another libjpeg: the daemon refuses the cursor, and the step that was saved."""
+    """The same options, data and index, but another libjpeg: the daemon refuses the cursor, and the step is saved."""
     with Folder(**STREAM) as f:
         daemon = Daemon(f.config)
         p = start(f, "run", "one rank", **FEW, training__steps=400)
@@ -227,8 +228,8 @@ def other_pixels_are_no_return():
 
 
 def too_many_bad_samples_end_the_run():
-    """The daemon's words reach the trainer, which ends with its exit code; a daemon that is started again, and has
-    counted nothing yet, is not gone on with."""
+    """The daemon's message reaches the trainer, which ends with its exit code. The run does not continue with a
+    daemon that was restarted and has counted nothing yet."""
     with Folder(images=800, **dict(STREAM, **{"image.max_pixels": 4096})) as f:
         for image in f.train_images()[::12]:
             os.truncate(image, os.path.getsize(image) * 2 // 3)
@@ -244,8 +245,8 @@ def too_many_bad_samples_end_the_run():
 
 
 class Between:
-    """Stands between trainer and daemon, and can turn deaf to the trainer: rows still come, what it sends
-    back stays with it, until cut() ends the connection."""
+    """Stands between trainer and daemon, and can become deaf to the trainer: rows still come, but what the trainer
+    sends back stays here, until cut() ends the connection."""
 
     def __init__(self, f):
         self.to, self.pair, self.open = f.file("d.sock"), None, True
@@ -307,9 +308,9 @@ class Between:
 
 
 def what_was_under_way_is_no_breach():
-    """Credit that the lost connection had not taken reaches the next one, where nobody knows the trainer:
-    that is a daemon that went, be it the same, one of the same stream or one of another. The trainer hears
-    of it behind the rows that it still has."""
+    """Credit that the lost connection did not deliver reaches the next one, where the trainer is unknown. That looks
+    like a daemon that is gone, whether it is the same one, one of the same stream or one of another. The trainer
+    notices after the rows that it still has."""
     with Folder(**STREAM) as f:
         run = dict(FEW, prepd__ahead_bytes=4 << 20, training__steps=40)
         through = dict(run, prepd__endpoint="ipc://" + f.file("between.sock"))
@@ -341,7 +342,7 @@ def what_was_under_way_is_no_breach():
 
 
 def a_proxy_outlives_its_daemon():
-    """It accepts and closes at once while the daemon behind it is away: that is no refusal."""
+    """It accepts and closes at once while the daemon behind it is gone, which is not a refusal."""
     with Folder(**STREAM) as f:
         port = free_ports()
         at = ("--prepd.endpoint", f"tcp://127.0.0.1:{port}")

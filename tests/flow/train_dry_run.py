@@ -1,7 +1,7 @@
-"""trainer train --dry-run: every rank of a layout played by one process that computes nothing. Layouts of a
-small model in every dimension; the mission's own, Qwen3-VL-30B-A3B on 8 ranks with a sparse folder of
-62 GB, against sums made here from the published shapes; 235B-A22B on 64 ranks. Little memory, little
-disk, and a folder that does not fit is refused."""
+"""trainer train --dry-run: one process that computes nothing plays every rank of a layout. Layouts of a small model
+in every dimension; Qwen3-VL-30B-A3B on 8 ranks with a sparse folder of 62 GB, against sums made here from the
+published shapes; 235B-A22B on 64 ranks. It needs little memory and little disk, and a folder that does not fit is
+refused."""
 import os
 import re
 import shutil
@@ -65,7 +65,8 @@ def layouts_agree():
 
 
 def early_ends_agree():
-    """Bytes of a step are the formula's, and the plan's, wherever backward ends, of one micro-step and of several."""
+    """The bytes of a step are the formula's, and the plan's, wherever the backward pass ends, for one micro-batch
+    and for several."""
     for degrees in (1, 2, 1, 1, 1, 1), (1, 4, 1, 1, 1, 1), (1, 2, 1, 1, 2, 1), (1, 2, 1, 2, 1, 1), (1, 2, 1, 1, 1, 1, 2):
         options = dict(GLOBAL, **{f"parallelism.{k}_degree": v for k, v in zip(DEGREES, degrees)})
         whole = dry("debug", options)["bytes received in the step"][1]
@@ -83,13 +84,13 @@ def pieces(count, ranks):
 
 
 def of_layer(shapes, l, wanted):
-    """Elements of a decoder layer's tensors, each filled up to 64, that stand in one span."""
+    """Elements of a decoder layer's tensors, each padded to a multiple of 64, in one span."""
     at = f"model.language_model.layers.{l}."
     return sum(-(-int(np.prod(s)) // 64) * 64 for n, s in shapes.items() if n.startswith(at) and wanted(n[len(at):]))
 
 
 def mission(root):
-    """Qwen3-VL-30B-A3B, 48 layers, FSDP over 8 ranks, rows of 12,288, from a folder of published tensors."""
+    """Qwen3-VL-30B-A3B, 48 layers, FSDP over 8 ranks, rows of 12,288 tokens, from a folder of published tensors."""
     shapes = text("model.language_model.", False) | vision()
     path, total = folder(root, "30b-a3b", VL, shapes, 13)
     count = sum(int(np.prod(s)) for s in shapes.values())
@@ -122,7 +123,7 @@ def mission(root):
 
 
 def without_standard_input():
-    """Its number is then that of what the folder's remover waits for."""
+    """The free descriptor then has the number that the process which removes the folder waits for."""
     line = [TRAINER, "train", "--dry-run", "--model.path", "debug", *words(GLOBAL)]
     p = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *line], capture_output=True, text=True, timeout=600)
     expect(p.returncode == 0 and p.stdout.endswith("dry run: all agree\n"), p.stdout[-1000:] + p.stderr)

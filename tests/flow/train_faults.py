@@ -1,5 +1,5 @@
-"""Checkpoints that are damaged or do not fit the disk are never believed and never cost the run; its
-ledger can be replayed."""
+"""Checkpoints that are damaged or do not fit on the disk are never believed and never cost the run; its ledger can be
+replayed."""
 
 import errno
 import fcntl
@@ -19,7 +19,8 @@ from train_flow import SHORT, has_mpi, options, settings, trainer
 
 
 def damage_is_noticed():
-    """Any file of the newest checkpoint cut or changed: named, passed over, and the run is the same."""
+    """Any file of the newest checkpoint is truncated or changed: it is named and passed over, and the run is the
+    same."""
     rng = random.Random(5)
     with Folder(**STREAM) as f:
         rows = recorded(f, 3)
@@ -50,7 +51,7 @@ def damage_is_noticed():
 
 
 def all_are_damaged():
-    """Nothing whole to go on from: asked for, not begun anew; and what is set aside stays."""
+    """There is nothing whole to resume from: the run asks and does not start anew, and what is set aside stays."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 2)
         go(f, "run", **rows)
@@ -65,7 +66,8 @@ def all_are_damaged():
 
 
 def full_disk():
-    """No save fits: told, the run goes on, what is whole stays; with room again the next one is kept."""
+    """No save fits: this is reported, the run goes on, and whole checkpoints stay; with room again the next one is
+    kept."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 60)
         go(f, "quiet", **rows)
@@ -91,7 +93,8 @@ def full_disk():
 
 
 def on_a_small_disk(f, name, room, *words, code=0, **changed):
-    """A run whose folder is a file system of so many bytes, which goes with it: what it says, and its checkpoints."""
+    """A run whose folder is a file system of this many bytes, which is removed with it: what it says, and its
+    checkpoints."""
     disk, listed = f.file(name), f.file(name + ".listed")
     os.makedirs(disk, exist_ok=True)
     script = (f"mount -t tmpfs -o size={room} none {disk} && shift && \"$@\"; code=$?; cd {disk}/checkpoint && ls -d step-* .step-* "
@@ -104,8 +107,8 @@ def on_a_small_disk(f, name, room, *words, code=0, **changed):
 
 
 def the_oldest_makes_room():
-    """A disk with room for two checkpoints, and three are to be kept: no save fails, the last whole one always stands. The
-    same where the system does not tell how much room there is; by two ranks."""
+    """The disk has room for two checkpoints, and three are to be kept: no save fails, and the last whole one is
+    always there. The same if the system does not tell how much room there is, and with two ranks."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         print("skipped: no file system can be mounted here")
         return
@@ -127,8 +130,8 @@ def the_oldest_makes_room():
 
 
 def a_cursor_that_cannot_be_is_refused():
-    """In a checkpoint that is sealed: none, one at another row, of another stream, of another index, of steps that do not
-    match. A damaged one is passed over for the one before; no run begins again at row 0."""
+    """In a checkpoint that is sealed: no cursor, one at another row, of another stream, of another index, of steps
+    that do not match. A damaged checkpoint is passed over for the one before; no run begins again at row 0."""
     def cursor(**changed):
         def change(state):
             state["cursor"] = json.dumps(dict(json.loads(state["cursor"]), **changed))
@@ -165,7 +168,7 @@ def one_writes_here():
 
 
 def no_room_for_lines():
-    """Ledger, metrics and events do not fit: told once each, the run is the same to its end."""
+    """Ledger, metrics and events do not fit: each is reported once, and the run is the same to its end."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         log = {"checkpoint__enable": "false", "metrics__enable_tensorboard": "true"}
@@ -186,7 +189,7 @@ def no_room_for_lines():
 
 
 def who_reads_the_lines_may_leave():
-    """trainer train | head -1: the run goes on to its end, all of it is kept, and its exit code says so."""
+    """trainer train | head -1: the run goes on to its end, everything is kept, and its exit code says so."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         go(f, "quiet", **rows)

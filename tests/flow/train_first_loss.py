@@ -1,5 +1,5 @@
-"""The first loss on weights that claim to be trained: about ln(vocabulary) draws a warning, in train and
-in eval; a model that learned a little draws none, nor does one that starts from scratch."""
+"""The first loss on weights that claim to be trained: about ln(vocabulary) draws a warning, in train and in eval. A
+model that has learned a little draws none, nor does one that starts from scratch."""
 
 import os
 import subprocess

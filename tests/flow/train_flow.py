@@ -19,17 +19,17 @@ def options(values):
 
 
 def has_mpi():
-    """Whether ranks of the CPU can be started here."""
+    """Whether ranks on CPUs can be started here."""
     return bool(shutil.which("mpirun")) and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
 
 
 def settings(args):
-    """Environment of a run: Open MPI leaks from plugins that it unloads, whose names are then gone."""
+    """The environment of a run: Open MPI leaks from plugins that it unloads, whose names are then unknown."""
     return dict(os.environ, ASAN_OPTIONS="detect_leaks=0") if "--nproc" in args else None
 
 
 def trainer(*args, code=0):
-    """Runs the trainer; returns what it printed. Another exit code fails with all that was said."""
+    """Runs the trainer and returns what it printed. Another exit code fails with all that was said."""
     p = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=LIMIT_S, env=settings(args))
     check(p.returncode == code, f"trainer {' '.join(args)}: exit code {p.returncode}, wanted {code}"
                                 f"\n{p.stdout}{p.stderr}")
@@ -37,7 +37,7 @@ def trainer(*args, code=0):
 
 
 def train(folder, name, **changed):
-    """A short run into folder/name; returns its metrics, a dict per step."""
+    """A short run into folder/name; returns its metrics, a dict for each step."""
     values = dict(SHORT, **{"job.dump_folder": folder.file(name)})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
     trainer("train", "-c", folder.config, *options(values))

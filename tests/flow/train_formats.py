@@ -1,4 +1,4 @@
-"""Samples of other formats through the trainer: prepd sample, then one forward and backward."""
+"""Samples of other formats through the trainer: prepd sample, then one forward and backward pass."""
 
 import html.parser
 import json
@@ -116,7 +116,7 @@ def evaluated(f, model, path, **changed):
 
 
 def held_out_questions_are_shown():
-    """In every form of a record: in the list and on the page."""
+    """In every form of a record, in the list and on the page."""
     with Folder(images=32) as f:
         model = with_weights(f)
         pictures = sorted({s[0] for s in load(f)})
@@ -135,7 +135,7 @@ def held_out_questions_are_shown():
 
 
 def short_rows_are_evaluated():
-    """Rows that have less room than as many answers as are generated at once, and one of a token."""
+    """Rows with less room than as many answers as are generated at once, and a row of one token."""
     with Folder(images=16) as f:
         model = with_weights(f)
         for seq_len, text in ((31, "one two three"), (16, "q" * 16)):  # the second is cut after its 16th token
@@ -145,14 +145,14 @@ def short_rows_are_evaluated():
 
 
 def rows_of(f, *args):
-    """The rows of an epoch by way of a recording."""
+    """The rows of an epoch, through a recording."""
     path = f.file("shared.rec")
     run("record", "-c", f.config, "--steps", "1000", "--out", path, *options(training__epochs=1), *args)
     return [row for row in client.replay(path) if len(row["input_ids"])]
 
 
 def save(path, row):
-    """A row as a file, as prepd sample writes it."""
+    """Writes a row as a file, as prepd sample does."""
     names = {"int32": "I32", "uint8": "U8", "float32": "F32", "uint64": "U64"}
     header, data = {}, b""
     arrays = (k for k, v in row.items() if hasattr(v, "tobytes"))
@@ -186,7 +186,7 @@ def unshared(row):
 
 
 def shared_images_give_the_same_loss():
-    """One picture encoded once for all its questions: as if each document had its own."""
+    """A picture that is encoded once for all its questions gives the loss of documents with a copy each."""
     with Folder(images=32) as f:
         model = with_weights(f)
         samples = load(f)

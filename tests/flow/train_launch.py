@@ -1,6 +1,7 @@
-"""Ranks that others start: by torchrun (on the emulated device, with NCCL's shim) and by srun, where these are
-there (srun: with a controller that answers), the losses of one rank; and what a rank says that got a launcher's
-variables and no way to reach the others by MPI; the README's mpirun line, word for word. TESSERA_TORCHRUN names a torchrun that is not in the path."""
+"""Ranks that others start, by torchrun (on the emulated device, with NCCL's shim) and by srun, if these are installed
+(and for srun a controller answers): they have the losses of one rank. Also what a rank says that has a launcher's
+variables but cannot reach the others by MPI, and the README's mpirun line, word for word. TESSERA_TORCHRUN names a
+torchrun that is not in the path."""
 
 import contextlib
 import os
@@ -35,7 +36,7 @@ def loss_of(words, **env):
 
 
 def ranks_that_mpi_did_not_start_say_how():
-    """As plain srun, and torchrun on a machine without GPUs, start them."""
+    """Started as by plain srun, and by torchrun on a machine without GPUs."""
     starters = {"srun --mpi=pmix": {"SLURM_STEP_ID": "0", "SLURM_PROCID": "{}", "SLURM_NTASKS": "2",
                                     "SLURM_LOCALID": "{}", "SLURM_STEP_TASKS_PER_NODE": "2"},
                 "start it with mpirun": {"RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2"}}
@@ -77,8 +78,8 @@ def readmes_line():
 
 
 def the_readmes_own_line_starts_ranks():
-    """As root, whom Open MPI refuses unless told otherwise, and as a user without rights; in a folder with the programs below
-    build/ as there, with a configuration for FILE."""
+    """As root, whom Open MPI refuses unless told otherwise, and as a user without rights; in a folder that has the
+    programs below build/ and a configuration for FILE."""
     kinds = ["root", "user"] if os.geteuid() == 0 else ["user"]
     plain = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_ALLOW")}
     with Folder(images=16) as f:
@@ -99,7 +100,7 @@ def the_readmes_own_line_starts_ranks():
 
 
 def what_is_refused_is_said_once():
-    """In the launcher, before any rank is there: so nothing is waited for, and nothing begun."""
+    """The launcher refuses it before there is any rank, so nothing is waited for and nothing is begun."""
     wrong = [({"parallelism__expert_parallel_degree": 3}, 78, "expert_parallel_degree 3 must divide"),
              ({"training__global_batch_size": 3, "training__local_batch_size": 1}, 78, "; or training.global_batch_size 4"),
              ({"parallelism__world_size": 2}, 78, "the layout needs 2 ranks, a GPU each, and there are 4"),

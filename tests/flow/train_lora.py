@@ -1,6 +1,6 @@
-"""LoRA: only adapters are trained, a run goes on bit for bit, and what it leaves opens twice: merged, and
-as an adapter's folder, which with the model it stands beside is the merged one, for either version of the reference.
-A base without weights is refused."""
+"""LoRA: only adapters are trained, a run resumes bit for bit, and its result can be opened in two ways: merged, and
+as an adapter's folder that, together with the base model, equals the merged one for either version of
+transformers. A base without weights is refused."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def tensors(path):
 
 
 def delta(adapter, name, shape, reader):
-    """What the adapter's files add to a stored tensor, or None; as PEFT reads them for that reader."""
+    """What the adapter's files add to a stored tensor, or None, as PEFT reads them for that reader."""
     module, scale = name.removesuffix(".weight"), ALPHA / RANK
     if len(shape) == 3:
         stem, last = module.rsplit(".", 1)
@@ -51,7 +51,8 @@ def delta(adapter, name, shape, reader):
 
 
 def opened(f, step, reader):
-    """The adapter's folder onto the base is the merged model; the tensors it changes, and its configuration."""
+    """The adapter's folder applied to the base is the merged model; returns the tensors that it changes, and its
+    configuration."""
     merged, adapter = tensors(step + "model.safetensors"), tensors(step + "adapter/adapter_model.safetensors")
     state = tensors(step + "training/rank-00000-of-00001.safetensors")
     changed = []
@@ -111,8 +112,8 @@ def adapter_and_model_are_the_merged_model():
 
 
 def square_experts_can_not_be_misread(f, rows, lora):
-    """hidden size = expert width, down_proj alone: the other one is there too, without effect, and its shapes are not
-    the same for both readers."""
+    """hidden size = expert width, down_proj alone: the other matrix is there too, without effect, and its shapes
+    differ between the two readers."""
     shutil.copytree(f.file("data/model"), f.file("square"))
     with open(f.file("square/config.json"), encoding="utf-8") as file:
         config = json.load(file)
@@ -136,8 +137,8 @@ def square_experts_can_not_be_misread(f, rows, lora):
 
 
 def experts_of_text_only_models_are_linear_maps(f, lora):
-    """For either reader; where only gate and up have adapters, down has one of zeros, without which PEFT would fuse none
-    for the 5 series."""
+    """For either reader. If only gate and up have adapters, down has one of zeros, without which PEFT would fuse
+    none for the 5 series."""
     with open(f.file("data/model/config.json"), encoding="utf-8") as file:
         text = json.load(file)["text_config"]
     shutil.copytree(f.file("data/model"), f.file("text"))

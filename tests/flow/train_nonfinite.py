@@ -1,7 +1,7 @@
-"""A gradient that is no number: the error and the log of every rank say on which rank, in which layer and
-with which samples it arose. Values of a model that was written are spoiled: of a layer that two ranks
-share, of layers that one of two has, and of a token that only one rank's rows hold. One rank alone, and
-what is no spoiled value: test_nonfinite."""
+"""A gradient that is not finite: the error and the log of every rank say on which rank, in which layer and with which
+samples it arose. Values of a model that was written are spoiled: in a layer that two ranks share, in layers that
+one of two ranks has, and for a token that only one rank's rows contain. test_nonfinite has the case of one rank,
+and gradients that are not finite without a spoiled value."""
 
 import os
 import re
@@ -20,7 +20,7 @@ CPU = ("--nproc", "2", "--training.backend", "cpu")
 
 
 def stopped(f, name, told, tensor, at, **more):
-    """What two ranks say of the bad first step: the same in the error and in every log."""
+    """What two ranks say of the bad first step is the same in the error and in every log."""
     model = spoiled(f, "model-" + name, tensor, at)
     said = go(f, name, *CPU, code=65, **dict(told, model__path=model, **more))
     found = re.search(r"warn .*: step 1: (?!update skipped)(.*)", said)

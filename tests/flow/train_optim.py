@@ -1,5 +1,5 @@
-"""What is trained and how: frozen parts stay to the bit, groups have their rates, the schedule follows
-epochs, weightings change the loss; all of it goes on from a checkpoint."""
+"""What is trained and how: frozen parts stay the same to the bit, groups have their rates, the schedule follows
+epochs, weightings change the loss, and all of it resumes from a checkpoint."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""trainer plan: what it says of memory, for which model and for which device; that train says the same."""
+"""trainer plan: what it says of memory, for which model and for which device; and that train says the same."""
 
 import os
 import re
@@ -15,13 +15,13 @@ def parameters(*words):
 
 
 def regions(said):
-    """The one table of a plan: its heading and every line of it, bytes by name."""
+    """The one table of a plan: its heading, and the bytes of every line by name."""
     heading, rest = re.search(r"^one rank(.*):\n((?:  .* bytes .*\n)+)", said, re.M).groups()
     return heading, {name: int(n) for name, n in re.findall(r"^  (\S.*?\S) +(\d+) bytes ", rest, re.M)}
 
 
 def model_layers_are_honoured():
-    """A model that is cut for benches is planned as train would open it, and the same cut is refused."""
+    """A model that is cut for benchmarks is planned as train would open it, and the same cut is refused."""
     check(parameters(*DEBUG, "--model.layers", "3") < parameters(*DEBUG), "as many parameters as with all layers")
     check(parameters(*DEBUG, "--model.layers", "4") == parameters(*DEBUG), "all four layers are the whole model")
     said = trainer("plan", *DEBUG, "--model.layers", "1", code=78)
@@ -56,7 +56,7 @@ def a_cpu_hears_of_a_cpu():
 
 
 def auto_decides_for_the_device():
-    """What fits a card of 141 GB is not kept on one of 80, and the plan says which device it is for."""
+    """What fits on a card of 141 GB is not kept on one of 80, and the plan says which device it is for."""
     kept = {}
     ranks = options({"parallelism.world_size": 16, "parallelism.data_parallel_shard_degree": 16,
                      "training.local_batch_size": 4, "training.global_batch_size": 64})

@@ -1,10 +1,10 @@
-"""Answers in the model's own words by ranks that share rows, heads, experts or are stages: word for word
-and picture for picture those of one rank, and so their official accuracy; as trainer eval and between the
-steps of a run. A daemon that goes while several ranks evaluate, or a signal to one of them, ends or stops
-all, and one that comes back is gone on with.
+"""Answers in the model's own words by ranks that share rows, heads or experts, or are pipeline stages: they are those
+of one rank word for word and picture for picture, and so is the official accuracy, in trainer eval and between the
+steps of a run. A daemon that disappears while several ranks evaluate, or a signal to one of them, ends or stops
+all; with a daemon that comes back the run continues.
 
-train_rank_answers.py [KILLS]    the long form has more layouts, all questions, and kills the daemon as
-often, at moments a seed decides"""
+train_rank_answers.py [KILLS]    the long form has more layouts, all questions, and kills the daemon as often, at
+moments a seed decides"""
 
 import contextlib
 import json
@@ -80,7 +80,7 @@ def the_words_are_those_of_one_rank():
 
 
 def between_steps(f, model):
-    """The same of a run: with a learning rate of 0 every evaluation is of the model it began with."""
+    """The same in a run: with a learning rate of 0 every evaluation is of the model it began with."""
     found = []
     for name, degrees in (("one", {}), ("tensor 2 x pipeline 2", {"tensor_parallel_degree": 2, "pipeline_parallel_degree": 2})):
         text = trainer("train", "-c", f.config, *options(dict(SHORT, **of_layout(degrees) if degrees else {}, **{
@@ -94,7 +94,7 @@ def between_steps(f, model):
 
 @contextlib.contextmanager
 def started(f, name, values):
-    """A run, ended with the block."""
+    """A run, which is ended with the block."""
     with open(f.file(name + ".said"), "w") as said:
         p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)], stdout=said, stderr=said)
     try:
@@ -120,7 +120,7 @@ def log(f, name, rank=0):
 
 
 def evaluating(f, name, p, nth):
-    """Until the nth evaluation has begun; the first is asked for before the steps begin."""
+    """Waits until the nth evaluation has begun; the first is asked for before the steps begin."""
     wait_for(lambda: p.poll() is not None or log(f, name).count("for the eval stream") > nth,
              f"evaluation {nth}: {said(f, name)}", LIMIT_S)
     check(p.poll() is None, said(f, name))
@@ -134,7 +134,7 @@ def ended(f, name, p):
 
 
 def evaluated(**changed):
-    """Steps with an evaluation behind each, of many rows of which few are under way."""
+    """Steps with an evaluation after each, of many rows of which few are on their way."""
     values = dict(SHORT, **{"training.global_batch_size": 2, "eval.enable": "true", "eval.freq": 1, "eval.show": 0,
                             "eval.generate": 0, "checkpoint.enable": "true", "prepd.ahead_bytes": 1 << 20,
                             "comm.train_timeout_seconds": 20})
@@ -145,7 +145,7 @@ TWO = {"shard 2": {"data_parallel_shard_degree": 2}, "tensor 2": {"tensor_parall
 
 
 def killed_while_it_evaluates(f, degrees, rng):
-    """The name of the run and its exit code; again where the evaluation was over before the daemon had gone."""
+    """The name of the run and its exit code; again if the evaluation was over before the daemon was gone."""
     for n in range(8):
         name = f"gone-{n}"
         # Answers to all questions: long enough that most rows are not there yet when the daemon goes.
@@ -203,7 +203,8 @@ def evaluations(f, name):
 
 
 def evaluates_rows(f):
-    """More than fit ahead, so the run has some: a daemon that goes before the first row costs the evaluation."""
+    """More rows than fit ahead, so that the run has some: a daemon that disappears before the first row costs the
+    evaluation."""
     consumers = json.loads(run("status", "--connect", "ipc://" + f.file("d.sock"), "--json"))["consumers"]
     return any(c["stream"] == "eval" and c["rows_sent"] > 2 for c in consumers)
 

@@ -1,7 +1,7 @@
-"""A training run of four ranks loses one of them, killed or stopped at a moment that the seed decides:
-the run ends with an exit code, and the log file of every other rank names the lost one, its step, its
-call and its samples. Once on CPUs, where mpirun starts ranks; once on the emulated device with NCCL's
-shim (tests/nccl), where the trainer does."""
+"""A training run of four ranks loses one of them, killed or stopped at a moment that the seed decides. The run ends
+with an exit code, and the log file of every other rank names the lost one, its step, its call and its samples.
+Once on CPUs, where mpirun starts the ranks; once on the emulated device with NCCL's shim (tests/nccl), where the
+trainer does."""
 
 import os
 import random
@@ -106,7 +106,7 @@ def lost_ranks_are_named(backend="cpu", **changed):
 
 
 def killed_at(f, name, words, told, at):
-    """At this step. The rank that was killed and the exit code; 0 if the run was over before."""
+    """Kills a rank at this step. Returns the rank and the exit code; 0 if the run was over before."""
     p = subprocess.Popen([*command(f, name, **told), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end, lost = time.monotonic() + LIMIT_S, None
     while read(f.file(name + "/ledger.jsonl")).count("\n") < at and p.poll() is None and time.monotonic() < end:
@@ -123,7 +123,7 @@ def killed_at(f, name, words, told, at):
 
 
 def killed_in_time(f, name, words, told):
-    """At a step before the last: which, and the rank."""
+    """Kills at a step before the last; returns which, and the rank."""
     for most in range(STEPS - 2, 2, -1):
         at = rng.randrange(2, most)
         lost, code = killed_at(f, name, words, told, at)
@@ -135,7 +135,8 @@ def killed_in_time(f, name, words, told):
 
 
 def a_killed_rank_costs_no_step():
-    """Started again, a run whose rank was killed, the first one too, ends as one that nothing happened to."""
+    """A run whose rank was killed, even the first one, and that is started again ends like one to which nothing
+    happened."""
     with Folder(images=16) as f:
         told = dict(recorded(f, STEPS), checkpoint__interval=2, training__global_batch_size=4, training__nonfinite="skip")
         words = ["--nproc", "2", "--training.backend", "cpu"]
@@ -153,8 +154,8 @@ def a_killed_rank_costs_no_step():
 
 
 def a_nan_ends_all_ranks_at_the_same_step():
-    """A rate beyond all reason: every rank says which step it was and of which samples, and leaves with the code of bad
-    data; the checkpoint has the values before."""
+    """With an absurd learning rate, every rank says which step it was and of which samples, and leaves with the code
+    of bad data; the checkpoint has the values before."""
     with Folder(images=16) as f:
         told = dict(recorded(f, 4), training__steps=40, training__global_batch_size=4, training__nonfinite="stop",
                     checkpoint__interval=0, optimizer__lr=10, optimizer__weight_decay=10, optimizer__eps=0, training__max_norm=0)
@@ -193,7 +194,7 @@ exec mpirun -np 2 --quiet "$@"
 
 
 def the_slurm_script_starts_prepd_and_ranks():
-    """With mpirun in the place of srun; Slurm itself is not here. A run that fails fails the job."""
+    """With mpirun in the place of srun, because Slurm itself is not here. A run that fails fails the job."""
     with Folder(images=16) as f:
         os.mkdir(f.file("path"))
         with open(f.file("path/srun"), "w") as srun:
@@ -235,7 +236,7 @@ def the_launchers_signal_stops_all_after_the_same_step(backend="cpu"):
 
 
 def has_windows():
-    """Of NCCL's header as this was built, with nvcc."""
+    """Whether NCCL's header has them, as this was built with nvcc."""
     with open(os.path.join(SHIM, "libnccl.so.2"), "rb") as f:
         return b"ncclCommWindowRegister" in f.read()
 
@@ -258,7 +259,7 @@ def trained(f, backend, **changed):
 
 
 def with_nccl_a_run_is_that_by_mpi():
-    """The same four steps of the emulated device; the engine of GPUs is NCCL."""
+    """The same four steps on the emulated device, with the engine of GPUs, NCCL."""
     with Folder(images=16) as f:
         recorded(f)
         by_nccl, said = trained(f, "cuda", **SHARED)
@@ -271,7 +272,7 @@ def with_nccl_a_run_is_that_by_mpi():
 
 
 def ranks_that_can_not_begin_end_the_launcher():
-    """Without a GPU no rank gets as far as to meet the others."""
+    """Without a GPU no rank gets as far as meeting the others."""
     with Folder(images=4) as f:
         recorded(f)
         words, env = words_of(f, "none", "cuda")

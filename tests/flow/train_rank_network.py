@@ -1,6 +1,7 @@
-"""Ranks on two machines, network namespaces with a cable between them, which is cut in mid-run: the ranks on
-either side end within the configured time, with an exit code, and the log of each names the lost rank, its
-step, call and samples. Plugged in again, the run goes on. Needs root, ip(8) and mpirun; skipped without."""
+"""Ranks on two machines, which are network namespaces with a cable between them that is cut in the middle of the run.
+The ranks on either side end within the configured time, with an exit code, and the log of each names the lost
+rank, its step, call and samples. Plugged in again, the run continues. Needs root, ip(8) and mpirun; skipped
+without them."""
 
 import os
 import random
@@ -69,7 +70,8 @@ class Sites:
             ip("-n", name, "link", "set", "wire", "up")
 
     def cable(self, state):
-        """down, or up: then until each side reaches the other, which takes the kernel seconds."""
+        """Takes the cable down, or up and then waits until each side reaches the other, which takes the kernel
+        seconds."""
         ip("-n", self.names[0], "link", "set", "wire", state)
         end = time.monotonic() + LIMIT_S
         while state == "up" and not (self.reaches(0) and self.reaches(1)):
@@ -77,13 +79,13 @@ class Sites:
             time.sleep(0.05)
 
     def reaches(self, k):
-        """Whether the other side answers: that nobody listens there is an answer."""
+        """Whether the other side answers; that nothing listens there is an answer."""
         words = [sys.executable, "-c", "import errno, socket, sys; s = socket.socket(); s.settimeout(2); "
                  "sys.exit(s.connect_ex((sys.argv[1], 9)) != errno.ECONNREFUSED)", f"10.78.0.{2 - k}"]
         return subprocess.run(["ip", "netns", "exec", self.names[k], *words], capture_output=True).returncode == 0
 
     def trainers(self):
-        """Process ids of ranks, on both sites."""
+        """Process ids of the ranks on both sides."""
         ids = [int(i) for name in self.names for i in ip("netns", "pids", name).split()]
         return [i for i in ids if read(f"/proc/{i}/comm").strip() == "trainer"]
 

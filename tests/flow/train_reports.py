@@ -1,5 +1,5 @@
-"""What a run leaves to look at: numbers per line, TensorBoard's events, one page, a progress bar; a bad
-step by policy."""
+"""What a run leaves to look at: figures in lines, TensorBoard's events, one page, a progress bar; and a bad step by
+either policy."""
 
 import json
 import math

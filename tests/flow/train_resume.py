@@ -1,9 +1,9 @@
-"""A run that is killed or told to stop goes on as if nothing had been: the same losses, the same samples
+"""A run that is killed or told to stop continues as if nothing had happened: the same losses, the same samples
 exactly once, the same values to the bit.
 
-train_resume.py [KILLS]    the quick form kills 9 times, the long one as often as asked (300) in an
-epoch of so many more pictures (a kill takes about six steps, more on a busy machine); a third must fall inside
-a save; figures are printed"""
+train_resume.py [KILLS]    the quick form kills 9 times, the long one as often as asked (300) in an epoch of so many
+more pictures (a kill takes about six steps, more on a busy machine); a third must fall inside a save; figures are
+printed"""
 
 import fcntl
 import glob
@@ -30,9 +30,8 @@ FEW = {"prepd__ahead_bytes": 1048576}  # or a fast trainer would outrun a daemon
 
 
 class Victims:
-    """A daemon, its workers and a trainer of it; what was done to them. A kill takes the run a step or two
-    further, however fast the machine: what is waited for is a step or a save, and a moment ends with the
-    step that comes."""
+    """A daemon, its workers and a trainer of it; what was done to them. A kill takes the run a step or two further,
+    however fast the machine: what is waited for is a step or a save, and a moment ends with the step that comes."""
 
     into_save_s = 0.03  # how far; becomes what a save is found to take here
 
@@ -53,7 +52,7 @@ class Victims:
         return set(glob.glob(self.f.file(self.name + "/checkpoint/.step-*.writing")))
 
     def until(self, what):
-        """Until what() or the trainer's end; whether it lives."""
+        """Waits until what() or the trainer's end; returns whether it lives."""
         wait_for(lambda: self.p.poll() is not None or what(), "life of the trainer", LIMIT_S, 0.001)
         return self.p.poll() is None
 
@@ -104,7 +103,7 @@ class Victims:
         self.done["daemon"] += 1
 
     def kill(self, kind):
-        """Until one of this kind is done, a save that ended first counts as the trainer. False where the
+        """Tries until one of this kind is done; a save that ended first counts as the trainer. Returns False if the
         run was over before."""
         act = {"worker": self.kill_worker, "daemon": self.kill_daemon}.get(kind, lambda: self.kill_trainer(kind))
         was = self.done[kind]
@@ -127,9 +126,9 @@ class Victims:
 
 
 def killed_at_any_instant():
-    """An epoch from the daemon; trainer, workers and daemon are killed at random, a third of all kills
-    inside a save. The trainer outlives its daemon. Every sample is trained exactly once. A run that is over
-    before all kills were done is held to the same, and the others are done to another one."""
+    """An epoch from the daemon. Trainer, workers and daemon are killed at random, a third of all kills inside a
+    save; the trainer outlives its daemon. Every sample is trained exactly once. A run that is over before all
+    kills were done is judged in the same way, and the others are done to another one."""
     rng = seed()
     epoch = {"training.epochs": "1", "training.steps": "0"}
     with Folder(images=IMAGES, **STREAM, **epoch) as f:
@@ -158,7 +157,7 @@ def killed_at_any_instant():
 
 
 def at_work(f, name, **changed):
-    """A run that has said a step."""
+    """A run that has reported a step."""
     p = subprocess.Popen(command(f, name, **changed), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not p.stdout.readline().startswith("step:"):
         check(p.poll() is None, "the trainer ended")
@@ -185,8 +184,8 @@ def told_to_stop_while_it_waits():
 
 
 def hangs_up(f, name, ranks, **rows):
-    """The terminal that a run was started from goes: the kernel sends SIGHUP to its session's leader, once more where a
-    shell did before. Returns what it said until then."""
+    """The terminal from which a run was started disappears: the kernel sends SIGHUP to the session's leader, once
+    more if a shell did so before. Returns what was said until then."""
     ours, theirs = pty.openpty()
 
     def session():
@@ -207,7 +206,7 @@ def hangs_up(f, name, ranks, **rows):
 
 
 def a_hang_up_is_ignored(f, ranks, **rows):
-    """Of who was started by nohup."""
+    """By a run that nohup started."""
     p = subprocess.Popen([*command(f, "nohup", **rows), *ranks], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          env=settings(ranks), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     check(any("grad_norm" in line for line in iter(p.stdout.readline, "")), "the trainer ended")
@@ -217,7 +216,7 @@ def a_hang_up_is_ignored(f, ranks, **rows):
 
 
 def a_terminal_hangs_up():
-    """One rank and two leave a checkpoint, as after SIGTERM, and go on from it."""
+    """One rank and two leave a checkpoint, as after SIGTERM, and resume from it."""
     two = {"training__backend": "cpu", "parallelism__tensor_parallel_degree": 2}
     with Folder(**STREAM) as f:
         rows = dict(recorded(f, 16), checkpoint__interval=0)
@@ -254,8 +253,8 @@ def told_to_stop_while_an_evaluation_connects():
 
 
 def a_deadline_bounds_the_way_out():
-    """A step of many rows is under way when the signal comes: longer than the deadline. The run is given up,
-    and goes on from the last whole checkpoint as if nothing had been."""
+    """A step of many rows, longer than the deadline, is being computed when the signal comes. The run is given up,
+    and continues from the last whole checkpoint as if nothing had happened."""
     with Folder(**dict(STREAM, **{"training.global_batch_size": 40})) as f:
         rows = dict(recorded(f, 2), training__global_batch_size=40, feed__replay=f.file("rows.rec"))
         go(f, "quiet", **rows)

@@ -28,7 +28,7 @@ def same_bits_live_and_recorded():
 
 
 def with_other_welcome(source, target, change):
-    """A copy of a recording whose WELCOME went through change; the size may not."""
+    """A copy of a recording with its WELCOME changed by `change`; the size must stay the same."""
     with open(source, "rb") as f:
         data = bytearray(f.read())
     size = struct.unpack_from("<Q", data, 8)[0]
@@ -73,7 +73,7 @@ def buckets_change_no_bit():
 
 
 def same_gradients_in_other_batches():
-    """Tolerance: sums of float32 in another order; the first steps only, since they drift apart."""
+    """With a tolerance, because float32 is summed in another order; the first steps only, since runs drift apart."""
     with Folder(**STREAM) as f:
         run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
         common = {"feed__replay": f.file("rows.rec"), "training__steps": 2}

@@ -1,7 +1,6 @@
-"""Ranks that share the rows of a live daemon: one of them receives, the others get each row from it.
-The losses are those of a recording of the same rows, which every rank reads by itself, bit for bit; an
-evaluation finds what one rank finds; a daemon that dies ends every rank with an error that names who
-received the rows."""
+"""Ranks that share the rows of a live daemon: one of them receives, and the others get each row from it. The losses
+are, bit for bit, those of a recording of the same rows, which every rank reads by itself; an evaluation finds what
+one rank finds; a daemon that dies ends every rank with an error that names the rank which received the rows."""
 
 import os
 import re
@@ -45,7 +44,7 @@ def live_rows_are_the_recordings():
 
 
 def trained(f, name, values):
-    """What a run printed, its model evaluated at its end."""
+    """What a run printed, with its model evaluated at its end."""
     values = dict(SHORT, **values, **{"job.dump_folder": f.file(name), "training.steps": 2,
                                       "training.global_batch_size": 2})
     p = subprocess.run([TRAINER, "train", "-c", f.config, *options(values)], capture_output=True, text=True,

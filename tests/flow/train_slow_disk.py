@@ -1,6 +1,6 @@
-"""Ranks that keep a run on a disk on which one of them takes far longer than a collective may: the others
-wait, none ends it, and what was trained is kept whole: replicas that write nothing, at checkpoints in the
-background and not, at a run's end, and at one that a bad gradient ends."""
+"""Ranks that save on a disk on which one of them takes far longer than a collective may take: the others wait, none
+ends the run, and what was trained is saved whole. Replicas that write nothing, checkpoints in the background and
+not, the end of a run, and an end by a bad gradient."""
 
 import os
 import shutil

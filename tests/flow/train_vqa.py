@@ -1,5 +1,5 @@
-"""VQAv2's official accuracy of generated answers. On generated pictures all ten annotators agree, so it
-must be the accuracy that teacher forcing counts; with annotators changed by hand, what the rules say."""
+"""VQAv2's official accuracy of generated answers. On generated pictures all ten annotators agree, so it must be the
+accuracy that teacher forcing counts; with annotators changed by hand, it must be what the rules say."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def judged(f, model, *more):
 
 
 def page(path, questions, vqa):
-    """Every question stands on the page once, under a picture, with the words that were judged."""
+    """Every question is on the page once, under a picture, with the words that were judged."""
     with open(path) as file:
         text = file.read()
     rows = re.findall(r'<tr class="(right|wrong)"><td>(.+?)</td><td>(.+?)</td><td>(.*?)</td><td>(\d+) %</td>', text)
