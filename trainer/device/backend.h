@@ -1,11 +1,22 @@
-/* backend.h: what a device must do for the trainer, apart from ops: memory, copies, order.
+/* backend.h: what a device must do for the trainer, apart from the ops: memory, copies, and the
+ * order in which queued work runs.
  *
- * Two backends: cpu (linked in) and cuda (a library loaded when a driver is present). Model, loss,
- * optimiser and step see only this and the op table.
+ * Model, loss, optimiser and step see only this interface and the op table (ops/table.h), so the
+ * same code runs on every device. There are three backends: cpu (linked in), cuda (a library that
+ * is loaded when a run wants a GPU) and shapes (addresses without storage, for dry runs; shapes.h).
+ * tests/emulated adds a fourth that queues work like a GPU and runs it on the host.
  *
- * Dtypes on a device: `act` for activations and compute weights (CPU: real; CUDA: bf16), `acc` for
- * gradients, statistics, moments and master weights (CPU: real; CUDA: float). Integer arrays are
- * int32 unless said otherwise. */
+ * Arrays on a device have one of two floating-point types. `act` is the type of activations and of
+ * the weights that products read (CPU: real, CUDA: bf16). `acc` is the type of gradients,
+ * statistics, moments and master weights (CPU: real, CUDA: float). Integer arrays are int32 unless
+ * their contract says otherwise.
+ *
+ * Ownership: what `open`, `alloc`, `stream_new`, `event_new` and `capture_end` return belongs to
+ * the caller, who gives it back with the matching call before the device is closed.
+ *
+ * Errors: NO_MEMORY where host or device memory runs out; BAD_DEVICE where the driver or the GPU
+ * fails. A GPU works after the call has returned, so its failure may be reported by any later call,
+ * at the latest by `wait` or `event_wait`. */
 #ifndef TESSERA_TRAINER_DEVICE_BACKEND_H
 #define TESSERA_TRAINER_DEVICE_BACKEND_H
 
@@ -24,92 +35,112 @@ struct ops_table;
 typedef struct device device;
 typedef struct stream stream;
 typedef struct event event; /* a point in the order of a stream */
-typedef struct graph graph; /* captured work, to be queued again as a whole */
+typedef struct graph graph; /* work captured once, to be queued again as a whole */
 
-/* Told of what is queued on a stream and is no op and no copy of its own: a collective, or a wait
- * for one on another stream. Pairs may nest; between them stands all that it queues. what: its
- * name, static storage; NULL: that of the first inside. */
+/* Functions that are called around work which is neither an op nor a copy of the backend: a
+ * collective, or a wait for one on another stream. The profiler uses them to time that work
+ * (report/profile.h). Pairs may nest; everything the pair queues lies between its two calls. `what`
+ * is the work's name in static storage. NULL means that the name is the one the first nested pair
+ * gives. */
 typedef struct call_watch {
     status (*begin)(stream *s, const char *what);
     status (*end)(stream *s);
 } call_watch;
 
-/* An ordered queue of work. The CPU's runs everything at once. Kernels find handles and device
- * facts through it. */
+/* An ordered queue of work. A stream of the CPU runs each piece before the call returns. Ops find
+ * the backend's handle and facts about the device through it. */
 struct stream {
     device *dev;
     const struct ops_table *ops;
-    void *handle;          /* backend's own; cuda: the cudaStream_t */
-    struct replay *replay; /* of graph_replay.h; NULL: nothing is captured */
-    int part;              /* PART_*: what is being queued, for report/profile.h */
+    void *handle;          /* the backend's own; on CUDA the cudaStream_t */
+    struct replay *replay; /* see graph_replay.h; NULL: nothing is captured */
+    int part;              /* PART_*: the part of the model that queues now, for report/profile.h */
 };
 
 enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
 
 typedef struct device_options {
-    int index;          /* which GPU */
-    bool share;         /* of fewer GPUs than that, index modulo their number */
-    int threads;        /* of the CPU's pool; 0 = one per processor this process may use */
-    int attention;      /* ATTENTION_* of conf.h: whose kernels, cuda only */
-    bool deterministic; /* library paths that give the same bits every time */
-    size_t memory; /* of a device of shapes: what it says it has; 0: more than anything takes */
+    int index;          /* which GPU, from 0 */
+    bool share;         /* if there are fewer GPUs, take `index` modulo their number */
+    int threads;        /* threads of the CPU's pool; 0: one per processor this process may use */
+    int attention;      /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
+    bool deterministic; /* use only library paths that give the same bits every time */
+    size_t memory; /* bytes that a device of shapes claims to have; 0: more than any run takes */
 } device_options;
 
-/* What a step must not do, counted since the device was opened. */
+/* Counts of what a step must not do once it is warm, since the device was opened. Tests and the
+ * report read them. */
 typedef struct device_counts {
-    int64_t allocations; /* device and pinned memory, scratch that grows, library plans */
-    int64_t waits;       /* the host waited for all of a stream */
-    int64_t event_waits; /* the host waited for an event */
-    int64_t captures;    /* graphs made */
-    int64_t scratch;     /* bytes of device memory that ops work in, all that it grew to */
+    /* Allocations of device or pinned memory, growth of scratch, library plans made. */
+    int64_t allocations;
+    int64_t waits;       /* times that the host waited for all of a stream */
+    int64_t event_waits; /* times that the host waited for an event */
+    int64_t captures;    /* graphs captured */
+    int64_t scratch;     /* bytes of device memory in all scratch blocks of ops */
 } device_counts;
 
 typedef struct backend_vtable {
     const char *name; /* "cpu", "cuda" */
     st_dtype act, acc;
-    status (*open)(const device_options *o, device **out); /* without its ops */
+    /* The device without its op table; device_open (ops/open.h) adds that. */
+    status (*open)(const device_options *o, device **out);
     void (*close)(device *d);
-    /* Zeroed, aligned to 256. Only before step 1. */
+    /* alloc: zeroed memory, aligned to 256 bytes. alloc_host: zeroed host memory, pinned where the
+     * backend knows pinning. Both are for the time before step 1; a step allocates nothing. */
     status (*alloc)(device *d, size_t bytes, void **out);
     void (*release)(device *d, void *p);
-    status (*alloc_host)(device *d, size_t bytes, void **out); /* pinned where that exists */
+    status (*alloc_host)(device *d, size_t bytes, void **out);
     void (*release_host)(device *d, void *p);
     status (*stream_new)(device *d, stream **out);
     void (*stream_free)(stream **s);
+    /* Copies, and clearing to zero. They are queued; host memory must stay as it is until the
+     * stream has got there. 0 bytes are legal. */
     status (*to_device)(stream *s, void *dst, const void *src_host, size_t bytes);
     status (*to_host)(stream *s, void *dst_host, const void *src, size_t bytes);
     status (*copy)(stream *s, void *dst, const void *src, size_t bytes);
     status (*zero)(stream *s, void *dst, size_t bytes);
-    status (*wait)(stream *s); /* until everything queued is done; reports late faults */
-    /* Order between streams, and the host's only other way to wait. */
+    /* Waits until all queued work is done, and reports faults that came late. */
+    status (*wait)(stream *s);
+    /* Events order work between streams, and are the host's only way to wait for part of a stream.
+     * event_record puts the event after all that is queued on the stream so far; event_follow makes
+     * what is queued on the stream from now on run after the event; event_wait blocks the host
+     * until the event has passed. */
     status (*event_new)(device *d, event **out);
     void (*event_free)(event **e);
-    status (*event_record)(stream *s, event *e); /* e: behind all that is queued on s so far */
-    status (*event_follow)(stream *s,
-                           event *e);          /* what is queued on s from here on runs behind e */
-    status (*event_wait)(device *d, event *e); /* as wait, for what e stands behind */
-    /* Device time between two events that were waited for. */
+    status (*event_record)(stream *s, event *e);
+    status (*event_follow)(stream *s, event *e);
+    status (*event_wait)(device *d, event *e);
+    /* Device time in nanoseconds between two events that have passed. */
     status (*event_ns)(event *from, event *to, int64_t *out_ns);
-    /* Work queued between begin and end is kept, not run; NULL where the backend has no graphs.
-     * Between them nothing may allocate or wait, and host memory must outlive the graph. */
+    /* Work that is queued between capture_begin and capture_end is recorded and not run. In between
+     * nothing may allocate or wait, and host memory that a copy names must outlive the graph. NULL
+     * where the backend has no graphs. capture_end must also be called after a failure in between;
+     * it then returns a failure or a graph that the caller frees. */
     status (*capture_begin)(stream *s);
-    status (*capture_end)(stream *s, graph **out); /* also after a call that failed */
+    status (*capture_end)(stream *s, graph **out);
     status (*graph_launch)(stream *s, graph *g);
     void (*graph_free)(graph **g);
+    /* Bytes in use and bytes in all: on CUDA of the whole GPU, other processes included; on the CPU
+     * this process's resident memory and the machine's. */
     status (*memory)(device *d, size_t *out_used, size_t *out_total);
-    /* One block of this size for what ops work in, before step 1; NULL where they need none. */
+    /* Takes one block of scratch of this size before step 1, so that ops need not grow it. NULL
+     * where ops need none. */
     status (*reserve)(stream *s, size_t bytes);
-    bool overhead;  /* memory is a GPU's own: its driver, libraries and graphs take some of it */
-    bool immediate; /* device memory is the host's, and a call has done its work when it returns */
-    /* Device memory has addresses and no storage: what is written there is gone, and what is read
-     * from there is zero (device/shapes.h). Pinned memory is real. */
+    bool overhead;  /* the memory is a GPU's own: driver, libraries and graphs take a share of it */
+    bool immediate; /* device memory is host memory, and a call has done its work when it returns */
+    /* Device memory has addresses but no storage: what is written there is lost, and reading it
+     * gives zeros (shapes.h). Pinned memory is real. */
     bool no_storage;
-    bool fixed_shapes; /* steps are captured: ops run on capacities, not on a batch's counts */
-    int ahead;         /* steps that may be queued before the host reads what the first one did */
+    /* Steps are captured, so ops run on capacities and not on a batch's counts. */
+    bool fixed_shapes;
+    /* How many steps may be queued before the host reads the results of the first. */
+    int ahead;
 } backend_vtable;
 
-/* Told of every wait of the host for the device. What `ended` returns is what the wait returns: of
- * one that ended because the work was given up, why. Functions NULL: nobody is. */
+/* Functions that are called around every wait of the host for the device, so that a rank notices
+ * while it waits that another one has failed. `how` is the wait's own result; the wait returns what
+ * `ended` returns, which is the reason where the work was given up. NULL functions are not called.
+ */
 typedef struct device_watch {
     void *context;
     void (*begins)(void *context);
@@ -121,21 +152,24 @@ struct device {
     const struct ops_table *ops;
     device_counts counts;
     device_watch watch;
-    const call_watch *calls; /* of all its streams; NULL: nobody is told */
-    size_t used_at_open;     /* of memory(), the context and what others hold included */
-    size_t context_bytes;    /* of it the context's, as measured; 0: nobody could tell */
-    char description[512];   /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
-    char no_gpu[512];        /* why this is the CPU where a GPU was looked for; "" otherwise */
+    const call_watch *calls; /* for all of its streams; NULL: no calls */
+    /* What memory() said when the device was opened: the context's memory and other processes'
+     * included. */
+    size_t used_at_open;
+    /* The part of it that the context takes, as measured; 0: could not be measured. */
+    size_t context_bytes;
+    char description[512]; /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
+    char no_gpu[512];      /* why this is the CPU although a GPU was looked for; "" otherwise */
 };
 
-/* Does device memory hold what is written to it? Where it does not, moving values is time wasted.
- */
+/* Whether device memory holds what is written to it. Where it does not, moving values there is
+ * wasted time. */
 static inline bool device_has_storage(const device *d)
 {
     return !d->v->no_storage;
 }
 
-/* Around a backend's waits. */
+/* A backend calls this pair around each of its waits. */
 static inline void device_wait_begins(device *d)
 {
     if (d->watch.begins)
@@ -147,7 +181,7 @@ static inline status device_wait_ended(device *d, status how)
     return d->watch.ended ? d->watch.ended(d->watch.context, how) : how;
 }
 
-/* Around what a call_watch is told of. */
+/* The code that queues a collective calls this pair around it (see call_watch). */
 static inline status device_call_begins(stream *s, const char *what)
 {
     return s->dev->calls ? s->dev->calls->begin(s, what) : ST_OK;
@@ -160,7 +194,8 @@ static inline status device_call_ended(stream *s)
 
 extern const backend_vtable backend_cpu;
 
-/* Of one that device_open (ops/open.h) has opened. */
+/* Closes a device that device_open (ops/open.h) has opened; its streams, events and memory must be
+ * gone. *d becomes NULL. */
 static inline void device_close(device **d)
 {
     if (!*d)

@@ -1,4 +1,5 @@
-/* blas.c: see blas.h. One copy per process, since a loaded library is the process's. */
+/* blas.c: see blas.h. There is one copy of the table per process, since a loaded library belongs to
+ * the process. */
 #include "trainer/device/blas.h"
 
 #include <dlfcn.h>
@@ -11,7 +12,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static blas_library library;
 static bool loaded;
 
-/* The kernels for the instruction sets of this processor; NULL: OpenBLAS's own choice. */
+/* The kernels for the instruction sets of this processor. NULL leaves the choice to OpenBLAS. */
 static const char *core_type(void)
 {
 #ifdef __x86_64__
@@ -28,7 +29,11 @@ static const char *core_type(void)
 static status find_symbol(void *handle, const char *name, void **out)
 {
     *out = dlsym(handle, name);
-    return *out ? ST_OK : FAIL(ST_UNAVAILABLE, "libopenblas.so.0 has no %s", name);
+    return *out ? ST_OK
+                : FAIL(ST_UNAVAILABLE,
+                       "libopenblas.so.0 does not define %s; install a complete OpenBLAS (Debian: "
+                       "libopenblas0)",
+                       name);
 }
 
 static status fill_library(void *handle)
@@ -46,11 +51,11 @@ static status fill_library(void *handle)
     return ST_OK;
 }
 
-/* A variable of the environment while the library loads; put back after it, since it is meant for
- * us alone and not for programs we start. */
+/* An environment variable that is set while the library loads and restored after it: the value is
+ * meant for OpenBLAS and not for programs that we start later. */
 typedef struct setting {
-    const char *name, *value; /* value NULL: leave as it is */
-    char *before;             /* heap, or NULL: was not set */
+    const char *name, *value; /* value NULL: leave the variable as it is */
+    char *before;             /* what it held before, on the heap; NULL: it was not set */
 } setting;
 
 static void setting_apply(setting *s)
@@ -84,8 +89,8 @@ static status load_openblas(void)
     for (int i = 0; i < N_SETTINGS; i++)
         setting_restore(&settings[i]);
     if (!handle)
-        return FAIL(ST_UNAVAILABLE, "OpenBLAS cannot be loaded: %s (Debian: libopenblas0)",
-                    dlerror());
+        return FAIL(ST_UNAVAILABLE,
+                    "OpenBLAS cannot be loaded: %s; install it (Debian: libopenblas0)", dlerror());
     return fill_library(handle);
 }
 

@@ -1,14 +1,18 @@
-/* blas.h: the one door to OpenBLAS, opened when the first CPU device is.
+/* blas.h: the only file through which the trainer reaches OpenBLAS. blas_open loads the library
+ * when the first CPU device is opened.
  *
- * It is loaded at run time and not linked, because it reads its settings while it loads:
- *   OPENBLAS_CORETYPE     which kernels. A processor younger than the library gets the oldest ones
- *                         (SSE3: a quarter of the speed, measured on an Emerald Rapids with Debian
- *                         12's 0.3.21), so it is told by the instruction sets that are there.
- *                         Left alone where the user has set it.
- *   OPENBLAS_NUM_THREADS, OMP_NUM_THREADS   1, for the package's pthread and openmp flavours: the
- *                         device's pool is the only one (device/cpu.c). The openmp flavour looks at
- *                         OpenMP's number in each calling thread, so that setting it once by its
- *                         function holds for the main thread only. */
+ * It is loaded at run time and not linked, because OpenBLAS reads its settings while it loads, and
+ * these must be set first:
+ *
+ *   OPENBLAS_CORETYPE     which kernels to use. A processor younger than the library would get its
+ *                         oldest kernels (SSE3, a quarter of the speed of AVX-512), so we name the
+ *                         kernels that suit the instruction sets we find. A value that the user has
+ *                         set stays.
+ *   OPENBLAS_NUM_THREADS, OMP_NUM_THREADS
+ *                         1, for the package's pthread and OpenMP flavours: the device's pool is to
+ *                         be the only one (cpu.c). The OpenMP flavour looks at OpenMP's number in
+ *                         every calling thread, so that its own function sets it for the main
+ * thread only, and the environment is the one way that works for all. */
 #ifndef TESSERA_TRAINER_DEVICE_BLAS_H
 #define TESSERA_TRAINER_DEVICE_BLAS_H
 
@@ -22,18 +26,19 @@ typedef struct blas_library {
                   const float *, blasint, const float *, blasint, float, float *, blasint);
     void (*dgemm)(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint, double,
                   const double *, blasint, const double *, blasint, double, double *, blasint);
-    const char *core; /* "SkylakeX": the kernels it chose */
-    /* False for the flavour built with OpenMP, which promises nothing to threads that OpenMP did
-     * not start (0.3.21 gave them other bits than the main thread). The device then keeps to one.
-     */
+    const char *core; /* the kernels that the library chose, such as "SkylakeX" */
+    /* False for the flavour built with OpenMP. It promises nothing to threads that OpenMP did not
+     * start (0.3.21 gave such threads other bits than the main thread), so the device then uses one
+     * thread. */
     bool reentrant;
 } blas_library;
 
-/* Loads it once per process; call before other threads read the environment. UNAVAILABLE, with the
- * package to install, where it is missing. */
+/* Loads the library, once per process. Call it before other threads read the environment, which it
+ * changes for a moment. UNAVAILABLE, with the package to install, where the library is missing. */
 WARN_UNUSED status blas_open(void);
 
-/* After blas_open. */
+/* The loaded library's functions. Valid after blas_open has succeeded, for the life of the process.
+ */
 const blas_library *blas(void);
 
 #endif

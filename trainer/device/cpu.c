@@ -1,8 +1,9 @@
-/* cpu.c: the CPU as a device: plain memory, and streams that run everything at once.
+/* cpu.c: the CPU as a device: plain memory, and streams that run each piece of work before the call
+ * returns.
  *
- * OpenBLAS runs on one thread: ops split their own work over the device's pool and call it from
- * there. Two pools on the same cores would wait for each other, and tiles cut by us give the same
- * bits with any number of threads. */
+ * OpenBLAS runs on one thread: ops split their work over the device's own pool and call OpenBLAS
+ * from there. Two pools on the same cores would wait for each other, and tiles that we cut
+ * ourselves give the same bits with any number of threads. */
 #include "trainer/device/cpu.h"
 
 #include <sched.h>
@@ -17,10 +18,11 @@
 #include "trainer/device/real.h"
 
 enum {
-    DEVICE_ALIGN = 256,  /* the contract of alloc */
-    SCRATCH_ALIGN = 64,  /* a cache line, and the widest vector */
-    PART_WORK = 1 << 15, /* element operations of one part, ~10 us: far above taking it */
-    PARTS_MAX = 128      /* enough for helpers that come late or go */
+    DEVICE_ALIGN = 256, /* what backend.h promises for alloc */
+    SCRATCH_ALIGN = 64, /* a cache line, and the widest vector */
+    /* Element operations of one part, about 10 us: far more than handing it to a thread costs. */
+    PART_WORK = 1 << 15,
+    PARTS_MAX = 128 /* enough parts for threads that come late or lose their core */
 };
 
 typedef struct cpu_device {
@@ -70,7 +72,7 @@ status cpu_scratch(stream *s, size_t bytes, void **out)
     if (bytes > c->scratch_bytes) {
         void *p = NULL;
         if (posix_memalign(&p, SCRATCH_ALIGN, bytes) != 0)
-            return FAIL(ST_NO_MEMORY, "no %zu bytes of scratch for a CPU op", bytes);
+            return FAIL(ST_NO_MEMORY, "out of memory: a CPU op needs %zu bytes of scratch", bytes);
         free(c->scratch);
         s->dev->counts.allocations++;
         c->scratch = p;
@@ -80,7 +82,7 @@ status cpu_scratch(stream *s, size_t bytes, void **out)
     return ST_OK;
 }
 
-/* "model name" of the first processor, or the architecture's plain name. */
+/* The first processor's "model name", or "CPU" where the kernel gives none. */
 static void cpu_model_name(char *out, size_t size)
 {
     snprintf(out, size, "CPU");
@@ -99,7 +101,7 @@ static void cpu_model_name(char *out, size_t size)
     fclose(f);
 }
 
-/* The processors this process may use, which a container or taskset can make fewer. */
+/* The number of processors this process may use, which a container or taskset can limit. */
 static int cpu_count(void)
 {
     cpu_set_t set;
@@ -121,12 +123,12 @@ bool cpu_has_avx2(void)
 static status cpu_open(const device_options *o, device **out)
 {
     if (o->index != 0)
-        return FAIL(ST_UNAVAILABLE, "there is one CPU device, number 0; %d was asked for",
+        return FAIL(ST_UNAVAILABLE, "there is no CPU device %d: the whole CPU is device 0",
                     o->index);
     TRY(blas_open());
     cpu_device *d = calloc(1, sizeof *d);
     if (!d)
-        return FAIL(ST_NO_MEMORY, "no memory for a device");
+        return FAIL(ST_NO_MEMORY, "out of memory while the CPU device was opened");
     int threads = o->threads > 0 ? o->threads : cpu_count();
     if (!blas()->reentrant)
         threads = 1;
@@ -157,7 +159,7 @@ static status cpu_alloc(device *d, size_t bytes, void **out)
     d->counts.allocations++;
     void *p = NULL;
     if (posix_memalign(&p, DEVICE_ALIGN, bytes ? bytes : 1) != 0)
-        return FAIL(ST_NO_MEMORY, "the CPU has no %zu bytes left", bytes);
+        return FAIL(ST_NO_MEMORY, "out of memory: %zu bytes cannot be allocated", bytes);
     memset(p, 0, bytes);
     *out = p;
     return ST_OK;
@@ -173,7 +175,7 @@ static status cpu_stream_new(device *d, stream **out)
 {
     cpu_stream *c = calloc(1, sizeof *c);
     if (!c)
-        return FAIL(ST_NO_MEMORY, "no memory for a stream");
+        return FAIL(ST_NO_MEMORY, "out of memory for a stream");
     c->base.dev = d;
     c->base.ops = d->ops;
     *out = &c->base;
@@ -212,7 +214,7 @@ static status cpu_wait(stream *s)
     return ST_OK;
 }
 
-/* Everything has run when it was queued, so an event is only the time it was recorded at. */
+/* Work has run when its call returns, so an event is only the time at which it was recorded. */
 struct event {
     int64_t ns;
 };
@@ -222,7 +224,7 @@ static status cpu_event_new(device *d, event **out)
     (void)d;
     event *e = calloc(1, sizeof *e);
     if (!e)
-        return FAIL(ST_NO_MEMORY, "no memory for an event");
+        return FAIL(ST_NO_MEMORY, "out of memory for an event");
     *out = e;
     return ST_OK;
 }
@@ -260,8 +262,9 @@ static status cpu_event_ns(event *from, event *to, int64_t *out_ns)
     return ST_OK;
 }
 
-/* used: this process's resident memory without the files it has mapped (libraries, a recording,
- * weights being read): those are the kernel's to drop. total: the machine's. */
+/* *out_used is this process's resident memory without the files it has mapped (libraries, a
+ * recording, weights that are being read), because the kernel can drop those. *out_total is the
+ * machine's memory. */
 static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
 {
     (void)d;
@@ -271,7 +274,9 @@ static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
     if (f)
         fclose(f);
     if (n != 2 || files > pages)
-        return FAIL(ST_OS, "/proc/self/statm: no resident size in it (is /proc mounted?)");
+        return FAIL(
+            ST_OS,
+            "/proc/self/statm does not give this process's resident size (is /proc mounted?)");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *out_used = (size_t)(pages - files) * page;
     *out_total = (size_t)sysconf(_SC_PHYS_PAGES) * page;

@@ -1,34 +1,39 @@
-/* cpu.h: what the CPU's ops may ask of their stream: how many threads, and scratch memory.
+/* cpu.h: what the CPU's ops may ask of their stream: to run a loop on several threads, and for
+ * scratch memory.
  *
- * A CPU stream runs every op before the call returns. Each stream owns one scratch block that
- * grows to the largest request and stays, so that a step allocates nothing once warm. */
+ * A CPU stream runs every op before the call returns. Each stream owns one block of scratch that
+ * grows to the largest request and then stays, so that a warm step allocates nothing. */
 #ifndef TESSERA_TRAINER_DEVICE_CPU_H
 #define TESSERA_TRAINER_DEVICE_CPU_H
 
 #include "trainer/device/backend.h"
 
-/* Items [begin, end) of an op, done by this thread of cpu_threads. */
+/* Items [begin, end) of an op, which `thread` does. Threads are numbered from 0 to cpu_threads - 1.
+ */
 typedef struct part {
     int64_t begin, end;
     int thread;
 } part;
 
-/* context: usually the op's arguments. */
+/* Does one part of an op. `context` is what was given to cpu_run, usually the op's arguments. */
 typedef void (*cpu_body)(const void *context, part p);
 
-/* Runs body over [0, n), on several threads where that pays. work: element operations (about a
- * quarter of a nanosecond) per item. The cut into parts depends on n and work alone; body must not
- * make its result depend on it, nor on the thread, which only chooses among scratch areas. */
+/* Runs `body` over the items [0, n), on several threads where that pays, and returns when all are
+ * done. `work` is the cost of one item in element operations (about a quarter of a nanosecond
+ * each). How the items are cut into parts depends on n and work alone. The result of `body` must
+ * depend neither on the cut nor on the thread, which may only choose one of several scratch areas;
+ * so the same input gives the same bits with any number of threads. */
 void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *context);
 
-/* Whether this build has ops for AVX2 (and FMA) and this processor runs them. */
+/* Whether this build has ops for AVX2 (with FMA) and this processor can run them. */
 bool cpu_has_avx2(void);
 
-/* Parts know their thread by a number below this. */
+/* The number of threads of the stream's device; every part.thread is below it. */
 int cpu_threads(const stream *s);
 
-/* At least `bytes`, aligned to 64, valid until the next cpu_scratch on this stream; contents
- * undefined. NO_MEMORY where the machine has none. */
+/* At least `bytes` of scratch, aligned to 64. It is the stream's, its contents are undefined, and
+ * it is valid until the next cpu_scratch on this stream. NO_MEMORY where the machine has none left.
+ */
 WARN_UNUSED status cpu_scratch(stream *s, size_t bytes, void **out);
 
 #endif

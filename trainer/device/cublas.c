@@ -18,13 +18,13 @@ static status load_cublas(void)
     void *handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return FAIL(ST_UNAVAILABLE,
-                    "CUDA: cuBLASLt cannot be loaded: %s (it comes with the CUDA toolkit; "
-                    "LD_LIBRARY_PATH may name its folder)",
+                    "CUDA: cuBLASLt cannot be loaded: %s; it comes with the CUDA toolkit (set "
+                    "LD_LIBRARY_PATH to its folder)",
                     dlerror());
 #define FIND(name)                                                                                 \
     *(void **)&library.name = dlsym(handle, "cublasLt" #name);                                     \
     if (!library.name)                                                                             \
-        return FAIL(ST_UNAVAILABLE, "CUDA: " FILE_NAME " has no cublasLt" #name);
+        return FAIL(ST_UNAVAILABLE, "CUDA: " FILE_NAME " does not define cublasLt" #name);
     CUBLAS_FUNCTIONS(FIND)
 #undef FIND
     return ST_OK;

@@ -1,7 +1,9 @@
-/* cublas.h: the one door to cuBLASLt, opened with the first CUDA device.
+/* cublas.h: the only file through which the trainer reaches cuBLASLt. cublas_open loads the library
+ * when the first CUDA device is opened.
  *
- * It is loaded at run time and not linked, so that a machine without it learns which file is
- * missing, and so that the library's hundreds of megabytes are no condition for starting. */
+ * It is loaded at run time and not linked, so that a machine without it is told which file is
+ * missing, and so that a program that does not use CUDA starts without the library's hundreds of
+ * megabytes. */
 #ifndef TESSERA_TRAINER_DEVICE_CUBLAS_H
 #define TESSERA_TRAINER_DEVICE_CUBLAS_H
 
@@ -31,13 +33,15 @@ typedef struct cublas_library {
 #undef CUBLAS_FIELD
 } cublas_library;
 
-/* Loads it once per process. UNAVAILABLE, with the file that is missing. */
+/* Loads the library, once per process. UNAVAILABLE, with the file or function that is missing. */
 WARN_UNUSED status cublas_open(void);
 
-/* After cublas_open. */
+/* The loaded library's functions. Valid after cublas_open has succeeded, for the life of the
+ * process. */
 const cublas_library *cublas(void);
 
-/* Fails with the call and cuBLAS's words. */
+/* Calls a function of the library. Where it fails, returns BAD_DEVICE with the function's name, the
+ * error's number and cuBLAS's text for it. */
 #define CUBLAS_TRY(call)                                                                           \
     do {                                                                                           \
         cublasStatus_t cublas_status_ = cublas()->call;                                            \

@@ -1,7 +1,7 @@
 /* cuda.c: a GPU as a device: memory, copies, streams, events and graphs through the CUDA runtime.
  *
- * Part of libtessera_cuda.so, with the runtime linked statically; the runtime finds the driver when
- * the library is used. Ops are in ../ops/cuda. */
+ * This file is part of libtessera_cuda.so. The runtime is linked into that library statically and
+ * finds the driver when it is first used. The ops are in ../ops/cuda. */
 #include "trainer/device/cuda_device.h"
 
 #include <stdio.h>
@@ -16,12 +16,12 @@
 
 extern const backend_vtable backend_cuda;
 
-enum { LEAST_SM = 80 }; /* bf16 products and asynchronous copies begin there */
+enum { LEAST_SM = 80 }; /* the first generation with bf16 products and asynchronous copies */
 
-/* Scratch that was not reserved grows to twice its size, larger one by an eighth. */
+/* Scratch that was not reserved doubles; from SCRATCH_LARGE on it grows by an eighth. */
 static const size_t SCRATCH_LEAST = (size_t)32 << 20, SCRATCH_LARGE = (size_t)256 << 20;
 
-/* The runtime's current device is a setting of each thread. */
+/* Makes `d` the runtime's current device, which is a setting of each thread. */
 static status use(const device *d)
 {
     int index = ((const cuda_device *)d)->options.index;
@@ -29,7 +29,8 @@ static status use(const device *d)
     return ST_OK;
 }
 
-/* Error 35 has two causes, told apart by the driver's version: 0 where there is none. */
+/* CUDA's error 35 has two causes. The driver's version tells them apart: it is 0 where there is no
+ * driver. */
 static status no_driver(void)
 {
     int driver = 0, runtime = 0;
@@ -37,10 +38,11 @@ static status no_driver(void)
         return FAIL(ST_UNAVAILABLE, "CUDA: there is no NVIDIA driver on this machine (libcuda.so.1 "
                                     "is not found, or its module is not loaded)");
     cudaRuntimeGetVersion(&runtime);
-    return FAIL(ST_UNAVAILABLE,
-                "CUDA: the driver is too old: it knows CUDA up to %d.%d and this program was built "
-                "with %d.%d",
-                driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    return FAIL(
+        ST_UNAVAILABLE,
+        "CUDA: the NVIDIA driver is too old: it supports CUDA up to %d.%d and this program was "
+        "built with %d.%d; install a newer driver",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
 static status find_gpu(const device_options *o, int *out_index)
@@ -50,18 +52,20 @@ static status find_gpu(const device_options *o, int *out_index)
     if (error == cudaErrorInsufficientDriver)
         return no_driver();
     if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
-        return FAIL(ST_UNAVAILABLE, "CUDA: a driver, but no GPU (is CUDA_VISIBLE_DEVICES empty?)");
+        return FAIL(
+            ST_UNAVAILABLE,
+            "CUDA: the driver is there, but it shows no GPU (is CUDA_VISIBLE_DEVICES empty?)");
     if (error != cudaSuccess)
         return FAIL(ST_UNAVAILABLE, "cudaGetDeviceCount: CUDA error %d, %s", (int)error,
                     cudaGetErrorString(error));
     if (o->share)
         index %= count;
     if (index < 0 || index >= count)
-        return FAIL(
-            ST_UNAVAILABLE,
-            "CUDA: GPU %d was asked for and there %s %d: start a rank per GPU (with comm.engine "
-            "mpi, through host memory, ranks may share one)",
-            index, count == 1 ? "is" : "are", count);
+        return FAIL(ST_UNAVAILABLE,
+                    "CUDA: there is no GPU %d; this machine has %d%s. Start one rank per GPU; with "
+                    "comm.engine "
+                    "mpi, which goes through host memory, ranks may share a GPU",
+                    index, count, count == 1 ? " GPU" : " GPUs");
     *out_index = index;
     return ST_OK;
 }
@@ -75,9 +79,10 @@ static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
                             .shared_bytes = (int)p->sharedMemPerBlockOptin,
                             .l2_bytes = p->l2CacheSize};
     if (d->facts.sm < LEAST_SM)
-        return FAIL(ST_UNAVAILABLE,
-                    "CUDA: GPU %d (%.100s) has compute capability %d.%d; kernels begin at %d.%d",
-                    d->options.index, p->name, p->major, p->minor, LEAST_SM / 10, LEAST_SM % 10);
+        return FAIL(
+            ST_UNAVAILABLE,
+            "CUDA: GPU %d (%.100s) has compute capability %d.%d; the kernels need %d.%d or later",
+            d->options.index, p->name, p->major, p->minor, LEAST_SM / 10, LEAST_SM % 10);
     return ST_OK;
 }
 
@@ -90,7 +95,7 @@ static void cuda_close(device *base)
     free(d);
 }
 
-/* Whose attention, as a word for the description. */
+/* Decides whose attention kernels this device uses; `out` becomes words for its description. */
 static status choose_attention(cuda_device *d, char *out, size_t size)
 {
     int wanted = d->options.attention;
@@ -101,13 +106,13 @@ static status choose_attention(cuda_device *d, char *out, size_t size)
     }
     if (wanted == ATTENTION_CUDNN)
         return status_context(ST_UNAVAILABLE, "training.attention cudnn");
-    log_warn("attention by our own kernels reason=\"%s\"", status_text());
+    log_warn("attention uses our own kernels reason=\"%s\"", status_text());
     snprintf(out, size, "our own kernels (%s)", status_text());
     status_clear();
     return ST_OK;
 }
 
-/* Makes the context; its size is what the GPU has less behind it. */
+/* Makes the context and measures its size: what the GPU has less of after it than before. */
 static status make_context(cuda_device *d)
 {
     char bus[32];
@@ -119,7 +124,7 @@ static status make_context(cuda_device *d)
     CUDA_TRY(cudaFree(NULL), ST_BAD_DEVICE, "cudaFree, the first call that needs a context");
     known = known && nvml_free_bytes(bus, &after) == ST_OK;
     if (!known) {
-        log_info("the context's memory is not measured reason=\"%s\"", status_text());
+        log_info("the memory of the CUDA context cannot be measured reason=\"%s\"", status_text());
         status_clear();
     }
     d->base.context_bytes = known && before > after ? before - after : 0;
@@ -135,7 +140,7 @@ static status cuda_open(const device_options *o, device **out)
     struct cudaDeviceProp p;
     cuda_device *d = calloc(1, sizeof *d);
     if (!d)
-        return FAIL(ST_NO_MEMORY, "no memory for a device");
+        return FAIL(ST_NO_MEMORY, "out of memory while the CUDA device was opened");
     d->base.v = &backend_cuda;
     d->options = *o;
     d->options.index = index;
@@ -160,11 +165,13 @@ static status cuda_alloc(device *d, size_t bytes, void **out)
     TRY(use(d));
     d->counts.allocations++;
     void *p = NULL;
-    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1); /* aligned to 256 or more */
+    /* CudaMalloc aligns to 256 bytes or more. */
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error != cudaSuccess)
-        return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left: cudaMalloc: CUDA error %d, %s",
+        return FAIL(ST_NO_MEMORY, "out of memory on %s: cudaMalloc of %zu bytes: CUDA error %d, %s",
                     d->description, bytes, (int)error, cudaGetErrorString(error));
-    /* The legacy stream does not hold back our own streams, and cudaMemset may return early. */
+    /* cudaMemset may return before it is done, and our own streams do not wait for the legacy
+     * stream that it runs on, so wait here. */
     error = cudaMemset(p, 0, bytes);
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(cudaStreamLegacy);
@@ -188,7 +195,8 @@ static status cuda_alloc_host(device *d, size_t bytes, void **out)
     TRY(use(d));
     d->counts.allocations++;
     void *p = NULL;
-    CUDA_TRY(cudaMallocHost(&p, bytes ? bytes : 1), ST_NO_MEMORY, "cudaMallocHost, pinned memory");
+    CUDA_TRY(cudaMallocHost(&p, bytes ? bytes : 1), ST_NO_MEMORY,
+             "cudaMallocHost of pinned memory");
     memset(p, 0, bytes);
     *out = p;
     return ST_OK;
@@ -205,7 +213,7 @@ static status cuda_stream_new(device *d, stream **out)
     TRY(use(d));
     cuda_stream *s = calloc(1, sizeof *s);
     if (!s)
-        return FAIL(ST_NO_MEMORY, "no memory for a stream");
+        return FAIL(ST_NO_MEMORY, "out of memory for a stream");
     cudaStream_t handle = NULL;
     cudaError_t error = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
     if (error != cudaSuccess) {
@@ -328,8 +336,8 @@ static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
     return ST_OK;
 }
 
-/* Mode "thread local": this thread may not call what would break the capture (allocations, waits);
- * the receiver's thread touches no GPU. */
+/* In the mode "thread local" this thread may not call what would break the capture (allocations,
+ * waits); other threads may. The receiver's thread uses no GPU. */
 static status cuda_capture_begin(stream *s)
 {
     CUDA_TRY(cudaStreamBeginCapture(cuda_handle(s), cudaStreamCaptureModeThreadLocal),
@@ -346,7 +354,7 @@ static status cuda_capture_end(stream *s, graph **out)
     ((cuda_stream *)s)->capturing = false;
     s->dev->counts.captures++;
     CUDA_TRY(cudaStreamEndCapture(cuda_handle(s), &shape), ST_BAD_DEVICE,
-             "cudaStreamEndCapture: something in the step waited or allocated");
+             "cudaStreamEndCapture: some call in the captured step waited or allocated");
     cudaError_t error = cudaGraphInstantiate(&ready, shape, 0);
     cudaGraphDestroy(shape);
     CUDA_TRY(error, ST_BAD_DEVICE, "cudaGraphInstantiate");
@@ -367,7 +375,7 @@ static void cuda_graph_free(graph **g)
     *g = NULL;
 }
 
-/* Of the whole GPU, other processes included. */
+/* The memory of the whole GPU, other processes included. */
 static status cuda_memory(device *d, size_t *out_used, size_t *out_total)
 {
     TRY(use(d));
@@ -382,7 +390,7 @@ const cuda_facts *cuda_facts_of(const stream *s)
     return &((const cuda_device *)s->dev)->facts;
 }
 
-/* One more block of scratch, larger than those before. */
+/* Adds a block of scratch that is larger than those before. */
 static status add_scratch(cuda_stream *s, size_t size)
 {
     TRY(cuda_alloc(s->base.dev, size, &s->block[s->blocks]));
@@ -410,10 +418,11 @@ status cuda_scratch(stream *base, size_t bytes, void **out)
     cuda_stream *s = (cuda_stream *)base;
     if (bytes > s->block_bytes) {
         if (s->capturing || s->blocks == CUDA_SCRATCH_BLOCKS)
-            return FAIL(ST_INTERNAL,
-                        "an op asks for %zu bytes of scratch while a step is captured; %zu are "
-                        "there: its shape did not run before",
-                        bytes, s->block_bytes);
+            return FAIL(
+                ST_INTERNAL,
+                "an op needs %zu bytes of scratch while a step is captured, and only %zu are "
+                "there: this shape did not run before the capture",
+                bytes, s->block_bytes);
         TRY(add_scratch(s, grow_size(s->block_bytes, bytes)));
     }
     *out = s->blocks ? s->block[s->blocks - 1] : NULL;

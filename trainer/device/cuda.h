@@ -1,8 +1,8 @@
-/* cuda.h: what the CUDA ops may ask of their stream: its handle, facts of the GPU, scratch memory,
- * and how to fail: FAIL and TRY of common/base/status.h, as everywhere.
+/* cuda.h: what the CUDA ops may ask of their stream: its handle, facts about the GPU, and scratch
+ * memory. They fail with FAIL and TRY of common/base/status.h, as all code does.
  *
  * Ops that call a library need more: cuda_device.h. The host build of the kernels (tests/simt)
- * gives its own cuda_runtime.h and answers the same calls. */
+ * supplies its own cuda_runtime.h and implements the functions below itself. */
 #ifndef TESSERA_TRAINER_DEVICE_CUDA_H
 #define TESSERA_TRAINER_DEVICE_CUDA_H
 
@@ -14,7 +14,8 @@
 extern "C" {
 #endif
 
-/* Fails with what was tried and CUDA's words. */
+/* Calls a function of the CUDA runtime. Where it fails, returns `code` with `what` was tried, the
+ * error's number and CUDA's text for it. */
 #define CUDA_TRY(call, code, what)                                                                 \
     do {                                                                                           \
         cudaError_t cuda_error_ = (call);                                                          \
@@ -29,18 +30,20 @@ static inline cudaStream_t cuda_handle(const stream *s)
 }
 
 typedef struct cuda_facts {
-    int sm;              /* 90: compute capability 9.0 */
-    int multiprocessors; /* 132 on an H200 */
-    int shared_bytes;    /* most dynamic shared memory a block may ask for */
+    int sm;              /* compute capability times ten: 90 is 9.0 */
+    int multiprocessors; /* streaming multiprocessors; 132 on an H200 */
+    int shared_bytes;    /* the most dynamic shared memory that a block may ask for */
     int64_t l2_bytes;
 } cuda_facts;
 
+/* Facts about the stream's GPU, read when it was opened. */
 const cuda_facts *cuda_facts_of(const stream *s);
 
-/* At least `bytes` of device memory, aligned to 256, until the next cuda_scratch on this stream;
- * contents undefined. It grows when a larger shape comes first, which while a step is captured is
- * an error; blocks that graphs may know stay until the stream goes. NO_MEMORY where the GPU has
- * none. */
+/* At least `bytes` of device memory, aligned to 256. It is the stream's, its contents are
+ * undefined, and work that is queued before the next cuda_scratch on this stream may use it.
+ * Scratch grows when a larger shape comes for the first time. While a step is captured it must not,
+ * and such a request is INTERNAL. Captured graphs may hold the address of an older block, so older
+ * blocks stay until the stream is freed. NO_MEMORY where the GPU has none left. */
 WARN_UNUSED status cuda_scratch(stream *s, size_t bytes, void **out);
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
-/* cuda_device.h: the inside of the CUDA backend, for trainer/device and the ops that call
+/* cuda_device.h: the inside of the CUDA backend, for trainer/device and for the ops that call
  * libraries. Kernels need only cuda.h. */
 #ifndef TESSERA_TRAINER_DEVICE_CUDA_DEVICE_H
 #define TESSERA_TRAINER_DEVICE_CUDA_DEVICE_H
 
 #include "trainer/device/cuda.h"
 
-/* What an op keeps for the device's life: a library's handle, plans by shape. */
+/* What an op keeps for the life of the device, such as a library's handle or plans by shape. `done`
+ * frees it when the device is closed. */
 typedef struct cuda_kept {
     void *data;
     void (*done)(void *data);
@@ -17,18 +18,21 @@ typedef struct cuda_device {
     device base;
     device_options options;
     cuda_facts facts;
-    bool cudnn;              /* attention may be cuDNN's */
-    unsigned attention_told; /* why it was not: a bit for each reason that is in the log */
+    bool cudnn; /* attention may use cuDNN */
+    /* Reasons already in the log why a call did not use cuDNN, a bit for each. */
+    unsigned attention_told;
     cuda_kept kept[KEPT_COUNT];
 } cuda_device;
 
-enum { CUDA_SCRATCH_BLOCKS = 24 }; /* each at least twice the one before */
+/* Blocks grow by doubling, then by an eighth, so few are enough. */
+enum { CUDA_SCRATCH_BLOCKS = 24 };
 
 typedef struct cuda_stream {
     stream base;
     bool capturing;
     int blocks;
-    void *block[CUDA_SCRATCH_BLOCKS]; /* scratch; the last is the largest and in use */
+    /* Scratch; the last block is the largest and the one in use. */
+    void *block[CUDA_SCRATCH_BLOCKS];
     size_t block_bytes;
 } cuda_stream;
 

@@ -10,7 +10,8 @@
 enum { MESSAGE_MAX = 512 };
 
 static const char FILE_NAME[] = "libcudnn.so.9";
-static const size_t LEAST_VERSION = 90600; /* packed grouped-query attention with its backward */
+/* 9.6: the first with packed grouped-query attention and its backward. */
+static const size_t LEAST_VERSION = 90600;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cudnn_library library;
@@ -24,11 +25,11 @@ static status load_cudnn(void)
 #define FIND(name)                                                                                 \
     *(void **)&library.name = dlsym(handle, "cudnn" #name);                                        \
     if (!library.name)                                                                             \
-        return FAIL(ST_UNAVAILABLE, "%s has no cudnn" #name, FILE_NAME);
+        return FAIL(ST_UNAVAILABLE, "%s does not define cudnn" #name, FILE_NAME);
     CUDNN_FUNCTIONS(FIND)
 #undef FIND
     if (library.GetVersion() < LEAST_VERSION)
-        return FAIL(ST_UNAVAILABLE, "cuDNN %zu is older than %zu, the first with what we ask of it",
+        return FAIL(ST_UNAVAILABLE, "cuDNN %zu is too old: attention needs %zu or later",
                     library.GetVersion(), LEAST_VERSION);
     return ST_OK;
 }
@@ -59,7 +60,8 @@ status cudnn_fail(const char *call, cudnnStatus_t error)
 
 status cudnn_open(void)
 {
-    return FAIL(ST_UNAVAILABLE, "this build has no cuDNN (its headers were not found)");
+    return FAIL(ST_UNAVAILABLE,
+                "this program was built without cuDNN (its headers were not found)");
 }
 
 #endif

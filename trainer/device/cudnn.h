@@ -1,13 +1,16 @@
-/* cudnn.h: the one door to cuDNN 9, loaded at run time where attention wants it. Its C graph API
- * alone; a machine without it trains with our own attention kernels.
+/* cudnn.h: the only file through which the trainer reaches cuDNN 9. cudnn_open loads the library
+ * when attention wants it; only the C interface of its graph API is used. A machine without cuDNN
+ * trains with our own attention kernels.
  *
- * Built without cuDNN's headers this file gives nothing but cudnn_open, which says so. */
+ * In a build without cuDNN's headers this file declares cudnn_open alone, which always fails and
+ * says so. */
 #ifndef TESSERA_TRAINER_DEVICE_CUDNN_H
 #define TESSERA_TRAINER_DEVICE_CUDNN_H
 
 #include "common/base/status.h"
 
-/* Loads it once per process. UNAVAILABLE, with what is missing. */
+/* Loads the library, once per process. UNAVAILABLE, with the reason, where it is missing or too
+ * old. */
 WARN_UNUSED status cudnn_open(void);
 
 #ifdef TESSERA_CUDNN
@@ -34,10 +37,12 @@ typedef struct cudnn_library {
 #undef CUDNN_FIELD
 } cudnn_library;
 
-/* After cudnn_open. */
+/* The loaded library's functions. Valid after cudnn_open has succeeded, for the life of the
+ * process. */
 const cudnn_library *cudnn(void);
 
-/* Notes the failure of a call: its name, cuDNN's code and its last words. */
+/* Returns BAD_DEVICE with the name of the failed call, cuDNN's error and the last message it left.
+ */
 status cudnn_fail(const char *call, cudnnStatus_t error);
 
 #define CUDNN_TRY(name, ...)                                                                       \

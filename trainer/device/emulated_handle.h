@@ -1,19 +1,23 @@
-/* emulated_handle.h: the streams of a device that the host stands in for (tests/emulated,
- * shapes.h), as a library sees them that has kernels of its own (parallel/nccl_double). */
+/* emulated_handle.h: the handle of a stream whose device the host stands in for: the emulated
+ * device (tests/emulated) and the device of shapes (shapes.h).
+ *
+ * parallel/nccl_double is a library that poses as NCCL. It has kernels of its own to queue, so it
+ * needs a handle with which the device can queue them. */
 #ifndef TESSERA_TRAINER_DEVICE_EMULATED_HANDLE_H
 #define TESSERA_TRAINER_DEVICE_EMULATED_HANDLE_H
 
 #include <stdbool.h>
 
-/* What a stream's handle is, which the library queues its kernels with.
- * poll(work, first) is called until it is true, `first` at the first call of each time that the
- * work runs; work must stay. False: no memory. add NULL: the device has no queue and no storage,
- * and this is the beginning of a shapes_handle. */
+/* What stream.handle points to on such a device. add: queues work that the library provides.
+ * `poll(work, first)` is called until it returns true; `first` is true at the first call of each
+ * run, since a graph runs the work again. `work` must stay valid. Returns false where memory runs
+ * out. NULL: the device has neither a queue nor storage, and this struct is the beginning of a
+ * shapes_handle. capture: the graph that is being captured on the stream, or NULL. */
 typedef struct emulated_handle {
-    int number; /* of the stream on its device */
+    int number; /* the stream's number on its device */
     void *stream;
     bool (*add)(struct emulated_handle *h, bool (*poll)(void *work, bool first), void *work);
-    const void *(*capture)(const struct emulated_handle *h); /* graph under way, NULL: none */
+    const void *(*capture)(const struct emulated_handle *h);
 } emulated_handle;
 
 #endif

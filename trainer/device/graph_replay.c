@@ -6,15 +6,15 @@
 
 typedef struct entry {
     graph_replay_key key;
-    graph *graph; /* NULL: it has run once */
+    graph *graph; /* NULL: it has run once and is not captured yet */
 } entry;
 
 struct replay {
-    unsigned scope; /* bit of each piece */
+    unsigned scope; /* a bit for each piece that is captured */
     entry *list;
     int64_t n, capacity;
-    int64_t open;  /* entry that is being captured, -1: none */
-    int64_t inner; /* pieces begun inside it, which it holds */
+    int64_t open;  /* the entry that is being captured; -1: none */
+    int64_t inner; /* how many pieces have begun inside it and not ended */
     graph_replay_watch watch;
 };
 
@@ -31,10 +31,11 @@ static status read_scope(const char *text, unsigned *out)
         while (i < REPLAY_PIECES && (strlen(word[i]) != n || strncmp(p, word[i], n) != 0))
             i++;
         if (n > 0 && i == REPLAY_PIECES)
-            return FAIL(ST_CONFIG,
-                        "cuda_graph.scope \"%s\": \"%.*s\" is none of attn, router, experts, "
-                        "vision (or off or step, alone)",
-                        text, (int)n, p);
+            return FAIL(
+                ST_CONFIG,
+                "cuda_graph.scope \"%s\": \"%.*s\" is not known; give off, step, or a list of "
+                "attn, router, experts, vision",
+                text, (int)n, p);
         if (n > 0)
             scope |= 1u << i;
         p += n + (p[n] != 0);
@@ -74,7 +75,7 @@ void graph_replay_free(stream *s)
     s->replay = NULL;
 }
 
-/* -1: not seen before; it is noted. */
+/* Finds the entry of a key. *out is -1 where the key is new; it is then added to the list. */
 static status find_graph(replay *r, const graph_replay_key *key, int64_t *out)
 {
     for (int64_t i = 0; i < r->n; i++) {
@@ -133,7 +134,7 @@ status graph_replay_end(stream *s, status st)
     entry *e = &r->list[r->open];
     graph *made = NULL;
     r->open = -1;
-    if (st != ST_OK) { /* the first cause is told, not what becomes of its capture */
+    if (st != ST_OK) { /* report the body's failure, not what becomes of its capture */
         status_note cause = *status_last();
         if (s->dev->v->capture_end(s, &made) == ST_OK && made)
             s->dev->v->graph_free(&made);

@@ -1,5 +1,5 @@
-/* nvml.c: see nvml.h. The toolkit's header is a package of its own that few machines have, so the
- * functions stand here as the library's documentation gives them. */
+/* nvml.c: see nvml.h. The library's header is a package of its own that few machines have, so the
+ * functions and structs are declared here as NVIDIA's "NVML API Reference Guide" gives them. */
 #include "trainer/device/nvml.h"
 
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ static status load_nvml(void *handle, nvml_library *out)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].to = dlsym(handle, wanted[i].name);
         if (!*wanted[i].to)
-            return FAIL(ST_UNAVAILABLE, "libnvidia-ml.so.1 has no %s", wanted[i].name);
+            return FAIL(ST_UNAVAILABLE, "libnvidia-ml.so.1 does not define %s", wanted[i].name);
     }
     return ST_OK;
 }
@@ -56,8 +56,7 @@ static status ask_memory(const nvml_library *l, const char *bus, size_t *out)
         error = l->memory(gpu, &m);
     l->shutdown();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML does not tell the memory of GPU %s: error %d", bus,
-                    error);
+        return FAIL(ST_UNAVAILABLE, "NVML cannot read the memory of GPU %s: error %d", bus, error);
     *out = (size_t)m.unused;
     return ST_OK;
 }
@@ -97,7 +96,8 @@ static status ask_first(const nvml_library *l, char *name, unsigned size, size_t
         error = l->memory_v2(gpu, &m);
     l->shutdown();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML does not describe GPU 0: error %d", error);
+        return FAIL(ST_UNAVAILABLE, "NVML cannot read the name and memory of GPU 0: error %d",
+                    error);
     *out = (size_t)(m.total - m.reserved);
     return ST_OK;
 }

@@ -1,12 +1,13 @@
 /* pool.c: see pool.h.
  *
- * The ticket holds the job's number (high half) and how many of its tasks are still to be taken
- * (low half). A thread owns a task once its compare-and-swap has lowered the low half; from then on
- * the job cannot end before it reports, so tasks, run and context are safe to read, and only then.
- * A latecomer finds none left, or its swap fails because the number has changed. That all of it is
- * one word matters: with the count beside the ticket a latecomer once took a task too many of the
- * old job while the caller was writing down the next one.
- */
+ * The ticket is one 64-bit word: the job's number in the high half, and in the low half how many of
+ * its tasks are still to be taken. A thread owns a task once its compare-and-swap has lowered the
+ * low half. From then on the job cannot end before that thread reports, so `tasks`, `run` and
+ * `context` are safe to read; before, they are not. A latecomer finds no task left, or its swap
+ * fails because the job's number has changed.
+ *
+ * Both halves must be one word. With the count beside the ticket, a latecomer could take one task
+ * too many of the old job while the caller was writing down the next one. */
 #include "trainer/device/pool.h"
 
 #include <assert.h>
@@ -19,8 +20,8 @@
 #include "common/base/clock.h"
 
 enum {
-    SPIN_NS = 30000, /* about what waking a sleeping thread costs */
-    SPIN_ROUND = 32, /* pauses between two looks at the clock */
+    SPIN_NS = 30000, /* about what it costs to wake a sleeping thread */
+    SPIN_ROUND = 32, /* pauses between two readings of the clock */
     CACHE_LINE = 64
 };
 
@@ -80,7 +81,7 @@ static void take_tasks(pool *p, uint64_t job, int thread)
     }
 }
 
-/* Waits for a job other than `seen`, spinning first. */
+/* Waits for a job other than `seen`, first spinning, then asleep. Returns its number. */
 static uint64_t next_job(pool *p, uint64_t seen)
 {
     for (int64_t end = clock_ns() + SPIN_NS; clock_ns() < end;)
@@ -161,13 +162,13 @@ status pool_new(int threads, pool **out)
     if (!p || !helpers) {
         free(p);
         free(helpers);
-        return FAIL(ST_NO_MEMORY, "no memory for %d threads", threads);
+        return FAIL(ST_NO_MEMORY, "out of memory for %d threads", threads);
     }
     *p = (pool){.threads = threads, .helpers = helpers};
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->finished, NULL);
-    /* Signals are the main thread's business; helpers inherit a full mask. */
+    /* Signals are handled by the main thread, so helpers inherit a mask that blocks all of them. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -181,7 +182,7 @@ status pool_new(int threads, pool **out)
     if (error != 0) {
         int started = p->started;
         pool_free(&p);
-        return FAIL(ST_OS, "thread %d of %d did not start (error %d); lower trainer threads",
+        return FAIL(ST_OS, "thread %d of %d cannot be started (error %d); ask for fewer threads",
                     started + 2, threads, error);
     }
     *out = p;

@@ -1,13 +1,16 @@
-/* pool.h: threads that share one piece of work at a time, made for cores that others use too.
+/* pool.h: threads that share one piece of work at a time, made for cores that other processes use
+ * too.
  *
- * Work is a number of tasks; the caller and whichever helpers are awake take them one by one. The
- * caller never waits for a helper to start: if none gets a core it does everything itself, and one
- * that comes late finds nothing. It waits only for tasks a helper has begun. Helpers spin for some
- * microseconds after a job, since ops follow each other closely, then sleep.
+ * A piece of work is a number of tasks. The caller and the helper threads that are awake take tasks
+ * one by one. The caller never waits for a helper to start: if none gets a core, the caller does
+ * everything itself, and a helper that comes late finds nothing left. The caller waits only for
+ * tasks that a helper has begun. After a job, helpers spin for some microseconds, because ops
+ * follow each other closely; then they sleep.
  *
- * Why not OpenMP's threads: a team ends when all its members have run. With a decoder busy on one
- * of two cores every parallel region took 12 to 16 ms instead of 0.1 (its threads also spin for
- * milliseconds by default, and that can only be changed before main). */
+ * Why not OpenMP's threads: an OpenMP team ends only when all of its members have run. With a
+ * decoder busy on one of two cores, every parallel region took a hundred times as long as on idle
+ * cores. OpenMP's threads also spin for milliseconds by default, which can only be changed before
+ * main. */
 #ifndef TESSERA_TRAINER_DEVICE_POOL_H
 #define TESSERA_TRAINER_DEVICE_POOL_H
 
@@ -15,18 +18,21 @@
 
 #include "common/base/status.h"
 
+/* A pool of helper threads. One job runs at a time. */
 typedef struct pool pool;
 
-/* thread: 0 (the caller) .. threads - 1; two tasks with the same number never run at once. */
+/* Does one task of a job. `thread` is 0 for the caller and up to threads - 1 for helpers. Two tasks
+ * with the same thread number never run at once, so it may choose a scratch area. */
 typedef void (*pool_task)(const void *context, int64_t task, int thread);
 
-/* threads counts the caller: 1 starts none. */
+/* Starts threads - 1 helpers, since `threads` counts the caller. NO_MEMORY; OS where a thread
+ * cannot be started. */
 WARN_UNUSED status pool_new(int threads, pool **out);
 void pool_free(pool **p);
 int pool_threads(const pool *p);
 
-/* Runs tasks 0 .. tasks-1 (< 2^32) and returns when all are done. A call from inside a task, or
- * while another thread's call runs, does its tasks alone. */
+/* Runs tasks 0 to tasks - 1 (tasks < 2^32) and returns when all are done. A call from inside a
+ * task, or while another thread's call runs, does its tasks on the calling thread alone. */
 void pool_run(pool *p, int64_t tasks, pool_task run, const void *context);
 
 #endif

@@ -1,5 +1,6 @@
-/* real.h: the number type of the CPU backend: float, or double in the gradient-check build
- * (-DTESSERA_REAL_F64), where the same sources meet central differences at 1e-6. */
+/* real.h: the number type of the CPU backend. It is float; in the build for gradient checks
+ * (-DTESSERA_REAL_F64) it is double, so that the same sources can be compared with central
+ * differences to 1e-6. */
 #ifndef TESSERA_TRAINER_DEVICE_REAL_H
 #define TESSERA_TRAINER_DEVICE_REAL_H
 

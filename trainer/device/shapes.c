@@ -6,19 +6,19 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { BLOCKS_MAX = 256 }; /* a run takes about thirty, all at its start */
+enum { BLOCKS_MAX = 256 }; /* a run makes about thirty, all at its start */
 
 typedef struct block {
     char *at;
-    size_t bytes; /* as asked for */
-    bool pinned;  /* the host's: real memory */
+    size_t bytes; /* as requested */
+    bool pinned;  /* real memory of the host */
 } block;
 
 typedef struct shapes_device {
     device base;
     block list[BLOCKS_MAX];
     int n, streams;
-    size_t memory; /* as it was asked for */
+    size_t memory; /* device_options.memory */
 } shapes_device;
 
 typedef struct shapes_stream {
@@ -72,17 +72,18 @@ static status check_copy(const stream *s, const void *p, size_t bytes, const cha
 {
     if (shapes_hold(s->dev, p, bytes))
         return ST_OK;
-    return FAIL(ST_INTERNAL, "%s: %zu bytes that lie in no allocation of the device", what, bytes);
+    return FAIL(ST_INTERNAL, "%s: %zu bytes do not lie in one allocation of the device", what,
+                bytes);
 }
 
 static status shapes_open(const device_options *o, device **out)
 {
     shapes_device *d = calloc(1, sizeof *d);
     if (!d)
-        return FAIL(ST_NO_MEMORY, "no memory for a device");
+        return FAIL(ST_NO_MEMORY, "out of memory while the device of shapes was opened");
     d->base.v = &backend_shapes;
     d->memory = o->memory;
-    snprintf(d->base.description, sizeof d->base.description, "shapes alone");
+    snprintf(d->base.description, sizeof d->base.description, "shapes alone, no storage");
     *out = &d->base;
     return ST_OK;
 }
@@ -100,7 +101,7 @@ static status take_block(device *base, size_t bytes, bool pinned, void **out)
     void *p = mmap(NULL, bytes ? bytes : 1, pinned ? PROT_READ | PROT_WRITE : PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        return FAIL(ST_NO_MEMORY, "no address range of %zu bytes", bytes);
+        return FAIL(ST_NO_MEMORY, "the address space has no room for %zu bytes", bytes);
     base->counts.allocations++;
     d->list[d->n++] = (block){p, bytes, pinned};
     *out = p;
@@ -132,7 +133,7 @@ static status shapes_stream_new(device *d, stream **out)
 {
     shapes_stream *s = calloc(1, sizeof *s);
     if (!s)
-        return FAIL(ST_NO_MEMORY, "no memory for a stream");
+        return FAIL(ST_NO_MEMORY, "out of memory for a stream");
     s->handle = (shapes_handle){{.number = ((shapes_device *)d)->streams++}, d, place_of};
     s->base = (stream){.dev = d, .ops = d->ops, .handle = &s->handle};
     *out = &s->base;
@@ -187,7 +188,7 @@ static status shapes_event_new(device *d, event **out)
 {
     (void)d;
     *out = calloc(1, sizeof **out);
-    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an event");
+    return *out ? ST_OK : FAIL(ST_NO_MEMORY, "out of memory for an event");
 }
 
 static void shapes_event_free(event **e)
@@ -205,7 +206,7 @@ static status shapes_event_record(stream *s, event *e)
 
 static status waited(const event *e)
 {
-    return e->recorded ? ST_OK : FAIL(ST_INTERNAL, "an event is waited for that was not recorded");
+    return e->recorded ? ST_OK : FAIL(ST_INTERNAL, "a wait for an event that was never recorded");
 }
 
 static status shapes_event_follow(stream *s, event *e)
@@ -229,7 +230,8 @@ static status shapes_event_ns(event *from, event *to, int64_t *out_ns)
     return ST_OK;
 }
 
-/* As much as is asked for: whether a card has it is for trainer plan. */
+/* Claims as much memory as it was opened with. Whether a real card has that much is for trainer
+ * plan to say. */
 static status shapes_memory(device *d, size_t *out_used, size_t *out_total)
 {
     *out_used = shapes_bytes(d);

@@ -1,11 +1,13 @@
-/* shapes.h: a device of shapes alone: no memory, no arithmetic. What is allocated is an address
- * range that nobody may touch, ops do nothing, copies to the device go nowhere and copies from it
- * bring zeros. A run of any size then makes all its calls, and what they were asked for can be
- * counted (trainer train --dry-run). Sizes are those of the CUDA backend: bf16 and float, fixed
- * shapes.
+/* shapes.h: a device that knows only shapes: it has neither memory nor arithmetic. An allocation is
+ * a range of addresses that no code may touch, ops do nothing, copies to the device go nowhere, and
+ * copies from it bring zeros.
  *
- * Copies are refused whose bytes do not lie in one allocation. Pinned memory is real, and so are
- * copies between two pieces of it. */
+ * With it a run of any size makes all its calls on a small machine, so that what it would allocate
+ * and send can be counted (trainer train --dry-run). Types and shapes are those of the CUDA
+ * backend: bf16 and float, fixed shapes.
+ *
+ * A copy must lie within one allocation; anything else is INTERNAL. Pinned memory is real, and
+ * copies between two pieces of it move bytes. */
 #ifndef TESSERA_TRAINER_DEVICE_SHAPES_H
 #define TESSERA_TRAINER_DEVICE_SHAPES_H
 
@@ -13,24 +15,24 @@
 #include "trainer/device/emulated_handle.h"
 
 extern const backend_vtable backend_shapes;
-enum { BACKEND_SHAPES = 16 }; /* for device_open; of no option, beside training.backend's values */
+enum { BACKEND_SHAPES = 16 }; /* a kind for device_open; no value of training.backend chooses it */
 
-/* Where bytes lie: all of them in one allocation. */
+/* Where a run of bytes lies. HOLLOW and PINNED mean that all of them lie in one allocation. */
 typedef enum shapes_place { SHAPES_NOWHERE, SHAPES_HOLLOW, SHAPES_PINNED } shapes_place;
 
-/* What a stream's handle is: for a library that is asked to move what is on such a device
- * (parallel/nccl_double) and has to tell what there is to be moved. */
+/* What stream.handle points to on a device of shapes. A library that is asked to move memory of
+ * such a device (parallel/nccl_double) uses it to see whether there are bytes to move. */
 typedef struct shapes_handle {
-    emulated_handle base; /* without `add`, by which it is known */
+    emulated_handle base; /* its `add` is NULL, which marks a shapes_handle */
     const device *device;
     shapes_place (*place)(const device *d, const void *p, size_t bytes);
 } shapes_handle;
 
-/* Do the bytes lie in one allocation of a device of shapes? */
+/* Whether the bytes lie in one hollow allocation of the device (0 bytes always do). */
 bool shapes_hold(const device *d, const void *p, size_t bytes);
-/* Allocations of exactly so many bytes as were asked for, pinned memory apart. */
+/* How many allocations of exactly `bytes` there are, pinned memory not counted. */
 int shapes_allocations(const device *d, size_t bytes);
-/* Bytes of all of them. */
+/* The sum of all allocations in bytes, pinned memory not counted. */
 size_t shapes_bytes(const device *d);
 
 #endif

@@ -1,8 +1,9 @@
-/* space.h: how one block of memory is cut into arrays: the same layout code runs once without a
- * base, to learn the size, and once with it, to hand out addresses.
+/* space.h: how one block of memory is cut into arrays. The same layout code runs twice: first
+ * without a base, to learn how much it needs, then with a base, to hand out addresses. So sizes and
+ * addresses cannot disagree.
  *
- * Arrays that are never alive together share bytes: mark, lay out one user, rewind, lay out the
- * other; peak is what the block must hold. */
+ * Arrays that are never alive at the same time may share bytes: space_mark before the first user,
+ * space_rewind or space_turn after each. `peak` is then what the block must hold. */
 #ifndef TESSERA_TRAINER_DEVICE_SPACE_H
 #define TESSERA_TRAINER_DEVICE_SPACE_H
 
@@ -10,13 +11,13 @@
 #include <stdint.h>
 
 typedef struct space {
-    char *base; /* NULL: measure only */
+    char *base; /* NULL: only measure */
     size_t used, peak;
 } space;
 
 enum { SPACE_ALIGN = 256 };
 
-/* n items of `size` bytes, aligned to SPACE_ALIGN; NULL while measuring. */
+/* Takes n items of `size` bytes, aligned to SPACE_ALIGN. Returns NULL while measuring. */
 static inline void *space_take(space *sp, int64_t n, size_t size)
 {
     size_t at = sp->used;
@@ -27,17 +28,20 @@ static inline void *space_take(space *sp, int64_t n, size_t size)
     return sp->base ? sp->base + at : NULL;
 }
 
+/* The present end of what is taken, for space_rewind or space_turn. */
 static inline size_t space_mark(const space *sp)
 {
     return sp->used;
 }
 
+/* Gives back everything that was taken since `mark`. */
 static inline void space_rewind(space *sp, size_t mark)
 {
     sp->used = mark;
 }
 
-/* Ends one of several users of the bytes behind mark; after the last, rewind to *inout_top. */
+/* Ends one of several users of the bytes from `mark` on. *inout_top, which starts as `mark`, keeps
+ * the end of the largest; after the last user, rewind to it. */
 static inline void space_turn(space *sp, size_t mark, size_t *inout_top)
 {
     if (sp->used > *inout_top)

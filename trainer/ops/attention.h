@@ -1,20 +1,22 @@
-/* attention.h: softmax attention inside segments, grouped-query, causal or full (spec 3.5, 4.2, 6).
+/* attention.h: softmax attention inside segments, with grouped queries, causal or full (Vaswani et
+ * al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023, arXiv:2305.13245). A segment is
+ * a document of a packed row, or a frame of a picture; tokens see only tokens of their own segment.
  *
- * q [T, Hq, d], k, v [T, Hkv, d] act with token strides in elements (so a packed qkv works);
- * o [T, Hq, d] act; lse [T, Hq] acc. Query head i reads kv head i / (Hq / Hkv). Segment s is
- * tokens [cu[s], cu[s+1]), cu [segments+1] int32 on the device, ascending from 0 to at most T (the
- * CPU answers others with BAD_INPUT; a device that cannot tell keeps inside the arrays); empty
- * segments are legal; tokens from cu[segments] on: o = 0, lse = 0. scale is usually d^-1/2.
- * cu_keys: queries are only some of a segment's tokens (context ranks): k and v have `keys` rows,
- * segment s has keys [cu_keys[s], cu_keys[s+1]), and query i is itself key place[i], rising inside
- * a segment; causal: it sees those up to there. dk and dv [keys, Hkv, d] are then of these queries.
- * bwd: do_ [T, Hq, d] (stride o_stride); dq, dk, dv written (strides as q, k, v), zero beyond the
- * last segment. work: [T, Hq] acc scratch (row sums of do * o).
+ *   o = softmax(scale q kt) v      query head h reads key-value head h / (Hq / Hkv)
  *
- * attention_cached: one query each, over keys and values kept of the tokens before it (generation).
- * q, o [queries, Hq, d] act; k, v [rows, Hkv, d] act. Query i sees the rows
- * [first[i], first[i] + length[i]); length 0: o = 0. first, length [queries] int32 on the device,
- * inside the rows (the CPU answers others with BAD_INPUT; CUDA leaves out what lies beyond). */
+ * attention_fwd and attention_bwd work on T = tokens tokens. Segment s is the tokens [cu[s],
+ * cu[s+1]). Tokens from cu[segments] on are padding: their o and lse are 0, and so are their
+ * gradients. Empty segments are legal.
+ *
+ * With cu_keys, the queries are only some of a segment's tokens, as on a rank that shares a
+ * sequence with others (context parallelism). k and v then have `keys` rows, segment s has the keys
+ * [cu_keys[s], cu_keys[s+1]), and query i is itself key place[i]; places rise inside a segment. A
+ * causal query sees the keys up to its own. dk and dv [keys, Hkv, d] are then the parts that come
+ * from these queries.
+ *
+ * attention_cached is for generation: one query per document, over the cached keys and values of
+ * the tokens before it. Query i sees the rows [first[i], first[i] + length[i]); length 0 gives
+ * o = 0. */
 #ifndef TESSERA_TRAINER_OPS_ATTENTION_H
 #define TESSERA_TRAINER_OPS_ATTENTION_H
 
@@ -22,23 +24,34 @@
 
 #include "trainer/device/backend.h"
 
+/* q [tokens, heads, head_dim], k and v [tokens or keys, kv_heads, head_dim], all act. Strides are
+ * in elements from one token to the next, so q, k and v may lie in one packed array. Written: o
+ * [tokens, heads, head_dim] act; lse [tokens, heads] acc, the log of each query's sum of
+ * exponentials, which the backward reads. scale is usually head_dim^-1/2. BAD_INPUT: heads that are
+ * not a multiple of kv_heads. The CPU also answers BAD_INPUT for borders that do not ascend from 0
+ * to at most T, and for places outside their segment; a device that cannot see them stays inside
+ * the arrays. */
 typedef struct attention_fwd_args {
     int64_t tokens, heads, kv_heads, head_dim, segments;
-    int64_t longest; /* most tokens of a segment; 0: no bound but T */
+    int64_t longest; /* the most tokens a segment can have; 0: no bound but T */
     bool causal;
     double scale;
     const int32_t *cu;
-    int64_t keys; /* rows of k and v; with cu_keys */
-    const int32_t *cu_keys,
-        *place; /* [segments+1], [T] on the device; NULL: keys are the queries */
+    int64_t keys; /* rows of k and v; used with cu_keys */
+    /* [segments+1] and [T] int32 on the device; NULL: the keys are the queries. */
+    const int32_t *cu_keys, *place;
     const void *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride;
     void *o, *lse;
 } attention_fwd_args;
 
+/* The gradients of attention_fwd; shapes, strides and errors as there. o and lse are what the
+ * forward wrote; do_ is the gradient of o and has o's stride. dq, dk and dv are written, with the
+ * strides of q, k and v, and are 0 for padding. work [tokens, heads] acc is scratch for the row
+ * sums of do * o. */
 typedef struct attention_bwd_args {
     int64_t tokens, heads, kv_heads, head_dim, segments;
-    int64_t longest; /* most tokens of a segment; 0: no bound but T */
+    int64_t longest; /* the most tokens a segment can have; 0: no bound but T */
     bool causal;
     double scale;
     const int32_t *cu;
@@ -50,7 +63,7 @@ typedef struct attention_bwd_args {
 } attention_bwd_args;
 
 #ifndef __cplusplus
-/* The backward of that forward; do_, dq, dk, dv and work are the caller's to add. */
+/* The arguments of the backward of a forward; the caller adds do_, dq, dk, dv and work. */
 static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *f)
 {
     return (attention_bwd_args){.tokens = f->tokens,
@@ -79,6 +92,9 @@ static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *f)
 
 enum { CACHED_HEAD_DIM_MAX = 128 };
 
+/* q and o [queries, heads, head_dim] act; k and v [rows, kv_heads, head_dim] act; first and length
+ * [queries] int32 on the device, inside the rows. The CPU answers BAD_INPUT for ranges outside
+ * them; CUDA leaves out what lies outside. On CUDA head_dim is at most CACHED_HEAD_DIM_MAX. */
 typedef struct attention_cached_args {
     int64_t queries, heads, kv_heads, head_dim, rows;
     double scale;

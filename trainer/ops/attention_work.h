@@ -1,9 +1,11 @@
-/* attention_work.h: the memory that cuDNN's deterministic backward of attention works in, by shape:
- * what the CUDA op cuts into groups by, and what the memory plan counts with.
+/* attention_work.h: how much memory cuDNN's deterministic backward of attention works in, by shape.
+ * The CUDA op uses it to cut a call into groups of heads, and the memory plan counts with it
+ * (trainer/plan).
  *
- * The library keeps all of dp, segments x heads x longest^2 bf16 with `longest` rounded up to its
- * tile (tests/unit/trainer/ops/cuda/test_attention_graphs.c holds it to that). Heads run in as many
- * groups, one behind the other, as keep it under ATTENTION_DP_BYTES. */
+ * The library keeps all of dp, the gradient of the probabilities: segments x heads x longest^2
+ * bf16, with `longest` rounded up to its tile (tests/unit/trainer/ops/cuda/test_attention_graphs.c
+ * checks that). So the heads run in as many groups, one after the other, as keep it under
+ * ATTENTION_DP_BYTES. */
 #ifndef TESSERA_TRAINER_OPS_ATTENTION_WORK_H
 #define TESSERA_TRAINER_OPS_ATTENTION_WORK_H
 
@@ -11,8 +13,8 @@
 #include <stdint.h>
 
 enum {
-    ATTENTION_TILE = 128,     /* the library's */
-    ATTENTION_EMPTY_MAX = 128 /* blocks of capacities to one of tokens, at most */
+    ATTENTION_TILE = 128,     /* the library's tile, in tokens */
+    ATTENTION_EMPTY_MAX = 128 /* at most so many blocks launched for capacity per block of tokens */
 };
 #define ATTENTION_DP_BYTES ((double)((int64_t)4 << 30))
 
@@ -21,14 +23,15 @@ static inline int64_t attention_tiles(int64_t tokens)
     return (tokens + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-/* dp of one head. */
+/* Bytes of dp for one head. */
 static inline double attention_dp_head(int64_t segments, int64_t longest)
 {
     double s = (double)(attention_tiles(longest) * ATTENTION_TILE);
     return 2.0 * (double)segments * s * s;
 }
 
-/* Groups of key-value heads; 0: even one head takes too much. */
+/* How many groups the heads are cut into; each has whole key-value heads. 0: even one key-value
+ * head takes too much. */
 static inline int64_t attention_groups(int64_t segments, int64_t longest, int64_t heads,
                                        int64_t kv_heads)
 {
@@ -39,17 +42,19 @@ static inline int64_t attention_groups(int64_t segments, int64_t longest, int64_
     return 0;
 }
 
-/* Log-sums are f32 [tokens, heads], and the library takes what begins at 16 bytes only. Where a
- * group begins elsewhere its own are copied into rows of this many; 0: all are read in place. */
+/* The log-sums are f32 [tokens, heads], and the library reads only arrays that begin at a multiple
+ * of 16 bytes. Where a group of heads begins elsewhere, its log-sums are copied into rows of this
+ * many numbers. 0: every group is read in place. */
 static inline int64_t attention_copied_row(int64_t heads, int64_t groups)
 {
     const int64_t whole = 4, group = heads / groups;
     return groups == 1 || group % whole == 0 ? 0 : (group + whole - 1) / whole * whole;
 }
 
-/* The library launches blocks for every segment as if it were the longest, and a captured step has
- * capacities: a batch that may be of thousands of short documents or of one long one would launch
- * 1e8 blocks that find nothing to do. Ours launches by tokens. */
+/* Whether the library is worth asking. It launches blocks for every segment as if each were the
+ * longest, and a captured step has capacities: a batch that may hold thousands of short documents
+ * or one long one would launch 10^8 blocks that find nothing to do. Our own kernels launch by
+ * tokens instead. */
 static inline bool attention_is_dense(int64_t tokens, int64_t segments, int64_t longest)
 {
     double blocks = (double)segments * (double)attention_tiles(longest);

@@ -1,21 +1,8 @@
-/* loss_ops.h: cross entropy of a chunk of logits, gradient norm, AdamW (spec sections 4.5, 6).
+/* loss_ops.h: the cross entropy of a chunk of logits, the gradient norm, and AdamW with decoupled
+ * weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101).
  *
- * xent: logits [n, V] act (CPU: real), label [n] int32 (< 0: ignored), weight [n] acc.
- *   nll[i] = logsumexp(logits_i) - logits_i[label]; best[i] = argmax (lowest index on ties).
- *   loss_sum[0] += weight * nll and weight_sum[0] += weight in a fixed order, both double on the
- *   device. backward: logits_i is replaced by weight * (softmax - onehot), zero where ignored.
- * optim_list: the tensors that sum_squares and adamw go over in one call, on the device. Work is
- * cut into chunks of OPTIM_CHUNK elements; a tensor begins a new one, first_chunk is its number,
- * and the list's first_chunk is its first tensor's: a run of a list's tensors is a list. p master,
- * m, v acc, g acc (sum of gradients); addresses are multiples of 16. sum_squares: total[0] (double
- * on the device) += sum g^2 over the list, fixed order. step_finish: from the step's device sums:
- * mean gradient norm = sqrt(sum_squares) / weight; grad_scale = min(1, max_norm / norm) / weight
- * (max_norm 0: no clipping); skip = 1 where weight is 0 or the norm is not finite. Writes
- * grad_scale, grad_norm and skip of *step. adamw: decoupled decay (Loshchilov & Hutter 2019) on
- * every tensor of the list: g * grad_scale is used; act copy written if not NULL and another dtype.
- * All step scalars come from the device, written once per step by one small copy. skip: nothing
- * changes. Labels: the CPU answers one from V on with BAD_INPUT; a device that cannot tell ignores
- * it. */
+ * All scalars of a step that change from step to step lie in device memory (step_scalars) and are
+ * written once per step by one small copy, so that a captured step needs no new arguments. */
 #ifndef TESSERA_TRAINER_OPS_LOSS_OPS_H
 #define TESSERA_TRAINER_OPS_LOSS_OPS_H
 
@@ -23,53 +10,72 @@
 
 #include "trainer/device/backend.h"
 
+/* nll[i] = logsumexp(logits[i]) - logits[i, label[i]]; best[i] is the index of the largest logit,
+ * the lowest on ties. loss_sum += weight nll and weight_sum += weight, in a fixed order. With
+ * `backward`, logits[i] is replaced by weight (softmax - onehot), which is 0 for ignored rows. The
+ * CPU answers BAD_INPUT for a label of `vocab` or more; a device that cannot see it ignores the
+ * row. */
 typedef struct xent_args {
     int64_t n, vocab;
-    const int32_t *label;
-    const void *weight; /* [n] acc or NULL: all 1 */
-    void *logits;
+    const int32_t *label; /* [n]; below 0: the row is ignored */
+    const void *weight;   /* [n] acc; NULL: all 1 */
+    void *logits;         /* [n, vocab] act */
     bool backward;
-    void *nll;     /* [n] acc, may be NULL */
-    int32_t *best; /* [n], may be NULL */
-    double *loss_sum, *weight_sum;
+    void *nll;                     /* [n] acc, written; may be NULL */
+    int32_t *best;                 /* [n], written; may be NULL */
+    double *loss_sum, *weight_sum; /* [1] each on the device, added to */
 } xent_args;
 
-enum { OPTIM_CHUNK = 16384 };
+enum { OPTIM_CHUNK = 16384 }; /* elements of a chunk of work */
 
+/* One tensor of an optim_list. p is the master weight, m and v are the moments and g is the sum of
+ * gradients, all [n] acc at addresses that are multiples of 16. AdamW of one element, with t the
+ * step:
+ *   g' = g grad_scale;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
+ *   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) */
 typedef struct optim_tensor {
-    int64_t n, first_chunk;
-    double lr_factor; /* of the parameter's group */
-    double decay;     /* 0 for excluded parameters */
+    int64_t n, first_chunk; /* the tensor's first chunk in the list's numbering */
+    double lr_factor;       /* the group's learning rate as a factor of step_scalars.lr */
+    double decay;           /* weight decay; 0 for parameters without it */
     void *p, *m, *v;
     const void *g;
-    void *p_act; /* NULL where act == acc */
+    void *p_act; /* copy of p in act, written with it; NULL where act is acc */
 } optim_tensor;
 
+/* The tensors that sum_squares and adamw go over in one call. Work is cut into chunks of
+ * OPTIM_CHUNK elements, and each tensor begins a new chunk. A run of a list's tensors is a list
+ * too: first_chunk is the first tensor's. */
 typedef struct optim_list {
-    const optim_tensor *tensor; /* [n_tensors] on the device */
+    const optim_tensor *tensor; /* [n_tensors], the array itself on the device */
     int64_t n_tensors, first_chunk, n_chunks;
 } optim_list;
 
+/* total += the sum of g^2 over the list, in a fixed order. total: [1] on the device. */
 typedef struct sum_squares_args {
     optim_list list;
     double *total;
 } sum_squares_args;
 
-/* On the device; doubles so that both backends share it. */
+/* The scalars of one step, on the device. They are doubles so that both backends share the struct.
+ */
 typedef struct step_scalars {
     double lr, beta1, beta2, eps;
-    double bias1, bias2; /* 1 - beta^t */
-    double grad_scale;   /* clip / weight_sum */
-    double skip;         /* not 0: leave everything as it is */
-    double grad_norm;    /* of the mean gradient, before clipping; for the log */
+    double bias1, bias2; /* 1 - beta1^t and 1 - beta2^t */
+    double grad_scale;   /* clipping factor / sum of target weights */
+    double skip;         /* not 0: the update changes nothing */
+    double grad_norm;    /* norm of the mean gradient before clipping, for the log */
 } step_scalars;
 
+/* Computes grad_norm, grad_scale and skip of *step from the step's sums on the device: the norm of
+ * the mean gradient is sqrt(sum_squares) / weight, grad_scale is min(1, max_norm / norm) / weight,
+ * and skip is 1 where weight is 0 or the norm is not finite. max_norm 0: no clipping. */
 typedef struct step_finish_args {
     double max_norm;
     const double *sum_squares, *weight; /* [1] each */
     step_scalars *step;
 } step_finish_args;
 
+/* Updates every tensor of the list (see optim_tensor). */
 typedef struct adamw_args {
     optim_list list;
     const step_scalars *step;

@@ -1,12 +1,17 @@
-/* norm.h: RMSNorm and LayerNorm over the last axis, forward and backward (spec sections 3.5, 4.2,
- * 6).
+/* norm.h: RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467) and LayerNorm (Ba et al. 2016,
+ * arXiv:1607.06450) over the last axis, forward and backward.
  *
- * rmsnorm:   y = w * x rstd,           rstd = (mean x^2 + eps)^-1/2
- * layernorm: y = w * (x - mu) rstd + b, rstd = (var + eps)^-1/2
- * x, y, dx, dy [rows, n] act; w, b [n] act; mean, rstd [rows] acc, written by fwd, read by bwd;
- * dw, db [n] acc, added to. dx = dx_accumulate ? dx + ... : ...
- * y may be x in fwd only if the caller has no use for x in bwd. dx may be dy. Per-head q/k norm:
- * rows = tokens * heads, n = head_dim, row_stride/group as below. */
+ *   rmsnorm:    y = w * x r,             r = (mean(x^2) + eps)^-1/2
+ *   layernorm:  y = w * (x - mean) r + b,  r = (var(x) + eps)^-1/2
+ *
+ * Backward, with g = dy w and xhat the normalised x before w:
+ *   rmsnorm:    dx = r (g - xhat mean(g xhat))
+ *   layernorm:  dx = r (g - mean(g) - xhat mean(g xhat))
+ *   dw += sum over rows of dy xhat;  db += sum over rows of dy
+ *
+ * x, y, dx and dy are [rows, n] act; w and b [n] act; mean and rstd (r) [rows] acc, written by the
+ * forward and read by the backward; dw and db [n] acc, added to. With dx_accumulate dx is added to
+ * instead of written. dx may be dy. y may be x only where no backward will need x. */
 #ifndef TESSERA_TRAINER_OPS_NORM_H
 #define TESSERA_TRAINER_OPS_NORM_H
 

@@ -1,5 +1,5 @@
-/* open.c: see open.h. The CPU is linked in; CUDA is a library of its own, looked for only when
- * wanted, so that one binary starts with and without a driver. */
+/* open.c: see open.h. The CPU backend is linked in. CUDA is a library of its own that is loaded
+ * only when wanted, so that one binary starts with and without a driver. */
 #include "trainer/ops/open.h"
 
 #include "common/conf/conf.h"
@@ -9,7 +9,7 @@
 #include "trainer/ops/cuda_module.h"
 #include "trainer/ops/table.h"
 
-/* The library stays open: devices hold its functions. */
+/* Loads the CUDA library. It stays loaded, because devices hold pointers to its functions. */
 static status cuda_backend(cuda_module *out)
 {
     cuda_module_entry entry;
@@ -44,12 +44,12 @@ static status cpu_open(const device_options *o, device **out)
     return open_with(&backend_cpu, ops, o, out);
 }
 
-/* In the place of a GPU. */
+/* Opens the CPU in the place of a GPU and keeps the reason. */
 static status fall_back(const device_options *o, const char *why, device **out)
 {
     device_options cpu = *o;
     cpu.index = 0;
-    log_info("CPU is used reason=\"%s\"", why);
+    log_info("using the CPU reason=\"%s\"", why);
     TRY(cpu_open(&cpu, out));
     snprintf((*out)->no_gpu, sizeof(*out)->no_gpu, "%s", why);
     return ST_OK;
@@ -72,7 +72,7 @@ static status open_kind(int kind, const device_options *o, device **out)
     }
     const char *missing = ops_first_missing(d->ops);
     if (missing) {
-        snprintf(why, sizeof why, "the CUDA backend has no op %s yet, for %.400s", missing,
+        snprintf(why, sizeof why, "the CUDA backend lacks the op %s on %.400s", missing,
                  d->description);
         device_close(&d);
         return fall_back(o, why, out);

@@ -1,11 +1,13 @@
-/* open.h: which device a run gets: a backend and the table of its ops. */
+/* open.h: opens the device a run gets: a backend together with its op table. */
 #ifndef TESSERA_TRAINER_OPS_OPEN_H
 #define TESSERA_TRAINER_OPS_OPEN_H
 
 #include "trainer/device/backend.h"
 
-/* kind: BACKEND_* of conf.h. cuda where wanted and absent: ST_UNAVAILABLE with the reason; auto
- * takes the CPU and says why in the log. */
+/* Opens a device and adds its ops. `kind` is BACKEND_* of conf.h, or BACKEND_SHAPES. BACKEND_CUDA
+ * fails with UNAVAILABLE and the reason where no GPU can be used. BACKEND_AUTO takes a GPU where
+ * one can be used and all ops are there; otherwise it takes the CPU, writes the reason to the log
+ * and keeps it in device.no_gpu. The caller closes the device with device_close. */
 WARN_UNUSED status device_open(int kind, const device_options *o, device **out);
 
 #endif

@@ -1,16 +1,6 @@
-/* paced.h: what collectives do to one rank's memory, at the pace of a link: for the engine that
- * plays a rank without the others (parallel/comm_simulated.h).
- *
- * paced_copy: of each run y[i] = x[i mod x_bytes], i < bytes; x_bytes 0: zeros. Bytes of any kind.
- *             y may be x where bytes is x_bytes (moved onto itself); else they do not overlap, nor
- *             do the y of two runs.
- * paced_sum:  y[i] = sum of x[p n + i] over p < pieces, i < n, in rising p, in float, rounded once;
- *             act, or acc where it says so. y may be one of x's pieces.
- *
- * pace: by the device's clock nothing is written before wait_ns have passed, and the rest takes
- * span_ns at least, in even steps (CUDA: chunk by chunk of each block; CPU: its end alone). It
- * takes longer where the device does not get there. blocks: on CUDA each has a multiprocessor for
- * itself until all is done; 1 at least. */
+/* paced.h: what a collective does to one rank's memory, at the pace of a link. The engine that
+ * plays one rank without the others uses it (parallel/comm_simulated.h), so that such a run takes
+ * the time and the GPU that real collectives would. */
 #ifndef TESSERA_TRAINER_OPS_PACED_H
 #define TESSERA_TRAINER_OPS_PACED_H
 
@@ -18,13 +8,19 @@
 
 #include "trainer/device/backend.h"
 
+/* By the device's clock, nothing is written before wait_ns have passed, and the rest takes at least
+ * span_ns, in even steps (CUDA: chunk by chunk of each block; CPU: only its end is held back). It
+ * takes longer where the device cannot keep up. */
 typedef struct link_pace {
     int64_t wait_ns, span_ns;
-    int32_t blocks;
+    int32_t blocks; /* at least 1; on CUDA each block has a multiprocessor to itself until all is
+                       done */
 } link_pace;
 
-enum { PACED_RUNS = 16 };
+enum { PACED_RUNS = 16 }; /* runs of one call, at most */
 
+/* y[i] = x[i mod x_bytes] for i < bytes; where x_bytes is 0, y becomes zeros. Any bytes. y may be x
+ * where bytes equals x_bytes; otherwise they must not overlap, nor may the y of two runs. */
 typedef struct paced_run {
     void *y;
     const void *x;
@@ -37,6 +33,8 @@ typedef struct paced_copy_args {
     paced_run run[PACED_RUNS];
 } paced_copy_args;
 
+/* y[i] = the sum over p < pieces of x[p n + i], for i < n, in rising p, in float, rounded once. The
+ * type is act, or acc where `acc` is set. y may be one of the pieces of x. */
 typedef struct paced_sum_args {
     link_pace pace;
     int64_t n;

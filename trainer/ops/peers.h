@@ -1,27 +1,15 @@
-/* peers.h: ranks that reach each other's memory by load and store: rows of slots to the owners of
- * their experts and back, with counts that no host reads (model/exchange.h).
+/* peers.h: ops between ranks that reach each other's memory by loads and stores. They send rows of
+ * slots to the owners of their experts and back, with counts that no host reads (model/exchange.h).
  *
- * Every rank has a window, memory of one size that all P ranks reach at addresses of their own:
- * base [P] on the device. E experts, E / P of them each rank's own, in order; a rank's slots are
- * sorted by expert, offset [E+1]. An owner takes its rows in the order (expert, rank that sends,
- * slot); round j is the rows [j R, (j + 1) R) of that order. So where a slot goes follows from all
- * ranks' offsets, and no row is moved twice.
+ * Each of the P ranks has a window: memory of one size that all ranks can reach, at addresses of
+ * their own in base[P]. Each rank owns E / P of the E experts, in order. A rank's slots are sorted
+ * by expert: expert e has the slots [offset[e], offset[e+1]).
  *
- * peers_tell: values [count] int32 become row `rank` of [P, count] at byte `at` of every window.
- * peers_meet: with ARRIVE tells all ranks that what was queued before is done; with WAIT waits
- * until all have; both together are a barrier. arrived: byte of [P] uint32 in the window, met: of
- * one more; zero at first, nobody else's. *stop other than 0 (host memory that the device reads):
- * goes on without the others. Rounds that nobody needs have no meeting. exchange_plan: from borders
- * [P, E+1], everybody's offsets: place [E], the place of this rank's first slot of each expert in
- * its owner's order; order [E/P + 1], where own experts begin in one's own; rounds [1], as many as
- * the owner with the most rows needs. moved [2] int64: rows that come from others and go to others
- * are added. E <= 1024; an owner's rows below 2^31. exchange_rows: slots mine [slots, width] act
- * that belong to the round go to row [R, width] act at byte `at` of their owner's window, or come
- * back from there into mine; the others stay. On the way there round_offset [E/P + 1], where given,
- * becomes the round's rows by own expert.
- *
- * A round is needed if it is the first or below rounds[0]; the ops do nothing in others, but for
- * round_offset, which is zero. */
+ * An owner receives its rows in the order (expert, sending rank, slot). Where a slot goes follows
+ * from the offsets of all ranks, so a row moves once. The window holds R rows, so the exchange runs
+ * in rounds: round j is the rows [j R, (j + 1) R) of that order. A round is needed if it is the
+ * first or its number is below rounds[0], which is found on the device; in rounds that are not
+ * needed the ops do nothing, except that round_offset becomes 0. */
 #ifndef TESSERA_TRAINER_OPS_PEERS_H
 #define TESSERA_TRAINER_OPS_PEERS_H
 
@@ -30,10 +18,12 @@
 #include "trainer/device/backend.h"
 
 typedef struct peer_set {
-    void *const *base; /* device [size] */
+    void *const *base; /* [size] on the device: each rank's window as this rank addresses it */
     int32_t rank, size;
 } peer_set;
 
+/* Writes values [count] int32 into row `rank` of the array [P, count] at byte `at` of every window.
+ */
 typedef struct peers_tell_args {
     peer_set p;
     size_t at;
@@ -43,15 +33,25 @@ typedef struct peers_tell_args {
 
 enum { MEET_ARRIVE = 1, MEET_WAIT = 2 };
 
+/* Makes ranks meet. With MEET_ARRIVE it tells all ranks that what was queued here before is done;
+ * with MEET_WAIT it waits until all have said so; with both it is a barrier. `arrived` is the byte
+ * in the window of [P] uint32 and `met` that of one more; they start as 0 and nothing else may use
+ * them. *stop other than 0 ends the wait without the others, so that a failed rank does not hang
+ * the rest. */
 typedef struct peers_meet_args {
     peer_set p;
     size_t arrived, met;
-    int phase; /* MEET_ARRIVE, MEET_WAIT or both */
+    int phase; /* MEET_ARRIVE, MEET_WAIT, or both */
     int32_t round;
-    const int32_t *rounds; /* NULL: of no round, always needed */
-    const int32_t *stop;   /* NULL: never */
+    const int32_t *rounds; /* NULL: the meeting belongs to no round and is always needed */
+    const int32_t *stop;   /* host memory that the device reads; NULL: the wait never ends early */
 } peers_meet_args;
 
+/* Computes, from borders [P, E+1] (the offsets of all ranks), what this rank's exchange needs.
+ * Written: place [E], where this rank's first slot of each expert comes in its owner's order; order
+ * [E/P + 1], where each of this rank's own experts begins in its own order; rounds [1], as many as
+ * the owner with the most rows needs. moved [2]: the rows that come from other ranks, and those
+ * that go to other ranks, are added. E <= 1024; an owner has fewer than 2^31 rows. */
 typedef struct exchange_plan_args {
     int64_t ranks, experts, rows; /* P, E, R */
     int32_t rank;
@@ -60,6 +60,10 @@ typedef struct exchange_plan_args {
     int64_t *moved;
 } exchange_plan_args;
 
+/* Moves the rows of one round. Each slot of mine [slots, width] act that belongs to the round goes
+ * to its row of the array [R, width] act at byte `at` of its owner's window or, with `back`, is
+ * fetched from there into mine; other slots stay as they are. On the way there round_offset [E/P +
+ * 1], where given, becomes the offsets of the round's rows by own expert. */
 typedef struct exchange_rows_args {
     peer_set p;
     size_t at;

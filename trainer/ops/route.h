@@ -1,27 +1,14 @@
-/* route.h: choose K of E experts for each token, and the weights to mix them by; sort slots by
- * expert; mix expert outputs; the load-balancing loss (spec sections 4.4, 4.6, 6).
+/* route.h: the router of a mixture of experts: it chooses K of E experts for each token and the
+ * weights to mix them by; it sorts the chosen copies ("slots") by expert and mixes the experts'
+ * outputs; and it computes the load-balancing loss. In transformers: modeling_qwen3_vl_moe.py,
+ * Qwen3VLMoeTextSparseMoeBlock and load_balancing_loss_func; the loss is that of Fedus et al. 2021
+ * (arXiv:2101.03961).
  *
- * route_fwd: p = softmax(logits) in acc; expert[t, 0..K) = the K largest logits, which are the K
- *   largest p however an exponential rounds, heaviest first, ties to the lower index; of what is
- *   not a number any K different ones. weight = p of them, rescaled to sum 1 if norm_topk. Tokens
- *   from n_valid[0] on: expert -1, weight 0. probs [T, E] acc written (aux and backward read it).
- *   count [E] int32 written: slots per expert. Limits: E <= 1024; CUDA: K <= 32.
- * route_bwd: dlogits [T, E] act written from dweight [T, K] acc; with norm_topk
- *   dz_i = w_i (dw_i - sum_j w_j dw_j) on the chosen, 0 elsewhere; without: through the softmax.
- * route_aux: phase over all layers: f_e = count_total[e] / N, P_e = prob_sum[e] / N, N = layers x
- *   valid tokens; aux = E sum_e f_e P_e. Called per layer with add_stats to accumulate count_total
- *   [E] and prob_sum [E] acc (cleared by the caller), then once with finish to write aux [1] acc,
- *   then per layer with grad to add scale[0] * E/N * p_i (f_i - sum_j f_j p_j) to dlogits; scale is
- *   one acc value on the device. n_layers gives N; statistics of several ranks say in all_valid
- *   of how many tokens they are.
- * permute: stable counting sort of the slots (t, k) by expert: offset [E+1] int32, slot_row [T, K]:
- *   row of slot (t, k) in the sorted order (-1 for expert -1), row_token [T*K]: the token of each
- *   sorted row (-1 beyond the last). Rows of an expert are in ascending (t, k). An expert from E
- *   on is BAD_INPUT on the CPU; a device that cannot tell takes it for -1.
- * combine_fwd: y[t] = residual[t] + sum_k weight[t, k] * o[slot_row[t, k]] (fixed k order);
- *   residual NULL: none; it may be y. weight NULL: all 1, the plain sum over the copies of a token.
- * combine_bwd: do_[slot_row] = weight * dy[t]; dweight[t, k] = <dy[t], o[slot_row]>. o may be
- *   overwritten by do_ (do_ == o). */
+ * T tokens, E <= 1024 experts, K = top_k chosen per token (on CUDA K <= 32). Slot (t, k) is token
+ * t's copy for its k-th expert. n_valid is one int32 on the device: tokens from it on are padding
+ * and go to no expert.
+ *
+ * BAD_INPUT: K or E outside these limits. */
 #ifndef TESSERA_TRAINER_OPS_ROUTE_H
 #define TESSERA_TRAINER_OPS_ROUTE_H
 
@@ -29,64 +16,87 @@
 
 #include "trainer/device/backend.h"
 
+/* p = softmax(logits) in acc. expert[t, 0..K) are the K largest logits, heaviest first, ties to the
+ * lower index. Comparing logits and not probabilities makes the choice independent of how an
+ * exponential rounds. Where logits are NaN, any K different experts are chosen. weight is p of the
+ * chosen, rescaled to a sum of 1 if norm_topk. Padding has expert -1 and weight 0. */
 typedef struct route_fwd_args {
     int64_t tokens, experts, top_k;
     bool norm_topk;
-    const int32_t *n_valid; /* one int32 on the device */
+    const int32_t *n_valid; /* NULL: all tokens count */
     const void *logits;     /* [T, E] act */
-    int32_t *expert;        /* [T, K] */
-    void *weight;           /* [T, K] acc */
-    void *probs;            /* [T, E] acc */
-    int32_t *count;         /* [E] */
+    int32_t *expert;        /* [T, K], written */
+    void *weight;           /* [T, K] acc, written */
+    void *probs;            /* [T, E] acc, written: p, for the backward and the loss */
+    int32_t *count;         /* [E], written: slots of each expert */
 } route_fwd_args;
 
+/* The gradient of the logits from that of the weights. With norm_topk, dz_i = w_i (dw_i - sum_j w_j
+ * dw_j) for the chosen experts and 0 for the others; without it, the gradient passes through the
+ * softmax of all experts. weight, dweight [T, K] acc; probs [T, E] acc. */
 typedef struct route_bwd_args {
     int64_t tokens, experts, top_k;
     bool norm_topk;
     const int32_t *n_valid;
     const int32_t *expert;
     const void *weight, *probs, *dweight;
-    void *dlogits; /* [T, E] act */
+    void *dlogits; /* [T, E] act, written */
 } route_bwd_args;
 
 enum { AUX_ADD_STATS, AUX_FINISH, AUX_GRAD };
 
+/* The loss over all layers: aux = E sum_e f_e P_e, where f_e = count_total[e] / N, P_e =
+ * prob_sum[e] / N and N = n_layers x valid tokens. The caller clears count_total and prob_sum,
+ * calls AUX_ADD_STATS once per layer, then AUX_FINISH once, and in the backward AUX_GRAD once per
+ * layer, which adds scale E/N p_i (f_i - sum_j f_j p_j) to dlogits. */
 typedef struct route_aux_args {
     int phase;
     int64_t tokens, experts, n_layers;
     const int32_t *n_valid;
-    const void *all_valid; /* [1] acc: valid tokens of the statistics; NULL: n_valid */
-    const int32_t *count;  /* ADD_STATS: [E] of this layer */
-    const void *probs;     /* ADD_STATS, GRAD: [T, E] of this layer */
-    void *count_total;     /* [E] acc */
-    void *prob_sum;        /* [E] acc */
-    void *aux;             /* FINISH: [1] acc */
-    const void *scale;     /* GRAD: [1] acc */
-    void *dlogits;         /* GRAD: [T, E] act */
+    /* [1] acc: the valid tokens of all ranks, where count_total and prob_sum are summed over ranks;
+     * NULL: n_valid is right. */
+    const void *all_valid;
+    const int32_t *count; /* ADD_STATS: [E], this layer's slots per expert */
+    const void *probs;    /* ADD_STATS, GRAD: [T, E], this layer's probabilities */
+    void *count_total;    /* [E] acc; ADD_STATS adds */
+    void *prob_sum;       /* [E] acc; ADD_STATS adds */
+    void *aux;            /* FINISH: [1] acc, written: the loss */
+    const void *scale;    /* GRAD: [1] acc, the loss's gradient */
+    void *dlogits;        /* GRAD: [T, E] act, added to */
 } route_aux_args;
 
+/* A stable counting sort of the slots by expert: an expert's rows are in ascending (t, k). An
+ * expert number of E or more is BAD_INPUT on the CPU; a device that cannot see it treats it as -1.
+ * BAD_INPUT also for 2^31 slots or more. */
 typedef struct permute_args {
     int64_t tokens, experts, top_k;
-    const int32_t *expert; /* [T, K] */
-    int32_t *offset;       /* [E+1] */
-    int32_t *slot_row;     /* [T, K] */
-    int32_t *row_token;    /* [T*K] */
+    const int32_t *expert; /* [T, K]; -1: the slot goes nowhere */
+    /* [E+1], written: expert e has the sorted rows [offset[e], offset[e+1]). */
+    int32_t *offset;
+    int32_t *slot_row;  /* [T, K], written: the slot's sorted row, or -1 */
+    int32_t *row_token; /* [T*K], written: the token of each sorted row; -1 from offset[E] on */
 } permute_args;
 
+/* y[t] = residual[t] + sum over k, in ascending order, of weight[t, k] o[slot_row[t, k]]. Slots
+ * with row -1 count for nothing. */
 typedef struct combine_fwd_args {
     int64_t tokens, top_k, width;
     const int32_t *slot_row;
-    const void *weight, *o; /* o [T*K, width] act */
-    const void *residual;   /* [T, width] act */
-    void *y;                /* [T, width] act */
+    /* weight [T, K] acc; NULL: all 1, which is the plain sum over a token's copies. o [T*K, width]
+     * act. */
+    const void *weight, *o;
+    const void *residual; /* [T, width] act, may be y; NULL: 0 */
+    void *y;              /* [T, width] act, written */
 } combine_fwd_args;
 
+/* do_[slot_row[t, k]] = weight[t, k] dy[t], and dweight[t, k] is the dot product of dy[t] and
+ * o[slot_row[t, k]]. do_ may be o, which is then overwritten. */
 typedef struct combine_bwd_args {
     int64_t tokens, top_k, width;
     const int32_t *slot_row;
     const void *weight, *o, *dy;
-    void *do_;     /* [T*K, width] act */
-    void *dweight; /* [T, K] acc */
+    void *do_;     /* [T*K, width] act, written */
+    void *dweight; /* [T, K] acc, written; 0 for slots without a row */
 } combine_bwd_args;
 
 #endif

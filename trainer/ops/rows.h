@@ -1,21 +1,20 @@
-/* rows.h: moving whole rows by index, and weighted sums of table rows.
+/* rows.h: moves whole rows by index, and sums weighted rows of a table.
  *
- * rows_gather:  y[i] = index[i] >= 0 ? x[index[i]] : (keep ? y[i] : 0), i < n. Used for embedding,
- *               visual rows into tokens (keep), expert permutation, target rows.
- * rows_scatter: y[index[i]] += x[i] for index[i] >= 0, summed in a fixed order (on the CPU, and for
- *               up to 32 rows of a target on CUDA, in ascending i). y_acc: y is acc (weight
- *               gradients) else act. distinct: the caller promises that no index repeats
- *               (deepstack, visual rows), a faster path.
- * x, y [*, width]; index [n] int32 on the device; y_rows = rows of y (for bounds and workspace).
+ *   rows_gather        y[i] = x[index[i]] if index[i] >= 0, else 0 (or as it was, with `keep`)
+ *   rows_scatter       y[index[i]] += x[i] for index[i] >= 0
+ *   rows_weighted      y[i] += sum over q < 4 of weight[i, q] table[index[i, q]]
+ *   rows_weighted_bwd  dtable[index[i, q]] += weight[i, q] dy[i]
  *
- * rows_weighted:     y[i] += sum_q weight[i, q] * table[index[i, q]], q < 4: the vision position
- *                    table (spec 3.3). table [table_rows, width] act, y [n, width] act,
- *                    weight [n, 4] acc, index [n, 4] int32.
- * rows_weighted_bwd: dtable[index[i, q]] += weight[i, q] * dy[i] in fixed order; dtable acc.
+ * Gathers serve the embedding, the visual rows that replace tokens (keep), the sort by expert and
+ * the rows of targets. rows_weighted interpolates the vision tower's position table between four
+ * corners (transformers: modeling_qwen3_vl_moe.py, fast_pos_embed_interpolate).
  *
- * Indices are checked where they come from outside (batch/stager.h: ids, visual rows, corners). One
- * that still lies beyond y_rows or table_rows, or a negative corner, is a mistake of ours:
- * BAD_INPUT on the CPU; on CUDA, where the host does not see them, the kernel stops and the
+ * Sums run in a fixed order: on the CPU, and on CUDA for up to 32 rows into one target, in
+ * ascending i.
+ *
+ * Indices are checked where they enter the program (batch/stager.h: ids, visual rows, corners). One
+ * that still lies beyond y_rows or table_rows, or a negative corner, is a mistake of this program.
+ * The CPU answers BAD_INPUT. On CUDA, where the host does not see indices, the kernel stops and the
  * stream's next wait answers BAD_DEVICE. */
 #ifndef TESSERA_TRAINER_OPS_ROWS_H
 #define TESSERA_TRAINER_OPS_ROWS_H
@@ -24,6 +23,7 @@
 
 #include "trainer/device/backend.h"
 
+/* x [*, width] and y [n, width] act; index [n] int32 on the device, like every index here. */
 typedef struct rows_gather_args {
     int64_t n, width;
     const int32_t *index;
@@ -32,6 +32,9 @@ typedef struct rows_gather_args {
     bool keep;
 } rows_gather_args;
 
+/* x [n, width] act; y [y_rows, width] is acc with y_acc (weight gradients), else act. `distinct`:
+ * the caller promises that no index occurs twice (deepstack, visual rows), which allows a faster
+ * way. */
 typedef struct rows_scatter_args {
     int64_t n, width, y_rows;
     const int32_t *index;
@@ -40,6 +43,7 @@ typedef struct rows_scatter_args {
     bool y_acc, distinct;
 } rows_scatter_args;
 
+/* table [table_rows, width] act; y [n, width] act; weight [n, 4] acc; index [n, 4]. */
 typedef struct rows_weighted_args {
     int64_t n, width, table_rows;
     const int32_t *index;
@@ -47,6 +51,8 @@ typedef struct rows_weighted_args {
     void *y;
 } rows_weighted_args;
 
+/* dy [n, width] act; dtable [table_rows, width] acc, added to; weight and index as in
+ * rows_weighted. */
 typedef struct rows_weighted_bwd_args {
     int64_t n, width, table_rows;
     const int32_t *index;

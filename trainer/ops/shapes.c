@@ -1,5 +1,5 @@
-/* shapes.c: the op table of a device of shapes alone (device/shapes.h): what is asked for is not
- * done. */
+/* shapes.c: the op table of a device of shapes (device/shapes.h). Every op accepts its arguments
+ * and does nothing. */
 #include "trainer/ops/table.h"
 
 #define OP(name)                                                                                   \

@@ -1,4 +1,4 @@
-/* table.c: what can be asked of a table as a whole. */
+/* table.c: a question about a table as a whole. */
 #include "trainer/ops/table.h"
 
 const char *ops_first_missing(const ops_table *t)

@@ -1,9 +1,15 @@
-/* table.h: the op table of a backend and the typed calls, both from ops.def.
+/* table.h: the op table of a backend, and the typed call of each op. Both are generated from
+ * ops.def.
  *
- *     TRY(op_gemm(s, &(gemm_args){...}));
+ *   TRY(op_gemm(s, &(gemm_args){...}));
  *
- * An empty entry is ST_BAD_DEVICE "cuda has no gemm". All ops queue on s and return; buffers must
- * outlive the work; same input, same bits. */
+ * What holds for every op: it queues its work on the stream and returns, so the buffers must
+ * outlive the work; the args struct itself is read before the call returns. It allocates nothing
+ * (scratch belongs to the stream). The same input gives the same bits. Sizes of 0 are legal and do
+ * nothing unless the contract says otherwise. Arrays are row-major; [rows, n] gives an array's
+ * shape. `act` and `acc` are the backend's types (device/backend.h).
+ *
+ * A table entry may be empty; calling it is BAD_DEVICE "cuda has no op gemm". */
 #ifndef TESSERA_TRAINER_OPS_TABLE_H
 #define TESSERA_TRAINER_OPS_TABLE_H
 
@@ -28,10 +34,11 @@ typedef struct ops_table {
 #include "trainer/ops/ops.def"
 } ops_table;
 
-extern const ops_table ops_cpu, ops_cpu_avx2; /* the second where TESSERA_OPS_AVX2 is set */
-extern const ops_table ops_shapes;            /* of a device of shapes alone */
+/* Ops_cpu_avx2 exists where TESSERA_OPS_AVX2 is defined. */
+extern const ops_table ops_cpu, ops_cpu_avx2;
+extern const ops_table ops_shapes; /* for a device of shapes: every op does nothing */
 
-/* Name of the first empty entry, or NULL: the table is whole. */
+/* The name of the table's first empty entry, or NULL where every op is there. */
 const char *ops_first_missing(const ops_table *t);
 
 #ifndef __cplusplus
