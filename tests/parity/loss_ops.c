@@ -120,7 +120,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
         assert_true(sums[1] == 1);
         return;
     }
-    assert_fails(ST_BAD_INPUT, op_xent(p->s, &a), "label 1 is 4 in a vocabulary of 4");
+    assert_fails(ST_BAD_INPUT, op_xent(p->s, &a), "label 1 is 4, outside the vocabulary of 4");
 }
 
 /* Numbers the chunks of a list and uploads it. */

@@ -1,8 +1,8 @@
 /* generate.c: see generate.h.
  *
- *   prompts of some documents --prefill--> logits of their last tokens, keys and values kept
- *   the word chosen of each  ----step----> logits of these, theirs kept too; until all have ended
- */
+ *   prompts of some documents --prefill--> logits of their last tokens; keys and values are kept
+ *   the word chosen for each  ----step----> logits of these words; their keys and values are kept
+ * too (repeated until every document has ended) */
 #include "trainer/generate/generate.h"
 
 #include <stdlib.h>
@@ -12,27 +12,31 @@
 #include "trainer/model/kv_cache.h"
 #include "trainer/model/pass_context.h"
 
-enum { DOCS = 32 /* most that are answered at once: they share a step at about the cost of one */ };
+enum {
+    DOCS =
+        32 /* the most documents answered at once; together they cost a step about as much as one */
+};
 
 struct generator {
     generator_options o;
-    int64_t docs;          /* answered at once: DOCS, or what the model has room for */
-    stager *step;          /* of one token of each document */
+    /* Documents answered at once: DOCS, or as many as the model has room for. */
+    int64_t docs;
+    stager *step;          /* stages the steps: one token of each document */
     const device_batch *b; /* the last batch */
     kv_cache cache;
     void *logits, *host_logits; /* [DOCS, V] act */
-    int32_t *last;              /* [DOCS] on the device: tokens whose logits are wanted */
-    int32_t *index;             /* on the host, what is sent next */
-    int32_t *said;              /* [ranks of the row, DOCS] words that each has chosen */
+    int32_t *last;              /* [DOCS] on the device: the tokens whose logits are wanted */
+    int32_t *index;             /* on the host: what is sent next */
+    int32_t *said;              /* [ranks of the row, DOCS] the words that each rank has chosen */
 };
 
-/* A document on its way. */
+/* A document that is being continued. */
 typedef struct growing {
-    int64_t answer;        /* which of the caller's */
-    int64_t first, length; /* its rows of the cache */
-    int32_t position;      /* of its next token */
+    int64_t answer;        /* its number among the caller's documents */
+    int64_t first, length; /* its rows of the cache: the first, and how many */
+    int32_t position;      /* the position of its next token */
     int32_t id;            /* the word chosen last */
-    int32_t at;            /* its last token in the batch, in packed order */
+    int32_t at;            /* where its last token is in the batch, in packed order */
 } growing;
 
 int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest, const backend_vtable *v)
@@ -43,8 +47,8 @@ int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest, cons
            DOCS * d->text.vocab * (int64_t)st_dtype_size(v->act);
 }
 
-/* A step has a token of each document: no more than the model has room for, whose rows may be as
- * short as one token. */
+/* A step holds one token of each document, so there are no more documents than the model has room
+ * for; its rows may be as short as one token. */
 static int64_t docs_at_once(const batch_caps *cap)
 {
     const int64_t room = cap->tokens < cap->docs ? cap->tokens : cap->docs;
@@ -117,7 +121,7 @@ static status push(token_list *l, int32_t id)
     return ST_OK;
 }
 
-/* Logits come in the device's activation dtype; bf16 is the upper half of a float. */
+/* Reads a logit in the device's activation type. A bf16 is the upper half of a float. */
 static double logit_at(const void *logits, st_dtype dtype, int64_t i)
 {
     if (dtype == DT_F64)
@@ -130,8 +134,8 @@ static double logit_at(const void *logits, st_dtype dtype, int64_t i)
     return (double)value;
 }
 
-/* Places of pictures are no words of an answer: an untrained model may like them best, and nothing
- * stands behind one that was not asked about. */
+/* Finds the likeliest word. Placeholder tokens of pictures do not count as words: an untrained
+ * model may like them best, and there would be no picture for them. */
 static int32_t best_word(const void *logits, st_dtype dtype, int64_t n, const model_dims *d)
 {
     int64_t best = -1;
@@ -150,8 +154,9 @@ bool generate_can(const generator *g, const row *r)
     return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
 }
 
-/* Where a token of the last batch is among those of this rank, of its context rank's queries (all
- * tensor ranks'); outside [0, how many there are): another's. */
+/* Where a token of the last batch is among those of this rank or, with `query`, among the queries
+ * of this rank's place in the sequence (those of all its tensor ranks). Outside [0, how many there
+ * are) it is another rank's. */
 static int64_t place_of(const generator *g, int64_t token, bool query)
 {
     const row_share share = row_share_of(g->o.mesh);
@@ -160,7 +165,8 @@ static int64_t place_of(const generator *g, int64_t token, bool query)
     return (g->b->host_place ? g->b->host_place[token] : token) - rank * each;
 }
 
-/* word[i] of the documents whose last tokens this rank has, -1 of the others. */
+/* Chooses the next word of the documents whose last tokens this rank has; word[i] becomes -1 for
+ * the others. */
 static status choose_own(generator *g, const growing *doc, int64_t n, int32_t *word)
 {
     const backend_vtable *v = g->o.stream->dev->v;
@@ -187,8 +193,9 @@ static status choose_own(generator *g, const growing *doc, int64_t n, int32_t *w
     return ST_OK;
 }
 
-/* Words of all documents from the ranks that have chosen them: those of a row, then, since other
- * consumers may round otherwise, what the first of the last stage has, on all. */
+/* Gathers the words of all documents from the ranks of a row that have chosen them. Then all ranks
+ * take what the first rank of the last pipeline stage has, since ranks that compute the same logits
+ * may round them differently. */
 static status hear_words(const generator *g, int64_t n, int32_t *word)
 {
     const comm *peers = mesh_comm(g->o.mesh, MESH_ROW), *all = mesh_comm(g->o.mesh, MESH_WORLD);
@@ -205,7 +212,7 @@ static status hear_words(const generator *g, int64_t n, int32_t *word)
                                (int)((stages - 1) * (all->size / stages)));
 }
 
-/* The word of each document behind its last token; those that have ended leave the list. */
+/* Chooses the next word of each document. Documents that have ended leave the list. */
 static status choose_tokens(generator *g, growing *doc, int64_t *inout_n, int64_t max_new,
                             token_list *out)
 {
@@ -233,24 +240,25 @@ static status send_index(generator *g, int32_t *to, int64_t n, int64_t capacity,
         g->index[i] = pad;
     TRY(g->o.stream->dev->v->to_device(g->o.stream, to, g->index,
                                        (size_t)capacity * sizeof *g->index));
-    return g->o.stream->dev->v->wait(g->o.stream); /* index is used again */
+    /* The host's index array is used again after this. */
+    return g->o.stream->dev->v->wait(g->o.stream);
 }
 
-/* Tokens of the last batch on all ranks that share it, padding included. */
+/* The number of tokens of the last batch on all ranks that share it, padding included. */
 static int64_t all_tokens(const generator *g)
 {
     const row_share share = row_share_of(g->o.mesh);
     return batch_sizes(g->b).tokens * row_share_ranks(&share);
 }
 
-/* A cached pass over the batch that was staged last. */
+/* Runs the model with the cache over the batch that was staged last. */
 static status run_cached_pass(generator *g, bool step)
 {
     g->cache.step = step;
     return model_forward_cached(g->o.model, g->o.stream, g->b, &g->cache);
 }
 
-/* Keys and values of the prompts. */
+/* Runs the prompts, which leaves their keys and values in the cache. */
 static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
 {
     device_batch *b;
@@ -274,7 +282,8 @@ static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
     return run_cached_pass(g, false);
 }
 
-/* What each query of a step sees: `what` of its document; 0 where there is none. */
+/* Sends, for each query of a step, its document's length or first row in the cache; 0 where there
+ * is no query. */
 static status send_by_query(generator *g, int32_t *to, const growing *doc, int64_t n, bool lengths)
 {
     const row_share share = row_share_of(g->o.mesh);
@@ -288,7 +297,7 @@ static status send_by_query(generator *g, int32_t *to, const growing *doc, int64
     return send_index(g, to, queries, queries, 0);
 }
 
-/* One token of each document. r: a row with room for DOCS of them. */
+/* Runs one token of each document. r is a row with room for DOCS of them. */
 static status step(generator *g, row *r, growing *doc, int64_t n)
 {
     device_batch *b;
@@ -310,7 +319,8 @@ static status step(generator *g, row *r, growing *doc, int64_t n)
     return run_cached_pass(g, true);
 }
 
-/* What a batch has taken of its capacities. */
+/* Adds a prompt to what a batch has taken of its capacities; false, and nothing added, where it
+ * does not fit. */
 static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64_t *inout_rows)
 {
     batch_caps next = *sum;
@@ -327,7 +337,7 @@ static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64
     return true;
 }
 
-/* As many of these documents as fit together, at least one. */
+/* Cuts prompts from as many of these documents as fit in a batch together, but at least one. */
 static status cut_prompts(const generator *g, const row *r, const int64_t *docs, int64_t n,
                           arena *a, row prompts[DOCS], int64_t *out_n)
 {
@@ -340,13 +350,13 @@ static status cut_prompts(const generator *g, const row *r, const int64_t *docs,
         taken++;
     }
     if (taken == 0)
-        return FAIL(ST_INTERNAL, "generate: a prompt of %lld tokens does not fit",
+        return FAIL(ST_INTERNAL, "generate: a prompt of %lld tokens does not fit in a batch",
                     (long long)prompts[0].n_tokens);
     *out_n = taken;
     return ST_OK;
 }
 
-/* Answers the documents of one batch. */
+/* Continues the documents of one batch. */
 static status answer_batch(generator *g, const row *prompts, int64_t n, int64_t max_new, arena *a,
                            token_list *out)
 {
@@ -368,13 +378,15 @@ status generate_answers(generator *g, const row *r, const int64_t *docs, int64_t
                         token_list *out)
 {
     if (!generate_can(g, r))
-        return FAIL(ST_BAD_DEVICE,
-                    "generate: reads logits of f32, f64 or bf16 (%s gives %s), and rows without "
-                    "video",
-                    g->o.stream->dev->v->name, st_dtype_name(g->o.stream->dev->v->act));
+        return FAIL(
+            ST_BAD_DEVICE,
+            "generate: answers need logits of f32, f64 or bf16 (%s gives %s) and rows without "
+            "video",
+            g->o.stream->dev->v->name, st_dtype_name(g->o.stream->dev->v->act));
     if (max_new > GENERATE_MAX)
-        return FAIL(ST_INTERNAL, "generate: %lld words asked, room for %d", (long long)max_new,
-                    GENERATE_MAX);
+        return FAIL(ST_INTERNAL,
+                    "generate: %lld words were asked for, but an answer has room for %d",
+                    (long long)max_new, GENERATE_MAX);
     arena a;
     arena_init(&a, 0);
     status st = ST_OK;

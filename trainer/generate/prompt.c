@@ -1,8 +1,10 @@
+/* prompt.c: see prompt.h. Pictures lie in the order in which documents show them, so a document's
+ * pictures are a run of the row's items, patches and visual rows. */
 #include "trainer/generate/prompt.h"
 
 #include <string.h>
 
-/* Merged rows of item i. */
+/* How many merged rows (visual tokens) item i has. */
 static int64_t item_rows(const row *r, int64_t i)
 {
     const int32_t *g = &r->grid_thw[3 * i];
@@ -28,11 +30,11 @@ void prompt_items(const row *r, int64_t doc, prompt_span *out)
         end += item_rows(r, out->last);
 }
 
-/* The first n tokens of a document without labels, and its images. */
+/* Cuts out the first n tokens of a document, without labels, and its pictures. */
 static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *out)
 {
     if (r->n_video_patches)
-        return FAIL(ST_BAD_INPUT, "documents with video cannot be cut out of their row");
+        return FAIL(ST_BAD_INPUT, "a document with video cannot be cut out of its row");
     int64_t begin = r->cu_seqlens[doc];
     prompt_span items;
     prompt_items(r, doc, &items);

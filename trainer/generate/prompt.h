@@ -1,19 +1,22 @@
-/* prompt.h: one document of a packed row as a row of its own. */
+/* prompt.h: cuts one document out of a packed row, as a row of its own. */
 #ifndef TESSERA_TRAINER_GENERATE_PROMPT_H
 #define TESSERA_TRAINER_GENERATE_PROMPT_H
 
 #include "proto/batch.h"
 
-/* The items [first, last) that a document's visual rows fall into, and the merged row where the
- * first begins. */
+/* The items (pictures) [first, last) of a document, and the merged row at which the first of them
+ * begins. */
 typedef struct prompt_span {
     int64_t first, last, first_row;
 } prompt_span;
-void prompt_items(const row *r, int64_t doc, prompt_span *out);
+/* Finds those of document `doc`; {0, 0, 0} where it has none. */
+void prompt_items(const row *row, int64_t doc, prompt_span *out);
 
-/* Cut before its first target, without labels. Arrays in the arena. Fails on rows with video. */
-WARN_UNUSED status prompt_of_document(const row *r, int64_t doc, arena *a, row *out);
-/* The whole document with its labels and weights: unpacked. */
-WARN_UNUSED status prompt_whole_document(const row *r, int64_t doc, arena *a, row *out);
+/* The document cut before its first target, without labels: the prompt of a question. Its arrays
+ * are in the arena. BAD_INPUT for rows with video. */
+WARN_UNUSED status prompt_of_document(const row *packed, int64_t doc, arena *arena, row *out);
+/* The whole document with its labels and weights, unpacked. Its arrays are in the arena. BAD_INPUT
+ * for rows with video. */
+WARN_UNUSED status prompt_whole_document(const row *packed, int64_t doc, arena *arena, row *out);
 
 #endif

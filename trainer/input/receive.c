@@ -1,3 +1,8 @@
+/* receive.c: see receive.h.
+ *
+ * The thread and the step share three counters under one lock: slots filled, taken and given back.
+ * Slot i holds row number i modulo the size of the ring. Whoever changes a counter signals the one
+ * condition. */
 #include "trainer/input/receive.h"
 
 #include <inttypes.h>
@@ -22,38 +27,38 @@ typedef struct slot {
 
 /* A text that outlives the row it came with. */
 typedef struct text_kept {
-    char *text; /* heap; NULL before the first */
+    char *text; /* on the heap; NULL before the first */
     size_t bytes;
 } text_kept;
 
 struct receiver {
-    client *source;               /* NULL: another rank's */
-    row_broadcast *row_broadcast; /* NULL: nobody shares the rows */
-    char *welcome;                /* of another rank's source; heap */
+    client *source;               /* NULL: another rank has the source */
+    row_broadcast *row_broadcast; /* NULL: the rows are not shared */
+    char *welcome;                /* WELCOME of another rank's source; on the heap */
     slot *slots;
     int64_t n_slots;
     pthread_t thread;
     bool thread_runs;
-    /* of the thread */
+    /* Used by the thread. */
     double reconnect_s;
     bool trains;
-    int64_t step_rows; /* of the daemon's stream; 0: WELCOME does not tell */
-    int ranks;         /* that share its steps */
-    char *endpoint;    /* heap; NULL of a recording */
-    text_kept resume;  /* cursor of the last row that arrived */
+    int64_t step_rows; /* rows of a step of the daemon's stream; 0: WELCOME does not say */
+    int ranks;         /* ranks that share its steps */
+    char *endpoint;    /* on the heap; NULL for a recording */
+    text_kept resume;  /* the cursor of the last row that arrived */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    /* Rows are filled, taken and given back in order; counts since the start. */
+    /* Slots are filled, taken and given back in order. These count since the start. */
     int64_t n_filled, n_taken, n_given_back;
     bool stop;
     status ended; /* ST_OK while the thread works */
     status_note note;
-    /* of the taker */
+    /* Used by the step. */
     uint64_t last_row;
     bool loop_told;
     bool (*stopped)(void);
-    text_kept cursor; /* of the last row taken */
+    text_kept cursor; /* the cursor of the last row taken */
 };
 
 enum { STOP_POLL_MS = 50 };
@@ -77,8 +82,9 @@ static const char *text_of(const text_kept *k)
     return k->text ? k->text : "";
 }
 
-/* The cursor of a row goes on after it: at the next one, of several ranks at one of the same step,
- * or at the next step. A checkpoint with another would train rows twice or not at all. */
+/* Checks that a row's cursor points to a row after it: to the next row; for one of several ranks,
+ * to one of the same step or to the next step's first. A checkpoint with another cursor would train
+ * rows twice or not at all. */
 static status check_cursor(const receiver *r, const slot *s)
 {
     const int64_t number = (int64_t)s->head.row, g = r->step_rows;
@@ -91,12 +97,12 @@ static status check_cursor(const receiver *r, const slot *s)
     return next > number && next <= last
                ? ST_OK
                : FAIL_IN(ST_PROTOCOL, r->endpoint,
-                         "row %" PRId64 " came with a cursor that goes on at row %" PRId64
-                         " where one from %" PRId64 " to %" PRId64 " was expected",
+                         "row %" PRId64 " came with a cursor that points to row %" PRId64
+                         "; it must point to a row from %" PRId64 " to %" PRId64,
                          number, next, number + 1, last);
 }
 
-/* The next row of the stream, wherever it comes from by now. */
+/* Receives the next row. If the daemon goes away meanwhile, waits for it and goes on. */
 static status next_row(receiver *r, slot *s)
 {
     for (;;) {
@@ -157,8 +163,7 @@ static void *receive_thread(void *user)
         r->n_filled++;
         pthread_cond_broadcast(&r->changed);
         pthread_mutex_unlock(&r->lock);
-        /* The step may read the row meanwhile; its slot is filled again by nobody but this thread.
-         */
+        /* The step may read the row meanwhile. Only this thread fills its slot again. */
         if (hands_on(r) && row_feed_send(r->row_broadcast, &s->row, &s->head) != ST_OK)
             return NULL;
     }
@@ -185,7 +190,8 @@ static status open_source(receiver *r, const receiver_options *o)
     return read_step_rows(r);
 }
 
-/* This rank's own way to the rows, or the one of the rank that shares its own. */
+/* Opens this rank's own source of rows, or awaits that of the rank that receives them for this one.
+ */
 static status reach_rows(receiver *r, const receiver_options *o)
 {
     if (!r->row_broadcast)
@@ -213,7 +219,8 @@ status receiver_open(const receiver_options *o, receiver **out)
     }
     r->row_broadcast = o->row_broadcast;
     pthread_mutex_init(&r->lock, NULL);
-    /* A wall clock that is set back would stretch a wait, and a signal go unnoticed as long. */
+    /* Waits use the monotonic clock: a wall clock that is set back would stretch a wait, and a
+     * signal would go unnoticed for as long. */
     pthread_condattr_t steady;
     pthread_condattr_init(&steady);
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
@@ -233,7 +240,7 @@ status receiver_open(const receiver_options *o, receiver **out)
         arena_init(&r->slots[i].memory, 0);
     TRY_OR(done, reach_rows(r, o));
     if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {
-        st = FAIL(ST_OS, "receiver: cannot start its thread");
+        st = FAIL(ST_OS, "receiver: its thread cannot be started");
         goto done;
     }
     r->thread_runs = true;
@@ -290,14 +297,14 @@ int64_t receiver_left_over(const receiver *r)
     return r->source ? client_left_over(r->source) : 0;
 }
 
-/* Rows of a stream rise; of a recording that is over they begin again. Said once, when the step
- * takes the first of them: the thread is ahead. */
+/* Row numbers of a stream rise. Those of a recording begin again after its end, which the log says
+ * once, when the step takes the first of them (the thread is ahead of it). */
 static void note_loop(receiver *r, const frame *head)
 {
     if (r->n_taken && head->row <= r->last_row && !r->loop_told) {
         r->loop_told = true;
-        log_warn("the recording is over after %lld rows and begins again: training.steps asks for "
-                 "more than it holds",
+        log_warn("the recording ended after %lld rows and begins again: training.steps asks for "
+                 "more rows than it holds",
                  (long long)r->n_taken);
     }
     r->last_row = head->row;
@@ -308,7 +315,8 @@ const char *receiver_cursor(const receiver *r)
     return text_of(&r->cursor);
 }
 
-/* Until something changed, for a short while: a signal changes nothing here. */
+/* Waits until something changes, but only for a short while, since a signal changes nothing here.
+ */
 static void wait_a_little(receiver *r)
 {
     struct timespec until;
@@ -330,7 +338,8 @@ status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
                 st = FAIL(ST_STOPPED, "stopped by a signal while waiting for a row");
             else
                 wait_a_little(r);
-            /* Ranks that share rows must stop after the same one: the source's thread does that. */
+            /* Ranks that share rows must stop after the same row; interrupting the source makes its
+             * thread tell all of them. */
             if (r->stopped && r->stopped() && hands_on(r))
                 client_interrupt(r->source);
         }

@@ -1,13 +1,15 @@
-/* receive.h: rows for the step, taken from the wire or a recording by a thread of its own, so that
- * checking and decompressing never happen on the step's thread.
+/* receive.h: rows for the step, from the daemon or from a recording. A thread of its own receives
+ * them, so that checking and decompressing never happen on the step's thread.
  *
- * A fixed ring of slots, each with its arena: the thread fills free slots in stream order, the step
- * takes them in the same order and gives them back. Nothing grows. A daemon that went is waited for
- * (rejoin.h); any other failure of the thread is handed to the step with its text.
+ * There is a fixed ring of slots, each with its own arena. The thread fills free slots in the order
+ * of the stream; the step takes them in the same order and gives them back; nothing grows. If the
+ * daemon goes away the thread waits for it (rejoin.h). Any other failure of the thread is handed to
+ * the step with its text.
  *
- * Of ranks that share rows one receives them; its thread hands each on as soon as it is there, and
- * the others' threads fill their slots from that (row_feed.h). They hear of its failure, or that it
- * is gone, as theirs. */
+ * Where several ranks share rows, one of them receives the rows. Its thread hands each row on as
+ * soon as it has arrived, and the threads of the other ranks fill their slots from that
+ * (row_feed.h). If the receiving rank fails or is gone, the others report that as their own
+ * failure. */
 #ifndef TESSERA_TRAINER_INPUT_RECEIVE_H
 #define TESSERA_TRAINER_INPUT_RECEIVE_H
 
@@ -18,36 +20,47 @@ typedef struct receiver receiver;
 
 typedef struct receiver_options {
     client_options client;
-    replay_options replay; /* a recording instead of a daemon; path NULL or "" = the daemon */
-    int64_t slots;         /* rows held at once */
+    /* A recording to read instead of a daemon; path NULL or "": use the daemon. */
+    replay_options replay;
+    int64_t slots; /* how many rows are held at once */
     row_broadcast
-        *row_broadcast;    /* taken, also by a call that fails; NULL: nobody shares these rows */
-    bool trains;           /* rows of a daemon that a run goes on from: their cursors are checked */
-    double reconnect_s;    /* how long a daemon that went is waited for; 0: not at all */
-    bool (*stopped)(void); /* asked while the step waits; true ends the wait. NULL: never */
+        /* Taken over, even by a call that fails; NULL: these rows are not shared. */
+        *row_broadcast;
+    /* The run will go on from these rows of a daemon, so their cursors are checked. */
+    bool trains;
+    double reconnect_s;    /* how long to wait for a daemon that is gone; 0: do not wait */
+    bool (*stopped)(void); /* asked while the step waits; true ends the wait; NULL: never */
 } receiver_options;
 
-/* A row and what it took to get it; valid until receiver_give_back. */
+/* A row and what it took to get it. It is the receiver's, and valid until receiver_give_back. */
 typedef struct received {
     row row;
     frame head;
-    int64_t shared_bytes; /* that came from the rank that received it; 0: from nobody */
-    void *slot;           /* receiver's own */
+    /* Bytes that came from the rank that received it; 0: this rank received it itself. */
+    int64_t shared_bytes;
+    void *slot; /* for the receiver's own use */
 } received;
 
+/* Connects to the daemon or opens the recording, reads WELCOME and starts the thread. Fails as
+ * client_open and client_replay do (proto/client.h); on ranks that share rows, with the failure of
+ * the rank that receives them. The caller closes it with receiver_close, which ends the thread. */
 WARN_UNUSED status receiver_open(const receiver_options *o, receiver **out);
 void receiver_close(receiver **r);
-const char *receiver_welcome(const receiver *r); /* WELCOME's JSON */
-int64_t receiver_rows(const receiver *r);        /* of a recording, once through; else -1 */
-int64_t receiver_left_over(const receiver *r);   /* client_left_over */
+/* The JSON of WELCOME, until the receiver is closed. */
+const char *receiver_welcome(const receiver *r);
+/* Rows of the recording, once through; -1 with a daemon. */
+int64_t receiver_rows(const receiver *r);
+int64_t receiver_left_over(const receiver *r); /* see client_left_over */
 
-/* Blocks until the next row; *inout_waited_ns grows by the time it was not there. ST_END after the
- * last; ST_STOPPED within a fraction of a second where stopped() says so (of ranks that share rows
- * where the source's does, for all of them); the thread's failure otherwise. */
+/* Waits for the next row. *inout_waited_ns grows by the time that was spent waiting. ST_END after
+ * the last row. ST_STOPPED within a fraction of a second once stopped() is true; on ranks that
+ * share rows only the receiving rank's stopped() counts, and all stop after the same row. Otherwise
+ * the thread's failure. */
 WARN_UNUSED status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns);
+/* Gives the row's slot back to the thread. Does nothing if it was given back already. */
 void receiver_give_back(receiver *r, received *got);
-/* Where to go on after the last row taken: its cursor (proto/wire.md), "" before the first. The
- * receiver's, until the next receiver_next. */
+/* Where a run must go on after the last row taken: its cursor (proto/wire.md), "" before the
+ * first row. It is the receiver's, and valid until the next receiver_next. */
 const char *receiver_cursor(const receiver *r);
 
 #endif

@@ -1,3 +1,4 @@
+/* rejoin.c: see rejoin.h. */
 #include "trainer/input/rejoin.h"
 
 #include <time.h>
@@ -7,7 +8,7 @@
 
 enum {
     LOOK_MS = 1000,
-    NAP_MS = 200, /* a daemon that starts or is drained refuses at once */
+    NAP_MS = 200, /* between two tries: a daemon that starts or drains refuses at once */
 };
 static const int64_t TELL_NS = INT64_C(10) * 1000 * 1000 * 1000;
 
@@ -18,7 +19,7 @@ static double seconds_since(int64_t begin)
 
 static status came_back(const char *endpoint, int64_t begin)
 {
-    log_warn("prepd at %s is back after %.1f s; its stream goes on behind the last row", endpoint,
+    log_warn("prepd at %s is back after %.1f s; its stream goes on after the last row", endpoint,
              seconds_since(begin));
     return ST_OK;
 }
@@ -28,7 +29,7 @@ status rejoin_stream(client *c, const char *endpoint, const char *cursor, double
     const status_note why = *status_last();
     const int64_t begin = clock_ns();
     int64_t told = begin;
-    log_warn("prepd at %s has gone (%s); waiting for it, at most %g s (prepd.reconnect_timeout)",
+    log_warn("prepd at %s is gone (%s); waiting for it for up to %g s (prepd.reconnect_timeout)",
              endpoint, why.message, patience_s);
     while (seconds_since(begin) < patience_s) {
         const double left_ms = (patience_s - seconds_since(begin)) * 1000.0;
@@ -39,8 +40,8 @@ status rejoin_stream(client *c, const char *endpoint, const char *cursor, double
             return st;
         if (clock_ns() - told >= TELL_NS) {
             told = clock_ns();
-            log_warn("waiting for prepd at %s since %.0f s: %s", endpoint, seconds_since(begin),
-                     status_text());
+            log_warn("still waiting for prepd at %s after %.0f s: %s", endpoint,
+                     seconds_since(begin), status_text());
         }
         if (st == ST_UNAVAILABLE)
             nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000L}, NULL);

@@ -1,13 +1,14 @@
-/* rejoin.h: a daemon that went is waited for, and its stream entered again behind the last row that
- * arrived. Says in the log what it waits for, and since when. */
+/* rejoin.h: waits for a daemon that is gone, and enters its stream again after the last row that
+ * arrived. The log says what it waits for and since when. */
 #ifndef TESSERA_TRAINER_INPUT_REJOIN_H
 #define TESSERA_TRAINER_INPUT_REJOIN_H
 
 #include "proto/client.h"
 
-/* After client_next said ST_UNAVAILABLE on c. endpoint: for the log. cursor: of the last row that
- * came, "" before the first. ST_UNAVAILABLE, with what happened first, after patience_s seconds;
- * ST_STOPPED on client_interrupt; else the daemon's refusal, which no waiting mends. */
+/* To be called after client_next on c returned ST_UNAVAILABLE. `endpoint` is for the log; `cursor`
+ * is that of the last row that arrived, "" before the first. ST_OK once the stream goes on;
+ * ST_UNAVAILABLE, with the first cause, after patience_s seconds; ST_STOPPED after
+ * client_interrupt; otherwise the daemon's refusal, which no waiting would change. */
 WARN_UNUSED status rejoin_stream(client *c, const char *endpoint, const char *cursor,
                                  double patience_s);
 

@@ -1,3 +1,4 @@
+/* row_feed.c: see row_feed.h, which also gives the format of the messages. */
 #include "trainer/input/row_feed.h"
 
 #include <stdlib.h>
@@ -5,7 +6,7 @@
 
 enum { KIND, BYTES, FIRST, NUMBERS = 17, TEXTS = 3 };
 enum { MESSAGE_WELCOME = 1, MESSAGE_ROW, MESSAGE_LAST };
-/* Numbers of a ROW. */
+/* The numbers of a ROW, by their place. */
 enum {
     TOKENS = FIRST,
     DOCS,
@@ -22,7 +23,7 @@ enum {
 };
 _Static_assert(DIGEST + 2 == NUMBERS, "a digest is two numbers");
 
-/* Above anything that is sent: sums of sizes stay far from the ends of 64 bits. */
+/* More than anything that is sent, and small enough that sums of sizes cannot overflow 64 bits. */
 static const uint64_t COUNT_MOST = UINT64_C(1) << 31;
 
 static status send_numbers(row_broadcast *f, const uint64_t n[NUMBERS])
@@ -121,18 +122,18 @@ static status recv_numbers(row_broadcast *f, uint64_t n[NUMBERS])
 
 static status unexpected(const row_broadcast *f, const uint64_t n[NUMBERS])
 {
-    return FAIL(ST_PROTOCOL, "rank %d hands on a message of kind %llu and %llu bytes",
+    return FAIL(ST_PROTOCOL, "rank %d sent a message of unknown form: kind %llu with %llu bytes",
                 row_broadcast_source(f), (unsigned long long)n[KIND], (unsigned long long)n[BYTES]);
 }
 
-/* Heap. */
+/* Receives the text after the numbers, on the heap. */
 static status recv_text(row_broadcast *f, const uint64_t n[NUMBERS], char **out)
 {
     if (n[BYTES] == 0 || n[BYTES] > COUNT_MOST)
         return unexpected(f, n);
     char *text = malloc(n[BYTES]);
     if (!text)
-        return FAIL(ST_NO_MEMORY, "no memory for a text of %llu bytes",
+        return FAIL(ST_NO_MEMORY, "out of memory for a text of %llu bytes",
                     (unsigned long long)n[BYTES]);
     status st = row_broadcast_recv(f, text, n[BYTES]);
     if (st == ST_OK && text[n[BYTES] - 1] != 0)
@@ -187,7 +188,8 @@ static status recv_row(row_broadcast *f, const uint64_t n[NUMBERS], arena *a, ro
         return unexpected(f, n);
     row_tensors(&r, 1, t, &n_tensors);
     for (size_t i = 0; i < n_tensors; i++)
-        TRY(row_broadcast_recv(f, (void *)t[i].data.data, t[i].data.size)); /* just taken from a */
+        /* The arena's memory, just allocated and not const. */
+        TRY(row_broadcast_recv(f, (void *)t[i].data.data, t[i].data.size));
     for (int i = 0; i < TEXTS; i++) {
         TRY(row_broadcast_recv(f, text[i], n[TEXT + i]));
         text[i][n[TEXT + i] - 1] = 0;

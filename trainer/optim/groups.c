@@ -1,3 +1,5 @@
+/* groups.c: see groups.h. A rule marks the parameters it matches in the registry (frozen,
+ * lr_factor, own_decay); the optimizer and the memory plan read those marks. */
 #include "trainer/optim/groups.h"
 
 #include <fnmatch.h>
@@ -11,10 +13,10 @@
 static const char *const names[GROUP_COUNT] = {"vision", "merger", "text", "router", "experts"};
 static const char table_name[] = "model.visual.pos_embed.weight";
 
-/* A rule of optimizer.groups, or a pattern to freeze. */
+/* A rule of optimizer.groups, or a pattern that is to be frozen. */
 typedef struct rule {
     char pattern[160];
-    double lr, decay; /* below 0: not said */
+    double lr, decay; /* below 0: the rule does not set it */
     bool frozen;
 } rule;
 
@@ -29,11 +31,12 @@ static bool matches(const rule *r, const param *p)
 static status apply_rule(const conf *c, const rule *r, const char *key, params *p)
 {
     int64_t n = 0;
-    if (r->lr > 0 && c->optimizer_lr <= 0) /* it is kept as a factor of that */
-        return FAIL(ST_CONFIG,
-                    "%s: \"%s\" has a rate of its own, and optimizer.lr is 0: give that the rate, "
-                    "and the groups that shall not move lr=0 or frozen",
-                    key, r->pattern);
+    if (r->lr > 0 && c->optimizer_lr <= 0) /* the rate is kept as a factor of optimizer.lr */
+        return FAIL(
+            ST_CONFIG,
+            "%s: \"%s\" sets a learning rate while optimizer.lr is 0: set optimizer.lr to the "
+            "rate, and give lr=0 or frozen to the groups that must not change",
+            key, r->pattern);
     for (int64_t i = 0; i < p->n; i++) {
         param *q = &p->list[i];
         if (!matches(r, q))
@@ -46,10 +49,11 @@ static status apply_rule(const conf *c, const rule *r, const char *key, params *
             q->own_decay = r->decay;
     }
     return n ? ST_OK
-             : FAIL(ST_CONFIG,
-                    "%s: \"%s\" is the name of no parameter of this model (trainer inspect lists "
-                    "them) nor of a group (vision, merger, text, router, experts)",
-                    key, r->pattern);
+             : FAIL(
+                   ST_CONFIG,
+                   "%s: \"%s\" matches no parameter of this model (trainer inspect lists them) and "
+                   "is not a group (vision, merger, text, router, experts)",
+                   key, r->pattern);
 }
 
 static bool read_number(const char *word, const char *name, double *out)
@@ -62,7 +66,7 @@ static bool read_number(const char *word, const char *name, double *out)
     return end != word + n && !*end && *out >= 0 && isfinite(*out);
 }
 
-/* "PATTERN [lr=X] [decay=X] [frozen]", cut up in place. */
+/* Reads "PATTERN [lr=X] [decay=X] [frozen]"; the text is cut up in place. */
 static status read_rule(char *text, rule *out)
 {
     char *rest = NULL, *word = strtok_r(text, " \t\n", &rest);
@@ -73,8 +77,8 @@ static status read_rule(char *text, rule *out)
             out->frozen = true;
         else if (!read_number(word, "lr=", &out->lr) && !read_number(word, "decay=", &out->decay))
             return FAIL(ST_CONFIG,
-                        "optimizer.groups: \"%s\" of \"%s\" is none of lr=X, decay=X, frozen", word,
-                        out->pattern);
+                        "optimizer.groups: \"%s\" after \"%s\" must be lr=X, decay=X or frozen",
+                        word, out->pattern);
     }
     return ST_OK;
 }
@@ -82,7 +86,7 @@ static status read_rule(char *text, rule *out)
 static status apply_rules(const conf *c, params *p)
 {
     char *text = strdup(c->optimizer_groups), *rest = NULL;
-    status st = text ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for optimizer.groups");
+    status st = text ? ST_OK : FAIL(ST_NO_MEMORY, "out of memory for optimizer.groups");
     for (char *one = text ? strtok_r(text, ";", &rest) : NULL; one && st == ST_OK;
          one = strtok_r(NULL, ";", &rest)) {
         rule r;
@@ -124,7 +128,9 @@ status groups_apply(const conf *c, params *p)
     TRY(apply_rules(c, p));
     TRY(freeze(c, p));
     if (params_trained(p) == 0)
-        return FAIL(ST_CONFIG, "freeze: every parameter is frozen, so there is nothing to train");
+        return FAIL(
+            ST_CONFIG,
+            "every parameter is frozen, so there is nothing to train (freeze.*, optimizer.groups)");
     return ST_OK;
 }
 
@@ -169,7 +175,7 @@ void groups_print(const conf *c, const params *p, FILE *to)
             digits_with_commas(p->total, all));
 }
 
-/* First index of PREFIX.N. with a trained parameter; n if none. */
+/* The first index N of PREFIX.N. with a trained parameter; n if there is none. */
 static int64_t find_lowest_layer(const params *p, const char *prefix, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -188,7 +194,8 @@ static bool trains(const params *p, const char *name)
     return q && !q->frozen;
 }
 
-/* Multiply-adds that adapters add to one of the matrices of the decoder's layers. */
+/* The multiply-adds that adapters add per multiply-add of the decoder's matrices. Of a layer's
+ * experts only the chosen ones work. */
 static double adapters_share(const params *p, const model_dims *d)
 {
     const double chosen = (double)d->text.top_k / (double)(d->text.experts ? d->text.experts : 1);
@@ -242,7 +249,8 @@ int64_t groups_training_flops(const flops *f, const training_share *s)
 {
     double router = (double)f->text_router, experts = (double)f->text_experts;
     double rest = (double)f->text_linear - router - experts;
-    double adapters = 3 * (double)f->text_linear * s->adapters; /* forward, dX, dW */
+    /* Forward, gradient of the input, gradient of the weights. */
+    double adapters = 3 * (double)f->text_linear * s->adapters;
     double back = rest * (s->wgrad[GROUP_TEXT] + s->text_dgrad) +
                   router * (s->wgrad[GROUP_ROUTER] + s->text_dgrad) +
                   experts * (s->wgrad[GROUP_EXPERTS] + s->text_dgrad) +

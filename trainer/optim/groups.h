@@ -1,11 +1,13 @@
-/* groups.h: which parameters are trained, at what rate and decay, from the options freeze.* and
- * optimizer.groups.
+/* groups.h: which parameters are trained, and with what learning rate and weight decay. The options
+ * freeze.* and optimizer.groups decide.
  *
- * optimizer.groups is a list of rules, later ones win: "PATTERN [lr=X] [decay=X] [frozen]; ..".
- * A pattern is a group of the registry (vision, merger, text, router, experts) or a tensor's name
- * with * and ?. freeze.* comes last. The position table belongs to vision and to merger: freezing
- * either freezes it, so that a frozen tower has no backward. With lora.rank adapters are added to
- * the registry and all else is frozen first (model/lora_params.h). */
+ * optimizer.groups is a list of rules, of which later ones win: "PATTERN [lr=X] [decay=X] [frozen];
+ * ..". A pattern is a group of the registry (vision, merger, text, router, experts), or a tensor's
+ * name with * and ?. freeze.* is applied last. The position table belongs to both vision and
+ * merger: freezing either one freezes it, so that a frozen tower needs no backward.
+ *
+ * With lora.rank, adapters are added to the registry first and everything else is frozen
+ * (model/lora_params.h). */
 #ifndef TESSERA_TRAINER_OPTIM_GROUPS_H
 #define TESSERA_TRAINER_OPTIM_GROUPS_H
 
@@ -14,24 +16,28 @@
 #include "common/conf/conf.h"
 #include "trainer/model/params.h"
 
-/* Before params_alloc. ST_CONFIG: a rule that is not understood or matches nothing, and where
- * nothing is left to train. */
-WARN_UNUSED status groups_apply(const conf *c, params *p);
-/* A line per set of parameters that are treated alike: counts, rate, decay. */
-void groups_print(const conf *c, const params *p, FILE *to);
+/* Applies the options to the registry. Call it before params_alloc. ST_CONFIG: a rule cannot be
+ * read or matches nothing, or no parameter is left to train. */
+WARN_UNUSED status groups_apply(const conf *c, params *params);
+/* Prints a line per set of parameters that are treated alike: how many tensors and parameters,
+ * their rate and decay. */
+void groups_print(const conf *c, const params *params, FILE *to);
 
-/* What of the work a step does, for its FLOPs: shares of 0 to 1 by group of matrices. */
+/* Which share of the work a training step does, for its FLOPs. Every share is from 0 to 1. */
 typedef struct training_share {
-    double wgrad[GROUP_COUNT]; /* of the group's matrices that are trained */
-    double head_wgrad, patch_wgrad;
-    double adapters;     /* multiply-adds of adapters for one of the decoder's matrices */
-    double text_dgrad;   /* of the decoder's layers that a gradient passes through */
-    double vision_dgrad; /* of the tower's blocks */
-    double merger_dgrad; /* mergers are reached */
+    /* By group: the share of its matrices that are trained, and so have a weight gradient. */
+    double wgrad[GROUP_COUNT];
+    double head_wgrad, patch_wgrad; /* 1: the head, the patch embedding is trained */
+    double adapters;     /* multiply-adds of adapters per multiply-add of the decoder's matrices */
+    double text_dgrad;   /* the share of the decoder's layers that a gradient passes through */
+    double vision_dgrad; /* the same for the vision tower's blocks */
+    double merger_dgrad; /* 1: a gradient reaches the mergers */
 } training_share;
 
-void groups_share(const params *p, const model_dims *d, training_share *out);
-/* Useful FLOPs of a step: forward of everything; of what is trained or passed through, backward. */
-int64_t groups_training_flops(const flops *f, const training_share *s);
+/* Computes those shares from what is frozen. */
+void groups_share(const params *params, const model_dims *dims, training_share *out);
+/* The useful FLOPs of a step: the forward of everything, and the backward of what is trained or
+ * passed through. The step's FLOPs by part are in f. */
+int64_t groups_training_flops(const flops *flops, const training_share *share);
 
 #endif

@@ -1,3 +1,4 @@
+/* lr_schedule.c: see lr_schedule.h. */
 #include "trainer/optim/lr_schedule.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* optim.c: see optim.h. The trained tensors are listed by group, so that the sum of squares after
+ * each group gives the group's norm, and all of them are updated in one launch. */
 #include "trainer/optim/optim.h"
 
 #include <math.h>
@@ -6,13 +8,14 @@
 struct optimizer {
     params *params;
     double beta1, beta2, eps, decay, max_norm;
-    optim_list all, group[GROUP_COUNT]; /* what is trained, by group; runs of tensors */
-    /* device */
+    /* What is trained: all of it, and each group's run of tensors. */
+    optim_list all, group[GROUP_COUNT];
+    /* On the device. */
     optim_tensor *tensors;
     double *sum_squares; /* [1] */
-    double *after_group; /* [GROUP_COUNT] what sum_squares was behind each group */
+    double *after_group; /* [GROUP_COUNT] what sum_squares was after each group */
     step_scalars *scalars;
-    /* pinned */
+    /* In pinned memory. */
     step_scalars *sent; /* [ahead + 1] by step */
 };
 
@@ -30,7 +33,7 @@ static optim_tensor tensor_of(const optimizer *o, const param *q, int64_t first_
                           .p_act = q->own_act == q->value ? NULL : q->own_act};
 }
 
-/* Lists what is trained, by group, and sends it to the device. Waits. */
+/* Lists what is trained, by group, and sends the list to the device. Waits for that. */
 static status send_tensors(optimizer *o, stream *s)
 {
     const backend_vtable *v = s->dev->v;
@@ -103,7 +106,8 @@ void optimizer_free(optimizer **held, stream *s)
     *held = NULL;
 }
 
-/* A replica's ranks store every element once between them, and replicas the same. */
+/* Adds the sums of squares of all ranks. The ranks of a replica store every element once between
+ * them, and replicas store the same, so one replica's sum is the whole. */
 static status sum_ranks(optimizer *o, stream *s)
 {
     const mesh *m = o->params->mesh;
@@ -118,7 +122,7 @@ static status sum_ranks(optimizer *o, stream *s)
                            sizeof *o->sum_squares);
 }
 
-/* The sum of squares, and what it was behind every group. */
+/* The sum of squares, and what it was after each group. */
 static status sum_gradients(optimizer *o, stream *s)
 {
     const backend_vtable *v = s->dev->v;

@@ -1,9 +1,9 @@
-/* attention.c: softmax attention inside segments (attention.h).
+/* attention.c: softmax attention inside segments on the CPU (attention.h).
  *
- * A block of BLOCK_Q queries meets all its keys at once: the scores [BLOCK_Q, keys] of one block
- * are all that is held, so memory grows with a segment's length and not with its square. Forward
- * tasks are (segment, query head); backward tasks are (segment, kv head), each summing its own
- * query heads in order, so nothing is added from two threads. */
+ * A block of BLOCK_Q queries meets all of its keys at once. Only the scores [BLOCK_Q, keys] of one
+ * block are held, so memory grows with a segment's length and not with its square. A forward task
+ * is a (segment, query head). A backward task is a (segment, key-value head) that sums its query
+ * heads in order, so no two threads add to the same place. */
 #include <limits.h>
 #include <string.h>
 
@@ -12,17 +12,21 @@
 
 enum { BLOCK_Q = 64 };
 
-/* Segments of queries, or of keys: ascending borders from 0 on. *out_longest: most of one. */
+/* Checks that the borders of segments of `what` ascend from 0 and stay within `tokens`.
+ * *out_longest is the length of the longest segment. */
 static status borders_check(const char *what, const int32_t *cu, int64_t segments, int64_t tokens,
                             int64_t *out_longest)
 {
     int64_t longest = 0;
     if (segments > 0 && cu[0] != 0)
-        return FAIL(ST_BAD_INPUT, "attention: the first segment of %s starts at %d, not at 0", what,
+        return FAIL(ST_BAD_INPUT,
+                    "attention: the first segment of %s begins at %d; it must begin at 0", what,
                     cu[0]);
     for (int64_t i = 0; i < segments; i++) {
         if (cu[i + 1] < cu[i] || cu[i + 1] > tokens)
-            return FAIL(ST_BAD_INPUT, "attention: segment %lld is [%d, %d) in %lld %s",
+            return FAIL(ST_BAD_INPUT,
+                        "attention: segment %lld is [%d, %d), which is not an ascending range "
+                        "within %lld %s",
                         (long long)i, cu[i], cu[i + 1], (long long)tokens, what);
         if (cu[i + 1] - cu[i] > longest)
             longest = cu[i + 1] - cu[i];
@@ -31,7 +35,7 @@ static status borders_check(const char *what, const int32_t *cu, int64_t segment
     return ST_OK;
 }
 
-/* Every query is a key of its segment, behind the query before it. */
+/* Checks that every query is a key of its segment, and comes after the query before it. */
 static status places_check(const int32_t *cu, const int32_t *cu_keys, int64_t segments,
                            const int32_t *place)
 {
@@ -39,25 +43,29 @@ static status places_check(const int32_t *cu, const int32_t *cu_keys, int64_t se
         for (int64_t i = cu[s]; i < cu[s + 1]; i++)
             if (place[i] < cu_keys[s] || place[i] >= cu_keys[s + 1] ||
                 (i > cu[s] && place[i] <= place[i - 1]))
-                return FAIL(ST_BAD_INPUT, "attention: query %lld stands at key %d of [%d, %d)",
+                return FAIL(ST_BAD_INPUT,
+                            "attention: query %lld is at key %d, which is not inside [%d, %d) or "
+                            "does not rise",
                             (long long)i, place[i], cu_keys[s], cu_keys[s + 1]);
     return ST_OK;
 }
 
-/* What forward and backward are asked for alike. *out_longest: most keys of a segment. */
+/* The arguments that forward and backward share. */
 typedef struct attention_shape {
     int64_t tokens, heads, kv_heads, d, segments, keys;
     const int32_t *cu, *cu_keys, *place;
 } attention_shape;
 
+/* *out_longest is the largest number of keys in a segment. */
 static status attention_check(const attention_shape *a, int64_t *out_longest)
 {
     if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->d <= 0 ||
         a->tokens > INT_MAX || a->keys > INT_MAX)
-        return FAIL(ST_BAD_INPUT,
-                    "attention: %lld query heads over %lld kv heads of %lld; the first must be a "
-                    "multiple of the second",
-                    (long long)a->heads, (long long)a->kv_heads, (long long)a->d);
+        return FAIL(
+            ST_BAD_INPUT,
+            "attention: there are %lld query heads for %lld key-value heads of width %lld; the "
+            "first number must be a multiple of the second",
+            (long long)a->heads, (long long)a->kv_heads, (long long)a->d);
     TRY(borders_check(a->cu_keys ? "queries" : "tokens", a->cu, a->segments, a->tokens,
                       out_longest));
     if (!a->cu_keys)
@@ -66,7 +74,7 @@ static status attention_check(const attention_shape *a, int64_t *out_longest)
     return places_check(a->cu, a->cu_keys, a->segments, a->place);
 }
 
-/* heads x d columns of rows [from, to) become 0. */
+/* Sets `width` columns of the rows [from, to) to 0. */
 static void zero_rows(real *x, int64_t from, int64_t to, int64_t stride, int64_t width)
 {
     for (int64_t t = from; t < to; t++)
@@ -95,7 +103,8 @@ static void head_fwd(const head_view *w, real *o, real *lse, real *s)
     }
 }
 
-/* Average work of one of `tasks` heads, in element operations: its scores, d multiply-adds each. */
+/* The average work of one head, in element operations: d multiply-adds for each of its scores,
+ * `products` times. */
 static int64_t task_work(const int32_t *cu, int64_t segments, int64_t d, int64_t products)
 {
     int64_t scores = 0;
@@ -104,13 +113,13 @@ static int64_t task_work(const int32_t *cu, int64_t segments, int64_t d, int64_t
     return segments > 0 ? scores / segments * (d * products / 4 + 8) : 0;
 }
 
-/* Numbers of scratch per thread: enough for both ways. */
+/* The scratch of one thread, in numbers: enough for the long and the short way of a head. */
 static int64_t scratch_of(int64_t long_way)
 {
     return long_way > SHORT_SCRATCH ? long_way : SHORT_SCRATCH;
 }
 
-/* A call's arguments and one scratch area of `block` numbers per thread. */
+/* The arguments of a call, and scratch with one area of `block` numbers per thread. */
 typedef struct heads_job {
     const void *args;
     real *scratch;
@@ -165,7 +174,8 @@ status CPU_OP(attention_fwd)(stream *s, const attention_fwd_args *a)
     return ST_OK;
 }
 
-/* Adds one query head's part to dk, dv and writes its dq. scratch: 2 * BLOCK_Q * keys. */
+/* Adds one query head's part to dk and dv, and writes its dq. scratch holds 2 * BLOCK_Q * keys
+ * numbers. */
 static void head_bwd(const head_view *w, const head_grads *g, real *scratch)
 {
     real *p = scratch, *dp = scratch + BLOCK_Q * w->keys;
@@ -198,7 +208,8 @@ static void head_bwd(const head_view *w, const head_grads *g, real *scratch)
     }
 }
 
-/* One query head of a segment; dk and dv already hold the earlier heads'. */
+/* The backward of one query head of a segment. dk and dv already hold the sums of the earlier
+ * heads. */
 static void query_head_bwd(const attention_bwd_args *a, int64_t segment, int64_t h, real *scratch)
 {
     const int32_t *cu_keys = a->cu_keys ? a->cu_keys : a->cu;

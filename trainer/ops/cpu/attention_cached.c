@@ -1,7 +1,9 @@
-/* attention_cached.c: one query of each document over its kept keys (attention.h).
+/* attention_cached.c: one query of each document over its cached keys and values, on the CPU
+ * (attention.h).
  *
- * A task is a (query, kv head): keys and values are read once for all query heads that share them.
- * Every key and value meets each number once, so memory is the limit and BLAS would not help. */
+ * A task is a (query, key-value head), so that keys and values are read once for all query heads
+ * that share them. Each of their numbers is used once per query head, so memory is the limit and
+ * BLAS would not help. */
 #include "trainer/ops/cpu/attention_head.h"
 
 typedef struct cached_job {
@@ -13,16 +15,19 @@ typedef struct cached_job {
 static status cached_check(const attention_cached_args *a, int64_t *out_longest)
 {
     if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->head_dim <= 0)
-        return FAIL(ST_BAD_INPUT,
-                    "attention_cached: %lld query heads over %lld kv heads of %lld; the first must "
-                    "be a multiple of the second",
-                    (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim);
+        return FAIL(
+            ST_BAD_INPUT,
+            "attention_cached: there are %lld query heads for %lld key-value heads of width "
+            "%lld; the first number must be a multiple of the second",
+            (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim);
     *out_longest = 0;
     for (int64_t i = 0; i < a->queries; i++) {
         int64_t first = a->first[i], n = a->length[i];
         if (first < 0 || n < 0 || first + n > a->rows)
-            return FAIL(ST_BAD_INPUT, "attention_cached: query %lld sees [%lld, %lld) of %lld rows",
-                        (long long)i, (long long)first, (long long)(first + n), (long long)a->rows);
+            return FAIL(
+                ST_BAD_INPUT,
+                "attention_cached: query %lld sees the rows [%lld, %lld), but there are %lld",
+                (long long)i, (long long)first, (long long)(first + n), (long long)a->rows);
         *out_longest = n > *out_longest ? n : *out_longest;
     }
     return ST_OK;
@@ -37,7 +42,7 @@ static real dot(const real *x, const real *y, int64_t n)
     return sum;
 }
 
-/* o [d] of one query head; k, v [n, d] with a stride. */
+/* Writes o [d] of one query head over k and v [n, d], whose rows are `stride` apart. */
 static void query_head(const real *q, const real *k, const real *v, int64_t stride, int64_t n,
                        int64_t d, real scale, real *score, real *o)
 {

@@ -1,4 +1,4 @@
-/* attention_head.c: what both ways of a head do with rows of scores and of gradients
+/* attention_head.c: row operations that the long and the short way of a head share
  * (attention_head.h). */
 #include "trainer/ops/cpu/attention_head.h"
 

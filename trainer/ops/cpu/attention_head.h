@@ -1,31 +1,32 @@
-/* attention_head.h: one (segment, query head) of attention, as attention.c hands it to the two ways
- * of doing it: products through OpenBLAS for long segments, and our own for short ones. */
+/* attention_head.h: one head of attention in one segment. attention.c hands it to one of two ways
+ * of computing it: with products by OpenBLAS for long segments, or with our own kernel for short
+ * ones (attention_short.c). */
 #ifndef TESSERA_TRAINER_OPS_CPU_ATTENTION_HEAD_H
 #define TESSERA_TRAINER_OPS_CPU_ATTENTION_HEAD_H
 
 #include "trainer/ops/cpu/cpu_ops.h"
 
-/* Seen from the segment's first token. Strides in elements. */
+/* A head in a segment. Pointers are at the segment's first token; strides are in elements. */
 typedef struct head_view {
     const real *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride, lse_stride;
-    int64_t n, d; /* queries of the segment, head_dim */
-    int64_t keys; /* of the segment */
+    int64_t n, d; /* the segment's queries; the width of a head */
+    int64_t keys; /* the segment's keys */
     const int32_t
-        *place; /* [n] key that a query itself is, counted from `first_key`; NULL: its own */
+        *place; /* [n] the key that a query is itself, counted from `first_key`; NULL: key i */
     int64_t first_key;
     bool causal;
     real scale;
 } head_view;
 
-/* What the backward reads and writes beyond the view. */
+/* What the backward reads and writes besides the view. */
 typedef struct head_grads {
     const real *o, *lse, *do_;
-    real *dq, *dk, *dv; /* dq written; dk, dv added to */
-    real *dot;          /* row sums of do * o, stride lse_stride, written */
+    real *dq, *dk, *dv; /* dq is written, dk and dv are added to */
+    real *dot;          /* written: the row sums of do * o, with stride lse_stride */
 } head_grads;
 
-/* Keys that query i may see. */
+/* How many keys query i sees. */
 static inline int64_t head_keys(const head_view *w, int64_t i)
 {
     if (!w->causal)
@@ -39,18 +40,18 @@ static inline int64_t head_keys(const head_view *w, int64_t i)
 #define SHORT_HEAD_FWD   CPU_PASTE(short_head_fwd, CPU_VARIANT)
 #define SHORT_HEAD_BWD   CPU_PASTE(short_head_bwd, CPU_VARIANT)
 
-/* Replaces a row of scores by probabilities; returns their log-sum-exp. */
+/* Replaces n scores by probabilities and returns their log-sum-exp. */
 real HEAD_SOFTMAX_ROW(real *s, int64_t n);
-/* p = exp(p - lse) on n scores. */
+/* Replaces n scores p by exp(p - lse). */
 void HEAD_PROBABILITY(real *p, real lse, int64_t n);
 void HEAD_DOTS(const head_view *w, const head_grads *g);
 
 enum {
-    SHORT_KEYS = 64, /* longest segment of the short way: its scratch stays in L1 and L2 */
-    LANES = 8,       /* numbers of one vector; head_dim must be a multiple */
-    SHORT_DIM = 128  /* largest head_dim of the short way */
+    SHORT_KEYS = 64, /* the longest segment of the short way: its scratch stays in L1 and L2 */
+    LANES = 8,       /* numbers in a vector; head_dim must be a multiple of it */
+    SHORT_DIM = 128  /* the largest head_dim of the short way */
 };
-/* Numbers of scratch the short way needs: q, k or v transposed twice, two score matrices. */
+/* The short way's scratch in numbers: q, k or v transposed twice, and two score matrices. */
 enum { SHORT_SCRATCH = 2 * SHORT_DIM * SHORT_KEYS + 2 * SHORT_KEYS * SHORT_KEYS };
 
 static inline bool head_is_short(const head_view *w)

@@ -1,17 +1,17 @@
-/* attention_short.c: attention of a segment of at most SHORT_KEYS tokens.
+/* attention_short.c: attention in a segment of at most SHORT_KEYS tokens.
  *
- * OpenBLAS spends most of a product this small on its way in and out (a document of 25 tokens with
- * heads of 32: 20,000 multiply-adds). All six products of forward and backward come down to one
- * kernel: ROWS rows of C, LANES columns at a time, summed over k in registers. B is read along its
- * rows, so k and v are transposed once where their transpose is meant, padded with zeros to whole
- * vectors. Causal rows stop at their last key, rounded up to the block. */
+ * OpenBLAS spends most of so small a product on its way in and out (a document of 25 tokens with
+ * heads of width 32 has 20,000 multiply-adds). All six products of forward and backward come down
+ * to one kernel here: ROWS rows of C, LANES columns at a time, summed over k in registers. B is
+ * read along its rows; where its transpose is meant, k and v are transposed once and padded with
+ * zeros to whole vectors. A causal row stops at its last key, rounded up to the block. */
 #include <string.h>
 
 #include "trainer/ops/cpu/attention_head.h"
 
 typedef real lanes __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real))));
 
-enum { ROWS = 4 }; /* 4 sums of 8 floats, a row of B and a broadcast fit 16 AVX registers */
+enum { ROWS = 4 }; /* 4 sums of 8 floats, a row of B and a broadcast fit in 16 AVX registers */
 
 /* C[r, 0..n) = alpha * sum_{i < k} A(r, i) B[i, 0..n) (+ C if add), r < ROWS;
  * A(r, i) = a[r * a_row + i * a_k], n a multiple of LANES. */
@@ -37,7 +37,7 @@ static inline void block_rows(const real *a, int64_t a_row, int64_t a_k, int64_t
     }
 }
 
-/* The same for a single row: what is left below ROWS. */
+/* The same for a single row, where fewer than ROWS are left. */
 static inline void single_row(const real *a, int64_t a_k, int64_t k, const real *b,
                               int64_t b_stride, int64_t n, real alpha, bool add, real *c)
 {
@@ -49,7 +49,7 @@ static inline void single_row(const real *a, int64_t a_k, int64_t k, const real 
     }
 }
 
-/* A product's operands; rows of A and C are walked by the callers below. */
+/* The operands of a product C = alpha A B; the callers below walk over the rows of A and C. */
 typedef struct product {
     const real *a;
     int64_t a_row, a_k;
@@ -61,7 +61,8 @@ typedef struct product {
     bool add;
 } product;
 
-/* Rows [r, r + rows) of C, columns [0, n), summed over [k0, k1); rows is ROWS or 1. */
+/* Computes the rows [r, r + rows) and columns [0, n) of C, summed over [k0, k1). rows is ROWS or 1.
+ */
 static inline void some_rows(const product *p, int64_t r, int64_t rows, int64_t n, int64_t k0,
                              int64_t k1)
 {
@@ -107,8 +108,8 @@ static void compute_scores(const head_view *w, const real *x, int64_t stride,
     }
 }
 
-/* out [n, d] = alpha s x over the keys each query sees; s is 0 where a row block sees further than
- * one of its rows. */
+/* out [n, d] = alpha s x over the keys that each query sees. s is 0 where a block of rows reads
+ * further than one of its rows sees. */
 static void mix_rows(const head_view *w, const real *s, const real *x, int64_t stride, real alpha,
                      real *out, int64_t out_stride)
 {
@@ -130,7 +131,7 @@ static void mix_back(const head_view *w, const real *s, const real *x, int64_t s
     }
 }
 
-/* Scores that a row does not see but its block may read. */
+/* Clears the scores that a row does not see but that its block of rows may read. */
 static void blank(const head_view *w, real *row, int64_t seen)
 {
     memset(row + seen, 0, (size_t)(w->n - seen) * sizeof *row);

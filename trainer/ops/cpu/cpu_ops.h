@@ -1,9 +1,10 @@
-/* cpu_ops.h: what the CPU ops share: their names, small arithmetic, exp.
+/* cpu_ops.h: what the CPU ops share: their names, small arithmetic, and exponentials that compile
+ * to vector code.
  *
- * The sources are compiled once per instruction set; CPU_VARIANT (base, avx2) keeps the functions
- * apart and table.c gathers each set. Most ops are a body over some of the rows, handed to cpu_run;
- * none lets its result depend on the cut, so the same input gives the same bits on 1 and on 64
- * threads. */
+ * The sources are compiled once per instruction set. CPU_VARIANT (base or avx2) keeps the function
+ * names apart, and table.c gathers each set into a table. Most ops are a loop body over some of the
+ * rows that is handed to cpu_run (device/cpu.h). No result may depend on how the rows are cut into
+ * parts, so that the same input gives the same bits on 1 and on 64 threads. */
 #ifndef TESSERA_TRAINER_OPS_CPU_OPS_H
 #define TESSERA_TRAINER_OPS_CPU_OPS_H
 
@@ -48,10 +49,10 @@ static inline real real_exp(real x)
     return exp(x);
 }
 #else
-/* e^x in straight-line code, so that loops over it become vector code (libm's expf does not).
- * x = n ln2 + r, |r| <= ln2/2; e^r by its series to r^7/7!, whose remainder is under 6e-9; 2^n by
- * the exponent bits. Within 2 ulp of libm; 0 below -87.3 (no subnormals), inf above 88.72, NaN
- * stays NaN. */
+/* e^x in straight-line code, so that loops over it become vector code (loops over libm's expf do
+ * not). With x = n ln2 + r and |r| <= ln2/2, e^r is its Taylor series to r^7/7!, whose remainder is
+ * under 6e-9, and 2^n is put together from exponent bits. The result is within 2 ulp of libm's; it
+ * is 0 below -87.3 (no subnormals) and infinite above 88.72, and NaN stays NaN. */
 static inline real real_exp(real x)
 {
     const float lo = -87.33f, hi = 88.72f;
@@ -73,7 +74,7 @@ static inline real real_exp(real x)
     e = e * r + 1.0f / 6;
     e = e * r + 0.5f;
     e = e * r * r + r + 1.0f;
-    /* The low bits of n.f hold n; 2^128 has no float, so the power is taken in two halves. */
+    /* The low bits of n.f hold n. 2^128 is no float, so the power is applied in two halves. */
     power.u = (n.u + 126u) << 23;
     e = e * power.f * 2.0f;
     e = x < lo ? 0.0f : e;
@@ -88,9 +89,10 @@ static inline real real_normal_cdf(real x, real bell)
     return erfc(-x * 0.70710678118654752440) / 2;
 }
 #else
-/* (1 + erf(x / sqrt 2)) / 2, given bell = e^(-x^2 / 2), again in straight-line code. The upper tail
- * is bell t P(t) / 2, t = 1 / (1 + |x| / (2 sqrt 2)): the polynomial is our own Chebyshev fit of
- * e^(u^2) erfc(u) / t for 0 <= u <= 9.6, off by 3e-9, 2.4e-7 with the rounding of floats. */
+/* The normal distribution function (1 + erf(x / sqrt 2)) / 2, given bell = e^(-x^2 / 2), again in
+ * straight-line code. The upper tail is bell t P(t) / 2 with t = 1 / (1 + |x| / (2 sqrt 2)). P is
+ * our own Chebyshev fit of e^(u^2) erfc(u) / t for 0 <= u <= 9.6; it is off by 3e-9, and by 2.4e-7
+ * with the rounding of floats. */
 static inline real real_normal_cdf(real x, real bell)
 {
     float u = x < 0 ? -x : x, t = 1 / (1 + u * 0.35355339f);
@@ -110,7 +112,7 @@ static inline real real_normal_cdf(real x, real bell)
 }
 #endif
 
-/* 1 / (1 + e^-x); 0 and 1 at the far ends. */
+/* 1 / (1 + e^-x); it reaches 0 and 1 at the far ends. */
 static inline real real_sigmoid(real x)
 {
     return 1 / (1 + real_exp(-x));

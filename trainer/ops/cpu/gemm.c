@@ -1,19 +1,21 @@
-/* gemm.c: dense and grouped products: OpenBLAS on tiles cut by us (gemm.h).
- * The cut depends on the shapes alone; each tile is one single-threaded call. */
+/* gemm.c: dense and grouped products on the CPU (gemm.h). We cut them into tiles, and OpenBLAS
+ * computes each tile in one single-threaded call. The cut depends on the shapes alone, so the bits
+ * do not depend on the number of threads. */
 #include <limits.h>
 #include <string.h>
 
 #include "trainer/ops/cpu/real_blas.h"
 
 enum {
-    TILE_WORK = 1 << 21, /* multiply-adds of a tile, ~40 us: each packs its own operands */
-    TILE_MIN = 48,       /* thinner tiles waste OpenBLAS's packing */
+    /* Multiply-adds of a tile, about 40 us: each tile packs its own operands. */
+    TILE_WORK = 1 << 21,
+    TILE_MIN = 48, /* thinner tiles waste OpenBLAS's packing */
     TILES_MAX = 32,
-    GROUP_ROWS = 256, /* rows of one expert done in one call */
-    MULTIPLY_ADDS = 8 /* as long as one element operation of cpu_run */
+    GROUP_ROWS = 256, /* rows of one expert in one call */
+    MULTIPLY_ADDS = 8 /* multiply-adds that take as long as one element operation of cpu_run */
 };
 
-/* Halves the longer side until there are TILES_MAX tiles or they get too small to pay. */
+/* Halves the longer side until there are TILES_MAX tiles or the tiles get too small to pay. */
 static void gemm_cut(int64_t m, int64_t n, int64_t k, int64_t *tile_m, int64_t *tile_n)
 {
     int64_t tm = m, tn = n;
@@ -27,7 +29,8 @@ static void gemm_cut(int64_t m, int64_t n, int64_t k, int64_t *tile_m, int64_t *
     *tile_n = tn;
 }
 
-/* C rows [i0, i1) x columns [j0, j1) before the product: bias, or what beta = 0 would write. */
+/* Prepares the tile [i0, i1) x [j0, j1) of C before the product adds to it: with the bias, or with
+ * zeros. */
 static void gemm_begin_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     const real *bias = a->bias;
@@ -44,7 +47,8 @@ static void gemm_begin_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t 
     }
 }
 
-/* Behind the product, so that the bits are those of a product and an addition of its own. */
+/* Adds the residual after the product, so that the bits are those of a product followed by an
+ * addition. */
 static void gemm_add_residual(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     for (int64_t i = i0; i < i1; i++) {
@@ -95,15 +99,16 @@ status CPU_OP(gemm)(stream *s, const gemm_args *a)
     int64_t a_width = a->trans_a ? a->m : a->k, b_width = a->trans_b ? a->k : a->n;
     if (a->m < 0 || a->n < 0 || a->k < 0 || a->m > INT_MAX || a->n > INT_MAX || a->k > INT_MAX ||
         a->lda > INT_MAX || a->ldb > INT_MAX || a->ldc > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and strides must fit 31 bits",
+        return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and the strides must fit 31 bits",
                     (long long)a->m, (long long)a->n, (long long)a->k);
     if (a->m == 0 || a->n == 0)
         return ST_OK;
     if (a->ldc < a->n || (a->k > 0 && (a->lda < a_width || a->ldb < b_width)))
-        return FAIL(ST_BAD_INPUT,
-                    "gemm: row strides %lld, %lld, %lld are shorter than rows of %lld, %lld, %lld",
-                    (long long)a->lda, (long long)a->ldb, (long long)a->ldc, (long long)a_width,
-                    (long long)b_width, (long long)a->n);
+        return FAIL(
+            ST_BAD_INPUT,
+            "gemm: the row strides %lld, %lld, %lld are shorter than the rows of %lld, %lld, %lld",
+            (long long)a->lda, (long long)a->ldb, (long long)a->ldc, (long long)a_width,
+            (long long)b_width, (long long)a->n);
     TRY(gemm_check_residual(a));
     gemm_job job = {.a = a};
     gemm_cut(a->m, a->n, a->k, &job.tm, &job.tn);
@@ -112,7 +117,8 @@ status CPU_OP(gemm)(stream *s, const gemm_args *a)
     return ST_OK;
 }
 
-/* One expert's rows [r0, r1): forward, gated or not, or the gradient of x. */
+/* Computes the rows [r0, r1) of one expert: the forward product, gated or not, or the gradient of
+ * x. */
 static void grouped_rows(const grouped_gemm_args *a, int64_t e, int64_t r0, int64_t r1)
 {
     int64_t k = a->k, n = a->n;
@@ -137,14 +143,17 @@ static void grouped_weight(const grouped_gemm_args *a, int64_t e)
 static status grouped_check(const grouped_gemm_args *a)
 {
     if (a->k <= 0 || a->n <= 0 || a->k > INT_MAX || a->n > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "grouped_gemm: widths %lld, %lld must be positive 31-bit",
-                    (long long)a->k, (long long)a->n);
+        return FAIL(
+            ST_BAD_INPUT,
+            "grouped_gemm: the widths are %lld and %lld; they must be positive and fit 31 bits",
+            (long long)a->k, (long long)a->n);
     for (int64_t e = 0; e < a->experts; e++)
         if (a->offset[e] < 0 || a->offset[e] > a->offset[e + 1] || a->offset[e + 1] > a->rows_cap)
-            return FAIL(ST_BAD_INPUT,
-                        "grouped_gemm: expert %lld has rows [%d, %d), not an ascending range "
-                        "within %lld rows",
-                        (long long)e, a->offset[e], a->offset[e + 1], (long long)a->rows_cap);
+            return FAIL(
+                ST_BAD_INPUT,
+                "grouped_gemm: expert %lld has the rows [%d, %d), which is not an ascending range "
+                "within %lld rows",
+                (long long)e, a->offset[e], a->offset[e + 1], (long long)a->rows_cap);
     return grouped_gemm_check_gated(a);
 }
 
@@ -154,8 +163,9 @@ static void grouped_weight_body(const void *context, part p)
         grouped_weight(context, e);
 }
 
-/* Task t is piece t / experts of expert t % experts: long experts come in several pieces, so that
- * threads even out; most tasks of uneven experts are empty and cost nothing. */
+/* Task t is piece t / experts of expert t % experts. Long experts come in several pieces, so that
+ * the threads share them evenly. Where experts are uneven most tasks are empty, and cost nothing.
+ */
 static void grouped_rows_body(const void *context, part p)
 {
     const grouped_gemm_args *a = context;
@@ -173,7 +183,9 @@ status CPU_OP(grouped_gemm)(stream *s, const grouped_gemm_args *a)
     TRY(grouped_check(a));
     int64_t rows = a->offset[a->experts] - a->offset[0];
     if (rows > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "grouped_gemm: %lld rows; at most 2^31 - 1", (long long)rows);
+        return FAIL(ST_BAD_INPUT,
+                    "grouped_gemm: there are %lld rows; at most 2^31 - 1 are possible",
+                    (long long)rows);
     int64_t longest = 0;
     for (int64_t e = 0; e < a->experts; e++)
         if (a->offset[e + 1] - a->offset[e] > longest)

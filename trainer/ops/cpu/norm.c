@@ -1,4 +1,4 @@
-/* norm.c: RMSNorm and LayerNorm (norm.h). */
+/* norm.c: RMSNorm and LayerNorm on the CPU (norm.h). */
 #include <string.h>
 
 #include "trainer/ops/cpu/norm_row.h"
@@ -126,7 +126,7 @@ static void layer_bwd_blocks(const void *context, part p)
 status CPU_OP(layernorm_bwd)(stream *s, const layernorm_bwd_args *a)
 {
     blocks b;
-    if (a->rows == 0) /* no partial sums, nor an address to count from */
+    if (a->rows == 0) /* there is then no array of partial sums to point into */
         return ST_OK;
     TRY(blocks_make(s, a->rows, 2 * a->n, a, &b));
     cpu_run(s, b.n_blocks, b.rows * (3 * a->n + ROW_WORK), layer_bwd_blocks, &b);

@@ -1,5 +1,6 @@
-/* norm_row.h: what the norms share: RMSNorm of one row, and sums over rows. Rows are independent;
- * the sums for dw and db go through one partial sum per block of rows, added in block order. */
+/* norm_row.h: what the norms share: RMSNorm of one row, and sums over rows. Rows are independent.
+ * The sums for dw and db go through one partial sum per block of rows, which are added in the order
+ * of the blocks. */
 #ifndef TESSERA_TRAINER_OPS_CPU_NORM_ROW_H
 #define TESSERA_TRAINER_OPS_CPU_NORM_ROW_H
 
@@ -8,16 +9,18 @@
 enum {
     BLOCKS_MAX = 64,
     BLOCK_ROWS_MIN = 32,
-    ROW_WORK = 64 /* a row's root and divisions, in element operations */
+    ROW_WORK = 64 /* a row's square root and divisions, in element operations */
 };
 
-/* A backward pass: its arguments, and the rows cut into blocks with a partial sum each. */
+/* A backward pass: its arguments, and its rows cut into blocks that have a partial sum each. */
 typedef struct blocks {
     const void *args;
-    int64_t n_blocks, rows; /* rows of one block */
+    int64_t n_blocks, rows; /* rows: those of one block */
     real *part;
 } blocks;
 
+/* Cuts `rows` into at most BLOCKS_MAX blocks and takes scratch for a partial sum of `width` numbers
+ * each. */
 static inline status blocks_make(stream *s, int64_t rows, int64_t width, const void *args,
                                  blocks *out)
 {

@@ -1,16 +1,17 @@
-/* optim_ops.c: gradient norm, the step's scale, AdamW (loss_ops.h). */
+/* optim_ops.c: gradient norm, scale of a step, and AdamW on the CPU (loss_ops.h). */
 #include "trainer/ops/cpu/cpu_ops.h"
 
-/* A chunk of a list: elements [begin, end) of a tensor. */
+/* A chunk of a list: the elements [begin, end) of one of its tensors. */
 typedef struct chunk {
     const optim_tensor *t;
     int64_t begin, end;
 } chunk;
 
-/* i counts from the list's first chunk. */
+/* The list's chunk i, counted from the list's first chunk. */
 static chunk chunk_of(const optim_list *l, int64_t i)
 {
-    int64_t low = 0, high = l->n_tensors; /* the last tensor that begins at or before the chunk */
+    /* Searched: the last tensor that begins at or before the chunk. */
+    int64_t low = 0, high = l->n_tensors;
     i += l->first_chunk;
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;

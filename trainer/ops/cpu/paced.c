@@ -1,4 +1,4 @@
-/* paced.c: copies and sums at the pace of a link (paced.h). */
+/* paced.c: copies and sums at the pace of a link, on the CPU (paced.h). */
 #include <string.h>
 #include <time.h>
 
@@ -7,7 +7,7 @@
 
 static void sleep_until(int64_t ns)
 {
-    for (int64_t left; (left = ns - clock_ns()) > 0;) { /* a signal may end a sleep */
+    for (int64_t left; (left = ns - clock_ns()) > 0;) { /* a signal may end a sleep early */
         struct timespec t = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
         nanosleep(&t, NULL);
     }

@@ -1,4 +1,4 @@
-/* peers.c: windows of peers' memory, between processes that share it (peers.h). */
+/* peers.c: the ops of peers.h on the CPU, between processes that share memory. */
 #include <sched.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ status CPU_OP(exchange_plan)(stream *s, const exchange_plan_args *a)
     return ST_OK;
 }
 
-/* The expert of a slot: offset[e] <= slot < offset[e + 1]. */
+/* Finds the expert of a slot: offset[e] <= slot < offset[e + 1]. */
 static int64_t expert_of(const int32_t *offset, int64_t experts, int64_t slot)
 {
     int64_t low = 0, high = experts - 1;

@@ -1,4 +1,5 @@
-/* pointwise.c: additions, bias gradients, activations, patch input (pointwise.h). */
+/* pointwise.c: additions, bias gradients, activations and the input of patches, on the CPU
+ * (pointwise.h). */
 #include <string.h>
 
 #include "trainer/ops/cpu/cpu_ops.h"
@@ -6,12 +7,12 @@
 enum {
     ACTIVATION_WORK = 8, /* an exponential and a division, in element operations */
     BIAS_COLUMNS = 64,   /* columns summed together, in registers and L1 */
-    CHANNEL = 256,       /* bytes of one colour of one frame's patch: 16 x 16 */
+    CHANNEL = 256,       /* bytes of one colour of a patch of one frame: 16 x 16 */
     PATCH_STILL = 3 * CHANNEL,
     PATCH_VIDEO = 2 * PATCH_STILL
 };
 
-/* The spec's constants of tanh-GELU: sqrt(2 / pi) and the cubic coefficient. */
+/* The constants of the tanh form of GELU: sqrt(2 / pi), and the coefficient of the cube. */
 #define GELU_K0 ((real)0.79788456080286535588)
 #define GELU_K1 ((real)0.044715)
 /* 1 / sqrt(2 pi) */
@@ -77,7 +78,7 @@ status CPU_OP(bias_grad)(stream *s, const bias_grad_args *a)
     return ST_OK;
 }
 
-/* Rows that count: all, or up to the device's own number, which a caller cannot see. */
+/* The rows that count: all, or as many as the number in device memory says. */
 static int64_t valid_rows(int64_t rows, const int32_t *n_valid)
 {
     if (!n_valid)
@@ -125,7 +126,8 @@ status CPU_OP(swiglu_bwd)(stream *s, const swiglu_bwd_args *a)
     return ST_OK;
 }
 
-/* x sigmoid(2 k0 (x + k1 x^3)) is x/2 (1 + tanh(..)), without its loss of digits at the left. */
+/* x sigmoid(2 k0 (x + k1 x^3)) equals x/2 (1 + tanh(k0 (x + k1 x^3))), but does not lose digits for
+ * large negative x. */
 static void gelu_tanh(real *y, const real *x, int64_t n)
 {
 #pragma omp simd
@@ -144,7 +146,7 @@ static void gelu_erf(real *y, const real *x, int64_t n)
     }
 }
 
-/* With sg the sigmoid above: 1 + t = 2 sg and 1 - t^2 = 4 sg (1 - sg). */
+/* With sg the sigmoid above, 1 + tanh = 2 sg and 1 - tanh^2 = 4 sg (1 - sg). */
 static void gelu_tanh_bwd(real *dx, const real *x, const real *dy, int64_t n)
 {
 #pragma omp simd

@@ -1,12 +1,13 @@
-/* rope.c: angle tables and the rotation (rope.h), alone and behind the norm of heads
- * (norm_rope.h). */
+/* rope.c: tables of angles and the rotation (rope.h), alone and after the norm of heads
+ * (norm_rope.h), on the CPU. */
 #include <string.h>
 
 #include "trainer/ops/cpu/norm_row.h"
 
 enum { ANGLE_WORK = 64 /* a cosine and a sine, in element operations */ };
 
-/* Angle = position * frequency, one multiplication in real: the published model's rounding. */
+/* The angle is position * frequency, in one multiplication of type real, which is how the published
+ * model rounds it. */
 static void put_angle(real *cosine, real *sine, int32_t position, real frequency)
 {
     real angle = (real)position * frequency;
@@ -14,12 +15,12 @@ static void put_angle(real *cosine, real *sine, int32_t position, real frequency
     *sine = REAL_SIN(angle);
 }
 
-/* What both tables are made from: angle j of row t = place[axis[j], t] * omega[j]. */
+/* What a table of angles is made from: angle j of row t is place[j][t * step] * omega[j]. */
 typedef struct table {
     int64_t half;
     real omega[ROPE_HALF_DIM_MAX];
-    const int32_t *place[ROPE_HALF_DIM_MAX]; /* of row 0, for each angle */
-    int64_t step;                            /* from one row's place to the next */
+    const int32_t *place[ROPE_HALF_DIM_MAX]; /* row 0's position on the axis of each angle */
+    int64_t step;                            /* distance from one row's position to the next */
     real *cosine, *sine;
 } table;
 
@@ -110,7 +111,7 @@ status CPU_OP(norm_rope_fwd)(stream *s, const norm_rope_fwd_args *a)
     return ST_OK;
 }
 
-/* dy is turned back in dx, where the norm's backward finds it. */
+/* dy is rotated back into dx, which the norm's backward then reads and overwrites. */
 static void norm_rope_bwd_blocks(const void *context, part p)
 {
     const blocks *b = context;

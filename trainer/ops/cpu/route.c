@@ -1,4 +1,5 @@
-/* route.c: the router, the sort of slots by expert, the mix, the balancing loss (route.h). */
+/* route.c: the router, the sort of slots by expert, the mix of outputs, and the load-balancing
+ * loss, on the CPU (route.h). */
 #include <limits.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ static int64_t valid_tokens(int64_t tokens, const int32_t *n_valid)
 static status route_check(int64_t experts, int64_t top_k)
 {
     if (experts <= 0 || experts > EXPERTS_MAX || top_k <= 0 || top_k > experts)
-        return FAIL(ST_BAD_INPUT, "route: %lld of %lld experts; 1 <= top_k <= experts <= %d",
+        return FAIL(ST_BAD_INPUT,
+                    "route: top_k is %lld of %lld experts; 1 <= top_k <= experts <= %d must hold",
                     (long long)top_k, (long long)experts, EXPERTS_MAX);
     return ST_OK;
 }
@@ -35,8 +37,8 @@ static void softmax_row(real *p, const real *z, int64_t n)
         p[e] /= sum;
 }
 
-/* The k largest of z, heaviest first; the strict comparison gives ties to the lower index. What is
- * not a number is never larger, so a broken row still picks k different experts. */
+/* Picks the k largest of z, largest first. The strict comparison gives ties to the lower index. NaN
+ * is never larger than anything, so a broken row still picks k different experts. */
 static void pick_row(int32_t *expert, real *weight, const real *z, const real *p, int64_t n,
                      int64_t k, bool normalise)
 {
@@ -100,7 +102,7 @@ static void route_row_bwd(const route_bwd_args *a, int64_t t)
             dz[expert[i]] = w[i] * (dw[i] - dot);
         return;
     }
-    /* w is p itself, so dot = sum_j p_j dp_j. */
+    /* The weights are the probabilities themselves, so dot = sum_j p_j dp_j. */
     for (int64_t i = 0; i < k; i++)
         dz[expert[i]] = dw[i];
     for (int64_t e = 0; e < n; e++)
@@ -123,7 +125,7 @@ status CPU_OP(route_bwd)(stream *s, const route_bwd_args *a)
     return ST_OK;
 }
 
-/* prob_sum += column sums of probs, in partial sums of STAT_ROWS rows. */
+/* Adds the column sums of probs to prob_sum, in partial sums of STAT_ROWS rows. */
 static void aux_add_stats(const route_aux_args *a, int64_t valid)
 {
     const real *probs = a->probs;
@@ -140,7 +142,7 @@ static void aux_add_stats(const route_aux_args *a, int64_t valid)
         count_total[e] += (real)a->count[e];
 }
 
-/* N: (layer, token) pairs of the statistics. */
+/* N, the number of (layer, token) pairs in the statistics. */
 static real aux_rows(const route_aux_args *a)
 {
     if (a->all_valid)
@@ -189,17 +191,18 @@ status CPU_OP(route_aux)(stream *s, const route_aux_args *a)
         cpu_run(s, valid, 8 * a->experts, aux_grad_rows, a);
         return ST_OK;
     default:
-        return FAIL(ST_BAD_INPUT, "route_aux: no phase %d", a->phase);
+        return FAIL(ST_BAD_INPUT, "route_aux: there is no phase %d", a->phase);
     }
 }
 
-/* Counting sort; serial, since it moves only a few numbers per token. */
+/* A counting sort. It is serial, since it moves only a few numbers per token. */
 status CPU_OP(permute)(stream *s, const permute_args *a)
 {
     (void)s;
     const int64_t slots = a->tokens * a->top_k;
     if (slots > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "permute: %lld slots; at most 2^31 - 1", (long long)slots);
+        return FAIL(ST_BAD_INPUT, "permute: there are %lld slots; at most 2^31 - 1 are possible",
+                    (long long)slots);
     TRY(route_check(a->experts, a->top_k));
     int32_t next[EXPERTS_MAX];
     memset(a->offset, 0, (size_t)(a->experts + 1) * sizeof *a->offset);
@@ -253,7 +256,7 @@ status CPU_OP(combine_fwd)(stream *s, const combine_fwd_args *a)
     return ST_OK;
 }
 
-/* One slot: do_ = w dy; returns <dy, o>. do_ may be o. */
+/* One slot: writes do_ = w dy and returns the dot product of dy and o. do_ may be o. */
 static real combine_slot_bwd(real *do_, const real *o, const real *dy, real w, int64_t n)
 {
     real dot = 0;

@@ -1,14 +1,15 @@
-/* rows.c: rows by index, and weighted sums of table rows (rows.h).
- * Where several sources meet in one target row, the work is shared by target: part p owns the
- * targets whose number leaves remainder p and walks all indices in order. Fixed order, no atomics.
- */
+/* rows.c: rows by index, and weighted sums of table rows, on the CPU (rows.h).
+ *
+ * Where several sources meet in one target row, the work is shared out by target: part p owns the
+ * targets whose number modulo SHARES is p, and walks over all indices in order. So the order of
+ * additions is fixed, without atomics. */
 #include <string.h>
 
 #include "trainer/ops/cpu/cpu_ops.h"
 
 enum {
     CORNERS = 4,
-    SHARES = 16 /* parts by target; each reads all indices, which costs little beside the rows */
+    SHARES = 16 /* parts by target; each reads all indices, which costs little next to the rows */
 };
 
 static void gather_rows(const void *context, part p)
@@ -42,8 +43,8 @@ static status check_index(const char *op, const int32_t *index, int64_t n, int64
 {
     for (int64_t i = 0; i < n; i++)
         if (index[i] >= rows)
-            return FAIL(ST_BAD_INPUT, "%s: index %lld is %d, beyond %lld rows", op, (long long)i,
-                        index[i], (long long)rows);
+            return FAIL(ST_BAD_INPUT, "%s: index %lld is %d, but there are only %lld rows", op,
+                        (long long)i, index[i], (long long)rows);
     return ST_OK;
 }
 
@@ -82,7 +83,8 @@ static status check_corners(const char *op, const int32_t *index, int64_t n, int
     TRY(check_index(op, index, n * CORNERS, rows));
     for (int64_t i = 0; i < n * CORNERS; i++)
         if (index[i] < 0)
-            return FAIL(ST_BAD_INPUT, "%s: index %lld is %d", op, (long long)i, index[i]);
+            return FAIL(ST_BAD_INPUT, "%s: index %lld is %d; it must be 0 or more", op,
+                        (long long)i, index[i]);
     return ST_OK;
 }
 

@@ -1,9 +1,11 @@
-/* xent.c: cross entropy of a chunk of logits, its gradient in place (loss_ops.h). */
+/* xent.c: cross entropy of a chunk of logits, with the gradient in place, on the CPU (loss_ops.h).
+ */
 #include <string.h>
 
 #include "trainer/ops/cpu/cpu_ops.h"
 
-/* Largest of z; NaN if any is (the comparison below would hide it). */
+/* The largest of z. A NaN after z[0] is passed over here, but it reaches the sum of exponentials
+ * and so the loss. */
 static real row_max(const real *z, int64_t n)
 {
     real max = z[0];
@@ -18,10 +20,11 @@ static int32_t first_at(const real *z, int64_t n, real value)
     for (int64_t j = 0; j < n; j++)
         if (z[j] == value)
             return (int32_t)j;
-    return 0; /* only where z is not a number throughout */
+    return 0; /* reached only where z[0] is NaN */
 }
 
-/* One supervised row; returns its nll. With backward z becomes w (softmax - onehot). */
+/* One row with a label; returns its negative log-likelihood. With `backward`, z becomes w (softmax
+ * - onehot). */
 static real xent_row(real *z, int64_t n, int32_t label, real w, real max, bool backward)
 {
     real sum = 0, target = z[label];
@@ -72,10 +75,11 @@ status CPU_OP(xent)(stream *s, const xent_args *a)
     if (a->n == 0)
         return ST_OK;
     if (a->vocab <= 0)
-        return FAIL(ST_BAD_INPUT, "xent: a vocabulary of %lld", (long long)a->vocab);
+        return FAIL(ST_BAD_INPUT, "xent: the vocabulary has %lld words; it must have at least one",
+                    (long long)a->vocab);
     for (int64_t i = 0; i < a->n; i++)
         if (a->label[i] >= a->vocab)
-            return FAIL(ST_BAD_INPUT, "xent: label %lld is %d in a vocabulary of %lld",
+            return FAIL(ST_BAD_INPUT, "xent: label %lld is %d, outside the vocabulary of %lld",
                         (long long)i, a->label[i], (long long)a->vocab);
     void *nll = a->nll;
     if (!nll)

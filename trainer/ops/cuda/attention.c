@@ -1,6 +1,7 @@
-/* attention.c: whose kernels do attention on CUDA: cuDNN's where the device has it and it takes the
- * shape and has an engine for it, else our own; so where queries are some of a segment's tokens,
- * which cuDNN's masks cannot say. */
+/* attention.c: decides whose kernels compute a call of attention on CUDA. It is cuDNN where the
+ * device has it, where it takes the shape and where it has an engine for it; otherwise it is our
+ * own kernels. It is also our own where the queries are only some of a segment's tokens (cu_keys),
+ * which cuDNN's masks cannot express. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/table.h"

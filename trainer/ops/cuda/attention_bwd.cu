@@ -1,11 +1,16 @@
 /* attention_bwd.cu: the portable backward of attention.h.
  *
- * Three kernels, each result written by one block, so nothing is added from two places: row sums of
- * do * o; dk and dv (a block owns 64 keys of a kv head and walks its query heads in order, and of
- * each the queries that see a key); dq (a block owns 64 queries of a head and walks the keys). The
- * scores are computed in both, which is 14 d FLOPs per visible pair instead of 10. Ranges and masks
- * as in attention_fwd.cu; keys take the part of rows in the first, so that its products leave
- * probabilities as the following products want them.
+ * There are three kernels. Each result is written by one block, so no two blocks add to the same
+ * place:
+ *   dot     row sums of do * o
+ *   dk, dv  a block owns 64 keys of a key-value head. It walks over that head's query heads in
+ * order, and for each over the queries that see one of its keys. dq      a block owns 64 queries of
+ * a head and walks over the keys they see.
+ *
+ * The scores are computed in both of the last two, which costs 14 d FLOPs per visible pair instead
+ * of 10, but needs no sums across blocks. Ranges and masks are those of attention_fwd.cu. In the
+ * kernel of dk and dv, keys take the part of rows, so that its products leave the probabilities as
+ * the next products want them.
  *
  * Numerics: p = e^(s - lse) and ds = p (dp - sum(do * o)) in float, rounded to bf16 for the last
  * products; sums in float, scaled and rounded once. */
@@ -14,7 +19,7 @@
 
 enum { DOT_THREADS = 256, DOT_WARPS = DOT_THREADS / LANES };
 
-/* work [T, Hq] = row sums of do * o; a warp owns a row. */
+/* work [T, Hq] = row sums of do * o. A warp computes one row. */
 static __global__ void __launch_bounds__(DOT_THREADS) dot_kernel(attention_bwd_args a)
 {
     const int64_t row = (int64_t)blockIdx.x * DOT_WARPS + threadIdx.x / LANES;
@@ -29,7 +34,7 @@ static __global__ void __launch_bounds__(DOT_THREADS) dot_kernel(attention_bwd_a
         ((float *)a.work)[row] = sum;
 }
 
-/* What a query brings besides its vectors. */
+/* What the backward needs of a query besides its vectors. */
 typedef struct query_facts {
     float lse2[TILE]; /* log2 of the sum of its exponentials */
     float dot[TILE];
@@ -45,7 +50,8 @@ static __device__ inline void facts_load(query_facts *f, const attention_bwd_arg
     }
 }
 
-/* s becomes p, dp becomes ds = p (dp - dot), of rows that are keys. `masked`: only where seen. */
+/* With keys as rows: s becomes p, and dp becomes ds = p (dp - dot). With `masked`, only pairs that
+ * see each other count. */
 static __device__ inline void key_rows_ds(float (&s)[GROUPS][4], float (&dp)[GROUPS][4],
                                           const query_facts &f, float scale2, bool masked,
                                           const range (&seen)[2], int first)
@@ -87,7 +93,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
         const head q = head_of(a.q, a.q_stride, a.head_dim, h, wide);
         const head up = head_of(a.do_, a.o_stride, a.head_dim, h, wide);
         for (int at = any.begin; at < any.end; at += TILE) {
-            __syncthreads(); /* nobody needs the last queries */
+            __syncthreads(); /* all warps are done with the last queries */
             tile_load<D>(q_tile, q, at, any.end);
             tile_load<D>(do_tile, up, at, any.end);
             copy_commit();
@@ -97,7 +103,8 @@ static __global__ void __launch_bounds__(OWN_THREADS)
             float s[GROUPS][4], dp[GROUPS][4];
             product_nt<D>(s, k_tile, row0, q_tile);
             product_nt<D>(dp, v_tile, row0, do_tile);
-            const range all = sight_of.all; /* from shared memory: registers are short here */
+            /* Read from shared memory, since registers are scarce here. */
+            const range all = sight_of.all;
             const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
             key_rows_ds(s, dp, facts, scale2, at < all.begin || at + TILE > all.end, seen, at);
             product_nn<D>(dv, s, do_tile);
@@ -114,7 +121,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
                   v_tile);
 }
 
-/* dp becomes ds, of rows that are queries; lse2 and dot are those of the thread's two rows. */
+/* With queries as rows: dp becomes ds. lse2 and dot are those of the thread's two rows. */
 static __device__ inline void query_rows_ds(float (&dp)[GROUPS][4], const float (&s)[GROUPS][4],
                                             const float (&lse2)[2], const float (&dot)[2],
                                             float scale2, bool masked, const range (&seen)[2],
@@ -159,13 +166,13 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     copy_commit();
     for (int at = any.begin; at < any.end; at += TILE) {
         copy_wait<0>();
-        __syncthreads(); /* v is there, and nobody needs the last k */
+        __syncthreads(); /* v has arrived, and all warps are done with the last k */
         tile_load<D>(k_tile, k, at, any.end);
         copy_commit();
         float s[GROUPS][4], dp[GROUPS][4];
         product_nt<D>(dp, do_tile, row0, v_tile);
         copy_wait<0>();
-        __syncthreads(); /* k is there, and nobody needs this v */
+        __syncthreads(); /* k has arrived, and all warps are done with this v */
         if (at + TILE < any.end)
             tile_load<D>(v_tile, v, at + TILE, any.end);
         copy_commit();

@@ -1,15 +1,16 @@
 /* attention_cached.cu: attention_cached of attention.h by online softmax.
  *
- * A block is a (query, query head): each of its warps takes every WARPS-th key, a lane head_dim /
- * 32 numbers of it; the warps' sums meet in shared memory in their order. Reads keys and values of
- * the document once per query head (those that share a kv head meet in the L2), 4 bytes a number
- * pair, so DRAM is the limit. Scores, probabilities and sums in f32, the result rounded once. */
+ * A block computes a (query, query head). Each of its warps takes every WARPS-th key, and a lane
+ * holds head_dim / 32 numbers of it. The warps' sums are combined in shared memory, in the order of
+ * the warps. Keys and values of the document are read once per query head, and query heads that
+ * share a key-value head find them in the L2 cache, so DRAM is the limit. Scores, probabilities and
+ * sums are f32; the result is rounded once. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum { WARPS = 8, PER_LANE = CACHED_HEAD_DIM_MAX / LANES };
 
-/* What a warp knows of its keys: the largest score and, relative to it, the sum of the weights and
- * of the weighted values. */
+/* A warp's state after some keys: the largest score and, relative to it, the sum of the weights and
+ * the weighted sum of the values. */
 typedef struct partial {
     float top, sum, o[PER_LANE];
 } partial;
@@ -65,7 +66,7 @@ static __global__ void cached_kernel(attention_cached_args a)
         for (int i = 1; i < WARPS; i++)
             top = fmaxf(top, tops[i]);
         for (int i = 0; i < WARPS && end > first; i++) {
-            const float keep = exp2_fast(tops[i] - top); /* 0 of a warp without keys */
+            const float keep = exp2_fast(tops[i] - top); /* 0 for a warp without keys */
             sum += keep * sums[i];
             o += keep * parts[i][j];
         }
@@ -78,7 +79,8 @@ extern "C" status cuda_attention_cached(stream *s, const attention_cached_args *
     if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->head_dim <= 0 ||
         a->head_dim > CACHED_HEAD_DIM_MAX)
         return FAIL(ST_BAD_INPUT,
-                    "attention_cached: %lld query heads over %lld kv heads of %lld; the first must "
+                    "attention_cached: there are %lld query heads for %lld key-value heads of "
+                    "width %lld; the first must "
                     "be a multiple of the second, the last at most %d",
                     (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim,
                     CACHED_HEAD_DIM_MAX);

@@ -1,18 +1,20 @@
 /* attention_cudnn.c: attention by cuDNN 9 on packed segments, forward and backward.
  *
- * A graph (attention_graphs.c) is compiled when a shape is first seen and kept for the device's
- * life. What the graph reads beside q, k and v - lengths, first elements - is made on the device
- * from cu before each run, so that nothing waits and a step can be captured.
+ * A graph (attention_graphs.c) is compiled when a shape is first seen, and its plan is kept for the
+ * life of the device. What the graph reads besides q, k and v (the lengths and the first elements
+ * of segments) is computed on the device from cu before each run. So the host waits for nothing,
+ * and a step can be captured.
  *
- * The library's deterministic backward keeps all of dp: segments x heads x longest^2 bf16. It runs
- * over as many groups of heads, one behind the other, as keep that small (attention_work.h).
+ * The library's deterministic backward keeps all of dp, segments x heads x longest^2 bf16. It runs
+ * over as many groups of heads, one after the other, as keep that small (attention_work.h).
  *
- * Buckets leave segments at the end empty. NVIDIA says so much of segments of no tokens: supported
- * since 9.25; before, rows of queries without a key come out as NaN (cudnn-frontend, issue 943), of
- * which there are none here, since queries and keys have one length. Parity's cases have such
- * segments at every fifth place.
+ * A batch padded to capacities has empty segments at its end. NVIDIA documents segments without
+ * tokens as supported since 9.25. Before that, rows of queries without a key come out as NaN
+ * (cudnn-frontend, issue 943); there are none here, since queries and keys have the same length.
+ * The parity cases have empty segments at every fifth place.
  *
- * What it is not asked for, or has no engine for, is told in the log with its reason, once. */
+ * Where the library is not asked, or has no engine for a shape, the log says so once with the
+ * reason. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 
 #ifdef TESSERA_CUDNN
@@ -29,19 +31,19 @@
 
 enum {
     LEAST_SM = 90,
-    WIDTH_MAX = 128, /* of a head: both ways on every GPU since */
-    WIDTH_STEP = 8,  /* elements of 16 bytes */
+    WIDTH_MAX = 128, /* the widest head that forward and backward take on every GPU from sm_90 on */
+    WIDTH_STEP = 8,  /* elements in 16 bytes */
     PLANS_FIRST = 16,
     SPACE_ALIGN = 256
 };
 
 typedef struct made_plan {
     attention_shape shape;
-    bool backward, refused; /* refused: the library has no engine for it */
+    bool backward, refused; /* refused: the library has no engine for this shape */
     cudnn_plan plan;
 } made_plan;
 
-/* Why the library is not asked. */
+/* Why the library is not asked. TAKEN: it is. */
 enum refusal { TAKEN, OLD_GPU, WIDTH, ALIGNMENT, SPARSE, MEMORY, GROUPED, REFUSALS };
 
 typedef struct plans {
@@ -83,7 +85,9 @@ static status plan_new(stream *s, plans *all, const attention_shape *shape, bool
                        made_plan *out)
 {
     if (((const cuda_stream *)s)->capturing)
-        return FAIL(ST_INTERNAL, "attention: a shape is captured that did not run before");
+        return FAIL(
+            ST_INTERNAL,
+            "attention: a step is captured with a shape that did not run before the capture");
     s->dev->counts.allocations++;
     *out = (made_plan){.shape = *shape, .backward = backward};
     cudnn_target t = {.handle = all->handle, .deterministic = shape->deterministic};
@@ -99,7 +103,8 @@ static status plan_new(stream *s, plans *all, const attention_shape *shape, bool
                           (long long)shape->head_dim);
 }
 
-/* NULL: the library has no engine for this shape, which is kept. */
+/* Finds or makes the plan of a shape. *out is NULL where the library has no engine for it; that is
+ * remembered too. */
 static status plan_for(stream *s, plans *all, const attention_shape *shape, bool backward,
                        const cudnn_plan **out)
 {
@@ -121,7 +126,7 @@ static status plan_for(stream *s, plans *all, const attention_shape *shape, bool
     made_plan *made = &all->list[all->n];
     status st = plan_new(s, all, shape, backward, made);
     if (st == ST_UNAVAILABLE) {
-        log_warn("attention by our own kernels direction=%s reason=\"cuDNN: %s\"",
+        log_warn("attention uses our own kernels direction=%s reason=\"cuDNN: %s\"",
                  backward ? "backward" : "forward", status_text());
         status_clear();
         made->refused = true;
@@ -133,7 +138,7 @@ static status plan_for(stream *s, plans *all, const attention_shape *shape, bool
     return ST_OK;
 }
 
-/* What stands in scratch, in this order. */
+/* The parts of scratch, in this order. */
 typedef struct workspace {
     char *base;
     int64_t bytes;
@@ -148,12 +153,15 @@ static void *take_space(workspace *w, int64_t bytes)
 
 typedef struct batch {
     int32_t *length;
-    int64_t *first[PACK_FIRSTS];                            /* of q, k, v, o, lse */
-    void *lse, *sum, *dq_sum, *dk_full, *dv_full, *library; /* lse: a group's copy, or NULL */
+    /* First elements of q, k, v, o and lse. */
+    int64_t *first[PACK_FIRSTS];
+    /* Lse: the copy of a group's log-sums, or NULL. */
+    void *lse, *sum, *dq_sum, *dk_full, *dv_full, *library;
     int64_t dq_sum_bytes;
 } batch;
 
-/* copies: of a group's log-sums, whose stride is then its own. */
+/* Lays out the workspace of a call, or only measures it. `copies`: a group's log-sums are copied
+ * into rows with a stride of their own. */
 static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t tokens, bool backward,
                     bool copies, int64_t library)
 {
@@ -210,7 +218,7 @@ static void put_tail(attention_pack_args *p, int i, void *array, int64_t stride,
     p->tail_width[i] = width;
 }
 
-/* Pointers by uid; an execution hands over the first n. */
+/* The pointers of an execution, by the uid of their tensor. The first n are handed over. */
 typedef struct hand {
     int64_t n, uid[ATTENTION_COUNT];
     void *pointer[ATTENTION_COUNT];
@@ -232,7 +240,7 @@ static void give_batch(hand *h, const batch *b)
         give_pointer(h, ATTENTION_FIRST_Q + i, b->first[i]);
 }
 
-/* Head `head` of an array of bf16. */
+/* The address of head `head` in an array of bf16. */
 static const void *head_of(const void *array, int64_t head, int64_t width)
 {
     return (const uint16_t *)array + head * width;
@@ -280,7 +288,8 @@ static attention_fwd_args as_fwd(const attention_bwd_args *a)
                                 .lse = (void *)a->lse};
 }
 
-/* Groups of key-value heads that run one behind the other; 0: even one head takes too much. */
+/* How many groups of key-value heads run, one after the other. 0: even one key-value head takes too
+ * much memory. */
 static int64_t groups_of(const attention_shape *a)
 {
     if (!a->deterministic)
@@ -342,29 +351,31 @@ static enum refusal refusal_of_bwd(const stream *s, const attention_bwd_args *a,
     return a->heads == a->kv_heads || attention_packs_sums(shape) ? TAKEN : GROUPED;
 }
 
-/* Each reason once in each direction, with the first shape it was met at. */
+/* Logs each reason once per direction, with the first shape that met it. */
 static void tell_refusal(const stream *s, const attention_fwd_args *a, bool backward,
                          enum refusal why)
 {
     static const char *const text[REFUSALS] = {
-        [OLD_GPU] = "cuDNN is asked from sm_90 on",
-        [WIDTH] = "cuDNN takes heads of multiples of 8 up to 128",
-        [ALIGNMENT] = "cuDNN takes rows aligned to 16 bytes",
+        [OLD_GPU] = "cuDNN is used on sm_90 and later",
+        [WIDTH] = "cuDNN needs a head width that is a multiple of 8 and at most 128",
+        [ALIGNMENT] = "cuDNN needs rows that are aligned to 16 bytes",
         [SPARSE] = "cuDNN would launch too many empty blocks",
         [MEMORY] = "cuDNN's deterministic backward needs too much memory",
-        [GROUPED] = "cuDNN packs the sums of grouped queries only where rows are whole"};
+        [GROUPED] = "cuDNN packs the sums of grouped queries only for head widths that are a "
+                    "multiple of 16"};
     cuda_device *d = (cuda_device *)s->dev;
     unsigned bit = 1u << (2 * why + backward);
     if (d->attention_told & bit)
         return;
     d->attention_told |= bit;
-    log_info("attention by our own kernels direction=%s reason=\"%s\" segments=%lld tokens=%lld "
+    log_info("attention uses our own kernels direction=%s reason=\"%s\" segments=%lld tokens=%lld "
              "heads=%lld width=%lld",
              backward ? "backward" : "forward", text[why], (long long)a->segments,
              (long long)a->tokens, (long long)a->heads, (long long)a->head_dim);
 }
 
-/* Not the device's choice (its description says why), or nothing worth a launch. */
+/* Whether this call may go to cuDNN at all: not where the device was opened without it (its
+ * description says why), and not where there is nothing to compute. */
 static bool is_asked(const stream *s, const attention_fwd_args *a)
 {
     return ((const cuda_device *)s->dev)->cudnn && a->segments > 0 && a->tokens > 1;
@@ -409,7 +420,7 @@ status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_don
     return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b.library);
 }
 
-/* Key-value heads from `kv` on, with their query heads. */
+/* Runs one group: the key-value heads from `kv` on, with their query heads. */
 static status run_group(stream *s, const attention_bwd_args *a, const attention_shape *shape,
                         const batch *b, plans *all, const cudnn_plan *plan, int64_t kv)
 {
@@ -467,7 +478,7 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
     if (!plan)
         return ST_OK;
     TRY(find_room(s, &b, &shape, a->tokens, true, copies, plan));
-    if (b.dq_sum) /* blocks add to it */
+    if (b.dq_sum) /* cuDNN's blocks add to it, so it starts at 0 */
         TRY(s->dev->v->zero(s, b.dq_sum, (size_t)b.dq_sum_bytes));
     attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
     put_tail(&pack, 0, a->dq, a->q_stride, a->heads * a->head_dim);

@@ -1,13 +1,14 @@
-/* attention_cudnn.h: attention by cuDNN's fused kernels. Internal to ops/cuda. */
+/* attention_cudnn.h: attention by cuDNN's fused kernels. Used only inside ops/cuda. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_CUDNN_H
 #define TESSERA_TRAINER_OPS_CUDA_ATTENTION_CUDNN_H
 
 #include "trainer/ops/attention.h"
 
-/* out_done false with ST_OK: nothing was queued. The device has no cuDNN or was told to do without;
- * or it is not asked: a GPU before sm_90, widths and addresses it does not take, too many empty
- * blocks, a deterministic backward that needs too much memory; or it has no engine for the shape.
- * The first of each such reason is told in the log. */
+/* Queue a call of attention on cuDNN. *out_done is false, with ST_OK, where nothing was queued and
+ * our own kernels must do it: the device has no cuDNN or was told not to use it; the GPU is older
+ * than sm_90; widths or addresses are such as cuDNN does not take; too many of the blocks it would
+ * launch would be empty; a deterministic backward would need too much memory; or it has no engine
+ * for the shape. The log tells the first case of each such reason. */
 WARN_UNUSED status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done);
 WARN_UNUSED status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done);
 

@@ -1,24 +1,27 @@
-/* attention_fwd.cu: the portable forward of attention.h: online softmax over tiles of keys (Dao
- * 2023, arXiv:2307.08691), for machines without cuDNN.
+/* attention_fwd.cu: the portable forward of attention.h, by online softmax over tiles of keys
+ * (FlashAttention-2, Dao 2023, arXiv:2307.08691), for machines without cuDNN.
  *
- * A block owns 64 queries of one head, wherever segments begin and end: each query has its own
- * range of keys, the block walks the range that any of them sees, and masks a tile only where one
- * of them does not see all of it. So the grid depends on capacities alone, and short segments share
- * a tile. FLOPs: 4 d per visible pair, rounded up to tiles. Bytes: q and o once, k and v once per
- * 64 queries of a head, mostly from L2 (the heads of a kv head run side by side). Tensor cores are
- * the limit.
+ * A block owns 64 consecutive queries of one head, wherever segments begin and end. Each query has
+ * its own range of keys. The block walks over the range that any of its queries sees, and masks a
+ * tile only where one of them does not see all of it. So the grid depends on capacities alone, and
+ * short segments share a tile.
  *
- * Numerics: scores and sums in float, probabilities rounded to bf16 before they meet v, the output
- * divided by its sum in float and rounded once. */
+ * FLOPs: 4 d per visible pair, rounded up to tiles. Bytes: q and o once; k and v once per 64
+ * queries of a head, mostly from L2, since the heads of a key-value head run side by side. The
+ * tensor cores are the limit.
+ *
+ * Numerics: scores and sums in float, probabilities rounded to bf16 before they meet v; the output
+ * is divided by its sum in float and rounded once. */
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/cuda/attention_tile.cuh"
 
-/* A thread's two rows: g and g + 8 of its warp's sixteen. */
+/* The softmax of a thread's two rows, g and g + 8 of its warp's sixteen. */
 typedef struct softmax_rows {
-    float max[2], sum[2]; /* of the scores; of this thread's columns */
+    float max[2], sum[2]; /* max: of all scores so far; sum: over this thread's columns */
 } softmax_rows;
 
-/* Scores to probabilities against the largest score so far; `sum` and o are scaled along. */
+/* Turns scores into probabilities relative to the largest score so far; `sum` and o are rescaled
+ * when that grows. */
 template <int D>
 static __device__ inline void softmax_step(softmax_rows *r, float (&s)[GROUPS][4],
                                            float (&o)[D / 8][4], float scale2)
@@ -31,7 +34,7 @@ static __device__ inline void softmax_step(softmax_rows *r, float (&s)[GROUPS][4
             largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-        /* No key yet: any number but -inf keeps the masked scores at 0. */
+        /* There was no key yet. Any base but -inf makes the masked scores 0. */
         const float base = largest == -INFINITY ? 0.0f : largest * scale2;
         const float shrink = exp2_fast(r->max[half] * scale2 - base);
         r->max[half] = largest;
@@ -51,7 +54,7 @@ static __device__ inline void softmax_step(softmax_rows *r, float (&s)[GROUPS][4
     }
 }
 
-/* Scores of keys that a row does not see become -inf. */
+/* Sets the scores of keys that a row does not see to -inf. */
 static __device__ inline void mask_scores(float (&s)[GROUPS][4], const range (&seen)[2], int first)
 {
 #pragma unroll
@@ -71,7 +74,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     bf16 *q_tile = (bf16 *)shared, *k_tile = q_tile + TILE * tile<D>::STRIDE;
     bf16 *v_tile = k_tile + TILE * tile<D>::STRIDE;
     const int64_t h = blockIdx.x, kv = h / (a.heads / a.kv_heads);
-    /* The last tiles see most where a document is long: they go first. */
+    /* Where a document is long its last tiles see most keys, so they start first. */
     const int64_t first = (int64_t)(gridDim.y - 1 - blockIdx.y) * TILE;
     const int row0 = (int)threadIdx.x / LANES * 16, g = (int)threadIdx.x % LANES / 4;
     const head q = head_of(a.q, a.q_stride, a.head_dim, h, wide);
@@ -90,7 +93,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     copy_commit();
     for (int at = any.begin; at < any.end; at += TILE) {
         copy_wait<0>();
-        __syncthreads(); /* k is there, and nobody needs the last v */
+        __syncthreads(); /* k has arrived, and all warps are done with the last v */
         tile_load<D>(v_tile, v, at, any.end);
         copy_commit();
         float s[GROUPS][4];
@@ -98,7 +101,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
         if (at < all.begin || at + TILE > all.end)
             mask_scores(s, seen, at);
         copy_wait<0>();
-        __syncthreads(); /* v is there, and nobody needs this k */
+        __syncthreads(); /* v has arrived, and all warps are done with this k */
         if (at + TILE < any.end)
             tile_load<D>(k_tile, k, at + TILE, any.end);
         copy_commit();
@@ -118,7 +121,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
             ((float *)a.lse)[(first + row) * a.heads + h] =
                 row < sight_of.used ? rows.max[half] * (float)a.scale + logf(total) : 0.0f;
     }
-    __syncthreads(); /* q is there for all where no key was seen */
+    __syncthreads(); /* needed where no key was seen: q has arrived for all warps */
     warp_store<D>(o, first, a.tokens, first + sight_of.used, sum, scale, q_tile);
 }
 

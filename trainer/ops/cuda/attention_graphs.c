@@ -4,12 +4,12 @@
  *   s = scale q kt, minus infinity beyond a segment's length and, causal, right of the diagonal
  *   p = exp(s - m) / l,  m = max s,  l = sum exp(s - m);  lse = m + log l;  o = p v
  *
- * Backward (spec section 6): D = sum(do * o), p = exp(s - lse), dv = pt do, dp = do vt,
- * ds = scale p (dp - D), dk = dst q, dq = ds k; dk and dv of a key-value head are sums over its
- * query heads.
+ * Backward (as in FlashAttention-2, Dao 2023, arXiv:2307.08691): D = sum(do * o), p = exp(s - lse),
+ * dv = pt do, dp = do vt, ds = scale p (dp - D), dk = dst q, dq = ds k. dk and dv of a key-value
+ * head are sums over its query heads.
  *
- * The library knows these graphs by their form, so intermediates keep the types and the order that
- * its engines look for. Source: NVIDIA's documentation of the cuDNN 9 backend graph API. */
+ * The library recognises these graphs by their form, so intermediates keep the types and the order
+ * that its engines look for. Source: NVIDIA's documentation of the cuDNN 9 backend graph API. */
 #include "trainer/ops/cuda/attention_graphs.h"
 
 #ifdef TESSERA_CUDNN
@@ -26,7 +26,7 @@ typedef struct tensors {
     cudnn_tensor scale, minus;
 } tensors;
 
-/* [B, heads, S, d] in a packed array, or its transpose [B, heads, d, S]. */
+/* A tensor [B, heads, S, d] in a packed array, or its transpose [B, heads, d, S]. */
 static cudnn_tensor packed(const tensors *t, int64_t uid, int64_t heads, int64_t stride,
                            const cudnn_tensor *first, bool transposed)
 {
@@ -45,8 +45,9 @@ static cudnn_tensor packed(const tensors *t, int64_t uid, int64_t heads, int64_t
     return cudnn_graph_tensor(t->g, uid, &l);
 }
 
-/* One float per token and head, in a packed array. The library has no engine for one declared as
- * aligned to less than 16 bytes; heads that begin elsewhere are copied (attention_cudnn.c). */
+/* One float per token and head in a packed array. The library has no engine for such a tensor
+ * declared with an alignment below 16 bytes; heads that begin elsewhere are copied
+ * (attention_cudnn.c). */
 static cudnn_tensor packed_rows(const tensors *t, int64_t uid)
 {
     int64_t stride = t->a->lse_stride, s = t->a->longest;
@@ -57,7 +58,7 @@ static cudnn_tensor packed_rows(const tensors *t, int64_t uid)
                                               .ragged = &t->first_lse});
 }
 
-/* [B, Q, S, width] f32 of sums that the library wants in memory. */
+/* [B, Q, S, width] f32: sums that the library wants in memory. */
 static cudnn_tensor padded(const tensors *t, int64_t uid, int64_t width)
 {
     int64_t heads = t->a->heads, s = t->a->longest;
@@ -101,7 +102,7 @@ static cudnn_tensor inner(const tensors *t, cudnnDataType_t type, const int64_t 
     return cudnn_graph_inner(t->g, type, dim);
 }
 
-/* f(x) or f(x, b) as a new tensor of x's size */
+/* f(x) or f(x, b) as a new tensor of x's size. */
 static cudnn_tensor map(const tensors *t, cudnnPointwiseMode_t f, cudnn_tensor x,
                         const cudnn_tensor *b)
 {
@@ -181,7 +182,7 @@ status attention_graph_forward(const attention_shape *a, const cudnn_target *tar
     return cudnn_graph_plan(t.g, target, out);
 }
 
-/* [B, Q, S, S] turned round for a product over queries. */
+/* [B, Q, S, S] transposed for a product that sums over queries. */
 static cudnn_tensor turned(const tensors *t, cudnn_tensor x)
 {
     int64_t s = t->a->longest, heads = t->a->heads;
@@ -193,8 +194,8 @@ static cudnn_tensor turned(const tensors *t, cudnn_tensor x)
     return y;
 }
 
-/* The gradient of a key or value head: pt w over the queries, summed over the query heads of one
- * key-value head; through an array of all heads where those are several. */
+/* The gradient of a key or value head: pt w, summed over the queries and over the query heads of
+ * one key-value head. Where there are several query heads it goes through an array of all heads. */
 static void key_gradient(const tensors *t, cudnn_tensor pt, cudnn_tensor w, int64_t uid,
                          int64_t stride, const cudnn_tensor *first, int64_t full_uid)
 {
@@ -205,14 +206,15 @@ static void key_gradient(const tensors *t, cudnn_tensor pt, cudnn_tensor w, int6
         cudnn_graph_matmul(t->g, pt, w, d, of);
         return;
     }
-    /* The library takes the same first elements, times the ratio of the strides. */
+    /* The library takes the same first elements, scaled by the ratio of the strides. */
     cudnn_tensor full =
         packed(t, full_uid, a->heads, stride * (a->heads / a->kv_heads), first, false);
     cudnn_graph_matmul(t->g, pt, w, full, of);
     cudnn_graph_reduce(t->g, CUDNN_REDUCE_TENSOR_ADD, full, d);
 }
 
-/* dq = ds k; without determinism through an array in fp32, which blocks add to as they come. */
+/* dq = ds k. Without determinism it goes through an array in f32 to which blocks add in any order.
+ */
 static void query_gradient(const tensors *t, cudnn_tensor ds)
 {
     const attention_shape *a = t->a;

@@ -1,5 +1,6 @@
-/* attention_pack.h: what a ragged batch needs beside cu, made on the device, and rows behind the
- * last segment; and some heads' columns of an array of rows. Internal to ops/cuda. */
+/* attention_pack.h: prepares on the device what cuDNN needs besides cu: lengths, first elements,
+ * and zeros in the rows after the last segment. It also copies columns of some heads out of an
+ * array of rows. Used only inside ops/cuda. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_PACK_H
 #define TESSERA_TRAINER_OPS_CUDA_ATTENTION_PACK_H
 
@@ -14,11 +15,11 @@ enum { PACK_FIRSTS = 5, PACK_TAILS = 3 };
 typedef struct attention_pack_args {
     int64_t segments, tokens;
     const int32_t *cu;           /* [segments + 1] */
-    int32_t *length;             /* [segments] written */
-    int64_t *first[PACK_FIRSTS]; /* [segments + 1] written: cu * stride */
+    int32_t *length;             /* [segments], written */
+    int64_t *first[PACK_FIRSTS]; /* [segments + 1], written: cu * stride */
     int64_t stride[PACK_FIRSTS];
-    /* Arrays whose rows [cu[segments], tokens) become 0: bf16 with width a multiple of 8 and
-     * aligned to 16, and f32. */
+    /* Arrays whose rows [cu[segments], tokens) are set to 0: bf16 arrays whose width is a multiple
+     * of 8 and that are aligned to 16 bytes, and one f32 array. */
     void *tail[PACK_TAILS];
     int64_t tail_stride[PACK_TAILS], tail_width[PACK_TAILS]; /* elements */
     float *tail_f32;                                         /* [tokens, f32_width], or NULL */
@@ -27,8 +28,8 @@ typedef struct attention_pack_args {
 
 WARN_UNUSED status cuda_attention_pack(stream *s, const attention_pack_args *a);
 
-/* to[r][0, width) = from[r][0, width) for every row r, f32. Rows are of `stride` elements each;
- * what lies behind width in those of `to` stays. */
+/* to[r][0, width) = from[r][0, width) for every row r, f32. Both arrays have a stride in elements;
+ * what comes after `width` in a row of `to` stays as it is. */
 typedef struct attention_columns_args {
     int64_t rows, width, from_stride, to_stride;
     const float *from;

@@ -1,5 +1,6 @@
-/* attention_portable.h: attention_fwd and attention_bwd of attention.h by our own kernels, where
- * cuDNN is not there or not wanted. Heads of up to 128; see attention_fwd.cu, attention_bwd.cu. */
+/* attention_portable.h: attention_fwd and attention_bwd of attention.h by our own kernels, for
+ * calls that cuDNN does not do. Heads are at most 128 wide. See attention_fwd.cu and
+ * attention_bwd.cu. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_PORTABLE_H
 #define TESSERA_TRAINER_OPS_CUDA_ATTENTION_PORTABLE_H
 

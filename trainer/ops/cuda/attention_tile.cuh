@@ -1,9 +1,10 @@
 /* attention_tile.cuh: what the portable attention kernels share: tiles of 64 tokens in shared
  * memory, the products between them, and which tokens see each other.
  *
- * A block is 4 warps; of the tile it owns, a warp owns 16 rows from the first product to the last
- * store. Rows in shared memory are 16 bytes longer than D, so the eight rows of a matrix load lie
- * in different banks. Columns from head_dim to D and tokens outside the range are zeros. */
+ * A block has 4 warps. Of the tile that the block owns, each warp owns 16 rows, from the first
+ * product to the last store. Rows in shared memory are 16 bytes longer than D, so that the eight
+ * rows of a matrix load lie in different banks. Columns from head_dim to D, and tokens outside the
+ * range, are zeros. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_TILE_CUH
 #define TESSERA_TRAINER_OPS_CUDA_ATTENTION_TILE_CUH
 
@@ -13,12 +14,12 @@
 #include "trainer/ops/cuda/mma.cuh"
 
 enum {
-    TILE = 64, /* tokens: 16 of each warp */
+    TILE = 64, /* tokens of a tile, 16 for each warp */
     OWN_WARPS = 4,
     OWN_THREADS = OWN_WARPS * LANES,
     GROUPS = TILE / 8, /* columns of 8 in a product of two tiles */
-    DIM_SMALL = 80,    /* D of heads up to here: 72 of the vision tower */
-    DIM_MAX = 128      /* of the text's */
+    DIM_SMALL = 80,    /* D for heads up to this width, such as the vision tower's 72 */
+    DIM_MAX = 128      /* D for wider heads, such as the decoder's 128 */
 };
 
 template <int D> struct tile {
@@ -26,7 +27,8 @@ template <int D> struct tile {
     static const size_t BYTES = (size_t)TILE * STRIDE * sizeof(bf16);
 };
 
-/* One head of q, k, v or a gradient: row t at p + t * stride. wide: 16-byte pieces are allowed. */
+/* One head of q, k, v or a gradient: row t is at p + t * stride. wide: rows allow 16-byte accesses.
+ */
 typedef struct head {
     bf16 *p;
     int64_t stride;
@@ -40,7 +42,8 @@ static __device__ __forceinline__ head head_of(const void *x, int64_t stride, in
     return {(bf16 *)x + h * dim, stride, (int)dim, wide};
 }
 
-/* Starts loading tokens [first, first + TILE) of a head, zeros from `end` on. Ends no group. */
+/* Starts loading the tokens [first, first + TILE) of a head, with zeros from `end` on. The caller
+ * ends the group. */
 template <int D>
 static __device__ inline void tile_load(bf16 *tile_at, const head &x, int64_t first, int64_t end)
 {
@@ -58,8 +61,9 @@ static __device__ inline void tile_load(bf16 *tile_at, const head &x, int64_t fi
     }
 }
 
-/* Row of this lane for a matrix load of 16 x 16 at (row, column): matrices below each other first,
- * as A wants them, and B where its rows are the summed ones (transposed). */
+/* The address that this lane gives for a matrix load of 16 x 16 at (row, column). Matrices below
+ * each other come first, as A wants them, and as B wants them where the rows are summed over
+ * (transposed). */
 template <int D>
 static __device__ __forceinline__ const bf16 *down_first(const bf16 *t, int row, int column)
 {
@@ -67,7 +71,8 @@ static __device__ __forceinline__ const bf16 *down_first(const bf16 *t, int row,
     return t + (row + lane % 16) * tile<D>::STRIDE + column + lane / 16 * 8;
 }
 
-/* Matrices beside each other first, as B wants them where its columns are the tile's rows. */
+/* The same with matrices beside each other first, as B wants them where its columns are the tile's
+ * rows. */
 template <int D>
 static __device__ __forceinline__ const bf16 *across_first(const bf16 *t, int row, int column)
 {
@@ -75,7 +80,7 @@ static __device__ __forceinline__ const bf16 *across_first(const bf16 *t, int ro
     return t + (row + lane / 16 * 8 + lane % 8) * tile<D>::STRIDE + column + lane / 8 % 2 * 8;
 }
 
-/* s [16, TILE] = x y^T: rows [row, row + 16) of x by all rows of y. */
+/* s [16, TILE] = x y^T, for the rows [row, row + 16) of x and all rows of y. */
 template <int D>
 static __device__ inline void product_nt(float (&s)[GROUPS][4], const bf16 *x, int row,
                                          const bf16 *y)
@@ -96,7 +101,8 @@ static __device__ inline void product_nt(float (&s)[GROUPS][4], const bf16 *x, i
     }
 }
 
-/* Columns of two products side by side as the A of the next, rounded. */
+/* Makes the A operand of the next product from the columns of two products side by side, rounded to
+ * bf16. */
 static __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&left)[4],
                                               const float (&right)[4])
 {
@@ -106,7 +112,7 @@ static __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&le
     a[3] = pack2(right[2], right[3]);
 }
 
-/* sum [16, D] += p y: p [16, TILE] as products leave it, rounded to bf16. */
+/* sum [16, D] += p y, where p [16, TILE] is as products leave it and is rounded to bf16. */
 template <int D>
 static __device__ inline void product_nn(float (&sum)[D / 8][4], const float (&p)[GROUPS][4],
                                          const bf16 *y)
@@ -124,8 +130,9 @@ static __device__ inline void product_nn(float (&sum)[D / 8][4], const float (&p
     }
 }
 
-/* Stores this warp's 16 rows of `sum` times scale[half] (rows g and g + 8) to tokens from `first`
- * on, below `end`, by way of its own rows of a tile. Zeros for rows from `used` on. */
+/* Stores this warp's 16 rows of `sum`, times scale[half] (rows g and g + 8), to the tokens from
+ * `first` on that are below `end`, by way of the warp's own rows of a tile. Rows from `used` on are
+ * stored as zeros. */
 template <int D>
 static __device__ inline void warp_store(const head &x, int64_t first, int64_t end, int64_t used,
                                          const float (&sum)[D / 8][4], const float (&scale)[2],
@@ -165,10 +172,11 @@ typedef struct range {
     int begin, end;
 } range;
 
-/* Queries and keys of an op: the same tokens, or queries that are some of them (attention.h). */
+/* The queries and keys of an op. They are the same tokens, or the queries are some of them
+ * (attention.h). */
 typedef struct sides {
     const int32_t *cu, *cu_keys;
-    const int32_t *place; /* NULL: a query is the key of its own number */
+    const int32_t *place; /* NULL: query i is key i */
     int64_t segments, tokens, keys;
     bool causal;
 } sides;
@@ -184,13 +192,14 @@ template <class Args> static __host__ __device__ inline sides sides_of(const Arg
             a.causal};
 }
 
-/* The segment that token t of n is in; -1: none. */
+/* The segment that contains token t of n; -1: none does. */
 static __device__ inline int64_t segment_of(const int32_t *cu, int64_t segments, int64_t n,
                                             int64_t t)
 {
     if (t >= n || segments <= 0 || t >= cu[segments])
         return -1;
-    int64_t low = 0, high = segments; /* cu[low] <= t < cu[high]; the last such low */
+    /* Invariant: cu[low] <= t < cu[high]; ends at the last such low. */
+    int64_t low = 0, high = segments;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
         if (cu[middle] <= t)
@@ -201,14 +210,15 @@ static __device__ inline int64_t segment_of(const int32_t *cu, int64_t segments,
     return low;
 }
 
-/* Borders and places are read here and below alone, and no result reaches outside [0, n). */
+/* The range of segment s. Borders and places come from device memory and are read only here and
+ * below, so results are clamped to [0, n). */
 static __device__ inline range segment_at(const int32_t *cu, int64_t s, int64_t n)
 {
     const int64_t begin = max((int64_t)cu[s], (int64_t)0), end = min((int64_t)cu[s + 1], n);
     return {(int)min(begin, end), (int)max(end, (int64_t)0)};
 }
 
-/* Keys that query t sees. */
+/* The range of keys that query t sees. */
 static __device__ inline range query_sees(const sides &x, int64_t t)
 {
     const int64_t s = segment_of(x.cu, x.segments, x.tokens, t);
@@ -223,7 +233,7 @@ static __device__ inline range query_sees(const sides &x, int64_t t)
     return seen;
 }
 
-/* Queries that see key t. */
+/* The range of queries that see key t. */
 static __device__ inline range key_sees(const sides &x, int64_t t)
 {
     const int64_t s = segment_of(x.cu_keys, x.segments, x.keys, t);
@@ -236,7 +246,8 @@ static __device__ inline range key_sees(const sides &x, int64_t t)
         return seen;
     if (!x.place)
         return {(int)t, seen.end};
-    int low = seen.begin, high = seen.end; /* the first that stands at t or behind */
+    /* Searched: the first query that is key t or a later one. */
+    int low = seen.begin, high = seen.end;
     while (low < high) {
         const int middle = (low + high) / 2;
         if (x.place[middle] < t)
@@ -247,15 +258,16 @@ static __device__ inline range key_sees(const sides &x, int64_t t)
     return {low, seen.end};
 }
 
-/* What the rows of a tile see of the other side, and the range that any of them sees. */
+/* What the rows of a tile see of the other side. */
 typedef struct sight {
     range row[TILE];
-    int used;  /* rows before the first that is in no segment */
-    range any; /* from the first row's begin to the last used row's end */
-    range all; /* what every used row sees: no mask is needed inside */
+    int used;  /* rows before the first one that is in no segment */
+    range any; /* what any used row sees: from the first row's begin to the last used row's end */
+    range all; /* what every used row sees: inside it no mask is needed */
 } sight;
 
-/* Filled by the whole block, in shared memory. keys: the rows are keys and see queries. */
+/* Computed by the whole block into shared memory. `keys`: the tile's rows are keys and the other
+ * side are queries. */
 static __device__ inline void tile_sight(sight *s, const sides &x, int64_t first, bool keys)
 {
     if (threadIdx.x < TILE) {
@@ -283,24 +295,26 @@ static __device__ __forceinline__ bool sees(range s, int t)
     return t >= s.begin && t < s.end;
 }
 
-/* Column of C that element e of group n is; rows are lane / 4 + e / 2 * 8. */
+/* The column of C that element e of group n holds; its row is lane / 4 + e / 2 * 8. */
 static __device__ __forceinline__ int product_column(int n, int e)
 {
     return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2;
 }
 
-/* Kernels of both widths are checked, prepared and launched alike. */
+/* The checks, preparation and launch are the same for kernels of both widths. */
 static inline status attention_check(const sides &x, int64_t heads, int64_t kv_heads,
                                      int64_t head_dim)
 {
     if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0 || head_dim <= 0 ||
         x.tokens > INT_MAX || x.keys > INT_MAX)
-        return FAIL(ST_BAD_INPUT,
-                    "attention: %lld query heads over %lld kv heads of %lld; the first must be a "
-                    "multiple of the second",
-                    (long long)heads, (long long)kv_heads, (long long)head_dim);
+        return FAIL(
+            ST_BAD_INPUT,
+            "attention: there are %lld query heads for %lld key-value heads of width %lld; the "
+            "first number must be a multiple of the second",
+            (long long)heads, (long long)kv_heads, (long long)head_dim);
     if (head_dim > DIM_MAX)
-        return FAIL(ST_BAD_INPUT, "attention: heads of %lld; the portable kernels take up to %d",
+        return FAIL(ST_BAD_INPUT,
+                    "attention: heads are %lld wide; the portable kernels take at most %d",
                     (long long)head_dim, DIM_MAX);
     return ST_OK;
 }

@@ -1,14 +1,15 @@
-/* columns.cuh: sums over rows in a fixed order: kernels leave one partial row per part of the rows,
- * and this adds the parts. Parts are cut by shape alone, so the bits are those of any GPU. */
+/* columns.cuh: sums over rows in a fixed order. A kernel leaves one partial row for each part of
+ * the rows, and the code here adds the parts. Parts are cut by shape alone, so the bits are the
+ * same on every GPU. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_COLUMNS_CUH
 #define TESSERA_TRAINER_OPS_CUDA_COLUMNS_CUH
 
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
-enum { COLUMN_WARPS = 32 }; /* of a block: so many parts are read at once for each column */
+enum { COLUMN_WARPS = 32 }; /* warps of a block: so many parts are read at once for each column */
 
-/* One block owns 32 columns: warp w adds parts w, w + 32, .. for them, one lane a column; then the
- * warps' sums are added in order. Reads parts x n floats, which the L2 cache still holds. */
+/* One block owns 32 columns, one for each lane. Warp w adds the parts w, w + 32, ..; then the
+ * warps' sums are added in order. The parts x n floats it reads are still in the L2 cache. */
 static __global__ void columns_kernel(int64_t parts, int64_t n, int64_t stride,
                                       const float *partial, float *out)
 {

@@ -1,20 +1,21 @@
-/* combine.cu: device side of combine_fwd and combine_bwd in route.h: mixing the experts' rows.
+/* combine.cu: combine_fwd and combine_bwd of route.h on CUDA: the mix of the experts' rows.
  *
- * Forward: a thread owns 8 columns of a token and has all K rows on their way before it adds the
- * first. Bytes per token: 2 K W read, 2 W written (2 W more read with residual). Backward: a warp
- * owns a slot: 2 W read, 2 W written, and dy [W] once per slot, from L1 and L2 but for the first.
- * DRAM is the limit. Sums in float over ascending k, one rounding at the end. */
+ * Forward: a thread owns 8 columns of a token, and starts loading all K rows before it adds the
+ * first. Bytes per token: 2 K W read, 2 W written, and 2 W more read with a residual. Backward: a
+ * warp owns a slot: 2 W read, 2 W written, and dy [W] once per slot, which comes from L1 and L2
+ * after the token's first slot. DRAM is the limit. Sums are in float over ascending k, with one
+ * rounding at the end. */
 #include "trainer/ops/cuda/piece.cuh"
 #include "trainer/ops/route.h"
 
 enum {
     THREADS = 256,
     WARPS = THREADS / LANES,
-    ROWS = 8,  /* rows on their way at once: Qwen's K */
-    PIECES = 4 /* backward: vectors of a lane on their way, of o and of dy */
+    ROWS = 8,  /* rows that a thread loads at once; Qwen's K */
+    PIECES = 4 /* backward: vectors of o and of dy that a lane loads at once */
 };
 
-/* A block owns a token, or blockDim.x * N columns of it. */
+/* A block owns a token, or blockDim.x * N columns of one. */
 template <int N>
 static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_fwd_args a)
 {
@@ -31,8 +32,8 @@ static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_
         int from[ROWS];
         float w[ROWS];
         piece<N> row[ROWS];
-        /* Loads of one kind follow each other without a branch: all rows are on their way before
-         * the first is added. A slot without a row reads row 0, which counts for nothing. */
+        /* Loads follow each other without a branch, so that all rows are on their way before the
+         * first is added. A slot without a row reads row 0, which then counts for nothing. */
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             const int64_t slot = t * k + (k0 + j < k ? k0 + j : 0);
@@ -53,8 +54,8 @@ static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_
     *(piece<N> *)((bf16 *)a.y + t * a.width + at) = pack(sum);
 }
 
-/* One slot by one warp: do_ = w dy; returns this lane's part of <dy, o>. A lane reads and writes
- * the same columns, so do_ may be o. */
+/* One warp does one slot: it writes do_ = w dy and returns this lane's part of the dot product of
+ * dy and o. A lane reads and writes the same columns, so do_ may be o. */
 template <int N>
 static __device__ inline float slot_bwd(bf16 *do_, const bf16 *o, const bf16 *dy, float w,
                                         int64_t width)

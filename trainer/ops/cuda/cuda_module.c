@@ -1,4 +1,4 @@
-/* cuda_module.c: the way into libtessera_cuda.so. */
+/* cuda_module.c: the entry point of libtessera_cuda.so (cuda_module.h). */
 #include "trainer/ops/cuda_module.h"
 
 extern const backend_vtable backend_cuda;

@@ -20,7 +20,7 @@ static descriptor make_descriptor(cudnn_graph *g, cudnnBackendDescriptorType_t t
 {
     descriptor d = NULL;
     if (g->st == ST_OK && g->n_made == CUDNN_MADE)
-        g->st = FAIL(ST_INTERNAL, "a cuDNN graph of more than %d parts", CUDNN_MADE);
+        g->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d parts", CUDNN_MADE);
     if (g->st != ST_OK)
         return NULL;
     keep_error(g, "cudnnBackendCreateDescriptor", cudnn()->BackendCreateDescriptor(type, &d));
@@ -53,7 +53,7 @@ static void finish_op(cudnn_graph *g, descriptor d)
 {
     finish_descriptor(g, d);
     if (g->st == ST_OK && g->n_ops == CUDNN_OPS)
-        g->st = FAIL(ST_INTERNAL, "a cuDNN graph of more than %d operations", CUDNN_OPS);
+        g->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d operations", CUDNN_OPS);
     if (g->st == ST_OK)
         g->op[g->n_ops++] = d;
 }
@@ -125,7 +125,7 @@ void cudnn_graph_matmul(cudnn_graph *g, cudnn_tensor a, cudnn_tensor b, cudnn_te
     finish_op(g, op);
 }
 
-/* axis -1: the mode has none */
+/* axis -1: the mode has no axis */
 static descriptor pointwise(cudnn_graph *g, cudnnPointwiseMode_t f, cudnnDataType_t type,
                             int64_t axis)
 {
@@ -199,7 +199,7 @@ static void graph_done(cudnn_graph *g)
     free(g);
 }
 
-/* An engine may say of itself that sums come in any order. */
+/* Whether the engine says of itself that it may add in any order. */
 static bool wanders(cudnn_graph *g, descriptor config)
 {
     cudnnBackendNumericalNote_t note[NOTES_MAX];
@@ -219,7 +219,8 @@ static bool wanders(cudnn_graph *g, descriptor config)
     return false;
 }
 
-/* NULL where the engine does not take the graph after all. */
+/* Tries to make a plan with this engine. Returns NULL where the engine does not take the graph
+ * after all. */
 static descriptor try_plan(cudnn_graph *g, descriptor config, const cudnn_target *t)
 {
     descriptor plan = make_descriptor(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);

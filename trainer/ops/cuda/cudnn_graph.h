@@ -1,8 +1,8 @@
 /* cudnn_graph.h: a graph of operations for cuDNN, written down step by step, and the plan it
- * becomes. Four dimensions everywhere: batch, head, row, column.
+ * becomes. Tensors have four dimensions: batch, head, row, column.
  *
- * Failures are kept: after the first, calls do nothing, and cudnn_graph_plan tells it. So a graph
- * reads as its formulas. */
+ * A failure is kept in the graph: after the first one, calls do nothing, and cudnn_graph_plan
+ * reports it. So code that builds a graph reads like its formulas. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_CUDNN_GRAPH_H
 #define TESSERA_TRAINER_OPS_CUDA_CUDNN_GRAPH_H
 
@@ -17,7 +17,8 @@ enum {
     CUDNN_DIMS = 4,
     CUDNN_MADE = 320,
     CUDNN_OPS = 48,
-    CUDNN_ALIGNMENT = 16 /* bytes; declared of every tensor, so of every pointer handed over */
+    /* Bytes; declared for every tensor, so every pointer that is handed over must have it. */
+    CUDNN_ALIGNMENT = 16
 };
 
 /* A tensor of the graph. */
@@ -29,28 +30,28 @@ typedef struct cudnn_tensor {
 typedef struct cudnn_graph {
     status st;
     int n_made, n_ops;
-    int64_t next_uid; /* of tensors without one of the caller's */
+    int64_t next_uid; /* for tensors to which the caller gave no uid */
     cudnnBackendDescriptor_t made[CUDNN_MADE], op[CUDNN_OPS];
 } cudnn_graph;
 
 typedef struct cudnn_layout {
     cudnnDataType_t type;
     int64_t dim[CUDNN_DIMS], stride[CUDNN_DIMS]; /* elements */
-    const cudnn_tensor *ragged; /* first elements of each batch entry [batch + 1]; NULL: strided */
+    const cudnn_tensor *ragged; /* where each batch entry begins [batch + 1]; NULL: strided */
 } cudnn_layout;
 
-enum { CUDNN_FIRST_UID = 1000 }; /* the caller's are below */
+enum { CUDNN_FIRST_UID = 1000 }; /* uids of the caller are below this */
 
-/* Of the caller's memory, handed over by uid at each execution. */
+/* A tensor in the caller's memory, whose address is handed over by uid at each execution. */
 cudnn_tensor cudnn_graph_tensor(cudnn_graph *g, int64_t uid, const cudnn_layout *l);
-/* One number, given at each execution in host memory. */
+/* One number, handed over in host memory at each execution. */
 cudnn_tensor cudnn_graph_number(cudnn_graph *g, int64_t uid, cudnnDataType_t type);
-/* An intermediate; row-major. */
+/* An intermediate tensor, row-major. */
 cudnn_tensor cudnn_graph_inner(cudnn_graph *g, cudnnDataType_t type, const int64_t *dim);
 cudnn_tensor cudnn_graph_inner_as(cudnn_graph *g, const cudnn_layout *l);
 
-/* c = a b, where entry i of the batch has rows[i] rows, columns[i] columns, inner[i] terms; NULL:
- * all. */
+/* For a product c = a b: entry i of the batch has rows[i] rows, columns[i] columns and inner[i]
+ * terms. NULL: all of them. */
 typedef struct cudnn_sizes {
     const cudnn_tensor *rows, *columns, *inner;
 } cudnn_sizes;
@@ -59,33 +60,36 @@ void cudnn_graph_matmul(cudnn_graph *g, cudnn_tensor a, cudnn_tensor b, cudnn_te
 /* y = f(x) or f(x, b), computed as `type`. */
 void cudnn_graph_map(cudnn_graph *g, cudnnPointwiseMode_t f, cudnnDataType_t type, cudnn_tensor x,
                      const cudnn_tensor *b, cudnn_tensor y);
-/* y = index of x's element on this axis */
+/* y = the index of x's element on this axis. */
 void cudnn_graph_index(cudnn_graph *g, int64_t axis, cudnn_tensor x, cudnn_tensor y);
-/* y = t ? x : otherwise */
+/* y = t ? x : otherwise, element by element. */
 void cudnn_graph_select(cudnn_graph *g, cudnn_tensor x, cudnn_tensor otherwise, cudnn_tensor t,
                         cudnn_tensor y);
 void cudnn_graph_reduce(cudnn_graph *g, cudnnReduceTensorOp_t f, cudnn_tensor x, cudnn_tensor y);
-/* y is x's memory seen with y's dimensions and strides */
+/* y is x's memory, seen with y's dimensions and strides. */
 void cudnn_graph_reshape(cudnn_graph *g, cudnn_tensor x, cudnn_tensor y);
 
-/* What a graph is compiled for: a handle of a GPU, or, without one, a description of it. */
+/* What a graph is compiled for: the handle of a GPU or, where there is no GPU, a description of
+ * one. */
 typedef struct cudnn_target {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t properties;
-    bool deterministic; /* refuse engines that may give other bits next time */
+    bool deterministic; /* refuse engines that may give other bits the next time */
 } cudnn_target;
 
 typedef struct cudnn_plan {
-    cudnn_graph *graph; /* owned */
+    cudnn_graph *graph; /* the plan owns it */
     cudnnBackendDescriptor_t it;
     int64_t workspace_bytes;
 } cudnn_plan;
 
-/* The first engine of the library's list that takes the graph. Takes g (heap) in every case. */
+/* Compiles the graph with the first engine of the library's list that takes it. g is on the heap
+ * and is taken over in every case. */
 WARN_UNUSED status cudnn_graph_plan(cudnn_graph *g, const cudnn_target *t, cudnn_plan *out);
 void cudnn_plan_done(cudnn_plan *p);
 
-/* Queues the plan on the handle's stream. pointers by uid: device memory, or host for numbers. */
+/* Queues the plan on the handle's stream. pointers[i] belongs to uid i: device memory, or host
+ * memory for a number. */
 WARN_UNUSED status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n,
                                   const int64_t *uids, void *const *pointers, void *workspace);
 

@@ -1,14 +1,14 @@
 /* gemm.c: the dense product on CUDA, by cuBLASLt: bf16 in, fp32 accumulation, bf16 or fp32 out.
  *
- * cuBLASLt is column-major, and a row-major matrix read that way is its transpose. So the library
- * is asked for Ct [N, M] = op(B)t op(A)t: B is its first operand, A its second, the bias runs along
- * its rows, and nothing is moved. A residual is the library's C where the result is its D: it is
- * added before the one rounding, and the result is written once.
+ * cuBLASLt is column-major, and a row-major matrix that is read that way is its transpose. So the
+ * library is asked for Ct [N, M] = op(B)t op(A)t: B is its first operand and A its second, the bias
+ * runs along its rows, and nothing is moved. A residual is the library's C while the result is its
+ * D: it is added before the one rounding, and the result is written once.
  *
- * A plan (descriptors and the algorithm the library's heuristic puts first) is made when a shape is
- * first seen and kept for the device's life. Partial sums of a split K stay in fp32 and are added
- * in a fixed order (reduction scheme COMPUTE_TYPE or none), so the same input gives the same bits.
- * Scratch is the stream's. */
+ * A plan (descriptors, and the algorithm that the library's heuristic puts first) is made when a
+ * shape is first seen and kept for the life of the device. Where K is split, partial sums stay in
+ * fp32 and are added in a fixed order (reduction scheme COMPUTE_TYPE or none), so the same input
+ * gives the same bits. Scratch is the stream's. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +19,14 @@
 
 status cuda_gemm(stream *s, const gemm_args *g);
 
-static const size_t WORKSPACE = (size_t)32 << 20; /* what NVIDIA advises for Hopper */
+static const size_t WORKSPACE = (size_t)32 << 20; /* NVIDIA's recommendation for Hopper */
 enum { ALIGN_MAX = 256, PLANS_FIRST = 64 };
 
-/* What an algorithm depends on. No padding, compared as bytes. */
+/* What an algorithm depends on. It is compared byte by byte, so it has no padding. */
 typedef struct key {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t trans_a, trans_b, c_acc, bias;
-    /* Of the addresses, up to ALIGN_MAX; residual: c's where there is none. */
+    /* Alignments of the addresses, at most ALIGN_MAX. Without a residual, align_residual is c's. */
     int32_t align_a, align_b, align_c, align_bias, align_residual;
     int32_t residual;
 } key;
@@ -114,7 +114,7 @@ static status describe_product(plan *p)
 {
     const key *k = &p->key;
     cudaDataType_t c_type = k->c_acc ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
-    /* A row-major [r, c] is a column-major [c, r]. */
+    /* A row-major [r, c] is a column-major [c, r] for the library. */
     CUBLAS_TRY(MatrixLayoutCreate(&p->a, CUDA_R_16BF, (uint64_t)(k->trans_a ? k->m : k->k),
                                   (uint64_t)(k->trans_a ? k->k : k->m), k->lda));
     CUBLAS_TRY(MatrixLayoutCreate(&p->b, CUDA_R_16BF, (uint64_t)(k->trans_b ? k->k : k->n),
@@ -225,29 +225,30 @@ static status plan_for(stream *s, plans *all, const gemm_args *g, const plan **o
     return ST_OK;
 }
 
-/* As the CPU answers. */
+/* The same checks as on the CPU (cpu/gemm.c), and what CUDA does not do. */
 static status check_gemm(const gemm_args *g)
 {
     int64_t a_width = g->trans_a ? g->m : g->k, b_width = g->trans_b ? g->k : g->n;
     if (g->m < 0 || g->n < 0 || g->k < 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX ||
         g->lda > INT_MAX || g->ldb > INT_MAX || g->ldc > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and strides must fit 31 bits",
+        return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and the strides must fit 31 bits",
                     (long long)g->m, (long long)g->n, (long long)g->k);
     if (g->m == 0 || g->n == 0)
         return ST_OK;
     if (g->ldc < g->n || (g->k > 0 && (g->lda < a_width || g->ldb < b_width)))
-        return FAIL(ST_BAD_INPUT,
-                    "gemm: row strides %lld, %lld, %lld are shorter than rows of %lld, %lld, %lld",
-                    (long long)g->lda, (long long)g->ldb, (long long)g->ldc, (long long)a_width,
-                    (long long)b_width, (long long)g->n);
+        return FAIL(
+            ST_BAD_INPUT,
+            "gemm: the row strides %lld, %lld, %lld are shorter than the rows of %lld, %lld, %lld",
+            (long long)g->lda, (long long)g->ldb, (long long)g->ldc, (long long)a_width,
+            (long long)b_width, (long long)g->n);
     if (g->bias && g->c_acc)
         return FAIL(ST_BAD_INPUT, "gemm: a bias goes with a bf16 result on CUDA, not with fp32");
     if (g->bias && (g->accumulate || g->residual) && g->k == 0)
-        return FAIL(ST_BAD_INPUT, "gemm: a bias is not added to C by a product of K = 0 on CUDA");
+        return FAIL(ST_BAD_INPUT, "gemm: on CUDA a product with K = 0 cannot add a bias to C");
     return gemm_check_residual(g);
 }
 
-/* K = 0: the sum has no terms. */
+/* K = 0: the sum has no terms, so only the bias, the residual or the old C remains. */
 static status empty_sum(stream *s, const gemm_args *g)
 {
     const backend_vtable *v = s->dev->v;

@@ -1,10 +1,12 @@
-/* grouped_gemm.cu: device side of grouped_gemm (gemm.h): checks, and which kernel serves a call:
- * Hopper's (grouped_hopper.cuh) where the GPU has wgmma and rows are whole 16-byte pieces, else the
- * portable one (grouped_portable.cuh). Both read the groups' offsets on the device. */
+/* grouped_gemm.cu: grouped_gemm (gemm.h) on CUDA: its checks, and which kernel does a call. It is
+ * Hopper's (grouped_hopper.cuh) where the GPU has wgmma and rows are whole 16-byte pieces,
+ * otherwise the portable one (grouped_portable.cuh). Both read the groups' offsets on the device.
+ */
 #include "trainer/ops/cuda/grouped_gemm.cuh"
 #include "trainer/ops/cuda/grouped_portable.cuh"
 
-enum { PORTABLE_BLOCKS_PER_SM = 2 }; /* 48 KiB of stages and some 100 registers each */
+/* Each block takes 48 KiB for its stages, and each thread about 100 registers. */
+enum { PORTABLE_BLOCKS_PER_SM = 2 };
 
 template <int MODE, bool ALIGNED>
 static __global__ void __launch_bounds__(PORTABLE_THREADS, PORTABLE_BLOCKS_PER_SM)
@@ -46,13 +48,17 @@ template <bool ALIGNED> static status portable_mode(stream *s, const grouped_gem
 static status check_grouped(const grouped_gemm_args *a)
 {
     if (a->mode != GROUPED_FWD && a->mode != GROUPED_DGRAD && a->mode != GROUPED_WGRAD)
-        return FAIL(ST_BAD_INPUT, "grouped_gemm: no mode %d", a->mode);
+        return FAIL(ST_BAD_INPUT, "grouped_gemm: there is no mode %d", a->mode);
     if (a->k <= 0 || a->n <= 0 || a->k > INT32_MAX / 2 || a->n > INT32_MAX / 2)
-        return FAIL(ST_BAD_INPUT, "grouped_gemm: widths %lld, %lld must be positive 30-bit",
-                    (long long)a->k, (long long)a->n);
+        return FAIL(
+            ST_BAD_INPUT,
+            "grouped_gemm: the widths are %lld and %lld; they must be positive and fit 30 bits",
+            (long long)a->k, (long long)a->n);
     if (a->experts > GROUPED_EXPERTS_MAX || a->rows_cap > INT32_MAX / 2)
-        return FAIL(ST_BAD_INPUT, "grouped_gemm: %lld experts, %lld rows; at most %d and 2^30",
-                    (long long)a->experts, (long long)a->rows_cap, GROUPED_EXPERTS_MAX);
+        return FAIL(
+            ST_BAD_INPUT,
+            "grouped_gemm: there are %lld experts and %lld rows; at most %d and 2^30 are possible",
+            (long long)a->experts, (long long)a->rows_cap, GROUPED_EXPERTS_MAX);
     return grouped_gemm_check_gated(a);
 }
 
@@ -65,7 +71,7 @@ extern "C" status cuda_grouped_gemm(stream *s, const grouped_gemm_args *a)
         return st;
     if (!grouped_aligned(a))
         return portable_mode<false>(s, a);
-#ifdef __CUDACC__ /* tensor cores of this kind cannot run on a host */
+#ifdef __CUDACC__ /* a host cannot run this kind of tensor core */
     if (cuda_facts_of(s)->sm == 90)
         return grouped_gemm_hopper(s, a);
 #endif

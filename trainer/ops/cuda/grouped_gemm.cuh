@@ -1,11 +1,11 @@
-/* grouped_gemm.cuh: the two ways of the grouped product, and which one serves a call. */
+/* grouped_gemm.cuh: the two kernels of the grouped product, and what decides between them. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH
 #define TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH
 
 #include "trainer/ops/cuda/grouped_index.h"
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
-/* A, B and the output of each mode, as grouped_index.h names them. */
+/* A, B and the output in each mode, named as in grouped_index.h. */
 typedef struct grouped_arrays {
     const void *a, *b;
     grouped_out out;
@@ -23,7 +23,7 @@ static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *a)
     }
 }
 
-/* Rows of 16-byte pieces: what TMA and cp.async want. */
+/* Whether rows are made of whole 16-byte pieces, as TMA and cp.async need them. */
 static inline bool grouped_aligned(const grouped_gemm_args *a)
 {
     grouped_arrays p = grouped_arrays_of(a);
@@ -31,8 +31,8 @@ static inline bool grouped_aligned(const grouped_gemm_args *a)
            aligned16(p.a, p.b, p.out.y, p.out.gated);
 }
 
-/* At most so many tiles, whatever the offsets: each expert may begin one more than its rows fill.
- */
+/* An upper bound of the number of tiles, whatever the offsets are: each expert may begin one tile
+ * more than its rows fill. */
 static inline int64_t grouped_tiles_most(const grouped_work *w)
 {
     int64_t units =
@@ -40,7 +40,7 @@ static inline int64_t grouped_tiles_most(const grouped_work *w)
     return grouped_tiles(w, (int32_t)units);
 }
 
-/* sm_90 and grouped_aligned. */
+/* Needs sm_90 and grouped_aligned. */
 status grouped_gemm_hopper(stream *s, const grouped_gemm_args *a);
 
 #endif

@@ -1,12 +1,12 @@
-/* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a (grouped_hopper.cuh):
+/* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a (grouped_hopper.cuh). It
  * describes the arrays to TMA and starts one cluster of two blocks per pair of multiprocessors.
  *
- * Left out: cutting one expert's weight gradient along its rows (with all tokens on one expert,
- * K N / 32768 tiles share the work). */
+ * It does not cut one expert's weight gradient along its rows: with all tokens on one expert, only
+ * K N / 32768 tiles share the work. */
 #include "trainer/ops/cuda/grouped_gemm.cuh"
 #include "trainer/ops/cuda/grouped_hopper.cuh"
 
-/* Also compiled for sm_80, where this kernel is empty and never chosen. */
+/* This file is also compiled for sm_80, where the kernel is empty and never chosen. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER_CLUSTER   __cluster_dims__(GROUPED_BLOCKS, 1, 1)
 #define HOPPER_BODY(...) __VA_ARGS__
@@ -31,7 +31,8 @@ typedef CUresult (*encode_tiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t,
                                  const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* The driver's encoder, through the runtime: this library is not linked with libcuda. */
+/* Finds the driver's function that encodes a TMA descriptor. It is found through the runtime, since
+ * this library is not linked with libcuda. */
 static status find_encoder(encode_tiled *out)
 {
     void *entry = NULL;
@@ -39,15 +40,16 @@ static status find_encoder(encode_tiled *out)
     cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
                                                          cudaEnableDefault, &found);
     if (error != cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return FAIL(ST_UNAVAILABLE,
-                    "grouped_gemm: the driver has no cuTensorMapEncodeTiled (CUDA error %d); "
-                    "drivers for CUDA 12 have it",
-                    (int)error);
+        return FAIL(
+            ST_UNAVAILABLE,
+            "grouped_gemm: the driver has no cuTensorMapEncodeTiled (CUDA error %d); install a "
+            "driver for CUDA 12 or later",
+            (int)error);
     *out = (encode_tiled)entry;
     return ST_OK;
 }
 
-/* bf16 [depth, rows, width], read in boxes of 64 columns x box_rows. */
+/* Describes bf16 [depth, rows, width], which is read in boxes of 64 columns x box_rows. */
 static status describe_tensor(encode_tiled encode, const void *p, int64_t width, int64_t rows,
                               int64_t depth, int box_rows, CUtensorMap *out)
 {

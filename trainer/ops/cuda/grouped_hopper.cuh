@@ -1,29 +1,31 @@
-/* grouped_hopper.cuh: the grouped product on Hopper: a persistent kernel of a producer that feeds
- * shared memory by TMA and two warpgroups that multiply by wgmma.
+/* grouped_hopper.cuh: the grouped product on Hopper. A persistent kernel has a producer that feeds
+ * shared memory by TMA, and two warpgroups that multiply with wgmma.
  *
  *   producer (1 thread)   for each tile, for each 64 of the reduced axis:
  *                           wait empty[stage], expect bytes on full[stage], load A and B
- *   consumers (2 x 128)   wait full[stage], 4 products, when those before are done arrive at
- *                           empty[stage] of both blocks; behind the last: store the tile
+ *   consumers (2 x 128)   wait full[stage], 4 products; when the products before are done, arrive
+ * at empty[stage] of both blocks; after the last step, store the tile
  *
- * The blocks of a cluster have different rows and, inside an expert, the same columns of B: each
- * loads one half of B into both. So an empty[] is waited for by a block and counts the consumers of
- * both. Where the pair spans two experts each block loads its own B, in the same rhythm.
+ * The two blocks of a cluster have different rows and, inside an expert, the same columns of B:
+ * each loads one half of B into both blocks. So a block waits for its own empty[], which counts the
+ * consumers of both. Where the pair spans two experts, each block loads its own B in the same
+ * rhythm.
  *
- * Which tiles there are is found from `offset` in device memory by every block for itself
- * (grouped_index.h): no host, no device-wide counter. Tiles go to clusters by number, so the same
- * input gives the same bits; every element of the output is stored, or added to, exactly once.
+ * Every block finds for itself, from `offset` in device memory, which tiles there are
+ * (grouped_index.h). This needs no host and no device-wide counter. Tiles go to clusters by number,
+ * so the same input gives the same bits, and every element of the output is stored, or added to,
+ * exactly once.
  *
- * A gated tile (FWD) multiplies by 128 columns of the gate and the same of up: a thread holds both
- * of a pair, and SwiGLU costs no exchange.
+ * A gated tile (FWD) multiplies by 128 columns of the gate and the same columns of up, so that one
+ * thread holds both numbers of a pair and SwiGLU needs no exchange.
  *
- * Rows of the next expert, or of nobody, in the last tile of an expert are multiplied and not
- * stored. In WGRAD they would enter the sums, so the last step's are zeroed in shared memory: in A
- * and in B, since what nobody wrote may be NaN.
+ * The last tile of an expert may reach over rows of the next expert or of no expert. These rows are
+ * multiplied but not stored. In WGRAD they would enter the sums, so they are zeroed in shared
+ * memory in the last step: in both A and B, since memory that nothing has written may hold NaN.
  *
- * Bytes: per step of 64, 16 KiB of A and 16 KiB of B (32 where not shared) for 4.2 MFLOP a block;
- * at 650 TFLOP/s 5 TB/s from L2. FLOPs: 2 rows K N. The tensor cores are the limit as long as an
- * expert has some hundred rows. Sums in f32 inside the tensor cores. */
+ * Bytes: a step of 64 loads 16 KiB of A and 16 KiB of B (32 where B is not shared) for 4.2 MFLOP a
+ * block, which at 650 TFLOP/s is 5 TB/s from L2. FLOPs: 2 rows K N. The tensor cores are the limit
+ * as long as an expert has some hundred rows. Sums are f32, inside the tensor cores. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_HOPPER_CUH
 #define TESSERA_TRAINER_OPS_CUDA_GROUPED_HOPPER_CUH
 
@@ -33,8 +35,9 @@
 #include "trainer/ops/cuda/hopper.cuh"
 #include "trainer/ops/cuda/sigmoid.cuh"
 
-/* setmaxnreg shares out what the launch got, 168 registers of each of 384 threads (the most that a
- * block of them can have); a consumer that asks for more than is given up waits for ever. */
+/* setmaxnreg redistributes the registers that the launch got, 168 for each of 384 threads (the most
+ * that a block of them can have). A consumer that asks for more than the producer gave up waits for
+ * ever. */
 enum {
     GROUPED_LAUNCH_REGISTERS = 168,
     GROUPED_PRODUCER_REGISTERS = 40,
@@ -44,7 +47,8 @@ static_assert(128 * GROUPED_PRODUCER_REGISTERS + 256 * GROUPED_CONSUMER_REGISTER
                   GROUPED_THREADS * GROUPED_LAUNCH_REGISTERS,
               "registers of the warpgroups");
 static_assert(GROUPED_THREADS * GROUPED_LAUNCH_REGISTERS <= 65536, "the register file");
-enum { GROUPED_TAIL_BARRIER = 1 }; /* of both consumer warpgroups; 0 is __syncthreads' */
+/* Number of the barrier of both consumer warpgroups; 0 is __syncthreads'. */
+enum { GROUPED_TAIL_BARRIER = 1 };
 
 typedef struct grouped_shared {
     unsigned char *stages, *bounce;
@@ -65,7 +69,7 @@ static __device__ __forceinline__ grouped_shared grouped_shared_of(unsigned char
     return s;
 }
 
-/* A place in the ring of stages; parity of its phase. */
+/* A position in the ring of stages, with the parity of its phase. */
 typedef struct grouped_place {
     int stage;
     uint32_t parity;
@@ -111,7 +115,7 @@ static __device__ void grouped_produce(const grouped_work &w, const grouped_shar
                                        int64_t cluster, int64_t clusters)
 {
     int64_t tiles = grouped_tiles(&w, s.first[w.experts]);
-    grouped_place p = {0, 1}; /* all stages are free at first */
+    grouped_place p = {0, 1}; /* so that all stages are free at first */
     for (int64_t at = cluster; at < tiles; at += clusters) {
         grouped_tile t = grouped_tile_at(&w, s.first, s.begin, at, rank);
         for (int step = 0; step < t.steps; step++) {
@@ -122,7 +126,7 @@ static __device__ void grouped_produce(const grouped_work &w, const grouped_shar
     }
 }
 
-/* This warp has read the stage: one arrival in each block. */
+/* Says that this warp has read the stage: one arrival in each block. */
 static __device__ __forceinline__ void grouped_release(const grouped_shared &s, int stage)
 {
     uint32_t lane = threadIdx.x % 32;
@@ -130,7 +134,7 @@ static __device__ __forceinline__ void grouped_release(const grouped_shared &s, 
         barrier_arrive_at(&s.empty[stage], lane);
 }
 
-/* WGRAD: rows from `tail` on of the stage's A and B are not this expert's. */
+/* WGRAD: zeroes the rows from `tail` on in the stage's A and B, which are not this expert's. */
 static __device__ __forceinline__ void grouped_zero_tail(unsigned char *stage, int tail, int thread)
 {
     enum { CHUNK = 16, CHUNKS = 128 / CHUNK, BOXES = GROUPED_STAGE_BYTES / GROUPED_BOX_BYTES };
@@ -143,8 +147,8 @@ static __device__ __forceinline__ void grouped_zero_tail(unsigned char *stage, i
     named_sync(GROUPED_TAIL_BARRIER, 2 * 128);
 }
 
-/* All steps of a tile into d. The products of one step are under way while the next is waited for.
- */
+/* Computes all steps of a tile into d. The products of one step run while the next stage is waited
+ * for. */
 template <int MODE>
 static __device__ __forceinline__ void
 grouped_multiply(const grouped_shared &s, const grouped_tile &t, int group, grouped_place &p,
@@ -186,16 +190,17 @@ static __device__ __forceinline__ uint32_t grouped_pack(float low, float high)
     return bits;
 }
 
-/* Where a warp's 16 rows go: 64 columns at a time through its bounce, so that a row leaves in whole
- * 128-byte lines. */
+/* How a warp stores its 16 rows: 64 columns at a time through its part of shared memory (its
+ * "bounce"), so that a row leaves in whole 128-byte lines. */
 typedef struct grouped_exit {
     unsigned char *bounce;
     int lane;
-    int64_t row;     /* the first in the output */
-    int valid, most; /* rows and columns that are stored */
+    int64_t row;     /* the first of them in the output */
+    int valid, most; /* how many rows and columns are stored */
 } grouped_exit;
 
-/* v: this thread's pairs of 64 columns; they go to `column` on of rows of `width` at out. */
+/* Stores 64 columns: v is this thread's pairs, which go to the columns from `column` on of the
+ * rows, `width` wide, at out. */
 static __device__ __forceinline__ void grouped_leave(const grouped_exit &e, const uint32_t (&v)[16],
                                                      __nv_bfloat16 *out, int width, int column)
 {
@@ -214,7 +219,7 @@ static __device__ __forceinline__ void grouped_leave(const grouped_exit &e, cons
     __syncwarp();
 }
 
-/* d as bf16 into the tile's rows of y. */
+/* Stores d as bf16 in the tile's rows of y. */
 static __device__ __forceinline__ void grouped_store(const grouped_exit &e, const grouped_tile &t,
                                                      const float (&d)[GROUPED_ACCUMULATORS],
                                                      __nv_bfloat16 *y)
@@ -236,8 +241,8 @@ static __device__ __forceinline__ uint32_t grouped_swiglu(uint32_t gate, uint32_
         swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
 }
 
-/* d holds 128 columns of the gate and the same of up: SwiGLU of both as they are rounded for y,
- * which is stored too where it is wanted. */
+/* d holds 128 columns of the gate and the same columns of up. Stores SwiGLU of both, from the
+ * values as they are rounded for y; y is stored too where it is wanted. */
 static __device__ __forceinline__ void grouped_store_gated(const grouped_exit &e,
                                                            const grouped_tile &t,
                                                            const float (&d)[GROUPED_ACCUMULATORS],
@@ -273,7 +278,7 @@ grouped_finish(const grouped_work &w, const grouped_shared &s, const grouped_til
     grouped_exit e;
     e.bounce = s.bounce + (group * 4 + warp) * GROUPED_BOUNCE;
     e.lane = thread % 32;
-    int top = group * 64 + warp * 16; /* of the warp's rows, in the tile */
+    int top = group * 64 + warp * 16; /* the first of the warp's rows in the tile */
     e.row = (int64_t)t.m + top;
     e.valid = t.valid - top;
     e.most = w.out_n;
@@ -285,14 +290,14 @@ grouped_finish(const grouped_work &w, const grouped_shared &s, const grouped_til
         grouped_store(e, t, d, (__nv_bfloat16 *)out.y);
 }
 
-/* dw[expert] += d. Neighbouring lanes exchange halves, so that each adds 16 bytes of one row. */
+/* dw[expert] += d. Neighbouring lanes exchange halves, so that each adds 16 bytes to one row. */
 static __device__ __forceinline__ void grouped_add(const grouped_work &w, const grouped_tile &t,
                                                    int group,
                                                    const float (&d)[GROUPED_ACCUMULATORS],
                                                    float *out)
 {
     int thread = threadIdx.x % 128;
-    bool odd = thread & 1; /* takes the row 8 below */
+    bool odd = thread & 1; /* an odd lane takes the row 8 further down */
     int row = group * 64 + grouped_acc_row(thread, odd ? 2 : 0);
     float *line = out + ((int64_t)t.expert * w.out_m + t.m + row) * w.out_n;
 #pragma unroll
@@ -359,7 +364,7 @@ grouped_block(const grouped_work &w, unsigned char *shared, const CUtensorMap *a
         grouped_consume<MODE>(w, s, out, warpgroup - 1, rank, cluster, clusters);
     }
     __syncthreads();
-    cluster_sync(); /* the other block may still arrive at, or load into, this one's memory */
+    cluster_sync(); /* the other block may still signal to, or load into, this block's memory */
 }
 
 #endif

@@ -1,24 +1,25 @@
-/* grouped_index.h: the arithmetic of the grouped product without a GPU in it: which tile of which
- * expert a block does (both kernels), and for Hopper's where a tile's operands lie in device and
- * shared memory and what a thread's accumulators stand for. Kernels and host tests use the same
- * functions.
+/* grouped_index.h: the arithmetic of the grouped product, with no GPU in it: which tile of which
+ * expert a block computes (both kernels) and, for Hopper's, where a tile's operands lie in device
+ * and shared memory and which element each of a thread's accumulators is. Kernels and host tests
+ * use the same functions.
  *
- * On Hopper a cluster of two blocks does two tiles side by side in m. Work is counted in
- * units that are known from the experts' rows alone: tiles of TILE_M rows (FWD, DGRAD), or experts
- * that have rows at all (WGRAD, whose output has the same size for each). first[e] units come
- * before expert e, begin[e] is its first row.
+ * On Hopper a cluster of two blocks computes two tiles side by side in m. Work is counted in units
+ * that follow from the experts' rows alone: tiles of TILE_M rows (FWD, DGRAD), or experts that have
+ * rows at all (WGRAD, whose output has the same size for each). first[e] is the number of units
+ * before expert e, and begin[e] is its first row.
  *
  *          m                 n             reduced over        A [m, reduced]   B [n, reduced]
  *   FWD    rows of e         N             K                   x  K-major       w  N-major
  *   DGRAD  rows of e         K             N                   y  K-major       w  K-major
  *   WGRAD  K                 N             rows of e           x  M-major       y  N-major
  *
- * ("K-major" in the words of the PTX ISA: the reduced axis is the contiguous one.)
+ * ("K-major", as the PTX ISA uses it, means that the reduced axis is the contiguous one.)
  *
- * With `gated` (FWD), N is [gate | up] and a tile has half as many columns of each: columns n.. of
- * the gate, then columns up + n.. of up, so that both of a pair are one thread's.
+ * With `gated` (FWD), N is [gate | up] and a tile has half as many columns of each: the columns
+ * from n on of the gate, then those from up + n on of up, so that one thread holds both numbers of
+ * a pair.
  *
- * Tiles are numbered with n innermost: the blocks that run at one time then share a few hundred
+ * Tiles are numbered with n innermost. The blocks that run at one time then share a few hundred
  * rows of A and one expert's weights, which stay in L2. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_INDEX_H
 #define TESSERA_TRAINER_OPS_CUDA_GROUPED_INDEX_H
@@ -37,8 +38,8 @@
 enum {
     GROUPED_TILE_M = 128, /* two warpgroups of 64 rows: wgmma's height */
     GROUPED_TILE_N = 256, /* wgmma's widest: fewest bytes of shared memory per product */
-    GROUPED_STEP = 64,    /* of the reduced axis: one 128-byte swizzle row of bf16 */
-    GROUPED_BLOCKS = 2,   /* of a cluster: they load one B together */
+    GROUPED_STEP = 64,    /* step along the reduced axis: one 128-byte swizzle row of bf16 */
+    GROUPED_BLOCKS = 2,   /* blocks of a cluster, which load one B together */
     GROUPED_STAGES = 4,
     GROUPED_WARPGROUPS = 3, /* a producer and two consumers */
     GROUPED_THREADS = 128 * GROUPED_WARPGROUPS,
@@ -49,18 +50,19 @@ enum {
     GROUPED_A_BYTES = GROUPED_TILE_M * GROUPED_STEP * 2,
     GROUPED_B_BYTES = GROUPED_TILE_N * GROUPED_STEP * 2,
     GROUPED_STAGE_BYTES = GROUPED_A_BYTES + GROUPED_B_BYTES,
-    GROUPED_HALF_A = GROUPED_A_BYTES / 2, /* of one consumer warpgroup, either way A is laid out */
-    GROUPED_BOX = 64,                     /* columns of a TMA box: 128 bytes */
+    /* The part of one consumer warpgroup, whichever way A is laid out. */
+    GROUPED_HALF_A = GROUPED_A_BYTES / 2,
+    GROUPED_BOX = 64, /* columns of a TMA box: 128 bytes */
     GROUPED_BOX_BYTES = GROUPED_BOX * GROUPED_STEP * 2,
     GROUPED_BOUNCE = 16 * 64 * 2, /* a warp's 16 rows x 64 columns on their way out */
 
-    /* Shared memory: stages, bounces, barriers, then first[] and begin[]. */
+    /* The layout of shared memory: stages, bounces, barriers, then first[] and begin[]. */
     GROUPED_AT_BOUNCE = GROUPED_STAGES * GROUPED_STAGE_BYTES,
     GROUPED_AT_BARRIERS = GROUPED_AT_BOUNCE + GROUPED_CONSUMER_WARPS * GROUPED_BOUNCE,
     GROUPED_AT_TABLES = GROUPED_AT_BARRIERS + 128
 };
 
-/* What a launch knows without looking at device memory. */
+/* What a launch knows without reading device memory. */
 typedef struct grouped_work {
     int mode; /* GROUPED_* of gemm.h */
     int32_t experts, rows_cap;
@@ -68,9 +70,10 @@ typedef struct grouped_work {
     int32_t out_n;  /* columns of the output: FWD N (gated N/2), DGRAD K, WGRAD N */
     int32_t up;     /* gated: columns from a gate to its up, N/2; else 0 */
     int32_t reduce; /* FWD K, DGRAD N; WGRAD unused */
-    /* of the kernel */
-    int32_t tile_n, step; /* columns of a tile (gated: of the gate), reduced axis of one step */
-    int32_t blocks;       /* that do a tile each, side by side in m: 1 or 2 */
+    /* Properties of the kernel. */
+    /* Columns of a tile (gated: of its gate), and length of the reduced axis in one step. */
+    int32_t tile_n, step;
+    int32_t blocks; /* blocks that compute a tile each, side by side in m: 1 or 2 */
 } grouped_work;
 
 /* Where results go. */
@@ -106,7 +109,7 @@ GROUPED_FN int32_t grouped_shared_bytes(int32_t experts)
     return GROUPED_AT_TABLES + 2 * (experts + 1) * (int32_t)sizeof(int32_t);
 }
 
-/* Offsets come from device memory; a wrong one must not lead outside x and y. */
+/* Offsets come from device memory. A wrong one must not lead outside x and y, so it is clamped. */
 GROUPED_FN int32_t grouped_clamp(int32_t offset, int32_t rows_cap)
 {
     return offset < 0 ? 0 : offset > rows_cap ? rows_cap : offset;
@@ -119,7 +122,7 @@ GROUPED_FN int32_t grouped_units(int mode, int32_t rows)
     return mode == GROUPED_WGRAD ? 1 : grouped_ceil(rows, GROUPED_TILE_M);
 }
 
-/* What there is to do, in tiles of `blocks` blocks. */
+/* The number of tiles to compute, each by `blocks` blocks. */
 GROUPED_FN int64_t grouped_tiles(const grouped_work *w, int32_t units)
 {
     int64_t across = grouped_ceil(w->out_n, w->tile_n);
@@ -149,9 +152,9 @@ typedef struct grouped_tile {
     int32_t m;     /* first row of the output: row, or of dw[expert] */
     int32_t n;     /* first column of the output */
     int32_t up;    /* work.up */
-    int32_t valid; /* rows of the output that are this tile's, 0 to TILE_M */
-    int32_t steps; /* of work.step */
-    int32_t tail;  /* WGRAD: rows of the last step that are this expert's, 1 to work.step */
+    int32_t valid; /* rows of the output that belong to this tile, 0 to TILE_M */
+    int32_t steps; /* steps along the reduced axis, each work.step long */
+    int32_t tail;  /* WGRAD: rows of the last step that belong to this expert, 1 to work.step */
     bool shared;   /* both blocks multiply by the same B */
 } grouped_tile;
 
@@ -160,9 +163,9 @@ GROUPED_FN int32_t grouped_min(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* Tile `at` of 0 .. grouped_tiles for block `rank` of `blocks`. Where the number of m tiles is
- * odd, the last cluster's second block does the first one's tile again without storing it, so that
- * both blocks always walk in step. */
+/* Tile `at`, of 0 to grouped_tiles - 1, for block `rank` of `blocks`. Where the number of m tiles
+ * is odd, the second block of the last cluster repeats the first one's tile without storing it, so
+ * that both blocks always walk in step. */
 GROUPED_FN grouped_tile grouped_tile_at(const grouped_work *w, const int32_t *first,
                                         const int32_t *begin, int64_t at, int32_t rank)
 {
@@ -199,8 +202,8 @@ GROUPED_FN grouped_tile grouped_tile_at(const grouped_work *w, const int32_t *fi
     return t;
 }
 
-/* The 128-byte swizzle of TMA and wgmma (PTX ISA 5.5.7): bits 7 to 9 of an address are added to
- * bits 4 to 6. Addresses are of shared memory, in blocks of 1024 bytes. */
+/* The 128-byte swizzle of TMA and wgmma (PTX ISA 5.5.7): bits 7 to 9 of an address are XORed into
+ * bits 4 to 6. Addresses are those of shared memory, in blocks of 1024 bytes. */
 GROUPED_FN uint32_t grouped_swizzle(uint32_t address)
 {
     return address ^ ((address >> 7 & 7) << 4);
@@ -248,7 +251,7 @@ GROUPED_FN grouped_operand grouped_b(int mode)
     return grouped_operand_of(mode != GROUPED_DGRAD, GROUPED_TILE_N);
 }
 
-/* First element of a TMA box, innermost axis first; axis 2 is the expert (weights only). */
+/* The first element of a TMA box, innermost axis first. Axis 2 is the expert (weights only). */
 typedef struct grouped_coordinate {
     int32_t c0, c1, c2;
 } grouped_coordinate;
@@ -267,7 +270,8 @@ GROUPED_FN grouped_coordinate grouped_a_box(int mode, const grouped_tile *t, int
 GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *t, int32_t step,
                                             int32_t box)
 {
-    enum { HALF = GROUPED_TILE_N / 2 / GROUPED_BOX }; /* gated: the boxes of the gate */
+    /* Gated: how many of the boxes are the gate's. */
+    enum { HALF = GROUPED_TILE_N / 2 / GROUPED_BOX };
     grouped_coordinate c;
     int32_t column = mode == GROUPED_FWD && t->up && box >= HALF
                          ? t->up + (box - HALF) * GROUPED_BOX
@@ -280,8 +284,8 @@ GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *t, int
     return c;
 }
 
-/* Accumulator i of a thread of a consumer warpgroup (PTX ISA 9.7.15.5.1.1): its row among the
- * warpgroup's 64 and its column. */
+/* Which element accumulator i of a thread of a consumer warpgroup is (PTX ISA 9.7.15.5.1.1): its
+ * row among the warpgroup's 64, and its column. */
 GROUPED_FN int32_t grouped_acc_row(int32_t thread, int32_t i)
 {
     return thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4;
@@ -292,8 +296,8 @@ GROUPED_FN int32_t grouped_acc_column(int32_t thread, int32_t i)
     return i / 4 * 8 + thread % 4 * 2 + (i & 1);
 }
 
-/* Where row 0..15, byte 0..127 of a warp's bounce lies: swizzled, so that neither the accumulators'
- * 4-byte stores nor the 16-byte loads meet in a bank. */
+/* Where byte 0..127 of row 0..15 lies in a warp's bounce. It is swizzled, so that neither the
+ * accumulators' 4-byte stores nor the 16-byte loads have bank conflicts. */
 GROUPED_FN uint32_t grouped_bounce(int32_t row, int32_t byte)
 {
     return grouped_swizzle((uint32_t)(row * 128 + byte));

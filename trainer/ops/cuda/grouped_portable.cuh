@@ -1,10 +1,11 @@
 /* grouped_portable.cuh: the grouped product for every GPU from sm_80 on: tiles of 128 x 128 by
- * eight warps of 64 x 32 each, mma.sync fed through three stages of cp.async.
+ * eight warps of 64 x 32 each, with mma.sync fed through three stages of cp.async.
  *
  * Tiles are found and numbered as on Hopper (grouped_index.h). Nothing outside an expert's rows is
- * read: missing rows and columns are zeros in shared memory. ALIGNED: K and N are multiples of 8
- * and the arrays aligned to 16 bytes, so that data moves 16 bytes at a time; otherwise one by one.
- * Sums in f32, in ascending order of the reduced axis; the same input gives the same bits. */
+ * read; missing rows and columns are zeros in shared memory. ALIGNED means that K and N are
+ * multiples of 8 and the arrays are aligned to 16 bytes, so that data moves 16 bytes at a time;
+ * otherwise it moves element by element. Sums are in f32, in ascending order of the reduced axis,
+ * so the same input gives the same bits. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_PORTABLE_CUH
 #define TESSERA_TRAINER_OPS_CUDA_GROUPED_PORTABLE_CUH
 
@@ -26,20 +27,21 @@ enum {
  * tile, its columns are the reduced axis. MN-major: the other way round. */
 typedef struct portable_source {
     const __nv_bfloat16 *base; /* first element of the tile at step 0 */
-    int64_t width;             /* of a line in memory */
-    int32_t rows, reduce;      /* of this tile: what lies beyond is zero */
+    int64_t width;             /* length of a line in memory */
+    int32_t rows, reduce;      /* sizes of this tile; what lies beyond reads as zero */
     int32_t up;                /* B of a gated product: columns from a gate to its up; else 0 */
 } portable_source;
 
-/* Byte of 16-byte piece c of a line: K-major lines have 4 pieces, MN-major ones 16. Swizzled, so
- * that the 8 lines of a matrix that ldmatrix reads at once lie in different banks. */
+/* The byte of shared memory where 16-byte piece c of a line lies: K-major lines have 4 pieces,
+ * MN-major lines 16. It is swizzled, so that the 8 lines of a matrix that ldmatrix reads at once
+ * lie in different banks. */
 template <bool MN_MAJOR> static __device__ __forceinline__ int portable_at(int line, int c)
 {
     return MN_MAJOR ? line * 256 + ((c ^ (line & 7)) * 16)
                     : line * 64 + ((c ^ (line >> 1 & 3)) * 16);
 }
 
-/* 8 elements, one by one: those below `here` of the line. */
+/* 8 elements read one by one, with zeros from element `here` of the line on. */
 static __device__ __forceinline__ uint4 portable_piece(const __nv_bfloat16 *from, int32_t here)
 {
     uint32_t pair[4] = {0, 0, 0, 0};
@@ -50,14 +52,14 @@ static __device__ __forceinline__ uint4 portable_piece(const __nv_bfloat16 *from
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
-/* The column that piece c of a line begins with. Gated, 16 columns of the gate are followed by the
- * same 16 of up, which are counted from the gate's: both are one warp's. */
+/* The column at which piece c of a line begins. In a gated product 16 columns of the gate are
+ * followed by the same 16 columns of up, counted from the gate's, so that one warp has both. */
 static __device__ __forceinline__ int32_t portable_column(const portable_source &s, int c)
 {
     return s.up ? c / 4 * 16 + c % 2 * 8 : c * 8;
 }
 
-/* Step `step` of an operand into shared memory. */
+/* Loads step `step` of an operand into shared memory. */
 template <bool MN_MAJOR, bool ALIGNED>
 static __device__ __forceinline__ void portable_load(unsigned char *to, const portable_source &s,
                                                      int step)
@@ -134,7 +136,7 @@ static __device__ __forceinline__ portable_sources portable_sources_of(const gro
     return s;
 }
 
-/* The products of one stage: a warp's 64 x 32. */
+/* The products of one stage for a warp's 64 x 32. */
 template <bool A_MN, bool B_MN>
 static __device__ __forceinline__ void portable_multiply(float (&d)[4][4][4],
                                                          const unsigned char *stage, int row, int n)
@@ -156,7 +158,7 @@ static __device__ __forceinline__ void portable_multiply(float (&d)[4][4][4],
     }
 }
 
-/* Two neighbours of a row, the second where it is in the row. */
+/* Stores two neighbours of a row, the second only where it is inside the row. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void portable_put(__nv_bfloat16 *p, __nv_bfloat162 v, bool both)
 {
@@ -169,7 +171,7 @@ static __device__ __forceinline__ void portable_put(__nv_bfloat16 *p, __nv_bfloa
     }
 }
 
-/* Every element is stored, or added to, by one thread. */
+/* Stores a tile. Every element is stored, or added to, by one thread. */
 template <int MODE, bool ALIGNED>
 static __device__ __forceinline__ void portable_store(const grouped_work &w, const grouped_tile &t,
                                                       const float (&d)[4][4][4], int row, int n,
@@ -196,8 +198,8 @@ static __device__ __forceinline__ void portable_store(const grouped_work &w, con
     }
 }
 
-/* Gated: d[.][0 and 1] are the gate's columns, d[.][2 and 3] the same of up. SwiGLU of both as they
- * are rounded for y. */
+/* Gated: d[.][0 and 1] are columns of the gate, d[.][2 and 3] the same columns of up. Stores SwiGLU
+ * of both, from the values as they are rounded for y. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void
 portable_store_gated(const grouped_work &w, const grouped_tile &t, const float (&d)[4][4][4],
@@ -247,7 +249,7 @@ portable_tile(const grouped_work &w, const grouped_tile &t, const int32_t *begin
         copy_wait<PORTABLE_STAGES - 1>();
         __syncthreads();
         portable_multiply<A_MN, B_MN>(d, stages + ready % PORTABLE_STAGES * PORTABLE_STAGE, row, n);
-        __syncthreads(); /* the stage is loaded again two steps on */
+        __syncthreads(); /* the stage is loaded again two steps later */
     }
     if (MODE == GROUPED_FWD && t.up)
         portable_store_gated<ALIGNED>(w, t, d, row, n, out);
@@ -255,7 +257,7 @@ portable_tile(const grouped_work &w, const grouped_tile &t, const int32_t *begin
         portable_store<MODE, ALIGNED>(w, t, d, row, n, out.y);
 }
 
-/* Persistent: block b does tiles b, b + gridDim.x, .. */
+/* A persistent kernel: block b computes the tiles b, b + gridDim.x, .. */
 template <int MODE, bool ALIGNED>
 static __device__ __forceinline__ void portable_block(const grouped_work &w, unsigned char *shared,
                                                       const int32_t *offset, const void *a,

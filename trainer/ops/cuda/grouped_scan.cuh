@@ -1,11 +1,11 @@
-/* grouped_scan.cuh: where each expert's rows and tiles begin, found by every block for itself from
- * the offsets in device memory: no host, no second kernel. */
+/* grouped_scan.cuh: where each expert's rows and tiles begin. Every block finds this for itself
+ * from the offsets in device memory, which needs neither the host nor a second kernel. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_SCAN_CUH
 #define TESSERA_TRAINER_OPS_CUDA_GROUPED_SCAN_CUH
 
 #include "trainer/ops/cuda/grouped_index.h"
 
-/* first[] and begin[] by one warp: a prefix sum, 32 experts at a time. */
+/* One warp computes first[] and begin[] by a prefix sum, 32 experts at a time. */
 static __device__ __forceinline__ void grouped_scan(const grouped_work &w, const int32_t *offset,
                                                     int32_t *first, int32_t *begin)
 {

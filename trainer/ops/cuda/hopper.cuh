@@ -1,13 +1,15 @@
 /* hopper.cuh: the instructions of sm_90a that tensor-core kernels are made of, one function each:
- * mbarriers, the bulk tensor copy engine (TMA), warpgroup products (wgmma), clusters, registers
- * moved between warpgroups. Section numbers are of the PTX ISA 9.0, chapter 9.7 "Instructions".
+ * mbarriers, the bulk tensor copy engine (TMA), products of warpgroups (wgmma), clusters, and
+ * registers that move between warpgroups. Section numbers are those of the PTX ISA 9.0, chapter 9.7
+ * "Instructions".
  *
- * Pointers are generic and of shared memory unless said otherwise. A host twin with the same names
- * (tests/simt/hopper_host.h) lets a kernel's control flow and addresses run without a GPU. */
+ * Pointers are generic and point to shared memory unless a comment says otherwise.
+ * tests/simt/hopper_host.h has a host version of every function under the same name, so that a
+ * kernel's control flow and addresses can run without a GPU. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH
 #define TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH
 
-#include <cuda.h> /* CUtensorMap; no symbol of libcuda is named */
+#include <cuda.h> /* for CUtensorMap; no symbol of libcuda is used */
 #include <stdint.h>
 
 static __device__ __forceinline__ uint32_t hopper_address(const void *shared)
@@ -24,13 +26,14 @@ static __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t count)
                  : "memory");
 }
 
-/* Behind all barrier_init, before the other blocks of the cluster or TMA may use them. */
+/* To be called after all barrier_init, before other blocks of the cluster or TMA may use the
+ * barriers. */
 static __device__ __forceinline__ void barrier_init_fence(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Arrives, and expects so many bytes of TMA in this phase. */
+/* Arrives, and makes this phase expect so many bytes of TMA. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(hopper_address(b)),
@@ -38,7 +41,7 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t byte
                  : "memory");
 }
 
-/* Arrives at the barrier in this place of block `rank` of the cluster. */
+/* Arrives at the barrier at the same place in block `rank` of the cluster. */
 static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t rank)
 {
     asm volatile("{\n"
@@ -50,7 +53,7 @@ static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t r
                  : "memory");
 }
 
-/* Until the phase of this parity has ended. The phase before the first one has parity 1. */
+/* Waits until the phase of this parity has ended. The phase before the first one has parity 1. */
 static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
 {
     asm volatile("{\n"
@@ -71,7 +74,7 @@ static __device__ __forceinline__ void named_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* All threads of the cluster's blocks. */
+/* A barrier of all threads in the cluster's blocks. */
 static __device__ __forceinline__ void cluster_sync(void)
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
@@ -79,7 +82,8 @@ static __device__ __forceinline__ void cluster_sync(void)
                      : "memory");
 }
 
-/* What this thread stored to shared memory is seen by TMA and wgmma behind the next barrier. */
+/* Makes what this thread stored to shared memory visible to TMA and wgmma after the next barrier.
+ */
 static __device__ __forceinline__ void fence_async_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -92,8 +96,8 @@ static __device__ __forceinline__ void tma_prefetch(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* A box of the tensor into this block's shared memory; its bytes count on b. What lies outside the
- * tensor is zero and counts too. */
+/* Loads a box of the tensor into this block's shared memory; its bytes count on b. What lies
+ * outside the tensor becomes zero and counts too. */
 static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, uint64_t *b,
                                                 int32_t c0, int32_t c1, int32_t c2)
 {
@@ -103,7 +107,8 @@ static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map
                  : "memory");
 }
 
-/* The same into the same place of every block in `blocks` (a bit each), counted on each one's b. */
+/* Loads the same box into the same place in every block of `blocks` (a bit each), and counts it on
+ * each block's b. */
 static __device__ __forceinline__ void tma_load_shared(void *to, const CUtensorMap *map,
                                                        uint64_t *b, int32_t c0, int32_t c1,
                                                        int32_t c2, uint16_t blocks)
@@ -129,26 +134,26 @@ template <int N> static __device__ __forceinline__ void registers_take(void)
 
 /* --- wgmma (9.7.15) --- */
 
-/* Before the first product, and after registers of accumulators were touched otherwise. */
+/* To be called before the first product, and after accumulator registers were used otherwise. */
 static __device__ __forceinline__ void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* The products since the last one are a group. */
+/* Makes the products since the last commit a group. */
 static __device__ __forceinline__ void wgmma_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most N groups are under way. */
+/* Waits until at most N groups are unfinished. */
 template <int N> static __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Behind wgmma_wait: what reads d comes after it. The products write d behind the compiler's back,
- * and the wait names none of it. */
+/* To be called after wgmma_wait: it orders what reads d after the wait. The products write d
+ * without the compiler knowing, and the wait names none of its registers. */
 static __device__ __forceinline__ void wgmma_results(float (&d)[128])
 {
 #pragma unroll
@@ -203,7 +208,8 @@ static __device__ __forceinline__ void wgmma_64x256x16(float (&d)[128], uint64_t
 
 /* --- reductions to device memory (9.7.13.8) --- */
 
-/* p[0..3] += v, 16-byte aligned, without waiting. One addition per element is deterministic. */
+/* p[0..3] += v without waiting; p is aligned to 16 bytes. With one addition per element the result
+ * is deterministic. */
 static __device__ __forceinline__ void global_add4(float *p, float v0, float v1, float v2, float v3)
 {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v0),

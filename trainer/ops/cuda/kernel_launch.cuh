@@ -1,12 +1,13 @@
-/* kernel_launch.cuh: what the hand-written kernels share: launching, bf16 in 16-byte pieces, sums
- * of fixed order. Compiled by nvcc for the GPU and by a C++ compiler for the harness of tests/simt.
+/* kernel_launch.cuh: what the hand-written kernels share: launching, bf16 in 16-byte pieces, and
+ * sums in a fixed order. It is compiled by nvcc for the GPU and by a C++ compiler for the harness
+ * of tests/simt.
  *
- *     extern "C" status cuda_NAME(stream *s, const NAME_args *a)
- *     {
- *         return LAUNCH(s, name_kernel, grid_of(ceil_div(n, THREADS)), THREADS, 0, *a);
- *     }
+ *   extern "C" status cuda_NAME(stream *s, const NAME_args *a)
+ *   {
+ *       return LAUNCH(s, name_kernel, grid_of(ceil_div(n, THREADS)), THREADS, 0, *a);
+ *   }
  *
- * A launcher checks shapes, chooses a kernel and launches; it allocates nothing but cuda_scratch
+ * A launcher checks shapes, chooses a kernel and launches it. It allocates nothing but cuda_scratch
  * and never waits, so that a step can be captured. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_KERNEL_LAUNCH_CUH
 #define TESSERA_TRAINER_OPS_CUDA_KERNEL_LAUNCH_CUH
@@ -17,15 +18,15 @@
 #include "trainer/device/cuda.h"
 #include "trainer/ops/table.h"
 
-/* The entries; those without a definition stay empty (table.c). */
+/* Declares cuda_NAME for every op. One that has no definition stays NULL in the table (table.c). */
 #define OP(name) extern "C" status cuda_##name(stream *s, const struct name##_args *a);
 #include "trainer/ops/ops.def"
 
 typedef __nv_bfloat16 bf16;
 
 enum {
-    LANES = 32, /* of a warp */
-    VECTOR = 8  /* bf16 in one 16-byte access, the widest of a thread */
+    LANES = 32, /* lanes of a warp */
+    VECTOR = 8  /* bf16 numbers in a 16-byte access, the widest that a thread can make */
 };
 
 /* ---- host ---- */
@@ -35,14 +36,14 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* More blocks than a grid holds become a number that the launch refuses. */
+/* A grid of x * y blocks. More than a grid can hold become a number that the launch refuses. */
 static inline dim3 grid_of(int64_t x, int64_t y = 1)
 {
     const int64_t refused = 0xffffffff;
     return dim3((unsigned)(x < refused ? x : refused), (unsigned)(y < refused ? y : refused));
 }
 
-/* Whether every one of these addresses allows accesses of `bytes`, a power of two. */
+/* Whether each of these addresses allows accesses of `bytes`, a power of two. */
 template <class... P> static inline bool aligned(int bytes, const P *...p)
 {
     return (((uintptr_t)p | ...) & (uintptr_t)(bytes - 1)) == 0;
@@ -53,8 +54,9 @@ template <class... P> static inline bool aligned16(const P *...p)
     return aligned(16, p...);
 }
 
-/* Threads over [rows, items]: x along a row, which loops over what blockDim.x leaves of it, y over
- * the block's rows. Short rows share a block; neighbours stay neighbours in memory. */
+/* Block and grid for threads over [rows, items]. x runs along a row, with a loop over what
+ * blockDim.x leaves of it; y runs over the rows of the block. Short rows share a block, and
+ * neighbouring threads stay neighbours in memory. */
 enum { TILE_THREADS = 256 };
 
 static inline dim3 tile_block(int64_t items)
@@ -69,7 +71,8 @@ static inline dim3 tile_grid(int64_t rows, int64_t items)
     return items == 0 ? dim3(0) : grid_of(ceil_div(rows, tile_block(items).y));
 }
 
-/* No blocks: nothing to do, so that sizes of 0 need no care elsewhere. */
+/* Launches a kernel. No blocks means that there is nothing to do, so callers need no special case
+ * for sizes of 0. */
 template <class... P, class... A>
 static status launch(const char *file, int line, const char *name, stream *s, void (*kernel)(P...),
                      dim3 grid, dim3 block, size_t shared, A... args)
@@ -90,11 +93,12 @@ static status launch(const char *file, int line, const char *name, stream *s, vo
     return ST_OK;
 }
 
-/* A kernel with several template arguments stands in brackets: (kernel<8, true>). */
+/* A kernel with several template arguments must be put in brackets: (kernel<8, true>). */
 #define LAUNCH(s, kernel, grid, block, shared, ...)                                                \
     launch(__FILE__, __LINE__, #kernel, s, kernel, grid, block, shared, __VA_ARGS__)
 
-/* Before a launch with more than 48 KB of dynamic shared memory; legal while a step is captured. */
+/* Needed before a launch with more than 48 KB of dynamic shared memory; legal while a step is
+ * captured. */
 template <class... P> static status allow_shared(void (*kernel)(P...), size_t bytes)
 {
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
@@ -104,15 +108,16 @@ template <class... P> static status allow_shared(void (*kernel)(P...), size_t by
 
 /* ---- device ---- */
 
-/* For what only a mistake of ours can break (an index that nobody checked): the kernel stops, its
- * stream's next wait answers BAD_DEVICE, and the GPU is lost to this process. */
+/* For conditions that only a mistake in this program can break, such as an index that was not
+ * checked. The kernel stops, the stream's next wait answers BAD_DEVICE, and the GPU is lost to this
+ * process. */
 #ifdef __CUDACC__
 #define DEVICE_CHECK(condition) assert(condition)
 #else
 #define DEVICE_CHECK(condition) ((condition) ? (void)0 : simt_stop(#condition, __FILE__, __LINE__))
 #endif
 
-/* Dynamic shared memory as bytes, aligned to 16; the launch says how many. */
+/* The block's dynamic shared memory as bytes, aligned to 16. The launch says how many there are. */
 #ifdef __CUDACC__
 #define SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
 #else
@@ -129,7 +134,7 @@ static __device__ __forceinline__ bf16 to_bf16(float x)
     return __float2bfloat16_rn(x);
 }
 
-/* 2^x in one instruction, to 2 units in the last place; nothing below 2^-126. */
+/* 2^x in one instruction, accurate to 2 units in the last place; results below 2^-126 become 0. */
 static __device__ __forceinline__ float exp2_fast(float x)
 {
 #ifdef __CUDACC__
@@ -168,7 +173,7 @@ static __device__ __forceinline__ uint4 pack8(const float (&in)[VECTOR])
                       pack2(in[6], in[7]));
 }
 
-/* p aligned to 16. */
+/* p must be aligned to 16 bytes. */
 static __device__ __forceinline__ void load8(float (&out)[VECTOR], const bf16 *p)
 {
     unpack8(out, *(const uint4 *)p);
@@ -179,8 +184,8 @@ static __device__ __forceinline__ void store8(bf16 *p, const float (&in)[VECTOR]
     *(uint4 *)p = pack8(in);
 }
 
-/* WIDTH neighbouring elements at once; p aligned to them. VECTOR; 4 for rows of such lengths; 1 for
- * all others. */
+/* Load and store WIDTH neighbouring elements at once; p must be aligned to them. WIDTH is VECTOR,
+ * or 4 for rows of such lengths, or 1 for all others. */
 template <int WIDTH> static __device__ __forceinline__ void load(float (&out)[WIDTH], const bf16 *p)
 {
     if constexpr (WIDTH == VECTOR) {
@@ -236,7 +241,8 @@ static __device__ __forceinline__ void store(float *p, const float (&in)[WIDTH])
     }
 }
 
-/* Every lane gets the sum, in the same order: lanes that differ in bit 4 first. */
+/* The sum over a warp. Every lane gets it, added in the same order: lanes that differ in bit 4
+ * first. */
 static __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
@@ -253,8 +259,8 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* Sum over a block of WARPS full warps in one dimension; every thread gets it and must call. May
- * be called again at once: partial is used between barriers. */
+/* The sum over a one-dimensional block of WARPS full warps. Every thread must call it and gets the
+ * sum. It may be called again at once, since `partial` is used only between barriers. */
 template <int WARPS> static __device__ __forceinline__ float block_sum(float x)
 {
     __shared__ float partial[WARPS];

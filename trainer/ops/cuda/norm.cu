@@ -1,28 +1,28 @@
-/* cuda/norm.cu: device side of norm.h.
+/* norm.cu: RMSNorm and LayerNorm (norm.h) on CUDA.
  *
- * Forward: a group of lanes (half a warp, a warp, or a block for wide rows) holds a row in
- * registers, so that memory sees each element once: 4 bytes read and written an element.
- * Backward: a block walks over its part of the rows, asks for the next row before it works on this
- * one, and keeps its columns' sums for dw and db in registers: 6 bytes an element (8 with
- * dx_accumulate), and partial sums of under 5 % beside it. Rows of odd lengths take plain loops
- * that read them again from the caches. Sums, statistics and products in float; y and dx are
- * rounded once. */
+ * Forward: a group of threads (half a warp, a warp or, for wide rows, a block) holds a row in
+ * registers, so that each element is read once and written once, 4 bytes in all. Backward: a block
+ * walks over its part of the rows, starts loading the next row before it works on this one, and
+ * keeps its columns' sums for dw and db in registers: 6 bytes an element (8 with dx_accumulate),
+ * and partial sums that add under 5 %. Rows of odd lengths take plain loops that read them again
+ * from the caches. Sums, statistics and products are in float; y and dx are rounded once. */
 #include "trainer/ops/cuda/columns.cuh"
 
 enum {
     THREADS = 256,
-    HEAD_GROUP = 16, /* lanes of a row of up to 128: the heads of q and k norm */
+    HEAD_GROUP = 16, /* lanes that hold a row of up to 128 elements: the heads of q and k norm */
     HEAD_MOST = HEAD_GROUP * VECTOR,
-    WIDE_VECTORS = 640, /* of the longest row kept in registers: 5120 elements */
-    /* Parts of the rows in backward, cut by shape alone: as many as an H200's 132 multiprocessors
-     * hold of blocks with 80 registers a thread, fewer where parts would be short. */
+    WIDE_VECTORS = 640, /* vectors of the longest row that is kept in registers: 5120 elements */
+    /* The parts that the backward cuts the rows into, by shape alone: as many as an H200's 132
+     * multiprocessors hold of blocks with 80 registers a thread, and fewer where parts would be
+     * short. */
     MULTIPROCESSORS = 132,
     RESIDENT_THREADS = 768,
     PART_ROWS_LEAST = 8,
     HEAD_PART_ROWS_LEAST = 64
 };
 
-/* Both norms: RMSNorm is LayerNorm with mean and b left out. */
+/* The arguments of both norms; for RMSNorm mean and b are left out. */
 typedef struct fwd {
     int64_t rows, n;
     float eps;
@@ -37,10 +37,11 @@ typedef struct bwd {
     const float *mean, *rstd;
     bf16 *dx;
     bool accumulate;
-    float *partial; /* [parts, n] of dw, or [parts, 2, n] of dw and db */
+    float *partial; /* partial sums: [parts, n] for dw, or [parts, 2, n] for dw and db */
 } bwd;
 
-/* Sum over the GROUP neighbouring threads of a row; a group wider than a warp is the block. */
+/* The sum over the GROUP neighbouring threads that hold a row. A group that is wider than a warp is
+ * the whole block. */
 template <int GROUP> static __device__ __forceinline__ float group_sum(float x)
 {
     if constexpr (GROUP > LANES) {
@@ -55,13 +56,13 @@ template <int GROUP> static __device__ __forceinline__ float group_sum(float x)
 
 /* ---- forward ---- */
 
-/* V vectors of the row a thread. */
+/* Each thread holds V vectors of a row. */
 template <bool LAYER, int GROUP, int V>
 static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
 {
     const int64_t row = (int64_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
     const int lane = threadIdx.x % GROUP, vectors = (int)(a.n / VECTOR);
-    const bool live = row < a.rows; /* the others only take part in the sums */
+    const bool live = row < a.rows; /* the other threads only take part in the sums */
     const bf16 *x = a.x + row * a.n;
     float v[V][VECTOR] = {};
 #pragma unroll
@@ -107,7 +108,7 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
     }
 }
 
-/* Any length: a warp owns a row. */
+/* For any length: a warp owns a row. */
 template <bool LAYER> static __global__ void fwd_loop_kernel(fwd a)
 {
     const int64_t row = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
@@ -181,7 +182,7 @@ extern "C" status cuda_layernorm_fwd(stream *s, const layernorm_fwd_args *a)
  * g = dy w, xhat = (x - mean) r:  dx = r (g - mean(g) - xhat mean(g xhat)), RMSNorm without
  * mean(g); dw += dy xhat, db += dy. */
 
-/* What a thread needs of a row, as it came. */
+/* What a thread needs of a row, as it lies in memory. */
 typedef struct piece {
     uint4 x, dy, dx;
     float mean, r;
@@ -203,7 +204,7 @@ static __device__ __forceinline__ piece load_piece(const bwd &a, int64_t row, in
     return p;
 }
 
-/* The two sums of a row: of g (LayerNorm alone) and of g xhat. */
+/* The two sums of a row: of g (LayerNorm only) and of g xhat. */
 template <bool LAYER>
 static __device__ __forceinline__ float2 piece_sums(const piece &p, const float (&w)[VECTOR])
 {
@@ -221,7 +222,7 @@ static __device__ __forceinline__ float2 piece_sums(const piece &p, const float 
     return sum;
 }
 
-/* mean: the two sums over the row divided by its length. */
+/* Writes dx of a row. mean: the two sums over the row, divided by its length. */
 template <bool LAYER>
 static __device__ __forceinline__ void piece_finish(const bwd &a, const piece &p, int64_t row,
                                                     int at, const float (&w)[VECTOR], float2 mean,
@@ -230,7 +231,7 @@ static __device__ __forceinline__ void piece_finish(const bwd &a, const piece &p
     float x[VECTOR], dy[VECTOR], out[VECTOR];
     unpack8(x, p.x);
     unpack8(dy, p.dy);
-    unpack8(out, p.dx); /* zeros unless added to */
+    unpack8(out, p.dx); /* zeros where dx is not added to */
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
         float xhat = (x[e] - p.mean) * p.r;
@@ -242,10 +243,11 @@ static __device__ __forceinline__ void piece_finish(const bwd &a, const piece &p
     store8(a.dx + row * a.n + at, out);
 }
 
-/* A block owns a row at a time, a thread one vector of it. */
+/* A block works on one row at a time, and each thread on one vector of it. */
 template <bool LAYER, int MOST> static __global__ void __launch_bounds__(MOST) bwd_kernel(bwd a)
 {
-    __shared__ float2 sums[2][MOST / LANES]; /* in turn, so that one barrier a row is enough */
+    /* Used in turn, so that one barrier per row is enough. */
+    __shared__ float2 sums[2][MOST / LANES];
     const int at = (int)threadIdx.x * VECTOR, lane = threadIdx.x % LANES;
     const int warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
     const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
@@ -283,8 +285,8 @@ template <bool LAYER, int MOST> static __global__ void __launch_bounds__(MOST) b
         store<VECTOR>(partial + a.n, db);
 }
 
-/* RMSNorm of heads: 16 lanes own a row at a time; the 16 groups of a block add their sums in order
- * at the end. */
+/* RMSNorm of heads: 16 lanes work on one row at a time, and the 16 groups of a block add their sums
+ * in order at the end. */
 static __global__ void __launch_bounds__(THREADS) bwd_heads_kernel(bwd a)
 {
     enum { GROUPS = THREADS / HEAD_GROUP };
@@ -321,7 +323,8 @@ static __global__ void __launch_bounds__(THREADS) bwd_heads_kernel(bwd a)
     a.partial[blockIdx.x * a.n + j] = sum;
 }
 
-/* Any length: a block owns a row at a time, each thread its columns of the partial sums. */
+/* For any length: a block works on one row at a time, and each thread adds its columns to the
+ * partial sums. */
 template <bool LAYER> static __global__ void __launch_bounds__(THREADS) bwd_loop_kernel(bwd a)
 {
     const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
@@ -354,7 +357,7 @@ template <bool LAYER> static __global__ void __launch_bounds__(THREADS) bwd_loop
     }
 }
 
-/* The rows of one part. */
+/* How many rows one part has. */
 static int64_t cut_rows(int64_t rows, int threads, int64_t least)
 {
     const int blocks = RESIDENT_THREADS / threads;

@@ -1,28 +1,28 @@
-/* cuda/norm_rope.cu: device side of norm_rope.h.
+/* norm_rope.cu: RMSNorm of heads and their rotation (norm_rope.h) on CUDA.
  *
- * Eight lanes own a head of up to 128: a lane holds a piece of the first half and the piece of the
- * second half that it turns with, so the rotation needs no other lane. Memory sees each element
- * once: 4 bytes an element forward, 6 backward (8 and 10 with the norm and the rotation apart), and
- * the tables once a token, 4 bytes an angle, which its heads share in the caches. Backward walks
- * over its part of the heads with the columns' sums for dw in registers, as norm.cu does. Sums and
- * products in float; y and dx are rounded once. Heads of other lengths take plain loops, a warp a
- * head. */
+ * Eight lanes own a head of up to 128. A lane holds a piece of the first half and the piece of the
+ * second half that it is rotated with, so the rotation needs no other lane. Each element is read
+ * and written once, 4 bytes forward and 6 backward (8 and 10 where norm and rotation are separate),
+ * and the tables are read once a token, 4 bytes an angle, which its heads share in the caches. The
+ * backward walks over its part of the heads with the columns' sums for dw in registers, as norm.cu
+ * does. Sums and products are in float; y and dx are rounded once. Heads of other lengths take
+ * plain loops, a warp a head. */
 #include "trainer/ops/cuda/columns.cuh"
 
 enum {
     THREADS = 256,
-    GROUP = 8,                      /* lanes of a head */
-    GROUPS = THREADS / GROUP,       /* heads of a block at once */
+    GROUP = 8,                      /* lanes that hold a head */
+    GROUPS = THREADS / GROUP,       /* heads that a block works on at once */
     HEAD_MOST = 2 * GROUP * VECTOR, /* 128 */
     WARPS = THREADS / LANES,
-    /* Parts of the heads in backward, cut by shape alone: two blocks of these on each of an H200's
-     * multiprocessors. */
+    /* The parts that the backward cuts the heads into, by shape alone: two of these blocks on each
+     * multiprocessor of an H200. */
     PARTS_MOST = 2 * 132,
     PART_LEAST = 256
 };
 
 typedef struct fwd {
-    unsigned n, heads; /* heads in all, of a token */
+    unsigned n, heads; /* n: heads in all; heads: heads of a token */
     int half;
     float eps;
     const bf16 *x, *w;
@@ -32,12 +32,12 @@ typedef struct fwd {
 } fwd;
 
 typedef struct bwd {
-    unsigned n, heads, part; /* part: heads of a block */
+    unsigned n, heads, part; /* part: heads that a block walks over */
     int half;
     const bf16 *x, *w, *dy;
     const float *cosine, *sine, *rstd;
     bf16 *dx;
-    float *partial; /* [parts, head_dim] of dw */
+    float *partial; /* partial sums of dw: [parts, head_dim] */
 } bwd;
 
 static __device__ __forceinline__ float group_sum(float x)
@@ -48,7 +48,7 @@ static __device__ __forceinline__ float group_sum(float x)
     return x;
 }
 
-/* (low, high) turned by the angle, or back. */
+/* Rotates (low, high) by the angle; with -s, back. */
 static __device__ __forceinline__ void rotate_pair(float &low, float &high, float c, float s)
 {
     const float keep = low;
@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
 {
     const unsigned i = blockIdx.x * GROUPS + threadIdx.x / GROUP;
     const int at = (int)(threadIdx.x % GROUP) * VECTOR;
-    const bool live = i < a.n && at < a.half; /* the others only take part in the sum */
+    const bool live = i < a.n && at < a.half; /* the other lanes only take part in the sum */
     const int64_t first = (int64_t)i * 2 * a.half + at;
     float low[VECTOR] = {}, high[VECTOR] = {};
     if (live) {
@@ -94,7 +94,7 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
     store8(a.y + first + a.half, high);
 }
 
-/* Any even length. */
+/* For any even length. */
 static __global__ void __launch_bounds__(THREADS) fwd_loop_kernel(fwd a)
 {
     const unsigned i = blockIdx.x * WARPS + threadIdx.x / LANES;
@@ -120,7 +120,8 @@ static __global__ void __launch_bounds__(THREADS) fwd_loop_kernel(fwd a)
     }
 }
 
-/* Whether heads come in pieces of eight, a pair of them a lane. */
+/* Whether half a head is made of pieces of eight elements, so that a lane can hold a pair of
+ * pieces. */
 static bool takes_pieces(int64_t half)
 {
     return half % VECTOR == 0 && 2 * half <= HEAD_MOST;
@@ -148,7 +149,7 @@ extern "C" status cuda_norm_rope_fwd(stream *s, const norm_rope_fwd_args *a)
 /* ---- backward ----
  * dn = dy turned back, g = dn w, xhat = x r:  dx = r (g - xhat mean(g xhat)); dw += dn xhat. */
 
-/* What a lane needs of a head, as it came. */
+/* What a lane needs of a head, as it lies in memory. */
 typedef struct pieces {
     uint4 x[2], dy[2];
     float r;
@@ -237,7 +238,8 @@ static __global__ void __launch_bounds__(THREADS, 2) bwd_kernel(bwd a)
     a.partial[(int64_t)blockIdx.x * 2 * a.half + j] = sum;
 }
 
-/* Any even length: a warp owns a head at a time, lane by lane its columns of the warp's sums. */
+/* For any even length: a warp works on one head at a time, and each lane adds its columns to the
+ * warp's sums. */
 static __global__ void __launch_bounds__(THREADS) bwd_loop_kernel(bwd a)
 {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;

@@ -1,16 +1,16 @@
-/* optim_ops.cu: device side of sum_squares, step_finish and adamw in loss_ops.h.
+/* optim_ops.cu: sum_squares, step_finish and adamw (loss_ops.h) on CUDA.
  *
- * A block takes one chunk of the list after another; all parameters go in one launch. Bytes per
- * element: sum_squares reads 4; adamw reads 16 and writes 12, 14 with the bf16 copy. DRAM is the
- * limit of both. Squares are summed in double: per thread, per warp, per block, then over chunks,
- * in an order that depends on the list alone. */
+ * Blocks take the chunks of the list in turn, so one launch updates all parameters. Bytes per
+ * element: sum_squares reads 4; adamw reads 16 and writes 12, or 14 with the bf16 copy. DRAM is the
+ * limit of both. Squares are summed in double, per thread, per warp, per block and then over
+ * chunks, in an order that depends on the list alone. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {
     THREADS = 256,
     WARPS = THREADS / LANES,
-    QUAD = 4,         /* floats of a 16-byte access */
-    BLOCKS = 132 * 16 /* that take turns: two full rounds of a chip of 132 multiprocessors */
+    QUAD = 4,         /* floats in a 16-byte access */
+    BLOCKS = 132 * 16 /* blocks that take turns: twice what 132 multiprocessors hold */
 };
 
 static dim3 grid_of_chunks(const optim_list &l)
@@ -18,7 +18,7 @@ static dim3 grid_of_chunks(const optim_list &l)
     return grid_of(l.n_chunks < BLOCKS ? l.n_chunks : (int64_t)BLOCKS);
 }
 
-/* Chunk i of a list, counted from its first: elements [begin, end) of a tensor. */
+/* Chunk i of a list, counted from the list's first chunk: the elements [begin, end) of a tensor. */
 typedef struct chunk {
     optim_tensor t;
     int64_t begin, end;
@@ -26,7 +26,8 @@ typedef struct chunk {
 
 static __device__ inline chunk chunk_of(const optim_list &l, int64_t i)
 {
-    int64_t low = 0, high = l.n_tensors; /* the last tensor that begins at or before the chunk */
+    /* Searched: the last tensor that begins at or before the chunk. */
+    int64_t low = 0, high = l.n_tensors;
     i += l.first_chunk;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
@@ -41,7 +42,7 @@ static __device__ inline chunk chunk_of(const optim_list &l, int64_t i)
     return c;
 }
 
-/* Sum over a block, in the same order always. */
+/* The sum over a block, always in the same order. */
 static __device__ inline double block_sum_double(double x)
 {
     __shared__ double partial[WARPS];
@@ -57,7 +58,7 @@ static __device__ inline double block_sum_double(double x)
     return sum;
 }
 
-/* part [n_chunks] written. */
+/* Writes part [n_chunks], the sum of squares of each chunk. */
 static __global__ void __launch_bounds__(THREADS) squares_kernel(sum_squares_args a, double *part)
 {
     for (int64_t i = blockIdx.x; i < a.list.n_chunks; i += gridDim.x) {
@@ -116,7 +117,7 @@ extern "C" status cuda_step_finish(stream *s, const step_finish_args *a)
     return LAUNCH(s, finish_kernel, grid_of(1), 1, 0, *a);
 }
 
-/* The step's and a tensor's scalars as the arithmetic wants them. */
+/* The scalars of the step and of a tensor, in the form that the arithmetic wants. */
 typedef struct adamw_rates {
     float b1, b2, c1, c2, root2, eps, scale; /* root2: 1 / sqrt(bias2) */
     float keep, rate;
@@ -155,7 +156,7 @@ static __device__ inline void update_one(const optim_tensor &x, const adamw_rate
         ((bf16 *)x.p_act)[i] = to_bf16(p[i]);
 }
 
-/* i a multiple of 4. */
+/* i must be a multiple of 4. */
 static __device__ inline void update_quad(const optim_tensor &x, const adamw_rates &r, int64_t i)
 {
     float4 *p_at = (float4 *)((float *)x.p + i), *m_at = (float4 *)((float *)x.m + i);
@@ -180,7 +181,7 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(adamw_args a)
     for (int64_t i = blockIdx.x; i < a.list.n_chunks; i += gridDim.x) {
         const chunk c = chunk_of(a.list, i);
         __syncthreads();
-        if (threadIdx.x == 0) /* a square root and divisions in double: once per chunk */
+        if (threadIdx.x == 0) /* a square root and divisions in double, so once per chunk */
             shared = rates_of(a.step, c.t);
         __syncthreads();
         const adamw_rates r = shared;

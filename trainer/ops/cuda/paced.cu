@@ -1,20 +1,22 @@
-/* cuda/paced.cu: device side of paced.h.
+/* paced.cu: the ops of paced.h on CUDA.
  *
- * A few blocks, each with a multiprocessor's whole shared memory, so that nothing that needs any
- * runs beside it: the share of the GPU that a library's collectives hold. Work is cut into chunks,
- * dealt out to the blocks in turn; behind its k-th of m a block waits until k / m of the time is
- * over. So bytes arrive evenly, one chunk of a block early at most.
+ * A few blocks run, each of which takes all shared memory of a multiprocessor, so that no kernel
+ * that needs shared memory runs beside it: that is the share of the GPU that a library's
+ * collectives take. The work is cut into chunks that are dealt out to the blocks in turn. After its
+ * k-th chunk of m, a block waits until k / m of the time has passed. So bytes arrive evenly, at
+ * most one chunk of a block early.
  *
- * To keep up, a block has THREADS x UNROLL x 16 bytes under way: 32 KiB, at about a microsecond
- * each time around some 30 GB/s; 16 blocks reach a link of NVLink by that count, on no GPU yet. */
+ * To keep up with a link, a block has THREADS x UNROLL x 16 bytes under way: 32 KiB, which at about
+ * a microsecond each time is some 30 GB/s; 16 blocks would then reach an NVLink. That is a
+ * calculation: it has run on no GPU yet. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {
     THREADS = 512,
     UNROLL = 4,
-    CHUNK = 1 << 17,     /* bytes: some microseconds of a block's share of a link */
+    CHUNK = 1 << 17,     /* bytes; they take some microseconds of a block's share of a link */
     SUM_CHUNK = 1 << 14, /* elements of y */
-    NAP_NS = 200         /* between two looks at the clock */
+    NAP_NS = 200         /* pause between two readings of the clock */
 };
 
 static __device__ __forceinline__ int64_t device_ns()
@@ -28,7 +30,7 @@ static __device__ __forceinline__ int64_t device_ns()
 #endif
 }
 
-/* One thread looks, all wait. */
+/* Waits until the clock reaches ns. One thread reads the clock and all wait for it. */
 static __device__ __forceinline__ void hold_until(int64_t ns)
 {
     if (threadIdx.x == 0)
@@ -37,7 +39,7 @@ static __device__ __forceinline__ void hold_until(int64_t ns)
     __syncthreads();
 }
 
-/* When this block may go on behind `done` of the `mine` chunks it has. */
+/* The time at which a block that has done `done` of its `mine` chunks may go on. */
 static __device__ __forceinline__ int64_t due(const link_pace &p, int64_t start, int64_t done,
                                               int64_t mine)
 {
@@ -56,7 +58,7 @@ static __host__ __device__ __forceinline__ int64_t run_chunks(const paced_run &r
 
 /* ---- copy: 2 bytes moved for each ---- */
 
-/* n elements from `first` on of the run. */
+/* Copies n elements of the run from `first` on. */
 template <class V>
 static __device__ __forceinline__ void copy_chunk(const paced_run &r, int64_t first, int64_t n)
 {
@@ -82,7 +84,7 @@ static __device__ __forceinline__ void copy_chunk(const paced_run &r, int64_t fi
 template <class V> static __global__ void copy_kernel(paced_copy_args a, int64_t chunks)
 {
     const int64_t start = device_ns(), mine = chunks_of_block(chunks);
-    int64_t passed = 0, done = 0; /* chunks of the runs before */
+    int64_t passed = 0, done = 0; /* passed: chunks of the runs before */
     int run = 0;
     hold_until(start + a.pace.wait_ns);
     for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {

@@ -1,14 +1,15 @@
-/* patch_input.cu: device side of patch_input in pointwise.h.
+/* patch_input.cu: patch_input (pointwise.h) on CUDA.
  *
- * A thread turns 8 pixels into 16 bytes of bf16, and for a still picture stores them twice, once
- * per frame. Bytes per patch: 768 read (1536 of a video), 3072 written; DRAM is the limit.
- * (x - 127.5) * (1 / 127.5) in float; rounded to bf16 it equals the quotient for all 256 values. */
+ * A thread turns 8 pixels into 16 bytes of bf16, and stores them twice for a still picture, once
+ * per frame. Bytes per patch: 768 read (1536 for a video) and 3072 written; DRAM is the limit. It
+ * computes (x - 127.5) * (1 / 127.5) in float, which rounds to the same bf16 as the quotient for
+ * all 256 values. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {
     THREADS = 256,
-    PIXELS = VECTOR, /* of a thread: 8 bytes in, 16 out */
-    CHANNEL = 256,   /* bytes of one colour of one frame's patch: 16 x 16 */
+    PIXELS = VECTOR, /* pixels of a thread: 8 bytes in, 16 out */
+    CHANNEL = 256,   /* bytes of one colour of a patch of one frame: 16 x 16 */
     PATCH_STILL = 3 * CHANNEL,
     PATCH_VIDEO = 2 * PATCH_STILL
 };
@@ -25,7 +26,7 @@ static __device__ inline uint4 normalise_bytes(uint2 bytes)
     return pack8(out);
 }
 
-/* One call per 8 pixels of the input. */
+/* Does 8 pixels of the input. */
 template <bool VIDEO>
 static __global__ void __launch_bounds__(THREADS) patch_kernel(patch_input_args a)
 {
@@ -48,10 +49,11 @@ static __global__ void __launch_bounds__(THREADS) patch_kernel(patch_input_args 
 extern "C" status cuda_patch_input(stream *s, const patch_input_args *a)
 {
     if (!aligned16(a->pixels) || !aligned16(a->out))
-        return FAIL(ST_BAD_INPUT,
-                    "patch_input: pixels at %p, output at %p; both must be "
-                    "multiples of 16",
-                    (const void *)a->pixels, a->out);
+        return FAIL(
+            ST_BAD_INPUT,
+            "patch_input: the pixels are at %p and the output at %p; both addresses must be "
+            "multiples of 16",
+            (const void *)a->pixels, a->out);
     const int64_t patch_bytes = a->video ? PATCH_VIDEO : PATCH_STILL;
     const dim3 grid = grid_of(ceil_div(a->patches * patch_bytes, PIXELS * THREADS));
     return a->video ? LAUNCH(s, patch_kernel<true>, grid, THREADS, 0, *a)

@@ -1,11 +1,12 @@
-/* peers.cu: device side of peers.h, over NVLink or within one GPU: plain loads and stores through
- * the addresses in base; what they need of NCCL are those addresses.
+/* peers.cu: the ops of peers.h on CUDA, over NVLink or within one GPU. They are plain loads and
+ * stores through the addresses in base; all they need of NCCL is those addresses.
  *
- * Rows are put there and got back by their sender, who knows where they belong: a warp has a row,
- * 16 bytes a lane, ROW_PIECES of them under way. Bytes: a row is read once and written once, each
- * way. A meeting is one warp, so that it holds next to nothing of the GPU while it waits, whatever
- * else must run there for the others to come. Its stores to the others are released at system scope
- * behind all that kernels before it wrote; what kernels behind it read was acquired by it. */
+ * Rows are both sent and fetched by the rank that sends them, since it knows where they belong. A
+ * warp moves a row, 16 bytes a lane, with ROW_PIECES of them under way. A row is read once and
+ * written once, each way. A meeting is one warp, so that it takes next to nothing of the GPU while
+ * it waits, whatever else must run there before the others can come. Its stores to other ranks are
+ * released at system scope after all that earlier kernels wrote, and what later kernels read was
+ * acquired by it. */
 #include "trainer/ops/cuda/route.cuh"
 
 enum {
@@ -14,7 +15,8 @@ enum {
     PLAN_THREADS = PLAN_WARPS * LANES,
     ROW_WARPS = 8,
     ROW_PIECES = 4,
-    LOOKS = 1024 /* at the others, between two at *stop, which lies in host memory */
+    /* Readings of other ranks' flags between two of *stop, which lies in host memory. */
+    LOOKS = 1024
 };
 
 static __device__ __forceinline__ char *locate_window(const peer_set &p, int rank, size_t at)
@@ -61,7 +63,7 @@ static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *from)
 #endif
 }
 
-/* Until *arrived has come to the turn. */
+/* Waits until *arrived has reached the turn. */
 static __device__ __forceinline__ void wait_for(const uint32_t *arrived, uint32_t turn,
                                                 const int32_t *stop)
 {
@@ -69,7 +71,7 @@ static __device__ __forceinline__ void wait_for(const uint32_t *arrived, uint32_
     for (int look = 1; (int32_t)(load_acquire(arrived) - turn) < 0; look++)
         if (look % LOOKS == 0 && stop && *(const volatile int32_t *)stop)
             return;
-#else /* nobody comes while a kernel runs there */
+#else /* on the host no other rank can arrive while a kernel runs */
     DEVICE_CHECK((int32_t)(load_acquire(arrived) - turn) >= 0 || (stop && *stop));
 #endif
 }
@@ -112,7 +114,8 @@ static __device__ __forceinline__ int lanes_below(int own, int lane)
     return sum - own;
 }
 
-/* Where the owner's experts begin in its order, into place and order; returns its rows. */
+/* Finds where the owner's experts begin in its order, into place and order. Returns the owner's
+ * number of rows. */
 static __device__ int plan_owner(const exchange_plan_args &a, int owner, const int *total,
                                  const int *before)
 {
@@ -134,7 +137,8 @@ static __device__ int plan_owner(const exchange_plan_args &a, int owner, const i
 
 static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(exchange_plan_args a)
 {
-    __shared__ int total[EXPERTS_MAX], before[EXPERTS_MAX]; /* all ranks' slots; those of earlier */
+    /* Slots of all ranks; slots of the ranks before this one. */
+    __shared__ int total[EXPERTS_MAX], before[EXPERTS_MAX];
     __shared__ int most, come;
     const int experts = (int)a.experts, tid = (int)threadIdx.x;
     if (tid == 0)
@@ -177,7 +181,7 @@ extern "C" status cuda_exchange_plan(stream *s, const exchange_plan_args *a)
 
 /* ---- rows ---- */
 
-/* The expert of a slot: offset[e] <= slot < offset[e + 1]. */
+/* Finds the expert of a slot: offset[e] <= slot < offset[e + 1]. */
 static __device__ __forceinline__ int expert_of(const int32_t *offset, int experts, int64_t slot)
 {
     int low = 0, high = experts - 1;
@@ -200,7 +204,7 @@ static __device__ __forceinline__ void write_round(const exchange_rows_args &a)
     }
 }
 
-/* T is as much as a lane moves at once. */
+/* T is what a lane moves at once. */
 template <class T>
 static __device__ __forceinline__ void copy_row(T *to, const T *from, int64_t pieces)
 {

@@ -1,11 +1,13 @@
-/* permute.cu: device side of permute in route.h: a stable counting sort of the slots by expert.
+/* permute.cu: permute (route.h) on CUDA: a stable counting sort of the slots by expert.
  *
- * Slots are cut into tiles of TILE. rank_kernel counts each tile's slots per expert and leaves in
- * slot_row a slot's rank among its tile's slots of the same expert; place_kernel adds the counts of
- * the tiles before its own and the experts before, and writes the rows. Nothing depends on how the
- * slots are spread: every expert's count fits, all on one included.
+ * The slots are cut into tiles of TILE. rank_kernel counts each tile's slots per expert, and leaves
+ * in slot_row each slot's rank among its tile's slots of the same expert. place_kernel adds the
+ * counts of earlier tiles and of smaller experts, and writes the rows. It works for any
+ * distribution of the slots, such as all on one expert.
+ *
  * Bytes: 4 per slot read, 4 + 4 + 4 + 4 written and read again, and per tile 4 E written once and
- * read by every tile from L2; 400,000 slots of 128 experts: 6.4 MB, so starting up is the limit. */
+ * read by every tile from L2. For 400,000 slots of 128 experts that is 6.4 MB, so the limit is what
+ * it takes to start the kernels. */
 #include <limits.h>
 
 #include "trainer/ops/cuda/route.cuh"
@@ -13,12 +15,13 @@
 enum {
     RANK_THREADS = 256,
     RANK_WARPS = RANK_THREADS / LANES,
-    ROUNDS = 8, /* slots of a lane */
+    ROUNDS = 8, /* slots that a lane handles */
     TILE = RANK_THREADS * ROUNDS,
     PLACE_THREADS = 512, /* four threads per column of 128 counts */
 };
 
-/* The lanes whose code equals this lane's; bits: of the largest code. */
+/* The mask of the lanes whose code equals this lane's; `bits` is the number of bits of the largest
+ * code. */
 static __device__ inline uint32_t lanes_like(int code, int bits)
 {
     uint32_t like = WHOLE_WARP;
@@ -29,17 +32,18 @@ static __device__ inline uint32_t lanes_like(int code, int bits)
     return like;
 }
 
-/* An expert of the list, or E where the slot goes nowhere. */
+/* The slot's expert, or E where the slot goes nowhere. */
 static __device__ inline int slot_code(const permute_args &a, int64_t i)
 {
     const int e = i < a.tokens * a.top_k ? a.expert[i] : -1;
     return e >= 0 && e < a.experts ? e : (int)a.experts;
 }
 
-/* tile_count [tiles, E] written. */
+/* Writes tile_count [tiles, E]. */
 static __global__ void __launch_bounds__(RANK_THREADS) rank_kernel(permute_args a, int *tile_count)
 {
-    __shared__ int seen[RANK_WARPS][EXPERTS_MAX]; /* slots of a warp so far; then of those before */
+    /* First the slots that each warp has seen; then those of the warps before it. */
+    __shared__ int seen[RANK_WARPS][EXPERTS_MAX];
     const int experts = (int)a.experts, warp = (int)threadIdx.x / LANES;
     const int lane = (int)threadIdx.x % LANES, bits = 32 - __clz(experts);
     const int64_t first = (int64_t)blockIdx.x * TILE + warp * (ROUNDS * LANES) + lane;
@@ -77,8 +81,8 @@ static __global__ void __launch_bounds__(RANK_THREADS) rank_kernel(permute_args 
             a.slot_row[first + r * LANES] = rank[r] + seen[warp][code[r]];
 }
 
-/* Sums tile_count over all tiles, and over those before this one; part of parts: every which tile.
- */
+/* Sums tile_count of an expert over all tiles, and over the tiles before this one. Thread `part` of
+ * `parts` adds every parts-th tile. */
 static __device__ inline void sum_tiles(const int *tile_count, int experts, int e, int part,
                                         int parts, int *before, int *all)
 {
@@ -94,8 +98,8 @@ static __device__ inline void sum_tiles(const int *tile_count, int experts, int 
     all[e] = total;
 }
 
-/* base[e] = slots of the experts before e, plus before[e]; the first block writes offset. One warp.
- * Returns the sum over all experts. */
+/* base[e] = the slots of the experts before e, plus before[e]. The first block also writes offset.
+ * Runs on one warp. Returns the sum over all experts. */
 static __device__ inline int scan_experts(const permute_args &a, const int *all, int *base)
 {
     const int experts = (int)a.experts, lane = (int)threadIdx.x;
@@ -158,9 +162,11 @@ extern "C" status cuda_permute(stream *s, const permute_args *a)
 {
     const int64_t slots = a->tokens * a->top_k;
     if (slots > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "permute: %lld slots; at most 2^31 - 1", (long long)slots);
+        return FAIL(ST_BAD_INPUT, "permute: there are %lld slots; at most 2^31 - 1 are possible",
+                    (long long)slots);
     TRY(route_check(a->experts, a->top_k, a->experts));
-    const int64_t tiles = slots > 0 ? ceil_div(slots, TILE) : 1; /* offset is written always */
+    /* At least one tile, since offset must always be written. */
+    const int64_t tiles = slots > 0 ? ceil_div(slots, TILE) : 1;
     void *tile_count;
     TRY(cuda_scratch(s, (size_t)(tiles * a->experts) * sizeof(int), &tile_count));
     TRY(LAUNCH(s, rank_kernel, grid_of(tiles), RANK_THREADS, 0, *a, (int *)tile_count));

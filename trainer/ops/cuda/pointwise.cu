@@ -1,16 +1,16 @@
-/* cuda/pointwise.cu: device side of pointwise.h, but for patch_input: additions, bias gradients,
- * activations.
+/* pointwise.cu: the ops of pointwise.h on CUDA, except patch_input.
  *
- * All of it waits for memory; the bytes that each op must move are stated. A thread moves 16 bytes
- * of each operand at once; odd sizes and addresses take the same kernels one element at a time.
- * Arithmetic in float, rounded once. */
+ * All of them are limited by memory; the bytes that each must move are stated. A thread moves 16
+ * bytes of each operand at once. Odd sizes and addresses take the same kernels one element at a
+ * time. Arithmetic is in float and rounded once. */
 #include "trainer/ops/cuda/columns.cuh"
 #include "trainer/ops/cuda/sigmoid.cuh"
 
 enum {
     THREADS = 256,
-    BIAS_WARPS = 8,      /* of a block: each takes every eighth row of the part */
-    BIAS_PART_ROWS = 256 /* rows of one partial sum: 32 of each warp; parts cost 1.6 % more bytes */
+    BIAS_WARPS = 8, /* warps of a block: each takes every eighth row of the part */
+    /* Rows of one partial sum, 32 for each warp; the parts cost 1.6 % more bytes. */
+    BIAS_PART_ROWS = 256
 };
 
 /* sqrt(2 / pi), the cubic coefficient, 1 / sqrt(2), 1 / sqrt(2 pi) */
@@ -76,8 +76,8 @@ extern "C" status cuda_scale(stream *s, const scale_args *a)
 
 /* ---- bias_grad: 2 bytes an element ---- */
 
-/* A block owns 32 x WIDTH columns of one part of the rows; warp w sums rows w, w + 8, ..; then the
- * warps' sums are added in order. */
+/* A block owns 32 x WIDTH columns of one part of the rows. Warp w sums the rows w, w + 8, ..; then
+ * the warps' sums are added in order. */
 template <int WIDTH> static __global__ void bias_kernel(bias_grad_args a, float *partial)
 {
     __shared__ float sums[BIAS_WARPS][LANES * WIDTH];
@@ -129,7 +129,7 @@ extern "C" status cuda_bias_grad(stream *s, const bias_grad_args *a)
 
 /* ---- swiglu: forward 6 bytes an element of y, backward 10 ---- */
 
-/* Rows that count: all, or up to the device's own number. */
+/* The rows that count: all, or as many as the number in device memory says. */
 static __device__ __forceinline__ int64_t valid_rows(int64_t rows, const int32_t *n_valid)
 {
     if (!n_valid)
@@ -163,7 +163,7 @@ extern "C" status cuda_swiglu_fwd(stream *s, const swiglu_fwd_args *a)
                   *a);
 }
 
-/* Spec section 6. dx may be x: a thread writes only what it has read. */
+/* The derivative of silu(g) u. dx may be x, since a thread writes only what it has read. */
 template <int WIDTH> static __global__ void swiglu_bwd_kernel(swiglu_bwd_args a)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
@@ -198,7 +198,8 @@ extern "C" status cuda_swiglu_bwd(stream *s, const swiglu_bwd_args *a)
 
 /* ---- gelu: forward 4 bytes an element, backward 6 ---- */
 
-/* x sigmoid(2 k0 (x + k1 x^3)) is x/2 (1 + tanh(..)), without its loss of digits at the left. */
+/* x sigmoid(2 k0 (x + k1 x^3)) equals x/2 (1 + tanh(k0 (x + k1 x^3))), but does not lose digits for
+ * large negative x. */
 template <int KIND> static __device__ __forceinline__ float gelu(float x)
 {
     if constexpr (KIND == GELU_TANH)
@@ -207,7 +208,8 @@ template <int KIND> static __device__ __forceinline__ float gelu(float x)
         return 0.5f * x * (1 + erff(x * ROOT_HALF));
 }
 
-/* tanh: with sg the sigmoid above, 1 + t = 2 sg and 1 - t^2 = 4 sg (1 - sg). */
+/* The derivative. For the tanh form, with sg the sigmoid above, 1 + tanh = 2 sg and 1 - tanh^2 = 4
+ * sg (1 - sg). */
 template <int KIND> static __device__ __forceinline__ float gelu_slope(float x)
 {
     if constexpr (KIND == GELU_TANH) {
@@ -218,7 +220,7 @@ template <int KIND> static __device__ __forceinline__ float gelu_slope(float x)
     }
 }
 
-/* dy NULL: forward. */
+/* dy is NULL in the forward. */
 template <int KIND, int WIDTH>
 static __global__ void gelu_kernel(int64_t n, const bf16 *x, const bf16 *dy, bf16 *out)
 {

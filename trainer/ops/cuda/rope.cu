@@ -1,6 +1,6 @@
-/* cuda/rope.cu: device side of rope.h.
+/* rope.cu: the ops of rope.h on CUDA.
  *
- * Tables are made once per micro-batch: 8 bytes an angle, and the accurate sine and cosine, since
+ * Tables are made once per micro-batch: 8 bytes an angle, with the accurate sine and cosine, since
  * angles reach 262,144. The rotation reads and writes each element once, 4 bytes an element; its
  * tables come from the caches, where the heads of a token share them. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
@@ -9,7 +9,7 @@ typedef struct frequencies {
     float omega[ROPE_HALF_DIM_MAX];
 } frequencies;
 
-/* One multiplication in float: the published model's rounding. */
+/* One multiplication in float, which is how the published model rounds it. */
 static __device__ __forceinline__ void put_angle(void *cosine, void *sine, int64_t at,
                                                  int32_t position, float omega)
 {
@@ -24,7 +24,7 @@ static __global__ void text_kernel(rope_text_args a, frequencies f)
     if (t >= a.tokens)
         return;
     for (int j = threadIdx.x; j < half; j += blockDim.x) {
-        const int turn = j % 3; /* T, H, W, T, .. while the sections of H and W last */
+        const int turn = j % 3; /* T, H, W, T, .. as long as the sections of H and W last */
         const int axis = turn != 0 && j < 3 * a.section[turn] ? turn : 0;
         put_angle(a.cos, a.sin, t * half + j, a.positions[axis * a.tokens + t], f.omega[j]);
     }
@@ -59,7 +59,7 @@ extern "C" status cuda_rope_vision(stream *s, const rope_vision_args *a)
     return LAUNCH(s, vision_kernel, tile_grid(a->patches, half), tile_block(half), 0, *a, f);
 }
 
-/* A thread turns WIDTH pairs: low ones of the head's first half, high ones of its second. */
+/* A thread rotates WIDTH pairs: elements of the head's first half with those of its second. */
 template <int WIDTH> static __global__ void apply_kernel(rope_apply_args a, float sign)
 {
     const int64_t t = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;

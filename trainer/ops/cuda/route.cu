@@ -1,30 +1,31 @@
-/* route.cu: device side of route.h: the router and its gradient.
+/* route.cu: route_fwd and route_bwd (route.h) on CUDA: the router and its gradient.
  *
- * A group of GROUP threads owns a token; each thread holds CHUNKS runs of 8 experts, so rows of
- * logits (bf16) and probabilities (float) move in 16-byte pieces. 128 experts: 16 threads a token.
- * Bytes per token: route_fwd reads 2E and writes 4E + 8K, route_bwd reads 12K (4E more without
- * norm_topk) and writes 2E. DRAM is the limit, with the choice close behind: 26 instructions per
- * expert chosen.
+ * A group of GROUP threads owns a token. Each thread holds CHUNKS runs of 8 experts, so rows of
+ * logits (bf16) and probabilities (float) move in 16-byte pieces; with 128 experts a token has 16
+ * threads. Bytes per token: route_fwd reads 2E and writes 4E + 8K; route_bwd reads 12K (and 4E
+ * without norm_topk) and writes 2E. DRAM is the limit, closely followed by the choice, which takes
+ * 26 instructions per chosen expert.
  *
- * Numerics: softmax and weights in float. The choice compares logits, not probabilities, so it does
- * not depend on how an exponential rounds. Sums run in a fixed order; the counts of slots are
- * integers, which come to the same in any order. */
+ * Numerics: softmax and weights are in float. The choice compares logits and not probabilities, so
+ * that it does not depend on how an exponential rounds. Sums run in a fixed order; the counts of
+ * slots are integers, for which the order does not matter. */
 #include "trainer/ops/cuda/route.cuh"
 
 enum {
     THREADS = 256,
-    RUN = 8,          /* experts side by side in a thread: 16 bytes of logits */
-    SMALL = 128,      /* experts that a small group holds with one run each */
-    SMALL_GROUP = 16, /* threads; also the most experts it can choose */
-    WIDE_GROUP = 32,  /* threads with four runs each: EXPERTS_MAX */
-    BLOCKS = 132 * 8  /* enough to fill the chip; each adds its counts once, at its end */
+    RUN = 8,          /* neighbouring experts of a thread: 16 bytes of logits */
+    SMALL = 128,      /* the most experts that a small group holds, with one run per thread */
+    SMALL_GROUP = 16, /* threads; also the most experts that it can choose */
+    WIDE_GROUP = 32,  /* threads with four runs each, which hold EXPERTS_MAX */
+    BLOCKS = 132 * 8  /* enough to fill the GPU; each adds its counts once, at its end */
 };
 
-/* A logit and its expert as one number: the larger logit is larger, of equal ones the lower expert.
- * NaN is below all numbers, so a broken row still chooses different experts. */
+/* A logit and its expert as one number. A larger logit gives a larger number; of equal logits the
+ * lower expert does. NaN is below all numbers, so a broken row still chooses different experts. */
 static __device__ inline uint32_t choice_key(float z, int expert)
 {
-    uint32_t bits = __float_as_uint(z + 0.0f) >> 16; /* a bf16; -0 equals 0 */
+    /* A bf16 has its bits in the upper half; adding 0 turns -0 into 0. */
+    uint32_t bits = __float_as_uint(z + 0.0f) >> 16;
     uint32_t ordered = bits & 0x8000 ? ~bits & 0xffff : bits | 0x8000;
     return (z == z ? ordered << 16 : 0) | (uint32_t)(0xffff - expert);
 }
@@ -71,7 +72,7 @@ static __device__ __forceinline__ void store1(bf16 *p, float x)
     *p = to_bf16(x);
 }
 
-/* The logits or probabilities of one run, 0 behind the last expert. */
+/* Loads the logits or probabilities of one run, with 0 after the last expert. */
 template <class T>
 static __device__ inline void load_run(float (&out)[RUN], const T *row, int e, int experts)
 {
@@ -94,7 +95,7 @@ static __device__ inline void store_run(T *row, const float (&in)[RUN], int e, i
             store1(row + e + i, in[i]);
 }
 
-/* Where a thread stands: its lane in the group of a token, the first expert of its run c. */
+/* A thread's lane in the group of its token; below, the first expert of its run c. */
 template <int GROUP> static __device__ inline int group_lane(void)
 {
     return (int)(threadIdx.x % GROUP);
@@ -114,7 +115,7 @@ template <int GROUP> static __device__ inline uint32_t group_max(uint32_t v)
     return v;
 }
 
-/* Every thread of a group gets its sum, in the same order. */
+/* The sum over a group. Every thread gets it, added in the same order. */
 template <int GROUP> static __device__ inline float group_sum(float v)
 {
     for (int step = GROUP / 2; step > 0; step /= 2)
@@ -122,7 +123,7 @@ template <int GROUP> static __device__ inline float group_sum(float v)
     return v;
 }
 
-/* Largest key of the group below `last`: the winners so far are the keys from `last` on. */
+/* The largest key of the group that is below `last`. The keys from `last` on have already won. */
 template <int GROUP, int CHUNKS>
 static __device__ inline uint32_t next_key(const uint32_t key[CHUNKS][RUN], uint32_t last)
 {
@@ -135,7 +136,7 @@ static __device__ inline uint32_t next_key(const uint32_t key[CHUNKS][RUN], uint
     return group_max<GROUP>(best);
 }
 
-/* probs = softmax(z), written; returns 1 / sum of e^(z - max). */
+/* Writes probs = softmax(z) and returns 1 / the sum of e^(z - max). */
 template <int GROUP, int CHUNKS>
 static __device__ inline float softmax_row(const route_fwd_args &a, int64_t t, float z[CHUNKS][RUN],
                                            float max, bool live)
@@ -163,7 +164,7 @@ static __device__ inline float softmax_row(const route_fwd_args &a, int64_t t, f
 }
 
 /* One token: writes its probabilities, choice and weights, and counts its slots. Every thread of
- * the warp comes here; live: the group has a token. */
+ * the warp must call it; `live` says whether the group has a token. */
 template <int GROUP, int CHUNKS>
 static __device__ inline void route_token(const route_fwd_args &a, int64_t t, bool live, bool valid,
                                           int *hist)
@@ -198,7 +199,7 @@ static __device__ inline void route_token(const route_fwd_args &a, int64_t t, bo
         atomicAdd(&hist[key_expert(mine)], 1);
 }
 
-/* count [E] starts at 0. */
+/* count [E] must start at 0. */
 template <int GROUP, int CHUNKS>
 static __global__ void __launch_bounds__(THREADS) route_fwd_kernel(route_fwd_args a)
 {
@@ -217,7 +218,7 @@ static __global__ void __launch_bounds__(THREADS) route_fwd_kernel(route_fwd_arg
             atomicAdd(&a.count[e], hist[e]);
 }
 
-/* What route_token's choice gives back, for one token. */
+/* The gradient of one token's logits. */
 template <int GROUP, int CHUNKS>
 static __device__ inline void route_token_bwd(const route_bwd_args &a, int64_t t, bool live,
                                               bool valid)
@@ -244,7 +245,7 @@ static __device__ inline void route_token_bwd(const route_bwd_args &a, int64_t t
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         const int e = run_expert<GROUP>(c);
-        if (!a.norm_topk && valid) { /* w is p itself: dz = p (dp - sum p dp) */
+        if (!a.norm_topk && valid) { /* the weights are the probabilities: dz = p (dp - sum p dp) */
             float p[RUN];
             load_run(p, (const float *)a.probs + t * experts, e, experts);
 #pragma unroll
@@ -265,7 +266,7 @@ static __global__ void __launch_bounds__(THREADS) route_bwd_kernel(route_bwd_arg
     }
 }
 
-/* Tokens to blocks: groups of a block take turns. */
+/* The grid for so many tokens; the groups of a block take tokens in turn. */
 static dim3 route_grid(int64_t tokens, int group)
 {
     const int64_t blocks = ceil_div(tokens, THREADS / group);

@@ -1,4 +1,5 @@
-/* route.cuh: what the kernels of route.h share. */
+/* route.cuh: what the kernels of route.h share: limits, their check, and the number of valid
+ * tokens. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ROUTE_CUH
 #define TESSERA_TRAINER_OPS_CUDA_ROUTE_CUH
 
@@ -11,7 +12,8 @@ static inline status route_check(int64_t experts, int64_t top_k, int64_t top_k_m
 {
     if (experts <= 0 || experts > EXPERTS_MAX || top_k <= 0 || top_k > experts || top_k > top_k_max)
         return FAIL(ST_BAD_INPUT,
-                    "route: %lld of %lld experts; 1 <= top_k <= %lld and <= experts <= %d",
+                    "route: top_k is %lld of %lld experts; 1 <= top_k <= %lld and top_k <= experts "
+                    "<= %d must hold",
                     (long long)top_k, (long long)experts, (long long)top_k_max, EXPERTS_MAX);
     return ST_OK;
 }
@@ -22,7 +24,7 @@ static inline status cuda_clear(stream *s, void *p, size_t bytes)
     return ST_OK;
 }
 
-/* Tokens before the padding. */
+/* The number of tokens before the padding. */
 static __device__ __forceinline__ int64_t valid_tokens(int64_t tokens, const int32_t *n_valid)
 {
     if (!n_valid)

@@ -1,18 +1,19 @@
-/* route_aux.cu: device side of route_aux in route.h: the load-balancing loss.
+/* route_aux.cu: route_aux (route.h) on CUDA: the load-balancing loss.
  *
- * ADD_STATS reads 4 E bytes per token, GRAD 6 E and writes 2 E; both are DRAM's. The column sums go
- * through one partial sum per STAT_ROWS tokens, added in order; nothing else is summed. */
+ * ADD_STATS reads 4 E bytes per token; GRAD reads 6 E and writes 2 E. DRAM is the limit of both.
+ * The column sums go through one partial sum per STAT_ROWS tokens, which are added in order;
+ * nothing else is summed over tokens. */
 #include "trainer/ops/cuda/route.cuh"
 
 enum {
     THREADS = 256,
     WARPS = THREADS / LANES,
-    COLUMNS = LANES, /* experts of a block of stats_kernel: one per lane */
-    STAT_ROWS = 512, /* tokens of a partial sum: 64 per warp */
+    COLUMNS = LANES, /* experts that a block of stats_kernel sums, one per lane */
+    STAT_ROWS = 512, /* tokens in a partial sum, 64 per warp */
     LANE_EXPERTS = EXPERTS_MAX / LANES
 };
 
-/* part [tiles, E] = sums of probs over the valid tokens of a tile. */
+/* Writes part [tiles, E]: the sums of probs over the valid tokens of each tile. */
 static __global__ void __launch_bounds__(THREADS) stats_kernel(route_aux_args a, float *part)
 {
     __shared__ float sums[WARPS][COLUMNS];
@@ -48,7 +49,7 @@ static __global__ void __launch_bounds__(THREADS)
     ((float *)a.count_total)[e] += (float)a.count[e];
 }
 
-/* N: (layer, token) pairs of the statistics. */
+/* N, the number of (layer, token) pairs in the statistics. */
 static __device__ inline float stat_rows(const route_aux_args &a)
 {
     if (a.all_valid)
@@ -56,7 +57,7 @@ static __device__ inline float stat_rows(const route_aux_args &a)
     return (float)(a.n_layers * valid_tokens(a.tokens, a.n_valid));
 }
 
-/* One warp. */
+/* Runs on one warp. */
 static __global__ void finish_kernel(route_aux_args a)
 {
     const float rows = stat_rows(a);
@@ -68,7 +69,7 @@ static __global__ void finish_kernel(route_aux_args a)
         *(float *)a.aux = (float)a.experts * sum;
 }
 
-/* A warp owns a token; a lane its experts lane, lane + 32, ... */
+/* A warp owns a token; a lane has the experts lane, lane + 32, .. */
 static __global__ void __launch_bounds__(THREADS) aux_grad_kernel(route_aux_args a)
 {
     const int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
@@ -109,6 +110,6 @@ extern "C" status cuda_route_aux(stream *s, const route_aux_args *a)
     case AUX_GRAD:
         return LAUNCH(s, aux_grad_kernel, grid_of(ceil_div(a->tokens, WARPS)), THREADS, 0, *a);
     default:
-        return FAIL(ST_BAD_INPUT, "route_aux: no phase %d", a->phase);
+        return FAIL(ST_BAD_INPUT, "route_aux: there is no phase %d", a->phase);
     }
 }

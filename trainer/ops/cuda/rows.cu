@@ -1,15 +1,15 @@
-/* cuda/rows.cu: device side of rows.h, where each row of y has one writer: gather, scatter of
- * distinct rows, weighted sums. scatter.cu has the sums of many rows into one.
+/* rows.cu: the ops of rows.h on CUDA in which each row of y has one writer: gather, scatter to
+ * distinct rows, and weighted sums. scatter.cuh sums many rows into one.
  *
- * Bytes an element: gather 4 (2 where a row is left as it is or zeroed), scatter 6 (10 into float),
- * rows_weighted 4, the table coming from the L2 cache. A block covers whole rows, a thread moves 16
- * bytes; the index is read by all threads of a row at once. */
+ * Bytes an element: gather 4 (2 for a row that is zeroed, less for one that stays), scatter 6 (10
+ * into float), rows_weighted 4, since the table comes from the L2 cache. A block covers whole rows,
+ * a thread moves 16 bytes, and all threads of a row read its index at the same time. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 #include "trainer/ops/cuda/scatter.cuh"
 
 enum { CORNERS = 4 };
 
-/* ---- gather: T is as much as a thread moves ---- */
+/* ---- gather; T is what a thread moves at once ---- */
 
 template <class T> static __global__ void gather_kernel(rows_gather_args a, int64_t pieces)
 {

@@ -1,13 +1,15 @@
-/* scatter.cuh: many rows into one, the same bits every time: y[index[c]] += weight[c] x[c / per].
+/* scatter.cuh: sums many rows into one with the same bits every time: y[index[c]] += weight[c] x[c
+ * / per], for every item c.
  *
- * Each target gets the list of its items: they are counted, lists are laid one behind another, and
- * items put in. Which list stands where and in which order items arrive is left to integer
- * atomics; a list is sorted before it is summed, so the sums see ascending items. Short lists are
- * summed by a warp, in that order; long ones by the eight warps of a block, an eighth of the list
- * each, added in order.
+ * Each target gets a list of its items: the items are counted, the lists are laid out one after the
+ * other, and the items are put into them. Which list lies where, and in which order items arrive in
+ * it, is left to integer atomics; a list is sorted before it is summed, so that sums see items in
+ * ascending order. A short list is summed by one warp in that order. A long one is summed by the
+ * eight warps of a block, an eighth of the list each, whose sums are added in order.
  *
- * Bytes: each x row once per item, y read and written once per target that occurs; 16 bytes an item
- * and 16 a target row beside it. Items with a negative index or weight 0 count for nothing. */
+ * Bytes: each row of x once per item; y read and written once per target that occurs; and 16 bytes
+ * an item and 16 a target row for the lists. Items with a negative index or weight 0 count for
+ * nothing. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_SCATTER_CUH
 #define TESSERA_TRAINER_OPS_CUDA_SCATTER_CUH
 
@@ -15,30 +17,32 @@
 
 template <class Y> struct scatter_args {
     int64_t items, width, y_rows;
-    int per; /* items of one row of x */
+    int per; /* items that belong to one row of x */
     const int32_t *index;
     const bf16 *x;
     Y *y;
     const float *weight; /* NULL: all 1 */
 };
 
-/* In scratch. */
+/* The lists, in scratch. */
 typedef struct scatter_lists {
     int32_t *count, *filled, *start; /* [y_rows] */
-    int32_t *laid, *n_long;          /* [1]: items in lists; long lists */
-    int32_t *list;                   /* [items] */
-    int32_t *longs;                  /* [items / 32]: targets of long lists */
+    /* [1]: laid: items in lists so far; n_long: how many long lists there are. */
+    int32_t *laid, *n_long;
+    int32_t *list;  /* [items] */
+    int32_t *longs; /* [items / 32]: targets of long lists */
 } scatter_lists;
 
 enum {
     SCATTER_THREADS = 256,
     SCATTER_WARPS = SCATTER_THREADS / LANES,
-    SHORT_LIST = LANES,   /* a lane holds an item */
-    WINDOW = 1024,        /* items of a long list that are sorted at once */
-    LONG_BLOCKS = 132 * 4 /* walk over all long lists: four on each multiprocessor of an H200 */
+    SHORT_LIST = LANES, /* one item per lane */
+    WINDOW = 1024,      /* items of a long list that are sorted at once */
+    /* Blocks that walk over all long lists: four on each multiprocessor of an H200. */
+    LONG_BLOCKS = 132 * 4
 };
 
-/* The target of item c, or -1. Weighted items have no negative index. */
+/* The target of item c, or -1 where it has none. Weighted items have no negative index. */
 template <class Y>
 static __device__ __forceinline__ int32_t target_of(const scatter_args<Y> &a, int64_t c)
 {
@@ -74,7 +78,7 @@ template <class Y> static __global__ void fill_kernel(scatter_args<Y> a, scatter
         l.list[l.start[to] + atomicAdd(l.filled + to, 1)] = (int32_t)c;
 }
 
-/* sum += items [from, end) of a sorted list, columns j.. */
+/* sum += the items [from, end) of a sorted list, for the columns from j on. */
 template <class Y, int WIDTH>
 static __device__ __forceinline__ void add_items(const scatter_args<Y> &a, const int32_t *sorted,
                                                  int from, int end, int64_t j, float (&sum)[WIDTH])
@@ -102,7 +106,7 @@ static __device__ __forceinline__ void add_to(Y *at, const float (&sum)[WIDTH])
     store<WIDTH>(at, y);
 }
 
-/* A warp takes the list that begins at its place, or target, whichever are fewer. */
+/* A warp takes the list that begins at its place, or that of its target, whichever are fewer. */
 template <class Y, int WIDTH>
 static __global__ void short_kernel(scatter_args<Y> a, scatter_lists l, bool by_target)
 {
@@ -128,7 +132,7 @@ static __global__ void short_kernel(scatter_args<Y> a, scatter_lists l, bool by_
     }
 }
 
-/* found[0, n) in ascending order into sorted; a thread ranks some of them. */
+/* Sorts found[0, n) into `sorted`, ascending; each thread finds the rank of some of them. */
 static __device__ __forceinline__ void rank_sort(const int32_t *found, int n, int32_t *sorted)
 {
     for (int i = threadIdx.x; i < n; i += SCATTER_THREADS) {
@@ -140,8 +144,8 @@ static __device__ __forceinline__ void rank_sort(const int32_t *found, int n, in
     }
 }
 
-/* A block takes 32 WIDTH columns of a long list at a time. A list beyond WINDOW is not read: the
- * items themselves are looked through, WINDOW at a time. */
+/* A block takes 32 WIDTH columns of a long list at a time. A list longer than WINDOW is not read;
+ * instead the items themselves are searched, WINDOW at a time. */
 template <class Y, int WIDTH>
 static __global__ void __launch_bounds__(SCATTER_THREADS)
     long_kernel(scatter_args<Y> a, scatter_lists l)
@@ -174,7 +178,8 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
             if (mine)
                 add_items<Y, WIDTH>(a, sorted, min(warp * share, now), min((warp + 1) * share, now),
                                     j, sum);
-            /* The next round's barriers stand before what it writes over. */
+            /* The next round passes barriers before it overwrites shared memory, so none is needed
+             * here. */
         }
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)

@@ -1,6 +1,7 @@
-/* table.c: the CUDA backend's op table: cuda_NAME for each op, where this build has it. An entry
- * without a definition is empty (weak): a call answers "cuda has no op X", and auto chooses the
- * CPU. The harness of tests/simt links the same file with the ops that run there. */
+/* table.c: the op table of the CUDA backend: cuda_NAME for each op that this build has. The
+ * functions are weak symbols, so an entry without a definition is NULL: a call of it answers "cuda
+ * has no op X", and training.backend auto chooses the CPU. The harness of tests/simt links the same
+ * file with the ops that run there. */
 #include "trainer/ops/table.h"
 
 #define OP(name)                                                                                   \

@@ -1,43 +1,44 @@
-/* xent.cu: device side of xent in loss_ops.h.
+/* xent.cu: xent (loss_ops.h) on CUDA.
  *
  * A block owns a row. It reads the row once, keeping the largest logit and the sum of exponentials
- * as it goes, and writes the gradient once. On the way the row's first STAGED bytes stay in shared
- * memory; what is behind them is read again, from L2: 144 KB of a row of 151,936, 19 MB over 132
- * multiprocessors. So DRAM moves 2V bytes per row, 4V with backward, and is the limit; exponentials
- * (V, 2V with backward) take 60 % of that time beside it.
+ * as it goes, and writes the gradient once. On the way the first STAGED bytes of the row stay in
+ * shared memory; the rest is read again, from L2: 144 KB of a row of 151,936, or 19 MB over 132
+ * multiprocessors. So DRAM moves 2V bytes per row, 4V with backward, and is the limit; the
+ * exponentials (V, 2V with backward) take 60 % of that time in parallel.
  *
- * Sums in float: per thread over ascending columns, rescaled when a larger logit comes, then over
- * the block in a fixed order. Rows are added to the loss in double, one block, fixed order. */
+ * Sums are in float: per thread over ascending columns, rescaled when a larger logit comes, then
+ * over the block in a fixed order. Rows are added to the loss in double, by one block, in a fixed
+ * order. */
 #include <limits.h>
 
 #include "trainer/ops/cuda/piece.cuh"
 
 enum {
-    THREADS = 1024, /* one block per multiprocessor: 64 KB on their way with PIECES each */
+    THREADS = 1024, /* one block per multiprocessor; with PIECES each they have 64 KB under way */
     WARPS = THREADS / LANES,
     PIECES = 4,
-    STAGED = 160 * 1024, /* bytes of a row in shared memory: what sm_80 has for one block, */
-    STATIC = 1024,       /* beside these, at most */
+    STAGED = 160 * 1024, /* bytes of a row in shared memory: what sm_80 has for one block */
+    STATIC = 1024,       /* static shared memory besides these, at most */
     SUM_THREADS = 256
 };
 
 /* Below every logit, and finite times log2 e. */
 static const float LOWEST = -1e30f;
 
-/* Of the logits seen so far: the largest, the sum of 2^(z log2 e - base(max)), and where the
- * largest stands. A NaN reaches the sum, and so the loss. */
+/* The state after some logits: the largest, the sum of 2^(z log2 e - base(max)), and where the
+ * largest is. A NaN reaches the sum, and so the loss. */
 typedef struct seen {
     float max, sum;
     int at;
 } seen;
 
-/* What exponents are taken against: rounded, so the loss is counted from it as well. */
+/* The base of the exponents. It is rounded, so the loss is computed from the same base. */
 static __device__ __forceinline__ float base(float max)
 {
     return max * LOG2E;
 }
 
-/* at: the piece for a thread, the column for a block. */
+/* `at` is a piece while a thread counts, and a column for the block. */
 template <int N> static __device__ __forceinline__ void see(seen *s, piece<N> p, int at)
 {
     float z[N];
@@ -58,7 +59,7 @@ template <int N> static __device__ __forceinline__ void see(seen *s, piece<N> p,
     s->sum += sum;
 }
 
-/* Pieces [from, to) of the row, in steps of the block; keep: also into shared memory. */
+/* Reads the pieces [from, to) of the row in steps of the block; `keep`: also into shared memory. */
 template <int N>
 static __device__ inline void see_run(seen *s, const piece<N> *row, int from, int to,
                                       piece<N> *keep)
@@ -78,7 +79,7 @@ static __device__ inline void see_run(seen *s, const piece<N> *row, int from, in
     }
 }
 
-/* Of two equal logits the one that stands first. */
+/* Keeps the larger of two logits, and of two equal ones the first. */
 static __device__ __forceinline__ void take_larger(float *max, int *at, float other, int other_at)
 {
     if (other > *max || (other == *max && other_at < *at)) {
@@ -87,7 +88,7 @@ static __device__ __forceinline__ void take_larger(float *max, int *at, float ot
     }
 }
 
-/* The whole row's: every thread gets it. */
+/* Combines the threads' states into the whole row's, which every thread gets. */
 static __device__ inline seen block_seen(seen s)
 {
     __shared__ float maxima[WARPS], sums[WARPS];
@@ -112,7 +113,8 @@ static __device__ inline seen block_seen(seen s)
     return all;
 }
 
-/* row = scale e^(z - max), weight less at the label; pieces [from, to), read from `kept`. */
+/* row = scale e^(z - max), minus the weight at the label, for the pieces [from, to) that are read
+ * from `kept`. */
 template <int N>
 static __device__ inline void write_run(piece<N> *row, const piece<N> *kept, int from, int to,
                                         float max, float scale, int label, float weight)
@@ -140,7 +142,7 @@ static __device__ inline void write_run(piece<N> *row, const piece<N> *kept, int
     }
 }
 
-/* nll [n] written. N divides the vocabulary. */
+/* Writes nll [n]. N must divide the vocabulary. */
 template <int N>
 static __global__ void __launch_bounds__(THREADS, 1)
     xent_kernel(xent_args a, float *nll, int staged_bytes)
@@ -173,7 +175,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 nll[i] = (base(s.max) + log2f(s.sum)) / LOG2E - target;
         }
         if (counts && a.backward) {
-            __syncthreads(); /* row was read above; kept is a thread's own */
+            __syncthreads(); /* the row was read above; what a thread kept it reads back itself */
             write_run(row, row, staged, pieces, s.max, weight / s.sum, label, weight);
             write_run(row, kept, 0, staged, s.max, weight / s.sum, label, weight);
         }
@@ -186,7 +188,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* One block. */
+/* Runs in one block. */
 static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(xent_args a, const float *nll)
 {
     __shared__ double loss[SUM_THREADS], weights[SUM_THREADS];
@@ -217,7 +219,8 @@ extern "C" status cuda_xent(stream *s, const xent_args *a)
     if (a->n == 0)
         return ST_OK;
     if (a->vocab <= 0 || a->vocab > INT_MAX)
-        return FAIL(ST_BAD_INPUT, "xent: a vocabulary of %lld", (long long)a->vocab);
+        return FAIL(ST_BAD_INPUT, "xent: the vocabulary has %lld words; it must have at least one",
+                    (long long)a->vocab);
     void *nll = a->nll;
     if (!nll)
         TRY(cuda_scratch(s, (size_t)a->n * sizeof(float), &nll));
