@@ -24,7 +24,7 @@ install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION shar
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
 set(folders . deploy prepd prepd/dataset prepd/plan proto)
 if(TARGET trainer)
-    list(APPEND folders trainer trainer/ops trainer/parallel trainer/plan)
+    list(APPEND folders trainer trainer/device trainer/ops trainer/parallel trainer/plan)
 endif()
 list(TRANSFORM folders PREPEND ${CMAKE_SOURCE_DIR}/)
 list(TRANSFORM folders APPEND /*.md)

@@ -1,8 +1,10 @@
-/* attention.c: softmax attention inside segments.
- * Tolerance: scores are sums of d products, the exponential doubles their error, the sum over keys
- * averages it: 64 eps of the largest output; gradients go through two more products: 256 eps.
- * In bf16 against the order of the fused kernels that the published model trains with: scores,
- * maxima and sums in float; probabilities, the gradient of the scores and the results rounded. */
+/* attention.c: cases of softmax attention inside segments.
+ *
+ * Tolerance: scores are sums of d products, the exponential doubles their error, and the sum over
+ * keys averages it: 64 eps of the largest output. Gradients go through two more products: 256 eps.
+ * In bf16 the results are compared with the order of the fused kernels that the published model
+ * trains with: scores, maxima and sums in float; probabilities, the gradient of the scores and the
+ * results rounded. */
 #include "tests/parity/parity.h"
 
 typedef struct attention {
@@ -10,13 +12,14 @@ typedef struct attention {
     bool causal;
     double scale;
     const int32_t *cu;
-    int64_t keys;                   /* rows of k and v */
-    const int32_t *cu_keys, *place; /* queries that are some of a segment's tokens, or NULL */
-    double *q, *k, *v, *up, *row;   /* row: room for one row of scores */
+    int64_t keys; /* rows of k and v */
+    /* Where the queries are only some of a segment's tokens; else NULL. */
+    const int32_t *cu_keys, *place;
+    double *q, *k, *v, *up, *row; /* row: room for one row of scores */
     int64_t q_stride, k_stride, v_stride, o_stride;
 } attention;
 
-/* Borders of the keys; the key that query t is. */
+/* The borders of the keys; below, the key that query t is itself. */
 static const int32_t *key_borders(const attention *o)
 {
     return o->cu_keys ? o->cu_keys : o->cu;
@@ -27,7 +30,8 @@ static int64_t self_of(const attention *o, int64_t t)
     return o->place ? o->place[t] : t;
 }
 
-/* Scores of query (t, h) of segment [a, ..) over keys [a, b) into row; returns their lse. */
+/* Writes the scores of query (t, h) of segment [a, ..) over the keys [a, b) into row; returns their
+ * log-sum-exp. */
 static double score_loop(const attention *o, int64_t t, int64_t h, int64_t a, int64_t b)
 {
     double max = -HUGE_VAL, sum = 0;
@@ -45,8 +49,8 @@ static double score_loop(const attention *o, int64_t t, int64_t h, int64_t a, in
     return max + log(sum);
 }
 
-/* One query's output [d] and lse. rounding: probabilities against the largest are rounded, and the
- * output. */
+/* One query's output [d] and log-sum-exp. With `rounding`, the probabilities relative to the
+ * largest are rounded, and so is the output. */
 static double query_rounded(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
                             double *out, const parity *rounding)
 {
@@ -78,7 +82,7 @@ typedef struct gradients {
     double *dq, *dk, *dv; /* added to; strides of q, k, v */
 } gradients;
 
-/* One query's part of the gradients, by the formulas of trainer/model/equations.md. */
+/* Adds one query's part of the gradients, by the formulas of trainer/model/equations.md. */
 static void query_gradients(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
                             const gradients *to, const parity *rounding)
 {
@@ -126,7 +130,12 @@ static double attention_loss(const void *of)
     return sum;
 }
 
-enum { CAUSAL = 1, PACKED = 2, SHARP = 4, PIECES = 8 /* a share of each segment's queries */ };
+enum {
+    CAUSAL = 1,
+    PACKED = 2,
+    SHARP = 4,
+    PIECES = 8 /* only some of each segment's tokens are queries */
+};
 
 typedef struct built {
     attention o;
@@ -135,8 +144,8 @@ typedef struct built {
     int32_t *cu, *cu_keys, *place; /* on the device */
 } built;
 
-/* Of the tokens of o, runs of 1 to 90 are queries and the next as many are not; of every third
- * segment none is. */
+/* Makes runs of 1 to 90 tokens of o queries, and as long runs after them not; every third segment
+ * has no query. */
 static void take_pieces(parity *p, built *b)
 {
     attention *o = &b->o;
@@ -152,17 +161,17 @@ static void take_pieces(parity *p, built *b)
     o->keys = o->tokens;
     o->cu = cu;
     o->place = place;
-    o->tokens = n + 3; /* and some in no segment */
+    o->tokens = n + 3; /* and some tokens in no segment */
     b->q.n = o->tokens * o->q_stride;
     b->cu_keys = b->cu;
     b->cu = parity_ints(p, cu, o->segments + 1);
     b->place = parity_ints(p, place, o->tokens);
 }
 
-/* shape: tokens, heads, kv_heads, head_dim, segments, tokens behind the last segment, flags */
+/* shape: tokens, heads, kv_heads, head_dim, segments, tokens after the last segment, flags */
 static built build(parity *p, const int64_t *full)
 {
-    /* Where a processor plays the tensor cores, long cases are a tenth as long. */
+    /* Where a processor stands in for tensor cores, long cases are cut to a tenth. */
     bool shorter = p->s->dev->v->fixed_shapes && strncmp(p->name, "real", 4) == 0;
     int64_t shape[PARITY_SHAPE];
     memcpy(shape, full, sizeof shape);
@@ -177,7 +186,7 @@ static built build(parity *p, const int64_t *full)
                      .scale = shape[6] & SHARP ? 20 : 1 / sqrt((double)shape[3])}};
     attention *o = &b.o;
     int32_t *cu = parity_zero_ints(p, o->segments + 1);
-    for (int64_t i = 1; i <= o->segments; i++) /* uneven: every fifth is empty */
+    for (int64_t i = 1; i <= o->segments; i++) /* uneven segments; every fifth is empty */
         cu[i] = i == o->segments ? (int32_t)shape[0]
                 : i % 5 == 4     ? cu[i - 1]
                                  : (int32_t)(shape[0] * i / o->segments);
@@ -244,13 +253,13 @@ static void fwd_case(parity *p, const int64_t *shape)
                 wlse[t * o->heads + h] = query_loop(o, t, h, from, to, want + at);
             }
     run_fwd(p, &b, out, lse);
-    /* Sharp scores reach 1000, and an error of 1000 eps there is one of 1000 eps in e^x. */
+    /* Sharp scores reach 1000, and an error of 1000 eps there is an error of 1000 eps in e^x. */
     parity_expect_order(p, "o", out, want, order, shape[6] & SHARP ? 4096 : 64);
     parity_expect(p, "lse", lse, wlse, 64);
 }
 
-/* In float against differences of the forward; in bf16, which a difference cannot judge, against
- * the loop of the backward, which the float runs check. */
+/* In float, compares with differences of the forward. In bf16, where a difference cannot judge,
+ * compares with the loop of the backward, which the float runs check. */
 static void expect_gradients(parity *p, built *b, tensor dq, tensor dk, tensor dv)
 {
     attention *o = &b->o;
@@ -349,22 +358,23 @@ static void attention_refuses(parity *p, const int64_t *shape)
                             .o_stride = 4,
                             .o = x.dev,
                             .lse = x.dev};
-    if (p->s->dev->v->fixed_shapes) { /* cannot tell, and stays inside its arrays */
+    if (p->s->dev->v->fixed_shapes) { /* the device cannot see it, and stays inside its arrays */
         assert_ok(op_attention_fwd(p->s, &a));
         a.cu = late;
         assert_ok(op_attention_fwd(p->s, &a));
     } else {
-        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "segment 0 is [0, 5) in 4 tokens");
+        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a),
+                     "segment 0 is [0, 5), which is not an ascending range within 4 tokens");
         a.cu = late;
-        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "starts at 1");
+        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "begins at 1");
     }
     a.kv_heads = 3;
     assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
 }
 
-/* Kept keys: documents in one cache with gaps between them, one query each; of every fifth nothing
- * is kept.
- * shape: queries, heads, kv_heads, head_dim, longest document, flags */
+/* Cached keys: documents in one cache with gaps between them, and one query each. Every fifth
+ * document has nothing in the cache. shape: queries, heads, kv_heads, head_dim, longest document,
+ * flags */
 static void cached_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], longest = shape[4];
@@ -385,7 +395,7 @@ static void cached_case(parity *p, const int64_t *shape)
     for (int64_t i = 0; i < n; i++) {
         first[i] = (int32_t)(i * (longest + 1));
         length[i] = i == 0 ? (int32_t)longest : i % 5 == 4 ? 0 : (int32_t)(1 + i * 7 % longest);
-        /* The loop takes a query's place for its own token's: the last that it sees. */
+        /* The loop takes a query's place from its own token, which is the last that it sees. */
         const int64_t end = first[i] + length[i], at = (end - 1) * o.q_stride;
         o.q = q.ref + i * o.q_stride - at;
         for (int64_t h = 0; h < o.heads && length[i] && !p->bench; h++)
@@ -423,10 +433,11 @@ static void cached_refuses(parity *p, const int64_t *shape)
                                .k = x.dev,
                                .v = x.dev,
                                .o = o.dev};
-    if (p->s->dev->v->fixed_shapes) /* cannot tell, and stays inside its arrays */
+    if (p->s->dev->v->fixed_shapes) /* the device cannot see it, and stays inside its arrays */
         assert_ok(op_attention_cached(p->s, &a));
     else
-        assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a), "sees [14, 17) of 16 rows");
+        assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a),
+                     "sees the rows [14, 17), but there are 16");
     a.kv_heads = 3;
     assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a), "multiple");
 }

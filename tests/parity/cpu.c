@@ -1,4 +1,4 @@
-/* cpu.c: the cases on the CPU: the machine's best compilation of the ops, then the plain one, each
+/* cpu.c: the target CPU: the best compilation of the ops for this machine, then the plain one, each
  * with 1 and with 3 threads. */
 #include "common/conf/conf.h"
 #include "tests/parity/parity.h"

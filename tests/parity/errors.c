@@ -1,11 +1,11 @@
-/* errors.c: what the comparisons with an order of roundings found, op by op (parity.h). */
+/* errors.c: collects what the comparisons with an order of roundings found, op by op (parity.h). */
 #include <stdio.h>
 
 #include "tests/parity/parity.h"
 
-/* The ops that the specification's table of dtypes (section 4.7) has a row for: each is held
- * against the roundings written there. Of the others the order is one rounding of the exact result,
- * which no bf16 array can be better than. */
+/* The ops for which transformers' bf16 model (modeling_qwen3_vl_moe.py) determines an order of
+ * roundings; each is compared with it. For the other ops the order is one rounding of the exact
+ * result, which no bf16 array can beat. */
 static const char *const in_table[] = {
     "gemm",      "grouped_gemm",  "layernorm_fwd", "rope_apply",    "rows_weighted", "rmsnorm_fwd",
     "rope_text", "norm_rope_fwd", "attention_fwd", "attention_bwd", "route_fwd",     "swiglu_fwd",
@@ -14,7 +14,7 @@ static const char *const in_table[] = {
 enum { N_IN_TABLE = sizeof in_table / sizeof in_table[0], OPS_MAX = 64 };
 
 typedef struct found {
-    const char *op, *name, *what; /* the case that has the largest share */
+    const char *op, *name, *what; /* the case with the largest ratio */
     double share, ours, order;
     int64_t comparisons;
 } found;
@@ -59,9 +59,9 @@ int64_t errors_compared(const char *op)
 void errors_print(void)
 {
     if (n_found)
-        printf(
-            "error against float64, ours and that of the order of roundings (root mean squares), "
-            "worst of an op's comparisons; at most 1.1:\n");
+        printf("root mean square error against float64, ours and that of the order of roundings, "
+               "for the "
+               "worst comparison of each op; the ratio may be at most 1.1:\n");
     for (int i = 0; i < n_found; i++)
         printf("  %-18s %.4f  %.3e %.3e  of %3lld: %s, %s\n", list[i].op, list[i].share,
                list[i].ours, list[i].order, (long long)list[i].comparisons, list[i].name,

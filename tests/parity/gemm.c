@@ -1,7 +1,8 @@
-/* gemm.c: dense and grouped products against triple loops.
- * Tolerance: K products of numbers below 1 summed in the number type: at most K eps of the sum of
- * magnitudes; random signs make it about sqrt(K); 8 sqrt(K) + 8 of the largest result holds with
- * room and a wrong index never passes. */
+/* gemm.c: cases of dense and grouped products, against triple loops.
+ *
+ * Tolerance: K products of numbers below 1, summed in the number type, are off by at most K eps of
+ * the sum of magnitudes; random signs make that about sqrt(K). 8 sqrt(K) + 8 eps of the largest
+ * result leaves room, and a wrong index never passes. */
 #include "tests/parity/parity.h"
 
 static double sum_tolerance(int64_t k)
@@ -23,7 +24,8 @@ static void gemm_case(parity *p, const int64_t *shape)
     tensor bias = parity_tensor(p, n, 1), residual = parity_tensor(p, m * ldc, 1);
     double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(p, c.ref, c.n);
     double *order =
-        parity_copy(p, c.ref, c.n); /* the product is rounded, and what is added to it */
+        /* The product is rounded, and then the sum of it and the residual. */
+        parity_copy(p, c.ref, c.n);
     for (int64_t i = 0; i < m && !p->bench; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0;
@@ -71,7 +73,7 @@ static void gemm_refuses(parity *p, const int64_t *shape)
                    .lda = 3,
                    .ldb = 4,
                    .ldc = 4};
-    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "row strides 3, 4, 4");
+    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "the row strides 3, 4, 4");
     a.lda = 4;
     a.k = INT64_C(1) << 31;
     assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "must fit 31 bits");
@@ -80,7 +82,7 @@ static void gemm_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "residual");
 }
 
-/* Rows per expert: uneven, some none. */
+/* Rows per expert: uneven, and some have none. */
 static int32_t *draw_offsets(parity *p, int64_t experts, int64_t rows)
 {
     int32_t *offset = parity_zero_ints(p, experts + 1);
@@ -136,13 +138,13 @@ static void grouped_case(parity *p, const int64_t *shape)
     double tolerance = sum_tolerance(mode == GROUPED_FWD ? k : mode == GROUPED_DGRAD ? n : rows);
     parity_expect(p, "x", x, wx, tolerance);
     parity_expect(p, "y", y, wy, tolerance);
-    for (int64_t i = 0; i < dw.n; i++) /* a gradient in bf16, added up in float */
+    for (int64_t i = 0; i < dw.n; i++) /* a gradient in bf16 that is summed in float */
         order[i] = dw.ref[i] + parity_round(p, wdw[i] - dw.ref[i]);
     parity_expect_order(p, "dw", dw, wdw, order, tolerance);
 }
 
-/* gated [rows, n / 2] of the exact products, and as it is published: gate and up rounded, SiLU
- * rounded, its product with up rounded. Both begin with what is there. */
+/* gated [rows, n / 2] from the exact products, and as the published model computes it: gate and up
+ * rounded, SiLU rounded, and its product with up rounded. Both begin with what is there already. */
 static void gated_loops(parity *p, const int64_t *shape, const int32_t *offset, const double *x,
                         const double *w, double *want, double *order)
 {
@@ -162,8 +164,8 @@ static void gated_loops(parity *p, const int64_t *shape, const int32_t *offset, 
         }
 }
 
-/* shape: experts, k, n, rows, spare rows, whether y is wanted. y as the product of its own has it,
- * gated as swiglu_fwd makes it of that y, to the bit. */
+/* shape: experts, k, n, rows, spare rows, whether y is wanted. y must be as the plain product gives
+ * it, and gated as swiglu_fwd makes it from that y, to the bit. */
 static void gated_case(parity *p, const int64_t *shape)
 {
     int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
@@ -217,11 +219,11 @@ static void gated_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "even N");
     a.n = 4;
     a.mode = GROUPED_DGRAD;
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "forward product");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "must be the forward one");
 }
 
-/* Offsets that are none: refused where the host reads them; a device that reads them itself stays
- * inside x and y, which the sanitizer build watches. */
+/* Invalid offsets: refused where the host reads them. A device that reads them itself stays inside
+ * x and y, which the sanitizer build watches. */
 static void grouped_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;
@@ -243,9 +245,9 @@ static void grouped_refuses(parity *p, const int64_t *shape)
         assert_ok(op_grouped_gemm(p->s, &a));
         return;
     }
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has rows [2, 5)");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has the rows [2, 5)");
     a.offset = back;
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has rows [3, 2)");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has the rows [3, 2)");
 }
 
 const parity_case parity_gemm[] = {

@@ -1,5 +1,6 @@
-/* loss_ops.c: cross entropy, gradient norm, the step's scale, AdamW.
- * Tolerance: log-sum-exp over V numbers, 8 sqrt(V) + 8 eps would be the worst; its sum averages
+/* loss_ops.c: cases of cross entropy, gradient norm, the step's scale, and AdamW.
+ *
+ * Tolerance: a log-sum-exp over V numbers is off by 8 sqrt(V) + 8 eps at worst; its sum averages
  * errors of equal sign at 64 eps. AdamW is a short formula: 16 eps. */
 #include "tests/parity/parity.h"
 
@@ -42,7 +43,7 @@ static void slopes_loop(const chunk *o, double *out)
         }
 }
 
-/* What the device holds now, of things that are no tensor. */
+/* Fetches what the device holds now, for things that are no tensor. */
 static void fetch_bytes(parity *p, void *to, const void *dev, size_t bytes)
 {
     assert_ok(p->s->dev->v->to_host(p->s, to, dev, bytes));
@@ -89,7 +90,7 @@ static void xent_case(parity *p, const int64_t *shape)
     assert_true(fabs(got[1] - weights) <= 4 * eps * (double)(n + 1));
     if (flags & BACKWARD) {
         double *slopes = parity_zeros(p, z.n);
-        if (z.n < 5000) /* its work is n times the vocabulary's square */
+        if (z.n < 5000) /* differences cost n times the square of the vocabulary */
             slopes_loop(&o, slopes);
         if (z.n < 5000)
             parity_expect(p, "dlogits", z, slopes, 64);
@@ -114,7 +115,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
                    .logits = z.dev,
                    .loss_sum = dev_sums,
                    .weight_sum = dev_sums + 1};
-    if (p->s->dev->v->fixed_shapes) { /* cannot tell: the row is ignored */
+    if (p->s->dev->v->fixed_shapes) { /* the device cannot see it and ignores the row */
         assert_ok(op_xent(p->s, &a));
         fetch_bytes(p, sums, dev_sums, sizeof sums);
         assert_true(sums[1] == 1);
@@ -126,7 +127,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
 /* Numbers the chunks of a list and uploads it. */
 static optim_list upload_list(parity *p, optim_tensor *tensors, int64_t n)
 {
-    optim_list l = {.n_tensors = n, .first_chunk = 3}; /* as if it were a run of a longer one */
+    optim_list l = {.n_tensors = n, .first_chunk = 3}; /* as if it were part of a longer list */
     for (int64_t i = 0; i < n; i++) {
         tensors[i].first_chunk = l.first_chunk + l.n_chunks;
         l.n_chunks += (tensors[i].n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
@@ -154,7 +155,7 @@ static void squares_case(parity *p, const int64_t *shape)
     p->bits ^= (uint64_t)(got * 0x1p30);
 }
 
-/* shape: sum of squares, weight, max_norm * 10; the results are worked by hand */
+/* shape: sum of squares, weight, max_norm * 10; the expected results were computed by hand */
 static void finish_case(parity *p, const int64_t *shape)
 {
     double square = shape[0] < 0 ? NAN : (double)shape[0], weight = (double)shape[1];
@@ -178,10 +179,10 @@ static void finish_case(parity *p, const int64_t *shape)
 
 typedef struct updated {
     tensor p, m, v, g, act;
-    double *wp, *wm, *wv, *wact; /* expected */
+    double *wp, *wm, *wv, *wact; /* the expected values */
 } updated;
 
-/* Draws a parameter and takes the step t on it, as a loop. */
+/* Draws a parameter and takes one step on it, as a plain loop. */
 static updated adamw_loop(parity *p, const step_scalars *t, const optim_tensor *x)
 {
     int64_t n = x->n;

@@ -1,4 +1,5 @@
-/* main.c: runs the case list on its target: parity, the same bits in all runs, coverage; or times.
+/* main.c: runs the list of cases on its target. It checks the results, that all runs give the same
+ * bits, and that every op has cases; or it prints times.
  *
  *   test_parity                all cases
  *   test_parity --op OP        those of one op
@@ -14,7 +15,7 @@ static const parity_case *const families[] = {
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0], CASES_MAX = 512 };
 
-/* Runs one case once; returns the hash of all it compared. */
+/* Runs one case once, and returns the hash of everything it compared. */
 static uint64_t run_case(const parity_case *c, int variant, int run, parity *p)
 {
     device *d = NULL;
@@ -40,7 +41,7 @@ static void test_case(void **state)
         uint64_t first = run_case(c, v, 0, &p);
         for (int run = 1; run < parity_here.runs; run++)
             if (run_case(c, v, run, &again) != first)
-                fail_msg("%s/%s: other bits with %s", c->op, c->name, parity_here.other);
+                fail_msg("%s/%s: the bits differ with %s", c->op, c->name, parity_here.other);
     }
 }
 
@@ -73,8 +74,8 @@ static void test_coverage(void **state)
     device_close(&d);
 }
 
-/* The last of all: each op of the table of dtypes, or the one that was asked for, was held against
- * its roundings, where there are any. */
+/* The last test: each op for which the model determines roundings, or the one that was asked for,
+ * was compared with them, where this target rounds at all. */
 static void test_orders(void **state)
 {
     const char *only = *state;
@@ -86,7 +87,7 @@ static void test_orders(void **state)
 #define OP(name)                                                                                   \
     if (rounds && is_here(#name) && errors_wanted(#name) && (!only || strcmp(only, #name) == 0) && \
         errors_compared(#name) == 0)                                                               \
-        fail_msg("no output of " #name " was held against its order of roundings");
+        fail_msg("no output of " #name " was compared with its order of roundings");
 #include "trainer/ops/ops.def"
     errors_print();
 }
@@ -124,7 +125,7 @@ int main(int argc, char **argv)
             if (!is_here(c->op) || left_out || (only && strcmp(only, c->op) != 0))
                 continue;
             if (n == CASES_MAX - 1) {
-                fprintf(stderr, "more cases than CASES_MAX\n");
+                fprintf(stderr, "there are more cases than CASES_MAX\n");
                 return 1;
             }
             snprintf(names[n], sizeof names[n], "%s/%s", c->op, c->name);

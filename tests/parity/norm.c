@@ -1,12 +1,13 @@
-/* norm.c: RMSNorm and LayerNorm. Tolerance forward: a mean of n squares, a root and three
- * products, 16 eps; backward: sums over rows as well, 64 eps. */
+/* norm.c: cases of RMSNorm and LayerNorm. Tolerance: forward, a mean of n squares, a root and three
+ * products, 16 eps; backward, sums over rows as well, 64 eps. */
 #include "tests/parity/parity.h"
 
 typedef struct norm {
     int64_t rows, n;
     double eps;
     bool layer;
-    double *x, *w, *b, *up; /* up: gradient coming from above, for the scalar loss */
+    /* Up: the gradient that comes from above, which makes the loss a scalar. */
+    double *x, *w, *b, *up;
 } norm;
 
 /* y [rows, n], mean and rstd [rows] (NULL: not wanted) */
@@ -29,14 +30,14 @@ static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
     }
 }
 
-/* RMSNorm as it is published: what is normalised is rounded, then times the weight again. */
+/* RMSNorm as the published model rounds it: after the normalisation, and again after the weight. */
 static void rms_order(const parity *p, const norm *o, const double *rstd, double *y)
 {
     for (int64_t i = 0; i < o->rows * o->n; i++)
         y[i] = parity_round(p, o->w[i % o->n] * parity_round(p, o->x[i] * rstd[i / o->n]));
 }
 
-/* The example of section 11, where the two roundings and the one differ. */
+/* An example in which the two roundings of the published model and our single one differ. */
 static void order_golden(parity *p, const int64_t *shape)
 {
     (void)shape;

@@ -1,10 +1,11 @@
-/* norm_rope.c: RMSNorm of heads and their rotation. Tolerances as norm.c has them, the rotation's
- * two products included: 16 eps forward, 64 backward. */
+/* norm_rope.c: cases of RMSNorm of heads and their rotation. Tolerances are those of norm.c, with
+ * the rotation's two products included: 16 eps forward, 64 backward. */
 #include "tests/parity/parity.h"
 
 typedef struct heads {
     int64_t rows, heads, d;
-    double *x, *w, *c, *s, *up; /* up: gradient coming from above, for the scalar loss */
+    /* Up: the gradient that comes from above, which makes the loss a scalar. */
+    double *x, *w, *c, *s, *up;
 } heads;
 
 enum { WIDEST = 128 };
@@ -28,8 +29,8 @@ static double head_loop(const heads *o, int64_t i, double *y)
     return r;
 }
 
-/* As it is published: RMSNorm's two roundings, angles in bf16, both products of a rotation rounded
- * and their sum. */
+/* As the published model rounds it: RMSNorm's two roundings, angles in bf16, and in a rotation both
+ * products and their sum. */
 static void head_order(const parity *p, const heads *o, int64_t i, double rstd, double *y)
 {
     const int64_t half = o->d / 2;
@@ -132,7 +133,7 @@ static void bwd_case(parity *p, const int64_t *shape)
     parity_gradient(p, "dw", dw, dw.ref, t.w.ref, heads_loss, &o, 64);
 }
 
-/* Where act holds what is between them, the two ops give these bits. */
+/* Where act holds the value between them exactly, the two separate ops give the same bits. */
 static void apart_case(parity *p, const int64_t *shape)
 {
     inputs t;
@@ -184,11 +185,11 @@ static void refuses(parity *p, const int64_t *shape)
                             .sin = x.dev,
                             .y = x.dev,
                             .rstd = x.dev};
-    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(p->s, &a), "head_dim 3");
+    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(p->s, &a), "head_dim is 3");
     a.head_dim = 4;
     a.rows = INT64_C(1) << 30;
     a.heads = 2;
-    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(p->s, &a), "beyond 31 bits");
+    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(p->s, &a), "more than 2^31 - 1 heads");
 }
 
 const parity_case parity_norm_rope[] = {

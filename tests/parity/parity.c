@@ -4,8 +4,8 @@
 #include <float.h>
 #include <stdlib.h>
 
-/* Elements of a gradient that are compared: all of a small array, a sample of a large one, whose
- * loss is long. */
+/* How many elements of a gradient are compared: all of a small array, and a sample of a large one,
+ * whose loss takes long to compute. */
 enum { GRADIENT_SAMPLE = 40, LARGE = 4096, LARGE_SAMPLE = 10 };
 
 static void keep_pointer(void ***list, int *n, void *x)
@@ -46,7 +46,8 @@ static float bf16_value(uint16_t bits)
     return x;
 }
 
-/* To nearest, ties to even. From double at once: by way of float some ties would go wrong. */
+/* Rounds to nearest, ties to even. It goes from double in one step: by way of float, some ties
+ * would be rounded wrongly. */
 static uint16_t bf16_bits(double x)
 {
     float f = (float)x;
@@ -54,7 +55,8 @@ static uint16_t bf16_bits(double x)
     memcpy(&word, &f, sizeof word);
     if (isnan(x))
         return 0x7fff;
-    uint16_t low = (uint16_t)(word >> 16), high = (uint16_t)(low + 1); /* towards and from zero */
+    /* The neighbours towards and away from zero. */
+    uint16_t low = (uint16_t)(word >> 16), high = (uint16_t)(low + 1);
     if (fabs((double)bf16_value(low)) > fabs(x)) /* the float was rounded up to it */
         return low;
     double below = fabs(x - (double)bf16_value(low)), above = fabs((double)bf16_value(high) - x);
@@ -114,7 +116,7 @@ double *parity_copy(parity *p, const double *init, int64_t n)
     return x;
 }
 
-/* A block of exactly these bytes: where device memory is the host's, AddressSanitizer sees its
+/* A block of exactly these bytes. Where device memory is the host's, AddressSanitizer sees its
  * ends. */
 void *parity_bytes(parity *p, const void *values, size_t bytes)
 {
@@ -211,10 +213,12 @@ static void compare_values(parity *p, const char *what, int64_t at, double got, 
                  (long long)at, got, want, limit);
 }
 
-/* Fewer elements than this say little of a mean: what arithmetic in float may add is added. */
+/* With fewer elements than this a mean says little, so what arithmetic in float may add is allowed
+ * on top. */
 enum { FEW = 32 };
 
-/* The root mean square of what got is off by is at most 1.1 times that of other. */
+/* The root mean square of the errors in `got` must be at most 1.1 times that of the errors in
+ * `other`. */
 static void compare_errors(parity *p, const char *what, int64_t n, const double *got,
                            const double *want, const double *other, double slack)
 {
@@ -240,8 +244,8 @@ static void compare_errors(parity *p, const char *what, int64_t n, const double 
                  p->op, p->name, what, ours, theirs);
 }
 
-/* The errors of bf16 numbers against those of another rounding of what was wanted; slack: what the
- * arithmetic in float may add. order NULL: one rounding. */
+/* Compares the errors of bf16 numbers with those of another rounding of the wanted numbers. slack:
+ * what arithmetic in float may add. order NULL: one rounding. */
 static void compare_bf16(parity *p, const char *what, const int64_t *at, int64_t n,
                          const double *got, const double *want, const double *order, double slack)
 {
@@ -299,7 +303,7 @@ void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const i
                      want[i]);
 }
 
-/* Fourth order: the error is h^4 times the fifth derivative, about 1e-13 here. */
+/* A difference of fourth order: its error is h^4 times the fifth derivative, about 1e-13 here. */
 static double central_difference(double *x, parity_loss_fn loss, const void *of)
 {
     const double h = 1e-3, keep = *x;
@@ -318,7 +322,7 @@ void parity_gradient(parity *p, const char *what, tensor t, const double *base, 
     double *got = parity_fetch(p, t);
     if (p->bench || p->bits_only)
         return;
-    /* The differences themselves are good to about 1e-9 of the largest gradient, and to the
+    /* The differences themselves are accurate to about 1e-9 of the largest gradient, and to the
      * rounding of the loss divided by the step. */
     const double relative = tolerance * epsilon_of(t.dtype) + 1e-9,
                  rounding = 1e-12 * (1 + fabs(loss(of)));

@@ -1,21 +1,22 @@
-/* parity.h: every op against its specification, a plain loop in double.
+/* parity.h: every op against its specification, which is a plain loop in double.
  *
- * A case builds inputs, runs the op through a stream and says what must have come out. Inputs are
- * drawn at random and rounded to the device's number type first, so that op and loop see the same
- * numbers. Outputs start from random numbers as well: what the op must not touch is compared too.
- * A backward has no second loop: it is compared with central differences of the forward's loop.
+ * A case builds inputs, runs the op through a stream and says what must come out. Inputs are drawn
+ * at random and rounded to the device's number type first, so that the op and the loop see the same
+ * numbers. Outputs start as random numbers too, so that what the op must not touch is compared as
+ * well. A backward needs no second loop: it is compared with central differences of the forward's
+ * loop.
  *
- * Tolerances are given in units of the number type's epsilon (1.2e-7 float, 2.2e-16 double),
+ * Tolerances are in units of the number type's epsilon (1.2e-7 for float, 2.2e-16 for double),
  * relative to the largest expected value of the array. A bf16 array is computed in float and
- * rounded once: each element may be off by that rounding and the tolerance in float's epsilon, and
- * the root mean square of the errors is at most 1.1 times that of rounding the loop's numbers
- * (parity_expect), or of the order of roundings that the published model has (parity_expect_order).
- * A run on bf16 ends with the largest share of each op (errors.c), and fails where an op that the
- * specification has an order for (section 4.7) was held against none.
+ * rounded once. Each of its elements may be off by that rounding and by the tolerance in float's
+ * epsilon, and the root mean square of the errors may be at most 1.1 times that of rounding the
+ * loop's numbers (parity_expect), or that of the order of roundings of the published model
+ * (parity_expect_order). A run on bf16 ends with each op's largest ratio (errors.c). It fails where
+ * the published model gives an op an order of roundings and no case compared it.
  *
- * Where the cases run is a parity_target: the CPU's variants with 1 and 3 threads (cpu.c), or the
- * CUDA kernels in the harness under three schedules (../simt). The bits of one variant must be
- * those of its first run in all its runs. --bench [OP] prints times instead. */
+ * A parity_target says where the cases run: on the CPU's variants with 1 and 3 threads (cpu.c), on
+ * a GPU (cuda.c), or on the CUDA kernels in the harness under three schedules (../simt). All runs
+ * of one variant must give the bits of its first run. --bench [OP] prints times instead. */
 #ifndef TESSERA_TESTS_PARITY_H
 #define TESSERA_TESTS_PARITY_H
 
@@ -33,13 +34,13 @@ enum { PARITY_SHAPE = 8 };
 typedef struct parity {
     stream *s;
     rng_key key;    /* the case's own random numbers */
-    uint64_t drawn; /* how many of them */
+    uint64_t drawn; /* how many of them were drawn */
     const char *op, *name;
-    uint64_t bits; /* of all outputs so far */
+    uint64_t bits; /* a hash of all outputs so far */
     bool bench;
-    bool bits_only;     /* a repetition: leave out the differences, whose work is long */
-    double best_ns;     /* bench: fastest call */
-    void **held, **dev; /* host arrays and device memory of this case */
+    bool bits_only;     /* a repetition: skip the central differences, which take long */
+    double best_ns;     /* --bench: the fastest call */
+    void **held, **dev; /* this case's arrays on the host, and its device memory */
     int n_held, n_dev;
 } parity;
 
@@ -54,25 +55,26 @@ extern const parity_case parity_gemm[], parity_norm[], parity_norm_rope[], parit
     parity_attention[], parity_pointwise[], parity_rows[], parity_route[], parity_loss[],
     parity_paced[], parity_peers[];
 
-/* What an op answers to an index that is out of bounds: BAD_INPUT; BAD_DEVICE, and all goes on; or
- * the GPU is lost to the process, so that no case may try. */
+/* How a target reacts to an index that is out of bounds: with BAD_INPUT; with BAD_DEVICE, after
+ * which all goes on; or by losing the GPU for the process, so that no case may try. */
 enum { PARITY_REFUSES, PARITY_STOPS, PARITY_DIES };
 
 /* A place to run cases. */
 typedef struct parity_target {
     int (*variants)(void);
     int runs;
-    const char *other; /* what differs between the runs of a variant, for the message */
-    /* run -1: for --bench. out_ops: the table to use. */
+    const char *other; /* what differs between the runs of a variant, for messages */
+    /* Opens the device. run is -1 for --bench. *out_ops is the table to use. */
     void (*open)(int variant, int run, device **out, const ops_table **out_ops);
     int bad_index; /* PARITY_REFUSES .. */
-    bool small;    /* leave out the cases named "real ..", whose sizes are for times */
-    bool (*lacks)(const char *op); /* ops that this target has not, by name; NULL: none */
-    bool (*present)(void);         /* false: skipped, status_text says why; NULL: always there */
+    bool small;    /* skip the cases named "real ..", whose sizes are made for timing */
+    bool (*lacks)(const char *op); /* whether the target lacks this op; NULL: it has all */
+    /* False: skip all, for the reason in status_text; NULL: the target is always there. */
+    bool (*present)(void);
 } parity_target;
 extern const parity_target parity_here;
 
-/* n numbers on the device and, as doubles, here. */
+/* n numbers on the device and, as doubles, on the host. */
 typedef struct tensor {
     void *dev;
     double *ref; /* what was uploaded */
@@ -83,7 +85,7 @@ typedef struct tensor {
 /* Uniform in (-scale, scale), in the device's act or acc. Freed with the case. */
 tensor parity_tensor(parity *p, int64_t n, double scale);
 tensor parity_tensor_acc(parity *p, int64_t n, double scale);
-/* The given numbers. */
+/* The given numbers, rounded to the device's type. */
 tensor parity_upload(parity *p, const double *values, int64_t n);
 tensor parity_upload_acc(parity *p, const double *values, int64_t n);
 int32_t *parity_ints(parity *p, const int32_t *values, int64_t n);
@@ -98,34 +100,37 @@ int64_t parity_below(parity *p, int64_t n); /* 0 .. n-1 */
 /* The device's address of element i. */
 void *parity_at(tensor t, int64_t i);
 
-/* What the device holds now, as doubles. */
+/* What the device holds now, as doubles. Freed with the case. */
 double *parity_fetch(parity *p, tensor t);
 
-/* x in the device's act; to write down an order of roundings. */
+/* x rounded to the device's act, for writing down an order of roundings. */
 double parity_round(const parity *p, double x);
 
 void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance);
-/* order: the numbers of the published model's bf16 order, which may round more than once; of an
- * array in acc, what the published model has in bf16 there. */
+/* `order` holds the numbers that the published model's order of bf16 roundings gives, which may
+ * round more than once; for an array in acc, what the published model has there in bf16. */
 void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
                          const double *order, double tolerance);
 void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
 
-/* errors.c: an output of p's op is off by `ours` where the order of roundings is by `order`. */
+/* Notes (in errors.c) that an output of p's op is off by `ours` where the order of roundings is off
+ * by `order`. */
 void errors_note(const parity *p, const char *what, double ours, double order);
-bool errors_wanted(const char *op);      /* the specification's table has a row for it */
+/* Whether the published model gives the op an order of roundings. */
+bool errors_wanted(const char *op);
 int64_t errors_compared(const char *op); /* how many outputs were compared */
 void errors_print(void);
 
-/* t must be base + d loss / d x (base NULL: 0), for all of x or a sample of it. loss reads x. */
+/* Checks that t is base + d loss / d x (base NULL: 0), for all elements of x or a sample. `loss`
+ * reads x. */
 typedef double (*parity_loss_fn)(const void *of);
 void parity_gradient(parity *p, const char *what, tensor t, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance);
 
-void parity_done(parity *p); /* frees all of a case */
+void parity_done(parity *p); /* frees everything of a case */
 
-/* Runs an op that must succeed; under --bench again and again for some milliseconds. */
+/* Runs an op that must succeed. Under --bench it runs the op repeatedly for some milliseconds. */
 #define PARITY_RUN(p, call)                                                                        \
     do {                                                                                           \
         assert_ok(call);                                                                           \

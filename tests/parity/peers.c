@@ -1,18 +1,18 @@
-/* peers.c: ranks that reach each other's memory (peers.h): all of them play here on one device, one
- * behind the other in an order drawn at random, so that what one leaves to the others is seen. Rows
- * are only copied: no tolerance. */
+/* peers.c: cases of ranks that reach each other's memory (peers.h). All ranks are played here on
+ * one device, one after the other in an order drawn at random, so that what one rank leaves for the
+ * others is seen. Rows are only copied, so there is no tolerance. */
 #include <stdlib.h>
 
 #include "tests/parity/parity.h"
 
-enum { RANKS_MOST = 8, EXPERTS_MOST = 1024, LEAD = 16 /* bytes of a window before its content */ };
+enum { RANKS_MOST = 8, EXPERTS_MOST = 1024, LEAD = 16 /* bytes of a window before its contents */ };
 
-/* How choices fall. */
+/* How the tokens choose experts. */
 enum { ANYHOW, TO_LAST, TO_NOBODY, EVERY_OTHER };
 
-/* Slots of every rank and expert, sorted: offset [P, E + 1]. */
+/* The slots of every rank by expert, sorted: offset [P, E + 1]. */
 typedef struct routed {
-    int64_t ranks, experts, rows, slots; /* slots: the most that a rank has room for */
+    int64_t ranks, experts, rows, slots; /* slots: as many as a rank has room for */
     int32_t *offset;
 } routed;
 
@@ -75,7 +75,7 @@ static void tell_case(parity *p, const int64_t *shape)
     int32_t *dev = parity_ints(p, was, ranks * all);
     void *const *base = bases(p, dev, ranks, (size_t)all * sizeof *dev);
     draw_turns(p, ranks, turn);
-    for (int64_t i = 0; i < ranks - 1; i++) { /* one says nothing */
+    for (int64_t i = 0; i < ranks - 1; i++) { /* one rank tells nothing */
         int32_t *values = parity_zero_ints(p, n);
         for (int64_t k = 0; k < n; k++)
             values[k] = (int32_t)parity_below(p, 1000);
@@ -90,7 +90,7 @@ static void tell_case(parity *p, const int64_t *shape)
     parity_expect_ints(p, "windows", dev, was, ranks * all);
 }
 
-/* Windows of meetings: arrived [P], met. shape: ranks */
+/* Windows for meetings: arrived [P], then met. shape: ranks */
 static void meet_case(parity *p, const int64_t *shape)
 {
     const int64_t ranks = shape[0], each = ranks + 1;
@@ -109,9 +109,9 @@ static void meet_case(parity *p, const int64_t *shape)
         }
     }
     for (int64_t i = 0; i < ranks * each; i++)
-        want[i] = 2; /* the third was not needed */
+        want[i] = 2; /* the third meeting was not needed */
     parity_expect_ints(p, "met", dev, want, ranks * each);
-    /* Alone, when all is over. */
+    /* One rank alone, after `stop`. */
     assert_ok(op_peers_meet(p->s, &(peers_meet_args){.p = {base, 0, (int32_t)ranks},
                                                      .met = (size_t)ranks * sizeof *dev,
                                                      .phase = MEET_ARRIVE | MEET_WAIT,
@@ -122,12 +122,13 @@ static void meet_case(parity *p, const int64_t *shape)
     parity_expect_ints(p, "met without the others", dev, want, ranks * each);
 }
 
-/* The owners' orders, row by row. */
+/* A row of an owner's order. */
 typedef struct row_of {
     int64_t owner, row;
 } row_of;
 
-/* where [P, slots]: the row of every slot; order [P, E/P + 1]. Returns the rounds. */
+/* Writes where [P, slots], the row of every slot, and order [P, E/P + 1]. Returns the number of
+ * rounds. */
 static int32_t order_loop(const routed *o, row_of *where, int32_t *order)
 {
     const int64_t own = o->experts / o->ranks;
@@ -148,7 +149,7 @@ static int32_t order_loop(const routed *o, row_of *where, int32_t *order)
     return (int32_t)((most + o->rows - 1) / o->rows);
 }
 
-/* What a rank's plan says, on the device. */
+/* A rank's plan, on the device. */
 typedef struct planned {
     int32_t *place, *order, *rounds;
     int64_t *moved;
@@ -167,7 +168,7 @@ static planned plan_rank(parity *p, const routed *o, int64_t rank, const int32_t
     return a;
 }
 
-/* 64-bit numbers on a machine whose low halves come first. */
+/* Compares 64-bit numbers; the machine is little-endian. */
 static void expect_moved(parity *p, const int64_t *dev, int64_t come, int64_t go)
 {
     const int64_t want[2] = {100 + come, 1000 + go};
@@ -210,7 +211,8 @@ static void plan_case(parity *p, const int64_t *shape)
     free(where);
 }
 
-/* One round of all ranks: there, and what came back doubled, as an expert that doubles. */
+/* One round of all ranks: rows go to their owners and come back doubled, as from an expert that
+ * doubles. */
 typedef struct played {
     const routed *o;
     const row_of *where;
@@ -218,7 +220,7 @@ typedef struct played {
     tensor mine, window; /* [P, slots, width]; windows of LEAD bytes and [R, width] */
     double *mine_want, *window_want;
     void *const *base;
-    int64_t width, lead; /* elements */
+    int64_t width, lead; /* in elements */
 } played;
 
 static void move_rank(parity *p, const played *g, int64_t rank, int32_t round, bool back,
@@ -281,7 +283,7 @@ static void check_round(parity *p, const played *g, const int32_t *order, int32_
     parity_expect(p, "windows", g->window, g->window_want, 0);
 }
 
-/* What owners make of their rows, which then go back; a round that nobody needs does nothing. */
+/* Doubles the owners' rows, which then go back; a round that is not needed does nothing. */
 static void answer_round(parity *p, const played *g, int32_t round)
 {
     const int64_t n = g->window.n;

@@ -1,6 +1,6 @@
-/* pointwise.c: additions, bias gradients, activations, patch input.
- * Tolerance: 8 eps for straight formulas with an exponential (ours is within 2 units of the
- * last place); column sums as in gemm.c. */
+/* pointwise.c: cases of additions, bias gradients, activations and the input of patches. Tolerance:
+ * 8 eps for straight formulas with an exponential (ours is within 2 units in the last place);
+ * column sums as in gemm.c. */
 #include "tests/parity/parity.h"
 
 static void add_case(parity *p, const int64_t *shape)
@@ -23,7 +23,7 @@ static void scale_case(parity *p, const int64_t *shape)
     for (int64_t i = 0; i < shape[0]; i++)
         want[i] = 0.75 * y.ref[i];
     PARITY_RUN(p, op_scale(p->s, &(scale_args){shape[0], 0.75, y.dev}));
-    /* Timed, it is scaled again and again. */
+    /* When timed it runs repeatedly and keeps scaling. */
     if (!p->bench)
         parity_expect(p, "y", y, want, 1);
 }
@@ -41,7 +41,7 @@ static void bias_case(parity *p, const int64_t *shape)
 
 typedef struct activation {
     double *x, *up;
-    int64_t rows, width; /* width 0: gelu of rows elements */
+    int64_t rows, width; /* width 0: GELU of `rows` elements */
     int kind;
 } activation;
 
@@ -54,11 +54,11 @@ static double compute_gelu(int kind, double x)
 {
     if (kind == GELU_ERF)
         return 0.5 * x * erfc(-x / sqrt(2));
-    /* (1 + tanh u) / 2 = sigmoid(2 u), which keeps its digits where tanh is near -1 */
+    /* (1 + tanh u) / 2 = sigmoid(2 u), which keeps its digits where tanh is close to -1 */
     return x * compute_sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
 }
 
-/* Section 6. */
+/* The derivative of the GELU. */
 static double gelu_slope(int kind, double x)
 {
     if (kind == GELU_ERF)
@@ -101,19 +101,20 @@ static void swiglu_case(parity *p, const int64_t *shape)
         double *want = parity_copy(p, dx.ref, dx.n);
         PARITY_RUN(p,
                    op_swiglu_bwd(p->s, &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
-        for (int64_t i = 0; i < valid * n; i++) { /* the formula of section 6, for every element */
+        for (int64_t i = 0; i < valid * n; i++) { /* the derivative's formula, for every element */
             int64_t at = i / n * 2 * n + i % n;
             double g = x.ref[at], u = x.ref[at + n], sg = compute_sigmoid(g);
             want[at] = y.ref[i] * u * sg * (1 + g * (1 - sg));
             want[at + n] = y.ref[i] * g * sg;
         }
         parity_expect(p, "dx", dx, want, 8);
-        if (valid == rows && !shape[4] && x.n <= 5000) /* and differences of the forward */
+        if (valid == rows && !shape[4] && x.n <= 5000) /* and central differences of the forward */
             parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 8);
         return;
     }
     double *want = parity_copy(p, y.ref, y.n), *order = parity_copy(p, y.ref, y.n);
-    for (int64_t i = 0; i < valid * n; i++) { /* SiLU is rounded, and its product with up */
+    /* As published: SiLU is rounded, and so is its product with up. */
+    for (int64_t i = 0; i < valid * n; i++) {
         double g = x.ref[i / n * 2 * n + i % n], u = x.ref[i / n * 2 * n + n + i % n];
         want[i] = activation_at(&o, i);
         order[i] = parity_round(p, parity_round(p, g * compute_sigmoid(g)) * u);
@@ -137,7 +138,7 @@ static void gelu_case(parity *p, const int64_t *shape)
         for (int64_t i = 0; i < n; i++)
             want[i] = up[i] * gelu_slope(kind, x.ref[i]);
         parity_expect(p, "dx", dx, want, 16);
-        if (n <= 5000) /* and the formula itself against differences */
+        if (n <= 5000) /* and the formula itself is checked against differences */
             parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 16);
         return;
     }

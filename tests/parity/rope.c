@@ -1,11 +1,11 @@
-/* rope.c: angle tables and rotation.
- * Tolerance of the tables: the frequency is rounded as the published model rounds it, the angle is
- * one product in the number type; both are repeated by the loop here, so 4 eps for the library's
- * cosine. */
+/* rope.c: cases of angle tables and of the rotation. Tolerance of the tables: the frequency is
+ * rounded as the published model rounds it, and the angle is one product in the number type; the
+ * loop here repeats both, so 4 eps remain for the library's cosine. */
 #include "tests/parity/parity.h"
 #include "trainer/device/real.h"
 
-/* theta^(-above / below) in float32: exponent, power and reciprocal are rounded one by one. */
+/* theta^(-above / below) in float32: the exponent, the power and the reciprocal are each rounded.
+ */
 static double rounded_angle(double position, double theta, int64_t above, int64_t below)
 {
     float power = (float)pow(theta, (float)above / (float)below);
@@ -21,7 +21,8 @@ static void text_case(parity *p, const int64_t *shape)
         positions[i] = (int32_t)parity_below(p, shape[4]);
     tensor c = parity_tensor_acc(p, n * half, 1), s = parity_tensor_acc(p, n * half, 1);
     double *wc = parity_zeros(p, c.n), *ws = parity_zeros(p, c.n);
-    double *oc = parity_zeros(p, c.n), *os = parity_zeros(p, c.n); /* published in bf16 */
+    /* As the published model has it, in bf16. */
+    double *oc = parity_zeros(p, c.n), *os = parity_zeros(p, c.n);
     for (int64_t t = 0; t < n; t++)
         for (int64_t j = 0; j < half; j++) {
             int axis = j % 3 == 1 && j < 3 * shape[2] ? 1 : j % 3 == 2 && j < 3 * shape[3] ? 2 : 0;
@@ -43,9 +44,9 @@ static void text_case(parity *p, const int64_t *shape)
     parity_expect_order(p, "sin", s, ws, os, 4);
 }
 
-/* The table of the specification, section 11: position (5, 7, 9), d 128. Its frequencies are exact;
- * the published model's, twice rounded, lie up to 1.2e-7 of themselves beside it, 7e-7 of an angle
- * (golden numbers have their bits). */
+/* A table worked out by hand for position (5, 7, 9) and d = 128, with exact frequencies. Those of
+ * the published model are rounded twice and differ by up to 1.2e-7 of their value, which is 7e-7 of
+ * an angle (the golden numbers have their bits). */
 static void text_golden(parity *p, const int64_t *shape)
 {
     (void)shape;
@@ -71,7 +72,7 @@ static void text_golden(parity *p, const int64_t *shape)
         assert_true(fabs(gc[j] - want[j][0]) < 1e-6);
         assert_true(fabs(gs[j] - want[j][1]) < 1e-6);
     }
-    for (int i = 0; i < 5; i++) /* the sine of a small angle is the angle */
+    for (int i = 0; i < 5; i++) /* for a small angle, the sine is the angle */
         assert_true(fabs(gs[(int)tail[i][0]] - tail[i][1]) < 3e-7 * tail[i][1]);
 }
 
@@ -108,7 +109,7 @@ static void vision_golden(parity *p, const int64_t *shape)
     assert_true(fabs(got[1] - sin(0.59948425)) < 1e-7);
     assert_true(fabs(got[2] - sin(0.359381366)) < 1e-7);
     assert_true(fabs(got[17] - 0.000166810054) < 1e-10);
-    assert_true(got[18] == 0); /* the column's half */
+    assert_true(got[18] == 0); /* the half that belongs to the column */
 }
 
 /* shape: rows, heads, head_dim, spare elements in a row, inverse */
@@ -138,7 +139,7 @@ static void rope_refuses(parity *p, const int64_t *shape)
     (void)shape;
     tensor x = parity_tensor(p, 8, 1);
     rope_apply_args a = {1, 1, 3, 3, x.dev, x.dev, x.dev, false};
-    assert_fails(ST_BAD_INPUT, op_rope_apply(p->s, &a), "head_dim 3");
+    assert_fails(ST_BAD_INPUT, op_rope_apply(p->s, &a), "head_dim is 3");
 }
 
 const parity_case parity_rope[] = {

@@ -1,11 +1,11 @@
-/* route.c: router, sort by expert, mix, balancing loss.
+/* route.c: cases of the router, the sort by expert, the mix of outputs and the load-balancing loss.
  * Tolerance: softmax of a short row 16 eps; mixes of K rows 16 eps; dot products as in gemm.c. */
 #include "tests/parity/parity.h"
 
 typedef struct router {
     int64_t tokens, experts, k, valid;
     bool norm;
-    double *z, *up;        /* logits; gradient of the weights */
+    double *z, *up;        /* z: logits; up: gradient of the weights */
     const int32_t *expert; /* the choice, a constant for the gradient */
     const double *f;       /* aux: share of each expert's slots */
 } router;
@@ -21,7 +21,7 @@ static void softmax_loop(const double *z, double *p, int64_t n)
         p[e] = exp(z[e] - max) / sum;
 }
 
-/* The k largest, lower index first among equals; weight [k]. */
+/* The k largest, of equal ones the lower index first; weight [k]. */
 static void choose_loop(const double *p, int64_t n, int64_t k, bool norm, int32_t *expert,
                         double *w)
 {
@@ -62,8 +62,8 @@ static router draw_router(parity *p, const int64_t *shape, tensor *z, int32_t **
 
 typedef struct routed {
     tensor weight, probs;
-    int32_t *expert, *count; /* device */
-    double *w, *prob;        /* expected */
+    int32_t *expert, *count; /* on the device */
+    double *w, *prob;        /* expected values */
     int32_t *e, *n;
 } routed;
 
@@ -109,7 +109,7 @@ static void fwd_case(parity *p, const int64_t *shape)
     run_route(p, &o, &z, n_valid, &r);
     parity_expect(p, "probs", r.probs, r.prob, 16);
     parity_expect_ints(p, "expert", r.expert, r.e, o.tokens * o.k);
-    double *order = parity_zeros(p, r.weight.n); /* published in bf16 */
+    double *order = parity_zeros(p, r.weight.n); /* as the published model has it, in bf16 */
     for (int64_t i = 0; i < r.weight.n; i++)
         order[i] = parity_round(p, r.w[i]);
     parity_expect_order(p, "weight", r.weight, r.w, order, 16);
@@ -176,7 +176,7 @@ static void route_refuses(parity *p, const int64_t *shape)
     tensor x = parity_tensor(p, 16, 1);
     int32_t *ints = parity_ints(p, parity_zero_ints(p, 16), 16);
     route_fwd_args a = {2, 4, 5, true, ints, x.dev, ints, x.dev, x.dev, ints};
-    assert_fails(ST_BAD_INPUT, op_route_fwd(p->s, &a), "5 of 4 experts");
+    assert_fails(ST_BAD_INPUT, op_route_fwd(p->s, &a), "top_k is 5 of 4 experts");
 }
 
 /* E sum_e f_e P_e times up[0], over the rows of all layers; f is a constant. */
@@ -192,8 +192,8 @@ static double aux_loss(const void *of)
     return sum * o->up[0];
 }
 
-/* Runs the three phases over `layers` slices of z [layers * tokens, E], all tokens valid. Writes
- * aux; dz starts from its own ref. */
+/* Runs the three phases over `layers` slices of z [layers * tokens, E], with all tokens valid.
+ * Writes aux; dz starts from its own reference numbers. */
 static void run_aux(parity *p, const router *o, int64_t layers, const routed *r, tensor aux,
                     tensor scale, tensor dz)
 {
@@ -262,12 +262,12 @@ static void aux_golden(parity *p, const int64_t *shape)
     tensor aux = parity_tensor_acc(p, 1, 1), dz = parity_upload(p, parity_zeros(p, 18), 18);
     run_aux(p, &o, 1, &r, aux, parity_upload_acc(p, &one, 1), dz);
     assert_true(fabs(*parity_fetch(p, aux) - 2.160412505) < 5e-7);
-    /* The numbers have 8 digits: 2e-7. */
+    /* The expected numbers have 8 digits, so 2e-7. */
     parity_expect(p, "dlogits", dz, want, p->s->dev->v->acc == DT_F64 ? 7e9 : 13);
 }
 
-/* shape: tokens, experts, k, every which token has no expert (0: none); [6]: all slots on this
- * expert, plus one (0: any) */
+/* shape: tokens, experts, k, n where every n-th token has no expert (0: all have one); [6]: one
+ * more than the expert that all slots choose (0: any) */
 static int32_t *draw_choice(parity *p, const int64_t *shape)
 {
     int32_t *expert = parity_zero_ints(p, shape[0] * shape[2]);
@@ -283,7 +283,7 @@ typedef struct sorted {
     int32_t *offset, *slot_row, *row_token;
 } sorted;
 
-/* The definition: rows of expert e in ascending slot order, experts ascending. */
+/* The definition: experts ascending, and the rows of an expert in ascending slot order. */
 static sorted sort_loop(parity *p, const int64_t *shape, const int32_t *expert)
 {
     int64_t slots = shape[0] * shape[2];
@@ -328,7 +328,7 @@ static void permute_refuses(parity *p, const int64_t *shape)
     int32_t *slot_row = parity_ints(p, parity_zero_ints(p, 2), 2);
     int32_t *row_token = parity_ints(p, parity_zero_ints(p, 2), 2);
     permute_args a = {2, 4, 1, expert, offset, slot_row, row_token};
-    if (p->s->dev->v->fixed_shapes) { /* cannot tell: the slot goes nowhere */
+    if (p->s->dev->v->fixed_shapes) { /* the device cannot see it, and the slot goes nowhere */
         static const int32_t ends[] = {0, 1, 1, 1, 1}, rows[] = {0, -1}, tokens[] = {0, -1};
         assert_ok(op_permute(p->s, &a));
         parity_expect_ints(p, "offset", offset, ends, 5);
@@ -339,7 +339,8 @@ static void permute_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_permute(p->s, &a), "slot 1 wants expert 4 of 4");
 }
 
-/* shape: tokens, experts, k, every which without, width, in place (2: no weights, 3: a residual) */
+/* shape: tokens, experts, k, n where every n-th token has no expert, width, in place (2: no
+ * weights, 3: a residual) */
 static void combine_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], k = shape[2], w = shape[4], slots = n * k;

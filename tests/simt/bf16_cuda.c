@@ -1,4 +1,5 @@
-/* bf16_cuda.c: a GPU, through libtessera_cuda.so as the trainer loads it. */
+/* bf16_cuda.c: the device of test_model_cuda: a GPU, through libtessera_cuda.so as the trainer
+ * loads it. */
 #include "common/conf/conf.h"
 #include "tests/simt/bf16_device.h"
 #include "trainer/ops/open.h"

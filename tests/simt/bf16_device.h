@@ -4,13 +4,13 @@
 
 #include "trainer/device/backend.h"
 
-/* UNAVAILABLE: the test is skipped. */
+/* Opens the device. UNAVAILABLE: the test is skipped. */
 WARN_UNUSED status bf16_device_open(device **out);
 
-/* Matrix products are the CPU's, rounded to bf16. */
+/* Whether the device lacks matrix products, which are then the CPU's, rounded to bf16. */
 extern const bool bf16_device_lacks_products;
 
-/* Presets to compare; ends with NULL. */
+/* The presets of models to compare; the list ends with NULL. */
 extern const char *const bf16_device_flavours[];
 
 #endif

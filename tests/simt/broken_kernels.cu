@@ -1,4 +1,4 @@
-/* broken_kernels.cu: kernels that are right, and kernels with planted faults, for test_simt.c. */
+/* broken_kernels.cu: kernels for test_simt.c. Some are right, and some have planted faults. */
 #include "tests/simt/broken_kernels.h"
 #include "trainer/ops/cuda/kernel_launch.cuh"
 #include "trainer/ops/cuda/mma.cuh"
@@ -72,7 +72,7 @@ static __global__ void bf16_kernel(int64_t n, const float *x, unsigned short *y)
     }
 }
 
-/* One warp, by way of shared memory. */
+/* A product by one warp, by way of shared memory. */
 static __global__ void product_kernel(const bf16 *x, float *y, bool wait)
 {
     SHARED_BYTES(bytes);

@@ -1,4 +1,4 @@
-/* broken_kernels.h: the kernels of broken_kernels.cu. */
+/* broken_kernels.h: runs the kernels of broken_kernels.cu. */
 #ifndef TESSERA_TESTS_SIMT_BROKEN_KERNELS_H
 #define TESSERA_TESTS_SIMT_BROKEN_KERNELS_H
 
@@ -20,7 +20,7 @@ enum {
     FAULT_NONE_SUMS,    /* x [6, 64] float; the first row is read */
     FAULT_NONE_BF16,    /* x [n] float to y [n] bf16 */
     FAULT_NONE_PRODUCT, /* x: A [16, 16], B [16, 8] bf16 to y = A B [16, 8] float */
-    FAULT_NO_WAIT       /* the same, without waiting for its copies */
+    FAULT_NO_WAIT       /* the same product, but without waiting for its copies */
 };
 
 WARN_UNUSED status fault_run(stream *s, int fault, void *x, void *y, int64_t n);

@@ -1,5 +1,5 @@
-/* device.cc: the harness as a device (device.h): memory, copies and events are the CPU backend's;
- * its own are the op table, the dtypes, and what trainer/device/cuda.h promises to kernels. */
+/* device.cc: see device.h. Memory, copies and events are those of the CPU backend. Its own are the
+ * op table, the types, and what trainer/device/cuda.h promises to kernels. */
 #include "tests/simt/device.h"
 
 #include <stdio.h>
@@ -19,10 +19,10 @@ typedef struct simt_stream {
 static status simt_open(const device_options *o, device **out)
 {
     if (o->index != 0)
-        return FAIL(ST_UNAVAILABLE, "the harness is device 0; %d was asked for", o->index);
+        return FAIL(ST_UNAVAILABLE, "there is no device %d: the harness is device 0", o->index);
     device *d = (device *)calloc(1, sizeof *d);
     if (!d)
-        return FAIL(ST_NO_MEMORY, "no memory for a device");
+        return FAIL(ST_NO_MEMORY, "out of memory for a device");
     d->v = backend_simt();
     d->ops = &ops_cuda;
     snprintf(d->description, sizeof d->description, "SIMT harness");
@@ -39,7 +39,7 @@ static status simt_stream_new(device *d, stream **out)
 {
     simt_stream *s = (simt_stream *)calloc(1, sizeof *s);
     if (!s)
-        return FAIL(ST_NO_MEMORY, "no memory for a stream");
+        return FAIL(ST_NO_MEMORY, "out of memory for a stream");
     s->base.dev = d;
     s->base.ops = d->ops;
     *out = &s->base;
@@ -77,15 +77,15 @@ const cuda_facts *cuda_facts_of(const stream *)
     return &small;
 }
 
-/* A block of its own for each call, NaN all over: accesses beyond it, and reads of what was not
- * written, show. */
+/* Every call gets a block of its own, filled with NaN, so that accesses beyond it and reads of what
+ * was not written show. */
 status cuda_scratch(stream *base, size_t bytes, void **out)
 {
     simt_stream *s = (simt_stream *)base;
     free(s->scratch);
     s->scratch = NULL;
     if (bytes && posix_memalign(&s->scratch, SCRATCH_ALIGN, bytes) != 0)
-        return FAIL(ST_NO_MEMORY, "no %zu bytes of scratch", bytes);
+        return FAIL(ST_NO_MEMORY, "out of memory: %zu bytes of scratch", bytes);
     if (bytes)
         memset(s->scratch, 0xff, bytes);
     *out = s->scratch;

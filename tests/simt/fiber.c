@@ -1,5 +1,6 @@
-/* fiber.c: fibers. On x86-64 a switch is twelve moves of registers; elsewhere swapcontext, a system
- * call (220 ns; under AddressSanitizer, which clears the stack's shadow at each, 2 us). */
+/* fiber.c: see fiber.h. On x86-64 a switch is twelve moves of registers. Elsewhere it is
+ * swapcontext, which makes a system call and is a hundred times slower; so it is under
+ * AddressSanitizer, which also clears the stack's shadow at each switch. */
 #include "tests/simt/fiber.h"
 
 #include <stdbool.h>
@@ -25,17 +26,17 @@
 
 enum {
     GUARD = 4096,     /* a page without access below each stack */
-    STACK = 128 << 10 /* kernels keep little there; AddressSanitizer's frames are larger */
+    STACK = 128 << 10 /* kernels keep little on it, but AddressSanitizer's frames are larger */
 };
 
 struct fiber {
 #ifdef __x86_64__
-    void *sp; /* while another fiber runs */
+    void *sp; /* the stack pointer while another fiber runs */
 #else
     ucontext_t context;
 #endif
     void (*body)(void);
-    void *stack; /* of the mapping, the guard page included */
+    void *stack; /* the mapping, guard page included */
     const void *bottom;
     size_t size;
 #ifdef ASAN
@@ -43,10 +44,11 @@ struct fiber {
 #endif
 };
 
-static fiber process; /* the stack this process began with; bounds are learnt at the first switch */
+/* The stack that the process began with; its bounds are learnt at the first switch. */
+static fiber process;
 static fiber *came_from;
 
-/* The first thing after a switch, on the new stack. */
+/* Called first after a switch, on the new stack. */
 static void arrived(fiber *self)
 {
 #ifdef ASAN
@@ -74,7 +76,8 @@ static void enter_body(void)
 
 #ifdef __x86_64__
 
-/* Keeps what a call must preserve on the stack left, and takes it from the other one. */
+/* Saves what a call must preserve on the stack that is left, and restores it from the one that is
+ * entered. */
 void simt_swap(void **left, void *entered);
 __asm__(".text\n"
         ".type simt_swap, @function\n"
@@ -100,7 +103,7 @@ enum { KEPT = 6 };
 
 static bool prepare_stack(fiber *f)
 {
-    /* as if enter had been called: an address to return to above its own */
+    /* The stack looks as if `enter` had been called: a return address above its own frame. */
     void **top = (void **)((char *)f->bottom + f->size);
     top[-1] = NULL;
     *(void (**)(void))(top - 2) = enter_body;
@@ -147,7 +150,7 @@ fiber *fiber_new(void (*body)(void))
         goto failed;
     return f;
 failed:
-    fprintf(stderr, "simt: no memory for a fiber\n");
+    fprintf(stderr, "simt: out of memory for a fiber\n");
     abort();
 }
 
@@ -156,7 +159,7 @@ void fiber_free(fiber *f)
     if (!f)
         return;
 #ifdef ASAN
-    __asan_unpoison_memory_region(f->bottom, f->size); /* frames it was left in */
+    __asan_unpoison_memory_region(f->bottom, f->size); /* it was left in the middle of frames */
 #endif
     munmap(f->stack, GUARD + STACK);
     free(f);

@@ -1,16 +1,18 @@
-/* fiber.h: stacks that hand the processor to each other. Switches are announced to
- * AddressSanitizer, which else takes a frame on another stack for a stray access. */
+/* fiber.h: stacks that hand the processor to each other. Every switch is announced to
+ * AddressSanitizer, which would otherwise take a frame on another stack for a stray access. */
 #ifndef TESSERA_TESTS_SIMT_FIBER_H
 #define TESSERA_TESTS_SIMT_FIBER_H
 
 typedef struct fiber fiber;
 
-/* A fiber that runs body when first switched to; body never returns. Aborts without memory. */
+/* A fiber that runs `body` when it is first switched to; `body` must never return. Aborts where
+ * memory runs out. */
 fiber *fiber_new(void (*body)(void));
-/* Also in the middle of its body; not from inside it. */
+/* Frees a fiber, even in the middle of its body, but not from inside it. */
 void fiber_free(fiber *f);
 
-/* From one to the other; returns when somebody switches back. NULL: the process's own stack. */
+/* Switches from one fiber to the other, and returns when some fiber switches back. NULL: the
+ * process's own stack. */
 void fiber_switch(fiber *from, fiber *to);
 
 #endif

@@ -11,7 +11,7 @@ extern "C" {
 #include "tests/simt/fiber.h"
 }
 
-enum { ADDRESS0 = 1024, LANDING_ODDS = 3 }; /* a load lands in one round of so many */
+enum { ADDRESS0 = 1024, LANDING_ODDS = 3 }; /* a load lands in one of so many rounds, on average */
 
 struct product {
     float *d;
@@ -40,18 +40,18 @@ struct host_block {
 
 struct host_warp {
     meeting met;
-    uint64_t value[2][32]; /* of this turn and the next */
+    uint64_t value[2][32]; /* for this turn and the next */
 };
 
 struct landing {
     const CUtensorMap *map;
     int block;
-    size_t to, barrier; /* from the block's base */
+    size_t to, barrier; /* offsets from the block's base */
     int32_t c[3];
 };
 
-/* What an mbarrier holds. bytes: expected and not there yet, plus BIAS, since they may be there
- * before they are expected. */
+/* The contents of an mbarrier. bytes: those expected that have not arrived, plus BIAS, since they
+ * may arrive before they are expected. */
 struct mbarrier_bits {
     uint64_t phase : 1, count : 12, pending : 12, bytes : 39;
 };
@@ -123,7 +123,7 @@ extern "C" uint64_t simt_warp(int kind, unsigned mask, uint64_t value, unsigned 
                               const char *, int line)
 {
     if (mask != 0xffffffffu)
-        die("line %d: a warp operation of some lanes", line);
+        die("line %d: a warp operation names only some lanes", line);
     host_warp *w = warp_of(now);
     int lane = now->number % 32, from = lane;
     uint64_t *deposit = w->value[w->met.turn % 2];
@@ -136,7 +136,7 @@ extern "C" uint64_t simt_warp(int kind, unsigned mask, uint64_t value, unsigned 
     else if (kind == SIMT_INDEX)
         from = (int)operand % 32;
     else if (kind != SIMT_SYNC)
-        die("line %d: this warp operation is not known here", line);
+        die("line %d: this warp operation is not implemented here", line);
     return deposit[from];
 }
 
@@ -172,12 +172,12 @@ static mbarrier_bits load_barrier(int block, size_t at)
     return m;
 }
 
-/* So many arrivals, so many bytes more expected. */
+/* Counts arrivals, and adds to the expected bytes. */
 static void change(int block, size_t at, int arrivals, int64_t bytes)
 {
     mbarrier_bits m = load_barrier(block, at);
     if ((int)m.pending < arrivals)
-        die("block %d, barrier at %zu: an arrival more than it counts", block, at);
+        die("block %d, barrier at %zu: one arrival more than it counts", block, at);
     m.pending = m.pending - (unsigned)arrivals;
     m.bytes = (uint64_t)((int64_t)m.bytes + bytes);
     if (m.pending == 0 && (int64_t)m.bytes == BIAS) {
@@ -285,14 +285,14 @@ static void land_some(bool all)
 
 /* ---- wgmma ---- */
 
-/* Element (mn, k) of an operand of 16 columns. */
+/* Reads element (mn, k) of an operand of 16 columns. */
 static float read_matrix(uint64_t descriptor, bool transposed, int mn, int k)
 {
     uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;
     uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
     uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
     if (descriptor >> 62 != 1)
-        die("a descriptor without the 128-byte swizzle");
+        die("a descriptor does not use the 128-byte swizzle");
     uint32_t at = transposed
                       ? start + (uint32_t)(mn / 64) * leading + (uint32_t)(k / 8) * stride +
                             (uint32_t)(k % 8 * 128 + mn % 64 * 2)
@@ -340,12 +340,13 @@ void wgmma_commit(void)
 
 void hopper_wait_products(int under_way)
 {
-    yield(); /* as late as can be */
+    yield(); /* as late as possible */
     size_t n = 0;
     while (n < now->products.size() && now->products[n].group < now->committed - under_way)
         multiply(now->products[n++]);
     now->products.erase(now->products.begin(), now->products.begin() + (long)n);
-    meet_threads(&warp_of(now)->met, 32); /* ".sync.aligned": what one lane waited for all have */
+    /* ".sync.aligned": what one lane has waited for, all lanes have. */
+    meet_threads(&warp_of(now)->met, 32);
 }
 
 void global_add4(float *p, float v0, float v1, float v2, float v3)
@@ -364,7 +365,7 @@ static void thread_body(void)
 {
     run_body(run_context);
     if (!now->products.empty())
-        die("thread %d leaves products unwaited for", now->number);
+        die("thread %d ends without waiting for its products", now->number);
     now->done = true;
     progress++;
     for (;;)

@@ -1,34 +1,35 @@
 /* hopper_host.h: the instructions of trainer/ops/cuda/hopper.cuh for the host, so that a kernel for
- * sm_90a runs without a GPU: its roles, barriers, phases, addresses and layouts; not its speed.
+ * sm_90a runs without a GPU. It shows the kernel's roles, barriers, phases, addresses and layouts,
+ * but not its speed.
  *
- * One cluster of blocks runs at a time, a fiber per thread. What is asynchronous on the GPU is late
- * here: a TMA load lands some rounds after it was asked for, in any order; a product reads its
- * operands only when its group is waited for. So a stage that is given back too early gives wrong
- * numbers, and a wait that nobody ends is reported, as is an arrival too many. Layouts are those of
- * the PTX ISA 9.7.15.5.1, written down a second time.
+ * One cluster of blocks runs at a time, with a fiber per thread. What is asynchronous on the GPU
+ * comes late here: a TMA load lands some rounds after it was started, in any order, and a product
+ * reads its operands only when its group is waited for. So a stage that is given back too early
+ * gives wrong numbers; a wait that never ends is reported, and so is one arrival too many. Layouts
+ * are those of the PTX ISA 9.7.15.5.1, written down a second time.
  *
- * Include it before the kernel; the program then links tests/simt/fiber.c and not simt.c. */
+ * Include it before the kernel. The program then links tests/simt/fiber.c and not simt.c. */
 #ifndef TESSERA_TESTS_SIMT_HOPPER_HOST_H
 #define TESSERA_TESTS_SIMT_HOPPER_HOST_H
 
-#define TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH /* in its place */
+#define TESSERA_TRAINER_OPS_CUDA_HOPPER_CUH /* this header takes its place */
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* bf16 [depth, rows, width] and its boxes of 64 x box_rows, swizzled by 128 bytes. */
+/* Describes bf16 [depth, rows, width] and its boxes of 64 x box_rows, swizzled by 128 bytes. */
 struct CUtensorMap {
     const uint16_t *base;
     int64_t width, rows, depth;
     int box_rows;
 };
 
-/* Runs body in every thread of `blocks` blocks. order: 0 forward, 1 reverse, else a seed. Ends the
- * program with a message where the hardware would hang. */
+/* Runs `body` in every thread of the grid's blocks, a cluster at a time. order: 0 forward, 1
+ * reverse, else a seed. Ends the program with a message where the hardware would hang. */
 void hopper_run(int grid, int cluster, int threads, size_t shared, uint64_t order,
                 void (*body)(void *), void *context);
-/* This block's shared memory, aligned to 1024 bytes; NaN at first. */
+/* This block's shared memory, aligned to 1024 bytes and filled with NaN. */
 unsigned char *hopper_shared(void);
 
 uint32_t hopper_address(const void *shared);

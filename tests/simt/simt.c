@@ -1,4 +1,4 @@
-/* simt.c: blocks, their threads' turns, barriers and warp operations (simt.h). */
+/* simt.c: see simt.h: blocks, the turns of their threads, barriers and warp operations. */
 #include "tests/simt/simt.h"
 
 #include <stdarg.h>
@@ -14,11 +14,11 @@ enum { READY, AT_BARRIER, AT_WARP, LEFT };
 
 typedef struct thread {
     int state;
-    fiber *fiber; /* NULL: not begun */
+    fiber *fiber; /* NULL: the thread has not begun */
     simt_dim index;
-    const char *file; /* where it waits */
+    const char *file; /* where in the source it waits */
     int line;
-    /* its part of a warp operation */
+    /* Its part of a warp operation. */
     int kind;
     unsigned mask, operand, width;
     uint64_t value, result;
@@ -35,13 +35,13 @@ static struct {
     void (*body)(const void *);
     const void *context;
     void *shared;
-    /* the block at work */
+    /* The block that runs. */
     int threads, left, at_barrier;
     int self;   /* the running thread */
     int cursor; /* place in order[]; a round ends at `threads` */
     int order[THREADS_MAX];
     thread thread[THREADS_MAX];
-    fiber *idle[THREADS_MAX]; /* without a thread */
+    fiber *idle[THREADS_MAX]; /* fibers that no thread uses */
     int n_idle, n_fibers;
     int64_t clock_ns;
     void (*look)(void *, int64_t);
@@ -84,7 +84,7 @@ void *simt_shared(void)
     return m.shared;
 }
 
-/* splitmix64 */
+/* The next random bits, by splitmix64 (Steele et al. 2014). */
 static uint64_t draw_bits(void)
 {
     uint64_t z = m.seed + ++m.drawn * 0x9e3779b97f4a7c15u;
@@ -102,7 +102,7 @@ static void shuffle_order(int *list, int n)
     }
 }
 
-/* Ends the launch: the fibers stay where they are, and simt_run goes on. */
+/* Ends the launch. The fibers stay where they are, and simt_run goes on. */
 static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *fmt, ...)
 {
     int n = snprintf(m.error, sizeof m.error, "block (%u, %u, %u): ", blockIdx.x, blockIdx.y,
@@ -113,11 +113,12 @@ static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *fmt
     va_end(list);
     m.failed = true;
     fiber_switch(m.thread[m.self].fiber, NULL);
-    abort(); /* nobody comes back */
+    abort(); /* no fiber switches back here */
 }
 
-/* t may go on. By number, the first in order goes before all others: a warp runs as far ahead of
- * the rest as barriers let it. At random it is everybody's turn once in a round. */
+/* Notes that thread t may go on. In the schedules by number, the first in order goes before all
+ * others, so a warp runs as far ahead of the rest as barriers let it. In the random one, every
+ * thread gets a turn in each round. */
 static void set_ready(int t)
 {
     int place = m.schedule == SIMT_REVERSE ? m.threads - 1 - t : t;
@@ -126,7 +127,7 @@ static void set_ready(int t)
         m.cursor = place;
 }
 
-/* The next thread in turn, or -1: none can go on. */
+/* The next thread in turn, or -1 where none can go on. */
 static int next_thread(void)
 {
     for (int round = 0; round < 2; round++) {
@@ -148,7 +149,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Nobody can go on and somebody is still here. */
+/* Fails the launch, because threads are left and none can go on. */
 static void fail_stuck(void)
 {
     const thread *a = NULL;
@@ -178,11 +179,11 @@ static void fail_stuck(void)
     for (int i = 0; i < m.threads; i++) {
         const thread *b = m.thread + i;
         if (b->state == LEFT)
-            fail("thread %d waits at the barrier %s:%d, thread %d has returned", at,
+            fail("thread %d waits at the barrier %s:%d, but thread %d has returned", at,
                  base_name(a->file), a->line, i);
         if (b->state != a->state)
-            fail("thread %d waits at the barrier %s:%d, thread %d at %s:%d", at, base_name(a->file),
-                 a->line, i, base_name(b->file), b->line);
+            fail("thread %d waits at the barrier %s:%d, but thread %d is at %s:%d", at,
+                 base_name(a->file), a->line, i, base_name(b->file), b->line);
     }
     fail("thread %d waits at %s:%d for ever", at, base_name(a->file), a->line);
 }
@@ -195,7 +196,7 @@ static void resume_self(int t)
 
 static void fiber_body(void);
 
-/* Gives the turn to thread t, which is not on this fiber. */
+/* Gives the turn to thread t, which must not be on this fiber. */
 static void go_to(fiber *from, int t)
 {
     if (!m.thread[t].fiber)
@@ -204,7 +205,7 @@ static void go_to(fiber *from, int t)
     fiber_switch(from, m.thread[t].fiber);
 }
 
-/* The running thread has said what it waits for; returns when it may go on. */
+/* The running thread has noted what it waits for. Returns when it may go on. */
 static void give_way(void)
 {
     int self = m.self, t = next_thread();
@@ -214,7 +215,7 @@ static void give_way(void)
         go_to(m.thread[self].fiber, t);
 }
 
-/* Runs threads, one after another: those that never wait need no switch. */
+/* Runs threads one after the other; those that never wait need no switch of fibers. */
 static void fiber_body(void)
 {
     for (;;) {
@@ -226,7 +227,7 @@ static void fiber_body(void)
         m.left++;
         int t = m.left == m.threads ? -1 : next_thread();
         if (t < 0 && m.left < m.threads) {
-            done->fiber = self; /* whose stack the message is written from */
+            done->fiber = self; /* the message of a failure is written on this stack */
             fail_stuck();
         }
         if (t >= 0 && !m.thread[t].fiber) {
@@ -239,13 +240,13 @@ static void fiber_body(void)
             fiber_switch(self, NULL);
         else
             go_to(self, t);
-        /* whoever woke us has given us the thread m.self */
+        /* the fiber that switched here has given its turn to thread m.self */
     }
 }
 
 void simt_stop(const char *condition, const char *file, int line)
 {
-    fail("thread %d: %s:%d: not %s", m.self, base_name(file), line, condition);
+    fail("thread %d: %s:%d: the check %s failed", m.self, base_name(file), line, condition);
 }
 
 void simt_barrier(const char *file, int line)
@@ -268,7 +269,7 @@ void simt_barrier(const char *file, int line)
     give_way();
 }
 
-/* The lane a shuffle reads, of the same group or itself. */
+/* The lane that a shuffle reads: one of the same group, or the lane itself. */
 static unsigned source_lane(const thread *t, unsigned lane)
 {
     unsigned first = lane & ~(t->width - 1), last = first + t->width - 1, from;
@@ -303,7 +304,7 @@ static uint64_t reduce_pair(int kind, uint64_t a, uint64_t b)
     }
 }
 
-/* All lanes of mask are here: gives each its result. */
+/* All lanes of the mask have come: gives each its result. */
 static void finish_warp(thread *warp, unsigned mask, int kind)
 {
     uint64_t all = 0;
@@ -382,7 +383,7 @@ static void run_block(void)
     go_to(NULL, next_thread());
 }
 
-/* Fibers left in the middle of a kernel are of no more use. */
+/* Frees the fibers, which were left in the middle of a kernel and are of no further use. */
 static void drop_fibers(void)
 {
     for (int i = 0; i < m.threads; i++)
@@ -420,7 +421,7 @@ bool simt_run(simt_dim grid, simt_dim block, size_t shared, void (*body)(const v
                  grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
         return false;
     }
-    if (m.running) /* a launch from inside a kernel */
+    if (m.running) /* a kernel launches a kernel */
         abort();
     m.running = true;
     m.failed = false;

@@ -1,5 +1,6 @@
-/* test_attention_columns.c: some heads' columns out of an array of rows
- * (ops/cuda/attention_pack.h), which parity has no op for: every value, and nothing beside. */
+/* test_attention_columns.c: copying some heads' columns out of an array of rows
+ * (ops/cuda/attention_pack.h), for which parity has no op: every value is right, and nothing beside
+ * them changes. */
 #include "tests/harness.h"
 
 #include "tests/simt/device.h"

@@ -1,6 +1,7 @@
-/* test_attention_tiles.c: the products that the portable attention makes of a packed row: those of
- * its documents, whatever the row's length. A tile of 64 tokens walks from where its first token's
- * document begins to itself; keys, to where the last one's ends. */
+/* test_attention_tiles.c: how many products the portable attention makes in a packed row: as many
+ * as its documents need, whatever the row's length. A tile of 64 queries walks over the keys from
+ * the beginning of its first token's document to itself; a tile of keys walks over the queries to
+ * the end of its last token's document. */
 #include "tests/harness.h"
 
 #include "tests/simt/device.h"
@@ -39,7 +40,7 @@ static void close_bench(bench *b)
     b->d->v->close(b->d);
 }
 
-/* Products of both directions over documents of one length, in those of one tile with another. */
+/* The products of forward and backward over documents of one length. */
 typedef struct products {
     int64_t forward, backward;
 } products;
@@ -85,7 +86,8 @@ static int64_t tiles(int64_t tokens)
     return (tokens + TILE - 1) / TILE;
 }
 
-/* Pairs of tiles: of queries with the keys they see, of keys with the queries that see them. */
+/* The number of pairs of tiles: of queries with the keys they see, and of keys with the queries
+ * that see them. */
 static void pairs(int length, int64_t *out_queries, int64_t *out_keys)
 {
     *out_queries = *out_keys = 0;
@@ -104,7 +106,7 @@ static void test_attention__walks_its_documents_alone(void **state)
     open_bench(&b);
     const products whole = run_attention(&b, TOKENS);
     const int64_t row = tiles(TOKENS) * (tiles(TOKENS) + 1) / 2;
-    const int64_t one = whole.forward / (2 * row); /* two products of a pair */
+    const int64_t one = whole.forward / (2 * row); /* a pair of tiles needs two products */
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         const products got = run_attention(&b, lengths[i]);
         int64_t queries, keys;

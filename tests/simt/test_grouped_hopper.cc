@@ -1,6 +1,6 @@
 /* test_grouped_hopper.cc: the grouped product's kernel for Hopper, run on the host instruction by
  * instruction (hopper_host.h), against plain loops: every mode, ragged and empty groups, widths
- * that fill no tile, garbage beyond the groups, any order of threads and loads. */
+ * that fill no tile, garbage beyond the groups, and any order of threads and loads. */
 #include "tests/simt/hopper_host.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ struct problem {
     std::vector<int32_t> rows; /* of each expert */
     int spare;                 /* rows beyond the last */
     int clusters;
-    bool gated, dropped; /* FWD with SwiGLU; y is not wanted */
+    bool gated, dropped; /* gated: FWD with SwiGLU; dropped: y is not wanted */
 };
 
 struct call {
@@ -40,7 +40,7 @@ static void kernel(void *context)
     }
 }
 
-/* Small whole numbers: products and sums are exact in float, so equality is demanded. */
+/* Small whole numbers: products and sums are exact in float, so results must be equal. */
 static uint16_t draw_bf16(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -84,7 +84,7 @@ static arrays make_arrays(const problem &p, uint64_t seed)
     return a;
 }
 
-/* The specification; what it does not touch stays. */
+/* The specification, as plain loops. What it does not write stays. */
 static arrays reference(const problem &p, const arrays &from)
 {
     arrays a = from;
@@ -179,8 +179,9 @@ static int check_problem(const char *name, const problem &p, uint64_t order)
     return bad;
 }
 
-/* The published widths with rows spread in any way: each tile of the output is one block's, no
- * tile reaches into another expert, and the blocks of a cluster agree where they share. */
+/* The published widths, with rows spread over experts in any way: each tile of the output belongs
+ * to one block, no tile reaches into another expert, and the blocks of a cluster agree where they
+ * share. */
 static int check_cover(const char *name, int mode, int64_t k, int64_t n,
                        const std::vector<int32_t> &rows, int blocks)
 {
@@ -197,7 +198,8 @@ static int check_cover(const char *name, int mode, int64_t k, int64_t n,
     args.rows_cap = begin[rows.size()];
     grouped_work w = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, blocks);
     int32_t across = grouped_ceil(w.out_n, w.tile_n);
-    /* rows of the output, expert by expert, times columns of tiles: how often stored */
+    /* How often each tile is stored: rows of the output, expert by expert, times columns of tiles.
+     */
     int64_t height = mode == GROUPED_WGRAD ? w.out_m * args.experts : args.rows_cap;
     std::vector<uint8_t> stored((size_t)(height * across));
     int bad = 0;
@@ -223,7 +225,7 @@ static int check_cover(const char *name, int mode, int64_t k, int64_t n,
         bad += stored[i] != wanted;
     }
     if (bad)
-        fprintf(stderr, "%s, mode %d, %d blocks: %d faults\n", name, mode, blocks, bad);
+        fprintf(stderr, "%s, mode %d, %d blocks: %d tiles are wrong\n", name, mode, blocks, bad);
     return bad != 0;
 }
 

@@ -1,10 +1,10 @@
 /* test_model_bf16.c: a whole small model, forward and backward, on the CUDA kernels (bf16
- * activations and weights, float sums and gradients) against the CPU in float: in the harness, and
- * as test_model_cuda on a GPU (bf16_device.h).
+ * activations and weights, float sums and gradients) against the CPU in float. It runs in the
+ * harness and, as test_model_cuda, on a GPU (bf16_device.h).
  *
- * In the harness matrix products, which the GPU leaves to a library, are the CPU's, rounded to
- * bf16. Experts are chosen by the CPU: its choices are put in the place of the kernels' own, which
- * are counted where they differ, since one other expert is no rounding error. */
+ * In the harness, matrix products, which the GPU leaves to a library, are the CPU's, rounded to
+ * bf16. The CPU's choices of experts replace the kernels' own, since one other expert is more than
+ * a rounding error; choices that differ are counted. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -19,12 +19,12 @@
 
 enum { CALLS_MAX = 64 };
 
-/* Of the norm of a gradient, and of the loss. A rounding to bf16 is up to 1/256 and some hundred of
- * them stand behind one another, of random sign; measured: 0.028 at the worst tensor, 0.00004 for
- * the loss. A wrong factor, index or dtype is of the order of 1. */
+/* Tolerances relative to the norm of a gradient and to the loss. A rounding to bf16 is off by up to
+ * 1/256, and some hundred roundings of random sign follow each other; in practice the worst tensor
+ * is off by half the tolerance. A wrong factor, index or type is off by the order of 1. */
 static const double GRADIENT_TOLERANCE = 0.06, LOSS_TOLERANCE = 0.001;
 
-/* ---- choices of experts, call by call ---- */
+/* ---- choices of experts, by call ---- */
 
 static struct {
     int32_t *expert[CALLS_MAX];
@@ -75,7 +75,7 @@ static void weigh_experts(float *weight, const float *p, const int32_t *expert, 
         weight[i] = expert[i] < 0 ? weight[i] : weight[i] / sum;
 }
 
-/* The noted choices with this run's own probabilities. */
+/* Takes the noted choices, with this run's own probabilities. */
 static status route_as_noted(stream *s, const route_fwd_args *a)
 {
     TRY(below->route_fwd(s, a));
@@ -117,7 +117,7 @@ static void forget_routes(void)
 
 /* ---- the matrix product, as the library does it ---- */
 
-static stream *cpu; /* where it is computed */
+static stream *cpu; /* the CPU's stream, which computes it */
 
 static float *widen_array(const void *bf16, int64_t n)
 {
@@ -254,7 +254,7 @@ static void compare_flavour(const char *flavour)
     below = plain;
     f.s->ops = &noting;
     double want = fixture_forward_backward(&f, rows, 2);
-    f.s->ops = plain; /* the products of the other model come here */
+    f.s->ops = plain; /* the other model's products run on this stream */
     const ops_table *kernels = g.s->ops;
     static ops_table own;
     own = merged;

@@ -1,6 +1,6 @@
-/* test_paced.c: what paced.cu promises of time, by the harness's clock: nothing is written before
- * the wait is over, never more than a chunk ahead of the pace, and the end is not early. That the
- * bytes are right is tests/parity/paced.c. */
+/* test_paced.c: what paced.cu promises about time, by the harness's clock: nothing is written
+ * before the wait is over, writing is never more than a chunk ahead of the pace, and the end is not
+ * early. tests/parity/paced.c checks that the bytes are right. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -14,8 +14,9 @@ enum { CHUNK = 1 << 17, CHUNKS = 5, BYTES = CHUNKS * CHUNK - 64, WAIT_NS = 5000,
 
 typedef struct watched {
     const unsigned char *y; /* [BYTES], 0 where nothing was written */
-    int64_t start, last;    /* of the looks at the clock */
-    int64_t looks, early;   /* early: bytes there at the worst moment, over what the pace allows */
+    int64_t start, last;    /* the first and last reading of the clock */
+    /* Early: the most bytes that were ever there beyond what the pace allows. */
+    int64_t looks, early;
 } watched;
 
 static int64_t written(const unsigned char *y)
@@ -64,7 +65,7 @@ static void test_paced__keeps_the_pace(void **state)
     assert_memory_equal(x, y, BYTES);
     assert_true(w.looks > CHUNKS);
     assert_int_equal(w.early, 0);
-    /* The first look of the first thread is the start; the other 511 threads look after it. */
+    /* The first reading, by the first thread, is the start; the other 511 threads read after it. */
     assert_true(w.last - w.start >= WAIT_NS + SPAN_NS);
     d->v->release(d, x);
     d->v->release(d, y);
@@ -72,7 +73,7 @@ static void test_paced__keeps_the_pace(void **state)
     d->v->close(d);
 }
 
-/* Blocks beyond the chunks are not started, and each of several keeps the pace of its own share. */
+/* Blocks without a chunk are not started, and each of several keeps the pace of its own share. */
 static void test_paced__blocks_share_the_chunks(void **state)
 {
     (void)state;
@@ -92,7 +93,8 @@ static void test_paced__blocks_share_the_chunks(void **state)
         .pace = {WAIT_NS, SPAN_NS, 64}, .n = n, .pieces = 8, .acc = true, .x = x, .y = y};
     assert_ok(op_paced_sum(s, &a));
     simt_on_clock(NULL, NULL);
-    /* The harness runs blocks one after another: 10 of 16384 elements, each its whole time. */
+    /* The harness runs blocks one after the other, so each of the 10 chunks of 16384 elements takes
+     * its whole time. */
     const int64_t blocks = (n + (1 << 14) - 1) / (1 << 14);
     assert_true(w.last - w.start >= blocks * (WAIT_NS + SPAN_NS));
     assert_true(w.last - w.start < (blocks + 1) * (WAIT_NS + SPAN_NS));

@@ -1,5 +1,5 @@
-/* test_simt.c: the harness itself: right kernels give the same numbers under every schedule,
- * planted faults are found. */
+/* test_simt.c: tests of the harness itself: right kernels give the same numbers under every
+ * schedule, and planted faults are found. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static void test_simt_fault__named(void **state)
         simt_schedule(SIMT_FORWARD, 0);
         assert_fails(ST_BAD_DEVICE, fault_run(s, list[i].fault, x, NULL, THREADS), list[i].words);
     }
-    test_simt_barrier__every_schedule(NULL); /* and the next launch is as good as ever */
+    test_simt_barrier__every_schedule(NULL); /* the next launch works again */
 }
 
 static void test_simt_warp__operations(void **state)
@@ -129,8 +129,8 @@ static void test_simt_bf16__nearest_even(void **state)
         assert_int_equal(y[i], list[i].want);
 }
 
-/* Small whole numbers: every sum is exact. Not square, not symmetric, so that no exchange of rows
- * and columns goes unseen. */
+/* Small whole numbers, so every sum is exact. The matrices are neither square nor symmetric, so
+ * that an exchange of rows and columns shows. */
 static void test_simt_mma__a_plain_product(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void test_simt_mma__a_plain_product(void **state)
         }
     }
     assert_ok(fault_run(s, FAULT_NO_WAIT, x, y, 0));
-    assert_true(isnan(y[0])); /* nothing has arrived */
+    assert_true(isnan(y[0])); /* the copy has not arrived yet */
 }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -167,12 +167,12 @@ static void test_simt_mma__a_plain_product(void **state)
 #endif
 #endif
 
-/* AddressSanitizer ends the process, so a child meets the fault. */
+/* AddressSanitizer ends the process, so a child process runs the fault. */
 static void test_simt_shared__bounds(void **state)
 {
     (void)state;
 #ifndef ASAN
-    HARNESS_SKIP("bounds of shared memory are seen in the sanitizer build alone");
+    HARNESS_SKIP("only the sanitizer build checks the bounds of shared memory");
 #endif
     fflush(NULL);
     pid_t child = fork();

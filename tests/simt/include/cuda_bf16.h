@@ -1,5 +1,5 @@
-/* cuda_bf16.h: bf16 of the toolkit's header of this name, for the host: the upper half of a float,
- * rounded to nearest even. */
+/* cuda_bf16.h: takes the place of the toolkit's header of this name on the host. A bf16 is the
+ * upper half of a float, rounded to nearest even. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_CUDA_BF16_H
 #define TESSERA_TESTS_SIMT_INCLUDE_CUDA_BF16_H
 
@@ -22,7 +22,7 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 {
     unsigned u = __float_as_uint(x);
     if (isnan(x))
-        return __nv_bfloat16{0x7fff}; /* as the hardware answers */
+        return __nv_bfloat16{0x7fff}; /* what the hardware gives */
     return __nv_bfloat16{(unsigned short)((u + 0x7fffu + (u >> 16 & 1)) >> 16)};
 }
 

@@ -1,5 +1,5 @@
-/* cuda_runtime.h: what our .cu files use of CUDA C++ and its runtime, for the host (../simt.h).
- * It stands in the place of the toolkit's header of this name; add what a new kernel needs. */
+/* cuda_runtime.h: takes the place of the toolkit's header of this name on the host (../simt.h). It
+ * has what our .cu files use of CUDA C++ and of the runtime; add here what a new kernel needs. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 #define TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 
@@ -33,7 +33,7 @@ struct dim3 {
 };
 static const int warpSize = 32;
 
-/* Vectors: aligned to their size, which UndefinedBehaviorSanitizer checks at every access. */
+/* Vectors are aligned to their size, which UndefinedBehaviorSanitizer checks at every access. */
 #define SIMT_VECTOR2(name, type)                                                                   \
     struct alignas(2 * sizeof(type)) name {                                                        \
         type x, y;                                                                                 \
@@ -198,7 +198,7 @@ SIMT_UNARY(__fsqrt_rn, sqrtf(x))
 SIMT_UNARY(normcdff, 0.5f * erfcf(-x * 0.70710678118654752440f))
 #undef SIMT_UNARY
 
-/* Names that the host's C library has for itself. */
+/* Functions that the host's C library declares under other names. */
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 
@@ -270,8 +270,8 @@ static inline void __threadfence_system(void)
 {
 }
 
-/* Fibers give way at barriers only, so a plain addition is whole. For counters: sums of floats by
- * atomics have no fixed order and no place in our kernels. */
+/* Fibers give way only at barriers, so a plain addition is atomic. For counters: sums of floats by
+ * atomics have no fixed order and may not be used in our kernels. */
 static inline int atomicAdd(int *p, int value)
 {
     int old = *p;
@@ -311,7 +311,7 @@ typedef enum cudaFuncAttribute {
 typedef struct CUstream_st *cudaStream_t;
 }
 
-/* Of a failed launch: the harness's reason. */
+/* For a failed launch, the harness's reason. */
 static inline const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaSuccess ? "no error" : simt_error();

@@ -1,9 +1,9 @@
-/* simt_mma.h: trainer/ops/cuda/mma.cuh for the harness: the tensor core's product and the loads of
- * its operands by what PTX says of their layouts, copies that arrive no sooner than they must.
+/* simt_mma.h: trainer/ops/cuda/mma.cuh for the harness: the tensor core's product, the loads of its
+ * operands in the layouts that the PTX ISA gives, and copies that arrive no sooner than they must.
  *
- * A warp's lanes lay what they bring on a table and wait for each other. The product is summed in
- * double and rounded once: the hardware's order is not known, its error is larger. A copy is done
- * when its thread waits for it, so that reading too early reads what was there before. */
+ * The lanes of a warp lay what they bring on a table and wait for each other. The product is summed
+ * in double and rounded once, since the hardware's order is not known; its error is larger. A copy
+ * is done when its thread waits for it, so that reading too early reads what was there before. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 #define TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 
@@ -13,17 +13,18 @@
 
 enum { SIMT_WARPS = 32, SIMT_LANES = 32, SIMT_COPIES = 128 };
 
-/* The running thread's number. */
+/* The number of the running thread. */
 static inline unsigned simt_self(void)
 {
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
 
-/* A warp's two tables of T, in turn: who is at the next one has been let go by all at this one. */
+/* A warp's two tables of T, used in turn: a thread that has reached the next one has been let go
+ * from this one by all. */
 template <class T> struct simt_table {
     T lanes[2][SIMT_WARPS][SIMT_LANES];
     unsigned char turn[SIMT_WARPS][SIMT_LANES];
-    /* Lays down what this lane brings, waits for the others, gives all. */
+    /* Lays down what this lane brings, waits for the others, and returns what all have brought. */
     const T *meet(const T &mine, const char *file, int line)
     {
         const unsigned warp = simt_self() / SIMT_LANES, lane = simt_self() % SIMT_LANES;
@@ -39,7 +40,7 @@ static inline float simt_half(unsigned word, int half)
     return __uint_as_float(half ? word & 0xffff0000u : word << 16);
 }
 
-/* A lane's part of A and B: pairs beside each other. */
+/* A lane's part of A and B, with neighbours in pairs. */
 struct simt_operands {
     float a[4][2], b[2][2];
 };
@@ -71,13 +72,14 @@ static inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
     }
 }
 
-/* r[m]: two elements of matrix m, whose rows' addresses lanes 8m.. have laid down. */
+/* r[m] becomes two elements of matrix m, whose rows' addresses the lanes from 8m on have laid down.
+ */
 static inline void simt_ldmatrix4(uint32_t (&r)[4], const void *row, bool transposed,
                                   const char *file, int line)
 {
     static simt_table<const __nv_bfloat16 *> table;
     if ((uintptr_t)row % 16 != 0)
-        abort(); /* the hardware stops here */
+        abort(); /* the hardware would stop here */
     const __nv_bfloat16 *const *warp = table.meet((const __nv_bfloat16 *)row, file, line);
     const unsigned lane = simt_self() % SIMT_LANES, g = lane / 4, q = lane % 4;
     for (unsigned m = 0; m < 4; m++) {
@@ -98,7 +100,7 @@ static inline void ldmatrix4_transposed(uint32_t (&r)[4], const void *row, SIMT_
     simt_ldmatrix4(r, row, true, file, line);
 }
 
-/* Copies that a thread has started, oldest first. */
+/* The copies that a thread has started, oldest first. */
 struct simt_copies {
     struct {
         void *to;
@@ -118,7 +120,7 @@ static inline void copy16_async(void *to, const void *from, bool wanted)
 {
     simt_copies *c = simt_copies_of();
     if (c->n == SIMT_COPIES || (uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
-        abort(); /* more than this header keeps, or what the hardware refuses */
+        abort(); /* more copies than this header keeps, or what the hardware refuses */
     c->list[c->n++] = {to, wanted ? from : NULL, c->group};
 }
 

@@ -55,7 +55,7 @@ static void test_device_open__no_second_cpu(void **state)
     device *d = NULL;
     assert_fails(ST_UNAVAILABLE,
                  device_open(BACKEND_CPU, &(device_options){.index = 1, .threads = 1}, &d),
-                 "number 0; 1 was asked for");
+                 "there is no CPU device 1");
     assert_null(d);
 }
 

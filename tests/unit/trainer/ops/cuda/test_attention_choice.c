@@ -262,13 +262,13 @@ static void test_attention__not_asked_is_told_once_per_reason(void **state)
     attention_bwd_args wide = shape(256, 4, 136), sparse = shape(1 << 16, 1 << 14, 64);
     assert_int_equal(done_by_cudnn(&b, &wide, 2, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "info"), 2);
-    assert_int_equal(lines_with(log, "multiples of 8 up to 128"), 2);
+    assert_int_equal(lines_with(log, "a multiple of 8 and at most 128"), 2);
     assert_int_equal(lines_with(log, "width=136"), 2);
     assert_int_equal(done_by_cudnn(&b, &sparse, 2, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "empty blocks"), 2);
     b.d.facts.sm = 80;
     assert_int_equal(done_by_cudnn(&b, &wide, 1, log, sizeof log), 0);
-    assert_int_equal(lines_with(log, "from sm_90 on"), 2);
+    assert_int_equal(lines_with(log, "on sm_90 and later"), 2);
     assert_int_equal(compiled, 0);
     close_bench(&b);
 }
