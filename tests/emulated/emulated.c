@@ -64,11 +64,11 @@ typedef struct meeting {
 
 static bool have_come(const peers_meet_args *a)
 {
-    const char *own = a->p.base[a->p.rank];
+    const char *own = a->peers.base[a->peers.rank];
     const uint32_t *arrived = (const uint32_t *)(const void *)(own + a->arrived);
     const uint32_t turn = *(const uint32_t *)(const void *)(own + a->met) + 1;
     bool all = true;
-    for (int32_t r = 0; r < a->p.size; r++)
+    for (int32_t r = 0; r < a->peers.size; r++)
         all &= (int32_t)(__atomic_load_n(&arrived[r], __ATOMIC_ACQUIRE) - turn) >= 0;
     return all || (a->stop && __atomic_load_n(a->stop, __ATOMIC_RELAXED));
 }

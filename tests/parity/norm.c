@@ -6,7 +6,7 @@ typedef struct norm {
     int64_t rows, n;
     double eps;
     bool layer;
-    /* Up: the gradient that comes from above, which makes the loss a scalar. */
+    /* up: the gradient that comes from above, which makes the loss a scalar. */
     double *x, *w, *b, *up;
 } norm;
 

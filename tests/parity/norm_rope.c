@@ -4,7 +4,7 @@
 
 typedef struct heads {
     int64_t rows, heads, d;
-    /* Up: the gradient that comes from above, which makes the loss a scalar. */
+    /* up: the gradient that comes from above, which makes the loss a scalar. */
     double *x, *w, *c, *s, *up;
 } heads;
 

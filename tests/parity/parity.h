@@ -69,7 +69,7 @@ typedef struct parity_target {
     int bad_index; /* PARITY_REFUSES .. */
     bool small;    /* skip the cases named "real ..", whose sizes are made for timing */
     bool (*lacks)(const char *op); /* whether the target lacks this op; NULL: it has all */
-    /* False: skip all, for the reason in status_text; NULL: the target is always there. */
+    /* Returns false: skip all, for the reason in status_text. NULL: the target is always there. */
     bool (*present)(void);
 } parity_target;
 extern const parity_target parity_here;

@@ -103,7 +103,7 @@ static void meet_case(parity *p, const int64_t *shape)
         for (a.phase = MEET_ARRIVE; a.phase <= MEET_WAIT; a.phase++) {
             draw_turns(p, ranks, turn);
             for (int64_t i = 0; i < ranks; i++) {
-                a.p = (peer_set){base, turn[i], (int32_t)ranks};
+                a.peers = (peer_set){base, turn[i], (int32_t)ranks};
                 PARITY_RUN(p, op_peers_meet(p->s, &a));
             }
         }
@@ -112,7 +112,7 @@ static void meet_case(parity *p, const int64_t *shape)
         want[i] = 2; /* the third meeting was not needed */
     parity_expect_ints(p, "met", dev, want, ranks * each);
     /* One rank alone, after `stop`. */
-    assert_ok(op_peers_meet(p->s, &(peers_meet_args){.p = {base, 0, (int32_t)ranks},
+    assert_ok(op_peers_meet(p->s, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
                                                      .met = (size_t)ranks * sizeof *dev,
                                                      .phase = MEET_ARRIVE | MEET_WAIT,
                                                      .stop = stop}));
@@ -230,7 +230,7 @@ static void move_rank(parity *p, const played *g, int64_t rank, int32_t round, b
     const planned *a = &g->plan[rank];
     PARITY_RUN(
         p, op_exchange_rows(p->s, &(exchange_rows_args){
-                                      .p = {g->base, (int32_t)rank, (int32_t)o->ranks},
+                                      .peers = {g->base, (int32_t)rank, (int32_t)o->ranks},
                                       .at = (size_t)g->lead * st_dtype_size(p->s->dev->v->act),
                                       .back = back,
                                       .round = round,

@@ -15,7 +15,7 @@ enum { CHUNK = 1 << 17, CHUNKS = 5, BYTES = CHUNKS * CHUNK - 64, WAIT_NS = 5000,
 typedef struct watched {
     const unsigned char *y; /* [BYTES], 0 where nothing was written */
     int64_t start, last;    /* the first and last reading of the clock */
-    /* Early: the most bytes that were ever there beyond what the pace allows. */
+    /* early: the most bytes that were ever there beyond what the pace allows. */
     int64_t looks, early;
 } watched;
 

@@ -159,7 +159,7 @@ static peer_set own_window(bench_case *c, void *window)
 static void bench_offsets(bench_case *c)
 {
     const int64_t n = TEXT.experts + 1;
-    c->a.peers_tell = (peers_tell_args){.p = own_window(c, bench_raw(c, 4 * n)),
+    c->a.peers_tell = (peers_tell_args){.peers = own_window(c, bench_raw(c, 4 * n)),
                                         .count = n,
                                         .values = bench_ints(c, n, even_offset)};
     c->bytes = 8.0 * (double)n;
@@ -167,8 +167,9 @@ static void bench_offsets(bench_case *c)
 
 static void bench_meeting(bench_case *c)
 {
-    c->a.peers_meet = (peers_meet_args){
-        .p = own_window(c, bench_raw(c, 2 * MET)), .met = MET, .phase = MEET_ARRIVE | MEET_WAIT};
+    c->a.peers_meet = (peers_meet_args){.peers = own_window(c, bench_raw(c, 2 * MET)),
+                                        .met = MET,
+                                        .phase = MEET_ARRIVE | MEET_WAIT};
     c->bytes = 16.0;
 }
 
@@ -190,7 +191,7 @@ static void fill_exchange(bench_case *c, bool back)
 {
     const int64_t slots = T * TEXT.top_k, h = TEXT.hidden;
     const int32_t *offset = bench_ints(c, TEXT.experts + 1, even_offset);
-    c->a.exchange_rows = (exchange_rows_args){.p = own_window(c, bench_act(c, slots * h)),
+    c->a.exchange_rows = (exchange_rows_args){.peers = own_window(c, bench_act(c, slots * h)),
                                               .back = back,
                                               .slots = slots,
                                               .width = h,

@@ -43,8 +43,8 @@ typedef struct graph graph; /* work captured once, to be queued again as a whole
  * is the work's name in static storage. NULL means that the name is the one the first nested pair
  * gives. */
 typedef struct call_watch {
-    status (*begin)(stream *s, const char *what);
-    status (*end)(stream *s);
+    status (*begin)(stream *stream, const char *what);
+    status (*end)(stream *stream);
 } call_watch;
 
 /* An ordered queue of work. A stream of the CPU runs each piece before the call returns. Ops find
@@ -83,49 +83,49 @@ typedef struct backend_vtable {
     const char *name; /* "cpu", "cuda" */
     st_dtype act, acc;
     /* The device without its op table; device_open (ops/open.h) adds that. */
-    status (*open)(const device_options *o, device **out);
-    void (*close)(device *d);
+    status (*open)(const device_options *options, device **out);
+    void (*close)(device *device);
     /* alloc: zeroed memory, aligned to 256 bytes. alloc_host: zeroed host memory, pinned where the
      * backend knows pinning. Both are for the time before step 1; a step allocates nothing. */
-    status (*alloc)(device *d, size_t bytes, void **out);
-    void (*release)(device *d, void *p);
-    status (*alloc_host)(device *d, size_t bytes, void **out);
-    void (*release_host)(device *d, void *p);
-    status (*stream_new)(device *d, stream **out);
-    void (*stream_free)(stream **s);
+    status (*alloc)(device *device, size_t bytes, void **out);
+    void (*release)(device *device, void *p);
+    status (*alloc_host)(device *device, size_t bytes, void **out);
+    void (*release_host)(device *device, void *p);
+    status (*stream_new)(device *device, stream **out);
+    void (*stream_free)(stream **stream);
     /* Copies, and clearing to zero. They are queued; host memory must stay as it is until the
      * stream has got there. 0 bytes are legal. */
-    status (*to_device)(stream *s, void *dst, const void *src_host, size_t bytes);
-    status (*to_host)(stream *s, void *dst_host, const void *src, size_t bytes);
-    status (*copy)(stream *s, void *dst, const void *src, size_t bytes);
-    status (*zero)(stream *s, void *dst, size_t bytes);
+    status (*to_device)(stream *stream, void *dst, const void *src_host, size_t bytes);
+    status (*to_host)(stream *stream, void *dst_host, const void *src, size_t bytes);
+    status (*copy)(stream *stream, void *dst, const void *src, size_t bytes);
+    status (*zero)(stream *stream, void *dst, size_t bytes);
     /* Waits until all queued work is done, and reports faults that came late. */
-    status (*wait)(stream *s);
+    status (*wait)(stream *stream);
     /* Events order work between streams, and are the host's only way to wait for part of a stream.
      * event_record puts the event after all that is queued on the stream so far; event_follow makes
      * what is queued on the stream from now on run after the event; event_wait blocks the host
      * until the event has passed. */
-    status (*event_new)(device *d, event **out);
-    void (*event_free)(event **e);
-    status (*event_record)(stream *s, event *e);
-    status (*event_follow)(stream *s, event *e);
-    status (*event_wait)(device *d, event *e);
+    status (*event_new)(device *device, event **out);
+    void (*event_free)(event **event);
+    status (*event_record)(stream *stream, event *event);
+    status (*event_follow)(stream *stream, event *event);
+    status (*event_wait)(device *device, event *event);
     /* Device time in nanoseconds between two events that have passed. */
     status (*event_ns)(event *from, event *to, int64_t *out_ns);
     /* Work that is queued between capture_begin and capture_end is recorded and not run. In between
      * nothing may allocate or wait, and host memory that a copy names must outlive the graph. NULL
      * where the backend has no graphs. capture_end must also be called after a failure in between;
      * it then returns a failure or a graph that the caller frees. */
-    status (*capture_begin)(stream *s);
-    status (*capture_end)(stream *s, graph **out);
-    status (*graph_launch)(stream *s, graph *g);
-    void (*graph_free)(graph **g);
+    status (*capture_begin)(stream *stream);
+    status (*capture_end)(stream *stream, graph **out);
+    status (*graph_launch)(stream *stream, graph *graph);
+    void (*graph_free)(graph **graph);
     /* Bytes in use and bytes in all: on CUDA of the whole GPU, other processes included; on the CPU
      * this process's resident memory and the machine's. */
-    status (*memory)(device *d, size_t *out_used, size_t *out_total);
+    status (*memory)(device *device, size_t *out_used, size_t *out_total);
     /* Takes one block of scratch of this size before step 1, so that ops need not grow it. NULL
      * where ops need none. */
-    status (*reserve)(stream *s, size_t bytes);
+    status (*reserve)(stream *stream, size_t bytes);
     bool overhead;  /* the memory is a GPU's own: driver, libraries and graphs take a share of it */
     bool immediate; /* device memory is host memory, and a call has done its work when it returns */
     /* Device memory has addresses but no storage: what is written there is lost, and reading it

@@ -23,17 +23,17 @@ typedef void (*cpu_body)(const void *context, part p);
  * each). How the items are cut into parts depends on n and work alone. The result of `body` must
  * depend neither on the cut nor on the thread, which may only choose one of several scratch areas;
  * so the same input gives the same bits with any number of threads. */
-void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *context);
+void cpu_run(stream *stream, int64_t n, int64_t work, cpu_body body, const void *context);
 
 /* Whether this build has ops for AVX2 (with FMA) and this processor can run them. */
 bool cpu_has_avx2(void);
 
 /* The number of threads of the stream's device; every part.thread is below it. */
-int cpu_threads(const stream *s);
+int cpu_threads(const stream *stream);
 
 /* At least `bytes` of scratch, aligned to 64. It is the stream's, its contents are undefined, and
  * it is valid until the next cpu_scratch on this stream. NO_MEMORY where the machine has none left.
  */
-WARN_UNUSED status cpu_scratch(stream *s, size_t bytes, void **out);
+WARN_UNUSED status cpu_scratch(stream *stream, size_t bytes, void **out);
 
 #endif

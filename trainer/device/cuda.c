@@ -63,8 +63,7 @@ static status find_gpu(const device_options *o, int *out_index)
     if (index < 0 || index >= count)
         return FAIL(ST_UNAVAILABLE,
                     "CUDA: there is no GPU %d; this machine has %d%s. Start one rank per GPU; with "
-                    "comm.engine "
-                    "mpi, which goes through host memory, ranks may share a GPU",
+                    "comm.engine mpi, which goes through host memory, ranks may share a GPU",
                     index, count, count == 1 ? " GPU" : " GPUs");
     *out_index = index;
     return ST_OK;
@@ -165,7 +164,7 @@ static status cuda_alloc(device *d, size_t bytes, void **out)
     TRY(use(d));
     d->counts.allocations++;
     void *p = NULL;
-    /* CudaMalloc aligns to 256 bytes or more. */
+    /* cudaMalloc aligns to 256 bytes or more. */
     cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error != cudaSuccess)
         return FAIL(ST_NO_MEMORY, "out of memory on %s: cudaMalloc of %zu bytes: CUDA error %d, %s",

@@ -41,8 +41,8 @@ typedef struct replay replay;
 /* Gives the stream a replay. `scope` is the option cuda_graph.scope: "off", "step", or a list of
  * attn, router, experts and vision. CONFIG where a word is none of these. The replay belongs to the
  * stream until graph_replay_free, which also frees all graphs. */
-WARN_UNUSED status graph_replay_new(stream *s, const char *scope);
-void graph_replay_free(stream *s);
+WARN_UNUSED status graph_replay_new(stream *stream, const char *scope);
+void graph_replay_free(stream *stream);
 
 /* Functions that are told what is captured and what is run again, for code that counts what a piece
  * queues (the graph's own work never passes through it again). A piece is identified by a number.
@@ -57,13 +57,13 @@ typedef struct graph_replay_watch {
 } graph_replay_watch;
 
 /* Sets those functions; they are copied. Call after graph_replay_new. */
-void graph_replay_watched(stream *s, const graph_replay_watch *w);
+void graph_replay_watched(stream *stream, const graph_replay_watch *watch);
 
 /* Begins a piece. *out_done true: its graph has been queued, and neither the body nor
  * graph_replay_end may be called. */
-WARN_UNUSED status graph_replay_begin(stream *s, const graph_replay_key *key, bool *out_done);
+WARN_UNUSED status graph_replay_begin(stream *stream, const graph_replay_key *key, bool *out_done);
 /* Ends a piece whose begin said false. `st` is what the body returned; a failure is returned again,
  * and an open capture is then dropped. */
-WARN_UNUSED status graph_replay_end(stream *s, status st);
+WARN_UNUSED status graph_replay_end(stream *stream, status st);
 
 #endif

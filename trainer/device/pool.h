@@ -28,11 +28,11 @@ typedef void (*pool_task)(const void *context, int64_t task, int thread);
 /* Starts threads - 1 helpers, since `threads` counts the caller. NO_MEMORY; OS where a thread
  * cannot be started. */
 WARN_UNUSED status pool_new(int threads, pool **out);
-void pool_free(pool **p);
-int pool_threads(const pool *p);
+void pool_free(pool **pool);
+int pool_threads(const pool *pool);
 
 /* Runs tasks 0 to tasks - 1 (tasks < 2^32) and returns when all are done. A call from inside a
  * task, or while another thread's call runs, does its tasks on the calling thread alone. */
-void pool_run(pool *p, int64_t tasks, pool_task run, const void *context);
+void pool_run(pool *pool, int64_t tasks, pool_task run, const void *context);
 
 #endif

@@ -41,8 +41,8 @@ typedef struct generator_options {
     int64_t longest; /* the most tokens of a document */
 } generator_options;
 
-WARN_UNUSED status generate_new(const generator_options *o, generator **out);
-void generate_free(generator **g);
+WARN_UNUSED status generate_new(const generator_options *options, generator **out);
+void generate_free(generator **generator);
 
 /* Whether answers to this row can be generated here: the logits must be f32, f64 or bf16, and the
  * row must have no video. */

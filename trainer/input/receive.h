@@ -23,9 +23,8 @@ typedef struct receiver_options {
     /* A recording to read instead of a daemon; path NULL or "": use the daemon. */
     replay_options replay;
     int64_t slots; /* how many rows are held at once */
-    row_broadcast
-        /* Taken over, even by a call that fails; NULL: these rows are not shared. */
-        *row_broadcast;
+    /* Taken over, even by a call that fails; NULL: these rows are not shared. */
+    row_broadcast *row_broadcast;
     /* The run will go on from these rows of a daemon, so their cursors are checked. */
     bool trains;
     double reconnect_s;    /* how long to wait for a daemon that is gone; 0: do not wait */
@@ -44,23 +43,23 @@ typedef struct received {
 /* Connects to the daemon or opens the recording, reads WELCOME and starts the thread. Fails as
  * client_open and client_replay do (proto/client.h); on ranks that share rows, with the failure of
  * the rank that receives them. The caller closes it with receiver_close, which ends the thread. */
-WARN_UNUSED status receiver_open(const receiver_options *o, receiver **out);
-void receiver_close(receiver **r);
+WARN_UNUSED status receiver_open(const receiver_options *options, receiver **out);
+void receiver_close(receiver **receiver);
 /* The JSON of WELCOME, until the receiver is closed. */
-const char *receiver_welcome(const receiver *r);
+const char *receiver_welcome(const receiver *receiver);
 /* Rows of the recording, once through; -1 with a daemon. */
-int64_t receiver_rows(const receiver *r);
-int64_t receiver_left_over(const receiver *r); /* see client_left_over */
+int64_t receiver_rows(const receiver *receiver);
+int64_t receiver_left_over(const receiver *receiver); /* see client_left_over */
 
 /* Waits for the next row. *inout_waited_ns grows by the time that was spent waiting. ST_END after
  * the last row. ST_STOPPED within a fraction of a second once stopped() is true; on ranks that
  * share rows only the receiving rank's stopped() counts, and all stop after the same row. Otherwise
  * the thread's failure. */
-WARN_UNUSED status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns);
+WARN_UNUSED status receiver_next(receiver *receiver, received *out, int64_t *inout_waited_ns);
 /* Gives the row's slot back to the thread. Does nothing if it was given back already. */
-void receiver_give_back(receiver *r, received *got);
+void receiver_give_back(receiver *receiver, received *got);
 /* Where a run must go on after the last row taken: its cursor (proto/wire.md), "" before the
  * first row. It is the receiver's, and valid until the next receiver_next. */
-const char *receiver_cursor(const receiver *r);
+const char *receiver_cursor(const receiver *receiver);
 
 #endif

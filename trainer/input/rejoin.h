@@ -9,7 +9,7 @@
  * is that of the last row that arrived, "" before the first. ST_OK once the stream goes on;
  * ST_UNAVAILABLE, with the first cause, after patience_s seconds; ST_STOPPED after
  * client_interrupt; otherwise the daemon's refusal, which no waiting would change. */
-WARN_UNUSED status rejoin_stream(client *c, const char *endpoint, const char *cursor,
+WARN_UNUSED status rejoin_stream(client *client, const char *endpoint, const char *cursor,
                                  double patience_s);
 
 #endif

@@ -156,7 +156,7 @@ typedef struct pass {
 /* Meets the other ranks; of: in this round if it is needed; NULL: in any case. */
 static status meet_peers(const pass *p, const int32_t *of)
 {
-    return op_peers_meet(p->ctx->stream, &(peers_meet_args){.p = p->peers,
+    return op_peers_meet(p->ctx->stream, &(peers_meet_args){.peers = p->peers,
                                                             .arrived = p->window->arrived,
                                                             .met = p->window->met,
                                                             .phase = MEET_ARRIVE | MEET_WAIT,
@@ -168,7 +168,7 @@ static status meet_peers(const pass *p, const int32_t *of)
 static status tell_offsets(const pass *p, bool backward)
 {
     const int64_t experts = p->ctx->dims->text.experts;
-    TRY(op_peers_tell(p->ctx->stream, &(peers_tell_args){.p = p->peers,
+    TRY(op_peers_tell(p->ctx->stream, &(peers_tell_args){.peers = p->peers,
                                                          .at = p->window->borders,
                                                          .count = experts + 1,
                                                          .values = p->offset}));
@@ -206,7 +206,7 @@ static status begin_device_pass(const pass_context *ctx, const exchange *state,
 static status move_round(const pass *p, int32_t round, void *mine, size_t place, bool back)
 {
     return op_exchange_rows(p->ctx->stream,
-                            &(exchange_rows_args){.p = p->peers,
+                            &(exchange_rows_args){.peers = p->peers,
                                                   .at = place,
                                                   .back = back,
                                                   .round = round,

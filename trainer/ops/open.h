@@ -8,6 +8,6 @@
  * fails with UNAVAILABLE and the reason where no GPU can be used. BACKEND_AUTO takes a GPU where
  * one can be used and all ops are there; otherwise it takes the CPU, writes the reason to the log
  * and keeps it in device.no_gpu. The caller closes the device with device_close. */
-WARN_UNUSED status device_open(int kind, const device_options *o, device **out);
+WARN_UNUSED status device_open(int kind, const device_options *options, device **out);
 
 #endif

@@ -25,7 +25,7 @@ typedef struct peer_set {
 /* Writes values [count] int32 into row `rank` of the array [P, count] at byte `at` of every window.
  */
 typedef struct peers_tell_args {
-    peer_set p;
+    peer_set peers;
     size_t at;
     int64_t count;
     const int32_t *values;
@@ -39,7 +39,7 @@ enum { MEET_ARRIVE = 1, MEET_WAIT = 2 };
  * them. *stop other than 0 ends the wait without the others, so that a failed rank does not hang
  * the rest. */
 typedef struct peers_meet_args {
-    peer_set p;
+    peer_set peers;
     size_t arrived, met;
     int phase; /* MEET_ARRIVE, MEET_WAIT, or both */
     int32_t round;
@@ -65,7 +65,7 @@ typedef struct exchange_plan_args {
  * fetched from there into mine; other slots stay as they are. On the way there round_offset [E/P +
  * 1], where given, becomes the offsets of the round's rows by own expert. */
 typedef struct exchange_rows_args {
-    peer_set p;
+    peer_set peers;
     size_t at;
     bool back;
     int32_t round;

@@ -14,18 +14,18 @@
 
 typedef struct optimizer optimizer;
 
-WARN_UNUSED status optimizer_new(const conf *c, params *p, stream *s, optimizer **out);
-void optimizer_free(optimizer **o, stream *s);
+WARN_UNUSED status optimizer_new(const conf *c, params *params, stream *stream, optimizer **out);
+void optimizer_free(optimizer **optimizer, stream *stream);
 
 /* Queues the copy of an update's scalars. `lr` is its learning rate; `step` counts from 1 and
  * drives the bias corrections. The host's side of the copy is used again by step + 1 + `ahead` of
  * the backend. */
-WARN_UNUSED status optimizer_send(optimizer *o, stream *s, int64_t step, double lr);
+WARN_UNUSED status optimizer_send(optimizer *optimizer, stream *stream, int64_t step, double lr);
 /* Queues the update. It reads device memory alone, so it can be captured. `weight` is the step's
  * sum of target weights, on the device. */
-WARN_UNUSED status optimizer_update(optimizer *o, stream *s, const double *weight);
+WARN_UNUSED status optimizer_update(optimizer *optimizer, stream *stream, const double *weight);
 /* optimizer_send followed by optimizer_update. */
-WARN_UNUSED status optimizer_step(optimizer *o, stream *s, int64_t step, double lr,
+WARN_UNUSED status optimizer_step(optimizer *optimizer, stream *stream, int64_t step, double lr,
                                   const double *weight);
 
 /* What an update leaves on the device, as it is copied to the host. */
@@ -35,7 +35,8 @@ typedef struct optimizer_facts {
 } optimizer_facts;
 /* Queues the copy of those facts. `host` is pinned memory, which is written when the stream gets
  * there. */
-WARN_UNUSED status optimizer_fetch(const optimizer *o, stream *s, optimizer_facts *host);
+WARN_UNUSED status optimizer_fetch(const optimizer *optimizer, stream *stream,
+                                   optimizer_facts *host);
 
 /* The results of the last update. */
 typedef struct optimizer_report {
@@ -44,8 +45,9 @@ typedef struct optimizer_report {
     double group_norm[GROUP_COUNT];
     bool skipped;
 } optimizer_report;
-optimizer_report optimizer_report_of(const optimizer_facts *f);
+optimizer_report optimizer_report_of(const optimizer_facts *facts);
 /* Fetches the last update's results; waits for the stream. */
-WARN_UNUSED status optimizer_read(const optimizer *o, stream *s, optimizer_report *out);
+WARN_UNUSED status optimizer_read(const optimizer *optimizer, stream *stream,
+                                  optimizer_report *out);
 
 #endif

@@ -44,7 +44,7 @@ static inline int64_t head_keys(const head_view *w, int64_t i)
 real HEAD_SOFTMAX_ROW(real *s, int64_t n);
 /* Replaces n scores p by exp(p - lse). */
 void HEAD_PROBABILITY(real *p, real lse, int64_t n);
-void HEAD_DOTS(const head_view *w, const head_grads *g);
+void HEAD_DOTS(const head_view *view, const head_grads *grads);
 
 enum {
     SHORT_KEYS = 64, /* the longest segment of the short way: its scratch stays in L1 and L2 */
@@ -59,7 +59,7 @@ static inline bool head_is_short(const head_view *w)
     return !w->place && w->n <= SHORT_KEYS && w->d % LANES == 0 && w->d <= SHORT_DIM;
 }
 
-void SHORT_HEAD_FWD(const head_view *w, real *o, real *lse, real *scratch);
-void SHORT_HEAD_BWD(const head_view *w, const head_grads *g, real *scratch);
+void SHORT_HEAD_FWD(const head_view *view, real *o, real *lse, real *scratch);
+void SHORT_HEAD_BWD(const head_view *view, const head_grads *grads, real *scratch);
 
 #endif

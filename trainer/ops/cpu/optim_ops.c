@@ -10,7 +10,7 @@ typedef struct chunk {
 /* The list's chunk i, counted from the list's first chunk. */
 static chunk chunk_of(const optim_list *l, int64_t i)
 {
-    /* Searched: the last tensor that begins at or before the chunk. */
+    /* The binary search ends at the last tensor that begins at or before the chunk. */
     int64_t low = 0, high = l->n_tensors;
     i += l->first_chunk;
     while (high - low > 1) {

@@ -17,9 +17,9 @@ static bool needs_round(int32_t round, const int32_t *rounds)
 status CPU_OP(peers_tell)(stream *s, const peers_tell_args *a)
 {
     (void)s;
-    for (int64_t r = 0; r < a->p.size; r++)
-        memcpy((int32_t *)(void *)locate_window(&a->p, r, a->at) + a->p.rank * a->count, a->values,
-               (size_t)a->count * sizeof *a->values);
+    for (int64_t r = 0; r < a->peers.size; r++)
+        memcpy((int32_t *)(void *)locate_window(&a->peers, r, a->at) + a->peers.rank * a->count,
+               a->values, (size_t)a->count * sizeof *a->values);
     return ST_OK;
 }
 
@@ -38,14 +38,17 @@ status CPU_OP(peers_meet)(stream *s, const peers_meet_args *a)
     (void)s;
     if (!needs_round(a->round, a->rounds))
         return ST_OK;
-    uint32_t *met = (uint32_t *)(void *)locate_window(&a->p, a->p.rank, a->met), turn = *met + 1;
-    for (int64_t r = 0; r < a->p.size && (a->phase & MEET_ARRIVE); r++)
-        __atomic_store_n((uint32_t *)(void *)locate_window(&a->p, r, a->arrived) + a->p.rank, turn,
-                         __ATOMIC_RELEASE);
+    uint32_t *met = (uint32_t *)(void *)locate_window(&a->peers, a->peers.rank, a->met),
+             turn = *met + 1;
+    for (int64_t r = 0; r < a->peers.size && (a->phase & MEET_ARRIVE); r++)
+        __atomic_store_n((uint32_t *)(void *)locate_window(&a->peers, r, a->arrived) +
+                             a->peers.rank,
+                         turn, __ATOMIC_RELEASE);
     if (!(a->phase & MEET_WAIT))
         return ST_OK;
-    const uint32_t *arrived = (const uint32_t *)(void *)locate_window(&a->p, a->p.rank, a->arrived);
-    for (int64_t r = 0; r < a->p.size; r++)
+    const uint32_t *arrived =
+        (const uint32_t *)(void *)locate_window(&a->peers, a->peers.rank, a->arrived);
+    for (int64_t r = 0; r < a->peers.size; r++)
         while (!has_arrived(arrived + r, turn) && !is_stopped(a->stop))
             sched_yield();
     *met = turn;
@@ -103,14 +106,14 @@ static int64_t expert_of(const int32_t *offset, int64_t experts, int64_t slot)
 static void move_rows(const void *context, part p)
 {
     const exchange_rows_args *a = context;
-    const int64_t own = a->experts / a->p.size;
+    const int64_t own = a->experts / a->peers.size;
     const size_t bytes = (size_t)a->width * sizeof(real);
     for (int64_t slot = p.begin; slot < p.end && slot < a->offset[a->experts]; slot++) {
         int64_t e = expert_of(a->offset, a->experts, slot);
         int64_t row = a->place[e] + slot - a->offset[e] - a->round * a->rows;
         if (row < 0 || row >= a->rows)
             continue;
-        char *there = locate_window(&a->p, e / own, a->at) + (size_t)row * bytes;
+        char *there = locate_window(&a->peers, e / own, a->at) + (size_t)row * bytes;
         char *here = (char *)a->mine + (size_t)slot * bytes;
         memcpy(a->back ? here : there, a->back ? there : here, bytes);
     }
@@ -118,7 +121,7 @@ static void move_rows(const void *context, part p)
 
 status CPU_OP(exchange_rows)(stream *s, const exchange_rows_args *a)
 {
-    const int64_t first = a->round * a->rows, own = a->experts / a->p.size;
+    const int64_t first = a->round * a->rows, own = a->experts / a->peers.size;
     for (int64_t x = 0; x <= own && a->round_offset; x++) {
         int64_t row = a->order[x] - first;
         a->round_offset[x] = (int32_t)(row < 0 ? 0 : row > a->rows ? a->rows : row);

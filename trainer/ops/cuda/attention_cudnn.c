@@ -155,7 +155,7 @@ typedef struct batch {
     int32_t *length;
     /* First elements of q, k, v, o and lse. */
     int64_t *first[PACK_FIRSTS];
-    /* Lse: the copy of a group's log-sums, or NULL. */
+    /* lse: the copy of a group's log-sums, or NULL. */
     void *lse, *sum, *dq_sum, *dk_full, *dv_full, *library;
     int64_t dq_sum_bytes;
 } batch;

@@ -9,7 +9,9 @@
  * than sm_90; widths or addresses are such as cuDNN does not take; too many of the blocks it would
  * launch would be empty; a deterministic backward would need too much memory; or it has no engine
  * for the shape. The log tells the first case of each such reason. */
-WARN_UNUSED status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done);
-WARN_UNUSED status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done);
+WARN_UNUSED status attention_cudnn_fwd(stream *stream, const attention_fwd_args *args,
+                                       bool *out_done);
+WARN_UNUSED status attention_cudnn_bwd(stream *stream, const attention_bwd_args *args,
+                                       bool *out_done);
 
 #endif

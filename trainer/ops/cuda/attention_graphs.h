@@ -59,10 +59,10 @@ enum attention_uid {
     ATTENTION_COUNT = ATTENTION_DV_FULL
 };
 
-WARN_UNUSED status attention_graph_forward(const attention_shape *a, const cudnn_target *t,
+WARN_UNUSED status attention_graph_forward(const attention_shape *shape, const cudnn_target *target,
                                            cudnn_plan *out);
-WARN_UNUSED status attention_graph_backward(const attention_shape *a, const cudnn_target *t,
-                                            cudnn_plan *out);
+WARN_UNUSED status attention_graph_backward(const attention_shape *shape,
+                                            const cudnn_target *target, cudnn_plan *out);
 
 #endif
 

@@ -26,7 +26,7 @@ typedef struct attention_pack_args {
     int64_t f32_width;
 } attention_pack_args;
 
-WARN_UNUSED status cuda_attention_pack(stream *s, const attention_pack_args *a);
+WARN_UNUSED status cuda_attention_pack(stream *stream, const attention_pack_args *args);
 
 /* to[r][0, width) = from[r][0, width) for every row r, f32. Both arrays have a stride in elements;
  * what comes after `width` in a row of `to` stays as it is. */
@@ -36,7 +36,7 @@ typedef struct attention_columns_args {
     float *to;
 } attention_columns_args;
 
-WARN_UNUSED status cuda_attention_columns(stream *s, const attention_columns_args *a);
+WARN_UNUSED status cuda_attention_columns(stream *stream, const attention_columns_args *args);
 
 #ifdef __cplusplus
 }

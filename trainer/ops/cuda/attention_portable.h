@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-WARN_UNUSED status cuda_attention_portable_fwd(stream *s, const attention_fwd_args *a);
-WARN_UNUSED status cuda_attention_portable_bwd(stream *s, const attention_bwd_args *a);
+WARN_UNUSED status cuda_attention_portable_fwd(stream *stream, const attention_fwd_args *args);
+WARN_UNUSED status cuda_attention_portable_bwd(stream *stream, const attention_bwd_args *args);
 
 #ifdef __cplusplus
 }

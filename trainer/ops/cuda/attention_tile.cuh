@@ -246,7 +246,7 @@ static __device__ inline range key_sees(const sides &x, int64_t t)
         return seen;
     if (!x.place)
         return {(int)t, seen.end};
-    /* Searched: the first query that is key t or a later one. */
+    /* The binary search ends at the first query that is key t or a later one. */
     int low = seen.begin, high = seen.end;
     while (low < high) {
         const int middle = (low + high) / 2;

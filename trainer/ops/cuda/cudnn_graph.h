@@ -43,31 +43,32 @@ typedef struct cudnn_layout {
 enum { CUDNN_FIRST_UID = 1000 }; /* uids of the caller are below this */
 
 /* A tensor in the caller's memory, whose address is handed over by uid at each execution. */
-cudnn_tensor cudnn_graph_tensor(cudnn_graph *g, int64_t uid, const cudnn_layout *l);
+cudnn_tensor cudnn_graph_tensor(cudnn_graph *graph, int64_t uid, const cudnn_layout *layout);
 /* One number, handed over in host memory at each execution. */
-cudnn_tensor cudnn_graph_number(cudnn_graph *g, int64_t uid, cudnnDataType_t type);
+cudnn_tensor cudnn_graph_number(cudnn_graph *graph, int64_t uid, cudnnDataType_t type);
 /* An intermediate tensor, row-major. */
-cudnn_tensor cudnn_graph_inner(cudnn_graph *g, cudnnDataType_t type, const int64_t *dim);
-cudnn_tensor cudnn_graph_inner_as(cudnn_graph *g, const cudnn_layout *l);
+cudnn_tensor cudnn_graph_inner(cudnn_graph *graph, cudnnDataType_t type, const int64_t *dim);
+cudnn_tensor cudnn_graph_inner_as(cudnn_graph *graph, const cudnn_layout *layout);
 
 /* For a product c = a b: entry i of the batch has rows[i] rows, columns[i] columns and inner[i]
  * terms. NULL: all of them. */
 typedef struct cudnn_sizes {
     const cudnn_tensor *rows, *columns, *inner;
 } cudnn_sizes;
-void cudnn_graph_matmul(cudnn_graph *g, cudnn_tensor a, cudnn_tensor b, cudnn_tensor c,
+void cudnn_graph_matmul(cudnn_graph *graph, cudnn_tensor a, cudnn_tensor b, cudnn_tensor c,
                         cudnn_sizes of);
 /* y = f(x) or f(x, b), computed as `type`. */
-void cudnn_graph_map(cudnn_graph *g, cudnnPointwiseMode_t f, cudnnDataType_t type, cudnn_tensor x,
-                     const cudnn_tensor *b, cudnn_tensor y);
+void cudnn_graph_map(cudnn_graph *graph, cudnnPointwiseMode_t f, cudnnDataType_t type,
+                     cudnn_tensor x, const cudnn_tensor *b, cudnn_tensor y);
 /* y = the index of x's element on this axis. */
-void cudnn_graph_index(cudnn_graph *g, int64_t axis, cudnn_tensor x, cudnn_tensor y);
+void cudnn_graph_index(cudnn_graph *graph, int64_t axis, cudnn_tensor x, cudnn_tensor y);
 /* y = t ? x : otherwise, element by element. */
-void cudnn_graph_select(cudnn_graph *g, cudnn_tensor x, cudnn_tensor otherwise, cudnn_tensor t,
+void cudnn_graph_select(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor otherwise, cudnn_tensor t,
                         cudnn_tensor y);
-void cudnn_graph_reduce(cudnn_graph *g, cudnnReduceTensorOp_t f, cudnn_tensor x, cudnn_tensor y);
+void cudnn_graph_reduce(cudnn_graph *graph, cudnnReduceTensorOp_t f, cudnn_tensor x,
+                        cudnn_tensor y);
 /* y is x's memory, seen with y's dimensions and strides. */
-void cudnn_graph_reshape(cudnn_graph *g, cudnn_tensor x, cudnn_tensor y);
+void cudnn_graph_reshape(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor y);
 
 /* What a graph is compiled for: the handle of a GPU or, where there is no GPU, a description of
  * one. */
@@ -85,12 +86,13 @@ typedef struct cudnn_plan {
 
 /* Compiles the graph with the first engine of the library's list that takes it. g is on the heap
  * and is taken over in every case. */
-WARN_UNUSED status cudnn_graph_plan(cudnn_graph *g, const cudnn_target *t, cudnn_plan *out);
-void cudnn_plan_done(cudnn_plan *p);
+WARN_UNUSED status cudnn_graph_plan(cudnn_graph *graph, const cudnn_target *target,
+                                    cudnn_plan *out);
+void cudnn_plan_done(cudnn_plan *plan);
 
 /* Queues the plan on the handle's stream. pointers[i] belongs to uid i: device memory, or host
  * memory for a number. */
-WARN_UNUSED status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n,
+WARN_UNUSED status cudnn_plan_run(const cudnn_plan *plan, cudnnHandle_t handle, int64_t n,
                                   const int64_t *uids, void *const *pointers, void *workspace);
 
 #endif

@@ -270,7 +270,7 @@ GROUPED_FN grouped_coordinate grouped_a_box(int mode, const grouped_tile *t, int
 GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *t, int32_t step,
                                             int32_t box)
 {
-    /* Gated: how many of the boxes are the gate's. */
+    /* In a gated product, how many of the boxes are the gate's. */
     enum { HALF = GROUPED_TILE_N / 2 / GROUPED_BOX };
     grouped_coordinate c;
     int32_t column = mode == GROUPED_FWD && t->up && box >= HALF

@@ -26,7 +26,7 @@ typedef struct chunk {
 
 static __device__ inline chunk chunk_of(const optim_list &l, int64_t i)
 {
-    /* Searched: the last tensor that begins at or before the chunk. */
+    /* The binary search ends at the last tensor that begins at or before the chunk. */
     int64_t low = 0, high = l.n_tensors;
     i += l.first_chunk;
     while (high - low > 1) {

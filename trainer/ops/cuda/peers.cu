@@ -33,14 +33,14 @@ static __device__ __forceinline__ bool needs_round(int32_t round, const int32_t 
 
 static __global__ void __launch_bounds__(TELL_THREADS) tell_kernel(peers_tell_args a)
 {
-    int32_t *to = (int32_t *)locate_window(a.p, (int)blockIdx.x, a.at) + a.p.rank * a.count;
+    int32_t *to = (int32_t *)locate_window(a.peers, (int)blockIdx.x, a.at) + a.peers.rank * a.count;
     for (int64_t i = threadIdx.x; i < a.count; i += TELL_THREADS)
         to[i] = a.values[i];
 }
 
 extern "C" status cuda_peers_tell(stream *s, const peers_tell_args *a)
 {
-    return LAUNCH(s, tell_kernel, grid_of(a->p.size), TELL_THREADS, 0, *a);
+    return LAUNCH(s, tell_kernel, grid_of(a->peers.size), TELL_THREADS, 0, *a);
 }
 
 static __device__ __forceinline__ void store_release(uint32_t *to, uint32_t value)
@@ -80,17 +80,17 @@ static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args a)
 {
     if (!needs_round(a.round, a.rounds))
         return;
-    uint32_t *met = (uint32_t *)locate_window(a.p, a.p.rank, a.met);
+    uint32_t *met = (uint32_t *)locate_window(a.peers, a.peers.rank, a.met);
     const uint32_t turn = *met + 1;
     if (a.phase & MEET_ARRIVE) {
         __threadfence_system();
-        for (int r = (int)threadIdx.x; r < a.p.size; r += LANES)
-            store_release((uint32_t *)locate_window(a.p, r, a.arrived) + a.p.rank, turn);
+        for (int r = (int)threadIdx.x; r < a.peers.size; r += LANES)
+            store_release((uint32_t *)locate_window(a.peers, r, a.arrived) + a.peers.rank, turn);
     }
     if (!(a.phase & MEET_WAIT))
         return;
-    const uint32_t *arrived = (const uint32_t *)locate_window(a.p, a.p.rank, a.arrived);
-    for (int r = (int)threadIdx.x; r < a.p.size; r += LANES)
+    const uint32_t *arrived = (const uint32_t *)locate_window(a.peers, a.peers.rank, a.arrived);
+    for (int r = (int)threadIdx.x; r < a.peers.size; r += LANES)
         wait_for(arrived + r, turn, a.stop);
     __syncwarp();
     if (threadIdx.x == 0)
@@ -197,7 +197,7 @@ static __device__ __forceinline__ int expert_of(const int32_t *offset, int exper
 
 static __device__ __forceinline__ void write_round(const exchange_rows_args &a)
 {
-    const int own = (int)(a.experts / a.p.size);
+    const int own = (int)(a.experts / a.peers.size);
     for (int x = (int)threadIdx.x; x <= own; x += ROW_WARPS * LANES) {
         const int64_t row = a.order[x] - a.round * a.rows;
         a.round_offset[x] = (int32_t)(row < 0 ? 0 : row > a.rows ? a.rows : row);
@@ -225,7 +225,7 @@ template <class T>
 static __global__ void __launch_bounds__(ROW_WARPS *LANES)
     rows_kernel(exchange_rows_args a, int64_t pieces)
 {
-    const int experts = (int)a.experts, own = (int)(a.experts / a.p.size);
+    const int experts = (int)a.experts, own = (int)(a.experts / a.peers.size);
     const int64_t slot = (int64_t)blockIdx.x * ROW_WARPS + threadIdx.x / LANES;
     if (blockIdx.x == 0 && a.round_offset)
         write_round(a);
@@ -235,7 +235,7 @@ static __global__ void __launch_bounds__(ROW_WARPS *LANES)
     const int64_t row = (int64_t)a.place[e] + slot - a.offset[e] - a.round * a.rows;
     if (row < 0 || row >= a.rows)
         return;
-    T *there = (T *)locate_window(a.p, e / own, a.at) + row * pieces;
+    T *there = (T *)locate_window(a.peers, e / own, a.at) + row * pieces;
     T *here = (T *)a.mine + slot * pieces;
     if (a.back)
         copy_row(here, there, pieces);
