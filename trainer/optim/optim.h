@@ -14,6 +14,9 @@
 
 typedef struct optimizer optimizer;
 
+/* Makes an optimizer for the trained parameters that this rank stores (see groups.h), with the
+ * options optimizer.*. It borrows `params`, allocates device and pinned memory, and waits for the
+ * stream once. optimizer_free gives all of it back. */
 WARN_UNUSED status optimizer_new(const conf *c, params *params, stream *stream, optimizer **out);
 void optimizer_free(optimizer **optimizer, stream *stream);
 
@@ -45,6 +48,7 @@ typedef struct optimizer_report {
     double group_norm[GROUP_COUNT];
     bool skipped;
 } optimizer_report;
+/* Turns fetched facts into a report. */
 optimizer_report optimizer_report_of(const optimizer_facts *facts);
 /* Fetches the last update's results; waits for the stream. */
 WARN_UNUSED status optimizer_read(const optimizer *optimizer, stream *stream,

@@ -106,7 +106,9 @@ static __device__ __forceinline__ void add_to(Y *at, const float (&sum)[WIDTH])
     store<WIDTH>(at, y);
 }
 
-/* A warp takes the list that begins at its place, or that of its target, whichever are fewer. */
+/* Sums the short lists, a warp each. Warps are numbered by target with by_target, else by place in
+ * the lists, where only the warp at a list's first place works; the caller chooses whichever are
+ * fewer. */
 template <class Y, int WIDTH>
 static __global__ void short_kernel(scatter_args<Y> a, scatter_lists l, bool by_target)
 {
