@@ -63,14 +63,14 @@ static void rows_refuse(parity *p, const int64_t *shape)
     int32_t index[] = {0, 1, 2, 4}, *dev = parity_ints(p, index, 4);
     expect_bad_index(
         op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
-        "index 3 is 4, beyond 4 rows");
+        "index 3 is 4, but there are only 4 rows");
     expect_bad_index(
         op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
-        "index 3 is 4, beyond 4 rows");
+        "index 3 is 4, but there are only 4 rows");
     rows_weighted_args w = {1, 2, 4, dev, weight.dev, x.dev, x.dev};
-    expect_bad_index(op_rows_weighted(p->s, &w), "beyond 4 rows");
+    expect_bad_index(op_rows_weighted(p->s, &w), "but there are only 4 rows");
     rows_weighted_bwd_args b = {1, 2, 4, dev, weight.dev, x.dev, y.dev};
-    expect_bad_index(op_rows_weighted_bwd(p->s, &b), "beyond 4 rows");
+    expect_bad_index(op_rows_weighted_bwd(p->s, &b), "but there are only 4 rows");
     index[3] = -1;
     w.index = b.index = parity_ints(p, index, 4);
     expect_bad_index(op_rows_weighted(p->s, &w), "index 3 is -1");
