@@ -249,7 +249,7 @@ static void test_gemm__refuses_sizes(void **state)
     for (int i = 0; i < 3; i++) {
         g = good;
         *stride[i] = 3;
-        assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "shorter than rows of 4, 4, 4");
+        assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "shorter than the rows of 4, 4, 4");
         *stride[i] = INT64_C(1) << 31;
         assert_fails(ST_BAD_INPUT, cuda_gemm(&b.s, &g), "must fit 31 bits");
         g = good;
