@@ -101,7 +101,7 @@ def ops_all_have_a_line():
                   "--training.seq_len", "64", "--seconds", "0.001")
     check(one.count(" us ") == 1 and "permute" in one, one)
     check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
-    check("name ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
+    check("what to measure: ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
 
 
 def ceilings_are_in_the_page():
@@ -122,7 +122,7 @@ def steps_are_projected():
     depths = re.findall(r"^depth: +(\d+) layers  step: ([0-9.]+) ms .*  optimiser: ([0-9.]+) ms "
                         r" tokens: (\d+)  images: ([0-9.]+) ", said, re.M)
     check([d[0] for d in depths] == ["3", "4"] and depths[0][3] == "128", said)
-    check("warning: fed without images" in said, said)
+    check("warning: the rows had no images" in said, said)
     check(len(re.findall(r"^steps: standard deviation [0-9.]+ % of the mean; [0-9.]+ % of them under "
                          r"90 % of the median's rate$", said, re.M)) == 2, said)
     fit = re.search(r"^fit: ([0-9.-]+) \+ ([0-9.-]+) x layers ms .*optimiser ([0-9.-]+) \+ "
@@ -150,7 +150,7 @@ def memory_is_told_by_part():
     check(abs(sum(float(x) for x in parts.values()) - planned) < 1, said)
     check(abs(100 * (taken - planned) / planned - off) < 1, said)
     check(float(parts["context"]) == 0 and planned > 10 and taken > 0.5 * planned, said)  # of a CPU
-    check("captured behind 8" in trainer("bench", "memory", "--model.path", "debug", "--training.steps", "3",
+    check("set it to at least 8" in trainer("bench", "memory", "--model.path", "debug", "--training.steps", "3",
                                          code=78), "three steps")
 
 
@@ -174,7 +174,7 @@ def steps_replay_recordings():
         said = trainer("bench", "step", "-c", f.config, "--feed.replay", f.file("rows.rec"),
                        "--training.backend", "cpu", "--training.steps", "2",
                        "--training.global_batch_size", "2")
-        check("fed without images" not in said and re.search(r"  images: [1-9]", said), said)
+        check("the rows had no images" not in said and re.search(r"  images: [1-9]", said), said)
 
 
 def recordings_are_served_live():

@@ -348,7 +348,7 @@ def what_lacks_or_is_out_of_range():
                                     ("plan --sweep 3", 64, "--model.path"), ("plan --sweep 0", 64, "from 1 to 65536"),
                                     ("plan --model.path debug --sweep 3", 78, "3 ranks make no layout"),
                                     ("export --model a --out b --dtype f8", 64, "expected bf16 or f32"),
-                                    ("bench", 64, "name ops, step or memory")):
+                                    ("bench", 64, "what to measure: ops, step or memory")):
             got = said(TRAINER, *words.split(), code=code)
             check(remedy in got, f"{words}: {got}")
         check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")

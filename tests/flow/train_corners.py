@@ -32,13 +32,13 @@ def recordings_end():
         path = f.file("rows.rec")
         run("record", "-c", f.config, "--steps", "2", "--out", path)
         said = talk(f, "same", feed__replay=path, training__steps=2)
-        check("begins again" not in said and "checkpoint.enable is off" not in said, said)
+        check("begins again" not in said and "checkpoint.enable is false" not in said, said)
         said = talk(f, "longer", feed__replay=path, training__steps=3)
         check(steps_of(said) == [1, 2, 3] and said.count("begins again") == 1, said)
         said = talk(f, "once", feed__replay=path, training__steps=0, training__epochs=1,
                     metrics__log_freq=10)
         check(steps_of(said) == [1, 2] and "ended after 2 steps" in said, said)
-        check("checkpoint.enable is off: no model of this run is kept" in said, said)  # it might have been long
+        check("checkpoint.enable is false: this run keeps no model" in said, said)  # it might have been long
         # A recording has no held-out rows: said, and the run ends all the same.
         said = talk(f, "eval", feed__replay=path, training__steps=1, eval__enable="true",
                     checkpoint__enable="true")
@@ -65,7 +65,7 @@ def recordings_end_inside_a_step():
             for rows, left in ((8, 4), (6, 2), (4, 0)):
                 said = talk(f, f"by {ranks}/rows/{rows}", training__global_batch_size=rows, **once)
                 check(steps_of(said)[-1] == 20 // rows and f"ended after {20 // rows} steps" in said, said)
-                check((f"the last {left} rows of {path} make no whole step of {rows}" in said) == (left > 0), said)
+                check((f"the last {left} rows of {path} are left over: they make no whole step of {rows}" in said) == (left > 0), said)
             said = talk(f, f"22 by {ranks}", code=65, training__global_batch_size=22, **once)
             check("20 rows are recorded here, but a step takes 22" in said, said)
 

@@ -103,11 +103,11 @@ def what_is_refused_is_said_once():
     """The launcher refuses it before there is any rank, so nothing is waited for and nothing is begun."""
     wrong = [({"parallelism__expert_parallel_degree": 3}, 78, "expert_parallel_degree 3 must divide"),
              ({"training__global_batch_size": 3, "training__local_batch_size": 1}, 78, "; or training.global_batch_size 4"),
-             ({"parallelism__world_size": 2}, 78, "the layout needs 2 ranks, a GPU each, and there are 4"),
+             ({"parallelism__world_size": 2}, 78, "the layout needs 2 ranks, a GPU each, but there are 4"),
              ({"parallelism__pipeline_parallel_degree": 2,
                "parallelism__pipeline_parallel_split_points": "layers.9"}, 78, "these fit: layers.3"),
              ({"freeze__pattern": "no_such"}, 78, "matches no parameter of this model"),
-             ({"model__layers": 2}, 78, "debug can be cut to 3 to 4"),
+             ({"model__layers": 2}, 78, "debug can only be cut to 3 to 4"),
              ({"model__layers": 3, "parallelism__pipeline_parallel_degree": 2}, 78, "the model has 3 layers, of which"),
              ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
              ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording"),

@@ -58,18 +58,18 @@ def ranks_and_layers_are_named():
         told = dict(rows, training__nonfinite="stop")
         weight = STEM + "layers.1.self_attn.o_proj.weight"
         said = stopped(f, "shared", told, weight, 0)
-        expect(said, rf"values of layer 1 \({weight}\) are not finite, stored by rank 1; the forward is not finite "
+        expect(said, rf"values of layer 1 \({weight}\) are not finite, stored by rank 1; the forward pass is not finite "
                      rf"from layer 1 on: rank 0 {SAMPLES}, rank 1 {SAMPLES}")
         token = min(tokens(f, "shared", 1) - tokens(f, "shared", 0))
         weight = STEM + "embed_tokens.weight"
         said = stopped(f, "own", told, weight, token * HIDDEN)
         expect(said, rf"values of embedding \({weight}\) are not finite, stored by rank {token // (VOCAB // 2)}; the forward "
-                     rf"is not finite from embedding on: rank 1 {SAMPLES}")
+                     rf"pass is not finite from embedding on: rank 1 {SAMPLES}")
         for layer, rank in (2, 0), (3, 1):  # what the second stage is given of the first is no number either
             weight = f"{STEM}layers.{layer}.self_attn.o_proj.weight"
             said = stopped(f, f"stage-{layer}", told, weight, 0, parallelism__pipeline_parallel_degree=2,
                            parallelism__pipeline_parallel_split_points="layers.3")
-            expect(said, rf"values of layer {layer} \({weight}\) are not finite, stored by rank {rank}; the forward is not finite "
+            expect(said, rf"values of layer {layer} \({weight}\) are not finite, stored by rank {rank}; the forward pass is not finite "
                          rf"from layer {layer} on: rank {rank} {SAMPLES}")
 
 

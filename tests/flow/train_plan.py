@@ -25,7 +25,7 @@ def model_layers_are_honoured():
     check(parameters(*DEBUG, "--model.layers", "3") < parameters(*DEBUG), "as many parameters as with all layers")
     check(parameters(*DEBUG, "--model.layers", "4") == parameters(*DEBUG), "all four layers are the whole model")
     said = trainer("plan", *DEBUG, "--model.layers", "1", code=78)
-    check("model.layers is 1; debug can be cut to 3 to 4" in said, said)
+    check("model.layers is 1, but debug can only be cut to 3 to 4" in said, said)
 
 
 def train_names_the_same_figures():
@@ -76,7 +76,7 @@ def devices_are_named():
     said = trainer("plan", *DEBUG, "--device", "a100", code=64)
     check("--device a100: expected h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
     said = trainer("train", *DEBUG, "--device", "h100", code=64)
-    check("train plans for the device that it runs on" in said, said)
+    check("train plans for the device it runs on" in said, said)
     for device in "h100", "h200":
         said = trainer("train", "--dry-run", *DEBUG, "--device", device, "--activation_checkpoint.mode", "selective")
         check(f" on the device {device.upper()} of " in said, said)

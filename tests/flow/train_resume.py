@@ -279,7 +279,7 @@ def a_second_signal_ends_it_at_once():
         for n in range(RACES):
             p = at_work(f, f"run-{n}", **rows)
             p.send_signal(signal.SIGTERM)
-            answered = any("the same signal again ends it at once" in line for line in iter(p.stderr.readline, ""))
+            answered = any("the same signal again ends the run at once" in line for line in iter(p.stderr.readline, ""))
             p.send_signal(signal.SIGTERM)
             p.communicate(timeout=LIMIT_S)
             if p.returncode != 0:
@@ -336,10 +336,10 @@ def another_stream_is_refused():
         with Daemon(f.config):
             go(f, "run", training__steps=2)
             said = go(f, "run", code=78, **rows)
-            check("feed.replay" in said and "from a daemon, this one from a recording" in said, said)
+            check("feed.replay" in said and "from a daemon, and this one takes them from a recording" in said, said)
             go(f, "replayed", **dict(rows, training__steps=2))
             said = go(f, "replayed", code=78, training__steps=3)
-            check("feed.replay" in said and "from a recording, this one from a daemon" in said, said)
+            check("feed.replay" in said and "from a recording, and this one takes them from a daemon" in said, said)
         run("record", "-c", f.config, "--training.seed", "9", "--steps", "3", "--out", f.file("rows9.rec"))
         said = go(f, "replayed", code=78, feed__replay=f.file("rows9.rec"), training__steps=3)
         check("another recording: training.seed: 9 here, 0 there" in said and "load_step 0" in said, said)

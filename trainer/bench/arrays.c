@@ -1,4 +1,4 @@
-/* arrays.c: the device arrays that a case calls its op on (cases.h). */
+/* arrays.c: makes the device arrays that a case calls its op on (cases.h). */
 #include <stdlib.h>
 
 #include "trainer/bench/cases.h"
@@ -10,7 +10,7 @@ static void *hold(bench_case *c, size_t bytes)
     if (c->counted)
         return NULL;
     if (c->st == ST_OK && c->n_held == BENCH_ARRAYS)
-        c->st = FAIL(ST_INTERNAL, "bench: a case with more than %d arrays", BENCH_ARRAYS);
+        c->st = FAIL(ST_INTERNAL, "bench: a case has more than %d arrays", BENCH_ARRAYS);
     if (c->st == ST_OK)
         c->st = c->s->dev->v->alloc(c->s->dev, bytes, &p);
     if (c->st == ST_OK)
@@ -63,7 +63,7 @@ int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes
     int32_t *host = malloc((size_t)(n > 0 ? n : 1) * sizeof *host);
     if (!host) {
         if (c->st == ST_OK)
-            c->st = FAIL(ST_NO_MEMORY, "bench: out of memory");
+            c->st = FAIL(ST_NO_MEMORY, "no memory for the arguments of an op");
         return NULL;
     }
     for (int64_t i = 0; i < n; i++)

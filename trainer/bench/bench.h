@@ -1,6 +1,6 @@
-/* bench.h: how fast ops and whole steps are here, beside what this device can do at all.
- *
- * Ceilings are measured in the same run: a large copy, and one large dense product (speed.h). */
+/* bench.h: measures how fast ops and whole steps are, and compares them with the most that this
+ * device can do, its ceilings. These are measured in the same run: the rate of a large copy, and
+ * that of one large dense product (report/speed.h). */
 #ifndef TESSERA_TRAINER_BENCH_H
 #define TESSERA_TRAINER_BENCH_H
 
@@ -11,57 +11,62 @@
 
 typedef struct bench_ceilings {
     double copy;    /* bytes/s, read and written both counted */
-    double product; /* FLOP/s of a square product in act */
-    int64_t bytes;  /* of the copy's source */
-    int64_t side;   /* of the product */
+    double product; /* FLOP/s of a square product in the type of activations */
+    int64_t bytes;  /* size of the copy's source */
+    int64_t side;   /* side of the product's matrices */
 } bench_ceilings;
 
-WARN_UNUSED status bench_ceilings_measure(stream *s, bench_ceilings *out);
-void bench_ceilings_print(const bench_ceilings *c, FILE *to);
+WARN_UNUSED status bench_ceilings_measure(stream *stream, bench_ceilings *out);
+void bench_ceilings_print(const bench_ceilings *ceilings, FILE *to);
 
-/* Rows per expert, `slots` in all, heaviest first, so that the largest is about `skew` times the
- * mean: loads fall off geometrically. offset [experts + 1]. */
+/* Deals `slots` rows to experts so that the first has about `skew` times the mean and the others
+ * fall off geometrically. offset [experts + 1]: expert e has rows offset[e] to offset[e + 1]. */
 void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset);
 
-/* What the ops are called with. */
+/* The sizes of the model and the micro-batch that ops are called with. */
 typedef struct bench_sizes {
     const model_dims *d;
-    int64_t tokens, row;    /* of a micro-batch, of one row in it */
-    int64_t patches, frame; /* patches in all, and of one image */
+    int64_t tokens, row;    /* tokens of a micro-batch, and of one row in it */
+    int64_t patches, frame; /* patches of the micro-batch, and of one image */
     int64_t document;       /* tokens of a packed document */
 } bench_sizes;
 
-/* Prints a line per op and shape; only: one op, or NULL. ST_USAGE for an unknown one. out: what
- * trainer plan takes of it, FLOPs over time of the shapes of a kind. */
-WARN_UNUSED status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c,
-                             const char *only, double limit_s, rates *out, FILE *to);
+/* Times every op at every shape, or with `only` the ops of that name, for limit_s seconds each, and
+ * prints a line for each: time, rates, and the share of the ceiling that limits it. ST_USAGE if
+ * `only` names no op. *out receives the rates that trainer plan reads, FLOPs over time of the
+ * shapes of each kind. */
+WARN_UNUSED status bench_ops(stream *stream, const bench_sizes *sizes,
+                             const bench_ceilings *ceilings, const char *only, double limit_s,
+                             rates *out, FILE *to);
 
-/* The same lines without a device, in bf16: GB, TFLOP, which ceiling, the least ms that it allows.
- */
-WARN_UNUSED status bench_ops_counted(const bench_sizes *z, const bench_ceilings *c, FILE *to);
+/* Prints a line for every op and shape without a device, in bf16: GB, TFLOP, the ceiling that
+ * limits it, and the least milliseconds that this ceiling allows. */
+WARN_UNUSED status bench_ops_counted(const bench_sizes *sizes, const bench_ceilings *ceilings,
+                                     FILE *to);
 
-/* y = a + b x by least squares; residual: the largest distance of a point from the line, as a share
- * of its y. One point: the line through it and 0. */
+/* The line y = a + b x through n points by least squares. residual: the largest distance of a point
+ * from the line, as a share of its y. A single point gives the line through it and 0. */
 typedef struct bench_fit {
     double a, b, residual;
 } bench_fit;
 bench_fit bench_fit_line(const double *x, const double *y, int n);
 
+/* Statistics of n times; slowest and fastest are the longest and the shortest. */
 typedef struct bench_spread {
     double mean, median, deviation, slowest, fastest;
     double slow; /* share of the values whose rate is under 90 % of the median's */
 } bench_spread;
-/* Sorts values. */
+/* Sorts `values` in place. */
 bench_spread bench_spread_of(double *values, int64_t n);
 
-/* Steps at each of these depths (0: the model's own), and the projection to the whole model. load:
- * the busiest expert's over the mean; 0: as the router comes. live: rows of prepd.endpoint,
- * whatever they are. */
+/* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
+ * model on `ranks` ranks. load: of the busiest expert over the mean; 0: as the router has it. live:
+ * takes the rows of prepd.endpoint, whatever they are. */
 WARN_UNUSED status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks,
                                double load, bool live, FILE *to);
 
-/* What a run takes of its device's memory, each part beside its plan (plan/memory.h,
- * plan/memory_gpu.h): training.steps steps at this depth. Fails for nothing that it finds. */
+/* Prints how much of the device's memory training.steps steps at this depth take, each part with
+ * its plan (plan/memory.h, plan/memory_gpu.h). A difference between the two is no error. */
 WARN_UNUSED status bench_device_memory(const conf *c, int64_t layers, FILE *to);
 
 #endif

@@ -1,5 +1,5 @@
-/* cases.h: one call of an op at a real shape: its arguments, and what it must move and compute by
- * its contract. Inside trainer/bench. */
+/* cases.h: the cases of trainer bench ops. A case is one call of an op at a real shape: its
+ * arguments, and how many bytes and FLOPs its contract requires. Internal to trainer/bench. */
 #ifndef TESSERA_TRAINER_BENCH_CASES_H
 #define TESSERA_TRAINER_BENCH_CASES_H
 
@@ -22,11 +22,11 @@ typedef struct bench_case {
     stream *s;
     const bench_sizes *z;
     bench_args a;
-    double bytes, flops; /* each input read once, each output written once */
-    bool counted;        /* only these two are wanted: arrays are not made */
+    double bytes, flops; /* with each input read once and each output written once */
+    bool counted;        /* only these two are wanted, so no arrays are made */
     void *held[BENCH_ARRAYS];
     int n_held;
-    status st; /* of the first array that could not be made; those after it are NULL */
+    status st; /* the error of the first array that could not be made; later arrays are NULL */
 } bench_case;
 
 typedef struct bench_row {
@@ -35,19 +35,20 @@ typedef struct bench_row {
     void (*make)(bench_case *c);
 } bench_row;
 
-/* Ends with op_name NULL. */
+/* The cases by what limits them; each list ends with op_name NULL. */
 extern const bench_row bench_products[], bench_memory[], bench_routing[];
 
-/* Device arrays of the case, filled with random numbers. */
+/* Device arrays of the case, n elements of the type of activations or of sums, filled with random
+ * numbers. All arrays belong to the case; NULL after an error, which is in c->st. */
 void *bench_act(bench_case *c, int64_t n);
 void *bench_acc(bench_case *c, int64_t n);
-void *bench_raw(bench_case *c, int64_t bytes); /* zeroed */
+void *bench_raw(bench_case *c, int64_t bytes); /* as allocated */
 void *bench_upload(bench_case *c, const void *host, size_t bytes);
-/* value(i) of n */
+/* n integers: value(z, i), or those of `host`. */
 int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i));
 int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n);
 
-/* Bytes of one act and of one acc. */
+/* Bytes of one element of the type of activations, and of that of sums. */
 double bench_act_bytes(const bench_case *c);
 double bench_acc_bytes(const bench_case *c);
 

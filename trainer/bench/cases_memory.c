@@ -1,4 +1,5 @@
-/* cases_memory.c: ops that memory limits: norms, rotary, activations, rows, head, optimiser. */
+/* cases_memory.c: cases of ops that are limited by memory bandwidth: norms, rotary embeddings,
+ * activations, rows, head, optimiser. T and S are the tokens and the patches of the micro-batch. */
 #include "trainer/bench/cases.h"
 
 enum { LOGIT_ROWS = 1024 };
@@ -24,7 +25,7 @@ static void add_residual(bench_case *c)
     c->bytes = count_act_bytes(c, 3.0 * (double)n);
 }
 
-/* Of an adapter's result, so that repeating it stays finite: by 1. */
+/* The scaling of an adapter's result, here by 1, so that repeating it stays finite. */
 static void scale(bench_case *c)
 {
     int64_t n = T * TEXT.hidden;
@@ -44,7 +45,7 @@ static void rmsnorm(bench_case *c, bool backward, int64_t rows, int64_t n)
 {
     void *x = bench_act(c, rows * n), *w = bench_act(c, n), *rstd = bench_acc(c, rows);
     void *y = bench_act(c, rows * n);
-    if (backward) /* the residual's gradient takes part */
+    if (backward) /* adds the residual's gradient as well */
         c->a.rmsnorm_bwd = (rmsnorm_bwd_args){.rows = rows,
                                               .n = n,
                                               .x = x,
@@ -90,7 +91,7 @@ static void norm_rope(bench_case *c)
 static void norm_rope_bwd(bench_case *c)
 {
     int64_t heads = TEXT.heads, d = TEXT.head_dim, n = T * heads * d;
-    void *dy = bench_act(c, n); /* in place, as the model has it */
+    void *dy = bench_act(c, n); /* in place, as the model calls it */
     c->a.norm_rope_bwd = (norm_rope_bwd_args){.rows = T,
                                               .heads = heads,
                                               .head_dim = d,
@@ -170,7 +171,7 @@ static void rope_vision(bench_case *c)
     c->bytes = count_acc_bytes(c, (double)(S * d)) + 8.0 * (double)S;
 }
 
-/* q of the packed q, k and v. */
+/* Rotates the q part of packed q, k and v. */
 static void rope_apply(bench_case *c)
 {
     int64_t heads = EYE.heads, d = dims_vision_head_dim(c->z->d), stride = 3 * heads * d;
@@ -382,8 +383,8 @@ static void adamw(bench_case *c)
         (adamw_args){.list = one_tensor(c, true), .step = bench_upload(c, &host, sizeof host)};
 }
 
-/* What a rank of 8 gets of a layer's experts, and what it sums of their gradients, by as many
- * multiprocessors as a replayed layout holds (comm.replay_blocks) and with no link to wait for. */
+/* What one of 8 ranks gathers of a layer's experts, and what it sums of their gradients. It uses as
+ * many multiprocessors as a simulated layout does (comm.replay_blocks), and no link limits it. */
 enum { RANKS = 8, REPLAY_BLOCKS = 16 };
 
 static int64_t experts_piece(const bench_case *c)

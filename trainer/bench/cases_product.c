@@ -1,5 +1,5 @@
-/* cases_product.c: dense and grouped products, attention. T tokens, S patches; other letters as in
- * model/dims.h. */
+/* cases_product.c: cases of dense and grouped matrix products and of attention. T and S are the
+ * tokens and the patches of the micro-batch. */
 #include <stdlib.h>
 
 #include "trainer/bench/cases.h"
@@ -15,7 +15,9 @@ static const vision_dims *eye(const bench_case *c)
 }
 
 enum { Y = 1, DX = 2, DW = 4, BIAS = 8, RESIDUAL = 16 };
-enum { LOGIT_ROWS = 1024 }; /* of the head at once, about what the model holds */
+enum {
+    LOGIT_ROWS = 1024
+}; /* target rows that pass the head at once, about as many as in the model */
 
 /* y [m, n] = x [m, k] Wt; DX: dx [m, k] = dy W; DW: dW [n, k] += dyt x. */
 static void size_product(bench_case *c, int kind, int64_t m, int64_t n, int64_t k)
@@ -84,7 +86,8 @@ PRODUCT(gemm_vision_qkv, Y | BIAS, S, 3 * v->hidden, v->hidden)
 PRODUCT(gemm_vision_fc1, Y | BIAS, S, v->intermediate, v->hidden)
 PRODUCT(gemm_vision_fc2_dw, DW, S, v->hidden, v->intermediate)
 
-/* The experts' rows, unevenly spread; wide: gate and up, else down. */
+/* A grouped product over the experts' rows, unevenly spread. wide: the product of gate and up,
+ * otherwise that of down. */
 static void grouped(bench_case *c, int mode, bool wide, double skew)
 {
     const text_dims *t = text(c);
@@ -118,7 +121,7 @@ static void grouped(bench_case *c, int mode, bool wide, double skew)
     c->flops = 2.0 * (double)slots * (double)k * (double)n;
 }
 
-/* What the model's forward asks for: the product that ends in SwiGLU. */
+/* The product that the model's forward pass uses, which applies SwiGLU to its result. */
 static void grouped_gated(bench_case *c)
 {
     grouped(c, GROUPED_FWD, true, 3);
@@ -142,10 +145,11 @@ GROUPED(grouped_up_even, GROUPED_FWD, true, 1)
 GROUPED(grouped_up_8, GROUPED_FWD, true, 8)
 GROUPED(grouped_up_dw_8, GROUPED_WGRAD, true, 8)
 
-/* The same rows as one dense product: what the grouped one is measured against. */
+/* The same rows as one dense product, to compare the grouped one with. */
 PRODUCT(gemm_as_experts, Y, T * t->top_k, 2 * t->expert_width, t->hidden)
 
-/* Segments of `length` tokens. Backward does five products where forward does two. */
+/* Attention over segments of `length` tokens. Its backward pass makes five products and its forward
+ * pass two. */
 static void attention(bench_case *c, bool vision, bool backward, int64_t length)
 {
     const text_dims *t = text(c);
@@ -228,7 +232,7 @@ static int32_t all_rows(const bench_sizes *z, int64_t i)
     return (int32_t)z->document;
 }
 
-/* The next token of documents that are answered at once. */
+/* Attention of the next token of several documents that are generated at once. */
 static void attention_cached(bench_case *c)
 {
     const text_dims *t = text(c);

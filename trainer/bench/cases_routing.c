@@ -1,4 +1,5 @@
-/* cases_routing.c: router, sort by expert, mix. */
+/* cases_routing.c: cases of ops that route: the router, the sort by expert, the mixing of results.
+ */
 #include "trainer/bench/cases.h"
 
 #define TEXT (c->z->d->text)
@@ -14,7 +15,7 @@ static double count_acc_bytes(const bench_case *c, double n)
     return bench_acc_bytes(c) * n;
 }
 
-/* K different experts per token */
+/* top_k different experts for each token. */
 static int32_t choose_expert(const bench_sizes *z, int64_t i)
 {
     int64_t k = z->d->text.top_k, experts = z->d->text.experts;
@@ -141,7 +142,8 @@ static void combine_bwd(bench_case *c)
                count_acc_bytes(c, 2.0 * (double)(T * k)) + 4.0 * (double)(T * k);
 }
 
-/* ---- windows of peers: this GPU's own, as over NVLink but for the way there ---- */
+/* ---- exchange through memory windows of peers; here all windows are on this GPU, so that
+ * everything is measured but NVLink itself ---- */
 
 enum { PEERS = 8, MET = 256 };
 

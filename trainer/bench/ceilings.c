@@ -1,4 +1,5 @@
-/* ceilings.c: ceilings, loads, fits (bench.h). */
+/* ceilings.c: measures the ceilings of a device, and has the arithmetic of the benches: loads, fits
+ * and spreads (bench.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "common/base/compare.h"
 #include "trainer/report/speed.h"
 
-enum { GPU_COPY_MIB = 2048 /* many times the L2 */, CPU_COPY_MIB = 64 };
+enum { GPU_COPY_MIB = 2048 /* many times the L2 cache */, CPU_COPY_MIB = 64 };
 static const double CEILING_S = 0.5;
 
 typedef struct copy_job {
@@ -59,7 +60,7 @@ void bench_ceilings_print(const bench_ceilings *c, FILE *to)
 
 void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset)
 {
-    /* r^e with the r that gives max / mean = skew, by bisection */
+    /* Loads are proportional to r^e; the r for which max / mean = skew is found by bisection. */
     double low = 0.0, high = 1.0;
     for (int i = 0; i < 60; i++) {
         double r = (low + high) / 2, sum = 0.0, term = 1.0;

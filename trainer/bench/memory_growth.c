@@ -1,6 +1,7 @@
-/* memory_growth.c: trainer bench memory: what the device has less behind each part of a run, beside
- * the plan of that part. What ops work in is counted apart, so that what is left of a step's growth
- * is the libraries' (first steps) and the captured steps' (later ones). */
+/* memory_growth.c: trainer bench memory: reads how much memory of the device is in use after each
+ * part of a run, and prints the growth beside its plan. The scratch memory of ops is counted
+ * separately, so that the growth of the first steps is that of the libraries' kernels, and the
+ * growth of later steps is that of captured steps. */
 #include <string.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 static const double MIB = 1048576.0;
 static const double GOAL = 2.0; /* per cent */
 
-/* Bytes in use, of them scratch. */
+/* Bytes in use, and how many of them are scratch of ops. */
 typedef struct reading {
     double used, scratch;
 } reading;
@@ -44,7 +45,7 @@ static void line(table *t, const char *name, double planned, double taken)
     t->taken += taken;
 }
 
-/* The guess behind the plan of captured steps, and what it should have been. */
+/* Prints how many bytes a node of a captured graph was planned with, and how many it took. */
 static void print_nodes(const memory_gpu *p, double taken, FILE *to)
 {
     if (p->nodes > 0)
@@ -75,7 +76,8 @@ static void print_growth(const session *s, const memory_plan *p, const reading r
             t.planned / MIB, t.taken / MIB, 100.0 * (t.taken - t.planned) / t.planned, GOAL);
 }
 
-/* r: behind opening; the steps that no graph holds; all but two; all. */
+/* Reads memory four times: r[0] after opening, r[1] after the steps that are not captured, r[2]
+ * before the last two steps, and r[3] at the end. */
 static status measure_steps(session *s, int64_t steps, reading r[4])
 {
     const int64_t first = s->device->v->ahead + 1;
@@ -98,14 +100,14 @@ status bench_device_memory(const conf *c, int64_t layers, FILE *to)
     memory_plan p;
     reading r[4] = {{0}};
     session s = {0};
-    conf own = *c; /* its texts stay c's */
+    conf own = *c; /* a shallow copy, whose strings belong to c */
     status st = ST_OK;
     own.model_layers = layers;
     own.eval_enable = own.checkpoint_enable = false;
     if (c->training_steps < 8)
         return FAIL(ST_CONFIG,
-                    "bench memory: training.steps is %lld; every buffer's step is "
-                    "captured behind 8",
+                    "bench memory: training.steps is %lld; set it to at least 8, after which the "
+                    "steps of every buffer are captured",
                     (long long)c->training_steps);
     TRY(dims_load(c->model_path, &dims));
     if (!c->feed_replay[0]) {

@@ -1,4 +1,5 @@
-/* op_times.c: trainer bench ops: every op at its real shapes, beside the ceilings. */
+/* op_times.c: trainer bench ops: times every op at its real shapes and compares it with the
+ * ceilings. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,25 +20,26 @@ static status run_call(stream *s, const void *context)
         return op_##name(s, &k->a->name);
 #include "trainer/ops/ops.def"
     default:
-        return FAIL(ST_INTERNAL, "bench: no op %d", (int)k->op);
+        return FAIL(ST_INTERNAL, "bench: there is no op %d", (int)k->op);
     }
 }
 
 enum { LOW_MAX = 128 };
-static const double LOW = 0.8; /* of the ceiling: what every op is to reach */
+static const double LOW = 0.8; /* the share of its ceiling that every op should reach */
 
-/* FLOPs and seconds of the shapes that a rate is made of, and what is slow. */
+/* FLOPs and seconds of the shapes that make up each rate, and the shapes that are slow. */
 typedef struct bench_sums {
     double flops[RATE_KEYS], seconds[RATE_KEYS];
-    int shapes, n_low; /* timed; of them under LOW of their ceiling */
+    int shapes, n_low; /* shapes that were timed, and those that reached less than LOW */
     struct {
         const bench_row *row;
         double share;
     } low[LOW_MAX];
 } bench_sums;
 
-/* RATE_KEYS: of none. Experts at the load that routing has; attention over whole rows, where it
- * counts (of packed short documents it is a hundredth of a step). */
+/* The rate that a case belongs to; RATE_KEYS: none. The rate of experts comes from the load that
+ * real routing has, and that of attention from whole rows, where attention matters: with packed
+ * short documents it is about a hundredth of a step. */
 static rate_key rate_of(const bench_row *row)
 {
     switch (row->op) {
@@ -74,7 +76,7 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
         sums->flops[key] += c.flops;
         sums->seconds[key] += ns * 1e-9;
     }
-    /* The least time that these ceilings allow. */
+    /* The least time that the ceilings allow. */
     double floor_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
     floor_s = compute_s > floor_s ? compute_s : floor_s;
     double share = floor_s / (ns * 1e-9);
@@ -92,7 +94,7 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
 static void print_low(const bench_sums *sums, FILE *to)
 {
     fprintf(to, "%d of %d shapes reach %.0f %% of their ceiling%s\n", sums->shapes - sums->n_low,
-            sums->shapes, 100.0 * LOW, sums->n_low ? "; not:" : "");
+            sums->shapes, 100.0 * LOW, sums->n_low ? "; these do not:" : "");
     for (int i = 0; i < sums->n_low; i++)
         fprintf(to, "  %-17s %-22s %6.1f %%\n", sums->low[i].row->op_name, sums->low[i].row->shape,
                 100.0 * sums->low[i].share);
@@ -132,7 +134,7 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
                 continue;
             any = true;
             status st = run_row(s, row, z, c, limit_s, &sums, to);
-            if (st != ST_OK) { /* the others are of use all the same */
+            if (st != ST_OK) { /* the other cases are still worth measuring */
                 fprintf(to, "%-17s %-22s %s\n", row->op_name, row->shape, status_text());
                 first = first == ST_OK ? st : first;
             }

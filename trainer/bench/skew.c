@@ -1,6 +1,6 @@
-/* skew.c: the router of a bench: a bias on each logit, moved until the experts' loads have the
- * shape asked for. Loads of an untrained router are some accident between even and 3; a bench must
- * know. */
+/* skew.c: biases the router of a bench until the experts' loads have the wanted shape. An untrained
+ * router gives its busiest expert anything from once to three times the mean load, by accident, and
+ * a bench must know which load it measures. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,20 +9,21 @@
 #include "trainer/model/convert.h"
 #include "trainer/run/step.h"
 
-/* A round moves each bias by up to its own reach, in logits, towards the load that is wanted. A
- * reach shrinks where the load passed what was wanted and grows where not: it finds the spread of
- * the logits of this router. */
+/* Each round moves each bias towards the wanted load, by up to the bias's own reach in logits. The
+ * reach shrinks if the load has passed the wanted one and grows if it has not, and so adapts to the
+ * spread of this router's logits. */
 enum { ROUNDS = 36 };
 static const double REACH = 0.25, SHRINK = 0.5, GROW = 1.2;
 
 struct skew {
     int64_t layers, experts;
-    void *bias;    /* [layers, E] act, device */
-    double *value; /* the same, here */
-    double *slots; /* [layers, E] of an expert: half this round's, half what was before */
-    double *reach; /* [layers, E] of the next round; negative: the last move was down */
-    int32_t *target, *count;
-    void *act; /* value in act */
+    void *bias;      /* [layers, experts] in the type of activations, in device memory */
+    double *value;   /* [layers, experts] the same biases on the host */
+    double *slots;   /* [layers, experts] loads, averaged half and half with the rounds before */
+    double *reach;   /* [layers, experts] for the next round; negative: the last move was down */
+    int32_t *target; /* [experts + 1] the wanted loads, as offsets (bench_loads) */
+    int32_t *count;  /* [layers, experts] loads of the last micro-batch */
+    void *act;       /* [layers, experts] values converted for the device */
 };
 
 void skew_free(skew **held, session *s)
@@ -51,13 +52,13 @@ status skew_new(session *s, double load, skew **out)
         return FAIL(ST_USAGE, "bench step --load: %s has no experts", s->dims.name);
     if (!(load >= 1.0) || load > (double)experts / (double)s->dims.text.top_k)
         return FAIL(ST_USAGE,
-                    "bench step --load: the busiest of %lld experts has 1 to %.1f times "
-                    "the mean load where a token takes %lld, not %g",
+                    "bench step --load: with %lld experts the busiest one can have 1 to %.1f times "
+                    "the mean load where a token goes to %lld of them, not %g times",
                     (long long)experts, (double)experts / (double)s->dims.text.top_k,
                     (long long)s->dims.text.top_k, load);
     skew *k = calloc(1, sizeof *k);
     if (!k)
-        return FAIL(ST_NO_MEMORY, "bench: out of memory");
+        return FAIL(ST_NO_MEMORY, "no memory to bias the router");
     *k = (skew){.layers = layers,
                 .experts = experts,
                 .value = calloc(n, sizeof *k->value),
@@ -68,7 +69,7 @@ status skew_new(session *s, double load, skew **out)
                 .act = calloc(n, act)};
     status st = k->value && k->slots && k->reach && k->target && k->count && k->act
                     ? v->alloc(s->device, n * act, &k->bias)
-                    : FAIL(ST_NO_MEMORY, "bench: out of memory");
+                    : FAIL(ST_NO_MEMORY, "no memory to bias the router");
     if (st != ST_OK) {
         skew_free(&k, s);
         return st;
@@ -79,7 +80,6 @@ status skew_new(session *s, double load, skew **out)
     return ST_OK;
 }
 
-/* Largest load over the mean, averaged over the layers with experts, of the last micro-batch. */
 status skew_measure(skew *k, session *s, double *out_load)
 {
     const backend_vtable *v = s->device->v;
@@ -104,7 +104,7 @@ status skew_measure(skew *k, session *s, double *out_load)
     return ST_OK;
 }
 
-/* All of its reach where a load is off by half or more. */
+/* Moves each bias by its reach, or by less where the load is off by less than a factor of two. */
 static status move_biases(skew *k, session *s, bool first)
 {
     const backend_vtable *v = s->device->v;

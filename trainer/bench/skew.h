@@ -1,5 +1,5 @@
-/* skew.h: experts' loads of a bench: max over mean as asked for, by a bias on the router's logits
- * that is moved from step to step until it holds. */
+/* skew.h: gives the experts of a bench uneven loads. A bias on the router's logits is moved from
+ * step to step until the busiest expert has the wanted multiple of the mean load. */
 #ifndef TESSERA_TRAINER_BENCH_SKEW_H
 #define TESSERA_TRAINER_BENCH_SKEW_H
 
@@ -7,15 +7,16 @@
 
 typedef struct skew skew;
 
-/* load: the busiest expert's over the mean; others fall off geometrically (bench_loads). Before the
- * first step. USAGE for a load that cannot be. */
-WARN_UNUSED status skew_new(session *s, double load, skew **out);
-void skew_free(skew **k, session *s);
+/* load: that of the busiest expert over the mean; the others fall off geometrically (bench_loads).
+ * Call it before the first step. ST_USAGE for a load that no routing can have. */
+WARN_UNUSED status skew_new(session *session, double load, skew **out);
+void skew_free(skew **skew, session *session);
 
-/* Runs the steps after *step that it takes, and counts them there. */
-WARN_UNUSED status skew_settle(skew *k, session *s, int64_t *step);
+/* Runs as many steps after *step as it takes to set the loads, and adds them to *step. */
+WARN_UNUSED status skew_settle(skew *skew, session *session, int64_t *step);
 
-/* What the last micro-batch had: the mean over layers of max over mean. Waits. */
-WARN_UNUSED status skew_measure(skew *k, session *s, double *out_load);
+/* The largest load over the mean in the last micro-batch, averaged over the layers with experts.
+ * Waits for the device. */
+WARN_UNUSED status skew_measure(skew *skew, session *session, double *out_load);
 
 #endif

@@ -1,6 +1,6 @@
-/* steps.c: trainer bench step: whole steps at several depths, a line through them, and what the
- * line says of the whole model. The optimiser is measured apart, since each of R ranks updates its
- * share of the values only. */
+/* steps.c: trainer bench step: times whole steps at several depths, fits a line through them, and
+ * projects it to the whole model. The optimiser is timed separately, because each of R ranks
+ * updates only its own share of the values. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,11 +17,12 @@
 #include "trainer/report/speed.h"
 #include "trainer/run/step.h"
 
-/* A lane has two buffers, and a step is captured for each on its second use: steps 3 and 4. */
+/* The upload ring has two buffers, and a step is captured for each on its second use, which is in
+ * steps 3 and 4. After WARM_UP steps nothing new happens. */
 enum { WARM_UP = 5, UPDATES = 5, PROFILED = 5, DEPTHS_MAX = 8 };
-static const double LATE_US = 50.0; /* what no step start is to be delayed by */
+static const double LATE_US = 50.0; /* no start of a step should be delayed by more than this */
 
-/* What the link is said to take for a step's calls of a kind: beside it stands what they took. */
+/* The calls of one kind in a step, and how long the simulated link should take for them. */
 typedef struct stated {
     const char *what;
     int64_t calls, bytes;
@@ -33,15 +34,15 @@ typedef struct depth {
     int64_t layers;
     bench_spread step;            /* ms */
     double optimizer;             /* ms of one update of all values */
-    double tokens, images, flops; /* of a step, mean */
+    double tokens, images, flops; /* of a step, as a mean */
     double wait_share;
-    /* us from where a step could begin to where its batch was there */
+    /* us from the moment a step could have begun to the moment its micro-batch had arrived */
     double input_median, input_p99, input_most;
-    int64_t steps, late; /* of these steps by more than LATE_US */
+    int64_t steps, late; /* steps timed, and those that began more than LATE_US late */
     double load;         /* of the busiest expert over the mean; 0: not set */
     size_t used, total;
-    char replayed[160]; /* of world.h: where one rank of several is played */
-    profile_sums where; /* then also: where the time of steps goes */
+    char replayed[160]; /* world.replayed where the other ranks are simulated; else "" */
+    profile_sums where; /* if they are: where the time of the steps goes */
     stated link[PROFILE_CALLS];
     int n_link;
 } depth;
@@ -70,7 +71,7 @@ done:
     return st;
 }
 
-/* One step told; the next ones are queued first, as a run does. */
+/* Waits for the next step, after queueing as many ahead as a run does. */
 static status next_step(session *s, int64_t *queued, int64_t last, step_report *out)
 {
     while (step_under_way(s) <= s->device->v->ahead && *queued < last)
@@ -81,7 +82,7 @@ static status next_step(session *s, int64_t *queued, int64_t last, step_report *
                : FAIL(ST_INTERNAL, "bench: the loss of step %" PRId64 " is not finite", out->step);
 }
 
-/* us, sorted here. */
+/* Judges the delays of n steps in microseconds; sorts them. */
 static void judge_input(double *us, int64_t n, depth *d)
 {
     d->steps = n;
@@ -92,14 +93,15 @@ static void judge_input(double *us, int64_t n, depth *d)
     d->input_most = us[n - 1];
 }
 
-/* Steps behind `before`: a warm-up, and `steps` that are timed from one to the next. */
+/* Runs the steps after `before`: a warm-up, and then `steps` steps, each timed from the end of the
+ * one before to its own end. */
 static status run_steps(session *s, int64_t before, int64_t steps, depth *d)
 {
     double *ms = calloc((size_t)steps, sizeof *ms), *us = calloc((size_t)steps, sizeof *us);
     int64_t wait_ns = 0, queued = before, last = before + WARM_UP + steps, then = 0;
     status st = ST_OK;
     if (!ms || !us) {
-        st = FAIL(ST_NO_MEMORY, "bench: out of memory");
+        st = FAIL(ST_NO_MEMORY, "no memory for the times of %" PRId64 " steps", steps);
         goto done;
     }
     for (int64_t i = 1; i <= WARM_UP + steps; i++) {
@@ -125,7 +127,7 @@ done:
     return st;
 }
 
-/* Of the last step, by name: a name may be of several groups. */
+/* Adds up the calls of the last step by name; several groups may use the same name. */
 static void state_link(const world *w, depth *d)
 {
     const comm_simulated *r = w->joined;
@@ -143,19 +145,20 @@ static void state_link(const world *w, depth *d)
         s->what = t->what;
         s->calls += t->step_calls;
         s->bytes += t->step_bytes;
-        /* The latency is each call's, the rest goes by bytes. */
+        /* Every call has the link's latency; the rest of the time depends on the bytes. */
         s->ms +=
             (double)((t->step_calls - 1) * r->latency_ns + comm_simulated_ns(r, t->step_bytes)) *
             1e-6;
     }
 }
 
-/* What collectives leave exposed: steps behind `before`, call by call, the first to warm up. */
+/* Profiles the steps after `before`, call by call, to see which part of the collectives is exposed.
+ * The first of them warms up. */
 static status profile_steps(session *s, int64_t before, profile_sums *out)
 {
     profile *p = NULL;
     status st = ST_OK;
-    graph_replay_free(s->stream); /* calls are measured one by one */
+    graph_replay_free(s->stream); /* no graphs: calls are measured one by one */
     TRY(profile_new(s->stream, &p));
     for (int64_t i = 0; i <= PROFILED; i++) {
         step_report r;
@@ -171,7 +174,7 @@ done:
     return st;
 }
 
-/* w: NULL, or one rank of a layout alone. */
+/* Measures one depth. w: NULL, or a world in which all other ranks are simulated. */
 static status run_depth(const conf *c, const world *w, double load, bool live, depth *d,
                         double *peak)
 {
@@ -203,7 +206,7 @@ static status run_depth(const conf *c, const world *w, double load, bool live, d
         bench_ceilings_print(&ceilings, stdout);
     }
 done:
-    if (k && s.device->v->wait(s.stream) != ST_OK) /* the bias goes next */
+    if (k && s.device->v->wait(s.stream) != ST_OK) /* before the bias is released */
         log_error("bench: %s", status_text());
     skew_free(&k, &s);
     session_close(&s);
@@ -214,12 +217,12 @@ static status run_alone_or_replayed(const conf *c, int64_t layers, double load, 
                                     double *peak)
 {
     world w = {0};
-    conf own = *c; /* its texts stay c's */
+    conf own = *c; /* a shallow copy, whose strings belong to c */
     const bool replayed = c->comm_engine == ENGINE_REPLAY;
     own.model_layers = layers;
     own.eval_enable = false;
     if (load > 0.0)
-        own.optimizer_lr = 0.0; /* updates cost the same, and the router stays as it was set */
+        own.optimizer_lr = 0.0; /* updates take the same time, but the router stays as it was set */
     if (!replayed)
         return run_depth(&own, NULL, load, live, d, peak);
     TRY(world_replay(&own, &w));
@@ -260,7 +263,8 @@ static void print_depth(const depth *d, double peak, FILE *to)
     fflush(to);
 }
 
-/* What these depths say of the whole model on `ranks` ranks. */
+/* Prints the line through these depths and what it predicts for the whole model on `ranks` ranks.
+ */
 static void print_projection(const depth *d, int n, int64_t whole, int64_t ranks, double peak,
                              FILE *to)
 {
@@ -272,8 +276,8 @@ static void print_projection(const depth *d, int n, int64_t whole, int64_t ranks
         useful[i] = d[i].flops;
     }
     bench_fit w = bench_fit_line(x, work, n), u = bench_fit_line(x, update, n);
-    bench_fit f = bench_fit_line(x, useful, n); /* exact: every layer is alike */
-    const bool replayed = d[0].replayed[0];     /* then it updates a rank's share already */
+    bench_fit f = bench_fit_line(x, useful, n); /* exact, since all layers are alike */
+    const bool replayed = d[0].replayed[0];     /* if so, updates were those of a single rank */
     double layers = (double)whole;
     double share = (u.a + u.b * layers) / (replayed ? 1.0 : (double)ranks);
     double step = w.a + w.b * layers + share;
@@ -302,14 +306,14 @@ status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t r
     conf own = *c;
     status st = ST_OK;
     if (n_layers > DEPTHS_MAX)
-        return FAIL(ST_USAGE, "bench step: at most %d depths", DEPTHS_MAX);
+        return FAIL(ST_USAGE, "bench step takes at most %d depths", DEPTHS_MAX);
     TRY(dims_load(c->model_path, &dims));
     if (live && c->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_USAGE, "bench step --live: a daemon would wait for the ranks that "
                               "comm.engine replay leaves out");
     if (live && c->feed_replay[0])
-        return FAIL(ST_USAGE, "bench step --live: rows come from prepd.endpoint; leave feed.replay "
-                              "to the daemon");
+        return FAIL(ST_USAGE, "bench step --live takes its rows from prepd.endpoint; leave "
+                              "feed.replay unset, or leave out --live");
     if (!c->feed_replay[0] && !live) {
         TRY_OR(done, text_rows_own(c, &dims, path));
         own.feed_replay = path;
@@ -319,7 +323,7 @@ status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t r
         print_depth(&measured[i], peak, to);
     }
     if (measured[0].images == 0.0)
-        fprintf(to, "warning: fed without images; with real ones a model with vision runs at "
+        fprintf(to, "warning: the rows had no images; with real ones a model with vision runs at "
                     "about half this rate\n");
     if (c->comm_engine == ENGINE_REPLAY) {
         layout l;

@@ -1,3 +1,4 @@
+/* text_rows.c: makes rows of random tokens and writes them as a recording. */
 #include "trainer/bench/text_rows.h"
 
 #include <inttypes.h>
@@ -41,8 +42,9 @@ static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int
     return ST_OK;
 }
 
-/* As a daemon's plan would tell them: what may come decides which kernels a GPU takes. With room
- * for pictures nothing is known of what is in a row. */
+/* Writes the WELCOME message with the shapes of the rows, as a daemon's plan would, because a GPU
+ * chooses its kernels by the shapes that may come. If there is room for pictures, the contents of a
+ * row are left open. */
 static void tell_shapes(char *out, size_t size, int64_t seq_len, int64_t document,
                         int64_t patch_budget)
 {

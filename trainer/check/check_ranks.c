@@ -1,3 +1,4 @@
+/* check_ranks.c: starts trainer check anew as a launcher of ranks, and runs as one of them. */
 #include "trainer/check/check_ranks.h"
 
 #include <errno.h>
@@ -46,7 +47,7 @@ static status wait_for(pid_t child)
     if (WIFEXITED(how) && WEXITSTATUS(how) == 0)
         return ST_OK;
     proc_end_of(how, what, sizeof what);
-    return FAIL(ST_UNAVAILABLE, "the ranks did not do their steps: %s", what);
+    return FAIL(ST_UNAVAILABLE, "the ranks did not finish their steps: %s", what);
 }
 
 status check_start_ranks(const conf *c, int n, int argc, char **argv, int64_t steps, trace *out)

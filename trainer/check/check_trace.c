@@ -1,3 +1,4 @@
+/* check_trace.c: records steps, compares two records, and keeps them in a file. */
 #include "trainer/check/check_trace.h"
 
 #include <errno.h>
@@ -13,7 +14,8 @@ status trace_steps(session *s, int64_t from, int64_t to, trace *out)
         step_report r;
         status st = step_run(s, step, &r);
         if (st == ST_END)
-            return FAIL(ST_BAD_INPUT, "the stream ends before step %" PRId64 ": fewer --steps",
+            return FAIL(ST_BAD_INPUT,
+                        "the stream ends before step %" PRId64 "; give fewer steps with --steps",
                         step);
         TRY(st);
         out->loss[step - 1] = r.loss;
@@ -71,7 +73,7 @@ status trace_read(const char *path, int64_t n, trace *out)
             got += fscanf(f, "%la", &out->norm[i][g]);
     }
     fclose(f);
-    return got == want
-               ? ST_OK
-               : FAIL_IN(ST_BAD_INPUT, path, "%d numbers of %d: the ranks left early", got, want);
+    return got == want ? ST_OK
+                       : FAIL_IN(ST_BAD_INPUT, path,
+                                 "it has %d of %d numbers: the ranks ended early", got, want);
 }

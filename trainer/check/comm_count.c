@@ -1,4 +1,4 @@
-/* comm_count.c: see comm_count.h. */
+/* comm_count.c: checks the buffers of each call and adds the call to its group's record. */
 #include "trainer/check/comm_count.h"
 
 #include <string.h>
@@ -9,14 +9,15 @@ static status count_group_new(void *world, const int *world_rank, int size, void
 {
     comm_count *all = world;
     if (all->n == COUNTED_GROUPS_MAX)
-        return FAIL(ST_INTERNAL, "more than %d groups", COUNTED_GROUPS_MAX);
+        return FAIL(ST_INTERNAL, "a dry run can count the calls of %d groups, and there are more",
+                    COUNTED_GROUPS_MAX);
     comm_counted *g = &all->group[all->n++];
     *g = (comm_counted){.first = world_rank[0], .size = size};
     *out_handle = g;
     return ST_OK;
 }
 
-/* What was counted outlives the mesh. */
+/* Keeps the record, which is read after the mesh is gone. */
 static void count_group_free(void *handle)
 {
     (void)handle;
@@ -30,7 +31,7 @@ static void note_call(const comm *c, int64_t kind, int64_t count, st_dtype dtype
     g->n++;
 }
 
-/* Is there that much device memory? */
+/* Checks that `count` elements from p on lie inside an allocation of the device. */
 static status check_room(const stream *s, const void *p, int64_t count, st_dtype dtype)
 {
     size_t bytes = (size_t)count * st_dtype_size(dtype);
@@ -87,7 +88,8 @@ static status count_all_to_all(const comm *c, stream *s, const void *send,
     return ST_OK;
 }
 
-/* Peers count each other's calls by the ledger; the list has what all ranks of the group do. */
+/* A send is not added to the list of calls, since the list must be the same on all ranks of the
+ * group; sends and receives are compared by their elements. */
 static status count_send(const comm *c, stream *s, const void *send, int64_t count, st_dtype dtype,
                          int to)
 {
@@ -111,7 +113,7 @@ static status count_edge(const comm *c, stream *s)
     return ST_OK;
 }
 
-/* As if all ranks said what this one says. */
+/* Answers as if every rank had sent what this one sends. */
 static status count_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
 {
     note_call(c, COMM_ALL_GATHER, bytes, DT_U8, 1);

@@ -1,7 +1,8 @@
-/* comm_count.h: an engine that moves nothing: calls come back at once, and of every group it is
- * kept what was asked for, so that ranks that are played one after another can be held against each
- * other (dry_run.h). Its device is one of shapes; a call whose buffers lie in no allocation of it
- * is refused. */
+/* comm_count.h: an engine of collectives that moves nothing. Every call returns at once, and the
+ * engine records for each group which calls were made. A dry run (dry_run.h) that plays its ranks
+ * one after another compares these records. The engine works with a device without storage
+ * (device/shapes.h); it refuses a call whose buffers are not inside an allocation of that device.
+ */
 #ifndef TESSERA_TRAINER_CHECK_COMM_COUNT_H
 #define TESSERA_TRAINER_CHECK_COMM_COUNT_H
 
@@ -10,16 +11,18 @@
 
 enum { COUNTED_GROUPS_MAX = 16 };
 
-/* A group, in the order they were made in, which is the same on all ranks. */
+/* What was recorded for a group. */
 typedef struct comm_counted {
-    int first; /* of its ranks, by number in the world */
+    int first; /* its first rank, numbered in the world */
     int size;
-    int64_t n;    /* calls */
-    hash128 list; /* chain over their kinds, counts, dtypes, roots; all to alls without counts */
-    int64_t sent, received; /* elements of all to alls, from and to other ranks */
+    int64_t n;    /* number of calls */
+    hash128 list; /* chain over the calls' kinds, counts, dtypes and roots; an all-to-all has no
+                     count */
+    int64_t sent, received; /* elements to and from other ranks by all-to-all, send and receive */
 } comm_counted;
 
-/* The `world` of the engine: a rank's. All zero to begin with. */
+/* The engine's `world` for one rank. All zero to begin with. Groups are in the order in which they
+ * were made, which is the same on all ranks. */
 typedef struct comm_count {
     comm_counted group[COUNTED_GROUPS_MAX];
     int n;

@@ -1,4 +1,4 @@
-/* dry_run.c: see dry_run.h. */
+/* dry_run.c: sets up a dry run, plays its ranks or this process's own, and prints the table. */
 #include "trainer/check/dry_run.h"
 
 #include <inttypes.h>
@@ -16,9 +16,10 @@
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/stage_plan.h"
 
-/* ---- what is played on ---- */
+/* ---- the run's own folder, options and rows ---- */
 
-/* Processes share one, whose name is the job's. */
+/* Makes the folder for rows and checkpoint. Ranks that are processes share one, named after the
+ * job. */
 static status make_folder(dry *d)
 {
     char name[HASH_TEXT], rows[32] = "rows.rec";
@@ -31,13 +32,13 @@ static status make_folder(dry *d)
     return hf_path(d->written, d->folder.path, "step-1");
 }
 
-/* Whose table is printed. */
 static bool is_first(const dry *d)
 {
     return !d->world || d->world->place.rank == 0;
 }
 
-/* A dry run's own rows, one step, nothing else that a run may be asked for. */
+/* Sets the options for one step on rows of text that are written here, without anything else that a
+ * run may be asked to do. */
 static status set_options(dry *d)
 {
     conf *c = &d->conf;
@@ -75,8 +76,8 @@ static status open_dry(const conf *c, const world *w, dry *d)
     return set_options(d);
 }
 
-/* Where all ranks have done well the first removes what they shared; where one fails each removes
- * it, so that the last to end does. */
+/* If all ranks have succeeded, the first one removes the shared folder. If one fails, each of them
+ * does, so that the last one to end finds it empty of users. */
 static void close_dry(dry *d, bool well)
 {
     dry_folder_close(&d->folder, well && !is_first(d));
@@ -87,7 +88,7 @@ static void close_dry(dry *d, bool well)
     conf_done(&d->conf);
 }
 
-/* ---- all of them ---- */
+/* ---- playing the ranks ---- */
 
 static status check_files(dry *d)
 {
@@ -120,7 +121,7 @@ static status play_all(dry *d)
     return last > 0 ? dry_play(d, last, &from) : ST_OK;
 }
 
-/* Of processes: this one's rank. The first looks at what all have done. */
+/* Plays this process's own rank. Rank 0 then checks what all ranks have written. */
 static status play_own(dry *d)
 {
     const int rank = d->world->place.rank;
@@ -144,7 +145,7 @@ static status play(const conf *c, const world *w, const plan_device *planned)
            w ? "in processes of their own" : "one after another");
     d.planned = planned;
     plan_input in = dry_plan_input(&d);
-    in.conf = c; /* with evaluation and checkpoints, which are not played */
+    in.conf = c; /* the plan includes evaluation and checkpoints, which are not played */
     TRY_OR(done, layout_print(&in, stdout, NULL));
     fflush(stdout);
     TRY_OR(done, w ? play_own(&d) : play_all(&d));
@@ -154,35 +155,37 @@ done:
     return st;
 }
 
-/* ---- this process ---- */
+/* ---- entry ---- */
 
-/* Its device has no memory, but the engine is that of GPUs. */
+/* The device is one without storage (dry_run), but the options and the engine are those of GPUs. */
 void dry_run_set(conf *c)
 {
     c->training_backend = BACKEND_CUDA;
     c->comm_engine = ENGINE_NCCL;
-    if (c->log_level > LOG_WARN) /* the table is what is to be read, not the ranks' chatter */
+    if (c->log_level > LOG_WARN) /* the user reads the table, not the log of every rank */
         c->log_level = LOG_WARN;
     log_set_level((int)c->log_level);
 }
 
-/* Ranks have no bytes that NCCL could move: a library of ours takes its place, whatever the machine
- * has. */
+/* Finds the library that stands in for NCCL. It is used even where NCCL is installed, since ranks
+ * without storage have no bytes that NCCL could move. */
 static status find_double(char *out, size_t size)
 {
     static const char where_built[] = "where nvcc and nccl.h are found";
     status st = module_find("libtessera_nccl.so", "NCCL engine", where_built, out, size);
     if (st == ST_OK)
-        st = module_find("libtessera_nccl_double.so", "library in NCCL's place", where_built, out,
-                         size);
-    return st == ST_OK ? st
-                       : status_context(st, "ranks of a dry run as processes need the NCCL engine; "
-                                            "without --nproc one process plays them all");
+        st = module_find("libtessera_nccl_double.so", "library that stands in for NCCL",
+                         where_built, out, size);
+    return st == ST_OK
+               ? st
+               : status_context(st, "the ranks of a dry run can only be processes where the "
+                                    "NCCL engine was built; without --nproc one process "
+                                    "plays them all");
 }
 
 status dry_run(conf *c, const plan_device *planned)
 {
-    static char library[PATH_MAX]; /* the engine keeps it */
+    static char library[PATH_MAX]; /* static, since the engine keeps a pointer to it */
     world_place place;
     world w;
     TRY(world_place_find(&place));

@@ -1,4 +1,4 @@
-/* dry_run_check.c: see dry_run_check.h. */
+/* dry_run_check.c: the table; who stores which elements; how many bytes files must have. */
 #include "trainer/check/dry_run_check.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ status dry_check(dry_checks *all, dry_key key, int64_t want, int64_t got)
     all->of[key].ranks++;
     if (want == got)
         return ST_OK;
-    return FAIL(ST_INTERNAL, "%s: %" PRId64 ", should be %" PRId64, names[key], got, want);
+    return FAIL(ST_INTERNAL, "%s: %" PRId64 ", but it should be %" PRId64, names[key], got, want);
 }
 
 static int64_t pick_larger(int64_t a, int64_t b)
@@ -56,10 +56,10 @@ void dry_checks_print(const dry_checks *all, int64_t stages, FILE *to)
             fprintf(to, "%-36s %6" PRId64 " %20" PRId64 " %20" PRId64 "\n", names[i],
                     all->of[i].ranks, all->of[i].want, all->of[i].got);
     for (int64_t i = 0; i < stages && stages > 1; i++)
-        fprintf(to, "of the plan a rank of stage %-13" PRId64 " %22" PRId64 " bytes\n", i,
+        fprintf(to, "planned for a rank of stage %-13" PRId64 " %22" PRId64 " bytes\n", i,
                 all->stage[i]);
     fprintf(to,
-            "beside the plan a rank takes %" PRId64 " bytes for batches under way and sums\n"
+            "besides the plan a rank takes %" PRId64 " bytes for batches under way and sums\n"
             "dry run: all agree\n",
             all->beside);
 }
@@ -75,7 +75,7 @@ status dry_owners_new(int64_t n, int ranks, dry_owners *out)
 {
     struct dry_owner *of = calloc((size_t)(n * ranks + 1), sizeof *of);
     if (!of)
-        return FAIL(ST_NO_MEMORY, "no memory for what %d ranks store", ranks);
+        return FAIL(ST_NO_MEMORY, "no memory for notes of what %d ranks store", ranks);
     *out = (dry_owners){of, n, ranks};
     return ST_OK;
 }
@@ -111,7 +111,7 @@ static bool share_elements(const struct dry_owner *a, const struct dry_owner *b)
 {
     if (a->n == 0 || b->n == 0 || apart(&a->held, &b->held))
         return false;
-    /* Boxes that overlap in part would be compared element by element; no layout makes them. */
+    /* Boxes that overlap only in part count as shared. No layout makes such boxes. */
     return !same_box(&a->held, &b->held) ||
            (a->first < b->first + b->n && b->first < a->first + a->n);
 }
@@ -133,7 +133,7 @@ char *dry_owners_bytes(dry_owners *o, int64_t *out_each)
     return (char *)o->of;
 }
 
-/* The next rank behind r of a replica: all its stages'. */
+/* The next rank after r in a replica, over all its pipeline stages. */
 static int next_of(const layout *l, int replica, int r)
 {
     do
@@ -150,7 +150,7 @@ static status check_param(const dry_owners *o, const param *q, int64_t i, const 
     for (int r = first; r < o->ranks; r = next_of(l, replica, r)) {
         const struct dry_owner *a = &o->of[r * o->n + i];
         if (!holds_slice(a, q))
-            return FAIL(ST_INTERNAL, "rank %d stores what is not in %s", r, q->name);
+            return FAIL(ST_INTERNAL, "rank %d stores elements that %s does not have", r, q->name);
         sum += a->n;
         for (int other = first; other < r; other = next_of(l, replica, other))
             if (share_elements(a, &o->of[other * o->n + i]))
@@ -223,7 +223,7 @@ void dry_source_close(dry_source *s)
     *s = (dry_source){0};
 }
 
-/* Elements of the experts that q's rank stores some of. */
+/* Elements of all experts of which this rank stores at least a part. */
 static int64_t whole_experts(const param *q)
 {
     int64_t matrix = q->local[1] * q->local[2], end = q->own_first + q->own_n;

@@ -1,3 +1,4 @@
+/* dry_run_folder.c: makes the folder, and forks the process that removes it. */
 #include "trainer/check/dry_run_folder.h"
 
 #include <errno.h>
@@ -19,15 +20,17 @@ static status make_temp_folder(const char *name, char out[STATUS_PATH_MAX])
     char path[STATUS_PATH_MAX];
     if (snprintf(path, sizeof path, "%s/dry-run-%s", temp && *temp ? temp : "/tmp",
                  name ? name : "XXXXXX") >= (int)sizeof path)
-        return FAIL(ST_CANT_CREATE, "TMPDIR is too long");
+        return FAIL(ST_CANT_CREATE, "the path of TMPDIR is too long for a dry run's folder");
     if (name ? mkdir(path, 0700) != 0 && errno != EEXIST : !mkdtemp(path))
         return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
     memcpy(out, path, sizeof path);
     return ST_OK;
 }
 
-/* The process beside the run: no signal to the run's group reaches it, and it holds open nothing of
- * the run's whose end another process waits for. A byte means that the folder stays. */
+/* The second process. It is in a session of its own, so that no signal to the run's process group
+ * reaches it, and it closes every file of the run, because another process may be waiting for one
+ * of them to close. It reads from the pipe until the run ends; a byte means that the folder must
+ * stay. */
 static void wait_and_remove(const char *path, int end)
 {
     enum { END = 3 };
@@ -35,7 +38,7 @@ static void wait_and_remove(const char *path, int end)
     ssize_t n;
     setsid();
     signal(SIGHUP, SIG_IGN);
-    dup2(end, END); /* first: where standard input was closed, it is one of those below */
+    dup2(end, END); /* first, since `end` is below 3 if standard input was closed */
     const int nothing = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < END; fd++)
         dup2(nothing, fd);
@@ -76,7 +79,7 @@ void dry_folder_close(dry_folder *f, bool keep)
     if (!f->path[0])
         return;
     if (keep && f->remover > 0 && write(f->held, "", 1) < 0)
-        log_warn("%s: the process that removes it cannot be told to let it stay: %s", f->path,
+        log_warn("%s: cannot tell the process that removes this folder to keep it: %s", f->path,
                  strerror(errno));
     close(f->held);
     if (f->remover > 0)

@@ -1,4 +1,5 @@
-/* dry_run_play.c: see dry_run_play.h. */
+/* dry_run_play.c: opens a session as one rank, runs a step, writes its part of a checkpoint, and
+ * checks along the way what was read, allocated, received and written. */
 #include "trainer/check/dry_run_play.h"
 
 #include <inttypes.h>
@@ -27,7 +28,7 @@ plan_input dry_plan_input(const dry *d)
                         .device = d->planned};
 }
 
-/* What it stores of the weights, in the bytes of the files it came from. */
+/* Checks that the rank has read its own part of the weight files and no more. */
 static status check_reading(dry *d, const session *s)
 {
     if (!d->source.reads)
@@ -36,14 +37,16 @@ static status check_reading(dry *d, const session *s)
                      s->params->bytes_read);
 }
 
-/* Every region of the plan is an allocation of that size; the others hold batches and sums. */
+/* Checks that every region of the plan is an allocation of that size, and that the plan of the run
+ * is the one that trainer plan makes. What else is allocated holds micro-batches and sums. */
 static status check_memory(dry *d, const session *s)
 {
     params_sizes size;
     memory_plan own, plan;
     TRY(params_size(s->params, &backend_shapes, true, &size));
     TRY(session_memory_plan(s, &own));
-    if (mesh_comm(&s->mesh, MESH_WHOLE)->size == 1) /* blocks with gaps, which no plan counts */
+    /* Parameters that no ranks share are packed in blocks with gaps, which no plan counts. */
+    if (mesh_comm(&s->mesh, MESH_WHOLE)->size == 1)
         return ST_OK;
     const int64_t region[] = {4 * size.stored,  2 * size.stored,  4 * size.trained,
                               4 * size.trained, 4 * size.trained, size.gathered_bytes,
@@ -69,8 +72,9 @@ static status check_memory(dry *d, const session *s)
                      plan.total - plan.staging - memory_gpu_total(&plan.gpu), planned);
 }
 
-/* Slots of a step between a rank's experts and other ranks, every expert getting as many as any
- * other (model/exchange.c, even_borders). slots: one for each layer. */
+/* Works out the slots that go between this rank's experts and other ranks in a step, if every
+ * expert is given as many as any other, which is how model/exchange.c (even_borders) routes without
+ * storage. slots: [layers]. */
 static void even_slots(const dry *d, const session *s, received_work *w, received_slots *slots)
 {
     const text_dims *t = &d->dims.text;
@@ -89,7 +93,8 @@ static void even_slots(const dry *d, const session *s, received_work *w, receive
     w->slots = slots;
 }
 
-/* Lines of the formula against the ledger's; a line that no formula knows is an error too. */
+/* Compares the lines of the formula with those of the ledger. A line of the ledger that the formula
+ * does not have is an error too. */
 static status check_lines(const received_line *line, int n, const comm_ledger *ledger)
 {
     const comm_tally *list;
@@ -99,7 +104,9 @@ static status check_lines(const received_line *line, int n, const comm_ledger *l
         for (int k = 0; k < m; k++)
             got += strcmp(list[k].what, line[i].what) == 0 ? list[k].step_bytes : 0;
         if (got != line[i].bytes)
-            return FAIL(ST_INTERNAL, "%s: %" PRId64 " bytes in the step, by the formula %" PRId64,
+            return FAIL(ST_INTERNAL,
+                        "%s: the step received %" PRId64 " bytes, and by the formula it should be "
+                        "%" PRId64,
                         line[i].what, got, line[i].bytes);
     }
     for (int k = 0; k < m; k++) {
@@ -107,14 +114,16 @@ static status check_lines(const received_line *line, int n, const comm_ledger *l
         for (int i = 0; i < n && !known; i++)
             known = strcmp(list[k].what, line[i].what) == 0;
         if (!known)
-            return FAIL(ST_INTERNAL, "%s over %s: %" PRId64 " bytes that no formula knows of",
+            return FAIL(ST_INTERNAL,
+                        "%s over %s: the step received %" PRId64
+                        " bytes, of which no formula knows",
                         list[k].what, list[k].group, list[k].step_bytes);
     }
     return ST_OK;
 }
 
-/* What trainer plan says of weights, gradients and replicas, which rows do not change: of the first
- * rank of every stage, in the mean. */
+/* Compares the bytes of weights, gradients and replicas, which do not depend on the rows, with what
+ * trainer plan says of them: the mean over the first ranks of all stages. */
 static status check_plan(dry *d, const session *s, const received_line *line, int n)
 {
     static const char *const weights[][2] = {{UNITS_GATHER, UNITS_GATHER_VISION},
@@ -123,7 +132,7 @@ static status check_plan(dry *d, const session *s, const received_line *line, in
     const layout *l = &d->layout;
     const rates r = rates_h200();
     cost k;
-    int64_t got = 0; /* the plan names the mean of each of them, rounded down */
+    int64_t got = 0; /* the plan gives the mean over the stages, rounded down, of each kind */
     for (size_t w = 0; w < sizeof weights / sizeof *weights; w++) {
         for (int i = 0; i < n; i++)
             for (int j = 0; j < 2 && weights[w][j]; j++)
@@ -139,21 +148,22 @@ static status check_plan(dry *d, const session *s, const received_line *line, in
                      got);
 }
 
-/* Lines of the formula, of this rank's step. */
+/* The lines of the formula for this rank's step. */
 static status lines_of(const dry *d, const session *s, const step_report *step,
                        received_line line[RECEIVED_LINES], int *out_n)
 {
     received_work w = step_received_work(s, step);
     received_slots *slots = calloc((size_t)d->dims.text.layers + 1, sizeof *slots);
     if (!slots)
-        return FAIL(ST_NO_MEMORY, "no memory for slots of %" PRId64 " layers", d->dims.text.layers);
+        return FAIL(ST_NO_MEMORY, "no memory for the expert slots of %" PRId64 " layers",
+                    d->dims.text.layers);
     even_slots(d, s, &w, slots);
     *out_n = received_lines(s->params, &d->dims, &s->mesh, &w, line);
     free(slots);
     return ST_OK;
 }
 
-/* One step's calls against the formula. */
+/* Checks the bytes that a step's collectives have received. */
 static status check_calls(dry *d, const session *s, const step_report *step,
                           const comm_ledger *ledger, int rank)
 {
@@ -174,13 +184,14 @@ static status check_calls(dry *d, const session *s, const step_report *step,
     for (int i = 0; i < m; i++)
         got += list[i].step_bytes;
     TRY(dry_check(&d->checks, DRY_RECEIVED, want, got));
-    /* a process knows of no stage but its own */
+    /* The plan is a mean over stages, and a process knows only its own stage. */
     return rank % of_stage == 0 && (!d->world || d->layout.pipeline == 1)
                ? check_plan(d, s, line, n)
                : ST_OK;
 }
 
-/* The calls of a group are those of its first rank, which was played before. */
+/* Checks that this rank made the same calls in each group as the group's first rank, which was
+ * played before it. */
 static status check_order(dry *d, int rank)
 {
     const comm_count *mine = &d->counts[rank];
@@ -189,8 +200,8 @@ static status check_order(dry *d, int rank)
         if (b->first != a->first || b->size != a->size || a->n != b->n ||
             !hash_equal(a->list, b->list))
             return FAIL(ST_INTERNAL,
-                        "group %d of %d ranks: rank %d makes %" PRId64 " calls, rank %d %" PRId64
-                        ", or others, or in another order",
+                        "group %d of %d ranks: rank %d makes %" PRId64 " calls and rank %d %" PRId64
+                        "; they differ in number, in kind or in order",
                         g, a->size, rank, a->n, a->first, b->n);
         TRY(dry_check(&d->checks, DRY_ORDER, b->n, a->n));
     }
@@ -225,10 +236,10 @@ static status play_opened(dry *d, session *s, const comm_ledger *ledger, int ran
     TRY(check_memory(d, s));
     TRY(step_run(s, 1, &r));
     TRY(check_calls(d, s, &r, ledger, rank));
-    if (d->counts) /* of processes the library does (nccl_double) */
+    if (d->counts) /* for processes nccl_double compares the calls */
         TRY(check_order(d, rank));
     TRY(write_part(d, s));
-    return d->world ? dry_ranks_owners(d, s) : ST_OK; /* all have written */
+    return d->world ? dry_ranks_owners(d, s) : ST_OK; /* after it, all ranks have written */
 }
 
 static status play_in(dry *d, const world *w, int rank, const resume_point *from)

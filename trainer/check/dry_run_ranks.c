@@ -1,5 +1,6 @@
-/* dry_run_ranks.c: see dry_run_play.h. Every process has its own share of owners and table; host
- * values are real on a device of shapes, so they are gathered as in any run. */
+/* dry_run_ranks.c: brings together what each process has found. Every process has its own part of
+ * the owners and of the table. Collectives over host values work on a device without storage as on
+ * any other, so a gather is enough. */
 #include <stdlib.h>
 
 #include "trainer/check/dry_run_play.h"
@@ -23,7 +24,7 @@ status dry_ranks_checks(dry *d, const session *s)
     const comm *c = all_ranks(s);
     dry_checks *of = calloc((size_t)c->size, sizeof *of);
     if (!of)
-        return FAIL(ST_NO_MEMORY, "no memory for what %d ranks found", c->size);
+        return FAIL(ST_NO_MEMORY, "no memory for the tables of %d ranks", c->size);
     status st = comm_host_all_gather(c, (comm_at){"dry run: what was found", -1}, &d->checks, of,
                                      sizeof *of);
     for (int r = 0; r < c->size && st == ST_OK; r++)

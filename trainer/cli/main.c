@@ -1,4 +1,5 @@
-/* main.c: the trainer's verbs and their help. */
+/* main.c: the table of the trainer's verbs, with their help texts. common/program/verb.h reads the
+ * command line and calls the verb; each verb has a file verbs_NAME.c here. */
 #include "common/program/verb.h"
 #include "trainer/cli/verbs.h"
 
@@ -6,95 +7,102 @@ static const verb verbs[] = {
     {"train", verb_train, "trains, evaluates at the end, keeps and exports the model",
      "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run [--device NAME]] "
      "[--profile]",
-     "Train until training.steps or the stream's end; with eval.enable evaluate at the end; with\n"
-     "checkpoint.enable keep checkpoints to go on from, and leave the model as a Hugging Face\n"
-     "folder, in job.dump_folder; without it no model is kept. The rows come from\n"
-     "prepd serve at prepd.endpoint, or from feed.replay. --dry-run: the ranks of the layout one\n"
-     "after another, shapes alone: who stores and reads what, a step's calls and bytes, the\n"
-     "files of a checkpoint, held against trainer plan; neither rows nor GPUs are needed. They "
-     "are\n"
-     "planned on an H200, or the GPU that --device names as trainer plan's does. With\n"
-     "--nproc each rank is a process, over a library in NCCL's place that moves nothing.\n"
+     "Trains until training.steps are done or the stream ends. With eval.enable it evaluates at\n"
+     "the end. With checkpoint.enable it keeps checkpoints to go on from and leaves the model as\n"
+     "a Hugging Face folder in job.dump_folder; without it no model is kept. The rows come from\n"
+     "prepd serve at prepd.endpoint, or from the recording feed.replay.\n"
      "--nproc N: starts the N ranks of the layout on this machine, each with a GPU of its own, or\n"
-     "on CPUs by Open MPI's mpirun. Without it this is the only rank, or one that torchrun, srun\n"
-     "or mpirun started.\n"
-     "--profile: where a step's time goes, by the device's timestamps, told when the run ends.",
+     "on CPUs with Open MPI's mpirun. Without it this process is the only rank, or one that\n"
+     "torchrun, srun or mpirun has started.\n"
+     "--dry-run: runs all ranks of the layout with shapes alone and compares them with trainer\n"
+     "plan: who stores and reads what, the calls and bytes of a step, the files of a checkpoint.\n"
+     "It needs neither rows nor GPUs. The ranks are planned for an H200, or for the GPU that\n"
+     "--device names (see trainer plan --help). With --nproc each rank is a process of its own,\n"
+     "and a library that moves nothing stands in for NCCL.\n"
+     "--profile: at the end prints where the time of a step goes, by the device's timestamps.",
      true, NULL},
     {"eval", verb_eval, "held-out loss and accuracy of a model, and with images swapped",
      "-c FILE [--section.key VALUE ...] [--nproc N]",
-     "Held-out loss and accuracy of model.path (which must hold weights), and the accuracy with\n"
-     "images swapped. Needs prepd serve at prepd.endpoint. --nproc N: by the ranks of the layout.",
+     "Measures the held-out loss and accuracy of model.path, which must have weights, and the\n"
+     "accuracy with images swapped. Needs prepd serve at prepd.endpoint.\n"
+     "--nproc N: starts the N ranks of the layout and evaluates with all of them.",
      true, NULL},
-    {"verify", verb_verify, "steps of a run again, held against its ledger",
+    {"verify", verb_verify, "runs steps again and compares them with the run's ledger",
      "-c FILE [--from STEP] [--to STEP] [--section.key VALUE ...]",
-     "Replay steps of a run from one of its checkpoints (default: the oldest kept; 0: the start)\n"
-     "and compare samples, loss and gradient norm with its ledger, bit for bit; names the first\n"
-     "step that differs and exits with 65. Writes nothing. Needs the rows the run had.",
+     "Runs steps of a run again, from one of its checkpoints, and compares samples, loss and\n"
+     "gradient norm with its ledger, bit for bit. Names the first step that differs and exits\n"
+     "with 65. Writes nothing. Needs the same rows as the run.\n"
+     "--from STEP: the checkpoint to begin at; without it the oldest one, with 0 the start.\n"
+     "--to STEP: the last step to compare; without it the last one of the ledger.",
      true, NULL},
-    {"check", verb_check, "what must not change a step, on your own model and rows: a table",
+    {"check", verb_check, "shows on your own model and rows that settings do not change a step",
      "-c FILE [--steps N] [--nproc N] [--section.key VALUE ...]",
-     "Parity on your own model and data: the first N steps (2) on one rank, again with other\n"
-     "activation checkpointing, other micro-batches, other threads, and resumed from a "
-     "checkpoint,\n"
-     "the documents of a row one by one, and with --nproc on as many ranks: a table of losses and\n"
-     "gradient norms, whole and by group; 65 where one is off.",
+     "Runs the first N steps (2) of your own model and data on one rank, and then again with "
+     "other\n"
+     "activation checkpointing, other micro-batches, other threads, resumed from a checkpoint,\n"
+     "with the documents of a row one by one, and with --nproc on that many ranks. Prints how far\n"
+     "losses and gradient norms, whole and by group, differ. Exits with 65 if any differs by more\n"
+     "than rounding.",
      true, "--trace"},
-    {"plan", verb_plan, "memory, bytes between ranks, predicted time of a step, before it is run",
+    {"plan", verb_plan, "predicts the memory, the bytes between ranks and the time of a step",
      "[-c FILE | --model.path DIR] [--device NAME] [--measured FILE] [--sweep RANKS] "
      "[--documents L,L,..] [--grids TxHxW,..]",
-     "Without rows: parameters and memory of a rank, bytes between ranks, FLOPs, and the "
-     "predicted\n"
-     "time and MFU of a step, by rates shipped for the H200 or those of --measured FILE (trainer\n"
-     "bench ops --rates FILE). Memory is that of --device: h100, h200, b200, cpu, or a GPU's "
-     "bytes;\n"
-     "without it of the GPU that is here, or else an H200's; with training.backend cpu that of "
-     "this\n"
-     "machine. --sweep: layouts of that many ranks, fastest predicted first, each\n"
-     "with the largest micro-batch that fits. With --documents (lengths) and --grids (in "
-     "patches):\n"
-     "the FLOPs of that batch by component, head at every position, nothing frozen.",
+     "Prints the parameters and the memory of a rank, the bytes between ranks, the FLOPs, and the\n"
+     "predicted time and MFU of a step. Needs no rows and no GPU.\n"
+     "--device NAME: the device to plan for: h100, h200, b200, cpu, or the bytes of a GPU. "
+     "Without\n"
+     "it the GPU of this machine, or an H200 where there is none; with training.backend cpu this\n"
+     "machine's memory.\n"
+     "--measured FILE: predicts times from rates that trainer bench ops --rates FILE has "
+     "measured,\n"
+     "instead of those shipped for the H200.\n"
+     "--sweep RANKS: lists the layouts of that many ranks, the fastest first, each with the\n"
+     "largest micro-batch that fits.\n"
+     "--documents and --grids: print only the FLOPs of a batch of documents with these lengths "
+     "and\n"
+     "images with these grids in patches, by component, with the head at every position and\n"
+     "nothing frozen.",
      true, NULL},
-    {"probe", verb_probe, "logits, loss and every gradient of one row",
+    {"probe", verb_probe, "writes the logits, the loss and every gradient of one row",
      "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
-     "One forward and backward of a row (prepd sample writes one). G holds these tensors, all "
-     "F32:\n"
-     "logits [T, V]; loss, of the tokens alone, the mean over targets; aux_loss, the routers' "
-     "auxiliary\n"
-     "loss, not multiplied by COEF; and for every tensor NAME of the folder grad.NAME, the "
-     "gradient\n"
-     "of loss + COEF aux_loss.\n"
+     "Runs one forward and one backward pass of a row, which prepd sample writes. G receives\n"
+     "these tensors, all F32: logits [tokens, vocabulary]; loss, the mean over targets without\n"
+     "the auxiliary loss; aux_loss, the auxiliary loss of the routers, not multiplied by COEF;\n"
+     "and for every tensor NAME of the folder grad.NAME, the gradient of loss + COEF aux_loss.\n"
      "COEF is 0 unless given, whatever config.json says.",
      false, NULL},
-    {"export", verb_export, "a Hugging Face folder, written again",
+    {"export", verb_export, "writes a Hugging Face folder again, checked or in another form",
      "--model DIR --out DIR [--layout published|v5|per-expert] [--dtype bf16|f32] [--shard-bytes "
      "N]",
-     "Load a Hugging Face folder and write it again, checked. Without options every tensor, file "
-     "and\n"
-     "the index stay as they are. --layout: how experts are stored; published is [E, in, out], for "
-     "a\n"
-     "text-only model per expert; v5 is [E, out, in]. --shard-bytes cuts new files.",
+     "Loads a Hugging Face folder, checks it and writes it again. Without options every tensor,\n"
+     "every file and the index stay as they are.\n"
+     "--layout: how experts are stored. published is [experts, in, out], or one tensor per expert\n"
+     "for a text-only model; v5 is [experts, out, in].\n"
+     "--shard-bytes N: cuts the weights into new files of at most N bytes.",
      false, NULL},
-    {"bench", verb_bench, "every op, whole steps or memory, measured beside what the device can",
+    {"bench", verb_bench, "measures ops, whole steps or memory against the device's own limits",
      "ops [OP] [--rates FILE] [--count] | step [--layers N,N,..] [--ranks R] [--load L] [--live] | "
      "memory [--layers N] -c FILE | --model.path DIR",
-     "ops: every op at the model's shapes for training.local_batch_size rows of training.seq_len,\n"
-     "beside a large copy and a large product measured in the same run (--seconds S per line).\n"
-     "--rates FILE keeps what trainer plan --measured reads. --count: no device, the bytes and "
-     "FLOPs\n"
-     "of each line in bf16 and the least time that an H200's ceilings allow.\n"
-     "step: training.steps steps at each depth (0: all layers), a line through them, and what it\n"
-     "says of the whole model with the optimiser shared by R ranks. Rows come from feed.replay, "
-     "or\n"
-     "are text, documents of bench.document tokens. --load L: the router is biased until the "
-     "busiest\n"
-     "expert has L times the mean load. --live: rows of whatever prepd.endpoint streams, and by "
-     "how\n"
-     "much each step start is delayed by them.\n"
-     "memory: what training.steps steps take of the device's memory, each part beside its plan.",
+     "ops [OP]: times every op, or one, at the model's shapes for training.local_batch_size rows\n"
+     "of training.seq_len tokens, and compares it with a large copy and a large matrix product\n"
+     "measured in the same run (--seconds S for each line). --rates FILE writes the file that\n"
+     "trainer plan --measured reads. --count uses no device: it prints the bytes and FLOPs of "
+     "each\n"
+     "line in bf16, and the least time that the limits of an H200 allow.\n"
+     "step: times training.steps steps at each depth of --layers (0: all layers), fits a line\n"
+     "through the depths, and projects it to the whole model, with the optimiser shared by\n"
+     "--ranks R ranks. The rows come from feed.replay, or are text in documents of bench.document\n"
+     "tokens. --load L biases the router until the busiest expert has L times the mean load.\n"
+     "--live takes the rows that prepd.endpoint streams, and prints how much they delay each "
+     "step.\n"
+     "memory: prints what training.steps steps take of the device's memory, each part beside its\n"
+     "plan.",
      true, NULL},
-    {"inspect", verb_inspect, "tensors and counts of a preset or folder", "[NAME|DIR]",
-     "Tensors, shapes, groups and counts of a preset or folder; without one, the presets' names.\n"
-     "On a folder with weights also what is missing, extra or misshapen.",
+    {"inspect", verb_inspect, "lists the tensors and counts of a preset or folder", "[NAME|DIR]",
+     "Lists the tensors, shapes, groups and counts of a preset or folder; without an argument, "
+     "the\n"
+     "names of the presets. For a folder with weights it also lists what is missing, extra or\n"
+     "misshapen.",
      false, NULL},
 };
 

@@ -1,4 +1,5 @@
-/* probe_gradients.c: see probe_gradients.h. */
+/* probe_gradients.c: cuts each parameter's gradient into the pieces that the folder stores, and
+ * transposes experts where the folder keeps them so. */
 #include "trainer/cli/probe_gradients.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static void put_transposed(const double *from, int64_t in, int64_t out, int64_t 
             *to++ = from[j * out + column + i];
 }
 
-/* The values of a piece, from all of its parameter's. */
+/* Picks and arranges the values of one piece from those of its whole parameter. */
 static void arrange_piece(const param_piece *piece, const double *all, double *to)
 {
     const param *q = piece->p;

@@ -1,5 +1,5 @@
-/* verbs.h: what the trainer can be told to do. A verb takes the arguments after its name in
- * argv[1..argc) and returns the status that becomes the exit code. */
+/* verbs.h: the trainer's verbs. Each takes the arguments after its name in argv[1..argc), of which
+ * argv[0] is the name itself, and returns the status that becomes the program's exit code. */
 #ifndef TESSERA_TRAINER_CLI_VERBS_H
 #define TESSERA_TRAINER_CLI_VERBS_H
 

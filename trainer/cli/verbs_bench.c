@@ -1,4 +1,4 @@
-/* verbs_bench.c: trainer bench ops | step | memory. */
+/* verbs_bench.c: trainer bench ops | step | memory: reads the arguments and calls trainer/bench. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct request {
     bool live, counted;
 } request;
 
-/* The words that are no options: what to bench, one op, and the flags of this verb. */
+/* Reads the arguments that are no options: what to bench, an op, and the flags of this verb. */
 static status read_request(int argc, char **argv, request *q)
 {
     *q = (request){.layers = "0", .ranks = "1", .load = "0", .seconds = "0.3"};
@@ -41,11 +41,12 @@ static status read_request(int argc, char **argv, request *q)
     q->what = argc > 1 ? argv[1] : NULL;
     q->op = argc > 2 ? argv[2] : NULL;
     if (argc > 3)
-        return FAIL(ST_USAGE, "bench: unexpected \"%s\" behind \"%s\"; see trainer bench --help",
+        return FAIL(ST_USAGE, "bench: unexpected \"%s\" after \"%s\"; see trainer bench --help",
                     argv[3], argv[2]);
     if (!q->what || (strcmp(q->what, "ops") != 0 && strcmp(q->what, "step") != 0 &&
                      strcmp(q->what, "memory") != 0))
-        return FAIL(ST_USAGE, "bench: what? name ops, step or memory; see trainer bench --help");
+        return FAIL(ST_USAGE, "bench needs to know what to measure: ops, step or memory; see "
+                              "trainer bench --help");
     return ST_OK;
 }
 
@@ -56,7 +57,8 @@ static status read_depths(const char *text, int64_t *out, int *out_n)
         char *end;
         long long v = strtoll(p, &end, 10);
         if (end == p || v < 0 || v > 1000 || (*end && *end != ',') || n == DEPTHS)
-            return FAIL(ST_USAGE, "--layers: expected up to %d depths N,N,.. (0: all), got \"%s\"",
+            return FAIL(ST_USAGE,
+                        "--layers: expected up to %d depths as N,N,.. (0: all layers), got \"%s\"",
                         DEPTHS, text);
         out[n++] = v;
         p = end;
@@ -71,10 +73,10 @@ static status keep_rates(const char *path, const rates *r)
 {
     FILE *f = fopen(path, "w");
     if (!f)
-        return FAIL_IN(ST_CANT_CREATE, path, "cannot be written: %s", strerror(errno));
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot create it: %s", strerror(errno));
     rates_write(r, f);
     if (fclose(f) != 0)
-        return FAIL_IN(ST_IO, path, "was not written: %s", strerror(errno));
+        return FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -103,9 +105,9 @@ static status ops(const conf *c, const request *q)
                      .row = c->training_seq_len,
                      .frame = FRAME,
                      .document = c->bench_document ? c->bench_document : 340};
-    /* VQAv2 rows: nearly four patches per token. */
+    /* Rows of VQAv2 have nearly four patches per token. */
     z.patches = z.tokens * 15 / 4 / 4 * 4;
-    if (q->counted) /* the ceilings that one H200 was measured to have */
+    if (q->counted) /* copy and product rates measured on one H200, in bytes/s and FLOP/s */
         return bench_ops_counted(&z, &(bench_ceilings){.copy = 4.3e12, .product = 780e12}, stdout);
     TRY_OR(done, device_open(c->training_backend, &o, &dev));
     TRY_OR(done, dev->v->stream_new(dev, &s));
@@ -132,18 +134,21 @@ static status steps(const conf *c, const request *q)
     char *end;
     long long ranks = strtoll(q->ranks, &end, 10);
     if (*end || ranks < 1)
-        return FAIL(ST_USAGE, "--ranks: expected a number from 1, got \"%s\"", q->ranks);
+        return FAIL(ST_USAGE, "--ranks: expected a number of at least 1, got \"%s\"", q->ranks);
     double load = strtod(q->load, &end);
     if (*end || !(load >= 0.0))
         return FAIL(ST_USAGE,
                     "--load: expected the busiest expert's load over the mean, got \"%s\"",
                     q->load);
     if (c->training_steps < 1)
-        return FAIL(ST_CONFIG, "bench step: training.steps is 0; it says how many are measured");
+        return FAIL(ST_CONFIG,
+                    "bench %s: training.steps is 0; set it to the number of steps to "
+                    "measure",
+                    q->what);
     TRY(read_depths(q->layers, depths, &n));
     if (strcmp(q->what, "memory") == 0)
         return n == 1 ? bench_device_memory(c, depths[0], stdout)
-                      : FAIL(ST_USAGE, "bench memory: one depth (--layers N)");
+                      : FAIL(ST_USAGE, "bench memory takes a single depth: --layers N");
     return bench_steps(c, depths, n, ranks, load, q->live, stdout);
 }
 

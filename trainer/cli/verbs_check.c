@@ -1,6 +1,7 @@
-/* verbs_check.c: trainer check: what must not change a step does not, on the user's own model and
- * rows. Every case runs the same steps from the same start, on one rank unless it says otherwise,
- * and is held against the first. */
+/* verbs_check.c: trainer check: shows, on the user's own model and rows, that settings which must
+ * not change a step do not change it. Every case runs the same steps from the same start, on one
+ * rank unless it says otherwise, and its losses and gradient norms are compared with those of the
+ * first run. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,19 +20,19 @@
 #include "trainer/cli/verbs.h"
 
 typedef struct table {
-    const conf *conf;  /* for one rank */
-    const conf *asked; /* as the options have it */
+    const conf *conf;  /* the options, changed to run on one rank */
+    const conf *asked; /* the options as given */
     int ranks;         /* --nproc; 0: not given */
     int argc;
-    char **argv; /* of the verb, without --nproc */
-    trace base;
+    char **argv; /* the verb's arguments, without --nproc */
+    trace base;  /* of the first run */
     int64_t steps;
-    double limit; /* largest relative difference that is rounding */
-    bool exact;   /* computing again gives the same bits */
-    int off;      /* cases beyond it */
+    double limit; /* a larger relative difference is more than rounding */
+    bool exact;   /* recomputing an activation gives the same bits */
+    int off;      /* how many cases differ by more than they may */
 } table;
 
-/* exact: the case must agree to the bit. */
+/* Prints a line of the table. exact: the case must agree to the bit. */
 static void tell_difference(table *t, const char *name, double loss, double norm, bool exact)
 {
     bool same = loss == 0.0 && norm == 0.0;
@@ -74,7 +75,7 @@ static status vary(table *t, const char *name, const conf *c, bool exact)
     return ST_OK;
 }
 
-/* One step, a checkpoint, and the rest from it. */
+/* Runs one step and writes a checkpoint. */
 static status save_one(const conf *c, const char *folder, trace *out)
 {
     session s = {0};
@@ -96,6 +97,7 @@ done:
     return st;
 }
 
+/* Compares a run that is resumed after step 1 with the straight one. */
 static status resumed(table *t)
 {
     char folder[STATUS_PATH_MAX];
@@ -120,8 +122,8 @@ done:
     return st;
 }
 
-/* Loss (a sum) and gradient norm of rows in micro-batches of their own. The update that tells the
- * norm has a rate of 0. */
+/* Computes the loss (a sum over targets) and the gradient norm of n rows, each as a micro-batch of
+ * its own. The norm comes from an update with a learning rate of 0. */
 static status gradients(session *s, const row *rows, int64_t n, double out[2])
 {
     const backend_vtable *v = s->device->v;
@@ -143,7 +145,7 @@ static status gradients(session *s, const row *rows, int64_t n, double out[2])
     return ST_OK;
 }
 
-/* The first row whole, and its documents one by one. */
+/* Compares the first row as a whole with its documents one by one. */
 static status unpacked(table *t)
 {
     session s = {0};
@@ -161,7 +163,7 @@ static status unpacked(table *t)
         goto done;
     if (got.row.n_video_patches || got.row.n_docs == 0) {
         printf("%-54s %s\n", "documents one by one",
-               "skipped: the first row has video, or nothing");
+               "skipped: the first row has video, or is empty");
         goto done;
     }
     TRY_OR(done, arena_calloc(&a, (size_t)got.row.n_docs, sizeof *one, (void **)&one));
@@ -180,7 +182,8 @@ done:
     return st;
 }
 
-/* Activation checkpointing: text and vision alike, then apart. */
+/* Compares the modes of activation checkpointing: the same for text and vision, then different
+ * ones. */
 static status check_recomputed(table *t)
 {
     static const struct {
@@ -209,7 +212,7 @@ static status check_recomputed(table *t)
     return ST_OK;
 }
 
-/* The same steps on several ranks, which this process starts. */
+/* Compares the same steps on several ranks, which this process starts. */
 static status several(table *t)
 {
     static const char name[] = "one rank against several";
@@ -218,7 +221,7 @@ static status several(table *t)
     conf c = *t->asked;
     char line[96];
     if (t->ranks < 2) {
-        printf("%-54s %s\n", name, "skipped: --nproc N starts them");
+        printf("%-54s %s\n", name, "skipped: give --nproc N to start N ranks");
         return ST_OK;
     }
     TRY(check_for_ranks(&c, t->ranks, &l));
@@ -245,7 +248,7 @@ static status several(table *t)
 static status check_all(table *t)
 {
     conf c = *t->conf;
-    printf("%-54s %12s %14s\n", "held against one rank, as configured", "loss", "gradient norms");
+    printf("%-54s %12s %14s\n", "compared with one rank, as configured", "loss", "gradient norms");
     TRY(vary(t, "the same again", &c, true));
     TRY(check_recomputed(t));
     c.training_local_batch_size =
@@ -263,26 +266,26 @@ static status check_all(table *t)
     return several(t);
 }
 
-/* Takes "--steps N" and "--trace FILE" out of what the options left. */
+/* Takes "--steps N" and "--trace FILE" from the arguments that are no options. */
 static status read_words(int argc, char **argv, int64_t *out_steps, const char **out_trace)
 {
     const char *steps;
     *out_steps = 2;
     TRY(verb_take(&argc, argv, "--steps", &steps));
     TRY(verb_take(&argc, argv, "--trace", out_trace));
-    if (steps) /* one alone cannot be resumed */
+    if (steps) /* at least 2, since a run is resumed after step 1 */
         TRY(verb_number("--steps", steps, 2, TRACE_STEPS, out_steps));
     return verb_all_taken(argc, argv);
 }
 
-/* All of the table. */
+/* Runs every case, and fails if any differs by more than it may. */
 static status compare_all(table *t, conf *c)
 {
     conf one = *c;
     check_for_one(&one);
     t->conf = &one;
     t->asked = c;
-    if (t->ranks > 1) { /* what does not fit is told before anything is run */
+    if (t->ranks > 1) { /* refuse an impossible layout before anything is run */
         conf other = *c;
         layout l;
         TRY(check_for_ranks(&other, t->ranks, &l));
@@ -291,12 +294,12 @@ static status compare_all(table *t, conf *c)
     TRY(run_case(&one, t->steps, &t->base, t));
     TRY(check_all(t));
     if (t->off)
-        return FAIL(ST_BAD_INPUT, "%d of the cases differ by more than rounding (%g)", t->off,
+        return FAIL(ST_BAD_INPUT, "%d of the cases above differ by more than rounding (%g)", t->off,
                     t->limit);
     return ST_OK;
 }
 
-/* The arguments again, for ranks: conf_load takes what it reads out of argv. */
+/* Copies the arguments for the ranks, because conf_load removes from argv what it has read. */
 static status keep_words(int argc, char **argv, char ***out)
 {
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
@@ -323,7 +326,8 @@ status verb_check(int argc, char **argv)
     log_init("trainer", c.log_level < LOG_WARN ? c.log_level : LOG_WARN, c.log_json);
     TRY_OR(done, read_words(argc, argv, &t.steps, &into));
     if (c.loss_router_aux_coef > 0 && !into)
-        printf("loss.router_aux_coef is taken as 0: its statistics are over a micro-batch\n");
+        printf("loss.router_aux_coef is taken as 0, because its statistics depend on the "
+               "micro-batch\n");
     c.loss_router_aux_coef = 0;
     c.eval_enable = false;
     st = into && t.ranks > 1 ? check_launch(&c, t.ranks, t.argc, t.argv)

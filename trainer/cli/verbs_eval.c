@@ -1,5 +1,5 @@
-/* verbs_eval.c: trainer eval: held-out loss and accuracy of a folder with weights, on one rank or
- * several. */
+/* verbs_eval.c: trainer eval: measures the held-out loss and accuracy of a folder with weights, on
+ * one rank or several. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -45,8 +45,9 @@ static status run_rank(conf *c)
     world_place place;
     TRY(world_place_find(&place));
     if (c->comm_engine == ENGINE_REPLAY)
-        return FAIL(ST_CONFIG, "comm.engine replay: held-out figures are summed over all ranks, of "
-                               "which one is there: trainer eval needs another engine");
+        return FAIL(ST_CONFIG,
+                    "comm.engine replay simulates all ranks but one, and held-out figures "
+                    "are summed over all of them: trainer eval needs another engine");
     if (place.size > 1)
         TRY(engine_choose(c, world_gpu(&place)));
     TRY(world_open(c, &w));
@@ -54,7 +55,7 @@ static status run_rank(conf *c)
     return world_close(&w, evaluate_as(c, &w));
 }
 
-/* What a layout of n ranks refuses by its own rules. */
+/* Refuses options whose layout is not one of n ranks. */
 static status check_ranks(conf *c, int n)
 {
     model_dims d;

@@ -1,4 +1,4 @@
-/* verbs_export.c: trainer export: a Hugging Face folder read, checked and written again. */
+/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again. */
 #include <string.h>
 
 #include "common/model_folder/model_files.h"

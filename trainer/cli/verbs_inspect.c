@@ -1,4 +1,5 @@
-/* verbs_inspect.c: trainer inspect NAME|DIR: the tensors of a model, and how a folder differs. */
+/* verbs_inspect.c: trainer inspect NAME|DIR: lists the tensors of a model, and for a folder with
+ * weights how it differs from what the model needs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@
 static const char *const group_names[GROUP_COUNT] = {"vision", "merger", "text", "router",
                                                      "experts"};
 
-/* weights: NULL for a preset or a folder without any. */
+/* Prints a line per tensor and a sum per group. weights: NULL for a preset, or a folder without
+ * weights. */
 static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder *weights)
 {
     int64_t count[GROUP_COUNT] = {0}, tensors[GROUP_COUNT] = {0}, bytes[GROUP_COUNT] = {0};
@@ -45,7 +47,7 @@ static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder 
     }
 }
 
-/* Files, and how many tensors have which dtype. */
+/* Prints how many files and bytes there are, and how many tensors have which dtype. */
 static void print_weights(const hf_folder *f, const hf_report *r, bool moe)
 {
     int64_t of_dtype[DT_COUNT] = {0}, bytes = 0;
@@ -75,7 +77,7 @@ static void print_problems(const hf_report *r)
            (long long)r->count[HF_EXTRA], (long long)r->count[HF_MISSHAPEN]);
 }
 
-/* Everything is printed; then a folder with problems is a failure. */
+/* Prints everything first, and then fails if the folder has problems. */
 static status inspect(const char *name, const model_dims *d, const params *p)
 {
     hf_folder weights = {0};
@@ -117,7 +119,7 @@ status verb_inspect(int argc, char **argv)
         return ST_OK;
     }
     if (argc > 2)
-        return FAIL(ST_USAGE, "inspect takes one name or folder, and \"%s\" is another", argv[2]);
+        return FAIL(ST_USAGE, "inspect takes one name or folder; \"%s\" is a second one", argv[2]);
     TRY(model_files_find(argv[1], folder));
     TRY(dims_load(folder, &d));
     TRY(params_new(&d, &p));

@@ -1,4 +1,5 @@
-/* verbs_plan.c: trainer plan: what a configuration costs, before it is run. */
+/* verbs_plan.c: trainer plan: prints what a configuration costs before it is run. It reads the
+ * arguments; trainer/plan does the arithmetic. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +17,14 @@
 
 enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15, RANKS_MAX = 65536 };
 
-/* The words of this verb beside the options. */
+/* The arguments of this verb that are no options. */
 typedef struct request {
     const char *documents, *grids, *measured, *device;
     int64_t sweep; /* ranks; 0: no */
 } request;
 
-/* Reads positive integers separated by commas; x separates three where per_item is 3. */
+/* Reads positive integers: items separated by commas, each of per_item (1 or 3) numbers separated
+ * by x. */
 static status read_list(const char *flag, const char *text, int per_item, int64_t *out,
                         int64_t *out_n)
 {
@@ -51,7 +53,8 @@ static status read_list(const char *flag, const char *text, int per_item, int64_
 
 static void print_flops(const flops *f)
 {
-    /* Backward costs twice the forward; the patch embedding has no gradient to pixels. */
+    /* A backward pass costs twice the forward pass, for the gradients of inputs and of weights. The
+     * patch embedding needs no gradient of its input, the pixels. */
     const struct {
         const char *name;
         int64_t forward, training;
@@ -78,7 +81,7 @@ static status plan_flops(const model_dims *d, const char *documents, const char 
     status st = ST_OK;
     int64_t n_grids = 0, n_documents = 0;
     if (!numbers || !grid) {
-        st = FAIL(ST_NO_MEMORY, "plan: out of memory");
+        st = FAIL(ST_NO_MEMORY, "no memory for the lists of --documents and --grids");
         goto done;
     }
     if (grids) {
@@ -87,7 +90,7 @@ static status plan_flops(const model_dims *d, const char *documents, const char 
             grid[i] = (int32_t)numbers[i];
         for (int64_t i = 0; i < n_grids; i++)
             if (grid[3 * i + 1] % 2 || grid[3 * i + 2] % 2) {
-                st = FAIL(ST_USAGE, "--grids: %dx%dx%d: height and width in patches are even",
+                st = FAIL(ST_USAGE, "--grids: %dx%dx%d: height and width in patches must be even",
                           grid[3 * i], grid[3 * i + 1], grid[3 * i + 2]);
                 goto done;
             }
@@ -107,7 +110,8 @@ done:
     return st;
 }
 
-/* The device that memory is planned for: named, as --measured has it, or what is here. */
+/* Chooses the device that memory is planned for: the one of --device, the one whose rates
+ * --measured has, or the one of this machine. */
 static status choose_device(const conf *c, const request *q, const rates *r, plan_device *out)
 {
     char why[PLAN_DEVICE_WHY] = "";
@@ -124,14 +128,15 @@ static status choose_device(const conf *c, const request *q, const rates *r, pla
     return ST_OK;
 }
 
-/* Bytes, work and time of the layout, or the best of all of `ranks` ranks. */
+/* Prints bytes, work and time of the layout, or with --sweep the best layouts. */
 static status plan_cost(const plan_input *in, const request *q, const rates *r)
 {
     cost k;
     recomputes recomputed;
     if (plan_device_is_cpu(in->device) && !q->measured) {
-        printf("time: no rates of a CPU are shipped; trainer bench ops --rates FILE measures them, "
-               "for --measured FILE\n");
+        printf(
+            "time: not predicted, since no rates of a CPU are shipped; measure them with trainer "
+            "bench ops --rates FILE, then give --measured FILE\n");
         return q->sweep ? FAIL(ST_USAGE, "--sweep for a CPU needs --measured FILE") : ST_OK;
     }
     rates_print(r, stdout);

@@ -1,10 +1,9 @@
-/* verbs_probe.c: trainer probe: one forward and backward of a row, every number written out.
- *
- * What parity with another implementation is measured with: logits [T, V]; loss, the mean over
- * targets of the tokens alone; aux_loss, the routers' auxiliary loss without its coefficient; and
- * grad.NAME of every tensor of the folder, of loss + COEF aux_loss; as float32 (gradients of the
- * double build stay float64).
- */
+/* verbs_probe.c: trainer probe: runs one forward and one backward pass of a row and writes every
+ * number to a file, to compare with another implementation. The file has logits [tokens,
+ * vocabulary]; loss, the mean over targets without the auxiliary loss; aux_loss, the routers'
+ * auxiliary loss without its coefficient; and for every tensor NAME of the folder grad.NAME, the
+ * gradient of loss + COEF aux_loss. Everything is float32, except gradients in the double build,
+ * which stay float64. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +68,7 @@ static status probe_open(probe *p, const char *name, const row *r, double aux_co
     return v->alloc(p->device, st_dtype_size(v->acc), &p->aux);
 }
 
-/* All logits of the row, in host memory of the arena. */
+/* Computes all logits of the row, into host memory of the arena. */
 static status probe_logits(probe *p, const row *r, const device_batch *b, arena *a, void **out)
 {
     const backend_vtable *v = p->device->v;
@@ -101,7 +100,8 @@ static double read_acc(const void *p, st_dtype dtype, int64_t i)
     return dtype == DT_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }
 
-/* The three sums of a forward and backward; gradients are left in the registry. */
+/* Runs the forward and the backward pass. Returns the three sums; the gradients are left in the
+ * registry. */
 static status probe_backward(probe *p, const device_batch *b, double *loss, double *weight,
                              double *aux)
 {
@@ -126,7 +126,7 @@ static status write_tensors(const probe *p, const row *r, void *logits, float lo
 {
     st_tensor *list = calloc((size_t)n + 3, sizeof *list);
     if (!list)
-        return FAIL(ST_NO_MEMORY, "probe: no memory for %" PRId64 " tensors", n + 3);
+        return FAIL(ST_NO_MEMORY, "no memory for a list of %" PRId64 " tensors", n + 3);
     const st_dtype act = p->device->v->act;
     const int64_t vocab = p->dims.text.vocab;
     const size_t bytes = (size_t)(r->n_tokens * vocab) * st_dtype_size(act);

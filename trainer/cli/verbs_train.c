@@ -1,4 +1,5 @@
-/* verbs_train.c: trainer train. */
+/* verbs_train.c: trainer train: starts ranks (--nproc), or runs as one of them, or plays all of
+ * them with shapes alone (--dry-run). */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +18,8 @@ static status check_train(conf *c, int n)
     return train_check(c, NULL, n, false);
 }
 
-/* The GPU that the ranks of a dry run would have: --device, else the H200, which the shipped
- * configurations are for. A launcher's check is told of nothing else. */
+/* The GPU that a dry run plans for: --device, or an H200, for which the shipped configurations are
+ * made. Global because a launcher's check is called with options and the number of ranks alone. */
 static plan_device planned;
 
 static status check_dry(conf *c, int n)
@@ -31,12 +32,12 @@ static status choose_device(const char *name, bool dry)
 {
     if (name && !dry)
         return FAIL(ST_USAGE,
-                    "--device %s: train plans for the device that it runs on; with "
-                    "--dry-run, or with trainer plan, --device names another",
+                    "--device %s: train plans for the device it runs on; --device names another "
+                    "one for --dry-run and for trainer plan",
                     name);
     TRY(plan_device_named(name ? name : "h200", &planned));
     if (plan_device_is_cpu(&planned))
-        return FAIL(ST_USAGE, "--device cpu: the ranks of a dry run have a GPU each");
+        return FAIL(ST_USAGE, "--device cpu: each rank of a dry run has a GPU; name one");
     return ST_OK;
 }
 
@@ -58,7 +59,8 @@ static status run_rank(conf *c)
     return world_close(&w, st);
 }
 
-/* The value of --device, which stays where it is: a launcher hands all words on. */
+/* The value of --device, which stays in argv because a launcher passes all arguments on to the
+ * ranks. */
 static const char *named_device(int argc, char **argv)
 {
     static const char flag[] = "--device";
@@ -93,7 +95,7 @@ status verb_train(int argc, char **argv)
     status st = verb_take(&argc, argv, "--device", &taken); /* chosen above */
     if (st == ST_OK)
         st = verb_all_taken(argc, argv);
-    signal(SIGPIPE, SIG_IGN); /* who reads our lines may leave; that ends no run */
+    signal(SIGPIPE, SIG_IGN); /* a reader of standard output may leave without ending the run */
     if (st == ST_OK)
         st = dry ? dry_run(&c, &planned) : run_rank(&c);
     conf_done(&c);

@@ -1,4 +1,4 @@
-/* verbs_verify.c: trainer verify: steps of a run again, against its ledger. */
+/* verbs_verify.c: trainer verify: runs steps of a run again and compares them with its ledger. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "trainer/cli/verbs.h"
 
 typedef struct stretch {
-    int64_t from, to; /* -1: not said */
+    int64_t from, to; /* -1: not given */
 } stretch;
 
 static status read_args(int argc, char **argv, stretch *out)
@@ -41,7 +41,8 @@ static const ledger_entry *find_step(const ledger_entry *list, int64_t n, int64_
     return NULL;
 }
 
-/* The checkpoint to begin at, if any. */
+/* Finds the checkpoint to begin at: that of step `from`, or the oldest one if from is below 0.
+ * There is none for step 0. */
 static status find_start(const conf *c, int64_t from, resume_point *out, bool *out_found)
 {
     char folder[STATUS_PATH_MAX];
@@ -55,7 +56,7 @@ static status find_start(const conf *c, int64_t from, resume_point *out, bool *o
     return checkpoint_writer_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
 }
 
-/* Options that differ from those of the run, "; key: VALUE here, VALUE in the run, .." */
+/* The options that differ from those of the run, as "; KEY: VALUE here, VALUE in the run, .." */
 typedef struct changes {
     char text[1024];
     size_t n;
@@ -68,12 +69,13 @@ static void add_change(void *user, const char *key, const char *was, const char 
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
         if (strncmp(key, harmless[i], strlen(harmless[i])) == 0)
             return;
-    if (*was) /* one that the run's version did not have tells nothing */
+    if (*was) /* an option that did not exist when the run was made cannot be compared */
         c->n = words_add(c->text, sizeof c->text, c->n, "%s%s: %s here, %s in the run",
                          c->n ? ", " : "; ", key, now, was);
 }
 
-/* By the newest checkpoint that says what the run's options were; a run without one does not. */
+/* Compares the options with those kept in the newest checkpoint that can be read. A run without
+ * checkpoints keeps none, and then no difference is named. */
 static status find_changes(const conf *c, changes *out)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], training[STATUS_PATH_MAX], *now = NULL;
@@ -160,8 +162,8 @@ status verb_verify(int argc, char **argv)
         want.to = last;
     if (want.to <= start.progress.step) {
         st = FAIL(ST_BAD_INPUT,
-                  "the ledger of %s ends at step %" PRId64 " and the replay would begin after "
-                  "step %" PRId64 ": name an earlier --from",
+                  "the ledger of %s ends at step %" PRId64 ", but the replay would begin after "
+                  "step %" PRId64 "; give an earlier step with --from",
                   c.job_dump_folder, last, start.progress.step);
         goto done;
     }

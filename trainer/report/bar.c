@@ -1,3 +1,4 @@
+/* bar.c: a progress bar of plain characters, sized to the terminal's width. */
 #include "trainer/report/bar.h"
 
 #include <inttypes.h>
@@ -36,7 +37,7 @@ void bar_line(int64_t done, int64_t total, double seconds_left, int columns, cha
                  left);
     else
         snprintf(words, sizeof words, "step %" PRId64, done);
-    /* The last column stays free: some terminals begin a new line when it is written. */
+    /* The last column stays free, because some terminals begin a new line once it is written. */
     int n = columns - 1 - (int)strlen(words) - (int)strlen("[] ");
     n = n < CELLS ? n : CELLS;
     if (total <= 0 || n < FEWEST_CELLS) {

@@ -1,3 +1,5 @@
+/* html.c: reads metrics.jsonl and eval.jsonl into points and draws each curve of the table below as
+ * an SVG with round numbers on its axes. */
 #include "trainer/report/html.h"
 
 #include <errno.h>
@@ -11,7 +13,8 @@
 #include "common/base/html_text.h"
 #include "common/json/json.h"
 
-/* A curve of metrics.jsonl, or of eval.jsonl. */
+/* The curves of the page, in their order: keys of metrics.jsonl or, with held_out, of eval.jsonl.
+ */
 static const struct curve {
     const char *key, *title, *unit;
     bool logarithmic, held_out;
@@ -34,12 +37,12 @@ enum {
     WIDTH = 560,
     HEIGHT = 220,
     LEFT = 62,
-    RIGHT = 24, /* half of the last number below */
+    RIGHT = 24, /* room for half of the last number of the axis below */
     TOP = 30,
     BOTTOM = 28,
-    TICKS = 4,          /* about so many parts of an axis */
-    FEW = 40,           /* points that are shown one by one */
-    MOST_POINTS = 2000, /* of a curve: more than pixels */
+    TICKS = 4,          /* an axis has about this many parts */
+    FEW = 40,           /* up to this many points are drawn as dots too */
+    MOST_POINTS = 2000, /* of a curve; there are fewer pixels */
 };
 
 typedef struct point {
@@ -60,7 +63,7 @@ static int by_step_then_line(const void *a, const void *b)
     return (x->line > y->line) - (x->line < y->line);
 }
 
-/* The last line of every step, rising. */
+/* Reads the last line of every step, in rising order of steps. */
 static status read_points(const char *path, point **out, int64_t *out_n)
 {
     point *list = NULL;
@@ -74,7 +77,7 @@ static status read_points(const char *path, point **out, int64_t *out_n)
     for (ssize_t size; st == ST_OK && (size = getline(&line, &room, f)) > 0; number++) {
         json_value *v = NULL;
         if (json_parse(line, (size_t)size, path, &v) != ST_OK)
-            continue; /* cut short by a death */
+            continue; /* a line that was cut short when a process died */
         if (n == capacity) {
             capacity = capacity ? 2 * capacity : 256;
             point *more = realloc(list, (size_t)capacity * sizeof *list);
@@ -103,7 +106,7 @@ static status read_points(const char *path, point **out, int64_t *out_n)
     return st;
 }
 
-/* Borders of the values that can be drawn; false if there are none. */
+/* The smallest and the largest value that can be drawn; false if there are none. */
 static bool range_of(const point *p, int64_t n, int c, double *low, double *high)
 {
     *low = INFINITY;
@@ -117,7 +120,7 @@ static bool range_of(const point *p, int64_t n, int c, double *low, double *high
     }
     if (!(*low <= *high))
         return false;
-    if (*low == *high) { /* a flat line in the middle */
+    if (*low == *high) { /* put a flat line in the middle */
         double pad = fabs(*low) * 0.1;
         *low = curves[c].logarithmic ? *low / 2 : *low - pad;
         *high += *high != 0 ? pad : 1;
@@ -166,8 +169,8 @@ static void put_y(FILE *f, const frame_of *a, double y)
             LEFT, WIDTH - RIGHT, y_of(a, y), y_of(a, y), LEFT - 6, y_of(a, y) + 4, y);
 }
 
-/* Round numbers, so that they can be read: 1, 2, 5 x 10^k, all of them or powers of ten alone where
- * the axis is logarithmic and long. */
+/* Draws the axes with round numbers, 1, 2 or 5 x 10^k. A logarithmic axis over more than three
+ * decades has only powers of ten. */
 static void put_axes(FILE *f, const frame_of *a)
 {
     const double span = log10(a->high) - log10(a->low), steps = a->last - a->first;
@@ -177,7 +180,7 @@ static void put_axes(FILE *f, const frame_of *a)
             put_y(f, a, y);
     else
         for (double i = ceil(a->low / step - 1e-9); i * step <= a->high + 1e-9 * step; i++)
-            put_y(f, a, i * step + 0.0); /* not -0 */
+            put_y(f, a, i * step + 0.0); /* + 0.0 turns -0 into 0 */
     step = steps > 0 ? fmax(1, round_up(steps / (2 * TICKS))) : 1;
     for (double x = ceil(a->first / step) * step; x <= a->last; x += step)
         fprintf(f, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n", x_of(a, x), HEIGHT - 10,
@@ -206,7 +209,7 @@ static void put_curve(FILE *f, const point *p, int64_t n, int c)
         if (drawn)
             fprintf(f, "%.1f,%.1f ", x_of(&a, (double)p[i].step), y_of(&a, y));
         if (!drawn && open)
-            fputs("\"/>\n", f); /* a gap where there is no number */
+            fputs("\"/>\n", f); /* leave a gap where there is no number */
         open = drawn;
     }
     if (open)
@@ -253,7 +256,7 @@ status html_report(const char *folder, const char *title, const char *summary, c
 {
     char metrics[STATUS_PATH_MAX], held_out[STATUS_PATH_MAX];
     char path[STATUS_PATH_MAX], aside[STATUS_PATH_MAX];
-    points all[2] = {{0}}; /* of steps, of evaluations */
+    points all[2] = {{0}}; /* [0]: steps, [1]: evaluations */
     snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", folder);
     snprintf(held_out, sizeof held_out, "%s/eval.jsonl", folder);
     snprintf(path, sizeof path, "%s/report.html", folder);

@@ -1,3 +1,4 @@
+/* ledger.c: writes the ledger line by line, reads it back, and compares two entries. */
 #include "trainer/report/ledger.h"
 
 #include <errno.h>
@@ -15,14 +16,14 @@ static const char file_name[] = "ledger.jsonl";
 struct ledger {
     FILE *file;
     bool with_ids;
-    bool cut; /* the last line did not fit: what is there of it must not swallow the next */
+    bool cut; /* the last line was cut short: the next one must begin on a line of its own */
     char path[STATUS_PATH_MAX];
 };
 
 static status path_of(const char *folder, char out[STATUS_PATH_MAX])
 {
     if (snprintf(out, STATUS_PATH_MAX, "%s/%s", folder, file_name) >= STATUS_PATH_MAX)
-        return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
+        return FAIL_IN(ST_CANT_CREATE, folder, "the path of the ledger is too long");
     return ST_OK;
 }
 
@@ -35,7 +36,7 @@ status ledger_open(const char *folder, bool with_ids, ledger **out)
     l->with_ids = with_ids;
     if (st == ST_OK && !(l->file = fopen(l->path, "a+e")))
         st = FAIL_IN(ST_CANT_CREATE, l->path, "%s", strerror(errno));
-    /* A line cut short must not swallow the next. */
+    /* If the last line was cut short, end it, so that the next one begins on a line of its own. */
     if (st == ST_OK && fseek(l->file, -1, SEEK_END) == 0) {
         int last = fgetc(l->file);
         if (last != '\n' && (fseek(l->file, 0, SEEK_END) != 0 || fputc('\n', l->file) == EOF))
@@ -104,7 +105,7 @@ static double real_of(const json_value *v, const char *key)
     return json_real(json_find(v, key), NAN);
 }
 
-/* False for a line cut short, or of another form. */
+/* False for a line that was cut short or is no entry of a ledger. */
 static bool parse_line(const char *line, size_t size, const char *path, ledger_entry *out)
 {
     json_value *v = NULL;
@@ -124,8 +125,8 @@ static bool parse_line(const char *line, size_t size, const char *path, ledger_e
     return ok;
 }
 
-/* Of the run as it went on in the end: a line of a step at or below the one before begins another
- * branch there, and what the old one had from that step on is not of this run. */
+/* Reads the entries of the last branch: a line whose step is not above that of the line before
+ * begins a new branch, and the entries of the old one from that step on are dropped. */
 static status read_lines(FILE *f, const char *path, ledger_entry **out, int64_t *out_n)
 {
     ledger_entry *list = NULL;
@@ -152,7 +153,7 @@ static status read_lines(FILE *f, const char *path, ledger_entry **out, int64_t 
     }
     free(line);
     if (st == ST_OK)
-        status_clear(); /* of lines cut short */
+        status_clear(); /* the parser's errors, for lines that were cut short */
     *out = list;
     *out_n = n;
     return st;
@@ -198,14 +199,16 @@ void ledger_difference(const ledger_entry *was, const ledger_entry *now, char *o
 {
     *out = 0;
     if (!hash_equal(was->samples, now->samples))
-        snprintf(out, size, "other samples: %" PRId64 " documents then, %" PRId64 " now",
+        snprintf(out, size, "the samples differ: %" PRId64 " documents then, %" PRId64 " now",
                  was->documents, now->documents);
     else if (!hash_equal(was->rows, now->rows))
-        snprintf(out, size, "the same samples with other contents (pixels, texts or labels)");
+        snprintf(out, size, "the samples are the same, but their pixels, texts or labels differ");
     else if (!same_real(was->loss, now->loss))
-        snprintf(out, size, "loss %.17g then, %.17g now", was->loss, now->loss);
+        snprintf(out, size, "the loss was %.17g then and is %.17g now", was->loss, now->loss);
     else if (!same_real(was->grad_norm, now->grad_norm))
-        snprintf(out, size, "gradient norm %.17g then, %.17g now", was->grad_norm, now->grad_norm);
+        snprintf(out, size, "the gradient norm was %.17g then and is %.17g now", was->grad_norm,
+                 now->grad_norm);
     else if (was->skipped != now->skipped)
-        snprintf(out, size, "the update was %s then", was->skipped ? "skipped" : "made");
+        snprintf(out, size, "the update was %s then and is %s now",
+                 was->skipped ? "skipped" : "made", now->skipped ? "skipped" : "made");
 }

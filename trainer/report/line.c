@@ -1,3 +1,6 @@
+/* line.c: adds up the reports of the steps between two log lines, works out the rates, and writes
+ * them to standard output, metrics.jsonl and TensorBoard's files. numbers_of lists every number
+ * once, with its key in metrics.jsonl and its name in TensorBoard. */
 #include "trainer/report/line.h"
 
 #include <errno.h>
@@ -22,23 +25,22 @@ struct reporter {
     const session *session;
     int64_t log_freq;
     int mfu_kind;
-    double peak_flops, devices; /* of one of them; those that a line counts the work of */
+    double peak_flops; /* of one device */
+    double devices;    /* how many devices did the work that a line counts */
     FILE *metrics;
-    bool cut;  /* the last line did not fit: what is there of it must not swallow the next */
-    bool told; /* that the disk refuses lines */
-    bool mute; /* told that standard output does */
+    bool cut;  /* the last line was cut short: the next one must begin on a line of its own */
+    bool told; /* the user knows that the disk refuses lines */
+    bool mute; /* the user knows that standard output is closed */
     char path[STATUS_PATH_MAX];
     tensorboard *board; /* NULL: not wanted */
     bool bar;
     spike spike;
-    /* seconds a step takes, for the time left */
-    double step_seconds;
-    int64_t steps; /* since the last line */
-    /* since the last line */
-    int64_t since_ns;
+    double step_seconds; /* of the steps up to the last line, for the time left */
+    /* The steps since the last line: how many, when they began, their sums, the last of them. */
+    int64_t steps, since_ns;
     step_report sum, last;
     double load, idle; /* of experts in the last step, see expert_load */
-    bool unprinted;    /* last has not been told */
+    bool unprinted;    /* `last` has no line yet */
 };
 
 static status open_board(reporter *r, const conf *c, const char *folder)
@@ -50,7 +52,8 @@ static status open_board(reporter *r, const conf *c, const char *folder)
     return tensorboard_open(path, &r->board);
 }
 
-/* All ranks; of a replayed world those that share a row. */
+/* All ranks; where the other ranks are simulated, only those that would share a row with this one,
+ * since nobody counts the rows of the rest. */
 static double devices_of(const session *s)
 {
     const layout *l = &s->mesh.layout;
@@ -63,7 +66,7 @@ status reporter_new(const conf *c, const session *s, double peak_flops, const ch
 {
     reporter *r = calloc(1, sizeof *r);
     if (!r)
-        return FAIL(ST_NO_MEMORY, "reporter: out of memory");
+        return FAIL(ST_NO_MEMORY, "no memory for the reporter");
     r->session = s;
     r->log_freq = c->metrics_log_freq;
     r->mfu_kind = c->metrics_mfu;
@@ -114,14 +117,15 @@ static void add_report(step_report *sum, const step_report *s)
 }
 
 typedef struct figures {
-    int64_t until_ns; /* where the line's steps end and the next one's begin */
+    int64_t until_ns; /* when the steps of this line ended and those of the next one began */
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
     double images, samples; /* per second */
     double left;            /* seconds; below 0: not known */
 } figures;
 
-/* The last micro-batch's busiest expert over the mean one, averaged over the layers (of this rank's
- * pipeline stage); and the share of experts that got nothing. */
+/* Works out how evenly the last micro-batch was routed: rows of the busiest expert over the mean,
+ * averaged over the layers of this rank's pipeline stage; and the percentage of experts that were
+ * given no row. */
 static void expert_load(reporter *r, const step_report *step)
 {
     const session *s = r->session;
@@ -151,7 +155,7 @@ static void expert_load(reporter *r, const step_report *step)
     }
 }
 
-/* What remains of the run at the last line's pace. */
+/* Seconds that the rest of the run takes at the last line's pace; below 0: not known. */
 static double seconds_left(const reporter *r)
 {
     int64_t steps = r->session->schedule.steps;
@@ -165,14 +169,15 @@ static status figures_of(const reporter *r, figures *f)
     const step_report *sum = &r->sum;
     const session *s = r->session;
     size_t used, total;
-    /* Before anything here waits for the device: steps may be queued ahead. */
+    /* Taken before anything here waits for the device, since further steps may already be queued.
+     */
     f->until_ns = clock_ns();
     f->seconds = (double)(f->until_ns - r->since_ns) * 1e-9;
     TRY(s->device->v->memory(s->device, &used, &total));
     f->memory_gib = (double)used / 1073741824.0;
     f->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
-    /* Both a device's, as torchtitan's, which counts the whole row, padding included; ours counts
-     * what is in it. */
+    /* Tokens and FLOPs of one device. metrics.mfu torchtitan counts whole rows with their padding,
+     * as torchtitan does; otherwise only what the rows really hold counts. */
     bool titan = r->mfu_kind == MFU_TORCHTITAN;
     f->tps = (double)(titan ? sum->row_capacity : sum->tokens) / f->seconds / r->devices;
     double work = titan ? (double)sum->row_capacity *
@@ -193,8 +198,8 @@ static status figures_of(const reporter *r, figures *f)
 
 enum { MOST_REALS = 32 };
 
-/* A number of a line: its key in metrics.jsonl, and what TensorBoard calls it (torchtitan's names
- * where it has one). */
+/* A number of a line: its key in metrics.jsonl, and its name in TensorBoard, which is torchtitan's
+ * where torchtitan has such a number. */
 typedef struct number {
     const char *key, *tag;
     double value;
@@ -233,7 +238,8 @@ static int numbers_of(const reporter *r, const step_report *s, const figures *f,
     const number ranks[] = {{"balance", "ranks/rows(max/mean)", s->balance},
                             {"context_balance", "ranks/context(max/mean)", s->own_context_balance},
                             {"vision_balance", "ranks/vision(max/mean)", s->own_vision_balance}};
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks && s->balance > 0; i++) /* several ranks */
+    /* balance is above 0 only where there are several ranks. */
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks && s->balance > 0; i++)
         out[n++] = ranks[i];
     return n;
 }
@@ -281,13 +287,13 @@ static status write_events(reporter *r, const step_report *s, const figures *f)
     return tensorboard_add(r->board, s->step, list, kept);
 }
 
-/* A disk that refuses a line costs the line, not the run. */
+/* A disk that refuses a line does not end the run; the user is told once. */
 static status spare(reporter *r, status st)
 {
     if (st != ST_IO)
         return st;
     if (!r->told)
-        log_warn("numbers of this run are lost, said once: %s", status_text());
+        log_warn("numbers of this run are lost (this is said once): %s", status_text());
     r->told = true;
     return ST_OK;
 }
@@ -312,7 +318,7 @@ static status print_last(reporter *r)
            replayed ? replayed : "");
     if (fflush(stdout) != 0 && !r->mute) {
         r->mute = true;
-        log_warn("standard output takes nothing any more (%s): the run goes on", strerror(errno));
+        log_warn("standard output can no longer be written (%s); the run goes on", strerror(errno));
     }
     if (r->metrics)
         TRY(spare(r, write_metrics(r, s, &f)));
@@ -325,7 +331,7 @@ static status print_last(reporter *r)
     return ST_OK;
 }
 
-/* A loss far above those before it, with the samples to look at. */
+/* Warns of a loss far above those before it, with the ids of the samples to look at. */
 static void tell_spike(reporter *r, const step_report *s)
 {
     enum { TOLD = 16 };
@@ -336,8 +342,8 @@ static void tell_spike(reporter *r, const step_report *s)
     size_t n = 0;
     for (int i = 0; i < s->n_samples && i < TOLD; i++)
         n = words_add(ids, sizeof ids, n, " %" PRIu64, s->sample[i]);
-    log_warn("step %" PRId64 ": loss %.4f against a mean of %.4f before it, gradient norm %.4f; "
-             "samples%s%s",
+    log_warn("step %" PRId64 ": loss %.4f is far above the mean of %.4f before it, gradient norm "
+             "%.4f; samples%s%s",
              s->step, s->loss, mean, s->grad_norm, ids, s->n_samples > TOLD ? " .." : "");
 }
 
@@ -345,7 +351,7 @@ status reporter_step(reporter *r, const step_report *s)
 {
     add_report(&r->sum, s);
     r->last = *s;
-    expert_load(r, s); /* before its place is another step's */
+    expert_load(r, s); /* now, before the session reuses the memory of the counts */
     r->steps++;
     r->unprinted = true;
     if (r->bar)
@@ -370,8 +376,8 @@ void reporter_rest(reporter *r, int64_t ns)
     r->since_ns += ns;
 }
 
-/* One line more of eval.jsonl; it is opened for each, there are few. One that the step has already
- * (evaluated on its way, and again as the last) goes aside. */
+/* Appends a line to eval.jsonl, which is opened anew for each of the few. If the step has a line
+ * already, because it was evaluated on the way and again as the last, that line is set aside. */
 static status append_evaluation(const reporter *r, int64_t step, const number *list, int n)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], *text;

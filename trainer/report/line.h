@@ -1,7 +1,7 @@
-/* line.h: what the user sees of a step: the log line in torchtitan's form with vision, wait and
- * fill added; the same numbers and more as one JSON object per line in metrics.jsonl and as
- * TensorBoard's scalars; evaluations the same way; a warning where the loss leaps; a progress bar
- * at a terminal. */
+/* line.h: the reporter, which tells the user about steps and evaluations. It prints the log line,
+ * which is torchtitan's with vision, wait and fill added; it writes the same numbers and more to
+ * metrics.jsonl, one JSON object per line, and to TensorBoard's event files; it warns when the loss
+ * leaps; and it draws the progress bar at a terminal. trainer/running.md explains every field. */
 #ifndef TESSERA_TRAINER_REPORT_LINE_H
 #define TESSERA_TRAINER_REPORT_LINE_H
 
@@ -12,23 +12,24 @@
 
 typedef struct reporter reporter;
 
-/* peak_flops: what mfu is a share of, FLOP/s of one device. folder: where metrics.jsonl is appended
- * ("" = none).
- */
+/* peak_flops: the FLOP/s of one device that mfu is a share of; 0: not known, mfu is 0. folder:
+ * where metrics.jsonl is appended, "" for nowhere. The session is borrowed. */
 WARN_UNUSED status reporter_new(const conf *c, const session *s, double peak_flops,
                                 const char *folder, reporter **out);
-void reporter_free(reporter **r);
+void reporter_free(reporter **reporter);
 
-/* Takes a finished step; prints at step 1 and every metrics.log_freq. loss, aux, grad_norm, lr,
- * skipped and rows_digest are the printed step's; counts and shares cover all steps since the last
- * line. A line that the disk does not take is told once and costs no run. */
-WARN_UNUSED status reporter_step(reporter *r, const step_report *step);
-/* Prints the last step, unless that is done. */
-WARN_UNUSED status reporter_finish(reporter *r);
-/* Time that was no training (an evaluation): left out of the rates. */
-void reporter_rest(reporter *r, int64_t ns);
-/* An evaluation after this step: a line of eval.jsonl beside metrics.jsonl, and TensorBoard's
- * scalars. swapped: pictures were exchanged too. */
-WARN_UNUSED status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool swapped);
+/* Takes a finished step, and prints a line at step 1 and at every multiple of metrics.log_freq.
+ * loss, aux, grad_norm, lr, skipped and rows_digest are those of the printed step; counts and
+ * shares cover all steps since the line before. If the disk refuses a line, this is warned of once
+ * and the run goes on. */
+WARN_UNUSED status reporter_step(reporter *reporter, const step_report *step);
+/* Prints the last step if it has no line yet. */
+WARN_UNUSED status reporter_finish(reporter *reporter);
+/* Leaves ns nanoseconds out of the rates: time that was not training, such as an evaluation. */
+void reporter_rest(reporter *reporter, int64_t ns);
+/* Writes an evaluation made after `step` as a line of eval.jsonl, beside metrics.jsonl, and as
+ * TensorBoard's scalars. swapped: it also measured accuracy with swapped images. */
+WARN_UNUSED status reporter_evaluated(reporter *reporter, int64_t step, const evaluation *result,
+                                      bool swapped);
 
 #endif

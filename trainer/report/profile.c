@@ -1,3 +1,6 @@
+/* profile.c: puts a timed wrapper around every op, copy and collective of a stream. Each wrapped
+ * call leaves a mark, which is a pair of events and a kind; profile_end reads all marks of the step
+ * and adds their times up by kind. The wrappers of ops are generated from ops.def. */
 #include "trainer/report/profile.h"
 
 #include <inttypes.h>
@@ -12,20 +15,20 @@ typedef struct mark {
     event *from, *to;
     stream *on;
     profile_kind kind;
-    const char *what; /* of a collective, or of a wait for one; else NULL */
+    const char *what; /* the purpose of a collective, or of a wait for one; NULL for other calls */
 } mark;
 
 struct profile {
-    ops_table ops; /* first: a stream's table leads back to its profile */
+    ops_table ops; /* must be first: stream.ops points here, and so leads back to the profile */
     backend_vtable v;
     stream *s;
     const ops_table *ops_below;
     const backend_vtable *v_below;
-    mark *marks; /* of the step under way */
+    mark *marks; /* of the current step */
     int64_t n_marks, cap_marks;
-    event *first, *last; /* of the step */
-    int64_t depth;       /* calls that have begun inside one another: the outermost has the mark */
-    int64_t open;        /* that mark, of a collective */
+    event *first, *last; /* the step's begin and end */
+    int64_t depth; /* how many calls are open inside one another; the outermost has the mark */
+    int64_t open;  /* index of the open collective's mark */
     profile_sums sums;
 };
 
@@ -54,7 +57,8 @@ typedef enum op_number {
     OPS
 } op_number;
 
-/* Of an op in the text's layers; what vision, head and optimiser queue is theirs. */
+/* The kind of each op in the decoder's layers. Ops that the vision tower, the head or the optimiser
+ * queue count for these instead (kind_here). */
 static const unsigned char kind_of_op[OPS] = {
     [OP_gemm] = PROFILE_DENSE,
     [OP_grouped_gemm] = PROFILE_EXPERTS,
@@ -109,7 +113,7 @@ static profile_kind kind_here(const stream *s, profile_kind kind)
         return PROFILE_HEAD;
     case PART_OPTIMIZER:
         return PROFILE_OPTIMIZER;
-    case PART_MOE: /* its gathers are permutations, its dense product the router's */
+    case PART_MOE: /* the only dense product here is the router's */
         if (kind == PROFILE_DENSE)
             return PROFILE_ROUTING;
         return kind;
@@ -127,13 +131,13 @@ static profile_kind kind_of(const stream *s, op_number op)
     return kind_here(s, (profile_kind)kind_of_op[op]);
 }
 
-/* More marks, each with its two events. */
+/* Makes more marks, each with its two events. */
 static status grow_marks(profile *p)
 {
     int64_t cap = p->cap_marks + EVENTS_AT_ONCE / 2;
     mark *marks = realloc(p->marks, (size_t)cap * sizeof *marks);
     if (!marks)
-        return FAIL(ST_NO_MEMORY, "profile: no memory for %" PRId64 " calls of a step", cap);
+        return FAIL(ST_NO_MEMORY, "no memory to profile %" PRId64 " calls of a step", cap);
     p->marks = marks;
     while (p->cap_marks < cap) {
         mark *m = &p->marks[p->cap_marks++];
@@ -155,8 +159,9 @@ static status mark_new(profile *p, stream *s, profile_kind kind, mark **out)
     return p->v_below->event_record(s, (*out)->from);
 }
 
-/* Of other streams of the device only collectives are measured. What a call queues by others (a
- * collective by copies, a product by clearing first) is its own. */
+/* Opens the mark of a call, unless the call is on another stream of the device, where only
+ * collectives are measured, or inside another call. A collective may make copies, for example, and
+ * a matrix product may clear its result first; both count as part of the outer call. */
 static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
 {
     *out = NULL;
@@ -190,7 +195,8 @@ static profile *profile_of(const stream *s)
     return (profile *)((char *)(uintptr_t)s->dev->v - offsetof(profile, v));
 }
 
-/* One thread queues, and a collective is queued whole before anything else. */
+/* A single thread queues calls, and it queues a whole collective before anything else. So one open
+ * mark is enough for all streams. */
 static status collective_begin(stream *s, const char *what)
 {
     profile *p = profile_of(s);
@@ -246,7 +252,7 @@ status profile_new(stream *s, profile **out)
 {
     profile *p = calloc(1, sizeof *p);
     if (!p)
-        return FAIL(ST_NO_MEMORY, "profile: out of memory");
+        return FAIL(ST_NO_MEMORY, "no memory for a profile");
     p->s = s;
     p->ops_below = s->ops;
     p->v_below = s->dev->v;
@@ -297,7 +303,8 @@ static status add_call(profile *p, const mark *m, int64_t ns)
     while (i < sums->n_calls && strcmp(sums->call[i].what, m->what) != 0)
         i++;
     if (i == PROFILE_CALLS)
-        return FAIL(ST_INTERNAL, "profile: more than %d collectives by name", PROFILE_CALLS);
+        return FAIL(ST_INTERNAL, "profile: there are more than %d names of collectives",
+                    PROFILE_CALLS);
     if (i == sums->n_calls)
         sums->call[sums->n_calls++] = (profile_call){.what = m->what};
     profile_call *c = &sums->call[i];
@@ -329,11 +336,12 @@ status profile_end(profile *p, int64_t wait_ns)
         if (m->what)
             TRY(add_call(p, m, ns));
         if (m->on != p->s)
-            continue; /* beside the step's own stream */
+            continue; /* on another stream: beside the step, part of no sum */
         step.ns[m->kind] += ns;
         rest -= ns;
     }
-    /* Timestamps are rounded: a busy step may come to a hair more than its length. */
+    /* Timestamps are rounded, so the calls of a busy step may add up to slightly more than the
+     * step. */
     rest = rest > 0 ? rest : 0;
     step.ns[PROFILE_WAIT] = wait_ns < rest ? wait_ns : rest;
     step.ns[PROFILE_IDLE] = rest - step.ns[PROFILE_WAIT];
@@ -363,7 +371,7 @@ int64_t profile_beside_ns(const profile_sums *sums, const profile_call *c)
     int64_t exposed = 0, aside = 0;
     for (int i = 0; i < sums->n_calls; i++)
         if (!c || c == &sums->call[i]) {
-            /* What is queued on the computing stream itself has nothing aside. */
+            /* A collective that runs on the computing stream itself has no time aside. */
             aside += sums->call[i].aside_ns;
             exposed += sums->call[i].aside_ns > 0 ? sums->call[i].exposed_ns : 0;
         }

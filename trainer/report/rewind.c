@@ -1,3 +1,5 @@
+/* rewind.c: reads the file once to decide which lines stay, copies the others to the set-aside
+ * file, syncs it, and then replaces the file by a rename. */
 #include "trainer/report/rewind.h"
 
 #include <errno.h>
@@ -10,24 +12,24 @@
 #include "common/base/file.h"
 #include "common/json/json.h"
 
-/* What becomes of each line. */
+/* Whether a line stays in the file. */
 typedef struct verdict {
-    int64_t step; /* -1: no line of a step */
+    int64_t step; /* -1: the line has no step, or was cut short */
     bool stays;
 } verdict;
 
 typedef struct verdicts {
     verdict *list;
     int64_t n, capacity;
-    int64_t go;   /* lines that do not stay */
-    bool unended; /* the last line has no end of its own */
+    int64_t go;   /* how many lines do not stay */
+    bool unended; /* the last line has no newline */
 } verdicts;
 
 static int64_t step_of(const char *line, size_t size, const char *path)
 {
     json_value *v = NULL;
     if (json_parse(line, size, path, &v) != ST_OK) {
-        status_clear(); /* cut short */
+        status_clear(); /* a line that was cut short */
         return -1;
     }
     const int64_t step = json_int(json_find(v, "step"), -1);
@@ -49,7 +51,8 @@ static status add_verdict(verdicts *v, int64_t step)
     return ST_OK;
 }
 
-/* From the end: a line stays where no later one has its step or one below. */
+/* Decides from the end of the file: a line stays if its step is at most `step` and no later line
+ * has the same step or a lower one. */
 static void decide(verdicts *v, int64_t step)
 {
     int64_t below = INT64_MAX;
@@ -79,7 +82,7 @@ static status read_verdicts(FILE *f, const char *path, int64_t step, verdicts *o
     return st;
 }
 
-/* Lines of f whose verdict is `stays`, each with an end. */
+/* Copies the lines of f whose verdict is `stays`, each ended by a newline. */
 static status copy_lines(FILE *f, const char *path, const verdicts *v, bool stays, FILE *to)
 {
     char *line = NULL;
@@ -98,7 +101,7 @@ static status copy_lines(FILE *f, const char *path, const verdicts *v, bool stay
     return ok ? ST_OK : FAIL_IN(ST_IO, path, "its lines cannot be copied: %s", strerror(errno));
 }
 
-/* st: of the writing so far. */
+/* Syncs and closes a file; st: how writing to it went so far. */
 static status close_synced(FILE **f, const char *path, status st)
 {
     if (st == ST_OK && (fflush(*f) != 0 || fsync(fileno(*f)) != 0))
@@ -109,14 +112,14 @@ static status close_synced(FILE **f, const char *path, status st)
     return st;
 }
 
-/* What goes, onto the end of the file beside. */
+/* Appends the lines that do not stay to the set-aside file. */
 static status set_aside(FILE *f, const char *path, const verdicts *v, const char *aside)
 {
     FILE *to = fopen(aside, "a+e");
     if (!to)
         return FAIL_IN(ST_IO, aside, "%s", strerror(errno));
     status st = ST_OK;
-    if (fseek(to, -1, SEEK_END) == 0 && fgetc(to) != '\n') /* one that died in the middle of this */
+    if (fseek(to, -1, SEEK_END) == 0 && fgetc(to) != '\n') /* an earlier process died right here */
         st = fseek(to, 0, SEEK_END) == 0 && fputc('\n', to) != EOF
                  ? ST_OK
                  : FAIL_IN(ST_IO, aside, "%s", strerror(errno));
@@ -125,7 +128,7 @@ static status set_aside(FILE *f, const char *path, const verdicts *v, const char
     return close_synced(&to, aside, st);
 }
 
-/* What stays, in place of all. */
+/* Replaces the file by the lines that stay. */
 static status replace(FILE *f, const char *path, const verdicts *v, const char *temp)
 {
     FILE *to = fopen(temp, "we");

@@ -1,3 +1,4 @@
+/* speed.c: times calls on a device, and finds the peak that mfu is a share of. */
 #include "trainer/report/speed.h"
 
 #include <stdlib.h>
@@ -13,9 +14,9 @@
 enum {
     CALLS_LEAST = 5,
     CALLS_MOST = 1000,
-    CHUNK = 1 << 18 /* numbers drawn; larger arrays repeat them */
+    CHUNK = 1 << 18 /* random numbers that are drawn; larger arrays repeat them */
 };
-static const double PEAK_S = 0.5;
+static const double PEAK_S = 0.5; /* seconds for measuring the peak */
 
 status speed_time(stream *s, speed_call call, const void *context, double limit_s, double *out_ns)
 {
@@ -28,7 +29,7 @@ status speed_time(stream *s, speed_call call, const void *context, double limit_
     TRY_OR(done, v->event_new(s->dev, &to));
     TRY_OR(done, call(s, context));
     TRY_OR(done, v->wait(s));
-    const int64_t begin = clock_ns(); /* not the device's clock, which may be no time at all */
+    const int64_t begin = clock_ns(); /* some devices have a clock that never advances */
     while (n < CALLS_MOST && (n < CALLS_LEAST || (double)(clock_ns() - begin) < limit_s * 1e9)) {
         int64_t one;
         TRY_OR(done, v->event_record(s, from));
@@ -68,7 +69,7 @@ status speed_fill(stream *s, void *dst, int64_t n, size_t size)
     int64_t chunk = n < CHUNK ? n : CHUNK;
     char *host = malloc((size_t)(chunk > 0 ? chunk : 1) * size);
     if (!host)
-        return FAIL(ST_NO_MEMORY, "no memory for numbers to time with");
+        return FAIL(ST_NO_MEMORY, "no memory for the random numbers that are timed with");
     rng_key key = rng_key_make(1, "bench");
     for (int64_t i = 0; i < chunk; i++)
         put_number(host + (size_t)i * size, (float)(2.0 * rng_uniform(key, (uint64_t)i) - 1.0),
@@ -78,7 +79,7 @@ status speed_fill(stream *s, void *dst, int64_t n, size_t size)
         int64_t part = n - at < chunk ? n - at : chunk;
         TRY_OR(done, v->to_device(s, (char *)dst + (size_t)at * size, host, (size_t)part * size));
     }
-    TRY_OR(done, v->wait(s)); /* host is ours until then */
+    TRY_OR(done, v->wait(s)); /* the copies read `host` until then */
 done:
     free(host);
     return st;
@@ -129,8 +130,8 @@ done:
     return st;
 }
 
-/* The best of half a second: others use the cores too. By the clock, launch and wait included,
- * which on the CPU are nothing. */
+/* The best of several products, since other processes may use the cores too. Timed by the host's
+ * clock; launching and waiting take no time worth counting on the CPU. */
 static status cpu_product(stream *s, double *out)
 {
     enum { TIMES = 40 };
@@ -165,7 +166,8 @@ bool speed_is_gpu(const device *d)
 double speed_known(const device *d)
 {
     const char *name = d->description;
-    const bool slower = strstr(name, "PCIe") || strstr(name, "NVL"); /* cards of the same name */
+    const bool slower =
+        strstr(name, "PCIe") || strstr(name, "NVL"); /* variants with a lower peak */
     const bool hopper = strstr(name, "H200") || strstr(name, "H100");
     return hopper && !slower ? rates_h200().of[RATE_PEAK] : 0.0;
 }
@@ -175,9 +177,9 @@ static status measure_peak(stream *s, double *out)
     const bool gpu = speed_is_gpu(s->dev);
     const int side = gpu ? SPEED_GPU_SIDE : SPEED_CPU_SIDE;
     status st = gpu ? speed_product(s, side, PEAK_S, out) : cpu_product(s, out);
-    if (st == ST_NO_MEMORY && gpu) { /* a figure is not worth the run that has the memory */
-        log_warn("mfu is not told: metrics.peak_tflops is 0, this device is not known by its "
-                 "name, and there is no memory to measure it: %s",
+    if (st == ST_NO_MEMORY && gpu) { /* a run must not fail for want of this figure */
+        log_warn("mfu will be 0: metrics.peak_tflops is 0, this device is not known by its name, "
+                 "and there is no memory left to measure its peak: %s",
                  status_text());
         status_clear();
         *out = 0.0;

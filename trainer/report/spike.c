@@ -1,3 +1,4 @@
+/* spike.c: a window of recent losses, and the rule by which a loss stands out from them. */
 #include "trainer/report/spike.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@ static const double DEVIATIONS = 6.0, LEAST_RISE = 1.2;
 bool spike_add(spike *s, double loss, double *out_mean)
 {
     if (!isfinite(loss))
-        return false; /* another report's affair */
+        return false; /* train_tell.c and nonfinite.c report such a step */
     long n = s->n < SPIKE_WINDOW ? s->n : SPIKE_WINDOW;
     double sum = 0.0, squares = 0.0;
     for (long i = 0; i < n; i++)

@@ -1,3 +1,5 @@
+/* tensorboard.c: builds protobuf messages by hand and writes them as TFRecords; the format is in
+ * the header. */
 #include "trainer/report/tensorboard.h"
 
 #include <errno.h>
@@ -11,7 +13,8 @@
 #include "common/base/span.h"
 
 enum { EVENT_BYTES = 8192, TAG_MAX = 64, SCALARS_MAX = 64, HEAD_BYTES = 12, TAIL_BYTES = 4 };
-/* Field numbers shifted by three, and the wire type: 0 varint, 1 eight bytes, 2 length, 5 four. */
+/* Keys of protobuf fields: the field's number shifted left by three bits, or-ed with the wire type
+ * (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes). */
 enum {
     EVENT_WALL_TIME = 1 << 3 | 1,
     EVENT_STEP = 2 << 3 | 0,
@@ -135,7 +138,7 @@ status tensorboard_open(const char *folder, tensorboard **out)
     char host[64] = "localhost";
     tensorboard *t = calloc(1, sizeof *t);
     if (!t)
-        return FAIL(ST_NO_MEMORY, "no memory for TensorBoard's events");
+        return FAIL(ST_NO_MEMORY, "no memory for TensorBoard's event file");
     make_crc_table(t);
     gethostname(host, sizeof host - 1);
     snprintf(t->path, sizeof t->path, "%s/events.out.tfevents.%010lld.%s.%d", folder,
@@ -170,7 +173,7 @@ status tensorboard_add(tensorboard *t, int64_t step, const scalar *list, int n)
 {
     message event = {.size = 0}, summary = {.size = 0};
     if (n > SCALARS_MAX)
-        return FAIL(ST_INTERNAL, "%d scalars in one event", n);
+        return FAIL(ST_INTERNAL, "an event with %d scalars does not fit", n);
     for (int i = 0; i < n; i++) {
         message value = {.size = 0};
         put_block(&value, VALUE_TAG, list[i].tag, strnlen(list[i].tag, TAG_MAX));

@@ -1,3 +1,4 @@
+/* config_changes.c: compares options line by line, in the text that conf_print writes. */
 #include "trainer/run/config_changes.h"
 
 #include <stdbool.h>
@@ -28,7 +29,7 @@ static void copy_part(char *to, size_t room, const char *from, size_t size)
     snprintf(to, room, "%.*s", (int)size, from);
 }
 
-/* The value of "key: value" in a text; false: it has no such line. */
+/* Finds the line "key: value" in a text and copies its value; false: there is no such line. */
 static bool find_value(const char *text, const char *key, char out[VALUE_MAX])
 {
     const size_t n = strlen(key);

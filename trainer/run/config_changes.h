@@ -1,16 +1,17 @@
-/* config_changes.h: in which options a run, or a part of it, differs from what a checkpoint says.
+/* config_changes.h: finds the options in which a run differs from the checkpoint it goes on from.
  */
 #ifndef TESSERA_TRAINER_RUN_CONFIG_CHANGES_H
 #define TESSERA_TRAINER_RUN_CONFIG_CHANGES_H
 
 #include "common/conf/conf.h"
 
-/* Every option as "key: value", one on a line (conf_print). Heap. */
+/* Every option as "key: value", one on a line (conf_print). *out is on the heap; the caller frees
+ * it. */
 WARN_UNUSED status config_text(const conf *c, char **out);
 
-/* Of two such texts: calls `each` for the options of `now` that differ; was: the value then, ""
- * where there was no such option. job. and checkpoint., which say where a run is kept and how
- * often, are passed over: they change no step. */
+/* Compares two such texts and calls `each` for every option of `now` whose value differs. was: the
+ * old value, "" where the old text has no such option. Options that begin with job. or checkpoint.
+ * are passed over: they say where and how often a run is kept, and change no step. */
 typedef void (*config_change)(void *user, const char *key, const char *was, const char *now);
 void config_changes(const char *was, const char *now, config_change each, void *user);
 

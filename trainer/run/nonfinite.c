@@ -1,3 +1,9 @@
+/* nonfinite.c: finds where a gradient that is not finite came from.
+ *
+ * Each rank fills a trace: its loss, the first unit whose values or outputs are not finite, and the
+ * last unit whose gradient is not, since a backward pass begins at the last unit. The traces are
+ * gathered, and every rank writes the same text from them. Units are counted in the order of the
+ * forward pass (model/unit_order.h). */
 #include "trainer/run/nonfinite.h"
 
 #include <inttypes.h>
@@ -13,27 +19,28 @@
 enum {
     RANKS_TOLD = 4,
     SAMPLES_TOLD = 8,
-    CHUNK = 1 << 18 /* elements looked at on the host at once */
+    CHUNK = 1 << 18 /* elements that the host looks at in one piece */
 };
 
-/* What a rank has found; -1: nothing. */
+/* What a rank has found; -1: nothing is wrong there. */
 typedef struct trace {
-    int64_t loss_is_bad; /* of its own rows */
-    int64_t value;       /* parameter of the first unit with a value that is not finite */
-    int64_t output;      /* the first unit with such an output */
-    int64_t arrived;     /* and it came so from another stage */
-    int64_t gradient;    /* the last unit with such a gradient */
+    int64_t loss_is_bad; /* the loss of its own rows is not finite */
+    int64_t value;    /* the parameter, in the first such unit, with a value that is not finite */
+    int64_t output;   /* the first unit with such an output */
+    int64_t arrived;  /* that output was received from another pipeline stage */
+    int64_t gradient; /* the last unit with such a gradient */
     int64_t n_samples;
     uint64_t sample[SAMPLES_TOLD];
 } trace;
 
-/* A sum of squares on the device: its list of one tensor, and its result. */
+/* Device memory for a sum of squares over one tensor: the list of tensors, and the result. */
 typedef struct probe {
     optim_tensor tensor;
     double total;
 } probe;
 
-/* x [n] acc. */
+/* Says whether x, n elements of the accumulation type, is finite: its sum of squares is then finite
+ * as well. */
 static status probe_array(stream *s, probe *dev, const void *x, int64_t n, bool *out_finite)
 {
     const backend_vtable *v = s->dev->v;
@@ -48,7 +55,8 @@ static status probe_array(stream *s, probe *dev, const void *x, int64_t n, bool 
     return ST_OK;
 }
 
-/* Values in the order of a forward; gradients in that of a backward. */
+/* Finds the first parameter that is not finite: values in the order of the forward pass, gradients
+ * in that of the backward pass. */
 static status probe_params(const session *s, probe *dev, bool gradients, int64_t *out)
 {
     const params *p = s->params;
@@ -84,9 +92,9 @@ static status find_params(const session *s, bool with_gradients, trace *t)
     return st;
 }
 
-/* Where outputs are read to. */
+/* Host memory that outputs are read into. */
 typedef struct reader {
-    void *raw;     /* [CHUNK] act */
+    void *raw;     /* [CHUNK] in the type of activations */
     double *value; /* [CHUNK] */
 } reader;
 
@@ -107,12 +115,14 @@ static status read_output(const session *s, const reader *to, const model_output
     return ST_OK;
 }
 
-/* The first of a flight's, if it is before what was found in another. */
+/* Finds the first output of a flight that is not finite, and keeps it if its unit comes before the
+ * one found in another flight. */
 static status find_in_flight(const session *s, const reader *to, const model_output *list, int n,
                              trace *t)
 {
     bool finite;
-    TRY(read_output(s, to, &list[n - 1], &finite)); /* tells whether there is one */
+    TRY(read_output(s, to, &list[n - 1],
+                    &finite)); /* if the last is finite, so are all before it */
     for (int i = 0; i < n && !finite; i++) {
         bool this_one;
         TRY(read_output(s, to, &list[i], &this_one));
@@ -134,7 +144,7 @@ static status find_output(const session *s, device_batch *const *batch, trace *t
     model_output *list = calloc((size_t)unit_count(&s->dims), sizeof *list);
     status st = ST_OK;
     if (!to.raw || !to.value || !list)
-        st = FAIL(ST_NO_MEMORY, "no memory to look at the outputs of layers");
+        st = FAIL(ST_NO_MEMORY, "no memory to read the outputs of layers");
     for (int f = 0; f < model_flights(s->model) && st == ST_OK; f++)
         if (batch[f])
             st = find_in_flight(s, &to, list, model_outputs(s->model, f, batch[f], list), t);
@@ -144,7 +154,7 @@ static status find_output(const session *s, device_batch *const *batch, trace *t
     return st;
 }
 
-/* What is said, cut off where it gets too long. */
+/* The text being written; what does not fit is cut off. */
 typedef struct words {
     char *to;
     size_t size, used;
@@ -183,7 +193,7 @@ static void say_unit(words *w, const model_dims *d, int unit)
     }
 }
 
-/* All ranks' traces; of a rank that is replayed alone its own. */
+/* The traces of all ranks; where the other ranks are simulated, only this rank's own. */
 typedef struct traces {
     const trace *of;
     int n, first_rank;
@@ -226,7 +236,7 @@ static int count_ranks(const traces *all, rank_choice *is, int64_t of)
     return n;
 }
 
-/* Those ranks that it is true of, and what they were given. */
+/* Lists the ranks for which `is` holds, with the samples of each where wanted. */
 static void say_ranks(words *w, const traces *all, rank_choice *is, int64_t of, bool with_samples)
 {
     int told = 0;
@@ -246,7 +256,7 @@ static void say_ranks(words *w, const traces *all, rank_choice *is, int64_t of, 
         append_phrase(w, " and %d more", count_ranks(all, is, of) - told);
 }
 
-/* Of the outputs that ranks found; -1: none did. */
+/* The first unit whose output some rank found not finite; -1: no rank did. */
 static int64_t first_unit(const traces *all)
 {
     int64_t first = -1;
@@ -256,7 +266,7 @@ static int64_t first_unit(const traces *all)
     return first;
 }
 
-/* Of the gradients that ranks found, on the way back; -1: none did. */
+/* The last unit whose gradient some rank found not finite; -1: no rank did. */
 static int64_t last_unit(const traces *all)
 {
     int64_t last = -1;
@@ -265,7 +275,8 @@ static int64_t last_unit(const traces *all)
     return last;
 }
 
-/* Of the parameters whose values ranks found: that of the first unit; -1: none did. */
+/* The parameter, in the first such unit, whose values some rank found not finite; -1: no rank did.
+ */
 static int64_t first_param(const session *s, const traces *all)
 {
     const param *list = s->params->list;
@@ -283,13 +294,13 @@ static void say_forward(words *w, const session *s, const traces *all, bool look
     const int64_t unit = first_unit(all);
     const bool head = looked && unit < 0 && all->accumulation == 1;
     if (unit >= 0 && !count_ranks(all, made_output, unit)) {
-        append_phrase(w, "what reached ");
+        append_phrase(w, "what the pipeline stage before sent to ");
         say_ranks(w, all, was_given, unit, true);
-        append_phrase(w, " from the stage before, behind ");
+        append_phrase(w, " after ");
         say_unit(w, &s->dims, (int)unit);
-        append_phrase(w, ", is not finite; the stage has gone on from that micro-batch");
+        append_phrase(w, " is not finite; that stage no longer keeps the micro-batch");
     } else if (unit >= 0 || head) {
-        append_phrase(w, "the forward is not finite from ");
+        append_phrase(w, "the forward pass is not finite from ");
         say_unit(w, &s->dims, head ? unit_head(&s->dims) : (int)unit);
         append_phrase(w, " on: ");
         say_ranks(w, all, head ? lost : made_output, unit, true);
@@ -297,9 +308,9 @@ static void say_forward(words *w, const session *s, const traces *all, bool look
         append_phrase(w, "the loss is not finite: ");
         say_ranks(w, all, lost, 0, true);
         append_phrase(
-            w, looked
-                   ? "; in the head, or in a micro-batch before the last, of which nothing is kept"
-                   : "; the layer is not known, the next step was under way");
+            w, looked ? "; it went wrong in the head, or in an earlier micro-batch, of which no "
+                        "outputs are kept"
+                      : "; the layer is not known, because the next step was already under way");
     }
 }
 
@@ -316,17 +327,18 @@ static void say_all(words *w, const session *s, const traces *all, bool looked)
     if (first_unit(all) >= 0 || count_ranks(all, lost, 0)) {
         say_forward(w, s, all, looked);
     } else if (gradient >= 0) {
-        append_phrase(w, "every loss is finite, and on the way back ");
+        append_phrase(w, "every loss is finite, and in the backward pass ");
         say_unit(w, &s->dims, (int)gradient);
         append_phrase(w, " is the first whose gradient is not, held by ");
         say_ranks(w, all, holds_gradient, gradient, all->n == 1);
     } else {
-        append_phrase(w,
-                      "every loss is finite; the layer is not known, the next step was under way");
+        append_phrase(w, "every loss is finite; the layer is not known, because the next step was "
+                         "already under way");
     }
 }
 
-/* Nobody else is there of a rank that is replayed. */
+/* Gathers the traces of all ranks and writes the text. Simulated ranks have none, so a rank among
+ * them writes about itself alone. */
 static status share_traces(const session *s, const trace *own, words *w, bool looked)
 {
     const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
@@ -338,7 +350,7 @@ static status share_traces(const session *s, const trace *own, words *w, bool lo
     }
     trace *of = calloc((size_t)all->size, sizeof *of);
     if (!of)
-        return FAIL(ST_NO_MEMORY, "no memory to ask %d ranks", all->size);
+        return FAIL(ST_NO_MEMORY, "no memory for the findings of %d ranks", all->size);
     status st =
         comm_host_all_gather(all, (comm_at){"find what is not finite", -1}, own, of, sizeof *own);
     told = (traces){of, all->size, 0, s->accumulation};

@@ -1,3 +1,12 @@
+/* session.c: opens a session in order, each part from what the parts before it have told:
+ *
+ *   device, mesh        session_device.c; after these the ranks can speak with each other
+ *   model, memory plan  session_model.c, session_memory.c; a plan over memory.limit is refused here
+ *   values, stream      from a checkpoint, files or the initialiser; rows from prepd or a recording
+ *   shapes              the stream's WELCOME tells row length and capacities; planned once more
+ *   step                activations, upload ring, optimiser, capture
+ *
+ * Whatever fails on the way closes what is open. */
 #include "trainer/run/session.h"
 
 #include <inttypes.h>
@@ -20,10 +29,10 @@
 #include "trainer/run/step.h"
 #include "trainer/run/stop.h"
 
-/* A share of what a model that knows nothing loses. */
+/* Above this share of ln(vocabulary), the loss of a model that guesses, a first loss is suspect. */
 static const double NEAR_BLIND = 0.9;
 
-/* Data-parallel consumers of the stream. */
+/* How many data-parallel consumers share the stream. */
 static int consumers(const session *s)
 {
     return (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
@@ -31,17 +40,18 @@ static int consumers(const session *s)
 
 static void tell_waiting(const char *endpoint, double seconds, const char *why)
 {
-    log_info("waiting for prepd at %s since %.0f s: %s", endpoint, seconds, why);
+    log_info("waiting for prepd at %s, for %.0f s so far: %s", endpoint, seconds, why);
 }
 
 static void client_settings(const session *s, const char *stream_name, const char *options,
                             receiver_options *o)
 {
     const conf *c = s->conf;
-    /* Held-out rows go to every rank. */
+    /* Training rows are divided over the consumers; held-out rows go to every rank. */
     const bool mine = strcmp(stream_name, "train") == 0;
-    o->stopped = stop_heard; /* a step without rows tells the others (step.h), and so does
-                                eval/rows_agreed.h */
+    /* stop_heard and not stop_asked: a rank that stops waiting for rows tells the others by a void
+     * step (step.h) or, while it evaluates, through eval/rows_agreed.h. */
+    o->stopped = stop_heard;
     o->reconnect_s = c->prepd_reconnect_timeout;
     o->trains = mine;
     o->replay = (replay_options){.rank = mine ? s->mesh.place.consumer : 0,
@@ -55,29 +65,29 @@ static void client_settings(const session *s, const char *stream_name, const cha
         .rank = mine ? s->mesh.place.consumer : 0,
         .ranks = mine ? consumers(s) : 1,
         .credit_bytes = c->prepd_ahead_bytes,
-        .rows_later = !mine || c->training_steps > 0, /* else the schedule needs to know the end */
+        .rows_later = !mine || c->training_steps > 0, /* else the schedule needs the row count */
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
         .patient = true,
         .waiting = tell_waiting,
         .stopped = stop_heard,
     };
-    /* Of held-out rows one for each consumer. */
+    /* Consumers take turns with the held-out rows, so there is a slot for the row of each. */
     const int64_t held_out = consumers(s) + 1;
     o->slots = mine                       ? memory_rows_ahead(c, c->training_local_batch_size)
                : c->feed_ahead > held_out ? c->feed_ahead
                                           : held_out;
 }
 
-/* The stream of a run that goes on must be the one it began with. options: NULL of a recording. */
+/* A run that goes on must have the stream it began with. options: NULL for a recording. */
 static status check_stream(const resume_point *from, const char *options)
 {
     char *difference = NULL;
     bool was_recording = !from->progress.stream_options || !from->progress.stream_options[0];
     if (was_recording != !options)
         return FAIL_IN(ST_CONFIG, from->path,
-                       "feed.replay: the run kept here took its rows from %s, this one from %s; go "
-                       "on as it began, or choose another job.dump_folder, or begin anew with "
-                       "checkpoint.load_step 0",
+                       "feed.replay: the run kept here took its rows from %s, and this one takes "
+                       "them from %s; give it the same source of rows, or choose another "
+                       "job.dump_folder, or begin anew with checkpoint.load_step 0",
                        was_recording ? "a recording" : "a daemon",
                        options ? "a daemon" : "a recording");
     if (!options)
@@ -85,15 +95,17 @@ static status check_stream(const resume_point *from, const char *options)
     TRY(conf_stream_diff(options, from->progress.stream_options, &difference));
     if (!difference)
         return ST_OK;
-    status st = FAIL_IN(ST_CONFIG, from->path,
-                        "the run kept here has another stream: %s; give it the same options, or "
-                        "choose another job.dump_folder, or begin anew with checkpoint.load_step 0",
-                        difference);
+    status st =
+        FAIL_IN(ST_CONFIG, from->path,
+                "the run kept here has another stream: %s; give the same options as before, "
+                "or choose another job.dump_folder, or begin anew with "
+                "checkpoint.load_step 0",
+                difference);
     free(difference);
     return st;
 }
 
-/* Where the train stream goes on. */
+/* Makes the train stream go on where the checkpoint left it. */
 static status enter_stream(const session *s, const char *options, receiver_options *o)
 {
     TRY(check_stream(s->from, options));
@@ -102,7 +114,9 @@ static status enter_stream(const session *s, const char *options, receiver_optio
     return ST_OK;
 }
 
-/* The row where the stream goes on is the one after those that were trained. */
+/* Refuses a checkpoint whose cursor does not point at the row after those that were trained. Row
+ * numbers of a recording start again in each of its rounds, so they are compared modulo its rows.
+ */
 static status check_entry(const session *s)
 {
     json_value *welcome = NULL;
@@ -112,7 +126,7 @@ static status check_entry(const session *s)
         return ST_OK;
     TRY(cursor_read(s->from->progress.cursor, s->from->path, "train", 0, &next));
     TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
-    const json_value *recording = json_find(welcome, "recording"); /* in rounds */
+    const json_value *recording = json_find(welcome, "recording");
     const int64_t first = json_int(json_find(recording, "first"), 0);
     const int64_t rows = json_int(json_find(recording, "rows"), 0);
     json_free(&welcome);
@@ -121,12 +135,12 @@ static status check_entry(const session *s)
         return ST_OK;
     return FAIL_IN(ST_BAD_INPUT, s->from->path,
                    "the cursor kept here goes on at row %" PRId64 ", but %" PRId64
-                   " rows were trained: choose an earlier checkpoint (checkpoint.load_step), or "
+                   " rows were trained: choose an earlier checkpoint with checkpoint.load_step, or "
                    "begin anew with checkpoint.load_step 0",
                    next, trained);
 }
 
-/* What a recording is of, as its WELCOME says. */
+/* Index and stream options that a recording was made from, as its WELCOME message gives them. */
 static status recording_of(const receiver *r, char **out)
 {
     json_value *welcome = NULL;
@@ -149,7 +163,8 @@ static status recording_of(const receiver *r, char **out)
     return st;
 }
 
-/* Rows are counted in a recording: it must be the one they were counted in. */
+/* A checkpoint counts the rows it has taken from a recording, so the run must go on with the same
+ * recording. */
 static status check_recording(session *s)
 {
     char *difference = NULL;
@@ -163,8 +178,8 @@ static status check_recording(session *s)
     if (!difference)
         return ST_OK;
     status st = FAIL_IN(ST_CONFIG, s->conf->feed_replay,
-                        "the run kept in %s took its rows from another recording: %s; name that "
-                        "one, or choose another job.dump_folder, or begin anew with "
+                        "the run kept in %s took its rows from another recording: %s; give that "
+                        "recording, or choose another job.dump_folder, or begin anew with "
                         "checkpoint.load_step 0",
                         s->from->path, difference);
     free(difference);
@@ -185,7 +200,8 @@ status session_stream(const session *s, const char *stream_name, const conf *c, 
     if (c->feed_replay[0]) {
         client_settings(s, stream_name, NULL, &o);
         o.replay.path = c->feed_replay;
-        /* training.steps decides how often it is run through; without, and to evaluate, once. */
+        /* A recording is repeated until training.steps are done. Without training.steps, and for
+         * an evaluation, it is read once. */
         bool endless = s->use == SESSION_TRAIN && c->training_steps > 0;
         o.replay.loops = endless ? 0 : 1;
         if (goes_on)
@@ -214,7 +230,8 @@ static bool answers_wanted(const session *s)
     return generate_wanted(s->conf, s->use == SESSION_TRAIN);
 }
 
-/* Capacities come from WELCOME, a daemon's or a recording's: its plan knows them. */
+/* Reads row length and capacities from the WELCOME message of a daemon or a recording, which knows
+ * them from its plan. */
 static status read_shape(const session *s, receiver *r, int64_t *out_seq_len, bucket_list *out)
 {
     json_value *welcome = NULL;
@@ -225,7 +242,9 @@ static status read_shape(const session *s, receiver *r, int64_t *out_seq_len, bu
     TRY_OR(done, json_want_int(welcome, "seq_len", "WELCOME", &seq_len));
     TRY_OR(done, json_want_int(welcome, "patch_budget", "WELCOME", &patches));
     if (seq_len <= 0 || seq_len > INT32_MAX / 8 || patches < 0 || patches > INT32_MAX / 8) {
-        st = FAIL(ST_PROTOCOL, "WELCOME offers rows of %" PRId64 " tokens and %" PRId64 " patches",
+        st = FAIL(ST_PROTOCOL,
+                  "the WELCOME message offers rows of %" PRId64 " tokens and %" PRId64
+                  " patches, which no row can have",
                   seq_len, patches);
         goto done;
     }
@@ -255,8 +274,9 @@ bool session_evaluates(const conf *c)
     return c->eval_enable && !c->feed_replay[0];
 }
 
-/* The largest a batch may be: of the stream, and of the held-out rows, which are asked for here, so
- * that a split that is not there does not show at the run's end. */
+/* Finds the largest capacities that a batch may need, for the stream and for held-out rows. The
+ * held-out stream is opened here for that reason, and so that a missing split is found now and not
+ * at the end of the run. */
 static status open_shape(session *s)
 {
     receiver *held = NULL;
@@ -280,12 +300,12 @@ static status open_shape(session *s)
             s->seq_len = seq_len;
         }
     }
-    s->cap.longest = s->cap.frame = 0; /* texts grow while answers are generated */
+    s->cap.longest = s->cap.frame = 0; /* unlimited: texts grow while answers are generated */
     TRY(session_memory_choose(s));
     return session_memory_check(s);
 }
 
-/* What ops work in, as one block of the planned size. */
+/* Reserves the scratch memory of ops as one block of the planned size. */
 static status reserve_workspace(const session *s)
 {
     const backend_vtable *v = s->device->v;
@@ -338,7 +358,7 @@ static status open_step(session *s, enum session_use use)
     s->got = calloc((size_t)c->training_local_batch_size, sizeof *s->got);
     s->rows = calloc((size_t)c->training_local_batch_size, sizeof *s->rows);
     if (!s->got || !s->rows)
-        return FAIL(ST_NO_MEMORY, "session: out of memory");
+        return FAIL(ST_NO_MEMORY, "no memory for the rows of a micro-batch");
     if (answers_wanted(s))
         TRY(open_generator(s));
     if (use != SESSION_TRAIN)
@@ -368,10 +388,10 @@ status session_check_layout(const conf *c, int there)
     if (l.world != there)
         return FAIL(ST_CONFIG,
                     "parallelism: the layout needs %" PRId64
-                    " ranks, a GPU each, and there are %d; the plan above is "
-                    "what it would take (trainer train --nproc %" PRId64 ", torchrun, srun and "
-                    "mpirun start ranks; for one rank leave every degree at 1, "
-                    "data_parallel_shard_degree -1 and world_size 0)",
+                    " ranks, a GPU each, but there are %d; the plan above says what it would take. "
+                    "Start that many ranks with trainer train --nproc %" PRId64
+                    ", torchrun, srun or mpirun; or, for one rank, leave every degree at 1, "
+                    "data_parallel_shard_degree at -1 and world_size at 0",
                     l.world, there, l.world);
     return ST_OK;
 }
@@ -385,7 +405,7 @@ static status open_mesh(session *s, const world *w)
     return mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &s->mesh);
 }
 
-/* What a checkpoint says of the stream. */
+/* Keeps the options of the stream, which every checkpoint records. */
 static status stream_options(session *s)
 {
     if (s->conf->feed_replay[0] || s->any_stream)
@@ -393,7 +413,7 @@ static status stream_options(session *s)
     return options_of(s->conf, &s->stream_options);
 }
 
-/* Device and mesh. */
+/* Opens the device and the mesh of ranks. */
 static status meet_world(const conf *c, const world *w, enum session_use use, bool any_stream,
                          session *out)
 {
@@ -404,7 +424,7 @@ static status meet_world(const conf *c, const world *w, enum session_use use, bo
     out->conf = c;
     out->use = use;
     status st = ST_OK;
-    if (use != SESSION_EVAL || (w && w->place.size > 1)) /* one evaluates a model of any layout */
+    if (use != SESSION_EVAL || (w && w->place.size > 1)) /* one rank can evaluate any layout */
         TRY(session_check_layout(c, w ? w->place.size : 1));
     TRY_OR(failed, session_device(out));
     TRY_OR(failed, open_mesh(out, w));
@@ -425,10 +445,10 @@ static status open_rest(const resume_point *from, session *out)
     TRY_OR(failed, session_memory_plan(out, &widest));
     out->planned_by_options = widest.total;
     const char *folder;
-    const bool reads = device_has_storage(out->device); /* else no word is ever read from it */
+    const bool reads = device_has_storage(out->device); /* a dry run never decodes a token */
     if (reads && model_files_folder(c, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
-    if (!c->feed_replay[0]) /* a recording says itself how long its rows are */
+    if (!c->feed_replay[0]) /* a recording tells its own row length; it is checked in open_shape */
         TRY_OR(failed, session_memory_check(out));
     TRY_OR(failed, session_values(out));
     if (use == SESSION_TRAIN) {
@@ -517,10 +537,12 @@ void session_check_first_loss(const session *s, double loss)
 {
     double blind = log((double)s->dims.text.vocab);
     if (!isfinite(loss))
-        log_warn("the first loss is not a finite number: are there such weights in %s?",
+        log_warn("the first loss is not a finite number: do the weights of %s contain values that "
+                 "are not finite?",
                  s->conf->model_path);
     else if (s->from_weights && !(loss <= NEAR_BLIND * blind))
-        log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, though %s has weights: were "
-                 "they trained, and is this their layout?",
+        log_warn("the first loss %.3f is near ln(vocabulary) = %.3f, the loss of guessing, though "
+                 "%s has weights: they may be untrained, or stored in another layout than the one "
+                 "they were read in",
                  loss, blind, s->conf->model_path);
 }

@@ -1,5 +1,6 @@
-/* session.h: everything a run stands on, opened in order from the resolved options: device, model,
- * parameters, stream, staging. train, eval and probe start here; step.c drives it. */
+/* session.h: everything a run needs, opened in order from the resolved options: device, model,
+ * parameters, stream of rows, buffers for staging. train, eval, check, probe and the benches all
+ * begin here; step.c then drives the session. */
 #ifndef TESSERA_TRAINER_RUN_SESSION_H
 #define TESSERA_TRAINER_RUN_SESSION_H
 
@@ -19,10 +20,10 @@
 #include "trainer/parallel/world.h"
 #include "trainer/plan/plan_device.h"
 
-/* Device sums of one step. */
+/* Sums of one step in device memory. */
 typedef struct step_sums {
     double *loss, *weight; /* [1] each */
-    void *aux;             /* [1] acc */
+    void *aux; /* [1], of the type in which the device accumulates (backend_vtable.acc) */
 } step_sums;
 
 enum session_use { SESSION_TRAIN, SESSION_EVAL };
@@ -36,71 +37,80 @@ typedef struct resume_point {
 typedef struct session {
     const conf *conf;
     enum session_use use;
-    const world *world;       /* NULL: alone */
-    const resume_point *from; /* NULL: from the model's own values and the first row */
-    bool any_stream;          /* the daemon's options are not compared with ours */
-    char *stream_options;     /* of the train stream; heap, NULL of a recording */
-    char *recording; /* index and stream options that it is of, as JSON; heap, NULL of a daemon */
-    mesh mesh;       /* of one rank: every group is a group of one */
+    const world *world;       /* NULL: a single process */
+    const resume_point *from; /* NULL: starts from the model's own values and the first row */
+    bool any_stream;          /* accepts a daemon whose options differ from ours */
+    char *stream_options;     /* options of the train stream as JSON; heap; NULL for a recording */
+    char
+        *recording; /* index and stream options of the recording as JSON; heap; NULL for a daemon */
+    mesh mesh;      /* for a single rank every group has one member */
     device *device;
     stream *stream;
     model_dims dims;
     params *params;
-    bool from_weights;    /* values came from files, not from the initialiser */
-    receiver *train;      /* NULL for eval */
-    tokenizer *tokenizer; /* NULL without a folder to read it from */
+    bool from_weights;    /* values were read from files, not drawn by the initialiser */
+    receiver *train;      /* NULL in SESSION_EVAL */
+    tokenizer *tokenizer; /* NULL where no folder has one */
     int64_t seq_len;      /* of the stream's rows */
-    bucket_list buckets;  /* of its micro-batches */
-    batch_caps cap;       /* of the largest micro-batch, held-out ones included */
-    int64_t stream_rows;  /* of all epochs; -1: without end, or not known */
+    bucket_list buckets;  /* shape buckets of its micro-batches */
+    batch_caps cap;       /* capacities of the largest micro-batch, held-out rows included */
+    int64_t stream_rows;  /* of all epochs; -1: endless or not known */
     model *model;
-    upload_ring *upload_ring; /* batches on their way */
-    stager *stager;           /* one of the upload ring's, for evaluation */
-    generator *generator;     /* NULL: no question is answered in the model's own words */
+    upload_ring *upload_ring; /* micro-batches on their way to the device */
+    stager *stager;           /* one of the upload ring's stagers, used for evaluation */
+    generator *generator;     /* NULL: no answers are generated */
     optimizer *optimizer;
     schedule schedule;
-    plan_device planned;        /* which memory is planned for (session_memory.h) */
-    int64_t planned_by_options; /* bytes, before the stream's shapes were known */
-    recomputes recomputed;      /* of activation checkpointing */
-    training_share share;       /* of the work that trains, for FLOPs */
+    plan_device planned;        /* the device that memory is planned for (session_memory.h) */
+    int64_t planned_by_options; /* bytes of the plan made before the stream's shapes were known */
+    recomputes recomputed;      /* what activation checkpointing computes again */
+    training_share share;       /* the part of each kind of work that trains, for useful FLOPs */
     step_sums sums;
-    int64_t accumulation;     /* micro-steps per step */
-    received *got;            /* [local_batch_size] rows of the micro-batch under way */
-    row *rows;                /* [local_batch_size] the same, as staging reads them */
-    struct step_slots *steps; /* under way; of step.c */
+    int64_t accumulation;     /* micro-batches a step */
+    received *got;            /* [local_batch_size] rows of the current micro-batch */
+    row *rows;                /* [local_batch_size] the same rows in the form that staging reads */
+    struct step_slots *steps; /* steps under way; owned by step.c */
 } session;
 
-/* Opens all of it for one rank; with SESSION_TRAIN also the train stream and the optimiser. */
+/* Opens everything for one rank; with SESSION_TRAIN also the train stream and the optimiser. All
+ * session_open* and session_resume leave *out closed when they fail. Options, world and resume
+ * point are borrowed until session_close. */
 WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
-/* For evaluation as a rank of w (NULL, or of one: alone, whatever the layout). */
-WARN_UNUSED status session_open_rank(const conf *c, const world *w, session *out);
-/* The same to train on whatever the daemon streams: its options are not compared with ours, so no
- * tokenizer is needed. For benches. */
+/* Opens a session for evaluation as a rank of `world`. With NULL, or a world of one rank, it
+ * evaluates alone, whatever the layout. */
+WARN_UNUSED status session_open_rank(const conf *c, const world *world, session *out);
+/* Opens a session that trains on whatever the daemon streams: the daemon's options are not compared
+ * with ours, so the model folder needs no tokenizer. For benches. */
 WARN_UNUSED status session_open_any(const conf *c, session *out);
-/* The model of model.path, as far as model.layers leaves it. */
+/* Dimensions of model.path, cut to model.layers layers where that is set. */
 WARN_UNUSED status session_dims(const conf *c, model_dims *out);
-/* Refuses a layout whose number of ranks is not that of the world. */
+/* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */
 WARN_UNUSED status session_check_layout(const conf *c, int there);
-/* SESSION_TRAIN as a rank of w (NULL: alone), with values, moments and stream as the checkpoint
- * left them; without one (from NULL) as session_open. ST_CONFIG names the option where the stream
- * would be another. w and from are borrowed. */
-WARN_UNUSED status session_resume(const conf *c, const world *w, const resume_point *from,
+/* Opens SESSION_TRAIN as a rank of `world` (NULL: alone), with values, moments and stream as the
+ * checkpoint `from` left them; with from NULL it does what session_open does. Returns ST_CONFIG,
+ * naming the option, where the stream would differ from the checkpoint's. */
+WARN_UNUSED status session_resume(const conf *c, const world *world, const resume_point *from,
                                   session *out);
-/* The same in two parts, between which the ranks may speak with each other by out->mesh: its device
- * and mesh; then all the rest. */
-WARN_UNUSED status session_meet(const conf *c, const world *w, session *out);
+/* session_resume in two parts. session_meet opens the device and the mesh; after it the ranks can
+ * talk to each other over out->mesh, for instance to agree on a checkpoint. session_go_on opens the
+ * rest. */
+WARN_UNUSED status session_meet(const conf *c, const world *world, session *out);
 WARN_UNUSED status session_go_on(const resume_point *from, session *inout);
-void session_close(session *s); /* accepts a half-opened one */
+/* Releases everything, also of a session that is only partly open. */
+void session_close(session *session);
 
-/* Another stream of the same daemon ("eval"), with its own receiver. With feed.replay its rows. */
-WARN_UNUSED status session_stream(const session *s, const char *stream_name, const conf *c,
+/* Opens another stream of the same daemon, such as "eval", with a receiver of its own. With
+ * feed.replay the rows come from that recording. */
+WARN_UNUSED status session_stream(const session *session, const char *stream_name, const conf *c,
                                   receiver **out);
 
-/* Held-out rows come from the daemon; a recording has only those it was made of. */
+/* True if a run with these options evaluates. Held-out rows come from a daemon; a recording has
+ * only the rows it was made of. */
 bool session_evaluates(const conf *c);
 
-/* Warns where the first loss on weights that claim to be trained is about ln(vocabulary), that of
- * guessing: weights never trained, or taken for another layout, look like this. */
-void session_check_first_loss(const session *s, double loss);
+/* Warns if the first loss is near ln(vocabulary), the loss of a model that guesses, although the
+ * values were read from files: the weights may be untrained, or in a layout that was misread. Also
+ * warns if the loss is not finite. */
+void session_check_first_loss(const session *session, double loss);
 
 #endif

@@ -1,4 +1,4 @@
-/* session_device.c: see session_device.h. */
+/* session_device.c: picks the device of a rank and decides how much of a step may be captured. */
 #include "trainer/run/session_device.h"
 
 #include "common/program/log.h"
@@ -6,8 +6,8 @@
 #include "trainer/model/moe.h"
 #include "trainer/ops/open.h"
 
-/* A rank's GPU is that of its place on the machine. Only where collectives go through host memory
- * may ranks share one. */
+/* A rank takes the GPU whose number is the rank's place on its machine. Ranks may share a GPU only
+ * where collectives go through host memory, since NCCL wants one GPU for each rank. */
 status session_device(session *s)
 {
     const conf *c = s->conf;
@@ -25,8 +25,10 @@ status session_device(session *s)
     return s->device->v->stream_new(s->device, &s->stream);
 }
 
-/* Where the host reads counts of shared experts inside a step, no graph can hold it; of a
- * pipeline's passes a graph would have to be made for each place that a micro-batch is kept in. */
+/* The part of a step that may be captured. Nothing is captured in two cases. Where ranks share
+ * experts and exchange slots through the host, the host reads counts inside the step, which no
+ * graph can hold. In a pipeline, a graph would have to be captured for every flight, the place
+ * where a micro-batch's activations are kept. */
 static const char *scope(const session *s)
 {
     const bool shared =
@@ -34,9 +36,8 @@ static const char *scope(const session *s)
     const bool staged = s->mesh.layout.pipeline > 1;
     if ((!shared && !staged) || !s->device->v->capture_begin)
         return s->conf->cuda_graph_scope;
-    log_warn(
-        "cuda_graph.scope: steps run uncaptured where the host reads counts of shared experts, or "
-        "ranks are stages of a pipeline");
+    log_warn("cuda_graph.scope: steps of this layout are not captured, because the host reads "
+             "counts of shared experts inside them, or because the ranks are stages of a pipeline");
     return "off";
 }
 

@@ -1,13 +1,15 @@
-/* session_device.h: a session's device as one of several ranks has it. For session.c. */
+/* session_device.h: opens the device of a session, which may be one of several ranks. Internal to
+ * session.c. */
 #ifndef TESSERA_TRAINER_RUN_SESSION_DEVICE_H
 #define TESSERA_TRAINER_RUN_SESSION_DEVICE_H
 
 #include "trainer/run/session.h"
 
-/* Opens device and stream, and shows the device to the ranks' engine: before groups are made. */
-WARN_UNUSED status session_device(session *s);
-/* Steps are captured as far as cuda_graph.scope and the layout allow; the ledger counts what is
- * captured whenever it runs. */
-WARN_UNUSED status session_capture(session *s);
+/* Opens the device and its stream, and shows the device to the engine of the ranks. Must come
+ * before the mesh makes its groups. */
+WARN_UNUSED status session_device(session *session);
+/* Turns on the capture of steps as graphs, as far as cuda_graph.scope and the layout allow it. The
+ * ledger of collectives counts captured calls each time their graph runs. */
+WARN_UNUSED status session_capture(session *session);
 
 #endif

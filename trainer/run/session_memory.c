@@ -1,3 +1,6 @@
+/* session_memory.c: plans the memory of an open session, refuses what does not fit, and compares
+ * the plan with what was taken. plan/memory.c does the arithmetic; this file gives it the session's
+ * device, parameters and shapes. */
 #include "trainer/run/session_memory.h"
 
 #include <stdio.h>
@@ -24,14 +27,14 @@ typedef struct device_facts {
     double memory, multiprocessors;
 } device_facts;
 
-/* One device that every rank's holds at least as much as: the least memory of all, and the most
- * multiprocessors, since a context grows with them. */
+/* Narrows *inout to a device that no rank's falls short of: the least memory of all ranks, and the
+ * most multiprocessors, since a context takes more memory the more of them there are. */
 static status least_of_ranks(const comm *all, plan_device *inout)
 {
     const device_facts mine = {inout->memory, inout->multiprocessors};
     device_facts *of = calloc((size_t)all->size, sizeof *of);
     if (!of)
-        return FAIL(ST_NO_MEMORY, "no memory to ask %d ranks", all->size);
+        return FAIL(ST_NO_MEMORY, "no memory for the devices of %d ranks", all->size);
     status st = comm_host_all_gather(all, (comm_at){"agree on the devices' memory", -1}, &mine, of,
                                      sizeof *of);
     for (int r = 0; r < all->size && st == ST_OK; r++) {
@@ -48,14 +51,15 @@ status session_memory_device(session *s)
 {
     TRY(plan_device_opened(s->device, &s->planned));
     if (!trains(s) || !recompute_is_open(s->conf) || s->mesh.layout.world == 1 ||
-        !device_has_storage(s->device)) /* then all ranks were given the same */
+        !device_has_storage(s->device)) /* a dry run gives all ranks the same device */
         return ST_OK;
-    if (world_simulated(s->world)) /* the others are not there, and have what this one has */
+    if (world_simulated(s->world)) /* simulated ranks have the same device as this one */
         return ST_OK;
     return least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), &s->planned);
 }
 
-/* The whole model's plan. whole: a registry that is not cut, for params_free. */
+/* Input for planning the whole model over all ranks, rather than this rank's part. *out_whole is a
+ * registry that is not cut; *out borrows it, and the caller frees it with params_free. */
 static status input_of(const session *s, params **out_whole, plan_input *out)
 {
     params *whole;
@@ -113,7 +117,7 @@ status session_memory_plan(const session *s, memory_plan *out)
     return memory_plan_make(&o, &r, &shapes, &s->planned, out);
 }
 
-/* What it would take of a GPU; of several ranks that is on stdout already. */
+/* Prints the plan for a GPU. With several ranks train_check has printed it already. */
 static status print_for_gpu(const session *s)
 {
     char why[PLAN_DEVICE_WHY];
@@ -133,7 +137,7 @@ static status print_for_gpu(const session *s)
     return st;
 }
 
-/* It does not fit. */
+/* Prints the plan and returns ST_CONFIG with the smallest change that would fit. */
 static status refuse_memory(const session *s, const memory_plan *p)
 {
     const double mib = 1048576.0;
@@ -143,8 +147,8 @@ static status refuse_memory(const session *s, const memory_plan *p)
     plan_input in;
     if (no_gpu[0]) {
         if (print_for_gpu(s) != ST_OK)
-            status_clear(); /* the refusal stands without it */
-        printf("on the CPU that is here instead:\n");
+            status_clear(); /* the refusal is complete without that plan */
+        printf("on the CPU of this machine, which was taken instead:\n");
     }
     memory_plan_print(p, &s->mesh.layout, &s->planned, stdout);
     fflush(stdout);
@@ -152,23 +156,24 @@ static status refuse_memory(const session *s, const memory_plan *p)
     status st = memory_smallest_change(&in, change);
     params_free(&whole);
     if (st != ST_OK)
-        snprintf(change, sizeof change, "no change that fits was found: %s", status_text());
+        snprintf(change, sizeof change, "no change was found that fits: %s", status_text());
     st = FAIL(ST_CONFIG,
-              "the layout needs %.1f MiB and memory.limit leaves %.1f MiB of this device; %s",
+              "the layout needs %.1f MiB, but memory.limit allows %.1f MiB of this device; %s",
               (double)p->total / mib, s->conf->memory_limit * s->planned.memory / mib, change);
     if (!no_gpu[0])
         return st;
     const status_note why = *status_last();
-    return FAIL(st,
-                "no GPU for this run: %s; the CPU, which is taken in its place (training.backend "
-                "auto), does not hold it: %s; both plans are above",
-                no_gpu, why.message);
+    return FAIL(
+        st,
+        "no GPU for this run: %s; it does not fit on the CPU either, which training.backend "
+        "auto takes instead: %s; both plans are above",
+        no_gpu, why.message);
 }
 
 status session_memory_check(const session *s)
 {
     memory_plan p;
-    if (!device_has_storage(s->device)) /* then it holds anything */
+    if (!device_has_storage(s->device)) /* a dry run takes no memory */
         return ST_OK;
     TRY(session_memory_plan(s, &p));
     const bool fits = (double)p.total <= s->conf->memory_limit * s->planned.memory;
@@ -193,9 +198,9 @@ status session_memory_tell(const session *s)
     char context[64] = "";
     TRY(session_memory_plan(s, &p));
     TRY(session_memory_taken(s, &taken));
-    if (d->v->overhead && d->context_bytes == 0) { /* then neither side has it */
+    if (d->v->overhead && d->context_bytes == 0) { /* not measured: leave it out on both sides */
         p.total -= p.gpu.context;
-        snprintf(context, sizeof context, ", the context on neither side");
+        snprintf(context, sizeof context, ", both without the context");
     }
     if (!s->conf->feed_replay[0] && d->v == &backend_cpu) {
         printf("memory: planned %.3f GiB, taken %.3f GiB with up to %.3f GiB of rows under way "

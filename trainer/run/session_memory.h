@@ -1,30 +1,31 @@
-/* session_memory.h: the memory plan (plan/memory.h) of a run that is open, and what it took in the
- * end. */
+/* session_memory.h: the memory plan (plan/memory.h) of an open run, and how much memory the run
+ * took in the end. */
 #ifndef TESSERA_TRAINER_RUN_SESSION_MEMORY_H
 #define TESSERA_TRAINER_RUN_SESSION_MEMORY_H
 
 #include "trainer/plan/memory.h"
 #include "trainer/run/session.h"
 
-/* Which device the session plans for: its own. Where the options leave to the device what
- * activation checkpointing keeps, the one of all ranks that has least, so that they choose alike;
- * then every rank calls it. */
-WARN_UNUSED status session_memory_device(session *s);
-/* What activation checkpointing computes again: by what is known of the shapes. Before the stream
- * is open they are the widest, and once more when it is. */
-WARN_UNUSED status session_memory_choose(session *s);
-/* Refuses what memory.limit leaves no room for, with the plan on stdout; the text names the
- * smallest change that fits. Where the CPU stands in for a GPU that was not found, the text begins
- * with why, and the plan of a GPU is on stdout too. */
-WARN_UNUSED status session_memory_check(const session *s);
-/* Of this rank, by what is known of the shapes. */
-WARN_UNUSED status session_memory_plan(const session *s, memory_plan *out);
+/* Chooses the device that the session plans for: its own. Where the options let the device decide
+ * what activation checkpointing keeps, it is instead a device that every rank's can match, so that
+ * all ranks choose alike; every rank must then make this call. */
+WARN_UNUSED status session_memory_device(session *session);
+/* Decides what activation checkpointing recomputes, from the shapes known so far. Called before the
+ * stream is open, with the widest shapes that the options allow, and again once the stream has told
+ * its own. */
+WARN_UNUSED status session_memory_choose(session *session);
+/* Returns ST_CONFIG if the plan is above memory.limit, after printing the plan to stdout; the
+ * message names the smallest change that fits. Where the CPU was taken because no GPU was found,
+ * the message begins with the reason and the plan for a GPU is printed as well. */
+WARN_UNUSED status session_memory_check(const session *session);
+/* The plan of this rank, from the shapes known so far. */
+WARN_UNUSED status session_memory_plan(const session *session, memory_plan *out);
 
-/* What the device gave out for this process: since before its context where that was measured
- * (device.context_bytes), else since it was opened. */
-WARN_UNUSED status session_memory_taken(const session *s, size_t *out);
-/* A line to stdout: plan, taken, and by how much the second is beside the first. After steps in
- * which nothing is new: scratch has its size and steps are captured. */
-WARN_UNUSED status session_memory_tell(const session *s);
+/* Bytes that the device has given to this process: since before its context was made where that
+ * size was measured (device.context_bytes), else since it was opened. */
+WARN_UNUSED status session_memory_taken(const session *session, size_t *out);
+/* Prints one line: planned bytes, taken bytes, and the difference in per cent. Call it after a few
+ * steps, when scratch has reached its size and steps are captured. */
+WARN_UNUSED status session_memory_tell(const session *session);
 
 #endif

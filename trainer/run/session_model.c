@@ -1,4 +1,5 @@
-/* session_model.c: see session_model.h. */
+/* session_model.c: reads the model's dimensions, makes its registry, and gives parameters values.
+ */
 #include "trainer/run/session_model.h"
 
 #include <inttypes.h>
@@ -13,13 +14,16 @@
 #include "trainer/plan/stage_plan.h"
 #include "trainer/run/session_memory.h"
 
-/* A model cut for benches: deepstack features still need their layers. */
+/* Cuts the model to its first model.layers layers, for benches. As many layers must stay as there
+ * are deepstack features, since each is added to the output of a layer of its own. */
 static status cut_layers(const conf *c, model_dims *d)
 {
     if (c->model_layers == 0)
         return ST_OK;
     if (c->model_layers > d->text.layers || c->model_layers < d->vision.n_deepstack)
-        return FAIL(ST_CONFIG, "model.layers is %" PRId64 "; %s can be cut to %d to %" PRId64,
+        return FAIL(ST_CONFIG,
+                    "model.layers is %" PRId64 ", but %s can only be cut to %d to %" PRId64
+                    " layers",
                     c->model_layers, d->name, d->vision.n_deepstack, d->text.layers);
     d->text.layers = c->model_layers;
     return ST_OK;
@@ -39,7 +43,7 @@ status session_model(session *s)
     const conf *c = s->conf;
     TRY(session_dims(c, &s->dims));
     TRY(params_new(&s->dims, &s->params));
-    if (s->use == SESSION_TRAIN) /* before the cut: adapters are cut as their matrices are */
+    if (s->use == SESSION_TRAIN) /* first: adapters must be cut along with their matrices */
         TRY(groups_apply(c, s->params));
     TRY(session_memory_device(s));
     TRY(session_memory_choose(s));
@@ -51,16 +55,17 @@ status session_model(session *s)
     return ST_OK;
 }
 
-/* Adapters belong to a base that others have too. */
+/* Adapters are only useful beside a base model that other people have too, so LoRA on random values
+ * is refused unless lora.random_base allows it. */
 static status want_base(const session *s, bool have)
 {
     if (have || s->from || s->params->lora_rank == 0 || s->conf->lora_random_base)
         return ST_OK;
     return FAIL_IN(ST_NO_INPUT, s->conf->model_path,
                    "lora.rank is %" PRId64
-                   ", and %s: adapters would be trained beside random values. "
+                   ", but %s, so adapters would be trained beside random values. "
                    "Name a folder with model.safetensors or model.safetensors.index.json, or set "
-                   "lora.random_base true where that is wanted",
+                   "lora.random_base to true if that is what you want",
                    s->params->lora_rank,
                    s->conf->model_layers ? "model.layers leaves layers of the model out"
                                          : "there are no weights here");
@@ -78,11 +83,11 @@ status session_values(session *s)
         char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
         snprintf(training, sizeof training, "%s/%s", s->from->path, FOLDER_TRAINING);
         status st = train_state_load(s->params, s->stream, training);
-        if (st == ST_BAD_INPUT) /* every byte of it was checked */
+        if (st == ST_BAD_INPUT) /* its bytes were verified, so it must be of another model */
             return status_context(st,
-                                  "the run kept here trains another model or other parts of one "
-                                  "(model.path, freeze, lora): go on as it began, or choose "
-                                  "another job.dump_folder, or begin anew with "
+                                  "the run kept here trains another model or other parts of it "
+                                  "(model.path, freeze, lora): give the same options as before, or "
+                                  "choose another job.dump_folder, or begin anew with "
                                   "checkpoint.load_step 0");
         TRY(st);
         s->from_weights = true;
@@ -96,8 +101,9 @@ status session_values(session *s)
         s->from_weights = true;
     } else if (use == SESSION_EVAL) {
         return FAIL_IN(ST_NO_INPUT, c->model_path,
-                       "no model.safetensors or model.safetensors.index.json here: nothing to "
-                       "evaluate (a finished run leaves one in job.dump_folder)");
+                       "there is no model.safetensors or model.safetensors.index.json here, so "
+                       "there is nothing to evaluate; a finished run leaves its model in "
+                       "job.dump_folder/checkpoint");
     } else {
         TRY(params_init(s->params, s->stream, (uint64_t)c->training_seed));
     }

@@ -4,9 +4,11 @@
 
 #include "trainer/run/session.h"
 
-/* Dimensions and the registry: what of it this rank of the mesh holds, and what is trained. */
-WARN_UNUSED status session_model(session *s);
-/* Memory of the parameters, and their values: of the checkpoint s->from, of files, or new ones. */
-WARN_UNUSED status session_values(session *s);
+/* Reads the model's dimensions and makes the registry of parameters: which are trained, and which
+ * part of them this rank holds. */
+WARN_UNUSED status session_model(session *session);
+/* Allocates the parameters and gives them their values: those of the checkpoint session->from,
+ * those of weight files, or new ones drawn from training.seed. */
+WARN_UNUSED status session_values(session *session);
 
 #endif

@@ -1,3 +1,16 @@
+/* step.c: an optimiser step, from its rows to its report. The story, with the functions that tell
+ * it:
+ *
+ *   step_queue    clear         sums and gradients become zero
+ *                 take_passes   for each micro-batch: wait for its rows, stage them on the device,
+ *                               forward, backward (a pipeline orders these passes itself)
+ *                 send_counts   this rank's counts go to the device, to be summed with the loss
+ *                 update_params sums over ranks, gradient norm, AdamW
+ *                 fetch_facts   results are copied to pinned host memory, then an event is recorded
+ *   step_told     waits for that event, reads the results, and fills the report
+ *
+ * Every step under way has a slot with memory of its own, so that the next one may be queued before
+ * this one is told. */
 #include "trainer/run/step.h"
 
 #include <inttypes.h>
@@ -14,28 +27,28 @@
 #include "trainer/run/stop.h"
 
 enum {
-    LENGTHS = 256, /* handed to dims_flops in runs of this many documents */
+    LENGTHS = 256, /* dims_flops is called for this many documents at a time */
     SLOTS_MAX = 4
 };
 
-/* Samples of a step, in stream order. */
+/* The sample ids of a step, in stream order. */
 typedef struct sample_list {
     uint64_t *id; /* heap */
     int64_t n, capacity;
 } sample_list;
 
-/* What comes over behind a step. Pinned. */
+/* What the host and the device exchange about a step, in pinned host memory. */
 typedef struct step_facts {
     double loss, weight;
-    double aux[1]; /* as acc */
+    double aux[1]; /* one element of the accumulation type */
     optimizer_facts update;
-    step_totals ours, totals;      /* of several ranks: going over, coming back */
+    step_totals ours, totals;      /* with several ranks: sent to the device, and read back */
     double own_loss;               /* of this rank's rows alone */
-    int64_t moved[EXCHANGE_MOVED]; /* to and from shared experts */
-    double void_weight;            /* going over in place of the weight of a void step */
+    int64_t moved[EXCHANGE_MOVED]; /* rows sent to and received from shared experts */
+    double void_weight;            /* sent in place of the weight when the step is void */
 } step_facts;
 
-/* A step from its queueing until it is told, and what the report points at after that. */
+/* A step from the time it is queued until it is told, and the memory that its report points to. */
 typedef struct step_slot {
     step_report report;
     sample_list samples;
@@ -43,21 +56,21 @@ typedef struct step_slot {
     size_t cursor_bytes;
     step_facts *facts;
     int32_t *expert_count; /* [L, E], pinned; NULL without experts */
-    event *wanted, *ready; /* the device could begin; its first batch was there */
-    int64_t first_wait_ns; /* of the host, for that */
+    event *wanted, *ready; /* the device could have begun; its first micro-batch had arrived */
+    int64_t first_wait_ns; /* how long the host waited for that micro-batch */
     event *done;
 } step_slot;
 
 struct step_slots {
     int64_t n;            /* 1 + ahead */
-    int64_t queued, told; /* steps, in all */
-    step_totals *totals;  /* device; NULL of one rank */
+    int64_t queued, told; /* how many steps since the session was opened */
+    step_totals *totals;  /* device memory; NULL for one rank */
     step_slot slot[SLOTS_MAX];
-    device_batch *batch[LAYOUT_STAGES]; /* by flight of the model: those under way */
-    int64_t unsaid_wait_ns;             /* of steps told, which the other ranks have not heard */
-    status_note no_rows;                /* why this rank has none any more; ST_OK: it has */
-    bool is_void;                       /* the last step told */
-    char where[1024];                   /* step_report.where */
+    device_batch *batch[LAYOUT_STAGES]; /* the micro-batches under way, by the model's flights */
+    int64_t unsaid_wait_ns; /* waiting time of told steps that other ranks have not heard of yet */
+    status_note no_rows;    /* why this rank has no more rows; ST_OK: it has some */
+    bool is_void;           /* the step told last was void */
+    char where[1024];       /* what step_report.where points to */
 };
 
 static size_t expert_count_bytes(const session *s)
@@ -72,7 +85,7 @@ status step_open(session *s)
     const size_t counts = expert_count_bytes(s);
     s->steps = calloc(1, sizeof *s->steps);
     if (!s->steps)
-        return FAIL(ST_NO_MEMORY, "no memory for steps under way");
+        return FAIL(ST_NO_MEMORY, "no memory for the steps under way");
     s->steps->n = v->ahead + 1 < SLOTS_MAX ? v->ahead + 1 : SLOTS_MAX;
     if (step_shared(s))
         TRY(v->alloc(s->device, sizeof(step_totals), (void **)&s->steps->totals));
@@ -93,8 +106,9 @@ void step_close(session *s)
     if (!s->steps)
         return;
     const backend_vtable *v = s->device->v;
-    if (step_under_way(s) > 0 && v->wait(s->stream) != ST_OK) /* buffers go next */
-        log_error("steps under way: %s", status_text());
+    /* The device may still use the buffers that are released below. */
+    if (step_under_way(s) > 0 && v->wait(s->stream) != ST_OK)
+        log_error("the steps under way failed: %s", status_text());
     for (int64_t i = 0; i < s->steps->n; i++) {
         step_slot *t = &s->steps->slot[i];
         free(t->samples.id);
@@ -124,7 +138,7 @@ bool step_is_void(const session *s)
     return s->steps && s->steps->is_void;
 }
 
-/* The ids of a row's samples join those of the step. */
+/* Appends the sample ids of a row to those of the step. */
 static status note_samples(sample_list *l, const row *w)
 {
     if (l->n + w->n_docs > l->capacity) {
@@ -141,7 +155,8 @@ static status note_samples(sample_list *l, const row *w)
     return ST_OK;
 }
 
-/* As the daemon and a reader of a recording have it. */
+/* Predicted time of a row, by the measure with which the daemon and the reader of a recording deal
+ * rows out. */
 static int64_t predicted_cost(const row *w)
 {
     row_measure m = {.tokens = w->n_tokens, .patches = w->n_patches + w->n_video_patches};
@@ -152,7 +167,7 @@ static int64_t predicted_cost(const row *w)
     return assign_cost(&m);
 }
 
-/* Counts what the rows really hold: documents and grids, no padding. */
+/* Counts what the rows hold: real documents and grids, without padding. */
 static status account(session *s, const received *rows, int64_t n_rows, step_slot *t)
 {
     step_report *r = &t->report;
@@ -197,8 +212,8 @@ static status keep_cursor(step_slot *t, const char *cursor)
     return ST_OK;
 }
 
-/* What came from the rank that received the row, while earlier steps computed: counted with the
- * step that takes it. */
+/* Enters the bytes of a row that another rank received and passed on to this one. They arrived
+ * while earlier steps computed, and the ledger counts them with the step that uses the row. */
 static void count_shared(const session *s, const received *got)
 {
     const comm peers = comm_alone("rows");
@@ -212,19 +227,22 @@ static void count_shared(const session *s, const received *got)
 static status next_row(session *s, received *out, int64_t *inout_waited_ns)
 {
     rank_link *c = s->world ? s->world->rank_link : NULL;
-    rank_link_waits(c, "rows"); /* others may be as patient as this rank is */
+    rank_link_waits(c, "rows"); /* tells the other ranks not to take this one for hung */
     status st = receiver_next(s->train, out, inout_waited_ns);
     rank_link_waits(c, NULL);
     return st;
 }
 
-/* The rows of a micro-batch, into s->got. */
+/* Takes the rows of a micro-batch into s->got. */
 static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
 {
     for (*out_n = 0; *out_n < s->conf->training_local_batch_size; ++*out_n) {
         status st = next_row(s, &s->got[*out_n], &r->wait_ns);
         if (st == ST_END && !(first && *out_n == 0))
-            return FAIL(ST_PROTOCOL, "the stream ended inside step %" PRId64, r->step);
+            return FAIL(ST_PROTOCOL,
+                        "the stream ended in the middle of step %" PRId64
+                        "; prepd should have completed the step with empty rows",
+                        r->step);
         TRY(st);
         s->rows[*out_n] = s->got[*out_n].row;
         count_shared(s, &s->got[*out_n]);
@@ -232,7 +250,7 @@ static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
     return ST_OK;
 }
 
-/* One pass over a micro-batch; captured where steps are. */
+/* Runs one pass over a micro-batch, or replays its graph where steps are captured. */
 static status run_pass(session *s, const model_pass *p)
 {
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
@@ -244,7 +262,8 @@ static status run_pass(session *s, const model_pass *p)
     return graph_replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
 }
 
-/* From here on this rank's steps are void. ST_OK: the step goes on with an empty row. */
+/* Notes why this rank has no rows; from now on its steps are void. Returns ST_OK if the step goes
+ * on with an empty row. */
 static status go_without_rows(session *s, status st)
 {
     if (st == ST_END || st == ST_BAD_DEVICE)
@@ -261,7 +280,8 @@ static status stage_nothing(session *s, device_batch **out)
     return upload_ring_stage(s->upload_ring, &empty, 1, out);
 }
 
-/* Rows of a micro-batch on their way to the device; an empty one where there are none. */
+/* Puts the rows of the next micro-batch on their way to the device; an empty row if there are none
+ * any more. */
 static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, device_batch **out)
 {
     *out_n = 0;
@@ -277,7 +297,7 @@ static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, d
     return stage_nothing(s, out);
 }
 
-/* Waits for the rows of the next micro-batch, and sends them. */
+/* Waits for the rows of the next micro-batch, stages them, and adds them to the step's counts. */
 static status take_batch(session *s, bool first, step_slot *t, device_batch **out)
 {
     int64_t n;
@@ -293,7 +313,7 @@ static status take_batch(session *s, bool first, step_slot *t, device_batch **ou
     t->report.own_features += (*out)->feature_rows;
     t->report.own_context_balance = fmax(t->report.own_context_balance, (*out)->context_uneven);
     t->report.own_vision_balance = fmax(t->report.own_vision_balance, (*out)->vision_uneven);
-    if (s->world) /* should a rank be lost from here on, it is known with which samples */
+    if (s->world) /* if this rank is lost from here on, the others can say with which samples */
         rank_link_at_step(s->world->rank_link, t->report.step, t->samples.id, t->samples.n);
 done:
     for (int64_t i = 0; i < n; i++)
@@ -301,7 +321,8 @@ done:
     return st;
 }
 
-/* One pass of the step, between what the stages before and behind have of it. */
+/* Runs one pass of the step: takes rows if it is a forward pass, exchanges activations and
+ * gradients with the pipeline stages before and after this one, and queues the work. */
 static status take_pass(session *s, const stage_pass *p, step_slot *t)
 {
     struct step_slots *all = s->steps;
@@ -314,7 +335,8 @@ static status take_pass(session *s, const stage_pass *p, step_slot *t)
     return p->kind == PASS_FORWARD ? ST_OK : upload_ring_used(s->upload_ring);
 }
 
-/* Gradients of all micro-batches. */
+/* Runs all passes of the step, in the order of this pipeline stage; the gradients of all
+ * micro-batches add up. */
 static status take_passes(session *s, step_slot *t)
 {
     const int stage = s->mesh.place.pipeline, stages = (int)s->mesh.layout.pipeline;
@@ -338,7 +360,7 @@ static status clear(session *s)
     return params_zero_grad(s->params, s->stream);
 }
 
-/* Sums over ranks, then the update. */
+/* Sums loss, counts and gradients over the ranks, then updates the values. */
 static status update_all(session *s)
 {
     if (step_shared(s))
@@ -375,7 +397,9 @@ static status fetch_facts(session *s, step_slot *t)
     return v->event_record(s->stream, t->done);
 }
 
-/* A weight that no rows have: the sum over ranks is the same, and all of them skip the update. */
+/* Marks a void step: the weight of this rank becomes minus infinity, a value that no rows can add
+ * up to. So the sum over all ranks is minus infinity too, every rank sees that the step is void,
+ * and all of them skip the update. */
 static status send_void(session *s, step_slot *t)
 {
     if (s->steps->no_rows.code == ST_OK)
@@ -433,7 +457,7 @@ status step_queue(session *s, int64_t step)
     return ST_OK;
 }
 
-/* Why a step is void, as this rank knows it. */
+/* Says why a step is void, as far as this rank knows. */
 static status tell_void(session *s, const step_report *r)
 {
     s->steps->is_void = true;
@@ -443,10 +467,11 @@ static status tell_void(session *s, const step_report *r)
     }
     if (r->stop)
         return FAIL(ST_STOPPED, "another rank was stopped while it waited for rows");
-    return FAIL(ST_UNAVAILABLE, "another rank has no rows any more; its log says why");
+    return FAIL(ST_UNAVAILABLE, "another rank has no more rows; its log says why");
 }
 
-/* Behind a step whose gradient is not finite, which all ranks know alike. */
+/* After a step with targets whose gradient is not finite: finds where it came from. All ranks
+ * decide alike whether to search, since they have the same sums. */
 static status find_where(session *s, const step_facts *f, step_report *r)
 {
     struct step_slots *all = s->steps;
@@ -465,7 +490,9 @@ status step_told(session *s, step_report *out)
     step_report *r = &t->report;
     TRY(s->device->v->event_wait(s->device, t->done));
     TRY(s->device->v->event_ns(t->wanted, t->ready, &r->input_ns));
-    if (t->first_wait_ns > r->input_ns) /* it was busy with the step before meanwhile */
+    /* The host may have waited longer than the device stood idle, which was still busy with the
+     * step before. Only the idle part counts. */
+    if (t->first_wait_ns > r->input_ns)
         r->wait_ns -= t->first_wait_ns - r->input_ns;
     s->steps->unsaid_wait_ns += r->wait_ns;
     all->told++;

@@ -1,82 +1,95 @@
-/* step.h: one optimiser step as a story: rows -> micro-batches -> gradients -> update.
+/* step.h: one optimiser step: rows -> micro-batches -> gradients -> update of the values.
  *
- * A step is queued, and told when the device has done it. A backend may have steps under way beside
- * the one that is told next (backend_vtable.ahead; none on the CPU), so that it never waits for the
- * host: the host learns of a step's loss, and whether it was skipped, one step late. Nothing is
- * allocated by a step, and the host waits for nothing but what it is told. */
+ * A step is first queued and later told. step_queue hands all of its work to the device; step_told
+ * waits until the device has done that work and returns what came of it. A backend may have several
+ * steps under way at once (backend_vtable.ahead: 1 on CUDA, 0 on the CPU), so that the device never
+ * waits for the host. The price is that the host learns of a step's loss, and of a skipped update,
+ * one step late.
+ *
+ * A step allocates nothing on the device, and the host waits only for rows and in step_told. */
 #ifndef TESSERA_TRAINER_RUN_STEP_H
 #define TESSERA_TRAINER_RUN_STEP_H
 
 #include "trainer/plan/received.h"
 #include "trainer/run/session.h"
 
-/* What a step did, for the log and the accounts. Sums over its micro-batches and over all ranks;
- * samples, digests, waiting and what begins with own_ are of this rank. */
+/* What a step did, for the log line and the ledger. Numbers are sums over the step's micro-batches
+ * and over all ranks, except samples, digests and the members that begin with own_, which are this
+ * rank's alone. */
 typedef struct step_report {
-    int64_t step; /* from 1 */
-    double loss;  /* mean over target weights, without the auxiliary loss */
-    double aux;   /* of the last micro-batch; 0 if off */
-    double weight;
-    double grad_norm, lr;
-    double group_norm[GROUP_COUNT]; /* the gradient's norm by group */
-    bool skipped;
-    bool stop;                    /* of several ranks: one was asked to stop before it was queued */
+    int64_t step;         /* the first is 1 */
+    double loss;          /* mean over target weights, without the router's auxiliary loss */
+    double aux;           /* auxiliary loss of the last micro-batch; 0 when it is off */
+    double weight;        /* sum of the target weights; not above 0: the step had no targets */
+    double grad_norm, lr; /* the norm is taken before clipping */
+    double group_norm[GROUP_COUNT]; /* the gradient's norm by parameter group */
+    bool skipped; /* the update was skipped: no targets, or a gradient that is not finite */
+    bool stop;    /* some rank had been asked to stop before it queued this step */
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t rows;
-    /* tokens that ops ran on, padding included; device_batch.feature_rows */
+    /* tokens that ops ran on, padding included; and device_batch.feature_rows */
     int64_t own_tokens, own_features;
-    /* predicted time of the rows of the dearest consumer over the mean one (proto/assign.h); and
-     * among ranks that share rows, the dearest's part of causal attention and of the vision tower
-     * over the mean part, the worst of the micro-batches; 1: even */
+    /* How unevenly work was spread; 1 is even. balance: predicted time (proto/assign.h) of the
+     * slowest consumer's rows over the mean of all consumers. The other two compare the ranks that
+     * share rows: the largest part of causal attention, and of the vision tower, over the mean
+     * part, in the worst micro-batch. balance is 0 for a single rank. */
     double balance, own_context_balance, own_vision_balance;
-    int64_t cost; /* predicted time of this rank's rows, then of all consumers */
-    /* [n_samples] ids in stream order; the session's, until a step that is queued needs the place:
-     * the one after those under way */
+    /* Predicted time of the step's rows: of this rank's while it is queued, of all consumers' once
+     * it is told. */
+    int64_t cost;
+    /* [n_samples] sample ids in stream order. The session owns them; they stay valid until
+     * step_queue has been called once for every step that may be under way. */
     const uint64_t *sample;
     int64_t n_samples;
-    flops flops; /* by real documents and grids */
-    /* From where the device could begin on the step's first batch to where that was there: by the
-     * device's clock, so what the host waits for while it is busy with the step before is none. */
+    flops flops; /* of real documents and grids, without padding */
+    /* Time on the device's own clock from the moment it could have begun the step's first
+     * micro-batch to the moment that batch had arrived. Time in which the host waits while the
+     * device is still busy with the step before does not count. */
     int64_t input_ns;
-    /* Without rows: of the wait for the first batch only as long as the device stood too; of later
-     * ones all, so at most. Of several ranks the longest of any, of the steps told since the one
-     * before was queued: what a rank waited is known behind its step. */
+    /* Time without rows. The wait for the first micro-batch counts only as far as the device stood
+     * idle with it (input_ns); waits for later ones count whole, so this is an upper bound. With
+     * several ranks it is the longest wait of any rank, taken over the steps told since the step
+     * before was queued, because a rank knows only after a step how long it waited in it. */
     int64_t wait_ns;
-    hash128 rows_digest;    /* chain over the rows' digests */
-    hash128 samples_digest; /* of the ids, 8 bytes little-endian each */
-    const char *cursor;     /* of the stream behind its last row; as sample */
-    /* [L, E] rows that each expert got of the last micro-batch; NULL without experts; as sample */
+    hash128 rows_digest;    /* chain over the digests of the rows */
+    hash128 samples_digest; /* XXH3-128 of the ids, 8 bytes little-endian each */
+    const char *cursor; /* where the stream continues after the step's last row; lives as long as
+                           `sample` */
+    /* [layers, experts] rows that each expert was given of the last micro-batch; NULL for a model
+     * without experts; lives as long as `sample` */
     const int32_t *expert_count;
-    /* of a gradient that is not finite: on which rank, in which layer (nonfinite.h); the session's,
-     * until there is another such step. Else NULL */
+    /* After a gradient that is not finite: a text that names the rank and the layer it came from
+     * (nonfinite.h). The session owns it until the next such step. NULL after any other step. */
     const char *where;
 } step_report;
 
-/* Queues the step: after it, values are those behind it once the device gets there. ST_END when the
- * stream has ended before the step's first row.
+/* Queues step number `step`: once the device has reached its end, the values are those after the
+ * update. Returns ST_END when the stream has ended before the step's first row.
  *
- * A rank whose rows fail (the daemon has gone for good, a row is damaged, a signal came while it
- * waited) still makes the step's calls, which the others wait in: with empty rows, and a weight of
- * minus infinity. All ranks learn from the sum that the step is void and change nothing. From the
- * first on all steps of such a session are. A stream that ends inside a step is such a failure: the
- * daemon completes the last step with empty rows. */
-WARN_UNUSED status step_queue(session *s, int64_t step);
-/* Steps queued and not told. At most 1 + ahead may be. */
-int64_t step_under_way(const session *s);
-/* The oldest of them; waits for it. Of a void one why this rank's rows failed, ST_STOPPED, or
- * ST_UNAVAILABLE where another's did; *out has its stop. */
-WARN_UNUSED status step_told(session *s, step_report *out);
-/* The last step told was void: values are those of the step before it. */
-bool step_is_void(const session *s);
-/* Queued and told. */
-WARN_UNUSED status step_run(session *s, int64_t step, step_report *out);
-/* What this rank worked on in it, for the formula of received bytes; without the slots of experts,
- * which a caller counts or takes as even. */
-received_work step_received_work(const session *s, const step_report *step);
+ * A rank may find that it has no more rows: the daemon has gone for good, a row is damaged, or a
+ * signal came while the rank waited. The other ranks wait for it in the step's collectives, so it
+ * takes part in them all the same, with empty rows and a weight of minus infinity. The sum of the
+ * weights tells every rank that the step is void, and none of them changes a value. All later steps
+ * of such a session are void too. A stream that ends inside a step counts as such a failure,
+ * because the daemon completes the last step of a stream with empty rows. */
+WARN_UNUSED status step_queue(session *session, int64_t step);
+/* How many steps are queued and not yet told; at most 1 + backend_vtable.ahead. */
+int64_t step_under_way(const session *session);
+/* Waits for the oldest step under way and reports it. For a void step the status says why this rank
+ * has no rows; where it was another rank that had none, ST_STOPPED if a rank was asked to stop and
+ * ST_UNAVAILABLE otherwise. *out is filled in either case. */
+WARN_UNUSED status step_told(session *session, step_report *out);
+/* True if the step told last was void: the values are those after the step before it. */
+bool step_is_void(const session *session);
+/* step_queue and step_told in one call. */
+WARN_UNUSED status step_run(session *session, int64_t step, step_report *out);
+/* What this rank worked on in a step, as input for the formula of received bytes (plan/received.h).
+ * It lacks the expert slots, which the caller counts or assumes to be even. */
+received_work step_received_work(const session *session, const step_report *step);
 
-/* Called by session_open and session_close. */
-WARN_UNUSED status step_open(session *s);
-void step_close(session *s);
+/* Memory for the steps under way; called by session_open and session_close. */
+WARN_UNUSED status step_open(session *session);
+void step_close(session *session);
 
 #endif

@@ -1,10 +1,12 @@
+/* step_totals.c: packs the counts of a step_report into an array that one all-reduce can sum. */
 #include "trainer/run/step_totals.h"
 
 #include <math.h>
 
 static const size_t FLOPS = sizeof(flops) / sizeof(int64_t);
 
-/* The numbers of a report that ranks share, in the order of step_totals. */
+/* Addresses of the numbers that ranks add up, in the order of step_totals.count. Its last entry,
+ * how many ranks were asked to stop, is not among them. */
 static void list(step_report *r, int64_t *out[STEP_TOTALS - 1])
 {
     int64_t *const own[] = {&r->tokens, &r->row_capacity, &r->patches, &r->documents,
@@ -23,10 +25,11 @@ void step_totals_of(const session *s, const step_report *r, int64_t waited_ns, s
     step_report copy = *r;
     int64_t *number[STEP_TOTALS - 1];
     list(&copy, number);
+    /* All stages of a pipeline have the same rows, so the first one counts them. Of the ranks that
+     * share rows the first counts all but the targets, of which each rank has a part. */
     for (size_t i = 0; i < STEP_TOTALS - 1; i++)
-        out->count[i] = at->pipeline == 0 && (first || number[i] == &copy.targets)
-                            ? (double)*number[i]
-                            : 0; /* stages have the same rows */
+        out->count[i] =
+            at->pipeline == 0 && (first || number[i] == &copy.targets) ? (double)*number[i] : 0;
     out->count[STEP_TOTALS - 1] = r->stop;
     out->dearest = (double)r->cost;
     out->waited = (double)waited_ns;
@@ -39,7 +42,8 @@ void step_totals_into(const session *s, const step_totals *t, step_report *inout
     for (size_t i = 0; i < STEP_TOTALS - 1; i++)
         *number[i] = llround(t->count[i]);
     inout->stop = t->count[STEP_TOTALS - 1] > 0;
-    const layout *l = &s->mesh.layout; /* a rank that is replayed heard of no other's rows */
+    const layout *l = &s->mesh.layout;
+    /* Simulated ranks have no rows, so this one is the only consumer. */
     const double consumers = world_simulated(s->world) ? 1 : (double)(l->replicate * l->shard);
     inout->balance = inout->cost > 0 ? t->dearest * consumers / (double)inout->cost : 1;
     inout->wait_ns = llround(t->waited);

@@ -1,3 +1,6 @@
+/* stop.c: the signal handler sets flags and writes to an eventfd. A thread that reads it does what
+ * a handler may not: it writes the log line, sleeps until the deadline, and then ends the process.
+ */
 #include "trainer/run/stop.h"
 
 #include <errno.h>
@@ -14,14 +17,14 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 
-/* Signals are of the process, so this state is too. */
+/* Signals go to the process as a whole, so this state is global. */
 static atomic_bool heard, hung_up, agreed, together;
-static _Atomic int64_t begun_ns; /* since when the process is about to stop; 0: it is not */
-static int64_t given_ns;
+static _Atomic int64_t begun_ns; /* when the process began to stop; 0: it has not */
+static int64_t given_ns;         /* from then to the deadline */
 static bool tells;
-static int wake = -1; /* an eventfd, written once begun_ns is known */
+static int wake = -1; /* an eventfd, written once begun_ns is set */
 
-/* From here on the process has so long. What may be called in a signal's handler is. */
+/* Starts the deadline, once. Calls only what a signal handler may call. */
 static void begin_to_stop(void)
 {
     const uint64_t one = 1;
@@ -40,7 +43,7 @@ static void on_signal(int number)
     errno = kept;
 }
 
-/* A thread: says what a handler must not, and ends the process where nobody else does in time. */
+/* The thread: says that the run is stopping, and ends the process if it has not ended in time. */
 static void *see_to_the_end(void *unused)
 {
     uint64_t n;
@@ -48,15 +51,16 @@ static void *see_to_the_end(void *unused)
     while (read(wake, &n, sizeof n) != (ssize_t)sizeof n) {
     }
     if (tells && atomic_load(&heard))
-        log_info("stopping after the step under way, within checkpoint.exit_deadline; %s",
+        log_info("stopping after the current step, within checkpoint.exit_deadline; %s",
                  atomic_load(&hung_up) ? "the terminal has hung up (SIGHUP)"
-                                       : "the same signal again ends it at once");
+                                       : "the same signal again ends the run at once");
     const int64_t until = atomic_load(&begun_ns) + given_ns;
     for (int64_t left; (left = until - clock_ns()) > 0;)
         nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000},
                   NULL);
-    log_error("not done within checkpoint.exit_deadline; given up, the last whole checkpoint "
-              "stands");
+    log_error(
+        "the run did not stop within checkpoint.exit_deadline and is given up; the last whole "
+        "checkpoint remains");
     _exit(status_exit_code(ST_TIMEOUT));
 }
 
@@ -69,14 +73,16 @@ status stop_listen(double deadline_s, bool tells_)
     tells = tells_;
     wake = eventfd(0, EFD_CLOEXEC);
     if (wake < 0)
-        return FAIL(ST_OS, "no eventfd for checkpoint.exit_deadline: %s", strerror(errno));
+        return FAIL(ST_OS, "cannot make an eventfd for checkpoint.exit_deadline: %s",
+                    strerror(errno));
     const int failed = pthread_create(&thread, NULL, see_to_the_end, NULL);
     if (failed)
-        return FAIL(ST_OS, "no thread for checkpoint.exit_deadline: %s", strerror(failed));
+        return FAIL(ST_OS, "cannot start a thread for checkpoint.exit_deadline: %s",
+                    strerror(failed));
     pthread_detach(thread);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGINT, &a, NULL);
-    if (!proc_ignores(SIGHUP)) /* nohup: a hang-up must not end it */
+    if (!proc_ignores(SIGHUP)) /* under nohup it is ignored, and must stay so */
         sigaction(SIGHUP, &hangup, NULL);
     return ST_OK;
 }

@@ -1,12 +1,15 @@
-/* stop.h: the one place that hears SIGTERM, SIGINT and SIGHUP. The first sets a flag that the step
- * and every wait ask for; the same one again does what the system does by default. (Not the
- * other one: an interrupted launcher passes SIGTERM on to ranks that heard the terminal's SIGINT.)
- * SIGHUP never does: a terminal that hangs up may send it twice, by its shell and by the kernel,
- * and the checkpoint must not be lost to the second. Where SIGHUP was ignored when the process
- * started (nohup), it stays ignored.
+/* stop.h: the only place that handles SIGTERM, SIGINT and SIGHUP.
  *
- * Of several ranks none may stop where others go on: a step tells all of them that one has heard a
- * signal (step_report.stop), and behind the same step all are asked to stop. */
+ * The first signal sets a flag that the step and every wait look at, so that the run ends in order.
+ * A second SIGTERM after a SIGTERM, or SIGINT after a SIGINT, does what the system does by default.
+ * A SIGTERM after a SIGINT does not, because an interrupted launcher sends SIGTERM to ranks that
+ * have already received the terminal's SIGINT. A second SIGHUP changes nothing: when a terminal
+ * hangs up, both its shell and the kernel may send one, and the checkpoint must not be lost to the
+ * second. Where SIGHUP was ignored when the process started (nohup), it stays ignored.
+ *
+ * With several ranks, no rank may stop while others go on. Each step therefore tells all ranks
+ * whether one of them has received a signal (step_report.stop), and all of them stop after the same
+ * step. */
 #ifndef TESSERA_TRAINER_RUN_STOP_H
 #define TESSERA_TRAINER_RUN_STOP_H
 
@@ -14,17 +17,19 @@
 
 #include "common/base/status.h"
 
-/* From the first signal on the process has deadline_s seconds for whatever is under way: the step,
- * a save that waits for the one before, the last save. Then it ends with the exit code of TIMEOUT;
- * what is whole on disk stands. tells: the first signal is answered with a
- * line, at once. Once in a process. */
+/* Installs the handlers; at most once in a process. From the first signal on the process has
+ * deadline_s seconds to finish the step, a save under way and the last save. After that it exits
+ * with the exit code of ST_TIMEOUT, and the checkpoints that are whole on disk remain. tells: the
+ * first signal is answered at once with a log line. */
 WARN_UNUSED status stop_listen(double deadline_s, bool tells);
+/* True once the run should end: a signal was received or, after stop_together, the ranks have
+ * agreed to stop. */
 bool stop_asked(void);
-/* The same deadline for a run that ends by itself. */
+/* Starts the same deadline without a signal, for a run that ends by itself. */
 void stop_by_deadline(void);
 
-bool stop_heard(void);    /* by this process */
-void stop_together(void); /* from here on stop_asked waits for stop_agree */
-void stop_agree(void);
+bool stop_heard(void);    /* this process has received a signal, whatever the others have agreed */
+void stop_together(void); /* from now on stop_asked is false until stop_agree is called */
+void stop_agree(void); /* all ranks know that one of them was asked to stop; starts the deadline */
 
 #endif

@@ -1,4 +1,7 @@
-/* train.c: a run is opened, driven to its end, and leaves its model. Steps: train_steps.c. */
+/* train.c: a run from its start to what it leaves. train_check refuses options that cannot work;
+ * open_run opens session, checkpoint writer, ledger and reporter; training_steps (train_steps.c)
+ * runs the steps; finish_training writes the last checkpoint, publishes the model, and evaluates
+ * it. */
 #include "trainer/train/train.h"
 
 #include <errno.h>
@@ -32,6 +35,7 @@ status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX])
     return ST_OK;
 }
 
+/* Makes job.dump_folder and locks it against a second trainer. */
 static status take_folder(training *t)
 {
     const conf *c = t->conf;
@@ -43,7 +47,8 @@ static status take_folder(training *t)
     return train_checkpoint_folder(c, t->folder);
 }
 
-/* Of all ranks the same. */
+/* Finds the checkpoint to go on from, the same on all ranks, and takes over its progress. The
+ * options are this run's own. */
 static status find_start(training *t)
 {
     const conf *c = t->conf;
@@ -64,12 +69,13 @@ static status find_start(training *t)
     return st;
 }
 
-/* The plan of a layout of several ranks; where it is not to be shown, what it refuses. */
+/* Plans a layout of several ranks, which fails if the layout is impossible, and prints the plan if
+ * `shown`. */
 static status print_layout(const plan_input *in, bool shown)
 {
     FILE *to = shown ? stdout : fopen("/dev/null", "we");
     if (!to)
-        return FAIL_IN(ST_OS, "/dev/null", "cannot be opened: %s", strerror(errno));
+        return FAIL_IN(ST_OS, "/dev/null", "cannot open it: %s", strerror(errno));
     status st = layout_print(in, to, NULL);
     if (shown)
         fflush(stdout);
@@ -78,7 +84,7 @@ static status print_layout(const plan_input *in, bool shown)
     return st;
 }
 
-/* Its form alone: rows are checked where they are read. */
+/* Refuses a file that is no recording. Its rows are checked later, when they are read. */
 static status check_recording(const conf *c)
 {
     record_reader *r = NULL;
@@ -99,7 +105,7 @@ status train_check(const conf *c, const plan_device *on, int there, bool shown)
     if (c->checkpoint_load_step > 0 && !c->checkpoint_enable)
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "checkpoint.load_step %" PRId64 " names a checkpoint to go on from, but "
-                       "checkpoint.enable is false and no checkpoint is read: set it to true, or "
+                       "checkpoint.enable is false, so no checkpoint is read: set it to true, or "
                        "leave checkpoint.load_step out to begin anew",
                        c->checkpoint_load_step);
     TRY(session_dims(c, &d));
@@ -119,8 +125,8 @@ status train_check(const conf *c, const plan_device *on, int there, bool shown)
     return session_check_layout(c, there);
 }
 
-/* Steps that are done again must not stand twice in what a run writes of them. A disk that refuses
- * to change that does not end the run. */
+/* Moves aside the lines of steps that this run will do again, so that no step has two lines. A disk
+ * that refuses this does not end the run. */
 static status rewind_files(const training *t)
 {
     static const char *const name[] = {"ledger.jsonl", "metrics.jsonl", "eval.jsonl"};
@@ -128,12 +134,12 @@ static status rewind_files(const training *t)
         int64_t moved;
         status st = rewind_lines(t->conf->job_dump_folder, name[i], t->now.step, &moved);
         if (st == ST_IO)
-            log_warn("%s may have steps twice: %s", name[i], status_text());
+            log_warn("%s may now have two lines for some steps: %s", name[i], status_text());
         else
             TRY(st);
         if (moved > 0)
-            log_info("%s: %" PRId64 " lines that belong to no step up to %" PRId64
-                     " are moved to set-aside-%s",
+            log_info("%s: moved %" PRId64 " lines that belong to no step up to %" PRId64
+                     " to set-aside-%s",
                      name[i], moved, t->now.step, name[i]);
     }
     return ST_OK;
@@ -143,16 +149,16 @@ static status open_run(training *t)
 {
     const conf *c = t->conf;
     double peak;
-    TRY(train_check(c, NULL, t->world->place.size, true)); /* refused before anything is written */
+    TRY(train_check(c, NULL, t->world->place.size, true)); /* before anything is written */
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
     if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])
-        TRY(page_try(c->eval_page)); /* not hours later, at the first evaluation */
+        TRY(page_try(c->eval_page)); /* fails now, not hours later at the first evaluation */
     TRY(session_meet(c, t->world, &t->session));
     TRY(find_start(t));
     TRY(session_go_on(t->resumes ? &t->from : NULL, &t->session));
     if (c->metrics_profile) {
-        graph_replay_free(t->session.stream); /* calls are measured one by one */
+        graph_replay_free(t->session.stream); /* no graphs: calls are measured one by one */
         TRY(profile_new(t->session.stream, &t->profile));
     }
     TRY(progress_set_text(&t->now.stream_options,
@@ -163,11 +169,12 @@ static status open_run(training *t)
     TRY(session_memory_plan(&t->session, &plan));
     memory_plan_print(&plan, &t->session.mesh.layout, &t->session.planned, stdout);
     if (plan.total != t->session.planned_by_options)
-        printf("memory: %" PRId64
-               " bytes by the options alone, as trainer plan has it; above are the "
-               "stream's shapes\n",
-               t->session.planned_by_options);
-    if (c->checkpoint_enable) { /* not of a rank that is replayed: conf_check */
+        printf(
+            "memory: %" PRId64
+            " bytes by the options alone, which is what trainer plan prints; the plan above uses "
+            "the stream's shapes\n",
+            t->session.planned_by_options);
+    if (c->checkpoint_enable) { /* conf_check has refused it where ranks are simulated */
         if (training_is_first(t))
             TRY(checkpoint_writer_clear_after(t->folder, t->now.step));
         TRY(checkpoint_writer_new(c, t->folder, &t->session.dims, t->session.params,
@@ -176,7 +183,7 @@ static status open_run(training *t)
             checkpoint_writer_goes_on(t->checkpoint_writer, t->from.progress.step);
     }
     TRY(speed_peak(t->session.stream, c->metrics_peak_tflops, &peak));
-    if (training_is_first(t) && !world_simulated(t->world)) { /* else there is no run to verify */
+    if (training_is_first(t) && !world_simulated(t->world)) { /* a simulated run is not verified */
         TRY(rewind_files(t));
         TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
     }
@@ -196,13 +203,13 @@ static void close_run(training *t)
     folder_unlock(&t->lock);
 }
 
-/* What the run leaves: its last checkpoint, and the model for everybody in the folder itself. */
+/* Writes the last checkpoint, and publishes its model in the checkpoint folder itself. */
 static status leave_model(training *t)
 {
     const conf *c = t->conf;
     if (t->now.step == 0)
         return ST_OK; /* nothing was trained */
-    /* Several ranks leave their model by a checkpoint: it is then written in parts. */
+    /* With several ranks the model is written in parts, as a checkpoint. */
     const bool alone = t->session.mesh.layout.world == 1;
     const bool is_over = !stop_asked() && !t->no_rows;
     if (c->checkpoint_last_save_model_only && is_over && alone) {
@@ -218,14 +225,15 @@ static status leave_model(training *t)
     status st = tell_unkept(t, checkpoint_writer_wait(t->checkpoint_writer));
     if (st == ST_OK)
         st = checkpoint_writer_publish(t->checkpoint_writer, t->now.step);
-    /* Who leaves with an error ends the others: not while one of them still writes. */
+    /* A rank that leaves with an error ends the other ranks. So even on an error it first waits
+     * until all of them have finished writing. */
     TRY(checkpoint_writer_settle(t->checkpoint_writer, st, t->now.step));
     if (training_is_first(t))
         log_info("model written to %s", t->folder);
     return ST_OK;
 }
 
-/* What the steps left, written; st: how they ended. */
+/* Writes what the steps have left; st: how they ended. */
 static status finish_training(training *t, status st)
 {
     const conf *c = t->conf;
@@ -240,7 +248,7 @@ static status finish_training(training *t, status st)
         printf("%s\n", world_simulated(t->world));
     if (c->metrics_report && training_is_first(t))
         tell_report(t);
-    if (c->checkpoint_enable) /* first: an evaluation that fails must not cost the model */
+    if (c->checkpoint_enable) /* before the evaluation, whose failure must not cost the model */
         st = leave_model(t);
     if (t->no_rows)
         return tell_no_rows(t, &why, st);
@@ -253,7 +261,7 @@ static status finish_training(training *t, status st)
     return tell_result(t);
 }
 
-/* A try, whose model nobody will miss. */
+/* A trial run, too short to be missed if it keeps no model. */
 static bool is_short(const conf *c)
 {
     return c->training_steps > 0 && c->training_steps < c->checkpoint_interval;
@@ -264,13 +272,14 @@ status train_run(const conf *c, const world *w)
     training t = {.conf = c, .world = w, .lock = -1};
     status st;
     if (c->eval_enable && !session_evaluates(c))
-        log_warn("eval.enable: feed.replay has no held-out rows, so there will be no evaluation");
+        log_warn("eval.enable: the recording of feed.replay has no held-out rows, so there will be "
+                 "no evaluation");
     if (!c->checkpoint_enable && !is_short(c) && w->place.rank == 0 && !world_simulated(w))
-        log_warn("checkpoint.enable is off: no model of this run is kept");
+        log_warn("checkpoint.enable is false: this run keeps no model");
     TRY_OR(done, open_run(&t));
     if (t.session.mesh.layout.world > 1)
         stop_together();
-    /* Not before: until here there is nothing to finish. */
+    /* Until here there is nothing to finish, so a signal may simply end the process. */
     TRY_OR(done, stop_listen(c->checkpoint_exit_deadline, w->place.rank == 0));
     st = training_steps(&t);
     if (st == ST_OK || t.no_rows)

@@ -1,4 +1,5 @@
-/* train_steps.c: the steps of a run, and what happens between them. */
+/* train_steps.c: the loop over the steps of a run. next_step queues and waits, note_step writes the
+ * ledger and the log line, between_steps evaluates and saves where that is due. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -8,16 +9,16 @@
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"
 
-enum { MEMORY_STEP = 3 }; /* the first without anything new in it */
+enum { MEMORY_STEP = 3 }; /* by this step scratch has its final size and steps are captured */
 
-/* A disk that refuses the ledger costs lines of it, not the run. */
+/* A disk that refuses lines of the ledger does not end the run. */
 static status spare_ledger(training *t, status st)
 {
     if (st != ST_IO)
         return st;
     if (!t->ledger_told)
-        log_warn("the ledger has gaps from step %" PRId64 " on, said once: %s", t->now.step,
-                 status_text());
+        log_warn("the ledger has gaps from step %" PRId64 " on (this is said once): %s",
+                 t->now.step, status_text());
     t->ledger_told = true;
     return ST_OK;
 }
@@ -32,7 +33,7 @@ status training_save(training *t)
     return ST_OK;
 }
 
-/* The step is done: what is known now. */
+/* Records a finished step: progress, ledger, log line. */
 static status note_step(training *t, const step_report *r)
 {
     world_is_steady(t->world, t->conf);
@@ -52,7 +53,8 @@ static status note_step(training *t, const step_report *r)
     if (t->ledger)
         TRY(spare_ledger(t, ledger_add(t->ledger, r)));
     TRY(reporter_step(t->reporter, r));
-    /* Nothing of such a step was applied: the checkpoint that follows has the values before it. */
+    /* A bad step was not applied, so a checkpoint written after it has the values from before it.
+     */
     t->bad = r->where;
     t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->where;
     return ST_OK;
@@ -72,16 +74,16 @@ static bool checkpoint_due(const training *t, int64_t step)
            step != c->training_steps;
 }
 
-/* Trouble of the held-out rows, of the way to them or of what is written of them, not of this
- * process or its device. */
+/* True if an evaluation failed because of the held-out rows, the connection they come over, or the
+ * files it writes, and not because of this process or its device. The run can then go on. */
 static bool costs_a_figure(status st)
 {
     return st != ST_OK && st != ST_STOPPED && st != ST_BAD_DEVICE && st != ST_NO_MEMORY &&
            st != ST_OS && st != ST_INTERNAL;
 }
 
-/* Evaluation and checkpoint, where they are due. An evaluation that fails costs its figure, not the
- * checkpoint. */
+/* Evaluates and saves where that is due. If the evaluation fails, the checkpoint is still written.
+ */
 static status between_steps(training *t)
 {
     if (evaluation_due(t, t->now.step)) {
@@ -97,14 +99,15 @@ static status between_steps(training *t)
     return checkpoint_due(t, t->now.step) ? training_save(t) : ST_OK;
 }
 
-/* Queues what may be under way beside the step that is told next. Nothing is queued behind a step
- * after which values are read, nor behind the last one. */
+/* Queues as many steps as may be under way beside the one that is told next. None is queued after a
+ * step whose values are about to be evaluated or saved, nor after the last one. */
 static status queue_steps(training *t)
 {
     const conf *c = t->conf;
     session *s = &t->session;
-    /* A run that ends at a bad step leaves the values before it: nothing may stand behind one. And
-     * nothing behind the one that follows a bad one: if it is as bad, its layers are looked at. */
+    /* A run that ends at a bad step must leave the values from before it, so no step may be queued
+     * after one. Nor is one queued after the step that follows a bad one: if that one is bad too,
+     * its outputs must still be there to find the layer. */
     int ahead = c->training_nonfinite == NONFINITE_STOP || t->bad ? 0 : s->device->v->ahead;
     while (step_under_way(s) <= ahead && !stop_asked()) {
         int64_t under_way = step_under_way(s), last = t->now.step + under_way;
@@ -117,7 +120,7 @@ static status queue_steps(training *t)
     return ST_OK;
 }
 
-/* The first step measured warms up: it counts only where it is the only one. */
+/* Runs a step under the profile. The first one warms up; it counts only if it is the only one. */
 static status measured_step(training *t, step_report *out)
 {
     if (t->profile && profile_read(t->profile)->steps == 1 && !t->profile_warm) {
@@ -129,8 +132,8 @@ static status measured_step(training *t, step_report *out)
     return profile_end(t->profile, out->wait_ns);
 }
 
-/* The next step that is told. ST_END behind the last one; ST_STOPPED where that was asked before
- * one was queued. */
+/* Waits for the next step. ST_END after the last one; ST_STOPPED if the run was asked to stop
+ * before another step was queued. */
 static status next_step(training *t, bool *inout_ended, step_report *out)
 {
     session *s = &t->session;
@@ -142,9 +145,9 @@ static status next_step(training *t, bool *inout_ended, step_report *out)
         return st;
     if (step_under_way(s) == 0)
         return st == ST_OK ? ST_STOPPED : st;
-    st = step_told(s, out); /* what is under way counts */
+    st = step_told(s, out); /* a step that is under way is finished and counts */
     while (step_is_void(s) && step_under_way(s) > 0)
-        st = step_told(s, out); /* as void as the one before */
+        st = step_told(s, out); /* steps queued after a void one are void too */
     return st;
 }
 

@@ -1,4 +1,5 @@
-/* train_tell.c: what a person is told of a run. */
+/* train_tell.c: what a run tells the person who started it: skipped updates, evaluations, the end
+ * of the stream, the result, and what is kept when something went wrong. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"
 
-enum { IDS_OF_A_LINE = 32 };
+enum { IDS_OF_A_LINE = 32 }; /* most sample ids on one line */
 
 static void print_ids(const step_report *r, int64_t from, char out[IDS_OF_A_LINE * 24])
 {
@@ -28,17 +29,17 @@ void tell_skipped(const training *t, const step_report *r)
     const bool more = r->n_samples > IDS_OF_A_LINE;
     print_ids(r, 0, ids);
     log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
-             r->weight > 0.0 ? "the gradient norm is not finite" : "no target tokens", r->documents,
-             r->n_samples ? ids : " none",
+             r->weight > 0.0 ? "the gradient norm is not finite" : "it has no target tokens",
+             r->documents, r->n_samples ? ids : " none",
              !more       ? ""
              : t->ledger ? " .. (all in ledger.jsonl)"
                          : " .. (all in this rank's log)");
-    /* The ledger is rank 0's, and has its rows. */
+    /* The ledger has the ids of rank 0; another rank writes all of its own to its log. */
     for (int64_t i = IDS_OF_A_LINE; !t->ledger && i < r->n_samples; i += IDS_OF_A_LINE) {
         print_ids(r, i, ids);
         log_info("step %" PRId64 ": and samples%s", r->step, ids);
     }
-    if (r->where) /* of all ranks the same: the terminal gets it once */
+    if (r->where) /* the same text on all ranks: only rank 0 warns, so the terminal shows it once */
         log_event(training_is_first(t) ? LOG_WARN : LOG_INFO, "step %" PRId64 ": %s", r->step,
                   r->where);
 }
@@ -48,16 +49,17 @@ void tell_end(const training *t)
     const int64_t left = receiver_left_over(t->session.train);
     log_info("the stream has ended after %" PRId64 " steps", t->now.step);
     if (left > 0)
-        log_warn("the last %" PRId64 " rows of %s make no whole step of %" PRId64
-                 " (training.global_batch_size) and are left over",
+        log_warn("the last %" PRId64
+                 " rows of %s are left over: they make no whole step of %" PRId64
+                 " rows (training.global_batch_size)",
                  left, t->conf->feed_replay, t->conf->training_global_batch_size);
 }
 
 static void tell_change(void *unused, const char *key, const char *was, const char *now)
 {
     (void)unused;
-    log_info("differs from the checkpoint: %s: %s%s%s%s", key, now, *was ? " (" : "", was,
-             *was ? " there)" : "");
+    log_info("this option differs from the checkpoint: %s: %s%s%s%s", key, now,
+             *was ? " (the checkpoint has " : "", was, *was ? ")" : "");
 }
 
 void tell_changes(const char *was, const char *now)
@@ -96,7 +98,7 @@ void tell_report(const training *t)
              t->now.first_loss, t->now.last_loss, replayed ? "\n" : "", replayed ? replayed : "");
     const char *title = c->job_description[0] ? c->job_description : "training run";
     if (html_report(c->job_dump_folder, title, summary, t->now.config) != ST_OK)
-        log_warn("no report.html: %s", status_text());
+        log_warn("report.html is not written: %s", status_text());
 }
 
 status tell_unkept(const training *t, status st)
@@ -104,8 +106,8 @@ status tell_unkept(const training *t, status st)
     if (st == ST_OK)
         return st;
     return status_context(st,
-                          "step %" PRId64 " is not kept, the last whole checkpoint is of step "
-                          "%" PRId64 "; make room and give the same command again",
+                          "step %" PRId64 " is not kept, and the last whole checkpoint is that of "
+                          "step %" PRId64 "; make room and give the same command again",
                           t->now.step, checkpoint_writer_last_step(t->checkpoint_writer));
 }
 
@@ -115,14 +117,15 @@ status tell_no_rows(const training *t, const status_note *why, status kept)
     char end[STATUS_MESSAGE_MAX] = "no step was done";
     if (t->now.step > 0 && !t->checkpoint_writer)
         snprintf(end, sizeof end,
-                 "checkpoint.enable is off, so nothing is kept of %" PRId64 " steps", t->now.step);
+                 "checkpoint.enable is false, so nothing is kept of %" PRId64 " steps",
+                 t->now.step);
     else if (t->now.step > 0 && kept == ST_OK)
         snprintf(end, sizeof end,
                  "all %" PRId64 " steps are kept in %s/step-%" PRId64
-                 ": mend the cause and give the same command again, it goes on from there",
+                 "; remove the cause and give the same command again, and it goes on from there",
                  t->now.step, t->folder, t->now.step);
     else if (t->now.step > 0)
-        snprintf(end, sizeof end, "and its checkpoint is not written: %.1000s", trouble.message);
+        snprintf(end, sizeof end, "its checkpoint could not be written: %.1000s", trouble.message);
     status_set(why);
     return FAIL_AT(why->code, why->input, why->line, why->offset,
                    "%.900s: the run ends after step %" PRId64 "; %s", why->message, t->now.step,

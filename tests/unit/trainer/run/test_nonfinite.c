@@ -74,26 +74,28 @@ static void spoil_and_expect(const files *x, const char *name, double value, con
 
 static void test_nonfinite__value(void **state)
 {
-    spoil_and_expect(*state, LAYER "o_proj.weight", NAN,
-                     "values of layer 1 (" LAYER "o_proj.weight) are not finite, stored by rank 0; "
-                     "the forward is not finite from layer 1 on: rank 0 (samples 41 42 51 52)");
+    spoil_and_expect(
+        *state, LAYER "o_proj.weight", NAN,
+        "values of layer 1 (" LAYER "o_proj.weight) are not finite, stored by rank 0; "
+        "the forward pass is not finite from layer 1 on: rank 0 (samples 41 42 51 52)");
 }
 
 static void test_nonfinite__vision(void **state)
 {
     spoil_and_expect(*state, "model.visual.blocks.2.mlp.linear_fc2.weight", NAN,
-                     "the forward is not finite from vision block 2 on");
+                     "the forward pass is not finite from vision block 2 on");
     spoil_and_expect(*state, "model.visual.deepstack_merger_list.1.linear_fc2.weight", NAN,
-                     "the forward is not finite from deepstack merger 1 on");
+                     "the forward pass is not finite from deepstack merger 1 on");
 }
 
 /* Every value is finite, products are not. */
 static void test_nonfinite__overflow(void **state)
 {
-    spoil_and_expect(*state, LAYER "v_proj.weight", 3e38,
-                     "the forward is not finite from layer 1 on: rank 0 (samples 41 42 51 52)");
+    spoil_and_expect(
+        *state, LAYER "v_proj.weight", 3e38,
+        "the forward pass is not finite from layer 1 on: rank 0 (samples 41 42 51 52)");
     spoil_and_expect(*state, "lm_head.weight", 3e38,
-                     "the forward is not finite from head on: rank 0");
+                     "the forward pass is not finite from head on: rank 0");
 }
 
 /* v = 0 hides what is too large behind it from the forward. */
@@ -106,9 +108,9 @@ static void test_nonfinite__backward(void **state)
     spoil(&b.s, LAYER "o_proj.weight", 0, 0, 3e38);
     assert_ok(step_run(&b.s, 1, &r));
     assert_true(isfinite(r.loss));
-    expect_words(
-        &r, "every loss is finite, and on the way back layer 1 is the first whose gradient is not, "
-            "held by rank 0 (samples ");
+    expect_words(&r, "every loss is finite, and in the backward pass layer 1 is the first whose "
+                     "gradient is not, "
+                     "held by rank 0 (samples ");
     session_close(&b.s);
 }
 
@@ -125,9 +127,9 @@ static void test_nonfinite__under_way(void **state)
     expect_words(&r, "values of layer 1 (" LAYER
                      "o_proj.weight) are not finite, stored by rank 0; the loss is "
                      "not finite: rank 0 (samples ");
-    expect_words(&r, "the layer is not known, the next step was under way");
+    expect_words(&r, "the layer is not known, because the next step was already under way");
     assert_ok(step_told(&b.s, &r));
-    expect_words(&r, "the forward is not finite from layer 1 on: rank 0 (samples ");
+    expect_words(&r, "the forward pass is not finite from layer 1 on: rank 0 (samples ");
     session_close(&b.s);
 }
 

@@ -244,11 +244,11 @@ static void check_void(const files *x, int ahead, const char *scope)
     read_values(&b, &after_one);
     for (int64_t step = 2; step <= 2 + (ahead > 0); step++)
         assert_ok(step_queue(s, step));
-    assert_fails(ST_PROTOCOL, step_told(s, &r), "ended inside step 2");
+    assert_fails(ST_PROTOCOL, step_told(s, &r), "ended in the middle of step 2");
     assert_true(step_is_void(s) && r.skipped);
     while (step_under_way(s) > 0)
-        assert_fails(ST_PROTOCOL, step_told(s, &r), "ended inside step 2");
-    assert_fails(ST_PROTOCOL, step_run(s, 4, &r), "ended inside step 2");
+        assert_fails(ST_PROTOCOL, step_told(s, &r), "ended in the middle of step 2");
+    assert_fails(ST_PROTOCOL, step_run(s, 4, &r), "ended in the middle of step 2");
     read_values(&b, &after_void);
     assert_memory_equal(after_one.values, after_void.values,
                         (size_t)after_one.n * sizeof *after_one.values);
