@@ -346,7 +346,7 @@ def what_lacks_or_is_out_of_range():
             return
         for words, code, remedy in (("verify", 64, "-c FILE"), (f"verify -c {f.config}", 66, "job.dump_folder must be"),
                                     ("plan --sweep 3", 64, "--model.path"), ("plan --sweep 0", 64, "from 1 to 65536"),
-                                    ("plan --model.path debug --sweep 3", 78, "3 ranks make no layout"),
+                                    ("plan --model.path debug --sweep 3", 78, "no layout of 3 ranks is possible"),
                                     ("export --model a --out b --dtype f8", 64, "expected bf16 or f32"),
                                     ("bench", 64, "what to measure: ops, step or memory")):
             got = said(TRAINER, *words.split(), code=code)

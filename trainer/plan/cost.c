@@ -1,3 +1,4 @@
+/* cost.c: divides work by rates and traffic by links, and puts the parts of a step together. */
 #include "trainer/plan/cost.h"
 
 #include <inttypes.h>
@@ -13,13 +14,14 @@
 enum {
     ACT = 2, /* bytes of bf16 */
     ACC = 4, /* of fp32 */
-    /* AdamW reads gradient, two moments and value, writes three of them and the compute copy. */
+    /* AdamW reads gradient, two moments and value; it writes moments, value and the compute copy.
+     */
     UPDATE_BYTES = 7 * ACC + ACT
 };
 
-/* How a group of ranks, rank 0's, lies over the nodes. */
+/* How rank 0's group is spread over the nodes. */
 typedef struct reach {
-    int ranks, near; /* near: of rank 0's node, itself too */
+    int ranks, near; /* near: how many are on rank 0's node, itself included */
 } reach;
 
 static status reach_of(const layout *l, int per_node, reach out[MESH_GROUPS])
@@ -46,7 +48,7 @@ static double more(double a, double b)
     return a > b ? a : b;
 }
 
-/* Of bytes that a rank receives from its group. */
+/* Seconds in which a rank receives this many bytes from its group. */
 static double seconds_of(double bytes, mesh_group g, const reach *of, const rates *r)
 {
     const double link = r->of[RATE_LINK], network = r->of[RATE_NETWORK];
@@ -54,7 +56,7 @@ static double seconds_of(double bytes, mesh_group g, const reach *of, const rate
         return bytes / link;
     if (g == MESH_PIPELINE)
         return bytes / network;
-    if (g == MESH_EXPERT) { /* from each rank as much as from any other */
+    if (g == MESH_EXPERT) { /* as many bytes come from each rank */
         const double peers = (double)of->ranks - 1.0, far = (double)(of->ranks - of->near);
         return more(bytes * far / peers / network, bytes * (peers - far) / peers / link);
     }
@@ -63,12 +65,12 @@ static double seconds_of(double bytes, mesh_group g, const reach *of, const rate
 
 static status step_flops(const conf *c, const model_dims *d, cost *k)
 {
-    enum { TRAINING = 4 }; /* forward, twice as much backward, and once more to compute it again */
+    enum { TRAINING = 4 }; /* the forward pass, a backward pass twice as long, and recomputing */
     row_kind_flops(&k->row, d, &k->flops);
     if (k->flops.forward > INT64_MAX / TRAINING / c->training_global_batch_size)
         return FAIL(ST_CONFIG,
                     "training.global_batch_size %" PRId64 ": a step of %.2g FLOPs is more than can "
-                    "be counted (2^63), and hours on any machine that there is",
+                    "be counted (2^63), and would take hours on any machine; give a smaller one",
                     c->training_global_batch_size,
                     TRAINING * (double)k->flops.forward * (double)c->training_global_batch_size);
     int64_t *const parts[] = {&k->flops.text_linear,   &k->flops.text_attention,
@@ -109,7 +111,7 @@ static traffic_key key_of(mesh_group g, const char *what)
     }
 }
 
-/* Tokens, images and choices of experts as even as can be. slots: one for each layer. */
+/* The work of a rank if tokens, images and choices of experts are even. slots: [layers]. */
 static received_work even_work(const conf *c, const layout *l, const model_dims *d,
                                double micro_tokens, double patches, const recompute *recomputed,
                                received_slots *slots)
@@ -130,8 +132,8 @@ static received_work even_work(const conf *c, const layout *l, const model_dims 
                            .aux = c->loss_router_aux_coef};
 }
 
-/* Each owner's share of the weights by how its own group lies: experts' are stored by fewer ranks,
- * and those may be of as many nodes. */
+/* Adds the seconds of gathering weights and reducing gradients, group by group: experts are stored
+ * by fewer ranks than other weights, and these ranks may be spread over as many nodes. */
 static void weights_seconds(const params *p, const model_dims *d, const received_work *w,
                             const reach *of, const rates *r, cost *k)
 {
@@ -145,7 +147,7 @@ static void weights_seconds(const params *p, const model_dims *d, const received
     }
 }
 
-/* What the first rank of every stage receives, by key. */
+/* Adds what the first rank of each stage receives. */
 static status add_stages(const conf *c, const layout *l, const model_dims *d, const params *p,
                          const received_work *w, const reach *of, const rates *r, cost *k)
 {
@@ -157,14 +159,14 @@ static status add_stages(const conf *c, const layout *l, const model_dims *d, co
         const int n = received_lines(own, d, own->mesh, w, line);
         weights_seconds(own, d, w, of, r, k);
         params_sketch_free(&own);
-        for (int i = 0; i < n; i++) /* but for sums of a few numbers */
+        for (int i = 0; i < n; i++) /* sums of a few numbers are left out */
             if (strncmp(line[i].what, "sum ", 4) != 0 || line[i].group == MESH_REPLICATE)
                 k->traffic[key_of(line[i].group, line[i].what)].bytes += line[i].bytes;
     }
     return ST_OK;
 }
 
-/* l: with its stage_end. */
+/* Bytes and seconds of each kind of traffic. The layout must have its stage_end. */
 static status step_traffic(const conf *c, const layout *l, const model_dims *d, const params *p,
                            const rates *r, double micro_tokens, double patches,
                            const recomputes *recomputed, cost *k)
@@ -196,7 +198,7 @@ static status step_traffic(const conf *c, const layout *l, const model_dims *d, 
     return st;
 }
 
-/* Rank seconds of the work of a step, and what computing again adds. */
+/* Seconds that a rank computes in a step, and the part of them that is spent on recomputing. */
 static void step_compute(const conf *c, const layout *l, const model_dims *d, const params *p,
                          const rates *r, const recomputes *recomputed, double patches, cost *k)
 {
@@ -227,7 +229,7 @@ static void step_compute(const conf *c, const layout *l, const model_dims *d, co
         ((double)f->vision_attention * (1.0 + COST_ATTENTION_BACKWARD * share.vision_dgrad) +
          (double)more.vision_attention) /
         n / r->of[RATE_VISION_ATTENTION];
-    /* a forward's bytes are a third of both passes' */
+    /* The forward pass moves a third of the bytes of both passes. */
     double text_bytes = (double)tokens * (double)d->text.layers * cost_layer_bytes(&d->text);
     double eye_bytes = patches * (double)d->vision.depth * cost_block_bytes(&d->vision);
     double bytes_recomputed =
@@ -248,7 +250,7 @@ static void step_compute(const conf *c, const layout *l, const model_dims *d, co
                 r->of[RATE_COPY];
 }
 
-/* All stages go at the pace of the slowest: its time over the mean one's. */
+/* All stages go at the pace of the slowest one: returns its time over the mean. */
 static status slowest_stage(const conf *c, const layout *l, const model_dims *d, const params *p,
                             double *out)
 {
@@ -273,7 +275,7 @@ status cost_of(const conf *c, const layout *l, const model_dims *d, const params
     double compute = k.dense + k.experts + k.attention + k.vision_attention + k.memory;
     double gather = k.traffic[TRAFFIC_GATHER].seconds / 2.0;
     double reduce = k.traffic[TRAFFIC_REDUCE].seconds;
-    double forward = (compute - k.recompute) / 3.0; /* a third; backward is the rest */
+    double forward = (compute - k.recompute) / 3.0; /* the backward pass is the rest */
     k.exposed = more(0.0, gather - forward) + more(0.0, gather + reduce - (compute - forward));
     for (int i = TRAFFIC_REPLICATE; i < TRAFFIC_KEYS; i++)
         k.exposed += k.traffic[i].seconds;

@@ -1,10 +1,12 @@
-/* cost.h: what a step of a layout is predicted to cost: FLOPs, bytes between ranks, time, MFU.
+/* cost.h: predicts what a step of a layout costs: FLOPs, bytes between ranks, time and MFU.
  *
- * Work is divided by rates (rates.h). What goes round a ring (gathers, reductions) enters a node
- * once, through the adapters of all ranks there that take part; tokens to experts cross by each
- * rank's own. Gathers and reductions of weights run beside the compute of their pass and cost what
- * is left over; everything else between ranks is waited for. A pipeline of P stages idles (P - 1)
- * of every M + P - 1 micro-steps. It is a prediction and is printed as one. */
+ * Compute time is work divided by rates (rates.h). Collectives that go round a ring, which are
+ * gathers and reductions, enter a node once, through the adapters of all ranks there that take
+ * part; tokens go to experts through each rank's own adapter. Gathers and reductions of weights
+ * overlap with the compute of their pass, and only what is left over costs time; everything else
+ * between ranks is waited for. A pipeline of P stages is idle in P - 1 of every M + P - 1
+ * micro-steps. The result is a prediction and is printed as one. trainer/plan/time.md explains the
+ * rates and compares predictions with published runs. */
 #ifndef TESSERA_TRAINER_PLAN_COST_H
 #define TESSERA_TRAINER_PLAN_COST_H
 
@@ -15,45 +17,47 @@
 #include "trainer/plan/row_work.h"
 
 typedef enum traffic_key {
-    TRAFFIC_GATHER,    /* weights, before forward and again before backward */
-    TRAFFIC_REDUCE,    /* gradients behind a layer's backward */
-    TRAFFIC_REPLICATE, /* sums of gradient pieces over replicas, once per step */
-    TRAFFIC_TENSOR,    /* sequence pieces into heads and experts, and back */
+    TRAFFIC_GATHER,    /* weights, before the forward and again before the backward pass */
+    TRAFFIC_REDUCE,    /* gradients, after a layer's backward pass */
+    TRAFFIC_REPLICATE, /* sums of gradient pieces over replicas, once a step */
+    TRAFFIC_TENSOR,    /* pieces of the sequence into heads and experts, and back */
     TRAFFIC_CONTEXT,   /* keys and values, and their gradients */
     TRAFFIC_EXPERT,    /* tokens to experts and back */
-    TRAFFIC_PIPELINE,  /* activations between stages */
-    TRAFFIC_ROW,       /* its images' features among the ranks that share a row */
+    TRAFFIC_PIPELINE,  /* activations between pipeline stages */
+    TRAFFIC_ROW,       /* features of a row's images, among the ranks that share the row */
     TRAFFIC_KEYS
 } traffic_key;
 
-/* Received by one rank in one step; of a pipeline's stages the mean. */
+/* What one rank receives in a step; in a pipeline, the mean over the stages. */
 typedef struct traffic {
     const char *name;
     mesh_group group;
     int64_t bytes;
     bool between_nodes;
-    double seconds; /* of these bytes, beside nothing else */
+    double seconds; /* that these bytes take if nothing else is sent */
 } traffic;
 
 typedef struct cost {
     row_kind row;
-    flops flops; /* of a whole step, all ranks */
+    flops flops; /* of a whole step, on all ranks */
     traffic traffic[TRAFFIC_KEYS];
-    /* seconds of a step, of one rank */
+    /* seconds that one rank spends in a step; memory: element-wise work, update: the optimiser */
     double dense, experts, attention, vision_attention, memory, update;
-    int64_t recomputed; /* FLOPs that backward computes again: not useful */
-    double recompute;   /* its seconds, in the above too */
-    double exposed;     /* between ranks, not hidden */
-    double bubble;      /* of pipeline stages: filling, and waiting for the slowest */
-    double step;
+    int64_t recomputed;  /* FLOPs that the backward pass recomputes; they are not useful */
+    double recompute;    /* the seconds of these, which are part of those above */
+    double exposed;      /* seconds between ranks that no compute hides */
+    double bubble;       /* seconds lost in a pipeline, by filling it and by its slowest stage */
+    double step;         /* seconds of the whole step */
     double tokens_per_s; /* of one rank */
-    double mfu;          /* useful, of RATE_PEAK */
+    double mfu;          /* useful FLOP/s as a share of RATE_PEAK */
 } cost;
 
-/* p: the registry after groups_apply. recomputed: of activation checkpointing. Bytes are those of
- * received.h, tokens, images and choices of experts shared out as evenly as can be. */
-WARN_UNUSED status cost_of(const conf *c, const layout *l, const model_dims *d, const params *p,
-                           const rates *r, const recomputes *recomputed, cost *out);
-void cost_print(const cost *k, const layout *l, FILE *to);
+/* params: the registry after groups_apply. recomputed: what activation checkpointing recomputes.
+ * The bytes are those of received.h, if tokens, images and choices of experts are shared out
+ * evenly. ST_CONFIG for a step whose FLOPs do not fit into 63 bits. */
+WARN_UNUSED status cost_of(const conf *c, const layout *layout, const model_dims *dims,
+                           const params *params, const rates *rates, const recomputes *recomputed,
+                           cost *out);
+void cost_print(const cost *cost, const layout *layout, FILE *to);
 
 #endif

@@ -1,10 +1,11 @@
+/* layout_plan.c: sketches one rank of each pipeline stage, plans it, and keeps the largest plan. */
 #include "trainer/plan/layout_plan.h"
 
 #include "trainer/model/params_sketch.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/plan/stage_plan.h"
 
-/* own: what the rank has of the registry. */
+/* Plans one rank. own: the registry, cut to what the rank has. */
 static status plan_of(const plan_input *in, params *own, int64_t rows, const recomputes *recomputed,
                       memory_plan *out)
 {
@@ -34,8 +35,10 @@ status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *r
     return st;
 }
 
-/* Whether an earlier stage takes as much for certain: between first and last one, one of no fewer
- * layers, all of experts, has no fewer micro-batches under way. */
+/* True if an earlier stage certainly takes as much memory as this one, so that this one need not be
+ * planned. That is so between the first and the last stage, in a model whose layers all have
+ * experts, if an earlier stage has at least as many layers: it then has at least as many
+ * micro-batches under way. */
 static bool is_outdone(const layout *l, const model_dims *d, int stage)
 {
     const stage_part part = stage_part_of(d, l, stage);

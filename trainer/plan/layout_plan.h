@@ -1,15 +1,16 @@
-/* layout_plan.h: the memory plan (memory.h) of a layout's ranks, without a GPU and without the
+/* layout_plan.h: the memory plan (memory.h) of a layout's ranks, made without a GPU and without the
  * other ranks.
  *
- * What a rank stores of the registry and the buffers that units are gathered into come of a sketch
- * (params_sketch.h). Of a pipeline's stages the one that takes most is the plan. */
+ * A sketch of the registry (params_sketch.h) tells what a rank stores and how large the buffers are
+ * into which FSDP units are gathered. The plan of a pipeline is that of the stage that takes most
+ * memory. */
 #ifndef TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 #define TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
 
-/* What is planned; all of it borrowed. */
+/* What is planned. All pointers are borrowed. */
 typedef struct plan_input {
     const conf *conf;
     const layout *layout;
@@ -17,18 +18,19 @@ typedef struct plan_input {
     const params *params; /* the registry after groups_apply, not cut */
     const plan_device *device;
     int64_t seq_len, patch_budget; /* of a row; 0: as the options say */
-    memory_shapes shapes;          /* of training.local_batch_size such rows */
-    bool evaluates;                /* it trains nothing */
+    memory_shapes shapes;          /* of micro-batches of training.local_batch_size rows */
+    bool evaluates;                /* the run only evaluates */
 } plan_input;
 
-/* rows: of a micro-batch; where they are those of the options, shapes count. recomputed: of
- * activation checkpointing. Stages are cut as stage_plan does. */
+/* Plans micro-batches of `rows` rows. Where that is training.local_batch_size, the shapes of the
+ * input are used; otherwise the widest that the options allow. recomputed: what activation
+ * checkpointing recomputes. Pipeline stages are cut as stage_plan does. */
 WARN_UNUSED status layout_plan_make(const plan_input *in, int64_t rows,
                                     const recomputes *recomputed, memory_plan *out);
-/* The same of one stage. The layout has its stage_end. */
+/* The same for one pipeline stage. The layout must have its stage_end. */
 WARN_UNUSED status layout_plan_stage(const plan_input *in, int64_t rows,
                                      const recomputes *recomputed, int stage, memory_plan *out);
-/* Within memory.limit of the device? */
-bool layout_fits(const plan_input *in, const memory_plan *m);
+/* True if the plan is within memory.limit of the device. */
+bool layout_fits(const plan_input *in, const memory_plan *plan);
 
 #endif

@@ -1,3 +1,4 @@
+/* memory.c: works out each region of the plan and their sum. */
 #include "trainer/plan/memory.h"
 
 #include "trainer/batch/upload_ring.h"
@@ -8,8 +9,8 @@
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget)
 {
     int64_t patches = rows * ((patch_budget + 3) / 4 * 4);
-    /* The chat template alone takes more than four tokens of a document; an item or frame has at
-     * least four patches. */
+    /* The chat template alone takes more than four tokens of a document, and an image or a frame
+     * has at least four patches. */
     return (batch_caps){
         .tokens = rows * seq_len,
         .docs = rows * seq_len / 4 + rows,
@@ -88,7 +89,8 @@ static model_options model_of(const memory_options *o, const memory_rank *r, con
     };
 }
 
-/* Of shapes that are not known: rows of one document each, and images of the usual size. */
+/* A guess for shapes that are not known: rows of one document each, and images of the usual size.
+ */
 static batch_caps usual(const batch_caps *cap, int64_t rows)
 {
     enum { FRAME = 1200 }; /* patches of a 640 x 480 picture */
@@ -112,7 +114,7 @@ static void plan_gpu(const model_options *m, const memory_options *o, const memo
         memory_gpu_plan(r->dims, m, &steps, on->multiprocessors, out);
 }
 
-/* A full row as it is received (proto/batch.h). */
+/* Bytes of a full row as it is received (proto/batch.h). */
 static int64_t row_bytes(int64_t tokens, int64_t patches)
 {
     const row r = {.n_tokens = tokens, .n_docs = 1, .n_patches = patches};
@@ -124,7 +126,7 @@ static int64_t row_bytes(int64_t tokens, int64_t patches)
     return (int64_t)bytes;
 }
 
-/* Batches on the device and being built, and rows that wait. */
+/* Plans micro-batches on the device, micro-batches being built on the host, and rows that wait. */
 static void plan_rows(const model_options *m, const memory_options *o, const backend_vtable *v,
                       memory_plan *p)
 {

@@ -1,8 +1,9 @@
-/* memory.h: the memory of one rank by region, known before any of it is taken (design section 5).
+/* memory.h: predicts the memory of one rank by region, before any of it is allocated.
  *
- * One function of what the options ask for, what the rank holds of the model, the shapes that rows
- * come in and the device: memory_plan_make. `trainer plan`, `train`, the dry run, `--sweep` and
- * `activation_checkpoint.save: auto` all call it, so that they name the same figures. */
+ * memory_plan_make is the only place that adds this up. It is a function of what the options ask
+ * for, what the rank holds of the model, the shapes that rows come in, and the device. `trainer
+ * plan`, `train`, the dry run, `--sweep` and `activation_checkpoint.save: auto` all call it, and so
+ * agree on every figure. */
 #ifndef TESSERA_TRAINER_PLAN_MEMORY_H
 #define TESSERA_TRAINER_PLAN_MEMORY_H
 
@@ -11,34 +12,34 @@
 #include "trainer/plan/memory_gpu.h"
 #include "trainer/plan/plan_device.h"
 
-/* Bytes of one rank. */
+/* The regions of one rank, in bytes. */
 typedef struct memory_plan {
-    int stage;          /* of the pipeline, that this rank is of */
+    int stage;          /* the pipeline stage of this rank */
     int64_t parameters; /* master values, sharded */
     int64_t gradients, moments;
-    int64_t weights;     /* compute weights beside them; 0 where they are the same */
-    int64_t gathered;    /* units of several ranks, whole while they are used; their gradients */
+    int64_t weights;     /* compute weights; 0 where the master values serve as such */
+    int64_t gathered;    /* FSDP units while they are gathered, and their gradients */
     int64_t activations; /* with scratch, without windows */
-    int64_t window;      /* what ranks that share experts leave with each other (exchange.h) */
-    int64_t staging;     /* batches as they come over (batch/upload_ring.h) */
-    int64_t answers;     /* generation during evaluations: kept keys and values, logits */
-    memory_gpu gpu;      /* what the trainer does not ask for itself; 0 on the CPU */
-    int64_t built;       /* host: batches being built, of whole rows too; pinned on a GPU */
-    int64_t received;    /* host: rows that were received and are not wanted yet */
-    int64_t snapshot;    /* host: of checkpoints that are written in the background */
-    int64_t total;       /* of the device; on the CPU with the host's */
-    model_regions parts; /* of activations and window */
+    int64_t window;      /* buffers through which ranks exchange expert slots (exchange.h) */
+    int64_t staging;     /* micro-batches on the device (batch/upload_ring.h) */
+    int64_t answers;     /* for generated answers: kept keys and values, logits */
+    memory_gpu gpu;      /* what the driver and the libraries take; 0 on the CPU */
+    int64_t built;       /* host: micro-batches being built; pinned for a GPU */
+    int64_t received;    /* host: rows received ahead of their step */
+    int64_t snapshot;    /* host: copy for checkpoints that are written in the background */
+    int64_t total;       /* of the device; on the CPU it includes the host's regions */
+    model_regions parts; /* what activations and window consist of */
 } memory_plan;
 
-/* What the options say of memory. A search for what fits changes them. */
+/* What the options ask for. A search for what fits changes them. */
 typedef struct memory_options {
     int64_t rows;                  /* of a micro-batch */
     int64_t seq_len, patch_budget; /* of a row */
-    int64_t ahead;                 /* rows received before they are wanted; 0: two micro-batches */
+    int64_t ahead;                 /* rows received ahead of their step; 0: two micro-batches */
     recomputes recomputed;
     bool training;
-    bool keeps;   /* checkpoints in the background */
-    bool answers; /* held-out questions are answered in the model's own words */
+    bool keeps;   /* checkpoints are written in the background */
+    bool answers; /* answers to held-out questions are generated */
     double router_aux_coef;
     exchange_way exchange;
 } memory_options;
@@ -46,37 +47,39 @@ typedef struct memory_options {
 /* What a rank holds of the model. */
 typedef struct memory_rank {
     const model_dims *dims;
-    const mesh *mesh; /* NULL: one rank */
+    const mesh *mesh; /* NULL: a single rank */
     params_sizes size;
-    bool tower_frozen, vision_frozen; /* as model_options has them */
+    bool tower_frozen, vision_frozen; /* as in model_options */
     int64_t lora_rank;
     bool lora_experts;
 } memory_rank;
 
-/* Shapes that steps come in, which the stream tells. n 0: not known yet; then they are the widest
- * that the options allow, and a GPU's part is that of rows of one document. */
+/* The shapes of micro-batches, which the stream tells. n = 0: not known yet. Then the widest shapes
+ * that the options allow are planned, and the GPU's regions are those of rows of one document. */
 typedef struct memory_shapes {
-    const batch_caps *caps; /* [n] borrowed, of micro-batches */
+    const batch_caps *caps; /* [n] borrowed */
     int n;
-    batch_caps largest; /* of all of them, held-out ones included */
+    batch_caps largest; /* the maximum of all of them and of held-out micro-batches */
 } memory_shapes;
 
 /* Capacities of a micro-batch of `rows` rows of seq_len tokens and patch_budget patches each. */
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget);
-/* Rows a run holds before they are wanted: feed.ahead, or whole micro-batches twice. */
+/* How many rows a run receives ahead of their step: feed.ahead, but at least two micro-batches. */
 int64_t memory_rows_ahead(const conf *c, int64_t rows);
-/* The way that a run of this configuration tries; where it turns out that it cannot, the other
- * takes no more. */
-exchange_way memory_exchange_way(const conf *c, const layout *l);
+/* The way in which a run with these options tries to exchange expert slots. If the run finds that
+ * it cannot, the other way takes no more memory. */
+exchange_way memory_exchange_way(const conf *c, const layout *layout);
 
-/* As the configuration has them, for a device and micro-batches of `rows` rows. */
-memory_options memory_options_of(const conf *c, const layout *l, const plan_device *on,
+/* The options for a device and for micro-batches of `rows` rows. */
+memory_options memory_options_of(const conf *c, const layout *layout, const plan_device *on,
                                  bool training, int64_t rows);
-/* Of a registry that is cut and shared as the rank's, or only sketched so (params_sketch.h). */
-WARN_UNUSED status memory_rank_of(params *own, const model_dims *d, const plan_device *on,
+/* What a rank holds, from its registry, which may be cut for real or only sketched
+ * (params_sketch.h). */
+WARN_UNUSED status memory_rank_of(params *own, const model_dims *dims, const plan_device *on,
                                   bool training, memory_rank *out);
-WARN_UNUSED status memory_plan_make(const memory_options *o, const memory_rank *r,
-                                    const memory_shapes *z, const plan_device *on,
+/* The plan. Fails only if the regions of the model cannot be laid out. */
+WARN_UNUSED status memory_plan_make(const memory_options *options, const memory_rank *rank,
+                                    const memory_shapes *shapes, const plan_device *on,
                                     memory_plan *out);
 
 #endif

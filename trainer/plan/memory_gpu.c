@@ -1,34 +1,36 @@
+/* memory_gpu.c: the figures behind a GPU's own regions, and how they follow from a run. */
 #include "trainer/plan/memory_gpu.h"
 
 #include "trainer/ops/attention_work.h"
 #include "trainer/parallel/mesh.h"
 
-/* The context: published readings of an idle one are 555 MiB on 188 multiprocessors and 107 on 24
- * (llama.cpp, pull request 23604, both of 2026): 2.73 MiB each and 41 besides. */
+/* The context. Published readings of an idle one are 555 MiB on 188 multiprocessors and 107 MiB on
+ * 24 (llama.cpp, pull request 23604), which makes 2.73 MiB for each and 41 MiB besides. */
 static const double CONTEXT_MIB = 41.0, CONTEXT_MIB_EACH = 2.73;
 
-/* Kernels of cuBLASLt (a dozen shapes), cuDNN's four compiled graphs, ours, and the stacks that the
- * largest of them wants on every multiprocessor: a guess, nothing is published for such a mix. */
+/* Kernels of cuBLASLt (a dozen shapes), the four compiled graphs of cuDNN, our own kernels, and the
+ * stack that the largest of them needs on every multiprocessor. A guess, since nothing is published
+ * for such a mix. */
 static const double LIBRARIES_MIB = 256.0;
 
-/* Of one node of an instantiated graph: launch descriptor, up to 4 KiB of parameters, links. A
- * guess between them; drivers before 550 took 64 KiB. */
+/* One node of an instantiated graph has a launch descriptor, up to 4 KiB of parameters, and links.
+ * A guess; drivers before 550 took 64 KiB. */
 static const double NODE_BYTES = 4096.0;
-/* Most ops are one kernel, sums in two phases two, routing and scattering three to five. */
+/* Most ops are one kernel; sums in two phases are two, routing and scattering three to five. */
 static const double KERNELS_PER_CALL = 1.6;
 
-/* NCCL's buffers. Of a communicator: published readings are 544 MiB of two A100, 688 of four (NCCL,
- * issue 964). Of every rank that messages go to or come from: an exchange of eight H100 took 3.28
- * GB more, 32 channels of 14 MiB for each of seven (issue 1685). */
+/* NCCL's buffers. A communicator: published readings are 544 MiB for two A100 and 688 MiB for four
+ * (NVIDIA/nccl, issue 964). Each rank that messages go to or come from: an exchange among eight
+ * H100 took 3.28 GB more, which is 32 channels of 14 MiB for each of seven peers (issue 1685). */
 static const double COMMUNICATOR_MIB = 688.0, PEER_MIB = 32 * 14.0;
 
 static const double MIB = 1048576.0;
-enum { PRODUCT_BYTES = 32 << 20 }; /* the most a dense product asks for (ops/cuda/gemm.c) */
+enum { PRODUCT_BYTES = 32 << 20 }; /* the most that a dense product asks for (ops/cuda/gemm.c) */
 
-/* cuDNN's deterministic backward of one micro-step's segments: dp of a group of heads, gradients of
- * keys and values for each query head, row sums where a head's width is no multiple of 16, log-sums
- * and row sums of heads that begin at no 16 bytes, and lists of places. 0 where our own kernels do
- * it. */
+/* Scratch memory of cuDNN's deterministic backward pass over the segments of one micro-step: dp for
+ * a group of heads, gradients of keys and values for each query head, row sums if the width of a
+ * head is not a multiple of 16, log-sums and row sums of heads that do not begin at a multiple of
+ * 16 bytes, and lists of places. 0 where our own kernels do the backward pass. */
 static double attention_bytes(int64_t tokens, int64_t segments, int64_t longest, int64_t heads,
                               int64_t kv_heads, int64_t width)
 {
@@ -68,13 +70,14 @@ static double vision_bytes(const model_dims *d, const batch_caps *c)
 
 int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t targets)
 {
-    /* Counted on a device that keeps what it captures (tests/unit/trainer/run/test_calls.c). */
+    /* Counted on a device that records what is captured (tests/unit/trainer/run/test_calls.c). */
     enum { BASE = 8, LAYER = 41, LAYER_AGAIN = 13, CHUNK = 4 };
     enum { TOWER = 12, BLOCK = 28, BLOCK_AGAIN = 9, MERGER = 11, MERGER_AGAIN = 3, STACK = 5 };
     const int64_t rows = model_logit_rows(o);
     const recomputes *r = &o->recomputed;
-    int64_t layers = 0,
-            blocks = 0; /* that compute anything again: as many calls as full, at most */
+    /* Layers and blocks that recompute anything; each makes at most as many calls as with `full`.
+     */
+    int64_t layers = 0, blocks = 0;
     for (int64_t l = 0; l < d->text.layers; l++)
         layers += recompute_of(&r->text, l) != 0;
     for (int64_t b = 0; b < d->vision.depth; b++)
@@ -89,7 +92,8 @@ int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t ta
     return calls;
 }
 
-/* Messages go between ranks that share experts, and between neighbouring stages. */
+/* Buffers of this rank's communicators, and of its messages, which go between ranks that share
+ * experts and between neighbouring pipeline stages. */
 static double ranks_bytes(const mesh *m)
 {
     if (!m || m->layout.world == 1)
@@ -101,8 +105,8 @@ static double ranks_bytes(const mesh *m)
            MIB * (COMMUNICATOR_MIB * mesh_communicators(l, m->rank) + PEER_MIB * (double)peers);
 }
 
-/* Graphs of one shape and buffer (device_batch.variant): with video and without, where a row may
- * have more frames than pictures. Rows that share pictures nearly all do. */
+/* How many graphs one shape and buffer needs (device_batch.variant): one with and one without video
+ * if a row may have more frames than images. Rows that share images nearly always may. */
 static int count_variants(const batch_caps *c)
 {
     return c->frames > c->items ? 2 : 1;

@@ -1,10 +1,10 @@
-/* memory_gpu.h: what of a GPU's memory the trainer asks nobody for and needs all the same: the
- * driver's context, the libraries' kernels, the block that ops work in, captured steps, NCCL's
- * buffers.
+/* memory_gpu.h: memory of a GPU that the trainer does not allocate itself but that a run takes all
+ * the same: the driver's context, the libraries' kernels, the block of scratch memory that ops work
+ * in, captured steps, and NCCL's buffers.
  *
- * Planning figures, each with its reason in memory_gpu.c. Only the workspace follows from shapes;
- * the others are to be set by one run of `tests/gpu memory`, which measures each beside its plan.
- */
+ * These are planning figures, each with its reason in memory_gpu.c. Only the workspace follows from
+ * the shapes. The others should be set by a run of `tests/gpu memory`, which measures each of them
+ * and prints it beside its plan. */
 #ifndef TESSERA_TRAINER_PLAN_MEMORY_GPU_H
 #define TESSERA_TRAINER_PLAN_MEMORY_GPU_H
 
@@ -13,23 +13,23 @@
 typedef struct memory_gpu {
     int64_t context, libraries;
     int64_t workspace; /* one block, reserved before step 1 (backend_vtable.reserve) */
-    int64_t graphs;
-    int64_t nodes; /* of the graphs; no memory of their own */
-    int64_t ranks; /* what several ranks take for their collectives */
+    int64_t graphs;    /* captured steps */
+    int64_t nodes;     /* a count, not bytes: the nodes of these graphs */
+    int64_t ranks;     /* NCCL's buffers, and those of collectives over host values */
 } memory_gpu;
 
-/* The steps that are captured: their shapes, and how many buffers batches come in. */
+/* The captured steps: the shapes of their micro-batches, and how many buffers these arrive in. */
 typedef struct memory_steps {
-    const batch_caps *caps; /* [n] borrowed; of a micro-batch, longest and frame where known */
+    const batch_caps *caps; /* [n] borrowed; with longest and frame where they are known */
     int n, buffers;
 } memory_steps;
 
-/* o: of the model; multiprocessors: of the GPU. */
-void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_steps *s,
-                     int multiprocessors, memory_gpu *out);
-int64_t memory_gpu_total(const memory_gpu *m);
+/* multiprocessors: how many the GPU has. */
+void memory_gpu_plan(const model_dims *dims, const model_options *options,
+                     const memory_steps *steps, int multiprocessors, memory_gpu *out);
+int64_t memory_gpu_total(const memory_gpu *plan);
 
-/* Calls of ops, copies and zeroings in one micro-step of so many targets. */
-int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t targets);
+/* How many ops, copies and zeroings one micro-step with this many targets calls. */
+int64_t memory_gpu_calls(const model_dims *dims, const model_options *options, int64_t targets);
 
 #endif

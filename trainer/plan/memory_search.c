@@ -1,3 +1,4 @@
+/* memory_search.c: bisects the rows of a micro-batch, and then halves the rows' length. */
 #include "trainer/plan/memory_search.h"
 
 #include <inttypes.h>
@@ -6,7 +7,7 @@
 
 #include "trainer/plan/recompute_plan.h"
 
-enum { MOST_ROWS = 4096, MIN_SEQ_LEN = 16 /* training.seq_len's least */ };
+enum { MOST_ROWS = 4096, MIN_SEQ_LEN = 16 /* the least that training.seq_len takes */ };
 
 status memory_search_recompute(const plan_input *in, int64_t rows, int mode, recomputes *out)
 {
@@ -40,14 +41,15 @@ status memory_most_rows(const plan_input *in, int mode, int64_t *out)
     return ST_OK;
 }
 
-/* A layout that fits. */
+/* A change that fits. */
 typedef struct smaller {
     int mode;
     int64_t rows; /* 0: none was found */
     int64_t seq_len, patch_budget;
 } smaller;
 
-/* The mode with which most rows fit, the one configured before others; no more than are wanted. */
+/* Finds the mode with which most rows fit, up to as many as are wanted. The configured mode comes
+ * before others that fit as many. */
 static status fewer_rows(const plan_input *in, smaller *out)
 {
     static const int modes[] = {SEARCH_AS_CONFIGURED, AC_SELECTIVE, AC_FULL};
@@ -60,7 +62,9 @@ static status fewer_rows(const plan_input *in, smaller *out)
         TRY(rows_fit(in, modes[i], wanted, &fits));
         if (!fits) {
             TRY(memory_most_rows(in, modes[i], &most));
-            /* the stream's shapes, which count for the rows wanted alone, may take more */
+            /* The wanted number of rows was planned with the stream's shapes, and others are
+             * planned without them, so the search may come back with the number that has just
+             * failed. */
             most = most < wanted ? most : wanted - 1;
         }
         if (most > out->rows) {
@@ -71,7 +75,7 @@ static status fewer_rows(const plan_input *in, smaller *out)
     return ST_OK;
 }
 
-/* Halves rows until one fits. */
+/* Halves the length of rows until a micro-batch of one row fits. */
 static status shorter_rows(const plan_input *in, smaller *out)
 {
     plan_input cut = *in;
@@ -90,7 +94,7 @@ static status shorter_rows(const plan_input *in, smaller *out)
     return ST_OK;
 }
 
-/* The most rows up to these that divide a step: one row always does. */
+/* The most rows, up to `rows`, that divide a step. One row always does. */
 static int64_t that_divide(const plan_input *in, int64_t rows)
 {
     const int64_t step =
@@ -105,7 +109,7 @@ static void add(char out[SEARCH_TEXT_MAX], const char *words)
     snprintf(out + strlen(out), SEARCH_TEXT_MAX - strlen(out), "%s", words);
 }
 
-/* The options that make the mode, those that say so already left out. */
+/* Adds the options that set the mode, without those that are set already. */
 static void add_mode(const conf *c, int mode, char out[SEARCH_TEXT_MAX])
 {
     if (mode == SEARCH_AS_CONFIGURED)
@@ -137,7 +141,7 @@ status memory_smallest_change(const plan_input *in, char out[SEARCH_TEXT_MAX])
     if (found.rows == 0)
         TRY(shorter_rows(in, &found));
     if (found.rows == 0) {
-        snprintf(out, SEARCH_TEXT_MAX, "no batch of this model fits here");
+        snprintf(out, SEARCH_TEXT_MAX, "no batch of this model fits on this device");
         return ST_OK;
     }
     snprintf(out, SEARCH_TEXT_MAX, "what fits: ");

@@ -1,3 +1,4 @@
+/* plan_device.c: finds the device by name, from an open one, or from the driver of this machine. */
 #include "trainer/plan/plan_device.h"
 
 #include <ctype.h>
@@ -11,7 +12,8 @@
 
 static const double GIB = 1073741824.0;
 
-/* Sizes of the CUDA backend, which only a machine with its toolkit has built. */
+/* Element sizes of the CUDA backend. They are repeated here because that backend is only built on a
+ * machine with CUDA's toolkit. */
 static const backend_vtable gpu_sizes = {.name = "cuda",
                                          .act = DT_BF16,
                                          .acc = DT_F32,
@@ -19,8 +21,8 @@ static const backend_vtable gpu_sizes = {.name = "cuda",
                                          .overhead = true,
                                          .ahead = 1};
 
-/* Memory is about what a driver offers, which is less than is sold, and boards differ by some
- * tenths: these are for a device that is not here. One that is here is asked. */
+/* For a device that is not in this machine. Memory is about what its driver offers, which is less
+ * than the nominal size and differs by some tenths of a GiB between boards. */
 static const struct {
     const char *word, *name;
     double gib;
@@ -41,7 +43,7 @@ static plan_device gpu_of(const char *name, double memory, int multiprocessors)
     return p;
 }
 
-/* Of a GPU by what its driver calls it. */
+/* Multiprocessors of a GPU, by the name that its driver gives it. */
 static int multiprocessors_of(const char *description)
 {
     for (int i = 0; i < GPUS; i++)

@@ -1,3 +1,4 @@
+/* plan_print.c: prints a plan, from the mesh down to the verdict whether it fits. */
 #include "trainer/plan/plan_print.h"
 
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 
 static const double GIB = 1073741824.0, MIB = 1048576.0;
 
-/* Bytes are told in one unit all through a plan: GiB where it has any. */
+/* A whole plan uses one unit: GiB if its total is at least one, otherwise MiB. */
 typedef struct unit {
     double bytes;
     const char *name;
@@ -50,7 +51,8 @@ static void print_gpu(const memory_gpu *g, unit u, FILE *to)
     print_bytes(to, u, "NCCL's buffers, host values", g->ranks);
 }
 
-/* On the CPU it is a part of the total, on a GPU another memory. */
+/* The host's regions. On the CPU they are part of the total; beside a GPU they are another memory.
+ */
 static void print_host(const memory_plan *m, unit u, FILE *to)
 {
     print_bytes(to, u, "host: batches being built", m->built);
@@ -83,7 +85,7 @@ void memory_plan_print(const memory_plan *m, const layout *l, const plan_device 
         print_host(m, u, to);
 }
 
-/* What of it is in use while; all of it is taken once, before step 1. */
+/* Prints how much is in use in each phase of a step. All of it is allocated once, before step 1. */
 static void print_phases(FILE *to, const memory_plan *m)
 {
     const model_regions *a = &m->parts;
@@ -115,7 +117,7 @@ static const char *how_kept(const recompute *r, int64_t layers, unsigned kind, c
     return text;
 }
 
-/* What a layer keeps, in bytes of a token or patch. */
+/* Prints what a layer keeps, in bytes per token, and a vision block, in bytes per patch. */
 static status print_kept(const plan_input *in, const recomputes *recomputed, FILE *to)
 {
     static const struct {
@@ -132,8 +134,8 @@ static status print_kept(const plan_input *in, const recomputes *recomputed, FIL
     const int64_t tokens = in->conf->training_seq_len, patches = d->vision.depth ? 4 * tokens : 0;
     const model_options o = {.cap = {.tokens = tokens, .patches = patches}, .training = true};
     char how[32];
-    fprintf(to, "a layer's arrays beside its input, in bytes of a token%s:\n",
-            patches ? ", and of a vision block's patch" : "");
+    fprintf(to, "a layer's arrays besides its input, in bytes per token%s:\n",
+            patches ? "; a vision block's, in bytes per patch" : "");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         int64_t layer, block;
         TRY(model_kinds_bytes(d, &o, in->device->sizes, kinds[i].kind, &layer, &block));
@@ -148,13 +150,14 @@ static status print_kept(const plan_input *in, const recomputes *recomputed, FIL
     return ST_OK;
 }
 
-/* The card's share; of the CPU that of the machine. */
+/* Whose memory a share is of. */
 static const char *whose(const plan_device *on)
 {
     return plan_device_is_cpu(on) ? "this machine's memory" : "the card";
 }
 
-/* A line per mode: memory of this micro-batch, and the largest that fits. */
+/* Prints a line for each mode: the memory of this micro-batch, and the rows of the largest that
+ * fits. */
 static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
 {
     const int64_t rows = in->conf->training_local_batch_size;
@@ -182,7 +185,7 @@ static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
     return ST_OK;
 }
 
-/* A line per stage of a pipeline, and which takes most. */
+/* Prints a line for each pipeline stage and marks the one that takes most. */
 static status print_stages(const plan_input *in, const recomputes *recomputed,
                            const memory_plan *most, FILE *to)
 {
@@ -227,7 +230,7 @@ static void print_mesh(const plan_input *in, FILE *to)
             l->replicate * l->shard, l->accumulation);
 }
 
-/* The last lines: whether it fits and, where it does not, what does. */
+/* Prints the last lines: whether the plan fits and, if it does not, what would. */
 static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to)
 {
     char change[SEARCH_TEXT_MAX];

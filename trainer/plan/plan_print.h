@@ -1,4 +1,4 @@
-/* plan_print.h: the one printer of memory plans, whatever the device. */
+/* plan_print.h: prints memory plans, for every device and every verb. */
 #ifndef TESSERA_TRAINER_PLAN_PRINT_H
 #define TESSERA_TRAINER_PLAN_PRINT_H
 
@@ -6,11 +6,12 @@
 
 #include "trainer/plan/layout_plan.h"
 
-/* A rank's regions, and on which device. */
-void memory_plan_print(const memory_plan *m, const layout *l, const plan_device *on, FILE *to);
-/* Prints the mesh, the plan against memory.limit of the device, what activation checkpointing
- * keeps, every mode of it with the largest micro-batch that fits and, where this one does not, the
- * smallest change that does. *out_fits may be NULL. */
+/* Prints the regions of a rank and the device that they are planned for. */
+void memory_plan_print(const memory_plan *plan, const layout *layout, const plan_device *on,
+                       FILE *to);
+/* Prints the mesh, the plan and memory.limit of the device, what activation checkpointing keeps,
+ * and for each of its modes the largest micro-batch that fits. If the configured one does not fit,
+ * it also prints the smallest change that does. out_fits may be NULL. */
 WARN_UNUSED status layout_print(const plan_input *in, FILE *to, bool *out_fits);
 
 #endif

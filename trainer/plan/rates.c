@@ -1,3 +1,4 @@
+/* rates.c: the shipped rates of the H200, and the reader and writer of rate files. */
 #include "trainer/plan/rates.h"
 
 #include <errno.h>
@@ -10,8 +11,8 @@
 
 static const double GIB = 1073741824.0;
 
-/* What is shipped: whole figures of others' measurements at the shapes nearest to a step's, named
- * here and told in full in README.md. Where two differ, the lower. */
+/* The shipped rates: rounded figures that others have measured at the shapes nearest to those of a
+ * step. Where two sources differ, it is the lower figure. time.md has the sources in full. */
 static const struct {
     const char *name;
     double unit, h200; /* h200: in that unit */
@@ -114,7 +115,9 @@ static status take_rate(void *user, const yaml_item *item)
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s, ", keys[k].name);
     }
-    return FAIL(ST_CONFIG, "%s:%lld: %s is no rate; there are %smemory_gib, ranks_per_node, source",
+    return FAIL(ST_CONFIG,
+                "%s:%lld: there is no rate named %s; the keys are %smemory_gib, ranks_per_node, "
+                "source",
                 in->path, (long long)item->line, item->key, known);
 }
 

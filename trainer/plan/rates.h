@@ -1,5 +1,6 @@
-/* rates.h: how fast a GPU and its links are, for predictions: shipped for the H200, or read from a
- * file that `trainer bench ops --rates FILE` wrote on the machine itself. */
+/* rates.h: how fast a GPU and its links are, for predictions of time. The rates of the H200 are
+ * shipped; others are read from a file that `trainer bench ops --rates FILE` has written on the
+ * machine itself. trainer/plan/time.md names the source of each shipped rate. */
 #ifndef TESSERA_TRAINER_PLAN_RATES_H
 #define TESSERA_TRAINER_PLAN_RATES_H
 
@@ -10,10 +11,10 @@
 typedef enum rate_key {
     RATE_DENSE,            /* FLOP/s of dense products */
     RATE_EXPERTS,          /* FLOP/s of grouped products */
-    RATE_ATTENTION,        /* FLOP/s of text attention, scores made again in backward counted */
-    RATE_VISION_ATTENTION, /* the same of vision */
+    RATE_ATTENTION,        /* FLOP/s of text attention, counting the recomputed scores */
+    RATE_VISION_ATTENTION, /* the same for vision */
     RATE_COPY,             /* bytes/s of device memory, read and written both counted */
-    RATE_LINK,             /* bytes/s a rank receives from ranks of its node */
+    RATE_LINK,             /* bytes/s that a rank receives from ranks of its node */
     RATE_NETWORK,          /* bytes/s that a rank's adapter receives from other nodes */
     RATE_PEAK,             /* FLOP/s that MFU is a share of */
     RATE_KEYS
@@ -22,31 +23,31 @@ typedef enum rate_key {
 /* How a rate is known. */
 typedef enum rate_kind {
     RATE_ASSUMED,
-    RATE_PUBLISHED, /* measured by others and published */
-    RATE_NOMINAL,   /* the maker's figure: what MFU is counted by */
-    RATE_MEASURED   /* on this project's kind of GPU, or the user's own */
+    RATE_PUBLISHED, /* measured and published by others */
+    RATE_NOMINAL,   /* the maker's figure, by which MFU is counted */
+    RATE_MEASURED   /* measured on an H200 by this project, or by the user */
 } rate_kind;
 
 typedef struct rates {
     double of[RATE_KEYS];
     rate_kind kind[RATE_KEYS];
-    const char *from[RATE_KEYS]; /* what was measured, by whom; NULL: `source` says */
-    double memory;               /* bytes a process may use; 0: the file does not say */
-    int per_node;                /* ranks of a node */
+    const char *from[RATE_KEYS]; /* what was measured and by whom; NULL: `source` says so */
+    double memory;               /* bytes that a process may use; 0: the file does not say */
+    int per_node;                /* how many ranks a node has */
     char source[256];
 } rates;
 
-const char *rate_name(rate_key k); /* "dense_tflops" */
-double rate_unit(rate_key k);      /* what one of the file's units is: 1e12 or 1e9 */
+const char *rate_name(rate_key key); /* "dense_tflops" */
+double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 or 1e9 */
 
-/* The H200: copy as measured on one of them, the rest as published by others (README.md). */
+/* The rates of an H200: copy was measured on one, the others are published by others. */
 rates rates_h200(void);
-/* A YAML file of `dense_tflops: 700` and the like, memory_gib, ranks_per_node, source; what it
- * lacks stays as in rates_h200. ST_CONFIG with the line. */
+/* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
+ * source. Keys that it lacks stay as in rates_h200. ST_CONFIG names the line that is wrong. */
 WARN_UNUSED status rates_read(const char *path, rates *out);
-/* Only what was measured. */
-void rates_write(const rates *r, FILE *to);
-/* One line per rate, with its kind and where it comes from. */
-void rates_print(const rates *r, FILE *to);
+/* Writes the rates of kind RATE_MEASURED as such a file. */
+void rates_write(const rates *rates, FILE *to);
+/* Prints a line per rate, with its kind and its source. */
+void rates_print(const rates *rates, FILE *to);
 
 #endif

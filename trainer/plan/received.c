@@ -1,3 +1,5 @@
+/* received.c: adds up the bytes of each kind of collective. Every function below adds the lines of
+ * one part of the model; "wide" and "narrow" are the bytes of one call. */
 #include "trainer/plan/received.h"
 
 #include <assert.h>
@@ -15,8 +17,10 @@ static void add_line(list *l, const char *what, mesh_group group, int64_t bytes)
     l->line[l->n++] = (received_line){what, group, bytes};
 }
 
-/* How often a micro-step gathers a span: on the last stage the last layer and the head are there
- * still when backward begins; on others another micro-step's backward comes between. */
+/* How often a micro-step gathers a span. It is gathered again for the backward pass unless it is
+ * still there: on the last pipeline stage the last layer and the head are, since their backward
+ * pass follows at once, while on other stages the backward pass of another micro-step comes
+ * between. */
 static int64_t gathers(const params *p, const model_dims *d, const stage_part *part,
                        const unit_span *x)
 {
@@ -58,17 +62,17 @@ static void add_weights(list *l, const params *p, const model_dims *d, const mes
     add_line(l, UNITS_REDUCE_VISION, MESH_WHOLE, reduce[1]);
 }
 
-/* Of an all reduce of n elements. */
+/* Elements that this rank receives in an all-reduce of n elements. */
 static int64_t reduced(const comm *c, int64_t n)
 {
     return comm_all_reduce_gets(c->rank, c->size, n);
 }
 
-/* Decoder layers of a stage, with experts or with a dense MLP, by what passes through them. */
+/* The decoder layers of a stage, and how far down the backward pass goes. */
 typedef struct layers {
     const stage_part *part;
-    int64_t lowest; /* the first that backward reaches; part->end: none */
-    bool features;  /* backward goes on into the tower's mergers */
+    int64_t lowest; /* the lowest layer that the backward pass reaches; part->end: none */
+    bool features;  /* the backward pass goes on into the tower's mergers */
 } layers;
 
 static layers layers_of(const params *p, const stage_part *part)
@@ -106,7 +110,7 @@ static int64_t backwards(const model_dims *d, const layers *a, unsigned kinds)
     return n;
 }
 
-/* Those whose backward computes `what` again. */
+/* How many layers recompute `what` in their backward pass. */
 static int64_t recomputed_passes(const model_dims *d, const layers *a, unsigned kinds,
                                  const received_work *w, unsigned what)
 {
@@ -116,7 +120,7 @@ static int64_t recomputed_passes(const model_dims *d, const layers *a, unsigned 
     return n;
 }
 
-/* Sequence pieces into heads and back: n elements of T tokens in each of these, per layer. */
+/* Pieces of the sequence are gathered before attention and reduced after it, in every layer. */
 static void add_attention(list *l, const model_dims *d, const mesh *m, const layers *a,
                           const received_work *w)
 {
@@ -151,7 +155,8 @@ static void add_dense_mlp(list *l, const model_dims *d, const mesh *m, const lay
     add_line(l, "reduce MLP gradient", MESH_TENSOR, back * wide);
 }
 
-/* Experts cut over tensor ranks: each of them sees all their tokens. */
+/* Where experts are cut over tensor ranks, each of these ranks must see the tokens of all of them.
+ */
 static void add_expert_tensor(list *l, const model_dims *d, const mesh *m, const layers *a,
                               const received_work *w)
 {
@@ -177,7 +182,7 @@ static void add_exchange(list *l, const model_dims *d, const mesh *m, const laye
         forwards(d, a, MOE) + backwards(d, a, MOE) + recomputed_passes(d, a, MOE, w, RECOMPUTE_FC2);
     const int64_t slot = t->hidden * (int64_t)w->act;
     const int64_t counts = (m->layout.expert - 1) * (t->experts + 1) * 4;
-    received_slots there = {0}, back = {0}; /* forward and once more; backward */
+    received_slots there = {0}, back = {0}; /* forward and recomputed passes; backward passes */
     for (int64_t i = a->part->first; i < a->part->end && w->slots; i++) {
         const bool reached = i >= a->lowest;
         const int64_t times = 1 + (reached && (recompute_of(&w->recomputed, i) & RECOMPUTE_FC2));
@@ -205,7 +210,7 @@ static void add_features(list *l, const model_dims *d, const mesh *m, const laye
     add_line(l, "reduce feature gradients", MESH_ROW, a->features * (1 + deep) * rows);
 }
 
-/* Between pipeline stages. */
+/* Activations, gradients and router statistics go between pipeline stages. */
 static void add_borders(list *l, const model_dims *d, const layers *a, const received_work *w)
 {
     const stage_part *part = a->part;

@@ -1,3 +1,5 @@
+/* recompute_plan.c: ranks the outputs that may be kept by seconds saved per byte, and keeps them in
+ * that order while the plan still fits the device. */
 #include "trainer/plan/recompute_plan.h"
 
 #include <math.h>
@@ -10,7 +12,7 @@
 
 enum { MACS = 2, ACT = 2 /* bytes of bf16 */, N_KINDS = 5, TOWERS = 2 };
 
-/* What `op` may keep: the names of activation_checkpoint.save. */
+/* The outputs that `op` may keep, by their names in activation_checkpoint.save. */
 static const struct {
     const char *name;
     unsigned kind;
@@ -63,7 +65,7 @@ const char *recompute_plan_text(const recompute *r, char text[RECOMPUTE_TEXT_MAX
     return text;
 }
 
-/* Kinds named in a list that conf_check has read. */
+/* Reads the kinds named in a list, whose words conf_check has verified. */
 static unsigned named(const char *list)
 {
     unsigned found = 0;
@@ -78,7 +80,8 @@ static unsigned named(const char *list)
     return found;
 }
 
-/* Seconds of a token of a layer, or a patch of a block, by what makes the kind. */
+/* Seconds that it takes to compute this kind of output, for one token in a decoder layer or for one
+ * patch in a vision block. */
 static double seconds_of(const conf *c, const layout *l, const model_dims *d, bool vision,
                          unsigned kind)
 {
@@ -105,15 +108,16 @@ static double seconds_of(const conf *c, const layout *l, const model_dims *d, bo
     case RECOMPUTE_PROJ:
         return MACS * h * wide / r.of[RATE_DENSE];
     case RECOMPUTE_FC1:
-        return moe && shared ? 0 : fc1; /* shared experts keep nothing of it */
+        return moe && shared ? 0 : fc1; /* experts that ranks share never keep it */
     default:
         if (!moe || !shared)
             return moe ? fc1 / 2 : 0;
-        return 1.5 * fc1 + 2 * slots * h * ACT / r.of[RATE_LINK]; /* tokens go to experts again */
+        /* Tokens must be sent to their experts once more. */
+        return 1.5 * fc1 + 2 * slots * h * ACT / r.of[RATE_LINK];
     }
 }
 
-/* One thing that may be kept, of a tower. */
+/* A kind of output that may be kept in a tower. */
 typedef struct choice {
     bool vision;
     unsigned kind;
@@ -159,7 +163,7 @@ static status fits_device(const plan_input *in, int64_t rows, const recomputes *
     return ST_OK;
 }
 
-/* The most layers of a tower that can keep this kind. */
+/* Finds the most layers of a tower that can keep this kind. */
 static status keep_partly(const plan_input *in, int64_t rows, const choice *one, recomputes *inout)
 {
     recomputes more = *inout;
@@ -181,7 +185,7 @@ static status keep_partly(const plan_input *in, int64_t rows, const choice *one,
     return ST_OK;
 }
 
-/* Keeps, of what is open, the worthiest that fits. */
+/* Keeps the most worthwhile of the outputs that the options leave open, while they fit. */
 static status choose_recompute(const plan_input *in, int64_t rows, bool text, bool vision,
                                recomputes *inout)
 {
@@ -190,7 +194,7 @@ static status choose_recompute(const plan_input *in, int64_t rows, bool text, bo
     bool fit;
     TRY(fits_device(in, rows, inout, &fit));
     if (!fit)
-        return ST_OK; /* as it is, nothing more is to be kept */
+        return ST_OK; /* it does not fit even now, so nothing more can be kept */
     TRY(list_choices(in, text, vision, list, &n));
     for (int i = 0; i < n; i++) {
         recomputes more = *inout;
@@ -203,7 +207,7 @@ static status choose_recompute(const plan_input *in, int64_t rows, bool text, bo
     return ST_OK;
 }
 
-/* One tower's, as far as the options say. */
+/* What the options say of one tower. *out_open: they leave the choice to the device. */
 static recompute of_options(int mode, const char *option, const char *save, bool *out_open)
 {
     *out_open = false;
@@ -215,7 +219,8 @@ static recompute of_options(int mode, const char *option, const char *save, bool
     return (recompute){.what = RECOMPUTE_CHEAP | (products & ~named(save))};
 }
 
-/* What the options say, and what they leave open. */
+/* What the options say of both towers, and for which of them they leave the choice to the device.
+ */
 static recomputes configured(const conf *c, bool *out_text, bool *out_vision)
 {
     const int eye = c->activation_checkpoint_vision_mode == AC_VISION_SAME
@@ -259,7 +264,7 @@ status recompute_plan_with(const plan_input *in, int64_t rows, int mode, recompu
     return recompute_plan_of(&changed, rows, out);
 }
 
-/* The first of n layers that backward reaches. */
+/* The lowest of n layers that the backward pass reaches. */
 static int64_t find_first_reached(int64_t n, double reached)
 {
     return n - (int64_t)llround(reached * (double)n);
@@ -278,7 +283,7 @@ double recompute_plan_share(const recompute *r, int64_t n, double reached, unsig
     return n > 0 ? (double)layers_recomputed(r, n, reached, kind) / (double)n : 0;
 }
 
-/* Multiply-adds of a token in layer l. */
+/* Adds the multiply-adds with which a layer recomputes `what` for one token. */
 static void count_layer(const text_dims *t, bool is_moe, unsigned what, int64_t *dense,
                         int64_t *experts)
 {

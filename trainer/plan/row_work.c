@@ -1,3 +1,4 @@
+/* row_work.c: the assumed row, and the bytes of element-wise work. */
 #include "trainer/plan/row_work.h"
 
 #include <string.h>
@@ -13,12 +14,13 @@ row_kind row_kind_of(const conf *c, const model_dims *d)
     if (r.document > VQA_DOCUMENT)
         r.document = VQA_DOCUMENT;
     memcpy(r.grid, VQA_GRID, sizeof r.grid);
-    if (!c->data_pack) /* the rest of the row is padding, which shape buckets cut off */
+    if (!c->data_pack) /* the rest of the row is padding, which a shape bucket cuts off */
         r.seq_len = r.document;
     return r;
 }
 
-/* About three times the forward's. */
+/* Counts the arrays that the forward pass reads and writes. Both passes move about three times as
+ * much. */
 double cost_layer_bytes(const text_dims *t)
 {
     double h = (double)t->hidden, heads = (double)((t->heads + 2 * t->kv_heads) * t->head_dim);
@@ -35,7 +37,7 @@ double cost_block_bytes(const vision_dims *v)
 
 int64_t row_kind_images(const row_kind *r)
 {
-    return r->grid[0] > 0 ? r->seq_len / r->document : 0; /* what is left of the row is text */
+    return r->grid[0] > 0 ? r->seq_len / r->document : 0; /* the rest of the row is text */
 }
 
 void row_kind_flops(const row_kind *r, const model_dims *d, flops *out)

@@ -1,4 +1,5 @@
-/* stage_plan.c: see stage_plan.h. */
+/* stage_plan.c: predicts the time of each layer, of what comes before the layers (the vision tower)
+ * and after them (the head), and balances the stages by these times. */
 #include "trainer/plan/stage_plan.h"
 
 #include <stdlib.h>
@@ -9,13 +10,14 @@
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"
 
-/* A row through the model. */
+/* Predicted seconds of a row in each part of the model, forward and backward. */
 typedef struct row_time {
-    double *layer; /* [layers], heap */
-    double before, behind;
+    double *layer;         /* [layers], heap */
+    double before, behind; /* the vision tower, before the layers; the head, after them */
 } row_time;
 
-/* Decoder layers [0, n), forward: of the dense products, the experts and attention. */
+/* Forward FLOPs of the decoder layers [0, n): out[0] dense products, out[1] experts, out[2]
+ * attention. */
 static void layers_flops(const row_kind *row, const model_dims *d, int64_t n, double out[3])
 {
     model_dims cut = *d;
@@ -28,7 +30,7 @@ static void layers_flops(const row_kind *row, const model_dims *d, int64_t n, do
     out[2] = (double)f.text_attention;
 }
 
-/* The first layer that a gradient passes through. */
+/* The lowest layer that a gradient passes through. */
 static int64_t lowest_layer(const training_share *share, int64_t layers)
 {
     return (int64_t)((1.0 - share->text_dgrad) * (double)layers + 0.5);
@@ -57,7 +59,8 @@ static void time_layers(const conf *c, const model_dims *d, const training_share
     }
 }
 
-/* Vision tower; head. The embedding is a copy. */
+/* Predicts the vision tower and the head. The embedding is only a copy and takes no time worth
+ * counting. */
 static void time_ends(const conf *c, const model_dims *d, const training_share *share,
                       const rates *r, row_time *out)
 {

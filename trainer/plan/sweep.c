@@ -1,3 +1,4 @@
+/* sweep.c: goes through the products of degrees, and plans and predicts each layout. */
 #include "trainer/plan/sweep.h"
 
 #include <inttypes.h>
@@ -12,7 +13,7 @@ enum { CONTEXT_TOKENS = 16384 /* rows shorter than this are not cut over context
 typedef struct candidate {
     layout layout;
     int64_t rows;
-    int mode;      /* of activation checkpointing, AC_NONE .. */
+    int mode;      /* activation checkpointing: AC_NONE, .. */
     double memory; /* share of the card */
     double tokens_per_s, mfu, step;
 } candidate;
@@ -44,7 +45,7 @@ static int faster(const void *a, const void *b)
     return x->memory < y->memory ? -1 : x->memory > y->memory;
 }
 
-/* The largest micro-batch that fits and divides the step. */
+/* Finds the largest micro-batch that fits and divides the step, and keeps the layout with it. */
 static status judge_layout(const plan_input *in, const conf *c, const rates *r, int mode,
                            candidates *all)
 {
@@ -53,7 +54,7 @@ static status judge_layout(const plan_input *in, const conf *c, const rates *r, 
     layout l;
     const layout_limits limits = params_limits(d);
     if (layout_of(c, NULL, &l) != ST_OK || layout_check(&l, &limits) != ST_OK)
-        return ST_OK; /* not a layout, or not of this model */
+        return ST_OK; /* no valid layout, or none for this model */
     all->tried++;
     int64_t consumers = l.replicate * l.shard;
     for (int64_t rows = c->training_global_batch_size / consumers; rows > 0; rows--) {
@@ -66,7 +67,7 @@ static status judge_layout(const plan_input *in, const conf *c, const rates *r, 
         tried.conf = &one;
         tried.layout = &l;
         one.training_local_batch_size = rows;
-        TRY(layout_of(&one, NULL, &l)); /* how many micro-steps, and so how many under way */
+        TRY(layout_of(&one, NULL, &l)); /* again, since the number of micro-steps has changed */
         TRY(recompute_plan_with(&tried, rows, mode, &recomputed));
         TRY(layout_plan_make(&tried, rows, &recomputed, &m));
         if (!layout_fits(&tried, &m))
@@ -84,7 +85,7 @@ static status judge_layout(const plan_input *in, const conf *c, const rates *r, 
     return ST_OK;
 }
 
-/* All that experts and expert-tensor may be beside these degrees. */
+/* Tries all degrees of expert and expert-tensor parallelism that go with the other degrees. */
 static status judge_experts(const plan_input *in, conf *c, const rates *r, candidates *all)
 {
     const model_dims *d = in->dims;
@@ -145,8 +146,8 @@ status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int mo
     status st = search(in, &changed, ranks, r, &all);
     if (st == ST_OK && all.tried == 0)
         st = FAIL(ST_CONFIG,
-                  "sweep: %" PRId64 " ranks make no layout with this model and "
-                  "training.global_batch_size %" PRId64 "; the last one tried: %s",
+                  "sweep: no layout of %" PRId64 " ranks is possible with this model and "
+                  "training.global_batch_size %" PRId64 "; the last one tried says: %s",
                   ranks, c->training_global_batch_size, status_text());
     if (st == ST_OK && all.n == 0)
         st = FAIL(ST_CONFIG,

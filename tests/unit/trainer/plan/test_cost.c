@@ -412,7 +412,7 @@ static void test_rates__file_and_back(void **state)
     f = fopen(path, "w");
     fprintf(f, "dense_tflop: 700\n");
     fclose(f);
-    assert_fails(ST_CONFIG, rates_read(path, &back), "dense_tflop is no rate");
+    assert_fails(ST_CONFIG, rates_read(path, &back), "there is no rate named dense_tflop");
     harness_remove(&folder);
 }
 
