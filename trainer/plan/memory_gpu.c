@@ -1,4 +1,4 @@
-/* memory_gpu.c: the figures behind a GPU's own regions, and how they follow from a run. */
+/* memory_gpu.c: the figures of a GPU's own regions, and how they follow from a run. */
 #include "trainer/plan/memory_gpu.h"
 
 #include "trainer/ops/attention_work.h"

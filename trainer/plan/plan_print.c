@@ -150,7 +150,7 @@ static status print_kept(const plan_input *in, const recomputes *recomputed, FIL
     return ST_OK;
 }
 
-/* Whose memory a share is of. */
+/* Names the memory that a share is of. */
 static const char *whose(const plan_device *on)
 {
     return plan_device_is_cpu(on) ? "this machine's memory" : "the card";

@@ -53,7 +53,7 @@ static status open_board(reporter *r, const conf *c, const char *folder)
 }
 
 /* All ranks; where the other ranks are simulated, only those that would share a row with this one,
- * since nobody counts the rows of the rest. */
+ * since the rows of the rest are not counted. */
 static double devices_of(const session *s)
 {
     const layout *l = &s->mesh.layout;

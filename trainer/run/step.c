@@ -280,8 +280,8 @@ static status stage_nothing(session *s, device_batch **out)
     return upload_ring_stage(s->upload_ring, &empty, 1, out);
 }
 
-/* Puts the rows of the next micro-batch on their way to the device; an empty row if there are none
- * any more. */
+/* Puts the rows of the next micro-batch on their way to the device; an empty row if there are no
+ * more. */
 static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, device_batch **out)
 {
     *out_n = 0;

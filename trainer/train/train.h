@@ -1,5 +1,6 @@
-/* train.h: a run from its first step, or the one after its checkpoint, to its end: steps, the
- * ledger, lines, evaluations, checkpoints, in that order. */
+/* train.h: a run of trainer train, from its first step, or the one after its checkpoint, to its
+ * end. Each step is followed by its line in the ledger, its log line, and an evaluation and a
+ * checkpoint where these are due, in that order. */
 #ifndef TESSERA_TRAINER_TRAIN_H
 #define TESSERA_TRAINER_TRAIN_H
 
@@ -7,16 +8,18 @@
 #include "trainer/parallel/world.h"
 #include "trainer/plan/plan_device.h"
 
-/* Everything a rank of trainer train does with these options. */
-WARN_UNUSED status train_run(const conf *c, const world *w);
+/* Runs everything that one rank of trainer train does. Ends when training.steps are done, the
+ * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed. */
+WARN_UNUSED status train_run(const conf *c, const world *world);
 
-/* What options, model and recording refuse by themselves, of `there` ranks; nothing is opened or
- * written, so a launcher asks before it starts any. The plan of several ranks goes to stdout where
- * it is to be shown, and where their number is wrong, so that the refusal tells what they take.
- * on: whose memory it is against; NULL: the one that is here (plan_device_here). */
+/* Refuses what options, model and recording make impossible for `there` ranks. It opens no device
+ * and writes nothing, so a launcher calls it before it starts any rank. With several ranks it
+ * prints their plan to stdout if `shown`, and also if their number is wrong, so that the refusal
+ * says what they would take. on: the device that memory is planned for; NULL: that of this machine
+ * (plan_device_here). */
 WARN_UNUSED status train_check(const conf *c, const plan_device *on, int there, bool shown);
 
-/* JOB.DUMP_FOLDER/CHECKPOINT.FOLDER */
+/* Writes JOB.DUMP_FOLDER/CHECKPOINT.FOLDER to out; ST_CONFIG if that path is too long. */
 WARN_UNUSED status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX]);
 
 #endif

@@ -1,5 +1,5 @@
-/* training.h: a run under way, as its parts see it: train.c opens and ends it, train_steps.c drives
- * its steps, train_tell.c says what a person reads. Internal to these. */
+/* training.h: the state of a run under way. train.c opens and ends the run, train_steps.c drives
+ * its steps, and train_tell.c writes what the user reads. Internal to these three. */
 #ifndef TESSERA_TRAINER_TRAIN_TRAINING_H
 #define TESSERA_TRAINER_TRAIN_TRAINING_H
 
@@ -12,50 +12,56 @@
 typedef struct training {
     const conf *conf;
     const world *world;
-    char folder[STATUS_PATH_MAX]; /* of checkpoints */
-    int lock;                     /* of job.dump_folder, -1: none */
+    char folder[STATUS_PATH_MAX]; /* the folder of checkpoints */
+    int lock;                     /* descriptor of the lock on job.dump_folder; -1: not held */
     resume_point from;
     bool resumes;
     session session;
     reporter *reporter;
     ledger *ledger;
-    checkpoint_writer *checkpoint_writer; /* NULL: nothing is kept on the way */
+    checkpoint_writer *checkpoint_writer; /* NULL: no checkpoints are written */
     profile *profile;                     /* NULL: off */
-    bool profile_warm;
-    progress now;     /* after the last finished step */
-    bool ledger_told; /* that the disk refuses it */
-    int64_t told;     /* steps of this process */
-    const char *bad; /* where the last step told went wrong (step_report.where); NULL: it did not */
-    bool bad_step;   /* and training.nonfinite says stop */
-    bool no_rows;    /* the step after `now` had none: the run ends, and what it did is kept */
+    bool profile_warm;                    /* the step that warms the profile up is done */
+    progress now;                         /* after the last finished step */
+    bool ledger_told; /* the user knows that the disk refuses lines of the ledger */
+    int64_t told;     /* how many steps this process has done */
+    const char *bad;  /* where the last step went wrong (step_report.where); NULL: it did not */
+    bool bad_step;    /* the last step went wrong, and training.nonfinite says stop */
+    bool no_rows; /* the step after `now` had no rows: the run ends, and what was done is kept */
 } training;
 
-/* The rank that writes what is of the run: ledger, metrics, report. */
-static inline bool training_is_first(const training *t)
+/* True on the rank that writes the run's common files: ledger, metrics, report. */
+static inline bool training_is_first(const training *run)
 {
-    return !t->world || t->world->place.rank == 0 || world_simulated(t->world);
+    return !run->world || run->world->place.rank == 0 || world_simulated(run->world);
 }
 
-/* Steps until the run's end, the stream's, or until it is told to stop; with their lines, ledger,
- * evaluations and checkpoints. Where rows failed: why, and t->no_rows. */
-WARN_UNUSED status training_steps(training *t);
-/* A checkpoint of t->now. Fails only where the device does. */
-WARN_UNUSED status training_save(training *t);
+/* Runs steps until the end of the run or of the stream, or until the run is told to stop; writes
+ * lines and ledger, evaluates and saves on the way. If there were no rows for a step, it sets
+ * run->no_rows and returns why. */
+WARN_UNUSED status training_steps(training *run);
+/* Begins a checkpoint of run->now. It fails only if the device does: a disk that refuses files is
+ * reported by the checkpoint writer. */
+WARN_UNUSED status training_save(training *run);
 
-void tell_skipped(const training *t, const step_report *r);
-/* The stream is over. */
-void tell_end(const training *t);
-/* Options of the trainer may change from one part of a run to the next; what did is told. */
+/* Warns that the update of a step was skipped, with the ids of its samples. */
+void tell_skipped(const training *run, const step_report *report);
+/* Says that the stream has ended, and which rows are left over. */
+void tell_end(const training *run);
+/* Says which options differ between two texts of config_text: those of the checkpoint and those of
+ * this run. */
 void tell_changes(const char *was, const char *now);
-/* Evaluates between steps and says what came of it. */
-WARN_UNUSED status tell_evaluation(training *t);
-/* The page of the run; one that cannot be written costs no run. */
-void tell_report(const training *t);
-/* Why there were no rows, and how to go on. kept: how the checkpoint went. Returns why. */
-WARN_UNUSED status tell_no_rows(const training *t, const status_note *why, status kept);
-/* A last checkpoint that was not written, with what stands instead; st otherwise. */
-WARN_UNUSED status tell_unkept(const training *t, status st);
-/* What the run came to, with its last evaluation. */
-WARN_UNUSED status tell_result(training *t);
+/* Evaluates between two steps, prints the result and writes it to the reporter's files. */
+WARN_UNUSED status tell_evaluation(training *run);
+/* Writes report.html. If that fails it warns, and the run goes on. */
+void tell_report(const training *run);
+/* Returns the error `why` there were no rows, with a message that says how far the run came, where
+ * it is kept, and how to go on. kept: the status of the last checkpoint. */
+WARN_UNUSED status tell_no_rows(const training *run, const status_note *why, status kept);
+/* Returns st, the status of the last checkpoint; if that is an error, with a message that names the
+ * checkpoint which remains. */
+WARN_UNUSED status tell_unkept(const training *run, status st);
+/* Makes the last evaluation, and prints and writes the result of the run. */
+WARN_UNUSED status tell_result(training *run);
 
 #endif
