@@ -42,7 +42,7 @@ extern const bench_row bench_products[], bench_memory[], bench_routing[];
  * numbers. All arrays belong to the case; NULL after an error, which is in c->st. */
 void *bench_act(bench_case *c, int64_t n);
 void *bench_acc(bench_case *c, int64_t n);
-void *bench_raw(bench_case *c, int64_t bytes); /* as allocated */
+void *bench_raw(bench_case *c, int64_t bytes); /* zeroed */
 void *bench_upload(bench_case *c, const void *host, size_t bytes);
 /* n integers: value(z, i), or those of `host`. */
 int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i));

@@ -1,6 +1,6 @@
 /* received.h: predicts the bytes that a rank receives from other ranks in a step, by the names that
  * the ledger of collectives uses. The plan uses it, and tests compare the ledger with it.
- * trainer/parallel explains the formula. */
+ * trainer/parallel/layouts.md explains the formula. */
 #ifndef TESSERA_TRAINER_PLAN_RECEIVED_H
 #define TESSERA_TRAINER_PLAN_RECEIVED_H
 
