@@ -1,3 +1,5 @@
+/* beneath.c: openat2(2) with RESOLVE_BENEATH; where the kernel refuses that call, a walk over the
+ * folders of the path that follows no link. */
 #include "prepd/dataset/beneath.h"
 
 #include <errno.h>
@@ -11,7 +13,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { RACES = 64 }; /* a rename elsewhere may come between the kernel's checks: asked again */
+/* openat2 gives up with EAGAIN when a rename anywhere comes between its checks; so often it is
+ * tried again. */
+enum { RACES = 64 };
 
 static void close_keeping_errno(int fd)
 {
@@ -25,7 +29,8 @@ static int open_folder(const char *folder)
     return open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* Tells a link from what else cannot be opened. */
+/* Opens one step of the path. EXDEV for a link and for "..", which is told apart from everything
+ * else that cannot be opened. */
 static int open_no_link(int at, const char *name, int flags)
 {
     struct stat info;
@@ -38,11 +43,11 @@ static int open_no_link(int at, const char *name, int flags)
         return -1;
     }
     const int fd = openat(at, name, flags | O_NOFOLLOW);
-    if (fd < 0 && errno == ELOOP) /* it has become one */
+    if (fd < 0 && errno == ELOOP) /* it became a link just now */
         errno = EXDEV;
     if (fd < 0 || !(flags & O_PATH) || fstat(fd, &info) != 0 || !S_ISLNK(info.st_mode))
         return fd;
-    close(fd); /* O_PATH opens a link itself */
+    close(fd); /* O_PATH opens the link itself */
     errno = EXDEV;
     return -1;
 }

@@ -1,18 +1,18 @@
-/* beneath.h: opens what lies below a folder and never anything outside it, whatever links lie
- * there.
+/* beneath.h: opens files below a folder, and never a file outside it, whatever links lie there.
  *
- * The folder itself is what the user named: it may be a link, or lie below one. Below it a
- * link is followed where it is relative and stays below the folder; an absolute one, one that
- * climbs out and one of /proc are refused. Where the kernel has no openat2 (before 5.6), or a
- * filter of system calls refuses it, no link at all is followed. What is mounted below the folder
- * belongs to it. */
+ * The folder itself is the one that the user named: it may be a link, or lie below one. Below it, a
+ * link is followed if it is relative and stays below the folder; a link that is absolute, that
+ * climbs out or that leads through /proc is refused. Where the kernel has no openat2 (before 5.6),
+ * or a filter of system calls refuses it, no link is followed at all. File systems that are mounted
+ * below the folder belong to it. */
 #ifndef TESSERA_PREPD_DATASET_BENEATH_H
 #define TESSERA_PREPD_DATASET_BENEATH_H
 
-/* path: relative. A descriptor, or -1 and errno: EXDEV where a link leads out, or the path climbs.
- */
+/* Opens `path`, which is relative to `folder`, with the flags of open(2) and O_CLOEXEC. Returns a
+ * descriptor, or -1 with errno: EXDEV if a link leads out of the folder or the path climbs. */
 int beneath_open(const char *folder, const char *path, int flags);
-/* What it does where there is no openat2. */
+/* What beneath_open does where there is no openat2: it opens each folder on the way by itself and
+ * follows no link. */
 int beneath_walk(const char *folder, const char *path, int flags);
 
 #endif

@@ -1,3 +1,5 @@
+/* braces.c: expands the first braces of a name and calls itself with the rest, one level for each
+ * pair of braces. */
 #include "prepd/dataset/braces.h"
 
 #include <stdbool.h>
@@ -5,26 +7,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_BYTES = 4096, MAX_NAMES = 1000000, MAX_DEPTH = 8 /* braces in a name */ };
+enum { NAME_MAX_BYTES = 4096, MAX_NAMES = 1000000, MAX_DEPTH = 8 /* pairs of braces in a name */ };
 
 typedef struct expansion {
     const char *pattern;
     brace_each each;
     void *user;
-    long n;
+    long n; /* names so far */
     int depth;
 } expansion;
 
 static status expand(expansion *x, const char *done, const char *rest);
 
+/* Goes on with `done`, `piece` and then what `rest` expands to. */
 static status with(expansion *x, const char *done, size_t done_bytes, const char *piece,
                    size_t piece_bytes, const char *rest)
 {
     char name[NAME_MAX_BYTES];
     if (done_bytes + piece_bytes + strlen(rest) >= sizeof name)
-        return FAIL_IN(ST_CONFIG, x->pattern, "a name of more than %d bytes", NAME_MAX_BYTES - 1);
+        return FAIL_IN(ST_CONFIG, x->pattern, "it gives a name of more than %d bytes",
+                       NAME_MAX_BYTES - 1);
     if (x->depth == MAX_DEPTH)
-        return FAIL_IN(ST_CONFIG, x->pattern, "more than %d braces", MAX_DEPTH);
+        return FAIL_IN(ST_CONFIG, x->pattern, "it has more than %d pairs of braces", MAX_DEPTH);
     memcpy(name, done, done_bytes);
     memcpy(name + done_bytes, piece, piece_bytes);
     name[done_bytes + piece_bytes] = 0;
@@ -34,7 +38,7 @@ static status with(expansion *x, const char *done, size_t done_bytes, const char
     return st;
 }
 
-/* A range FIRST..LAST; *out_is false if it is none. */
+/* Expands a range FIRST..LAST; *out_is is false if `inner` is not one. */
 static status expand_range(expansion *x, const char *done, const char *inner, size_t n,
                            const char *rest, bool *out_is)
 {
@@ -55,8 +59,8 @@ static status expand_range(expansion *x, const char *done, const char *inner, si
         return ST_OK;
     *out_is = true;
     if (last < first || last - first >= MAX_NAMES)
-        return FAIL_IN(ST_CONFIG, x->pattern, "{%s}: expected a rising range of at most %d", text,
-                       MAX_NAMES);
+        return FAIL_IN(ST_CONFIG, x->pattern, "{%s}: expected a rising range of at most %d numbers",
+                       text, MAX_NAMES);
     const int width = text[0] == '0' ? (int)(dots - text) : 0;
     for (long long v = first; v <= last; v++) {
         char digits[96];
@@ -66,26 +70,27 @@ static status expand_range(expansion *x, const char *done, const char *inner, si
     return ST_OK;
 }
 
-/* done: the name so far; rest: of the pattern. */
+/* `done` is the name so far, `rest` the part of the pattern that is still to be expanded. */
 static status expand(expansion *x, const char *done, const char *rest)
 {
     const char *open = strchr(rest, '{');
     if (!open) {
         char name[NAME_MAX_BYTES];
         if (++x->n > MAX_NAMES)
-            return FAIL_IN(ST_CONFIG, x->pattern, "more than %d names", MAX_NAMES);
+            return FAIL_IN(ST_CONFIG, x->pattern, "it stands for more than %d names", MAX_NAMES);
         if (snprintf(name, sizeof name, "%s%s", done, rest) >= (int)sizeof name)
-            return FAIL_IN(ST_CONFIG, x->pattern, "a name of more than %d bytes",
+            return FAIL_IN(ST_CONFIG, x->pattern, "it gives a name of more than %d bytes",
                            NAME_MAX_BYTES - 1);
         return x->each(x->user, name);
     }
     const char *close = strchr(open, '}');
     if (!close || close == open + 1 || memchr(open + 1, '{', (size_t)(close - open - 1)))
-        return FAIL_IN(ST_CONFIG, x->pattern, "braces that are empty, nested or do not close");
+        return FAIL_IN(ST_CONFIG, x->pattern, "its braces are empty, nested or not closed");
     char before[NAME_MAX_BYTES];
     if (snprintf(before, sizeof before, "%s%.*s", done, (int)(open - rest), rest) >=
         (int)sizeof before)
-        return FAIL_IN(ST_CONFIG, x->pattern, "a name of more than %d bytes", NAME_MAX_BYTES - 1);
+        return FAIL_IN(ST_CONFIG, x->pattern, "it gives a name of more than %d bytes",
+                       NAME_MAX_BYTES - 1);
     bool is_range;
     TRY(expand_range(x, before, open + 1, (size_t)(close - open - 1), close + 1, &is_range));
     if (is_range)

@@ -1,3 +1,5 @@
+/* cache_folder.c: tries the candidates of cache_folder.h in order, makes the folder and checks it.
+ */
 #include "prepd/dataset/cache_folder.h"
 
 #include <errno.h>
@@ -16,25 +18,28 @@ static bool usable_folder(const char *path, mode_t mode)
     return access(path, W_OK | X_OK) == 0;
 }
 
-/* In a folder where everybody may make this one: what another user has put there is not read. */
+/* Makes a folder where any user could have made one of this name, such as in /tmp. It is refused
+ * unless it is ours alone, because another user could have put a false index there. */
 static status own_folder(const char *path)
 {
     struct stat info;
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return FAIL_IN(ST_CANT_CREATE, path, "no folder for the index: %s; set prepd.cache_dir",
+        return FAIL_IN(ST_CANT_CREATE, path,
+                       "the folder for the index cannot be made: %s; set prepd.cache_dir",
                        strerror(errno));
     if (lstat(path, &info) != 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "no folder for the index: %s; set prepd.cache_dir",
+        return FAIL_IN(ST_CANT_CREATE, path,
+                       "the folder for the index cannot be read: %s; set prepd.cache_dir",
                        strerror(errno));
     if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && !(info.st_mode & (S_IWGRP | S_IWOTH)))
         return ST_OK;
     return FAIL_IN(ST_CANT_CREATE, path,
-                   "no folder for the index: this one %s, so another user may have made it; remove "
-                   "it or set prepd.cache_dir",
+                   "there is no folder for the index: this one %s, so another user may have made "
+                   "it; remove it or set prepd.cache_dir",
                    S_ISLNK(info.st_mode)      ? "is a symbolic link"
-                   : !S_ISDIR(info.st_mode)   ? "is none"
+                   : !S_ISDIR(info.st_mode)   ? "is not a folder"
                    : info.st_uid != geteuid() ? "belongs to another user"
-                                              : "may be written by others");
+                                              : "can be written by other users");
 }
 
 status cache_folder(const conf *c, char out[PATH_MAX])
@@ -45,12 +50,17 @@ status cache_folder(const conf *c, char out[PATH_MAX])
         snprintf(out, PATH_MAX, "%s", c->prepd_cache_dir);
         if (usable_folder(out, 0777))
             return ST_OK;
-        return FAIL_IN(ST_CANT_CREATE, out, "prepd.cache_dir cannot be written: %s",
+        return FAIL_IN(ST_CANT_CREATE, out,
+                       "prepd.cache_dir cannot be written: %s; name a folder that can",
                        strerror(errno));
     }
     struct stat info;
     snprintf(out, PATH_MAX, "%s", c->data_path);
-    char *brace = stat(out, &info) == 0 ? NULL : strchr(out, '{'); /* a pattern of tars */
+    char *brace =
+        stat(out, &info) == 0
+            ? NULL
+            : strchr(out,
+                     '{'); /* data.path is a pattern of tars: the folder is what stands before it */
     if (brace)
         *brace = 0;
     char *slash = strrchr(out, '/');
@@ -76,6 +86,6 @@ status cache_folder(const conf *c, char out[PATH_MAX])
                  (int)geteuid());
         TRY(own_folder(out));
     }
-    log_info("index kept elsewhere: %s cannot be written folder=%s", first, out);
+    log_info("the index is kept elsewhere, because %s cannot be written folder=%s", first, out);
     return ST_OK;
 }

@@ -1,4 +1,5 @@
-/* cache_folder.h: where what can be made again is kept between starts. */
+/* cache_folder.h: the folder in which the index and the parsed tables of a data set are kept from
+ * one start to the next. All of it can be made again. */
 #ifndef TESSERA_PREPD_DATASET_CACHE_FOLDER_H
 #define TESSERA_PREPD_DATASET_CACHE_FOLDER_H
 
@@ -6,10 +7,14 @@
 
 #include "common/conf/conf.h"
 
-/* prepd.cache_dir; else .tessera in the data's folder; else, where that cannot be written (said in
- * the log), the user's cache folder, else one of the user's own in the temporary one. Made where it
- * is not there. ST_CANT_CREATE: prepd.cache_dir cannot be written; none of the others can, or the
- * last one may be another user's. */
+/* Finds the folder and makes it if it does not exist. The candidates are, in order:
+ * prepd.cache_dir; .tessera in the folder of the data; the user's cache folder
+ * ($XDG_CACHE_HOME/tessera or
+ * ~/.cache/tessera); tessera-UID in the temporary folder. If prepd.cache_dir is set, it is the only
+ * candidate. The log says so when the folder of the data cannot be written.
+ *
+ * ST_CANT_CREATE if prepd.cache_dir cannot be written, or if no candidate can; the last candidate
+ * is also refused if another user may have made it, because what lies in it would be believed. */
 WARN_UNUSED status cache_folder(const conf *c, char out[PATH_MAX]);
 
 #endif

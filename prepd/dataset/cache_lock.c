@@ -1,3 +1,5 @@
+/* cache_lock.c: flock(2) on FILE.lock. The holder removes the file before it unlocks it, so a
+ * process that has just locked a file must check that it is still the one with that name. */
 #include "prepd/dataset/cache_lock.h"
 
 #include <errno.h>
@@ -9,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TRIES = 16, LEAST_FD = 3 /* so that 0 is none */ };
+enum { TRIES = 16, LEAST_FD = 3 /* so that a descriptor is never 0, which means "not held" */ };
 
 static lock_answer none(const char *path)
 {
@@ -17,7 +19,8 @@ static lock_answer none(const char *path)
     return LOCK_NONE;
 }
 
-/* One made by another user may only be read, which is enough for a lock on a local disk. */
+/* A lock file that another user made may only be readable, which is enough to lock it on a local
+ * disk. */
 static int open_lock(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -38,7 +41,7 @@ static void say_who(int fd)
         snprintf(host, sizeof host, "localhost");
     const int n = snprintf(text, sizeof text, "pid %d on %s", (int)getpid(), host);
     if (ftruncate(fd, 0) == 0)
-        (void)!pwrite(fd, text, (size_t)n, 0); /* for people alone */
+        (void)!pwrite(fd, text, (size_t)n, 0); /* only people read it */
 }
 
 static void read_who(int fd, char out[LOCK_HOLDER])
@@ -52,8 +55,8 @@ static void read_who(int fd, char out[LOCK_HOLDER])
             *c = '?';
 }
 
-/* Its last holder removed it after it was opened here, so that the next to come would make another.
- */
+/* Whether the last holder removed the file after it was opened here. Then the lock on it is worth
+ * nothing, because the next process would make a new file. */
 static bool is_gone(int fd, const char *path)
 {
     struct stat ours, there;
@@ -87,15 +90,16 @@ lock_answer cache_lock_take(const char *file, cache_lock *out, char out_holder[L
         close(fd);
         return answer;
     }
-    snprintf(out_holder, LOCK_HOLDER, "another prepd"); /* they come and go faster than we look */
+    snprintf(out_holder, LOCK_HOLDER,
+             "another prepd"); /* holders come and go faster than we look */
     return LOCK_TAKEN;
 }
 
-void cache_lock_leave(cache_lock *l)
+void cache_lock_leave(cache_lock *lock)
 {
-    if (l->fd <= 0)
+    if (lock->fd <= 0)
         return;
-    unlink(l->path);
-    close(l->fd);
-    l->fd = 0;
+    unlink(lock->path);
+    close(lock->fd);
+    lock->fd = 0;
 }

@@ -1,5 +1,6 @@
-/* chat_cache.c: the tables of conversations.h, kept with the restart points of their files. What
- * lies in folders of frames is looked at at every start, kept or not. */
+/* chat_cache.c: keeps the tables of conversations.h and the restart points of their files for the
+ * next start (kept.h). Folders of frames are listed at every start all the same, because a folder
+ * can change without any sign in the files of records. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,76 +11,76 @@
 #include "prepd/dataset/kept.h"
 
 enum {
-    VERSION = 1,        /* also of what is taken for a record */
-    RECORD_NUMBERS = 4, /* offset, line, bytes and file, images; refused: less than 0, its cause */
+    VERSION = 1,        /* of these tables, and of what chat_record.c accepts */
+    RECORD_NUMBERS = 4, /* offset; line; bytes and file; number of images, or minus the cause */
     FILE_BITS = 32,
 };
 
-/* False where there is to be no cache. */
-static bool name_cache(const conversations *d, const conf *c, kept_name *out)
+/* Names the file. False if nothing is to be kept. */
+static bool name_cache(const conversations *set, const conf *c, kept_name *out)
 {
-    hasher *h;
-    if (!kept_name_begin(c, VERSION, &h))
+    hasher *hash;
+    if (!kept_name_begin(c, VERSION, &hash))
         return false;
-    hasher_add_text(h, d->root);
-    hasher_add_text(h, c->data_stage_weights);
-    hasher_add_u64(h, (uint64_t)c->data_loss_on);
-    hasher_add_u64(h, c->data_trim);
-    hasher_add_u64(h, (uint64_t)c->video_input_frames);
-    return kept_name_end(c, "chats", d->files, &h, out);
+    hasher_add_text(hash, set->root);
+    hasher_add_text(hash, c->data_stage_weights);
+    hasher_add_u64(hash, (uint64_t)c->data_loss_on);
+    hasher_add_u64(hash, c->data_trim);
+    hasher_add_u64(hash, (uint64_t)c->video_input_frames);
+    return kept_name_end(c, "chats", set->files, &hash, out);
 }
 
-/* --- what is kept, as arrays --- */
+/* --- saving: the tables as arrays --- */
 
 typedef struct kept_chats {
     int64_t *records; /* [RECORD_NUMBERS * n] */
-    int64_t *rates;   /* [images] a double's bits: frames a second of a clip; -1 bits: no clip */
+    int64_t *rates;   /* [images] the bits of a double: frames a second of a clip, or NO_CLIP */
     kept_points points;
 } kept_chats;
 
 static const double NO_CLIP = -1;
 
-static status gather_records(const conversations *d, kept_chats *k)
+static status gather_records(const conversations *set, kept_chats *k)
 {
-    k->records = malloc(((size_t)d->n * RECORD_NUMBERS + 1) * sizeof *k->records);
-    k->rates = malloc(((size_t)d->images.n + 1) * sizeof *k->rates);
+    k->records = malloc(((size_t)set->n * RECORD_NUMBERS + 1) * sizeof *k->records);
+    k->rates = malloc(((size_t)set->images.n + 1) * sizeof *k->rates);
     if (!k->records || !k->rates)
-        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", d->n);
-    for (int64_t i = 0; i < d->n; i++) {
-        const conversation *x = &d->all[i];
+        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", set->n);
+    for (int64_t i = 0; i < set->n; i++) {
+        const conversation *x = &set->all[i];
         int64_t *to = k->records + i * RECORD_NUMBERS;
         to[0] = x->at.offset;
         to[1] = x->at.line;
         to[2] = (int64_t)x->at.file << FILE_BITS | (uint32_t)x->at.bytes;
         to[3] = x->cause ? -x->cause : x->n_images;
     }
-    for (int64_t j = 0; j < d->images.n; j++) {
-        const clip_entry *e = &d->clips.of[j];
+    for (int64_t j = 0; j < set->images.n; j++) {
+        const clip_entry *e = &set->clips.of[j];
         const double rate = e->kind == ENTRY_IMAGE ? NO_CLIP : e->fps;
         memcpy(&k->rates[j], &rate, sizeof rate);
     }
-    return kept_points_of(d->files, &k->points);
+    return kept_points_of(set->files, &k->points);
 }
 
-static status save_chats(const conversations *d, const kept_name *name)
+static status save_chats(const conversations *set, const kept_name *name)
 {
     kept_chats k = {0};
     char identity[HASH_TEXT];
-    const int64_t contents = records_count(d->files) * (int64_t)sizeof *d->contents;
-    status st = gather_records(d, &k);
-    hash_print(d->identity, identity);
+    const int64_t contents = records_count(set->files) * (int64_t)sizeof *set->contents;
+    status st = gather_records(set, &k);
+    hash_print(set->identity, identity);
     const st_meta words[] = {{"identity", identity}};
     if (st == ST_OK) {
         const st_tensor tensors[] = {
             k.points.tensors[0],
             k.points.tensors[1],
-            kept_column("records", DT_I64, d->n * RECORD_NUMBERS, k.records),
-            kept_column("name_at", DT_I64, d->images.n, d->images.at),
-            kept_column("rates", DT_I64, d->images.n, k.rates),
-            kept_column("shown", DT_I32, d->n_shown, d->shown),
-            kept_column("names", DT_U8, (int64_t)d->images.texts.size, d->images.texts.bytes),
-            kept_column("causes", DT_U8, (int64_t)d->causes.size, d->causes.bytes),
-            kept_column("contents", DT_U8, contents, d->contents),
+            kept_column("records", DT_I64, set->n * RECORD_NUMBERS, k.records),
+            kept_column("name_at", DT_I64, set->images.n, set->images.at),
+            kept_column("rates", DT_I64, set->images.n, k.rates),
+            kept_column("shown", DT_I32, set->n_shown, set->shown),
+            kept_column("names", DT_U8, (int64_t)set->images.texts.size, set->images.texts.bytes),
+            kept_column("causes", DT_U8, (int64_t)set->causes.size, set->causes.bytes),
+            kept_column("contents", DT_U8, contents, set->contents),
             k.points.tensors[2],
         };
         st = kept_save(name, tensors, sizeof tensors / sizeof *tensors, words,
@@ -91,28 +92,28 @@ static status save_chats(const conversations *d, const kept_name *name)
     return st;
 }
 
-void chat_cache_save(const conversations *d, const conf *c)
+void chat_cache_save(const conversations *set, const conf *c)
 {
     kept_name name;
-    if (d->clip_refused || records_unpacked(d->files) < KEPT_WORTH_BYTES)
+    if (set->clip_refused || records_unpacked(set->files) < KEPT_WORTH_BYTES)
         return;
-    if (name_cache(d, c, &name) && save_chats(d, &name) != ST_OK)
-        log_info("places of records are not kept for the next start: %s", status_text());
+    if (name_cache(set, c, &name) && save_chats(set, &name) != ST_OK)
+        log_info("the places of records are not kept for the next start: %s", status_text());
 }
 
-/* --- and back --- */
+/* --- loading --- */
 
 static status unfit(const char *path)
 {
-    return FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
+    return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
 }
 
-/* A column's bytes, copied, with room for one more. */
-static status read_column(const st_file *f, const char *path, const char *name, st_dtype dtype,
+/* Copies the bytes of a column, with room for one more entry. */
+static status read_column(const st_file *file, const char *path, const char *name, st_dtype dtype,
                           void **out, int64_t *out_n)
 {
     const st_tensor *t;
-    TRY(st_want(f, name, dtype, 1, path, &t));
+    TRY(st_want(file, name, dtype, 1, path, &t));
     *out = malloc(t->data.size + st_dtype_size(dtype));
     if (!*out)
         return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", t->data.size, name);
@@ -122,151 +123,151 @@ static status read_column(const st_file *f, const char *path, const char *name, 
     return ST_OK;
 }
 
-/* Terminated texts, or none. */
-static status take_texts(const st_file *f, const char *path, const char *name, text_pool *out)
+/* Reads a text pool, which is empty or ends with a terminated text. */
+static status take_texts(const st_file *file, const char *path, const char *name, text_pool *out)
 {
     int64_t n;
-    TRY(read_column(f, path, name, DT_U8, (void **)&out->bytes, &n));
+    TRY(read_column(file, path, name, DT_U8, (void **)&out->bytes, &n));
     out->size = out->capacity = (size_t)n;
     return n && (out->bytes[0] != 0 || out->bytes[n - 1] != 0) ? unfit(path) : ST_OK;
 }
 
-/* Names and what kind of image each is: a folder of frames is listed again. */
-static status take_images(conversations *d, const st_file *f, const char *path)
+/* Reads the names of the images and what kind each is. Folders of frames are listed again. */
+static status take_images(conversations *set, const st_file *file, const char *path)
 {
     const uint8_t *rates;
     int64_t n_rates;
-    TRY(take_texts(f, path, "names", &d->images.texts));
-    TRY(read_column(f, path, "name_at", DT_I64, (void **)&d->images.at, &d->images.n));
-    d->images.capacity = d->images.n;
-    TRY(kept_words(f, path, "rates", 1, d->images.n, &rates, &n_rates));
-    if (d->images.n > INT32_MAX)
+    TRY(take_texts(file, path, "names", &set->images.texts));
+    TRY(read_column(file, path, "name_at", DT_I64, (void **)&set->images.at, &set->images.n));
+    set->images.capacity = set->images.n;
+    TRY(kept_words(file, path, "rates", 1, set->images.n, &rates, &n_rates));
+    if (set->images.n > INT32_MAX)
         return unfit(path);
-    for (int64_t j = 0; j < d->images.n; j++) {
-        const int64_t at = d->images.at[j], bits = kept_number(rates, j);
+    for (int64_t j = 0; j < set->images.n; j++) {
+        const int64_t at = set->images.at[j], bits = kept_number(rates, j);
         chat_item item;
-        if (at < 1 || (size_t)at >= d->images.texts.size)
+        if (at < 1 || (size_t)at >= set->images.texts.size)
             return unfit(path);
-        item.name = text_pool_at(&d->images.texts, at);
+        item.name = text_pool_at(&set->images.texts, at);
         memcpy(&item.fps, &bits, sizeof item.fps);
         item.video = !(item.fps < 0);
         if (!item.video)
             item.fps = 0;
         if (!path_stays_inside(item.name))
             return unfit(path);
-        TRY(clip_table_note(&d->clips, j, d->root, item.name, &item, path));
+        TRY(clip_table_note(&set->clips, j, set->root, item.name, &item, path));
     }
     return ST_OK;
 }
 
-static bool is_sound(const conversations *d, const conversation *x)
+static bool is_sound(const conversations *set, const conversation *x)
 {
-    if (!kept_place_is_sound(d->files, &x->at) || x->cause < 0 || x->n_images < 0)
+    if (!kept_place_is_sound(set->files, &x->at) || x->cause < 0 || x->n_images < 0)
         return false;
-    return (x->cause == 0 || (size_t)x->cause < d->causes.size) &&
-           x->first_image + x->n_images <= d->n_shown;
+    return (x->cause == 0 || (size_t)x->cause < set->causes.size) &&
+           x->first_image + x->n_images <= set->n_shown;
 }
 
-static status take_records(conversations *d, const st_file *f, const char *path)
+static status take_records(conversations *set, const st_file *file, const char *path)
 {
     const uint8_t *words;
     int64_t n, first = 0;
-    TRY(take_texts(f, path, "causes", &d->causes));
-    TRY(read_column(f, path, "shown", DT_I32, (void **)&d->shown, &d->n_shown));
-    d->shown_capacity = d->n_shown;
-    for (int64_t i = 0; i < d->n_shown; i++)
-        if (d->shown[i] < 0 || d->shown[i] >= d->images.n)
+    TRY(take_texts(file, path, "causes", &set->causes));
+    TRY(read_column(file, path, "shown", DT_I32, (void **)&set->shown, &set->n_shown));
+    set->shown_capacity = set->n_shown;
+    for (int64_t i = 0; i < set->n_shown; i++)
+        if (set->shown[i] < 0 || set->shown[i] >= set->images.n)
             return unfit(path);
-    TRY(kept_words(f, path, "records", RECORD_NUMBERS, -1, &words, &n));
-    d->all = malloc(((size_t)n + 1) * sizeof *d->all);
-    if (!d->all)
+    TRY(kept_words(file, path, "records", RECORD_NUMBERS, -1, &words, &n));
+    set->all = malloc(((size_t)n + 1) * sizeof *set->all);
+    if (!set->all)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", n);
-    d->n = d->capacity = n;
+    set->n = set->capacity = n;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = i * RECORD_NUMBERS, which = kept_number(words, at + 2);
         const int64_t images = kept_number(words, at + 3);
-        if (images > d->n_shown || images == INT64_MIN)
+        if (images > set->n_shown || images == INT64_MIN)
             return unfit(path);
-        d->all[i] = (conversation){.at = {.offset = kept_number(words, at),
-                                          .line = kept_number(words, at + 1),
-                                          .bytes = (int32_t)(uint32_t)which,
-                                          .file = (int32_t)(which >> FILE_BITS)},
-                                   .n_images = images < 0 ? 0 : (int32_t)images,
-                                   .first_image = first,
-                                   .cause = images < 0 ? -images : 0};
-        if (!is_sound(d, &d->all[i]))
+        set->all[i] = (conversation){.at = {.offset = kept_number(words, at),
+                                            .line = kept_number(words, at + 1),
+                                            .bytes = (int32_t)(uint32_t)which,
+                                            .file = (int32_t)(which >> FILE_BITS)},
+                                     .n_images = images < 0 ? 0 : (int32_t)images,
+                                     .first_image = first,
+                                     .cause = images < 0 ? -images : 0};
+        if (!is_sound(set, &set->all[i]))
             return unfit(path);
-        first += d->all[i].n_images;
+        first += set->all[i].n_images;
     }
-    return n > 0 && first == d->n_shown ? ST_OK : unfit(path);
+    return n > 0 && first == set->n_shown ? ST_OK : unfit(path);
 }
 
-status chat_cache_take(conversations *d, const st_file *f, const char *path)
+status chat_cache_take(conversations *set, const st_file *file, const char *path)
 {
     int64_t n;
-    TRY(read_column(f, path, "contents", DT_U8, (void **)&d->contents, &n));
-    if (n != records_count(d->files) * (int64_t)sizeof *d->contents)
+    TRY(read_column(file, path, "contents", DT_U8, (void **)&set->contents, &n));
+    if (n != records_count(set->files) * (int64_t)sizeof *set->contents)
         return unfit(path);
-    TRY(kept_points_take(d->files, f, path));
-    TRY(take_images(d, f, path));
-    return take_records(d, f, path);
+    TRY(kept_points_take(set->files, file, path));
+    TRY(take_images(set, file, path));
+    return take_records(set, file, path);
 }
 
-static status take_all(conversations *d, const conf *c, const st_file *f, const char *path)
+static status take_all(conversations *set, const conf *c, const st_file *file, const char *path)
 {
-    const char *identity = st_meta_find(f, "identity");
+    const char *identity = st_meta_find(file, "identity");
     hash128 wanted;
     if (!identity || !hash_parse(identity, &wanted))
-        return FAIL_IN(ST_BAD_INPUT, path, "it names no identity");
-    TRY(chat_cache_take(d, f, path));
-    TRY(conversations_identify(d, c));
-    return hash_equal(d->identity, wanted)
+        return FAIL_IN(ST_BAD_INPUT, path, "it does not hold the identity of its data set");
+    TRY(chat_cache_take(set, file, path));
+    TRY(conversations_identify(set, c));
+    return hash_equal(set->identity, wanted)
                ? ST_OK
                : FAIL_IN(ST_NO_INPUT, path, "folders of frames have changed since it was written");
 }
 
-/* What a failed load has left. */
-static void forget_records(conversations *d)
+/* Frees what a failed load has left, so that the records can be read instead. */
+static void forget_records(conversations *set)
 {
-    kept_points_forget(d->files);
-    free(d->all);
-    free(d->shown);
-    free(d->contents);
-    d->all = NULL;
-    d->shown = NULL;
-    d->contents = NULL;
-    d->n = d->capacity = d->n_shown = d->shown_capacity = 0;
-    const int64_t most = d->clips.max_frames;
-    name_list_done(&d->images);
-    clip_table_done(&d->clips);
-    d->clips.max_frames = most;
-    text_pool_done(&d->causes);
+    kept_points_forget(set->files);
+    free(set->all);
+    free(set->shown);
+    free(set->contents);
+    set->all = NULL;
+    set->shown = NULL;
+    set->contents = NULL;
+    set->n = set->capacity = set->n_shown = set->shown_capacity = 0;
+    const int64_t most = set->clips.max_frames;
+    name_list_done(&set->images);
+    clip_table_done(&set->clips);
+    set->clips.max_frames = most;
+    text_pool_done(&set->causes);
 }
 
-void chat_cache_enter(const conversations *d, const conf *c, cache_lock *out)
+void chat_cache_enter(const conversations *set, const conf *c, cache_lock *out)
 {
     kept_name name;
-    if (records_bytes(d->files) >= KEPT_WORTH_PACKED && name_cache(d, c, &name))
+    if (records_bytes(set->files) >= KEPT_WORTH_PACKED && name_cache(set, c, &name))
         kept_enter(&name, out);
 }
 
-bool chat_cache_load(conversations *d, const conf *c)
+bool chat_cache_load(conversations *set, const conf *c)
 {
     kept_name name;
-    st_file f;
-    if (!name_cache(d, c, &name) || access(name.path, R_OK) != 0)
+    st_file file;
+    if (!name_cache(set, c, &name) || access(name.path, R_OK) != 0)
         return false;
-    status st = kept_open(&name, &f);
+    status st = kept_open(&name, &file);
     if (st == ST_OK) {
-        st = take_all(d, c, &f, name.path);
-        st_close(&f);
+        st = take_all(set, c, &file, name.path);
+        st_close(&file);
     }
     if (st == ST_OK) {
-        records_adopted(d->files);
-        log_info("places of records are those of the last start file=%s", name.path);
+        records_adopted(set->files);
+        log_info("the places of records are taken from the last start file=%s", name.path);
         return true;
     }
-    log_info("records are read again: %s", status_text());
-    forget_records(d);
+    log_info("the records are read again, because what was kept cannot be used: %s", status_text());
+    forget_records(set);
     return false;
 }

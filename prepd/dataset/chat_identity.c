@@ -1,21 +1,22 @@
-/* chat_identity.c: what tells one set of conversations from another. */
+/* chat_identity.c: the digest that tells one set of conversations from another: the bytes of the
+ * record files, the clips, and the options that change what a record means. */
 #include "prepd/dataset/conversations.h"
 
-status conversations_identify(conversations *d, const conf *c)
+status conversations_identify(conversations *set, const conf *c)
 {
-    hasher *h = NULL;
-    if (!d->contents)
-        TRY(records_contents(d->files, &d->contents));
-    TRY(hasher_new(&h));
-    hasher_add(h, "conversations", 13);
-    hasher_add_u64(h, (uint64_t)d->n);
-    hasher_add_u64(h, (uint64_t)c->data_loss_on);
-    hasher_add_u64(h, c->data_trim);
-    hasher_add_text(h, c->data_stage_weights);
-    clip_table_digest(&d->clips, h);
-    hasher_add_u64(h, (uint64_t)records_count(d->files));
-    hasher_add(h, d->contents, (size_t)records_count(d->files) * sizeof *d->contents);
-    d->identity = hasher_value(h);
-    hasher_free(&h);
+    hasher *hash = NULL;
+    if (!set->contents)
+        TRY(records_contents(set->files, &set->contents));
+    TRY(hasher_new(&hash));
+    hasher_add(hash, "conversations", 13);
+    hasher_add_u64(hash, (uint64_t)set->n);
+    hasher_add_u64(hash, (uint64_t)c->data_loss_on);
+    hasher_add_u64(hash, c->data_trim);
+    hasher_add_text(hash, c->data_stage_weights);
+    clip_table_digest(&set->clips, hash);
+    hasher_add_u64(hash, (uint64_t)records_count(set->files));
+    hasher_add(hash, set->contents, (size_t)records_count(set->files) * sizeof *set->contents);
+    set->identity = hasher_value(hash);
+    hasher_free(&hash);
     return ST_OK;
 }

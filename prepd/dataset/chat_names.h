@@ -1,5 +1,5 @@
-/* chat_names.h: the images and videos a record names, before it is known where they are shown. For
- * chat_record.c. */
+/* chat_names.h: the images and videos that a record names, collected before it is known where its
+ * texts show them. Internal to chat_record.c. */
 #ifndef TESSERA_PREPD_DATASET_CHAT_NAMES_H
 #define TESSERA_PREPD_DATASET_CHAT_NAMES_H
 
@@ -7,7 +7,8 @@
 
 typedef enum chat_kind { CHAT_IMAGE, CHAT_VIDEO, CHAT_KINDS } chat_kind;
 
-/* "image", "video": keys, types of parts, and inside < > the marks in texts. */
+/* "image" and "video": the keys of records, the types of parts and, inside < >, the marks in texts.
+ */
 extern const char *const chat_words[CHAT_KINDS];
 
 typedef struct chat_names {
@@ -15,16 +16,19 @@ typedef struct chat_names {
     int32_t n, capacity;
 } chat_names;
 
-/* One more: a text or {"path": text}. owner: the object that may hold a video's rate. */
-WARN_UNUSED status chat_names_add(chat_names *l, chat_kind kind, const json_value *name,
-                                  const json_value *owner, const char *source, arena *a);
+/* Adds one name, given as a text or as {"path": text}. `owner` is the object in which a video's
+ * rate may stand. ST_BAD_INPUT, with `source` before it, for a name that is empty or is not a
+ * file's, for a wrong rate, and for too many names. */
+WARN_UNUSED status chat_names_add(chat_names *list, chat_kind kind, const json_value *name,
+                                  const json_value *owner, const char *source, arena *memory);
 
-/* What the record lists beside its messages: "image" and "images", or "video" and "videos": a name
- * or a list. */
-WARN_UNUSED status chat_names_list(chat_names *l, chat_kind kind, const json_value *record,
-                                   const char *source, arena *a);
+/* Adds what the record lists beside its messages, under "image" and "images" or under "video" and
+ * "videos": a name, or an array of names. */
+WARN_UNUSED status chat_names_list(chat_names *list, chat_kind kind, const json_value *record,
+                                   const char *source, arena *memory);
 
-/* A copy of an item at the end. */
-WARN_UNUSED status chat_names_put(chat_names *l, chat_item item, const char *source, arena *a);
+/* Adds a copy of an item. */
+WARN_UNUSED status chat_names_put(chat_names *list, chat_item item, const char *source,
+                                  arena *memory);
 
 #endif

@@ -1,22 +1,27 @@
+/* chat_record.c: reads a record of any of the forms of chat_record.h.
+ *
+ * First the names that the record lists are collected. Then its messages are read in order, and
+ * each mark (<image>, <video>) and each part without a name of its own takes the next name of its
+ * kind. At the end there must be as many of them as names. */
 #include "prepd/dataset/chat_names.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARK_BYTES = sizeof "<image>" - 1 }; /* of either kind */
+enum { MARK_BYTES = sizeof "<image>" - 1 }; /* both marks have this length */
 static const char *const marks[CHAT_KINDS] = {"<image>", "<video>"};
 
 typedef struct reading {
     const chat_rules *rules;
     const char *source;
-    arena *a;
-    chat_record r;
-    chat_names listed[CHAT_KINDS]; /* beside the messages */
-    int32_t shown[CHAT_KINDS];     /* of them, those that a mark or part stands for */
-    chat_names images;             /* in the order they are shown */
-    int32_t n_images;              /* their number, also where they lie outside */
-    int32_t stage;                 /* assistant texts so far */
+    arena *memory;
+    chat_record record;
+    chat_names listed[CHAT_KINDS]; /* names that stand beside the messages */
+    int32_t shown[CHAT_KINDS];     /* how many of those a mark or a part has taken */
+    chat_names images;             /* in the order in which they are shown */
+    int32_t n_images;              /* how many were shown; also with rules->outside */
+    int32_t stage;                 /* texts of the assistant so far */
 } reading;
 
 /* --- rules --- */
@@ -30,7 +35,7 @@ status chat_rules_of(const conf *c, chat_rules *out)
         if (end == at || (*end && *end != ',') || !(w >= 0 && w <= 1e6) || r.n_stages == MAX_STAGES)
             return FAIL_IN(
                 ST_CONFIG, conf_place(c),
-                "data.stage_weights: \"%.100s\" is no list of up to %d numbers from 0 to "
+                "data.stage_weights: \"%.100s\" is not a list of up to %d numbers from 0 to "
                 "1e6, such as 0.2,0.3,1",
                 c->data_stage_weights, MAX_STAGES);
         r.stage_weight[r.n_stages++] = (float)w;
@@ -49,50 +54,53 @@ static float stage_weight(const chat_rules *r, int32_t stage)
 
 /* --- images --- */
 
-static chat_kind kind_outside(const reading *k, int32_t i)
+static chat_kind kind_outside(const reading *reader, int32_t i)
 {
-    return k->rules->outside_video[i] ? CHAT_VIDEO : CHAT_IMAGE;
+    return reader->rules->outside_video[i] ? CHAT_VIDEO : CHAT_IMAGE;
 }
 
-static int32_t n_listed(const reading *k, chat_kind kind)
+static int32_t n_listed(const reading *reader, chat_kind kind)
 {
-    int32_t n = k->listed[kind].n;
-    for (int32_t i = 0; k->rules->outside && i < k->rules->n_outside; i++)
-        n += kind_outside(k, i) == kind;
+    int32_t n = reader->listed[kind].n;
+    for (int32_t i = 0; reader->rules->outside && i < reader->rules->n_outside; i++)
+        n += kind_outside(reader, i) == kind;
     return n;
 }
 
-/* The next of the list is shown here; one too many is told when all are counted. */
-static status show_next(reading *k, chat_kind kind, part *out)
+/* Shows the next image of this kind here. If there is none left, chat_record_read says so once all
+ * are counted. */
+static status show_next(reading *reader, chat_kind kind, part *out)
 {
-    const int32_t next = k->shown[kind]++;
-    if (k->rules->outside && k->n_images < k->rules->n_outside &&
-        kind_outside(k, k->n_images) != kind)
-        return FAIL_IN(ST_BAD_INPUT, k->source,
-                       "its texts show %s as number %d, which is of the other kind", marks[kind],
-                       (int)k->n_images + 1);
-    if (next < k->listed[kind].n)
-        TRY(chat_names_put(&k->images, k->listed[kind].items[next], k->source, k->a));
-    *out = (part){.image = k->n_images++};
+    const int32_t next = reader->shown[kind]++;
+    if (reader->rules->outside && reader->n_images < reader->rules->n_outside &&
+        kind_outside(reader, reader->n_images) != kind)
+        return FAIL_IN(ST_BAD_INPUT, reader->source,
+                       "its texts show %s as number %d, but that member is of the other kind",
+                       marks[kind], (int)reader->n_images + 1);
+    if (next < reader->listed[kind].n)
+        TRY(chat_names_put(&reader->images, reader->listed[kind].items[next], reader->source,
+                           reader->memory));
+    *out = (part){.image = reader->n_images++};
     return ST_OK;
 }
 
-static status list_images(reading *k, const json_value *v)
+static status list_images(reading *reader, const json_value *value)
 {
-    const json_value *id = json_given(v, "img_id");
-    chat_names *images = &k->listed[CHAT_IMAGE];
-    if (k->rules->outside)
+    const json_value *id = json_given(value, "img_id");
+    chat_names *images = &reader->listed[CHAT_IMAGE];
+    if (reader->rules->outside)
         return ST_OK;
-    TRY(chat_names_list(&k->listed[CHAT_VIDEO], CHAT_VIDEO, v, k->source, k->a));
-    TRY(chat_names_list(images, CHAT_IMAGE, v, k->source, k->a));
+    TRY(chat_names_list(&reader->listed[CHAT_VIDEO], CHAT_VIDEO, value, reader->source,
+                        reader->memory));
+    TRY(chat_names_list(images, CHAT_IMAGE, value, reader->source, reader->memory));
     if (images->n == 0 && id && json_text_size(id)) {
-        static const char suffix[] = ".jpg"; /* of Kvasir-VQA's files */
+        static const char suffix[] = ".jpg"; /* Kvasir-VQA names its files so */
         const size_t n = json_text_size(id);
         char *name;
-        TRY(arena_alloc(k->a, n + sizeof suffix, (void **)&name));
+        TRY(arena_alloc(reader->memory, n + sizeof suffix, (void **)&name));
         memcpy(name, json_text(id, ""), n);
         memcpy(name + n, suffix, sizeof suffix);
-        TRY(chat_names_put(images, (chat_item){.name = name}, k->source, k->a));
+        TRY(chat_names_put(images, (chat_item){.name = name}, reader->source, reader->memory));
     }
     return ST_OK;
 }
@@ -104,10 +112,11 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static status put_text(const reading *k, const char *text, size_t n, part *parts, int32_t *n_parts)
+static status put_text(const reading *reader, const char *text, size_t n, part *parts,
+                       int32_t *n_parts)
 {
     char *copy;
-    if (k->rules->trim) {
+    if (reader->rules->trim) {
         while (n && is_space(*text))
             text++, n--;
         while (n && is_space(text[n - 1]))
@@ -115,12 +124,12 @@ static status put_text(const reading *k, const char *text, size_t n, part *parts
     }
     if (n == 0)
         return ST_OK;
-    TRY(arena_strndup(k->a, text, n, &copy));
+    TRY(arena_strndup(reader->memory, text, n, &copy));
     parts[(*n_parts)++] = (part){copy, (int64_t)n, -1};
     return ST_OK;
 }
 
-/* The first mark of either kind, NULL if none. */
+/* The first mark of either kind; NULL if there is none. */
 static const char *find_mark(const char *text, size_t n, chat_kind *out)
 {
     const char *first = NULL;
@@ -134,18 +143,19 @@ static const char *find_mark(const char *text, size_t n, chat_kind *out)
     return first;
 }
 
-/* A user's text: each mark is the next image or video. parts has room for 2 per mark and 1. */
-static status split_text(reading *k, const char *text, size_t n, part *parts, int32_t *n_parts)
+/* Splits a user's text at its marks, each of which is the next image or video. `parts` has room for
+ * two parts for each mark and one more. */
+static status split_text(reading *reader, const char *text, size_t n, part *parts, int32_t *n_parts)
 {
     const char *mark;
     chat_kind kind;
     while ((mark = find_mark(text, n, &kind))) {
-        TRY(put_text(k, text, (size_t)(mark - text), parts, n_parts));
-        TRY(show_next(k, kind, &parts[(*n_parts)++]));
+        TRY(put_text(reader, text, (size_t)(mark - text), parts, n_parts));
+        TRY(show_next(reader, kind, &parts[(*n_parts)++]));
         n -= (size_t)(mark - text) + MARK_BYTES;
         text = mark + MARK_BYTES;
     }
-    return put_text(k, text, n, parts, n_parts);
+    return put_text(reader, text, n, parts, n_parts);
 }
 
 static size_t count_marks(const char *text, size_t n)
@@ -158,19 +168,19 @@ static size_t count_marks(const char *text, size_t n)
     return found;
 }
 
-static status check_marks(const reading *k, int role, const char *text, size_t n)
+static status check_marks(const reading *reader, int role, const char *text, size_t n)
 {
     chat_kind kind;
     if (role != ROLE_USER && find_mark(text, n, &kind))
-        return FAIL_IN(ST_BAD_INPUT, k->source,
-                       "%s stands in a turn of the %s; images are shown by the user", marks[kind],
+        return FAIL_IN(ST_BAD_INPUT, reader->source,
+                       "%s stands in a turn of the %s, but only the user shows images", marks[kind],
                        role == ROLE_SYSTEM ? "system" : "assistant");
     return ST_OK;
 }
 
 /* --- turns --- */
 
-static status read_role(const reading *k, const json_value *message, int *out)
+static status read_role(const reading *reader, const json_value *message, int *out)
 {
     static const struct {
         const char *name;
@@ -179,93 +189,96 @@ static status read_role(const reading *k, const json_value *message, int *out)
         {"system", ROLE_SYSTEM}, {"user", ROLE_USER},           {"human", ROLE_USER},
         {"gpt", ROLE_ASSISTANT}, {"assistant", ROLE_ASSISTANT},
     };
-    const json_value *v = json_given(message, "role");
-    const char *name = json_text(v ? v : json_find(message, "from"), NULL);
+    const json_value *value = json_given(message, "role");
+    const char *name = json_text(value ? value : json_find(message, "from"), NULL);
     if (!name)
-        return FAIL_IN(ST_BAD_INPUT, k->source, "a message has no \"role\" or \"from\"");
+        return FAIL_IN(ST_BAD_INPUT, reader->source, "a message has neither \"role\" nor \"from\"");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i].name) == 0) {
             *out = names[i].role;
             return ST_OK;
         }
-    return FAIL_IN(ST_BAD_INPUT, k->source,
+    return FAIL_IN(ST_BAD_INPUT, reader->source,
                    "role \"%.40s\": expected system, user, human, assistant or gpt", name);
 }
 
-static status read_weight(const reading *k, const json_value *v, float otherwise, float *out)
+static status read_weight(const reading *reader, const json_value *value, float otherwise,
+                          float *out)
 {
-    const json_value *w = json_given(v, "weight");
+    const json_value *w = json_given(value, "weight");
     *out = otherwise;
     if (!w)
         return ST_OK;
     const double weight = json_real(w, -1);
     if (!(weight >= 0 && weight <= 1e6))
-        return FAIL_IN(ST_BAD_INPUT, k->source, "\"weight\": expected a number from 0 to 1e6");
+        return FAIL_IN(ST_BAD_INPUT, reader->source, "\"weight\": expected a number from 0 to 1e6");
     *out = (float)weight;
     return ST_OK;
 }
 
-/* An image or video among the parts: its own name, or the next of the list. */
-static status put_image_part(reading *k, chat_kind kind, const json_value *v, part *parts,
+/* A part that is an image or a video: it has a name of its own, or it is the next of the list. */
+static status put_image_part(reading *reader, chat_kind kind, const json_value *value, part *parts,
                              int32_t *n_parts)
 {
-    const json_value *name = json_given(v, chat_words[kind]), *url = json_given(v, "image_url");
+    const json_value *name = json_given(value, chat_words[kind]),
+                     *url = json_given(value, "image_url");
     part *out = &parts[(*n_parts)++];
     if (kind == CHAT_IMAGE && url)
         name = json_typeof(url) == JSON_OBJECT ? json_given(url, "url") : url;
     if (!name)
-        name = json_given(v, "path");
-    if (k->rules->outside)
+        name = json_given(value, "path");
+    if (reader->rules->outside)
         name = NULL;
     if (!name)
-        return show_next(k, kind, out);
-    if (k->listed[kind].n > 0)
-        return FAIL_IN(ST_BAD_INPUT, k->source,
+        return show_next(reader, kind, out);
+    if (reader->listed[kind].n > 0)
+        return FAIL_IN(ST_BAD_INPUT, reader->source,
                        "%ss are both listed beside the messages and named inside them",
                        chat_words[kind]);
-    TRY(chat_names_add(&k->images, kind, name, v, k->source, k->a));
-    *out = (part){.image = k->n_images++};
+    TRY(chat_names_add(&reader->images, kind, name, value, reader->source, reader->memory));
+    *out = (part){.image = reader->n_images++};
     return ST_OK;
 }
 
-/* A text of any role; an assistant's is a stage with a weight. */
-static status put_any_text(reading *k, turn *t, const json_value *v, const json_value *owner,
-                           float weight, float *weights)
+/* Adds a text of any role. A text of the assistant is a stage and gets a weight: its own, else that
+ * of its message (`weight`, -1 for none), else that of data.stage_weights. */
+static status put_any_text(reading *reader, turn *t, const json_value *value,
+                           const json_value *owner, float weight, float *weights)
 {
-    const char *text = json_text(v, NULL);
-    const size_t n = json_text_size(v);
+    const char *text = json_text(value, NULL);
+    const size_t n = json_text_size(value);
     char *copy;
     if (!text)
-        return FAIL_IN(ST_BAD_INPUT, k->source, "a message's text is %s, expected a text",
-                       v ? json_type_name(json_typeof(v)) : "missing");
-    TRY(check_marks(k, t->role, text, n));
+        return FAIL_IN(ST_BAD_INPUT, reader->source, "expected a text in a message, found %s",
+                       value ? json_type_name(json_typeof(value)) : "none");
+    TRY(check_marks(reader, t->role, text, n));
     if (t->role == ROLE_USER)
-        return split_text(k, text, n, t->parts, &t->n_parts);
+        return split_text(reader, text, n, t->parts, &t->n_parts);
     if (t->role == ROLE_ASSISTANT) {
         if (weight < 0)
-            weight = stage_weight(k->rules, k->stage);
-        k->stage++;
-        TRY(read_weight(k, owner, weight, &weights[t->n_parts]));
+            weight = stage_weight(reader->rules, reader->stage);
+        reader->stage++;
+        TRY(read_weight(reader, owner, weight, &weights[t->n_parts]));
     }
-    TRY(arena_strndup(k->a, text, n, &copy));
+    TRY(arena_strndup(reader->memory, text, n, &copy));
     t->parts[t->n_parts++] = (part){copy, (int64_t)n, -1};
     return ST_OK;
 }
 
-/* By its type, else by what it holds. False: a part of another kind. */
-static bool is_image_part(const json_value *v, chat_kind *out)
+/* Whether a part is an image or a video, and which: by its "type", or else by its members. */
+static bool is_image_part(const json_value *value, chat_kind *out)
 {
     static const struct {
         const char *type;
-        chat_kind kind; /* CHAT_KINDS: none */
+        chat_kind kind; /* CHAT_KINDS: neither */
     } types[] = {{"text", CHAT_KINDS},
                  {"video", CHAT_VIDEO},
                  {"image", CHAT_IMAGE},
                  {"image_url", CHAT_IMAGE}};
-    const char *type = json_text(json_find(v, "type"), "");
-    *out = json_given(v, "video")                                 ? CHAT_VIDEO
-           : json_given(v, "image") || json_given(v, "image_url") ? CHAT_IMAGE
-                                                                  : CHAT_KINDS;
+    const char *type = json_text(json_find(value, "type"), "");
+    *out = json_given(value, "video")                                     ? CHAT_VIDEO
+           : json_given(value, "image") || json_given(value, "image_url") ? CHAT_IMAGE
+                                                                          : CHAT_KINDS;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(type, types[i].type) == 0)
             *out = types[i].kind;
@@ -278,35 +291,35 @@ static size_t room_for(const json_value *content)
     if (json_typeof(content) == JSON_TEXT)
         return 2 * count_marks(json_text(content, ""), json_text_size(content)) + 1;
     for (size_t i = 0; i < json_count(content); i++) {
-        const json_value *v = json_item(content, i);
-        const json_value *text = json_typeof(v) == JSON_TEXT ? v : json_find(v, "text");
+        const json_value *value = json_item(content, i);
+        const json_value *text = json_typeof(value) == JSON_TEXT ? value : json_find(value, "text");
         room += 2 * count_marks(json_text(text, ""), json_text_size(text)) + 1;
     }
     return room;
 }
 
-static status read_content(reading *k, const json_value *message, const json_value *content,
+static status read_content(reading *reader, const json_value *message, const json_value *content,
                            turn *t)
 {
-    float *weights, whole; /* -1: the message has none of its own */
-    TRY(read_weight(k, message, -1.0F, &whole));
-    TRY(arena_calloc(k->a, room_for(content), sizeof *t->parts, (void **)&t->parts));
-    TRY(arena_calloc(k->a, room_for(content), sizeof *weights, (void **)&weights));
+    float *weights, whole; /* -1: the message has no weight of its own */
+    TRY(read_weight(reader, message, -1.0F, &whole));
+    TRY(arena_calloc(reader->memory, room_for(content), sizeof *t->parts, (void **)&t->parts));
+    TRY(arena_calloc(reader->memory, room_for(content), sizeof *weights, (void **)&weights));
     if (t->role == ROLE_ASSISTANT)
         t->weights = weights;
     if (json_typeof(content) == JSON_TEXT)
-        return put_any_text(k, t, content, message, whole, weights);
+        return put_any_text(reader, t, content, message, whole, weights);
     for (size_t i = 0; i < json_count(content); i++) {
-        const json_value *v = json_item(content, i);
+        const json_value *value = json_item(content, i);
         chat_kind kind;
-        if (json_typeof(v) == JSON_TEXT)
-            TRY(put_any_text(k, t, v, NULL, whole, weights));
-        else if (t->role == ROLE_USER && is_image_part(v, &kind))
-            TRY(put_image_part(k, kind, v, t->parts, &t->n_parts));
-        else if (json_given(v, "text"))
-            TRY(put_any_text(k, t, json_find(v, "text"), v, whole, weights));
+        if (json_typeof(value) == JSON_TEXT)
+            TRY(put_any_text(reader, t, value, NULL, whole, weights));
+        else if (t->role == ROLE_USER && is_image_part(value, &kind))
+            TRY(put_image_part(reader, kind, value, t->parts, &t->n_parts));
+        else if (json_given(value, "text"))
+            TRY(put_any_text(reader, t, json_find(value, "text"), value, whole, weights));
         else
-            return FAIL_IN(ST_BAD_INPUT, k->source,
+            return FAIL_IN(ST_BAD_INPUT, reader->source,
                            "part %zu of a message is neither a text nor an image or video of the "
                            "user",
                            i + 1);
@@ -314,113 +327,118 @@ static status read_content(reading *k, const json_value *message, const json_val
     return ST_OK;
 }
 
-static status read_message(reading *k, const json_value *v, turn *t)
+static status read_message(reading *reader, const json_value *value, turn *t)
 {
-    if (json_typeof(v) != JSON_OBJECT)
-        return FAIL_IN(ST_BAD_INPUT, k->source, "a message is %s, expected an object",
-                       json_type_name(json_typeof(v)));
-    TRY(read_role(k, v, &t->role));
-    if (json_count(json_find(v, "tool_calls")))
-        return FAIL_IN(ST_BAD_INPUT, k->source, "calls tools, which are not rendered");
-    const json_value *content = json_given(v, "content");
+    if (json_typeof(value) != JSON_OBJECT)
+        return FAIL_IN(ST_BAD_INPUT, reader->source, "expected an object as a message, found %s",
+                       json_type_name(json_typeof(value)));
+    TRY(read_role(reader, value, &t->role));
+    if (json_count(json_find(value, "tool_calls")))
+        return FAIL_IN(ST_BAD_INPUT, reader->source,
+                       "it calls tools (\"tool_calls\"), which are not supported");
+    const json_value *content = json_given(value, "content");
     if (!content)
-        content = json_given(v, "value");
+        content = json_given(value, "value");
     if (!content || (json_typeof(content) != JSON_TEXT && json_typeof(content) != JSON_ARRAY))
-        return FAIL_IN(ST_BAD_INPUT, k->source,
-                       "a message's \"content\" (\"value\") is %s, expected a text or a list",
-                       content ? json_type_name(json_typeof(content)) : "missing");
-    return read_content(k, v, content, t);
+        return FAIL_IN(
+            ST_BAD_INPUT, reader->source,
+            "expected a text or a list as \"content\" (or \"value\") of a message, found %s",
+            content ? json_type_name(json_typeof(content)) : "none");
+    return read_content(reader, value, content, t);
 }
 
-/* {"question", "answer"}: the images and videos, the question; the answer, perhaps a list of
- * stages. */
-static status read_question(reading *k, const json_value *v)
+/* Reads {"question", "answer"} as two turns. The images and videos come first, unless the question
+ * has marks for them; the answer may be a list of stages. */
+static status read_question(reading *reader, const json_value *value)
 {
-    const json_value *question = json_find(v, "question"), *answer = json_find(v, "answer");
-    turn *user = &k->r.turns[0], *assistant = &k->r.turns[1];
+    const json_value *question = json_find(value, "question"), *answer = json_find(value, "answer");
+    turn *user = &reader->record.turns[0], *assistant = &reader->record.turns[1];
     float none[1];
     const char *text = json_text(question, "");
     const size_t n = json_text_size(question), shown = count_marks(text, n);
     if (json_typeof(answer) != JSON_TEXT && json_typeof(answer) != JSON_ARRAY)
-        return FAIL_IN(ST_BAD_INPUT, k->source, "\"answer\" is %s, expected a text or a list",
+        return FAIL_IN(ST_BAD_INPUT, reader->source,
+                       "expected a text or a list as \"answer\", found %s",
                        json_type_name(json_typeof(answer)));
     user->role = ROLE_USER;
     assistant->role = ROLE_ASSISTANT;
-    const int32_t n_images = n_listed(k, CHAT_IMAGE), n_videos = n_listed(k, CHAT_VIDEO);
-    TRY(arena_calloc(k->a, 2 * shown + 1 + (size_t)n_images + (size_t)n_videos, sizeof *user->parts,
-                     (void **)&user->parts));
+    const int32_t n_images = n_listed(reader, CHAT_IMAGE), n_videos = n_listed(reader, CHAT_VIDEO);
+    TRY(arena_calloc(reader->memory, 2 * shown + 1 + (size_t)n_images + (size_t)n_videos,
+                     sizeof *user->parts, (void **)&user->parts));
     for (int32_t i = 0; shown == 0 && i < n_images + n_videos; i++) {
-        const chat_kind kind = k->rules->outside ? kind_outside(k, i)
-                               : i < n_images    ? CHAT_IMAGE
-                                                 : CHAT_VIDEO;
-        TRY(show_next(k, kind, &user->parts[user->n_parts++]));
+        const chat_kind kind = reader->rules->outside ? kind_outside(reader, i)
+                               : i < n_images         ? CHAT_IMAGE
+                                                      : CHAT_VIDEO;
+        TRY(show_next(reader, kind, &user->parts[user->n_parts++]));
     }
-    TRY(put_any_text(k, user, question, NULL, 1.0F, none));
-    return read_content(k, v, answer, assistant);
+    TRY(put_any_text(reader, user, question, NULL, 1.0F, none));
+    return read_content(reader, value, answer, assistant);
 }
 
-static void choose_trained(reading *k)
+/* Which turns count in the loss: every turn of the assistant, or the last one (data.loss_on). */
+static void choose_trained(reading *reader)
 {
     bool last = true;
-    for (int32_t i = k->r.n_turns - 1; i >= 0; i--) {
-        turn *t = &k->r.turns[i];
+    for (int32_t i = reader->record.n_turns - 1; i >= 0; i--) {
+        turn *t = &reader->record.turns[i];
         if (t->role != ROLE_ASSISTANT)
             continue;
-        t->trained = last || !k->rules->last_only;
+        t->trained = last || !reader->rules->last_only;
         last = false;
     }
 }
 
-/* The list of turns; NULL if there is none. */
-static const json_value *turns_of(const json_value *v)
+/* The array of turns; NULL if there is none. */
+static const json_value *turns_of(const json_value *value)
 {
-    const json_value *list = json_given(v, "messages");
-    return list ? list : json_given(v, "conversations");
+    const json_value *list = json_given(value, "messages");
+    return list ? list : json_given(value, "conversations");
 }
 
-static bool is_question(const json_value *v)
+static bool is_question(const json_value *value)
 {
-    return !turns_of(v) && json_given(v, "question") && json_given(v, "answer");
+    return !turns_of(value) && json_given(value, "question") && json_given(value, "answer");
 }
 
-bool chat_record_is(const json_value *v)
+bool chat_record_is(const json_value *value)
 {
-    return turns_of(v) || is_question(v);
+    return turns_of(value) || is_question(value);
 }
 
-status chat_record_read(const json_value *v, const chat_rules *rules, const char *source, arena *a,
-                        chat_record *out)
+status chat_record_read(const json_value *value, const chat_rules *rules, const char *source,
+                        arena *memory, chat_record *out)
 {
-    reading k = {.rules = rules, .source = source, .a = a, .r = {.id = ""}};
-    const json_value *list = turns_of(v), *id = json_find(v, "id");
-    const bool question = is_question(v);
+    reading reader = {.rules = rules, .source = source, .memory = memory, .record = {.id = ""}};
+    const json_value *list = turns_of(value), *id = json_find(value, "id");
+    const bool question = is_question(value);
     char *copy;
     if (!question && (!list || json_typeof(list) != JSON_ARRAY || json_count(list) == 0))
         return FAIL_IN(ST_BAD_INPUT, source,
                        "expected \"messages\" or \"conversations\" (a list of turns), or "
                        "\"question\" and \"answer\"; found %s",
-                       !list              ? "none of them"
-                       : json_count(list) ? "no list"
+                       !list              ? "none of these"
+                       : json_count(list) ? "something that is not a list"
                                           : "an empty list");
     if (id && json_typeof(id) == JSON_TEXT) {
-        TRY(arena_strndup(a, json_text(id, ""), json_text_size(id), &copy));
-        k.r.id = copy;
+        TRY(arena_strndup(memory, json_text(id, ""), json_text_size(id), &copy));
+        reader.record.id = copy;
     }
-    k.r.n_turns = question ? 2 : (int32_t)json_count(list);
-    TRY(arena_calloc(a, (size_t)k.r.n_turns, sizeof *k.r.turns, (void **)&k.r.turns));
-    TRY(list_images(&k, v));
-    for (int32_t i = 0; !question && i < k.r.n_turns; i++)
-        TRY(read_message(&k, json_item(list, (size_t)i), &k.r.turns[i]));
+    reader.record.n_turns = question ? 2 : (int32_t)json_count(list);
+    TRY(arena_calloc(memory, (size_t)reader.record.n_turns, sizeof *reader.record.turns,
+                     (void **)&reader.record.turns));
+    TRY(list_images(&reader, value));
+    for (int32_t i = 0; !question && i < reader.record.n_turns; i++)
+        TRY(read_message(&reader, json_item(list, (size_t)i), &reader.record.turns[i]));
     if (question)
-        TRY(read_question(&k, v));
+        TRY(read_question(&reader, value));
     for (int kind = 0; kind < CHAT_KINDS; kind++)
-        if (k.shown[kind] != n_listed(&k, (chat_kind)kind))
-            return FAIL_IN(ST_BAD_INPUT, source, "its texts show %d %ss (%s), %d are listed",
-                           (int)k.shown[kind], chat_words[kind], marks[kind],
-                           (int)n_listed(&k, (chat_kind)kind));
-    k.r.images = k.images.items;
-    k.r.n_images = k.n_images;
-    choose_trained(&k);
-    *out = k.r;
+        if (reader.shown[kind] != n_listed(&reader, (chat_kind)kind))
+            return FAIL_IN(ST_BAD_INPUT, source, "its texts show %d %ss (%s), but %d are listed",
+                           (int)reader.shown[kind], chat_words[kind], marks[kind],
+                           (int)n_listed(&reader, (chat_kind)kind));
+    reader.record.images = reader.images.items;
+    reader.record.n_images = reader.n_images;
+    choose_trained(&reader);
+    *out = reader.record;
     return ST_OK;
 }

@@ -1,21 +1,23 @@
-/* chat_record.h: one record of a conversation file -> turns, names of images and videos. Pure.
+/* chat_record.h: turns one record of a conversation file into turns and the names of its images and
+ * videos. Reads no file. A record has one of these forms:
  *
  *   LLaVA, ShareGPT  {"id", "image": NAME or [NAME...], "conversations": [{"from", "value"}...]}
  *   messages         {"messages": [{"role", "content": TEXT or [PART...]}...], "images": [NAME...]}
- *                    a part: {"type": "text", "text"}, {"type": "image", "image": NAME} (the name
- *                    may be missing: the next of "images"), {"image_url": {"url": NAME}}
- *   a question       {"image" or "img_id", "question", "answer"}: as Kvasir-VQA's rows
+ *                    A part is {"type": "text", "text"}, {"type": "image", "image": NAME} or
+ *                    {"image_url": {"url": NAME}}. A part without a name shows the next of
+ * "images". a question       {"image" or "img_id", "question", "answer"}, as in Kvasir-VQA
  *
- * "video", "videos", {"type": "video", "video": NAME} and <video> are the same for videos; a folder
- * of frames has "fps" (or "sample_fps") beside its name, or beside the list.
+ * "video", "videos", {"type": "video", "video": NAME} and <video> do the same for videos. A folder
+ * of frames has "fps" (or "sample_fps") beside its name, or beside the list of names.
  *
- * A member that is null is as one that is not there; a part's "type" says what it is, else its
+ * A member that is null counts as absent. The "type" of a part says what it is; if it has none, its
  * members do.
  *
- * Roles: system; user, human; assistant, gpt. In a text of a user, <image> stands for the next
- * image; there must be as many of them as images. A text part or a message may carry "weight", of
- * the loss on an assistant's text; an assistant's answer in stages is a list of text parts, or
- * several turns: data.stage_weights gives the weight of the sample's first, second, ... of them. */
+ * The roles are system; user or human; assistant or gpt. In a user's text, <image> stands for the
+ * next image, and there must be as many marks as images. A text part or a message may carry
+ * "weight", the weight of an assistant's text in the loss. An assistant may answer in stages, as an
+ * array of text parts or in several turns; data.stage_weights gives the weights of the sample's
+ * first, second, ... stage. */
 #ifndef TESSERA_PREPD_DATASET_CHAT_RECORD_H
 #define TESSERA_PREPD_DATASET_CHAT_RECORD_H
 
@@ -24,38 +26,42 @@
 
 enum { MAX_STAGES = 64 };
 
+/* How records are read: the options, and what is known of the images from elsewhere. */
 typedef struct chat_rules {
-    bool last_only; /* loss on the last assistant turn alone */
-    bool trim;      /* white space around <image> and at the ends of a user's text goes */
-    float stage_weight[MAX_STAGES]; /* later stages have the last one's */
-    int n_stages;                   /* 0: all 1 */
-    bool outside;                   /* the images lie beside the record: names in it are not used */
-    int32_t n_outside;              /* how many; shown in their order */
-    const bool *outside_video;      /* [n_outside] which are videos */
+    bool last_only; /* only the last assistant turn counts in the loss */
+    bool trim;      /* drop white space around <image> and at the ends of a user's text */
+    float stage_weight[MAX_STAGES]; /* [n_stages]; later stages have the last one's */
+    int n_stages;                   /* 0: every weight is 1 */
+    bool outside;              /* the images lie beside the record, and names in it are ignored */
+    int32_t n_outside;         /* how many there are; they are shown in their order */
+    const bool *outside_video; /* [n_outside] which of them are videos; borrowed */
 } chat_rules;
 
+/* Reads data.loss_on, data.trim and data.stage_weights; `outside` is false. ST_CONFIG if the
+ * weights cannot be read. */
 WARN_UNUSED status chat_rules_of(const conf *c, chat_rules *out);
 
 typedef struct chat_item {
-    const char *name; /* as written */
+    const char *name; /* as written in the record */
     bool video;
-    double fps; /* that stands beside a video's name; 0: none */
+    double fps; /* the rate beside a video's name, in frames a second; 0: none */
 } chat_item;
 
 typedef struct chat_record {
     const char *id; /* "" if it has none */
-    turn *turns;
+    turn *turns;    /* [n_turns] */
     int32_t n_turns;
-    chat_item *images; /* [n_images] in the order they are shown; NULL: outside */
+    chat_item *images; /* [n_images] in the order in which they are shown; NULL with `outside` */
     int32_t n_images;
 } chat_record;
 
-/* True if it has the members of one of these kinds; whether they are as they should be,
- * chat_record_read tells. */
-bool chat_record_is(const json_value *v);
+/* Whether a value has the members of one of these forms. Whether they are right is for
+ * chat_record_read to say. */
+bool chat_record_is(const json_value *value);
 
-/* All of it in the arena. ST_BAD_INPUT: what is wrong; source ("a.jsonl:7") is put before it. */
-WARN_UNUSED status chat_record_read(const json_value *v, const chat_rules *rules,
-                                    const char *source, arena *a, chat_record *out);
+/* Reads a record; all of the result lives in `memory`. ST_BAD_INPUT says what is wrong with it and
+ * begins with `source`, such as "a.jsonl:7". */
+WARN_UNUSED status chat_record_read(const json_value *value, const chat_rules *rules,
+                                    const char *source, arena *memory, chat_record *out);
 
 #endif

@@ -1,3 +1,4 @@
+/* clip_table.c: tells images, video files and folders of frames apart, and lists the folders. */
 #include "prepd/dataset/clip_table.h"
 
 #include <dirent.h>
@@ -26,7 +27,8 @@ static int by_number(const void *a, const void *b)
     return strverscmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Names of the pictures in a folder, sorted so that frame_2 comes before frame_10; heap. */
+/* The names of the pictures in a folder, sorted so that frame_2 comes before frame_10. The texts
+ * lie in `names`; the caller frees the list. */
 static status list_frames(const char *folder, text_pool *names, const char ***out, int64_t *out_n)
 {
     DIR *d = opendir(folder);
@@ -56,18 +58,18 @@ static status list_frames(const char *folder, text_pool *names, const char ***ou
     return st;
 }
 
-static status take_frames(clip_table *t, clip_entry *e, const char *folder, const char *name,
+static status take_frames(clip_table *table, clip_entry *e, const char *folder, const char *name,
                           const char *source)
 {
     text_pool texts = {0};
     const char **list = NULL;
     int64_t n = 0;
     status st = list_frames(folder, &texts, &list, &n);
-    if (st == ST_OK && (n < 1 || n > t->max_frames))
+    if (st == ST_OK && (n < 1 || n > table->max_frames))
         st = FAIL_IN(ST_BAD_INPUT, source,
                      "the folder \"%.200s\" holds %lld pictures, expected 1 to %lld "
                      "(video.input_frames)",
-                     name, (long long)n, (long long)t->max_frames);
+                     name, (long long)n, (long long)table->max_frames);
     for (int64_t i = 0; st == ST_OK && i < n; i++)
         if (!utf8_valid(list[i], strlen(list[i])))
             st = FAIL_IN(
@@ -75,18 +77,18 @@ static status take_frames(clip_table *t, clip_entry *e, const char *folder, cons
                 "the folder \"%.200s\" holds a picture whose name is not UTF-8 (\"%.80s\"): "
                 "rename it",
                 name, list[i]);
-    e->first_frame = t->frames.n;
+    e->first_frame = table->frames.n;
     e->n_frames = (int32_t)n;
     for (int64_t i = 0; st == ST_OK && i < n; i++) {
         int64_t ignored;
-        st = name_list_append(&t->frames, list[i], strlen(list[i]), &ignored);
+        st = name_list_append(&table->frames, list[i], strlen(list[i]), &ignored);
     }
     free(list);
     text_pool_done(&texts);
     return st;
 }
 
-/* What is not there is a file to the worker that will miss it. */
+/* A path that does not exist counts as a file: the worker that reads it will report it. */
 static bool is_folder(const char *root, const char *name, char path[PATH_MAX])
 {
     return snprintf(path, PATH_MAX, "%s/%s", root, name) < PATH_MAX && file_is_folder(path);
@@ -97,26 +99,27 @@ static status check_rate(bool folder, const char *name, const chat_item *item, c
     if (folder && item->fps == 0)
         return FAIL_IN(
             ST_BAD_INPUT, source,
-            "\"%.200s\" is a folder of frames: how many there are a second is to be said "
-            "as \"fps\" beside its name",
+            "\"%.200s\" is a folder of frames without a rate: put the number of frames per "
+            "second beside its name, as \"fps\"",
             name);
     if (!folder && item->fps > 0)
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "\"%.200s\" has an \"fps\" beside its name, which is for folders of frames; "
-                       "a file says its own, and video.fps how many frames are taken",
-                       name);
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "\"%.200s\" is a file and has an \"fps\" beside its name, which only folders of "
+            "frames may have: remove it; video.fps says how many frames are taken",
+            name);
     return ST_OK;
 }
 
-status clip_table_note(clip_table *t, int64_t j, const char *root, const char *name,
+status clip_table_note(clip_table *table, int64_t j, const char *root, const char *name,
                        const chat_item *item, const char *source)
 {
     char path[PATH_MAX];
-    if (j == t->n) {
-        TRY(array_room((void **)&t->of, t->n, &t->capacity, sizeof *t->of));
-        t->of[t->n++] = (clip_entry){.kind = ENTRY_UNKNOWN};
+    if (j == table->n) {
+        TRY(array_room((void **)&table->of, table->n, &table->capacity, sizeof *table->of));
+        table->of[table->n++] = (clip_entry){.kind = ENTRY_UNKNOWN};
     }
-    clip_entry *e = &t->of[j];
+    clip_entry *e = &table->of[j];
     const bool known = e->kind != ENTRY_UNKNOWN;
     if (known && (e->kind != ENTRY_IMAGE) != item->video)
         return FAIL_IN(ST_BAD_INPUT, source, "\"%.200s\" is shown elsewhere as %s", name,
@@ -134,44 +137,44 @@ status clip_table_note(clip_table *t, int64_t j, const char *root, const char *n
                                              : ENTRY_IMAGE,
                        .fps = item->fps};
     if (folder)
-        TRY(take_frames(t, &made, path, name, source));
-    t->any |= item->video;
-    t->videos |= made.kind == ENTRY_VIDEO;
-    t->of[j] = made;
+        TRY(take_frames(table, &made, path, name, source));
+    table->any |= item->video;
+    table->videos |= made.kind == ENTRY_VIDEO;
+    table->of[j] = made;
     return ST_OK;
 }
 
-void clip_table_place(const clip_table *t, int64_t j, image_place *out)
+void clip_table_place(const clip_table *table, int64_t j, image_place *out)
 {
-    const clip_entry *e = &t->of[j];
+    const clip_entry *e = &table->of[j];
     out->video = e->kind == ENTRY_VIDEO;
     out->n_frames = e->kind == ENTRY_FRAMES ? e->n_frames : 0;
     out->fps = e->fps;
 }
 
-const char *clip_table_frame(const clip_table *t, int64_t j, int32_t k)
+const char *clip_table_frame(const clip_table *table, int64_t j, int32_t k)
 {
-    return name_list_at(&t->frames, t->of[j].first_frame + k);
+    return name_list_at(&table->frames, table->of[j].first_frame + k);
 }
 
-void clip_table_digest(const clip_table *t, hasher *h)
+void clip_table_digest(const clip_table *table, hasher *hash)
 {
-    for (int64_t j = 0; t->any && j < t->n; j++) {
-        const clip_entry *e = &t->of[j];
-        char rate[32]; /* as text: the same on every machine */
+    for (int64_t j = 0; table->any && j < table->n; j++) {
+        const clip_entry *e = &table->of[j];
+        char rate[32]; /* written as text, which is the same on every machine */
         const int n = snprintf(rate, sizeof rate, "%.17g", e->fps);
-        hasher_add_u64(h, (uint64_t)e->kind);
-        hasher_add(h, rate, (size_t)n + 1);
+        hasher_add_u64(hash, (uint64_t)e->kind);
+        hasher_add(hash, rate, (size_t)n + 1);
         for (int32_t k = 0; k < e->n_frames; k++) {
-            const char *name = clip_table_frame(t, j, k);
-            hasher_add_text(h, name);
+            const char *name = clip_table_frame(table, j, k);
+            hasher_add_text(hash, name);
         }
     }
 }
 
-void clip_table_done(clip_table *t)
+void clip_table_done(clip_table *table)
 {
-    name_list_done(&t->frames);
-    free(t->of);
-    *t = (clip_table){0};
+    name_list_done(&table->frames);
+    free(table->of);
+    *table = (clip_table){0};
 }

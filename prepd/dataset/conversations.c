@@ -1,6 +1,8 @@
-/* conversations.c: the adapter of conversation files, with or without videos: LLaVA/ShareGPT and
- * messages, as one array or a record per line. Memory: a place and a list of images per record;
- * texts are read when they are wanted. */
+/* conversations.c: the adapter of conversation files, with or without videos: LLaVA, ShareGPT and
+ * messages, as one array or as a record per line (chat_record.h).
+ *
+ * Opening reads every record once, checks it and notes its place and its images; a bad record is
+ * noted with its cause. Texts are read again from their place when they are wanted. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,114 +10,117 @@
 
 #include "prepd/dataset/conversations.h"
 
-static const conversations *as_chat(const dataset *d)
+static const conversations *as_chat(const dataset *set)
 {
-    return (const conversations *)d;
+    return (const conversations *)set;
 }
 
 static void chat_close(dataset *base)
 {
-    conversations *d = (conversations *)base;
-    if (!d)
+    conversations *set = (conversations *)base;
+    if (!set)
         return;
-    records_close(&d->files);
-    name_list_done(&d->images);
-    clip_table_done(&d->clips);
-    text_pool_done(&d->causes);
-    free(d->contents);
-    free(d->root);
-    free(d->all);
-    free(d->shown);
-    free(d);
+    records_close(&set->files);
+    name_list_done(&set->images);
+    clip_table_done(&set->clips);
+    text_pool_done(&set->causes);
+    free(set->contents);
+    free(set->root);
+    free(set->all);
+    free(set->shown);
+    free(set);
 }
 
-static void place_text(const conversations *d, const record_place *at, char out[320])
+static void place_text(const conversations *set, const record_place *at, char out[320])
 {
-    snprintf(out, 320, "%.250s:%" PRId64, records_name(d->files, at->file), at->line);
+    snprintf(out, 320, "%.250s:%" PRId64, records_name(set->files, at->file), at->line);
 }
 
-/* The name under the root: an absolute one must lie there. */
-static status find_name(const conversations *d, const char *name, const char *source,
+/* The name of an image relative to the root; an absolute name must lie below the root. */
+static status find_name(const conversations *set, const char *name, const char *source,
                         const char **out)
 {
-    size_t n = strlen(d->root);
-    while (n > 0 && d->root[n - 1] == '/') /* as somebody wrote it */
+    size_t n = strlen(set->root);
+    while (n > 0 && set->root[n - 1] == '/') /* the user may have written slashes at its end */
         n--;
-    if (name[0] == '/' && strncmp(name, d->root, n) == 0 && name[n] == '/')
+    if (name[0] == '/' && strncmp(name, set->root, n) == 0 && name[n] == '/')
         name += n + 1;
     while (strncmp(name, "./", 2) == 0)
         name += 2;
     if (!path_stays_inside(name))
-        return FAIL_IN(ST_BAD_INPUT, source,
-                       "image \"%.200s\" leaves the folder of images (data.images, else the folder "
-                       "of data.path)",
-                       name);
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "image \"%.200s\" lies outside the folder of images (data.images, or else the "
+            "folder of data.path)",
+            name);
     *out = name;
     return ST_OK;
 }
 
-static status add_images(conversations *d, const chat_record *r, const char *source,
+static status add_images(conversations *set, const chat_record *r, const char *source,
                          conversation *c)
 {
-    c->first_image = d->n_shown;
+    c->first_image = set->n_shown;
     for (int32_t i = 0; i < r->n_images; i++) {
         const char *name;
-        TRY(find_name(d, r->images[i].name, source, &name));
-        const int64_t known = name_list_find(&d->images, name, strlen(name));
-        const status st = clip_table_note(&d->clips, known < 0 ? d->images.n : known, d->root, name,
-                                          &r->images[i], source);
-        d->clip_refused |= st != ST_OK;
-        TRY(st); /* before it has a number: it may be refused */
-        TRY(array_room((void **)&d->shown, d->n_shown, &d->shown_capacity, sizeof *d->shown));
-        TRY(name_list_add(&d->images, name, strlen(name), &d->shown[d->n_shown]));
-        d->n_shown++;
+        TRY(find_name(set, r->images[i].name, source, &name));
+        const int64_t known = name_list_find(&set->images, name, strlen(name));
+        const status st = clip_table_note(&set->clips, known < 0 ? set->images.n : known, set->root,
+                                          name, &r->images[i], source);
+        set->clip_refused |= st != ST_OK;
+        TRY(st); /* only an image that is not refused gets a number */
+        TRY(array_room((void **)&set->shown, set->n_shown, &set->shown_capacity,
+                       sizeof *set->shown));
+        TRY(name_list_add(&set->images, name, strlen(name), &set->shown[set->n_shown]));
+        set->n_shown++;
     }
     c->n_images = r->n_images;
     return ST_OK;
 }
 
-static status on_record(void *user, const json_value *v, const record_place *at, const char *cause)
+static status on_record(void *user, const json_value *value, const record_place *at,
+                        const char *cause)
 {
-    conversations *d = (conversations *)user;
+    conversations *set = (conversations *)user;
     conversation c = {.at = *at};
     chat_record r;
-    arena a;
+    arena memory;
     char source[320];
     status st = ST_OK;
-    if (d->limit && d->n >= d->limit)
+    if (set->limit && set->n >= set->limit)
         return FAIL(ST_END, "data.limit");
-    TRY(array_room((void **)&d->all, d->n, &d->capacity, sizeof *d->all));
+    TRY(array_room((void **)&set->all, set->n, &set->capacity, sizeof *set->all));
     if (cause) {
-        TRY(text_pool_format(&d->causes, &c.cause, "%s", cause));
-        d->all[d->n++] = c;
+        TRY(text_pool_format(&set->causes, &c.cause, "%s", cause));
+        set->all[set->n++] = c;
         return ST_OK;
     }
-    place_text(d, at, source);
-    arena_init(&a, 0);
-    const int64_t shown_before = d->n_shown;
-    st = chat_record_read(v, &d->rules, source, &a, &r);
+    place_text(set, at, source);
+    arena_init(&memory, 0);
+    const int64_t shown_before = set->n_shown;
+    st = chat_record_read(value, &set->rules, source, &memory, &r);
     if (st == ST_OK)
-        st = add_images(d, &r, source, &c);
+        st = add_images(set, &r, source, &c);
     if (st == ST_BAD_INPUT) {
         c.n_images = 0;
-        d->n_shown = shown_before;
-        st = text_pool_format(&d->causes, &c.cause, "%s", status_text());
+        set->n_shown = shown_before;
+        st = text_pool_format(&set->causes, &c.cause, "%s", status_text());
     }
-    arena_done(&a);
+    arena_done(&memory);
     TRY(st);
-    d->all[d->n++] = c;
+    set->all[set->n++] = c;
     return ST_OK;
 }
 
-/* Every file from its beginning to its end, twice: for its records and for its digest. */
-static status read_all(conversations *d, const conf *c)
+/* Reads every file twice from its beginning to its end: for its records and for its digest. */
+static status read_all(conversations *set, const conf *c)
 {
-    TRY(records_scan(d->files, on_record, d));
-    if (d->n == 0)
-        return FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
-    name_list_seal(&d->images);
-    TRY(conversations_identify(d, c));
-    chat_cache_save(d, c);
+    TRY(records_scan(set->files, on_record, set));
+    if (set->n == 0)
+        return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no record");
+    name_list_seal(&set->images);
+    TRY(conversations_identify(set, c));
+    chat_cache_save(set, c);
     return ST_OK;
 }
 
@@ -123,118 +128,119 @@ static status chat_open(const conf *c, dataset **out)
 {
     status st;
     if (c->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split is for data.format text; a conversation cannot "
-                               "be split: use refuse");
+        return FAIL(ST_CONFIG, "data.overlong split works only with data.format text, because a "
+                               "conversation cannot be split: use refuse");
     if (c->data_group == GROUP_CONVERSATION)
-        return FAIL(ST_CONFIG, "data.group conversation is for data.format vqav2: records are "
-                               "conversations already; use none or shared_image");
-    conversations *d = (conversations *)calloc(1, sizeof *d);
-    if (!d)
+        return FAIL(ST_CONFIG, "data.group conversation works only with data.format vqav2, because "
+                               "these records are conversations already: use none or shared_image");
+    conversations *set = (conversations *)calloc(1, sizeof *set);
+    if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    d->base.v = &dataset_conversations;
-    d->limit = c->data_limit;
-    d->clips.max_frames = c->video_input_frames;
-    TRY_OR(failed, chat_rules_of(c, &d->rules));
-    TRY_OR(failed, records_open(c, &d->files));
-    d->root = strdup(c->data_images[0] ? c->data_images : records_folder(d->files));
-    if (!d->root) {
+    set->base.v = &dataset_conversations;
+    set->limit = c->data_limit;
+    set->clips.max_frames = c->video_input_frames;
+    TRY_OR(failed, chat_rules_of(c, &set->rules));
+    TRY_OR(failed, records_open(c, &set->files));
+    set->root = strdup(c->data_images[0] ? c->data_images : records_folder(set->files));
+    if (!set->root) {
         st = FAIL(ST_NO_MEMORY, "no memory for a path");
         goto failed;
     }
     cache_lock lock = {0};
-    chat_cache_enter(d, c, &lock);
-    st = chat_cache_load(d, c) ? ST_OK : read_all(d, c);
+    chat_cache_enter(set, c, &lock);
+    st = chat_cache_load(set, c) ? ST_OK : read_all(set, c);
     cache_lock_leave(&lock);
     TRY_OR(failed, st);
-    d->random = records_random(d->files);
-    *out = &d->base;
+    set->random = records_random(set->files);
+    *out = &set->base;
     return ST_OK;
 failed:
-    chat_close(&d->base);
+    chat_close(&set->base);
     return st;
 }
 
-static int64_t chat_samples(const dataset *d)
+static int64_t chat_samples(const dataset *set)
 {
-    return as_chat(d)->n;
+    return as_chat(set)->n;
 }
 
-static int64_t chat_images(const dataset *d)
+static int64_t chat_images(const dataset *set)
 {
-    return as_chat(d)->images.n;
+    return as_chat(set)->images.n;
 }
 
-static const char *chat_image_path(const dataset *d, int64_t j)
+static const char *chat_image_path(const dataset *set, int64_t j)
 {
-    return name_list_at(&as_chat(d)->images, j);
+    return name_list_at(&as_chat(set)->images, j);
 }
 
-static void chat_place(const dataset *d, int64_t j, image_place *out)
+static void chat_place(const dataset *set, int64_t j, image_place *out)
 {
-    snprintf(out->path, sizeof out->path, "%s", chat_image_path(d, j));
-    clip_table_place(&as_chat(d)->clips, j, out);
+    snprintf(out->path, sizeof out->path, "%s", chat_image_path(set, j));
+    clip_table_place(&as_chat(set)->clips, j, out);
 }
 
-static const char *chat_frame(const dataset *d, int64_t j, int32_t k)
+static const char *chat_frame(const dataset *set, int64_t j, int32_t k)
 {
-    return clip_table_frame(&as_chat(d)->clips, j, k);
+    return clip_table_frame(&as_chat(set)->clips, j, k);
 }
 
-static bool chat_videos(const dataset *d)
+static bool chat_videos(const dataset *set)
 {
-    return as_chat(d)->clips.videos;
+    return as_chat(set)->clips.videos;
 }
 
-static const char *chat_root(const dataset *d)
+static const char *chat_root(const dataset *set)
 {
-    return as_chat(d)->root;
+    return as_chat(set)->root;
 }
 
-static int64_t chat_chunk(const dataset *d, int64_t i)
+static int64_t chat_chunk(const dataset *set, int64_t i)
 {
-    const conversations *x = as_chat(d);
+    const conversations *x = as_chat(set);
     return x->random ? -1 : records_chunk(x->files, &x->all[i].at);
 }
 
-static hash128 chat_identity(const dataset *d)
+static hash128 chat_identity(const dataset *set)
 {
-    return as_chat(d)->identity;
+    return as_chat(set)->identity;
 }
 
-static status chat_outline(const dataset *base, int64_t i, arena *a, sample *out)
+static status chat_outline(const dataset *base, int64_t i, arena *memory, sample *out)
 {
-    const conversations *d = as_chat(base);
+    const conversations *set = as_chat(base);
     char text[320], *name;
-    if (i < 0 || i >= d->n)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, d->n);
-    const conversation *c = &d->all[i];
-    place_text(d, &c->at, text);
-    TRY(arena_strndup(a, text, strlen(text), &name));
+    if (i < 0 || i >= set->n)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
+    const conversation *c = &set->all[i];
+    place_text(set, &c->at, text);
+    TRY(arena_strndup(memory, text, strlen(text), &name));
     *out = (sample){
         .id = (uint64_t)i,
         .name = name,
-        .cause = c->cause ? text_pool_at(&d->causes, c->cause) : NULL,
-        .images = d->shown ? d->shown + c->first_image : NULL,
+        .cause = c->cause ? text_pool_at(&set->causes, c->cause) : NULL,
+        .images = set->shown ? set->shown + c->first_image : NULL,
         .n_images = c->n_images,
         .text_bytes = c->at.bytes,
     };
     return ST_OK;
 }
 
-static status chat_get(const dataset *base, int64_t i, arena *a, sample *out)
+static status chat_get(const dataset *base, int64_t i, arena *memory, sample *out)
 {
-    const conversations *d = as_chat(base);
+    const conversations *set = as_chat(base);
     sample x;
-    json_value *v = NULL;
+    json_value *value = NULL;
     chat_record r;
-    TRY(chat_outline(base, i, a, &x));
+    TRY(chat_outline(base, i, memory, &x));
     if (!x.cause) {
-        TRY(records_read(d->files, &d->all[i].at, &v));
-        status st = chat_record_read(v, &d->rules, x.name, a, &r);
-        json_free(&v);
+        TRY(records_read(set->files, &set->all[i].at, &value));
+        status st = chat_record_read(value, &set->rules, x.name, memory, &r);
+        json_free(&value);
         TRY(st);
         if (r.n_images != x.n_images)
-            return FAIL_IN(ST_BAD_INPUT, x.name, "changed while it was in use: start again");
+            return FAIL_IN(ST_BAD_INPUT, x.name,
+                           "the record changed while it was in use: start again");
         x.turns = r.turns;
         x.n_turns = r.n_turns;
     }

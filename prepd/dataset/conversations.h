@@ -1,5 +1,6 @@
-/* conversations.h: inside of the adapter of conversation files: a place per record and the numbers
- * of its images; texts are read when they are wanted. */
+/* conversations.h: what the adapter of conversation files keeps in memory: the place of each record
+ * and the numbers of its images. Texts are read again from their place when they are wanted.
+ * Internal to conversations.c, chat_cache.c and chat_identity.c. */
 #ifndef TESSERA_PREPD_DATASET_CONVERSATIONS_H
 #define TESSERA_PREPD_DATASET_CONVERSATIONS_H
 
@@ -14,8 +15,8 @@
 typedef struct conversation {
     record_place at;
     int32_t n_images;
-    int64_t first_image; /* in shown */
-    int64_t cause;       /* in causes; 0 = usable */
+    int64_t first_image; /* position in conversations.shown */
+    int64_t cause;       /* offset in conversations.causes; 0 for a usable record */
 } conversation;
 
 typedef struct conversations {
@@ -23,34 +24,38 @@ typedef struct conversations {
     record_files *files;
     bool random; /* any record can be read at any time */
     chat_rules rules;
-    char *root; /* of the images */
-    int64_t limit;
-    conversation *all;
+    char *root;        /* absolute path of the folder of the images */
+    int64_t limit;     /* data.limit; 0: none */
+    conversation *all; /* [n] */
     int64_t n, capacity;
-    int32_t *shown; /* images of the samples, one sample's side by side and in their order */
+    int32_t
+        *shown; /* [n_shown] numbers of the images; those of a sample stand together, in order */
     int64_t n_shown, shown_capacity;
     name_list images;
     clip_table clips;
-    bool clip_refused; /* a record is refused for what lies in a folder, which may change */
+    bool clip_refused; /* a record was refused for what lies in a folder, which may change */
     text_pool causes;
-    hash128 *contents; /* [files] of their bytes; NULL: not read yet */
+    hash128 *contents; /* [files] digest of each file's bytes; NULL until they are read */
     hash128 identity;
 } conversations;
 
-/* chat_identity.c: identity, of all the rest; reads the files for contents where there is none. */
-WARN_UNUSED status conversations_identify(conversations *d, const conf *c);
+/* chat_identity.c: computes the identity from everything else. Reads the files for `contents`
+ * unless that is there. */
+WARN_UNUSED status conversations_identify(conversations *set, const conf *c);
 
-/* chat_cache.c: places and images of the last start, so that records need not be parsed again to
- * begin. Load: false where there are none, or they are of other files (path, size, time of
- * change), or a folder of frames has others in it now; d is then as it was. Save: a failure costs
- * only time.
- */
-bool chat_cache_load(conversations *d, const conf *c);
-/* Before load and until what was read instead is saved: see kept_enter. */
-void chat_cache_enter(const conversations *d, const conf *c, cache_lock *out);
-void chat_cache_save(const conversations *d, const conf *c);
-/* The part of load that comes once key and sum are right: every entry is checked against the files
- * and the other entries. It stands apart for the fuzzer, which cannot make a sum. */
-WARN_UNUSED status chat_cache_take(conversations *d, const st_file *f, const char *path);
+/* chat_cache.c keeps places and images for the next start, so that records need not be parsed
+ * again.
+ *
+ * chat_cache_load returns true if it filled `set`. It returns false, and leaves `set` as it was, if
+ * nothing is kept, if a file has another path, size or time of change, or if a folder of frames has
+ * other pictures in it now. */
+bool chat_cache_load(conversations *set, const conf *c);
+/* Takes the lock under which the caller loads, or else reads and saves: see kept_enter. */
+void chat_cache_enter(const conversations *set, const conf *c, cache_lock *out);
+/* Saves if the files are large enough. A failure is logged and costs only time. */
+void chat_cache_save(const conversations *set, const conf *c);
+/* The part of loading that follows once key and sum are right: it checks every entry against the
+ * files and against the other entries. It is public for the fuzzer, which cannot forge a sum. */
+WARN_UNUSED status chat_cache_take(conversations *set, const st_file *file, const char *path);
 
 #endif

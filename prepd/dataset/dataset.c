@@ -1,3 +1,4 @@
+/* dataset.c: what can be said of the images of any data set, from its vtable alone. */
 #include "prepd/dataset/dataset.h"
 
 #include <errno.h>
@@ -9,40 +10,41 @@
 
 #include "prepd/dataset/beneath.h"
 
-hash128 dataset_contents(const dataset *d)
+hash128 dataset_contents(const dataset *set)
 {
-    return d->v->contents ? d->v->contents(d) : d->v->identity(d);
+    return set->v->contents ? set->v->contents(set) : set->v->identity(set);
 }
 
-void dataset_image_place(const dataset *d, int64_t j, image_place *out)
+void dataset_image_place(const dataset *set, int64_t j, image_place *out)
 {
     out->offset = 0;
     out->bytes = -1;
     out->video = false;
     out->n_frames = 0;
     out->fps = 0;
-    if (d->v->place)
-        d->v->place(d, j, out);
+    if (set->v->place)
+        set->v->place(set, j, out);
     else
-        snprintf(out->path, sizeof out->path, "%s", d->v->image_path(d, j));
+        snprintf(out->path, sizeof out->path, "%s", set->v->image_path(set, j));
 }
 
-bool dataset_image_has(const dataset *d, int64_t j, const char *path)
+bool dataset_image_has(const dataset *set, int64_t j, const char *path)
 {
     image_place place;
-    dataset_image_place(d, j, &place);
+    dataset_image_place(set, j, &place);
     const size_t n = strlen(place.path);
     if (place.n_frames == 0)
         return strcmp(path, place.path) == 0;
     if (strncmp(path, place.path, n) != 0 || path[n] != '/')
         return false;
     for (int32_t k = 0; k < place.n_frames; k++)
-        if (strcmp(path + n + 1, d->v->frame(d, j, k)) == 0)
+        if (strcmp(path + n + 1, set->v->frame(set, j, k)) == 0)
             return true;
     return false;
 }
 
-/* False: a worker could not read it, and so recorded nothing of it. */
+/* Adds the size of a file and its time of change. False if it cannot be read: then a worker could
+ * not read it either, and so recorded nothing of it. */
 static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns)
 {
     struct stat info;
@@ -54,31 +56,31 @@ static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns)
     return true;
 }
 
-void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns)
+void dataset_image_stat(const dataset *set, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns)
 {
     char path[PATH_MAX + PLACE_PATH];
     image_place place;
     int64_t bytes = 0, mtime_ns = 0;
     bool there = true;
-    dataset_image_place(d, j, &place);
+    dataset_image_place(set, j, &place);
     for (int32_t k = 0; there && k < (place.n_frames ? place.n_frames : 1); k++) {
-        snprintf(path, sizeof path, "%s/%s%s%s", d->v->root(d), place.path,
-                 place.n_frames ? "/" : "", place.n_frames ? d->v->frame(d, j, k) : "");
+        snprintf(path, sizeof path, "%s/%s%s%s", set->v->root(set), place.path,
+                 place.n_frames ? "/" : "", place.n_frames ? set->v->frame(set, j, k) : "");
         there = add_stat(path, &bytes, &mtime_ns);
     }
     *out_bytes = !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
     *out_mtime_ns = there ? mtime_ns : 0;
 }
 
-const char *dataset_holder(const dataset *d, int64_t j)
+const char *dataset_holder(const dataset *set, int64_t j)
 {
-    return d->v->holder ? d->v->holder(d, j) : d->v->root(d);
+    return set->v->holder ? set->v->holder(set, j) : set->v->root(set);
 }
 
-int dataset_image_open(const dataset *d, int64_t j, const char *path, int flags)
+int dataset_image_open(const dataset *set, int64_t j, const char *path, int flags)
 {
     char full[PATH_MAX + PLACE_PATH];
-    const char *holder = dataset_holder(d, j), *root = d->v->root(d);
+    const char *holder = dataset_holder(set, j), *root = set->v->root(set);
     if (strcmp(holder, root) == 0)
         return beneath_open(root, path, flags);
     const size_t n = strlen(holder);
@@ -89,10 +91,10 @@ int dataset_image_open(const dataset *d, int64_t j, const char *path, int flags)
     return -1;
 }
 
-void dataset_close(dataset **d)
+void dataset_close(dataset **set)
 {
-    if (!d || !*d)
+    if (!set || !*set)
         return;
-    (*d)->v->close(*d);
-    *d = NULL;
+    (*set)->v->close(*set);
+    *set = NULL;
 }

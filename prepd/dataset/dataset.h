@@ -1,9 +1,15 @@
-/* dataset.h: what an adapter gives: samples in data-set order, as text and image paths. No pixels,
- * no tokens: adapters run in the dispatcher, which never decodes.
+/* dataset.h: what every adapter of a data format provides: samples in the order of the data set, as
+ * texts and the places of their images. There are no pixels and no tokens here, because adapters
+ * run in the dispatcher, which never decodes anything.
  *
- * An adapter opens a folder or file, checks its structure and keeps it compactly; a sample that
- * cannot be used (unknown image id, empty answer, wrong type, duplicate question id, no annotation)
- * stays in the list with its cause, so that check can name it and indices never shift. */
+ * An adapter opens a folder or a file, checks its structure and keeps what it needs to find each
+ * sample again. A sample that cannot be used (an unknown image id, an empty answer, a value of the
+ * wrong type, a question id given twice, a missing annotation) stays in the list together with the
+ * cause. So `prepd check` can name it, and the indices of the other samples never shift.
+ *
+ * Samples are numbered from 0, and so are the distinct images of the data set. All functions run on
+ * the dispatcher's thread; a pointer that they return lives as long as the data set, unless the
+ * function says otherwise. */
 #ifndef TESSERA_PREPD_DATASET_H
 #define TESSERA_PREPD_DATASET_H
 
@@ -16,108 +22,121 @@ typedef struct dataset dataset;
 
 enum { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT };
 
-/* A piece of a message: text, or image number `image` of the sample (text NULL). A clip (a video,
- * or a folder of frames) is an image too. */
+/* A piece of a message: a text, or an image of the sample. A clip (a video file or a folder of
+ * frames) counts as an image too. */
 typedef struct part {
-    const char *text;
+    const char *text; /* UTF-8, terminated; NULL for an image */
     int64_t text_bytes;
-    int32_t image; /* -1 for text */
+    int32_t image; /* which of the sample's images, from 0; -1 for a text */
 } part;
 
 typedef struct turn {
-    int role;
-    bool trained; /* loss on this turn's text and its end token; assistant turns only */
-    part *parts;
+    int role;     /* ROLE_... */
+    bool trained; /* this turn's text and its end token count in the loss; assistant turns only */
+    part *parts;  /* [n_parts] */
     int32_t n_parts;
-    const float *weights; /* [n_parts] of the loss on each part, the last one's on the end token
-                           * too; 0 = none; NULL: all 1 */
+    const float *weights; /* [n_parts] weight of each part in the loss, 0 for no loss; the end token
+                           * has the weight of the last part. NULL: every weight is 1 */
 } turn;
 
+/* Everything in it lives in the arena given to the call, or in the data set. */
 typedef struct sample {
     uint64_t id;       /* position in the data set */
-    const char *name;  /* "question 458752000", for messages */
-    const char *cause; /* NULL, or why the adapter refuses it */
-    turn *turns;
+    const char *name;  /* for messages: "question 458752000", "talks.jsonl:17" */
+    const char *cause; /* why the adapter refuses it; NULL for a usable sample */
+    turn *turns;       /* [n_turns] */
     int32_t n_turns;
-    int32_t *images; /* [n_images] into the data set's image list */
+    int32_t *images; /* [n_images] numbers of its images in the data set, in the order shown */
     int32_t n_images;
-    bool plain;         /* no chat: one turn's text, all of it trained, and the end of a text */
-    int64_t text_bytes; /* about how long its texts are; 0: short */
-} sample;               /* lives in the arena given to dataset_sample */
+    bool plain;         /* plain text without a chat template: one turn, all of its text trained,
+                         * and the token that ends a text */
+    int64_t text_bytes; /* roughly how long its texts are; 0 for short ones */
+} sample;
 
-/* Where an image's bytes are: a file under the root, or a piece of one, or a folder of frames. */
+/* Where the bytes of an image are: a file below the root, a piece of such a file, or a folder of
+ * frames. */
 enum { PLACE_PATH = 4096 };
 typedef struct image_place {
-    char path[PLACE_PATH]; /* of the file or folder, relative to root */
-    int64_t offset, bytes; /* bytes -1: the whole file */
+    char path[PLACE_PATH]; /* of the file or the folder, relative to the root */
+    int64_t offset, bytes; /* the piece, in bytes; bytes is -1 for the whole file */
     bool video;            /* the file is a video */
-    int32_t n_frames;      /* of a folder of frames; 0: a file */
-    double fps;            /* of such frames */
+    int32_t n_frames;      /* pictures in a folder of frames; 0 for a file */
+    double fps;            /* frames a second of such a folder */
 } image_place;
 
-/* A part of a mixture: samples [first, first + n). weight: its share of an epoch's samples is
- * weight / sum of weights; 0 everywhere: every sample once an epoch. */
+/* One source of a mixture, which has the samples [first, first + n). Its share of an epoch's
+ * samples is its weight divided by the sum of all weights. If all weights are 0, an epoch has every
+ * sample once. */
 typedef struct dataset_part {
     const char *name;
     int64_t first, n;
     double weight;
 } dataset_part;
 
+/* What an adapter implements. A function that is marked optional may be NULL. */
 typedef struct dataset_vtable {
     const char *name;
     status (*open)(const conf *c, dataset **out);
-    void (*close)(dataset *d);
-    int64_t (*samples)(const dataset *d);
-    status (*sample)(const dataset *d, int64_t i, arena *a, sample *out);
-    /* The same without turns: what planning asks of every sample. Reads no file. */
-    status (*outline)(const dataset *d, int64_t i, arena *a, sample *out);
-    int64_t (*images)(const dataset *d); /* distinct image files */
-    /* Its name, for messages; relative to root, and where its bytes are unless `place` says other.
-     */
-    const char *(*image_path)(const dataset *d, int64_t j);
-    void (*place)(const dataset *d, int64_t j, image_place *out); /* NULL: files of their own */
-    /* Name of frame k in folder j; no such function: there are no folders of frames. */
-    const char *(*frame)(const dataset *d, int64_t j, int32_t k);
-    /* True if an image is a video file; no such function: none is. */
-    bool (*videos)(const dataset *d);
-    const char *(*root)(const dataset *d); /* absolute folder of the images */
-    /* Absolute folder that the file of image j has to lie in to be sent to others
-     * (dataset_image_open), root or another one: what the user named. NULL: root. */
-    const char *(*holder)(const dataset *d, int64_t j);
-    /* What answers sample i is judged by, as JSON; NULL or no such function: nothing but its text.
-     * VQAv2: {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. */
-    const char *(*reference)(const dataset *d, int64_t i);
-    /* Which piece of a source that can only be read in pieces holds the sample: rises with i. -1,
-     * or no such function: any sample can be read at any time. */
-    int64_t (*chunk)(const dataset *d, int64_t i);
-    /* The parts of a mixture, how many; no such function: there is one. */
-    int (*parts)(const dataset *d, const dataset_part **out);
-    /* Digest of everything above except image bytes. */
-    hash128 (*identity)(const dataset *d);
-    /* The same without the weights of parts, which say how often samples come and not what they
-     * are. NULL: identity. */
-    hash128 (*contents)(const dataset *d);
+    void (*close)(dataset *set);
+    int64_t (*samples)(const dataset *set); /* how many samples there are */
+    /* Reads sample i. ST_BAD_INPUT if a file has changed since it was opened. */
+    status (*sample)(const dataset *set, int64_t i, arena *memory, sample *out);
+    /* The same without the turns. Planning asks this of every sample, so it reads no file. */
+    status (*outline)(const dataset *set, int64_t i, arena *memory, sample *out);
+    int64_t (*images)(const dataset *set); /* how many distinct images there are */
+    /* The name of image j, for messages. If the adapter has no `place`, it is also the path of the
+     * image's file, relative to the root. */
+    const char *(*image_path)(const dataset *set, int64_t j);
+    /* Fills in where image j is. Optional: without it, each image is a file of its own. */
+    void (*place)(const dataset *set, int64_t j, image_place *out);
+    /* File name of frame k in folder j. Optional: without it, there are no folders of frames. */
+    const char *(*frame)(const dataset *set, int64_t j, int32_t k);
+    /* Whether any image is a video file. Optional: without it, none is. */
+    bool (*videos)(const dataset *set);
+    const char *(*root)(const dataset *set); /* absolute path of the folder of the images */
+    /* Absolute path of the folder that the user named for image j. Its file may be sent to other
+     * machines only if it lies in there (dataset_image_open). Optional: without it, the root. */
+    const char *(*holder)(const dataset *set, int64_t j);
+    /* The answers that sample i is judged by, as JSON. NULL if only its text is known. VQAv2 gives
+     * {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. Optional. */
+    const char *(*reference)(const dataset *set, int64_t i);
+    /* Which piece of a file that can only be entered at restart points holds sample i; it never
+     * falls as i grows. -1 if any sample can be read at any time. Optional: without it, -1. */
+    int64_t (*chunk)(const dataset *set, int64_t i);
+    /* The sources of a mixture; returns how many. Optional: without it, there is one source. */
+    int (*parts)(const dataset *set, const dataset_part **out);
+    /* Digest of everything above except the bytes of the images. */
+    hash128 (*identity)(const dataset *set);
+    /* The same without the weights of the sources, which say how often samples come and not what
+     * they are. Optional: without it, the identity. */
+    hash128 (*contents)(const dataset *set);
 } dataset_vtable;
 
 struct dataset {
     const dataset_vtable *v;
 };
 
-/* Picks the adapter by data.format; formats not built in are refused by name. */
+/* Opens data.path with the adapter that data.format names. The errors are the adapter's: ST_CONFIG
+ * for options that do not go together, ST_NO_INPUT for a file that is missing, ST_BAD_INPUT for one
+ * that is broken as a whole. */
 WARN_UNUSED status dataset_open(const conf *c, dataset **out);
-void dataset_close(dataset **d);
-hash128 dataset_contents(const dataset *d);
-void dataset_image_place(const dataset *d, int64_t j, image_place *out);
-/* path, relative to root, is the file that image j lies in, or one of its frames. */
-bool dataset_image_has(const dataset *d, int64_t j, const char *path);
-/* What is there now: bytes (of a piece, as the data set says; of a folder, all its frames together)
- * and the time of the last change; both 0 where it is no regular file or cannot be read. */
-void dataset_image_stat(const dataset *d, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
+void dataset_close(dataset **set); /* sets *set to NULL; NULL is allowed */
 
-const char *dataset_holder(const dataset *d, int64_t j); /* dataset_vtable.holder */
-/* Opens a file of image j, named by its path relative to root, with beneath_open below what holds
- * it: -1 and EXDEV where it lies outside. */
-int dataset_image_open(const dataset *d, int64_t j, const char *path, int flags);
+hash128 dataset_contents(const dataset *set); /* dataset_vtable.contents, or else the identity */
+/* Where image j is; fills in every member. */
+void dataset_image_place(const dataset *set, int64_t j, image_place *out);
+/* Whether `path`, relative to the root, is the file that holds image j, or one of its frames. */
+bool dataset_image_has(const dataset *set, int64_t j, const char *path);
+/* The size of image j now, in bytes, and the time of its last change: of a piece of a file the size
+ * that the data set gives it, of a folder the sum over its frames and their latest change. Both are
+ * 0 if a file cannot be read or is not a regular file. */
+void dataset_image_stat(const dataset *set, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
+
+const char *dataset_holder(const dataset *set, int64_t j); /* dataset_vtable.holder, or the root */
+/* Opens a file of image j for sending it to another machine; `path` is relative to the root.
+ * Returns a descriptor that the caller closes, or -1 with errno, which is EXDEV if the file lies
+ * outside the folder that the user named (beneath.h). */
+int dataset_image_open(const dataset *set, int64_t j, const char *path, int flags);
 
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;

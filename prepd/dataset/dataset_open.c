@@ -1,4 +1,5 @@
-/* dataset_open.c: the data set that data.format names. */
+/* dataset_open.c: opens the data set that data.format names. It stands apart from open_source.c,
+ * which the mixture calls for each of its sources. */
 #include "prepd/dataset/open_source.h"
 
 status dataset_open(const conf *c, dataset **out)

@@ -1,3 +1,4 @@
+/* kept.c: names, writes and opens the files of kept.h, and computes their sums. */
 #include "prepd/dataset/kept.h"
 
 #include <errno.h>
@@ -11,7 +12,10 @@
 #include "common/base/span.h"
 #include "prepd/dataset/cache_folder.h"
 
-enum { MORE_WORDS = 8, WAIT_MS = 100 };
+enum {
+    MORE_WORDS = 8, /* metadata entries of a file: those of the caller, the key and the sum */
+    WAIT_MS = 100,  /* between two looks at a lock that another process holds */
+};
 
 status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key, kept_name *out)
 {
@@ -35,13 +39,13 @@ bool kept_name_begin(const conf *c, uint64_t version, hasher **out)
     return true;
 }
 
-bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **h,
+bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **hash,
                    kept_name *out)
 {
-    const hash128 name = hasher_value(*h);
-    records_stamp(files, *h);
-    const status st = kept_name_make(c, kind, name, hasher_value(*h), out);
-    hasher_free(h);
+    const hash128 name = hasher_value(*hash);
+    records_stamp(files, *hash);
+    const status st = kept_name_make(c, kind, name, hasher_value(*hash), out);
+    hasher_free(hash);
     return st == ST_OK;
 }
 
@@ -52,7 +56,8 @@ void kept_enter(const kept_name *name, cache_lock *out)
         if (cache_lock_take(name->path, out, holder) != LOCK_TAKEN)
             return;
         if (!told)
-            log_warn("the data are being parsed by %s: waiting for it file=%s", holder, name->path);
+            log_warn("%s is parsing the data; waiting until it is done file=%s", holder,
+                     name->path);
         usleep(WAIT_MS * 1000);
     }
 }
@@ -66,30 +71,31 @@ st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *d
                        .data = span_of(data, (size_t)n * st_dtype_size(dtype))};
 }
 
-static void add_named(hasher *h, const char *name, const void *data, size_t size)
+static void add_named(hasher *hash, const char *name, const void *data, size_t size)
 {
-    hasher_add_text(h, name);
-    hasher_add_u64(h, size);
+    hasher_add_text(hash, name);
+    hasher_add_u64(hash, size);
     if (size)
-        hasher_add(h, data, size);
+        hasher_add(hash, data, size);
 }
 
-/* Of each by itself and then added up: tensors of no bytes have no place in the file's order. */
+/* The sum of the digests of all tensors and words, each by itself. An ordered digest would not do,
+ * because the order of tensors without bytes is not kept in a file. */
 static status sum_of(const st_tensor *tensors, size_t n, const st_meta *words, size_t n_words,
                      char out[HASH_TEXT])
 {
     uint64_t sum[2] = {n, 0}, one[2];
-    hasher *h = NULL;
+    hasher *hash = NULL;
     for (size_t k = 0; k < n + n_words; k++) {
         if (k >= n && strcmp(words[k - n].key, "sum") == 0)
             continue;
-        TRY(hasher_new(&h));
+        TRY(hasher_new(&hash));
         if (k < n)
-            add_named(h, tensors[k].name, tensors[k].data.data, tensors[k].data.size);
+            add_named(hash, tensors[k].name, tensors[k].data.data, tensors[k].data.size);
         else
-            add_named(h, words[k - n].key, words[k - n].value, strlen(words[k - n].value));
-        const hash128 value = hasher_value(h);
-        hasher_free(&h);
+            add_named(hash, words[k - n].key, words[k - n].value, strlen(words[k - n].value));
+        const hash128 value = hasher_value(hash);
+        hasher_free(&hash);
         memcpy(one, value.bytes, sizeof one);
         sum[0] += one[0];
         sum[1] += one[1];
@@ -106,12 +112,12 @@ status kept_save(const kept_name *name, const st_tensor *tensors, size_t n, cons
     st_meta all[MORE_WORDS];
     char sum[HASH_TEXT] = "", aside[PATH_MAX + 32];
     if (n_words + 2 > MORE_WORDS)
-        return FAIL(ST_INTERNAL, "%zu words beside what is kept", n_words);
+        return FAIL(ST_INTERNAL, "%zu words are too many to keep beside the tensors", n_words);
     memcpy(all, words, n_words * sizeof *words);
     all[n_words] = (st_meta){"key", name->key};
     TRY(sum_of(tensors, n, all, n_words + 1, sum));
     all[n_words + 1] = (st_meta){"sum", sum};
-    /* A name of our own: two daemons may start at once. */
+    /* Write under a name of our own first, because two daemons may start at once. */
     snprintf(aside, sizeof aside, "%s.%d", name->path, (int)getpid());
     TRY(st_write(aside, tensors, n, all, n_words + 2));
     if (rename(aside, name->path) == 0)
@@ -121,13 +127,14 @@ status kept_save(const kept_name *name, const st_tensor *tensors, size_t n, cons
     return st;
 }
 
-static status check_kept_file(const kept_name *name, const st_file *f)
+static status check_kept_file(const kept_name *name, const st_file *file)
 {
-    const char *key = st_meta_find(f, "key"), *wanted = st_meta_find(f, "sum");
+    const char *key = st_meta_find(file, "key"), *wanted = st_meta_find(file, "sum");
     char sum[HASH_TEXT];
     if (!key || strcmp(key, name->key) != 0)
-        return FAIL_IN(ST_NO_INPUT, name->path, "it was made from other files or options");
-    TRY(sum_of(f->tensors, f->n_tensors, f->meta, f->n_meta, sum));
+        return FAIL_IN(ST_NO_INPUT, name->path,
+                       "it was made from other files or under other options");
+    TRY(sum_of(file->tensors, file->n_tensors, file->meta, file->n_meta, sum));
     if (!wanted || strcmp(wanted, sum) != 0)
         return FAIL_IN(ST_BAD_INPUT, name->path, "it was changed after it was written");
     return ST_OK;
@@ -142,13 +149,15 @@ status kept_open(const kept_name *name, st_file *out)
     return st;
 }
 
-status kept_words(const st_file *f, const char *path, const char *name, int64_t numbers,
+status kept_words(const st_file *file, const char *path, const char *name, int64_t numbers,
                   int64_t want, const uint8_t **out, int64_t *out_n)
 {
     const st_tensor *t;
-    TRY(st_want(f, name, DT_I64, 1, path, &t));
+    TRY(st_want(file, name, DT_I64, 1, path, &t));
     if (t->shape[0] % numbers || (want >= 0 && t->shape[0] != want * numbers))
-        return FAIL_IN(ST_BAD_INPUT, path, "%s has %" PRId64 " entries", name, t->shape[0]);
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "%s has %" PRId64 " entries, which is not the number expected", name,
+                       t->shape[0]);
     *out = t->data.data;
     *out_n = t->shape[0] / numbers;
     return ST_OK;

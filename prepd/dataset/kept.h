@@ -1,7 +1,10 @@
-/* kept.h: what an adapter parsed, kept beside the index for the next start: tensors in a
- * safetensors file. Its key says of which files, as they were, and under which options; its sum
- * says that nothing in it has changed since, for a wrong place would give another sample without
- * any sign. It is a cache: what is absent, stale or damaged costs only time. */
+/* kept.h: keeps what an adapter parsed beside the index for the next start, as tensors in a
+ * safetensors file.
+ *
+ * The key of such a file covers the data files it was made from (path, size, time of change) and
+ * the options they were read under. Its sum covers its own bytes, because a damaged place would
+ * give another sample without any sign. It is a cache: a file that is absent, stale or damaged
+ * costs only time. */
 #ifndef TESSERA_PREPD_DATASET_KEPT_H
 #define TESSERA_PREPD_DATASET_KEPT_H
 
@@ -14,9 +17,11 @@
 #include "prepd/dataset/records.h"
 
 enum {
-    KEPT_WORTH_BYTES = 8 << 20, /* of what was parsed; less is parsed at once */
-    KEPT_WORTH_PACKED =
-        KEPT_WORTH_BYTES / 16, /* of files that may be compressed, before they are */
+    /* Data of fewer unpacked bytes are not kept, because parsing them takes no time. */
+    KEPT_WORTH_BYTES = 8 << 20,
+    /* Before the files are unpacked: fewer bytes on disk cannot reach KEPT_WORTH_BYTES, if text
+     * shrinks to no less than a sixteenth. */
+    KEPT_WORTH_PACKED = KEPT_WORTH_BYTES / 16,
 };
 
 typedef struct kept_name {
@@ -24,50 +29,57 @@ typedef struct kept_name {
     char key[HASH_TEXT];
 } kept_name;
 
-/* KIND-<name>.safetensors in the cache folder. name: of what tells one data set from another and
- * stays when its files change, so that sources of a mixture lie beside each other and a changed one
- * takes its predecessor's place; key: of all that what is kept depends on. */
+/* Names the file KIND-<name>.safetensors in the cache folder. `name` is a digest of what tells one
+ * data set from another and does not change with its files. So the sources of a mixture lie side by
+ * side, and a data set that changed replaces its predecessor. `key` is a digest of everything that
+ * the tables depend on. */
 WARN_UNUSED status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key,
                                   kept_name *out);
 
-/* The same of record files. Between the two the caller adds to the hash which data set it is and
- * how it is read, beyond data.path and data.split. False, and nothing to free, where there is to be
- * no cache: only a part of the files is read (data.limit), or its name cannot be made. */
+/* The same in two steps, for record files. Between them the caller adds to the digest which data
+ * set it is and how it is read, beyond data.path and data.split. Both return false, and leave
+ * nothing to free, if nothing is to be kept: only part of the files is read (data.limit), or the
+ * name cannot be made. kept_name_end frees the hasher. */
 bool kept_name_begin(const conf *c, uint64_t version, hasher **out);
-bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **h,
+bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **hash,
                    kept_name *out);
 
-/* Before kept_open, until kept_save is done or not needed (cache_lock_leave): one prepd at a time
- * parses a data set, the others wait here, say so in the log, and find what it kept. Without a lock
- * where none can be had. */
+/* Takes the lock that is held from before kept_open until kept_save is done or turns out not to be
+ * needed (cache_lock_leave). So one prepd parses a data set while the others wait here, say so in
+ * the log, and then find what it kept. If no lock can be had, it goes on without one. */
 void kept_enter(const kept_name *name, cache_lock *out);
 
-/* A tensor of one dimension. */
+/* A tensor of one dimension; `data` is borrowed. */
 st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *data);
-/* With the key and a sum of the tensors and these words. */
+/* Writes the tensors and the metadata `words` (at most 6), with the key and a sum of both. The file
+ * appears whole or not at all. */
 WARN_UNUSED status kept_save(const kept_name *name, const st_tensor *tensors, size_t n,
                              const st_meta *words, size_t n_words);
-/* ST_NO_INPUT: it is not there, or of other files or options; ST_BAD_INPUT: it was changed. */
+/* Opens the file; the caller closes it. ST_NO_INPUT if it is missing or was made from other files
+ * or options; ST_BAD_INPUT if its sum is wrong. */
 WARN_UNUSED status kept_open(const kept_name *name, st_file *out);
-/* Words of this many numbers each; how many words, which is `want` unless that is -1. */
-WARN_UNUSED status kept_words(const st_file *f, const char *path, const char *name, int64_t numbers,
-                              int64_t want, const uint8_t **out, int64_t *out_n);
+/* Finds a column of records of `numbers` int64 numbers each. *out_n is how many records it has,
+ * which must be `want` unless that is -1. The bytes stay the file's and may not be aligned:
+ * kept_number reads number i. */
+WARN_UNUSED status kept_words(const st_file *file, const char *path, const char *name,
+                              int64_t numbers, int64_t want, const uint8_t **out, int64_t *out_n);
 int64_t kept_number(const uint8_t *words, int64_t i);
 
-/* Restart points of record files, as tensors of kept_save. */
+/* The restart points of record files (unpack_kind.h), as tensors for kept_save. */
 enum { KEPT_POINT_TENSORS = 3 };
 typedef struct kept_points {
-    int64_t *files;   /* restart points and unpacked bytes of each */
-    int64_t *points;  /* of all files, one after the other */
-    uint8_t *windows; /* of the points that are not fresh */
+    int64_t *files;   /* [2 * files] number of restart points and unpacked bytes of each file */
+    int64_t *points;  /* [3 * points] those of all files, one after another */
+    uint8_t *windows; /* the windows of the points that have one */
     st_tensor tensors[KEPT_POINT_TENSORS];
 } kept_points;
 WARN_UNUSED status kept_points_of(const record_files *files, kept_points *out);
-void kept_points_done(kept_points *k); /* also after a failure */
-/* Gives every file its points; after a failure kept_points_forget takes back what was given. */
-WARN_UNUSED status kept_points_take(record_files *files, const st_file *f, const char *path);
+void kept_points_done(kept_points *points); /* also after a failure */
+/* Gives every file its restart points. After a failure kept_points_forget takes back what was
+ * given. */
+WARN_UNUSED status kept_points_take(record_files *files, const st_file *file, const char *path);
 void kept_points_forget(record_files *files);
-/* A place inside its file, which has its points. */
+/* Whether a place lies inside its file, which must have its restart points. */
 bool kept_place_is_sound(const record_files *files, const record_place *at);
 
 #endif

@@ -1,4 +1,5 @@
-/* kept_points.c: the restart points of unpack.h, of kept.h. */
+/* kept_points.c: the restart points of compressed files (unpack_kind.h) as three tensors: what each
+ * file has, the points, and the 32 KiB windows of those points that need one. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +8,9 @@
 #include "prepd/dataset/unpack_kind.h"
 
 enum {
-    FILE_NUMBERS = 2,  /* restart points, unpacked bytes */
-    POINT_NUMBERS = 3, /* unpacked, packed, bits and fresh */
-    FRESH = 8,         /* above the bits */
+    FILE_NUMBERS = 2,  /* of each file: number of restart points, unpacked bytes */
+    POINT_NUMBERS = 3, /* of each point: unpacked, packed, and bits with fresh above them */
+    FRESH = 8,         /* the bit in which fresh stands */
 };
 
 static void store_point(const unpack_restart *p, int64_t *to, uint8_t **windows)
@@ -27,8 +28,8 @@ status kept_points_of(const record_files *files, kept_points *out)
 {
     const int64_t n_files = records_count(files);
     int64_t n_points = 0, n_windows = 0, at = 0;
-    for (int64_t f = 0; f < n_files; f++) {
-        const unpack *u = records_unpack(files, f);
+    for (int64_t file = 0; file < n_files; file++) {
+        const unpack *u = records_unpack(files, file);
         for (int64_t i = 0; i < unpack_points(u); i++)
             n_windows += !unpack_restarts(u)[i].fresh;
         n_points += unpack_points(u);
@@ -39,10 +40,10 @@ status kept_points_of(const record_files *files, kept_points *out)
     if (!out->files || !out->points || !out->windows)
         return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " restart points", n_points);
     uint8_t *windows = out->windows;
-    for (int64_t f = 0; f < n_files; f++) {
-        const unpack *u = records_unpack(files, f);
-        out->files[f * FILE_NUMBERS] = unpack_points(u);
-        out->files[f * FILE_NUMBERS + 1] = unpack_total(u);
+    for (int64_t file = 0; file < n_files; file++) {
+        const unpack *u = records_unpack(files, file);
+        out->files[file * FILE_NUMBERS] = unpack_points(u);
+        out->files[file * FILE_NUMBERS + 1] = unpack_total(u);
         for (int64_t i = 0; i < unpack_points(u); i++)
             store_point(&unpack_restarts(u)[i], out->points + POINT_NUMBERS * at++, &windows);
     }
@@ -59,7 +60,8 @@ void kept_points_done(kept_points *k)
     free(k->windows);
 }
 
-/* Restart points of one file; windows: those after its own are of the next. */
+/* Gives one file its n restart points. *windows and *inout_windows, the first window that is left
+ * and how many there are, are moved past the windows of this file. */
 static status adopt(unpack *u, const uint8_t *words, int64_t n, int64_t total,
                     const uint8_t **windows, int64_t *inout_windows)
 {
@@ -76,9 +78,9 @@ static status adopt(unpack *u, const uint8_t *words, int64_t n, int64_t total,
         if (p[i].fresh)
             continue;
         if ((*inout_windows)-- <= 0)
-            st = FAIL(ST_BAD_INPUT, "fewer windows than restart points");
+            st = FAIL(ST_BAD_INPUT, "there are fewer windows than restart points that need one");
         else
-            p[i].window = (uint8_t *)(uintptr_t)*windows; /* only read */
+            p[i].window = (uint8_t *)(uintptr_t)*windows; /* it is only read */
         *windows += st == ST_OK ? UNPACK_WINDOW : 0;
     }
     if (st == ST_OK)
@@ -87,20 +89,20 @@ static status adopt(unpack *u, const uint8_t *words, int64_t n, int64_t total,
     return st;
 }
 
-status kept_points_take(record_files *to, const st_file *f, const char *path)
+status kept_points_take(record_files *to, const st_file *file, const char *path)
 {
     const uint8_t *files, *points;
     const st_tensor *t;
     int64_t n_files, n_points;
-    TRY(kept_words(f, path, "files", FILE_NUMBERS, records_count(to), &files, &n_files));
-    TRY(kept_words(f, path, "points", POINT_NUMBERS, -1, &points, &n_points));
-    TRY(st_want(f, "windows", DT_U8, 1, path, &t));
+    TRY(kept_words(file, path, "files", FILE_NUMBERS, records_count(to), &files, &n_files));
+    TRY(kept_words(file, path, "points", POINT_NUMBERS, -1, &points, &n_points));
+    TRY(st_want(file, "windows", DT_U8, 1, path, &t));
     const uint8_t *windows = t->data.data;
     int64_t left = t->shape[0] / UNPACK_WINDOW;
     for (int64_t k = 0; k < n_files; k++) {
         const int64_t n = kept_number(files, k * FILE_NUMBERS);
         if (n < 1 || n > n_points)
-            return FAIL_IN(ST_BAD_INPUT, path, "a file of %" PRId64 " restart points", n);
+            return FAIL_IN(ST_BAD_INPUT, path, "it gives a file %" PRId64 " restart points", n);
         TRY(adopt(records_unpack(to, k), points, n, kept_number(files, k * FILE_NUMBERS + 1),
                   &windows, &left));
         points += n * POINT_NUMBERS * (int64_t)sizeof(int64_t);

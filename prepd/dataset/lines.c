@@ -1,12 +1,15 @@
+/* lines.c: splits what unpack_next gives at line ends. A line inside one buffer is handed out where
+ * it lies; one that straddles buffers is joined first. */
 #include "prepd/dataset/lines.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { READ_BYTES = 256 * 1024 };
-static const uint8_t MARK[] = {0xef, 0xbb, 0xbf}; /* byte order, as some editors write */
+/* The byte order mark in UTF-8, which some editors write at the beginning of a file. */
+static const uint8_t MARK[] = {0xef, 0xbb, 0xbf};
 
-/* A line that straddles buffers is joined here. */
+/* Where a line that straddles buffers is joined. */
 typedef struct joining {
     uint8_t *bytes;
     size_t n, capacity;
@@ -44,14 +47,14 @@ static status hand_out(span line, line_place at, int64_t most, line_each each, v
     return each(user, line, &at);
 }
 
-static status read_lines(unpack *u, int64_t most, uint8_t *buffer, joining *j, line_each each,
+static status read_lines(unpack *file, int64_t most, uint8_t *buffer, joining *j, line_each each,
                          void *user)
 {
     line_place at = {0, 1};
-    int64_t base = 0; /* of the buffer in the unpacked file */
+    int64_t base = 0; /* offset of the buffer in the unpacked file */
     size_t n;
     for (;; base += (int64_t)n) {
-        TRY(unpack_next(u, buffer, READ_BYTES, &n));
+        TRY(unpack_next(file, buffer, READ_BYTES, &n));
         if (n == 0)
             break;
         for (size_t from = 0; from < n;) {
@@ -72,17 +75,17 @@ static status read_lines(unpack *u, int64_t most, uint8_t *buffer, joining *j, l
             j->too_long = false;
         }
     }
-    if (j->n || j->too_long) /* the last one has no end */
+    if (j->n || j->too_long) /* the last line may have no line end */
         TRY(hand_out(j->too_long ? span_of(NULL, 0) : span_of(j->bytes, j->n), at, most, each,
                      user));
     return ST_OK;
 }
 
-status lines_each(unpack *u, int64_t most, line_each each, void *user)
+status lines_each(unpack *file, int64_t most, line_each each, void *user)
 {
     joining j = {0};
     uint8_t *buffer = (uint8_t *)malloc(READ_BYTES);
-    status st = buffer ? read_lines(u, most, buffer, &j, each, user)
+    status st = buffer ? read_lines(file, most, buffer, &j, each, user)
                        : FAIL(ST_NO_MEMORY, "no memory for a read buffer");
     free(j.bytes);
     free(buffer);

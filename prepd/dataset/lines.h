@@ -1,4 +1,4 @@
-/* lines.h: the lines of a file, plain or compressed, with their places. */
+/* lines.h: reads a file, plain or compressed, line by line, and says where each line lies. */
 #ifndef TESSERA_PREPD_DATASET_LINES_H
 #define TESSERA_PREPD_DATASET_LINES_H
 
@@ -10,13 +10,13 @@ typedef struct line_place {
     int64_t line;   /* from 1 */
 } line_place;
 
-/* line: without its end, borrowed during the call; a byte-order mark at the file's beginning is
- * left out. data NULL: longer than `most` bytes, skipped. */
+/* Receives one line without its end, borrowed during the call. A byte order mark at the beginning
+ * of the file is left out. If the line is longer than `most` bytes, its data is NULL. */
 typedef status (*line_each)(void *user, span line, const line_place *at);
 
-/* From where unpack_next stands, which is the beginning, to the end. Another status than ST_OK from
- * `each` ends the reading and is returned. Memory: the longest line, at most `most` and a buffer.
- */
-WARN_UNUSED status lines_each(unpack *u, int64_t most, line_each each, void *user);
+/* Calls `each` for every line of a file of which nothing has been read yet. Any status of `each`
+ * but ST_OK ends the reading and is returned. Needs memory for a buffer and for the longest line,
+ * at most `most` bytes. */
+WARN_UNUSED status lines_each(unpack *file, int64_t most, line_each each, void *user);
 
 #endif

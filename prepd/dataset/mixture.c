@@ -1,6 +1,9 @@
-/* mixture.c: several sources as one data set: their samples one source after another, their images
- * under the folder that holds them all. In what proportion they are mixed, and in what order, is
- * the plan's affair (parts). */
+/* mixture.c: several sources as one data set.
+ *
+ * data.path is a YAML file that lists the sources. Samples are numbered source after source. The
+ * root is the folder that the roots of all sources have in common, and the paths of images are
+ * relative to it. In what proportion and order the sources are mixed is decided by the plan, which
+ * asks for `parts`. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -19,18 +22,19 @@ enum { MAX_SOURCES = 256, NAME_BYTES = 64 };
 
 typedef struct mixed_source {
     char name[NAME_BYTES];
-    conf c;
-    bool have_conf, weighted, own_limit;
-    dataset *d;
+    conf conf;
+    bool have_conf;           /* `conf` is to be freed */
+    bool weighted, own_limit; /* the list gives it a weight; a data.limit */
+    dataset *set;
     int64_t first_image;
-    char *holder; /* dataset_vtable.holder, without links; heap; NULL: no images */
+    char *holder; /* dataset_vtable.holder with all links resolved; NULL if it has no images */
 } mixed_source;
 
 typedef struct mixture {
     dataset base;
-    char file[PATH_MAX], folder[PATH_MAX]; /* of the list */
-    const conf *from;                      /* while opening */
-    mixed_source *sources;                 /* [n], heap: conf is large */
+    char file[PATH_MAX], folder[PATH_MAX]; /* the list, and the folder it lies in */
+    const conf *from;                      /* the options, while opening */
+    mixed_source *sources;                 /* [n] on the heap, because conf is large */
     dataset_part *parts;                   /* [n] */
     int n;
     int64_t n_samples;
@@ -39,31 +43,31 @@ typedef struct mixture {
     hash128 identity, contents;
 } mixture;
 
-static const mixture *as_mixture(const dataset *d)
+static const mixture *as_mixture(const dataset *set)
 {
-    return (const mixture *)d;
+    return (const mixture *)set;
 }
 
 static void mixture_close(dataset *base)
 {
-    mixture *m = (mixture *)base;
-    if (!m)
+    mixture *mix = (mixture *)base;
+    if (!mix)
         return;
-    for (int k = 0; m->sources && k < m->n; k++) {
-        dataset_close(&m->sources[k].d);
-        free(m->sources[k].holder);
-        if (m->sources[k].have_conf)
-            conf_done(&m->sources[k].c);
+    for (int k = 0; mix->sources && k < mix->n; k++) {
+        dataset_close(&mix->sources[k].set);
+        free(mix->sources[k].holder);
+        if (mix->sources[k].have_conf)
+            conf_done(&mix->sources[k].conf);
     }
-    name_list_done(&m->images);
-    free(m->sources);
-    free(m->parts);
-    free(m);
+    name_list_done(&mix->images);
+    free(mix->sources);
+    free(mix->parts);
+    free(mix);
 }
 
 /* --- the list --- */
 
-/* Options a source may set; the others belong to the stream. */
+/* The options of data.* that a source may set; all others belong to the stream. */
 static const char *const own_keys[] = {"format",        "path",   "split",  "images",
                                        "answer",        "prompt", "limit",  "loss_on",
                                        "stage_weights", "trim",   "suffix", "group"};
@@ -77,143 +81,146 @@ static bool is_own_key(const char *key)
     return false;
 }
 
-static status unknown_key(const mixture *m, const yaml_item *item)
+static status unknown_key(const mixture *mix, const yaml_item *item)
 {
     char list[256] = "";
     size_t n = 0;
     for (int k = 0; k < N_OWN_KEYS; k++)
         n = words_add(list, sizeof list, n, ", %s", own_keys[k]);
-    return FAIL_AT(ST_CONFIG, m->file, item->line, -1, "%s: expected NAME.KEY with one of weight%s",
-                   item->key, list);
+    return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
+                   "%s: expected SOURCE.KEY, where KEY is one of weight%s", item->key, list);
 }
 
-static status new_source(mixture *m, const char *name, size_t n, mixed_source **out)
+static status new_source(mixture *mix, const char *name, size_t n, mixed_source **out)
 {
-    if (m->n == MAX_SOURCES)
-        return FAIL_IN(ST_CONFIG, m->file, "more than %d sources", MAX_SOURCES);
+    if (mix->n == MAX_SOURCES)
+        return FAIL_IN(ST_CONFIG, mix->file, "it lists more than %d sources", MAX_SOURCES);
     if (n >= NAME_BYTES)
-        return FAIL_IN(ST_CONFIG, m->file, "a source's name is longer than %d bytes",
+        return FAIL_IN(ST_CONFIG, mix->file, "the name of a source is longer than %d bytes",
                        NAME_BYTES - 1);
-    mixed_source *s = &m->sources[m->n];
-    memcpy(s->name, name, n);
-    TRY(conf_copy(m->from, &s->c));
-    s->have_conf = true;
-    m->parts[m->n].name = s->name;
-    m->n++;
-    TRY(conf_set(&s->c, "data.path", ""));
-    TRY(conf_set(&s->c, "data.images", ""));
-    TRY(conf_set(&s->c, "data.format", "vqav2"));
-    TRY(conf_set(&s->c, "data.group", "none"));
-    *out = s;
+    mixed_source *source = &mix->sources[mix->n];
+    memcpy(source->name, name, n);
+    TRY(conf_copy(mix->from, &source->conf));
+    source->have_conf = true;
+    mix->parts[mix->n].name = source->name;
+    mix->n++;
+    TRY(conf_set(&source->conf, "data.path", ""));
+    TRY(conf_set(&source->conf, "data.images", ""));
+    TRY(conf_set(&source->conf, "data.format", "vqav2"));
+    TRY(conf_set(&source->conf, "data.group", "none"));
+    *out = source;
     return ST_OK;
 }
 
-static status set_weight(mixture *m, mixed_source *s, const yaml_item *item)
+static status set_weight(mixture *mix, mixed_source *source, const yaml_item *item)
 {
     char *end;
     const double w = strtod(item->text, &end);
     if (end == item->text || *end || !(w > 0 && w <= 1e9))
-        return FAIL_AT(ST_CONFIG, m->file, item->line, -1,
-                       "%s: \"%.40s\": expected a number above 0, at most 1e9", item->key,
+        return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
+                       "%s: expected a number above 0 and at most 1e9, found \"%.40s\"", item->key,
                        item->text);
-    s->weighted = true;
-    m->parts[s - m->sources].weight = w;
+    source->weighted = true;
+    mix->parts[source - mix->sources].weight = w;
     return ST_OK;
 }
 
-static status set_key(mixture *m, mixed_source *s, const char *key, const yaml_item *item)
+static status set_key(mixture *mix, mixed_source *source, const char *key, const yaml_item *item)
 {
     char full[64], path[2 * PATH_MAX];
     const char *value = item->text;
     snprintf(full, sizeof full, "data.%s", key);
     if ((strcmp(key, "path") == 0 || strcmp(key, "images") == 0) && value[0] != '/') {
-        snprintf(path, sizeof path, "%s/%s", m->folder, value);
+        snprintf(path, sizeof path, "%s/%s", mix->folder, value);
         value = path;
     }
-    s->own_limit |= strcmp(key, "limit") == 0;
+    source->own_limit |= strcmp(key, "limit") == 0;
     if (strcmp(key, "group") == 0 && strcmp(value, "shared_image") == 0)
-        return FAIL_AT(ST_CONFIG, m->file, item->line, -1,
-                       "%s: pictures are shared over all sources: set data.group beside data.path",
+        return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
+                       "%s: samples of one picture are grouped over all sources: set data.group "
+                       "beside data.path",
                        item->key);
-    if (conf_set(&s->c, full, value) == ST_OK)
+    if (conf_set(&source->conf, full, value) == ST_OK)
         return ST_OK;
     char what[STATUS_MESSAGE_MAX];
     strcpy(what, status_last()->message);
-    return FAIL_AT(ST_CONFIG, m->file, item->line, -1, "%s: %s", item->key, what);
+    return FAIL_AT(ST_CONFIG, mix->file, item->line, -1, "%s: %s", item->key, what);
 }
 
 static status on_leaf(void *user, const yaml_item *item)
 {
-    mixture *m = (mixture *)user;
+    mixture *mix = (mixture *)user;
     const char *dot = strchr(item->key, '.');
-    mixed_source *s = NULL;
+    mixed_source *source = NULL;
     if (!dot || (!is_own_key(dot + 1) && strcmp(dot + 1, "weight") != 0))
-        return unknown_key(m, item);
-    for (int k = 0; k < m->n && !s; k++)
-        if (strlen(m->sources[k].name) == (size_t)(dot - item->key) &&
-            strncmp(m->sources[k].name, item->key, (size_t)(dot - item->key)) == 0)
-            s = &m->sources[k];
-    if (!s)
-        TRY(new_source(m, item->key, (size_t)(dot - item->key), &s));
+        return unknown_key(mix, item);
+    for (int k = 0; k < mix->n && !source; k++)
+        if (strlen(mix->sources[k].name) == (size_t)(dot - item->key) &&
+            strncmp(mix->sources[k].name, item->key, (size_t)(dot - item->key)) == 0)
+            source = &mix->sources[k];
+    if (!source)
+        TRY(new_source(mix, item->key, (size_t)(dot - item->key), &source));
     if (strcmp(dot + 1, "weight") == 0)
-        return set_weight(m, s, item);
-    return set_key(m, s, dot + 1, item);
+        return set_weight(mix, source, item);
+    return set_key(mix, source, dot + 1, item);
 }
 
-static status read_list(mixture *m, const conf *c)
+static status read_list(mixture *mix, const conf *c)
 {
     struct stat info;
     if (stat(c->data_path, &info) != 0 || !S_ISREG(info.st_mode))
         return FAIL_IN(ST_NO_INPUT, c->data_path,
-                       "data.path of a mixture is a YAML file of sources: %s",
+                       "data.path of a mixture must name a YAML file that lists the sources: %s",
                        S_ISDIR(info.st_mode) ? "this is a folder" : strerror(errno));
-    snprintf(m->file, sizeof m->file, "%s", c->data_path);
-    snprintf(m->folder, sizeof m->folder, "%s", c->data_path);
-    char *slash = strrchr(m->folder, '/');
+    snprintf(mix->file, sizeof mix->file, "%s", c->data_path);
+    snprintf(mix->folder, sizeof mix->folder, "%s", c->data_path);
+    char *slash = strrchr(mix->folder, '/');
     if (slash)
         *slash = 0;
-    TRY(yaml_read(m->file, on_leaf, m));
-    if (m->n == 0)
-        return FAIL_IN(ST_CONFIG, m->file, "there is no source");
-    for (int k = 1; k < m->n; k++)
-        if (m->sources[k].weighted != m->sources[0].weighted)
-            return FAIL_IN(ST_CONFIG, m->file,
-                           "source %s has a weight, %s has none: give all of them one, or none",
-                           m->sources[m->sources[0].weighted ? 0 : k].name,
-                           m->sources[m->sources[0].weighted ? k : 0].name);
+    TRY(yaml_read(mix->file, on_leaf, mix));
+    if (mix->n == 0)
+        return FAIL_IN(ST_CONFIG, mix->file, "it lists no source");
+    for (int k = 1; k < mix->n; k++)
+        if (mix->sources[k].weighted != mix->sources[0].weighted)
+            return FAIL_IN(
+                ST_CONFIG, mix->file,
+                "source %s has a weight and %s has none: give a weight to all of them, or to none",
+                mix->sources[mix->sources[0].weighted ? 0 : k].name,
+                mix->sources[mix->sources[0].weighted ? k : 0].name);
     return ST_OK;
 }
 
 /* --- the sources --- */
 
-static status open_source(mixture *m, int k)
+static status open_source(mixture *mix, int k)
 {
-    mixed_source *s = &m->sources[k];
-    if (s->c.data_format == DATA_MIXTURE)
-        return FAIL_IN(ST_CONFIG, m->file, "source %s: a mixture of mixtures", s->name);
-    if (!s->own_limit)
-        s->c.data_limit = m->from->data_limit;
-    status st = dataset_open_source(&s->c, &s->d);
+    mixed_source *source = &mix->sources[k];
+    if (source->conf.data_format == DATA_MIXTURE)
+        return FAIL_IN(ST_CONFIG, mix->file, "source %s: a source cannot be a mixture itself",
+                       source->name);
+    if (!source->own_limit)
+        source->conf.data_limit = mix->from->data_limit;
+    status st = dataset_open_source(&source->conf, &source->set);
     if (st != ST_OK)
-        return status_context(st, "source %s", s->name);
-    m->parts[k].first = m->n_samples;
-    m->parts[k].n = s->d->v->samples(s->d);
-    m->n_samples += m->parts[k].n;
+        return status_context(st, "source %s", source->name);
+    mix->parts[k].first = mix->n_samples;
+    mix->parts[k].n = source->set->v->samples(source->set);
+    mix->n_samples += mix->parts[k].n;
     return ST_OK;
 }
 
-/* The folder of the images of a source, without links: "" if it has none. */
-static status real_root(const mixture *m, int k, char out[PATH_MAX])
+/* The folder of the images of a source with all links resolved; "" if it has no images. */
+static status real_root(const mixture *mix, int k, char out[PATH_MAX])
 {
-    const dataset *d = m->sources[k].d;
+    const dataset *set = mix->sources[k].set;
     out[0] = 0;
-    if (d->v->images(d) && !realpath(d->v->root(d), out))
-        return FAIL_IN(ST_NO_INPUT, d->v->root(d), "source %s: it cannot be read: %s",
-                       m->sources[k].name, strerror(errno));
+    if (set->v->images(set) && !realpath(set->v->root(set), out))
+        return FAIL_IN(ST_NO_INPUT, set->v->root(set), "source %s: its folder cannot be read: %s",
+                       mix->sources[k].name, strerror(errno));
     return ST_OK;
 }
 
-/* Shortens the root to what it has in common with the path, at a slash. */
+/* Shortens the root to the folder that it has in common with the path. */
 static void common_folder(char *root, const char *path)
 {
     size_t n = 0, end = 0;
@@ -225,60 +232,62 @@ static void common_folder(char *root, const char *path)
     root[end ? end : 1] = 0;
 }
 
-/* Our root may be far above: files of a source stay in what the user named for it. */
-static status find_holder(mixed_source *s)
+/* The root of the mixture may lie far above that of a source. So a source keeps the folder that the
+ * user named for it, outside which none of its files is sent. */
+static status find_holder(mixed_source *source)
 {
-    if (!s->d->v->images(s->d))
+    if (!source->set->v->images(source->set))
         return ST_OK;
-    const char *holder = dataset_holder(s->d, 0);
-    s->holder = realpath(holder, NULL);
-    return s->holder ? ST_OK
-                     : FAIL_IN(ST_NO_INPUT, holder, "source %s: it cannot be read: %s", s->name,
-                               strerror(errno));
+    const char *holder = dataset_holder(source->set, 0);
+    source->holder = realpath(holder, NULL);
+    return source->holder ? ST_OK
+                          : FAIL_IN(ST_NO_INPUT, holder, "source %s: its folder cannot be read: %s",
+                                    source->name, strerror(errno));
 }
 
-static status place_images(mixture *m)
+static status place_images(mixture *mix)
 {
     char root[PATH_MAX], path[2 * PATH_MAX];
-    for (int k = 0; k < m->n; k++) {
-        TRY(real_root(m, k, root));
+    for (int k = 0; k < mix->n; k++) {
+        TRY(real_root(mix, k, root));
         if (!root[0])
             continue;
-        if (m->root[0])
-            common_folder(m->root, root);
+        if (mix->root[0])
+            common_folder(mix->root, root);
         else
-            snprintf(m->root, sizeof m->root, "%s", root);
+            snprintf(mix->root, sizeof mix->root, "%s", root);
     }
-    const size_t skip = strlen(m->root);
-    for (int k = 0; k < m->n; k++) {
-        TRY(find_holder(&m->sources[k]));
-        const dataset *d = m->sources[k].d;
-        m->sources[k].first_image = m->images.n;
-        TRY(real_root(m, k, root));
+    const size_t skip = strlen(mix->root);
+    for (int k = 0; k < mix->n; k++) {
+        TRY(find_holder(&mix->sources[k]));
+        const dataset *set = mix->sources[k].set;
+        mix->sources[k].first_image = mix->images.n;
+        TRY(real_root(mix, k, root));
         const char *under = root[0] ? root + skip : root;
         under += *under == '/';
-        for (int64_t j = 0; j < d->v->images(d); j++) {
+        for (int64_t j = 0; j < set->v->images(set); j++) {
             int64_t ignored;
             int n = snprintf(path, sizeof path, "%s%s%s", under, *under ? "/" : "",
-                             d->v->image_path(d, j));
-            TRY(name_list_append(&m->images, path, (size_t)n, &ignored));
+                             set->v->image_path(set, j));
+            TRY(name_list_append(&mix->images, path, (size_t)n, &ignored));
         }
     }
-    if (!m->root[0])
-        snprintf(m->root, sizeof m->root, "%s", m->folder);
+    if (!mix->root[0])
+        snprintf(mix->root, sizeof mix->root, "%s", mix->folder);
     return ST_OK;
 }
 
-/* With weights the stream's, without what an index is of. */
-static status digest_of(const mixture *m, bool weights, hash128 *out)
+/* The digest with the weights, which is that of the stream, or without, which is that of the index.
+ */
+static status digest_of(const mixture *mix, bool weights, hash128 *out)
 {
     hasher *h = NULL;
     TRY(hasher_new(&h));
     hasher_add(h, "mixture", 7);
-    for (int k = 0; k < m->n; k++) {
-        const hash128 one = m->sources[k].d->v->identity(m->sources[k].d);
-        char weight[32]; /* as text: the same on every machine */
-        const int n = snprintf(weight, sizeof weight, "%.17g", m->parts[k].weight);
+    for (int k = 0; k < mix->n; k++) {
+        const hash128 one = mix->sources[k].set->v->identity(mix->sources[k].set);
+        char weight[32]; /* written as text, which is the same on every machine */
+        const int n = snprintf(weight, sizeof weight, "%.17g", mix->parts[k].weight);
         hasher_add(h, one.bytes, sizeof one.bytes);
         if (weights)
             hasher_add(h, weight, (size_t)n + 1);
@@ -293,157 +302,161 @@ static status mixture_open(const conf *c, dataset **out)
     status st;
     if (c->data_group == GROUP_CONVERSATION)
         return FAIL(ST_CONFIG,
-                    "data.group conversation is for data.format vqav2; in a mixture write "
-                    "\"group: conversation\" under those sources");
-    mixture *m = (mixture *)calloc(1, sizeof *m);
-    if (!m)
+                    "data.group conversation works only with data.format vqav2; in a mixture write "
+                    "\"group: conversation\" under the sources of that format");
+    mixture *mix = (mixture *)calloc(1, sizeof *mix);
+    if (!mix)
         return FAIL(ST_NO_MEMORY, "no memory for a mixture");
-    m->base.v = &dataset_mixture;
-    m->from = c;
-    m->sources = (mixed_source *)calloc(MAX_SOURCES, sizeof *m->sources);
-    m->parts = (dataset_part *)calloc(MAX_SOURCES, sizeof *m->parts);
-    if (!m->sources || !m->parts) {
+    mix->base.v = &dataset_mixture;
+    mix->from = c;
+    mix->sources = (mixed_source *)calloc(MAX_SOURCES, sizeof *mix->sources);
+    mix->parts = (dataset_part *)calloc(MAX_SOURCES, sizeof *mix->parts);
+    if (!mix->sources || !mix->parts) {
         st = FAIL(ST_NO_MEMORY, "no memory for a mixture");
         goto failed;
     }
-    TRY_OR(failed, read_list(m, c));
-    for (int k = 0; k < m->n; k++)
-        TRY_OR(failed, open_source(m, k));
-    TRY_OR(failed, place_images(m));
-    TRY_OR(failed, digest_of(m, true, &m->identity));
-    TRY_OR(failed, digest_of(m, false, &m->contents));
-    m->from = NULL;
-    *out = &m->base;
+    TRY_OR(failed, read_list(mix, c));
+    for (int k = 0; k < mix->n; k++)
+        TRY_OR(failed, open_source(mix, k));
+    TRY_OR(failed, place_images(mix));
+    TRY_OR(failed, digest_of(mix, true, &mix->identity));
+    TRY_OR(failed, digest_of(mix, false, &mix->contents));
+    mix->from = NULL;
+    *out = &mix->base;
     return ST_OK;
 failed:
-    mixture_close(&m->base);
+    mixture_close(&mix->base);
     return st;
 }
 
-static int64_t mixture_samples(const dataset *d)
+static int64_t mixture_samples(const dataset *set)
 {
-    return as_mixture(d)->n_samples;
+    return as_mixture(set)->n_samples;
 }
 
-static int64_t mixture_images(const dataset *d)
+static int64_t mixture_images(const dataset *set)
 {
-    return as_mixture(d)->images.n;
+    return as_mixture(set)->images.n;
 }
 
-static const char *mixture_image_path(const dataset *d, int64_t j)
+static const char *mixture_image_path(const dataset *set, int64_t j)
 {
-    return name_list_at(&as_mixture(d)->images, j);
+    return name_list_at(&as_mixture(set)->images, j);
 }
 
-static int source_of_image(const mixture *m, int64_t j)
+static int source_of_image(const mixture *mix, int64_t j)
 {
-    int k = m->n - 1;
-    while (k > 0 && m->sources[k].first_image > j)
+    int k = mix->n - 1;
+    while (k > 0 && mix->sources[k].first_image > j)
         k--;
     return k;
 }
 
-/* The path under our root of a file under the source's: what stands before image_path's too. */
-static void mixture_place(const dataset *d, int64_t j, image_place *out)
+/* The place that the source gives, with a path relative to the root of the mixture. What comes
+ * before the source's own path is the same as in the name of the image. */
+static void mixture_place(const dataset *set, int64_t j, image_place *out)
 {
-    const mixture *m = as_mixture(d);
-    const int k = source_of_image(m, j);
-    const dataset *s = m->sources[k].d;
-    const int64_t mine = j - m->sources[k].first_image;
-    const char *whole = name_list_at(&m->images, j);
-    const size_t under = strlen(whole) - strlen(s->v->image_path(s, mine));
+    const mixture *mix = as_mixture(set);
+    const int k = source_of_image(mix, j);
+    const dataset *source = mix->sources[k].set;
+    const int64_t mine = j - mix->sources[k].first_image;
+    const char *whole = name_list_at(&mix->images, j);
+    const size_t under = strlen(whole) - strlen(source->v->image_path(source, mine));
     image_place place;
-    dataset_image_place(s, mine, &place);
+    dataset_image_place(source, mine, &place);
     *out = place;
     snprintf(out->path, sizeof out->path, "%.*s%s", (int)under, whole, place.path);
 }
 
-static const char *mixture_frame(const dataset *d, int64_t j, int32_t k)
+static const char *mixture_frame(const dataset *set, int64_t j, int32_t k)
 {
-    const mixture *m = as_mixture(d);
-    const mixed_source *s = &m->sources[source_of_image(m, j)];
-    return s->d->v->frame(s->d, j - s->first_image, k);
+    const mixture *mix = as_mixture(set);
+    const mixed_source *source = &mix->sources[source_of_image(mix, j)];
+    return source->set->v->frame(source->set, j - source->first_image, k);
 }
 
-static bool mixture_videos(const dataset *d)
+static bool mixture_videos(const dataset *set)
 {
-    const mixture *m = as_mixture(d);
-    for (int k = 0; k < m->n; k++)
-        if (m->sources[k].d->v->videos && m->sources[k].d->v->videos(m->sources[k].d))
+    const mixture *mix = as_mixture(set);
+    for (int k = 0; k < mix->n; k++)
+        if (mix->sources[k].set->v->videos && mix->sources[k].set->v->videos(mix->sources[k].set))
             return true;
     return false;
 }
 
-static const char *mixture_root(const dataset *d)
+static const char *mixture_root(const dataset *set)
 {
-    return as_mixture(d)->root;
+    return as_mixture(set)->root;
 }
 
-static const char *mixture_holder(const dataset *d, int64_t j)
+static const char *mixture_holder(const dataset *set, int64_t j)
 {
-    const mixture *m = as_mixture(d);
-    return m->sources[source_of_image(m, j)].holder;
+    const mixture *mix = as_mixture(set);
+    return mix->sources[source_of_image(mix, j)].holder;
 }
 
-static hash128 mixture_identity(const dataset *d)
+static hash128 mixture_identity(const dataset *set)
 {
-    return as_mixture(d)->identity;
+    return as_mixture(set)->identity;
 }
 
-static hash128 mixture_contents(const dataset *d)
+static hash128 mixture_contents(const dataset *set)
 {
-    return as_mixture(d)->contents;
+    return as_mixture(set)->contents;
 }
 
-static int mixture_parts(const dataset *d, const dataset_part **out)
+static int mixture_parts(const dataset *set, const dataset_part **out)
 {
-    *out = as_mixture(d)->parts;
-    return as_mixture(d)->n;
+    *out = as_mixture(set)->parts;
+    return as_mixture(set)->n;
 }
 
 /* The source of sample i; -1 if there is none. */
-static int source_of(const mixture *m, int64_t i)
+static int source_of(const mixture *mix, int64_t i)
 {
-    for (int k = 0; k < m->n; k++)
-        if (i >= m->parts[k].first && i < m->parts[k].first + m->parts[k].n)
+    for (int k = 0; k < mix->n; k++)
+        if (i >= mix->parts[k].first && i < mix->parts[k].first + mix->parts[k].n)
             return k;
     return -1;
 }
 
-static int64_t mixture_chunk(const dataset *d, int64_t i)
+static int64_t mixture_chunk(const dataset *set, int64_t i)
 {
-    const mixture *m = as_mixture(d);
-    const int k = source_of(m, i);
-    const dataset *s = m->sources[k].d;
-    return s->v->chunk ? s->v->chunk(s, i - m->parts[k].first) : -1;
+    const mixture *mix = as_mixture(set);
+    const int k = source_of(mix, i);
+    const dataset *source = mix->sources[k].set;
+    return source->v->chunk ? source->v->chunk(source, i - mix->parts[k].first) : -1;
 }
 
-static const char *mixture_reference(const dataset *d, int64_t i)
+static const char *mixture_reference(const dataset *set, int64_t i)
 {
-    const mixture *m = as_mixture(d);
-    const int k = source_of(m, i);
-    const dataset *s = k < 0 ? NULL : m->sources[k].d;
-    return s && s->v->reference ? s->v->reference(s, i - m->parts[k].first) : NULL;
+    const mixture *mix = as_mixture(set);
+    const int k = source_of(mix, i);
+    const dataset *source = k < 0 ? NULL : mix->sources[k].set;
+    return source && source->v->reference ? source->v->reference(source, i - mix->parts[k].first)
+                                          : NULL;
 }
 
-static status get_mixed_sample(const dataset *d, int64_t i, bool whole, arena *a, sample *out)
+static status get_mixed_sample(const dataset *set, int64_t i, bool whole, arena *memory,
+                               sample *out)
 {
-    const mixture *m = as_mixture(d);
-    const int k = source_of(m, i);
+    const mixture *mix = as_mixture(set);
+    const int k = source_of(mix, i);
     if (k < 0)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, m->n_samples);
-    const mixed_source *s = &m->sources[k];
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, mix->n_samples);
+    const mixed_source *source = &mix->sources[k];
     sample x;
-    const int64_t j = i - m->parts[k].first;
-    TRY(whole ? s->d->v->sample(s->d, j, a, &x) : s->d->v->outline(s->d, j, a, &x));
+    const int64_t j = i - mix->parts[k].first;
+    TRY(whole ? source->set->v->sample(source->set, j, memory, &x)
+              : source->set->v->outline(source->set, j, memory, &x));
     int32_t *images;
     char *name;
-    const size_t room = strlen(s->name) + strlen(x.name) + 3;
-    TRY(arena_calloc(a, (size_t)x.n_images + 1, sizeof *images, (void **)&images));
+    const size_t room = strlen(source->name) + strlen(x.name) + 3;
+    TRY(arena_calloc(memory, (size_t)x.n_images + 1, sizeof *images, (void **)&images));
     for (int32_t n = 0; n < x.n_images; n++)
-        images[n] = x.images[n] + (int32_t)s->first_image;
-    TRY(arena_alloc(a, room, (void **)&name));
-    snprintf(name, room, "%s: %s", s->name, x.name);
+        images[n] = x.images[n] + (int32_t)source->first_image;
+    TRY(arena_alloc(memory, room, (void **)&name));
+    snprintf(name, room, "%s: %s", source->name, x.name);
     x.id = (uint64_t)i;
     x.name = name;
     x.images = images;
@@ -451,14 +464,14 @@ static status get_mixed_sample(const dataset *d, int64_t i, bool whole, arena *a
     return ST_OK;
 }
 
-static status mixture_get(const dataset *d, int64_t i, arena *a, sample *out)
+static status mixture_get(const dataset *set, int64_t i, arena *memory, sample *out)
 {
-    return get_mixed_sample(d, i, true, a, out);
+    return get_mixed_sample(set, i, true, memory, out);
 }
 
-static status mixture_outline(const dataset *d, int64_t i, arena *a, sample *out)
+static status mixture_outline(const dataset *set, int64_t i, arena *memory, sample *out)
 {
-    return get_mixed_sample(d, i, false, a, out);
+    return get_mixed_sample(set, i, false, memory, out);
 }
 
 const dataset_vtable dataset_mixture = {

@@ -1,3 +1,5 @@
+/* names.c: names in a text pool, found again by a hash map. Two names with the same hash get
+ * neighbouring keys of that map. */
 #include "prepd/dataset/names.h"
 
 #include <stdlib.h>
@@ -5,65 +7,65 @@
 
 #include "common/base/hash.h"
 
-/* The name's number, or -1 and the key that is free for it: names of one hash take the keys after
- * it. */
-static int64_t look_up(const name_list *l, const char *name, size_t n, int64_t *out_key)
+/* The number of a name; or -1, and in *out_key the key that is free for it. The first key tried is
+ * the hash of the name; the next ones belong to other names of the same hash. */
+static int64_t look_up(const name_list *list, const char *name, size_t n, int64_t *out_key)
 {
-    const hash128 h = hash_bytes(name, n);
-    memcpy(out_key, h.bytes, sizeof *out_key);
+    const hash128 hash = hash_bytes(name, n);
+    memcpy(out_key, hash.bytes, sizeof *out_key);
     for (;; (*out_key)++) {
-        const int64_t at = id_map_get(&l->by_hash, *out_key);
-        const char *there = at < 0 ? NULL : text_pool_at(&l->texts, l->at[at]);
+        const int64_t at = id_map_get(&list->by_hash, *out_key);
+        const char *there = at < 0 ? NULL : text_pool_at(&list->texts, list->at[at]);
         if (!there || (strlen(there) == n && memcmp(there, name, n) == 0))
             return at;
     }
 }
 
-int64_t name_list_find(const name_list *l, const char *name, size_t n)
+int64_t name_list_find(const name_list *list, const char *name, size_t n)
 {
     int64_t key;
-    return look_up(l, name, n, &key);
+    return look_up(list, name, n, &key);
 }
 
-status name_list_add(name_list *l, const char *name, size_t n, int32_t *out)
+status name_list_add(name_list *list, const char *name, size_t n, int32_t *out)
 {
     int64_t key;
     bool is_new;
-    int64_t at = look_up(l, name, n, &key);
+    int64_t at = look_up(list, name, n, &key);
     if (at < 0) {
-        TRY(id_map_put(&l->by_hash, key, l->n, &at, &is_new));
-        TRY(name_list_append(l, name, n, &at));
+        TRY(id_map_put(&list->by_hash, key, list->n, &at, &is_new));
+        TRY(name_list_append(list, name, n, &at));
     }
     *out = (int32_t)at;
     return ST_OK;
 }
 
-status name_list_append(name_list *l, const char *name, size_t n, int64_t *out)
+status name_list_append(name_list *list, const char *name, size_t n, int64_t *out)
 {
-    if (l->n == INT32_MAX)
-        return FAIL(ST_BAD_INPUT, "more than %d files", INT32_MAX);
-    TRY(array_room((void **)&l->at, l->n, &l->capacity, sizeof *l->at));
-    TRY(text_pool_add(&l->texts, name, n, &l->at[l->n]));
-    *out = l->n++;
+    if (list->n == INT32_MAX)
+        return FAIL(ST_BAD_INPUT, "the data set has more than %d files", INT32_MAX);
+    TRY(array_room((void **)&list->at, list->n, &list->capacity, sizeof *list->at));
+    TRY(text_pool_add(&list->texts, name, n, &list->at[list->n]));
+    *out = list->n++;
     return ST_OK;
 }
 
-const char *name_list_at(const name_list *l, int64_t i)
+const char *name_list_at(const name_list *list, int64_t i)
 {
-    return text_pool_at(&l->texts, l->at[i]);
+    return text_pool_at(&list->texts, list->at[i]);
 }
 
-void name_list_seal(name_list *l)
+void name_list_seal(name_list *list)
 {
-    id_map_done(&l->by_hash);
+    id_map_done(&list->by_hash);
 }
 
-void name_list_done(name_list *l)
+void name_list_done(name_list *list)
 {
-    id_map_done(&l->by_hash);
-    text_pool_done(&l->texts);
-    free(l->at);
-    *l = (name_list){0};
+    id_map_done(&list->by_hash);
+    text_pool_done(&list->texts);
+    free(list->at);
+    *list = (name_list){0};
 }
 
 bool path_stays_inside(const char *path)
@@ -87,13 +89,13 @@ bool name_has_split(const char *name, size_t n, const char *split)
 {
     size_t m = strlen(split);
     for (size_t at = 0; at + m <= n; at++) {
-        const char *behind = name + at + m;
+        const char *after = name + at + m;
         size_t left = n - at - m;
         if (strncmp(name + at, split, m) != 0 || (at && is_letter(name[at - 1])))
             continue;
-        if (left >= 7 && strcmp(split, "val") == 0 && strncmp(behind, "idation", 7) == 0)
-            behind += 7, left -= 7;
-        if (left == 0 || !is_letter(*behind))
+        if (left >= 7 && strcmp(split, "val") == 0 && strncmp(after, "idation", 7) == 0)
+            after += 7, left -= 7;
+        if (left == 0 || !is_letter(*after))
             return true;
     }
     return false;

@@ -5,27 +5,28 @@
 #include "common/base/utf8.h"
 #include "prepd/dataset/chat_record.h"
 
-status dataset_open_by(const dataset_vtable *v, const conf *c, dataset **out)
+status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **out)
 {
     chat_rules rules;
-    TRY(chat_rules_of(c, &rules)); /* wrong ones are told of data that does not use them too */
+    /* Wrong rules are an error even for data that does not use them. */
+    TRY(chat_rules_of(c, &rules));
     if (!c->data_path[0])
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "data.path is not set: name the folder or file of the data set");
-    TRY(v->open(c, out));
+    TRY(adapter->open(c, out));
     const char *root = (*out)->v->root(*out);
     if (utf8_valid(root, strlen(root)))
         return ST_OK;
     const status st = FAIL_IN(ST_CONFIG, root,
-                              "the folder's name is not UTF-8, as what workers are "
-                              "told is: rename it, or give it a link");
+                              "the folder's name is not UTF-8, but the messages to "
+                              "workers are: rename it, or name a link to it");
     dataset_close(out);
     return st;
 }
 
 status dataset_open_source(const conf *c, dataset **out)
 {
-    /* One for each choice of data.format but mixture. */
+    /* One for each choice of data.format, except mixture. */
     static const dataset_vtable *const adapters[] = {
         [DATA_VQAV2] = &dataset_vqav2,           [DATA_CONVERSATIONS] = &dataset_conversations,
         [DATA_WEBDATASET] = &dataset_webdataset, [DATA_TEXT] = &dataset_text,

@@ -1,13 +1,15 @@
-/* open_source.h: inside of dataset_open: one source, as a data set of its own or as a part of a
- * mixture. */
+/* open_source.h: opens one source, which is either a data set of its own or one part of a mixture.
+ * Internal to dataset_open.c and mixture.c. */
 #ifndef TESSERA_PREPD_DATASET_OPEN_SOURCE_H
 #define TESSERA_PREPD_DATASET_OPEN_SOURCE_H
 
 #include "prepd/dataset/dataset.h"
 
-/* By this adapter; what every data set must have is checked here. */
-WARN_UNUSED status dataset_open_by(const dataset_vtable *v, const conf *c, dataset **out);
-/* By the adapter that data.format names, which must not be mixture. */
+/* Opens data.path with the given adapter, after checks that all formats share: data.path is set,
+ * data.stage_weights can be read, and the folder's name is UTF-8. ST_CONFIG if one of them fails.
+ */
+WARN_UNUSED status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **out);
+/* The same with the adapter that data.format names; data.format must not be mixture. */
 WARN_UNUSED status dataset_open_source(const conf *c, dataset **out);
 
 #endif

@@ -1,6 +1,6 @@
-/* plain_text.c: the adapter of plain text: C4-style records {"text": ...}, one per line, in .jsonl,
- * .jsonl.gz or .jsonl.zst. A sample is a document; all of it is trained. Memory: a place per
- * document; texts are read when they are wanted. */
+/* plain_text.c: the adapter of plain text: records {"text": ...}, one per line, as C4 has them, in
+ * .jsonl, .jsonl.gz or .jsonl.zst files. A sample is a document, and all of it is trained. What
+ * stays in memory is the place of each document; texts are read again when they are wanted. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,70 +8,71 @@
 
 #include "prepd/dataset/plain_text.h"
 
-static const texts *as_texts(const dataset *d)
+static const texts *as_texts(const dataset *set)
 {
-    return (const texts *)d;
+    return (const texts *)set;
 }
 
 static void text_close(dataset *base)
 {
-    texts *d = (texts *)base;
-    if (!d)
+    texts *set = (texts *)base;
+    if (!set)
         return;
-    records_close(&d->files);
-    text_pool_done(&d->causes);
-    free(d->all);
-    free(d);
+    records_close(&set->files);
+    text_pool_done(&set->causes);
+    free(set->all);
+    free(set);
 }
 
-/* Why the record is no document; NULL if it is one. */
-static const char *fault_of(const json_value *v)
+/* Why a record is not a document; NULL if it is one. */
+static const char *fault_of(const json_value *value)
 {
-    const json_value *text = json_find(v, "text");
+    const json_value *text = json_find(value, "text");
     if (!text)
         return "\"text\" is missing";
     if (json_typeof(text) != JSON_TEXT)
-        return "\"text\" is no text";
+        return "\"text\" is not a text";
     return json_text_size(text) == 0 ? "\"text\" is empty" : NULL;
 }
 
-static status on_record(void *user, const json_value *v, const record_place *at, const char *cause)
+static status on_record(void *user, const json_value *value, const record_place *at,
+                        const char *cause)
 {
-    texts *d = (texts *)user;
+    texts *set = (texts *)user;
     text_document x = {.at = *at};
-    if (d->limit && d->n >= d->limit)
+    if (set->limit && set->n >= set->limit)
         return FAIL(ST_END, "data.limit");
-    TRY(array_room((void **)&d->all, d->n, &d->capacity, sizeof *d->all));
-    const char *fault = cause ? NULL : fault_of(v);
+    TRY(array_room((void **)&set->all, set->n, &set->capacity, sizeof *set->all));
+    const char *fault = cause ? NULL : fault_of(value);
     if (cause)
-        TRY(text_pool_format(&d->causes, &x.cause, "%s", cause));
+        TRY(text_pool_format(&set->causes, &x.cause, "%s", cause));
     if (fault)
-        TRY(text_pool_format(&d->causes, &x.cause, "%s:%" PRId64 ": %s",
-                             records_name(d->files, at->file), at->line, fault));
-    d->all[d->n++] = x;
+        TRY(text_pool_format(&set->causes, &x.cause, "%s:%" PRId64 ": %s",
+                             records_name(set->files, at->file), at->line, fault));
+    set->all[set->n++] = x;
     return ST_OK;
 }
 
-static status compute_identity(texts *d)
+static status compute_identity(texts *set)
 {
-    hasher *h = NULL;
-    TRY(hasher_new(&h));
-    hasher_add(h, "text", 4);
-    hasher_add_u64(h, (uint64_t)d->n);
-    status st = records_digest(d->files, h);
-    d->identity = hasher_value(h);
-    hasher_free(&h);
+    hasher *hash = NULL;
+    TRY(hasher_new(&hash));
+    hasher_add(hash, "text", 4);
+    hasher_add_u64(hash, (uint64_t)set->n);
+    status st = records_digest(set->files, hash);
+    set->identity = hasher_value(hash);
+    hasher_free(&hash);
     return st;
 }
 
-/* Every file from its beginning to its end, twice: for its records and for its digest. */
-static status read_all(texts *d, const conf *c)
+/* Reads every file twice from its beginning to its end: for its records and for its digest. */
+static status read_all(texts *set, const conf *c)
 {
-    TRY(records_scan(d->files, on_record, d));
-    if (d->n == 0)
-        return FAIL_IN(ST_BAD_INPUT, c->data_path, "there is no record");
-    TRY(compute_identity(d));
-    text_cache_save(d, c);
+    TRY(records_scan(set->files, on_record, set));
+    if (set->n == 0)
+        return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no record");
+    TRY(compute_identity(set));
+    text_cache_save(set, c);
     return ST_OK;
 }
 
@@ -79,95 +80,100 @@ static status text_open(const conf *c, dataset **out)
 {
     status st;
     if (c->data_group != GROUP_NONE)
-        return FAIL(ST_CONFIG, "data.group is for data with pictures; data.format text needs none");
-    texts *d = (texts *)calloc(1, sizeof *d);
-    if (!d)
+        return FAIL(ST_CONFIG,
+                    "data.group is for data with pictures: with data.format text use none");
+    texts *set = (texts *)calloc(1, sizeof *set);
+    if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    d->base.v = &dataset_text;
-    d->limit = c->data_limit;
-    TRY_OR(failed, records_open(c, &d->files));
+    set->base.v = &dataset_text;
+    set->limit = c->data_limit;
+    TRY_OR(failed, records_open(c, &set->files));
     cache_lock lock = {0};
-    text_cache_enter(d, c, &lock);
-    st = text_cache_load(d, c) ? ST_OK : read_all(d, c);
+    text_cache_enter(set, c, &lock);
+    st = text_cache_load(set, c) ? ST_OK : read_all(set, c);
     cache_lock_leave(&lock);
     TRY_OR(failed, st);
-    d->random = records_random(d->files);
-    *out = &d->base;
+    set->random = records_random(set->files);
+    *out = &set->base;
     return ST_OK;
 failed:
-    text_close(&d->base);
+    text_close(&set->base);
     return st;
 }
 
-static int64_t text_samples(const dataset *d)
+static int64_t text_samples(const dataset *set)
 {
-    return as_texts(d)->n;
+    return as_texts(set)->n;
 }
 
-static int64_t text_images(const dataset *d)
+static int64_t text_images(const dataset *set)
 {
-    (void)d;
+    (void)set;
     return 0;
 }
 
-static const char *text_image_path(const dataset *d, int64_t j)
+static const char *text_image_path(const dataset *set, int64_t j)
 {
-    (void)d;
+    (void)set;
     (void)j;
     return "";
 }
 
-static const char *text_root(const dataset *d)
+static const char *text_root(const dataset *set)
 {
-    return records_folder(as_texts(d)->files);
+    return records_folder(as_texts(set)->files);
 }
 
-static hash128 text_identity(const dataset *d)
+static hash128 text_identity(const dataset *set)
 {
-    return as_texts(d)->identity;
+    return as_texts(set)->identity;
 }
 
-static int64_t text_chunk(const dataset *d, int64_t i)
+static int64_t text_chunk(const dataset *set, int64_t i)
 {
-    return as_texts(d)->random ? -1 : records_chunk(as_texts(d)->files, &as_texts(d)->all[i].at);
+    return as_texts(set)->random ? -1
+                                 : records_chunk(as_texts(set)->files, &as_texts(set)->all[i].at);
 }
 
-static status text_outline(const dataset *base, int64_t i, arena *a, sample *out)
+static status text_outline(const dataset *base, int64_t i, arena *memory, sample *out)
 {
-    const texts *d = as_texts(base);
+    const texts *set = as_texts(base);
     char name[320], *copy;
-    if (i < 0 || i >= d->n)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, d->n);
-    const text_document *x = &d->all[i];
-    snprintf(name, sizeof name, "%.250s:%" PRId64, records_name(d->files, x->at.file), x->at.line);
-    TRY(arena_strndup(a, name, strlen(name), &copy));
+    if (i < 0 || i >= set->n)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
+    const text_document *x = &set->all[i];
+    snprintf(name, sizeof name, "%.250s:%" PRId64, records_name(set->files, x->at.file),
+             x->at.line);
+    TRY(arena_strndup(memory, name, strlen(name), &copy));
     *out = (sample){
         .id = (uint64_t)i,
         .name = copy,
-        .cause = x->cause ? text_pool_at(&d->causes, x->cause) : NULL,
+        .cause = x->cause ? text_pool_at(&set->causes, x->cause) : NULL,
         .plain = true,
         .text_bytes = x->at.bytes,
     };
     return ST_OK;
 }
 
-static status text_get(const dataset *base, int64_t i, arena *a, sample *out)
+static status text_get(const dataset *base, int64_t i, arena *memory, sample *out)
 {
-    const texts *d = as_texts(base);
+    const texts *set = as_texts(base);
     sample x;
-    json_value *v = NULL;
+    json_value *value = NULL;
     char *copy;
-    TRY(text_outline(base, i, a, &x));
+    TRY(text_outline(base, i, memory, &x));
     if (!x.cause) {
-        TRY(records_read(d->files, &d->all[i].at, &v));
-        const json_value *text = json_find(v, "text");
+        TRY(records_read(set->files, &set->all[i].at, &value));
+        const json_value *text = json_find(value, "text");
         const int64_t bytes = (int64_t)json_text_size(text);
-        status st = fault_of(v) ? FAIL_IN(ST_BAD_INPUT, x.name, "changed while it was in use")
-                                : arena_strndup(a, json_text(text, ""), (size_t)bytes, &copy);
-        json_free(&v);
+        status st = fault_of(value)
+                        ? FAIL_IN(ST_BAD_INPUT, x.name,
+                                  "the document changed while it was in use: start again")
+                        : arena_strndup(memory, json_text(text, ""), (size_t)bytes, &copy);
+        json_free(&value);
         TRY(st);
-        TRY(arena_calloc(a, 1, sizeof(turn), (void **)&x.turns));
-        TRY(arena_calloc(a, 1, sizeof(part), (void **)&x.turns->parts));
+        TRY(arena_calloc(memory, 1, sizeof(turn), (void **)&x.turns));
+        TRY(arena_calloc(memory, 1, sizeof(part), (void **)&x.turns->parts));
         x.n_turns = 1;
         x.turns->role = ROLE_ASSISTANT;
         x.turns->trained = true;

@@ -1,4 +1,5 @@
-/* plain_text.h: inside of the adapter of plain text: a place per document. */
+/* plain_text.h: what the adapter of plain text keeps in memory: the place of each document.
+ * Internal to plain_text.c and plain_text_cache.c. */
 #ifndef TESSERA_PREPD_DATASET_PLAIN_TEXT_H
 #define TESSERA_PREPD_DATASET_PLAIN_TEXT_H
 
@@ -10,28 +11,32 @@
 
 typedef struct text_document {
     record_place at;
-    int64_t cause; /* in causes; 0 = usable */
+    int64_t cause; /* offset in texts.causes; 0 for a usable document */
 } text_document;
 
 typedef struct texts {
     dataset base;
     record_files *files;
-    text_document *all;
-    int64_t n, capacity, limit;
+    text_document *all; /* [n] */
+    int64_t n, capacity;
+    int64_t limit; /* data.limit; 0: none */
     text_pool causes;
-    bool random;
+    bool random; /* any document can be read at any time */
     hash128 identity;
 } texts;
 
-/* plain_text_cache.c: places, restart points and identity of the last start, kept beside the index,
- * so that terabytes need not be unpacked to begin. Load: false, and nothing is changed, where there
- * are none, or of other files (path, size, time of change). Save: what fails costs time only. */
-bool text_cache_load(texts *d, const conf *c);
-/* Before load and until what was read instead is saved: see kept_enter. */
-void text_cache_enter(const texts *d, const conf *c, cache_lock *out);
-void text_cache_save(const texts *d, const conf *c);
-/* Of load, what is done once key and sum are right: every entry is checked against the files and
- * the others. Apart for the fuzzer, who cannot make a sum. */
-WARN_UNUSED status text_cache_take(texts *d, const st_file *f, const char *path);
+/* plain_text_cache.c keeps places, restart points and identity beside the index for the next start,
+ * so that terabytes need not be unpacked before the first row.
+ *
+ * text_cache_load returns true if it filled `set`. It returns false, and leaves `set` as it was, if
+ * nothing is kept or a file has another path, size or time of change. */
+bool text_cache_load(texts *set, const conf *c);
+/* Takes the lock under which the caller loads, or else reads and saves: see kept_enter. */
+void text_cache_enter(const texts *set, const conf *c, cache_lock *out);
+/* Saves if the files are large enough. A failure is logged and costs only time. */
+void text_cache_save(const texts *set, const conf *c);
+/* The part of loading that follows once key and sum are right: it checks every entry against the
+ * files and against the other entries. It is public for the fuzzer, which cannot forge a sum. */
+WARN_UNUSED status text_cache_take(texts *set, const st_file *file, const char *path);
 
 #endif

@@ -1,4 +1,5 @@
-/* plain_text_cache.c: the places of plain_text.h, kept with the restart points of their files. */
+/* plain_text_cache.c: keeps the places of plain_text.h and the restart points of their files for
+ * the next start (kept.h). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,29 +10,29 @@
 #include "prepd/dataset/plain_text.h"
 
 enum {
-    VERSION = 4,       /* also of what is taken for a record */
-    PLACE_NUMBERS = 4, /* offset, line, bytes and file, cause */
+    VERSION = 4,       /* of these tables, and of what plain_text.c accepts */
+    PLACE_NUMBERS = 4, /* offset; line; bytes and file; cause */
     FILE_BITS = 32,
 };
 
-/* False where there is to be no cache. */
-static bool name_cache(const texts *d, const conf *c, kept_name *out)
+/* Names the file. False if nothing is to be kept. */
+static bool name_cache(const texts *set, const conf *c, kept_name *out)
 {
-    hasher *h;
-    return kept_name_begin(c, VERSION, &h) && kept_name_end(c, "text", d->files, &h, out);
+    hasher *hash;
+    return kept_name_begin(c, VERSION, &hash) && kept_name_end(c, "text", set->files, &hash, out);
 }
 
-static status save_texts(const texts *d, const kept_name *name)
+static status save_texts(const texts *set, const kept_name *name)
 {
     kept_points points = {0};
     char identity[HASH_TEXT];
-    const size_t room = ((size_t)d->n * PLACE_NUMBERS + 1) * sizeof(int64_t);
+    const size_t room = ((size_t)set->n * PLACE_NUMBERS + 1) * sizeof(int64_t);
     int64_t *places = malloc(room);
-    status st = places
-                    ? kept_points_of(d->files, &points)
-                    : FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", d->n);
-    for (int64_t i = 0; st == ST_OK && i < d->n; i++) {
-        const text_document *x = &d->all[i];
+    status st =
+        places ? kept_points_of(set->files, &points)
+               : FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", set->n);
+    for (int64_t i = 0; st == ST_OK && i < set->n; i++) {
+        const text_document *x = &set->all[i];
         int64_t *to = places + i * PLACE_NUMBERS;
         to[0] = x->at.offset;
         to[1] = x->at.line;
@@ -39,13 +40,13 @@ static status save_texts(const texts *d, const kept_name *name)
         to[3] = x->cause;
     }
     if (st == ST_OK) {
-        hash_print(d->identity, identity);
+        hash_print(set->identity, identity);
         const st_meta words[] = {{"identity", identity}};
         const st_tensor tensors[] = {
             points.tensors[0],
-            kept_column("places", DT_I64, d->n * PLACE_NUMBERS, places),
+            kept_column("places", DT_I64, set->n * PLACE_NUMBERS, places),
             points.tensors[1],
-            kept_column("causes", DT_U8, (int64_t)d->causes.size, d->causes.bytes),
+            kept_column("causes", DT_U8, (int64_t)set->causes.size, set->causes.bytes),
             points.tensors[2],
         };
         st = kept_save(name, tensors, sizeof tensors / sizeof *tensors, words, 1);
@@ -55,92 +56,94 @@ static status save_texts(const texts *d, const kept_name *name)
     return st;
 }
 
-void text_cache_save(const texts *d, const conf *c)
+void text_cache_save(const texts *set, const conf *c)
 {
     kept_name name;
-    if (records_unpacked(d->files) >= KEPT_WORTH_BYTES && name_cache(d, c, &name) &&
-        save_texts(d, &name) != ST_OK)
-        log_info("places of documents are not kept for the next start: %s", status_text());
+    if (records_unpacked(set->files) >= KEPT_WORTH_BYTES && name_cache(set, c, &name) &&
+        save_texts(set, &name) != ST_OK)
+        log_info("the places of documents are not kept for the next start: %s", status_text());
 }
 
-/* --- and back --- */
+/* --- loading --- */
 
-static bool is_sound(const texts *d, const text_document *x)
+static bool is_sound(const texts *set, const text_document *x)
 {
-    return kept_place_is_sound(d->files, &x->at) && x->cause >= 0 &&
-           (x->cause == 0 || (size_t)x->cause < d->causes.size);
+    return kept_place_is_sound(set->files, &x->at) && x->cause >= 0 &&
+           (x->cause == 0 || (size_t)x->cause < set->causes.size);
 }
 
-static status take_places(texts *d, const st_file *f, const char *path)
+static status take_places(texts *set, const st_file *file, const char *path)
 {
     const uint8_t *words;
     const st_tensor *t;
     int64_t n;
-    TRY(kept_words(f, path, "places", PLACE_NUMBERS, -1, &words, &n));
-    TRY(st_want(f, "causes", DT_U8, 1, path, &t));
+    TRY(kept_words(file, path, "places", PLACE_NUMBERS, -1, &words, &n));
+    TRY(st_want(file, "causes", DT_U8, 1, path, &t));
     if (n == 0 || (t->data.size && t->data.data[t->data.size - 1] != 0))
-        return FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
-    d->all = calloc((size_t)n, sizeof *d->all);
-    d->causes.bytes = malloc(t->data.size + 1);
-    if (!d->all || !d->causes.bytes)
+        return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
+    set->all = calloc((size_t)n, sizeof *set->all);
+    set->causes.bytes = malloc(t->data.size + 1);
+    if (!set->all || !set->causes.bytes)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", n);
-    d->n = d->capacity = n;
+    set->n = set->capacity = n;
     if (t->data.size)
-        memcpy(d->causes.bytes, t->data.data, t->data.size);
-    d->causes.size = d->causes.capacity = t->data.size;
+        memcpy(set->causes.bytes, t->data.data, t->data.size);
+    set->causes.size = set->causes.capacity = t->data.size;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = i * PLACE_NUMBERS, which = kept_number(words, at + 2);
-        d->all[i] = (text_document){.at = {.offset = kept_number(words, at),
-                                           .line = kept_number(words, at + 1),
-                                           .bytes = (int32_t)(uint32_t)which,
-                                           .file = (int32_t)(which >> FILE_BITS)},
-                                    .cause = kept_number(words, at + 3)};
-        if (!is_sound(d, &d->all[i]))
-            return FAIL_IN(ST_BAD_INPUT, path, "its entries do not fit each other");
+        set->all[i] = (text_document){.at = {.offset = kept_number(words, at),
+                                             .line = kept_number(words, at + 1),
+                                             .bytes = (int32_t)(uint32_t)which,
+                                             .file = (int32_t)(which >> FILE_BITS)},
+                                      .cause = kept_number(words, at + 3)};
+        if (!is_sound(set, &set->all[i]))
+            return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
     }
     return ST_OK;
 }
 
-status text_cache_take(texts *d, const st_file *f, const char *path)
+status text_cache_take(texts *set, const st_file *file, const char *path)
 {
-    TRY(kept_points_take(d->files, f, path));
-    return take_places(d, f, path);
+    TRY(kept_points_take(set->files, file, path));
+    return take_places(set, file, path);
 }
 
-static status load_texts(texts *d, const kept_name *name)
+static status load_texts(texts *set, const kept_name *name)
 {
-    st_file f;
-    TRY(kept_open(name, &f));
-    const char *identity = st_meta_find(&f, "identity");
-    status st = identity && hash_parse(identity, &d->identity)
-                    ? text_cache_take(d, &f, name->path)
-                    : FAIL_IN(ST_BAD_INPUT, name->path, "it names no identity");
-    st_close(&f);
+    st_file file;
+    TRY(kept_open(name, &file));
+    const char *identity = st_meta_find(&file, "identity");
+    status st =
+        identity && hash_parse(identity, &set->identity)
+            ? text_cache_take(set, &file, name->path)
+            : FAIL_IN(ST_BAD_INPUT, name->path, "it does not hold the identity of its data set");
+    st_close(&file);
     return st;
 }
 
-void text_cache_enter(const texts *d, const conf *c, cache_lock *out)
+void text_cache_enter(const texts *set, const conf *c, cache_lock *out)
 {
     kept_name name;
-    if (records_bytes(d->files) >= KEPT_WORTH_PACKED && name_cache(d, c, &name))
+    if (records_bytes(set->files) >= KEPT_WORTH_PACKED && name_cache(set, c, &name))
         kept_enter(&name, out);
 }
 
-bool text_cache_load(texts *d, const conf *c)
+bool text_cache_load(texts *set, const conf *c)
 {
     kept_name name;
-    if (!name_cache(d, c, &name) || access(name.path, R_OK) != 0)
+    if (!name_cache(set, c, &name) || access(name.path, R_OK) != 0)
         return false;
-    if (load_texts(d, &name) == ST_OK) {
-        records_adopted(d->files);
-        log_info("places of documents are those of the last start file=%s", name.path);
+    if (load_texts(set, &name) == ST_OK) {
+        records_adopted(set->files);
+        log_info("the places of documents are taken from the last start file=%s", name.path);
         return true;
     }
-    log_info("documents are read again: %s", status_text());
-    kept_points_forget(d->files);
-    free(d->all);
-    d->all = NULL;
-    d->n = d->capacity = 0;
-    text_pool_done(&d->causes);
+    log_info("the documents are read again, because what was kept cannot be used: %s",
+             status_text());
+    kept_points_forget(set->files);
+    free(set->all);
+    set->all = NULL;
+    set->n = set->capacity = 0;
+    text_pool_done(&set->causes);
     return false;
 }

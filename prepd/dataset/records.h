@@ -1,8 +1,8 @@
-/* records.h: JSON records in files: one array, or a record per line; plain, gzip or zstd, with or
- * without a byte order mark.
+/* records.h: JSON records in files. A file is one JSON array or has a record per line; it is plain
+ * or compressed with gzip or zstd, and may begin with a byte order mark.
  *
- * A scan hands out every record once, parsed; later any of them is read again from its place. What
- * is kept is a place per record, not its text. */
+ * A scan hands out every record once, parsed. Later any of them can be read again from its place,
+ * so what stays in memory is a place per record and not its text. */
 #ifndef TESSERA_PREPD_DATASET_RECORDS_H
 #define TESSERA_PREPD_DATASET_RECORDS_H
 
@@ -11,52 +11,61 @@
 #include "common/json/json.h"
 #include "prepd/dataset/unpack.h"
 
-enum { RECORD_BYTES = JSON_ITEM_BYTES }; /* of one record; a longer one is refused */
+enum {
+    RECORD_BYTES = JSON_ITEM_BYTES
+}; /* the most that one record may have; a longer one is bad */
 
 typedef struct record_place {
     int64_t offset; /* in the unpacked file */
     int64_t line;   /* from 1 */
-    int32_t bytes;
-    int32_t file;
+    int32_t bytes;  /* 0 for a record that was not read */
+    int32_t file;   /* position in the list of files */
 } record_place;
 
 typedef struct record_files record_files;
 
-/* The files of data.path: itself, or in a folder those named by data.split ("train", also as part
- * of a name: c4-train.00000-of-01024.json.gz), in order of their names. ST_NO_INPUT says what was
- * looked for. */
+/* Opens the files of data.path: that file itself, or the files of that folder which data.split
+ * names
+ * ("train", also as a word of a longer name: c4-train.00000-of-01024.json.gz), in the order of
+ * their names. ST_NO_INPUT says what was looked for. */
 WARN_UNUSED status records_open(const conf *c, record_files **out);
-void records_close(record_files **f);
+void records_close(record_files **files);
 
-const char *records_folder(const record_files *f);             /* absolute, of the files */
-const char *records_name(const record_files *f, int32_t file); /* without its folder */
+const char *records_folder(const record_files *files);             /* absolute */
+const char *records_name(const record_files *files, int32_t file); /* without its folder */
 
-/* v: the record, borrowed during the call; or NULL, and `cause` says why it is none (file, line and
- * column). Another status than ST_OK ends the scan and is returned; ST_END ends it well. Broken
- * JSON in an array fails the whole; a broken line is one record. Blank lines are none. */
-typedef status (*record_each)(void *user, const json_value *v, const record_place *at,
+/* Receives one record, borrowed during the call. If it cannot be used, `value` is NULL and `cause`
+ * says why, with file and line. */
+typedef status (*record_each)(void *user, const json_value *value, const record_place *at,
                               const char *cause);
-WARN_UNUSED status records_scan(record_files *f, record_each each, void *user);
+/* Reads every file from its beginning to its end, and notes its restart points. A line that is not
+ * JSON is one bad record; broken JSON in an array is ST_BAD_INPUT for the whole; blank lines are
+ * skipped. Any status of `each` but ST_OK ends the scan and is returned, except that ST_END becomes
+ * ST_OK. */
+WARN_UNUSED status records_scan(record_files *files, record_each each, void *user);
 
-/* The record again; the caller frees it. ST_BAD_INPUT if the file changed meanwhile. */
-WARN_UNUSED status records_read(record_files *f, const record_place *at, json_value **out);
+/* Reads a record again; the caller frees it. ST_BAD_INPUT if the file changed in the meantime. Up
+ * to four files stay open between calls. */
+WARN_UNUSED status records_read(record_files *files, const record_place *at, json_value **out);
 
-/* Of the files as they lie there: paths, sizes, times of change; and how many bytes they unpack to,
- * -1 until they were scanned to the end. */
-void records_stamp(const record_files *f, hasher *h);
-int64_t records_unpacked(const record_files *f);
-int64_t records_bytes(const record_files *f); /* as they lie there */
-int64_t records_count(const record_files *f); /* of files */
-unpack *records_unpack(const record_files *f, int64_t file);
-void records_adopted(record_files *f); /* instead of a scan: every file was given its points */
+/* Adds path, size and time of change of every file to a digest. */
+void records_stamp(const record_files *files, hasher *hash);
+int64_t records_unpacked(const record_files *files); /* bytes of all files, unpacked; -1 until all
+                                                      * of them were scanned to the end */
+int64_t records_bytes(const record_files *files);    /* bytes of all files as they are on disk */
+int64_t records_count(const record_files *files);    /* how many files */
+unpack *records_unpack(const record_files *files, int64_t file);
+/* Call this instead of a scan, once every file was given its restart points (unpack_adopt). */
+void records_adopted(record_files *files);
 
-/* Of each file's bytes, [records_count]; heap. records_digest adds their number and these. */
-WARN_UNUSED status records_contents(const record_files *f, hash128 **out);
-WARN_UNUSED status records_digest(const record_files *f, hasher *h);
+/* The digest of each file's bytes, [records_count]; the caller frees it. */
+WARN_UNUSED status records_contents(const record_files *files, hash128 **out);
+/* Adds the number of files and these digests to a digest. */
+WARN_UNUSED status records_digest(const record_files *files, hasher *hash);
 
-/* False if some file must be read from restart points. */
-bool records_random(const record_files *f);
-/* A number that grows with the place and changes where reading can begin again. */
-int64_t records_chunk(const record_files *f, const record_place *at);
+/* False if some file can only be entered at restart points. */
+bool records_random(const record_files *files);
+/* The number of the restart point before a place, counted over all files in order. */
+int64_t records_chunk(const record_files *files, const record_place *at);
 
 #endif

@@ -1,3 +1,5 @@
+/* tar.c: walks over the headers of a tar file, 512 bytes each, and skips the bytes of the members.
+ * Headers that describe the member after them (a long name, PAX) are read and applied to it. */
 #include "prepd/dataset/tar.h"
 
 #include <errno.h>
@@ -11,7 +13,7 @@
 
 enum {
     BLOCK = 512,
-    AT_NAME = 0, /* fields of a header: POSIX.1-1988, ustar */
+    AT_NAME = 0, /* offsets and sizes of the header's fields (POSIX.1-1988, ustar) */
     NAME_BYTES = 100,
     AT_SIZE = 124,
     SIZE_BYTES = 12,
@@ -21,15 +23,15 @@ enum {
     AT_MAGIC = 257,
     AT_PREFIX = 345,
     PREFIX_BYTES = 155,
-    MAX_EXTENDED = 1 << 20, /* bytes of a long name or PAX record */
+    MAX_EXTENDED = 1 << 20, /* the most bytes that an extended header may have */
 };
 
 typedef struct reading {
     const char *path;
     int fd;
     int64_t file_bytes, at;
-    char name[TAR_NAME_MAX]; /* given by a header before the member's own; "" none */
-    int64_t size;            /* the same; -1 none */
+    char name[TAR_NAME_MAX]; /* of the next member, given by an extended header; "" if none did */
+    int64_t size;            /* the same; -1 if none did */
 } reading;
 
 static status read_exactly(const reading *r, int64_t offset, void *to, size_t n)
@@ -46,12 +48,12 @@ static status read_exactly(const reading *r, int64_t offset, void *to, size_t n)
     return ST_OK;
 }
 
-/* An octal field, or GNU's base-256 for large numbers; -1 if it is neither. */
+/* Reads a number: octal digits, or for large numbers GNU's base-256. -1 if it is neither. */
 static int64_t parse_field(const uint8_t *field, int n)
 {
     int64_t v = 0;
     int k = 0;
-    if (field[0] == 0x80) { /* positive, the rest big-endian */
+    if (field[0] == 0x80) { /* base-256: a positive number, big-endian */
         for (k = 1; k < n; k++) {
             if (v >> 55)
                 return -1;
@@ -90,48 +92,51 @@ static void own_name(const uint8_t *h, char out[TAR_NAME_MAX])
 static status keep_name(reading *r, const char *name, size_t n)
 {
     if (n >= sizeof r->name || memchr(name, 0, n))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a member's name of %zu bytes", n);
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+                       "the name of a member is damaged or too long (%zu bytes)", n);
     memcpy(r->name, name, n);
     r->name[n] = 0;
     return ST_OK;
 }
 
-/* "LENGTH KEY=VALUE\n" records; path and size count. */
+/* Reads the records of a PAX header, "LENGTH KEY=VALUE\n" each. Only path and size matter here. */
 static status read_pax(reading *r, const char *text, size_t n)
 {
     for (size_t at = 0; at < n;) {
         char *end;
         if (text[at] < '1' || text[at] > '9') /* strtoll would skip spaces and newlines */
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
         const long long length = strtoll(text + at, &end, 10);
         if (length < 5 || (size_t)length > n - at)
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
         const char *key = end + 1, *stop = text + at + length;
         if (key >= stop || *end != ' ' || stop[-1] != '\n')
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
         const char *value = (const char *)memchr(key, '=', (size_t)(stop - key));
         if (!value)
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a damaged PAX header");
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
         const size_t value_bytes = (size_t)(stop - 1 - (value + 1));
         if (value - key == 4 && memcmp(key, "path", 4) == 0)
             TRY(keep_name(r, value + 1, value_bytes));
         if (value - key == 4 && memcmp(key, "size", 4) == 0) {
             r->size = strtoll(value + 1, &end, 10);
             if (end != stop - 1 || r->size < 0)
-                return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX size that is no number");
+                return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+                               "the size in a PAX header is not a number");
         }
         at += (size_t)length;
     }
     return ST_OK;
 }
 
-/* A header that speaks of the member after it: GNU's long name, PAX. */
+/* Reads an extended header, which describes the member after it: GNU's long name ('L') or PAX
+ * ('x'). */
 static status read_extended(reading *r, int type, int64_t offset, int64_t bytes)
 {
     status st;
     if (bytes > MAX_EXTENDED)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "an extended header of %lld bytes",
-                       (long long)bytes);
+        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+                       "an extended header has %lld bytes, which is too many", (long long)bytes);
     char *text = (char *)malloc((size_t)bytes + 1);
     if (!text)
         return FAIL(ST_NO_MEMORY, "no memory for a tar header");
@@ -167,7 +172,7 @@ static status read_member(reading *r, const uint8_t *h, tar_each each, void *use
         bytes = 0;
     if (bytes < 0 || bytes > r->file_bytes - offset)
         return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
-                       "a member of %lld bytes in a file of %lld: it is damaged or stops early",
+                       "a member has %lld bytes and the file %lld: it is damaged or stops early",
                        (long long)bytes, (long long)r->file_bytes);
     if (extended) {
         TRY(read_extended(r, type, offset, bytes));
@@ -188,13 +193,14 @@ static status read_member(reading *r, const uint8_t *h, tar_each each, void *use
 static status read_members(reading *r, tar_each each, void *user)
 {
     uint8_t h[BLOCK];
-    int zeros = 0; /* two blocks of zeros end it; some writers leave them out */
+    int zeros = 0; /* two blocks of zeros end a tar file, but some writers leave them out */
     while (zeros < 2 && r->at < r->file_bytes) {
         TRY(read_exactly(r, r->at, h, sizeof h));
         if (r->at == 0 && ((h[0] == 0x1f && h[1] == 0x8b) || memcmp(h, "\x28\xb5\x2f\xfd", 4) == 0))
-            return FAIL_IN(ST_BAD_INPUT, r->path,
-                           "is compressed: unpack it once (gzip -d, zstd -d); images in it are "
-                           "compressed already, and a plain tar can be read anywhere");
+            return FAIL_IN(
+                ST_BAD_INPUT, r->path,
+                "the tar file is compressed: unpack it once (gzip -d, zstd -d); its images "
+                "are compressed already, and only a plain tar can be read anywhere");
         if (is_zero(h)) {
             zeros++;
             r->at += BLOCK;
@@ -202,7 +208,8 @@ static status read_members(reading *r, tar_each each, void *user)
         }
         zeros = 0;
         if (!sum_agrees(h))
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "not a tar header (checksum)");
+            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+                           "this is not a tar header: its checksum is wrong");
         TRY(read_member(r, h, each, user));
     }
     return ST_OK;
@@ -218,7 +225,7 @@ status tar_read(const char *path, tar_each each, void *user)
         return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
     if (fstat(r.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        st = FAIL_IN(ST_BAD_INPUT, path, "is no regular file");
+        st = FAIL_IN(ST_BAD_INPUT, path, "it is not a regular file");
     } else {
         r.file_bytes = info.st_size;
         st = read_members(&r, each, user);

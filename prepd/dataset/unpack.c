@@ -1,3 +1,9 @@
+/* unpack.c: reads a file through one of the decoders of unpack_kind.h.
+ *
+ * Unpacked bytes go into a ring of 32 MiB: byte o of the unpacked file lies at o % KEPT_BYTES. A
+ * place that the ring still holds is copied from there. A place further on is reached by unpacking
+ * on, or from a restart point between here and there. A place before the ring is reached from the
+ * restart point before it. A file is "at rest" while it is closed and has no ring. */
 #include "prepd/dataset/unpack.h"
 
 #include <errno.h>
@@ -12,9 +18,11 @@
 
 enum {
     IN_BYTES = 256 * 1024,
-    KEPT_BYTES = 32 * 1024 * 1024, /* of what was unpacked last; a ring */
-    POINT_EVERY = 8 * 1024 * 1024, /* unpacked bytes between restart points: 15 ms of inflate */
-    STEP_BYTES = KEPT_BYTES / 4,   /* most that a step may add */
+    KEPT_BYTES = 32 * 1024 * 1024, /* the ring of what was unpacked last */
+    POINT_EVERY =
+        8 * 1024 * 1024, /* unpacked bytes between restart points; entering a file costs at most
+                          * about this much inflating, some hundredths of a second */
+    STEP_BYTES = KEPT_BYTES / 4, /* the most that one step of the decoder may add */
 };
 
 struct unpack {
@@ -24,265 +32,272 @@ struct unpack {
     const unpack_kind *kind; /* NULL: plain */
     unpack_restart *points;
     int64_t n_points, point_capacity;
-    int64_t next_at; /* in the unpacked bytes: what unpack_next hands out next */
-    int64_t total;   /* unpacked bytes; -1 until the first reading came to the end */
-    /* while awake */
+    int64_t next_at; /* offset in the unpacked bytes of what unpack_next gives next */
+    int64_t total;   /* unpacked bytes; -1 until the first reading has come to the end */
+    /* These are there only while the file is not at rest. */
     unpack_decoder *decoder;
     uint8_t *in;
     size_t in_at, in_n;
-    int64_t packed_at; /* in the file, of in[in_n] */
-    bool starved;      /* the last step left room: it wants input */
-    uint8_t *kept;     /* ring of KEPT_BYTES; byte o of the unpacked file at o % KEPT_BYTES */
-    int64_t kept_from, unpacked_at;
+    int64_t packed_at;   /* offset in the file of in[in_n], the next byte to be read */
+    bool starved;        /* the last step did not fill its room, so it needs more input */
+    uint8_t *kept;       /* [KEPT_BYTES] the ring */
+    int64_t kept_from;   /* offset of the first unpacked byte that the ring still holds */
+    int64_t unpacked_at; /* offset after the last one, where the decoder stands */
 };
 
-static status open_again(unpack *u)
+static status open_again(unpack *file)
 {
     struct stat info;
-    if (u->fd >= 0)
+    if (file->fd >= 0)
         return ST_OK;
-    u->fd = open(u->path, O_RDONLY | O_CLOEXEC);
-    if (u->fd < 0)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, u->path, "cannot open: %s",
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (file->fd < 0)
+        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, file->path, "cannot open: %s",
                        strerror(errno));
-    if (fstat(u->fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return FAIL_IN(ST_BAD_INPUT, u->path, "is no regular file");
+    if (fstat(file->fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return FAIL_IN(ST_BAD_INPUT, file->path, "it is not a regular file");
     int64_t mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
-    if (u->file_bytes >= 0 && (u->file_bytes != info.st_size || u->mtime_ns != mtime_ns))
-        return FAIL_IN(ST_BAD_INPUT, u->path, "changed while it was in use: start again");
-    u->file_bytes = info.st_size;
-    u->mtime_ns = mtime_ns;
+    if (file->file_bytes >= 0 && (file->file_bytes != info.st_size || file->mtime_ns != mtime_ns))
+        return FAIL_IN(ST_BAD_INPUT, file->path,
+                       "the file changed while it was in use: start again");
+    file->file_bytes = info.st_size;
+    file->mtime_ns = mtime_ns;
     return ST_OK;
 }
 
-static status read_at(unpack *u, int64_t offset, void *to, size_t size, size_t *out_n)
+static status read_at(unpack *file, int64_t offset, void *to, size_t size, size_t *out_n)
 {
     ssize_t n;
     do
-        n = pread(u->fd, to, size, offset);
+        n = pread(file->fd, to, size, offset);
     while (n < 0 && errno == EINTR);
     if (n < 0)
-        return FAIL_AT(ST_IO, u->path, -1, offset, "read failed: %s", strerror(errno));
+        return FAIL_AT(ST_IO, file->path, -1, offset, "it cannot be read: %s", strerror(errno));
     *out_n = (size_t)n;
     return ST_OK;
 }
 
-static status add_point(unpack *u, unpack_restart at)
+static status add_point(unpack *file, unpack_restart at)
 {
     void *window = NULL;
-    TRY(array_room((void **)&u->points, u->n_points, &u->point_capacity, sizeof *u->points));
+    TRY(array_room((void **)&file->points, file->n_points, &file->point_capacity,
+                   sizeof *file->points));
     if (!at.fresh) {
         window = malloc(UNPACK_WINDOW);
         if (!window)
             return FAIL(ST_NO_MEMORY, "no memory for a restart point");
-        for (int64_t i = 0; i < UNPACK_WINDOW;) { /* of a ring: two pieces at most */
+        for (int64_t i = 0; i < UNPACK_WINDOW;) { /* the ring holds it in at most two pieces */
             size_t from = (size_t)((at.unpacked - UNPACK_WINDOW + i) % KEPT_BYTES);
             size_t n = KEPT_BYTES - from < (size_t)(UNPACK_WINDOW - i)
                            ? KEPT_BYTES - from
                            : (size_t)(UNPACK_WINDOW - i);
-            memcpy((uint8_t *)window + i, u->kept + from, n);
+            memcpy((uint8_t *)window + i, file->kept + from, n);
             i += (int64_t)n;
         }
     }
     at.window = (uint8_t *)window;
-    u->points[u->n_points++] = at;
+    file->points[file->n_points++] = at;
     return ST_OK;
 }
 
-/* Begins at a restart point: nothing is kept, nothing read. */
-static status restart(unpack *u, const unpack_restart *at)
+/* Lets the decoder begin at a restart point, with an empty ring and no input. */
+static status restart(unpack *file, const unpack_restart *at)
 {
     uint8_t before = 0;
     size_t n;
     if (at->bits) {
-        TRY(read_at(u, at->packed - 1, &before, 1, &n));
+        TRY(read_at(file, at->packed - 1, &before, 1, &n));
         if (n != 1)
-            return FAIL_IN(ST_BAD_INPUT, u->path, "became shorter");
+            return FAIL_IN(ST_BAD_INPUT, file->path, "the file became shorter while it was in use");
     }
-    u->in_at = u->in_n = 0;
-    u->packed_at = at->packed;
-    u->starved = true;
-    u->kept_from = u->unpacked_at = at->unpacked;
-    return u->kind->restart(u->decoder, at, before);
+    file->in_at = file->in_n = 0;
+    file->packed_at = at->packed;
+    file->starved = true;
+    file->kept_from = file->unpacked_at = at->unpacked;
+    return file->kind->restart(file->decoder, at, before);
 }
 
-static status wake_stream(unpack *u)
+static status wake_stream(unpack *file)
 {
-    TRY(open_again(u));
-    if (u->decoder)
+    TRY(open_again(file));
+    if (file->decoder)
         return ST_OK;
-    u->in = (uint8_t *)malloc(IN_BYTES);
-    u->kept = (uint8_t *)malloc(KEPT_BYTES);
-    if (!u->in || !u->kept)
-        return FAIL(ST_NO_MEMORY, "no memory to unpack %s", u->path);
-    TRY(u->kind->begin(&u->decoder));
-    return restart(u, &u->points[0]);
+    file->in = (uint8_t *)malloc(IN_BYTES);
+    file->kept = (uint8_t *)malloc(KEPT_BYTES);
+    if (!file->in || !file->kept)
+        return FAIL(ST_NO_MEMORY, "no memory to unpack %s", file->path);
+    TRY(file->kind->begin(&file->decoder));
+    return restart(file, &file->points[0]);
 }
 
-void unpack_rest(unpack *u)
+void unpack_rest(unpack *file)
 {
-    if (u->kind)
-        u->kind->end(&u->decoder);
-    free(u->in);
-    free(u->kept);
-    u->in = u->kept = NULL;
-    if (u->fd >= 0)
-        close(u->fd);
-    u->fd = -1;
+    if (file->kind)
+        file->kind->end(&file->decoder);
+    free(file->in);
+    free(file->kept);
+    file->in = file->kept = NULL;
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
 }
 
-void unpack_close(unpack **u)
+void unpack_close(unpack **file)
 {
-    if (!u || !*u)
+    if (!file || !*file)
         return;
-    unpack_rest(*u);
-    for (int64_t k = 0; k < (*u)->n_points; k++)
-        free((*u)->points[k].window);
-    free((*u)->points);
-    free((*u)->path);
-    free(*u);
-    *u = NULL;
+    unpack_rest(*file);
+    for (int64_t k = 0; k < (*file)->n_points; k++)
+        free((*file)->points[k].window);
+    free((*file)->points);
+    free((*file)->path);
+    free(*file);
+    *file = NULL;
 }
 
-static status find_kind(unpack *u)
+static status find_kind(unpack *file)
 {
     uint8_t magic[4] = {0};
     size_t n;
-    TRY(read_at(u, 0, magic, sizeof magic, &n));
+    TRY(read_at(file, 0, magic, sizeof magic, &n));
     if (magic[0] == 0x1f && magic[1] == 0x8b)
-        u->kind = &unpack_gzip;
+        file->kind = &unpack_gzip;
     else if (magic[0] == 0x28 && magic[1] == 0xb5 && magic[2] == 0x2f && magic[3] == 0xfd)
-        u->kind = &unpack_zstd;
+        file->kind = &unpack_zstd;
     else if (magic[0] >> 4 == 5 && magic[1] == 0x2a && magic[2] == 0x4d && magic[3] == 0x18)
-        u->kind = &unpack_zstd; /* a skippable frame, as parallel writers put first */
+        file->kind = &unpack_zstd; /* a skippable frame, with which parallel writers begin */
     return ST_OK;
 }
 
 status unpack_open(const char *path, unpack **out)
 {
     status st;
-    unpack *u = (unpack *)calloc(1, sizeof *u);
-    if (!u)
+    unpack *file = (unpack *)calloc(1, sizeof *file);
+    if (!file)
         return FAIL(ST_NO_MEMORY, "no memory for a file");
-    u->fd = -1;
-    u->file_bytes = -1;
-    u->total = -1;
-    u->path = strdup(path);
-    if (!u->path) {
+    file->fd = -1;
+    file->file_bytes = -1;
+    file->total = -1;
+    file->path = strdup(path);
+    if (!file->path) {
         st = FAIL(ST_NO_MEMORY, "no memory for a path");
         goto failed;
     }
-    TRY_OR(failed, open_again(u));
-    TRY_OR(failed, find_kind(u));
-    TRY_OR(failed, add_point(u, (unpack_restart){.fresh = true}));
-    if (!u->kind)
-        u->total = u->file_bytes;
-    *out = u;
+    TRY_OR(failed, open_again(file));
+    TRY_OR(failed, find_kind(file));
+    TRY_OR(failed, add_point(file, (unpack_restart){.fresh = true}));
+    if (!file->kind)
+        file->total = file->file_bytes;
+    *out = file;
     return ST_OK;
 failed:
-    unpack_close(&u);
+    unpack_close(&file);
     return st;
 }
 
-/* Unpacks some more into the ring; *out_end where the file ends well. */
-static status advance(unpack *u, bool *out_end)
+/* Unpacks some more into the ring, and notes a restart point if one is due during the first
+ * reading. *out_end says whether the file has come to its end. */
+static status advance(unpack *file, bool *out_end)
 {
     *out_end = false;
-    if (u->in_at == u->in_n && u->starved) {
-        TRY(read_at(u, u->packed_at, u->in, IN_BYTES, &u->in_n));
-        u->in_at = 0;
-        u->packed_at += (int64_t)u->in_n;
-        if (u->in_n == 0) {
+    if (file->in_at == file->in_n && file->starved) {
+        TRY(read_at(file, file->packed_at, file->in, IN_BYTES, &file->in_n));
+        file->in_at = 0;
+        file->packed_at += (int64_t)file->in_n;
+        if (file->in_n == 0) {
             *out_end = true;
-            if (u->kind->may_end(u->decoder))
+            if (file->kind->may_end(file->decoder))
                 return ST_OK;
-            return FAIL_AT(ST_BAD_INPUT, u->path, -1, u->packed_at,
+            return FAIL_AT(ST_BAD_INPUT, file->path, -1, file->packed_at,
                            "the compressed file stops early");
         }
     }
-    size_t at = (size_t)(u->unpacked_at % KEPT_BYTES);
+    size_t at = (size_t)(file->unpacked_at % KEPT_BYTES);
     size_t room = KEPT_BYTES - at < STEP_BYTES ? KEPT_BYTES - at : STEP_BYTES;
-    size_t taken = u->in_n - u->in_at, given = room;
+    size_t taken = file->in_n - file->in_at, given = room;
     bool border;
     unpack_restart point;
-    if (u->kind->step(u->decoder, u->in + u->in_at, &taken, u->kept + at, &given, &border,
-                      &point) != ST_OK) {
+    if (file->kind->step(file->decoder, file->in + file->in_at, &taken, file->kept + at, &given,
+                         &border, &point) != ST_OK) {
         char what[STATUS_MESSAGE_MAX];
         status code = status_last()->code;
         strcpy(what, status_last()->message);
-        return FAIL_AT(code, u->path, -1, u->packed_at - (int64_t)(u->in_n - u->in_at), "%s", what);
+        return FAIL_AT(code, file->path, -1, file->packed_at - (int64_t)(file->in_n - file->in_at),
+                       "%s", what);
     }
-    u->in_at += taken;
-    u->starved = given < room;
-    u->unpacked_at += (int64_t)given;
-    if (u->unpacked_at - u->kept_from > KEPT_BYTES)
-        u->kept_from = u->unpacked_at - KEPT_BYTES;
-    if (border && u->total < 0 &&
-        u->unpacked_at >= u->points[u->n_points - 1].unpacked + POINT_EVERY) {
-        point.unpacked = u->unpacked_at;
-        point.packed = u->packed_at - (int64_t)(u->in_n - u->in_at);
-        TRY(add_point(u, point));
+    file->in_at += taken;
+    file->starved = given < room;
+    file->unpacked_at += (int64_t)given;
+    if (file->unpacked_at - file->kept_from > KEPT_BYTES)
+        file->kept_from = file->unpacked_at - KEPT_BYTES;
+    if (border && file->total < 0 &&
+        file->unpacked_at >= file->points[file->n_points - 1].unpacked + POINT_EVERY) {
+        point.unpacked = file->unpacked_at;
+        point.packed = file->packed_at - (int64_t)(file->in_n - file->in_at);
+        TRY(add_point(file, point));
     }
     return ST_OK;
 }
 
-static void copy_kept(const unpack *u, int64_t offset, uint8_t *to, size_t n)
+static void copy_kept(const unpack *file, int64_t offset, uint8_t *to, size_t n)
 {
     while (n) {
         size_t from = (size_t)(offset % KEPT_BYTES);
         size_t some = KEPT_BYTES - from < n ? KEPT_BYTES - from : n;
-        memcpy(to, u->kept + from, some);
+        memcpy(to, file->kept + from, some);
         to += some;
         offset += (int64_t)some;
         n -= some;
     }
 }
 
-status unpack_next(unpack *u, void *to, size_t size, size_t *out_n)
+status unpack_next(unpack *file, void *to, size_t size, size_t *out_n)
 {
-    if (!u->kind) {
-        TRY(open_again(u));
-        TRY(read_at(u, u->next_at, to, size, out_n));
-        u->next_at += (int64_t)*out_n;
+    if (!file->kind) {
+        TRY(open_again(file));
+        TRY(read_at(file, file->next_at, to, size, out_n));
+        file->next_at += (int64_t)*out_n;
         return ST_OK;
     }
-    TRY(wake_stream(u));
-    int64_t from = u->next_at;
+    TRY(wake_stream(file));
+    int64_t from = file->next_at;
     bool end = false;
-    while (u->unpacked_at == from && !end)
-        TRY(advance(u, &end));
+    while (file->unpacked_at == from && !end)
+        TRY(advance(file, &end));
     if (end)
-        u->total = u->unpacked_at;
-    size_t n = (size_t)(u->unpacked_at - from) < size ? (size_t)(u->unpacked_at - from) : size;
-    copy_kept(u, from, (uint8_t *)to, n);
-    u->next_at += (int64_t)n;
+        file->total = file->unpacked_at;
+    size_t n =
+        (size_t)(file->unpacked_at - from) < size ? (size_t)(file->unpacked_at - from) : size;
+    copy_kept(file, from, (uint8_t *)to, n);
+    file->next_at += (int64_t)n;
     *out_n = n;
     return ST_OK;
 }
 
-status unpack_peek(unpack *u, void *to, size_t size, size_t *out_n)
+status unpack_peek(unpack *file, void *to, size_t size, size_t *out_n)
 {
     bool end = false;
-    if (!u->kind) {
-        TRY(open_again(u));
-        return read_at(u, 0, to, size, out_n);
+    if (!file->kind) {
+        TRY(open_again(file));
+        return read_at(file, 0, to, size, out_n);
     }
-    TRY(wake_stream(u));
-    while (u->unpacked_at < (int64_t)size && !end)
-        TRY(advance(u, &end));
-    *out_n = u->unpacked_at < (int64_t)size ? (size_t)u->unpacked_at : size;
-    copy_kept(u, 0, (uint8_t *)to, *out_n);
+    TRY(wake_stream(file));
+    while (file->unpacked_at < (int64_t)size && !end)
+        TRY(advance(file, &end));
+    *out_n = file->unpacked_at < (int64_t)size ? (size_t)file->unpacked_at : size;
+    copy_kept(file, 0, (uint8_t *)to, *out_n);
     return ST_OK;
 }
 
-static status plain_at(unpack *u, int64_t offset, uint8_t *to, size_t n)
+static status plain_at(unpack *file, int64_t offset, uint8_t *to, size_t n)
 {
-    TRY(open_again(u));
+    TRY(open_again(file));
     while (n) {
         size_t some;
-        TRY(read_at(u, offset, to, n, &some));
+        TRY(read_at(file, offset, to, n, &some));
         if (some == 0)
-            return FAIL_AT(ST_BAD_INPUT, u->path, -1, offset, "became shorter while it was in use");
+            return FAIL_AT(ST_BAD_INPUT, file->path, -1, offset,
+                           "the file became shorter while it was in use");
         to += some;
         offset += (int64_t)some;
         n -= some;
@@ -291,37 +306,37 @@ static status plain_at(unpack *u, int64_t offset, uint8_t *to, size_t n)
 }
 
 /* The last restart point at or before the offset. */
-static const unpack_restart *point_before(const unpack *u, int64_t offset)
+static const unpack_restart *point_before(const unpack *file, int64_t offset)
 {
-    int64_t low = 0, high = u->n_points;
+    int64_t low = 0, high = file->n_points;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (u->points[middle].unpacked <= offset)
+        if (file->points[middle].unpacked <= offset)
             low = middle;
         else
             high = middle;
     }
-    return &u->points[low];
+    return &file->points[low];
 }
 
-status unpack_at(unpack *u, int64_t offset, void *to, size_t n)
+status unpack_at(unpack *file, int64_t offset, void *to, size_t n)
 {
     uint8_t *at = (uint8_t *)to;
-    if (!u->kind)
-        return plain_at(u, offset, at, n);
-    TRY(wake_stream(u));
-    const unpack_restart *point = point_before(u, offset);
-    if (offset < u->kept_from || point->unpacked > u->unpacked_at)
-        TRY(restart(u, point));
+    if (!file->kind)
+        return plain_at(file, offset, at, n);
+    TRY(wake_stream(file));
+    const unpack_restart *point = point_before(file, offset);
+    if (offset < file->kept_from || point->unpacked > file->unpacked_at)
+        TRY(restart(file, point));
     while (n) {
         bool end = false;
-        while (u->unpacked_at <= offset && !end)
-            TRY(advance(u, &end));
+        while (file->unpacked_at <= offset && !end)
+            TRY(advance(file, &end));
         if (end)
-            return FAIL_IN(ST_BAD_INPUT, u->path, "became shorter while it was in use");
-        size_t there = (size_t)(u->unpacked_at - offset);
+            return FAIL_IN(ST_BAD_INPUT, file->path, "the file became shorter while it was in use");
+        size_t there = (size_t)(file->unpacked_at - offset);
         size_t some = there < n ? there : n;
-        copy_kept(u, offset, at, some);
+        copy_kept(file, offset, at, some);
         at += some;
         offset += (int64_t)some;
         n -= some;
@@ -329,81 +344,84 @@ status unpack_at(unpack *u, int64_t offset, void *to, size_t n)
     return ST_OK;
 }
 
-bool unpack_random(const unpack *u)
+bool unpack_random(const unpack *file)
 {
-    return !u->kind;
+    return !file->kind;
 }
 
-int64_t unpack_points(const unpack *u)
+int64_t unpack_points(const unpack *file)
 {
-    return u->n_points;
+    return file->n_points;
 }
 
-int64_t unpack_point(const unpack *u, int64_t k)
+int64_t unpack_point(const unpack *file, int64_t k)
 {
-    return u->points[k].unpacked;
+    return file->points[k].unpacked;
 }
 
-int64_t unpack_longest(const unpack *u)
+int64_t unpack_longest(const unpack *file)
 {
     int64_t longest = 0;
-    for (int64_t k = 0; u->kind && k < u->n_points; k++) {
-        const int64_t end = k + 1 < u->n_points ? u->points[k + 1].unpacked : u->total;
-        if (end - u->points[k].unpacked > longest)
-            longest = end - u->points[k].unpacked;
+    for (int64_t k = 0; file->kind && k < file->n_points; k++) {
+        const int64_t end = k + 1 < file->n_points ? file->points[k + 1].unpacked : file->total;
+        if (end - file->points[k].unpacked > longest)
+            longest = end - file->points[k].unpacked;
     }
     return longest;
 }
 
-void unpack_stamp(const unpack *u, int64_t *out_bytes, int64_t *out_mtime_ns)
+void unpack_stamp(const unpack *file, int64_t *out_bytes, int64_t *out_mtime_ns)
 {
-    *out_bytes = u->file_bytes;
-    *out_mtime_ns = u->mtime_ns;
+    *out_bytes = file->file_bytes;
+    *out_mtime_ns = file->mtime_ns;
 }
 
-int64_t unpack_total(const unpack *u)
+int64_t unpack_total(const unpack *file)
 {
-    return u->total;
+    return file->total;
 }
 
-const unpack_restart *unpack_restarts(const unpack *u)
+const unpack_restart *unpack_restarts(const unpack *file)
 {
-    return u->points;
+    return file->points;
 }
 
-static bool can_be_of(const unpack *u, const unpack_restart *p, int64_t n, int64_t total)
+/* Whether these can be the restart points of this file, as far as that can be told without
+ * unpacking. */
+static bool can_be_of(const unpack *file, const unpack_restart *p, int64_t n, int64_t total)
 {
     bool ok = n > 0 && total >= 0 && p[0].fresh && p[0].unpacked == 0 && p[0].packed == 0 &&
-              (u->kind || (n == 1 && total == u->file_bytes));
+              (file->kind || (n == 1 && total == file->file_bytes));
     for (int64_t k = 0; ok && k < n; k++)
         ok = p[k].bits >= 0 && p[k].bits < 8 && p[k].packed >= (p[k].bits > 0) &&
-             p[k].packed <= u->file_bytes && p[k].unpacked <= total &&
+             p[k].packed <= file->file_bytes && p[k].unpacked <= total &&
              (k == 0 || p[k].unpacked > p[k - 1].unpacked) && p[k].fresh == !p[k].window;
     return ok;
 }
 
-status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total)
+status unpack_adopt(unpack *file, const unpack_restart *points, int64_t n, int64_t total)
 {
-    if (!can_be_of(u, points, n, total))
-        return FAIL_IN(ST_BAD_INPUT, u->path, "restart points that cannot be of this file");
-    for (int64_t k = 1; k < n; k++) { /* the first, at 0, is there */
+    if (!can_be_of(file, points, n, total))
+        return FAIL_IN(ST_BAD_INPUT, file->path, "the restart points cannot be those of this file");
+    for (int64_t k = 1; k < n; k++) { /* the first, at 0, is there already */
         unpack_restart p = points[k];
-        TRY(array_room((void **)&u->points, u->n_points, &u->point_capacity, sizeof *u->points));
+        TRY(array_room((void **)&file->points, file->n_points, &file->point_capacity,
+                       sizeof *file->points));
         if (p.window) {
             p.window = (uint8_t *)malloc(UNPACK_WINDOW);
             if (!p.window)
                 return FAIL(ST_NO_MEMORY, "no memory for a restart point");
             memcpy(p.window, points[k].window, UNPACK_WINDOW);
         }
-        u->points[u->n_points++] = p;
+        file->points[file->n_points++] = p;
     }
-    u->total = total;
+    file->total = total;
     return ST_OK;
 }
 
-void unpack_forget(unpack *u)
+void unpack_forget(unpack *file)
 {
-    for (; u->n_points > 1; u->n_points--)
-        free(u->points[u->n_points - 1].window);
-    u->total = u->kind ? -1 : u->file_bytes;
+    for (; file->n_points > 1; file->n_points--)
+        free(file->points[file->n_points - 1].window);
+    file->total = file->kind ? -1 : file->file_bytes;
 }

@@ -1,16 +1,16 @@
-/* unpack_gzip.c: gzip by zlib. A stream can begin again between two deflate
- * blocks, given the 32 KiB before and the bits of a shared byte (after Mark Adler's published
- * description of random access to gzip), and at every member. */
+/* unpack_gzip.c: gzip with zlib. Unpacking can begin again at every member, and between two deflate
+ * blocks if the 32 KiB before and the bits of a shared byte are known (the method of zlib's
+ * examples/zran.c, by Mark Adler). */
 #include <stdlib.h>
 #include <zlib.h>
 
 #include "prepd/dataset/unpack_kind.h"
 
 enum {
-    GZIP_MEMBER = 15 + 16, /* windowBits of zlib: 32 KiB, with a gzip head */
-    RAW_DEFLATE = -15,     /* without */
-    TRAILER_BYTES = 8,     /* checksum and size, which a raw stream does not read by itself */
-    BLOCK_END = 128,       /* bits of z_stream.data_type after Z_BLOCK */
+    GZIP_MEMBER = 15 + 16, /* zlib's windowBits: 32 KiB, with a gzip header */
+    RAW_DEFLATE = -15,     /* the same without a header */
+    TRAILER_BYTES = 8,     /* checksum and size, which zlib does not read in a raw stream */
+    BLOCK_END = 128,       /* bits of z_stream.data_type after inflate with Z_BLOCK */
     LAST_BLOCK = 64,
     UNUSED_BITS = 7,
 };
@@ -18,117 +18,120 @@ enum {
 struct unpack_decoder {
     z_stream z;
     bool open;
-    bool raw;        /* began inside a member: its trailer is skipped unread */
-    int trailer;     /* bytes of it to skip */
-    bool at_member;  /* nothing of the next member was read */
-    bool any_member; /* one has ended well: what follows may be padding */
+    bool raw;        /* it began inside a member, whose trailer is then skipped */
+    int trailer;     /* bytes of the trailer that are still to be skipped */
+    bool at_member;  /* nothing of the next member was read yet */
+    bool any_member; /* a member has ended well, so what follows may be padding */
 };
 
 static status gzip_begin(unpack_decoder **out)
 {
-    unpack_decoder *d = (unpack_decoder *)calloc(1, sizeof *d);
-    if (!d)
+    unpack_decoder *decoder = (unpack_decoder *)calloc(1, sizeof *decoder);
+    if (!decoder)
         return FAIL(ST_NO_MEMORY, "no memory for a gzip decoder");
-    *out = d;
+    *out = decoder;
     return ST_OK;
 }
 
-static void gzip_close(unpack_decoder *d)
+static void gzip_close(unpack_decoder *decoder)
 {
-    if (d->open)
-        inflateEnd(&d->z);
-    d->open = false;
+    if (decoder->open)
+        inflateEnd(&decoder->z);
+    decoder->open = false;
 }
 
-static void gzip_end(unpack_decoder **d)
+static void gzip_end(unpack_decoder **decoder)
 {
-    if (!*d)
+    if (!*decoder)
         return;
-    gzip_close(*d);
-    free(*d);
-    *d = NULL;
+    gzip_close(*decoder);
+    free(*decoder);
+    *decoder = NULL;
 }
 
-static status gzip_open(unpack_decoder *d, int bits)
+static status gzip_open(unpack_decoder *decoder, int bits)
 {
-    gzip_close(d);
-    d->z = (z_stream){0};
-    if (inflateInit2(&d->z, bits) != Z_OK)
+    gzip_close(decoder);
+    decoder->z = (z_stream){0};
+    if (inflateInit2(&decoder->z, bits) != Z_OK)
         return FAIL(ST_NO_MEMORY, "no memory for a gzip decoder");
-    d->open = true;
-    d->raw = bits == RAW_DEFLATE;
-    d->at_member = !d->raw;
+    decoder->open = true;
+    decoder->raw = bits == RAW_DEFLATE;
+    decoder->at_member = !decoder->raw;
     return ST_OK;
 }
 
-static status gzip_restart(unpack_decoder *d, const unpack_restart *at, uint8_t before)
+static status gzip_restart(unpack_decoder *decoder, const unpack_restart *at, uint8_t before)
 {
-    d->trailer = 0;
-    d->any_member = at->packed > 0 && at->fresh;
-    TRY(gzip_open(d, at->fresh ? GZIP_MEMBER : RAW_DEFLATE));
+    decoder->trailer = 0;
+    decoder->any_member = at->packed > 0 && at->fresh;
+    TRY(gzip_open(decoder, at->fresh ? GZIP_MEMBER : RAW_DEFLATE));
     if (at->fresh)
         return ST_OK;
-    if (at->bits && inflatePrime(&d->z, at->bits, before >> (8 - at->bits)) != Z_OK)
-        return FAIL(ST_INTERNAL, "zlib does not take %d bits", at->bits);
-    if (inflateSetDictionary(&d->z, at->window, UNPACK_WINDOW) != Z_OK)
-        return FAIL(ST_INTERNAL, "zlib does not take a window");
+    if (at->bits && inflatePrime(&decoder->z, at->bits, before >> (8 - at->bits)) != Z_OK)
+        return FAIL(ST_INTERNAL, "zlib refuses %d bits of a shared byte", at->bits);
+    if (inflateSetDictionary(&decoder->z, at->window, UNPACK_WINDOW) != Z_OK)
+        return FAIL(ST_INTERNAL, "zlib refuses the window of a restart point");
     return ST_OK;
 }
 
-/* Between members: skips a raw stream's trailer and zero bytes that pad the file. */
-static status open_next_member(unpack_decoder *d, const uint8_t *in, size_t n, size_t *out_taken)
+/* Between members: skips the trailer of a raw stream and zero bytes that pad the file, then opens
+ * the next member if there is one. */
+static status open_next_member(unpack_decoder *decoder, const uint8_t *in, size_t n,
+                               size_t *out_taken)
 {
     size_t at = 0;
-    while (d->trailer && at < n) {
+    while (decoder->trailer && at < n) {
         at++;
-        d->trailer--;
+        decoder->trailer--;
     }
-    while (!d->trailer && d->any_member && at < n && in[at] == 0)
+    while (!decoder->trailer && decoder->any_member && at < n && in[at] == 0)
         at++;
     *out_taken = at;
-    return at == n ? ST_OK : gzip_open(d, GZIP_MEMBER);
+    return at == n ? ST_OK : gzip_open(decoder, GZIP_MEMBER);
 }
 
-static status gzip_step(unpack_decoder *d, const uint8_t *in, size_t *in_n, uint8_t *out,
+static status gzip_step(unpack_decoder *decoder, const uint8_t *in, size_t *in_n, uint8_t *out,
                         size_t *out_n, bool *out_border, unpack_restart *at)
 {
     size_t skipped = 0;
     *out_border = false;
-    if (!d->open) {
-        TRY(open_next_member(d, in, *in_n, &skipped));
+    if (!decoder->open) {
+        TRY(open_next_member(decoder, in, *in_n, &skipped));
         *in_n = skipped;
         *out_n = 0;
-        *out_border = d->open;
+        *out_border = decoder->open;
         *at = (unpack_restart){.fresh = true};
         return ST_OK;
     }
-    d->z.next_in = (Bytef *)(uintptr_t)in;
-    d->z.avail_in = *in_n > INT32_MAX ? INT32_MAX : (uInt)*in_n;
-    d->z.next_out = out;
-    d->z.avail_out = *out_n > INT32_MAX ? INT32_MAX : (uInt)*out_n;
-    int code = inflate(&d->z, Z_BLOCK);
-    *in_n = (size_t)(d->z.next_in - in);
-    *out_n = (size_t)(d->z.next_out - out);
-    d->at_member &= *in_n == 0;
+    decoder->z.next_in = (Bytef *)(uintptr_t)in;
+    decoder->z.avail_in = *in_n > INT32_MAX ? INT32_MAX : (uInt)*in_n;
+    decoder->z.next_out = out;
+    decoder->z.avail_out = *out_n > INT32_MAX ? INT32_MAX : (uInt)*out_n;
+    int code = inflate(&decoder->z, Z_BLOCK);
+    *in_n = (size_t)(decoder->z.next_in - in);
+    *out_n = (size_t)(decoder->z.next_out - out);
+    decoder->at_member &= *in_n == 0;
     if (code == Z_STREAM_END) {
-        d->trailer = d->raw ? TRAILER_BYTES : 0;
-        d->any_member = true;
-        gzip_close(d);
+        decoder->trailer = decoder->raw ? TRAILER_BYTES : 0;
+        decoder->any_member = true;
+        gzip_close(decoder);
         return ST_OK;
     }
     if (code == Z_NEED_DICT || (code != Z_OK && code != Z_BUF_ERROR))
-        return FAIL(code == Z_MEM_ERROR ? ST_NO_MEMORY : ST_BAD_INPUT, "not gzip: %s",
-                    d->z.msg ? d->z.msg : zError(code));
-    if ((d->z.data_type & BLOCK_END) && !(d->z.data_type & LAST_BLOCK)) {
+        return FAIL(code == Z_MEM_ERROR ? ST_NO_MEMORY : ST_BAD_INPUT,
+                    "the gzip data are damaged: %s",
+                    decoder->z.msg ? decoder->z.msg : zError(code));
+    if ((decoder->z.data_type & BLOCK_END) && !(decoder->z.data_type & LAST_BLOCK)) {
         *out_border = true;
-        *at = (unpack_restart){.bits = d->z.data_type & UNUSED_BITS};
+        *at = (unpack_restart){.bits = decoder->z.data_type & UNUSED_BITS};
     }
     return ST_OK;
 }
 
-static bool gzip_may_end(const unpack_decoder *d)
+static bool gzip_may_end(const unpack_decoder *decoder)
 {
-    return d->any_member && d->trailer == 0 && (!d->open || d->at_member);
+    return decoder->any_member && decoder->trailer == 0 && (!decoder->open || decoder->at_member);
 }
 
 const unpack_kind unpack_gzip = {
@@ -148,9 +151,9 @@ static status deflate_begin(unpack_decoder **out)
     return st;
 }
 
-static bool deflate_may_end(const unpack_decoder *d)
+static bool deflate_may_end(const unpack_decoder *decoder)
 {
-    return d->any_member;
+    return decoder->any_member;
 }
 
 const unpack_kind unpack_deflate = {

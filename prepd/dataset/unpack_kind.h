@@ -1,4 +1,5 @@
-/* unpack_kind.h: inside of unpack: what a compression does. One decoder per file that is open. */
+/* unpack_kind.h: what a kind of compression implements for unpack.c, and how restart points are
+ * kept from one start to the next. Each open file has a decoder of its own. */
 #ifndef TESSERA_PREPD_DATASET_UNPACK_KIND_H
 #define TESSERA_PREPD_DATASET_UNPACK_KIND_H
 
@@ -8,42 +9,48 @@
 
 #include "common/base/status.h"
 
-enum { UNPACK_WINDOW = 32768 }; /* deflate looks back so far */
+enum { UNPACK_WINDOW = 32768 }; /* how far back deflate may refer (RFC 1951) */
 
-/* Where unpacking can begin. */
+/* A place at which unpacking can begin. */
 typedef struct unpack_restart {
-    int64_t unpacked, packed; /* offsets; of deflate blocks the byte after the last whole one */
-    int bits;                 /* of the byte before `packed` that still belong to us; gzip only */
-    bool fresh;               /* a member or frame begins: nothing before it matters */
-    uint8_t *window;          /* [UNPACK_WINDOW] else: what came before; heap */
+    int64_t unpacked; /* its offset in the unpacked bytes */
+    int64_t packed;   /* the offset of the next whole byte of the compressed file */
+    int bits;        /* how many bits of the byte before `packed` are still to be read; gzip only */
+    bool fresh;      /* a member or a frame begins here, so that nothing before it matters */
+    uint8_t *window; /* [UNPACK_WINDOW] the unpacked bytes before it; NULL if fresh; heap */
 } unpack_restart;
 
 typedef struct unpack_decoder unpack_decoder;
 
 typedef struct unpack_kind {
     WARN_UNUSED status (*begin)(unpack_decoder **out);
-    void (*end)(unpack_decoder **d);
-    /* Starts at a restart point; the input that follows is from its `packed` on. before: the byte
-     * before it, whose upper `bits` are used. */
-    WARN_UNUSED status (*restart)(unpack_decoder *d, const unpack_restart *at, uint8_t before);
-    /* Takes from in [*in_n] and gives to out [*out_n]; both written with what was taken and given.
-     * *out_border: stands where it can begin again (fills *at but for the offsets and the window).
-     * May stop early there. Damage: ST_BAD_INPUT. */
-    WARN_UNUSED status (*step)(unpack_decoder *d, const uint8_t *in, size_t *in_n, uint8_t *out,
-                               size_t *out_n, bool *out_border, unpack_restart *at);
-    /* True between members (frames): the file may end here. */
-    bool (*may_end)(const unpack_decoder *d);
+    void (*end)(unpack_decoder **decoder); /* frees it; *decoder may be NULL */
+    /* Starts at a restart point; the next input is that from its `packed` on. `before` is the byte
+     * before that, of which the upper `bits` are used. */
+    WARN_UNUSED status (*restart)(unpack_decoder *decoder, const unpack_restart *at,
+                                  uint8_t before);
+    /* Unpacks from in[*in_n] to out[*out_n], and writes to both how much it took and gave. If it
+     * now stands where unpacking can begin again, it sets *out_border and fills in *at, except for
+     * the offsets and the window; it may stop early in order to do so. ST_BAD_INPUT for damage. */
+    WARN_UNUSED status (*step)(unpack_decoder *decoder, const uint8_t *in, size_t *in_n,
+                               uint8_t *out, size_t *out_n, bool *out_border, unpack_restart *at);
+    /* Whether the file may end here, which is so between members or frames. */
+    bool (*may_end)(const unpack_decoder *decoder);
 } unpack_kind;
 
-/* What a first reading found, to be kept, and given back to another start instead of that reading:
- * ST_BAD_INPUT where it cannot be of this file. Windows are copied. */
+/* What a first reading found, for keeping it. */
 typedef struct unpack unpack;
-const unpack_restart *unpack_restarts(const unpack *u);
-WARN_UNUSED status unpack_adopt(unpack *u, const unpack_restart *points, int64_t n, int64_t total);
-void unpack_forget(unpack *u); /* as if it had just been opened */
+const unpack_restart *unpack_restarts(const unpack *file); /* [unpack_points] */
+/* Gives a file, just opened, restart points and an unpacked size that an earlier start found,
+ * instead of a first reading. Windows are copied. ST_BAD_INPUT if they cannot be those of this
+ * file. */
+WARN_UNUSED status unpack_adopt(unpack *file, const unpack_restart *points, int64_t n,
+                                int64_t total);
+void unpack_forget(unpack *file); /* takes them back, as if the file had just been opened */
 
-extern const unpack_kind unpack_gzip;    /* unpack_gzip.c, by zlib */
-extern const unpack_kind unpack_deflate; /* the same file: bare, one stream, as zip has it */
+extern const unpack_kind unpack_gzip;    /* unpack_gzip.c, with zlib */
+extern const unpack_kind unpack_deflate; /* the same file: one bare stream, as in zip files; it
+                                          * cannot be restarted */
 extern const unpack_kind unpack_zstd;    /* unpack_zstd.c */
 
 #endif

@@ -1,5 +1,6 @@
-/* vqa.h: inside of the VQAv2 adapter: what reading leaves in memory. 443,757 questions take about
- * 50 MB: texts in a pool, records in arrays, one answer per question (the one that is trained). */
+/* vqa.h: what the VQAv2 adapter keeps in memory: texts in a pool, questions in an array, and one
+ * answer for each question, the one that is trained. The 443,757 questions of the training split
+ * take about 50 MB. Internal to vqav2.c and vqa_*.c. */
 #ifndef TESSERA_PREPD_DATASET_VQA_H
 #define TESSERA_PREPD_DATASET_VQA_H
 
@@ -11,23 +12,26 @@
 #include "prepd/dataset/tables.h"
 #include "prepd/dataset/vqa_find.h"
 
+/* Offsets in the pool are 0 for nothing. */
 typedef struct vqa_question {
     int64_t id, image_id;
-    int64_t offset;              /* of the item in the questions file */
-    int64_t text, answer, cause; /* in the pool; cause 0 = usable */
-    int64_t reference;           /* in the pool; 0 = not kept */
+    int64_t offset;              /* of the question in its file, in bytes */
+    int64_t text, answer, cause; /* offsets in the pool; a usable question has no cause */
+    int64_t reference;           /* the same: what answers are judged by; 0 if it is not kept */
     int32_t text_bytes, answer_bytes;
-    int32_t image; /* in the image list, -1 if none */
-    bool has_id, answered;
+    int32_t image; /* number of its picture; -1 if it has none */
+    bool has_id;   /* its id can be read, and no question before it has the same */
+    bool answered; /* it has an annotation */
 } vqa_question;
 
-/* A sample is n questions of vqa.order from first on: one, or a conversation. */
+/* A sample is n questions from vqa.order[first] on: one question, or a conversation. */
 typedef struct vqa_sample {
     int64_t first;
     int32_t n;
 } vqa_sample;
 
-/* A picture inside a zip file; bytes -1: deflated there, so it cannot be read where it is. */
+/* A picture inside a zip file. Its bytes are -1 if it is deflated there, because then it cannot be
+ * read where it lies. */
 typedef struct zip_picture {
     int64_t offset, bytes;
 } zip_picture;
@@ -38,41 +42,45 @@ typedef struct vqa {
     text_pool texts;
     vqa_question *questions;
     int64_t n_questions, question_capacity;
-    id_map by_question;   /* question id -> question */
-    int64_t *image_paths; /* [n_images] in the pool, relative to paths.root */
+    id_map by_question;   /* question id -> position in questions */
+    int64_t *image_paths; /* [n_images] offset in the pool of the path, relative to paths.root */
     int64_t n_images, image_capacity;
-    id_map by_image;     /* image id -> image */
-    zip_picture *places; /* [n_places] pictures in a zip file; NULL: files of their own */
+    id_map by_image;     /* image id -> number of the picture */
+    zip_picture *places; /* [n_places] pictures of a zip file; NULL if they are files */
     int64_t n_places, place_capacity;
-    id_map place_of;   /* image id -> place, while reading */
-    int64_t *place_at; /* [n_images] */
+    id_map place_of;   /* image id -> position in places; only while reading */
+    int64_t *place_at; /* [n_images] position in places */
     int64_t place_at_capacity;
-    int64_t *order; /* [n_questions] questions, those of a sample side by side */
+    int64_t *order; /* [n_questions] positions in questions; those of a sample stand together */
     vqa_sample *samples;
     int64_t n_samples;
-    int64_t suffix_at; /* data.suffix in the pool */
+    int64_t suffix_at; /* data.suffix, as an offset in the pool */
     hash128 identity;
 } vqa;
 
-/* Reads images.json, questions and annotations of d->paths. A bad item gets a cause; a broken file
- * is an error. drawn: answers are drawn by seed instead of multiple_choice_answer. limit: only the
- * first so many questions are kept, 0 = all. */
-WARN_UNUSED status vqa_read(vqa *d, const conf *c, int64_t limit);
+/* vqa_read.c: reads images.json, questions and annotations of set->paths. A bad item gets a cause;
+ * a broken file is an error. Of the questions only the first `limit` are kept, or all of them if
+ * that is 0. */
+WARN_UNUSED status vqa_read(vqa *set, const conf *c, int64_t limit);
 
-/* vqa_cache.c: what vqa_read left, kept for the next start: parsing a full training split takes
- * seconds. Only where it is worth it, without images.json and references. load: true if d holds it
- * now; else what is in d is of no use. The file has a sum, and every entry is checked besides; the
- * caller checks the identity. */
-bool vqa_cache_load(vqa *d, const conf *c, hash128 *out_identity);
-/* Before load and until what was read instead is saved: see kept_enter. */
-void vqa_cache_enter(vqa *d, const conf *c, cache_lock *out);
-void vqa_cache_save(const vqa *d, const conf *c); /* fails into the log: it costs time alone */
-/* Of load, what is done once key and sum are right: every entry is checked against the others. */
-WARN_UNUSED status vqa_cache_take(vqa *d, const st_file *f, const char *path);
+/* vqa_cache.c keeps what vqa_read made for the next start, because parsing a full training split
+ * takes seconds. It keeps nothing of small files, of data with an images.json, or with references.
+ *
+ * vqa_cache_load returns true if it filled `set`; if it returns false, `set` is good for nothing
+ * but closing. It checks the sum of the file and every entry; the caller compares the identity. */
+bool vqa_cache_load(vqa *set, const conf *c, hash128 *out_identity);
+/* Takes the lock under which the caller loads, or else reads and saves: see kept_enter. */
+void vqa_cache_enter(vqa *set, const conf *c, cache_lock *out);
+/* A failure is logged and costs only time. */
+void vqa_cache_save(const vqa *set, const conf *c);
+/* The part of loading that follows once key and sum are right: it checks every entry against the
+ * others. It is public for the fuzzer, which cannot forge a sum. */
+WARN_UNUSED status vqa_cache_take(vqa *set, const st_file *file, const char *path);
 
-/* vqa_zip.c: the pictures of paths.picture_zip, by the ids in their names. */
-WARN_UNUSED status vqa_zip_pictures(vqa *d);
-/* A list in a JSON file, or in a member of a zip file. key, without: json.h. */
+/* vqa_zip.c: finds the pictures of paths.picture_zip by the ids in their names. */
+WARN_UNUSED status vqa_zip_pictures(vqa *set);
+/* Streams the array under `key` of a JSON file, or of that member of a zip file if `member` is not
+ * empty. `key`, `without` and `each` are those of json_stream_array (json.h). */
 WARN_UNUSED status vqa_stream(const char *path, const char *member, const char *key,
                               const char *without, json_each each, void *user);
 

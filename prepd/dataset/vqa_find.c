@@ -1,3 +1,6 @@
+/* vqa_find.c: looks for questions, annotations and pictures in the folders, and inside the zip
+ * files, in which people keep them. Of several files that could be meant, the one whose name fits
+ * data.split best is taken. */
 #include "prepd/dataset/vqa_find.h"
 
 #include <ctype.h>
@@ -11,7 +14,8 @@
 #include "common/base/file.h"
 #include "prepd/dataset/zip.h"
 
-/* Where the two files may lie under data.path: flat as the archives unpack, or sorted. */
+/* Where the two JSON files may lie below data.path: side by side, as the archives unpack, or in
+ * folders. */
 static const char *const question_folders[] = {"", "Questions/", "questions/"};
 static const char *const annotation_folders[] = {"", "Annotations/", "annotations/"};
 enum { N_FOLDERS = 3 };
@@ -22,9 +26,9 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* How well a file name speaks of the split: 0 not at all, 1 as the beginning of a word ("test" in
- * "test-dev2015"), 2 with a year after it ("train2014"), 3 as a word of its own. The word, up to
- * the next underscore, is written to subtype. */
+/* How well a file name fits the split: 0 not at all; 1 if the split begins a word ("test" in
+ * "test-dev2015"); 2 if it has a year after it ("train2014"); 3 if it is a word of its own. That
+ * word, up to the next underscore or dot, is written to `subtype`. */
 static int match_split(const char *name, const char *split, char subtype[VQA_NAME_MAX])
 {
     int best = 0;
@@ -46,7 +50,7 @@ static int match_split(const char *name, const char *split, char subtype[VQA_NAM
 
 typedef bool (*name_test)(const char *name);
 
-/* Not what macOS puts beside a file: ._NAME. */
+/* Names that begin with a dot do not count: macOS puts a ._NAME beside each file. */
 static bool is_questions(const char *name)
 {
     return name[0] != '.' && strstr(name, "OpenEnded") && ends_with(name, "questions.json");
@@ -57,8 +61,8 @@ static bool is_annotations(const char *name)
     return name[0] != '.' && ends_with(name, "annotations.json");
 }
 
-/* The split a file of questions or annotations speaks of, for the list in an error: what is left of
- * its name without the words of the pattern, and without a year. */
+/* Adds the split of a file of questions or annotations to the list of splits in an error. It is
+ * what is left of the file's name without the words of the pattern and without a year. */
 static void name_split(const char *name, char *list, size_t size)
 {
     char word[VQA_NAME_MAX];
@@ -81,7 +85,7 @@ static void name_split(const char *name, char *list, size_t size)
     }
 }
 
-/* The best match of one kind of file. Two that match equally well are an error. */
+/* Finds the file of one kind that fits best. ST_CONFIG if two fit equally well. */
 static status find_file(const char *base, const char *const *folders, name_test test,
                         const char *split, const char *pattern, char out[VQA_PATH_MAX],
                         char subtype[VQA_NAME_MAX])
@@ -122,24 +126,27 @@ static status find_file(const char *base, const char *const *folders, name_test 
         closedir(dir);
     }
     if (tie)
-        return FAIL_IN(ST_CONFIG, out, "and %s both speak of data.split %s; give it in full", rival,
+        return FAIL_IN(ST_CONFIG, out,
+                       "this file and %s both fit data.split %s: write the split in full", rival,
                        split);
     if (!out[0] && splits[0])
         return FAIL_IN(ST_NO_INPUT, base,
-                       "data.split %s: no file called %s here; the splits found are: %s", split,
-                       pattern, splits);
+                       "data.split %s: there is no file named %s here; the splits found are: %s",
+                       split, pattern, splits);
     if (!out[0])
-        return FAIL_IN(ST_NO_INPUT, base,
-                       "no file called %s here or in %s (VQAv2's official names, data.split %s)",
-                       pattern, folders[1], split);
+        return FAIL_IN(
+            ST_NO_INPUT, base,
+            "there is no file named %s here or in %s (VQAv2's official names, data.split %s)",
+            pattern, folders[1], split);
     return ST_OK;
 }
 
 typedef struct member_search {
     name_test test;
     const char *split;
-    int best, here; /* here: in the zip file being read */
-    int alike;      /* members there that speak of the split as well as the best */
+    int best;  /* how well the best member so far fits (match_split) */
+    int here;  /* the same, of the zip file that is being read alone */
+    int alike; /* how many members of that zip file fit equally well */
     char member[VQA_NAME_MAX], subtype[VQA_NAME_MAX];
 } member_search;
 
@@ -162,8 +169,9 @@ static status on_member(void *user, const zip_member *m)
     return ST_OK;
 }
 
-/* The best match inside the zip files whose names hold the word, as they are downloaded:
- * v2_Questions_Train_mscoco.zip. Leaves out as it is if there is none. */
+/* Finds the member that fits best inside the zip files whose names hold the word, as they are
+ * downloaded: v2_Questions_Train_mscoco.zip. Leaves `out` as it is if there is none; ST_CONFIG if
+ * two fit equally well. */
 static status find_in_zips(const char *base, const char *word, member_search *s,
                            char out[VQA_PATH_MAX])
 {
@@ -190,12 +198,13 @@ static status find_in_zips(const char *base, const char *word, member_search *s,
     }
     closedir(dir);
     if (st == ST_OK && rival[0])
-        return FAIL_IN(ST_CONFIG, out, "and %s both speak of data.split %s; leave one of them here",
-                       rival, s->split);
+        return FAIL_IN(ST_CONFIG, out,
+                       "this file and %s both fit data.split %s: keep only one of them here", rival,
+                       s->split);
     return st;
 }
 
-/* A file as it is, or else inside a zip file. */
+/* Finds a file that lies in a folder, or else one inside a zip file. */
 static status find_packed(const conf *c, const char *const *folders, name_test test,
                           const char *word, const char *pattern, char out[VQA_PATH_MAX],
                           char member[VQA_NAME_MAX], char subtype[VQA_NAME_MAX])
@@ -225,12 +234,13 @@ status vqa_find_files(const conf *c, vqa_paths *out)
     char pattern[VQA_NAME_MAX], ignored[VQA_NAME_MAX];
     memset(out, 0, sizeof *out);
     if (!c->data_split[0])
-        return FAIL(ST_CONFIG, "data.split is empty: train, val, ...");
+        return FAIL(ST_CONFIG, "data.split is empty: set it to train, val, ...");
     snprintf(pattern, sizeof pattern, "*OpenEnded*_%s*questions.json", c->data_split);
     TRY(find_packed(c, question_folders, is_questions, "Questions", pattern, out->questions,
                     out->question_member, out->subtype));
     snprintf(pattern, sizeof pattern, "*%s*annotations.json", c->data_split);
-    /* The same year as the questions, or else the split alone. */
+    /* Annotations of the same year as the questions are preferred; else the split alone must fit.
+     */
     if (find_file(c->data_path, annotation_folders, is_annotations, out->subtype, pattern,
                   out->annotations, ignored) != ST_OK)
         TRY(find_packed(c, annotation_folders, is_annotations, "Annotations", pattern,
@@ -245,7 +255,7 @@ status vqa_find_files(const conf *c, vqa_paths *out)
     return ST_OK;
 }
 
-/* True if the folder holds a picture with the official name of this subtype. */
+/* Whether the folder holds a picture that has the official name of this subtype. */
 static bool has_pictures(const char *folder, const char *subtype)
 {
     char prefix[VQA_NAME_MAX + 8];
@@ -261,8 +271,8 @@ static bool has_pictures(const char *folder, const char *subtype)
     return found;
 }
 
-/* train2014.zip, beside the files or in images/. */
-static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *p)
+/* Looks for train2014.zip beside the JSON files or in images/. */
+static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *paths)
 {
     static const char *const folders[] = {"", "images/", "Images/"};
     for (int k = 0; k < N_FOLDERS; k++) {
@@ -270,25 +280,25 @@ static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *p)
         snprintf(name, sizeof name, "%s%s.zip", folders[k], subtype);
         snprintf(path, sizeof path, "%s/%s", picture_root(c), name);
         if (strlen(name) < VQA_NAME_MAX && access(path, F_OK) == 0) {
-            memcpy(p->picture_zip, name, strlen(name) + 1);
+            memcpy(paths->picture_zip, name, strlen(name) + 1);
             return true;
         }
     }
     return false;
 }
 
-status vqa_find_pictures(const conf *c, vqa_paths *p)
+status vqa_find_pictures(const conf *c, vqa_paths *paths)
 {
     static const char *const layouts[] = {
         "images/%s/", "Images/mscoco/%s/", "Images/%s/", "%s/", "images/", "Images/", "",
     };
-    enum { N_LAYOUTS = sizeof layouts / sizeof *layouts, N_NAMED = 4 /* those with %s */ };
+    enum { N_LAYOUTS = sizeof layouts / sizeof *layouts, N_NAMED = 4 /* the first ones have %s */ };
     char subtypes[3][VQA_NAME_MAX], looked[2048] = "", path[2 * VQA_PATH_MAX];
     char fallback[VQA_NAME_MAX] = "";
-    snprintf(subtypes[0], VQA_NAME_MAX, "%s", p->subtype);
+    snprintf(subtypes[0], VQA_NAME_MAX, "%s", paths->subtype);
     snprintf(subtypes[1], VQA_NAME_MAX, "%.200s2014", c->data_split);
     snprintf(subtypes[2], VQA_NAME_MAX, "%.200s2015", c->data_split);
-    snprintf(p->root, sizeof p->root, "%s", picture_root(c));
+    snprintf(paths->root, sizeof paths->root, "%s", picture_root(c));
     for (int s = 0; s < 3; s++) {
         for (int k = 0; k < N_LAYOUTS; k++) {
             char folder[2 * VQA_NAME_MAX];
@@ -301,14 +311,14 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
                 snprintf(folder, sizeof folder, "%s", layouts[k]);
             if (strlen(folder) >= VQA_NAME_MAX)
                 continue;
-            snprintf(path, sizeof path, "%s/%s", p->root, folder);
+            snprintf(path, sizeof path, "%s/%s", paths->root, folder);
             size_t used = strlen(looked);
             if (s == 0)
                 snprintf(looked + used, sizeof looked - used, "%s%sCOCO_%s_*.jpg", used ? ", " : "",
                          folder, subtype);
             if (has_pictures(path, subtype)) {
-                memcpy(p->image_folder, folder, strlen(folder) + 1);
-                memcpy(p->subtype, subtype, strlen(subtype) + 1);
+                memcpy(paths->image_folder, folder, strlen(folder) + 1);
+                memcpy(paths->subtype, subtype, strlen(subtype) + 1);
                 return ST_OK;
             }
             if (k < N_NAMED && !fallback[0] && file_is_folder(path))
@@ -316,21 +326,23 @@ status vqa_find_pictures(const conf *c, vqa_paths *p)
         }
     }
     for (int s = 0; s < 3; s++)
-        if (find_picture_zip(c, subtypes[s], p)) {
-            memcpy(p->subtype, subtypes[s], strlen(subtypes[s]) + 1);
+        if (find_picture_zip(c, subtypes[s], paths)) {
+            memcpy(paths->subtype, subtypes[s], strlen(subtypes[s]) + 1);
             return ST_OK;
         }
-    /* An empty folder of the right name: every picture is missing, which the index will say. */
+    /* A folder of the right name that holds no such picture: the index will report each one as
+     * missing. */
     if (fallback[0]) {
-        memcpy(p->image_folder, fallback, strlen(fallback) + 1);
+        memcpy(paths->image_folder, fallback, strlen(fallback) + 1);
         return ST_OK;
     }
-    return FAIL_IN(ST_NO_INPUT, p->root,
-                   "no pictures found; looked for %s, %s.zip; data.images names another folder",
-                   looked, p->subtype);
+    return FAIL_IN(
+        ST_NO_INPUT, paths->root,
+        "there are no pictures here; looked for %s, %s.zip; data.images can name another folder",
+        looked, paths->subtype);
 }
 
-/* The folder a note speaks of: its last word that ends in a slash. */
+/* The folder that a note names: its last word that ends in a slash. */
 static void note_folder(const char *note, char out[VQA_NAME_MAX])
 {
     out[0] = 0;
@@ -345,7 +357,8 @@ static void note_folder(const char *note, char out[VQA_NAME_MAX])
     }
 }
 
-/* Writes path without links into out; false where there is no such path, or it is too long. */
+/* Writes the path with all links resolved to `out`. False if there is no such path or it is too
+ * long. */
 static bool without_links(const char *path, char out[VQA_PATH_MAX])
 {
     char *whole = realpath(path, NULL);
@@ -356,7 +369,7 @@ static bool without_links(const char *path, char out[VQA_PATH_MAX])
     return fits;
 }
 
-status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_paths *p)
+status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_paths *paths)
 {
     char named[VQA_NAME_MAX], path[3 * VQA_PATH_MAX];
     char candidates[6][2 * VQA_NAME_MAX];
@@ -369,16 +382,16 @@ status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_p
     }
     snprintf(candidates[n++], sizeof *candidates, "images/");
     snprintf(candidates[n++], sizeof *candidates, "%s", "");
-    snprintf(candidates[n++], sizeof *candidates, "images/%s/", p->subtype);
+    snprintf(candidates[n++], sizeof *candidates, "images/%s/", paths->subtype);
     snprintf(candidates[n++], sizeof *candidates, "../images/");
-    /* The folder that holds the first picture; if none does, the first that is there at all. */
+    /* The first folder that holds the picture; if none does, the first folder that exists. */
     for (int pass = 0; pass < 2; pass++)
         for (int k = 0; k < n; k++) {
             snprintf(path, sizeof path, "%s/%s%s", root, candidates[k], pass ? "" : first);
             if (pass ? !file_is_folder(path) : access(path, F_OK) != 0)
                 continue;
             snprintf(path, sizeof path, "%s/%s", root, candidates[k]);
-            if (without_links(root, p->holder) && without_links(path, p->root))
+            if (without_links(root, paths->holder) && without_links(path, paths->root))
                 return ST_OK;
         }
     return FAIL_IN(ST_NO_INPUT, root, "the folder cannot be resolved: %s", strerror(errno));

@@ -1,3 +1,6 @@
+/* vqa_read.c: reads questions and annotations, which are matched by question id, and the list of
+ * pictures if there is one. A question that cannot be used keeps its place and gets a cause that
+ * names file, byte and key. */
 #include "prepd/dataset/vqa.h"
 
 #include <inttypes.h>
@@ -9,15 +12,15 @@
 #include "common/base/rng.h"
 #include "prepd/dataset/names.h"
 
-/* What the item callbacks share. */
+/* What the callbacks of one reading share. */
 typedef struct reading {
-    vqa *d;
+    vqa *set;
     const char *file; /* name without its folder, for causes */
     bool listed;      /* images.json gives the pictures' names */
-    bool drawn;
-    rng_key draw;
+    bool drawn;       /* data.answer drawn */
+    rng_key draw;     /* from which answers are drawn */
     int64_t limit;
-    int64_t n_items;
+    int64_t n_items; /* of the file, so far */
     bool references; /* keep what answers are judged by */
 } reading;
 
@@ -38,42 +41,44 @@ static void format_place(const reading *r, int64_t offset, char out[VQA_NAME_MAX
     snprintf(out, VQA_NAME_MAX, "%.180s: byte %" PRId64, r->file, offset);
 }
 
-/* Keeps the note of the failed call as the question's cause; the first cause stays. */
-static status blame_note(vqa *d, vqa_question *q)
+/* Makes the error of the call that just failed the cause of the question. The first cause stays. */
+static status blame_note(vqa *set, vqa_question *q)
 {
     if (q->cause)
         return ST_OK;
-    return text_pool_format(&d->texts, &q->cause, "%s", status_text());
+    return text_pool_format(&set->texts, &q->cause, "%s", status_text());
 }
 
-#define BLAME(d, q, ...)                                                                           \
+/* Gives question q of data set d a cause, formatted as by printf, unless it has one. */
+#define BLAME(set, q, ...)                                                                         \
     do {                                                                                           \
         if (!(q)->cause)                                                                           \
-            TRY(text_pool_format(&(d)->texts, &(q)->cause, __VA_ARGS__));                          \
+            TRY(text_pool_format(&(set)->texts, &(q)->cause, __VA_ARGS__));                        \
     } while (0)
 
-static status add_image(vqa *d, int64_t id, const char *path, size_t n, int32_t *out)
+static status add_image(vqa *set, int64_t id, const char *path, size_t n, int32_t *out)
 {
     bool is_new;
     int64_t at;
-    TRY(id_map_put(&d->by_image, id, d->n_images, &at, &is_new));
+    TRY(id_map_put(&set->by_image, id, set->n_images, &at, &is_new));
     *out = (int32_t)at;
     if (!is_new)
         return ST_OK;
-    if (d->n_images == INT32_MAX)
-        return FAIL_IN(ST_BAD_INPUT, d->paths.questions, "more than %d pictures", INT32_MAX);
-    TRY(array_room((void **)&d->image_paths, d->n_images, &d->image_capacity,
-                   sizeof *d->image_paths));
-    TRY(text_pool_add(&d->texts, path, n, &d->image_paths[d->n_images]));
-    d->n_images++;
+    if (set->n_images == INT32_MAX)
+        return FAIL_IN(ST_BAD_INPUT, set->paths.questions,
+                       "its questions need more than %d pictures", INT32_MAX);
+    TRY(array_room((void **)&set->image_paths, set->n_images, &set->image_capacity,
+                   sizeof *set->image_paths));
+    TRY(text_pool_add(&set->texts, path, n, &set->image_paths[set->n_images]));
+    set->n_images++;
     return ST_OK;
 }
 
-/* images.json: {"images": [{"id", "file_name", ...}], "note": ...}, or the bare list. */
-static status read_list(vqa *d, const conf *c)
+/* Reads images.json: {"images": [{"id", "file_name", ...}], "note": ...}, or the list alone. */
+static status read_list(vqa *set, const conf *c)
 {
     json_value *document = NULL;
-    const char *source = d->paths.images_json;
+    const char *source = set->paths.images_json;
     status st;
     TRY(json_load(source, &document));
     const json_value *list = document;
@@ -89,58 +94,59 @@ static status read_list(vqa *d, const conf *c)
         TRY_OR(done, json_want_int(item, "id", at, &id));
         TRY_OR(done, json_want_text(item, "file_name", at, &name));
         if (!path_stays_inside(name)) {
-            st = FAIL_IN(ST_BAD_INPUT, at, "file_name \"%s\" leaves the folder of pictures", name);
+            st = FAIL_IN(ST_BAD_INPUT, at, "file_name \"%s\" lies outside the folder of pictures",
+                         name);
             goto done;
         }
         if (i == 0)
-            TRY_OR(done,
-                   vqa_find_listed(c, json_text(json_find(document, "note"), ""), name, &d->paths));
-        TRY_OR(done, add_image(d, id, name, strlen(name), &ignored));
+            TRY_OR(done, vqa_find_listed(c, json_text(json_find(document, "note"), ""), name,
+                                         &set->paths));
+        TRY_OR(done, add_image(set, id, name, strlen(name), &ignored));
     }
-    if (d->n_images == 0)
+    if (set->n_images == 0)
         st = FAIL_IN(ST_BAD_INPUT, source, "the list of images is empty");
 done:
     json_free(&document);
     return st;
 }
 
-/* The picture of a question by its image id. */
+/* Finds the picture of a question by its image id. */
 static status find_image(reading *r, vqa_question *q)
 {
-    vqa *d = r->d;
+    vqa *set = r->set;
     char path[2 * VQA_NAME_MAX + 64];
     if (r->listed) {
-        q->image = (int32_t)id_map_get(&d->by_image, q->image_id);
+        q->image = (int32_t)id_map_get(&set->by_image, q->image_id);
         if (q->image < 0)
-            BLAME(d, q, "%s: byte %" PRId64 ": image_id %" PRId64 " is not in images.json", r->file,
-                  q->offset, q->image_id);
+            BLAME(set, q, "%s: byte %" PRId64 ": image_id %" PRId64 " is not in images.json",
+                  r->file, q->offset, q->image_id);
         return ST_OK;
     }
     if (q->image_id < 0) {
-        BLAME(d, q, "%s: byte %" PRId64 ": image_id %" PRId64 " is negative", r->file, q->offset,
+        BLAME(set, q, "%s: byte %" PRId64 ": image_id %" PRId64 " is negative", r->file, q->offset,
               q->image_id);
         return ST_OK;
     }
     int64_t place = -1;
-    if (d->paths.picture_zip[0]) {
-        place = id_map_get(&d->place_of, q->image_id);
-        if (place < 0 || d->places[place].bytes < 0) {
-            BLAME(d, q, "%s: byte %" PRId64 ": image_id %" PRId64 " %s %s", r->file, q->offset,
+    if (set->paths.picture_zip[0]) {
+        place = id_map_get(&set->place_of, q->image_id);
+        if (place < 0 || set->places[place].bytes < 0) {
+            BLAME(set, q, "%s: byte %" PRId64 ": image_id %" PRId64 " %s %s", r->file, q->offset,
                   q->image_id, place < 0 ? "is not in" : "is deflated, not stored, in",
-                  d->paths.picture_zip);
+                  set->paths.picture_zip);
             return ST_OK;
         }
     }
-    const int64_t known = d->n_images;
+    const int64_t known = set->n_images;
     int n = place < 0 ? snprintf(path, sizeof path, "%sCOCO_%s_%012" PRId64 ".jpg",
-                                 d->paths.image_folder, d->paths.subtype, q->image_id)
+                                 set->paths.image_folder, set->paths.subtype, q->image_id)
                       : snprintf(path, sizeof path, "%s:COCO_%s_%012" PRId64 ".jpg",
-                                 d->paths.picture_zip, d->paths.subtype, q->image_id);
-    TRY(add_image(d, q->image_id, path, (size_t)n, &q->image));
-    if (place < 0 || d->n_images == known)
+                                 set->paths.picture_zip, set->paths.subtype, q->image_id);
+    TRY(add_image(set, q->image_id, path, (size_t)n, &q->image));
+    if (place < 0 || set->n_images == known)
         return ST_OK;
-    TRY(array_room((void **)&d->place_at, known, &d->place_at_capacity, sizeof *d->place_at));
-    d->place_at[known] = place;
+    TRY(array_room((void **)&set->place_at, known, &set->place_at_capacity, sizeof *set->place_at));
+    set->place_at[known] = place;
     return ST_OK;
 }
 
@@ -148,56 +154,57 @@ static status on_question(void *user, const json_value *item, const json_place *
 {
     const int64_t offset = place->offset;
     reading *r = (reading *)user;
-    vqa *d = r->d;
+    vqa *set = r->set;
     char at[VQA_NAME_MAX];
     r->n_items++;
-    if (r->limit && d->n_questions >= r->limit)
+    if (r->limit && set->n_questions >= r->limit)
         return ST_OK;
-    TRY(array_room((void **)&d->questions, d->n_questions, &d->question_capacity,
-                   sizeof *d->questions));
-    vqa_question *q = &d->questions[d->n_questions];
+    TRY(array_room((void **)&set->questions, set->n_questions, &set->question_capacity,
+                   sizeof *set->questions));
+    vqa_question *q = &set->questions[set->n_questions];
     *q = (vqa_question){.offset = offset, .image = -1};
     format_place(r, offset, at);
     const char *text = "";
     if (!item)
-        BLAME(d, q,
+        BLAME(set, q,
               "%s: a record of %" PRId64
-              " bytes is not read; a record may have %d bytes and about %d values",
+              " bytes is too large; it may have %d bytes and about %d values",
               at, place->bytes, JSON_ITEM_BYTES, JSON_ITEM_VALUES);
     if (json_want_int(item, "question_id", at, &q->id) == ST_OK)
         q->has_id = true;
     else
-        TRY(blame_note(d, q));
+        TRY(blame_note(set, q));
     if (json_want_int(item, "image_id", at, &q->image_id) != ST_OK)
-        TRY(blame_note(d, q));
+        TRY(blame_note(set, q));
     else
         TRY(find_image(r, q));
     if (json_want_text(item, "question", at, &text) != ST_OK)
-        TRY(blame_note(d, q));
+        TRY(blame_note(set, q));
     else if (is_blank(text))
-        BLAME(d, q, "%s: \"question\" is empty", at);
+        BLAME(set, q, "%s: \"question\" is empty", at);
     size_t n = json_text_size(json_find(item, "question"));
     if (n > INT32_MAX) {
-        BLAME(d, q, "%s: \"question\" is longer than 2 GiB", at);
+        BLAME(set, q, "%s: \"question\" is longer than 2 GiB", at);
         n = 0;
     }
-    TRY(text_pool_add(&d->texts, text, n, &q->text));
+    TRY(text_pool_add(&set->texts, text, n, &q->text));
     q->text_bytes = (int32_t)n;
     if (q->has_id) {
         bool is_new;
         int64_t first;
-        TRY(id_map_put(&d->by_question, q->id, d->n_questions, &first, &is_new));
+        TRY(id_map_put(&set->by_question, q->id, set->n_questions, &first, &is_new));
         if (!is_new)
-            BLAME(d, q, "%s: question_id %" PRId64 " was given before, at byte %" PRId64, at, q->id,
-                  d->questions[first].offset);
+            BLAME(set, q, "%s: question_id %" PRId64 " was given before, at byte %" PRId64, at,
+                  q->id, set->questions[first].offset);
         if (!is_new)
-            q->has_id = false; /* the annotation belongs to the first */
+            q->has_id = false; /* the annotation belongs to the first question of this id */
     }
-    d->n_questions++;
+    set->n_questions++;
     return ST_OK;
 }
 
-/* The text to be trained: multiple_choice_answer, or one of the ten drawn by (seed, question). */
+/* Picks the answer that is trained: multiple_choice_answer, or one of the ten answers, drawn by
+ * seed and question id (data.answer drawn). */
 static status pick_answer(reading *r, const json_value *item, const char *at, const char **out,
                           size_t *out_n)
 {
@@ -226,8 +233,8 @@ static void put_text_of(json_writer *w, const json_value *item, const char *key)
     json_put_key_cstr(w, key, json_text(json_find(item, key), ""));
 }
 
-/* What the official evaluation needs of an annotation. */
-static status keep_reference(vqa *d, vqa_question *q, const json_value *item)
+/* Keeps what the official evaluation needs of an annotation, as JSON. */
+static status keep_reference(vqa *set, vqa_question *q, const json_value *item)
 {
     const json_value *answers = json_find(item, "answers");
     json_writer w;
@@ -244,7 +251,7 @@ static status keep_reference(vqa *d, vqa_question *q, const json_value *item)
     json_end_array(&w);
     json_end_object(&w);
     TRY(json_writer_take(&w, &text, &size));
-    status st = text_pool_add(&d->texts, text, size, &q->reference);
+    status st = text_pool_add(&set->texts, text, size, &q->reference);
     free(text);
     return st;
 }
@@ -253,65 +260,66 @@ static status on_annotation(void *user, const json_value *item, const json_place
 {
     const int64_t offset = place->offset;
     reading *r = (reading *)user;
-    vqa *d = r->d;
+    vqa *set = r->set;
     char at[VQA_NAME_MAX];
     int64_t id, image_id;
     const char *answer;
     size_t n;
     r->n_items++;
     format_place(r, offset, at);
-    /* An annotation without a readable id, or of a question that is not here, blames nobody: the
-     * question it was meant for then has none. */
+    /* An annotation whose id cannot be read, or that belongs to a question that is not here, is
+     * skipped. The question that it was meant for is then reported as having none. */
     if (json_want_int(item, "question_id", at, &id) != ST_OK)
         return ST_OK;
-    int64_t position = id_map_get(&d->by_question, id);
+    int64_t position = id_map_get(&set->by_question, id);
     if (position < 0)
         return ST_OK;
-    vqa_question *q = &d->questions[position];
+    vqa_question *q = &set->questions[position];
     if (q->answered) {
-        BLAME(d, q, "%s: question_id %" PRId64 " has a second annotation", at, id);
+        BLAME(set, q, "%s: question_id %" PRId64 " has a second annotation", at, id);
         return ST_OK;
     }
     q->answered = true;
     if (json_want_int(item, "image_id", at, &image_id) != ST_OK)
-        return blame_note(d, q);
+        return blame_note(set, q);
     if (image_id != q->image_id)
-        BLAME(d, q, "%s: image_id %" PRId64 ", but the question has %" PRId64, at, image_id,
+        BLAME(set, q, "%s: image_id %" PRId64 ", but the question has %" PRId64, at, image_id,
               q->image_id);
     if (pick_answer(r, item, at, &answer, &n) != ST_OK)
-        return blame_note(d, q);
+        return blame_note(set, q);
     q->answer_bytes = (int32_t)n;
     if (r->references)
-        TRY(keep_reference(d, q, item));
-    return text_pool_add(&d->texts, answer, n, &q->answer);
+        TRY(keep_reference(set, q, item));
+    return text_pool_add(&set->texts, answer, n, &q->answer);
 }
 
-status vqa_read(vqa *d, const conf *c, int64_t limit)
+status vqa_read(vqa *set, const conf *c, int64_t limit)
 {
-    reading r = {.d = d, .limit = limit};
+    reading r = {.set = set, .limit = limit};
     r.references = c->data_references;
     r.drawn = c->data_answer == ANSWER_DRAWN;
     r.draw = rng_key_make((uint64_t)c->training_seed, "answer");
-    r.listed = d->paths.images_json[0] != 0;
+    r.listed = set->paths.images_json[0] != 0;
     if (r.listed)
-        TRY(read_list(d, c));
+        TRY(read_list(set, c));
     else
-        TRY(vqa_find_pictures(c, &d->paths));
-    if (d->paths.picture_zip[0])
-        TRY(vqa_zip_pictures(d));
-    const vqa_paths *p = &d->paths;
+        TRY(vqa_find_pictures(c, &set->paths));
+    if (set->paths.picture_zip[0])
+        TRY(vqa_zip_pictures(set));
+    const vqa_paths *p = &set->paths;
     r.file = file_name(p->question_member[0] ? p->question_member : p->questions);
     TRY(vqa_stream(p->questions, p->question_member, "questions", NULL, on_question, &r));
-    if (d->n_questions == 0)
-        return FAIL_IN(ST_BAD_INPUT, d->paths.questions, "the file holds no question");
+    if (set->n_questions == 0)
+        return FAIL_IN(ST_BAD_INPUT, set->paths.questions, "the file holds no questions");
     r.file = file_name(p->annotation_member[0] ? p->annotation_member : p->annotations);
-    /* Ten answers are nine tenths of an annotation. */
+    /* The ten answers are nine tenths of an annotation, so they are only built where they are
+     * needed. */
     TRY(vqa_stream(p->annotations, p->annotation_member, "annotations",
                    r.drawn || r.references ? NULL : "answers", on_annotation, &r));
-    for (int64_t i = 0; i < d->n_questions; i++) {
-        vqa_question *q = &d->questions[i];
+    for (int64_t i = 0; i < set->n_questions; i++) {
+        vqa_question *q = &set->questions[i];
         if (!q->answered)
-            BLAME(d, q, "question_id %" PRId64 " has no annotation in %s", q->id, r.file);
+            BLAME(set, q, "question_id %" PRId64 " has no annotation in %s", q->id, r.file);
     }
     return ST_OK;
 }

@@ -1,4 +1,4 @@
-/* vqa_zip.c: VQAv2 as it is downloaded: JSON and pictures inside zip files. */
+/* vqa_zip.c: reads VQAv2 as it is downloaded, with JSON files and pictures inside zip files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,12 +10,13 @@
 #include "prepd/dataset/zip.h"
 
 typedef struct pictures {
-    vqa *d;
+    vqa *set;
     const char *path;
     int fd;
 } pictures;
 
-/* The id in .../COCO_train2014_000000000009.jpg; -1 if it is no such name. */
+/* The image id in a name such as .../COCO_train2014_000000000009.jpg; -1 if the name has another
+ * form. */
 static int64_t id_of(const char *name)
 {
     const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
@@ -30,7 +31,7 @@ static int64_t id_of(const char *name)
 static status on_picture(void *user, const zip_member *m)
 {
     pictures *k = (pictures *)user;
-    vqa *d = k->d;
+    vqa *set = k->set;
     const int64_t id = id_of(m->name);
     int64_t at;
     bool is_new;
@@ -41,30 +42,32 @@ static status on_picture(void *user, const zip_member *m)
         p.bytes = m->bytes;
         TRY(zip_place(k->fd, k->path, m, &p.offset));
     }
-    TRY(array_room((void **)&d->places, d->n_places, &d->place_capacity, sizeof *d->places));
-    TRY(id_map_put(&d->place_of, id, d->n_places, &at, &is_new));
+    TRY(array_room((void **)&set->places, set->n_places, &set->place_capacity,
+                   sizeof *set->places));
+    TRY(id_map_put(&set->place_of, id, set->n_places, &at, &is_new));
     if (!is_new)
-        return FAIL_IN(ST_BAD_INPUT, k->path, "two members of the name %s", m->name);
-    d->places[d->n_places++] = p;
+        return FAIL_IN(ST_BAD_INPUT, k->path, "it has two members for the picture %s", m->name);
+    set->places[set->n_places++] = p;
     return ST_OK;
 }
 
-status vqa_zip_pictures(vqa *d)
+status vqa_zip_pictures(vqa *set)
 {
     char path[VQA_PATH_MAX + VQA_NAME_MAX];
-    snprintf(path, sizeof path, "%s/%s", d->paths.root, d->paths.picture_zip);
-    pictures k = {.d = d, .path = path};
+    snprintf(path, sizeof path, "%s/%s", set->paths.root, set->paths.picture_zip);
+    pictures k = {.set = set, .path = path};
     k.fd = open(path, O_RDONLY | O_CLOEXEC);
     if (k.fd < 0)
         return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
     status st = zip_read(path, on_picture, &k);
     close(k.fd);
-    if (st == ST_OK && d->n_places == 0)
-        st = FAIL_IN(ST_BAD_INPUT, path, "holds no picture COCO_*_NUMBER.jpg");
+    if (st == ST_OK && set->n_places == 0)
+        st = FAIL_IN(ST_BAD_INPUT, path, "it holds no picture named COCO_*_NUMBER.jpg");
     return st;
 }
 
-/* The member once found is read at once: zip_member's name lives as long as the call. */
+/* A search for a member of a zip file. The member is read as soon as it is found, because
+ * zip_member is only valid during the call. */
 typedef struct member_stream {
     const char *path, *member, *key, *without;
     json_each each;
@@ -94,5 +97,5 @@ status vqa_stream(const char *path, const char *member, const char *key, const c
         return json_stream_array(path, key, without, each, user);
     member_stream s = {path, member, key, without, each, user, false};
     TRY(zip_read(path, on_member, &s));
-    return s.found ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "has lost its member %s", member);
+    return s.found ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "it no longer has a member %s", member);
 }

@@ -1,4 +1,4 @@
-/* web_words.c: the words of a sample of a tar, from the bytes of its member. */
+/* web_words.c: turns the bytes of a .json, .txt or .cls member into the turns of a sample. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,12 @@
 #include "common/base/utf8.h"
 #include "prepd/dataset/webdataset.h"
 
-/* An answer alone: the images and data.prompt, then it. */
-static status answer_alone(const webdataset *d, const char *text, size_t n, const web_sample *s,
-                           const char *source, arena *a, chat_record *out)
+/* Makes turns of an answer without a question: the user shows the images and says data.prompt. */
+static status answer_alone(const webdataset *set, const char *text, size_t n,
+                           const web_sample *from, const char *source, arena *memory,
+                           chat_record *out)
 {
-    chat_record r = {.id = "", .n_turns = 2, .n_images = s->n_images};
+    chat_record r = {.id = "", .n_turns = 2, .n_images = from->n_images};
     char *copy;
     part *parts;
     while (n && strchr(" \t\r\n", text[n - 1]))
@@ -22,16 +23,17 @@ static status answer_alone(const webdataset *d, const char *text, size_t n, cons
         return FAIL_IN(ST_BAD_INPUT, source, "its text is empty");
     if (!utf8_valid(text, n))
         return FAIL_IN(ST_BAD_INPUT, source, "its text is not UTF-8");
-    if (s->n_images == 0 && !d->prompt[0])
-        return FAIL_IN(ST_BAD_INPUT, source, "has neither an image nor a question (data.prompt)");
-    TRY(arena_strndup(a, text, n, &copy));
-    TRY(arena_calloc(a, 2, sizeof *r.turns, (void **)&r.turns));
-    TRY(arena_calloc(a, (size_t)s->n_images + 2, sizeof *parts, (void **)&parts));
+    if (from->n_images == 0 && !set->prompt[0])
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "the sample has neither an image nor a question; data.prompt can give one");
+    TRY(arena_strndup(memory, text, n, &copy));
+    TRY(arena_calloc(memory, 2, sizeof *r.turns, (void **)&r.turns));
+    TRY(arena_calloc(memory, (size_t)from->n_images + 2, sizeof *parts, (void **)&parts));
     int32_t k = 0;
-    for (; k < s->n_images; k++)
+    for (; k < from->n_images; k++)
         parts[k] = (part){.image = k};
-    if (d->prompt[0])
-        parts[k++] = (part){d->prompt, (int64_t)strlen(d->prompt), -1};
+    if (set->prompt[0])
+        parts[k++] = (part){set->prompt, (int64_t)strlen(set->prompt), -1};
     r.turns[0] = (turn){.role = ROLE_USER, .parts = parts, .n_parts = k};
     parts[k] = (part){copy, (int64_t)n, -1};
     r.turns[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = parts + k, .n_parts = 1};
@@ -39,32 +41,32 @@ static status answer_alone(const webdataset *d, const char *text, size_t n, cons
     return ST_OK;
 }
 
-status web_read_words(const webdataset *d, const web_sample *s, const char *bytes, size_t n,
-                      const char *source, arena *a, chat_record *out)
+status web_read_words(const webdataset *set, const web_sample *from, const char *bytes, size_t n,
+                      const char *source, arena *memory, chat_record *out)
 {
-    json_value *v = NULL;
-    chat_rules rules = d->rules;
+    json_value *value = NULL;
+    chat_rules rules = set->rules;
     bool *video;
-    if (s->kind != WORDS_JSON)
-        return answer_alone(d, bytes, n, s, source, a, out);
-    TRY(arena_calloc(a, (size_t)s->n_images + 1, sizeof *video, (void **)&video));
-    for (int32_t k = 0; k < s->n_images; k++)
-        video[k] = d->images[s->first_image + k].video;
-    if (json_parse(bytes, n, source, &v) != ST_OK) {
+    if (from->kind != WORDS_JSON)
+        return answer_alone(set, bytes, n, from, source, memory, out);
+    TRY(arena_calloc(memory, (size_t)from->n_images + 1, sizeof *video, (void **)&video));
+    for (int32_t k = 0; k < from->n_images; k++)
+        video[k] = set->images[from->first_image + k].video;
+    if (json_parse(bytes, n, source, &value) != ST_OK) {
         char what[STATUS_MESSAGE_MAX];
         const long long line = (long long)status_last()->line;
         snprintf(what, sizeof what, "%s", status_last()->message);
         return FAIL_IN(ST_BAD_INPUT, source, ".json, line %lld: %s", line, what);
     }
-    const json_value *caption = json_find(v, "caption");
+    const json_value *caption = json_find(value, "caption");
     rules.outside = true;
-    rules.n_outside = s->n_images;
+    rules.n_outside = from->n_images;
     rules.outside_video = video;
-    status st =
-        !chat_record_is(v) && caption && json_typeof(caption) == JSON_TEXT
-            ? answer_alone(d, json_text(caption, ""), json_text_size(caption), s, source, a, out)
-            : chat_record_read(v, &rules, source, a, out);
-    json_free(&v);
+    status st = !chat_record_is(value) && caption && json_typeof(caption) == JSON_TEXT
+                    ? answer_alone(set, json_text(caption, ""), json_text_size(caption), from,
+                                   source, memory, out)
+                    : chat_record_read(value, &rules, source, memory, out);
+    json_free(&value);
     return st;
 }
 
@@ -79,8 +81,8 @@ status web_read_place(int fd, const char *path, member_place at, char **out)
             continue;
         if (n <= 0) {
             free(bytes);
-            return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "cannot be read: %s",
-                           n < 0 ? strerror(errno) : "it became shorter");
+            return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "a member cannot be read: %s",
+                           n < 0 ? strerror(errno) : "the file became shorter");
         }
         done += n;
     }

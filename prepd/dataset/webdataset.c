@@ -1,8 +1,10 @@
-/* webdataset.c: the adapter of WebDataset tars: consecutive members of one key (the name up to the
- * first dot of its last part) are a sample. Images: .jpg, .jpeg, .png, .webp; videos: .mp4, .m4v,
- * .mov, .mkv, .webm, .avi, .ts; the words: .json (a record as in conversations, or "caption"), else
- * .txt, else .cls. Headers are read once (web_scan.c); images are read by workers from their
- * places, words again when wanted. */
+/* webdataset.c: the adapter of WebDataset tars. Consecutive members of the same key (the name up to
+ * the first dot of its last part) are a sample: its images (.jpg, .jpeg, .png, .webp), its videos
+ * (.mp4, .m4v, .mov, .mkv, .webm, .avi, .ts), and its texts from a .json (a record as in
+ * conversations, or "caption"), a .txt or a .cls.
+ *
+ * Opening reads the headers once (web_scan.c). Workers read images from their places in the tar,
+ * and texts are read again when they are wanted (web_words.c). */
 #include "prepd/dataset/webdataset.h"
 
 #include <errno.h>
@@ -13,157 +15,159 @@
 #include <string.h>
 #include <unistd.h>
 
-static const webdataset *as_web(const dataset *d)
+static const webdataset *as_web(const dataset *set)
 {
-    return (const webdataset *)d;
+    return (const webdataset *)set;
 }
 
 static void web_close(dataset *base)
 {
-    webdataset *d = (webdataset *)base;
-    if (!d)
+    webdataset *set = (webdataset *)base;
+    if (!set)
         return;
-    name_list_done(&d->shards);
-    text_pool_done(&d->texts);
-    free(d->prompt);
-    free(d->samples);
-    free(d->images);
-    free(d->numbers);
-    free(d);
+    name_list_done(&set->shards);
+    text_pool_done(&set->texts);
+    free(set->prompt);
+    free(set->samples);
+    free(set->images);
+    free(set->numbers);
+    free(set);
 }
 
 static status web_open(const conf *c, dataset **out)
 {
     status st;
-    hasher *h = NULL;
+    hasher *hash = NULL;
     if (c->data_group == GROUP_CONVERSATION)
-        return FAIL(ST_CONFIG, "data.group conversation is for data.format vqav2; use none");
+        return FAIL(ST_CONFIG,
+                    "data.group conversation works only with data.format vqav2: use none");
     if (c->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split is for data.format text: use refuse");
-    webdataset *d = (webdataset *)calloc(1, sizeof *d);
-    if (!d)
+        return FAIL(ST_CONFIG, "data.overlong split works only with data.format text: use refuse");
+    webdataset *set = (webdataset *)calloc(1, sizeof *set);
+    if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    d->base.v = &dataset_webdataset;
-    d->limit = c->data_limit;
-    d->prompt = strdup(c->data_prompt);
-    if (!d->prompt) {
+    set->base.v = &dataset_webdataset;
+    set->limit = c->data_limit;
+    set->prompt = strdup(c->data_prompt);
+    if (!set->prompt) {
         st = FAIL(ST_NO_MEMORY, "no memory for a text");
         goto done;
     }
-    TRY_OR(done, chat_rules_of(c, &d->rules));
-    TRY_OR(done, web_find_shards(d, c));
-    TRY_OR(done, hasher_new(&h));
-    hasher_add(h, "webdataset", 10);
-    hasher_add_u64(h, (uint64_t)c->data_loss_on);
-    hasher_add_u64(h, c->data_trim);
-    hasher_add_text(h, c->data_stage_weights);
-    hasher_add_text(h, c->data_prompt);
-    TRY_OR(done, web_scan(d, h));
-    hasher_add_u64(h, (uint64_t)d->n);
-    if (d->any_video)
-        hasher_add(h, "videos", 6); /* which once were left alone */
-    d->identity = hasher_value(h);
-    d->numbers = (int32_t *)malloc(((size_t)d->n_images + 1) * sizeof *d->numbers);
-    if (!d->numbers) {
+    TRY_OR(done, chat_rules_of(c, &set->rules));
+    TRY_OR(done, web_find_shards(set, c));
+    TRY_OR(done, hasher_new(&hash));
+    hasher_add(hash, "webdataset", 10);
+    hasher_add_u64(hash, (uint64_t)c->data_loss_on);
+    hasher_add_u64(hash, c->data_trim);
+    hasher_add_text(hash, c->data_stage_weights);
+    hasher_add_text(hash, c->data_prompt);
+    TRY_OR(done, web_scan(set, hash));
+    hasher_add_u64(hash, (uint64_t)set->n);
+    if (set->any_video)
+        hasher_add(hash, "videos",
+                   6); /* so that data without videos keep the identity they always had */
+    set->identity = hasher_value(hash);
+    set->numbers = (int32_t *)malloc(((size_t)set->n_images + 1) * sizeof *set->numbers);
+    if (!set->numbers) {
         st = FAIL(ST_NO_MEMORY, "no memory for a data set");
         goto done;
     }
-    for (int64_t j = 0; j < d->n_images; j++)
-        d->numbers[j] = (int32_t)j;
-    if (d->n == 0)
+    for (int64_t j = 0; j < set->n_images; j++)
+        set->numbers[j] = (int32_t)j;
+    if (set->n == 0)
         st = FAIL_IN(ST_BAD_INPUT, c->data_path, "the tar files hold no sample");
 done:
-    hasher_free(&h);
+    hasher_free(&hash);
     if (st == ST_OK)
-        *out = &d->base;
+        *out = &set->base;
     else
-        web_close(&d->base);
+        web_close(&set->base);
     return st;
 }
 
 /* --- samples --- */
 
-static int64_t web_samples(const dataset *d)
+static int64_t web_samples(const dataset *set)
 {
-    return as_web(d)->n;
+    return as_web(set)->n;
 }
 
-static int64_t web_images(const dataset *d)
+static int64_t web_images(const dataset *set)
 {
-    return as_web(d)->n_images;
+    return as_web(set)->n_images;
 }
 
-static const char *web_image_path(const dataset *d, int64_t j)
+static const char *web_image_path(const dataset *set, int64_t j)
 {
-    return text_pool_at(&as_web(d)->texts, as_web(d)->images[j].name);
+    return text_pool_at(&as_web(set)->texts, as_web(set)->images[j].name);
 }
 
 static void web_place(const dataset *base, int64_t j, image_place *out)
 {
-    const webdataset *d = as_web(base);
-    const web_image *x = &d->images[j];
-    snprintf(out->path, sizeof out->path, "%s", name_list_at(&d->shards, x->shard));
+    const webdataset *set = as_web(base);
+    const web_image *x = &set->images[j];
+    snprintf(out->path, sizeof out->path, "%s", name_list_at(&set->shards, x->shard));
     out->offset = x->at.offset;
     out->bytes = x->at.bytes;
     out->video = x->video;
 }
 
-static bool web_videos(const dataset *d)
+static bool web_videos(const dataset *set)
 {
-    return as_web(d)->any_video;
+    return as_web(set)->any_video;
 }
 
-static const char *web_root(const dataset *d)
+static const char *web_root(const dataset *set)
 {
-    return as_web(d)->root;
+    return as_web(set)->root;
 }
 
-static hash128 web_identity(const dataset *d)
+static hash128 web_identity(const dataset *set)
 {
-    return as_web(d)->identity;
+    return as_web(set)->identity;
 }
 
-static status web_outline(const dataset *base, int64_t i, arena *a, sample *out)
+static status web_outline(const dataset *base, int64_t i, arena *memory, sample *out)
 {
-    const webdataset *d = as_web(base);
-    if (i < 0 || i >= d->n)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, d->n);
-    const web_sample *s = &d->samples[i];
-    (void)a;
+    const webdataset *set = as_web(base);
+    if (i < 0 || i >= set->n)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
+    const web_sample *s = &set->samples[i];
+    (void)memory;
     *out = (sample){
         .id = (uint64_t)i,
-        .name = text_pool_at(&d->texts, s->name),
-        .cause = s->cause ? text_pool_at(&d->texts, s->cause) : NULL,
-        .images = d->numbers + s->first_image,
+        .name = text_pool_at(&set->texts, s->name),
+        .cause = s->cause ? text_pool_at(&set->texts, s->cause) : NULL,
+        .images = set->numbers + s->first_image,
         .n_images = s->cause ? 0 : s->n_images,
         .text_bytes = s->words.bytes,
     };
     return ST_OK;
 }
 
-static status web_get(const dataset *base, int64_t i, arena *a, sample *out)
+static status web_get(const dataset *base, int64_t i, arena *memory, sample *out)
 {
-    const webdataset *d = as_web(base);
+    const webdataset *set = as_web(base);
     sample x;
-    TRY(web_outline(base, i, a, &x));
+    TRY(web_outline(base, i, memory, &x));
     if (x.cause) {
         *out = x;
         return ST_OK;
     }
-    const web_sample *s = &d->samples[i];
+    const web_sample *s = &set->samples[i];
     char path[2 * TAR_NAME_MAX], *bytes;
     chat_record r;
-    snprintf(path, sizeof path, "%s/%s", d->root, name_list_at(&d->shards, s->shard));
+    snprintf(path, sizeof path, "%s/%s", set->root, name_list_at(&set->shards, s->shard));
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
     status st = web_read_place(fd, path, s->words, &bytes);
     close(fd);
     TRY(st);
-    st = web_read_words(d, s, bytes, (size_t)s->words.bytes, x.name, a, &r);
+    st = web_read_words(set, s, bytes, (size_t)s->words.bytes, x.name, memory, &r);
     free(bytes);
     if (st != ST_OK)
-        return status_context(st, "changed while it was in use");
+        return status_context(st, "the sample changed while it was in use: start again");
     x.turns = r.turns;
     x.n_turns = r.n_turns;
     *out = x;

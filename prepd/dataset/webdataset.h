@@ -1,5 +1,5 @@
-/* webdataset.h: inside of the adapter of WebDataset tars: what a scan of their headers leaves in
- * memory. */
+/* webdataset.h: what the adapter of WebDataset tars keeps in memory after it has read the headers
+ * of all members. Internal to webdataset.c, web_scan.c and web_words.c. */
 #ifndef TESSERA_PREPD_DATASET_WEBDATASET_H
 #define TESSERA_PREPD_DATASET_WEBDATASET_H
 
@@ -8,56 +8,58 @@
 #include "prepd/dataset/names.h"
 #include "prepd/dataset/tar.h"
 
+/* The member that a sample's texts come from. */
 typedef enum words_kind { WORDS_NONE, WORDS_JSON, WORDS_TXT, WORDS_CLS } words_kind;
 
-/* Bytes of a member. */
+/* Where the bytes of a member are in its tar. */
 typedef struct member_place {
     int64_t offset, bytes;
 } member_place;
 
 typedef struct web_image {
     member_place at;
-    int64_t name; /* in texts */
+    int64_t name; /* offset in webdataset.texts */
     int32_t shard;
     bool video;
 } web_image;
 
 typedef struct web_sample {
     member_place words;
-    int64_t name, cause; /* in texts; cause 0 = usable */
-    int64_t first_image;
+    int64_t name, cause; /* offsets in webdataset.texts; a usable sample has the cause 0 */
+    int64_t first_image; /* position in webdataset.images */
     int32_t n_images, shard;
     words_kind kind;
 } web_sample;
 
 typedef struct webdataset {
     dataset base;
-    char root[TAR_NAME_MAX];
-    name_list shards; /* relative to root */
+    char root[TAR_NAME_MAX]; /* absolute folder of the tars */
+    name_list shards;        /* the tars, relative to root */
     chat_rules rules;
-    char *prompt;
-    int64_t limit;
+    char *prompt;  /* data.prompt */
+    int64_t limit; /* data.limit; 0: none */
     web_sample *samples;
-    int64_t n, capacity;
+    int64_t n, capacity; /* of samples */
     web_image *images;
-    int32_t *numbers; /* [n_images] 0, 1, ...: a sample's images are a run of them */
+    int32_t *numbers; /* [n_images] 0, 1, 2, ...: sample.images points into it, because the images
+                       * of a sample are consecutive */
     int64_t n_images, image_capacity;
     bool any_video;
     text_pool texts;
     hash128 identity;
 } webdataset;
 
-/* web_scan.c: finds the tars of data.path, then reads the headers of all members into samples and
- * images; h gets all that a sample can show but the bytes of images. */
-WARN_UNUSED status web_find_shards(webdataset *d, const conf *c);
-WARN_UNUSED status web_scan(webdataset *d, hasher *h);
+/* web_scan.c: finds the tars of data.path. */
+WARN_UNUSED status web_find_shards(webdataset *set, const conf *c);
+/* Reads the headers of all members into samples and images, and the words of each sample to check
+ * them. Adds to `hash` everything that a sample can show, except for the bytes of images. */
+WARN_UNUSED status web_scan(webdataset *set, hasher *hash);
 
-/* web_words.c */
-/* Words of a sample as turns, its images as numbers from 0 in the order of the tar; bytes [n] of
- * the member that s->kind names. ST_BAD_INPUT with the source. */
-WARN_UNUSED status web_read_words(const webdataset *d, const web_sample *s, const char *bytes,
-                                  size_t n, const char *source, arena *a, chat_record *out);
-/* Bytes of a member, terminated; heap. */
+/* web_words.c: turns bytes[n] of the member that from->kind names into turns. The sample's images
+ * are numbered from 0, in the order of the tar. ST_BAD_INPUT begins with `source`. */
+WARN_UNUSED status web_read_words(const webdataset *set, const web_sample *from, const char *bytes,
+                                  size_t n, const char *source, arena *memory, chat_record *out);
+/* Reads the bytes of a member of the open tar `fd`, terminated; the caller frees them. */
 WARN_UNUSED status web_read_place(int fd, const char *path, member_place at, char **out);
 
 #endif

@@ -1,3 +1,4 @@
+/* zip.c: reads the directory at the end of a zip file, and members through unpack_deflate. */
 #include "prepd/dataset/zip.h"
 
 #include <errno.h>
@@ -10,21 +11,22 @@
 #include "common/base/span.h"
 #include "prepd/dataset/unpack_kind.h"
 
-/* APPNOTE 6.3: records by their signature and fixed size. */
+/* The records of PKWARE's APPNOTE 6.3, by signature and fixed size. */
 enum {
-    END_BYTES = 22,      /* "PK\5\6": end of the directory; a comment of up to 64 KiB follows */
-    END64_AT_BYTES = 20, /* "PK\6\7": where the zip64 end is */
-    END64_BYTES = 56,    /* "PK\6\6" */
-    ENTRY_BYTES = 46,    /* "PK\1\2": of the directory; name, extra and comment follow */
-    LOCAL_BYTES = 30,    /* "PK\3\4": before the bytes; name and extra follow */
+    END_BYTES = 22,      /* "PK\5\6": the end of the directory; a comment of up to 64 KiB follows */
+    END64_AT_BYTES = 20, /* "PK\6\7": where the zip64 end record is */
+    END64_BYTES = 56,    /* "PK\6\6": the zip64 end record */
+    ENTRY_BYTES =
+        46, /* "PK\1\2": an entry of the directory; name, extra field and comment follow */
+    LOCAL_BYTES = 30, /* "PK\3\4": the local header before the bytes; name and extra field follow */
     COMMENT_MAX = 65535,
     EXTRA_ZIP64 = 1,
     STORED = 0,
     DEFLATED = 8,
-    ENCRYPTED = 1, /* bit of the flags */
+    ENCRYPTED = 1, /* a bit of the flags */
     IN_BYTES = 256 * 1024,
 };
-static const uint32_t ABSENT32 = UINT32_MAX; /* the number is in the zip64 field */
+static const uint32_t ABSENT32 = UINT32_MAX; /* stands for a number that is in the zip64 field */
 static const int64_t DIRECTORY_MAX = INT64_C(1) << 30;
 
 static status read_exactly(int fd, const char *path, int64_t offset, void *to, size_t n)
@@ -50,7 +52,7 @@ typedef struct directory {
     int64_t offset, bytes, entries;
 } directory;
 
-/* Where the directory is: from the end record, or the zip64 one before it. */
+/* Finds the directory from the end record, or from the zip64 end record before it. */
 static status find_directory(int fd, const char *path, int64_t file_bytes, directory *out)
 {
     static uint8_t tail[END64_AT_BYTES + END_BYTES + COMMENT_MAX];
@@ -61,11 +63,12 @@ static status find_directory(int fd, const char *path, int64_t file_bytes, direc
            !(has_mark(tail + at, 5, 6) && load_u16(tail + at + 20) == n - at - END_BYTES))
         at--;
     if (at < 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "is no zip file, or stops early: it has no end record");
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "it is not a zip file, or stops early: it has no end record");
     const uint8_t *end = tail + at;
     *out = (directory){load_u32(end + 16), load_u32(end + 12), load_u16(end + 10)};
     if (load_u16(end + 4) != 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "is a part of a split archive: join it first");
+        return FAIL_IN(ST_BAD_INPUT, path, "it is a part of a split archive: join the parts first");
     if (at < END64_AT_BYTES || !has_mark(end - END64_AT_BYTES, 6, 7))
         return ST_OK;
     uint8_t wide[END64_BYTES];
@@ -74,16 +77,17 @@ static status find_directory(int fd, const char *path, int64_t file_bytes, direc
         return FAIL_IN(ST_BAD_INPUT, path, "its zip64 end record lies outside the file");
     TRY(read_exactly(fd, path, wide_at, wide, sizeof wide));
     if (!has_mark(wide, 6, 6))
-        return FAIL_AT(ST_BAD_INPUT, path, -1, wide_at, "no zip64 end record here");
+        return FAIL_AT(ST_BAD_INPUT, path, -1, wide_at, "there is no zip64 end record here");
     *out = (directory){(int64_t)load_u64(wide + 48), (int64_t)load_u64(wide + 40),
                        (int64_t)load_u64(wide + 32)};
     return ST_OK;
 }
 
-/* Numbers that did not fit into 32 bits, in this order, each only if its field says so. */
-static status read_zip64(const char *path, const uint8_t *extra, size_t n, zip_member *m)
+/* Reads the numbers that did not fit into 32 bits. They stand in this order, and each only if its
+ * own field says so (ABSENT32). */
+static status read_zip64(const char *path, const uint8_t *extra, size_t n, zip_member *member)
 {
-    int64_t *const fields[] = {&m->bytes, &m->packed, &m->header};
+    int64_t *const fields[] = {&member->bytes, &member->packed, &member->header};
     for (size_t at = 0; at + 4 <= n;) {
         const size_t size = load_u16(extra + at + 2);
         size_t from = at + 4;
@@ -106,6 +110,8 @@ static status read_zip64(const char *path, const uint8_t *extra, size_t n, zip_m
     return ST_OK;
 }
 
+/* Reads one entry of the directory at p, of which `left` bytes are there; *out_bytes is its length.
+ */
 static status read_entry(const char *path, const uint8_t *p, int64_t left, int64_t file_bytes,
                          zip_each each, void *user, int64_t *out_bytes)
 {
@@ -119,22 +125,24 @@ static status read_entry(const char *path, const uint8_t *p, int64_t left, int64
         return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged");
     memcpy(name, p + ENTRY_BYTES, n_name);
     name[n_name] = 0;
-    zip_member m = {.name = name,
-                    .header = load_u32(p + 42),
-                    .packed = load_u32(p + 20),
-                    .bytes = load_u32(p + 24),
-                    .stored = load_u16(p + 10) == STORED};
-    TRY(read_zip64(path, p + ENTRY_BYTES + n_name, n_extra, &m));
+    zip_member member = {.name = name,
+                         .header = load_u32(p + 42),
+                         .packed = load_u32(p + 20),
+                         .bytes = load_u32(p + 24),
+                         .stored = load_u16(p + 10) == STORED};
+    TRY(read_zip64(path, p + ENTRY_BYTES + n_name, n_extra, &member));
     if (name[n_name - 1] == '/')
         return ST_OK;
     if (load_u16(p + 8) & ENCRYPTED)
         return FAIL_IN(ST_BAD_INPUT, path, "member %.200s is encrypted", name);
-    if (m.header < 0 || m.packed < 0 || m.bytes < 0 || m.header > file_bytes - LOCAL_BYTES ||
-        m.packed > file_bytes - LOCAL_BYTES - m.header || (m.stored && m.packed != m.bytes))
+    if (member.header < 0 || member.packed < 0 || member.bytes < 0 ||
+        member.header > file_bytes - LOCAL_BYTES ||
+        member.packed > file_bytes - LOCAL_BYTES - member.header ||
+        (member.stored && member.packed != member.bytes))
         return FAIL_IN(ST_BAD_INPUT, path, "member %.200s lies outside the file", name);
     if (load_u16(p + 10) != STORED && load_u16(p + 10) != DEFLATED)
-        m.packed = -1;
-    return each(user, &m);
+        member.packed = -1;
+    return each(user, &member);
 }
 
 static status read_directory(int fd, const char *path, zip_each each, void *user)
@@ -142,9 +150,9 @@ static status read_directory(int fd, const char *path, zip_each each, void *user
     struct stat info;
     directory d;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return FAIL_IN(ST_BAD_INPUT, path, "is no regular file");
+        return FAIL_IN(ST_BAD_INPUT, path, "it is not a regular file");
     if (info.st_size < END_BYTES)
-        return FAIL_IN(ST_BAD_INPUT, path, "is no zip file: it has %lld bytes",
+        return FAIL_IN(ST_BAD_INPUT, path, "it is not a zip file: it has only %lld bytes",
                        (long long)info.st_size);
     TRY(find_directory(fd, path, info.st_size, &d));
     if (d.offset < 0 || d.bytes < 0 || d.bytes > DIRECTORY_MAX || d.bytes > info.st_size ||
@@ -158,9 +166,10 @@ static status read_directory(int fd, const char *path, zip_each each, void *user
     for (int64_t at = 0, some = 0; st == ST_OK && at < d.bytes; at += some, n++)
         st = read_entry(path, bytes + at, d.bytes - at, info.st_size, each, user, &some);
     free(bytes);
-    /* Without zip64 the count has 16 bits, and some write more members than that. */
+    /* Without zip64 the count has only 16 bits, and some programs write more members than that. */
     if (st == ST_OK && (n - d.entries) % 65536 != 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged: %lld members of %lld",
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "its directory is damaged: it has %lld members and should have %lld",
                        (long long)n, (long long)d.entries);
     return st;
 }
@@ -176,16 +185,17 @@ status zip_read(const char *path, zip_each each, void *user)
     return st;
 }
 
-status zip_place(int fd, const char *path, const zip_member *m, int64_t *out_offset)
+status zip_place(int fd, const char *path, const zip_member *member, int64_t *out_offset)
 {
     uint8_t head[LOCAL_BYTES];
     struct stat info;
-    TRY(read_exactly(fd, path, m->header, head, sizeof head));
+    TRY(read_exactly(fd, path, member->header, head, sizeof head));
     if (!has_mark(head, 3, 4))
-        return FAIL_AT(ST_BAD_INPUT, path, -1, m->header, "no member here: the zip is damaged");
-    const int64_t offset = m->header + LOCAL_BYTES + load_u16(head + 26) + load_u16(head + 28);
-    if (fstat(fd, &info) != 0 || offset > info.st_size - m->packed)
-        return FAIL_AT(ST_BAD_INPUT, path, -1, m->header, "a member lies outside the file");
+        return FAIL_AT(ST_BAD_INPUT, path, -1, member->header,
+                       "there is no member here: the zip file is damaged");
+    const int64_t offset = member->header + LOCAL_BYTES + load_u16(head + 26) + load_u16(head + 28);
+    if (fstat(fd, &info) != 0 || offset > info.st_size - member->packed)
+        return FAIL_AT(ST_BAD_INPUT, path, -1, member->header, "a member lies outside the file");
     *out_offset = offset;
     return ST_OK;
 }
@@ -193,32 +203,32 @@ status zip_place(int fd, const char *path, const zip_member *m, int64_t *out_off
 struct zip_stream {
     const char *path; /* borrowed */
     int fd;
-    int64_t at, left; /* packed bytes */
+    int64_t at, left; /* offset of the next packed byte, and how many are left */
     bool stored, ended;
     unpack_decoder *decoder;
     uint8_t *in;
     size_t in_at, in_n;
 };
 
-status zip_open(const char *path, const zip_member *m, zip_stream **out)
+status zip_open(const char *path, const zip_member *member, zip_stream **out)
 {
     status st;
     zip_stream *z = (zip_stream *)calloc(1, sizeof *z);
     if (!z)
         return FAIL(ST_NO_MEMORY, "no memory to read a zip file");
     z->path = path;
-    z->left = m->packed;
-    z->stored = m->stored;
+    z->left = member->packed;
+    z->stored = member->stored;
     z->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (z->fd < 0) {
         st = FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
         goto failed;
     }
-    if (m->packed < 0) {
+    if (member->packed < 0) {
         st = FAIL_IN(ST_BAD_INPUT, path, "a member is neither stored nor deflated");
         goto failed;
     }
-    TRY_OR(failed, zip_place(z->fd, path, m, &z->at));
+    TRY_OR(failed, zip_place(z->fd, path, member, &z->at));
     if (!z->stored) {
         z->in = (uint8_t *)malloc(IN_BYTES);
         if (!z->in) {

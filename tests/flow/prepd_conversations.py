@@ -159,7 +159,7 @@ def parsed_by_one_while_others_wait():
             return d.said()
 
         with Daemon(f.config, *args) as d:
-            check("of the last start" not in serving(d), d.said())
+            check("from the last start" not in serving(d), d.said())
         kept, = (os.path.join(cache, name) for name in os.listdir(cache) if name.startswith("chats-"))
         for made in (True, False):
             os.rename(kept, kept + ".made")
@@ -168,12 +168,12 @@ def parsed_by_one_while_others_wait():
                 lock.write("pid 7 elsewhere")
                 lock.flush()
                 d = all_.enter_context(Daemon(f.config, *args))
-                wait_for(lambda: "data are being parsed by pid 7 elsewhere: waiting for it" in d.said(), d.said())
+                wait_for(lambda: "pid 7 elsewhere is parsing the data; waiting until it is done" in d.said(), d.said())
                 check(not os.path.exists(f.file("d.sock")), "it did not wait")
                 if made:
                     os.rename(kept + ".made", kept)
                 lock.close()  # as the kernel does when a holder dies
-                check(("of the last start" in serving(d)) == made, d.said())
+                check(("from the last start" in serving(d)) == made, d.said())
                 check(os.path.exists(kept) and not os.path.exists(kept + ".lock"), os.listdir(cache))
 
 

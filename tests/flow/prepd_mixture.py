@@ -143,12 +143,12 @@ def wrong_lists_are_refused():
     with Folder(images=16) as f:
         for text, words in (("vqa:\n  path: data\n  wieght: 2\n", ("mix.yaml:3", "wieght", "suffix, group")),
                             ("vqa:\n  path: data\n  weight: -2\n", ("mix.yaml:3", "above 0")),
-                            ("a:\n  path: data\n  weight: 2\nb:\n  path: data\n", ("give all of them one",)),
+                            ("a:\n  path: data\n  weight: 2\nb:\n  path: data\n", ("give a weight to all of them, or to none",)),
                             ("a:\n  path: nowhere\n", ("source a", "nowhere")),
                             ("a:\n  path: data\n  group: shared_image\n", ("mix.yaml:3", "beside data.path")),
                             ("a:\n  path: data/t.jsonl\n  format: text\n  group: conversation\n",
                              ("data.group is for data with pictures",)),
-                            ("a:\n  format: mixture\n  path: mix.yaml\n", ("a mixture of mixtures",)),
+                            ("a:\n  format: mixture\n  path: mix.yaml\n", ("a source cannot be a mixture itself",)),
                             ("a:\n  format: vqa\n", ("mix.yaml:2", "vqav2")), ("", ("no source",))):
             args = write_list(f, text)
             for code in (78, 66):

@@ -174,7 +174,7 @@ def bad_videos_are_named():
         said = run("check", "-c", f.config, *form(path), code=65)
         lines = {int(x.split("\t")[0]): x for x in said.splitlines() if x.count("\t") >= 3}
         for at, words in ((1, "cut.avi"), (2, "no video"), (3, "no video"), (4, "No such file"),
-                          (5, "holds 0 pictures"), (6, '"fps"'), (7, "says its own"), (8, "found a"),
+                          (5, "holds 0 pictures"), (6, '"fps"'), (7, "is a file and has an \"fps\""), (8, "found a"),
                           (9, "shown elsewhere"), (10, "noise.mkv"), (11, "shown elsewhere")):
             check(words in lines.get(at, ""), f"record {at} does not say {words!r}:\n{said}")
         check(0 not in lines, said)

@@ -92,7 +92,7 @@ def videos_in_tars():
             ("c.avi", clip[:len(clip) // 2]), ("c.txt", "cut short"), ("d.jpg", still), ("d.mp4", clip),
             ("d.json", {"messages": turns})])
         said = run("check", "-c", f.config, *form(bad), code=65)
-        for words in ("w.tar:b: its texts show <image> as number 1, which is of the other kind", "w.tar:c.avi",
+        for words in ("w.tar:b: its texts show <image> as number 1, but that member is of the other kind", "w.tar:c.avi",
                       "checked 4 samples, 2 bad"):
             check(words in said, f"{words!r} is not in\n{said}")
 
@@ -107,9 +107,9 @@ def bad_ones_are_named():
             ("blind.txt", "no picture"),
             ("latin.jpg", a), ("latin.txt", "d\xe9j\xe0".encode("latin-1")), ("twice.jpg", a), ("twice.jpg", a), ("twice.txt", "x")])
         said = run("check", "-c", f.config, *form(path), code=65)
-        for words in ("b.tar:mute: has no .json", "b.tar:broken: .json, line 2", "b.tar:lost.jpg",
+        for words in ("b.tar:mute: the sample has no .json", "b.tar:broken: .json, line 2", "b.tar:lost.jpg",
                       "b.tar:empty: its text is empty", "b.tar:count: its texts show 0 images",
-                      "b.tar:blind: has neither", "b.tar:latin: its text is not UTF-8", "b.tar:twice: two members of one name", "checked 9 samples, 8 bad"):
+                      "b.tar:blind: the sample has neither", "b.tar:latin: its text is not UTF-8", "b.tar:twice: it has two members of the same name", "checked 9 samples, 8 bad"):
             check(words in said, f"{words!r} is not in\n{said}")
         with open(path, "rb") as x:
             data = x.read()
@@ -126,7 +126,7 @@ def bad_ones_are_named():
         for odd in (f"shards/{latin}.tar", f"{latin}/train.tar"):
             shutil.copyfile(path, in_data(f, odd))
         said = run("plan", "-c", f.config, *form(in_data(f, "shards")), code=65)
-        check("tar's name is not UTF-8" in said, said)
+        check("name of the tar is not UTF-8" in said, said)
         said = run("plan", "-c", f.config, *form(in_data(f, latin)), code=78)
         check("folder's name is not UTF-8" in said, said)
         said = run("check", "-c", f.config, *form(in_data(f, "none-{00..01}.tar")), code=66)

@@ -73,7 +73,7 @@ def what_can_not_be_read_is_named():
         args = official(f, f.file("twice"))
         os.link(f.file("twice/v2_Questions_Train_mscoco.zip"), f.file("twice/v1_Questions_Train_mscoco.zip"))
         said = run("check", "-c", f.config, *args, code=78)
-        check("v1_Questions" in said and "v2_Questions" in said and "leave one of them here" in said, said)
+        check("v1_Questions" in said and "v2_Questions" in said and "keep only one of them here" in said, said)
         args, name = official(f, f.file("both")), f.file("both/v2_Questions_Train_mscoco.zip")
         with zipfile.ZipFile(name, "a") as z:
             inside = z.namelist()[0]
@@ -86,7 +86,7 @@ def what_can_not_be_read_is_named():
         args = official(f, f.file("counted"))
         count_another(f.file("counted/train2014.zip"), 3)
         said = run("check", "-c", f.config, *args, code=65)
-        check(f"{len(f.train_images())} members of 3" in said, f"members that are not counted: {said}")
+        check(f"{len(f.train_images())} members and should have 3" in said, f"members that are not counted: {said}")
         said = run("check", "-c", f.config, *official(f, f.file("deflated"), zipfile.ZIP_DEFLATED), code=65)
         check("is deflated, not stored, in train2014.zip" in said, said)
         args = official(f, f.file("lost"))

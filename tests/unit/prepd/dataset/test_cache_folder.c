@@ -88,7 +88,7 @@ static void test_cache_folder__one_that_others_may_write_is_refused(void **state
     char found[PATH_MAX];
     assert_int_equal(mkdir(p->folder, 0700), 0);
     assert_int_equal(chmod(p->folder, 0777), 0);
-    assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "may be written by others");
+    assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "can be written by other users");
     assert_int_equal(chmod(p->folder, 0755), 0);
     assert_ok(cache_folder(&p->c, found));
     if (chown(p->folder, 65534, 65534) == 0) /* as root alone */

@@ -362,18 +362,18 @@ static void test_bad_records__keep_their_place_and_say_why(void **state)
     } cases[] = {
         {LLAVA("\"1.png\"", TURN("human", "no mark") "," TURN("gpt", "a")), "show 0 images"},
         {LLAVA("[]", TURN("human", "<image>") "," TURN("gpt", "a")), "show 1 images"},
-        {LLAVA("\"1.png\"", TURN("human", "q") "," TURN("gpt", "<image>")), "shown by the user"},
-        {LLAVA("\"../1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")), "leaves the folder"},
+        {LLAVA("\"1.png\"", TURN("human", "q") "," TURN("gpt", "<image>")), "only the user shows images"},
+        {LLAVA("\"../1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")), "lies outside the folder"},
         {LLAVA("\"http://h/1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")),
-         "no file name"},
+         "is not a file name"},
         {LLAVA("7", TURN("human", "<image>") "," TURN("gpt", "a")), "found an integer"},
         {LLAVA("[]", TURN("tool", "q")), "role \"tool\""},
-        {LLAVA("[]", TURN("human", "<video>")), "1 videos (<video>), 0 are listed"},
+        {LLAVA("[]", TURN("human", "<video>")), "1 videos (<video>), but 0 are listed"},
         {LLAVA("[]", ""), "an empty list"},
         {LLAVA("[]", "7"), "expected an object"},
-        {"{\"messages\": [{\"role\": \"user\"}]}", "is missing"},
-        {"{\"messages\": [{\"content\": \"x\"}]}", "no \"role\""},
-        {"{\"text\": \"x\"}", "none of them"},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "of a message, found none"},
+        {"{\"messages\": [{\"content\": \"x\"}]}", "neither \"role\""},
+        {"{\"text\": \"x\"}", "none of these"},
         {"[1]", "expected an object, found an array"},
         {"{\"id\": 1,}", "column 11"},
         {"{\"id\": \"\xff\"}", "UTF8"},
@@ -408,7 +408,7 @@ static void test_files__found_by_split_and_refused_by_name(void **state)
     const char *good = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"good\"}]}";
     open_text(&f, "mine-validation.jsonl", good);
     f.c.data_path = f.folder;
-    assert_fails(ST_NO_INPUT, dataset_open(&f.c, &f.d), "there are: mine-validation.jsonl");
+    assert_fails(ST_NO_INPUT, dataset_open(&f.c, &f.d), "it holds: mine-validation.jsonl");
     f.c.data_split = "val";
     assert_ok(dataset_open(&f.c, &f.d));
     assert_int_equal(f.d->v->samples(f.d), 1);

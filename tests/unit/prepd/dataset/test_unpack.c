@@ -165,7 +165,7 @@ static void test_damage__is_told(void **state)
             if (k == 0)
                 assert_fails(ST_BAD_INPUT, read_all(path), "stops early");
             else if (k == 1)
-                assert_fails(ST_BAD_INPUT, read_all(path), "not ");
+                assert_fails(ST_BAD_INPUT, read_all(path), "data are damaged");
             else if (how == ONE_MEMBER || how == MEMBERS)
                 assert_ok(read_all(path));
         }

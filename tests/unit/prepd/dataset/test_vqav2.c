@@ -276,7 +276,7 @@ static void test_open__whole_file_failures(void **state)
     assert_string_equal(strstr(status_text(), "are: "), "are: train");
     c.data_split = "train";
     c.data_stage_weights = "0.5,x";
-    assert_fails(ST_CONFIG, dataset_open(&c, &d), "data.stage_weights: \"0.5,x\" is no list");
+    assert_fails(ST_CONFIG, dataset_open(&c, &d), "data.stage_weights: \"0.5,x\" is not a list");
     c.data_stage_weights = "";
     put_file(root, QUESTIONS, "{\"questions\": [{\"image_id\": 7,\n\"question\": }]}");
     assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), QUESTIONS);
@@ -337,7 +337,7 @@ static void test_open__pictures_elsewhere(void **state)
     conf c = conf_of(root);
     dataset *d;
     c.data_images = other;
-    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "data.images names another folder");
+    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "data.images can name another folder");
     make_folder(other, "train2014");
     put_file(other, "train2014/COCO_train2014_000000000007.jpg", "");
     assert_ok(dataset_open(&c, &d));
@@ -375,7 +375,7 @@ static void test_images_json__names_and_unknown_ids(void **state)
     assert_non_null(strstr(s.cause, "image_id 8 is not in images.json"));
     dataset_close(&d);
     put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"../../etc/passwd\"}]");
-    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "leaves the folder");
+    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "lies outside the folder");
     put_file(root, "images.json", "[{\"id\": \"7\"}]");
     assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "images[0]");
     arena_done(&a);
