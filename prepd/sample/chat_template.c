@@ -1,3 +1,5 @@
+/* chat_template.c: looks a template up in three files, in the order of transformers, and compares
+ * the hash of its text with those that are known. */
 #include "prepd/sample/chat_template.h"
 
 #include <errno.h>
@@ -8,11 +10,11 @@
 
 #include "common/json/json.h"
 
-enum { JINJA_MAX = 1 << 20 }; /* bytes; published ones have some thousand */
+enum { JINJA_MAX = 1 << 20 }; /* bytes; published templates have a few thousand */
 
-/* Templates that give the text that text.c writes, for every conversation that it takes. To add
- * one: hold it against a known one with make_chat.py --same-as (tests/golden), then add the hash
- * that the refusal prints, and the releases that have it. */
+/* The templates that give what text.c writes, for every conversation that it accepts. To add one,
+ * compare it with a known one (tests/golden/make_chat.py --same-as), then add the hash that the
+ * refusal prints and the models that have it. */
 static const struct {
     const char *digest;
     const char *releases;
@@ -33,7 +35,7 @@ static void recognise(const char *text, size_t size, chat_template *t)
             t->releases = KNOWN[i].releases;
 }
 
-/* *out_there false: the folder has no such file. */
+/* The path of a file of the model folder; *out_there says whether it exists. */
 static status look_for(const conf *c, const char *name, char path[STATUS_PATH_MAX], bool *out_there)
 {
     const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
@@ -69,7 +71,8 @@ static status from_jinja(const conf *c, chat_template *t, bool *out_found)
     return st;
 }
 
-/* Of several templates ([{"name": .., "template": ..}, ..]) the default one; else v itself. */
+/* Of several templates, [{"name": .., "template": ..}, ..], the one named "default"; any other
+ * value itself. */
 static const json_value *default_of(const json_value *v)
 {
     for (size_t i = 0; i < json_count(v) && json_typeof(v) == JSON_ARRAY; i++) {
@@ -94,7 +97,7 @@ static status from_json(const conf *c, const char *name, chat_template *t, bool 
     const json_value *v = default_of(json_given(file, "chat_template"));
     if (v && json_typeof(v) != JSON_TEXT) {
         st = FAIL_IN(ST_BAD_INPUT, path,
-                     "chat_template is %s, expected a text, or a list with one named default",
+                     "chat_template is %s, expected a text or a list in which one is named default",
                      json_type_name(json_typeof(v)));
     } else if (v) {
         recognise(json_text(v, ""), json_text_size(v), t);
@@ -131,10 +134,11 @@ status chat_template_check(const conf *c, chat_template *out)
     if (!t.path[0] || t.releases || c->model_chat_template == CHAT_TEMPLATE_INSTRUCT)
         return ST_OK;
     hash_print(t.digest, digest);
-    return FAIL_IN(ST_CONFIG, t.path,
-                   "prepd does not know this chat template (%s)%s. It would write conversations as "
-                   "that of Qwen3-VL Instruct does: <|im_start|>, the role, a line end, the text, "
-                   "<|im_end|>. If the model is to be trained on that, set model.chat_template to "
-                   "instruct",
-                   digest, t.thinks ? ", which puts <think> into answers" : "");
+    return FAIL_IN(
+        ST_CONFIG, t.path,
+        "prepd does not know this chat template (%s)%s. prepd writes conversations as the "
+        "template of Qwen3-VL Instruct does: <|im_start|>, the role, a line end, the text, "
+        "<|im_end|>. If the model is to be trained on that form, set model.chat_template "
+        "to instruct",
+        digest, t.thinks ? ", which puts <think> into answers" : "");
 }

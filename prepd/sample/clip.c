@@ -1,3 +1,5 @@
+/* clip.c: the arithmetic of clip.h. Doubles, their order and their rounding (half to even) are
+ * those of the Python code, because the results must be the same for every video. */
 #include "prepd/sample/clip.h"
 
 #include <assert.h>
@@ -8,14 +10,14 @@
 #include "proto/batch.h"
 
 enum {
-    FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels per side of a merged token */
-    PAIR = 2,                         /* frames of one grid in time */
-    MAX_ASPECT = 200,                 /* of the reference */
-    MAX_SIDE = 1 << 20,               /* of a frame, so that a side's products fit int64 */
+    FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels on a side of a merged token */
+    PAIR = 2,                         /* frames that share a grid */
+    MAX_ASPECT = 200,                 /* the bound of transformers */
+    MAX_SIDE = 1 << 20,               /* of a frame, so that products of its sides fit int64 */
 };
 
-static const int64_t MAX_VOLUME = (int64_t)1 << 53; /* pixels of all frames: exact in double */
-static const int64_t MAX_TOTAL = (int64_t)1 << 40;  /* frames of a file: a thousand years */
+static const int64_t MAX_VOLUME = (int64_t)1 << 53; /* pixels of all frames, exact in a double */
+static const int64_t MAX_TOTAL = (int64_t)1 << 40;  /* frames of a file, a thousand years of them */
 
 const clip_limits clip_published = {4096, 25165824, 4, 768, 2.0};
 
@@ -24,10 +26,11 @@ static double known_rate(double fps)
     return fps == 0.0 ? CLIP_UNKNOWN_FPS : fps;
 }
 
-/* How many frames: by rate, held within the limits and what is there. */
+/* How many frames are taken: as the rates say, but within the limits and no more than there are. */
 static int64_t count_of(int64_t total, double fps, const clip_limits *limits)
 {
-    const double wanted = (double)total / fps * limits->fps; /* in this order; truncated below */
+    const double wanted =
+        (double)total / fps * limits->fps; /* in this order, and truncated below */
     int64_t n = wanted < (double)limits->max_frames ? (int64_t)wanted : limits->max_frames;
     n = n > limits->min_frames ? n : limits->min_frames;
     n = n < limits->max_frames ? n : limits->max_frames;
@@ -38,28 +41,30 @@ status clip_count(int64_t total, double fps, const clip_limits *limits, int64_t 
 {
     fps = known_rate(fps);
     if (total < 1 || total > MAX_TOTAL)
-        return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames, expected 1 to %" PRId64, total,
+        return FAIL(ST_BAD_INPUT, "the video has %" PRId64 " frames, expected 1 to %" PRId64, total,
                     MAX_TOTAL);
     if (!isfinite(fps) || fps < 0.0)
-        return FAIL(ST_BAD_INPUT, "a video of %g frames per second, expected a positive number",
+        return FAIL(ST_BAD_INPUT, "the video has %g frames per second, expected a positive number",
                     fps);
     if (limits->min_frames < 1 || limits->max_frames < limits->min_frames || !(limits->fps > 0.0))
         return FAIL(ST_CONFIG,
-                    "from %" PRId64 " to %" PRId64 " frames of a video at %g per second: expected "
+                    "video.min_frames is %" PRId64 ", video.max_frames %" PRId64
+                    " and video.fps %g: expected "
                     "1 <= min <= max and a positive rate",
                     limits->min_frames, limits->max_frames, limits->fps);
     *out_n = count_of(total, fps, limits);
     return ST_OK;
 }
 
-status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *a,
+status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *memory,
                    int64_t **out_index, int64_t *out_n)
 {
     int64_t n, *index;
     TRY(clip_count(total, fps, limits, &n));
-    TRY(arena_calloc(a, (size_t)n, sizeof *index, (void **)&index));
-    /* Evenly from first to last: the step is rounded once, its multiples once each, half to even;
-     * the last one is set, since its multiple may be off. */
+    TRY(arena_calloc(memory, (size_t)n, sizeof *index, (void **)&index));
+    /* Evenly from the first frame to the last, as numpy's linspace: the step is rounded once, and
+     * each of its multiples once, half to even. The last one is set, because its multiple may be
+     * off by one. */
     const double last = (double)(total - 1);
     const double step = n > 1 ? last / (double)(n - 1) : 0.0;
     for (int64_t i = 0; i < n; i++)
@@ -75,31 +80,33 @@ static status check_frames(int64_t n, int64_t height, int64_t width, const clip_
 {
     if (limits->min_pixels < 1 || limits->max_pixels < limits->min_pixels)
         return FAIL(ST_CONFIG,
-                    "a video's pixels from %" PRId64 " to %" PRId64 ": expected 1 <= min <= max",
+                    "video.min_pixels is %" PRId64 " and video.max_pixels %" PRId64
+                    ": expected 1 <= min <= max",
                     limits->min_pixels, limits->max_pixels);
     if (n < PAIR)
-        return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames, expected at least %d", n, PAIR);
+        return FAIL(ST_BAD_INPUT, "the video has %" PRId64 " frames, expected at least %d", n,
+                    PAIR);
     if (height < FACTOR || width < FACTOR || height > MAX_SIDE || width > MAX_SIDE)
         return FAIL(ST_BAD_INPUT,
-                    "video frames of %" PRId64 " x %" PRId64 " pixels, expected sides from %d to "
-                    "%d",
+                    "the frames of the video have %" PRId64 " x %" PRId64 " pixels, expected sides "
+                    "from %d to %d",
                     width, height, FACTOR, MAX_SIDE);
     if (n > MAX_VOLUME / (height * width))
         return FAIL(ST_BAD_INPUT,
-                    "a video of %" PRId64 " frames of %" PRId64 " x %" PRId64
-                    " pixels is too large",
+                    "the video has %" PRId64 " frames of %" PRId64 " x %" PRId64
+                    " pixels, which is too large",
                     n, width, height);
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
     if (longer > MAX_ASPECT * shorter)
         return FAIL(ST_BAD_INPUT,
-                    "video frames of %" PRId64 " x %" PRId64
+                    "the frames of the video have %" PRId64 " x %" PRId64
                     " pixels: one side is more than %d times the other",
                     width, height, MAX_ASPECT);
     return ST_OK;
 }
 
-/* The grid within these areas; the sides may be too large for it. */
+/* The grid for these areas: smart_resize of a video. Fails if the sides do not fit an int32. */
 static status round_to_grid(int64_t n_frames, int64_t height, int64_t width, int64_t min_pixels,
                             int64_t max_pixels, fit_grid *out)
 {
@@ -107,7 +114,8 @@ static status round_to_grid(int64_t n_frames, int64_t height, int64_t width, int
     const double volume = (double)(n_frames * height * width);
     double to_h = nearbyint(h / FACTOR) * FACTOR;
     double to_w = nearbyint(w / FACTOR) * FACTOR;
-    /* Half to even here too: 5 frames count as 4, 7 as 8. Only the limits see this number. */
+    /* Half to even here too, so that 5 frames count as 4 and 7 as 8. Only the limits use this
+     * number. */
     const double to_t = nearbyint((double)n_frames / PAIR) * PAIR;
     if (to_t * to_h * to_w > (double)max_pixels) {
         const double beta = sqrt(volume / (double)max_pixels);
@@ -119,7 +127,8 @@ static status round_to_grid(int64_t n_frames, int64_t height, int64_t width, int
         to_w = ceil(w * beta / FACTOR) * FACTOR;
     }
     if (to_h > INT32_MAX || to_w > INT32_MAX || clip_pairs(n_frames) > INT32_MAX)
-        return FAIL(ST_BAD_INPUT, "a video of %" PRId64 " frames of %g x %g pixels is too large",
+        return FAIL(ST_BAD_INPUT,
+                    "the video would have %" PRId64 " frames of %g x %g pixels, which is too large",
                     n_frames, to_w, to_h);
     *out = (fit_grid){.height = (int32_t)to_h,
                       .width = (int32_t)to_w,
@@ -144,10 +153,12 @@ status clip_shrink(int64_t n_frames, int64_t height, int64_t width, const clip_l
     const int64_t least = clip_pairs(n_frames) * MERGE_SIDE * MERGE_SIDE;
     if (fit_patches(g) > patches && patches < least)
         return FAIL(ST_BAD_INPUT,
-                    "%" PRId64 " frames have at least %" PRId64
-                    " patches, there is room for %" PRId64 "; lower video.max_frames or video.fps",
+                    "%" PRId64 " frames of a video have at least %" PRId64
+                    " patches, but there is room for %" PRId64
+                    ": lower video.max_frames or video.fps",
                     n_frames, least, patches);
-    /* As fit_shrink: patches rise with the maximum on either side of the rounded area. */
+    /* A bisection, as in fit_shrink: patches rise with the maximum on either side of the rounded
+     * area, which is tried first. `low` fits, `high` does not. */
     int64_t low = 1, high = limits->max_pixels;
     const int64_t border =
         (int64_t)(nearbyint((double)n_frames / PAIR) * PAIR * nearbyint((double)height / FACTOR) *

@@ -1,3 +1,4 @@
+/* fit.c: the arithmetic of fit.h. */
 #include "prepd/sample/fit.h"
 
 #include <assert.h>
@@ -7,17 +8,18 @@
 #include "proto/batch.h"
 
 enum {
-    FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels per side of a merged token */
-    MAX_ASPECT = 200,                 /* of the reference; beyond it the picture is refused */
-    MAX_SIDE = 1 << 24,               /* so that areas are exact in double */
+    FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels on a side of a merged token */
+    MAX_ASPECT = 200,                 /* the bound of transformers, beyond which it refuses */
+    MAX_SIDE = 1 << 24,               /* so that areas are exact in a double */
 };
 
-/* Steps 2 to 4 of smart_resize. Doubles and their order are the reference's: h / beta / 32 is two
- * divisions, and rounding is half to even (nearbyint in the default mode). */
+/* The three steps of smart_resize. Doubles and the order of operations are those of the Python
+ * code: h / beta / 32 is two divisions, and rounding is half to even (nearbyint in the default
+ * mode). */
 static fit_grid round_to_grid(int64_t height, int64_t width, int64_t min_pixels, int64_t max_pixels)
 {
     const double h = (double)height, w = (double)width;
-    double to_h = nearbyint(h / FACTOR) * FACTOR; /* may be 0 here */
+    double to_h = nearbyint(h / FACTOR) * FACTOR; /* this may be 0 here */
     double to_w = nearbyint(w / FACTOR) * FACTOR;
 
     if (to_h * to_w > (double)max_pixels) {
@@ -39,18 +41,18 @@ static status check_input(int64_t height, int64_t width, fit_limits limits)
 {
     if (limits.min_pixels < 1 || limits.max_pixels < limits.min_pixels)
         return FAIL(ST_CONFIG,
-                    "image.min_pixels %" PRId64 " and image.max_pixels %" PRId64
+                    "image.min_pixels is %" PRId64 " and image.max_pixels %" PRId64
                     ": expected 1 <= min <= max",
                     limits.min_pixels, limits.max_pixels);
     if (height < 1 || width < 1 || height > MAX_SIDE || width > MAX_SIDE)
         return FAIL(ST_BAD_INPUT,
-                    "picture of %" PRId64 " x %" PRId64 " pixels, expected sides from 1 to %d",
+                    "the picture has %" PRId64 " x %" PRId64 " pixels, expected sides from 1 to %d",
                     width, height, MAX_SIDE);
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
     if (longer > MAX_ASPECT * shorter)
         return FAIL(ST_BAD_INPUT,
-                    "picture of %" PRId64 " x %" PRId64
+                    "the picture has %" PRId64 " x %" PRId64
                     " pixels: one side is more than %d times the other",
                     width, height, MAX_ASPECT);
     return ST_OK;
@@ -59,7 +61,7 @@ static status check_input(int64_t height, int64_t width, fit_limits limits)
 status fit_image(int64_t height, int64_t width, fit_limits limits, fit_grid *out)
 {
     TRY(check_input(height, width, limits));
-    /* A larger maximum changes nothing but could overflow int32 sides. */
+    /* A larger maximum would change nothing, but sides could overflow an int32. */
     const int64_t most = (int64_t)1 << 40;
     const int64_t max_pixels = limits.max_pixels < most ? limits.max_pixels : most;
     const int64_t min_pixels = limits.min_pixels < most ? limits.min_pixels : most;
@@ -67,7 +69,7 @@ status fit_image(int64_t height, int64_t width, fit_limits limits, fit_grid *out
     return ST_OK;
 }
 
-/* The grid for a maximum below the configured minimum too: then both are that maximum. */
+/* The grid for a maximum that may be below the configured minimum; then the minimum is the same. */
 static fit_grid grid_at(int64_t height, int64_t width, int64_t min_pixels, int64_t max_pixels)
 {
     return round_to_grid(height, width, min_pixels < max_pixels ? min_pixels : max_pixels,
@@ -84,12 +86,13 @@ status fit_shrink(int64_t height, int64_t width, fit_limits limits, int64_t patc
     }
     if (patches < MERGE_SIDE * MERGE_SIDE)
         return FAIL(ST_BAD_INPUT,
-                    "a budget of %" PRId64 " patches holds no picture: the smallest grid has %d",
+                    "there is room for %" PRId64 " patches, but the smallest picture has %d",
                     patches, MERGE_SIDE * MERGE_SIDE);
 
-    /* Patches rise with max_pixels below the rounded area and at or above it, but not across that
-     * border (a side held at 32 pixels can make the shrunk grid the larger one). So the border is
-     * tried first, and the bisection stays on one side of it: low fits, high does not. */
+    /* The number of patches rises with max_pixels below the rounded area, and again from there on,
+     * but not across that border: a side that stays at 32 pixels can make the shrunk grid the
+     * larger one. So the border is tried first, and the bisection stays on one side of it. `low`
+     * fits, `high` does not. */
     fit_grid rounded = round_to_grid(height, width, 0, INT64_MAX);
     int64_t border = (int64_t)rounded.height * rounded.width;
     int64_t low = 1, high = limits.max_pixels;
@@ -107,7 +110,7 @@ status fit_shrink(int64_t height, int64_t width, fit_limits limits, int64_t patc
             high = middle;
     }
     g = grid_at(height, width, limits.min_pixels, low);
-    assert(fit_patches(g) <= patches); /* at 1 pixel the grid is 32 x 32 */
+    assert(fit_patches(g) <= patches); /* with 1 pixel the grid is 32 x 32 */
     *out = g;
     return ST_OK;
 }

@@ -1,5 +1,5 @@
-/* The processors' files, of pictures and of videos; apart from fit.c and clip.c, which are
- * arithmetic alone. */
+/* fit_limits.c: reads preprocessor_config.json and video_preprocessor_config.json of the model
+ * folder, and refuses a processor that does anything else than fit.c, clip.c and resample.c do. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,16 +13,16 @@
 enum {
     DEFAULT_MIN_PIXELS = 65536,    /* 256 x 256, as published */
     DEFAULT_MAX_PIXELS = 16777216, /* 4096 x 4096 */
-    CLASS_MIN_PIXELS = 3136,       /* what the reference's class takes from a file without sizes */
+    CLASS_MIN_PIXELS = 3136,       /* what transformers' class takes if a file has no sizes */
     CLASS_MAX_PIXELS = 1003520,
-    CLASS_CLIP_MIN_PIXELS = 128 * 32 * 32, /* the same of videos: areas times frames */
+    CLASS_CLIP_MIN_PIXELS = 128 * 32 * 32, /* the same of videos: area times frames */
     CLASS_CLIP_MAX_PIXELS = 768 * 32 * 32,
-    BICUBIC = 3, /* Pillow's number of the filter */
+    BICUBIC = 3, /* the number that Pillow gives this filter */
 };
 
-static const double REAL_TOLERANCE = 1e-9; /* of numbers written in decimal */
+static const double REAL_TOLERANCE = 1e-9; /* for numbers that are written in decimal */
 
-/* An integer member that may be absent or null: then *out stays. */
+/* Reads an integer member. If it is absent or null, *out stays as it is. */
 static status optional_int(const json_value *object, const char *key, const char *path,
                            int64_t *out)
 {
@@ -32,7 +32,7 @@ static status optional_int(const json_value *object, const char *key, const char
     return json_want_int(object, key, path, out);
 }
 
-/* Other sides would need other patches than the wire carries. */
+/* Checks an integer that, if it is given, must have this value. */
 static status require_int(const json_value *object, const char *key, const char *path,
                           int64_t wanted)
 {
@@ -40,24 +40,27 @@ static status require_int(const json_value *object, const char *key, const char 
     TRY(optional_int(object, key, path, &found));
     if (found != wanted)
         return FAIL_IN(ST_BAD_INPUT, path,
-                       "%s is %" PRId64 ", only %" PRId64 " is supported (Qwen3-VL)", key, found,
-                       wanted);
+                       "%s is %" PRId64 ", but only %" PRId64 " is supported (Qwen3-VL)", key,
+                       found, wanted);
     return ST_OK;
 }
 
-/* Keys for which the reference's class has other values of its own: a file must say them. */
+/* Checks that a key is given. This is for keys whose default in transformers' class is not the
+ * value of Qwen3-VL. */
 static status require_key(const json_value *object, const char *key, const char *path,
                           const char *otherwise)
 {
     const json_value *v = json_find(object, key);
     if (v && json_typeof(v) != JSON_NULL)
         return ST_OK;
-    return FAIL_IN(ST_BAD_INPUT, path,
-                   "%s is missing; the reference would take %s, Qwen3-VL has another: write it",
-                   key, otherwise);
+    return FAIL_IN(
+        ST_BAD_INPUT, path,
+        "%s is missing: transformers would take %s, but Qwen3-VL has another value; write it "
+        "into the file",
+        key, otherwise);
 }
 
-/* A number, or one per channel; absent or null passes. */
+/* Checks a number, or one for each channel, that must have this value if it is given. */
 static status require_real(const json_value *object, const char *key, const char *path,
                            double wanted)
 {
@@ -75,15 +78,15 @@ static status require_real(const json_value *object, const char *key, const char
     return ST_OK;
 }
 
-/* What the reference would do otherwise than we do: pixels leave here as bytes, and the trainer
- * takes them for (byte / 255 - 0.5) / 0.5. */
+/* Checks the steps that prepd does not read from the file: pixels are sent as bytes, and the
+ * trainer always makes (byte / 255 - 0.5) / 0.5 of them. */
 static status check_steps(const json_value *file, const char *path)
 {
     static const char *const steps[] = {"do_resize", "do_rescale", "do_normalize",
                                         "do_convert_rgb"};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         if (!json_bool(json_find(file, steps[i]), true))
-            return FAIL_IN(ST_BAD_INPUT, path, "%s is false, only true is supported (Qwen3-VL)",
+            return FAIL_IN(ST_BAD_INPUT, path, "%s is false, but only true is supported (Qwen3-VL)",
                            steps[i]);
     TRY(require_int(file, "resample", path, BICUBIC));
     TRY(require_real(file, "rescale_factor", path, 1.0 / 255.0));
@@ -91,7 +94,8 @@ static status check_steps(const json_value *file, const char *path)
     return require_real(file, "image_std", path, 0.5);
 }
 
-/* limits: those of the reference's class, for a file that does not say. */
+/* Reads a file of either kind. *limits are those of the class, and stay for a file that gives none.
+ */
 static status read_file(const json_value *file, const char *path, fit_limits *limits)
 {
     if (json_typeof(file) != JSON_OBJECT)
@@ -102,7 +106,7 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
     TRY(require_int(file, "temporal_patch_size", path, 2));
     TRY(check_steps(file, path));
 
-    /* "edges" are areas in this processor; older files say min_pixels and max_pixels. */
+    /* The "edges" are areas in this processor. Older files have min_pixels and max_pixels. */
     const json_value *size = json_find(file, "size");
     if (size && json_typeof(size) != JSON_NULL) {
         TRY(json_want_int(size, "shortest_edge", path, &limits->min_pixels));
@@ -112,13 +116,14 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
     TRY(optional_int(file, "max_pixels", path, &limits->max_pixels));
     if (limits->min_pixels < 1 || limits->max_pixels < limits->min_pixels)
         return FAIL_IN(ST_BAD_INPUT, path,
-                       "areas from %" PRId64 " to %" PRId64 " pixels, expected 1 <= min <= max",
+                       "the areas go from %" PRId64 " to %" PRId64
+                       " pixels, expected 1 <= min <= max",
                        limits->min_pixels, limits->max_pixels);
     return ST_OK;
 }
 
-/* The file of that name in the model's folder, the one that model_files.h digests for HELLO; *out
- * NULL: there is none. */
+/* Loads the file of that name from the model folder; *out is NULL if there is none. It is the same
+ * file that model_files.h digests, so a worker with another one is refused. */
 static status load_file(const conf *c, const char *name, char path[STATUS_PATH_MAX],
                         json_value **out)
 {
@@ -129,7 +134,8 @@ static status load_file(const conf *c, const char *name, char path[STATUS_PATH_M
     return folder[0] && access(path, F_OK) == 0 ? json_load(path, out) : ST_OK;
 }
 
-/* Qwen3-VL's values, where the class of the pictures' processor has others of its own. */
+/* Checks that the keys are given for which the class of the pictures' processor has other defaults.
+ */
 static status require_keys(const json_value *file, const char *path)
 {
     TRY(require_key(file, "patch_size", path, "14"));
@@ -146,15 +152,16 @@ static status read_clip_file(const json_value *file, const char *path, clip_limi
     limits->max_pixels = areas.max_pixels;
     if (!json_bool(json_find(file, "do_sample_frames"), true))
         return FAIL_IN(ST_BAD_INPUT, path,
-                       "do_sample_frames is false, only true is supported (Qwen3-VL)");
+                       "do_sample_frames is false, but only true is supported (Qwen3-VL)");
     TRY(optional_int(file, "min_frames", path, &limits->min_frames));
     TRY(optional_int(file, "max_frames", path, &limits->max_frames));
     if (fps && json_typeof(fps) != JSON_NULL)
         limits->fps = json_real(fps, -1);
     if (limits->min_frames < 1 || limits->max_frames < limits->min_frames || !(limits->fps > 0))
         return FAIL_IN(ST_BAD_INPUT, path,
-                       "from %" PRId64 " to %" PRId64 " frames at %g per second: expected 1 <= min "
-                       "<= max and a positive rate",
+                       "min_frames is %" PRId64 ", max_frames %" PRId64
+                       " and fps %g: expected 1 <= min <= "
+                       "max and a positive rate",
                        limits->min_frames, limits->max_frames, limits->fps);
     return ST_OK;
 }
@@ -180,9 +187,9 @@ status clip_limits_load(const conf *c, clip_limits *out)
         limits.fps = c->video_fps;
     if (limits.max_pixels < limits.min_pixels || limits.max_frames < limits.min_frames)
         return FAIL(ST_CONFIG,
-                    "video: areas from %" PRId64 " to %" PRId64 " pixels and from %" PRId64
-                    " to %" PRId64 " frames: expected min <= max (a value not set comes from "
-                    "video_preprocessor_config.json)",
+                    "videos may have areas from %" PRId64 " to %" PRId64 " pixels and from %" PRId64
+                    " to %" PRId64 " frames: expected min <= max (what video.* does not set comes "
+                    "from video_preprocessor_config.json)",
                     limits.min_pixels, limits.max_pixels, limits.min_frames, limits.max_frames);
     *out = limits;
     return ST_OK;
@@ -208,7 +215,7 @@ status fit_limits_load(const conf *c, fit_limits *out)
     if (limits.max_pixels < limits.min_pixels)
         return FAIL(ST_CONFIG,
                     "image.min_pixels %" PRId64 " is above image.max_pixels %" PRId64
-                    " (a value not set comes from preprocessor_config.json)",
+                    " (what image.* does not set comes from preprocessor_config.json)",
                     limits.min_pixels, limits.max_pixels);
     *out = limits;
     return ST_OK;

@@ -1,7 +1,7 @@
-/* The only door to libvips, which is used for what it does best: reading JPEG, PNG and WebP line by
- * line (plain JPEGs go past it: image_jpeg.h). What the bytes mean as RGB follows Pillow and is
- * decided here, since libvips' own colour conversion and orientation differ from it in the corners.
- */
+/* image.c: decodes pictures with libvips, which reads JPEG, PNG and WebP line by line; plain JPEGs
+ * do not go through it (image_jpeg.h). How bytes become RGB follows Pillow and is decided here,
+ * because libvips' own conversion of colours and its orientation differ from Pillow's in rare
+ * cases. */
 #include "prepd/sample/image.h"
 
 #include <inttypes.h>
@@ -17,11 +17,12 @@
 
 enum {
     FULL_BAND = 8,    /* lines of builtin_full_jpeg at a time */
-    STRIP_LINES = 16, /* decoded at once: the tile height of libvips' sequential loaders or more */
+    STRIP_LINES = 16, /* decoded at once: at least the tile height of libvips' sequential loaders */
 };
 
-/* Last warning of the library: libpng tells the cause of a failure only there. And the first one
- * that concerns a PNG's pixels. One per process, as the library itself is. */
+/* The last warning of the library, because libpng gives the cause of a failure only there; and the
+ * first one that concerns the pixels of a PNG. One of each per process, as the library itself is
+ * one per process. */
 static char last_warning[256], pixel_warning[256];
 
 static void keep_warning(const gchar *domain, GLogLevelFlags level, const gchar *message,
@@ -37,12 +38,12 @@ static void keep_warning(const gchar *domain, GLogLevelFlags level, const gchar 
 
 status image_library_init(const char *program)
 {
-    /* Before vips_init, which may already warn. Warnings are no failures: the reference accepts
-     * the files that cause them. */
+    /* This comes before vips_init, which may already warn. A warning is not a failure: Pillow
+     * accepts the files that cause them. */
     g_log_set_handler("VIPS", G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO | G_LOG_LEVEL_DEBUG,
                       keep_warning, NULL);
     if (vips_init(program))
-        return FAIL(ST_OS, "libvips does not start: %s", vips_error_buffer());
+        return FAIL(ST_OS, "libvips cannot be initialised: %s", vips_error_buffer());
     vips_concurrency_set(1);
     vips_cache_set_max(0);
     vips_cache_set_max_mem(0);
@@ -60,14 +61,14 @@ void image_library_done(void)
     vips_shutdown();
 }
 
-/* libvips keeps a process-wide text that grows until it is cleared. */
+/* libvips keeps one error text per process, which grows until it is cleared. */
 static void forget_errors(void)
 {
     vips_error_clear();
     last_warning[0] = pixel_warning[0] = 0;
 }
 
-/* Failure with libvips' words on one line. */
+/* Fails with the words of libvips, put on one line. */
 static status fail_vips(const char *file, const char *format, const char *what)
 {
     char text[512];
@@ -80,20 +81,21 @@ static status fail_vips(const char *file, const char *format, const char *what)
         if (text[i] == '\n')
             text[i] = ';';
     forget_errors();
-    /* A process short of memory says nothing about a file. One that always needs too much is found
-     * by what it does to fresh workers. */
+    /* That a process is short of memory says nothing about the file. A file that always needs too
+     * much is found because it kills fresh workers too. */
     const status code = strcasestr(text, "memory") ? ST_NO_MEMORY : ST_BAD_INPUT;
     return FAIL_IN(code, file, "the %s %s: %s", format, what, n ? text : "no reason was given");
 }
 
-/* A file whose header was read; pixels are still to come. */
+/* A file whose header was read and whose pixels were not. */
 typedef struct opened {
-    VipsImage *pixels; /* owned; reads `bytes` until it is let go */
+    VipsImage *pixels; /* owned; it reads the caller's bytes as long as it lives */
     const char *format;
     int orientation;
-    bool clip_16_bit; /* 16-bit grey: Pillow clips it to a byte; else it keeps the high byte */
-    enum { ALPHA_NONE, ALPHA_BAND, ALPHA_KEY } alpha; /* what is laid on white */
-    uint8_t key[3];                                   /* ALPHA_KEY: the colour that is not there */
+    bool clip_16_bit; /* 16-bit grey, which Pillow clips to a byte; of all else it keeps the high
+                         byte */
+    enum { ALPHA_NONE, ALPHA_BAND, ALPHA_KEY } alpha; /* where the alpha is that is laid on white */
+    uint8_t key[3]; /* with ALPHA_KEY, the colour that is transparent */
 } opened;
 
 static void opened_close(opened *o)
@@ -123,7 +125,7 @@ static void *find_raw_profile(VipsImage *im, const char *name, GValue *value, vo
     return vips_image_get_string(im, name, (const char **)user) == 0 ? im : NULL;
 }
 
-/* Pillow: EXIF decides; where it has no orientation, the XMP packet does. */
+/* As in Pillow, EXIF decides; if it has no orientation, the XMP packet does. */
 static int find_orientation(VipsImage *im, picture_format format, span bytes)
 {
     const char *profile = NULL;
@@ -142,7 +144,7 @@ static int find_orientation(VipsImage *im, picture_format format, span bytes)
 static VipsImage *load_picture(picture_format format, span bytes)
 {
     VipsImage *im = NULL;
-    void *data = (void *)(uintptr_t)bytes.data; /* libvips takes no const; it only reads */
+    void *data = (void *)(uintptr_t)bytes.data; /* libvips takes no const pointer, but only reads */
     int failed;
     if (format == PICTURE_JPEG)
         failed = vips_jpegload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
@@ -159,13 +161,13 @@ static VipsImage *load_picture(picture_format format, span bytes)
 static status refuse_format(span bytes, const char *file, const char *name)
 {
     if (name)
-        return FAIL_IN(ST_BAD_INPUT, file, "%s; only JPEG, PNG and WebP are read", name);
+        return FAIL_IN(ST_BAD_INPUT, file, "this is %s; only JPEG, PNG and WebP are read", name);
     const uint8_t *b = bytes.data;
-    return FAIL_IN(ST_BAD_INPUT, file,
-                   "no picture: the first bytes are %02x %02x %02x %02x; only JPEG, PNG and WebP "
-                   "are read",
-                   b[0], bytes.size > 1 ? b[1] : 0, bytes.size > 2 ? b[2] : 0,
-                   bytes.size > 3 ? b[3] : 0);
+    return FAIL_IN(
+        ST_BAD_INPUT, file,
+        "this is not a picture: its first bytes are %02x %02x %02x %02x; only JPEG, PNG and "
+        "WebP are read",
+        b[0], bytes.size > 1 ? b[1] : 0, bytes.size > 2 ? b[2] : 0, bytes.size > 3 ? b[3] : 0);
 }
 
 static void find_alpha(span bytes, picture_format format, opened *o)
@@ -185,8 +187,8 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
         return FAIL_IN(ST_BAD_INPUT, file, "the file is empty");
     if (bytes.size > (uint64_t)limits->image_file_bytes)
         return FAIL_IN(ST_BAD_INPUT, file,
-                       "%zu bytes, more than image.file_bytes %" PRId64 " allows", bytes.size,
-                       limits->image_file_bytes);
+                       "the file has %zu bytes, more than image.file_bytes %" PRId64 " allows",
+                       bytes.size, limits->image_file_bytes);
     const picture_format format = sniff_format(bytes, &o->format);
     if (format == PICTURE_OTHER)
         return refuse_format(bytes, file, o->format);
@@ -205,8 +207,8 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     const int64_t height = vips_image_get_height(o->pixels);
     if (width * height > limits->image_input_pixels)
         st = FAIL_IN(ST_BAD_INPUT, file,
-                     "%" PRId64 " x %" PRId64 " pixels, more than image.input_pixels %" PRId64
-                     " allows",
+                     "the picture has %" PRId64 " x %" PRId64
+                     " pixels, more than image.input_pixels %" PRId64 " allows",
                      width, height, limits->image_input_pixels);
     if (st != ST_OK) {
         opened_close(o);
@@ -219,6 +221,7 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     return ST_OK;
 }
 
+/* Whether image_jpeg.h may be tried first. */
 static bool past_libvips(span bytes, const conf *limits, const char **out_format)
 {
     return limits->image_decoder == DECODER_AUTO && sniff_format(bytes, out_format) == PICTURE_JPEG;
@@ -243,14 +246,15 @@ status image_header(span bytes, const char *file, const conf *limits, image_info
     return ST_OK;
 }
 
-/* a * b / 255, rounded, as Pillow does it. */
+/* a * b / 255, rounded as Pillow's MULDIV255 does. */
 static inline uint8_t mul_div_255(uint32_t a, uint32_t b)
 {
     const uint32_t t = a * b + 128;
     return (uint8_t)(((t >> 8) + t) >> 8);
 }
 
-/* Four inks, already the right way round: libvips and Pillow both invert what JPEG stores. */
+/* CMYK to RGB. The inks are the right way round here, because libvips, like Pillow, inverts what a
+ * JPEG stores. */
 static void cmyk_line(const uint8_t *in, int64_t n, uint8_t *rgb)
 {
     for (int64_t i = 0; i < n; i++, in += 4, rgb += 3) {
@@ -305,7 +309,7 @@ static uint8_t alpha_at(const opened *o, const void *in, int64_t i, const uint8_
                : ((const uint8_t *)in)[at];
 }
 
-/* A colour laid on white: colour * alpha + 255 * (255 - alpha), over 255, rounded. */
+/* Lays colours on white: (colour * alpha + 255 * (255 - alpha)) / 255, rounded. */
 static void whiten_line(const opened *o, const void *in, int64_t n, uint8_t *rgb)
 {
     for (int64_t i = 0; i < n; i++, rgb += 3) {
@@ -315,16 +319,16 @@ static void whiten_line(const opened *o, const void *in, int64_t n, uint8_t *rgb
     }
 }
 
-/* All pixels, not yet turned: rgb [height, width, 3]. Strips go straight from libvips' region to
- * the result, so that the picture exists once. */
+/* Reads all pixels, not yet turned, to rgb [height, width, 3]. Strips go directly from libvips'
+ * region to the result, so that the picture exists only once. */
 static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
 {
     const int width = vips_image_get_width(o->pixels), height = vips_image_get_height(o->pixels);
     const VipsBandFormat type = vips_image_get_format(o->pixels);
     const int bands = vips_image_get_bands(o->pixels);
     if ((type != VIPS_FORMAT_UCHAR && type != VIPS_FORMAT_USHORT) || bands < 1 || bands > 4)
-        return FAIL_IN(ST_BAD_INPUT, file, "a %s of %d bands of %s is not supported", o->format,
-                       bands, vips_enum_nick(VIPS_TYPE_BAND_FORMAT, (int)type));
+        return FAIL_IN(ST_BAD_INPUT, file, "a %s with %d channels of the type %s is not supported",
+                       o->format, bands, vips_enum_nick(VIPS_TYPE_BAND_FORMAT, (int)type));
     VipsRegion *region = vips_region_new(o->pixels);
     if (!region)
         return fail_vips(file, o->format, "cannot be decoded");
@@ -347,18 +351,18 @@ static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
     return st;
 }
 
-/* What the library said of damage while it decoded the picture; NULL: nothing. libjpeg's warnings
- * come among the errors of a picture that has none. */
-static status find_damage(span bytes, picture_format format, arena *a, const char **out)
+/* What the library said of damage while it decoded the picture; *out is NULL if it said nothing.
+ * libvips puts the warnings of libjpeg into its error text even if it succeeds. */
+static status find_damage(span bytes, picture_format format, arena *memory, const char **out)
 {
     static const char jpeg[] = "VipsJpeg: ";
     const char *errors = strstr(vips_error_buffer(), jpeg);
     const char *from = errors ? errors + sizeof jpeg - 1 : pixel_warning;
     char *copy = NULL;
     if (*from)
-        TRY(arena_strndup(a, from, strcspn(from, "\n"), &copy));
+        TRY(arena_strndup(memory, from, strcspn(from, "\n"), &copy));
     *out = copy;
-    return copy || format != PICTURE_JPEG ? ST_OK : image_jpeg_end(bytes, a, out);
+    return copy || format != PICTURE_JPEG ? ST_OK : image_jpeg_end(bytes, memory, out);
 }
 
 static status refuse_damaged(const char *file, const char *format, const char *warning)
@@ -367,7 +371,8 @@ static status refuse_damaged(const char *file, const char *format, const char *w
                    warning);
 }
 
-static status decode_vips(span bytes, const char *file, const conf *limits, arena *a, image *out)
+static status decode_vips(span bytes, const char *file, const conf *limits, arena *memory,
+                          image *out)
 {
     opened o;
     TRY(open_bytes(bytes, file, limits, &o));
@@ -377,45 +382,47 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
     const size_t size = (size_t)width * (size_t)height * 3;
     const bool turn = o.orientation > 1, swap = orient_swaps_sides(o.orientation);
     image im = {swap ? height : width, swap ? width : height, NULL, NULL};
-    const arena_mark start = arena_save(a);
-    TRY_OR(done, arena_alloc(a, size, (void **)&im.rgb));
-    const arena_mark mark = arena_save(a);
+    const arena_mark start = arena_save(memory);
+    TRY_OR(done, arena_alloc(memory, size, (void **)&im.rgb));
+    const arena_mark mark = arena_save(memory);
     uint8_t *read = im.rgb;
     if (turn)
-        TRY_OR(done, arena_alloc(a, size, (void **)&read));
+        TRY_OR(done, arena_alloc(memory, size, (void **)&read));
     TRY_OR(done, read_pixels(&o, file, read));
     if (sniff_format(bytes, &o.format) == PICTURE_PNG && !png_ends(bytes)) {
-        st = FAIL_IN(ST_BAD_INPUT, file, "the png is truncated or damaged: no end chunk");
+        st = FAIL_IN(ST_BAD_INPUT, file, "the png is truncated or damaged: it has no end chunk");
         goto done;
     }
     if (turn) {
         orient_apply(o.orientation, read, height, width, im.rgb);
-        arena_release(a, mark);
+        arena_release(memory, mark);
     }
-    TRY_OR(done, find_damage(bytes, sniff_format(bytes, &o.format), a, &im.warning));
+    TRY_OR(done, find_damage(bytes, sniff_format(bytes, &o.format), memory, &im.warning));
     *out = im;
 done:
     if (st != ST_OK)
-        arena_release(a, start);
+        arena_release(memory, start);
     opened_close(&o);
     return st;
 }
 
-status image_decode(span bytes, const char *file, const conf *limits, arena *a, image *out)
+status image_decode(span bytes, const char *file, const conf *limits, arena *memory, image *out)
 {
-    return image_decode_rows(bytes, file, limits, NULL, a, out);
+    return image_decode_rows(bytes, file, limits, NULL, memory, out);
 }
 
-/* A picture that libvips refuses only because of its many warnings is not a failure. */
-static status decode_by_vips(span bytes, const char *file, const conf *limits, arena *a, image *out)
+/* Decodes with libvips; a JPEG that libvips refuses only because of its many warnings is not a
+ * failure. */
+static status decode_by_vips(span bytes, const char *file, const conf *limits, arena *memory,
+                             image *out)
 {
     const char *name;
     bool done = false;
-    const status st = decode_vips(bytes, file, limits, a, out);
+    const status st = decode_vips(bytes, file, limits, memory, out);
     if (st != ST_BAD_INPUT || sniff_format(bytes, &name) != PICTURE_JPEG)
         return st;
     const status_note note = *status_last();
-    TRY(image_jpeg_decode_damaged(bytes, limits, a, out, &done));
+    TRY(image_jpeg_decode_damaged(bytes, limits, memory, out, &done));
     status_clear();
     if (done)
         return ST_OK;
@@ -424,15 +431,15 @@ static status decode_by_vips(span bytes, const char *file, const conf *limits, a
 }
 
 status image_decode_rows(span bytes, const char *file, const conf *limits, const image_rows *rows,
-                         arena *a, image *out)
+                         arena *memory, image *out)
 {
     const char *name;
     bool done = false;
     image im;
     if (past_libvips(bytes, limits, &name))
-        TRY(image_jpeg_decode(bytes, limits, rows, a, &im, &done));
+        TRY(image_jpeg_decode(bytes, limits, rows, memory, &im, &done));
     if (!done)
-        TRY(decode_by_vips(bytes, file, limits, a, &im));
+        TRY(decode_by_vips(bytes, file, limits, memory, &im));
     if (im.warning && limits->data_damaged == DAMAGED_REFUSE)
         return refuse_damaged(file, sniff_format(bytes, &name) == PICTURE_JPEG ? "jpeg" : "png",
                               im.warning);
@@ -440,7 +447,7 @@ status image_decode_rows(span bytes, const char *file, const conf *limits, const
     return ST_OK;
 }
 
-/* The picture as libvips sees it, without a copy; NULL on failure. */
+/* Wraps a picture for libvips, without a copy; NULL on failure. */
 static VipsImage *borrow(const image *im)
 {
     VipsImage *raw = vips_image_new_from_memory(im->rgb, (size_t)im->width * (size_t)im->height * 3,
@@ -464,7 +471,7 @@ status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out
         st = fail_vips("picture in memory", "jpeg", "cannot be written");
         goto done;
     }
-    uint8_t *copy = malloc(size); /* so that the caller may use free() */
+    uint8_t *copy = malloc(size); /* so that the caller can use free() */
     if (!copy) {
         st = FAIL(ST_NO_MEMORY, "no memory for a jpeg of %zu bytes", size);
         goto done;
@@ -479,7 +486,7 @@ done:
     return st;
 }
 
-status image_resize_vips(const image *in, int32_t height, int32_t width, arena *a, image *out)
+status image_resize_vips(const image *in, int32_t height, int32_t width, arena *memory, image *out)
 {
     status st = ST_OK;
     VipsImage *resized = NULL;
@@ -504,7 +511,7 @@ status image_resize_vips(const image *in, int32_t height, int32_t width, arena *
         st = fail_vips("picture in memory", "picture", "cannot be resized");
         goto done;
     }
-    TRY_OR(done, arena_alloc(a, size, (void **)&im.rgb));
+    TRY_OR(done, arena_alloc(memory, size, (void **)&im.rgb));
     memcpy(im.rgb, data, size);
     *out = im;
 done:

@@ -1,13 +1,14 @@
-/* image_builtin.h: three pictures of 20 x 14 pixels (waves and squares), decoded to tell one
- * decoder from another. Written once by Pillow 9.4; the bytes are data, not to be edited. And one
- * of 16 x 16, by libjpeg, with which our conversion of colours is held against the library's. */
+/* image_builtin.h: four small pictures for image_fingerprint.c. Three of 20 x 14 pixels (waves and
+ * squares), which Pillow 9.4 wrote, are decoded to tell one decoder from another. One of 16 x 16,
+ * which libjpeg wrote, shows whether prepd converts colours as the library does. The bytes are data
+ * and must not be edited. */
 #ifndef TESSERA_PREPD_SAMPLE_IMAGE_BUILTIN_H
 #define TESSERA_PREPD_SAMPLE_IMAGE_BUILTIN_H
 
 #include <stdint.h>
 
 /* clang-format off */
-/* 4:2:0, so chroma upsampling shows */
+/* A JPEG with 4:2:0 subsampling, so that the way of enlarging the colours shows. */
 static const uint8_t builtin_jpeg[] = {
     255, 216, 255, 224, 0, 16, 74, 70, 73, 70, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0,
     255, 219, 0, 67, 0, 13, 9, 10, 11, 10, 8, 13, 11, 10, 11, 14, 14, 13, 15, 19,
@@ -31,7 +32,7 @@ static const uint8_t builtin_jpeg[] = {
     216, 5, 59, 178, 183, 35, 172, 132, 24, 103, 201, 255, 217,
 };
 
-/* 4:4:4, all hues, some of them beyond what RGB has */
+/* A JPEG without subsampling (4:4:4) that has all hues, some of them outside of RGB. */
 static const uint8_t builtin_full_jpeg[] = {
     255, 216, 255, 224, 0, 16, 74, 70, 73, 70, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0,
     255, 219, 0, 67, 0, 3, 2, 2, 2, 2, 2, 3, 2, 2, 2, 3, 3, 3, 3, 4,
@@ -70,7 +71,7 @@ static const uint8_t builtin_full_jpeg[] = {
     168, 249, 24, 73, 32, 38, 149, 127, 255, 217,
 };
 
-/* palette */
+/* A PNG with a palette. */
 static const uint8_t builtin_png[] = {
     137, 80, 78, 71, 13, 10, 26, 10, 0, 0, 0, 13, 73, 72, 68, 82, 0, 0, 0, 20,
     0, 0, 0, 14, 4, 3, 0, 0, 0, 221, 234, 33, 195, 0, 0, 0, 36, 80, 76, 84,
@@ -86,7 +87,7 @@ static const uint8_t builtin_png[] = {
     1, 103, 230, 207, 245, 0, 0, 0, 0, 73, 69, 78, 68, 174, 66, 96, 130,
 };
 
-/* lossy */
+/* A lossy WebP. */
 static const uint8_t builtin_webp[] = {
     82, 73, 70, 70, 132, 0, 0, 0, 87, 69, 66, 80, 86, 80, 56, 32, 120, 0, 0, 0,
     176, 4, 0, 157, 1, 42, 20, 0, 14, 0, 62, 237, 98, 169, 77, 169, 165, 163, 162, 48,

@@ -1,7 +1,10 @@
+/* image_jpeg.c: the plain path through libjpeg. Any error or warning leaves libjpeg by longjmp, and
+ * the file goes to libvips instead. Lines are read as RGB, or as planes if a taker wants them
+ * (image_rows.take_ycc). */
 #include "prepd/sample/image_jpeg.h"
 
 #include <setjmp.h>
-#include <stdio.h> /* jpeglib.h wants it */
+#include <stdio.h> /* jpeglib.h needs it */
 #include <string.h>
 
 #include <jerror.h>
@@ -10,25 +13,26 @@
 #include "prepd/sample/orient.h"
 
 enum {
-    LINES = 16,           /* handed to libjpeg at once: what two rows of subsampled blocks give */
-    MARKER_BYTES = 65533, /* of one marker: all of it */
+    LINES = 16,           /* asked of libjpeg at once: two rows of subsampled blocks */
+    MARKER_BYTES = 65533, /* the most bytes of a marker: keep all of them */
 };
 
-/* What libjpeg calls back with: it only knows the first member. */
+/* The state of one decoding. libjpeg knows only the first member; callbacks find the rest through
+ * client_data. */
 typedef struct decoder {
     struct jpeg_decompress_struct j;
     struct jpeg_error_mgr errors;
-    jmp_buf left; /* where a file that is not plain leaves to */
+    jmp_buf left; /* where leave_decoder jumps to */
     span bytes;
     const conf *limits;
-    arena *a;
+    arena *memory;
     const image_rows *rows; /* NULL: all lines are kept */
-    bool planes;            /* not converted: rows->take_ycc has them */
-    uint8_t *read;          /* [kept, width, 3] as stored; [3, kept, stride] of planes */
-    JDIMENSION kept;        /* lines: all, or a band that is written over by the next */
+    bool planes;            /* colours are not converted; rows->take_ycc takes the planes */
+    uint8_t *read;          /* [kept, width, 3] as stored, or with planes [3, kept, stride] */
+    JDIMENSION kept;        /* lines: all, or one band that the next overwrites */
     int orientation;
-    bool keeps_warnings; /* the first one is kept; else a warning leaves */
-    bool at_end;         /* all lines are there */
+    bool keeps_warnings; /* keep the first warning; else a warning leaves the decoder */
+    bool at_end;         /* all lines were read */
     char warning[JMSG_LENGTH_MAX];
     status st;
 } decoder;
@@ -39,7 +43,7 @@ static void leave_decoder(j_common_ptr j)
     longjmp(d->left, 1);
 }
 
-/* Negative: a warning. Others trace what it does. */
+/* Receives libjpeg's messages. A negative level is a warning; others only trace what it does. */
 static void record_message(j_common_ptr j, int level)
 {
     decoder *d = (decoder *)j->client_data;
@@ -48,7 +52,8 @@ static void record_message(j_common_ptr j, int level)
     if (d->keeps_warnings && !d->warning[0])
         d->errors.format_message(j, d->warning);
     if (!d->keeps_warnings || (!d->at_end && j->err->msg_code == JWRN_JPEG_EOF))
-        leave_decoder(j); /* the file ends within its lines, which is never passed over */
+        leave_decoder(
+            j); /* also for a file that ends before its last line, which is never accepted */
 }
 
 static void say_nothing(j_common_ptr j)
@@ -62,8 +67,8 @@ static bool match_marker(const struct jpeg_marker_struct *m, const char *with)
     return m->data_length > n && memcmp(m->data, with, n) == 0;
 }
 
-/* As find_orientation of image.c: EXIF decides; where it has none, XMP. False: several of a kind,
- * so that it would matter which of them libvips takes. */
+/* As find_orientation of image.c: EXIF decides, or else XMP. Returns false if there are several
+ * blocks of a kind, because then it would matter which of them libvips takes. */
 static bool find_orientation(decoder *d)
 {
     span exif = {0}, xmp = {0};
@@ -108,7 +113,7 @@ static bool read_lines(decoder *d)
     return true;
 }
 
-/* Bytes of a plane's row: whole blocks. */
+/* Bytes of a row of a plane, which has whole blocks. */
 static size_t plane_stride(const decoder *d)
 {
     return ((size_t)d->j.image_width + DCTSIZE - 1) / DCTSIZE * DCTSIZE;
@@ -135,7 +140,7 @@ static bool read_planes(decoder *d)
     return true;
 }
 
-/* Nothing to enlarge: no difference is kept at half the size. */
+/* Whether all three planes are stored at full size and the taker wants them. */
 static bool full_planes(const decoder *d)
 {
     for (int c = 0; c < 3; c++)
@@ -153,8 +158,8 @@ static void prepare_decoder(decoder *d)
     d->j.client_data = d;
 }
 
-/* This and the next: all that may leave through leave_decoder(). What changes lies in d, which is
- * the caller's. */
+/* Everything that may leave through leave_decoder is in the functions with setjmp below. What they
+ * change lies in *d, which is the caller's, so no local variable is clobbered. */
 static bool read_header(decoder *d)
 {
     if (setjmp(d->left))
@@ -179,11 +184,12 @@ static bool read_picture(decoder *d)
         return false;
     d->kept = d->rows ? (JDIMENSION)d->rows->band : d->j.output_height;
     const size_t stride = d->planes ? plane_stride(d) : d->j.output_width;
-    d->st = arena_alloc(d->a, stride * d->kept * 3, (void **)&d->read);
+    d->st = arena_alloc(d->memory, stride * d->kept * 3, (void **)&d->read);
     return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
 }
 
-/* Reads up to the mark at the end. What goes wrong after the last line changes no pixel. */
+/* Reads up to the end marker. What goes wrong after the last line changes no pixel, so it is only a
+ * warning. */
 static void read_end(decoder *d)
 {
     d->keeps_warnings = d->at_end = true;
@@ -191,7 +197,7 @@ static void read_end(decoder *d)
         jpeg_finish_decompress(&d->j);
 }
 
-/* Every line, small and thrown away. */
+/* Decodes every line at an eighth of the size and throws it away. */
 static void read_small(decoder *d)
 {
     struct jpeg_decompress_struct *j = &d->j;
@@ -218,23 +224,23 @@ static bool open_sequential(decoder *d)
     return jpeg_read_header(&d->j, TRUE) == JPEG_HEADER_OK && !jpeg_has_multiple_scans(&d->j);
 }
 
-static status keep_warning(const decoder *d, arena *a, const char **out)
+static status keep_warning(const decoder *d, arena *memory, const char **out)
 {
     char *copy = NULL;
     if (d->warning[0])
-        TRY(arena_strndup(a, d->warning, strlen(d->warning), &copy));
+        TRY(arena_strndup(memory, d->warning, strlen(d->warning), &copy));
     *out = copy;
     return ST_OK;
 }
 
-status image_jpeg_end(span bytes, arena *a, const char **out)
+status image_jpeg_end(span bytes, arena *memory, const char **out)
 {
     decoder d = {.bytes = bytes, .keeps_warnings = true};
     prepare_decoder(&d);
     if (open_sequential(&d))
         read_small(&d);
     jpeg_destroy_decompress(&d.j);
-    return keep_warning(&d, a, out);
+    return keep_warning(&d, memory, out);
 }
 
 bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32_t *out_height)
@@ -253,23 +259,23 @@ bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32
     return plain;
 }
 
-/* What was read, the right way up. */
+/* Turns what was read upright. */
 static status take_picture(decoder *d, int32_t height, int32_t width, image *out)
 {
     const bool swap = orient_swaps_sides(d->orientation);
     image im = {swap ? height : width, swap ? width : height, d->rows ? NULL : d->read, NULL};
     if (d->orientation > 1) {
-        TRY(arena_alloc(d->a, (size_t)width * (size_t)height * 3, (void **)&im.rgb));
+        TRY(arena_alloc(d->memory, (size_t)width * (size_t)height * 3, (void **)&im.rgb));
         orient_apply(d->orientation, d->read, height, width, im.rgb);
     }
-    TRY(keep_warning(d, d->a, &im.warning));
+    TRY(keep_warning(d, d->memory, &im.warning));
     *out = im;
     return ST_OK;
 }
 
 static status decode_jpeg(decoder *d, image *out, bool *out_done)
 {
-    const arena_mark start = arena_save(d->a);
+    const arena_mark start = arena_save(d->memory);
     *out_done = false;
     if (d->bytes.size > (uint64_t)d->limits->image_file_bytes)
         return ST_OK;
@@ -282,20 +288,20 @@ static status decode_jpeg(decoder *d, image *out, bool *out_done)
     const status st = done ? take_picture(d, height, width, out) : d->st;
     *out_done = done && st == ST_OK;
     if (!*out_done)
-        arena_release(d->a, start);
+        arena_release(d->memory, start);
     return st;
 }
 
-status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *a,
+status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *memory,
                          image *out, bool *out_done)
 {
-    decoder d = {.bytes = bytes, .limits = limits, .rows = rows, .a = a};
+    decoder d = {.bytes = bytes, .limits = limits, .rows = rows, .memory = memory};
     return decode_jpeg(&d, out, out_done);
 }
 
-status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *a, image *out,
+status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *memory, image *out,
                                  bool *out_done)
 {
-    decoder d = {.bytes = bytes, .limits = limits, .a = a, .keeps_warnings = true};
+    decoder d = {.bytes = bytes, .limits = limits, .memory = memory, .keeps_warnings = true};
     return decode_jpeg(&d, out, out_done);
 }

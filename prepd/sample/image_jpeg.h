@@ -1,37 +1,38 @@
-/* image_jpeg.h: a plain JPEG straight through libjpeg-turbo, the only door to its own interface.
+/* image_jpeg.h: decodes a plain JPEG directly with libjpeg-turbo. This is the only door to its own
+ * interface.
  *
  * libvips decodes JPEG with the same library and the same settings, so the pixels are the same bit
- * for bit; what is saved is everything around it (a pipeline, its threads and locks, one copy).
- * Plain: one scan, sequential, Huffman-coded, 8 bits, YCbCr, within the limits, at most one EXIF
- * and one XMP block, its lines decoded without an error and without a single warning. All else is
- * left to libvips with what it says about it, so which files are refused, and in which words, is
- * libvips' alone.
+ * for bit. What is saved is everything around it: a pipeline, its threads and locks, and one copy.
+ * A JPEG is plain if it has one sequential scan, Huffman coding, 8 bits, YCbCr, at most one EXIF
+ * and one XMP block, and a size within the limits, and if its lines decode without an error or a
+ * warning. Every other JPEG is left to libvips. So it is libvips alone that refuses files, and in
+ * its own words.
  *
- * What lies between the last line and the end of the file tells of damage too (a page of zeros may
- * decode as anything, and leave data over): libvips does not look at it, image_jpeg_end does. */
+ * What lies between the last line and the end of the file also tells of damage: a page of zeros may
+ * decode as anything and leave data over. libvips does not look at it; image_jpeg_end does. */
 #ifndef TESSERA_PREPD_SAMPLE_IMAGE_JPEG_H
 #define TESSERA_PREPD_SAMPLE_IMAGE_JPEG_H
 
 #include "prepd/sample/image.h"
 
-/* The size, upright, of a picture whose header is plain: all of the above but what only its pixels
- * show. A twentieth of what libvips takes to open one. False: not plain. */
+/* The upright size of a picture that is plain as far as its header shows. Takes a twentieth of the
+ * time that libvips takes to open a file. Returns false if it is not plain. */
 WARN_UNUSED bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width,
                                    int32_t *out_height);
 
-/* Upright RGB as image_decode_rows gives it. *out_done false: not plain; nothing is kept, the
- * caller takes libvips. Fails with ST_NO_MEMORY alone. */
+/* Decodes to upright RGB, as image_decode_rows does. If the file is not plain, *out_done is false,
+ * nothing is left in `memory`, and the caller uses libvips. The only error is ST_NO_MEMORY. */
 WARN_UNUSED status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows,
-                                     arena *a, image *out, bool *out_done);
+                                     arena *memory, image *out, bool *out_done);
 
-/* For a file that libvips gives up (after about a hundred warnings, as of one that loses its
- * restart markers): as image_jpeg_decode, but warnings are passed over, as in Pillow, unless the
- * file ends within its lines. *out_done false: an error, or not plain. */
-WARN_UNUSED status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *a, image *out,
-                                             bool *out_done);
+/* The same for a file on which libvips gives up, which it does after about a hundred warnings (as a
+ * file that lost its restart markers gives). Warnings are ignored, as Pillow does, unless the file
+ * ends before its last line. *out_done is false for an error or a file that is not plain. */
+WARN_UNUSED status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *memory,
+                                             image *out, bool *out_done);
 
-/* libjpeg's first warning about a sequential file, its end included, in the arena; *out NULL: there
- * is none. It decodes all of the file at an eighth of its size. */
-WARN_UNUSED status image_jpeg_end(span bytes, arena *a, const char **out);
+/* libjpeg's first warning about a sequential file, up to its very end, in `memory`; *out is NULL if
+ * there is none. Decodes the whole file at an eighth of its size. */
+WARN_UNUSED status image_jpeg_end(span bytes, arena *memory, const char **out);
 
 #endif

@@ -1,15 +1,17 @@
+/* orient.c: reads a TIFF directory, which is what an EXIF block is, as Pillow does, and searches
+ * XMP for a text. */
 #include "prepd/sample/orient.h"
 
 enum {
     ORIENTATION_TAG = 0x0112,
     ENTRY_BYTES = 12, /* tag 2, type 2, count 4, value or offset 4 */
-    INLINE_BYTES = 4, /* what is longer stands at an offset */
+    INLINE_BYTES = 4, /* a longer value stands at an offset */
     UPRIGHT = 1,
     PROFILE_BYTES =
-        4096, /* of a raw profile that are looked at: the first directory is near its start */
+        4096, /* of a raw profile that are read; the first directory is near its beginning */
 };
 
-/* Types of an entry, by their numbers in TIFF; the bytes of one value, 0 for a type unknown. */
+/* The types of an entry, with their numbers in TIFF, and the bytes of one value. */
 typedef enum tiff_type {
     TYPE_BYTE = 1,
     TYPE_ASCII,
@@ -61,7 +63,7 @@ static uint64_t tiff_u64(const tiff *t, size_t at)
     return t->big_endian ? first << 32 | second : second << 32 | first;
 }
 
-/* The number at `at`; 0 where the type holds none (bytes and texts). */
+/* The number at `at`; 0 for types that hold no number (bytes and texts). */
 static double number_of(const tiff *t, uint32_t type, size_t at)
 {
     uint32_t bits;
@@ -96,7 +98,7 @@ static double number_of(const tiff *t, uint32_t type, size_t at)
     }
 }
 
-/* Upright where it is no whole number from 1 to 8, or not a number at all. */
+/* Upright unless the value is a whole number from 1 to 8. */
 static int orientation_of(double value)
 {
     for (int i = 1; i <= 8; i++)
@@ -105,8 +107,9 @@ static int orientation_of(double value)
     return UPRIGHT;
 }
 
-/* As Pillow walks a directory: the last entry of a tag counts, and of its values the first; an
- * entry of unknown type or without values is not there; one that lies outside ends the walk. */
+/* Walks over a directory as Pillow does. The last entry of a tag counts, and the first of its
+ * values. An entry of unknown type or without values is skipped; one that lies outside the block
+ * ends the walk. */
 static int walk(const tiff *t, size_t directory)
 {
     int found = 0;

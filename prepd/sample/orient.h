@@ -1,21 +1,23 @@
-/* orient.h: which way up a picture is, and turning it. Pure; no image library.
+/* orient.h: which way up a picture is, and how to turn it. No image library is needed.
  *
- * Orientation is the EXIF number: 1 upright, 2 mirrored, 3 half turn, 4 flipped, 5 transposed,
- * 6 quarter turn clockwise to be upright, 7 transposed across the other diagonal, 8 quarter turn
- * counter-clockwise. The rules are those of Pillow's exif_transpose. */
+ * An orientation is the number that EXIF gives: 1 upright, 2 mirrored, 3 turned by half, 4 flipped,
+ * 5 transposed, 6 to be turned a quarter clockwise, 7 transposed along the other diagonal, 8 to be
+ * turned a quarter counter-clockwise. The rules are those of exif_transpose in Pillow
+ * (PIL/ImageOps.py), including what it makes of broken blocks. */
 #ifndef TESSERA_PREPD_SAMPLE_ORIENT_H
 #define TESSERA_PREPD_SAMPLE_ORIENT_H
 
 #include "common/base/span.h"
 
-/* Tag 0x0112 of the first directory of an EXIF block (with or without "Exif\0\0" before it):
- * 1..8, and 1 too where its value is none of these; 0 if the block is damaged or has no such tag
- * (only then an XMP packet is asked). */
+/* Tag 0x0112 of the first directory of an EXIF block, which may begin with "Exif\0\0". Returns 1 to
+ * 8, and 1 also for any other value. Returns 0 if the block is damaged or has no such tag; only
+ * then is an XMP packet asked. */
 int orient_from_exif(span exif);
-/* The same of ImageMagick's PNG text "Raw profile type exif": three lines, then EXIF in
- * hexadecimal. Terminated text. */
+/* The same from ImageMagick's PNG text "Raw profile type exif": three lines, then EXIF in
+ * hexadecimal. The text is terminated. */
 int orient_from_raw_profile(const char *text);
-/* First tiff:Orientation="N" or tiff:Orientation>N of an XMP packet (0 and 9: 1); 0 if none. */
+/* The first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 for the digits 0 and 9;
+ * 0 if there is none. */
 int orient_from_xmp(span xmp);
 
 static inline bool orient_swaps_sides(int orientation)
@@ -23,8 +25,9 @@ static inline bool orient_swaps_sides(int orientation)
     return orientation >= 5 && orientation <= 8;
 }
 
-/* in [height, width, 3] u8 -> out, upright: [width, height, 3] where sides swap. Numbers outside
- * 1..8 copy. */
+/* Turns `in` [height, width, 3] upright. `out` is [width, height, 3] if the sides swap, else
+ * [height, width, 3]; the two must not overlap. An orientation that is not 1 to 8 is copied as is.
+ */
 void orient_apply(int orientation, const uint8_t *in, int32_t height, int32_t width, uint8_t *out);
 
 #endif

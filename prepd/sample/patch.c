@@ -1,3 +1,5 @@
+/* patch.c: the order of patches, and the plain loops that define their contents. patch_avx2.c has
+ * faster ones. */
 #include "prepd/sample/patch.h"
 
 #include <assert.h>
@@ -12,8 +14,8 @@ enum {
     PLANE_BYTES = PATCH_SIDE * PATCH_SIDE,
 };
 
-/* Where the i-th patch in merge order begins in rows of stride bytes, step for a pixel: the four
- * patches of a 2 x 2 block follow each other, blocks go row by row. */
+/* The offset of the first pixel of patch i, in rows of `stride` bytes with `step` bytes for a
+ * pixel. The four patches of a 2 x 2 block follow each other, and blocks go row by row. */
 static int64_t corner_of(int64_t i, int32_t width, int64_t stride, int step)
 {
     const int64_t block = i / (MERGE_SIDE * MERGE_SIDE), in_block = i % (MERGE_SIDE * MERGE_SIDE);

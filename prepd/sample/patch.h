@@ -1,22 +1,27 @@
-/* patch.h: an RGB picture cut into 16x16 patches in model (merge) order, u8.
+/* patch.h: cuts an RGB picture into the patches that the vision tower reads, as bytes.
  *
- * Row (R, C, r, c) of patches [S, 768]: patch (2R + r, 2C + c); columns (channel, y, x) (spec 7.5).
- */
+ * A patch has 16 x 16 pixels. 2 x 2 neighbouring patches become one token, so they follow each
+ * other: row ((R * W/2 + C) * 2 + r) * 2 + c of the result is the patch in row 2R + r and column 2C
+ * + c of the picture, which has W columns of patches. Inside a patch the order is channel, y, x.
+ * This is the order of transformers' _preprocess (models/qwen2_vl/image_processing_qwen2_vl.py),
+ * without its second copy of the picture in time and without its normalisation. */
 #ifndef TESSERA_PREPD_SAMPLE_PATCH_H
 #define TESSERA_PREPD_SAMPLE_PATCH_H
 
 #include <stdint.h>
 
-/* rgb [height, width, 3], both multiples of 32; patches [height/16 * width/16, 768] written. */
+/* Cuts rgb [height, width, 3], both sides multiples of 32, to patches [height/16 * width/16, 768].
+ */
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches);
-/* The same of a JPEG's planes before their conversion to RGB (ycc.h): luma and the two colour
- * differences, rows of stride bytes each. */
+/* The same from a JPEG's planes before their conversion to RGB (ycc.h): luma and the two colour
+ * differences, in rows of `stride` bytes. */
 void patch_cut_ycc(const uint8_t *const planes[3], int64_t stride, int32_t height, int32_t width,
                    uint8_t *patches);
-/* Two frames of that size: patches [height/16 * width/16, 1536], columns (channel, frame, y, x). */
+/* Cuts two frames of that size to patches [height/16 * width/16, 1536]. Inside a patch the order is
+ * channel, frame, y, x. */
 void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height, int32_t width,
                     uint8_t *patches);
-/* The inverse, to look at a sample. */
+/* The inverse of patch_cut, to look at a sample. */
 void patch_join(const uint8_t *patches, int32_t height, int32_t width, uint8_t *rgb);
 
 #endif

@@ -1,4 +1,6 @@
-/* patch_avx2.c: compiled for AVX2, run only where the processor has it. */
+/* patch_avx2.c: the cutters of patch_cutter.h for AVX2. They take two rows of a patch at a time,
+ * one in each lane. The file is compiled for AVX2, and its code runs only if the processor has it.
+ */
 #include "prepd/sample/patch_cutter.h"
 
 #if defined(__AVX2__)
@@ -6,7 +8,7 @@
 
 enum { SIDE = 16, PLANE = SIDE * SIDE };
 
-/* 16 bytes of one row in the low lane, of the next in the high one. */
+/* 16 bytes of one row in the low lane and of the next row in the high one. */
 static inline __m256i load_rows(const uint8_t *p, int64_t stride)
 {
     const __m128i a = _mm_loadu_si128((const __m128i *)p);
@@ -16,10 +18,10 @@ static inline __m256i load_rows(const uint8_t *p, int64_t stride)
 
 #define BOTH_LANES(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
 
-/* 16 pixels are three vectors of 16 bytes. In the first, channel c stands at places 3k + c, in the
- * second at 3k + c - 16, in the third at 3k + c - 32: never the same place in two of them. So the
- * three are blended into one vector that has all of the channel's bytes, and that is put in order.
- */
+/* Takes one channel out of 16 pixels, which are three vectors of 16 bytes. Channel c stands at
+ * places 3k + c in the first, 3k + c - 16 in the second and 3k + c - 32 in the third: never at the
+ * same place in two of them. So the three are blended into one vector that has all bytes of the
+ * channel, which is then put in order. */
 static inline __m256i channel(const __m256i v[3], __m256i is_second, __m256i is_third,
                               __m256i order)
 {
@@ -29,7 +31,7 @@ static inline __m256i channel(const __m256i v[3], __m256i is_second, __m256i is_
 
 static void cut_patch(const uint8_t *from, int64_t stride, uint8_t *to)
 {
-    /* Places that are 0, 1 and 2 modulo 3. */
+    /* The places that are 0, 1 and 2 modulo 3. */
     const __m256i m0 = BOTH_LANES(-1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1);
     const __m256i m1 = BOTH_LANES(0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0);
     const __m256i m2 = BOTH_LANES(0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0);
@@ -50,9 +52,10 @@ typedef struct rgb16 {
     __m256i red, green, blue;
 } rgb16;
 
-/* Eight pixels of either row as 16-bit numbers, the differences less 128. The factors of ycc.h are
- * split so that a rest fits 16 bits: 1.402 = 1 + 13173 / 2^15 and 1.772 = 2 - 7471 / 2^15, which
- * for all 256 values round as theirs do; 0.714 = 1 - 18734 / 2^16 is exact. */
+/* Converts eight pixels of each row, given as 16-bit numbers, to RGB; 128 was subtracted from the
+ * differences. The factors of ycc.h are split so that the remainder fits 16 bits: 1.402 = 1 + 13173
+ * / 2^15 and 1.772 = 2 - 7471 / 2^15 round as those of ycc.h do for all 256 values, and 0.714 = 1 -
+ * 18734 / 2^16 is exact. */
 static inline rgb16 convert(__m256i luma, __m256i cb, __m256i cr)
 {
     const __m256i factors = _mm256_set1_epi32((int)(18734u << 16 | (uint16_t)-22554));

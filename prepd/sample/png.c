@@ -1,8 +1,12 @@
+/* png.c: walks over the chunks of a PNG file. */
 #include "prepd/sample/png.h"
 
 #include <string.h>
 
-enum { SIGNATURE = 8, FRAME = 12 }; /* a chunk: length 4, type 4, data, CRC 4 */
+enum {
+    SIGNATURE = 8,
+    FRAME = 12
+}; /* a chunk is a length (4), a type (4), its data and a CRC (4) */
 
 bool png_next(span bytes, uint64_t *at, png_chunk *out)
 {
@@ -39,7 +43,8 @@ span png_find(span bytes, const char *type)
     return has(bytes, type, &data) ? data : span_of(NULL, 0);
 }
 
-/* After the signature (8), a length (4), "IHDR" (4) and the sides (8). */
+/* These fields of IHDR stand after the signature (8), a length (4), "IHDR" (4) and the sides (8).
+ */
 enum { DEPTH_AT = 24, COLOUR_AT = 25, GREY = 0, TRUECOLOUR = 2 };
 
 static int colour_type(span bytes)

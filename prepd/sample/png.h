@@ -1,5 +1,6 @@
-/* png.h: facts of a PNG's container that libvips does not tell, or tells too late (PNG, third
- * edition, sections 5.3 and 11.3). Pure; no image library. */
+/* png.h: facts about a PNG file that libvips does not tell, or tells too late. They are read from
+ * its chunks (Portable Network Graphics, third edition, sections 5.3 and 11.3). No image library is
+ * needed. */
 #ifndef TESSERA_PREPD_SAMPLE_PNG_H
 #define TESSERA_PREPD_SAMPLE_PNG_H
 
@@ -8,33 +9,36 @@
 
 /* A chunk, as far as it lies in the file. */
 typedef struct png_chunk {
-    const uint8_t *type; /* four letters */
+    const uint8_t *type; /* four letters, not terminated */
     span data;           /* empty unless whole */
-    bool whole;          /* the file has as much as it claims */
+    bool whole;          /* the file has as many bytes as the chunk claims */
 } png_chunk;
 
-/* The next chunk from *at on (0: the first), which moves on behind it; false at the end of the
- * file. Behind a chunk that is not whole there is none. */
+/* Gives the chunk at *at (0: the first one) and moves *at past it. Returns false at the end of the
+ * file. After a chunk that is not whole there is no other. */
 bool png_next(span bytes, uint64_t *at, png_chunk *out);
-/* The data of the first chunk of a type ("eXIf"), before or behind the pixels; empty if none. */
+/* The data of the first chunk of a type ("eXIf"), before or after the pixels; empty if there is
+ * none. */
 span png_find(span bytes, const char *type);
 
-bool png_is_grey(span bytes);           /* colour type 0: no alpha */
-bool png_has_colours_alone(span bytes); /* types 0 and 2: no palette, no band of alpha */
-/* Of a picture without palette and without a band of alpha: the colour that is transparent, as
- * Pillow looks for it among the pixels made 8 bits: by its low bytes, whatever the depth, and of 1
- * bit as black or white. False: there is none. */
+bool png_is_grey(span bytes); /* colour type 0: grey without alpha */
+/* Colour type 0 or 2: neither a palette nor a channel of alpha. */
+bool png_has_colours_alone(span bytes);
+/* The colour that tRNS makes transparent in a picture of these types. It is given as Pillow
+ * compares it with pixels that were reduced to 8 bits: by its low bytes at any depth, except that 1
+ * bit gives black or white. Returns false if there is none. */
 bool png_key(span bytes, uint8_t out[3]);
-/* Whether the chunks before the first of the pixels lie within the file: libpng asks for as much
- * memory as a chunk claims (eXIf: up to 2 GiB) before it reads it. */
+/* Whether every chunk before the first of the pixels lies inside the file. libpng allocates what a
+ * chunk claims (an eXIf up to 2 GiB) before it reads it, so this must be checked first. */
 bool png_reaches_pixels(span bytes);
-/* Whether the chunks lead to IEND: libpng stops reading when it has its pixels, so a cut behind
- * them would pass. */
+/* Whether the chunks lead to IEND. libpng stops when it has its pixels, so it would not notice a
+ * file that is cut off after them. */
 bool png_ends(span bytes);
 
-/* libpng inflates every text with the header, each to 8 MB, whoever wants it. ST_BAD_INPUT where
- * one is longer inflated than PNG_TEXT_BYTES, or all of them together than PNG_TEXTS_BYTES: the
- * reference's bounds (Pillow, MAX_TEXT_CHUNK and MAX_TEXT_MEMORY). Takes no memory of that size. */
+/* Checks how long the texts are. libpng inflates every text together with the header, each up to
+ * 8 MB, even if nobody wants it. ST_BAD_INPUT if one of them inflates to more than PNG_TEXT_BYTES,
+ * or all together to more than PNG_TEXTS_BYTES; these bounds are Pillow's MAX_TEXT_CHUNK and
+ * MAX_TEXT_MEMORY. The check itself needs little memory. */
 enum { PNG_TEXT_BYTES = 1 << 20, PNG_TEXTS_BYTES = 64 << 20 };
 WARN_UNUSED status png_check_texts(span bytes, const char *file);
 

@@ -1,11 +1,13 @@
-/* png_text.c: how long the texts of a PNG are, see png.h; the door to zlib for pictures. */
+/* png_text.c: measures the texts of a PNG, see png.h. This is the only door to zlib for pictures.
+ */
 #include <string.h>
 #include <zlib.h>
 
 #include "prepd/sample/png.h"
 
-/* What follows the first n texts that end with a NUL; empty if they do not end. */
-static span behind_texts(span data, int n)
+/* What follows the first n texts, each of which ends with a NUL; empty if one of them does not end.
+ */
+static span after_texts(span data, int n)
 {
     for (; n > 0; n--) {
         const uint8_t *end = data.size ? memchr(data.data, 0, data.size) : NULL;
@@ -16,37 +18,39 @@ static span behind_texts(span data, int n)
     return data;
 }
 
-static span behind_bytes(span data, size_t n)
+static span after_bytes(span data, size_t n)
 {
     return data.size > n ? span_of(data.data + n, data.size - n) : span_of(NULL, 0);
 }
 
-/* The text of a chunk, still pressed or not; empty for other chunks, and for texts that libpng
- * would not inflate. */
-static span text_of(const png_chunk *c, bool *out_pressed)
+/* The text of a chunk, and whether it is still compressed; empty for other chunks. */
+static span text_of(const png_chunk *c, bool *out_compressed)
 {
-    *out_pressed = false;
+    *out_compressed = false;
     if (memcmp(c->type, "tEXt", 4) == 0)
-        return behind_texts(c->data, 1);
-    if (memcmp(c->type, "zTXt", 4) == 0) { /* keyword, method */
-        *out_pressed = true;
-        return behind_bytes(behind_texts(c->data, 1), 1);
+        return after_texts(c->data, 1);
+    if (memcmp(c->type, "zTXt", 4) == 0) { /* after a keyword and a method */
+        *out_compressed = true;
+        return after_bytes(after_texts(c->data, 1), 1);
     }
     if (memcmp(c->type, "iTXt", 4) != 0)
         return span_of(NULL, 0);
-    const span flags = behind_texts(c->data, 1); /* keyword, flag, method, language, keyword */
-    *out_pressed = flags.size > 0 && flags.data[0] != 0;
-    return behind_texts(behind_bytes(flags, 2), 2);
+    const span flags =
+        after_texts(c->data, 1); /* after a keyword: flag, method, language, keyword */
+    *out_compressed = flags.size > 0 && flags.data[0] != 0;
+    return after_texts(after_bytes(flags, 2), 2);
 }
 
-/* Bytes that it inflates to, as far as it is good; counted up to a buffer beyond PNG_TEXT_BYTES. */
-static status inflated_bytes(span pressed, size_t *out)
+/* How many bytes a text inflates to, as far as it is not damaged. Counting stops soon after
+ * PNG_TEXT_BYTES. */
+static status inflated_bytes(span compressed, size_t *out)
 {
     uint8_t buffer[16 * 1024];
     int code = Z_OK;
-    z_stream z = {.next_in = (uint8_t *)(uintptr_t)pressed.data, .avail_in = (uInt)pressed.size};
+    z_stream z = {.next_in = (uint8_t *)(uintptr_t)compressed.data,
+                  .avail_in = (uInt)compressed.size};
     if (inflateInit(&z) != Z_OK)
-        return FAIL(ST_NO_MEMORY, "no memory to look at a text of a png");
+        return FAIL(ST_NO_MEMORY, "no memory to inflate a text of a png");
     *out = 0;
     while (code == Z_OK && *out <= PNG_TEXT_BYTES) {
         z.next_out = buffer;
@@ -63,17 +67,18 @@ status png_check_texts(span bytes, const char *file)
     png_chunk c;
     size_t all = 0;
     for (uint64_t at = 0; png_next(bytes, &at, &c);) {
-        bool pressed;
-        const span text = text_of(&c, &pressed);
+        bool compressed;
+        const span text = text_of(&c, &compressed);
         size_t n = text.size;
-        if (pressed)
+        if (compressed)
             TRY(inflated_bytes(text, &n));
-        if (pressed && n > PNG_TEXT_BYTES)
+        if (compressed && n > PNG_TEXT_BYTES)
             return FAIL_IN(ST_BAD_INPUT, file, "a text of the png is longer than %d bytes",
                            PNG_TEXT_BYTES);
         all += n;
         if (all > PNG_TEXTS_BYTES)
-            return FAIL_IN(ST_BAD_INPUT, file, "the texts of the png are longer than %d bytes",
+            return FAIL_IN(ST_BAD_INPUT, file,
+                           "the texts of the png together are longer than %d bytes",
                            PNG_TEXTS_BYTES);
     }
     return ST_OK;

@@ -1,8 +1,9 @@
-/* One axis at a time. The weights of an axis are computed once, in double, then rounded to fixed
- * point; the passes are integer arithmetic, so every machine gives the same bytes.
+/* resample.c: plans and drives a resize, one axis at a time. The weights of an axis are computed
+ * once, in doubles, and rounded to fixed point; the two passes are integer arithmetic, so every
+ * machine gives the same bytes.
  *
- * Rows of the width pass are made when the height pass first needs them, so both find their input
- * in the nearest cache. */
+ * A row of the width pass is made when the height pass first needs it, so that both find their
+ * input in the nearest cache. */
 #include "prepd/sample/resample.h"
 
 #include <assert.h>
@@ -15,13 +16,13 @@
 
 enum {
     PILLOW_BITS = 22,        /* of the weights' fraction */
-    TORCH_MAX_BITS = 22,     /* no more than these, and */
-    TORCH_LIMIT = 1 << 15,   /* no weight beyond int16 */
+    TORCH_MAX_BITS = 22,     /* at most so many, and only so many that */
+    TORCH_LIMIT = 1 << 15,   /* every weight stays below this, to fit an int16 */
     MAX_SIDE = 1 << 24,      /* see fit.c */
-    MAX_TAPS = 4 * MAX_SIDE, /* so that counts fit int32 */
+    MAX_TAPS = 4 * MAX_SIDE, /* so that counts fit an int32 */
 };
 
-/* Keys' cubic, a = -1/2. */
+/* The cubic convolution kernel of Keys (1981) with a = -1/2. */
 static double cubic(double x)
 {
     const double a = -0.5;
@@ -33,7 +34,9 @@ static double cubic(double x)
     return 0.0;
 }
 
-/* Real weights of output i, summing to 1; returns how many. */
+/* Computes the real weights of output i, whose sum is 1; returns how many there are. The input
+ * pixels within `support` of the output's centre are weighed; `shrink` is 1 over how much the
+ * kernel is stretched. */
 static int32_t weigh_taps(int32_t n_in, double scale, double support, double shrink, int32_t i,
                           double *w, int32_t *out_first)
 {
@@ -53,6 +56,7 @@ static int32_t weigh_taps(int32_t n_in, double scale, double support, double shr
     return (int32_t)(high - low);
 }
 
+/* As many bits of fraction as the largest weight allows (PyTorch's rule). */
 static int torch_bits(double largest)
 {
     int bits = 0;
@@ -62,7 +66,7 @@ static int torch_bits(double largest)
     return bits;
 }
 
-/* Weights for n_in -> n_out. The arena keeps them until the caller's release. */
+/* Computes the weights for n_in -> n_out. They stay in the arena until the caller releases it. */
 static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena *scratch)
 {
     const double scale = (double)n_in / n_out;
@@ -96,6 +100,7 @@ static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena 
     return ST_OK;
 }
 
+/* Whether every weight fits 16 bits, as the wide kernels need. */
 static bool fit_pairs(const axis *x)
 {
     const size_t n = (size_t)x->n_out * (size_t)x->max_taps;
@@ -105,7 +110,7 @@ static bool fit_pairs(const axis *x)
     return true;
 }
 
-/* Weights k and k + 1 of output i; zero behind its taps. */
+/* Weights k and k + 1 of output i in one number; zero after its taps. */
 static int32_t pair_at(const axis *x, int32_t i, int32_t k)
 {
     const int32_t *w = x->weights + (size_t)i * (size_t)x->max_taps;
@@ -114,25 +119,25 @@ static int32_t pair_at(const axis *x, int32_t i, int32_t k)
     return (int32_t)(high << 16 | low);
 }
 
-static status height_pairs(axis *y, arena *a)
+static status height_pairs(axis *y, arena *memory)
 {
     const int32_t n = (y->max_taps + 1) / 2;
-    TRY(arena_alloc(a, (size_t)y->n_out * (size_t)n * sizeof *y->pairs, (void **)&y->pairs));
+    TRY(arena_alloc(memory, (size_t)y->n_out * (size_t)n * sizeof *y->pairs, (void **)&y->pairs));
     for (int32_t i = 0; i < y->n_out; i++)
         for (int32_t k = 0; k < n; k++)
             y->pairs[(size_t)i * (size_t)n + (size_t)k] = pair_at(y, i, 2 * k);
     return ST_OK;
 }
 
-static status width_pairs(axis *x, int32_t group, arena *a)
+static status width_pairs(axis *x, int32_t group, arena *memory)
 {
     const size_t each = (size_t)x->steps * STEP_PAIRS * MAX_CHANNELS;
-    TRY(arena_alloc(a, ((size_t)x->n_out + (size_t)group) * each * sizeof *x->pairs,
+    TRY(arena_alloc(memory, ((size_t)x->n_out + (size_t)group) * each * sizeof *x->pairs,
                     (void **)&x->pairs));
     int32_t *to = x->pairs;
     for (int32_t i = 0; i + group <= x->n_out; i += group) {
         for (int32_t p = 0; p < x->steps * STEP_PAIRS; p++) {
-            /* The third pair of a step has one tap; the next step begins behind it. */
+            /* The third pair of a step has only one tap; the next step begins after it. */
             const int32_t k = p / STEP_PAIRS * STEP_TAPS + p % STEP_PAIRS * 2;
             const uint32_t mask = p % STEP_PAIRS == STEP_PAIRS - 1 ? UINT16_MAX : UINT32_MAX;
             for (int32_t j = 0; j < group; j++)
@@ -149,36 +154,38 @@ struct resampler {
     int channels;
     int32_t in_height, in_width, out_height;
     size_t in_bytes, out_bytes; /* of a row */
-    bool widths, heights;       /* which axes change */
-    bool wide_x, wide_y;        /* with wide kernels */
+    bool widths, heights;       /* whether the axis changes its size */
+    bool wide_x, wide_y;        /* whether it uses wide kernels */
     axis x, y;
-    resample_pixel *pixels; /* [in_width] scratch of the plain width loop */
-    uint8_t *columns;       /* [in_height, out_width, channels]: what the width pass has made */
-    int32_t made;           /* of its rows */
+    resample_pixel *pixels; /* [in_width] scratch for the plain width loop */
+    uint8_t *columns;       /* [in_height, out_width, channels] the result of the width pass */
+    int32_t made;           /* how many of its rows are there */
 };
 
-static status prepare_axes(resampler *r, int method, int32_t out_width, arena *a)
+static status prepare_axes(resampler *maker, int method, int32_t out_width, arena *memory)
 {
-    const resample_wide *wide = r->kernels->wide;
-    if (r->widths) {
-        TRY(axis_make(&r->x, method, r->in_width, out_width, a));
-        TRY(arena_calloc(a, (size_t)r->in_width, sizeof *r->pixels, (void **)&r->pixels));
-        r->wide_x = wide && r->channels == 3 && fit_pairs(&r->x);
-        if (r->wide_x)
-            TRY(width_pairs(&r->x, wide->group, a));
-        if (r->heights)
-            TRY(arena_alloc(a, (size_t)r->in_height * r->out_bytes, (void **)&r->columns));
+    const resample_wide *wide = maker->kernels->wide;
+    if (maker->widths) {
+        TRY(axis_make(&maker->x, method, maker->in_width, out_width, memory));
+        TRY(arena_calloc(memory, (size_t)maker->in_width, sizeof *maker->pixels,
+                         (void **)&maker->pixels));
+        maker->wide_x = wide && maker->channels == 3 && fit_pairs(&maker->x);
+        if (maker->wide_x)
+            TRY(width_pairs(&maker->x, wide->group, memory));
+        if (maker->heights)
+            TRY(arena_alloc(memory, (size_t)maker->in_height * maker->out_bytes,
+                            (void **)&maker->columns));
     }
-    if (r->heights) {
-        TRY(axis_make(&r->y, method, r->in_height, r->out_height, a));
-        r->wide_y = wide && fit_pairs(&r->y);
-        if (r->wide_y)
-            TRY(height_pairs(&r->y, a));
+    if (maker->heights) {
+        TRY(axis_make(&maker->y, method, maker->in_height, maker->out_height, memory));
+        maker->wide_y = wide && fit_pairs(&maker->y);
+        if (maker->wide_y)
+            TRY(height_pairs(&maker->y, memory));
     }
     return ST_OK;
 }
 
-/* As Pillow 13 decides it. */
+/* Whether the height comes first, by the rule of Pillow 13. */
 static bool height_first(int method, int32_t in_height, int32_t in_width, int32_t out_height,
                          int32_t out_width)
 {
@@ -186,23 +193,24 @@ static bool height_first(int method, int32_t in_height, int32_t in_width, int32_
            (int64_t)in_height - out_height > 2 * ((int64_t)in_width - out_width);
 }
 
-/* The height pass alone, all of it at once; the width pass then goes over its rows. */
+/* Makes the whole height pass at once, as input for the width pass. */
 static status shrink_height(const resample_kernels *kernels, int method, int channels,
                             const uint8_t *in, int32_t in_height, int32_t width, int32_t out_height,
-                            arena *a, uint8_t **out)
+                            arena *memory, uint8_t **out)
 {
-    resampler *r;
+    resampler *maker;
     uint8_t *rows;
-    TRY(arena_alloc(a, (size_t)out_height * (size_t)width * (size_t)channels, (void **)&rows));
-    TRY(resampler_with(kernels, method, channels, in, in_height, width, out_height, width, a, &r));
-    resampler_rows(r, 0, out_height, rows);
+    TRY(arena_alloc(memory, (size_t)out_height * (size_t)width * (size_t)channels, (void **)&rows));
+    TRY(resampler_with(kernels, method, channels, in, in_height, width, out_height, width, memory,
+                       &maker));
+    resampler_rows(maker, 0, out_height, rows);
     *out = rows;
     return ST_OK;
 }
 
 status resampler_with(const resample_kernels *kernels, int method, int channels, const uint8_t *in,
                       int32_t in_height, int32_t in_width, int32_t out_height, int32_t out_width,
-                      arena *a, resampler **out)
+                      arena *memory, resampler **out)
 {
     assert(method == RESAMPLER_TORCH || method == RESAMPLER_PILLOW || method == RESAMPLER_PILLOW13);
     assert(channels >= 1 && channels <= MAX_CHANNELS);
@@ -210,76 +218,78 @@ status resampler_with(const resample_kernels *kernels, int method, int channels,
     assert(out_height > 0 && out_height <= MAX_SIDE && out_width > 0 && out_width <= MAX_SIDE);
     if (height_first(method, in_height, in_width, out_height, out_width)) {
         uint8_t *rows;
-        TRY(shrink_height(kernels, method, channels, in, in_height, in_width, out_height, a,
+        TRY(shrink_height(kernels, method, channels, in, in_height, in_width, out_height, memory,
                           &rows));
         in = rows;
         in_height = out_height;
     }
-    resampler *r;
-    TRY(arena_calloc(a, 1, sizeof *r, (void **)&r));
-    r->kernels = kernels;
-    r->in = in;
-    r->channels = channels;
-    r->in_height = in_height;
-    r->in_width = in_width;
-    r->out_height = out_height;
-    r->in_bytes = (size_t)in_width * (size_t)channels;
-    r->out_bytes = (size_t)out_width * (size_t)channels;
-    r->widths = in_width != out_width;
-    r->heights = in_height != out_height;
-    TRY(prepare_axes(r, method, out_width, a));
-    *out = r;
+    resampler *maker;
+    TRY(arena_calloc(memory, 1, sizeof *maker, (void **)&maker));
+    maker->kernels = kernels;
+    maker->in = in;
+    maker->channels = channels;
+    maker->in_height = in_height;
+    maker->in_width = in_width;
+    maker->out_height = out_height;
+    maker->in_bytes = (size_t)in_width * (size_t)channels;
+    maker->out_bytes = (size_t)out_width * (size_t)channels;
+    maker->widths = in_width != out_width;
+    maker->heights = in_height != out_height;
+    TRY(prepare_axes(maker, method, out_width, memory));
+    *out = maker;
     return ST_OK;
 }
 
 status resampler_new(int method, int channels, const uint8_t *in, int32_t in_height,
-                     int32_t in_width, int32_t out_height, int32_t out_width, arena *a,
+                     int32_t in_width, int32_t out_height, int32_t out_width, arena *memory,
                      resampler **out)
 {
     return resampler_with(resample_kernels_here(0), method, channels, in, in_height, in_width,
-                          out_height, out_width, a, out);
+                          out_height, out_width, memory, out);
 }
 
-static void width_row(resampler *r, int32_t row, uint8_t *out)
+static void width_row(resampler *maker, int32_t row, uint8_t *out)
 {
-    const uint8_t *in = r->in + (size_t)row * r->in_bytes;
-    const size_t behind = (size_t)(r->in_height - row - 1) * r->in_bytes;
+    const uint8_t *in = maker->in + (size_t)row * maker->in_bytes;
+    const size_t after = (size_t)(maker->in_height - row - 1) * maker->in_bytes;
     int32_t done = 0;
-    if (r->wide_x && behind > (size_t)r->x.steps * STEP_TAPS * 3)
-        done = r->kernels->wide->width(&r->x, in, out);
-    if (done < r->x.n_out)
-        r->kernels->loops->width(&r->x, r->channels, in, r->in_width, done, r->pixels, out);
+    if (maker->wide_x && after > (size_t)maker->x.steps * STEP_TAPS * 3)
+        done = maker->kernels->wide->width(&maker->x, in, out);
+    if (done < maker->x.n_out)
+        maker->kernels->loops->width(&maker->x, maker->channels, in, maker->in_width, done,
+                                     maker->pixels, out);
 }
 
-static void height_row(const resampler *r, int32_t row, const uint8_t *columns, uint8_t *out)
+static void height_row(const resampler *maker, int32_t row, const uint8_t *columns, uint8_t *out)
 {
-    const axis *y = &r->y;
-    const uint8_t *rows = columns + (size_t)y->first[row] * r->out_bytes;
+    const axis *y = &maker->y;
+    const uint8_t *rows = columns + (size_t)y->first[row] * maker->out_bytes;
     size_t done = 0;
-    if (r->wide_y)
-        done = r->kernels->wide->height(y->pairs + (size_t)row * (size_t)((y->max_taps + 1) / 2),
-                                        y->taps[row], y->bits, rows, r->out_bytes, out);
-    if (done < r->out_bytes)
-        r->kernels->loops->height(y->weights + (size_t)row * (size_t)y->max_taps, y->taps[row],
-                                  y->bits, rows, r->out_bytes, done, out);
+    if (maker->wide_y)
+        done =
+            maker->kernels->wide->height(y->pairs + (size_t)row * (size_t)((y->max_taps + 1) / 2),
+                                         y->taps[row], y->bits, rows, maker->out_bytes, out);
+    if (done < maker->out_bytes)
+        maker->kernels->loops->height(y->weights + (size_t)row * (size_t)y->max_taps, y->taps[row],
+                                      y->bits, rows, maker->out_bytes, done, out);
 }
 
-void resampler_rows(resampler *r, int32_t from, int32_t n, uint8_t *out)
+void resampler_rows(resampler *maker, int32_t from, int32_t n, uint8_t *out)
 {
-    assert(from >= 0 && n >= 0 && n <= r->out_height - from);
-    if (!r->widths && !r->heights) {
-        memcpy(out, r->in + (size_t)from * r->in_bytes, (size_t)n * r->in_bytes);
+    assert(from >= 0 && n >= 0 && n <= maker->out_height - from);
+    if (!maker->widths && !maker->heights) {
+        memcpy(out, maker->in + (size_t)from * maker->in_bytes, (size_t)n * maker->in_bytes);
         return;
     }
-    for (int32_t row = from; row < from + n; row++, out += r->out_bytes) {
-        if (!r->heights) {
-            width_row(r, row, out);
+    for (int32_t row = from; row < from + n; row++, out += maker->out_bytes) {
+        if (!maker->heights) {
+            width_row(maker, row, out);
             continue;
         }
-        for (const int32_t need = r->y.first[row] + r->y.taps[row]; r->widths && r->made < need;
-             r->made++)
-            width_row(r, r->made, r->columns + (size_t)r->made * r->out_bytes);
-        height_row(r, row, r->widths ? r->columns : r->in, out);
+        for (const int32_t need = maker->y.first[row] + maker->y.taps[row];
+             maker->widths && maker->made < need; maker->made++)
+            width_row(maker, maker->made, maker->columns + (size_t)maker->made * maker->out_bytes);
+        height_row(maker, row, maker->widths ? maker->columns : maker->in, out);
     }
 }
 
@@ -287,12 +297,12 @@ status resample_pixels(int method, int channels, const uint8_t *in, int32_t in_h
                        int32_t in_width, uint8_t *out, int32_t out_height, int32_t out_width,
                        arena *scratch)
 {
-    resampler *r;
+    resampler *maker;
     const arena_mark mark = arena_save(scratch);
     const status st = resampler_new(method, channels, in, in_height, in_width, out_height,
-                                    out_width, scratch, &r);
+                                    out_width, scratch, &maker);
     if (st == ST_OK)
-        resampler_rows(r, 0, out_height, out);
+        resampler_rows(maker, 0, out_height, out);
     arena_release(scratch, mark);
     return st;
 }

@@ -1,4 +1,5 @@
-/* resample_avx2.c: two lanes. Compiled for AVX2, run only where the processor has it. */
+/* resample_avx2.c: the wide kernels with two lanes. The file is compiled for AVX2, and its code
+ * runs only if the processor has it. */
 #include "prepd/sample/resample_kernels.h"
 
 #if defined(__AVX2__)
@@ -67,7 +68,7 @@ static inline vector pack_to_bytes(vector a, vector b)
     return _mm256_packus_epi16(a, b);
 }
 
-/* Two pixels of three bytes, clamped, and nothing behind them. */
+/* Stores two pixels of three bytes, clamped, and writes nothing after them. */
 static inline void store_pixels(uint8_t *out, vector rgb0)
 {
     const vector bytes = pack_to_bytes(pack_to_16(rgb0, rgb0), all_32(0));

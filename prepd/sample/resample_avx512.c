@@ -1,5 +1,6 @@
-/* resample_avx512.c: four lanes, and products added in one instruction. Compiled for AVX-512 with
- * BW, VL and VNNI, run only where the processor has them. */
+/* resample_avx512.c: the wide kernels with four lanes, in which one instruction multiplies and
+ * adds. The file is compiled for AVX-512 with BW, VL and VNNI, and its code runs only if the
+ * processor has them. */
 #include "prepd/sample/resample_kernels.h"
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
@@ -71,7 +72,7 @@ static inline vector pack_to_bytes(vector a, vector b)
     return _mm512_packus_epi16(a, b);
 }
 
-/* Four pixels of three bytes, clamped, and nothing behind them. */
+/* Stores four pixels of three bytes, clamped, and writes nothing after them. */
 static inline void store_pixels(uint8_t *out, vector rgb0)
 {
     const __m128i squeeze = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);

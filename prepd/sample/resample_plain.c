@@ -1,17 +1,20 @@
-/* resample_plain.c: the loops that define the result, and which kernels this processor has.
+/* resample_plain.c: the loops that define the result, and the list of kernels that this processor
+ * can run.
  *
- * Both passes end in the same loop: a run of taps, each a weight times a vector of bytes that lie
- * side by side. For the height pass the vector is a whole row; for the width pass it is one pixel,
- * widened to four lanes. The compiler makes SIMD of either; on x86-64 a second copy is built for
- * AVX2. */
+ * Both passes are the same inner loop: over the taps, a weight is multiplied by a vector of bytes
+ * that lie side by side. In the height pass the vector is a whole row; in the width pass it is one
+ * pixel, widened to four lanes. The compiler makes SIMD of both. On x86-64 a second copy is
+ * compiled for AVX2. */
 #include "prepd/sample/resample_kernels.h"
 
-enum { STRIP = 1024 }; /* int32 sums of the height pass kept in the nearest cache */
+enum {
+    STRIP = 1024
+}; /* sums of the height pass at a time, so that they stay in the nearest cache */
 
-/* The two loops, inlined into each copy below. */
+/* The two loops are inlined into each of the copies below. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Sums fit int32: the weights of one output add up to one, and with their negative lobes to less
+/* The sums fit an int32: the weights of an output add up to one, and their absolute values to less
  * than 1.5 (255 * 1.5 << 22 < 2^31). */
 INLINE void width_row(const axis *x, int channels, const uint8_t *in, int32_t n_in, int32_t from,
                       resample_pixel *wide, uint8_t *out)
@@ -28,14 +31,14 @@ INLINE void width_row(const axis *x, int channels, const uint8_t *in, int32_t n_
         for (int32_t k = 0; k < x->taps[i]; k++)
             sum += w[k] * p[k];
         sum >>= x->bits;
-        sum &= sum > zero; /* clamped to 0..255: comparisons give all ones where true */
+        sum &= sum > zero; /* clamp to 0..255; a comparison gives all ones if it is true */
         sum = (sum & (sum < most)) | (most & (sum >= most));
         for (int c = 0; c < channels; c++)
             out[i * channels + c] = (uint8_t)sum[c];
     }
 }
 
-/* Strip by strip. */
+/* Goes strip by strip, so that the sums stay in the nearest cache. */
 INLINE void height_row(const int32_t *w, int32_t taps, int bits, const uint8_t *rows, size_t n,
                        size_t from, uint8_t *out)
 {
@@ -57,7 +60,7 @@ INLINE void height_row(const int32_t *w, int32_t taps, int bits, const uint8_t *
     }
 }
 
-/* Three channels are compiled as such, the rest for any number. */
+/* Three channels are compiled with that number as a constant, any other number with a variable. */
 #define COPY(suffix, target)                                                                       \
     target static void width_##suffix(const axis *x, int channels, const uint8_t *in,              \
                                       int32_t n_in, int32_t from, resample_pixel *wide,            \

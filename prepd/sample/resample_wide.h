@@ -1,12 +1,12 @@
 /* resample_wide.h: the two wide kernels, written once for vectors of any number of 16-byte lanes.
- * Included by one file per instruction set, which defines `vector`, LANES and the operations; all
- * of them work inside a lane, so a lane is all there is to understand. */
+ * One file per instruction set defines `vector`, LANES and the operations, and then includes this.
+ * Every operation works inside a lane, so it is enough to understand one lane. */
 #ifndef TESSERA_PREPD_SAMPLE_RESAMPLE_WIDE_H
 #define TESSERA_PREPD_SAMPLE_RESAMPLE_WIDE_H
 
-/* A lane makes one pixel. Its taps lie side by side, RGBRGB.., and a shuffle brings two neighbours
- * together as 16-bit numbers: R0 R1 G0 G1 B0 B1. Times (w0, w1) and added in pairs: two taps of
- * three channels. The fourth sum stays zero. */
+/* A lane makes one output pixel. The input pixels lie side by side (RGBRGB..). A shuffle brings two
+ * neighbours together as 16-bit numbers (R0 R1 G0 G1 B0 B1), which are multiplied by the weights
+ * (w0, w1) and added in pairs: this is two taps of three channels. The fourth sum stays zero. */
 static int32_t wide_width(const axis *x, const uint8_t *in, uint8_t *out)
 {
     const vector taps_01 = in_each_lane(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
@@ -29,9 +29,9 @@ static int32_t wide_width(const axis *x, const uint8_t *in, uint8_t *out)
     return end;
 }
 
-/* Two input rows are interleaved byte by byte and widened with zeros: (a0, b0), (a1, b1), .., each
- * pair times (w0, w1) and added. Unpacking twice and packing twice ends in the order it began in.
- */
+/* Two input rows are interleaved byte by byte and widened with zeros to (a0, b0), (a1, b1), .. Each
+ * pair is multiplied by the weights (w0, w1) and added. Unpacking twice and then packing twice
+ * restores the order of the bytes. */
 static size_t wide_height(const int32_t *pairs, int32_t taps, int bits, const uint8_t *rows,
                           size_t n, uint8_t *out)
 {

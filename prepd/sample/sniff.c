@@ -1,3 +1,4 @@
+/* sniff.c: a table of first bytes, and a look at text formats, which may begin with white space. */
 #include "prepd/sample/sniff.h"
 
 typedef struct magic {
@@ -6,7 +7,7 @@ typedef struct magic {
     const char *name;
 } magic;
 
-/* First match wins. Names as they read in "... is a GIF picture". */
+/* The first match wins. Names read on after "this is". */
 static const magic table[] = {
     {0, 4, "GIF8", "a GIF picture"},
     {0, 4, "II*\0", "a TIFF picture"},
@@ -44,7 +45,7 @@ static bool match_bytes(span bytes, size_t offset, const char *with, size_t n)
     return span_holds(bytes, offset, n) && memcmp(bytes.data + offset, with, n) == 0;
 }
 
-/* Text formats: white space and a byte order mark may come first. */
+/* Recognises text formats, which may begin with a byte order mark and white space. */
 static const char *sniff_text(span bytes)
 {
     size_t at = match_bytes(bytes, 0, "\xef\xbb\xbf", 3) ? 3 : 0;

@@ -1,4 +1,5 @@
-/* sniff.h: what a file is by its first bytes, never by its name. Pure; no image library. */
+/* sniff.h: tells what a file is from its first bytes, never from its name. No image library is
+ * needed. */
 #ifndef TESSERA_PREPD_SAMPLE_SNIFF_H
 #define TESSERA_PREPD_SAMPLE_SNIFF_H
 
@@ -8,11 +9,11 @@ typedef enum picture_format {
     PICTURE_JPEG,
     PICTURE_PNG,
     PICTURE_WEBP,
-    PICTURE_OTHER, /* known or not, but not read here */
+    PICTURE_OTHER, /* a format that is not read here, or an unknown one */
 } picture_format;
 
-/* out_name: "jpeg", "png", "webp"; for others a noun ("a GIF picture", "an HTML page") or NULL if
- * the bytes are of nothing known. Static text. */
+/* *out_name is "jpeg", "png" or "webp"; for others a noun with its article ("a GIF picture", "an
+ * HTML page"), or NULL if nothing known begins like this. The text is static. */
 picture_format sniff_format(span bytes, const char **out_name);
 
 #endif

@@ -1,3 +1,6 @@
+/* text.c: renders a sample as one string while it records the byte spans that are trained and the
+ * places of pads (render), has it tokenised, and then makes ids and labels of the tokens
+ * (fill_tokens). */
 #include "prepd/sample/text.h"
 
 #include <stdio.h>
@@ -6,7 +9,7 @@
 #include "prepd/sample/clip.h"
 #include "proto/batch.h"
 
-/* Lengths of the template's own texts are taken from the texts. */
+/* The texts of the template. Lengths are computed from these. */
 #define IM_START     "<|im_start|>"
 #define IM_END       "<|im_end|>"
 #define VISION_START "<|vision_start|>"
@@ -18,23 +21,24 @@
 static const char *const ROLE_NAME[] = {
     [ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant"};
 
-/* Room for what the template puts around a turn or an image. */
+/* The most bytes that the template puts around a turn, an image, and a pair of frames. */
 enum { TURN_BYTES = sizeof IM_START "assistant\n" IM_END "\n" - 1 };
 enum { IMAGE_BYTES = sizeof VISION_START IMAGE_PAD VISION_END - 1 };
 enum { PAIR_BYTES = CLIP_TEXT + sizeof VISION_START VIDEO_PAD VISION_END - 1 };
 
-/* Bytes [start, end) of the rendered text that have one weight: texts of a trained turn. */
+/* Bytes [start, end) of the rendered text: texts of a trained turn that have the same weight. */
 typedef struct trained_span {
     int64_t start, end;
-    float weight; /* 0: these texts are not trained */
+    float weight; /* in the loss; 0: these texts are not trained */
 } trained_span;
 
-/* A piece of pads: a picture's, or those of a clip's pair of frames. Places are where a token
- * begins in the text. */
+/* A run of pads: those of a picture, or of a pair of a clip's frames. Places are byte offsets of
+ * tokens in the text. */
 typedef struct pad_run {
-    int64_t at; /* of its <|vision_start|> */
+    int64_t at; /* its <|vision_start|> */
     int32_t image;
-    int64_t open, close; /* of the pair around a whole clip, at its first and last run; else -1 */
+    int64_t open;  /* the <|vision_start|> around a whole clip, in its first run; else -1 */
+    int64_t close; /* the <|vision_end|> around it, in its last run; else -1 */
 } pad_run;
 
 typedef struct rendering {
@@ -42,14 +46,14 @@ typedef struct rendering {
     int64_t size;
     trained_span *spans; /* [n_spans], ascending */
     int64_t n_spans;
-    bool weighted; /* a span has another weight than 0 and 1 */
+    bool weighted; /* a span has a weight other than 0 and 1 */
     const chat_visual *visuals;
-    bool framed_clips; /* video.prompt 5.23: a pair of tokens around every clip */
+    bool framed_clips; /* video.prompt 5.23: two more tokens around every clip */
     pad_run *runs;     /* [n_runs], ascending */
     int64_t n_runs, n_images;
 } rendering;
 
-status chat_ids_find(const tokenizer *t, chat_ids *out)
+status chat_ids_find(const tokenizer *from, chat_ids *out)
 {
     chat_ids found;
     const struct {
@@ -61,13 +65,13 @@ status chat_ids_find(const tokenizer *t, chat_ids *out)
         {IMAGE_PAD, &found.image_pad},       {VIDEO_PAD, &found.video_pad},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        *wanted[i].id = tokenizer_added(t, wanted[i].content);
+        *wanted[i].id = tokenizer_added(from, wanted[i].content);
         if (*wanted[i].id < 0)
             return FAIL(ST_BAD_INPUT,
                         "the tokenizer has no added token %s, which the Qwen3-VL chat needs",
                         wanted[i].content);
     }
-    found.text_end = tokenizer_added(t, TEXT_END);
+    found.text_end = tokenizer_added(from, TEXT_END);
     *out = found;
     return ST_OK;
 }
@@ -106,8 +110,10 @@ static void put_clip(rendering *r, const chat_visual *v, int32_t image)
 static status put_image(rendering *r, const sample *smp, int32_t image)
 {
     if (image >= smp->n_images || image != r->n_images)
-        return FAIL(ST_BAD_INPUT, "%s: image %d of %d is shown in place %lld", smp->name,
-                    (int)image + 1, (int)smp->n_images, (long long)r->n_images + 1);
+        return FAIL(
+            ST_BAD_INPUT,
+            "%s: image %d of %d is shown as number %lld; images must be shown in order, each once",
+            smp->name, (int)image + 1, (int)smp->n_images, (long long)r->n_images + 1);
     const chat_visual *v = &r->visuals[r->n_images++];
     if (v->n_pairs > 0) {
         put_clip(r, v, image);
@@ -125,7 +131,7 @@ static void open_turn(rendering *r, int role)
     put_words(r, "\n");
 }
 
-/* Adds bytes from start to here; they go on in the last span if nothing lies between. */
+/* Adds the bytes [start, end). They extend the last span if they follow it and have its weight. */
 static void put_span(rendering *r, int64_t start, int64_t end, float weight)
 {
     trained_span *last = r->n_spans ? &r->spans[r->n_spans - 1] : NULL;
@@ -161,8 +167,8 @@ static status put_turn(rendering *r, const sample *smp, const turn *t, bool trai
     return ST_OK;
 }
 
-/* An upper bound of the text, so that it is taken from the arena once. Images that stand in it
- * again are refused by put_image. */
+/* An upper bound of the text's length, so that it is allocated once. It counts each image once,
+ * because put_image refuses one that is shown again. */
 static int64_t text_bound(const conf *c, const sample *smp, const chat_visual *visuals)
 {
     int64_t size = TURN_BYTES + (int64_t)strlen(c->data_system);
@@ -178,18 +184,19 @@ static int64_t text_bound(const conf *c, const sample *smp, const chat_visual *v
     return size;
 }
 
-/* A plain text: all of it is one span, its end is a control token like any other. */
-static status render_plain(const chat_ids *ids, const sample *smp, arena *a, rendering *out)
+/* Renders a plain text: all of it is one span, with <|endoftext|> at its end. */
+static status render_plain(const chat_ids *ids, const sample *smp, arena *memory, rendering *out)
 {
     rendering r = {0};
     const part *p = smp->n_turns == 1 && smp->turns[0].n_parts == 1 ? smp->turns[0].parts : NULL;
     if (!p || p->image >= 0)
-        return FAIL(ST_BAD_INPUT, "%s: a plain sample is one text", smp->name);
+        return FAIL(ST_BAD_INPUT, "%s: a plain sample must have one text and nothing else",
+                    smp->name);
     if (ids->text_end < 0)
         return FAIL(ST_BAD_INPUT,
                     "the tokenizer has no added token " TEXT_END ", which ends a plain text");
-    TRY(arena_alloc(a, (size_t)p->text_bytes + sizeof TEXT_END, (void **)&r.text));
-    TRY(arena_calloc(a, 1, sizeof *r.spans, (void **)&r.spans));
+    TRY(arena_alloc(memory, (size_t)p->text_bytes + sizeof TEXT_END, (void **)&r.text));
+    TRY(arena_calloc(memory, 1, sizeof *r.spans, (void **)&r.spans));
     render_text(&r, p->text, p->text_bytes);
     put_words(&r, TEXT_END);
     put_span(&r, 0, r.size, 1.0F);
@@ -197,22 +204,22 @@ static status render_plain(const chat_ids *ids, const sample *smp, arena *a, ren
     return ST_OK;
 }
 
-static status render(const conf *c, const sample *smp, const chat_visual *visuals, arena *a,
+static status render(const conf *c, const sample *smp, const chat_visual *visuals, arena *memory,
                      rendering *out)
 {
     rendering r = {.visuals = visuals, .framed_clips = c->video_prompt == VIDEO_PROMPT_5_23};
     void *p;
-    TRY(arena_alloc(a, (size_t)text_bound(c, smp, visuals), &p));
+    TRY(arena_alloc(memory, (size_t)text_bound(c, smp, visuals), &p));
     r.text = p;
-    size_t spans = 0; /* a part's each, and the ends of turns */
+    size_t spans = 0; /* one for each part and one for the end of each turn */
     size_t runs = 0;
     for (int32_t k = 0; k < smp->n_images; k++)
         runs += visuals[k].n_pairs > 0 ? (size_t)visuals[k].n_pairs : 1;
     for (int32_t i = 0; i < smp->n_turns; i++)
         spans += (size_t)smp->turns[i].n_parts + 1;
-    TRY(arena_calloc(a, spans, sizeof *r.spans, &p));
+    TRY(arena_calloc(memory, spans, sizeof *r.spans, &p));
     r.spans = p;
-    TRY(arena_calloc(a, runs, sizeof *r.runs, &p));
+    TRY(arena_calloc(memory, runs, sizeof *r.runs, &p));
     r.runs = p;
     bool own_system = smp->n_turns && smp->turns[0].role == ROLE_SYSTEM;
     if (c->data_system[0] && !own_system) {
@@ -224,8 +231,8 @@ static status render(const conf *c, const sample *smp, const chat_visual *visual
         if (smp->turns[i].role != ROLE_SYSTEM || i == 0)
             TRY(put_turn(&r, smp, &smp->turns[i], c->data_label_newline));
     if (r.n_images != smp->n_images)
-        return FAIL(ST_BAD_INPUT, "%s: %lld of its %d images are shown in user turns", smp->name,
-                    (long long)r.n_images, (int)smp->n_images);
+        return FAIL(ST_BAD_INPUT, "%s: only %lld of its %d images are shown in user turns",
+                    smp->name, (long long)r.n_images, (int)smp->n_images);
     *out = r;
     return ST_OK;
 }
@@ -235,8 +242,8 @@ static bool closes_clip(const rendering *r, int64_t run, int64_t offset)
     return run > 0 && r->runs[run - 1].close == offset;
 }
 
-/* What kind of visual control token stands at `offset` by the template, next run `run`: its id, or
- * -1. */
+/* The id of the visual control token that the template put at `offset`, or -1 if it put none there.
+ * `run` is the next run of pads. */
 static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t run, int64_t offset)
 {
     if (closes_clip(r, run, offset))
@@ -256,8 +263,8 @@ static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t run, i
     return -1;
 }
 
-/* Visual control tokens may stand only where the template put them: elsewhere they would take the
- * place of pictures that are not there. */
+/* Checks that visual control tokens stand only where the template put them. Anywhere else they
+ * would stand for pictures that do not exist. */
 static status check_visual(const sample *smp, const rendering *r, const chat_ids *ids,
                            const token_list *tokens)
 {
@@ -272,15 +279,16 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
         if (!name)
             continue;
         if (visual_at(r, ids, run, tokens->offset[i]) != id)
-            return FAIL(ST_BAD_INPUT,
-                        "%s%sits text holds %s literally, which stands for pictures; remove it",
-                        smp->name, smp->name[0] ? ": " : "", name);
+            return FAIL(
+                ST_BAD_INPUT,
+                "%s%sits text contains %s, which stands for pictures: remove it from the text",
+                smp->name, smp->name[0] ? ": " : "", name);
         run += id == ids->vision_end && !closes_clip(r, run, tokens->offset[i]);
     }
     return ST_OK;
 }
 
-/* Characters of the rendered text that begin in [start, end). */
+/* How many characters of the rendered text begin in [start, end). */
 static int64_t characters(const rendering *r, int64_t start, int64_t end)
 {
     int64_t n = 0;
@@ -289,10 +297,10 @@ static int64_t characters(const rendering *r, int64_t start, int64_t end)
     return n;
 }
 
-/* The span of a token that begins inside span `at` and ends at byte `end`: a token may reach into
- * the texts after that one, as " Two" does where one text ends in a space. It belongs to the text
- * that most of its characters come from, the later one at a tie, so that the first word of every
- * stage is trained with that stage. */
+/* The span to which a token belongs that begins inside span `at` and ends at byte `end`. A token
+ * may reach into the texts after that span, as " Two" does if one text ends with a space. It
+ * belongs to the text that most of its characters come from, and at a tie to the later one, so that
+ * the first word of a stage is trained with that stage. */
 static const trained_span *token_span(const rendering *r, int64_t at, int64_t start, int64_t end)
 {
     const trained_span *best = &r->spans[at];
@@ -312,8 +320,8 @@ static const trained_span *token_span(const rendering *r, int64_t at, int64_t st
     return best;
 }
 
-/* The weight of the loss on token i, 0 for one that is not trained. *next is the first span that
- * does not end before it. A token that begins in the template is not trained. */
+/* The weight of token i in the loss; 0 if it is not trained, as a token that begins in the
+ * template's own text. *next is the first span that does not end before the token, and moves on. */
 static float weight_of(const rendering *r, const token_list *tokens, size_t i, int64_t *next)
 {
     const int64_t start = tokens->offset[i];
@@ -325,7 +333,7 @@ static float weight_of(const rendering *r, const token_list *tokens, size_t i, i
     return token_span(r, *next, start, end)->weight;
 }
 
-/* Copies the tokens, each run's pad repeated, and labels those of trained texts. */
+/* Copies the tokens, with the pad of each run repeated, and labels those of trained texts. */
 static void fill_tokens(const rendering *r, const chat_ids *ids, const token_list *tokens,
                         chat_text *out)
 {
@@ -356,37 +364,39 @@ static void fill_tokens(const rendering *r, const chat_ids *ids, const token_lis
     out->n = n;
 }
 
-status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids, const conf *c,
-                   const sample *smp, const chat_visual *visuals, arena *a, chat_text *out)
+status chat_encode(const tokenizer *with, tokenizer_scratch *scratch, const chat_ids *ids,
+                   const conf *c, const sample *from, const chat_visual *visuals, arena *memory,
+                   chat_text *out)
 {
     rendering r;
-    token_list *tokens = tokenizer_scratch_list(s);
+    token_list *tokens = tokenizer_scratch_list(scratch);
     chat_text made = {0};
     void *p;
-    TRY(smp->plain ? render_plain(ids, smp, a, &r) : render(c, smp, visuals, a, &r));
+    TRY(from->plain ? render_plain(ids, from, memory, &r) : render(c, from, visuals, memory, &r));
     tokens->n = 0;
-    status st = tokenizer_encode(t, s, r.text, (size_t)r.size, tokens);
+    status st = tokenizer_encode(with, scratch, r.text, (size_t)r.size, tokens);
     if (st != ST_OK)
-        return status_context(st, "%s", smp->name);
-    TRY(check_visual(smp, &r, ids, tokens));
+        return status_context(st, "%s", from->name);
+    TRY(check_visual(from, &r, ids, tokens));
     int64_t n = (int64_t)tokens->n - r.n_runs;
     for (int64_t k = 0; k < r.n_runs; k++)
         n += visuals[r.runs[k].image].tokens;
-    TRY(arena_calloc(a, (size_t)n, sizeof *made.ids, &p));
+    TRY(arena_calloc(memory, (size_t)n, sizeof *made.ids, &p));
     made.ids = p;
-    TRY(arena_calloc(a, (size_t)n, sizeof *made.labels, &p));
+    TRY(arena_calloc(memory, (size_t)n, sizeof *made.labels, &p));
     made.labels = p;
     if (r.weighted) {
-        TRY(arena_calloc(a, (size_t)n, sizeof *made.weights, &p));
+        TRY(arena_calloc(memory, (size_t)n, sizeof *made.weights, &p));
         made.weights = p;
     }
-    TRY(arena_calloc(a, (size_t)r.n_runs, sizeof *made.run_at, &p));
+    TRY(arena_calloc(memory, (size_t)r.n_runs, sizeof *made.run_at, &p));
     made.run_at = p;
     made.n_runs = r.n_runs;
     fill_tokens(&r, ids, tokens, &made);
     if (!made.n_targets)
-        return FAIL(ST_BAD_INPUT, "%s%shas no token to train: no assistant turn with loss",
-                    smp->name, smp->name[0] ? ": " : "");
+        return FAIL(ST_BAD_INPUT,
+                    "%s%sit has no token to train: no turn of the assistant counts in the loss",
+                    from->name, from->name[0] ? ": " : "");
     *out = made;
     return ST_OK;
 }

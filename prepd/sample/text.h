@@ -1,11 +1,15 @@
-/* text.h: a sample's turns -> Qwen3-VL chat template -> ids and labels (spec section 9).
+/* text.h: renders the turns of a sample in Qwen3-VL's chat template and makes ids and labels of
+ * them.
  *
- * The whole string is rendered with every image as <|vision_start|><|image_pad|><|vision_end|>, and
- * a clip as "<0.3 seconds>" and the same with <|video_pad|> for each pair of frames (video.prompt
- * 5.23: all of a clip between one more <|vision_start|> and <|vision_end|>), and tokenised at once;
- * then each pad is repeated (control tokens cut the text, so that gives the ids of the string with
- * n pads). Labels come from byte spans recorded while rendering (assistant text and <|im_end|>),
- * never from token counts. */
+ * The whole conversation is rendered as one string and tokenised at once. In it a picture is
+ * <|vision_start|><|image_pad|><|vision_end|>, and each pair of a clip's frames is "<0.3 seconds>"
+ * and the same with <|video_pad|>; with video.prompt 5.23 a clip as a whole stands between one more
+ * <|vision_start|> and <|vision_end|>. After that each pad is repeated as often as the picture has
+ * tokens. Control tokens cut the text, so this gives the ids of a string with that many pads.
+ *
+ * Labels come from byte spans that are recorded while rendering: the assistant's texts and the
+ * <|im_end|> after each. They are never counted in tokens, because a token may straddle two spans.
+ */
 #ifndef TESSERA_PREPD_SAMPLE_TEXT_H
 #define TESSERA_PREPD_SAMPLE_TEXT_H
 
@@ -15,40 +19,42 @@
 
 typedef struct chat_ids {
     int32_t im_start, im_end, vision_start, vision_end, image_pad, video_pad;
-    int32_t text_end; /* <|endoftext|>, which ends a plain text; -1: there is none */
+    int32_t text_end; /* <|endoftext|>, which ends a plain text; -1 if there is none */
 } chat_ids;
 
-/* By content from the tokenizer; a missing one fails by name. config.json's image_token_id etc.
- * must agree (checked where the model folder is opened). */
-WARN_UNUSED status chat_ids_find(const tokenizer *t, chat_ids *out);
+/* Finds these tokens in the tokenizer by their content. ST_BAD_INPUT names a missing one. That
+ * config.json gives the same ids (image_token_id and so on) is checked where the model folder is
+ * opened. */
+WARN_UNUSED status chat_ids_find(const tokenizer *from, chat_ids *out);
 
-/* What a sample's k-th image is in the text. */
+/* What one image of a sample is in the text. */
 typedef struct chat_visual {
     int64_t tokens;        /* pads of the picture, or of each pair of frames; 0 while measuring */
     const double *seconds; /* [n_pairs] when each pair of frames is; borrowed */
     int32_t n_pairs;       /* 0: a still picture */
 } chat_visual;
 
+/* The arrays live in the arena. */
 typedef struct chat_text {
     int32_t *ids;    /* [n] */
-    int32_t *labels; /* [n] id or NO_LABEL; the first is NO_LABEL */
+    int32_t *labels; /* [n] the id, or NO_LABEL; the first one is always NO_LABEL */
     int64_t n;
-    int64_t n_targets; /* labels that count */
-    int64_t *run_at;   /* [n_runs] index of each run's first pad: one per picture and per pair */
+    int64_t n_targets; /* how many labels are not NO_LABEL */
+    int64_t *run_at;   /* [n_runs] where the pads of each picture and each pair of frames begin */
     int64_t n_runs;
-    float *weights; /* [n] of the loss, 1 where there is no label; NULL: all 1 */
-} chat_text;        /* arrays in the arena */
+    float *weights; /* [n] weights of the labels in the loss, 1 where there is none; NULL: all 1 */
+} chat_text;
 
-/* A plain sample is its text's ids and <|endoftext|>, all of them labels but the first.
+/* Renders and tokenises a sample. `visuals` [n_images] are those of its images.
  *
- * visuals [n_images] of the sample.
+ * A system turn counts only if it is the first; if there is none, data.system stands in. Only user
+ * turns show images, and every image of the sample must be shown once, in order. A plain sample is
+ * the ids of its text and <|endoftext|>, all of which are labels except for the first.
  *
- * A system turn counts if it is the first; data.system stands in where there is none. Pictures are
- * rendered in user turns only, and every image must appear once, in order.
- * ST_BAD_INPUT, with the sample's name: a text that holds a visual control token literally, a
- * sample with no trained token, images out of order or not shown. */
-WARN_UNUSED status chat_encode(const tokenizer *t, tokenizer_scratch *s, const chat_ids *ids,
-                               const conf *c, const sample *smp, const chat_visual *visuals,
-                               arena *a, chat_text *out);
+ * ST_BAD_INPUT, with the sample's name, for a text that holds one of the visual control tokens
+ * literally, for a sample without a label, and for images that are out of order or not shown. */
+WARN_UNUSED status chat_encode(const tokenizer *with, tokenizer_scratch *scratch,
+                               const chat_ids *ids, const conf *c, const sample *from,
+                               const chat_visual *visuals, arena *memory, chat_text *out);
 
 #endif

@@ -1,5 +1,7 @@
-/* The only door to FFmpeg. What a worker may read is told to the library by name: containers,
- * decoders, no protocols; all bytes come through one callback that cannot leave the file. */
+/* video.c: opens a container, counts its frames, and decodes the chosen ones with FFmpeg.
+ *
+ * The library is told by name which containers and decoders it may use, and gets no protocols. All
+ * bytes come through one callback that cannot leave the given file. */
 #include "prepd/sample/video.h"
 
 #include <errno.h>
@@ -20,19 +22,20 @@
 #define DECODERS   "h264,hevc,libdav1d,vp8,vp9,mpeg4,mpeg2video,mpeg1video,mjpeg"
 
 enum {
-    READ_BYTES = 1 << 16,  /* asked of the file at once */
+    READ_BYTES = 1 << 16,  /* read from the file at once */
     PROBE_BYTES = 1 << 22, /* read to find out what a file holds */
-    MOST_BYTES = 1 << 29,  /* of one allocation at least; the tables of ten hours are a tenth */
-    PIXEL_BYTES = 8,       /* or for each pixel of the largest frame */
-    VP8_INVISIBLE = 0x10,  /* of a packet's first byte, inverted: the frame is not shown */
+    MOST_BYTES =
+        1 << 29, /* the library's largest allocation; the tables of ten hours need a tenth of it */
+    PIXEL_BYTES = 8,      /* or so much for each pixel of the largest frame, if that is more */
+    VP8_INVISIBLE = 0x10, /* bit of a packet's first byte that is 0 if the frame is not shown */
 };
 
-/* The bits of PyAV's to_rgb, which the reference reads videos with; the same on every x86 CPU. A
- * machine of another kind may differ, and then its fingerprint does. */
+/* The conversion of PyAV's to_rgb, with which transformers reads videos. It gives the same on every
+ * x86 processor. On another kind of machine it may differ, and then the fingerprint differs too. */
 static const int CONVERT = SWS_BILINEAR | SWS_BITEXACT;
 
-/* Last complaint of the library, which says more than its error codes. One per process, as its
- * callback is. */
+/* The last complaint of the library, which says more than its error codes. There is one per
+ * process, because the callback is one per process. */
 static char last_words[256];
 
 static void keep_words(void *from, int level, const char *format, va_list args)
@@ -53,26 +56,28 @@ void video_library_init(void)
 typedef struct opened {
     const video_bytes *bytes;
     const char *file;
-    size_t most;      /* bytes of one allocation of the library */
-    int64_t position; /* of the next byte to be read */
-    int failed;       /* errno of the disk or mount; 0: none */
+    size_t most;      /* bytes of the library's largest allocation */
+    int64_t position; /* offset of the next byte to be read */
+    int failed;       /* errno of a read that failed; 0: none did */
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
     AVPacket *packet;
 } opened;
 
-/* What looks like damage, or like the end, behind a read that failed says nothing of the file. */
+/* After a read that failed, what looks like damage or like the end says nothing about the file:
+ * then the read is the error. */
 static status after_reads(const opened *o, status st)
 {
     if (!o->failed)
         return st;
     return FAIL_AT(o->failed == ENOMEM ? ST_NO_MEMORY : ST_IO, o->bytes->path, -1,
-                   o->bytes->at + o->position, "cannot be read: %s", strerror(o->failed));
+                   o->bytes->at + o->position, "it cannot be read: %s", strerror(o->failed));
 }
 
-/* A process short of memory says nothing about a file, as in image.c; one that could have the most
- * that the library is given was asked for more, by a size that the file claims. */
+/* Whether ENOMEM means that the process is short of memory, which says nothing about the file (as
+ * in image.c). If the largest allocation is still possible, the library asked for more than that,
+ * because of a size in the file. */
 static bool is_short_of_memory(const opened *o, int code)
 {
     if (code != AVERROR(ENOMEM))
@@ -132,7 +137,7 @@ static int64_t seek_to(void *user, int64_t offset, int whence)
     return o->position = from + offset;
 }
 
-/* A container may name other files; they are not opened. */
+/* A container may name other files. They are not opened. */
 static int refuse_file(AVFormatContext *f, AVIOContext **io, const char *url, int flags,
                        AVDictionary **options)
 {
@@ -175,7 +180,7 @@ static const AVCodec *decoder_of(enum AVCodecID id)
     return NULL;
 }
 
-/* The first stream of pictures that is no cover; all others are passed over. */
+/* Chooses the first stream of pictures that is not a cover. All others are discarded. */
 static status choose_stream(opened *o, const conf *limits)
 {
     for (unsigned i = 0; i < o->format->nb_streams; i++) {
@@ -190,14 +195,16 @@ static status choose_stream(opened *o, const conf *limits)
         return FAIL_IN(ST_BAD_INPUT, o->file, "the file holds no video");
     const AVCodecParameters *p = o->stream->codecpar;
     if (!decoder_of(p->codec_id))
-        return FAIL_IN(ST_BAD_INPUT, o->file, "a video in %s; only %s are read",
+        return FAIL_IN(ST_BAD_INPUT, o->file, "the video is coded in %s; only %s are read",
                        avcodec_get_name(p->codec_id), DECODERS);
     if (p->width < 1 || p->height < 1)
-        return FAIL_IN(ST_BAD_INPUT, o->file, "a video of %d x %d pixels", p->width, p->height);
+        return FAIL_IN(ST_BAD_INPUT, o->file, "the video has %d x %d pixels", p->width, p->height);
     if ((int64_t)p->width * p->height > limits->image_input_pixels)
-        return FAIL_IN(ST_BAD_INPUT, o->file,
-                       "frames of %d x %d pixels, more than image.input_pixels %" PRId64 " allows",
-                       p->width, p->height, limits->image_input_pixels);
+        return FAIL_IN(
+            ST_BAD_INPUT, o->file,
+            "the video has frames of %d x %d pixels, more than image.input_pixels %" PRId64
+            " allows",
+            p->width, p->height, limits->image_input_pixels);
     return ST_OK;
 }
 
@@ -231,8 +238,8 @@ static status open_video(const video_bytes *bytes, const char *file, const conf 
     if (code < 0) {
         st = code == AVERROR_INVALIDDATA || code == AVERROR(EINVAL)
                  ? FAIL_IN(ST_BAD_INPUT, file,
-                           "no video, or a damaged one: only MP4, Matroska, AVI and MPEG-TS are "
-                           "read")
+                           "this is no video, or a damaged one; only MP4, Matroska, AVI and "
+                           "MPEG-TS are read")
                  : fail_av(o, code, "cannot be opened");
         goto failed;
     }
@@ -248,7 +255,7 @@ failed:
     return after_reads(o, st);
 }
 
-/* Frames by the container's own table; 0: it has none. */
+/* Counts the frames in the container's own table; 0 if it has none. */
 static status count_entries(const opened *o, int64_t *out)
 {
     const int n = avformat_index_get_entries_count(o->stream);
@@ -268,7 +275,7 @@ static status count_entries(const opened *o, int64_t *out)
     return ST_OK;
 }
 
-/* Packets that are shown; one each, in every codec that is read. */
+/* Counts the packets that are shown. In every codec that is read here, a packet is one frame. */
 static status count_packets(opened *o, int64_t most, int64_t *out)
 {
     int64_t shown = 0;
@@ -281,7 +288,7 @@ static status count_packets(opened *o, int64_t most, int64_t *out)
                  !(p->flags & AV_PKT_FLAG_DISCARD);
         av_packet_unref(o->packet);
         if (shown > most)
-            break; /* the caller refuses it */
+            break; /* too many: the caller refuses the file */
     }
     if (code < 0 && code != AVERROR_EOF)
         return fail_av(o, code, "is truncated or damaged");
@@ -326,8 +333,10 @@ typedef struct decoding {
     int32_t width, height;
     enum AVPixelFormat pixels;
     const int64_t *index;
-    int64_t n, next, shown; /* next of index; frames seen */
-    arena *a;
+    int64_t n;     /* of index */
+    int64_t next;  /* position in index of the next frame to be taken */
+    int64_t shown; /* frames decoded so far */
+    arena *memory;
     video_take take;
     void *user;
 } decoding;
@@ -350,7 +359,7 @@ static status open_decoder(decoding *d, const conf *limits)
     return code < 0 ? fail_av(&d->o, code, "cannot be decoded") : ST_OK;
 }
 
-/* By the matrix and range that the frames name. */
+/* Prepares the conversion to RGB, with the matrix and range that the frames name. */
 static status open_convert(decoding *d)
 {
     const AVFrame *f = d->frame;
@@ -367,7 +376,7 @@ static status open_convert(decoding *d)
     if (!d->convert || av_frame_get_buffer(d->rgb, 0) < 0)
         return FAIL_IN(ST_NO_MEMORY, d->o.file, "no memory for frames of %d x %d", f->width,
                        f->height);
-    /* Refuses formats without a matrix (grey, RGB), which need none. */
+    /* This fails for formats that have no matrix (grey, RGB) and need none. */
     (void)sws_setColorspaceDetails(d->convert, sws_getCoefficients(matrix), full,
                                    sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
     return ST_OK;
@@ -376,7 +385,7 @@ static status open_convert(decoding *d)
 static status take_frame(decoding *d)
 {
     const AVFrame *f = d->frame;
-    const arena_mark mark = arena_save(d->a);
+    const arena_mark mark = arena_save(d->memory);
     image im = {.width = f->width, .height = f->height};
     if (!d->convert)
         TRY(open_convert(d));
@@ -385,7 +394,7 @@ static status take_frame(decoding *d)
                        "the video changes from %d x %d to %d x %d or to another format at frame "
                        "%" PRId64,
                        d->width, d->height, f->width, f->height, d->shown);
-    TRY(arena_alloc(d->a, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
+    TRY(arena_alloc(d->memory, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
     if (sws_scale(d->convert, (const uint8_t *const *)f->data, f->linesize, 0, f->height,
                   d->rgb->data, d->rgb->linesize) != f->height)
         return FAIL_IN(ST_BAD_INPUT, d->o.file, "frame %" PRId64 " cannot be converted to RGB",
@@ -395,11 +404,11 @@ static status take_frame(decoding *d)
     status st = ST_OK;
     for (; st == ST_OK && d->next < d->n && d->index[d->next] == d->shown; d->next++)
         st = d->take(d->user, d->next, &im);
-    arena_release(d->a, mark);
+    arena_release(d->memory, mark);
     return st;
 }
 
-/* All frames the decoder has ready. */
+/* Takes all frames that the decoder has ready. */
 static status drain_frames(decoding *d)
 {
     int code = 0;
@@ -435,16 +444,16 @@ static status decode_frames(decoding *d)
     }
     if (d->next < d->n)
         return FAIL_IN(ST_BAD_INPUT, d->o.file,
-                       "the video ends after %" PRId64 " frames, frame %" PRId64 " is wanted",
+                       "the video ends after %" PRId64 " frames, but frame %" PRId64 " is needed",
                        d->shown, d->index[d->next]);
     return ST_OK;
 }
 
 status video_decode(const video_bytes *bytes, const char *file, const conf *limits,
-                    const int64_t *index, int64_t n, arena *a, video_take take, void *user)
+                    const int64_t *index, int64_t n, arena *memory, video_take take, void *user)
 {
-    decoding d = {.index = index, .n = n, .a = a, .take = take, .user = user};
-    const arena_mark mark = arena_save(a);
+    decoding d = {.index = index, .n = n, .memory = memory, .take = take, .user = user};
+    const arena_mark mark = arena_save(memory);
     status st;
     TRY(open_video(bytes, file, limits, &d.o));
     TRY_OR(done, open_decoder(&d, limits));
@@ -455,7 +464,7 @@ done:
     av_frame_free(&d.frame);
     avcodec_free_context(&d.codec);
     close_video(&d.o);
-    arena_release(a, mark);
+    arena_release(memory, mark);
     return after_reads(&d.o, st);
 }
 
@@ -476,13 +485,13 @@ status video_fingerprint(hash128 *out)
     static const int64_t index[] = {0, 2, 3};
     status st;
     hasher *h = NULL;
-    arena a;
-    arena_init(&a, 0);
+    arena memory;
+    arena_init(&memory, 0);
     TRY_OR(done, hasher_new(&h));
-    TRY_OR(done, video_decode(&bytes, "built-in video", &limits, index, 3, &a, hash_frame, h));
+    TRY_OR(done, video_decode(&bytes, "built-in video", &limits, index, 3, &memory, hash_frame, h));
     *out = hasher_value(h);
 done:
     hasher_free(&h);
-    arena_done(&a);
+    arena_done(&memory);
     return st;
 }

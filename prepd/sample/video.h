@@ -1,54 +1,58 @@
-/* video.h: a video file -> chosen frames as RGB, through FFmpeg; the only door to it. Loaded by
- * workers only.
+/* video.h: decodes chosen frames of a video file to RGB. This is the only door to FFmpeg, and only
+ * workers load it.
  *
- * MP4 (MOV), Matroska (WebM), AVI and MPEG-TS with H.264, HEVC, AV1, VP8, VP9, MPEG-4, MPEG-2,
- * MPEG-1 or Motion JPEG in their first stream of pictures; anything else is refused by name. One
- * thread, no file but the one given. Frames are numbered in the order they are shown, from 0; they
- * are not turned by a rotation the file may ask for, as in the reference. Colours by the file's own
- * matrix (BT.601 where it names none), arithmetic that is the same on every CPU.
+ * Reads MP4 (MOV), Matroska (WebM), AVI and MPEG-TS, with H.264, HEVC, AV1, VP8, VP9, MPEG-4,
+ * MPEG-2, MPEG-1 or Motion JPEG in the first stream of pictures. Anything else is refused by name.
+ * FFmpeg runs in one thread and opens no file but the given one. Frames are numbered from 0 in the
+ * order in which they are shown. They are not turned by a rotation that the file may ask for,
+ * because transformers' readers do not turn them either. Colours follow the matrix that the file
+ * names (BT.601 if it names none), with arithmetic that gives the same on every x86 processor.
  *
- * Failures are ST_BAD_INPUT with the file's name, and cost that file alone; ST_NO_MEMORY from the
- * library or the arena, ST_IO where the file cannot be read here, with the one on disk. Not
- * thread-safe. */
+ * A failure is ST_BAD_INPUT with the name of the file and costs that file alone. ST_NO_MEMORY comes
+ * from the library or the arena; ST_IO, with the path on disk, means that the file cannot be read
+ * on this machine. Not thread-safe. */
 #ifndef TESSERA_PREPD_SAMPLE_VIDEO_H
 #define TESSERA_PREPD_SAMPLE_VIDEO_H
 
 #include "prepd/sample/image.h"
 
-/* Where a video's bytes are: in memory, or (memory.data NULL) [at, at + size) of an open file. */
+/* Where the bytes of a video are: in memory, or [at, at + size) of an open file if memory.data is
+ * NULL. */
 typedef struct video_bytes {
     span memory;
     int fd;
-    int64_t at, size;         /* size: in memory too */
-    const char *path;         /* of the open file, which may be one that holds the video */
-    bool (*again)(int error); /* after a failed read: whether to try it again; NULL: never */
+    int64_t at, size;         /* the size is also that of the bytes in memory */
+    const char *path;         /* of the open file, which may be a larger one that holds the video */
+    bool (*again)(int error); /* asked after a failed read whether to try again; NULL: never */
 } video_bytes;
 
 typedef struct video_info {
     int32_t width, height;
-    int64_t frames; /* that are shown */
-    double fps;     /* on average; 0: the file does not say */
+    int64_t frames; /* how many are shown */
+    double fps;     /* frames a second on average; 0 if the file does not say */
     const char *format;
 } video_info;
 
-void video_library_init(void);
+void video_library_init(void); /* call this once per process */
 
-/* From the container's tables, or, where it has none, from a walk over its packets; nothing is
- * kept of a file that ends early, has more than video.input_frames or frames of more than
- * image.input_pixels. */
+/* Reads size, rate and number of frames, from the container's tables or, if it has none, by walking
+ * over its packets. ST_BAD_INPUT also for a file that ends early, that has more frames than
+ * video.input_frames, or whose frames have more pixels than image.input_pixels. */
 WARN_UNUSED status video_header(const video_bytes *bytes, const char *file, const conf *limits,
                                 video_info *out);
 
-/* Takes chosen frame number nth of [0, n); `frame` is lent until the call returns. */
+/* Takes the nth of the chosen frames; `frame` is borrowed during the call. */
 typedef status (*video_take)(void *user, int64_t nth, const image *frame);
 
-/* Decodes from the beginning to the last of index [n], ascending. Every frame is as large as the
- * first. What the arena was used for is given back. */
+/* Decodes from the beginning up to the last frame of index [n], which is ascending, and calls
+ * `take` for each frame of it. All frames have the same size. What was taken from `memory` is
+ * released. */
 WARN_UNUSED status video_decode(const video_bytes *bytes, const char *file, const conf *limits,
-                                const int64_t *index, int64_t n, arena *a, video_take take,
+                                const int64_t *index, int64_t n, arena *memory, video_take take,
                                 void *user);
 
-/* Hash of the frames of a built-in video: two workers with the same one give the same frames. */
+/* A hash of the frames of a built-in video. Two workers with the same fingerprint give the same
+ * frames. */
 WARN_UNUSED status video_fingerprint(hash128 *out);
 
 #endif

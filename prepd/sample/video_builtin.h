@@ -1,6 +1,6 @@
-/* video_builtin.h: four frames of 32 x 32 pixels in H.264 (B frames, 4:2:0) in an MP4 file, decoded
- * to tell one decoder from another. Written once by tests/flow/write_video.c (libx264); the bytes
- * are data, not to be edited. */
+/* video_builtin.h: an MP4 file of four frames of 32 x 32 pixels in H.264 (with B frames and 4:2:0
+ * subsampling), which video_fingerprint decodes to tell one decoder from another.
+ * tests/flow/write_video.c wrote it with libx264. The bytes are data and must not be edited. */
 #ifndef TESSERA_PREPD_SAMPLE_VIDEO_BUILTIN_H
 #define TESSERA_PREPD_SAMPLE_VIDEO_BUILTIN_H
 

@@ -57,8 +57,8 @@ static void test_fit_image__refuses(void **state)
     fit_grid g = {7, 7, 7, 7};
     (void)state;
     assert_fails(ST_BAD_INPUT, fit_image(1, 201, published, &g), "more than 200 times");
-    assert_fails(ST_BAD_INPUT, fit_image(0, 10, published, &g), "picture of 10 x 0");
-    assert_fails(ST_BAD_INPUT, fit_image(10, -3, published, &g), "picture of -3 x 10");
+    assert_fails(ST_BAD_INPUT, fit_image(0, 10, published, &g), "the picture has 10 x 0");
+    assert_fails(ST_BAD_INPUT, fit_image(10, -3, published, &g), "the picture has -3 x 10");
     assert_fails(ST_BAD_INPUT, fit_image(INT64_MAX, INT64_MAX, published, &g), "sides");
     assert_fails(ST_CONFIG, fit_image(10, 10, (fit_limits){10, 9}, &g), "min");
     assert_int_equal(g.height, 7); /* untouched on failure */
@@ -105,7 +105,7 @@ static void test_fit_shrink__edges(void **state)
     assert_int_equal(fit_patches(g), 4);
     assert_ok(fit_shrink(16, 16, published, 100, &g)); /* below the minimum, if the row says so */
     assert_int_equal(g.height, 160);
-    assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &g), "budget of 3 patches");
+    assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &g), "room for 3 patches");
 }
 
 /* tests/golden/fit.json, made by make_fit.py there: height, width, limits, and the sides that the

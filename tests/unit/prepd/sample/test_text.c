@@ -181,7 +181,7 @@ static void test_chat__example_c(void **state)
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 1");
     f.smp.n_images = 2;
     f.turns[0].parts[1] = (part){"<|video_pad|>", 13, -1};
-    assert_fails(ST_BAD_INPUT, encode_sample(&f), "holds <|video_pad|> literally");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "contains <|video_pad|>, which stands for pictures");
     fixture_close(&f);
 }
 
@@ -255,7 +255,7 @@ static void test_chat__clips_of_both_versions(void **state)
     }
     /* The pair around a clip stands nowhere else either. */
     f.parts[0][f.turns[0].n_parts - 1] = (part){"<|vision_end|>", 14, -1};
-    assert_fails(ST_BAD_INPUT, encode_sample(&f), "holds <|vision_end|> literally");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "contains <|vision_end|>, which stands for pictures");
     json_free(&file);
     fixture_close(&f);
 }
@@ -464,7 +464,7 @@ static void test_chat__refusals_name_the_sample(void **state)
     fixture f;
     open_tiny(&f);
     TURN(&f, ROLE_USER, "a");
-    assert_fails(ST_BAD_INPUT, encode_sample(&f), "question 7: has no token to train");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "question 7: it has no token to train");
     TURN(&f, ROLE_ASSISTANT, "b");
     assert_ok(encode_sample(&f));
     f.turns[1].trained = false;
@@ -472,7 +472,7 @@ static void test_chat__refusals_name_the_sample(void **state)
     no_turns(&f);
     TURN(&f, ROLE_USER, IMAGE_PART(1), IMAGE_PART(0));
     TURN(&f, ROLE_ASSISTANT, "b");
-    assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 2 is shown in place 1");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 2 is shown as number 1");
     no_turns(&f); /* the template shows no picture of an assistant */
     TURN(&f, ROLE_USER, "a");
     TURN(&f, ROLE_ASSISTANT, "b", IMAGE_PART(0));

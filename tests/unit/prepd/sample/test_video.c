@@ -171,7 +171,7 @@ static void test_video__wherever_the_bytes_are(void **state)
     piece.path = "the.tar"; /* the disk, not the video, and by the name that lies on it */
     piece.again = two_more;
     assert_fails(ST_IO, decode_chosen(&piece, some, 3, &a, &file),
-                 "the.tar: byte 0: cannot be read: Bad");
+                 "the.tar: byte 0: it cannot be read: Bad");
     assert_int_equal(tries_left, 0);
     video_info info;
     assert_fails(ST_IO, video_header(&piece, "v", &limits, &info), "the.tar");
