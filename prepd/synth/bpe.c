@@ -1,15 +1,18 @@
+/* bpe.c: training. The distinct pieces of the texts are kept as lists of token ids with how often
+ * they occur; each round counts all pairs of neighbours, merges the commonest pair everywhere, and
+ * notes the merge. */
 #include "prepd/synth/bpe.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A distinct piece of the corpus as token ids. */
+/* A distinct piece of the texts, as token ids. */
 typedef struct piece {
-    const char *text; /* in the corpus */
+    const char *text; /* where it first stands in the texts */
     int length;       /* bytes */
-    int64_t count;
-    int n;
+    int64_t count;    /* how often it occurs */
+    int n;            /* of ids */
     int ids[BPE_TOKEN_BYTES];
 } piece;
 
@@ -18,14 +21,15 @@ typedef struct corpus {
     int n, capacity;
 } corpus;
 
-/* Bytes whose symbol is the character of the same number; the other 68 take U+0100 on (spec 8.1).
- */
+/* Whether the symbol of a byte in the vocabulary is the character of the same number. The other 68
+ * bytes have the characters from U+0100 on (bytes_to_unicode of GPT-2's encoder.py). */
 static bool prints_as_itself(int byte)
 {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
 
-/* Length of the first pre-token of ASCII text: the rules of spec 8.2 in their order. */
+/* The length of the first piece of an ASCII text. The rules are the alternatives of Qwen's
+ * expression (SPLIT in bpe_write.c), in their order. */
 static int first_piece(const char *s, int n)
 {
     static const char *const contractions[] = {"s", "t", "re", "ve", "m", "ll", "d"};
@@ -62,55 +66,60 @@ static int first_piece(const char *s, int n)
     return run == n || run < 2 ? run : run - 1;
 }
 
-static status add_piece(corpus *c, const int byte_id[256], const char *s, int length, int64_t count)
+static status add_piece(corpus *known, const int byte_id[256], const char *s, int length,
+                        int64_t count)
 {
-    for (int i = 0; i < c->n; i++)
-        if (c->pieces[i].length == length && memcmp(c->pieces[i].text, s, (size_t)length) == 0) {
-            c->pieces[i].count += count;
+    for (int i = 0; i < known->n; i++)
+        if (known->pieces[i].length == length &&
+            memcmp(known->pieces[i].text, s, (size_t)length) == 0) {
+            known->pieces[i].count += count;
             return ST_OK;
         }
     if (length > BPE_TOKEN_BYTES)
-        return FAIL(ST_INTERNAL, "a piece of %d bytes; %d is the most", length, BPE_TOKEN_BYTES);
-    if (c->n == c->capacity) {
-        int capacity = c->capacity ? 2 * c->capacity : 256;
-        piece *grown = (piece *)realloc(c->pieces, (size_t)capacity * sizeof *grown);
+        return FAIL(ST_INTERNAL, "a piece of the texts has %d bytes; the most is %d", length,
+                    BPE_TOKEN_BYTES);
+    if (known->n == known->capacity) {
+        int capacity = known->capacity ? 2 * known->capacity : 256;
+        piece *grown = (piece *)realloc(known->pieces, (size_t)capacity * sizeof *grown);
         if (!grown)
             return FAIL(ST_NO_MEMORY, "no memory for %d pieces", capacity);
-        c->pieces = grown;
-        c->capacity = capacity;
+        known->pieces = grown;
+        known->capacity = capacity;
     }
-    piece *p = &c->pieces[c->n++];
+    piece *p = &known->pieces[known->n++];
     *p = (piece){.text = s, .length = length, .count = count, .n = length};
     for (int i = 0; i < length; i++)
         p->ids[i] = byte_id[(uint8_t)s[i]];
     return ST_OK;
 }
 
-/* Adds each piece's count to its pairs' entries, or clears those entries. */
-static void count_pairs(const corpus *c, int n_tokens, int64_t *pairs, bool clear)
+/* Adds the count of each piece to the entries of its pairs, or clears those entries. */
+static void count_pairs(const corpus *known, int n_tokens, int64_t *pairs, bool clear)
 {
-    for (int i = 0; i < c->n; i++)
-        for (int k = 0; k + 1 < c->pieces[i].n; k++) {
-            int64_t at = (int64_t)c->pieces[i].ids[k] * n_tokens + c->pieces[i].ids[k + 1];
-            pairs[at] = clear ? 0 : pairs[at] + c->pieces[i].count;
+    for (int i = 0; i < known->n; i++)
+        for (int k = 0; k + 1 < known->pieces[i].n; k++) {
+            int64_t at = (int64_t)known->pieces[i].ids[k] * n_tokens + known->pieces[i].ids[k + 1];
+            pairs[at] = clear ? 0 : pairs[at] + known->pieces[i].count;
         }
 }
 
-/* The commonest adjacent pair, of equal ones the lowest ids; false if none occurs twice.
- * pairs [n_tokens^2] is all zero before and after: only the entries in use are ever touched. */
-static bool best_pair(const corpus *c, int n_tokens, int64_t *pairs, int *out_left, int *out_right)
+/* Finds the commonest pair of neighbours, and of equally common ones that with the lowest ids.
+ * False if none occurs twice. pairs [n_tokens^2] is all zero before and after, so only the entries
+ * in use are ever touched. */
+static bool best_pair(const corpus *known, int n_tokens, int64_t *pairs, int *out_left,
+                      int *out_right)
 {
     int64_t best = 1, best_at = -1;
-    count_pairs(c, n_tokens, pairs, false);
-    for (int i = 0; i < c->n; i++)
-        for (int k = 0; k + 1 < c->pieces[i].n; k++) {
-            int64_t at = (int64_t)c->pieces[i].ids[k] * n_tokens + c->pieces[i].ids[k + 1];
+    count_pairs(known, n_tokens, pairs, false);
+    for (int i = 0; i < known->n; i++)
+        for (int k = 0; k + 1 < known->pieces[i].n; k++) {
+            int64_t at = (int64_t)known->pieces[i].ids[k] * n_tokens + known->pieces[i].ids[k + 1];
             if (pairs[at] > best || (pairs[at] == best && best_at >= 0 && at < best_at)) {
                 best = pairs[at];
                 best_at = at;
             }
         }
-    count_pairs(c, n_tokens, pairs, true);
+    count_pairs(known, n_tokens, pairs, true);
     if (best_at < 0)
         return false;
     *out_left = (int)(best_at / n_tokens);
@@ -118,10 +127,10 @@ static bool best_pair(const corpus *c, int n_tokens, int64_t *pairs, int *out_le
     return true;
 }
 
-static void merge_pair(corpus *c, int left, int right, int merged)
+static void merge_pair(corpus *known, int left, int right, int merged)
 {
-    for (int i = 0; i < c->n; i++) {
-        piece *p = &c->pieces[i];
+    for (int i = 0; i < known->n; i++) {
+        piece *p = &known->pieces[i];
         int to = 0;
         for (int k = 0; k < p->n; k++) {
             bool here = k + 1 < p->n && p->ids[k] == left && p->ids[k + 1] == right;
@@ -135,12 +144,13 @@ static void merge_pair(corpus *c, int left, int right, int merged)
 status bpe_train(const bpe_text *texts, int n_texts, int max_merges, bpe *out)
 {
     int byte_id[256];
-    corpus c = {0};
+    corpus known = {0};
     status st = ST_OK;
     memset(out, 0, sizeof *out);
     if (max_merges > BPE_MAX_MERGES)
         max_merges = BPE_MAX_MERGES;
-    /* The published order: bytes that print as themselves first, then the others. */
+    /* The order of published vocabularies: first the bytes that print as themselves, then the
+     * others. */
     for (int pass = 0; pass < 2; pass++)
         for (int byte = 0; byte < 256; byte++)
             if (prints_as_itself(byte) == (pass == 0)) {
@@ -155,21 +165,21 @@ status bpe_train(const bpe_text *texts, int n_texts, int max_merges, bpe *out)
     for (int i = 0; i < n_texts; i++)
         for (const char *s = texts[i].text; *s;) {
             int length = first_piece(s, (int)strlen(s));
-            TRY_OR(done, add_piece(&c, byte_id, s, length, texts[i].count));
+            TRY_OR(done, add_piece(&known, byte_id, s, length, texts[i].count));
             s += length;
         }
     int left, right;
-    while (out->n_merges < max_merges && best_pair(&c, out->n_tokens, pairs, &left, &right)) {
+    while (out->n_merges < max_merges && best_pair(&known, out->n_tokens, pairs, &left, &right)) {
         int merged = out->n_tokens++;
         memcpy(out->bytes[merged], out->bytes[left], (size_t)out->size[left]);
         memcpy(out->bytes[merged] + out->size[left], out->bytes[right], (size_t)out->size[right]);
         out->size[merged] = out->size[left] + out->size[right];
         out->left[out->n_merges] = left;
         out->right[out->n_merges++] = right;
-        merge_pair(&c, left, right, merged);
+        merge_pair(&known, left, right, merged);
     }
 done:
     free(pairs);
-    free(c.pieces);
+    free(known.pieces);
     return st;
 }

@@ -1,7 +1,9 @@
-/* bpe.h: trains a small byte-level BPE and writes it as a Hugging Face tokenizer.json (spec 8.3),
- * with Qwen's added tokens after the vocabulary, so that a run needs no downloaded tokenizer.
+/* bpe.h: trains a small byte-level BPE (byte pair encoding) and writes it as a tokenizer.json of
+ * Hugging Face, with Qwen's added tokens after the vocabulary. So a run needs no downloaded
+ * tokenizer.
  *
- * The corpus is ASCII; its pieces are those of the pre-tokeniser expression for ASCII text. */
+ * The texts are ASCII. They are cut into pieces by the same expression as Qwen's tokenizer uses,
+ * and no token ever crosses a piece. */
 #ifndef TESSERA_PREPD_SYNTH_BPE_H
 #define TESSERA_PREPD_SYNTH_BPE_H
 
@@ -13,11 +15,12 @@
 enum { BPE_BYTES = 256, BPE_MAX_MERGES = 768, BPE_TOKEN_BYTES = 64 };
 
 typedef struct bpe {
-    int n_tokens; /* 256 byte symbols, then one per merge */
+    int n_tokens; /* 256 for the single bytes, then one for each merge */
     int n_merges;
-    int left[BPE_MAX_MERGES], right[BPE_MAX_MERGES];
-    uint8_t bytes[BPE_BYTES + BPE_MAX_MERGES][BPE_TOKEN_BYTES]; /* of each token */
-    int size[BPE_BYTES + BPE_MAX_MERGES];
+    int left[BPE_MAX_MERGES], right[BPE_MAX_MERGES]; /* [n_merges] the two tokens that are merged */
+    uint8_t bytes[BPE_BYTES + BPE_MAX_MERGES]
+                 [BPE_TOKEN_BYTES];       /* [n_tokens] what each stands for */
+    int size[BPE_BYTES + BPE_MAX_MERGES]; /* [n_tokens] how many bytes */
 } bpe;
 
 typedef struct bpe_text {
@@ -25,16 +28,17 @@ typedef struct bpe_text {
     int64_t count;    /* how often it counts */
 } bpe_text;
 
-/* Merges the commonest pair (ties: lowest ids) until max_merges or none occurs twice. */
+/* Merges the commonest pair of neighbouring tokens, and of equally common ones that with the lowest
+ * ids, until there are max_merges or no pair occurs twice. */
 WARN_UNUSED status bpe_train(const bpe_text *texts, int n_texts, int max_merges, bpe *out);
 
-/* Id of one of Qwen's added tokens under this vocabulary, -1 if there is none of that content. */
-int bpe_added_id(const bpe *b, const char *content);
-int bpe_size(const bpe *b); /* vocabulary and added tokens */
+/* The id of one of Qwen's added tokens after this vocabulary; -1 if none has this content. */
+int bpe_added_id(const bpe *vocabulary, const char *content);
+int bpe_size(const bpe *vocabulary); /* how many tokens there are with the added ones */
 
-/* The whole tokenizer.json, appended to w. */
-void bpe_write(const bpe *b, json_writer *w);
-/* tokenizer_config.json. */
-void bpe_write_config(const bpe *b, json_writer *w);
+/* Appends a whole tokenizer.json to the writer. */
+void bpe_write(const bpe *vocabulary, json_writer *writer);
+/* Appends a whole tokenizer_config.json. */
+void bpe_write_config(const bpe *vocabulary, json_writer *writer);
 
 #endif

@@ -1,10 +1,11 @@
-/* bpe_write.c: the trained vocabulary in the form of Hugging Face's tokenizers library. */
+/* bpe_write.c: writes the trained vocabulary in the form of Hugging Face's tokenizers library. */
 #include "prepd/synth/bpe.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Content and whether decoding may skip it; ids follow the vocabulary in this order (spec 8.4). */
+/* Qwen3-VL's added tokens: the content, and whether decoding may skip it. Their ids follow the
+ * vocabulary in this order. */
 static const struct added {
     const char *content;
     bool special;
@@ -25,24 +26,24 @@ static const struct added {
 };
 enum { N_ADDED = sizeof added_tokens / sizeof *added_tokens };
 
-/* The pre-tokeniser expression of the published files. */
+/* The pre-tokeniser's expression in the published tokenizer.json. */
 static const char SPLIT[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
                             "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-int bpe_added_id(const bpe *b, const char *content)
+int bpe_added_id(const bpe *vocabulary, const char *content)
 {
     for (int i = 0; i < N_ADDED; i++)
         if (strcmp(added_tokens[i].content, content) == 0)
-            return b->n_tokens + i;
+            return vocabulary->n_tokens + i;
     return -1;
 }
 
-int bpe_size(const bpe *b)
+int bpe_size(const bpe *vocabulary)
 {
-    return b->n_tokens + N_ADDED;
+    return vocabulary->n_tokens + N_ADDED;
 }
 
-/* The code point that stands for a byte. */
+/* The code point that stands for a byte (see bpe.c). */
 static int symbol_of(int byte)
 {
     bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -53,12 +54,12 @@ static int symbol_of(int byte)
     return byte == 173 ? 256 + 67 : 256 + 33 + (byte - 127);
 }
 
-/* The token's bytes as symbols in UTF-8, terminated. */
-static size_t token_symbols(const bpe *b, int token, char out[2 * BPE_TOKEN_BYTES + 1])
+/* Writes the bytes of a token as symbols in UTF-8, terminated; returns the length. */
+static size_t token_symbols(const bpe *vocabulary, int token, char out[2 * BPE_TOKEN_BYTES + 1])
 {
     size_t n = 0;
-    for (int i = 0; i < b->size[token]; i++) {
-        int code = symbol_of(b->bytes[token][i]);
+    for (int i = 0; i < vocabulary->size[token]; i++) {
+        int code = symbol_of(vocabulary->bytes[token][i]);
         if (code < 128) {
             out[n++] = (char)code;
         } else {
@@ -70,127 +71,127 @@ static size_t token_symbols(const bpe *b, int token, char out[2 * BPE_TOKEN_BYTE
     return n;
 }
 
-static void put_added_flags(json_writer *w, bool special)
+static void put_added_flags(json_writer *writer, bool special)
 {
-    json_put_key_bool(w, "single_word", false);
-    json_put_key_bool(w, "lstrip", false);
-    json_put_key_bool(w, "rstrip", false);
-    json_put_key_bool(w, "normalized", false);
-    json_put_key_bool(w, "special", special);
+    json_put_key_bool(writer, "single_word", false);
+    json_put_key_bool(writer, "lstrip", false);
+    json_put_key_bool(writer, "rstrip", false);
+    json_put_key_bool(writer, "normalized", false);
+    json_put_key_bool(writer, "special", special);
 }
 
-/* The ByteLevel step that serves as pre-tokeniser, post-processor and decoder. */
-static void put_byte_level(json_writer *w)
+/* The ByteLevel step, which is used as pre-tokeniser, post-processor and decoder. */
+static void put_byte_level(json_writer *writer)
 {
-    json_begin_object(w);
-    json_put_key_cstr(w, "type", "ByteLevel");
-    json_put_key_bool(w, "add_prefix_space", false);
-    json_put_key_bool(w, "trim_offsets", false);
-    json_put_key_bool(w, "use_regex", false);
-    json_end_object(w);
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "type", "ByteLevel");
+    json_put_key_bool(writer, "add_prefix_space", false);
+    json_put_key_bool(writer, "trim_offsets", false);
+    json_put_key_bool(writer, "use_regex", false);
+    json_end_object(writer);
 }
 
-static void put_pre_tokenizer(json_writer *w)
+static void put_pre_tokenizer(json_writer *writer)
 {
-    json_begin_object(w);
-    json_put_key_cstr(w, "type", "Sequence");
-    json_begin_key_array(w, "pretokenizers");
-    json_begin_object(w);
-    json_put_key_cstr(w, "type", "Split");
-    json_begin_key_object(w, "pattern");
-    json_put_key_cstr(w, "Regex", SPLIT);
-    json_end_object(w);
-    json_put_key_cstr(w, "behavior", "Isolated");
-    json_put_key_bool(w, "invert", false);
-    json_end_object(w);
-    put_byte_level(w);
-    json_end_array(w);
-    json_end_object(w);
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "type", "Sequence");
+    json_begin_key_array(writer, "pretokenizers");
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "type", "Split");
+    json_begin_key_object(writer, "pattern");
+    json_put_key_cstr(writer, "Regex", SPLIT);
+    json_end_object(writer);
+    json_put_key_cstr(writer, "behavior", "Isolated");
+    json_put_key_bool(writer, "invert", false);
+    json_end_object(writer);
+    put_byte_level(writer);
+    json_end_array(writer);
+    json_end_object(writer);
 }
 
-static void put_model(const bpe *b, json_writer *w)
+static void put_model(const bpe *vocabulary, json_writer *writer)
 {
     char symbols[2 * BPE_TOKEN_BYTES + 1];
-    json_begin_object(w);
-    json_put_key_cstr(w, "type", "BPE");
-    json_put_key_null(w, "dropout");
-    json_put_key_null(w, "unk_token");
-    json_put_key_cstr(w, "continuing_subword_prefix", "");
-    json_put_key_cstr(w, "end_of_word_suffix", "");
-    json_put_key_bool(w, "fuse_unk", false);
-    json_put_key_bool(w, "byte_fallback", false);
-    json_put_key_bool(w, "ignore_merges", false);
-    json_begin_key_object(w, "vocab");
-    for (int i = 0; i < b->n_tokens; i++) {
-        token_symbols(b, i, symbols);
-        json_put_key_int(w, symbols, i);
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "type", "BPE");
+    json_put_key_null(writer, "dropout");
+    json_put_key_null(writer, "unk_token");
+    json_put_key_cstr(writer, "continuing_subword_prefix", "");
+    json_put_key_cstr(writer, "end_of_word_suffix", "");
+    json_put_key_bool(writer, "fuse_unk", false);
+    json_put_key_bool(writer, "byte_fallback", false);
+    json_put_key_bool(writer, "ignore_merges", false);
+    json_begin_key_object(writer, "vocab");
+    for (int i = 0; i < vocabulary->n_tokens; i++) {
+        token_symbols(vocabulary, i, symbols);
+        json_put_key_int(writer, symbols, i);
     }
-    json_end_object(w);
-    json_begin_key_array(w, "merges");
-    for (int i = 0; i < b->n_merges; i++) {
-        json_begin_array(w);
-        token_symbols(b, b->left[i], symbols);
-        json_put_cstr(w, symbols);
-        token_symbols(b, b->right[i], symbols);
-        json_put_cstr(w, symbols);
-        json_end_array(w);
+    json_end_object(writer);
+    json_begin_key_array(writer, "merges");
+    for (int i = 0; i < vocabulary->n_merges; i++) {
+        json_begin_array(writer);
+        token_symbols(vocabulary, vocabulary->left[i], symbols);
+        json_put_cstr(writer, symbols);
+        token_symbols(vocabulary, vocabulary->right[i], symbols);
+        json_put_cstr(writer, symbols);
+        json_end_array(writer);
     }
-    json_end_array(w);
-    json_end_object(w);
+    json_end_array(writer);
+    json_end_object(writer);
 }
 
-void bpe_write(const bpe *b, json_writer *w)
+void bpe_write(const bpe *vocabulary, json_writer *writer)
 {
-    json_begin_object(w);
-    json_put_key_cstr(w, "version", "1.0");
-    json_put_key_null(w, "truncation");
-    json_put_key_null(w, "padding");
-    json_begin_key_array(w, "added_tokens");
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "version", "1.0");
+    json_put_key_null(writer, "truncation");
+    json_put_key_null(writer, "padding");
+    json_begin_key_array(writer, "added_tokens");
     for (int i = 0; i < N_ADDED; i++) {
-        json_begin_object(w);
-        json_put_key_int(w, "id", b->n_tokens + i);
-        json_put_key_cstr(w, "content", added_tokens[i].content);
-        put_added_flags(w, added_tokens[i].special);
-        json_end_object(w);
+        json_begin_object(writer);
+        json_put_key_int(writer, "id", vocabulary->n_tokens + i);
+        json_put_key_cstr(writer, "content", added_tokens[i].content);
+        put_added_flags(writer, added_tokens[i].special);
+        json_end_object(writer);
     }
-    json_end_array(w);
-    json_begin_key_object(w, "normalizer");
-    json_put_key_cstr(w, "type", "NFC");
-    json_end_object(w);
-    json_put_key(w, "pre_tokenizer");
-    put_pre_tokenizer(w);
-    json_put_key(w, "post_processor");
-    put_byte_level(w);
-    json_put_key(w, "decoder");
-    put_byte_level(w);
-    json_put_key(w, "model");
-    put_model(b, w);
-    json_end_object(w);
+    json_end_array(writer);
+    json_begin_key_object(writer, "normalizer");
+    json_put_key_cstr(writer, "type", "NFC");
+    json_end_object(writer);
+    json_put_key(writer, "pre_tokenizer");
+    put_pre_tokenizer(writer);
+    json_put_key(writer, "post_processor");
+    put_byte_level(writer);
+    json_put_key(writer, "decoder");
+    put_byte_level(writer);
+    json_put_key(writer, "model");
+    put_model(vocabulary, writer);
+    json_end_object(writer);
 }
 
-void bpe_write_config(const bpe *b, json_writer *w)
+void bpe_write_config(const bpe *vocabulary, json_writer *writer)
 {
-    json_begin_object(w);
-    json_put_key_bool(w, "add_bos_token", false);
-    json_put_key_bool(w, "add_prefix_space", false);
-    json_begin_key_object(w, "added_tokens_decoder");
+    json_begin_object(writer);
+    json_put_key_bool(writer, "add_bos_token", false);
+    json_put_key_bool(writer, "add_prefix_space", false);
+    json_begin_key_object(writer, "added_tokens_decoder");
     for (int i = 0; i < N_ADDED; i++) {
         char id[16];
-        snprintf(id, sizeof id, "%d", b->n_tokens + i);
-        json_begin_key_object(w, id);
-        json_put_key_cstr(w, "content", added_tokens[i].content);
-        put_added_flags(w, added_tokens[i].special);
-        json_end_object(w);
+        snprintf(id, sizeof id, "%d", vocabulary->n_tokens + i);
+        json_begin_key_object(writer, id);
+        json_put_key_cstr(writer, "content", added_tokens[i].content);
+        put_added_flags(writer, added_tokens[i].special);
+        json_end_object(writer);
     }
-    json_end_object(w);
-    json_put_key_null(w, "bos_token");
-    json_put_key_bool(w, "clean_up_tokenization_spaces", false);
-    json_put_key_cstr(w, "eos_token", "<|im_end|>");
-    json_put_key_cstr(w, "errors", "replace");
-    json_put_key_int(w, "model_max_length", 4096);
-    json_put_key_cstr(w, "pad_token", "<|endoftext|>");
-    json_put_key_bool(w, "split_special_tokens", false);
-    json_put_key_cstr(w, "tokenizer_class", "Qwen2Tokenizer");
-    json_put_key_null(w, "unk_token");
-    json_end_object(w);
+    json_end_object(writer);
+    json_put_key_null(writer, "bos_token");
+    json_put_key_bool(writer, "clean_up_tokenization_spaces", false);
+    json_put_key_cstr(writer, "eos_token", "<|im_end|>");
+    json_put_key_cstr(writer, "errors", "replace");
+    json_put_key_int(writer, "model_max_length", 4096);
+    json_put_key_cstr(writer, "pad_token", "<|endoftext|>");
+    json_put_key_bool(writer, "split_special_tokens", false);
+    json_put_key_cstr(writer, "tokenizer_class", "Qwen2Tokenizer");
+    json_put_key_null(writer, "unk_token");
+    json_end_object(writer);
 }

@@ -1,3 +1,4 @@
+/* jpeg.c: TurboJPEG with one buffer that is used again for each picture. */
 #include "prepd/synth/jpeg.h"
 
 #include <stdlib.h>
@@ -7,43 +8,43 @@
 
 struct jpeg_writer {
     tjhandle turbo;
-    unsigned char *bytes; /* TurboJPEG's, grown by it */
+    unsigned char *bytes; /* allocated and enlarged by TurboJPEG */
     unsigned long capacity;
 };
 
 status jpeg_writer_new(jpeg_writer **out)
 {
-    jpeg_writer *w = (jpeg_writer *)calloc(1, sizeof *w);
-    if (!w)
+    jpeg_writer *writer = (jpeg_writer *)calloc(1, sizeof *writer);
+    if (!writer)
         return FAIL(ST_NO_MEMORY, "no memory for a JPEG writer");
-    w->turbo = tjInitCompress();
-    if (!w->turbo) {
-        free(w);
-        return FAIL(ST_NO_MEMORY, "TurboJPEG did not start: %s", tjGetErrorStr2(NULL));
+    writer->turbo = tjInitCompress();
+    if (!writer->turbo) {
+        free(writer);
+        return FAIL(ST_NO_MEMORY, "TurboJPEG cannot be initialised: %s", tjGetErrorStr2(NULL));
     }
-    *out = w;
+    *out = writer;
     return ST_OK;
 }
 
-void jpeg_writer_free(jpeg_writer **w)
+void jpeg_writer_free(jpeg_writer **writer)
 {
-    if (!w || !*w)
+    if (!writer || !*writer)
         return;
-    tjFree((*w)->bytes);
-    tjDestroy((*w)->turbo);
-    free(*w);
-    *w = NULL;
+    tjFree((*writer)->bytes);
+    tjDestroy((*writer)->turbo);
+    free(*writer);
+    *writer = NULL;
 }
 
-status jpeg_write(jpeg_writer *w, const uint8_t *rgb, int width, int height, int quality,
+status jpeg_write(jpeg_writer *writer, const uint8_t *rgb, int width, int height, int quality,
                   const char *path)
 {
-    unsigned long size = w->capacity;
-    if (tjCompress2(w->turbo, rgb, width, 3 * width, height, TJPF_RGB, &w->bytes, &size, TJSAMP_420,
-                    quality, TJFLAG_ACCURATEDCT))
-        return FAIL_IN(ST_INTERNAL, path, "TurboJPEG refused %d x %d pixels: %s", width, height,
-                       tjGetErrorStr2(w->turbo));
-    if (size > w->capacity)
-        w->capacity = size;
-    return files_write(path, w->bytes, size);
+    unsigned long size = writer->capacity;
+    if (tjCompress2(writer->turbo, rgb, width, 3 * width, height, TJPF_RGB, &writer->bytes, &size,
+                    TJSAMP_420, quality, TJFLAG_ACCURATEDCT))
+        return FAIL_IN(ST_INTERNAL, path, "TurboJPEG cannot write %d x %d pixels: %s", width,
+                       height, tjGetErrorStr2(writer->turbo));
+    if (size > writer->capacity)
+        writer->capacity = size;
+    return files_write(path, writer->bytes, size);
 }

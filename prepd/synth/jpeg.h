@@ -1,5 +1,6 @@
-/* jpeg.h: pixels -> a JPEG file; synth's own writer and the only door to TurboJPEG. It is not
- * libvips: synth runs in prepd itself, where no image library of the workers may be loaded. */
+/* jpeg.h: writes pixels as a JPEG file. This is synth's own writer and the only door to TurboJPEG.
+ * It does not use libvips, because synth runs in prepd itself, which must not load the image
+ * libraries of the workers. */
 #ifndef TESSERA_PREPD_SYNTH_JPEG_H
 #define TESSERA_PREPD_SYNTH_JPEG_H
 
@@ -7,13 +8,14 @@
 
 #include "common/base/status.h"
 
-typedef struct jpeg_writer jpeg_writer; /* compressor and its buffer; one thread */
+typedef struct jpeg_writer jpeg_writer; /* a compressor and its buffer, for one thread */
 
 WARN_UNUSED status jpeg_writer_new(jpeg_writer **out);
-void jpeg_writer_free(jpeg_writer **w);
+void jpeg_writer_free(jpeg_writer **writer);
 
-/* rgb [height, width, 3] u8. Baseline, 4:2:0 as cameras write it; same pixels, same bytes. */
-WARN_UNUSED status jpeg_write(jpeg_writer *w, const uint8_t *rgb, int width, int height,
+/* Writes rgb [height, width, 3] as a baseline JPEG with 4:2:0 subsampling, as cameras do. The same
+ * pixels give the same bytes. */
+WARN_UNUSED status jpeg_write(jpeg_writer *writer, const uint8_t *rgb, int width, int height,
                               int quality, const char *path);
 
 #endif

@@ -1,3 +1,6 @@
+/* model.c: a model small enough to learn the generated data on a CPU in minutes, with every part
+ * that the large ones have: experts, grouped-query attention, DeepStack, interleaved rotary
+ * positions. */
 #include "prepd/synth/model.h"
 
 #include <stdlib.h>
@@ -6,8 +9,8 @@
 #include "prepd/synth/synth_files.h"
 #include "prepd/synth/scene.h"
 
-/* What the vocabulary is trained on beside the questions and answers: the words of the chat
- * template, and plain English so that other short questions are not spelled byte by byte. */
+/* The vocabulary is trained on the questions and answers and on these: the words of the chat
+ * template, and plain English, so that other short questions are not spelled byte by byte. */
 static const char *const template_texts[] = {"user", "assistant", "system", "\n", "\n\n", "tool"};
 static const char plain_english[] =
     "You are a helpful assistant. Please look at the picture and answer with one word. Describe "
@@ -23,11 +26,12 @@ static const char plain_english[] =
     "others near the right side, above or below the middle.";
 
 enum { WEIGHT_TEMPLATE = 1000, WEIGHT_SCENE = 100, WEIGHT_ENGLISH = 2 };
-enum { VOCABULARY_MULTIPLE = 64 }; /* rows of the embedding, as the published ones are padded */
+enum { VOCABULARY_MULTIPLE = 64 }; /* rows of the embedding; published ones are padded too */
 
-/* What lets so small a model learn in minutes where the published values do not: first weights near
- * 1 / sqrt(width), and rotary frequencies that tell one merged patch from the next (at 5,000,000
- * the fastest frequency of the width stream turns 0.15 rad a patch, at 100 it turns 0.56). */
+/* With these two values so small a model learns in minutes, which it does not with the published
+ * ones. The first weights are near 1 / sqrt(width). The rotary frequencies tell one merged patch
+ * from the next: with a theta of 5,000,000 the fastest frequency of the width turns by 0.15 rad
+ * from patch to patch, with 100 by 0.56. */
 #define SMALL_INITIAL 0.05
 enum { SMALL_THETA = 100 };
 
@@ -52,8 +56,9 @@ static void put_ints(json_writer *w, const char *key, const int *v, int n)
     json_end_array(w);
 }
 
-/* hidden is neither the expert width nor twice it, so the layout of stored experts can be told
- * (spec 2.4); heads x head_dim differs from hidden, as in the published models. */
+/* The hidden size is neither the width of an expert nor twice that, so that the layout of stored
+ * experts can be told from their shapes. The number of heads times head_dim differs from the hidden
+ * size, as in the published models. */
 static void put_text_config(const bpe *b, json_writer *w)
 {
     static const int sections[] = {8, 4, 4};
@@ -146,7 +151,8 @@ static void put_generation(const bpe *b, json_writer *w)
     json_end_object(w);
 }
 
-/* size holds pixel counts, in spite of its keys (spec 1.4). */
+/* The members of "size" are areas in pixels, whatever their names say: so the processor reads them.
+ */
 static void put_processor(json_writer *w, int64_t min_pixels, int64_t max_pixels, const char *key,
                           const char *type)
 {

@@ -1,12 +1,14 @@
-/* Colours are kept in display space, 0 to 1; the scenes are small enough that linear light would
- * not be seen. All randomness is hashed from (texture key, place), so a pixel is a pure function.
- */
+/* paint.c: paints the background, then the shapes, then adds noise.
+ *
+ * Colours are in display space from 0 to 1; the scenes are so small that one would not see a
+ * difference from linear light. All randomness is a hash of a key and a place, so each pixel is a
+ * pure function of the scene. */
 #include "prepd/synth/paint.h"
 
 #include <math.h>
 
-/* 32 hashed bits of a lattice point. The multipliers are odd constants with well mixed bits; the
- * finish is the 32-bit finaliser of MurmurHash3. */
+/* 32 hashed bits for a lattice point. The multipliers are odd constants with well mixed bits; the
+ * rest is the 32-bit finaliser of MurmurHash3. */
 static uint32_t hash_point(uint32_t key, int32_t x, int32_t y)
 {
     uint32_t h = key + (uint32_t)x * 0x9e3779b1u + (uint32_t)y * 0x85ebca77u;
@@ -37,7 +39,7 @@ static float smooth(float t)
     return t * t * (3.0f - 2.0f * t);
 }
 
-/* Value noise in -1..1: hashed lattice values, smoothly interpolated. */
+/* Value noise from -1 to 1: hashed values at lattice points, smoothly interpolated. */
 static float value_noise(uint32_t key, float x, float y)
 {
     float fx = floorf(x), fy = floorf(y);
@@ -53,14 +55,15 @@ static float octaves(uint32_t key, float x, float y, int n)
     float sum = 0.0f, amplitude = 0.5f;
     for (int k = 0; k < n; k++) {
         sum += amplitude * value_noise(key + (uint32_t)k * 0x632be5abu, x, y);
-        x = x * 2.03f + 11.7f; /* not quite 2, so that lattices do not line up */
+        x = x * 2.03f + 11.7f; /* not quite 2, so that the lattices do not line up */
         y = y * 2.03f + 5.3f;
         amplitude *= 0.5f;
     }
     return sum;
 }
 
-/* Dark and light end of natural grounds. All dull: the shapes alone are saturated. */
+/* The dark and the light end of natural grounds. All are dull, because only the shapes are to be
+ * saturated. */
 static const float grounds[][2][3] = {
     {{0.40f, 0.35f, 0.30f}, {0.64f, 0.59f, 0.50f}}, /* sand */
     {{0.36f, 0.37f, 0.38f}, {0.62f, 0.62f, 0.62f}}, /* stone */
@@ -80,47 +83,48 @@ static const float colours[N_COLOURS][3] = {
     {0.95f, 0.30f, 0.75f}, /* pink */
 };
 
-/* The light falls from one direction on everything. */
+/* The light falls on everything from one direction. */
 typedef struct light {
-    float x, y; /* unit vector towards the light */
-    float slope, vignette;
+    float x, y;     /* unit vector towards the light */
+    float slope;    /* how much lighter the side towards it is */
+    float vignette; /* how much darker the corners are */
 } light;
 
 typedef struct ground {
-    const float (*ends)[3];
-    uint32_t patches, grain;  /* noise keys */
-    float scale, stretch;     /* lattice cells per shorter side; of the grain, across */
-    float cos_a, sin_a;       /* direction of gradient and grain */
-    float gradient, contrast; /* shares of the mix */
+    const float (*ends)[3];   /* the dark and the light end */
+    uint32_t patches, grain;  /* keys of noise */
+    float scale, stretch;     /* lattice cells per shorter side; how much the grain is stretched */
+    float cos_a, sin_a;       /* the direction of gradient and grain */
+    float gradient, contrast; /* their shares in the mix */
 } ground;
 
-static float draw_uniform(const scene *s, uint64_t n, float low, float high)
+static float draw_uniform(const scene *from, uint64_t n, float low, float high)
 {
-    return low + (high - low) * (float)rng_uniform(s->texture, n);
+    return low + (high - low) * (float)rng_uniform(from->texture, n);
 }
 
-static void paint_ground(const scene *s, const ground *g, const light *l, float *canvas)
+static void paint_ground(const scene *from, const ground *g, const light *l, float *canvas)
 {
-    float side = (float)(s->width < s->height ? s->width : s->height);
-    for (int row = 0; row < s->height; row++) {
-        for (int column = 0; column < s->width; column++) {
-            /* Centred, in units of the shorter side. */
-            float x = ((float)column + 0.5f - 0.5f * (float)s->width) / side;
-            float y = ((float)row + 0.5f - 0.5f * (float)s->height) / side;
+    float side = (float)(from->width < from->height ? from->width : from->height);
+    for (int row = 0; row < from->height; row++) {
+        for (int column = 0; column < from->width; column++) {
+            /* The place from the centre, in units of the shorter side. */
+            float x = ((float)column + 0.5f - 0.5f * (float)from->width) / side;
+            float y = ((float)row + 0.5f - 0.5f * (float)from->height) / side;
             float along = g->cos_a * x + g->sin_a * y, across = g->cos_a * y - g->sin_a * x;
             float patches = octaves(g->patches, x * g->scale, y * g->scale, 5);
             float grain = octaves(g->grain, along * 9.0f, across * 9.0f * g->stretch, 3);
             float t = g->gradient * along + g->contrast * patches + 0.22f * grain;
-            t = 0.5f + 0.5f * tanhf(2.0f * t); /* soft ends: no flat patches */
+            t = 0.5f + 0.5f * tanhf(2.0f * t); /* soft ends, so that there are no flat patches */
             float lit = 1.0f + l->slope * (l->x * x + l->y * y) - l->vignette * (x * x + y * y);
-            float *pixel = canvas + 3 * ((int64_t)row * s->width + column);
+            float *pixel = canvas + 3 * ((int64_t)row * from->width + column);
             for (int c = 0; c < 3; c++)
                 pixel[c] = blend_values(g->ends[0][c], g->ends[1][c], t) * lit;
         }
     }
 }
 
-/* Signed distance from the edge of a form, in units of its radius; inside is negative. */
+/* The signed distance from the edge of a form, in units of its radius; negative inside. */
 static float form_distance(int form, float u, float v)
 {
     float au = fabsf(u), av = fabsf(v);
@@ -141,48 +145,50 @@ static float form_distance(int form, float u, float v)
     }
 }
 
-static void paint_shape(const scene *s, const scene_shape *shape, const light *l, uint32_t key,
+static void paint_shape(const scene *from, const scene_shape *shape, const light *l, uint32_t key,
                         float *canvas)
 {
     float radius = shape->radius;
-    float centre_x = shape->x * (float)s->width, centre_y = shape->y * (float)s->height;
+    float centre_x = shape->x * (float)from->width, centre_y = shape->y * (float)from->height;
     float cos_a = cosf(shape->angle), sin_a = sinf(shape->angle);
     float shadow_x = -0.10f * l->x, shadow_y = -0.10f * l->y; /* in radii, away from the light */
     float reach = radius * 1.5f;
     int first_row = (int)fmaxf(0.0f, centre_y - reach);
-    int last_row = (int)fminf((float)s->height, centre_y + reach + 1.0f);
+    int last_row = (int)fminf((float)from->height, centre_y + reach + 1.0f);
     int first_column = (int)fmaxf(0.0f, centre_x - reach);
-    int last_column = (int)fminf((float)s->width, centre_x + reach + 1.0f);
+    int last_column = (int)fminf((float)from->width, centre_x + reach + 1.0f);
     for (int row = first_row; row < last_row; row++) {
         for (int column = first_column; column < last_column; column++) {
             float x = ((float)column + 0.5f - centre_x) / radius;
             float y = ((float)row + 0.5f - centre_y) / radius;
             float u = cos_a * x + sin_a * y, v = cos_a * y - sin_a * x;
             float sx = x - shadow_x, sy = y - shadow_y;
-            float shadow = form_distance(s->form, cos_a * sx + sin_a * sy, cos_a * sy - sin_a * sx);
+            float shadow =
+                form_distance(from->form, cos_a * sx + sin_a * sy, cos_a * sy - sin_a * sx);
             float dark = 0.45f * smooth(clamp01(0.5f - shadow * 3.0f));
-            float cover =
-                clamp01(0.5f - form_distance(s->form, u, v) * radius); /* one pixel soft */
+            float cover = clamp01(0.5f - form_distance(from->form, u, v) *
+                                             radius); /* an edge one pixel wide */
             float facing = l->x * x + l->y * y;
             float texture = 0.05f * octaves(key, x * 4.0f, y * 4.0f, 3);
             float lit = 0.95f + 0.16f * facing + texture;
             float shine = 0.22f * expf(-6.0f * ((x - 0.45f * l->x) * (x - 0.45f * l->x) +
                                                 (y - 0.45f * l->y) * (y - 0.45f * l->y)));
-            float *pixel = canvas + 3 * ((int64_t)row * s->width + column);
+            float *pixel = canvas + 3 * ((int64_t)row * from->width + column);
             for (int c = 0; c < 3; c++) {
-                float surface = colours[s->colour][c] * lit + shine * 0.5f;
+                float surface = colours[from->colour][c] * lit + shine * 0.5f;
                 pixel[c] = blend_values(pixel[c] * (1.0f - dark), surface, cover);
             }
         }
     }
 }
 
-/* Sum of two uniforms per channel: noise of a few levels, as a sensor at middling light. */
-static void develop(const scene *s, uint32_t key, const float *canvas, uint8_t *rgb)
+/* Adds noise, the sum of two uniform numbers for each channel, and rounds to bytes. It has a few
+ * levels, as that of a sensor in medium light. */
+static void develop(const scene *from, uint32_t key, const float *canvas, uint8_t *rgb)
 {
-    for (int row = 0; row < s->height; row++) {
-        for (int column = 0; column < 3 * s->width; column++) {
-            int64_t at = (int64_t)row * 3 * s->width + column;
+    for (int row = 0; row < from->height; row++) {
+        for (int column = 0; column < 3 * from->width; column++) {
+            int64_t at = (int64_t)row * 3 * from->width + column;
             uint32_t h = hash_point(key, column, row);
             float noise = ((float)(h & 0xffff) + (float)(h >> 16)) / 65535.0f - 1.0f;
             rgb[at] = (uint8_t)(clamp01(canvas[at] + 0.016f * noise) * 255.0f + 0.5f);
@@ -190,27 +196,27 @@ static void develop(const scene *s, uint32_t key, const float *canvas, uint8_t *
     }
 }
 
-void scene_paint(const scene *s, float *canvas, uint8_t *rgb)
+void scene_paint(const scene *from, float *canvas, uint8_t *rgb)
 {
     enum { N_GROUNDS = sizeof grounds / sizeof *grounds };
-    float direction = draw_uniform(s, 0, 0.0f, 6.2831853f),
-          grain = draw_uniform(s, 1, 0.0f, 6.2831853f);
-    light l = {cosf(direction), sinf(direction), draw_uniform(s, 2, 0.05f, 0.25f),
-               draw_uniform(s, 3, 0.0f, 0.2f)};
-    uint64_t keys = rng_u64(s->texture, 4);
+    float direction = draw_uniform(from, 0, 0.0f, 6.2831853f),
+          grain = draw_uniform(from, 1, 0.0f, 6.2831853f);
+    light l = {cosf(direction), sinf(direction), draw_uniform(from, 2, 0.05f, 0.25f),
+               draw_uniform(from, 3, 0.0f, 0.2f)};
+    uint64_t keys = rng_u64(from->texture, 4);
     ground g = {
-        .ends = grounds[rng_below(s->texture, 5, N_GROUNDS)],
+        .ends = grounds[rng_below(from->texture, 5, N_GROUNDS)],
         .patches = (uint32_t)keys,
         .grain = (uint32_t)(keys >> 32),
-        .scale = draw_uniform(s, 6, 1.5f, 4.0f),
-        .stretch = draw_uniform(s, 7, 1.0f, 4.0f),
+        .scale = draw_uniform(from, 6, 1.5f, 4.0f),
+        .stretch = draw_uniform(from, 7, 1.0f, 4.0f),
         .cos_a = cosf(grain),
         .sin_a = sinf(grain),
-        .gradient = draw_uniform(s, 8, 0.0f, 0.6f),
-        .contrast = draw_uniform(s, 9, 0.4f, 0.9f),
+        .gradient = draw_uniform(from, 8, 0.0f, 0.6f),
+        .contrast = draw_uniform(from, 9, 0.4f, 0.9f),
     };
-    paint_ground(s, &g, &l, canvas);
-    for (int k = 0; k < s->n_shapes; k++)
-        paint_shape(s, &s->shapes[k], &l, g.grain ^ 0x2545f491u ^ (uint32_t)k, canvas);
-    develop(s, g.patches ^ 0x68bc21ebu, canvas, rgb);
+    paint_ground(from, &g, &l, canvas);
+    for (int k = 0; k < from->n_shapes; k++)
+        paint_shape(from, &from->shapes[k], &l, g.grain ^ 0x2545f491u ^ (uint32_t)k, canvas);
+    develop(from, g.patches ^ 0x68bc21ebu, canvas, rgb);
 }

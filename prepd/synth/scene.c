@@ -1,3 +1,4 @@
+/* scene.c: deals the attributes of a scene, places its shapes and writes its questions. */
 #include "prepd/synth/scene.h"
 
 #include <math.h>
@@ -16,12 +17,12 @@ static const char ASK_NUMBER[] = "How many shapes are there?";
 static const char ASK_SIDE[] = "Is the shape on the left or on the right?";
 static const char ASK_LEVEL[] = "Is the shape at the top or at the bottom?";
 
-/* Sides of 60 to 100 pixels in several shapes: grids of 2 x 2 to 3 x 3 merged patches, so that rows
- * hold pictures of different grids; most sides are no multiple of 32, so that resizing runs. Small,
- * so that a CPU sees tens of thousands of pictures in minutes. */
+/* Sides of 60 to 100 pixels: grids of 2 x 2 to 3 x 3 merged patches, so that a row holds pictures
+ * of different grids. Most sides are not multiples of 32, so that resizing is exercised. They are
+ * small so that a CPU can train on tens of thousands of pictures in minutes. */
 static const int small_sizes[][2] = {{64, 64}, {96, 64},  {64, 96},  {80, 60}, {60, 80},
                                      {72, 72}, {100, 66}, {66, 100}, {92, 72}, {72, 92}};
-/* The commonest sizes of COCO 2014. */
+/* The commonest sizes in COCO 2014. */
 static const int coco_sizes[][2] = {{640, 480}, {640, 480}, {640, 480}, {480, 640}, {480, 640},
                                     {640, 427}, {640, 427}, {427, 640}, {640, 426}, {500, 375},
                                     {375, 500}, {640, 360}, {500, 333}, {333, 500}, {640, 640}};
@@ -33,7 +34,7 @@ static rng_key key_of(uint64_t seed, const char *split, const char *purpose)
     return rng_key_make(seed, text);
 }
 
-/* Value of an attribute with `values` values for item i of n: each equally often. */
+/* Deals an attribute with `values` values to item i of n, each value equally often. */
 static int deal(uint64_t seed, const char *split, const char *attribute, uint64_t n, uint64_t i,
                 uint64_t values)
 {
@@ -64,14 +65,15 @@ static void place_single(scene *s, rng_key key)
     shape->angle = draw_between(key, &c, -0.1, 0.1);
 }
 
-/* Several shapes are told apart in number, not in form, so every form covers the same share of the
- * picture, whatever its sides are. */
+/* The question about these is their number, so every form must cover the same share of a picture of
+ * any size; otherwise the area would give the number away. */
 static void place_several(scene *s, rng_key key)
 {
-    /* Radius of equal area: what the forms of paint.c cover of their radius squared is 2.82, 2.35,
-     * 1.60 and 1.84. */
+    /* The radius that gives equal areas. In units of the squared radius, the forms of paint.c
+     * cover 2.82, 2.35, 1.60 and 1.84. */
     static const float equal_area[N_FORMS] = {0.86f, 0.94f, 1.12f, 1.05f};
-    /* Different quarters, so that shapes never touch: the first n of a shuffled four. */
+    /* The shapes stand in different quarters, so that they never touch: the first n of the four,
+     * shuffled. */
     uint64_t c = 0;
     rng_key quarters = {{key.word[0] ^ 0x5a5a5a5au, key.word[1]}};
     float radius = 0.175f * sqrtf((float)s->width * (float)s->height) * equal_area[s->form];
@@ -96,8 +98,8 @@ void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_
     s.height = table[size][1];
     s.colour = deal(seed, split, "colour", n, i, N_COLOURS);
 
-    /* The dealt place also ranks the scene within its kind, so the attributes that only one kind is
-     * asked for are dealt among that kind. */
+    /* The dealt place also gives the scene its rank within its kind, so that attributes which only
+     * one kind is asked about are dealt within that kind. */
     uint64_t place = rng_permute(key_of(seed, split, "kind"), n, i);
     s.single = place % 2 == 0;
     uint64_t rank = place / 2;

@@ -1,12 +1,13 @@
-/* scene.h: what is in a generated picture, and the questions asked about it.
+/* scene.h: what is in a generated picture, and which questions are asked about it.
  *
- * Attributes are dealt, not rolled: within a split, attribute a of scene i is a keyed permutation
- * of i modulo the number of its values. So every value occurs equally often (to within one), every
- * question text has all its answers equally often, and the text alone predicts nothing.
+ * Attributes are dealt like cards, not rolled like dice: within a split, an attribute of scene i is
+ * a keyed permutation of i, modulo the number of its values. So each value occurs equally often, to
+ * within one. Each question has each of its answers equally often, and its text alone predicts
+ * nothing: a model must look at the picture.
  *
- * Two kinds alternate (dealt too): one big shape in one of the four quarters (asked for colour,
- * shape, left or right, top or bottom), or one to three shapes alike in different quarters (asked
- * for colour, number). */
+ * There are two kinds of scene, which are dealt too: one large shape in one of the four quarters
+ * (the questions are its colour, its form, left or right, top or bottom), or one to three equal
+ * shapes in different quarters (the questions are their colour and their number). */
 #ifndef TESSERA_PREPD_SYNTH_SCENE_H
 #define TESSERA_PREPD_SYNTH_SCENE_H
 
@@ -20,32 +21,33 @@ enum { FORM_SQUARE, FORM_RING, FORM_TRIANGLE, FORM_CROSS, N_FORMS };
 enum { N_COLOURS = 6, MAX_SHAPES = 3, MAX_QUESTIONS = 4 };
 
 typedef struct scene_shape {
-    float x, y;   /* centre, as a share of width and height */
-    float radius; /* half the shape's extent, pixels */
+    float x, y;   /* its centre, as a share of the picture's width and height */
+    float radius; /* half of its extent, in pixels */
     float angle;  /* radians */
 } scene_shape;
 
 typedef struct scene {
     int width, height; /* pixels */
-    int colour, form;
-    bool single;
-    int right, bottom; /* of the single shape: 0 or 1 */
+    int colour, form;  /* of all shapes */
+    bool single;       /* the first kind */
+    int right, bottom; /* where the single shape is: 0 or 1 */
     int n_shapes;
     scene_shape shapes[MAX_SHAPES];
-    rng_key texture; /* background, light, noise */
+    rng_key texture; /* from which background, light and noise are drawn */
 } scene;
 
 typedef struct scene_question {
     const char *text, *answer;               /* static */
-    const char *question_type, *answer_type; /* as the official annotations have them */
+    const char *question_type, *answer_type; /* as in the official annotations */
 } scene_question;
 
-/* Scene i of the n scenes of a split; a function of its arguments. */
+/* Draws scene i of the n scenes of a split. The result depends only on the arguments. `sizes` is
+ * SIZES_SMALL or SIZES_COCO. */
 void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_t i, scene *out);
-/* Number of questions written to out. */
-int scene_questions(const scene *s, scene_question out[MAX_QUESTIONS]);
+/* Writes the questions about a scene; returns how many there are. */
+int scene_questions(const scene *about, scene_question out[MAX_QUESTIONS]);
 
-/* Every text the data set can hold, for the tokenizer: NULL after the last. */
+/* Text i of all texts that the data set can hold, for the tokenizer; NULL after the last. */
 const char *scene_text(int i);
 
 #endif

@@ -1,3 +1,5 @@
+/* synth.c: writes the model folder, then both splits picture by picture, with a progress bar on a
+ * terminal. */
 #include "prepd/synth/synth.h"
 
 #include <dirent.h>
@@ -27,14 +29,14 @@ int64_t synth_held_out(int64_t images)
     return n > images / 2 ? images / 2 : n;
 }
 
-/* An absent or empty folder is free to use; one with our mark is ours; any other is not. */
+/* A folder may be used if it does not exist, is empty, or has our mark in it. */
 static status check_folder(const char *folder)
 {
     DIR *dir = opendir(folder);
     if (!dir)
-        return errno == ENOENT
-                   ? ST_OK
-                   : FAIL_IN(ST_CANT_CREATE, folder, "cannot use as output: %s", strerror(errno));
+        return errno == ENOENT ? ST_OK
+                               : FAIL_IN(ST_CANT_CREATE, folder,
+                                         "the output folder cannot be read: %s", strerror(errno));
     bool ours = false, empty = true;
     struct dirent *entry;
     while ((entry = readdir(dir))) {
@@ -46,28 +48,29 @@ static status check_folder(const char *folder)
     closedir(dir);
     if (empty || ours)
         return ST_OK;
-    return FAIL_IN(ST_CANT_CREATE, folder,
-                   "the folder holds files and was not made by prepd synth (no %s in it); give "
-                   "--out an empty or new folder",
-                   MARK);
+    return FAIL_IN(
+        ST_CANT_CREATE, folder,
+        "the folder is not empty and was not made by prepd synth (there is no %s in it); "
+        "give --out a new or an empty folder",
+        MARK);
 }
 
-static status write_mark(const synth_options *o)
+static status write_mark(const synth_options *options)
 {
     json_writer w;
     json_writer_init(&w);
     json_begin_object(&w);
     json_put_key_cstr(&w, "made_by", "prepd synth " TESSERA_VERSION);
-    json_put_key_int(&w, "images", o->images);
-    json_put_key_int(&w, "seed", (int64_t)o->seed);
-    json_put_key_cstr(&w, "sizes", o->sizes == SIZES_COCO ? "coco" : "small");
+    json_put_key_int(&w, "images", options->images);
+    json_put_key_int(&w, "seed", (int64_t)options->seed);
+    json_put_key_cstr(&w, "sizes", options->sizes == SIZES_COCO ? "coco" : "small");
     json_end_object(&w);
-    status st = files_write_json(o->folder, MARK, &w);
+    status st = files_write_json(options->folder, MARK, &w);
     json_writer_done(&w);
     return st;
 }
 
-/* One line on a terminal, redrawn ten times a second; nothing elsewhere. */
+/* A line on a terminal that is drawn again ten times a second. Nothing is drawn elsewhere. */
 typedef struct progress {
     int64_t done, total, drawn_ns;
     bool terminal;
@@ -90,7 +93,7 @@ static void progress_step(progress *p)
     p->drawn_ns = now;
 }
 
-/* Scratch of one picture, reused. */
+/* What painting a picture needs, used again for each. */
 typedef struct easel {
     float *canvas;
     uint8_t *rgb;
@@ -115,20 +118,20 @@ static status easel_init(easel *e)
     return jpeg_writer_new(&e->jpeg);
 }
 
-/* Images first_id, first_id + 1, ... of a split, with their questions. */
-static status write_split(const synth_options *o, const char *split, int64_t n, int64_t first_id,
-                          easel *e, progress *p)
+/* Writes the n images of a split, with ids from first_id on, and their questions. */
+static status write_split(const synth_options *options, const char *split, int64_t n,
+                          int64_t first_id, easel *e, progress *p)
 {
     char folder[FILES_PATH_MAX], path[FILES_PATH_MAX];
     vqa_files files;
     status st;
-    TRY(files_path(folder, o->folder, "images/%s2014", split));
+    TRY(files_path(folder, options->folder, "images/%s2014", split));
     TRY(files_make_folder(folder));
-    TRY(files_remove(folder, "COCO_")); /* of an earlier, larger data set */
+    TRY(files_remove(folder, "COCO_")); /* those of an earlier, larger data set */
     vqa_begin(&files, split);
     for (int64_t i = 0; i < n; i++) {
         scene s;
-        scene_draw(o->seed, split, o->sizes, (uint64_t)n, (uint64_t)i, &s);
+        scene_draw(options->seed, split, options->sizes, (uint64_t)n, (uint64_t)i, &s);
         scene_paint(&s, e->canvas, e->rgb);
         TRY_OR(done, files_path(path, folder, "COCO_%s2014_%012lld.jpg", split,
                                 (long long)(first_id + i)));
@@ -136,33 +139,33 @@ static status write_split(const synth_options *o, const char *split, int64_t n, 
         vqa_add(&files, first_id + i, &s);
         progress_step(p);
     }
-    st = vqa_finish(&files, o->folder, split);
+    st = vqa_finish(&files, options->folder, split);
 done:
     vqa_done(&files);
     return st;
 }
 
-status synth_write(const synth_options *o)
+status synth_write(const synth_options *options)
 {
     easel e = {0};
     char model[FILES_PATH_MAX];
     status st;
-    if (o->images < SYNTH_MIN_IMAGES || o->images > SYNTH_MAX_IMAGES)
-        return FAIL(ST_USAGE, "--images %lld: %d to %d are wanted", (long long)o->images,
+    if (options->images < SYNTH_MIN_IMAGES || options->images > SYNTH_MAX_IMAGES)
+        return FAIL(ST_USAGE, "--images %lld: expected %d to %d", (long long)options->images,
                     SYNTH_MIN_IMAGES, SYNTH_MAX_IMAGES);
-    TRY(check_folder(o->folder));
-    TRY(files_path(model, o->folder, "model"));
+    TRY(check_folder(options->folder));
+    TRY(files_path(model, options->folder, "model"));
     TRY(files_make_folder(model));
-    TRY(write_mark(o));
-    /* Small pictures stay small; COCO-like ones keep their full grids. */
-    TRY(model_write(model, 1024, o->sizes == SIZES_COCO ? 1048576 : 65536));
-    int64_t n_val = synth_held_out(o->images);
-    int64_t counts[] = {o->images - n_val, n_val};
-    progress p = {.total = o->images, .terminal = isatty(STDERR_FILENO)};
+    TRY(write_mark(options));
+    /* The limits let small pictures stay small and those of COCO's sizes keep their full grids. */
+    TRY(model_write(model, 1024, options->sizes == SIZES_COCO ? 1048576 : 65536));
+    int64_t n_val = synth_held_out(options->images);
+    int64_t counts[] = {options->images - n_val, n_val};
+    progress p = {.total = options->images, .terminal = isatty(STDERR_FILENO)};
     TRY_OR(done, easel_init(&e));
     int64_t first_id = 1;
     for (int k = 0; k < 2; k++) {
-        TRY_OR(done, write_split(o, splits[k], counts[k], first_id, &e, &p));
+        TRY_OR(done, write_split(options, splits[k], counts[k], first_id, &e, &p));
         first_id += counts[k];
     }
 done:

@@ -1,3 +1,4 @@
+/* synth_files.c: the file operations of synth_files.h. */
 #include "prepd/synth/synth_files.h"
 
 #include <dirent.h>
@@ -9,12 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-status files_path(char out[FILES_PATH_MAX], const char *folder, const char *fmt, ...)
+status files_path(char out[FILES_PATH_MAX], const char *folder, const char *format, ...)
 {
     char name[FILES_PATH_MAX];
     va_list args;
-    va_start(args, fmt);
-    int n = vsnprintf(name, sizeof name, fmt, args);
+    va_start(args, format);
+    int n = vsnprintf(name, sizeof name, format, args);
     va_end(args);
     if (n < 0 || n >= FILES_PATH_MAX ||
         snprintf(out, FILES_PATH_MAX, "%s/%s", folder, name) >= FILES_PATH_MAX)
@@ -24,23 +25,23 @@ status files_path(char out[FILES_PATH_MAX], const char *folder, const char *fmt,
 
 status files_write(const char *path, const void *data, size_t size)
 {
-    FILE *f = fopen(path, "wb");
-    if (!f)
+    FILE *file = fopen(path, "wb");
+    if (!file)
         return FAIL_IN(ST_CANT_CREATE, path, "cannot create: %s", strerror(errno));
-    size_t written = fwrite(data, 1, size, f);
-    int closed = fclose(f);
+    size_t written = fwrite(data, 1, size, file);
+    int closed = fclose(file);
     if (written != size || closed)
-        return FAIL_IN(ST_IO, path, "writing %zu bytes failed: %s", size, strerror(errno));
+        return FAIL_IN(ST_IO, path, "cannot write %zu bytes: %s", size, strerror(errno));
     return ST_OK;
 }
 
-status files_write_json(const char *folder, const char *name, json_writer *w)
+status files_write_json(const char *folder, const char *name, json_writer *writer)
 {
     char path[FILES_PATH_MAX];
     char *text = NULL;
     size_t size;
     TRY(files_path(path, folder, "%s", name));
-    TRY(json_writer_take(w, &text, &size));
+    TRY(json_writer_take(writer, &text, &size));
     status st = files_write(path, text, size);
     free(text);
     return st;
@@ -51,7 +52,7 @@ status files_make_folder(const char *path)
     char partial[FILES_PATH_MAX];
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof partial)
-        return FAIL_IN(ST_BAD_INPUT, path, "a path of 1 to %d bytes is wanted", FILES_PATH_MAX - 1);
+        return FAIL_IN(ST_BAD_INPUT, path, "the path must have 1 to %d bytes", FILES_PATH_MAX - 1);
     for (size_t i = 1; i <= n; i++) {
         if (path[i] != '/' && path[i] != 0)
             continue;
@@ -63,7 +64,7 @@ status files_make_folder(const char *path)
         if (errno != EEXIST)
             return FAIL_IN(ST_CANT_CREATE, partial, "cannot make the folder: %s", strerror(errno));
         if (stat(partial, &info) || !S_ISDIR(info.st_mode))
-            return FAIL_IN(ST_CANT_CREATE, partial, "a folder is wanted, this is something else");
+            return FAIL_IN(ST_CANT_CREATE, partial, "this exists and is not a folder");
     }
     return ST_OK;
 }
