@@ -1,4 +1,5 @@
-/* fuzz.h: what every fuzz target shares. */
+/* fuzz.h: what the fuzz targets share: the entry point that libFuzzer and replay.c call, and a
+ * check that also works in builds without asserts. */
 #ifndef TESSERA_TESTS_FUZZ_H
 #define TESSERA_TESTS_FUZZ_H
 
@@ -11,7 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A property that must hold for every input; says why it did not and dies, also without asserts. */
+/* A property that must hold for every input. If it does not, this prints the condition and the last
+ * error, and aborts. */
 #define FUZZ_HOLDS(condition)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

@@ -1,5 +1,6 @@
-/* Any bytes as the places and images that a start keeps of conversation files for the next one, key
- * and sum aside: refused with a message, or every record is read, or says why not. */
+/* fuzz_chat_cache.c: any bytes as the places and images that a start keeps of conversation files
+ * for the next one (chat_cache.c), after key and sum. They must be refused with a message; or else
+ * every record must be readable, or give an error with a message. */
 #include <string.h>
 #include <unistd.h>
 
@@ -7,7 +8,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
-enum { RECORDS = 20, MOST = 64 /* records read of one input */ };
+enum { RECORDS = 20, MOST = 64 /* the most records that are read of one input */ };
 
 static char path[256];
 

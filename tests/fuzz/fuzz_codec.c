@@ -1,8 +1,9 @@
-/* Any bytes as a ROW message: refused, or a row that survives another trip.
+/* fuzz_codec.c: any bytes as a ROW message. It must be refused, or give a row that is the same
+ * after another round trip.
  *
- * Input: one byte of flags, then parts, each a u32 size and its bytes. Flag 1: the parts are an
- * uncompressed row block and image parts; the target compresses the block and writes the header, so
- * that the search gets behind the checksums. */
+ * An input is one byte of flags and then parts, each with a u32 size before its bytes. With flag 1
+ * the parts are an uncompressed row block and the images; the target compresses the block and
+ * writes the header, so that the search reaches what the checksums protect. */
 #include <stdlib.h>
 
 #include "proto/codec.h"
@@ -18,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
             abort();                                                                               \
     } while (0)
 
-/* Up to MAX_PARTS spans; a part that claims too much gets what there is. */
+/* Cuts the input into at most MAX_PARTS parts. A part that claims too many bytes gets those that
+ * are left. */
 static size_t cut_parts(span in, span parts[MAX_PARTS])
 {
     size_t n = 0, at = 0;

@@ -1,4 +1,5 @@
-/* Any bytes as a configuration file: refused, or options whose print loads again to the same. */
+/* fuzz_conf.c: any bytes as a configuration file. It must be refused, or give options that, printed
+ * and loaded again, are the same. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* Any bytes from another rank: a header, then a greeting, are refused, or written out again are the
- * same bytes; options compare without leaving their text. */
+/* fuzz_control.c: any bytes from another rank, as a header and a greeting. They must be refused, or
+ * be the same bytes when they are written again; comparing the options must not read outside of
+ * them. */
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

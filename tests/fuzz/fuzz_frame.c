@@ -1,4 +1,5 @@
-/* Any bytes as a message header: refused, or fields that, written out, read back as themselves. */
+/* fuzz_frame.c: any bytes as the header of a message. It must be refused, or give fields that are
+ * the same when they are written and read again. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
-/* Any bytes as a picture: refused, or of the size that its header said, and in bands the same as
- * whole, refusals included. What is fuzzed is our part
- * (which format, which way up, chunks, limits) and, not instrumented, the loaders that it leaves
- * open. */
+/* fuzz_image.c: any bytes as a picture. It must be refused, or have the size that its header gave;
+ * and decoding in bands must give the same as decoding at once, also when it is refused. What is
+ * fuzzed is our own part (format, orientation, chunks, limits) and, not instrumented, the loaders
+ * of the libraries that may be used. */
 #include <string.h>
 
 #include "prepd/sample/image.h"
@@ -10,7 +10,7 @@
 #include "prepd/sample/ycc.h"
 #include "tests/fuzz/fuzz.h"
 
-/* The readers of orientations on their own: behind a loader few damaged ones reach them. */
+/* Calls the readers of orientations directly, because few damaged blocks get past a loader. */
 static void look_for_orientation(span bytes)
 {
     char *text = malloc(bytes.size + 1);
@@ -51,7 +51,7 @@ static void take_planes(void *user, const uint8_t *const planes[3], int64_t stri
     b->next += b->band;
 }
 
-/* whole: NULL where that failed, with st. */
+/* `whole` is NULL if decoding at once failed; st is its status. */
 static void compare_bands(span bytes, const conf *limits, const image_info *info, status st,
                           const image *whole, arena *a)
 {

@@ -1,5 +1,5 @@
-/* Any bytes as an index file: refused, or every record of it can be read. The checksum is made
- * right first, or nothing behind it would ever be reached. */
+/* fuzz_index.c: any bytes as an index file. It must be refused, or every record in it must be
+ * readable. The checksum is corrected first, because otherwise no input would get past it. */
 #include <string.h>
 
 #include "prepd/plan/index.h"

@@ -1,4 +1,5 @@
-/* Any bytes: refused, or a document that, written out, reads back as itself. */
+/* fuzz_json.c: any bytes as JSON. They must be refused, or give a document that is the same when it
+ * is written and read again. */
 #include <string.h>
 
 #include "common/json/json.h"
@@ -19,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_value *v = NULL, *again = NULL;
     if (json_parse((const char *)data, size, "fuzz", &v) != ST_OK)
         return 0;
-    if (!memmem(data, size, "\\u0000", 6)) { /* a key cut at NUL may meet another */
+    if (!memmem(data, size, "\\u0000", 6)) { /* a key is cut at NUL, and may then equal another */
         char *first = text_of(v);
         FUZZ_HOLDS(json_parse(first, strlen(first), "rewritten", &again) == ST_OK);
         char *second = text_of(again);

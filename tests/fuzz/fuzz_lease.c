@@ -1,7 +1,8 @@
-/* Any JSON as what a worker is told to do, with a part of bytes behind it: samples, clips and files
- * are refused, or lie within their limits and under the data root.
+/* fuzz_lease.c: any JSON as the work that a worker is given, with a part of bytes after it.
+ * Samples, clips and files must be refused, or lie within their limits and below the data root.
  *
- * Input: a u16 size, that much JSON {"docs":[..],"files":[..]}, the bytes of the part. */
+ * An input is a u16 size, so many bytes of JSON {"docs":[..],"files":[..]}, and then the bytes of
+ * the part. */
 #include <limits.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ static void read_file(const json_value *v, const wire_msg *m, arena *a)
             FUZZ_HOLDS(bytes.size <= MAX_BYTES);
     if (file_resolve(ROOT, f.in, full, sizeof full) == ST_OK)
         FUZZ_HOLDS(strncmp(full, ROOT, strlen(ROOT)) == 0 && !strstr(full, "/../"));
-    if (!f.shipped) /* of this machine: nothing of it is read here */
+    if (!f.shipped) /* a file of this machine, which is not read here */
         return;
     if (ref_view(&f, ROOT, MAX_BYTES, a, &view) == ST_OK)
         FUZZ_HOLDS(view.bytes.size <= MAX_BYTES);

@@ -1,7 +1,6 @@
-/* Any bytes as a recording: refused, or messages that can be read.
- *
- * First as they are; then with the hashes of chunks and index put right, so that the search gets
- * behind them. */
+/* fuzz_record.c: any bytes as a recording. It must be refused, or give messages that can be read.
+ * Each input is tried as it is, and again with the hashes of its chunks and its index corrected, so
+ * that the search reaches what they protect. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

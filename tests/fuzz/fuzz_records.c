@@ -1,6 +1,7 @@
-/* Any bytes as a file of conversations, plain, gzip or zstd, beside a folder of frames "f", or
- * behind a 't', which begins no such file, as one of plain texts: refused with a message, or every
- * record has a cause or its turns, and reads the same again. */
+/* fuzz_records.c: any bytes as a file of conversations, plain or compressed with gzip or zstd,
+ * beside a folder of frames named "f". If the input begins with a 't', which no such file does, the
+ * rest is a file of plain texts. The file must be refused with a message, or every record must have
+ * a cause or its turns, and read the same again. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,7 +95,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     arena_init(&a, 0);
-    for (int64_t i = d->v->samples(d) - 1; i >= 0; i--) /* backwards: from restart points */
+    for (int64_t i = d->v->samples(d) - 1; i >= 0;
+         i--) /* backwards, so that restart points are used */
         check_sample(d, i, &a);
     for (int64_t j = 0; j < d->v->images(d); j++)
         check_image(d, j);

@@ -1,5 +1,5 @@
-/* Any bytes as a block of tensors: refused, or tensors that cover exactly the data, every byte of
- * which can be read. */
+/* fuzz_safetensors.c: any bytes as a safetensors block. It must be refused, or give tensors that
+ * cover the data exactly, every byte of which can be read. */
 #include "common/model_folder/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,12 +1,16 @@
-/* Any messages of consumers, workers and commands to the dispatcher, in any order: it neither falls
- * nor forgets what it gave out.
+/* fuzz_serve.c: any messages from consumers, workers and commands to the dispatcher, in any order.
+ * It must neither crash nor lose track of the work that it gave out.
  *
- * Input: messages, each a byte of flags (bits 0 and 1: whose socket, 3: none, time passes; bit 2:
- * which of two peers; bit 3: the header is the first 64 bytes of the text), the kind, a u16 row or
- * lease number and a u16 size, then that much JSON. The dispatcher has three real sockets with two
- * peers each; index and plan of its train section are kept from input to input, all else is thrown
- * away. Before the first message a byte: with bit 0 the held-out section is there too, its index
- * being built. */
+ * An input is a byte, then messages. With bit 0 of that byte the held-out section exists too, and
+ * its index is being built. A message is:
+ *
+ *   u8   flags: bits 0 and 1 choose the socket (3: none, time passes), bit 2 one of its two peers;
+ * with bit 3 the header is the first 64 bytes of the text u8   kind u16  number of the row or the
+ * lease u16  size of the text
+ *   ...  the text, which is JSON
+ *
+ * The dispatcher has three real sockets with two peers each. Index and plan of its train section
+ * are kept from one input to the next; everything else is thrown away. */
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
@@ -18,7 +22,8 @@
 #include "tests/unit/prepd/conf_defaults.h"
 
 enum { SAMPLES = 60, SOCKETS = 3, PEERS = 2, MOST_MESSAGES = 64, WAIT_MS = 10000 };
-/* Of the one local worker: more than any process has, so that it can be killed. */
+/* The process id of the one local worker. No process has such an id, so nothing happens when it is
+ * killed. */
 enum { NO_PROCESS = INT32_MAX };
 
 #define MUST(call) FUZZ_HOLDS((call) == ST_OK)
@@ -63,7 +68,7 @@ static const char *path(const dataset *d, int64_t j)
 static const char *root(const dataset *d)
 {
     (void)d;
-    return "/"; /* what is there, a peer might want to know */
+    return "/"; /* a peer must not learn what is there */
 }
 
 static hash128 identity(const dataset *d)
@@ -83,9 +88,9 @@ static const dataset_vtable vtable = {.name = "fuzz",
 static dataset data = {&vtable};
 
 static const char INDEX[] =
-    "fef314d8f0ad0269a90921c955003302"; /* serve_seeds writes cursors of it */
+    "fef314d8f0ad0269a90921c955003302"; /* serve_seeds writes cursors with it */
 
-/* What its workers must tell; serve_seeds writes JOINs of it. */
+/* What a worker must give in its JOIN; serve_seeds writes JOINs with it. */
 static const char BUILD[] = "99999999999999999999999999999999";
 static const char PRINTS[N_PRINTS][HASH_TEXT] = {"00000000000000000000000000000000",
                                                  "11111111111111111111111111111111",
@@ -106,7 +111,7 @@ static void make_index(data_index **out)
     FUZZ_HOLDS(strcmp(print, INDEX) == 0);
 }
 
-/* --- the dispatcher, and those it talks to --- */
+/* --- the dispatcher and its peers --- */
 
 static conf options;
 static dispatch d;
@@ -125,7 +130,7 @@ static void close_all(void)
     wire_close(&d.control);
     wire_free(&outside);
     wire_free(&d.net);
-    d.train.data = NULL; /* static */
+    d.train.data = NULL; /* it is static */
     source_done(&d.train);
     source_done(&d.eval);
     free(d.terms);
@@ -197,7 +202,7 @@ static bool is_row(const lease *l)
     return l && l->owner && l->kind == LEASE_ROW;
 }
 
-/* Every row that is under way is held by a worker, waits in the book, or is made. */
+/* Every row that is under way must be with a worker, wait in the book, or be made. */
 static void check_leases(void)
 {
     int64_t missing = 0, held = 0;
@@ -210,7 +215,7 @@ static void check_leases(void)
     for (const worker_seat *w = d.seats; w; w = w->next, seats++)
         held += is_row(w->work) + is_row(w->ahead);
     for (const worker_seat *w = d.seats; w; w = w->next)
-        FUZZ_HOLDS(w->missing_files == 0); /* of the data set nothing is there */
+        FUZZ_HOLDS(w->missing_files == 0); /* no file of the data set exists */
     for (const lease *l = d.book.lost; l; l = l->next)
         held += l->kind == LEASE_ROW;
     FUZZ_HOLDS(missing == held || d.stopping);
@@ -242,7 +247,7 @@ static void turn_of_the_loop(void)
     seats_check_time(&d, now);
     consumers_still_here(&d, now);
     planning_turn(&d);
-    d.slice_end_ns = INT64_MAX; /* the same for the same input */
+    d.slice_end_ns = INT64_MAX; /* so that the same input always does the same */
     consumers_greet(&d);
     seats_schedule(&d);
     check_leases();
@@ -279,7 +284,7 @@ static void throw_away(void)
     for (int s = 0; s < SOCKETS; s++)
         for (int k = 0; k < PEERS; k++)
             while (wire_recv(peer_socket[s][k], 0, NULL, m) == ST_OK)
-                ; /* what it was told */
+                ; /* discard what the peer was sent */
     wire_msg_free(&m);
 }
 
@@ -308,7 +313,8 @@ static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
     d.peer_limits.reading = &peer[s][k];
     handle[s](&d, &peer[s][k], m);
     d.peer_limits.reading = NULL;
-    FUZZ_HOLDS(items_reached() <= reached || d.answered_ns >= before_ns); /* a sign of life */
+    FUZZ_HOLDS(items_reached() <= reached ||
+               d.answered_ns >= before_ns); /* progress counts as a sign of life */
     wire_msg_free(&m);
 }
 

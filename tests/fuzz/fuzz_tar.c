@@ -1,5 +1,5 @@
-/* Any bytes as a WebDataset shard: refused with a message, or every sample has a cause or its turns
- * and every image lies inside the file. */
+/* fuzz_tar.c: any bytes as a WebDataset tar. It must be refused with a message, or every sample
+ * must have a cause or its turns, and every image must lie inside the file. */
 #include <string.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-/* Any bytes as the places and restart points that a text start keeps for the next one, key and sum
- * aside, of a small gzip file: refused with a message, or every document is read, or says why not.
- */
+/* fuzz_text_cache.c: any bytes as the places and restart points that a start keeps of a small gzip
+ * file of texts for the next one (plain_text_cache.c), after key and sum. They must be refused with
+ * a message; or else every document must be readable, or give an error with a message. */
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -10,7 +10,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
-enum { MOST = 64 }; /* documents read of one input */
+enum { MOST = 64 }; /* the most documents that are read of one input */
 
 static char path[256];
 
@@ -19,7 +19,7 @@ static void remove_file(void)
     remove(path);
 }
 
-/* Two members, so that there is a place in it where unpacking may begin afresh. */
+/* Writes a file of two members, so that it has a place where unpacking can begin again. */
 static void make_file(void)
 {
     const char *tmp = getenv("TMPDIR");

@@ -1,4 +1,5 @@
-/* Any bytes as a tokenizer.json: refused with words, or a tokenizer that encodes and decodes. */
+/* fuzz_tokenizer_json.c: any bytes as a tokenizer.json. It must be refused with a message, or give
+ * a tokenizer that encodes and decodes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
         return 0;
     }
-    /* A changed expression may run into the matcher's limits; that is refused too. */
+    /* A changed expression may exceed the limits of the matcher, which is refused too. */
     if (tokenizer_scratch_new(t, &s) == ST_OK &&
         tokenizer_encode(t, s, text, sizeof text, &list) == ST_OK) {
         if (tokenizer_decode(t, list.id, list.n, false, &back, &back_size) != ST_OK)

@@ -1,5 +1,6 @@
-/* Any bytes through the golden tokenizer: encoding succeeds, offsets lie inside the text, and what
- * decoding gives is valid UTF-8 that encodes and decodes to itself. */
+/* fuzz_tokenizer_text.c: any bytes as a text for the golden tokenizer. Encoding must succeed,
+ * offsets must lie inside the text, and decoding must give valid UTF-8 that is the same when it is
+ * encoded and decoded again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static tokenizer *t;
     static tokenizer_scratch *s;
     static token_list first, again;
-    if (!t) { /* once; reachable until the end */
+    if (!t) { /* loaded once, and reachable until the end */
         const char *source = getenv("TESSERA_SOURCE");
         char folder[4096];
         snprintf(folder, sizeof folder, "%s/tests/golden/tokenizer/pairs", source ? source : ".");

@@ -1,5 +1,5 @@
-/* Any bytes as a video: refused, or frames. What is fuzzed is our door and, behind it, the parts of
- * FFmpeg that it leaves open. */
+/* fuzz_video.c: any bytes as a video file. It must be refused or give frames. What is fuzzed is
+ * video.c and, not instrumented, the parts of FFmpeg that it allows. */
 #include "prepd/sample/video.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (video_header(&bytes, "fuzz", &limits, &info) == ST_OK) {
         const int64_t n = info.frames > 5 ? 3 : info.frames > 2 ? 2 : 1;
         const status st = video_decode(&bytes, "fuzz", &limits, index, n, &a, touch_frame, &sum);
-        (void)st; /* either is right */
+        (void)st; /* both success and failure are right */
     }
     arena_done(&a);
     return 0;

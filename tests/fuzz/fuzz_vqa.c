@@ -1,5 +1,6 @@
-/* Any two texts as a VQAv2 pair (questions, a line of four dashes, annotations; behind another such
- * line a list of pictures): refused with a message, or every sample has a cause or its turns. */
+/* fuzz_vqa.c: any texts as the files of a VQAv2 folder. An input is the questions, a line of four
+ * dashes and the annotations; after another such line it may have a list of pictures. The folder
+ * must be refused with a message, or every sample must have a cause or its turns. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

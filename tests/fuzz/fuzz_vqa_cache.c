@@ -1,5 +1,6 @@
-/* Any bytes as the tables that a VQAv2 start keeps for the next one, key and identity aside:
- * refused with a message, or every text and number in them leads to something that is there. */
+/* fuzz_vqa_cache.c: any bytes as the tables that a start keeps of VQAv2 for the next one
+ * (vqa_cache.c), after key and sum. They must be refused with a message, or every offset and number
+ * in them must lead to something that exists. */
 #include <string.h>
 
 #include "prepd/dataset/vqa.h"

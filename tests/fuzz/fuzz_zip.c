@@ -1,5 +1,5 @@
-/* Any bytes as a zip file: refused with a message, or every member lies inside it and can be read,
- * up to a limit, or says why not. */
+/* fuzz_zip.c: any bytes as a zip file. It must be refused with a message, or every member must lie
+ * inside it and be readable, or give an error. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include "prepd/dataset/zip.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { MOST = 1 << 20 }; /* unpacked bytes read of a member */
+enum { MOST = 1 << 20 }; /* the most unpacked bytes that are read of a member */
 
 static char path[256];
 

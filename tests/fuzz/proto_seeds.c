@@ -1,4 +1,6 @@
-/* proto_seeds FOLDER: writes the seeds of frame, codec and record anew (after a change of format):
+/* proto_seeds.c: the program proto_seeds FOLDER writes the seeds of frame, codec and record again,
+ * which is needed after a change of their format:
+ *
  *   build/tests/proto_seeds tests/fuzz/seeds */
 #include <stdio.h>
 #include <stdlib.h>

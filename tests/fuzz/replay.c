@@ -1,7 +1,9 @@
-/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), cut short and on damaged
- * copies of them, so that what fuzzing once found is tested everywhere, without libFuzzer.
+/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), cut short at every length,
+ * and on damaged copies of them. So what fuzzing once found is tested in every build, without
+ * libFuzzer.
  *
- * $TESSERA_FUZZ_ROUNDS damaged copies per seed (default 100); $TESSERA_SEED picks the damage. */
+ * $TESSERA_FUZZ_ROUNDS is the number of damaged copies of each seed (100), and $TESSERA_SEED picks
+ * the damage. */
 #include "tests/harness.h"
 
 #include <dirent.h>
@@ -15,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SEED_MAX = 1 << 20, DEFAULT_ROUNDS = 100, MAX_DAMAGE = 8, CUTS = 1000 };
 
-/* In an allocation of its exact size, so that a sanitizer sees a read past the end. */
+/* Copies the input to an allocation of exactly its size, so that a sanitizer sees a read past the end. */
 static void run_exact(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -46,7 +48,7 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
             data[at] = byte;
             size++;
             break;
-        default: /* a hole */
+        default: /* some bytes less */
             hole = 1 + byte % 16;
             hole = hole < size - at ? hole : size - at;
             memmove(data + at, data + at + hole, size - at - hole);
@@ -57,7 +59,7 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
     free(data);
 }
 
-/* Cut short at every length, a long seed at some thousand of them. */
+/* Runs a seed cut short at every length, or a long one at some thousand lengths. */
 static void run_cut(const uint8_t *seed, size_t size)
 {
     for (size_t n = 0; n < size; n += 1 + size / CUTS)
