@@ -53,8 +53,7 @@ status chat_names_add(chat_names *list, chat_kind kind, const json_value *name,
     const char *text = json_text(name, NULL), *word = chat_words[kind];
     chat_item item = {.video = kind == CHAT_VIDEO};
     char *copy;
-    if (json_typeof(name) ==
-        JSON_OBJECT) { /* {"path": ...}, as data sets of Hugging Face write it */
+    if (json_typeof(name) == JSON_OBJECT) { /* {"path": ...}, from Hugging Face */
         text = json_text(json_find(name, "path"), NULL);
         owner = name;
     }

@@ -3,9 +3,10 @@
  *
  *   LLaVA, ShareGPT  {"id", "image": NAME or [NAME...], "conversations": [{"from", "value"}...]}
  *   messages         {"messages": [{"role", "content": TEXT or [PART...]}...], "images": [NAME...]}
- *                    A part is {"type": "text", "text"}, {"type": "image", "image": NAME} or
- *                    {"image_url": {"url": NAME}}. A part without a name shows the next of
- * "images". a question       {"image" or "img_id", "question", "answer"}, as in Kvasir-VQA
+ *   a question       {"image" or "img_id", "question", "answer"}, as in Kvasir-VQA
+ *
+ * A PART is {"type": "text", "text"}, {"type": "image", "image": NAME} or {"image_url": {"url":
+ * NAME}}. One without a name shows the next of "images".
  *
  * "video", "videos", {"type": "video", "video": NAME} and <video> do the same for videos. A folder
  * of frames has "fps" (or "sample_fps") beside its name, or beside the list of names.

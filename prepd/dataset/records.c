@@ -16,9 +16,8 @@
 
 enum {
     PATH_BYTES = 4096,
-    AWAKE = 4, /* how many files may be open, each with a decoder */
-    FAR_BYTES =
-        64 << 20, /* restart points further apart are worth a warning: twice what unpack.c keeps */
+    AWAKE = 4,            /* how many files may be open, each with a decoder */
+    FAR_BYTES = 64 << 20, /* restart points so far apart are worth a warning; see warn_if_far */
 };
 
 typedef struct record_file {

@@ -19,9 +19,8 @@
 enum {
     IN_BYTES = 256 * 1024,
     KEPT_BYTES = 32 * 1024 * 1024, /* the ring of what was unpacked last */
-    POINT_EVERY =
-        8 * 1024 * 1024, /* unpacked bytes between restart points; entering a file costs at most
-                          * about this much inflating, some hundredths of a second */
+    /* Unpacked bytes between restart points: about what must be unpacked to enter a file. */
+    POINT_EVERY = 8 * 1024 * 1024,
     STEP_BYTES = KEPT_BYTES / 4, /* the most that one step of the decoder may add */
 };
 

@@ -16,8 +16,7 @@ enum {
     END_BYTES = 22,      /* "PK\5\6": the end of the directory; a comment of up to 64 KiB follows */
     END64_AT_BYTES = 20, /* "PK\6\7": where the zip64 end record is */
     END64_BYTES = 56,    /* "PK\6\6": the zip64 end record */
-    ENTRY_BYTES =
-        46, /* "PK\1\2": an entry of the directory; name, extra field and comment follow */
+    ENTRY_BYTES = 46,    /* "PK\1\2": a directory entry; name, extra field and comment follow */
     LOCAL_BYTES = 30, /* "PK\3\4": the local header before the bytes; name and extra field follow */
     COMMENT_MAX = 65535,
     EXTRA_ZIP64 = 1,

@@ -29,8 +29,7 @@ static double known_rate(double fps)
 /* How many frames are taken: as the rates say, but within the limits and no more than there are. */
 static int64_t count_of(int64_t total, double fps, const clip_limits *limits)
 {
-    const double wanted =
-        (double)total / fps * limits->fps; /* in this order, and truncated below */
+    const double wanted = (double)total / fps * limits->fps; /* in this order */
     int64_t n = wanted < (double)limits->max_frames ? (int64_t)wanted : limits->max_frames;
     n = n > limits->min_frames ? n : limits->min_frames;
     n = n < limits->max_frames ? n : limits->max_frames;

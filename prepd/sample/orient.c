@@ -7,8 +7,7 @@ enum {
     ENTRY_BYTES = 12, /* tag 2, type 2, count 4, value or offset 4 */
     INLINE_BYTES = 4, /* a longer value stands at an offset */
     UPRIGHT = 1,
-    PROFILE_BYTES =
-        4096, /* of a raw profile that are read; the first directory is near its beginning */
+    PROFILE_BYTES = 4096, /* read of a raw profile, whose first directory is near its beginning */
 };
 
 /* The types of an entry, with their numbers in TIFF, and the bytes of one value. */

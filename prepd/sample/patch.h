@@ -1,10 +1,13 @@
 /* patch.h: cuts an RGB picture into the patches that the vision tower reads, as bytes.
  *
  * A patch has 16 x 16 pixels. 2 x 2 neighbouring patches become one token, so they follow each
- * other: row ((R * W/2 + C) * 2 + r) * 2 + c of the result is the patch in row 2R + r and column 2C
- * + c of the picture, which has W columns of patches. Inside a patch the order is channel, y, x.
- * This is the order of transformers' _preprocess (models/qwen2_vl/image_processing_qwen2_vl.py),
- * without its second copy of the picture in time and without its normalisation. */
+ * other. Of a picture with W columns of patches, the patch in row 2R + r and column 2C + c is row
+ *
+ *   ((R * W / 2 + C) * 2 + r) * 2 + c
+ *
+ * of the result. Inside a patch the order is channel, y, x. This is the order of transformers'
+ * _preprocess (models/qwen2_vl/image_processing_qwen2_vl.py), without its second copy of the
+ * picture in time and without its normalisation. */
 #ifndef TESSERA_PREPD_SAMPLE_PATCH_H
 #define TESSERA_PREPD_SAMPLE_PATCH_H
 

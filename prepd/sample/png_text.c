@@ -35,8 +35,7 @@ static span text_of(const png_chunk *c, bool *out_compressed)
     }
     if (memcmp(c->type, "iTXt", 4) != 0)
         return span_of(NULL, 0);
-    const span flags =
-        after_texts(c->data, 1); /* after a keyword: flag, method, language, keyword */
+    const span flags = after_texts(c->data, 1); /* then method, language, keyword */
     *out_compressed = flags.size > 0 && flags.data[0] != 0;
     return after_texts(after_bytes(flags, 2), 2);
 }

@@ -3,11 +3,14 @@
  *
  * The width comes first and its result is stored as bytes, then the height; an axis whose size does
  * not change is skipped. The methods (image.resampler) differ in how they round the weights:
- *   RESAMPLER_TORCH     16-bit weights, with as many bits of fraction as the largest one allows, as
- * in PyTorch's interpolate on uint8 tensors (aten/native/cpu/UpSampleKernel.cpp) RESAMPLER_PILLOW
- * 32-bit weights with 22 bits of fraction, as in Pillow (libImaging/Resample.c) RESAMPLER_PILLOW13
- * the same, but the height comes first if it shrinks by more than twice as many pixels as the width
- * does (the width may also grow), as since Pillow 13 */
+ *
+ *   RESAMPLER_TORCH     16-bit weights, with as many bits of fraction as the largest one allows
+ *   RESAMPLER_PILLOW    32-bit weights with 22 bits of fraction
+ *   RESAMPLER_PILLOW13  the same, with another rule for which axis comes first
+ *
+ * The first is PyTorch's interpolate on uint8 tensors (aten/native/cpu/UpSampleKernel.cpp), the
+ * second Pillow's resize (libImaging/Resample.c). Since Pillow 13 the height comes first if it
+ * shrinks by more than twice as many pixels as the width does, which may also grow. */
 #ifndef TESSERA_PREPD_SAMPLE_RESAMPLE_H
 #define TESSERA_PREPD_SAMPLE_RESAMPLE_H
 

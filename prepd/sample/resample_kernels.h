@@ -15,8 +15,7 @@
 #include "prepd/sample/resample.h"
 
 enum {
-    STEP_TAPS =
-        5, /* input pixels that a wide width kernel takes at once: 15 bytes of a 16-byte lane */
+    STEP_TAPS = 5,  /* input pixels that a wide width kernel takes at once, 15 bytes of a lane */
     STEP_PAIRS = 3, /* the same in pairs of weights, the last of which is half empty */
 };
 
@@ -31,9 +30,9 @@ typedef struct axis {
     int bits;         /* bits of the weights' fraction */
     int32_t steps;    /* how many times STEP_TAPS the output with the most taps needs */
     /* For the wide kernels: weights two by two as 16-bit numbers, the first in the low half. */
-    int32_t
-        *pairs; /* height: [n_out, (max_taps + 1) / 2]
-                 * width: [n_out / group, steps, STEP_PAIRS, group, 4]; the last four are equal */
+    /* height: [n_out, (max_taps + 1) / 2]; width: [n_out / group, steps, STEP_PAIRS, group, 4], of
+     * which the last four are equal. */
+    int32_t *pairs;
 } axis;
 
 /* The channels of a pixel side by side (vectors of GNU C, which gcc and clang have for any

@@ -24,10 +24,9 @@
 enum {
     READ_BYTES = 1 << 16,  /* read from the file at once */
     PROBE_BYTES = 1 << 22, /* read to find out what a file holds */
-    MOST_BYTES =
-        1 << 29, /* the library's largest allocation; the tables of ten hours need a tenth of it */
-    PIXEL_BYTES = 8,      /* or so much for each pixel of the largest frame, if that is more */
-    VP8_INVISIBLE = 0x10, /* bit of a packet's first byte that is 0 if the frame is not shown */
+    MOST_BYTES = 1 << 29,  /* largest allocation; the tables of ten hours need a tenth of it */
+    PIXEL_BYTES = 8,       /* or so much for each pixel of the largest frame, if that is more */
+    VP8_INVISIBLE = 0x10,  /* bit of a packet's first byte that is 0 if the frame is not shown */
 };
 
 /* The conversion of PyAV's to_rgb, with which transformers reads videos. It gives the same on every

@@ -4,10 +4,11 @@
  * An input is a byte, then messages. With bit 0 of that byte the held-out section exists too, and
  * its index is being built. A message is:
  *
- *   u8   flags: bits 0 and 1 choose the socket (3: none, time passes), bit 2 one of its two peers;
- * with bit 3 the header is the first 64 bytes of the text u8   kind u16  number of the row or the
- * lease u16  size of the text
- *   ...  the text, which is JSON
+ *   u8   flags: bits 0 and 1 choose the socket (3: none, time passes), bit 2 one of its two peers
+ *   u8   kind
+ *   u16  number of the row or the lease
+ *   u16  size of the text
+ *   ...  the text, which is JSON; with bit 3 of the flags its first 64 bytes are the header
  *
  * The dispatcher has three real sockets with two peers each. Index and plan of its train section
  * are kept from one input to the next; everything else is thrown away. */

@@ -17,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SEED_MAX = 1 << 20, DEFAULT_ROUNDS = 100, MAX_DAMAGE = 8, CUTS = 1000 };
 
-/* Copies the input to an allocation of exactly its size, so that a sanitizer sees a read past the end. */
+/* Copies the input to an allocation of exactly its size, so that a sanitizer sees a read past the
+ * end. */
 static void run_exact(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
