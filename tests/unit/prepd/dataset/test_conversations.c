@@ -362,8 +362,10 @@ static void test_bad_records__keep_their_place_and_say_why(void **state)
     } cases[] = {
         {LLAVA("\"1.png\"", TURN("human", "no mark") "," TURN("gpt", "a")), "show 0 images"},
         {LLAVA("[]", TURN("human", "<image>") "," TURN("gpt", "a")), "show 1 images"},
-        {LLAVA("\"1.png\"", TURN("human", "q") "," TURN("gpt", "<image>")), "only the user shows images"},
-        {LLAVA("\"../1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")), "lies outside the folder"},
+        {LLAVA("\"1.png\"", TURN("human", "q") "," TURN("gpt", "<image>")),
+         "only the user shows images"},
+        {LLAVA("\"../1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")),
+         "lies outside the folder"},
         {LLAVA("\"http://h/1.png\"", TURN("human", "<image>") "," TURN("gpt", "a")),
          "is not a file name"},
         {LLAVA("7", TURN("human", "<image>") "," TURN("gpt", "a")), "found an integer"},

@@ -181,7 +181,8 @@ static void test_chat__example_c(void **state)
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 1");
     f.smp.n_images = 2;
     f.turns[0].parts[1] = (part){"<|video_pad|>", 13, -1};
-    assert_fails(ST_BAD_INPUT, encode_sample(&f), "contains <|video_pad|>, which stands for pictures");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f),
+                 "contains <|video_pad|>, which stands for pictures");
     fixture_close(&f);
 }
 
@@ -255,7 +256,8 @@ static void test_chat__clips_of_both_versions(void **state)
     }
     /* The pair around a clip stands nowhere else either. */
     f.parts[0][f.turns[0].n_parts - 1] = (part){"<|vision_end|>", 14, -1};
-    assert_fails(ST_BAD_INPUT, encode_sample(&f), "contains <|vision_end|>, which stands for pictures");
+    assert_fails(ST_BAD_INPUT, encode_sample(&f),
+                 "contains <|vision_end|>, which stands for pictures");
     json_free(&file);
     fixture_close(&f);
 }
