@@ -225,7 +225,7 @@ static void test_videos__beside_pictures(void **state)
         assert_false(dataset_image_has(f.d, s.images[2], others[i]));
     assert_int_equal(fetch_sample(&f, 1).images[0], s.images[2]);
     assert_non_null(strstr(fetch_sample(&f, 2).cause, "with fps 2, not 3"));
-    assert_non_null(strstr(fetch_sample(&f, 3).cause, "as \"fps\" beside its name"));
+    assert_non_null(strstr(fetch_sample(&f, 3).cause, "beside its name, as \"fps\""));
     assert_non_null(strstr(fetch_sample(&f, 4).cause, "shown elsewhere as a video"));
     assert_int_equal(fetch_sample(&f, 5).images[0], s.images[0]);
     const hash128 one = f.d->v->identity(f.d);
