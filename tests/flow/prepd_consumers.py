@@ -177,6 +177,15 @@ from_numpy = lambda a: a.view(Tensor)
 """
 
 
+def with_torch(f):
+    """An environment in which Python finds torch, or what stands for it."""
+    os.mkdir(f.file("stub"))
+    if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0:
+        with open(f.file("stub/torch.py"), "w") as stub:
+            stub.write(TORCH)
+    return {**os.environ, "PYTHONPATH": f.file("stub")}
+
+
 def the_page_s_lines_for_pytorch():
     """The lines for PyTorch, as proto's page has them: an epoch that is stopped in the middle and continued, by one
     rank and by two."""
@@ -184,11 +193,7 @@ def the_page_s_lines_for_pytorch():
         lines = page.read().split("```python\n")[1].split("```")[0]
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
         up(f)
-        env = {**os.environ, "TESSERA_CLIENT": PROTO, "PYTHONPATH": f.file("stub")}
-        os.mkdir(f.file("stub"))
-        if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0:
-            with open(f.file("stub/torch.py"), "w") as stub:
-                stub.write(TORCH)
+        env = {**with_torch(f), "TESSERA_CLIENT": PROTO}
 
         def said(what, source=endpoint(f), code=0, **more):
             p = subprocess.run([sys.executable, "-B", "-c", what, source], cwd=f.path, env={**env, **more},
@@ -215,6 +220,21 @@ def the_page_s_lines_for_pytorch():
             kept.write(cursors[1])
         check(said(lines) == whole[2 * STEP:], "one rank alone from the other's cursor")
         check("--recording" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
+
+
+def the_readme_s_lines_for_pytorch():
+    """As README.md has them, but for the places of the client and of the socket."""
+    with open(os.path.join(PROTO, "..", "README.md"), encoding="utf-8") as page:
+        lines = page.read().split("```python\n")[1].split("```")[0]
+    with Folder(**ONE_EPOCH) as f, Daemon(f.config):
+        up(f)
+        for written, here in (("ipc://build/smoke/prepd.sock", endpoint(f)), ('"proto"', repr(PROTO))):
+            check(lines.count(written) == 1, lines)
+            lines = lines.replace(written, here)
+        said = subprocess.run([sys.executable, "-B", "-c", lines], cwd=f.path, env=with_torch(f), capture_output=True, text=True,
+                              timeout=60)
+        rows = [line.split()[0] for line in said.stdout.splitlines()]
+        check(said.returncode == 0 and rows == [str(i) for i in range(len(rows_of(f)))], said.stdout + said.stderr)
 
 
 def floats_are_the_reference_s():
@@ -501,7 +521,7 @@ def one_that_vanishes_is_forgotten():
 
 
 main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
-     the_page_s_lines_for_pytorch, floats_are_the_reference_s, rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused,
+     the_page_s_lines_for_pytorch, the_readme_s_lines_for_pytorch, floats_are_the_reference_s, rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused,
      train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
      eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
      one_that_vanishes_is_forgotten)

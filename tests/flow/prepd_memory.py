@@ -118,7 +118,7 @@ def a_sample_that_wants_all_memory():
         for i in f.questions_of(grows):
             check("no memory to decode" in causes[i], f"{i}: {causes[i]}")
         for i in f.questions_of(large):
-            check("malloc of" in causes[i], f"{i}: {causes[i]}")
+            check("no memory for a block of" in causes[i], f"{i}: {causes[i]}")
         print(f"{n} samples, {len(causes)} quarantined; {len(most)} workers of {max(most.values()) / MIB:.0f} MiB at most, "
               f"{limit / MIB:.0f} allowed for pictures")
         check(max(most.values()) < BASE + RESERVED + limit, "a worker passed its limit")

@@ -1,6 +1,6 @@
 """Ranks that others start, by torchrun (on the emulated device, with NCCL's shim) and by srun, if these are installed
 (and for srun a controller answers): they have the losses of one rank. Also what a rank says that has a launcher's
-variables but cannot reach the others by MPI, and the README's mpirun line, word for word. TESSERA_TORCHRUN names a
+variables but cannot reach the others by MPI, and running.md's mpirun line, word for word. TESSERA_TORCHRUN names a
 torchrun that is not in the path."""
 
 import contextlib
@@ -70,14 +70,14 @@ def who_reads_the_log_of_ranks_may_leave():
         check(p.returncode == 0 and "trained: loss" in p.stdout, f"exit code {p.returncode}\n{p.stdout}")
 
 
-def readmes_line():
+def page_s_line():
     """The words of its mpirun line, up to the comment."""
-    with open(os.path.join(SOURCE, "README.md")) as f:
+    with open(os.path.join(SOURCE, "trainer/running.md")) as f:
         line, = [line for line in f if line.startswith("mpirun ")]
     return line.split("#")[0].split()
 
 
-def the_readmes_own_line_starts_ranks():
+def the_page_s_own_line_starts_ranks():
     """As root, whom Open MPI refuses unless told otherwise, and as a user without rights; in a folder that has the
     programs below build/ and a configuration for FILE."""
     kinds = ["root", "user"] if os.geteuid() == 0 else ["user"]
@@ -92,7 +92,7 @@ def the_readmes_own_line_starts_ranks():
             by = UNPRIVILEGED if kind == "user" and len(kinds) > 1 else []
             if by and not open_to_others(f):
                 continue
-            words = [word for w in readmes_line() for word in (words_of(f, kind, training__steps=2)[2:] if w == "FILE" else [w])]
+            words = [word for w in page_s_line() for word in (words_of(f, kind, training__steps=2)[2:] if w == "FILE" else [w])]
             p = subprocess.run([*by, *map(str, words)], cwd=f.path, env=dict(plain, TMPDIR=f.path), capture_output=True, text=True,
                                timeout=LIMIT_S)
             check(p.returncode == 0 and alone in p.stdout, f"{kind}, {words}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
@@ -111,7 +111,7 @@ def what_is_refused_is_said_once():
              ({"model__layers": 3, "parallelism__pipeline_parallel_degree": 2}, 78, "the model has 3 layers, of which"),
              ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
              ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording"),
-             ({"feed__replay": os.path.join(SOURCE, "README.md")}, 65, "byte 0: no recording")]
+             ({"feed__replay": os.path.join(SOURCE, "README.md")}, 65, "byte 0: this is not a recording")]
     with Folder(images=16) as f:
         recorded(f)
         for changed, code, wanted in wrong:
@@ -202,7 +202,7 @@ if not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 cases = [ranks_that_mpi_did_not_start_say_how, ranks_of_one_machine_listen_on_loopback, what_is_refused_is_said_once,
-         the_readmes_own_line_starts_ranks, who_reads_the_log_of_ranks_may_leave]
+         the_page_s_own_line_starts_ranks, who_reads_the_log_of_ranks_may_leave]
 if TORCHRUN and os.path.isdir(SHIM):
     cases.append(torchrun_starts_ranks)
 else:
