@@ -107,7 +107,7 @@ def too_many_bad_samples_stop_the_run():
                     pass
             except RuntimeError as why:
                 check("data.quarantine_limit" in str(why), f"the reason: {why}")
-                share, judged, limit = re.search(r"([0-9.]+) % of (\d+) samples .* data.quarantine_limit ([0-9.]+)", str(why)).groups()
+                share, judged, limit = re.search(r"([0-9.]+) % of (\d+) samples .* data.quarantine_limit allows \(([0-9.]+)", str(why)).groups()
                 check(int(judged) >= 1000, f"judged too early: {why}")
                 check(5 < float(share) < 12 and float(limit) == 5, f"the figures: {why}")
             else:
