@@ -111,7 +111,8 @@ def what_is_refused_is_said_once():
              ({"model__layers": 3, "parallelism__pipeline_parallel_degree": 2}, 78, "the model has 3 layers, of which"),
              ({"model__path": "none"}, 66, "neither a folder with config.json nor a preset"),
              ({"feed__replay": "none.rec"}, 66, "none.rec: cannot open the recording"),
-             ({"feed__replay": os.path.join(SOURCE, "README.md")}, 65, "byte 0: this is not a recording")]
+             ({"feed__replay": os.path.join(SOURCE, "README.md")}, 65, "byte 0: this is not a recording"),
+             ({"checkpoint__enable": "true", "checkpoint__load_step": 7}, 66, "checkpoint.load_step 7: there is no such")]
     with Folder(images=16) as f:
         recorded(f)
         for changed, code, wanted in wrong:

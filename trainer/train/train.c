@@ -95,6 +95,29 @@ static status check_recording(const conf *c)
     return st;
 }
 
+/* Whether the checkpoint is whole is for the ranks to find out, who read it together. */
+static status check_load_step(const conf *c)
+{
+    char folder[STATUS_PATH_MAX], step[STATUS_PATH_MAX];
+    if (c->checkpoint_load_step <= 0)
+        return ST_OK;
+    if (!c->checkpoint_enable)
+        return FAIL_IN(ST_CONFIG, conf_place(c),
+                       "checkpoint.load_step %" PRId64 " names a checkpoint to go on from, but "
+                       "checkpoint.enable is false, so no checkpoint is read: set it to true, or "
+                       "leave checkpoint.load_step out to begin anew",
+                       c->checkpoint_load_step);
+    TRY(train_checkpoint_folder(c, folder));
+    TRY(folder_step_path(step, folder, c->checkpoint_load_step, NULL));
+    if (access(step, F_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, step,
+                       "checkpoint.load_step %" PRId64 ": there is no such checkpoint: name a step "
+                       "that is kept beside it, or leave checkpoint.load_step out to resume from "
+                       "the newest",
+                       c->checkpoint_load_step);
+    return ST_OK;
+}
+
 status train_check(const conf *c, const plan_device *on, int there, bool shown)
 {
     char why[PLAN_DEVICE_WHY];
@@ -102,12 +125,7 @@ status train_check(const conf *c, const plan_device *on, int there, bool shown)
     layout l;
     model_dims d;
     params *p;
-    if (c->checkpoint_load_step > 0 && !c->checkpoint_enable)
-        return FAIL_IN(ST_CONFIG, conf_place(c),
-                       "checkpoint.load_step %" PRId64 " names a checkpoint to go on from, but "
-                       "checkpoint.enable is false, so no checkpoint is read: set it to true, or "
-                       "leave checkpoint.load_step out to begin anew",
-                       c->checkpoint_load_step);
+    TRY(check_load_step(c));
     TRY(session_dims(c, &d));
     layout_limits limits = params_limits(&d);
     TRY(layout_of(c, &limits, &l));
