@@ -127,7 +127,7 @@ def a_cut_cable_ends_both_sides():
             check(p.poll() is None and time.monotonic() < end, read(f.file("cut.said")))
             time.sleep(0.05)
         check(len(sites.trainers()) == RANKS, f"{sites.trainers()} are not {RANKS} ranks")
-        time.sleep(rng.uniform(0, 1))
+        time.sleep(1 + rng.uniform(0, 1))  # a rank's beat later: the others have heard of a step
         cut = time.monotonic()
         sites.cable("down")
         while sites.trainers() and time.monotonic() < cut + LIMIT_S:
