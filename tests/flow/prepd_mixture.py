@@ -106,7 +106,7 @@ def a_weight_is_the_streams_and_not_the_indexs():
         check(second[0]["cursor"]["index"] != cursor["index"], "one identity of two streams")
         for weights, words, cache in (
                 ((1, 3, 1), "source talks has weight 2, but in ", "cold"), ((1, 3, 1), " it has 3: ", "warm"),
-                ((None, None, None), "source vqa has weight 1, in ", "warm"), ((None, None, None), "it has none: ", "warm")):
+                ((None, None, None), "source vqa has weight 1, but in ", "warm"), ((None, None, None), "it has none: ", "warm")):
             try:
                 started(weights, cursor, cache)
                 check(False, f"a cursor of other weights than {weights} was taken")
