@@ -21,7 +21,7 @@ typedef struct row_order {
     uint64_t step_rows;   /* rows of a step; 0 if not known, then numbers only have to rise */
     uint64_t rank, ranks;
     /* Places count rows over all rounds of a recording; in a stream they are the numbers. */
-    uint64_t next; /* no row of an earlier place may come any more */
+    uint64_t next; /* a row of an earlier place is refused */
     uint64_t step; /* the step that `next` lies in */
     uint64_t got;  /* rows of that step that this rank has got so far */
     bool entered;  /* it was entered in its middle, so the count before is not known */

@@ -1,4 +1,4 @@
-/* verbs.h: the functions behind `prepd VERB`.
+/* verbs.h: the functions that carry out `prepd VERB`.
  *
  * argv[0] is the verb. --help and options that the verb does not know are handled before
  * (common/program/verb.h). A verb takes its words out of argv, prints its result on standard output

@@ -254,7 +254,7 @@ static void tick_dispatch(dispatch *d)
     measure(d, now);
 }
 
-/* Whether nothing is in work any more. Rows that were made have been sent, as far as their
+/* Whether no work is left. Rows that were made have been sent, as far as their
  * consumers take them. Index records that wait to be confirmed are not waited for, since the
  * workers that could confirm them may have left. */
 static bool is_drained(const dispatch *d)

@@ -13,9 +13,9 @@
 
 /* Sets the limit for items that begin from now on. Call it once in a process. */
 WARN_UNUSED status time_limit_install(double seconds);
-/* An item begins. */
+/* Begins an item. */
 void time_limit_start(void);
-/* Nothing is in work any more. */
+/* Ends the time limit of the current item: nothing is in work until the next one begins. */
 void time_limit_stop(void);
 
 /* Waits before something is tried again: longer each time within an item, in all an eighth of the

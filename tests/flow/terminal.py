@@ -30,7 +30,7 @@ class Terminal:
         os.close(its)
 
     def read(self, wait_s):
-        """Returns False if nothing more can come, since no process has the terminal any more."""
+        """Returns False if nothing more can come, since the last process has left the terminal."""
         if not select.select([self.ours], [], [], wait_s)[0]:
             return True
         try:
@@ -49,7 +49,7 @@ class Terminal:
         os.write(self.ours, b"\x03")
 
     def end(self):
-        """Returns its exit code, once nothing has the terminal any more."""
+        """Returns its exit code, once the last process has left the terminal."""
         end = time.monotonic() + LIMIT_S
         while self.read(0.5):
             check(time.monotonic() < end, f"it does not end:\n{self.said}")

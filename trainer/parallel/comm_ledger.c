@@ -29,9 +29,14 @@ struct comm_ledger {
 
 const char *comm_kind_name(comm_kind kind)
 {
-    static const char *const name[COMM_KINDS] = {"all gather", "reduce scatter", "all reduce",
-                                                 "broadcast",  "all to all",     "send",
-                                                 "recv",       "load and store"};
+    static const char *const name[COMM_KINDS] = {[COMM_ALL_GATHER] = "all gather",
+                                                 [COMM_REDUCE_SCATTER] = "reduce scatter",
+                                                 [COMM_ALL_REDUCE] = "all reduce",
+                                                 [COMM_BROADCAST] = "broadcast",
+                                                 [COMM_ALL_TO_ALL] = "all to all",
+                                                 [COMM_SEND] = "send",
+                                                 [COMM_RECV] = "recv",
+                                                 [COMM_PEERS] = "load and store"};
     return name[kind];
 }
 
