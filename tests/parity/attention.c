@@ -15,6 +15,7 @@ typedef struct attention {
     int64_t keys; /* rows of k and v */
     /* Where the queries are only some of a segment's tokens; else NULL. */
     const int32_t *cu_keys, *place;
+    const int32_t *prefix;        /* NULL: no segment has one */
     double *q, *k, *v, *up, *row; /* row: room for one row of scores */
     int64_t q_stride, k_stride, v_stride, o_stride;
 } attention;
@@ -30,40 +31,64 @@ static int64_t self_of(const attention *o, int64_t t)
     return o->place ? o->place[t] : t;
 }
 
-/* Writes the scores of query (t, h) of segment [a, ..) over the keys [a, b) into row; returns their
+/* The keys that a query sees: those of its segment's prefix and then those of its own. */
+typedef struct visible {
+    int64_t prefix, n_prefix, own, n;
+} visible;
+
+static visible query_sees(const attention *o, int64_t segment, int64_t t)
+{
+    const int32_t *borders = key_borders(o);
+    visible seen = {.own = borders[segment]};
+    if (o->prefix && o->prefix[segment] >= 0) {
+        seen.prefix = borders[o->prefix[segment]];
+        seen.n_prefix = borders[o->prefix[segment] + 1] - seen.prefix;
+    }
+    const int64_t end = o->causal ? self_of(o, t) + 1 : borders[segment + 1];
+    seen.n = seen.n_prefix + end - seen.own;
+    return seen;
+}
+
+static int64_t visible_key(const visible *seen, int64_t n)
+{
+    return n < seen->n_prefix ? seen->prefix + n : seen->own + n - seen->n_prefix;
+}
+
+/* Writes the scores of query (t, h) over the keys that it sees into row; returns their
  * log-sum-exp. */
-static double score_loop(const attention *o, int64_t t, int64_t h, int64_t a, int64_t b)
+static double score_loop(const attention *o, int64_t t, int64_t h, const visible *seen)
 {
     double max = -HUGE_VAL, sum = 0;
     const double *q = o->q + t * o->q_stride + h * o->d;
-    for (int64_t j = a; j < b; j++) {
-        const double *k = o->k + j * o->k_stride + h / (o->heads / o->kv_heads) * o->d;
+    for (int64_t j = 0; j < seen->n; j++) {
+        const double *k =
+            o->k + visible_key(seen, j) * o->k_stride + h / (o->heads / o->kv_heads) * o->d;
         double x = 0;
         for (int64_t i = 0; i < o->d; i++)
             x += q[i] * k[i];
-        o->row[j - a] = x * o->scale;
-        max = o->row[j - a] > max ? o->row[j - a] : max;
+        o->row[j] = x * o->scale;
+        max = o->row[j] > max ? o->row[j] : max;
     }
-    for (int64_t j = a; j < b; j++)
-        sum += exp(o->row[j - a] - max);
+    for (int64_t j = 0; j < seen->n; j++)
+        sum += exp(o->row[j] - max);
     return max + log(sum);
 }
 
 /* One query's output [d] and log-sum-exp. With `rounding`, the probabilities relative to the
  * largest are rounded, and so is the output. */
-static double query_rounded(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
+static double query_rounded(const attention *o, int64_t t, int64_t h, const visible *seen,
                             double *out, const parity *rounding)
 {
-    int64_t b = o->causal ? self_of(o, t) + 1 : end;
-    double lse = score_loop(o, t, h, a, b), max = -HUGE_VAL;
+    double lse = score_loop(o, t, h, seen), max = -HUGE_VAL;
     memset(out, 0, (size_t)o->d * sizeof *out);
-    for (int64_t j = a; j < b && rounding; j++)
-        max = o->row[j - a] > max ? o->row[j - a] : max;
-    for (int64_t j = a; j < b; j++) {
-        const double *v = o->v + j * o->v_stride + h / (o->heads / o->kv_heads) * o->d;
-        double weight = exp(o->row[j - a] - lse);
+    for (int64_t j = 0; j < seen->n && rounding; j++)
+        max = o->row[j] > max ? o->row[j] : max;
+    for (int64_t j = 0; j < seen->n; j++) {
+        const double *v =
+            o->v + visible_key(seen, j) * o->v_stride + h / (o->heads / o->kv_heads) * o->d;
+        double weight = exp(o->row[j] - lse);
         if (rounding)
-            weight = parity_round(rounding, exp(o->row[j - a] - max)) * exp(max - lse);
+            weight = parity_round(rounding, exp(o->row[j] - max)) * exp(max - lse);
         for (int64_t i = 0; i < o->d; i++)
             out[i] += weight * v[i];
     }
@@ -72,10 +97,9 @@ static double query_rounded(const attention *o, int64_t t, int64_t h, int64_t a,
     return lse;
 }
 
-static double query_loop(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
-                         double *out)
+static double query_loop(const attention *o, int64_t t, int64_t h, const visible *seen, double *out)
 {
-    return query_rounded(o, t, h, a, end, out, NULL);
+    return query_rounded(o, t, h, seen, out, NULL);
 }
 
 typedef struct gradients {
@@ -83,18 +107,19 @@ typedef struct gradients {
 } gradients;
 
 /* Adds one query's part of the gradients, by the formulas of trainer/model/equations.md. */
-static void query_gradients(const attention *o, int64_t t, int64_t h, int64_t a, int64_t end,
+static void query_gradients(const attention *o, int64_t t, int64_t h, const visible *seen,
                             const gradients *to, const parity *rounding)
 {
     double out[128], dot = 0;
-    double lse = query_rounded(o, t, h, a, end, out, rounding);
+    double lse = query_rounded(o, t, h, seen, out, rounding);
     const double *up = o->up + t * o->o_stride + h * o->d;
     const int64_t at_q = t * o->q_stride + h * o->d, kv = h / (o->heads / o->kv_heads) * o->d;
     for (int64_t i = 0; i < o->d; i++)
         dot += out[i] * up[i];
-    for (int64_t j = a; j < (o->causal ? self_of(o, t) + 1 : end); j++) {
-        const int64_t at_k = j * o->k_stride + kv, at_v = j * o->v_stride + kv;
-        double p = exp(o->row[j - a] - lse), dp = 0;
+    for (int64_t j = 0; j < seen->n; j++) {
+        const int64_t key = visible_key(seen, j);
+        const int64_t at_k = key * o->k_stride + kv, at_v = key * o->v_stride + kv;
+        double p = exp(o->row[j] - lse), dp = 0;
         for (int64_t i = 0; i < o->d; i++)
             dp += up[i] * o->v[at_v + i];
         double ds = p * (dp - dot);
@@ -111,9 +136,11 @@ static void query_gradients(const attention *o, int64_t t, int64_t h, int64_t a,
 static void gradients_loop(const attention *o, const gradients *to, const parity *rounding)
 {
     for (int64_t s = 0; s < o->segments; s++)
-        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
+        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++) {
+            const visible seen = query_sees(o, s, t);
             for (int64_t h = 0; h < o->heads; h++)
-                query_gradients(o, t, h, key_borders(o)[s], key_borders(o)[s + 1], to, rounding);
+                query_gradients(o, t, h, &seen, to, rounding);
+        }
 }
 
 static double attention_loss(const void *of)
@@ -121,12 +148,14 @@ static double attention_loss(const void *of)
     const attention *o = of;
     double sum = 0, out[128];
     for (int64_t s = 0; s < o->segments; s++)
-        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
+        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++) {
+            const visible seen = query_sees(o, s, t);
             for (int64_t h = 0; h < o->heads; h++) {
-                query_loop(o, t, h, key_borders(o)[s], key_borders(o)[s + 1], out);
+                query_loop(o, t, h, &seen, out);
                 for (int64_t i = 0; i < o->d; i++)
                     sum += out[i] * o->up[t * o->o_stride + h * o->d + i];
             }
+        }
     return sum;
 }
 
@@ -134,14 +163,15 @@ enum {
     CAUSAL = 1,
     PACKED = 2,
     SHARP = 4,
-    PIECES = 8 /* only some of each segment's tokens are queries */
+    PIECES = 8, /* only some of each segment's tokens are queries */
+    TREES = 16  /* some segments go on after another one */
 };
 
 typedef struct built {
     attention o;
     tensor q, k, v; /* packed: all three inside one qkv, at these offsets */
     void *qkv;
-    int32_t *cu, *cu_keys, *place; /* on the device */
+    int32_t *cu, *cu_keys, *place, *prefix; /* on the device */
 } built;
 
 /* Makes runs of 1 to 90 tokens of o queries, and as long runs after them not; every third segment
@@ -166,6 +196,18 @@ static void take_pieces(parity *p, built *b)
     b->cu_keys = b->cu;
     b->cu = parity_ints(p, cu, o->segments + 1);
     b->place = parity_ints(p, place, o->tokens);
+}
+
+/* Makes trees: after one segment without branches, one with 1, one with 2, one with 3 and so on. */
+static void grow_trees(parity *p, built *b)
+{
+    attention *o = &b->o;
+    int32_t *prefix = parity_zero_ints(p, o->segments + 1);
+    for (int64_t root = 0, branches = 0; root < o->segments; root += ++branches)
+        for (int64_t i = root; i < o->segments && i <= root + branches; i++)
+            prefix[i] = i == root ? -1 : (int32_t)root;
+    o->prefix = prefix;
+    b->prefix = parity_ints(p, prefix, o->segments);
 }
 
 /* shape: tokens, heads, kv_heads, head_dim, segments, tokens after the last segment, flags */
@@ -205,6 +247,8 @@ static built build(parity *p, const int64_t *full)
     b.cu = parity_ints(p, cu, o->segments + 1);
     o->row = parity_zeros(p, o->tokens);
     o->keys = o->tokens;
+    if (shape[6] & TREES)
+        grow_trees(p, &b);
     if (shape[6] & PIECES)
         take_pieces(p, &b);
     return b;
@@ -225,6 +269,7 @@ static void run_fwd(parity *p, built *b, tensor out, tensor lse)
                                                             .keys = o->keys,
                                                             .cu_keys = b->cu_keys,
                                                             .place = b->place,
+                                                            .prefix = b->prefix,
                                                             .q = parity_at(b->q, o->q - b->q.ref),
                                                             .k = parity_at(b->k, o->k - b->k.ref),
                                                             .v = parity_at(b->v, o->v - b->v.ref),
@@ -245,13 +290,14 @@ static void fwd_case(parity *p, const int64_t *shape)
     double *want = parity_zeros(p, out.n), *wlse = parity_zeros(p, lse.n);
     double *order = parity_zeros(p, out.n);
     for (int64_t s = 0; s < o->segments && !p->bench; s++)
-        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++)
+        for (int64_t t = o->cu[s]; t < o->cu[s + 1]; t++) {
+            const visible seen = query_sees(o, s, t);
             for (int64_t h = 0; h < o->heads; h++) {
                 int64_t at = t * o->o_stride + h * o->d;
-                int64_t from = key_borders(o)[s], to = key_borders(o)[s + 1];
-                query_rounded(o, t, h, from, to, order + at, p);
-                wlse[t * o->heads + h] = query_loop(o, t, h, from, to, want + at);
+                query_rounded(o, t, h, &seen, order + at, p);
+                wlse[t * o->heads + h] = query_loop(o, t, h, &seen, want + at);
             }
+        }
     run_fwd(p, &b, out, lse);
     /* Sharp scores reach 1000, and an error of 1000 eps there is an error of 1000 eps in e^x. */
     parity_expect_order(p, "o", out, want, order, shape[6] & SHARP ? 4096 : 64);
@@ -320,6 +366,7 @@ static void bwd_case(parity *p, const int64_t *shape)
                                                                .keys = o->keys,
                                                                .cu_keys = b.cu_keys,
                                                                .place = b.place,
+                                                               .prefix = b.prefix,
                                                                .q = parity_at(b.q, o->q - b.q.ref),
                                                                .k = parity_at(b.k, o->k - b.k.ref),
                                                                .v = parity_at(b.v, o->v - b.v.ref),
@@ -372,6 +419,44 @@ static void attention_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
 }
 
+/* A prefix that comes later, one that is a branch itself, and a branch that is not beside the
+ * others of its prefix. */
+static void prefix_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 64, 1);
+    const int32_t *bad[] = {
+        parity_ints(p, (int32_t[]){1, -1, -1, -1}, 4),
+        parity_ints(p, (int32_t[]){-1, 0, 1, -1}, 4),
+        parity_ints(p, (int32_t[]){-1, 0, -1, 0}, 4),
+        parity_ints(p, (int32_t[]){-1, -1, 2, -1}, 4),
+        parity_ints(p, (int32_t[]){-1, -1, -2, 4}, 4),
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        attention_fwd_args a = {.tokens = 4,
+                                .heads = 2,
+                                .kv_heads = 2,
+                                .head_dim = 2,
+                                .segments = 4,
+                                .causal = true,
+                                .cu = parity_ints(p, (int32_t[]){0, 1, 2, 3, 4}, 5),
+                                .prefix = bad[i],
+                                .q = x.dev,
+                                .k = x.dev,
+                                .v = x.dev,
+                                .q_stride = 4,
+                                .k_stride = 4,
+                                .v_stride = 4,
+                                .o_stride = 4,
+                                .o = x.dev,
+                                .lse = x.dev};
+        if (p->s->dev->v->fixed_shapes) /* the device cannot see it, and stays inside its arrays */
+            assert_ok(op_attention_fwd(p->s, &a));
+        else
+            assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "has the prefix");
+    }
+}
+
 /* Cached keys: documents in one cache with gaps between them, and one query each. Every fifth
  * document has nothing in the cache. shape: queries, heads, kv_heads, head_dim, longest document,
  * flags */
@@ -399,7 +484,8 @@ static void cached_case(parity *p, const int64_t *shape)
         const int64_t end = first[i] + length[i], at = (end - 1) * o.q_stride;
         o.q = q.ref + i * o.q_stride - at;
         for (int64_t h = 0; h < o.heads && length[i] && !p->bench; h++)
-            query_loop(&o, end - 1, h, first[i], end, want + i * o.o_stride + h * o.d);
+            query_loop(&o, end - 1, h, &(visible){.own = first[i], .n = length[i]},
+                       want + i * o.o_stride + h * o.d);
     }
     PARITY_RUN(
         p, op_attention_cached(p->s, &(attention_cached_args){.queries = n,
@@ -461,8 +547,17 @@ const parity_case parity_attention[] = {
     {"attention_fwd", "ragged pieces", fwd_case, {203, 2, 1, 8, 2, 2, CAUSAL | PIECES}},
     {"attention_fwd", "ragged pieces text", fwd_case, {330, 4, 2, 128, 5, 9, CAUSAL | PIECES}},
     {"attention_fwd", "ragged pieces full", fwd_case, {90, 2, 2, 16, 4, 1, PIECES}},
+    {"attention_fwd", "ragged trees", fwd_case, {40, 4, 2, 6, 11, 5, CAUSAL | TREES}},
+    {"attention_fwd", "ragged trees text", fwd_case, {330, 4, 2, 128, 6, 9, CAUSAL | TREES}},
+    {"attention_fwd", "ragged trees crowd", fwd_case, {430, 2, 1, 64, 70, 20, CAUSAL | TREES}},
+    {"attention_fwd", "ragged trees full", fwd_case, {90, 3, 3, 5, 6, 2, PACKED | TREES}},
+    {"attention_fwd",
+     "ragged trees pieces",
+     fwd_case,
+     {303, 2, 1, 8, 9, 2, CAUSAL | TREES | PIECES}},
     {"attention_fwd", "hostile sharp", fwd_case, {30, 2, 2, 8, 2, 0, CAUSAL | SHARP}},
     {"attention_fwd", "hostile", attention_refuses, {0}},
+    {"attention_fwd", "hostile prefixes", prefix_refuses, {0}},
     {"attention_bwd", "empty", bwd_case, {0, 2, 1, 4, 0, 3, CAUSAL}},
     {"attention_bwd", "one", bwd_case, {2, 1, 1, 1, 1, 0, CAUSAL}},
     {"attention_bwd", "ragged", bwd_case, {40, 4, 2, 6, 11, 5, CAUSAL}},
@@ -478,6 +573,14 @@ const parity_case parity_attention[] = {
     {"attention_bwd", "ragged pieces", bwd_case, {103, 2, 1, 8, 2, 2, CAUSAL | PIECES}},
     {"attention_bwd", "ragged pieces text", bwd_case, {200, 4, 2, 128, 4, 9, CAUSAL | PIECES}},
     {"attention_bwd", "ragged pieces full", bwd_case, {90, 2, 2, 16, 4, 1, PIECES}},
+    {"attention_bwd", "ragged trees", bwd_case, {40, 4, 2, 6, 11, 5, CAUSAL | TREES}},
+    {"attention_bwd", "ragged trees text", bwd_case, {150, 4, 2, 128, 6, 9, CAUSAL | TREES}},
+    {"attention_bwd", "ragged trees crowd", bwd_case, {230, 2, 1, 64, 50, 20, CAUSAL | TREES}},
+    {"attention_bwd", "ragged trees full", bwd_case, {90, 3, 3, 5, 6, 2, PACKED | TREES}},
+    {"attention_bwd",
+     "ragged trees pieces",
+     bwd_case,
+     {153, 2, 1, 8, 9, 2, CAUSAL | TREES | PIECES}},
     {"attention_bwd", "real documents", bwd_case, {512, 8, 2, 32, 20, 0, CAUSAL}},
     {"attention_bwd", "real frames", bwd_case, {400, 4, 4, 24, 16, 0, PACKED}},
     {"attention_cached", "empty", cached_case, {0, 2, 1, 4, 3}},

@@ -1,7 +1,8 @@
 /* test_attention_tiles.c: how many products the portable attention makes in a packed row: as many
  * as its documents need, whatever the row's length. A tile of 64 queries walks over the keys from
  * the beginning of its first token's document to itself; a tile of keys walks over the queries to
- * the end of its last token's document. */
+ * the end of its last token's document. Queries of branches walk over their prefix and then pass
+ * over the branches before their own. */
 #include "tests/harness.h"
 
 #include "tests/simt/device.h"
@@ -14,12 +15,12 @@ typedef struct bench {
     device *d;
     stream *s;
     void *array[9]; /* q k v o do dq dk dv; lse and work */
-    int32_t *cu;
+    int32_t *cu, *prefix;
 } bench;
 
 static void open_bench(bench *b)
 {
-    void *cu;
+    void *cu, *prefix;
     assert_ok(backend_simt()->open(&(device_options){0}, &b->d));
     assert_ok(b->d->v->stream_new(b->d, &b->s));
     for (int i = 0; i < 9; i++) {
@@ -28,6 +29,8 @@ static void open_bench(bench *b)
     }
     assert_ok(b->d->v->alloc(b->d, (DOCS_MAX + 1) * sizeof(int32_t), &cu));
     b->cu = cu;
+    assert_ok(b->d->v->alloc(b->d, DOCS_MAX * sizeof(int32_t), &prefix));
+    b->prefix = prefix;
     simt_schedule(SIMT_FORWARD, 1);
 }
 
@@ -36,6 +39,7 @@ static void close_bench(bench *b)
     for (int i = 0; i < 9; i++)
         b->d->v->release(b->d, b->array[i]);
     b->d->v->release(b->d, b->cu);
+    b->d->v->release(b->d, b->prefix);
     b->d->v->stream_free(&b->s);
     b->d->v->close(b->d);
 }
@@ -45,12 +49,9 @@ typedef struct products {
     int64_t forward, backward;
 } products;
 
-static products run_attention(const bench *b, int length)
+static products run_segments(const bench *b, int docs, const int32_t *prefix)
 {
-    const int docs = (TOKENS + length - 1) / length;
     float *lse = b->array[8];
-    for (int i = 0; i <= docs; i++)
-        b->cu[i] = i * length < TOKENS ? i * length : TOKENS;
     const attention_fwd_args f = {.tokens = TOKENS,
                                   .heads = 1,
                                   .kv_heads = 1,
@@ -59,6 +60,7 @@ static products run_attention(const bench *b, int length)
                                   .causal = true,
                                   .scale = 0.25,
                                   .cu = b->cu,
+                                  .prefix = prefix,
                                   .q = b->array[0],
                                   .k = b->array[1],
                                   .v = b->array[2],
@@ -79,6 +81,14 @@ static products run_attention(const bench *b, int length)
     const int64_t between = simt_products;
     assert_ok(op_attention_bwd(b->s, &a));
     return (products){between - before, simt_products - between};
+}
+
+static products run_attention(const bench *b, int length)
+{
+    const int docs = (TOKENS + length - 1) / length;
+    for (int i = 0; i <= docs; i++)
+        b->cu[i] = i * length < TOKENS ? i * length : TOKENS;
+    return run_segments(b, docs, NULL);
 }
 
 static int64_t tiles(int64_t tokens)
@@ -120,8 +130,63 @@ static void test_attention__walks_its_documents_alone(void **state)
     close_bench(&b);
 }
 
+enum { PREFIX = 100, BRANCH = 37 };
+
+/* The end of the branch, or of the prefix, that token t is in; and where it begins. */
+static int branch_end(int t)
+{
+    const int end = t < PREFIX ? PREFIX : PREFIX + ((t - PREFIX) / BRANCH + 1) * BRANCH;
+    return end < TOKENS ? end : TOKENS;
+}
+
+static int branch_begin(int t)
+{
+    return t < PREFIX ? 0 : PREFIX + (t - PREFIX) / BRANCH * BRANCH;
+}
+
+/* The pairs of tiles of a row that is a prefix of 100 tokens with branches of 37. */
+static void tree_pairs(int64_t *out_queries, int64_t *out_keys)
+{
+    *out_queries = *out_keys = 0;
+    for (int first = 0; first < TOKENS; first += TILE) {
+        const int last = first + TILE - 1, own = branch_begin(first);
+        for (int at = 0; at <= last; ++*out_queries) {
+            at += TILE;
+            at = at >= PREFIX && at < own ? own : at;
+        }
+        *out_keys += tiles((first < PREFIX ? TOKENS : branch_end(last)) - first);
+    }
+}
+
+static void test_attention__passes_over_other_branches(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b);
+    const products whole = run_attention(&b, TOKENS);
+    const int64_t row = tiles(TOKENS) * (tiles(TOKENS) + 1) / 2, one = whole.forward / (2 * row);
+    int docs = 0;
+    for (int at = 0; at < TOKENS; at = branch_end(at)) {
+        b.cu[docs] = at;
+        b.prefix[docs++] = at == 0 ? -1 : 0;
+    }
+    b.cu[docs] = TOKENS;
+    const products got = run_segments(&b, docs, b.prefix);
+    int64_t queries, keys;
+    tree_pairs(&queries, &keys);
+    print_message("%d branches: %lld pairs of tiles forward, of %lld in a whole row\n", docs - 1,
+                  (long long)(got.forward / (2 * one)), (long long)row);
+    assert_int_equal(got.forward, 2 * queries * one);
+    assert_int_equal(got.backward, (3 * queries + 4 * keys) * one);
+    assert_true(queries < row);
+    close_bench(&b);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention__walks_its_documents_alone)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention__walks_its_documents_alone),
+        cmocka_unit_test(test_attention__passes_over_other_branches),
+    };
     return cmocka_run_group_tests_name("attention_tiles", tests, NULL, NULL);
 }

@@ -14,6 +14,13 @@
  * causal query sees the keys up to its own. dk and dv [keys, Hkv, d] are then the parts that come
  * from these queries.
  *
+ * With prefix, segments go on after another one: prefix[s] is the segment whose keys every query of
+ * segment s sees before those of its own; -1: none. Such a segment is a branch of its prefix. A
+ * prefix has no prefix itself and comes directly before its branches, so that a prefix and its
+ * branches are one run of tokens. This is attention over trees of depth two (as in Yao et al. 2024,
+ * arXiv:2404.00242): the branches never see each other, and dk and dv of a prefix are summed over
+ * the prefix and all of its branches.
+ *
  * attention_cached is for generation: one query per document, over the cached keys and values of
  * the tokens before it. Query i sees the rows [first[i], first[i] + length[i]); length 0 gives
  * o = 0. */
@@ -29,8 +36,8 @@
  * [tokens, heads, head_dim] act; lse [tokens, heads] acc, the log of each query's sum of
  * exponentials, which the backward reads. scale is usually head_dim^-1/2. BAD_INPUT: heads that are
  * not a multiple of kv_heads. The CPU also answers BAD_INPUT for borders that do not ascend from 0
- * to at most T, and for places outside their segment; a device that cannot see them stays inside
- * the arrays. */
+ * to at most T, for places outside their segment and for prefixes that are not as above; a device
+ * that cannot see them stays inside the arrays. */
 typedef struct attention_fwd_args {
     int64_t tokens, heads, kv_heads, head_dim, segments;
     int64_t longest; /* the most tokens a segment can have; 0: no bound but T */
@@ -40,6 +47,7 @@ typedef struct attention_fwd_args {
     int64_t keys; /* rows of k and v; used with cu_keys */
     /* [segments+1] and [T] int32 on the device; NULL: the keys are the queries. */
     const int32_t *cu_keys, *place;
+    const int32_t *prefix; /* [segments] int32 on the device; NULL: no segment has one */
     const void *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride;
     void *o, *lse;
@@ -56,7 +64,7 @@ typedef struct attention_bwd_args {
     double scale;
     const int32_t *cu;
     int64_t keys;
-    const int32_t *cu_keys, *place;
+    const int32_t *cu_keys, *place, *prefix;
     const void *q, *k, *v, *o, *lse, *do_;
     int64_t q_stride, k_stride, v_stride, o_stride;
     void *dq, *dk, *dv, *work;
@@ -78,6 +86,7 @@ static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *f)
                                 .keys = f->keys,
                                 .cu_keys = f->cu_keys,
                                 .place = f->place,
+                                .prefix = f->prefix,
                                 .q = f->q,
                                 .k = f->k,
                                 .v = f->v,

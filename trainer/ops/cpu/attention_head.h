@@ -11,7 +11,11 @@ typedef struct head_view {
     const real *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride, lse_stride;
     int64_t n, d; /* the segment's queries; the width of a head */
-    int64_t keys; /* the segment's keys */
+    int64_t keys; /* the segment's own keys */
+    /* The keys of the segment's prefix, at its first token; prefix_keys is 0 where there is none.
+     */
+    const real *prefix_k, *prefix_v;
+    int64_t prefix_keys;
     const int32_t
         *place; /* [n] the key that a query is itself, counted from `first_key`; NULL: key i */
     int64_t first_key;
@@ -22,11 +26,12 @@ typedef struct head_view {
 /* What the backward reads and writes besides the view. */
 typedef struct head_grads {
     const real *o, *lse, *do_;
-    real *dq, *dk, *dv; /* dq is written, dk and dv are added to */
-    real *dot;          /* written: the row sums of do * o, with stride lse_stride */
+    real *dq, *dk, *dv;          /* dq is written, dk and dv are added to */
+    real *prefix_dk, *prefix_dv; /* added to */
+    real *dot;                   /* written: the row sums of do * o, with stride lse_stride */
 } head_grads;
 
-/* How many keys query i sees. */
+/* How many keys of its own segment query i sees. */
 static inline int64_t head_keys(const head_view *w, int64_t i)
 {
     if (!w->causal)
@@ -56,7 +61,8 @@ enum { SHORT_SCRATCH = 2 * SHORT_DIM * SHORT_KEYS + 2 * SHORT_KEYS * SHORT_KEYS 
 
 static inline bool head_is_short(const head_view *w)
 {
-    return !w->place && w->n <= SHORT_KEYS && w->d % LANES == 0 && w->d <= SHORT_DIM;
+    return !w->place && w->prefix_keys == 0 && w->n <= SHORT_KEYS && w->d % LANES == 0 &&
+           w->d <= SHORT_DIM;
 }
 
 void SHORT_HEAD_FWD(const head_view *view, real *o, real *lse, real *scratch);

@@ -12,7 +12,7 @@ status cuda_attention_bwd(stream *s, const attention_bwd_args *a);
 status cuda_attention_fwd(stream *s, const attention_fwd_args *a)
 {
     bool done = false;
-    if (!a->cu_keys)
+    if (!a->cu_keys && !a->prefix)
         TRY(attention_cudnn_fwd(s, a, &done));
     return done ? ST_OK : cuda_attention_portable_fwd(s, a);
 }
@@ -20,7 +20,7 @@ status cuda_attention_fwd(stream *s, const attention_fwd_args *a)
 status cuda_attention_bwd(stream *s, const attention_bwd_args *a)
 {
     bool done = false;
-    if (!a->cu_keys)
+    if (!a->cu_keys && !a->prefix)
         TRY(attention_cudnn_bwd(s, a, &done));
     return done ? ST_OK : cuda_attention_portable_bwd(s, a);
 }

@@ -54,7 +54,7 @@ static __device__ inline void facts_load(query_facts *f, const attention_bwd_arg
  * see each other count. */
 static __device__ inline void key_rows_ds(float (&s)[GROUPS][4], float (&dp)[GROUPS][4],
                                           const query_facts &f, float scale2, bool masked,
-                                          const range (&seen)[2], int first)
+                                          const visible (&seen)[2], int first)
 {
 #pragma unroll
     for (int n = 0; n < GROUPS; n++)
@@ -104,9 +104,8 @@ static __global__ void __launch_bounds__(OWN_THREADS)
             product_nt<D>(s, k_tile, row0, q_tile);
             product_nt<D>(dp, v_tile, row0, do_tile);
             /* Read from shared memory, since registers are scarce here. */
-            const range all = sight_of.all;
-            const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
-            key_rows_ds(s, dp, facts, scale2, at < all.begin || at + TILE > all.end, seen, at);
+            const visible seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
+            key_rows_ds(s, dp, facts, scale2, needs_mask(sight_of, at), seen, at);
             product_nn<D>(dv, s, do_tile);
             product_nn<D>(dk, dp, q_tile);
         }
@@ -124,7 +123,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
 /* With queries as rows: dp becomes ds. lse2 and dot are those of the thread's two rows. */
 static __device__ inline void query_rows_ds(float (&dp)[GROUPS][4], const float (&s)[GROUPS][4],
                                             const float (&lse2)[2], const float (&dot)[2],
-                                            float scale2, bool masked, const range (&seen)[2],
+                                            float scale2, bool masked, const visible (&seen)[2],
                                             int first)
 {
 #pragma unroll
@@ -153,8 +152,8 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     const head v = head_of(a.v, a.v_stride, a.head_dim, kv, wide);
     facts_load(&facts, a, h, first, a.tokens);
     tile_sight(&sight_of, sides_of(a), first, false);
-    const range any = sight_of.any, all = sight_of.all;
-    const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
+    const range any = sight_of.any;
+    const visible seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
     const float lse2[2] = {facts.lse2[row0 + g], facts.lse2[row0 + g + 8]};
     const float dot[2] = {facts.dot[row0 + g], facts.dot[row0 + g + 8]};
     const float scale2 = (float)a.scale * LOG2E;
@@ -164,7 +163,8 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     tile_load<D>(do_tile, head_of(a.do_, a.o_stride, a.head_dim, h, wide), first, a.tokens);
     tile_load<D>(v_tile, v, any.begin, any.end);
     copy_commit();
-    for (int at = any.begin; at < any.end; at += TILE) {
+    for (int at = any.begin, next; at < any.end; at = next) {
+        next = next_tile(sight_of, at);
         copy_wait<0>();
         __syncthreads(); /* v has arrived, and all warps are done with the last k */
         tile_load<D>(k_tile, k, at, any.end);
@@ -173,11 +173,11 @@ static __global__ void __launch_bounds__(OWN_THREADS)
         product_nt<D>(dp, do_tile, row0, v_tile);
         copy_wait<0>();
         __syncthreads(); /* k has arrived, and all warps are done with this v */
-        if (at + TILE < any.end)
-            tile_load<D>(v_tile, v, at + TILE, any.end);
+        if (next < any.end)
+            tile_load<D>(v_tile, v, next, any.end);
         copy_commit();
         product_nt<D>(s, q_tile, row0, k_tile);
-        query_rows_ds(dp, s, lse2, dot, scale2, at < all.begin || at + TILE > all.end, seen, at);
+        query_rows_ds(dp, s, lse2, dot, scale2, needs_mask(sight_of, at), seen, at);
         product_nn<D>(dq, dp, k_tile);
     }
     copy_wait<0>();

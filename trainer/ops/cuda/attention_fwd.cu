@@ -55,7 +55,8 @@ static __device__ inline void softmax_step(softmax_rows *r, float (&s)[GROUPS][4
 }
 
 /* Sets the scores of keys that a row does not see to -inf. */
-static __device__ inline void mask_scores(float (&s)[GROUPS][4], const range (&seen)[2], int first)
+static __device__ inline void mask_scores(float (&s)[GROUPS][4], const visible (&seen)[2],
+                                          int first)
 {
 #pragma unroll
     for (int n = 0; n < GROUPS; n++)
@@ -82,8 +83,8 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     const head v = head_of(a.v, a.v_stride, a.head_dim, kv, wide);
     const head o = head_of(a.o, a.o_stride, a.head_dim, h, wide);
     tile_sight(&sight_of, sides_of(a), first, false);
-    const range any = sight_of.any, all = sight_of.all;
-    const range seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
+    const range any = sight_of.any;
+    const visible seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
     const float scale2 = (float)a.scale * LOG2E;
 
     float sum[D / 8][4] = {};
@@ -91,19 +92,20 @@ static __global__ void __launch_bounds__(OWN_THREADS)
     tile_load<D>(q_tile, q, first, a.tokens);
     tile_load<D>(k_tile, k, any.begin, any.end);
     copy_commit();
-    for (int at = any.begin; at < any.end; at += TILE) {
+    for (int at = any.begin, next; at < any.end; at = next) {
+        next = next_tile(sight_of, at);
         copy_wait<0>();
         __syncthreads(); /* k has arrived, and all warps are done with the last v */
         tile_load<D>(v_tile, v, at, any.end);
         copy_commit();
         float s[GROUPS][4];
         product_nt<D>(s, q_tile, row0, k_tile);
-        if (at < all.begin || at + TILE > all.end)
+        if (needs_mask(sight_of, at))
             mask_scores(s, seen, at);
         copy_wait<0>();
         __syncthreads(); /* v has arrived, and all warps are done with this k */
-        if (at + TILE < any.end)
-            tile_load<D>(k_tile, k, at + TILE, any.end);
+        if (next < any.end)
+            tile_load<D>(k_tile, k, next, any.end);
         copy_commit();
         softmax_step<D>(&rows, s, sum, scale2);
         product_nn<D>(sum, s, v_tile);

@@ -176,7 +176,8 @@ typedef struct range {
  * (attention.h). */
 typedef struct sides {
     const int32_t *cu, *cu_keys;
-    const int32_t *place; /* NULL: query i is key i */
+    const int32_t *place;  /* NULL: query i is key i */
+    const int32_t *prefix; /* NULL: no segment has one */
     int64_t segments, tokens, keys;
     bool causal;
 } sides;
@@ -186,6 +187,7 @@ template <class Args> static __host__ __device__ inline sides sides_of(const Arg
     return {a.cu,
             a.cu_keys ? a.cu_keys : a.cu,
             a.cu_keys ? a.place : NULL,
+            a.prefix,
             a.segments,
             a.tokens,
             a.cu_keys ? a.keys : a.tokens,
@@ -218,53 +220,104 @@ static __device__ inline range segment_at(const int32_t *cu, int64_t s, int64_t 
     return {(int)min(begin, end), (int)max(end, (int64_t)0)};
 }
 
-/* The range of keys that query t sees. */
-static __device__ inline range query_sees(const sides &x, int64_t t)
+/* What a row of a tile sees of the other side: `of` without `gap`. A row with a prefix has its gap
+ * between the prefix and its own segment, where other branches lie. Other rows have an empty one.
+ */
+typedef struct visible {
+    range of, gap;
+} visible;
+
+static __device__ __forceinline__ bool sees(const visible &s, int t)
+{
+    return t >= s.of.begin && t < s.of.end && !(t >= s.gap.begin && t < s.gap.end);
+}
+
+/* The keys that query t sees. */
+static __device__ inline visible query_sees(const sides &x, int64_t t)
 {
     const int64_t s = segment_of(x.cu, x.segments, x.tokens, t);
     if (s < 0)
-        return {0, 0};
-    range seen = segment_at(x.cu_keys, s, x.keys);
+        return {};
+    range own = segment_at(x.cu_keys, s, x.keys);
     const int self = x.place ? x.place[t] : (int)t;
     if (!x.place)
-        seen.begin = min(seen.begin, self);
+        own.begin = min(own.begin, self);
     if (x.causal)
-        seen.end = min(seen.end, max(self, seen.begin) + 1);
-    return seen;
+        own.end = min(own.end, max(self, own.begin) + 1);
+    const int64_t before = x.prefix ? x.prefix[s] : -1;
+    if (before < 0 || before >= s)
+        return {own, {0, 0}};
+    const range prefix = segment_at(x.cu_keys, before, x.keys);
+    return {{min(prefix.begin, own.begin), own.end}, {min(prefix.end, own.begin), own.begin}};
 }
 
-/* The range of queries that see key t. */
-static __device__ inline range key_sees(const sides &x, int64_t t)
+/* The segment after the last branch of segment s, or after s itself where it has none. */
+static __device__ inline int64_t branches_end(const sides &x, int64_t s)
 {
-    const int64_t s = segment_of(x.cu_keys, x.segments, x.keys, t);
-    if (s < 0)
-        return {0, 0};
-    range seen = segment_at(x.cu, s, x.tokens);
-    if (!x.place)
-        seen.begin = min(seen.begin, (int)t);
-    if (!x.causal)
-        return seen;
-    if (!x.place)
-        return {(int)t, seen.end};
-    /* The binary search ends at the first query that is key t or a later one. */
-    int low = seen.begin, high = seen.end;
+    /* Branches directly follow their prefix, so this is where prefix[i] == s stops being true. */
+    int64_t low = s + 1, high = x.segments;
     while (low < high) {
-        const int middle = (low + high) / 2;
-        if (x.place[middle] < t)
+        const int64_t middle = (low + high) / 2;
+        if (x.prefix[middle] == s)
             low = middle + 1;
         else
             high = middle;
     }
-    return {low, seen.end};
+    return low;
 }
 
-/* What the rows of a tile see of the other side. */
+/* The queries that see key t. Those of the branches of its segment directly follow, so there is
+ * never a gap. */
+static __device__ inline visible key_sees(const sides &x, int64_t t)
+{
+    const int64_t s = segment_of(x.cu_keys, x.segments, x.keys, t);
+    if (s < 0)
+        return {};
+    range seen = segment_at(x.cu, s, x.tokens);
+    int begin = seen.begin;
+    if (!x.place)
+        begin = x.causal ? (int)t : min(begin, (int)t);
+    else if (x.causal) {
+        /* The binary search ends at the first query that is key t or a later one. */
+        int high = seen.end;
+        while (begin < high) {
+            const int middle = (begin + high) / 2;
+            if (x.place[middle] < t)
+                begin = middle + 1;
+            else
+                high = middle;
+        }
+    }
+    if (x.prefix)
+        seen.end = segment_at(x.cu, branches_end(x, s) - 1, x.tokens).end;
+    return {{begin, max(begin, seen.end)}, {0, 0}};
+}
+
+/* What the rows of a tile see of the other side. What a row sees never begins before what an
+ * earlier row sees, nor do gaps. It ends no earlier either, except that queries of all branches see
+ * the keys of their prefix. */
 typedef struct sight {
-    range row[TILE];
-    int used;  /* rows before the first one that is in no segment */
-    range any; /* what any used row sees: from the first row's begin to the last used row's end */
-    range all; /* what every used row sees: inside it no mask is needed */
+    visible row[TILE];
+    int used;         /* rows before the first one that is in no segment */
+    range any;        /* what any used row sees: from the first row's begin to the last end */
+    range none;       /* a part of it that no used row sees, or nothing */
+    range all;        /* what every used row sees: inside it no mask is needed */
+    range all_prefix; /* the same of a prefix that all used rows have */
 } sight;
+
+/* Whether the other side's tile from `at` on must be masked. */
+static __device__ __forceinline__ bool needs_mask(const sight &s, int at)
+{
+    return (at < s.all.begin || at + TILE > s.all.end) &&
+           (at < s.all_prefix.begin || at + TILE > s.all_prefix.end);
+}
+
+/* Where the tile after the one from `at` on begins. */
+static __device__ __forceinline__ int next_tile(const sight &s, int at)
+{
+    const int next = at + TILE;
+    return next >= s.none.begin && next < s.none.end ? s.none.end : next;
+}
 
 /* Computed by the whole block into shared memory. `keys`: the tile's rows are keys and the other
  * side are queries. */
@@ -280,19 +333,24 @@ static __device__ inline void tile_sight(sight *s, const sides &x, int64_t first
         const int32_t *cu = keys ? x.cu_keys : x.cu;
         const int64_t end = x.segments > 0 ? min((int64_t)cu[x.segments], n) : 0;
         s->used = (int)min(max(end - first, (int64_t)0), (int64_t)TILE);
-        s->any = s->all = range{0, 0};
+        s->any = s->none = s->all = s->all_prefix = range{0, 0};
         if (s->used > 0) {
-            const range top = s->row[0], bottom = s->row[s->used - 1];
-            s->any = range{top.begin, bottom.end};
-            s->all = range{bottom.begin, top.end};
+            const visible top = s->row[0], bottom = s->row[s->used - 1];
+            /* Where a row has no gap, what it does not see before its own segment is one. */
+            const int seen_from = bottom.gap.end > 0 ? bottom.gap.end : bottom.of.begin;
+            s->any = range{top.of.begin, bottom.of.end};
+            s->all = range{seen_from, top.of.end};
+            for (int row = 0; row < s->used && x.prefix; row++) {
+                s->any.end = max(s->any.end, s->row[row].of.end);
+                s->all.end = min(s->all.end, s->row[row].of.end);
+            }
+            if (top.gap.end > 0 && top.of.begin == bottom.of.begin) {
+                s->none = range{top.gap.begin, top.gap.end};
+                s->all_prefix = range{top.of.begin, top.gap.begin};
+            }
         }
     }
     __syncthreads();
-}
-
-static __device__ __forceinline__ bool sees(range s, int t)
-{
-    return t >= s.begin && t < s.end;
 }
 
 /* The column of C that element e of group n holds; its row is lane / 4 + e / 2 * 8. */
