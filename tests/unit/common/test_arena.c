@@ -1,4 +1,5 @@
-/* arena.h: alignment, caps, marks, and that blocks are used again. */
+/* Tests of arena.h: allocations are aligned and do not overlap, the cap holds, marks give back what
+ * was allocated after them, and blocks are used again. */
 #include "tests/harness.h"
 
 #include <string.h>
@@ -17,7 +18,7 @@ static void test_alloc__aligned_and_apart(void **state)
         assert_int_equal((uintptr_t)p % 64, 0);
         memset(p, (int)n, n * 37);
         if (n > 1)
-            assert_int_equal(last[0], (uint8_t)(n - 1)); /* not written over */
+            assert_int_equal(last[0], (uint8_t)(n - 1)); /* nothing wrote over it */
         last = (uint8_t *)p;
     }
     arena_done(&a);
@@ -66,7 +67,7 @@ static void test_release__gives_back_what_came_after(void **state)
     arena_done(&a);
 }
 
-static void test_trim__keeps_little_and_gives_back_much(void **state)
+static void test_trim__keeps_small_blocks_and_frees_large_ones(void **state)
 {
     (void)state;
     enum { LITTLE = 1 << 20, KEEP = 4 << 20 };
@@ -92,7 +93,7 @@ int main(void)
         cmocka_unit_test(test_alloc__aligned_and_apart),
         cmocka_unit_test(test_cap__refuses_and_survives),
         cmocka_unit_test(test_release__gives_back_what_came_after),
-        cmocka_unit_test(test_trim__keeps_little_and_gives_back_much),
+        cmocka_unit_test(test_trim__keeps_small_blocks_and_frees_large_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

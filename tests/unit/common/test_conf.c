@@ -1,4 +1,6 @@
-/* conf.h: precedence, what each wrong line gets, paths, and that what is printed loads again. */
+/* Tests of conf.h: the command line overrides the file and the file the defaults, each wrong line
+ * is refused with its place, paths are relative to the file or to the current folder, help shows
+ * each program its options, and a printed configuration loads again. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -40,7 +42,7 @@ static void write_yaml(const room *r, const char *text)
     fclose(f);
 }
 
-/* Loads text as a file, with up to four more arguments. */
+/* Loads a configuration file of this text, with up to four more arguments on the command line. */
 static status load_args(const room *r, conf *c, const char *text, const char *a, const char *b,
                         const char *d, const char *e)
 {
@@ -128,7 +130,7 @@ static void refuse_flag(const char *a, const char *b, const char *words)
     assert_fails(ST_USAGE, conf_load(&c, &argc, argv), words);
 }
 
-static void test_arguments__wrong_ones(void **state)
+static void test_arguments__wrong_ones_are_refused(void **state)
 {
     (void)state;
     refuse_flag("--training.sed", "1",
@@ -282,7 +284,7 @@ static void test_aliases__torchtitan_spellings(void **state)
     conf_done(&c);
 }
 
-static void test_paths__file_and_command_line_have_their_folders(void **state)
+static void test_paths__are_relative_to_the_file_or_the_current_folder(void **state)
 {
     const room *r = *state;
     conf c;
@@ -306,13 +308,14 @@ static void test_paths__file_and_command_line_have_their_folders(void **state)
     assert_int_equal(mkdir(want, 0755), 0);
     assert_ok(
         load_args(r, &c, "model:\n  path: debug\n", "--prepd.endpoint", "ipc://s", NULL, NULL));
-    assert_string_equal(c.model_path, want); /* a folder of that name wins */
+    /* a folder beside the file is preferred to the preset of that name */
+    assert_string_equal(c.model_path, want);
     snprintf(want, sizeof want, "ipc://%s/s", here);
     assert_string_equal(c.prepd_endpoint, want);
     conf_done(&c);
 }
 
-/* What a stream prints into; heap. */
+/* What print() writes about c; the caller frees it. */
 static char *print_text(const conf *c, void (*print)(const conf *, FILE *))
 {
     char *text = NULL;
@@ -375,7 +378,7 @@ static void print_reference(const conf *c, FILE *to)
     conf_reference(to);
 }
 
-static void test_help__shows_the_program_its_rows(void **state)
+static void test_help__shows_each_program_its_options(void **state)
 {
     (void)state;
     conf any;
@@ -399,7 +402,7 @@ static void test_help__shows_the_program_its_rows(void **state)
     free(reference);
 }
 
-static void test_help__shows_expert_rows_where_they_are_asked_for(void **state)
+static void test_help__shows_expert_options_only_on_request(void **state)
 {
     (void)state;
     conf any;
@@ -419,7 +422,7 @@ static void test_help__shows_expert_rows_where_they_are_asked_for(void **state)
     free(reference);
 }
 
-static void test_removed__only_the_value_it_had(void **state)
+static void test_removed__options_accept_only_their_old_value(void **state)
 {
     const room *r = *state;
     conf c;
@@ -476,7 +479,8 @@ static void test_stream__compares_only_what_changes_rows(void **state)
     assert_int_equal(strncmp(difference, "model.path: ", 12), 0);
     free(difference);
     free(y);
-    /* A stream from before an option there is now has its default. */
+    /* A key that one side lacks has its default there: the other build did not know the option
+     * yet. */
     assert_ok(
         conf_stream_diff("{\"video.prompt\": \"4.57\", \"data.pack\": true, \"video.fps\": 0.0}",
                          "{}", &difference));
@@ -497,7 +501,7 @@ static void test_stream__compares_only_what_changes_rows(void **state)
     conf_done(&b);
 }
 
-/* A system prompt of some hundred words. */
+/* A system prompt can have hundreds of words, and two may differ only at their ends. */
 static void test_stream__compares_long_texts_whole(void **state)
 {
     char ours[600], theirs[600], *difference = NULL;
@@ -516,13 +520,13 @@ static void test_stream__compares_long_texts_whole(void **state)
     free(difference);
 }
 
-static void test_eval__is_data_with_eval_over_it(void **state)
+static void test_eval__options_replace_those_of_data(void **state)
 {
     const room *r = *state;
     conf c, e;
     assert_ok(load_text(r, &c, "data:\n  path: /d\n  answer: drawn\neval:\n  limit: 5\n"));
     assert_ok(conf_eval(&c, &e));
-    conf_done(&c); /* the copy stands alone */
+    conf_done(&c); /* the copy does not point into it */
     assert_string_equal(e.data_path, "/d");
     assert_string_equal(e.data_split, "val");
     assert_int_equal(e.data_limit, 5);
@@ -542,19 +546,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precedence__default_file_command_line),
         cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
-        cmocka_unit_test(test_arguments__wrong_ones),
+        cmocka_unit_test(test_arguments__wrong_ones_are_refused),
         cmocka_unit_test(test_file__each_wrong_line_is_named),
         cmocka_unit_test(test_bytes__may_have_a_unit),
         cmocka_unit_test(test_rules__between_options),
         cmocka_unit_test(test_aliases__torchtitan_spellings),
-        cmocka_unit_test(test_paths__file_and_command_line_have_their_folders),
+        cmocka_unit_test(test_paths__are_relative_to_the_file_or_the_current_folder),
         cmocka_unit_test(test_print__loads_again_to_the_same),
-        cmocka_unit_test(test_help__shows_the_program_its_rows),
-        cmocka_unit_test(test_help__shows_expert_rows_where_they_are_asked_for),
-        cmocka_unit_test(test_removed__only_the_value_it_had),
+        cmocka_unit_test(test_help__shows_each_program_its_options),
+        cmocka_unit_test(test_help__shows_expert_options_only_on_request),
+        cmocka_unit_test(test_removed__options_accept_only_their_old_value),
         cmocka_unit_test(test_stream__compares_only_what_changes_rows),
         cmocka_unit_test(test_stream__compares_long_texts_whole),
-        cmocka_unit_test(test_eval__is_data_with_eval_over_it),
+        cmocka_unit_test(test_eval__options_replace_those_of_data),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

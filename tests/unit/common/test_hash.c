@@ -1,4 +1,6 @@
-/* hash.h: published value, one-shot against streaming, text form, files. */
+/* Tests of hash.h: the digest of no bytes is the published one, hashing in pieces equals hashing at
+ * once, the text form is read back and other texts are refused, and a file has the digest of its
+ * bytes. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -7,12 +9,12 @@
 
 #include "common/base/hash.h"
 
-static void test_bytes__known_value_of_nothing(void **state)
+static void test_bytes__no_bytes_have_the_published_digest(void **state)
 {
     (void)state;
     char text[HASH_TEXT];
     hash_print(hash_bytes("", 0), text);
-    assert_string_equal(text, "99aa06d3014798d86001c324468d497f"); /* xxhsum -H2 of no bytes */
+    assert_string_equal(text, "99aa06d3014798d86001c324468d497f"); /* as xxhsum -H2 prints it */
 }
 
 static void test_streaming__equals_one_shot(void **state)
@@ -34,7 +36,7 @@ static void test_streaming__equals_one_shot(void **state)
     assert_null(h);
 }
 
-static void test_text__reads_back_and_refuses_the_rest(void **state)
+static void test_text__is_read_back_and_others_are_refused(void **state)
 {
     (void)state;
     char text[HASH_TEXT];
@@ -71,9 +73,9 @@ static void test_file__equals_its_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes__known_value_of_nothing),
+        cmocka_unit_test(test_bytes__no_bytes_have_the_published_digest),
         cmocka_unit_test(test_streaming__equals_one_shot),
-        cmocka_unit_test(test_text__reads_back_and_refuses_the_rest),
+        cmocka_unit_test(test_text__is_read_back_and_others_are_refused),
         cmocka_unit_test(test_file__equals_its_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,6 @@
-/* json.h: documents, streaming, writing, and what hostile texts get. */
+/* Tests of json.h: documents are parsed into trees, the items of a long array are handed out one by
+ * one, what is written is read back, and hostile texts are refused with their place and without
+ * using much memory or time. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -104,8 +106,8 @@ static void test_parse__refuses(void **state)
     refuse_json(deep, "deeper than 256");
 }
 
-/* A few bytes each, a hundred in memory. */
-static void test_parse__refuses_values_without_end(void **state)
+/* A value of two bytes of text takes about a hundred in memory, so their number is limited. */
+static void test_parse__refuses_too_many_values(void **state)
 {
     enum { N = 10 << 20 };
     json_value *v = NULL;
@@ -118,8 +120,8 @@ static void test_parse__refuses_values_without_end(void **state)
     free(text);
 }
 
-/* Half a pair of surrogates is no character, whatever follows it. */
-static void test_parse__refuses_half_a_pair(void **state)
+/* Half of a surrogate pair is not a character, whatever follows it. */
+static void test_parse__refuses_half_a_surrogate_pair(void **state)
 {
     static const char *const halves[] = {
         "\"a\\ud83d\\u0041b\"", "\"\\ud83d\"",          "\"\\ud83dx\"",
@@ -132,7 +134,7 @@ static void test_parse__refuses_half_a_pair(void **state)
     refuse_json("[1,\n \"ab\\ud83d\\u0041\"]",
                 "t.json:2: not JSON: an escaped surrogate without the "
                 "other half (column 5, byte 8)");
-    refuse_json("[x, \"\\ud83d\"]", "invalid"); /* what comes first is told */
+    refuse_json("[x, \"\\ud83d\"]", "invalid"); /* the first error is the one that is named */
     refuse_json("[\"\\ud83dz", "surrogate");
     refuse_json("[\"\\ud83d", "premature EOF");
     refuse_json("[\"\\ud83d\\ude0x\"]", "not JSON");
@@ -261,8 +263,8 @@ static status keep_item(void *user, const json_value *item, const json_place *at
     return ST_OK;
 }
 
-/* null in the place of a value of any kind, and nothing else is touched: not the same name deeper
- * down, outside the items or as a text. */
+/* The member that is left out reads as null, whatever its value is. The same name is left alone
+ * deeper down, outside the items and as a text. */
 static void test_stream__leaves_a_member_out(void **state)
 {
     (void)state;
@@ -280,7 +282,8 @@ static void test_stream__leaves_a_member_out(void **state)
                                 "{\"x\":null,\"y\":\"x\"}\n{\"x\":null}\n{\"x\":null}\n"
                                 "{\"x\":null,\"xx\":[\"x\"]}\n{}\n");
     free(path);
-    path = write_file(folder, "[{\"x\": [1, {\"y\" 2}]}]"); /* it is read as JSON all the same */
+    /* what is left out must still be valid JSON */
+    path = write_file(folder, "[{\"x\": [1, {\"y\" 2}]}]");
     assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "not JSON");
     free(path);
     path = write_file(folder, "[{\"x\": [\"\xed\xa0\x80\"]}]");
@@ -294,8 +297,9 @@ static void test_stream__leaves_a_member_out(void **state)
     harness_remove(&folder);
 }
 
-/* Longer than the read buffer: tokens and lines that straddle it, and a bad place far in. */
-static void test_stream__crosses_chunks(void **state)
+/* A file longer than the read buffer: tokens and lines lie across its ends, and an error far into
+ * the file is named with its place. */
+static void test_stream__reads_a_file_longer_than_its_buffer(void **state)
 {
     (void)state;
     enum { N = 20000 };
@@ -327,7 +331,7 @@ static void test_stream__crosses_chunks(void **state)
 
 typedef struct pieces {
     const char *rest;
-    size_t first; /* bytes of the first piece; of the others 1 */
+    size_t first; /* bytes of the first piece; each later piece is one byte */
 } pieces;
 
 static status next_piece(void *input, void *to, size_t size, size_t *out_n)
@@ -341,8 +345,8 @@ static status next_piece(void *input, void *to, size_t size, size_t *out_n)
     return ST_OK;
 }
 
-/* Wherever the border lies. */
-static void test_stream__pairs_cross_chunks(void **state)
+/* A surrogate pair may lie across two pieces, wherever it is cut. */
+static void test_stream__surrogate_pairs_may_lie_across_pieces(void **state)
 {
     static const char good[] = "[{\"a\": 1},\n{\"a\": \"x\\ud83d\\ude00y\"}]";
     static const char bad[] = "[{\"a\": 1},\n{\"a\": \"x\\ud83d\\u0041y\"}]";
@@ -357,20 +361,20 @@ static void test_stream__pairs_cross_chunks(void **state)
         assert_fails(ST_BAD_INPUT, json_stream_from("s", next_piece, &p, NULL, NULL, keep_item, &k),
                      "s:2: not JSON: an escaped surrogate without the other half (column 9, "
                      "byte 19)");
-        assert_string_equal(k.text, "{\"a\":1}\n"); /* the item before was handed out */
+        assert_string_equal(k.text, "{\"a\":1}\n"); /* the item before the error was handed out */
     }
 }
 
-/* An array whose second item is long; made as it is read. */
+/* An array with one long item, made while it is read. */
 typedef struct long_input {
     const char *before, *filling, *after;
-    int64_t bytes; /* of the filling, which is repeated */
+    int64_t bytes; /* of the filling, which is repeated to this length */
     int64_t at;
-    size_t most;  /* given at once */
-    int64_t work; /* what yajl reads: the filling so far, again with every piece */
+    size_t most;  /* the largest piece that is given at once */
+    int64_t work; /* bytes that yajl reads: the filling so far, anew with every piece */
 } long_input;
 
-/* Bytes [at, at + n) of a text that is repeated. */
+/* Writes bytes [at, at + n) of the endless repetition of text. */
 static void repeat(char *to, const char *text, int64_t at, int64_t n)
 {
     const int64_t step = (int64_t)strlen(text);
@@ -398,7 +402,7 @@ static status next_of_long(void *input, void *to, size_t size, size_t *out_n)
         l->at += some;
         n += (size_t)some;
     }
-    if (size > l->most) /* asked again until there is as much as was wanted */
+    if (size > l->most) /* the caller asks again until its buffer is full */
         l->work += (int64_t)n;
     else if (n > 0 && l->at > first)
         l->work += l->at - first;
@@ -425,9 +429,10 @@ static status on_long_item(void *user, const json_value *item, const json_place 
     return ST_OK;
 }
 
-/* Work and not time: what is read of a long text, with every reading again, is a few times the
- * text. In pieces of 256 KiB alone it would be 8 times a text of 4 MiB, 128 times one of 64 MiB. */
-static void test_stream__a_long_text_is_linear(void **state)
+/* Counts work instead of time: the bytes read, every repeated reading included, are a few times
+ * those of the text. With pieces of a constant 256 KiB they would be 8 times a text of 4 MiB and
+ * 128 times one of 64 MiB. */
+static void test_stream__reading_a_long_text_is_linear(void **state)
 {
     (void)state;
     for (int64_t bytes = 4 << 20; bytes <= 16 << 20; bytes *= 2) {
@@ -445,7 +450,7 @@ static void test_stream__a_long_text_is_linear(void **state)
     }
 }
 
-/* A reader that gives little at a time changes nothing. */
+/* The result is the same if the reader gives only 4 KiB at a time. */
 static void test_stream__a_long_text_in_small_pieces(void **state)
 {
     (void)state;
@@ -456,8 +461,8 @@ static void test_stream__a_long_text_in_small_pieces(void **state)
     assert_int_equal(got.text_bytes, 3 << 19);
 }
 
-/* Whatever makes it long, an item is named with its place and not kept, and the others are handed
- * out. */
+/* An item that is too long, for whatever reason, is handed out as a place without a value, and the
+ * items around it are handed out as usual. */
 static void test_stream__steps_over_a_long_item(void **state)
 {
     static const struct {
@@ -490,7 +495,8 @@ static void test_stream__steps_over_a_long_item(void **state)
     }
 }
 
-/* Where nothing follows what is stepped over, and what ends before it is closed. */
+/* What is too long outside the items, a number of too many digits, and an error after a long item
+ * end the reading. */
 static void test_stream__refuses_what_is_long_elsewhere(void **state)
 {
     static const struct {
@@ -597,14 +603,14 @@ int main(void)
         cmocka_unit_test(test_parse__every_type),
         cmocka_unit_test(test_parse__large_object_is_indexed),
         cmocka_unit_test(test_parse__refuses),
-        cmocka_unit_test(test_parse__refuses_half_a_pair),
-        cmocka_unit_test(test_parse__refuses_values_without_end),
+        cmocka_unit_test(test_parse__refuses_half_a_surrogate_pair),
+        cmocka_unit_test(test_parse__refuses_too_many_values),
         cmocka_unit_test(test_want__names_key_and_types),
         cmocka_unit_test(test_stream__hands_out_items_with_offsets),
         cmocka_unit_test(test_stream__leaves_a_member_out),
-        cmocka_unit_test(test_stream__crosses_chunks),
-        cmocka_unit_test(test_stream__pairs_cross_chunks),
-        cmocka_unit_test(test_stream__a_long_text_is_linear),
+        cmocka_unit_test(test_stream__reads_a_file_longer_than_its_buffer),
+        cmocka_unit_test(test_stream__surrogate_pairs_may_lie_across_pieces),
+        cmocka_unit_test(test_stream__reading_a_long_text_is_linear),
         cmocka_unit_test(test_stream__a_long_text_in_small_pieces),
         cmocka_unit_test(test_stream__steps_over_a_long_item),
         cmocka_unit_test(test_stream__refuses_what_is_long_elsewhere),

@@ -1,4 +1,5 @@
-/* log.h: one event, one line, in both forms, whatever the text holds. */
+/* Tests of log.h: an event makes one line, as plain text and as JSON, whatever characters its text
+ * holds and even if a signal interrupts the write. */
 #include "tests/harness.h"
 
 #include <fcntl.h>
@@ -12,7 +13,7 @@
 #include "common/json/json.h"
 #include "common/program/log.h"
 
-/* What the events of say() write to stderr. */
+/* Returns what say() logs to standard error. The text is valid until the next call. */
 static const char *capture_log(void (*say)(void))
 {
     static char text[32768];
@@ -78,14 +79,15 @@ static void test_json__fields_are_members(void **state)
     assert_int_equal(lines, 3);
 }
 
-static const char *words; /* of the event */
+static const char *words; /* what say_words() logs */
 
 static void say_words(void)
 {
     log_info("%s", words);
 }
 
-/* Says text; its event and, as JSON, its fields must be these. */
+/* Logs text, and compares the event and the fields of the JSON line that comes of it; no fields are
+ * "". */
 static void expect_fields(const char *text, const char *event, const char *fields)
 {
     json_value *v = NULL;
@@ -115,7 +117,7 @@ static void test_json__quoted_values_are_whole(void **state)
     expect_fields("x a=\"\\\"q\\\" \\\\\" b=\"2\" c=", "x",
                   "{\"a\":\"\\\"q\\\" \\\\\",\"b\":\"2\",\"c\":\"\"}");
     expect_fields("cause=\"\"", "", "{\"cause\":\"\"}");
-    /* words that are quoted are no fields, and a value forges none that is there */
+    /* What stands in quotation marks is not a field, and a value cannot forge a second field. */
     expect_fields("there is no option \"x a=b\"", "there is no option \"x a=b\"", "");
     expect_fields("bad id=5 cause=\"x\" id=\"7\"", "bad",
                   "{\"id\":5,\"cause\":\"x\\\" id=\\\"7\"}");
@@ -131,7 +133,7 @@ static void say_controls(void)
                    "b");
 }
 
-static void test_plain__controls_beyond_ascii_are_seen(void **state)
+static void test_plain__controls_beyond_ascii_are_escaped(void **state)
 {
     (void)state;
     log_init("prepd", LOG_INFO, false);
@@ -144,7 +146,7 @@ static void on_alarm(int signal)
     (void)signal;
 }
 
-/* Reads what fills the pipe after the alarm has interrupted the event's write. */
+/* Empties the full pipe, but only after the alarm has interrupted the write of the event. */
 static void *read_late(void *user)
 {
     const int *fd = (const int *)user;
@@ -162,7 +164,8 @@ static void test_write__goes_on_after_a_signal(void **state)
 {
     (void)state;
     const struct itimerval once = {.it_value.tv_usec = 50000};
-    const struct sigaction act = {.sa_handler = on_alarm}; /* no SA_RESTART */
+    /* without SA_RESTART, so write() ends early */
+    const struct sigaction act = {.sa_handler = on_alarm};
     int keep = dup(STDERR_FILENO), both[2];
     struct sigaction before;
     pthread_t reader;
@@ -218,7 +221,7 @@ int main(void)
         cmocka_unit_test(test_plain__one_line_each_and_nothing_hidden),
         cmocka_unit_test(test_json__fields_are_members),
         cmocka_unit_test(test_json__quoted_values_are_whole),
-        cmocka_unit_test(test_plain__controls_beyond_ascii_are_seen),
+        cmocka_unit_test(test_plain__controls_beyond_ascii_are_escaped),
         cmocka_unit_test(test_write__goes_on_after_a_signal),
         cmocka_unit_test(test_long_text__is_cut_to_one_line),
     };

@@ -1,5 +1,5 @@
-/* test_model_cache.c: which words are names in the Hugging Face cache, what its folders are called,
- * which files of a folder count. */
+/* Tests of model_cache.h and model_files.h: which words are names of models in the Hugging Face
+ * cache, what title a folder of it gets, and which files of a model folder count in its digest. */
 #include "common/base/model_cache.h"
 
 #include <limits.h>
@@ -53,7 +53,7 @@ static void write_file(const char *folder, const char *name, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-/* refs/main is a stranger's file: only a plain word may come of it. */
+/* refs/main comes from elsewhere and becomes part of a path, so only a plain word is accepted. */
 static void test_model_cache__commits_do_not_lead_elsewhere(void **state)
 {
     (void)state;
@@ -81,7 +81,7 @@ static void test_model_cache__commits_do_not_lead_elsewhere(void **state)
     harness_remove(&root);
 }
 
-/* A chain of folders whose path has so many bytes, inside of root. */
+/* Makes nested folders below root until the path has this many bytes. */
 static void make_deep(const char *root, size_t bytes, char out[PATH_MAX])
 {
     size_t n = (size_t)snprintf(out, PATH_MAX, "%s", root);
@@ -103,7 +103,8 @@ static void put_file(const char *folder, const char *name)
     assert_int_equal(fclose(file), 0);
 }
 
-/* What the path's length must not do is to leave a file out. */
+/* A path too long for a message must not leave a file out of the digest. One too long for the
+ * system is an error. */
 static void test_model_files__deep_folders_have_all_files(void **state)
 {
     (void)state;
@@ -123,7 +124,7 @@ static void test_model_files__deep_folders_have_all_files(void **state)
     harness_remove(&root);
 }
 
-static void test_model_files__names_that_can_be_told(void **state)
+static void test_model_files__folder_names_must_be_utf8(void **state)
 {
     (void)state;
     char *root = harness_temp(), path[STATUS_PATH_MAX];
@@ -148,7 +149,7 @@ int main(void)
         cmocka_unit_test(test_model_cache__titles),
         cmocka_unit_test(test_model_cache__commits_do_not_lead_elsewhere),
         cmocka_unit_test(test_model_files__deep_folders_have_all_files),
-        cmocka_unit_test(test_model_files__names_that_can_be_told),
+        cmocka_unit_test(test_model_files__folder_names_must_be_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

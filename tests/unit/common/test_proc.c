@@ -1,4 +1,6 @@
-/* proc.h: children start clean, signals arrive on the descriptor, counts are sane. */
+/* Tests of proc.h: a child starts with an empty standard input and no blocked signals, signals
+ * arrive on the descriptor, and what a process knows of its own path, processors and memory is
+ * plausible. */
 #include "tests/harness.h"
 
 #include <errno.h>
@@ -30,11 +32,12 @@ static int spawn_shell(const char *script)
     return exit_of(pid);
 }
 
-static void test_spawn__stdin_is_empty_and_signals_are_open(void **state)
+static void test_spawn__stdin_is_empty_and_no_signal_is_blocked(void **state)
 {
     (void)state;
     int fd;
-    assert_ok(proc_signal_fd(&fd)); /* blocks TERM here; the child must not inherit that */
+    /* blocks SIGTERM in this process; a child must not inherit that */
+    assert_ok(proc_signal_fd(&fd));
     assert_int_equal(spawn_shell("read line && exit 3; exit 7"), 7);
     assert_int_equal(spawn_shell("kill -TERM $$; exit 9"), 128 + SIGTERM);
     struct pollfd p = {fd, POLLIN, 0};
@@ -49,7 +52,7 @@ static void test_spawn__stdin_is_empty_and_signals_are_open(void **state)
     close(fd);
 }
 
-static void test_spawn__stdin_is_there_where_we_have_none(void **state)
+static void test_spawn__child_has_stdin_even_if_we_have_none(void **state)
 {
     (void)state;
     int kept = dup(STDIN_FILENO);
@@ -62,7 +65,7 @@ static void test_spawn__stdin_is_there_where_we_have_none(void **state)
     assert_int_equal(code, 7);
 }
 
-static void test_spawn__names_what_can_not_start(void **state)
+static void test_spawn__names_a_program_that_cannot_start(void **state)
 {
     (void)state;
     char *argv[] = {(char *)"/nowhere/program", NULL};
@@ -70,7 +73,7 @@ static void test_spawn__names_what_can_not_start(void **state)
     assert_fails(ST_OS, proc_spawn(argv, &pid), "/nowhere/program");
 }
 
-/* In place of libc's: what a child does last before it is the other program. */
+/* Takes the place of libc's execv, the last call of a child before it becomes the other program. */
 static bool stops_first;
 
 int execv(const char *path, char *const argv[])
@@ -80,13 +83,13 @@ int execv(const char *path, char *const argv[])
     return execve(path, argv, environ);
 }
 
-static void test_spawn__a_child_stopped_before_it_begins_holds_nobody_up(void **state)
+static void test_spawn__does_not_wait_for_a_child_stopped_before_exec(void **state)
 {
     (void)state;
     char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)"exit 5", NULL};
     pid_t pid;
     int wstatus;
-    alarm(20); /* one that is waited for would be for ever */
+    alarm(20); /* proc_spawn would wait for ever if it waited for the child */
     stops_first = true;
     assert_ok(proc_spawn(argv, &pid));
     stops_first = false;
@@ -102,7 +105,8 @@ static void test_follow_parent__notices_a_parent_that_has_gone(void **state)
     (void)state;
     pid_t us = getpid(), child = fork();
     assert_true(child >= 0);
-    if (child == 0) /* no assert here: cmocka's jump belongs to the parent */
+    /* A failed assertion would jump into the parent's stack, so the child only exits. */
+    if (child == 0)
         _exit(proc_follow_parent(us, SIGTERM) == ST_OK &&
                       proc_follow_parent(1, SIGKILL) == ST_STOPPED
                   ? 0
@@ -132,10 +136,10 @@ static void test_self__path_cpus_and_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spawn__stdin_is_empty_and_signals_are_open),
-        cmocka_unit_test(test_spawn__stdin_is_there_where_we_have_none),
-        cmocka_unit_test(test_spawn__names_what_can_not_start),
-        cmocka_unit_test(test_spawn__a_child_stopped_before_it_begins_holds_nobody_up),
+        cmocka_unit_test(test_spawn__stdin_is_empty_and_no_signal_is_blocked),
+        cmocka_unit_test(test_spawn__child_has_stdin_even_if_we_have_none),
+        cmocka_unit_test(test_spawn__names_a_program_that_cannot_start),
+        cmocka_unit_test(test_spawn__does_not_wait_for_a_child_stopped_before_exec),
         cmocka_unit_test(test_follow_parent__notices_a_parent_that_has_gone),
         cmocka_unit_test(test_self__path_cpus_and_memory),
     };

@@ -1,4 +1,5 @@
-/* Known answers, uniformity and bijectivity of rng.h. */
+/* Tests of rng.h: the generator gives the published values, numbers are uniform or normal as
+ * promised, and rng_permute is a permutation for every size. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -7,8 +8,8 @@
 
 #include "common/base/rng.h"
 
-/* kat_vectors of Random123 (the authors' own test data), philox4x32 with 10 rounds. */
-static void test_block__published_known_answers(void **state)
+/* From the file kat_vectors of Random123, the authors' own test data: philox4x32 with 10 rounds. */
+static void test_block__gives_the_published_values(void **state)
 {
     (void)state;
     static const struct {
@@ -30,7 +31,7 @@ static void test_block__published_known_answers(void **state)
     }
 }
 
-static void test_key__seed_and_purpose_both_count(void **state)
+static void test_key__depends_on_seed_and_purpose(void **state)
 {
     (void)state;
     rng_key a = rng_key_make(1, "order"), b = rng_key_make(2, "order"), c = rng_key_make(1, "drop");
@@ -40,7 +41,7 @@ static void test_key__seed_and_purpose_both_count(void **state)
     assert_memory_equal(&a, &again, sizeof a);
 }
 
-static void test_below__in_range_and_even(void **state)
+static void test_below__in_range_and_uniform(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "below");
@@ -51,7 +52,7 @@ static void test_below__in_range_and_even(void **state)
         assert_true(v < N);
         count[v]++;
     }
-    for (int i = 0; i < N; i++) /* sigma is about 93 */
+    for (int i = 0; i < N; i++) /* the standard deviation is about 93 */
         assert_in_range(count[i], DRAWS / N - 600, DRAWS / N + 600);
     assert_true(rng_below(key, 5, UINT64_C(1) << 63) < UINT64_C(1) << 63);
     assert_int_equal(rng_below(key, 9, 1), 0);
@@ -73,7 +74,7 @@ static void test_normal__mean_and_variance(void **state)
     assert_true(fabs(squares / DRAWS - 1) < 0.03);
 }
 
-static void test_permute__bijective_for_every_small_n(void **state)
+static void test_permute__is_a_bijection(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 16, 17, 444, 1000, 4097};
@@ -93,7 +94,7 @@ static void test_permute__bijective_for_every_small_n(void **state)
     assert_true(rng_permute(key, UINT64_MAX, UINT64_MAX - 1) < UINT64_MAX);
 }
 
-static void test_permute__keys_differ_and_order_is_mixed(void **state)
+static void test_permute__differs_by_key_and_mixes(void **state)
 {
     (void)state;
     enum { N = 1000 };
@@ -115,12 +116,12 @@ static void test_permute__keys_differ_and_order_is_mixed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_block__published_known_answers),
-        cmocka_unit_test(test_key__seed_and_purpose_both_count),
-        cmocka_unit_test(test_below__in_range_and_even),
+        cmocka_unit_test(test_block__gives_the_published_values),
+        cmocka_unit_test(test_key__depends_on_seed_and_purpose),
+        cmocka_unit_test(test_below__in_range_and_uniform),
         cmocka_unit_test(test_normal__mean_and_variance),
-        cmocka_unit_test(test_permute__bijective_for_every_small_n),
-        cmocka_unit_test(test_permute__keys_differ_and_order_is_mixed),
+        cmocka_unit_test(test_permute__is_a_bijection),
+        cmocka_unit_test(test_permute__differs_by_key_and_mixes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

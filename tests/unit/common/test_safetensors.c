@@ -1,4 +1,5 @@
-/* safetensors.h: what it writes it reads, and each kind of bad file is refused by name. */
+/* Tests of safetensors.h: a written file is read back, and each way in which a header can be wrong
+ * is refused with a message that names the tensor. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 
 #include "common/model_folder/safetensors.h"
 
-/* A block of this header and n bytes of data; heap. */
+/* A block of this header and n_data bytes of zeros; the caller frees it. */
 static uint8_t *block_of(const char *json, size_t n_data, size_t *out_size)
 {
     size_t n = strlen(json);
@@ -29,7 +30,7 @@ static void refuse_header(const char *json, size_t n_data, const char *words)
     free(block);
 }
 
-static void test_parse__refuses_each_lie(void **state)
+static void test_parse__refuses_each_wrong_header(void **state)
 {
     (void)state;
 #define T(name, dtype, shape, offsets)                                                             \
@@ -81,7 +82,8 @@ static void test_parse__every_truncation_is_refused(void **state)
     assert_int_equal(f.n_tensors, 2);
     st_close(&f);
     for (size_t n = 0; n < size; n++) {
-        uint8_t *cut = (uint8_t *)malloc(n + 1); /* exact, so that the sanitizer sees an overrun */
+        /* the exact size, so that a sanitizer sees a read beyond it */
+        uint8_t *cut = (uint8_t *)malloc(n + 1);
         memcpy(cut, block, n);
         cut = (uint8_t *)realloc(cut, n ? n : 1);
         assert_int_equal(st_parse(span_of(cut, n), "x", &f), ST_BAD_INPUT);
@@ -141,8 +143,8 @@ static void test_file__round_trip(void **state)
     harness_remove(&folder);
 }
 
-/* JSON inside of a text: its escapes are escaped again. */
-static void test_meta__may_speak_of_nul(void **state)
+/* A value may itself be JSON with an escaped NUL, because its backslash is escaped again. */
+static void test_meta__may_hold_an_escaped_nul(void **state)
 {
     (void)state;
     const st_meta meta[] = {{"references", "[\"\\u0000\"]"}, {"note", "\\\\u0000 \\u0000"}};
@@ -182,10 +184,10 @@ static void test_open__names_the_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse__refuses_each_lie),
+        cmocka_unit_test(test_parse__refuses_each_wrong_header),
         cmocka_unit_test(test_parse__every_truncation_is_refused),
         cmocka_unit_test(test_file__round_trip),
-        cmocka_unit_test(test_meta__may_speak_of_nul),
+        cmocka_unit_test(test_meta__may_hold_an_escaped_nul),
         cmocka_unit_test(test_write__refuses_our_own_mistakes),
         cmocka_unit_test(test_open__names_the_file),
     };

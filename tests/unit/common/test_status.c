@@ -1,4 +1,5 @@
-/* status.h: the note, its text, and that every code has a name and an exit code. */
+/* Tests of status.h: the note that an error leaves with its thread, the text made of it, and that
+ * every code has a name and an exit code. */
 #include "tests/harness.h"
 
 #include <pthread.h>

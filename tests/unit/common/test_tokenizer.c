@@ -1,6 +1,7 @@
-/* The tokenizer against ids that others computed: the tiny golden one made by the reference library
- * (tests/golden/tokenizer/make.py), and, where the shared data is there, the published one with
- * llama.cpp's vectors and those of transformers' integration test. */
+/* Tests of the tokenizer against ids that others computed: those of a tiny tokenizer by the
+ * reference library (tests/golden/tokenizer/make.py) and, if the shared data is there, those of the
+ * published tokenizer by llama.cpp and by transformers' integration test. NFC is compared with
+ * utf8proc and the published expression with PCRE2. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -35,7 +36,7 @@ static void fixture_close(fixture *f)
     tokenizer_free(&f->t);
 }
 
-/* Numbers in a row from one key. */
+/* A sequence of random numbers from one key. */
 typedef struct dice {
     rng_key key;
     uint64_t n;
@@ -136,8 +137,10 @@ static void test_encode__golden_merges_as_strings(void **state)
     run_golden("strings");
 }
 
-/* What Python's decode('utf-8', 'replace') makes of bad bytes, spelt out. */
-static void test_encode__bad_bytes_count_as_replacement(void **state)
+/* Bad bytes are encoded as the U+FFFD that Python's decode('utf-8', 'replace') puts in their
+
+ * place. */
+static void test_encode__bad_bytes_become_replacement_characters(void **state)
 {
     (void)state;
     static const struct {
@@ -148,10 +151,10 @@ static void test_encode__bad_bytes_count_as_replacement(void **state)
          "a\xEF\xBF\xBD"
          "b"},
         {"\xC3", "\xEF\xBF\xBD"},
-        {"\xE4\xB8", "\xEF\xBF\xBD"}, /* cut: one */
+        {"\xE4\xB8", "\xEF\xBF\xBD"}, /* one for a character cut short */
         {"\xE4\xB8z", "\xEF\xBF\xBDz"},
-        {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* overlong: two */
-        {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* surrogate: three */
+        {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* two for an overlong form */
+        {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* three for a surrogate */
         {"\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* U+110000 */
         {"\xF0\x9F\x98", "\xEF\xBF\xBD"},
         {"\xF0\x9F\x98\xE4\xB8\xAD", "\xEF\xBF\xBD\xE4\xB8\xAD"},
@@ -167,7 +170,7 @@ static void test_encode__bad_bytes_count_as_replacement(void **state)
     fixture_close(&f);
 }
 
-static void test_encode__offsets_lead_back(void **state)
+static void test_encode__offsets_are_those_of_the_input(void **state)
 {
     (void)state;
     fixture f;
@@ -176,7 +179,8 @@ static void test_encode__offsets_lead_back(void **state)
     const char *text = "red e\xCC\x81<|im_end|>a\xFF"
                        "b";
     assert_ok(tokenizer_encode(f.t, f.s, text, strlen(text), &f.list));
-    /* " e" + U+0301 becomes " \u00e9": the space at 3, the letter's bytes both from the e at 4. */
+    /* " e" + U+0301 becomes " \u00e9": the space is at byte 3, and both bytes of the letter come
+     * from the e at byte 4. */
     int32_t end = tokenizer_added(f.t, "<|im_end|>");
     bool seen = false;
     for (size_t i = 0; i < f.list.n; i++) {
@@ -191,15 +195,15 @@ static void test_encode__offsets_lead_back(void **state)
     }
     assert_true(seen);
     assert_int_equal(f.list.offset[f.list.n - 1], 19); /* b */
-    /* Appends: what was there stays. */
+    /* A second call appends and leaves what was there. */
     size_t n = f.list.n;
     assert_ok(tokenizer_encode(f.t, f.s, "red", 3, &f.list));
     assert_true(f.list.n > n && f.list.id[0] == f.list.id[n] && f.list.offset[n] == 0);
     fixture_close(&f);
 }
 
-/* A long piece goes through the heap; the same text a second time through the cache. */
-static void test_encode__long_runs_come_back(void **state)
+/* 300,000 letters are one piece, for which the heap of merges must grow. */
+static void test_encode__a_long_piece_is_decoded_to_itself(void **state)
 {
     (void)state;
     enum { SIZE = 300000 };
@@ -219,7 +223,7 @@ static void test_encode__long_runs_come_back(void **state)
     fixture_close(&f);
 }
 
-static void test_encode__random_text_comes_back(void **state)
+static void test_encode__random_text_is_decoded_to_its_nfc(void **state)
 {
     (void)state;
     fixture f;
@@ -250,11 +254,12 @@ static void test_encode__random_text_comes_back(void **state)
     fixture_close(&f);
 }
 
-/* nfc_settled passes text by: what it passes must be its own NFC in any company. */
-static void test_nfc__settled_characters_are_inert(void **state)
+/* Text that nfc_settled accepts is not normalised, so each character that it accepts must be its
+ * own NFC and must not join its neighbours. */
+static void test_nfc__settled_characters_do_not_change(void **state)
 {
     (void)state;
-    static uint8_t second[0x110000]; /* joins the character before it */
+    static uint8_t second[0x110000]; /* 1: the character can join the one before it */
     for (int32_t c = 1; c < 0x110000; c++) {
         int32_t part[32];
         int boundary = 0;
@@ -280,7 +285,9 @@ static void test_nfc__settled_characters_are_inert(void **state)
     assert_true(settled > 0x300 + 0x5000);
 }
 
-/* Marks in any order, against utf8proc's own NFC (marks that both know). */
+/* Letters and marks in random order are normalised as by utf8proc. All of them are known to
+
+ * both. */
 static void test_nfc__agrees_with_utf8proc(void **state)
 {
     (void)state;
@@ -334,7 +341,7 @@ static void test_decode__replaces_cut_characters_and_skips_special(void **state)
     fixture_close(&f);
 }
 
-/* ---- the published tokenizer ---- */
+/* The published tokenizer */
 
 static char *read_all(const char *relative, size_t *out_size)
 {
@@ -351,7 +358,7 @@ static char *read_all(const char *relative, size_t *out_size)
     return text;
 }
 
-/* llama.cpp's vectors: texts between separator lines, ids line by line. */
+/* llama.cpp's vectors: texts with separator lines between them, and a line of ids for each. */
 static void test_encode__llama_cpp_vectors(void **state)
 {
     (void)state;
@@ -416,7 +423,7 @@ static void test_encode__published_vectors(void **state)
     fixture_close(&f);
 }
 
-/* Encoding a text gives the ids of its pieces, one after another (trainer/model/equations.md,
+/* A text has the ids of its pieces, one piece after another (trainer/model/equations.md,
  * "Tokenizer"). */
 static void test_encode__published_pieces(void **state)
 {
@@ -445,7 +452,7 @@ static void test_encode__published_pieces(void **state)
     fixture_close(&f);
 }
 
-/* ---- cutting ---- */
+/* Splitting into pieces */
 
 static void check_pieces(const char *expression, const char *text, const char *const *want)
 {
@@ -471,18 +478,18 @@ static void check_pieces(const char *expression, const char *text, const char *c
 
 #define PIECES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static void test_split__what_is_between_matches_is_a_piece(void **state)
+static void test_split__text_between_matches_is_a_piece(void **state)
 {
     (void)state;
     check_pieces("[0-9]", "ab12c", PIECES("ab", "1", "2", "c"));
     check_pieces("z", "ab", PIECES("ab"));
-    /* Empty matches cut and do not stall. */
+    /* An empty match cuts the text, and the search goes on after it. */
     check_pieces("(?=b)", "abab", PIECES("a", "ba", "b"));
     check_pieces("x*", "ab\xC3\xA9", PIECES("a", "b", "\xC3\xA9"));
     check_pieces("\\s+|\\S+", "", (const char *const[]){NULL});
 }
 
-static void test_split__vowel_separator_is_no_space(void **state)
+static void test_split__mongolian_vowel_separator_is_not_a_space(void **state)
 {
     (void)state;
     check_pieces("\\s+|\\S+", "a\xE1\xA0\x8E\xE1\xA0\x8E b",
@@ -493,9 +500,10 @@ static void test_split__vowel_separator_is_no_space(void **state)
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "                          \
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* The published expression, matched by hand, against the same in brackets, which PCRE2 matches: on
- * characters whose class every Unicode of this century agrees about. */
-static void test_split__by_hand_as_by_pcre2(void **state)
+/* The published expression is recognised and matched by our own code; in brackets it is not, and
+ * PCRE2 matches it. Both must agree on random text of characters whose class has not changed
+ * between versions of Unicode. */
+static void test_split__own_matcher_agrees_with_pcre2(void **state)
 {
     (void)state;
     static const char *const pool[] = {"a",
@@ -567,7 +575,8 @@ static void test_split__by_hand_as_by_pcre2(void **state)
     splitter_free(&theirs);
 }
 
-/* Ids make the fingerprint, not bytes of a file: both forms of the golden one give the same. */
+/* The fingerprint is one of ids and not of a file, so both forms of the golden tokenizer have the
+ * same. */
 static void test_fingerprint__is_of_the_ids(void **state)
 {
     (void)state;
@@ -591,7 +600,8 @@ static void test_fingerprint__is_of_the_ids(void **state)
     fixture_close(&f);
 }
 
-/* A letter of Unicode 15 takes the mark before it along; PCRE2 10.42 takes it for a mark. */
+/* U+31350 is a letter since Unicode 15, so the piece after it is "_a", id 4306. PCRE2 10.42 does
+ * not know it as a letter and would join it with the underscore. */
 static void test_encode__letters_of_the_references_unicode(void **state)
 {
     (void)state;
@@ -614,7 +624,8 @@ static void test_split__longest_added_token_wins(void **state)
     const uint8_t *text = (const uint8_t *)"x<abd";
     assert_int_equal(added_set_find(&set, text, 5, 0, &at)->id, 2);
     assert_int_equal(at, 1);
-    assert_int_equal(added_set_find(&set, text, 3, 0, &at)->id, 0); /* cut short */
+    /* the text ends before the longer ones */
+    assert_int_equal(added_set_find(&set, text, 3, 0, &at)->id, 0);
     assert_int_equal(added_set_find(&set, text, 5, 2, &at)->id, 3);
     assert_null(added_set_find(&set, text, 1, 0, &at));
     added_set_done(&set);
@@ -625,16 +636,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode__golden_merges_as_pairs),
         cmocka_unit_test(test_encode__golden_merges_as_strings),
-        cmocka_unit_test(test_encode__bad_bytes_count_as_replacement),
-        cmocka_unit_test(test_encode__offsets_lead_back),
-        cmocka_unit_test(test_encode__long_runs_come_back),
-        cmocka_unit_test(test_encode__random_text_comes_back),
-        cmocka_unit_test(test_nfc__settled_characters_are_inert),
+        cmocka_unit_test(test_encode__bad_bytes_become_replacement_characters),
+        cmocka_unit_test(test_encode__offsets_are_those_of_the_input),
+        cmocka_unit_test(test_encode__a_long_piece_is_decoded_to_itself),
+        cmocka_unit_test(test_encode__random_text_is_decoded_to_its_nfc),
+        cmocka_unit_test(test_nfc__settled_characters_do_not_change),
         cmocka_unit_test(test_nfc__agrees_with_utf8proc),
         cmocka_unit_test(test_decode__replaces_cut_characters_and_skips_special),
-        cmocka_unit_test(test_split__what_is_between_matches_is_a_piece),
-        cmocka_unit_test(test_split__vowel_separator_is_no_space),
-        cmocka_unit_test(test_split__by_hand_as_by_pcre2),
+        cmocka_unit_test(test_split__text_between_matches_is_a_piece),
+        cmocka_unit_test(test_split__mongolian_vowel_separator_is_not_a_space),
+        cmocka_unit_test(test_split__own_matcher_agrees_with_pcre2),
         cmocka_unit_test(test_fingerprint__is_of_the_ids),
         cmocka_unit_test(test_encode__letters_of_the_references_unicode),
         cmocka_unit_test(test_split__longest_added_token_wins),

@@ -1,5 +1,6 @@
-/* What is refused in a tokenizer.json, and that the message names the place. Each case changes one
- * thing in the golden file. */
+/* Tests of how tokenizer.json is read: what we do not implement and what is malformed is refused,
+ * and the message names the place. Each case changes one thing in the golden file
+ * (tests/golden/tokenizer), whose two forms write merges as pairs or as strings. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static char *read_golden(const char *form)
     return text;
 }
 
-/* The golden text with the first `from` replaced; fails if it is not there. */
+/* A copy of text in which the first `from` is replaced by `to`; the test fails if there is none. */
 static char *changed(const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);
@@ -163,7 +164,7 @@ static void test_load__added_tokens(void **state)
     refuse_tokenizer("pairs", "\"special\":true", "\"special\":1", "special is an integer");
 }
 
-/* No normaliser at all is a valid choice, and then "e" and U+0301 stay apart. */
+/* A file without a normaliser is valid, and then "e" and U+0301 are not composed. */
 static void test_load__what_may_be_absent(void **state)
 {
     (void)state;
@@ -174,7 +175,7 @@ static void test_load__what_may_be_absent(void **state)
     accept("\"id\":352", "\"id\":5000", "<|endoftext|>", 5000);
 }
 
-static void test_load__digest_is_of_the_bytes(void **state)
+static void test_load__digest_is_that_of_the_file(void **state)
 {
     (void)state;
     char *text = read_golden("pairs");
@@ -195,7 +196,7 @@ int main(void)
         cmocka_unit_test(test_load__what_is_not_implemented),
         cmocka_unit_test(test_load__added_tokens),
         cmocka_unit_test(test_load__what_may_be_absent),
-        cmocka_unit_test(test_load__digest_is_of_the_bytes),
+        cmocka_unit_test(test_load__digest_is_that_of_the_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

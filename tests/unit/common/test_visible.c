@@ -1,4 +1,5 @@
-/* visible.h: what hostile texts look like, and that nothing else changes. */
+/* Tests of visible.h: characters that steer a terminal or reorder text are escaped, all others
+ * stay, and a cut never splits a character or an escape. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -6,7 +7,7 @@
 
 #include "common/base/visible.h"
 
-static void test_copy__shows_what_steers(void **state)
+static void test_escape__shows_control_characters(void **state)
 {
     static const struct {
         const char *text, *shown;
@@ -28,8 +29,9 @@ static void test_copy__shows_what_steers(void **state)
         assert_string_equal(escape_text(cases[i].text).text, cases[i].shown);
 }
 
-/* At every length: no half escape, no half character, nothing beyond. */
-static void test_copy__is_cut_at_a_border(void **state)
+/* For every size of the buffer, the text ends after a whole character or a whole escape, and
+ * nothing is written beyond it. */
+static void test_copy__is_cut_after_a_whole_character(void **state)
 {
     static const char text[] = "a\x1b\u00e9\u202ez", shown[] = "a\\x1b\u00e9\\u202ez";
     static const size_t borders[] = {0, 1, 5, 7, 13, 14};
@@ -51,8 +53,8 @@ static void test_copy__is_cut_at_a_border(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy__shows_what_steers),
-        cmocka_unit_test(test_copy__is_cut_at_a_border),
+        cmocka_unit_test(test_escape__shows_control_characters),
+        cmocka_unit_test(test_copy__is_cut_after_a_whole_character),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

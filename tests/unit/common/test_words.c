@@ -1,11 +1,12 @@
-/* words_add at the end of its buffer: what does not fit is left away, nothing beyond is written. */
+/* Tests of words_add: it appends to a buffer, drops what does not fit, and writes nothing beyond
+ * the end. */
 #include "tests/harness.h"
 
 #include <string.h>
 
 #include "common/base/words.h"
 
-static void test_add__behind_what_is_there(void **state)
+static void test_add__appends(void **state)
 {
     (void)state;
     char out[16] = "";
@@ -16,7 +17,7 @@ static void test_add__behind_what_is_there(void **state)
     assert_int_equal(n, 6);
 }
 
-static void test_add__what_does_not_fit_is_left_away(void **state)
+static void test_add__what_does_not_fit_is_dropped(void **state)
 {
     (void)state;
     for (size_t size = 1; size <= 9; size++) {
@@ -38,8 +39,8 @@ static void test_add__what_does_not_fit_is_left_away(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add__behind_what_is_there),
-        cmocka_unit_test(test_add__what_does_not_fit_is_left_away),
+        cmocka_unit_test(test_add__appends),
+        cmocka_unit_test(test_add__what_does_not_fit_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

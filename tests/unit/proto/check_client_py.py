@@ -1,5 +1,5 @@
-"""check_client_py.py CLIENT SOURCE ROW.safetensors...: the rows that client.py yields from SOURCE
-are those files, byte for byte. Run by test_client.c."""
+"""check_client_py.py CLIENT SOURCE ROW.safetensors...: imports client.py from CLIENT and checks that the rows it
+yields from SOURCE, an endpoint or a recording, equal these files byte for byte. Run by test_client.c."""
 import importlib.util
 import sys
 

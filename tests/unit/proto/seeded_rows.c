@@ -1,4 +1,5 @@
-/* seeded_rows.c: packed rows made from a seed. */
+/* seeded_rows.c: makes packed rows from a seed: documents of random length with the pictures and
+ * videos that a recipe asks for. */
 #include "tests/unit/proto/seeded_rows.h"
 
 #include <string.h>
@@ -13,8 +14,8 @@ typedef struct builder {
     rng_key key;
     uint64_t counter;
     row *r;
-    int64_t token, merged; /* written so far */
-    int kind[MAX_ITEMS];   /* 1 = video */
+    int64_t token, merged; /* how many are written so far */
+    int kind[MAX_ITEMS];   /* 1: a video, 0: a picture */
 } builder;
 
 static int64_t draw_in_range(builder *b, int64_t from, int64_t to)
@@ -54,7 +55,7 @@ static void fill_pixels(builder *b, uint8_t *p, int64_t n)
                                 : (uint8_t)(i % 16 * 3 + i / 16 % 16 * 2 + i / 700);
 }
 
-/* Items of one document from item `first` on, each followed by some text. */
+/* Writes the n items of one document, from item `first` on, each followed by some text. */
 static void put_items(builder *b, int64_t first, int n, int64_t merged)
 {
     for (int i = 0; i < n; i++) {

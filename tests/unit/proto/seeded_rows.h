@@ -1,4 +1,5 @@
-/* seeded_rows.h: packed rows made from a seed, for the tests of proto. */
+/* seeded_rows.h: packed rows made from a seed, for the tests of proto. The same recipe gives the
+ * same row. */
 #ifndef TESSERA_TESTS_UNIT_PROTO_SEEDED_ROWS_H
 #define TESSERA_TESTS_UNIT_PROTO_SEEDED_ROWS_H
 
@@ -9,18 +10,19 @@
 typedef struct row_recipe {
     uint64_t seed;
     int n_docs;
-    int images, videos;   /* per document */
-    int one_frame_videos; /* the videos have one frame pair, so that only the id tells */
+    int images, videos; /* per document */
+    /* videos have one pair of frames, so that only the token id tells them from pictures */
+    int one_frame_videos;
     int weights;
-    int shared; /* every document after the first shows the first document's items again */
-    int noise;  /* pixels are noise, else smooth */
+    int shared; /* later documents show the items of the first one again */
+    int noise;  /* 1: pixels are noise; 0: they are smooth */
 } row_recipe;
 
 enum { TEXT_ID_MAX = 100, IMAGE_ID = 2003, VIDEO_ID = 2004 };
 
-/* In the arena; passes row_check. */
+/* Makes a row in the arena. It passes row_check. */
 void row_make(const row_recipe *recipe, arena *a, row *out);
-/* Byte for byte, texts too. */
+/* Fails the test unless all tensors and texts of the two rows are equal. */
 void rows_assert_equal(const row *a, const row *b);
 
 #endif

@@ -1,11 +1,13 @@
-/* test_assign.c: rows of a step to ranks: equal counts, even load, the same every time. */
+/* Tests of assign_rows: ranks get the same number of rows of a step (or one more), nearly the same
+ * cost, and the same rows every time. */
 #include <string.h>
 
 #include "common/base/rng.h"
 #include "proto/assign.h"
 #include "tests/harness.h"
 
-/* Within a thousandth of the mean, or no row of the dearest rank is worth another's. */
+/* Fails the test unless the rank with the highest cost is within a thousandth of the mean, or
+ * swapping one of its rows for a row of another rank would not help. */
 static void assert_no_exchange_helps(const int64_t *cost, int64_t n, int ranks, const int64_t *load,
                                      const int *rank_of)
 {
@@ -26,8 +28,8 @@ static void assert_no_exchange_helps(const int64_t *cost, int64_t n, int ranks, 
         }
 }
 
-/* Dearest first leaves 34 and 26; half each can be had. */
-static void test_assign__better_than_dearest_first(void **state)
+/* Handing out rows from the most expensive one down would give 34 and 26; an even split exists. */
+static void test_assign__better_than_most_expensive_first(void **state)
 {
     (void)state;
     const int64_t cost[] = {15, 14, 11, 10, 9, 1};
@@ -64,7 +66,7 @@ static void test_assign__equal_counts_and_balance(void **state)
         }
         for (int r = 0; r < ranks; r++) {
             assert_true(count[r] == n / ranks || count[r] == n / ranks + 1);
-            if (n % ranks == 0) /* equal counts cost at most one row over the mean */
+            if (n % ranks == 0) /* with equal counts, the load is at most one row above the mean */
                 assert_true(load[r] * ranks <= total + most * ranks);
         }
         assert_no_exchange_helps(cost, n, ranks, load, rank_of);
@@ -75,7 +77,8 @@ static void test_assign__equal_counts_and_balance(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_assign__equal_counts_and_balance),
-                                       cmocka_unit_test(test_assign__better_than_dearest_first)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_assign__equal_counts_and_balance),
+        cmocka_unit_test(test_assign__better_than_most_expensive_first)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_batch.c: rows: checks that bite, kinds of items, digest, files. */
+/* Tests of batch.h: row_check accepts every kind of row and refuses each wrong value by name, the
+ * digest covers every tensor, and a row is saved to a file and read back. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +9,8 @@
 #include "tests/unit/proto/seeded_rows.h"
 
 static const row_recipe recipes[] = {
-    {.seed = 1},              /* empty row */
-    {.seed = 2, .n_docs = 1}, /* text only */
+    {.seed = 1},              /* an empty row */
+    {.seed = 2, .n_docs = 1}, /* only text */
     {.seed = 3, .n_docs = 3, .images = 2},
     {.seed = 4, .n_docs = 2, .images = 1, .videos = 1, .weights = 1},
     {.seed = 5, .n_docs = 2, .videos = 2},
@@ -36,8 +37,8 @@ static void test_row_check__accepts_every_recipe(void **state)
     }
 }
 
-/* One thing wrong at a time, and the error says which. */
-static void test_row_check__names_what_is_wrong(void **state)
+/* One value is wrong at a time, and the message names it. */
+static void test_row_check__names_the_wrong_value(void **state)
 {
     (void)state;
     arena a;
@@ -75,14 +76,15 @@ static void test_row_check__names_what_is_wrong(void **state)
     WRONG(r.visual_row[visual], -1, "visual_row");
     WRONG(r.visual_row[visual], 1 << 30, "visual_row");
     WRONG(r.visual_row[visual], -2, "visual_row");
-    WRONG(r.input_ids[visual], IMAGE_ID + 50, "visual_row"); /* an item of two ids */
-    int32_t *last = NULL;                                    /* the last document's items unseen */
+    WRONG(r.input_ids[visual], IMAGE_ID + 50, "visual_row"); /* one item with two token ids */
+    int32_t *last = NULL;                                    /* the last visual token */
     for (int64_t t = 0; t < r.n_tokens; t++)
         if (r.visual_row[t] >= 0)
             last = &r.visual_row[t];
     WRONG(*last, -1, "cut by the end");
     int64_t swap = r.n_patches;
-    r.n_patches = r.n_video_patches; /* the ids allow only one reading */
+    /* the token ids say which items are videos, and the counts now say the opposite */
+    r.n_patches = r.n_video_patches;
     r.n_video_patches = swap;
     assert_fails(ST_BAD_INPUT, row_check(&r, "row 7"), "the token ids of the items do not fit");
     r.n_video_patches = r.n_patches;
@@ -101,7 +103,7 @@ static void test_row_digest__covers_every_tensor(void **state)
     row_make(&recipes[3], &a, &r);
     hash128 before, after;
     assert_ok(row_digest(&r, &before));
-    r.cursor = "{}"; /* not data */
+    r.cursor = "{}"; /* the cursor is no part of the data */
     assert_ok(row_digest(&r, &after));
     assert_true(hash_equal(before, after));
     st_tensor t[ROW_TENSORS];
@@ -123,7 +125,7 @@ static void test_row_digest__covers_every_tensor(void **state)
     arena_done(&a);
 }
 
-static void test_row_digest__of_the_empty_row_stays(void **state)
+static void test_row_digest__of_the_empty_row_is_fixed(void **state)
 {
     (void)state;
     arena a;
@@ -138,7 +140,7 @@ static void test_row_digest__of_the_empty_row_stays(void **state)
     arena_done(&a);
 }
 
-static void test_row_save__round_trip(void **state)
+static void test_row_save__is_read_back(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[300];
@@ -202,7 +204,7 @@ static void test_row_from_tensors__refuses(void **state)
         st_close(&f);
         free(block);
     }
-    row_tensors(&r, 1, t, &n); /* pixels have no place in a wire block */
+    row_tensors(&r, 1, t, &n); /* on the wire, pixels are not in the block */
     assert_ok(st_pack(t, n, NULL, 0, &block, &size));
     assert_ok(st_parse(span_of(block, size), "block", &f));
     assert_fails(ST_BAD_INPUT, row_from_tensors(&f, "block", 0, &back), "\"pixels\"");
@@ -215,10 +217,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_check__accepts_every_recipe),
-        cmocka_unit_test(test_row_check__names_what_is_wrong),
+        cmocka_unit_test(test_row_check__names_the_wrong_value),
         cmocka_unit_test(test_row_digest__covers_every_tensor),
-        cmocka_unit_test(test_row_digest__of_the_empty_row_stays),
-        cmocka_unit_test(test_row_save__round_trip),
+        cmocka_unit_test(test_row_digest__of_the_empty_row_is_fixed),
+        cmocka_unit_test(test_row_save__is_read_back),
         cmocka_unit_test(test_row_from_tensors__refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* test_client.c: the consumer's side against a small daemon: session, credit, refusals, loss; and
- * client.py against both sources. */
+/* Tests of client.c against a small daemon in a thread, which behaves well or badly: a whole
+ * session, credit, refusals, rows out of order, and a daemon that dies or restarts. client.py is
+ * run on the same daemon and on a recording. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,15 +21,15 @@ typedef enum behaviour {
     REFUSE,
     OTHER_VERSION,
     DIE_AFTER_TWO,
-    OUT_OF_ORDER, /* row 1 after row 2 */
+    OUT_OF_ORDER, /* send row 1 after row 2 */
     GARBAGE,
     SILENT,
-    GO_AT_HELLO,      /* and do not come back */
-    RESTART_AT_HELLO, /* serve the second */
-    STOP_AT_HELLO     /* say so, and serve the second */
+    GO_AT_HELLO,      /* close the socket and do not come back */
+    RESTART_AT_HELLO, /* close the socket at the first HELLO, serve the second */
+    STOP_AT_HELLO     /* answer the first HELLO with "it stops", serve the second */
 } behaviour;
 
-/* A daemon of one session, in a thread. */
+/* A daemon that serves one consumer, in a thread. */
 typedef struct daemon_side {
     char *folder, endpoint[200];
     behaviour how;
@@ -40,7 +41,7 @@ typedef struct daemon_side {
     wire_socket *s;
     wire_peer peer;
     pthread_t thread;
-    char hello[2000]; /* as received */
+    char hello[2000]; /* the text of HELLO as received */
     int64_t credit, in_flight, most_in_flight;
     int bytes_returned_wrong, said_bye;
 } daemon_side;
@@ -79,7 +80,7 @@ static void tear_down(daemon_side *d)
     harness_remove(&d->folder);
 }
 
-/* The next control message's kind; its "bytes" member if it has one. */
+/* Receives a control message and returns its kind; *out_bytes is its member "bytes", or 0. */
 static int next_message(daemon_side *d, wire_msg *m, int64_t *out_bytes)
 {
     frame head;
@@ -213,7 +214,7 @@ static void run_session(behaviour how, int64_t credit)
     client_close(&c);
     pthread_join(d.thread, NULL);
     assert_true(d.said_bye);
-    assert_int_equal(d.in_flight, 0); /* every byte came back */
+    assert_int_equal(d.in_flight, 0); /* credit for every byte came back */
     int64_t largest = 0;
     for (int i = 0; i < ROWS; i++)
         if (largest < (int64_t)wire_msg_bytes(d.m[i]))
@@ -229,7 +230,7 @@ static void run_session(behaviour how, int64_t credit)
     tear_down(&d);
 }
 
-static void test_client__a_session(void **state)
+static void test_client__whole_session(void **state)
 {
     (void)state;
     run_session(SERVE, (int64_t)1 << 30);
@@ -241,14 +242,16 @@ static void test_client__small_credit(void **state)
     run_session(SERVE, 1);
 }
 
-static void test_client__a_daemon_that_is_started_anew(void **state)
+static void test_client__a_daemon_that_is_restarted(void **state)
 {
     (void)state;
     run_session(RESTART_AT_HELLO, (int64_t)1 << 30);
     run_session(STOP_AT_HELLO, (int64_t)1 << 30);
 }
 
-/* What client_open or the first client_next says to a daemon of this behaviour. */
+/* client_open or the first failing client_next must fail like this with a daemon of this
+
+ * behaviour. */
 static void assert_session_fails(behaviour how, status code, const char *words, const char *more)
 {
     daemon_side d;
@@ -266,7 +269,7 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
         st = client_next(c, &a, &r, NULL, NULL);
     assert_fails(code, st, words);
     assert_non_null(strstr(status_text(), more));
-    assert_non_null(strstr(status_text(), d.folder)); /* names the peer */
+    assert_non_null(strstr(status_text(), d.folder)); /* the peer is named */
     client_close(&c);
     pthread_join(d.thread, NULL);
     arena_done(&a);
@@ -322,8 +325,9 @@ static void test_client_open__no_daemon(void **state)
     assert_fails(ST_CONFIG, client_open(&o, &c), "PATH");
 }
 
-/* The daemon cuts off who sends such a HELLO, and can say nothing. */
-static void test_client_open__cursor_that_no_daemon_takes(void **state)
+/* A daemon disconnects a peer that sends a HELLO of this size and cannot say why, so the client
+ * refuses to send it. */
+static void test_client_open__a_cursor_too_long_for_any_daemon(void **state)
 {
     (void)state;
     enum { BYTES = 9 << 20 };
@@ -356,7 +360,8 @@ static void need_python(void)
         HARNESS_SKIP("python3-zmq, python3-zstandard and python3-numpy are not installed");
 }
 
-/* client.py over both sources, plain and filtered, against files of the rows. */
+/* Runs client.py on the daemon and on a recording, and compares the rows it yields with files of
+ * the rows. */
 static void python_client(image_filter filter, image_codec image)
 {
     daemon_side d;
@@ -387,7 +392,7 @@ static void python_client(image_filter filter, image_codec image)
     tear_down(&d);
 }
 
-static void test_client_py__agrees(void **state)
+static void test_client_py__yields_the_same_rows(void **state)
 {
     (void)state;
     need_python();
@@ -398,14 +403,14 @@ static void test_client_py__agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_client__a_session),
+        cmocka_unit_test(test_client__whole_session),
         cmocka_unit_test(test_client__small_credit),
-        cmocka_unit_test(test_client__a_daemon_that_is_started_anew),
+        cmocka_unit_test(test_client__a_daemon_that_is_restarted),
         cmocka_unit_test(test_client__refusals),
         cmocka_unit_test(test_client_open__no_daemon),
         cmocka_unit_test(test_client_open__stopped),
-        cmocka_unit_test(test_client_open__cursor_that_no_daemon_takes),
-        cmocka_unit_test(test_client_py__agrees),
+        cmocka_unit_test(test_client_open__a_cursor_too_long_for_any_daemon),
+        cmocka_unit_test(test_client_py__yields_the_same_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

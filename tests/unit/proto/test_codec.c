@@ -1,4 +1,5 @@
-/* test_codec.c: rows through messages and back; messages that lie. */
+/* Tests of codec.h: a row that is encoded and decoded is the same row, with every filter and codec,
+ * and a message that was changed in any way is refused as the fault of its sender. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +61,8 @@ static void test_codec__round_trips(void **state)
         assert_int_equal(back.n_video_patches, s.r.n_video_patches);
         assert_true((back.pixels_video == NULL) == (back.n_video_patches == 0));
         rows_assert_equal(&s.r, &back);
-        assert_ok(codec_decode(s.c, s.m, "worker 1", &s.decoded, &back, NULL)); /* again */
+        /* a second time from the same message */
+        assert_ok(codec_decode(s.c, s.m, "worker 1", &s.decoded, &back, NULL));
         rows_assert_equal(&s.r, &back);
         tear_down(&s);
     }
@@ -86,9 +88,9 @@ static void assert_same_message(const wire_msg *a, const wire_msg *b)
     }
 }
 
-/* Pixels of each item where they lie, and in their parts already: the same message, byte for byte,
- * as of a row that has them side by side. */
-static void test_codec_encode__pixels_where_they_lie(void **state)
+/* Whether an item's pixels lie with the others, anywhere else, or already in their message part,
+ * the message is the same, byte for byte. */
+static void test_codec_encode__pixels_may_lie_anywhere(void **state)
 {
     (void)state;
     for (int i = 0; i < N_RECIPES * 4; i++) {
@@ -135,7 +137,7 @@ static void test_codec_encode__pixels_where_they_lie(void **state)
     }
 }
 
-static void test_codec_encode__refuses_a_row_that_is_none(void **state)
+static void test_codec_encode__refuses_an_invalid_row(void **state)
 {
     (void)state;
     setting s;
@@ -148,7 +150,7 @@ static void test_codec_encode__refuses_a_row_that_is_none(void **state)
     tear_down(&s);
 }
 
-/* Part i of the message with its bytes changed by edit, which gets room for extra bytes. */
+/* Changes the bytes of a part and returns the new size, which may be one byte more. */
 typedef size_t (*edit)(uint8_t *bytes, size_t size, uint64_t how);
 
 static size_t flip(uint8_t *bytes, size_t size, uint64_t how)
@@ -186,7 +188,8 @@ static wire_msg *edited(const wire_msg *m, size_t part, edit how, uint64_t with)
     return copy;
 }
 
-/* Whatever is done to any part: refused as the peer's fault, or the same row. */
+/* After a random edit of any part, the message is refused as the peer's fault or still decodes to
+ * the same row. */
 static void test_codec_decode__hostile_edits(void **state)
 {
     (void)state;
@@ -279,8 +282,8 @@ static size_t other_digest(uint8_t *bytes, size_t size, uint64_t how)
     return size;
 }
 
-/* Lies about sizes are found before memory is taken, each by its name. */
-static void test_codec_decode__sizes_that_lie(void **state)
+/* A wrong size is refused by name before memory is taken for it. */
+static void test_codec_decode__wrong_sizes(void **state)
 {
     (void)state;
     const struct {
@@ -323,11 +326,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codec__round_trips),
         cmocka_unit_test(test_codec__filtered_smooth_images_shrink),
-        cmocka_unit_test(test_codec_encode__pixels_where_they_lie),
-        cmocka_unit_test(test_codec_encode__refuses_a_row_that_is_none),
+        cmocka_unit_test(test_codec_encode__pixels_may_lie_anywhere),
+        cmocka_unit_test(test_codec_encode__refuses_an_invalid_row),
         cmocka_unit_test(test_codec_decode__hostile_edits),
         cmocka_unit_test(test_codec_decode__parts_missing_or_extra),
-        cmocka_unit_test(test_codec_decode__sizes_that_lie),
+        cmocka_unit_test(test_codec_decode__wrong_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

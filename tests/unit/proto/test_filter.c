@@ -1,4 +1,5 @@
-/* test_filter.c: the plane filter against its formula; the vector form against plain C. */
+/* Tests of filter.h: the plane filter equals its formula, undoing it gives the input back, and the
+ * vector code gives the bytes of the plain C code. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static void each_frame(void (*way)(const uint8_t *, int64_t, uint8_t *), const u
     }
 }
 
-/* Column of (channel, frame, y, x). */
+/* The place of (channel, frame, y, x) in a patch. */
 static int column(int frames, int c, int f, int y, int x)
 {
     return ((c * frames + f) * SIDE + y) * SIDE + x;
@@ -42,7 +43,7 @@ static uint8_t by_formula(const uint8_t *p, int frames, int c, int f, int y, int
                      without_green(p, frames, c, f, y - 1, x - 1));
 }
 
-static void test_filter_plane__is_its_formula_and_reverses(void **state)
+static void test_filter_plane__equals_its_formula_and_can_be_undone(void **state)
 {
     (void)state;
     enum { MOST = N_PATCHES * 2 * CHANNELS * PLANE };
@@ -73,7 +74,7 @@ static void test_filter_plane__is_its_formula_and_reverses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_filter_plane__is_its_formula_and_reverses),
+        cmocka_unit_test(test_filter_plane__equals_its_formula_and_can_be_undone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,6 @@
-/* test_record.c: recordings: the same messages back, images once, damage named. */
+/* Tests of record.h and of replaying with client.h: a recording gives back the same messages and
+ * holds each picture once, ranks share its rows step by step, and damage to the file is found and
+ * named. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -49,7 +51,8 @@ static void set_up(setting *s)
                                IMAGE_CODEC_ZSTD, s->m[i]));
         assert_ok(record_add(w, s->m[i]));
     }
-    assert_int_equal(access(s->path, F_OK), -1); /* not before it is whole */
+    /* no file of this name before the recording is whole */
+    assert_int_equal(access(s->path, F_OK), -1);
     assert_ok(record_finish(&w));
     assert_null(w);
 }
@@ -99,7 +102,8 @@ static void test_record__gives_back_the_messages(void **state)
     tear_down(&s);
 }
 
-/* How many rows of a recording of these of the setting's messages are given. */
+/* Records these messages of the setting and replays them. Returns how many rows come before *out,
+ * the status that ends it. */
 static int rows_played(const setting *s, const int *list, int n, status *out)
 {
     char path[300];
@@ -161,7 +165,7 @@ static void test_client_replay__loops(void **state)
     assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
     assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
     client_close(&c);
-    assert_ok(client_replay(&(replay_options){.path = s.path}, &c)); /* endless */
+    assert_ok(client_replay(&(replay_options){.path = s.path}, &c)); /* without end */
     for (int i = 0; i < 5 * ROWS; i++)
         assert_ok(client_next_raw(c, raw, NULL));
     client_close(&c);
@@ -170,8 +174,8 @@ static void test_client_replay__loops(void **state)
     tear_down(&s);
 }
 
-/* Together consumers get every row of every step once, whichever way around the file they are, and
- * each goes on where it stopped at the end of a step. */
+/* Together the ranks get every row of every step once, in every round through the file, and each
+ * can go on from the end of any step. */
 static void test_client_replay__ranks_share_every_step(void **state)
 {
     (void)state;
@@ -232,13 +236,14 @@ static void test_client_replay__every_rank_needs_a_row_of_a_step(void **state)
     client *c = NULL;
     set_up(&s);
     const replay_options o = {.path = s.path, .rank = 2, .ranks = 3, .step_rows = 2};
-    assert_int_equal(client_replay(&o, &c), ST_CONFIG); /* endless: it would look for ever */
+    /* with no number of rounds, rank 2 would search for ever */
+    assert_int_equal(client_replay(&o, &c), ST_CONFIG);
     assert_null(c);
     tear_down(&s);
 }
 
-/* Rows behind the last whole step are nobody's, whatever was taken before. */
-static void test_client_replay__whole_steps_alone(void **state)
+/* Rows after the last whole step are given to no rank, however many rows are skipped first. */
+static void test_client_replay__gives_only_whole_steps(void **state)
 {
     (void)state;
     enum { STEP = 4 };
@@ -321,7 +326,7 @@ static void test_record_open__cut_short(void **state)
     tear_down(&s);
 }
 
-/* One changed bit anywhere: refused, or (padding) no difference. */
+/* One bit is changed anywhere in the file: it is refused, or, in padding, makes no difference. */
 static void test_record__damaged(void **state)
 {
     (void)state;
@@ -357,7 +362,7 @@ static void test_record__damaged(void **state)
     tear_down(&s);
 }
 
-static void test_record__other_files(void **state)
+static void test_record__refuses_other_files(void **state)
 {
     (void)state;
     setting s;
@@ -380,7 +385,7 @@ static void test_record__other_files(void **state)
     assert_fails(ST_NO_INPUT, record_open("/nowhere/at/all", &r), "/nowhere/at/all");
     assert_fails(ST_CANT_CREATE, record_create("/nowhere/at/all", WELCOME, &w), "/nowhere/at/all");
     unlink(s.path);
-    assert_ok(record_create(s.path, WELCOME, &w)); /* abandoned: leaves nothing behind */
+    assert_ok(record_create(s.path, WELCOME, &w)); /* after record_abandon no file is left */
     record_abandon(&w);
     assert_int_equal(rmdir(s.folder), 0);
     assert_int_equal(mkdir(s.folder, 0700), 0);
@@ -388,8 +393,9 @@ static void test_record__other_files(void **state)
     tear_down(&s);
 }
 
-/* A process that is killed can remove nothing. */
-static void test_record__broken_off_leaves_nothing(void **state)
+/* A process that is killed cannot clean up, so the file has no name until it is whole (where
+ * O_TMPFILE is supported). */
+static void test_record__a_killed_writer_leaves_no_file(void **state)
 {
     (void)state;
     setting s;
@@ -415,7 +421,7 @@ static void test_record__broken_off_leaves_nothing(void **state)
     tear_down(&s);
 }
 
-static void test_record_finish__folder_can_not_be_synced(void **state)
+static void test_record_finish__accepts_a_folder_that_cannot_be_synced(void **state)
 {
     (void)state;
     setting s;
@@ -433,12 +439,12 @@ int main(void)
         cmocka_unit_test(test_client_replay__loops),
         cmocka_unit_test(test_client_replay__ranks_share_every_step),
         cmocka_unit_test(test_client_replay__every_rank_needs_a_row_of_a_step),
-        cmocka_unit_test(test_client_replay__whole_steps_alone),
+        cmocka_unit_test(test_client_replay__gives_only_whole_steps),
         cmocka_unit_test(test_record_open__cut_short),
         cmocka_unit_test(test_record__damaged),
-        cmocka_unit_test(test_record__other_files),
-        cmocka_unit_test(test_record__broken_off_leaves_nothing),
-        cmocka_unit_test(test_record_finish__folder_can_not_be_synced),
+        cmocka_unit_test(test_record__refuses_other_files),
+        cmocka_unit_test(test_record__a_killed_writer_leaves_no_file),
+        cmocka_unit_test(test_record_finish__accepts_a_folder_that_cannot_be_synced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

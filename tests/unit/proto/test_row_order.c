@@ -1,4 +1,5 @@
-/* Which rows a consumer must get, and what a cursor may say. */
+/* Tests of row_order.h and cursor.h: which rows a consumer must get in which order, as the only one
+ * or as one of several ranks, and what a cursor may say. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -34,11 +35,12 @@ static void test_row_order__one_consumer_gets_every_row(void **state)
     assert_ok(row_order_take(&o, PEER, 42));
     assert_fails(ST_PROTOCOL, start_order("{\"row\":0}", 40, 0, 1, &o),
                  "begins at row 0, but row 40 was asked for");
-    assert_ok(start_order("{}", 5, 0, 1, &o)); /* one that does not say where it begins */
+    /* this WELCOME does not say where the stream begins */
+    assert_ok(start_order("{}", 5, 0, 1, &o));
     assert_ok(row_order_take(&o, PEER, 5));
 }
 
-static void test_row_order__a_recording_comes_round_and_round(void **state)
+static void test_row_order__a_recording_is_repeated(void **state)
 {
     (void)state;
     row_order o;
@@ -52,8 +54,9 @@ static void test_row_order__a_recording_comes_round_and_round(void **state)
                  "which rows the recording has");
 }
 
-/* Of ranks that share steps of g rows as assign_rows says: every rank's are taken, whatever the
- * rows weigh, and from the middle of a step on. */
+/* Ranks share steps of g rows as assign_rows says, from row `first` on, which may lie within a
+ * step; rounds is the length of a recording, or 0. Each rank must accept its own rows, whatever
+ * they cost. */
 static void take_steps(int ranks, uint64_t g, uint64_t first, uint64_t rounds)
 {
     enum { STEPS = 5, MOST = 32 };
@@ -86,10 +89,10 @@ static void test_row_order__ranks_get_their_share_of_every_step(void **state)
 {
     (void)state;
     take_steps(2, 4, 0, 0);
-    take_steps(3, 8, 0, 0); /* 3, 3 and 2 */
+    take_steps(3, 8, 0, 0); /* the ranks get 3, 3 and 2 rows */
     take_steps(3, 8, 21, 0);
     take_steps(4, 4, 8, 0);
-    take_steps(2, 4, 0, 10); /* rounds that are no whole steps */
+    take_steps(2, 4, 0, 10); /* the recording is not a whole number of steps */
     take_steps(3, 8, 3, 16);
 }
 
@@ -117,7 +120,7 @@ static void test_row_order__ranks_get_no_more_and_no_less(void **state)
 #define INDEX "\"index\":\"0123456789abcdef0123456789abcdef\""
 #define REST  ",\"epoch\":1,\"begin\":{\"epoch\":1,\"row\":8}," INDEX "}"
 
-static void test_cursor_read__takes_what_prepd_writes(void **state)
+static void test_cursor_read__accepts_what_prepd_writes(void **state)
 {
     (void)state;
     int64_t row = -1;
@@ -130,7 +133,7 @@ static void test_cursor_read__takes_what_prepd_writes(void **state)
     assert_int_equal(row, 5);
 }
 
-static void test_cursor_read__refuses_what_it_cannot_be(void **state)
+static void test_cursor_read__refuses_impossible_cursors(void **state)
 {
     (void)state;
     static const struct {
@@ -175,11 +178,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_order__one_consumer_gets_every_row),
-        cmocka_unit_test(test_row_order__a_recording_comes_round_and_round),
+        cmocka_unit_test(test_row_order__a_recording_is_repeated),
         cmocka_unit_test(test_row_order__ranks_get_their_share_of_every_step),
         cmocka_unit_test(test_row_order__ranks_get_no_more_and_no_less),
-        cmocka_unit_test(test_cursor_read__takes_what_prepd_writes),
-        cmocka_unit_test(test_cursor_read__refuses_what_it_cannot_be),
+        cmocka_unit_test(test_cursor_read__accepts_what_prepd_writes),
+        cmocka_unit_test(test_cursor_read__refuses_impossible_cursors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_wire.c: sockets over ipc and loopback tcp, between threads; peers that are missing, gone,
- * strange or of another version. */
+/* Tests of wire.h: messages between threads over ipc and loopback tcp, endpoints that are refused
+ * or in use, peers that are missing, have gone, send nonsense or have another version, and key
+ * files. */
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,7 +17,7 @@
 #include "proto/wire.h"
 #include "tests/harness.h"
 
-enum { WAIT_MS = 20000 }; /* far above what is needed: machines are slow */
+enum { WAIT_MS = 20000 }; /* far more than is needed, because machines can be slow */
 
 typedef struct place {
     char *folder;
@@ -43,7 +44,7 @@ static void place_done(place *p)
         harness_remove(&p->folder);
 }
 
-/* The other side of test_round_trip: sends one message, expects it back, twice as long. */
+/* The other side of round_trip(): sends a message and expects it back twice in one. */
 static void *echo_client(void *endpoint)
 {
     wire *w = NULL;
@@ -105,7 +106,8 @@ static void test_wire__ipc_round_trip(void **state)
     round_trip(place_ipc());
 }
 
-/* A folder whose path alone is longer than a socket's address; a name that is has no way out. */
+/* A folder's path may be longer than a socket's address can be, because the socket is reached
+ * through the folder. A file name that long is refused. */
 static void test_wire__ipc_in_a_deep_folder(void **state)
 {
     (void)state;
@@ -123,7 +125,7 @@ static void test_wire__ipc_in_a_deep_folder(void **state)
     place same = p;
     same.folder = NULL;
     round_trip(same);
-    assert_int_equal(access(p.endpoint + 6, F_OK), -1); /* the socket is removed */
+    assert_int_equal(access(p.endpoint + 6, F_OK), -1); /* wire_close has removed the socket */
     assert_ok(wire_new(&w));
     snprintf(path + n, sizeof path - (size_t)n, "/%0100d", 0);
     char longer[620];
@@ -171,14 +173,14 @@ static void test_wire_bind__stale_file_is_replaced(void **state)
     strcpy(a.sun_path, p.endpoint + 6);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    close(fd); /* the file stays, as after kill -9 */
+    close(fd); /* the socket file stays, as after SIGKILL */
     assert_ok(wire_new(&w));
     assert_ok(wire_bind(w, p.endpoint, NULL, &s));
     wire_close(&s);
     assert_int_equal(stat(a.sun_path, &info), -1);
     wire_free(&w);
 
-    FILE *f = fopen(a.sun_path, "w"); /* somebody's file, not a socket: hands off */
+    FILE *f = fopen(a.sun_path, "w"); /* a file that is not a socket is left alone */
     assert_non_null(f);
     fclose(f);
     assert_ok(wire_new(&w));
@@ -188,7 +190,7 @@ static void test_wire_bind__stale_file_is_replaced(void **state)
     place_done(&p);
 }
 
-static void test_wire__endpoints_refused(void **state)
+static void test_wire__wrong_endpoints_are_refused(void **state)
 {
     (void)state;
     wire *w = NULL;
@@ -222,8 +224,9 @@ static void test_wire__endpoints_refused(void **state)
     assert_fails(ST_CONFIG, wire_beside("tcp://127.0.0.1:65535", 1, &beside), "ports after it");
 }
 
-/* A closed socket's monitor is taken down by a thread of ZeroMQ's, when it comes to it. */
-static void test_wire_connect__again_and_again(void **state)
+/* A closed socket's monitor is freed later, by a thread of ZeroMQ. 200 connections in a row must
+ * not run out of descriptors. */
+static void test_wire_connect__200_times(void **state)
 {
     (void)state;
     wire *w;
@@ -249,14 +252,14 @@ static void test_wire_send__unroutable_peer(void **state)
     assert_ok(wire_msg_new(&m));
     assert_ok(wire_msg_add(m, "x", 1));
     assert_fails(ST_UNAVAILABLE, wire_send(s, &nobody, m), "peer 0061626364");
-    assert_int_equal(wire_msg_parts(m), 1); /* still ours */
+    assert_int_equal(wire_msg_parts(m), 1); /* the message still belongs to the caller */
     wire_msg_free(&m);
     wire_close(&s);
     wire_free(&w);
     place_done(&p);
 }
 
-/* A DEALER notices at once that its peer went, but reads first what had arrived. */
+/* A DEALER notices at once that its peer has gone, but first hands out what had arrived. */
 static void test_wire_recv__peer_goes(void **state)
 {
     (void)state;
@@ -312,7 +315,7 @@ static void test_wire_poll__descriptor(void **state)
     close(fds[1]);
 }
 
-/* head and body as one message, read as control JSON. */
+/* Reads a message of head and body as a control message. */
 static status read_as_json(const void *head, size_t head_size, const char *body, frame *out)
 {
     wire_msg *m = NULL;
@@ -327,12 +330,12 @@ static status read_as_json(const void *head, size_t head_size, const char *body,
     return st;
 }
 
-static void test_wire_read_json__hostile(void **state)
+static void test_wire_read_json__refuses_hostile_messages(void **state)
 {
     (void)state;
     uint8_t head[FRAME_BYTES];
     frame f = {.kind = KIND_HELLO, .row = 5, .block_bytes = 2}, got;
-    frame_encode(&f, head); /* no digest given: accepted, a client need not have XXH3 */
+    frame_encode(&f, head); /* without a digest: accepted, because a client need not have XXH3 */
     assert_ok(read_as_json(head, sizeof head, "{}", &got));
     assert_int_equal(got.row, 5);
     assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "{ }", &got), "header says 2");
@@ -349,7 +352,7 @@ static void test_wire_read_json__hostile(void **state)
     head[4] = 2;
     assert_fails(ST_PROTOCOL, read_as_json(head, sizeof head, "{}", &got), "version 2");
     assert_non_null(strstr(status_text(), "version 1"));
-    for (int i = 0; i < FRAME_BYTES * 8; i++) { /* any one bit */
+    for (int i = 0; i < FRAME_BYTES * 8; i++) { /* each single bit */
         frame_encode(&f, head);
         head[i / 8] ^= (uint8_t)(1 << i % 8);
         assert_int_equal(read_as_json(head, sizeof head, "{}", &got), ST_PROTOCOL);
@@ -370,7 +373,7 @@ static void test_wire_error__carries_the_reason(void **state)
     json_free(&v);
 }
 
-/* The allowed keys of the folder, as text. */
+/* Reads the folder's file of allowed keys. */
 static void read_allowed(const char *keys, char *out, size_t size)
 {
     char path[400];
@@ -391,7 +394,7 @@ static void append_allowed(const char *keys, const char *text)
     fclose(f);
 }
 
-static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
+static void test_wire_keys__each_has_its_own_line(void **state)
 {
     (void)state;
     char *folder = harness_temp(), keys[300], text[1000];
@@ -399,7 +402,7 @@ static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
     snprintf(keys, sizeof keys, "%s/k", folder);
     assert_fails(ST_NO_INPUT, wire_keys_make(keys, "one"), "without --client");
     assert_ok(wire_keys_make(keys, NULL));
-    append_allowed(keys, "# by hand"); /* without a newline */
+    append_allowed(keys, "# by hand"); /* the line has no newline */
     assert_ok(wire_keys_make(keys, "one"));
     assert_ok(wire_keys_make(keys, "two"));
     read_allowed(keys, text, sizeof text);
@@ -419,7 +422,7 @@ static void test_wire_keys__are_added_on_lines_of_their_own(void **state)
     harness_remove(&folder);
 }
 
-/* Files cannot grow beyond so many bytes, as on a disk that is full. */
+/* From here on no file can grow beyond this many bytes, as on a full disk. */
 static void disk_of(rlim_t bytes)
 {
     struct rlimit limit;
@@ -429,13 +432,13 @@ static void disk_of(rlim_t bytes)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* What failed stands in nobody's way once there is room. */
+/* A failed attempt leaves nothing that keeps the next one from succeeding once there is room. */
 static void test_wire_keys__full_disk(void **state)
 {
     (void)state;
     char *folder = harness_temp(), keys[300], before[1000], after[1000];
     snprintf(keys, sizeof keys, "%s/k", folder);
-    disk_of(45); /* daemon.key is cut */
+    disk_of(45); /* daemon.key does not fit */
     status st = wire_keys_make(keys, NULL);
     disk_of(RLIM_INFINITY);
     assert_int_equal(st, ST_IO);
@@ -444,7 +447,7 @@ static void test_wire_keys__full_disk(void **state)
         keys, "# a line that takes the room that the next key would have needed, and it is full");
     append_allowed(keys, "\n");
     read_allowed(keys, before, sizeof before);
-    disk_of(strlen(before) + 9); /* allowed is cut */
+    disk_of(strlen(before) + 9); /* the new line of the file "allowed" does not fit */
     st = wire_keys_make(keys, "site");
     disk_of(RLIM_INFINITY);
     assert_int_equal(st, ST_IO);
@@ -472,7 +475,7 @@ static int io_threads_here(void)
     return n;
 }
 
-static void test_io_threads(void **state)
+static void test_wire_io_threads__are_as_many_as_asked_for(void **state)
 {
     (void)state;
     enum { N = 3 };
@@ -485,7 +488,8 @@ static void test_io_threads(void **state)
     assert_ok(wire_io_threads(w, N));
     assert_fails(ST_CANT_CREATE, wire_bind(w, p.endpoint, &none, &s), p.endpoint);
     assert_ok(wire_bind(w, p.endpoint, &last, &s));
-    for (int ms = 0; io_threads_here() - before != N; ms++) { /* each names itself when it runs */
+    /* a thread sets its name only when it begins to run */
+    for (int ms = 0; io_threads_here() - before != N; ms++) {
         assert_true(ms < WAIT_MS);
         usleep(1000);
     }
@@ -497,20 +501,20 @@ static void test_io_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_io_threads),
+        cmocka_unit_test(test_wire_io_threads__are_as_many_as_asked_for),
         cmocka_unit_test(test_wire__ipc_round_trip),
         cmocka_unit_test(test_wire__ipc_in_a_deep_folder),
         cmocka_unit_test(test_wire__tcp_round_trip),
         cmocka_unit_test(test_wire_bind__in_use),
         cmocka_unit_test(test_wire_bind__stale_file_is_replaced),
-        cmocka_unit_test(test_wire__endpoints_refused),
-        cmocka_unit_test(test_wire_connect__again_and_again),
+        cmocka_unit_test(test_wire__wrong_endpoints_are_refused),
+        cmocka_unit_test(test_wire_connect__200_times),
         cmocka_unit_test(test_wire_send__unroutable_peer),
         cmocka_unit_test(test_wire_recv__peer_goes),
         cmocka_unit_test(test_wire_poll__descriptor),
-        cmocka_unit_test(test_wire_read_json__hostile),
+        cmocka_unit_test(test_wire_read_json__refuses_hostile_messages),
         cmocka_unit_test(test_wire_error__carries_the_reason),
-        cmocka_unit_test(test_wire_keys__are_added_on_lines_of_their_own),
+        cmocka_unit_test(test_wire_keys__each_has_its_own_line),
         cmocka_unit_test(test_wire_keys__full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

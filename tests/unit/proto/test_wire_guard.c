@@ -1,5 +1,6 @@
-/* test_wire_guard.c: peers that send more than is read, over real tcp and byte by byte: cut off at
- * their share, while others and those that are known go on. */
+/* Tests of wire_guard.h: a peer that sends more than is read of it is disconnected at its share,
+ * while the others and those known to be honest go on. The peers are plain TCP sockets that write
+ * ZMTP byte by byte. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -64,7 +65,7 @@ static void end_guard(fixture *f)
     wire_free(&f->w);
 }
 
-/* Waits a little, reads what is there; how many messages. */
+/* Waits for at most STEP_MS, reads what has come and returns how many messages that was. */
 static int poll_socket(fixture *f, wire_peer *from)
 {
     wire_wait wait = {.socket = f->s};
@@ -81,7 +82,7 @@ static void say_bytes(int fd, const void *data, size_t size)
     assert_int_equal(send(fd, data, size, MSG_NOSIGNAL), size);
 }
 
-/* A message, which arrives. */
+/* Sends a message and waits until it arrives. */
 static void say_hi(fixture *f, int fd, wire_peer *from)
 {
     say_bytes(fd, "\0\2hi", 4);
@@ -89,7 +90,9 @@ static void say_hi(fixture *f, int fd, wire_peer *from)
         assert_true(i < WAIT_MS / STEP_MS);
 }
 
-/* A DEALER's handshake, written out (ZMTP 3.0, NULL). */
+/* Connects as a DEALER would: the handshake of ZMTP 3.0 without security. Returns the
+
+ * descriptor. */
 static int peer(fixture *f)
 {
     static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
@@ -107,7 +110,8 @@ static int peer(fixture *f)
     return fd;
 }
 
-/* So many bytes of parts with more to come, as the peer takes them; false: it was cut off. */
+/* Sends this many bytes of parts, each of which says that more will follow. False if the connection
+ * is cut meanwhile. */
 static bool parts_without_end(fixture *f, int fd, size_t bytes)
 {
     static const uint8_t part[1 << 12] = {[0] = 3, [7] = 0x0f, 0xf7}; /* 9 + 4087 bytes */
@@ -125,11 +129,11 @@ static bool parts_without_end(fixture *f, int fd, size_t bytes)
         sent += n < 0 ? 0 : (size_t)n;
     }
     poll_socket(f, NULL);
-    poll_socket(f, NULL); /* the look after the last byte */
+    poll_socket(f, NULL); /* so that the guard looks once more after the last byte */
     return f->cut == 0;
 }
 
-static void without_an_end_is_cut_off(void **state)
+static void test_wire_guard__cuts_a_message_without_end(void **state)
 {
     (void)state;
     fixture f = begin_guard();
@@ -144,13 +148,13 @@ static void without_an_end_is_cut_off(void **state)
     end_guard(&f);
 }
 
-static void all_together_have_a_share(void **state)
+static void test_wire_guard__limits_all_peers_together(void **state)
 {
     (void)state;
     enum { PEERS = 8 };
     fixture f = begin_guard();
     int fd[PEERS];
-    for (int i = 0; i < PEERS; i++) { /* each below its own share */
+    for (int i = 0; i < PEERS; i++) { /* each stays below its own share */
         fd[i] = peer(&f);
         parts_without_end(&f, fd[i], SHARE * 7 / 10);
     }
@@ -161,7 +165,7 @@ static void all_together_have_a_share(void **state)
     end_guard(&f);
 }
 
-static void a_known_one_may_send_more(void **state)
+static void test_wire_guard__a_known_peer_may_send_more(void **state)
 {
     (void)state;
     fixture f = begin_guard();
@@ -176,7 +180,7 @@ static void a_known_one_may_send_more(void **state)
     end_guard(&f);
 }
 
-/* The descriptor of a connection that came to the port; -1: none. */
+/* The descriptor of the connection that was accepted at this port, or -1. */
 static int accepted_at(int port)
 {
     enum { MOST = 1024 };
@@ -190,8 +194,9 @@ static int accepted_at(int port)
     return -1;
 }
 
-/* Who is at a descriptor when a socket reads that it was given may belong to another one. */
-static void anothers_connection_is_let_be(void **state)
+/* When a socket reads the event that it was given a descriptor, that descriptor may already be
+ * closed and belong to a connection of another socket, which must be left alone. */
+static void test_wire_guard__spares_a_connection_of_another_socket(void **state)
 {
     (void)state;
     enum { LOW = 64 << 10 };
@@ -202,7 +207,8 @@ static void anothers_connection_is_let_be(void **state)
     const int there = accepted_at(low.port);
     assert_true(there >= 0);
     close(first);
-    for (int i = 0; fcntl(there, F_GETFD) != -1; i++) { /* nobody reads low's events yet */
+    /* until ZeroMQ closes it; the events of low are not read yet */
+    for (int i = 0; fcntl(there, F_GETFD) != -1; i++) {
         assert_true(i < WAIT_MS);
         usleep(1000);
     }
@@ -218,8 +224,9 @@ static void anothers_connection_is_let_be(void **state)
     end_guard(&other);
 }
 
-/* Parts of every form of frame; a byte wrong for each would soon be over the share. */
-static void exactly(const char *keys)
+/* Sends parts with every form of frame header. If the guard counted a part wrong by one byte, the
+ * sum would soon exceed the share. */
+static void send_counted_parts(const char *keys)
 {
     enum { LOW = 64 << 10, PARTS = 60, MESSAGES = 2000 };
     static const size_t sizes[] = {0, 100, 222, 223, 255, 256};
@@ -250,24 +257,24 @@ static void exactly(const char *keys)
     end_guard(&f);
 }
 
-static void what_is_read_counts_exactly(void **state)
+static void test_wire_guard__counts_exactly(void **state)
 {
     (void)state;
-    exactly(NULL);
+    send_counted_parts(NULL);
 }
 
-static void with_keys_too(void **state)
+static void test_wire_guard__counts_exactly_with_keys(void **state)
 {
     (void)state;
     char *folder = harness_temp(), keys[400];
     snprintf(keys, sizeof keys, "%s/k", folder);
     assert_ok(wire_keys_make(keys, NULL));
-    exactly(keys);
+    send_counted_parts(keys);
     harness_remove(&folder);
 }
 
-/* A listener whose connections no monitor tells of: as one that another of ZeroMQ's threads reads
- * before the first has told that it was accepted. */
+/* Makes a connection that no monitor reports, like one whose messages arrive on another of ZeroMQ's
+ * threads before the event of its acceptance. Returns our end; *out_theirs is the other one. */
 static int connection_of_ours(int port, int *out_theirs)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -285,7 +292,8 @@ static int connection_of_ours(int port, int *out_theirs)
     return fd;
 }
 
-/* Sends so much, which stays in the kernel as what ZeroMQ has not made messages of. */
+/* Sends this many bytes and takes them off the socket: the kernel has counted them as received, but
+ * they have become no message. */
 static void fill_share(int theirs, int fd, size_t bytes)
 {
     static uint8_t all[1 << 16], taken[1 << 16];
@@ -295,7 +303,7 @@ static void fill_share(int theirs, int fd, size_t bytes)
     }
 }
 
-static void a_message_tells_of_its_connection(void **state)
+static void test_wire_guard__a_connection_is_found_by_its_messages(void **state)
 {
     (void)state;
     const wire_limits limits = {.unread_bytes = SHARE, .all_unread_bytes = ALL};
@@ -310,14 +318,14 @@ static void a_message_tells_of_its_connection(void **state)
     assert_ok(wire_bind(w, address, NULL, &s));
     assert_ok(wire_guard_new(w, s->socket, "here", port, &limits, false, &g));
     const int fd = connection_of_ours(port, &theirs);
-    for (int i = 0; i < 3; i++) { /* over the limit together, and each of them read */
+    for (int i = 0; i < 3; i++) { /* together over the limit, but each is read in time */
         fill_share(theirs, fd, SHARE / 2);
         wire_guard_count(g, fd, SHARE / 2);
     }
     wire_guard_look(g);
     assert_int_equal(wire_guard_were_cut(g, last), 0);
     fill_share(theirs, fd, SHARE + SHARE / 2);
-    usleep(2000 * WIRE_GUARD_MS); /* until it looks again */
+    usleep(2000 * WIRE_GUARD_MS); /* until the guard looks again */
     wire_guard_look(g);
     assert_int_equal(wire_guard_were_cut(g, last), 1);
     close(theirs);
@@ -331,13 +339,13 @@ static void a_message_tells_of_its_connection(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_an_end_is_cut_off),
-        cmocka_unit_test(all_together_have_a_share),
-        cmocka_unit_test(a_known_one_may_send_more),
-        cmocka_unit_test(anothers_connection_is_let_be),
-        cmocka_unit_test(what_is_read_counts_exactly),
-        cmocka_unit_test(with_keys_too),
-        cmocka_unit_test(a_message_tells_of_its_connection),
+        cmocka_unit_test(test_wire_guard__cuts_a_message_without_end),
+        cmocka_unit_test(test_wire_guard__limits_all_peers_together),
+        cmocka_unit_test(test_wire_guard__a_known_peer_may_send_more),
+        cmocka_unit_test(test_wire_guard__spares_a_connection_of_another_socket),
+        cmocka_unit_test(test_wire_guard__counts_exactly),
+        cmocka_unit_test(test_wire_guard__counts_exactly_with_keys),
+        cmocka_unit_test(test_wire_guard__a_connection_is_found_by_its_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
