@@ -1,4 +1,5 @@
-/* conf_defaults.h: a conf as the options table has it, for tests that set a few fields. */
+/* conf_defaults.h: a conf with the default of every option, for tests that set only a few
+ * fields. */
 #ifndef TESSERA_TESTS_UNIT_PREPD_CONF_DEFAULTS_H
 #define TESSERA_TESTS_UNIT_PREPD_CONF_DEFAULTS_H
 
@@ -6,7 +7,7 @@
 
 #include "common/conf/conf.h"
 
-/* Enum rows take their first choice, which is the default of those prepd reads. */
+/* Enumerations stay 0, their first value, which is the default of all that prepd reads. */
 static inline conf conf_defaults(void)
 {
     conf c;

@@ -1,4 +1,5 @@
-/* prepd tokenize, through two pipes as a program would use it. The verb runs in a child process. */
+/* Tests of the verb `prepd tokenize`, which runs in a child process and is talked to through pipes,
+ * as another program would. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -12,8 +13,8 @@
 
 typedef struct child {
     pid_t pid;
-    int to, from; /* our ends of its pipes */
-    int note;     /* what status_text said */
+    int to, from; /* our ends of the pipes to its input and from its output */
+    int note;     /* our end of the pipe that its error message comes through */
 } child;
 
 static char *model_folder(void)
@@ -24,7 +25,7 @@ static char *model_folder(void)
     return path;
 }
 
-/* The verb takes its words out of argv. */
+/* The verb removes the arguments that it has read from argv, so it gets a copy. */
 static status tokenize(int argc, const char *const *argv)
 {
     char *words[8] = {NULL};
@@ -72,7 +73,8 @@ static void read_to_end(int fd, char *out, size_t size)
     close(fd);
 }
 
-/* Input in, everything out. Returns the exit code. */
+/* Gives the verb this input and reads all of its output and its error message. Returns its exit
+ * code. */
 static int run_tokenize(const char *flag, const char *input, size_t size, char *out,
                         size_t out_size, char *note, size_t note_size)
 {
@@ -94,9 +96,9 @@ static void test_tokenize__lines(void **state)
 {
     (void)state;
     char out[256], note[256];
-    static const char in[] = "red\n\n<|im_end|>a\r\nA"; /* the last line without its LF */
+    static const char in[] = "red\n\n<|im_end|>a\r\nA"; /* the last line has no newline */
     assert_int_equal(run_tokenize(NULL, in, strlen(in), out, sizeof out, note, sizeof note), 0);
-    /* Golden ids: the empty line is an empty line, CR is a character of its own. */
+    /* An empty line gives an empty line, and CR is a character like any other (id 201). */
     char want[256];
     char *folder = model_folder();
     tokenizer *t = NULL;
@@ -137,7 +139,8 @@ static void test_tokenize__bad_json_names_the_line(void **state)
         snprintf(in, sizeof in, "\"A\"\n%s\n\"A\"\n", bad[i]);
         assert_int_equal(
             run_tokenize("--jsonl", in, strlen(in), out, sizeof out, note, sizeof note), 65);
-        assert_string_equal(out, "[32]\n"); /* what came before is answered, nothing after */
+        /* the line before the bad one is answered, the one after it is not */
+        assert_string_equal(out, "[32]\n");
         assert_non_null(strstr(note, "standard input:2:"));
         assert_non_null(strstr(note, "JSON string"));
     }
@@ -148,7 +151,7 @@ static void test_tokenize__long_line(void **state)
     (void)state;
     enum { SIZE = 50000, OUT = 4 * SIZE };
     char *in = malloc(SIZE), *out = malloc(OUT), note[64];
-    memset(in, '1', SIZE); /* every digit is a token: "16 16 ..." */
+    memset(in, '1', SIZE); /* each digit is a token, so the output is "16 16 ..." */
     assert_int_equal(run_tokenize(NULL, in, SIZE, out, OUT, note, sizeof note), 0);
     assert_int_equal(strlen(out), 3 * SIZE);
     assert_memory_equal(out, "16 16 ", 6);
@@ -157,8 +160,8 @@ static void test_tokenize__long_line(void **state)
     free(out);
 }
 
-/* An answer comes before the next question is asked. */
-static void test_tokenize__answers_at_once(void **state)
+/* Each line is answered before the next one is read. */
+static void test_tokenize__answers_each_line_at_once(void **state)
 {
     (void)state;
     char *folder = model_folder(), line[32];
@@ -198,7 +201,7 @@ int main(void)
         cmocka_unit_test(test_tokenize__json_lines),
         cmocka_unit_test(test_tokenize__bad_json_names_the_line),
         cmocka_unit_test(test_tokenize__long_line),
-        cmocka_unit_test(test_tokenize__answers_at_once),
+        cmocka_unit_test(test_tokenize__answers_each_line_at_once),
         cmocka_unit_test(test_tokenize__command_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* The private daemon of a verb that ends before it answers. A child process plays it. */
+/* Tests of verbs_child.h: a verb whose private daemon ends before it answers does not wait for it.
+ * A child process plays the daemon. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -11,7 +12,8 @@
 #include "common/base/clock.h"
 #include "prepd/cli/verbs_child.h"
 
-/* Shows its socket for a moment, takes it away and fails: listens says whether one can connect. */
+/* Starts a child that makes its socket, removes it after a moment and exits with 65. With listens,
+ * one can connect meanwhile. */
 static child_daemon start_failing(bool listens)
 {
     child_daemon d = {.folder = "/tmp/tessera-child-XXXXXX"};
@@ -41,8 +43,9 @@ static void test_child_open__a_daemon_that_ends_is_not_waited_for(void **state)
         status_note note = {0};
         client *c = NULL;
         const int64_t start = clock_ns();
-        assert_int_equal(child_open(&d, "train", 0, 1, &c), ST_BAD_INPUT); /* 65 */
-        assert_true(clock_ns() - start < INT64_C(60) * 1000000000);        /* it was 600 s */
+        assert_int_equal(child_open(&d, "train", 0, 1, &c), ST_BAD_INPUT); /* the exit code 65 */
+        /* far less than the 600 s that a silent daemon is waited for */
+        assert_true(clock_ns() - start < INT64_C(60) * 1000000000);
         assert_null(c);
         child_stop(&d, &note);
     }

@@ -1,4 +1,5 @@
-/* Which machines get no work because their workers broke the protocol, and for how long. */
+/* Tests of breaches.h: which machines get no work because their workers broke the protocol, and for
+ * how long. */
 #include "prepd/serve/breaches.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 
 static const int64_t S = 1000000000;
 
-static void test_breaches__the_first_are_forgiven_then_pauses_double(void **state)
+static void test_breaches__first_ones_are_forgiven_then_holds_double(void **state)
 {
     (void)state;
     breaches b = {0};
@@ -25,11 +26,11 @@ static void test_breaches__the_first_are_forgiven_then_pauses_double(void **stat
     for (int i = 0; i < 1000; i++)
         breach_note(&b, "10.0.0.1", now);
     assert_true(breach_is_held(&b, "10.0.0.1", now + 60 * S - 1));
-    assert_false(breach_is_held(&b, "10.0.0.1", now + 60 * S)); /* never for good */
+    assert_false(breach_is_held(&b, "10.0.0.1", now + 60 * S)); /* a hold always ends */
     assert_false(breach_is_held(&b, "10.0.0.2", now));
 }
 
-static void test_breaches__rows_make_good(void **state)
+static void test_breaches__rows_make_up_for_breaches(void **state)
 {
     (void)state;
     breaches b = {0};
@@ -42,12 +43,12 @@ static void test_breaches__rows_make_good(void **state)
     for (int i = 0; i < FREE_BREACHES; i++) {
         breach_note(&b, "", S);
         assert_false(breach_is_held(&b, "", S));
-        breach_made_good(&b, "10.0.0.1"); /* not of this one */
+        breach_made_good(&b, "10.0.0.1"); /* another address does not make up for this one */
     }
 }
 
-/* More addresses than places: the one that is held longest stays known. */
-static void test_breaches__a_crowd_drives_out_no_one_that_is_held(void **state)
+/* With more addresses than places, the one whose hold ends last keeps its place. */
+static void test_breaches__a_crowd_does_not_displace_a_held_address(void **state)
 {
     (void)state;
     breaches b = {0};
@@ -64,9 +65,9 @@ static void test_breaches__a_crowd_drives_out_no_one_that_is_held(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_breaches__the_first_are_forgiven_then_pauses_double),
-        cmocka_unit_test(test_breaches__rows_make_good),
-        cmocka_unit_test(test_breaches__a_crowd_drives_out_no_one_that_is_held),
+        cmocka_unit_test(test_breaches__first_ones_are_forgiven_then_holds_double),
+        cmocka_unit_test(test_breaches__rows_make_up_for_breaches),
+        cmocka_unit_test(test_breaches__a_crowd_does_not_displace_a_held_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

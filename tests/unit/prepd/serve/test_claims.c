@@ -1,11 +1,13 @@
-/* Whose word an index record waits for: never for that of a worker that may have no work. */
+/* Tests of claims.c: an index record that a remote worker told waits to be confirmed by another
+ * worker, but not by one that may get no work, for which it could wait for ever. */
 #include "common/base/clock.h"
 #include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
 enum { S = 1000000000 };
 
-/* A worker on a machine of its own that joined so long ago. */
+/* A worker on this host that joined this many seconds ago; proved says whether it has told its
+ * fingerprints. */
 static worker_seat seat(uint64_t number, const char *host, bool proved, int64_t seconds_ago)
 {
     worker_seat w = {.number = number, .proved = proved, .joined_ns = clock_ns() - seconds_ago * S};
@@ -14,7 +16,7 @@ static worker_seat seat(uint64_t number, const char *host, bool proved, int64_t 
     return w;
 }
 
-/* Whether the first of two seats may confirm what it claims itself. */
+/* Of two workers, whether the first may confirm its own claim instead of waiting for the other. */
 static bool may_go_on(worker_seat w, worker_seat o, int breaches_of_w, int breaches_of_o)
 {
     static dispatch d;
@@ -35,27 +37,30 @@ static bool may_go_on(worker_seat w, worker_seat o, int breaches_of_w, int breac
     return may;
 }
 
-static void test_claims__another_that_works_is_waited_for(void **state)
+static void test_claims__wait_for_another_that_works(void **state)
 {
     (void)state;
     const worker_seat w = seat(1, "a", true, 500), o = seat(2, "b", true, 1);
     assert_false(may_go_on(w, o, 0, 0));
-    assert_false(may_go_on(w, seat(2, "a", true, 1), 0, 0)); /* its neighbour */
+    /* one on the same machine is waited for too */
+    assert_false(may_go_on(w, seat(2, "a", true, 1), 0, 0));
     worker_seat local = o;
     local.local = true;
     local.proved = false;
     assert_false(may_go_on(w, local, 0, 0));
 }
 
-static void test_claims__one_that_never_says_what_it_is_is_not(void **state)
+static void test_claims__do_not_wait_for_one_without_fingerprints(void **state)
 {
     (void)state;
-    assert_false(may_go_on(seat(1, "a", true, 2), seat(2, "b", false, 1), 0, 0)); /* it loads */
+    /* the other is still loading */
+    assert_false(may_go_on(seat(1, "a", true, 2), seat(2, "b", false, 1), 0, 0));
     assert_true(may_go_on(seat(1, "a", true, 500), seat(2, "b", false, 499), 0, 0));
-    assert_true(may_go_on(seat(1, "a", true, 500), seat(2, "b", false, 0), 0, 0)); /* once more */
+    /* it has left and joined again */
+    assert_true(may_go_on(seat(1, "a", true, 500), seat(2, "b", false, 0), 0, 0));
 }
 
-static void test_claims__one_that_is_held_off_is_not(void **state)
+static void test_claims__do_not_wait_for_one_that_is_held(void **state)
 {
     (void)state;
     const int many = FREE_BREACHES + 7;
@@ -63,15 +68,15 @@ static void test_claims__one_that_is_held_off_is_not(void **state)
     assert_false(may_go_on(w, o, 0, FREE_BREACHES));
     assert_true(may_go_on(w, o, 0, many));
     assert_false(may_go_on(w, o, many, 0));
-    assert_false(may_go_on(w, o, many, many)); /* they are given work then */
+    assert_false(may_go_on(w, o, many, many)); /* if all are held, all get work */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_claims__another_that_works_is_waited_for),
-        cmocka_unit_test(test_claims__one_that_never_says_what_it_is_is_not),
-        cmocka_unit_test(test_claims__one_that_is_held_off_is_not),
+        cmocka_unit_test(test_claims__wait_for_another_that_works),
+        cmocka_unit_test(test_claims__do_not_wait_for_one_without_fingerprints),
+        cmocka_unit_test(test_claims__do_not_wait_for_one_that_is_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

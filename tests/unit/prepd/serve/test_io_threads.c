@@ -1,4 +1,5 @@
-/* How many threads of ZeroMQ's there are, and whose connections each has. */
+/* Tests of io_threads.h: how many threads ZeroMQ gets, and which of them serve consumers and which
+ * workers. */
 #include "tests/harness.h"
 
 #include "prepd/serve/io_threads.h"
@@ -26,16 +27,17 @@ static void test_wanted__is_taken_and_split(void **state)
         assert_int_equal(t.consumers, want[i].consumers);
         assert_int_equal(t.workers, want[i].workers);
         assert_int_equal(t.consumers | t.workers,
-                         (UINT64_C(1) << t.n_threads) - 1); /* none is idle */
+                         (UINT64_C(1) << t.n_threads) - 1); /* every thread serves one of them */
     }
 }
 
-static void test_auto__goes_by_cpus_and_links(void **state)
+static void test_auto__depends_on_cpus_and_links(void **state)
 {
     (void)state;
     assert_int_equal(over("ipc://s", "", 0, 1).n_threads, 1);
     assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 2).n_threads, 1);
-    assert_int_equal(over("ipc://s", "k", 0, 12).n_threads, 2); /* ipc takes no keys */
+    /* keys make no difference over ipc */
+    assert_int_equal(over("ipc://s", "k", 0, 12).n_threads, 2);
     assert_int_equal(over("tcp://127.0.0.1:1", "", 0, 12).n_threads, 3);
     assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 12).n_threads, 4);
     assert_int_equal(over("tcp://127.0.0.1:1", "k", 0, 256).n_threads, 8);
@@ -45,7 +47,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wanted__is_taken_and_split),
-        cmocka_unit_test(test_auto__goes_by_cpus_and_links),
+        cmocka_unit_test(test_auto__depends_on_cpus_and_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Who is blamed when workers die: the state machine alone. */
+/* Tests of lease.h: which sample is blamed when workers die. The state machine is driven alone,
+ * without sockets or processes. */
 #include "prepd/serve/lease.h"
 
 #include <string.h>
@@ -23,7 +24,7 @@ static lease *retake_lease(lease_book *b, lease *l, loss how, bool fresh)
     return lease_book_take(b, fresh);
 }
 
-static void test_lease__outside_deaths_blame_nobody(void **state)
+static void test_lease__outside_deaths_blame_no_sample(void **state)
 {
     (void)state;
     lease_book b;
@@ -37,9 +38,9 @@ static void test_lease__outside_deaths_blame_nobody(void **state)
     lease_free(&l);
 }
 
-/* Neither of the row nor of the one sample that is tried alone: what such a worker says proves
- * nothing. */
-static void test_lease__breaches_blame_nobody(void **state)
+/* A worker that breaks the protocol proves nothing, neither about the row nor about a sample that
+ * is tried alone. */
+static void test_lease__breaches_blame_no_sample(void **state)
 {
     (void)state;
     lease_book b;
@@ -61,8 +62,8 @@ static void test_lease__breaches_blame_nobody(void **state)
     lease_free(&l);
 }
 
-/* However often and in whatever order it tells of them. */
-static void test_lease_on__no_more_often_than_it_has_items(void **state)
+/* Each item counts as progress once, however often and in whatever order a worker names it. */
+static void test_lease_on__counts_each_item_once(void **state)
 {
     (void)state;
     lease_book b;
@@ -78,7 +79,7 @@ static void test_lease_on__no_more_often_than_it_has_items(void **state)
     lease_free(&l);
 }
 
-static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
+static void test_lease__lost_twice_tries_the_suspect_alone(void **state)
 {
     (void)state;
     lease_book b;
@@ -93,10 +94,10 @@ static void test_lease__lost_twice_goes_solo_suspect_first(void **state)
     assert_int_equal(lease_solo_item(l), 30);
     assert_int_equal(l->n_untried, 1);
 
-    /* An outside kill while solo changes nothing. */
+    /* A kill from outside during the trial changes nothing. */
     assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, true), l);
     assert_int_equal(lease_solo_item(l), 30);
-    /* One death of its own is not enough, the second is. */
+    /* One death that it caused is not enough to condemn the item; the second is. */
     assert_ptr_equal(retake_lease(&b, l, LOSS_TIMEOUT, true), l);
     assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_POISON);
     assert_int_equal(item, 30);
@@ -118,7 +119,8 @@ static void test_lease__harmless_items_are_cleared(void **state)
         lease_solo_done(&b, l);
         assert_ptr_equal(lease_book_take(&b, true), l);
     }
-    assert_int_equal(lease_solo_item(l), -1); /* whole again, nobody condemned */
+    /* the lease is whole again, and no item is condemned */
+    assert_int_equal(lease_solo_item(l), -1);
     assert_int_equal(l->losses, 0);
     lease_free(&l);
 }
@@ -133,7 +135,7 @@ static void test_lease__a_wrong_suspect_brings_all_items_to_trial(void **state)
         lease_on(l, 20);
         assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
         assert_int_equal(lease_solo_item(l), 20);
-        assert_int_equal(l->n_untried, round == 0 ? 1 : 3); /* each distinct sample once */
+        assert_int_equal(l->n_untried, round == 0 ? 1 : 3); /* each sample once */
         while (l->solo) {
             lease_solo_done(&b, l);
             assert_ptr_equal(lease_book_take(&b, true), l);
@@ -154,7 +156,7 @@ static void test_lease__empty_row_survives_any_loss(void **state)
     lease_free(&l);
 }
 
-static void test_lease__late_ones_first_and_owners_forgotten(void **state)
+static void test_lease__earliest_row_first_and_owners_forgotten(void **state)
 {
     (void)state;
     lease_book b;
@@ -177,24 +179,24 @@ static void test_lease__late_ones_first_and_owners_forgotten(void **state)
     lease_free(&l[1]);
 }
 
-static void test_lease_on__further_is_progress_and_nothing_else(void **state)
+static void test_lease_on__only_a_further_item_is_progress(void **state)
 {
     (void)state;
     lease_book b;
     lease *l = make_lease(&b); /* 10, 20, 30, 20 */
     assert_true(lease_on(l, 10));
     assert_false(lease_on(l, 10));
-    assert_true(lease_on(l, 30)); /* not each one is told of */
+    assert_true(lease_on(l, 30)); /* a worker need not name every item */
     assert_false(lease_on(l, 10));
     assert_false(lease_on(l, -1));
-    assert_true(lease_on(l, 20)); /* the second part of a sample */
+    assert_true(lease_on(l, 20)); /* the sample occurs twice in this lease */
     assert_false(lease_on(l, 20));
     assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, false), l);
-    assert_true(lease_on(l, 10)); /* begun anew */
+    assert_true(lease_on(l, 10)); /* the next worker begins anew */
     lease_free(&l);
 }
 
-static void test_lease__unbegun_is_first_again_and_blames_nobody(void **state)
+static void test_lease__one_not_begun_is_first_again_and_blames_no_sample(void **state)
 {
     (void)state;
     lease_book b;
@@ -214,13 +216,13 @@ static void test_lease__unbegun_is_first_again_and_blames_nobody(void **state)
     lease_free(&l[0]);
 }
 
-/* Not the worker that claimed it. */
+/* Allows every worker but the one that made the first claim. */
 static bool not_by(const void *user, const lease *l)
 {
     return l->n_claims == 0 || l->claim[0].by != *(const uint64_t *)user;
 }
 
-static void test_lease__claims_go_with_their_items_and_to_others(void **state)
+static void test_lease__claims_stay_with_their_items_and_go_to_other_workers(void **state)
 {
     (void)state;
     static const uint64_t facts[] = {1, 2, 3, 4}, first = 7, second = 8;
@@ -248,17 +250,17 @@ static void test_lease__claims_go_with_their_items_and_to_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lease__outside_deaths_blame_nobody),
-        cmocka_unit_test(test_lease__breaches_blame_nobody),
-        cmocka_unit_test(test_lease__lost_twice_goes_solo_suspect_first),
+        cmocka_unit_test(test_lease__outside_deaths_blame_no_sample),
+        cmocka_unit_test(test_lease__breaches_blame_no_sample),
+        cmocka_unit_test(test_lease__lost_twice_tries_the_suspect_alone),
         cmocka_unit_test(test_lease__harmless_items_are_cleared),
         cmocka_unit_test(test_lease__a_wrong_suspect_brings_all_items_to_trial),
         cmocka_unit_test(test_lease__empty_row_survives_any_loss),
-        cmocka_unit_test(test_lease__late_ones_first_and_owners_forgotten),
-        cmocka_unit_test(test_lease_on__further_is_progress_and_nothing_else),
-        cmocka_unit_test(test_lease_on__no_more_often_than_it_has_items),
-        cmocka_unit_test(test_lease__unbegun_is_first_again_and_blames_nobody),
-        cmocka_unit_test(test_lease__claims_go_with_their_items_and_to_others),
+        cmocka_unit_test(test_lease__earliest_row_first_and_owners_forgotten),
+        cmocka_unit_test(test_lease_on__only_a_further_item_is_progress),
+        cmocka_unit_test(test_lease_on__counts_each_item_once),
+        cmocka_unit_test(test_lease__one_not_begun_is_first_again_and_blames_no_sample),
+        cmocka_unit_test(test_lease__claims_stay_with_their_items_and_go_to_other_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Local workers that cannot be started, or die before they begin: what the daemon ends with. */
+/* Tests of local.c: with what message the daemon ends if its local workers cannot be started or die
+ * before they begin. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +10,7 @@
 
 static dispatch d;
 
-/* One worker, of this program. */
+/* A daemon with one local worker, for which it starts this program. */
 static void begin_local(const char *self)
 {
     static char endpoint[] = "ipc:///nowhere";
@@ -17,8 +18,8 @@ static void begin_local(const char *self)
     snprintf(d.local.self, sizeof d.local.self, "%s", self);
 }
 
-/* Starts one and sees it die, if it can be started. */
-static void once(void)
+/* Starts the workers and waits until they have died, if they could be started. */
+static void start_and_reap(void)
 {
     d.local.not_before_ns = 0;
     local_tick(&d, 0);
@@ -28,41 +29,42 @@ static void once(void)
     }
 }
 
-static void test_local__what_can_not_be_started_is_told(void **state)
+static void test_local__tells_what_cannot_be_started(void **state)
 {
     (void)state;
     begin_local("/nowhere/prepd");
     for (int i = 0; i < 3; i++) {
         assert_false(d.stopping);
-        once();
+        start_and_reap();
     }
     assert_true(d.stopping);
     assert_non_null(strstr(d.cause.message, "cannot start /nowhere/prepd"));
 }
 
-/* Of another cause than the one before: theirs is told, and only after as many as without one. */
-static void test_local__an_old_cause_is_not_told_of_others(void **state)
+/* Workers that die of another cause than the earlier one: the daemon ends after as many deaths as
+ * without the earlier one, and tells the new cause. */
+static void test_local__does_not_tell_an_old_cause(void **state)
 {
     (void)state;
     begin_local("/nowhere/prepd");
-    once();
+    start_and_reap();
     snprintf(d.local.self, sizeof d.local.self, "/bin/false");
     for (int i = 1; i < 8; i++) {
         assert_false(d.stopping);
-        once();
+        start_and_reap();
     }
     assert_true(d.stopping);
     assert_non_null(strstr(d.cause.message, "workers died 8 times in a row"));
 }
 
-/* What eight have in common is no more than what one has. */
+/* Eight workers that die at start_and_reap have one cause, so they count as few deaths. */
 static void test_local__deaths_at_once_count_as_one(void **state)
 {
     (void)state;
     begin_local("/bin/false");
     d.local.target = 8;
-    once();
-    once();
+    start_and_reap();
+    start_and_reap();
     assert_false(d.stopping);
     assert_in_range(d.local.deaths_at_start, 2, 7);
 }
@@ -70,9 +72,9 @@ static void test_local__deaths_at_once_count_as_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_local__what_can_not_be_started_is_told),
+        cmocka_unit_test(test_local__tells_what_cannot_be_started),
         cmocka_unit_test(test_local__deaths_at_once_count_as_one),
-        cmocka_unit_test(test_local__an_old_cause_is_not_told_of_others),
+        cmocka_unit_test(test_local__does_not_tell_an_old_cause),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* What a service manager is told: /healthz and /readyz, their codes and their reasons; signs of
- * life. */
+/* Tests of what a service manager learns: the codes and reasons of /healthz and /readyz, and the
+ * signs of life that its watchdog gets. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static const int64_t S = 1000000000;
 
-/* A daemon with a worker at work, whose last answer came so long ago. */
+/* A daemon with one worker at work. The tests say when its last answer came. */
 typedef struct fixture {
     dispatch d;
     conf c;
@@ -25,7 +25,7 @@ static int setup_metrics(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
-    f->c.prepd_sample_timeout = 5; /* patience: 4 x 5 + 30 s */
+    f->c.prepd_sample_timeout = 5; /* the watchdog waits 4 x 5 + 30 s */
     f->d.c = &f->c;
     f->d.seats = &f->seat;
     f->d.train.ready = true;
@@ -40,7 +40,7 @@ static int teardown_metrics(void **state)
     return 0;
 }
 
-/* The code, and that the body is these words. */
+/* The answer must have this code, and its body these words. */
 static void assert_answer(dispatch *d, const char *path, int code, const char *words)
 {
     char body[256] = "";
@@ -51,7 +51,7 @@ static void assert_answer(dispatch *d, const char *path, int code, const char *w
     assert_non_null(strstr(body, words));
 }
 
-static void test_unhealthy__work_that_is_out_has_its_patience(void **state)
+static void test_unhealthy__only_after_the_time_work_may_take(void **state)
 {
     fixture *f = *state;
     f->d.answered_ns = 7 * S;
@@ -62,13 +62,13 @@ static void test_unhealthy__work_that_is_out_has_its_patience(void **state)
     assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10));
 }
 
-static void test_unhealthy__a_daemon_without_work_may_be_silent(void **state)
+static void test_unhealthy__not_without_work(void **state)
 {
     fixture *f = *state;
     f->seat.work = NULL;
     assert_null(metrics_unhealthy(&f->d, 1000 * S));
     worker_seat last = {.work = &f->work};
-    f->seat.next = &last; /* one of several at work is enough */
+    f->seat.next = &last; /* one worker at work among several is enough */
     assert_non_null(metrics_unhealthy(&f->d, 1000 * S));
     f->d.seats = NULL;
     assert_null(metrics_unhealthy(&f->d, 1000 * S));
@@ -87,7 +87,8 @@ static void test_healthz__is_503_with_the_reason(void **state)
     assert_answer(&f->d, "/healthz", 503, "stopping\n");
 }
 
-/* A supervisor that wants a word every 40 ms. */
+/* Plays a service manager that wants a sign of life every 40 ms. Returns the socket on which it
+ * listens. */
 static int supervisor(const char *folder)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -105,7 +106,7 @@ static bool hears_of_life(int fd)
     return read(fd, said, sizeof said - 1) > 0 && strcmp(said, "WATCHDOG=1\n") == 0;
 }
 
-static void test_watchdog__hears_nothing_where_work_stalls(void **state)
+static void test_watchdog__hears_nothing_while_work_stalls(void **state)
 {
     fixture *f = *state;
     char *folder = harness_temp();
@@ -113,13 +114,13 @@ static void test_watchdog__hears_nothing_where_work_stalls(void **state)
     f->d.answered_ns = 7 * S;
     dispatch_watchdog(&f->d, 7 * S);
     assert_true(hears_of_life(fd));
-    dispatch_watchdog(&f->d, 7 * S + S / 1000); /* too soon for another word */
+    dispatch_watchdog(&f->d, 7 * S + S / 1000); /* too soon for another sign */
     assert_false(hears_of_life(fd));
     dispatch_watchdog(&f->d, 7 * S + 50 * S);
     assert_true(hears_of_life(fd));
     dispatch_watchdog(&f->d, 7 * S + 51 * S);
     assert_false(hears_of_life(fd));
-    f->d.answered_ns = 7 * S + 51 * S; /* it went on */
+    f->d.answered_ns = 7 * S + 51 * S; /* an answer came */
     dispatch_watchdog(&f->d, 7 * S + 52 * S);
     assert_true(hears_of_life(fd));
     close(fd);
@@ -136,7 +137,7 @@ static void test_readyz__is_503_until_a_consumer_would_get_rows(void **state)
     assert_answer(&f->d, "/readyz", 503, "the index is being built\n");
     f->d.draining = true;
     assert_answer(&f->d, "/readyz", 503, "leaving\n");
-    assert_answer(&f->d, "/healthz", 200, "ok\n"); /* what drains is well */
+    assert_answer(&f->d, "/healthz", 200, "ok\n"); /* a daemon that drains is healthy */
 }
 
 static void test_answer__names_its_paths(void **state)
@@ -150,10 +151,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_metrics, teardown_metrics)
     const struct CMUnitTest tests[] = {
-        TEST(test_unhealthy__work_that_is_out_has_its_patience),
-        TEST(test_unhealthy__a_daemon_without_work_may_be_silent),
+        TEST(test_unhealthy__only_after_the_time_work_may_take),
+        TEST(test_unhealthy__not_without_work),
         TEST(test_healthz__is_503_with_the_reason),
-        TEST(test_watchdog__hears_nothing_where_work_stalls),
+        TEST(test_watchdog__hears_nothing_while_work_stalls),
         TEST(test_readyz__is_503_until_a_consumer_would_get_rows),
         TEST(test_answer__names_its_paths),
     };

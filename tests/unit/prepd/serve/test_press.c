@@ -1,19 +1,20 @@
-/* When images are compressed: what is slower, the workers or a link. */
+/* Tests of compression_choice.h: images are compressed if a link is slower than the workers. */
 #include "tests/harness.h"
 
 #include "prepd/serve/compression_choice.h"
 
 enum { ROW = 10000000 };
 
-static void test_consumer__that_waits_for_rows_gets_them_as_they_are(void **state)
+static void test_consumer__gets_raw_rows_while_it_waits(void **state)
 {
     (void)state;
     assert_false(compress_for_consumer(false, 0, 20 * ROW, ROW));
-    assert_false(compress_for_consumer(true, ROW, 0, ROW)); /* one under way, none to spare */
+    /* one row is under way, and none is spare */
+    assert_false(compress_for_consumer(true, ROW, 0, ROW));
     assert_false(compress_for_consumer(true, 2 * ROW, 18 * ROW, ROW));
 }
 
-static void test_consumer__whose_credit_is_under_way_has_a_slow_link(void **state)
+static void test_consumer__gets_compressed_rows_over_a_slow_link(void **state)
 {
     (void)state;
     assert_true(compress_for_consumer(false, 20 * ROW, 0, ROW));
@@ -21,18 +22,18 @@ static void test_consumer__whose_credit_is_under_way_has_a_slow_link(void **stat
     assert_true(compress_for_consumer(false, 20 * ROW, -ROW, ROW));
 }
 
-static void test_consumer__between_the_two_nothing_changes(void **state)
+static void test_consumer__keeps_the_choice_in_between(void **state)
 {
     (void)state;
     assert_true(compress_for_consumer(true, 10 * ROW, 10 * ROW, ROW));
     assert_false(compress_for_consumer(false, 10 * ROW, 10 * ROW, ROW));
 }
 
-static void test_link__is_worth_it_below_half_a_gigabyte_per_second(void **state)
+static void test_link__compresses_below_half_a_gigabyte_per_second(void **state)
 {
     (void)state;
     compression_link slow = {0}, fast = {0};
-    assert_false(compress_for_link(&slow));     /* nothing known */
+    assert_false(compress_for_link(&slow));     /* nothing is known of the link yet */
     compression_link_saw(&slow, ROW, 90000000); /* 1 Gbit/s */
     assert_true(compress_for_link(&slow));
     compression_link_saw(&fast, ROW, 9000000); /* 10 Gbit/s */
@@ -41,7 +42,7 @@ static void test_link__is_worth_it_below_half_a_gigabyte_per_second(void **state
     assert_false(compress_for_link(&fast));
 }
 
-static void test_link__follows_what_it_sees(void **state)
+static void test_link__follows_what_it_measures(void **state)
 {
     (void)state;
     compression_link l = {0};
@@ -57,11 +58,11 @@ static void test_link__follows_what_it_sees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_consumer__that_waits_for_rows_gets_them_as_they_are),
-        cmocka_unit_test(test_consumer__whose_credit_is_under_way_has_a_slow_link),
-        cmocka_unit_test(test_consumer__between_the_two_nothing_changes),
-        cmocka_unit_test(test_link__is_worth_it_below_half_a_gigabyte_per_second),
-        cmocka_unit_test(test_link__follows_what_it_sees),
+        cmocka_unit_test(test_consumer__gets_raw_rows_while_it_waits),
+        cmocka_unit_test(test_consumer__gets_compressed_rows_over_a_slow_link),
+        cmocka_unit_test(test_consumer__keeps_the_choice_in_between),
+        cmocka_unit_test(test_link__compresses_below_half_a_gigabyte_per_second),
+        cmocka_unit_test(test_link__follows_what_it_measures),
     };
     return cmocka_run_group_tests_name("press", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* The list of samples that cost themselves only. */
+/* Tests of quarantine.h: the list of bad samples keeps the first cause of each, travels in cursors,
+ * and two lists can be joined. */
 #include "prepd/serve/quarantine.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 
 #include "tests/harness.h"
 
-static void test_quarantine__first_cause_stands_and_order_is_by_sample(void **state)
+static void test_quarantine__keeps_the_first_cause_in_order_of_samples(void **state)
 {
     (void)state;
     quarantine q;
@@ -29,7 +30,7 @@ static void test_quarantine__first_cause_stands_and_order_is_by_sample(void **st
     quarantine_done(&q);
 }
 
-static void test_quarantine__comes_back_with_the_cursor(void **state)
+static void test_quarantine__is_restored_from_a_cursor(void **state)
 {
     (void)state;
     quarantine a, b;
@@ -43,7 +44,7 @@ static void test_quarantine__comes_back_with_the_cursor(void **state)
     assert_ok(quarantine_json(&a, &json));
     assert_ok(json_parse(json, strlen(json), "cursor", &list));
     assert_fails(ST_PROTOCOL, quarantine_merge(&b, list, 5, "cursor"), "outside the 5 samples");
-    assert_int_equal(b.n_entries, 0); /* all or none */
+    assert_int_equal(b.n_entries, 0); /* a list is taken whole or not at all */
     assert_fails(ST_PROTOCOL, quarantine_merge(&b, list, 1, "cursor"),
                  "2 quarantined samples, more than the 1");
     assert_ok(quarantine_merge(&b, list, 6, "cursor"));
@@ -53,11 +54,12 @@ static void test_quarantine__comes_back_with_the_cursor(void **state)
     quarantine_done(&b);
 }
 
-/* In any order, twice, beside what is there: sorted, and the first cause stands. */
+/* A list may be unsorted, name a sample twice, or name one that is known. The result is sorted, and
+ * the first cause of each sample is kept. */
 static void test_quarantine__lists_are_joined(void **state)
 {
     (void)state;
-    enum { N = 200000 }; /* one by one in falling order would take minutes */
+    enum { N = 200000 }; /* inserting them one by one in falling order would take minutes */
     quarantine a, b;
     bool fresh;
     const char *json;
@@ -90,7 +92,7 @@ static void test_quarantine__lists_are_joined(void **state)
     assert_string_equal(quarantine_find(&a, 9), "told first");
     assert_string_equal(quarantine_find(&a, 8), "told");
     assert_ok(quarantine_json(&a, &json));
-    assert_true(strlen(json) > (size_t)N * 10); /* made anew */
+    assert_true(strlen(json) > (size_t)N * 10); /* the text is made again */
     assert_ok(quarantine_add(&b, 3, "own", &fresh));
     assert_ok(quarantine_copy(&b, &a));
     assert_int_equal(b.n_entries, a.n_entries);
@@ -114,12 +116,13 @@ static void test_quarantine__causes_are_short(void **state)
     quarantine_init(&b);
     memset(cause, 'x', sizeof(cause) - 1);
     cause[sizeof(cause) - 1] = 0;
-    memcpy(cause + 511, "\xc3\xa9", 2); /* lies across the limit: left out whole */
+    /* a character that lies across the limit is left out whole */
+    memcpy(cause + 511, "\xc3\xa9", 2);
     assert_ok(quarantine_add(&a, 0, cause, &fresh));
     assert_int_equal(strlen(quarantine_find(&a, 0)), 511);
     assert_ok(quarantine_json(&a, &json));
     assert_ok(json_parse(json, strlen(json), "cursor", &list));
-    assert_ok(quarantine_merge(&b, list, 1, "cursor")); /* what we made comes back */
+    assert_ok(quarantine_merge(&b, list, 1, "cursor")); /* our own text is accepted */
     json_free(&list);
     quarantine_done(&b);
     quarantine_init(&b);
@@ -136,8 +139,8 @@ static void test_quarantine__causes_are_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quarantine__first_cause_stands_and_order_is_by_sample),
-        cmocka_unit_test(test_quarantine__comes_back_with_the_cursor),
+        cmocka_unit_test(test_quarantine__keeps_the_first_cause_in_order_of_samples),
+        cmocka_unit_test(test_quarantine__is_restored_from_a_cursor),
         cmocka_unit_test(test_quarantine__lists_are_joined),
         cmocka_unit_test(test_quarantine__causes_are_short),
     };

@@ -1,4 +1,5 @@
-/* A consumer that reads nothing for a while: it hears of the end all the same. */
+/* Test of consumers.c: a consumer that reads nothing for a while still gets END. The consumer is a
+ * plain TCP socket that writes ZMTP byte by byte. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@
 
 enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };
 
-/* A DEALER's handshake, written out (ZMTP 3.0, NULL), and a word. */
+/* Connects as a DEALER would, with the handshake of ZMTP 3.0 without security, and sends a short
+ * message. */
 static int knock_port(int port)
 {
     static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
@@ -32,7 +34,7 @@ static int knock_port(int port)
     return fd;
 }
 
-/* Until the peer takes no more. */
+/* Sends until nothing has fitted for 0.2 s. */
 static void fill_queue(wire_socket *s, const wire_peer *to)
 {
     static const uint8_t zeros[PART_BYTES];
@@ -51,7 +53,7 @@ static void fill_queue(wire_socket *s, const wire_peer *to)
     wire_msg_free(&m);
 }
 
-/* Reads on until this stands at the end of what came. */
+/* Reads until what came ends with these words. False if they do not come in time. */
 static bool hears(dispatch *d, int fd, const char *words)
 {
     static char bytes[PART_BYTES];
@@ -67,7 +69,7 @@ static bool hears(dispatch *d, int fd, const char *words)
     return strcmp(end, words) == 0;
 }
 
-static void test_sessions_deliver__the_end_waits_for_room(void **state)
+static void test_consumers_deliver__end_waits_for_room(void **state)
 {
     (void)state;
     dispatch d = {0};
@@ -88,7 +90,7 @@ static void test_sessions_deliver__the_end_waits_for_room(void **state)
     d.consumer_seats = s;
     d.n_consumers = 1;
     fill_queue(d.consumers, &s->peer);
-    consumers_deliver(&d); /* no room for END */
+    consumers_deliver(&d); /* there is no room for END */
     assert_true(hears(&d, fd, "{\"rows\":7}"));
     assert_true(s->end_sent);
     consumer_close(&d, s, NULL);
@@ -101,7 +103,7 @@ static void test_sessions_deliver__the_end_waits_for_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sessions_deliver__the_end_waits_for_room),
+        cmocka_unit_test(test_consumers_deliver__end_waits_for_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Messages of workers that are no longer there. */
+/* Test of worker_messages.c: messages of a worker whose connection has ended before they are
+ * read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 enum { WAIT_MS = 20000 };
 
-/* Until what is sent to it is refused, since its connection has ended. */
+/* Waits until a message to this peer is refused because its connection has ended. */
 static bool has_gone(dispatch *d, const wire_peer *to)
 {
     const int64_t late_ns = clock_ns() + WAIT_MS * INT64_C(1000000);
@@ -23,8 +24,9 @@ static bool has_gone(dispatch *d, const wire_peer *to)
     return false;
 }
 
-/* An idle worker says JOIN now and then, and may end right after it. */
-static void test_seat_message__an_end_is_no_breach(void **state)
+/* An idle worker repeats JOIN now and then, and may end right after it. That is no breach of the
+ * protocol. */
+static void test_seat_message__ending_is_not_a_breach(void **state)
 {
     (void)state;
     static const char join[] = "{\"version\":\"1\",\"host\":\"there\",\"pid\":7}";
@@ -56,11 +58,12 @@ static void test_seat_message__an_end_is_no_breach(void **state)
     wire_close(&worker);
     assert_true(has_gone(&d, &from));
     seat_message(&d, &from, m);
-    assert_ptr_equal(d.seats, w); /* until its supervisor says how it ended, or some seconds pass */
+    /* it keeps its seat until its supervisor says how it ended, or some seconds pass */
+    assert_ptr_equal(d.seats, w);
     assert_true(w->lost_ns > 0);
     assert_int_equal(d.counts.breaches, 0);
     assert_int_equal(d.breaches.of[0].n_breaches, 0);
-    /* A child of ours that gave its reason after its JOIN is heard. */
+    /* A local worker that sent its reason after its JOIN is heard. */
     w->lost_ns = 0;
     w->local = true;
     w->pid = d.local.child[0].pid = 7;
@@ -81,7 +84,7 @@ static void test_seat_message__an_end_is_no_breach(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seat_message__an_end_is_no_breach),
+        cmocka_unit_test(test_seat_message__ending_is_not_a_breach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Generated data: exactly balanced, a function of the seed, and never over somebody's files. */
+/* Tests of prepd synth: generated data is exactly balanced and a function of the seed, never
+ * replaces files that it did not make, and comes with a model folder whose parts agree. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@
 #include "prepd/synth/scene.h"
 #include "prepd/synth/synth.h"
 
-/* How often each (question text, answer) occurs. */
+/* How often a question occurs with an answer. */
 typedef struct tally {
     const char *text, *answer;
     int64_t count;
@@ -46,7 +47,7 @@ static int count_split(uint64_t seed, const char *split, uint64_t n, tally talli
     return n_tallies;
 }
 
-static void test_questions__answers_equally_often(void **state)
+static void test_questions__have_each_answer_equally_often(void **state)
 {
     (void)state;
     const uint64_t sizes[] = {60, 64, 336, 1000, 1001};
@@ -61,7 +62,7 @@ static void test_questions__answers_equally_often(void **state)
     }
 }
 
-static void test_scene__shapes_inside_and_apart(void **state)
+static void test_scene__shapes_lie_inside_and_apart(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 500; i++) {
@@ -71,7 +72,7 @@ static void test_scene__shapes_inside_and_apart(void **state)
         for (int a = 0; a < s.n_shapes; a++) {
             const scene_shape *p = &s.shapes[a];
             float x = p->x * (float)s.width, y = p->y * (float)s.height;
-            float r = 0.84f * p->radius; /* the narrowest form reaches this far */
+            float r = 0.84f * p->radius; /* the narrowest shape reaches this far */
             assert_true(x - r >= -2 && x + r <= (float)s.width + 2);
             assert_true(y - r >= -2 && y + r <= (float)s.height + 2);
             for (int b = 0; b < a; b++) {
@@ -114,7 +115,7 @@ static void test_synth__same_seed_same_bytes(void **state)
     assert_ok(files_path(c, root, "c"));
     assert_ok(synth_write(&(synth_options){a, 12, 5, SIZES_SMALL}));
     assert_ok(synth_write(&(synth_options){b, 40, 9, SIZES_SMALL}));
-    assert_ok(synth_write(&(synth_options){b, 12, 5, SIZES_SMALL})); /* over its own */
+    assert_ok(synth_write(&(synth_options){b, 12, 5, SIZES_SMALL})); /* over its own files */
     assert_ok(synth_write(&(synth_options){c, 12, 6, SIZES_SMALL}));
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         hash128 x, y, z;
@@ -124,11 +125,12 @@ static void test_synth__same_seed_same_bytes(void **state)
         if (!hash_equal(x, y))
             fail_msg("%s differs between two runs of one seed", names[k]);
         bool model = strncmp(names[k], "model/", 6) == 0;
-        bool questions = strstr(names[k], "questions") != NULL; /* 12 images: may coincide */
+        /* of 12 images they may be the same */
+        bool questions = strstr(names[k], "questions") != NULL;
         if (!model && !questions && hash_equal(x, z))
             fail_msg("%s is the same for two seeds", names[k]);
     }
-    /* Pictures of the earlier, larger run are gone. */
+    /* Pictures of the earlier, larger run are removed. */
     char path[FILES_PATH_MAX];
     assert_ok(files_path(path, b, "images/val2014/COCO_val2014_000000000040.jpg"));
     assert_int_equal(access(path, F_OK), -1);
@@ -170,7 +172,7 @@ static void test_verb__names_what_is_wrong(void **state)
     assert_fails(ST_USAGE, verb_synth(2, no_seed), "needs --out DIR");
 }
 
-static void test_held_out__tenth_least_half(void **state)
+static void test_held_out__is_a_tenth_at_least_64_at_most_half(void **state)
 {
     (void)state;
     assert_int_equal(synth_held_out(2), 1);
@@ -179,7 +181,7 @@ static void test_held_out__tenth_least_half(void **state)
     assert_int_equal(synth_held_out(5000), 500);
 }
 
-/* The merges, applied by rank, must spell the words they were trained on as single tokens. */
+/* Frequent words of the training texts must become single tokens. */
 static void test_bpe__learns_frequent_words(void **state)
 {
     (void)state;
@@ -191,7 +193,7 @@ static void test_bpe__learns_frequent_words(void **state)
     for (int i = 0; i < b->n_tokens; i++) {
         banana |= b->size[i] == 6 && memcmp(b->bytes[i], "banana", 6) == 0;
         space_banana |= b->size[i] == 7 && memcmp(b->bytes[i], " banana", 7) == 0;
-        /* Digits are split one by one, so they never merge. */
+        /* Text is split into single digits, so digits never merge. */
         assert_false(b->size[i] == 2 && memcmp(b->bytes[i], "42", 2) == 0);
     }
     assert_true(banana && space_banana);
@@ -202,8 +204,8 @@ static void test_bpe__learns_frequent_words(void **state)
     free(b);
 }
 
-/* The model folder as the programs read it: every answer is one token, also after a newline, and
- * config.json's special ids are those of tokenizer.json. */
+/* Read as the programs read it, the model folder has a token for every answer, also after a
+ * newline, and the special ids of config.json are those of tokenizer.json. */
 static void test_model_folder__tokenizer_agrees(void **state)
 {
     (void)state;
@@ -252,12 +254,12 @@ static void test_model_folder__tokenizer_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_questions__answers_equally_often),
-        cmocka_unit_test(test_scene__shapes_inside_and_apart),
+        cmocka_unit_test(test_questions__have_each_answer_equally_often),
+        cmocka_unit_test(test_scene__shapes_lie_inside_and_apart),
         cmocka_unit_test(test_synth__same_seed_same_bytes),
         cmocka_unit_test(test_synth__foreign_folder_is_refused),
         cmocka_unit_test(test_verb__names_what_is_wrong),
-        cmocka_unit_test(test_held_out__tenth_least_half),
+        cmocka_unit_test(test_held_out__is_a_tenth_at_least_64_at_most_half),
         cmocka_unit_test(test_bpe__learns_frequent_words),
         cmocka_unit_test(test_model_folder__tokenizer_agrees),
     };

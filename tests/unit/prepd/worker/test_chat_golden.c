@@ -1,7 +1,8 @@
-/* Chat text, labels and positions against the reference's processor and get_rope_index: the cases
- * of tests/golden/chat.json, made by tests/golden/make_chat.py; each as turns, and as the records a
- * conversation file would hold. The tiny tokenizer everywhere, the published one where the shared
- * data is there. $TESSERA_CHAT_CASES names another file of cases. */
+/* Compares ids, labels and positions of conversations with the reference's processor and its
+ * get_rope_index. The cases are those of tests/golden/chat.json, made by make_chat.py there. Each
+ * is given as turns and as the records that a conversation file would hold, with the tiny tokenizer
+ * and, if the shared data is there, with the published one. $TESSERA_CHAT_CASES names another file
+ * of cases. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -42,7 +43,7 @@ static int role_of(const char *name)
                                        : ROLE_ASSISTANT;
 }
 
-/* The case's turns as a sample; its pictures' grids in order. */
+/* Makes a sample of the case's turns, and lists the grids of its pictures in order. */
 static void read_sample(const json_value *turns, arena *a, sample *smp, fit_grid **out_grids)
 {
     const size_t n = json_count(turns);
@@ -75,7 +76,8 @@ static void read_sample(const json_value *turns, arena *a, sample *smp, fit_grid
 
 typedef enum form { TURNS, MESSAGES, LLAVA, N_FORMS } form;
 
-/* The turns as a record: content as parts, or as one text with a mark per picture. */
+/* Writes the turns as a record, whose content is a list of parts or one text with a mark for each
+ * picture. */
 static void put_record(const json_value *turns, form how, json_writer *w)
 {
     int n_images = 0;
@@ -180,7 +182,7 @@ static void check_positions(const json_value *positions, const row *r)
     }
 }
 
-/* Pads count merged rows on and on; other tokens have none. */
+/* Image tokens count the visual rows one after another; other tokens have none. */
 static void check_visual_rows(const fixture *f, const row *r)
 {
     int32_t next = 0;

@@ -1,4 +1,5 @@
-/* Image files are found under the data root only, whole, and of the size the index recorded. */
+/* Tests of image_files.h: image files are read only below the data root, whole, and only with the
+ * size that the index recorded. */
 #include "prepd/worker/image_files.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ static void test_file_resolve__stays_under_the_root(void **state)
     assert_fails(ST_BAD_INPUT, file_resolve("/data", "a/b/c", out, 8), "longer than 8");
 }
 
-static void test_file_read__refuses_what_the_index_did_not_see(void **state)
+static void test_file_read__refuses_a_file_that_changed(void **state)
 {
     (void)state;
     char *folder = harness_temp();
@@ -53,7 +54,8 @@ static void test_file_read__refuses_what_the_index_did_not_see(void **state)
     assert_ok(file_start(path, -1, -1, 100, 3, &a, &view));
     assert_true(view.bytes.size == 3 && view.file_bytes == 5 && view.mtime_ns > 0);
     assert_memory_equal(view.bytes.data, "hel", 3);
-    assert_ok(file_start(path, 2, 3, 100, 100, &a, &view)); /* a piece shorter than that */
+    /* this piece is shorter than what is asked for */
+    assert_ok(file_start(path, 2, 3, 100, 100, &a, &view));
     assert_true(view.bytes.size == 3 && view.file_bytes == 3);
     assert_memory_equal(view.bytes.data, "llo", 3);
     assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 4, 3, &a, &view), "allows 4");
@@ -64,16 +66,17 @@ static void test_file_read__refuses_what_the_index_did_not_see(void **state)
     assert_fails(ST_BAD_INPUT, file_read(path, 100, 0, &a, &bytes), "empty");
     assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "the file changed");
     assert_fails(ST_BAD_INPUT, file_map(path, 100, &view), "empty");
-    assert_true(view.mtime_ns > 0); /* kept, so that a repaired file is seen to have changed */
-    assert_int_equal(mkfifo(pipe_path, 0600), 0); /* must not hang on it */
+    /* kept, so that a repaired file is seen to have changed since */
+    assert_true(view.mtime_ns > 0);
+    assert_int_equal(mkfifo(pipe_path, 0600), 0); /* opening it must not wait for a writer */
     assert_fails(ST_BAD_INPUT, file_read(pipe_path, 100, -1, &a, &bytes), "regular");
     assert_fails(ST_BAD_INPUT, file_read(folder, 100, -1, &a, &bytes), "regular");
     arena_done(&a);
     harness_remove(&folder);
 }
 
-/* Another machine may be able to read it. */
-static void test_file_read__not_readable_here_is_not_the_files_fault(void **state)
+/* Another machine may be able to read the file, so it is no fault of the file. */
+static void test_file_read__an_unreadable_file_is_not_a_bad_one(void **state)
 {
     (void)state;
     char *folder = harness_temp();
@@ -84,7 +87,8 @@ static void test_file_read__not_readable_here_is_not_the_files_fault(void **stat
     int64_t mtime_ns;
     arena_init(&a, 0);
     snprintf(path, sizeof(path), "%s/loop", folder);
-    assert_int_equal(symlink(path, path), 0); /* ELOOP: root may read what has no permissions */
+    /* fails with ELOOP even for root, who may read what has no permissions */
+    assert_int_equal(symlink(path, path), 0);
     assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "cannot be opened");
     assert_fails(ST_NO_INPUT, file_map(path, 100, &view), "cannot be opened");
     assert_fails(ST_NO_INPUT, file_read_piece(path, 0, 5, 100, &a, &bytes, &mtime_ns),
@@ -93,7 +97,8 @@ static void test_file_read__not_readable_here_is_not_the_files_fault(void **stat
     harness_remove(&folder);
 }
 
-/* The time is recorded with the refusal; else the index would look stale at every start. */
+/* The time of the file is recorded with the refusal. Without it the index would look stale at every
+ * start. */
 static void test_file_read_piece__gives_the_time_of_a_refused_piece(void **state)
 {
     (void)state;
@@ -121,8 +126,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file_resolve__stays_under_the_root),
-        cmocka_unit_test(test_file_read__refuses_what_the_index_did_not_see),
-        cmocka_unit_test(test_file_read__not_readable_here_is_not_the_files_fault),
+        cmocka_unit_test(test_file_read__refuses_a_file_that_changed),
+        cmocka_unit_test(test_file_read__an_unreadable_file_is_not_a_bad_one),
         cmocka_unit_test(test_file_read_piece__gives_the_time_of_a_refused_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

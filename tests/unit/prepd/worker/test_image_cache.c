@@ -1,5 +1,5 @@
-/* The cache of pictures: what was put comes back or is missed; never anything else, whatever
- * happens to the file. */
+/* Tests of image_cache.h: a picture that was put into the cache is found unchanged or not at all,
+ * whatever happens to the file and however many processes use it. */
 #include "tests/harness.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ static uint64_t draw_number(uint64_t *seed)
     return *seed >> 20;
 }
 
-/* Patches number n, and their size. */
+/* Makes the patches of picture n and returns their size. */
 static size_t patches_of(uint64_t n, uint8_t out[MOST])
 {
     uint64_t seed = n + 7;
@@ -42,7 +42,7 @@ static void put_picture(image_cache *x, uint64_t n)
     image_cache_put(x, key_of(n), patches, bytes);
 }
 
-/* A hit must be right. */
+/* Whether picture n is in the cache; if it is, its patches must be right. */
 static bool get_picture(image_cache *x, uint64_t n)
 {
     uint8_t want[MOST], got[MOST];
@@ -73,12 +73,14 @@ static void test_cache__shared_and_kept(void **state)
     put_picture(two, 2);
     assert_true(get_picture(one, 1) && get_picture(one, 2) && get_picture(two, 1) &&
                 get_picture(two, 2));
-    assert_false(image_cache_get(one, key_of(1), patches, 999)); /* of another size */
+    /* under this key they have another size */
+    assert_false(image_cache_get(one, key_of(1), patches, 999));
     image_cache_close(&one);
     image_cache_close(&two);
     one = open_cache(folder, RING);
     assert_true(get_picture(one, 1) && get_picture(one, 2));
-    two = open_cache(folder, 2 * RING); /* another size: a new file; the old one's readers go on */
+    /* another cache size makes a new file, and readers of the old one go on */
+    two = open_cache(folder, 2 * RING);
     assert_false(get_picture(two, 1));
     assert_true(get_picture(one, 1));
     image_cache_close(&one);
@@ -91,7 +93,7 @@ static void test_cache__shared_and_kept(void **state)
     harness_remove(&folder);
 }
 
-static void test_cache__oldest_go(void **state)
+static void test_cache__oldest_pictures_are_dropped(void **state)
 {
     char *folder = harness_temp(), path[4096];
     struct stat info;
@@ -100,16 +102,16 @@ static void test_cache__oldest_go(void **state)
     image_cache *x = open_cache(folder, RING);
     for (uint64_t n = 0; n < 400; n++) {
         put_picture(x, n);
-        assert_true(get_picture(x, n)); /* the newest is there */
+        assert_true(get_picture(x, n)); /* the newest is always there */
     }
     for (uint64_t n = 0; n < 400; n++)
         hits += get_picture(x, n);
-    assert_true(hits > 4 && hits < 100); /* about what a mebibyte holds */
+    assert_true(hits > 4 && hits < 100); /* about as many as a mebibyte holds */
     snprintf(path, sizeof path, "%s/images.cache", folder);
     assert_int_equal(stat(path, &info), 0);
     assert_true(info.st_size < RING + (1 << 16));
     uint8_t *large = calloc(1, 2 * RING);
-    image_cache_put(x, key_of(9999), large, 2 * RING); /* more than it can hold: not kept */
+    image_cache_put(x, key_of(9999), large, 2 * RING); /* too large to be kept */
     assert_false(image_cache_get(x, key_of(9999), large, 2 * RING));
     free(large);
     image_cache_close(&x);
@@ -159,7 +161,7 @@ static void test_cache__damaged_deleted_cut(void **state)
     harness_remove(&folder);
 }
 
-/* Several processes write and read at once; get_picture() checks every hit. */
+/* Several processes write and read at once. get_picture() checks every hit. */
 static void test_cache__many_writers(void **state)
 {
     char *folder = harness_temp();
@@ -190,8 +192,8 @@ static void test_cache__many_writers(void **state)
     harness_remove(&folder);
 }
 
-/* All that changes patches is in the name. */
-static void test_cache_key__what_patches_follow_from(void **state)
+/* Everything that the patches depend on is part of the key. */
+static void test_cache_key__covers_what_patches_depend_on(void **state)
 {
     char *folder = harness_temp();
     const fit_grid grid = {64, 96, 4, 6, 0}, wide = {96, 64, 6, 4, 0};
@@ -222,10 +224,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cache__shared_and_kept),
-        cmocka_unit_test(test_cache__oldest_go),
+        cmocka_unit_test(test_cache__oldest_pictures_are_dropped),
         cmocka_unit_test(test_cache__damaged_deleted_cut),
         cmocka_unit_test(test_cache__many_writers),
-        cmocka_unit_test(test_cache_key__what_patches_follow_from),
+        cmocka_unit_test(test_cache_key__covers_what_patches_depend_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_last_words.c: a crash signal of the process's own doing ends it by that signal; one that
- * another process sent is told apart. */
+/* Tests of last_words.h: a process that crashes by its own fault ends by that signal, and one that
+ * got the signal from another process ends with an exit code that says so. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 #include "prepd/worker/last_words.h"
 #include "tests/harness.h"
 
-/* How a child ended that installs the handlers and then does what act says. */
+/* Runs act() in a child that has installed the handlers, and returns how the child ended. */
 static int end_of(void (*act)(void))
 {
     const struct rlimit no_core = {0, 0};
@@ -38,7 +38,7 @@ static void by_raise(void)
     raise(SIGTRAP);
 }
 
-/* A child of the child sends it. */
+/* Another process, a child of this one, sends the signal. */
 static void send_signal(int sig)
 {
     pid_t victim = getpid();
@@ -59,7 +59,7 @@ static void sent_segv(void)
     send_signal(SIGSEGV);
 }
 
-static void test_last_words__own_doing(void **state)
+static void test_last_words__own_fault(void **state)
 {
     (void)state;
     int end = end_of(by_abort);
@@ -75,7 +75,7 @@ static void test_last_words__sent_by_another(void **state)
     int end = end_of(sent_abort);
     assert_true(WIFEXITED(end) && WEXITSTATUS(end) == PROC_EXIT_OUTSIDE + SIGABRT);
     if (sigaction(SIGSEGV, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
-        return; /* a sanitizer has its own handler, which is left in place */
+        return; /* a sanitizer has a handler of its own, which last_words leaves in place */
     end = end_of(sent_segv);
     assert_true(WIFEXITED(end) && WEXITSTATUS(end) == PROC_EXIT_OUTSIDE + SIGSEGV);
 }
@@ -83,7 +83,7 @@ static void test_last_words__sent_by_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_last_words__own_doing),
+        cmocka_unit_test(test_last_words__own_fault),
         cmocka_unit_test(test_last_words__sent_by_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

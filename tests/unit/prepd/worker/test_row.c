@@ -1,4 +1,5 @@
-/* test_row.c: positions and rows against the worked examples of trainer/model/equations.md. */
+/* Tests of row.h: positions and whole rows equal the worked examples of trainer/model/equations.md,
+ * and documents may share pictures, show clips, or be quarantined. */
 #include <string.h>
 
 #include "prepd/worker/row.h"
@@ -7,7 +8,8 @@
 enum { PAD = 2003, N_A = 21, N_B = 15, N_C = 10, N = N_A + N_B + N_C };
 
 static const fit_grid grids_a[] = {{64, 96, 4, 6}, {96, 64, 6, 4}};
-static const fit_grid grids_b[] = {{64, 64, 4, 4}, {64, 64, 4, 4}}; /* a video, frame by frame */
+/* a video as two single frames */
+static const fit_grid grids_b[] = {{64, 64, 4, 4}, {64, 64, 4, 4}};
 static const int64_t at_a[] = {4, 13}, at_b[] = {3, 9};
 
 static const int32_t golden[3][N] = {
@@ -19,7 +21,9 @@ static const int32_t golden[3][N] = {
      2, 3, 4, 3, 4, 5, 6, 7, 8, 7, 8, 9, 10, 0,  1,  2,  3,  4,  5,  6,  7,  8, 9},
 };
 
-/* Three documents whose ids, labels and patches tell where they come from. */
+/* Three documents in which each id, label and patch is different, so that a misplaced one is
+
+ * seen. */
 typedef struct fixture {
     int32_t ids[N], labels[N];
     int64_t image_at[4];
@@ -56,7 +60,7 @@ static void fixture_make(fixture *f)
         NULL, false};
 }
 
-/* Byte `at` of patch i of all pictures. */
+/* Byte `at` of patch i, counted through all pictures of the row. */
 static int pixel(const row *r, int64_t i, int64_t at)
 {
     int64_t item = 0, n;
@@ -116,8 +120,8 @@ static void test_row_build__packs_documents(void **state)
     arena_done(&a);
 }
 
-/* The same document again, sharing: the same visual rows and positions, no more images; also where
- * the one that brought them is quarantined. */
+/* A document that shares the pictures of the one before it has the same visual rows and positions
+ * and adds no pictures, even if the one before is quarantined. */
 static void test_row_build__shared_images(void **state)
 {
     static fixture f;
@@ -151,8 +155,9 @@ static void test_row_build__shared_images(void **state)
     arena_done(&a);
 }
 
-/* A clip of two pairs beside pictures, and a document that shares it: one item of two frames in
- * time, its patches in an array of their own, its merged rows in line with the others'. */
+/* A clip of two pairs of frames among pictures, and a document that shares it. It is one item with
+ * a time of 2; its patches are in an array of their own, and its visual rows are counted with those
+ * of the pictures. */
 static void test_row_build__clips(void **state)
 {
     static const fit_grid clip[] = {{64, 64, 4, 4, 2}};
@@ -183,7 +188,8 @@ static void test_row_build__clips(void **state)
     assert_memory_equal(r.items[2].patches, both, sizeof both);
     for (int64_t i = 0; i < 96; i++)
         assert_int_equal(pixel(&r, i, 0), 1 + i / 24 % 2);
-    for (int64_t i = 0; i < N_B; i++) { /* the positions are those of the frames as pictures */
+    /* its positions are those that its frames would have as pictures */
+    for (int64_t i = 0; i < N_B; i++) {
         const int64_t at = N_A + i, again = N_A + N_B + i;
         assert_int_equal(r.position_ids[at], golden[0][N_A + i]);
         assert_int_equal(r.visual_row[at], r.visual_row[again]);
@@ -192,12 +198,12 @@ static void test_row_build__clips(void **state)
     assert_memory_equal(r.visual_row + N_A + at_b[0], pair, sizeof pair);
     assert_int_equal(r.visual_row[N_A + at_b[1]], 16);
     assert_int_equal(r.visual_row[N_A + 2 * N_B + at_a[0]], 20);
-    docs[1].text.n_runs = 1; /* its text has one pair */
+    docs[1].text.n_runs = 1; /* now its text has room for one pair only */
     assert_fails(ST_BAD_INPUT, row_build(docs, 4, &a, &r), "sample 900: image 0");
     arena_done(&a);
 }
 
-/* A bad sample keeps its tokens and place, so nobody else moves. */
+/* A bad sample keeps its tokens and its place, so no other document moves. */
 static void test_row_build__quarantined_keeps_its_place(void **state)
 {
     static fixture f;
@@ -219,7 +225,9 @@ static void test_row_build__quarantined_keeps_its_place(void **state)
         for (int64_t at = 0; at < PATCH_BYTES; at++)
             assert_int_equal(pixel(&r, i, at), i < 48 ? pixel(&whole, i, at) : 0);
     f.docs[1].quarantined = false;
-    f.docs[1].patches = NULL; /* zeros, labels kept: how a plan without pixels is made */
+    /* without patches the pixels are zeros and labels stay, which is how rows without pixels are
+     * made */
+    f.docs[1].patches = NULL;
     assert_ok(row_build(f.docs, 3, &a, &r));
     assert_memory_equal(r.labels, whole.labels, N * sizeof *r.labels);
     assert_int_equal(pixel(&r, 60, 0), 0);
@@ -237,9 +245,9 @@ static void test_row_build__empty_and_refused(void **state)
     assert_ok(row_build(NULL, 0, &a, &r));
     assert_ok(row_check(&r, "test"));
     assert_int_equal(r.n_tokens, 0);
-    f.image_at[1] = 16; /* its six pads would end behind the document */
+    f.image_at[1] = 16; /* its six image tokens would end after the document */
     assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7: image 1");
-    f.image_at[1] = 9; /* inside the first image */
+    f.image_at[1] = 9; /* it would lie inside the first image */
     assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7: image 1");
     f.docs[0].text.n = 0;
     assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7 has no tokens");

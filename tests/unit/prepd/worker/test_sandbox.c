@@ -1,4 +1,5 @@
-/* test_sandbox.c: what a worker in its sandbox cannot do, and what it still can. */
+/* Tests of sandbox.h: what a worker in its sandbox cannot do, and what it still can. Each attempt
+ * is made by a child that has entered the sandbox. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,7 +20,8 @@
 #include "prepd/worker/sandbox.h"
 #include "tests/harness.h"
 
-/* Exit code of a child that enters and then tries; 0 = denied or done as it should be. */
+/* Runs attempt() in a child that has entered the sandbox, and returns its exit code: 0 if all was
+ * denied, or allowed, as it should be. */
 static int in_sandbox(int (*attempt)(void))
 {
     int wstatus;
@@ -52,7 +54,7 @@ static int by_exec(void)
     return denied(execv(argv[0], argv));
 }
 
-/* Forks and traces are allowed there: the leak check needs them. */
+/* Under a sanitizer the sandbox allows forks and traces, because the leak check needs them. */
 static bool sanitized(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -70,13 +72,15 @@ static int by_fork(void)
     return sanitized() ? 0 : denied(fork());
 }
 
-/* The parent, of the same user. PTRACE_ATTACH would leave it stopped, were it not denied. */
+/* Tries to trace the parent, which belongs to the same user. PTRACE_SEIZE is tried because
+ * PTRACE_ATTACH, if it were allowed, would leave the parent stopped. */
 static int by_trace(void)
 {
     if (sanitized())
         return 0;
     char byte;
-    struct iovec mine = {&byte, 1}, theirs = {&byte, 1}; /* a fork: the same address */
+    /* after a fork both processes have it at the same address */
+    struct iovec mine = {&byte, 1}, theirs = {&byte, 1};
     return denied(ptrace(PTRACE_SEIZE, getppid(), NULL, NULL)) |
            denied(ptrace(PTRACE_TRACEME, 0, NULL, NULL)) |
            denied(process_vm_readv(getppid(), &mine, 1, &theirs, 1, 0)) |
@@ -99,7 +103,8 @@ static int by_signal(void)
     return denied(kill(getppid(), SIGKILL));
 }
 
-/* Characters pushed into a terminal are read by the shell behind it; TCSETS changes it for all. */
+/* Characters pushed into a terminal would be read by the user's shell, and TCSETS would change the
+ * terminal for all its processes. */
 static int by_terminal(void)
 {
     struct termios t = {0};
@@ -150,14 +155,16 @@ static int by_reading(void)
     return fd >= 0 && read(fd, &byte, 1) == 1 && close(fd) == 0 ? 0 : 1;
 }
 
-/* As sanitizers and collectors do: glibc then asks for the thread's CPUs by its number. */
+/* Sanitizers and garbage collectors do this. glibc then asks for the CPUs of the thread by its
+
+ * id. */
 static void *asks_for_its_stack(void *failed)
 {
     pthread_attr_t attr;
     return pthread_getattr_np(pthread_self(), &attr) || pthread_attr_destroy(&attr) ? failed : NULL;
 }
 
-/* As libzmq does in every thread it starts. */
+/* libzmq does this in every thread that it starts. */
 static void *sets_its_policy(void *failed)
 {
     struct sched_param none;
@@ -196,8 +203,9 @@ static int by_abort(void)
     abort();
 }
 
-/* As root: changing an owner, which needs a capability, and reading what only another may. As any
- * other user there is nothing to give up, and nothing to look at. */
+/* After sandbox_shed_privileges root can neither change an owner nor the host name, which need
+ * capabilities, nor read a file without permissions. Another user has no privileges to shed, so
+ * nothing is checked. */
 static int as_root_without_privileges(const char *file)
 {
     if (sandbox_shed_privileges() != ST_OK || sandbox_shed_privileges() != ST_OK)

@@ -1,5 +1,5 @@
-/* test_time_limit.c: an item that takes too long ends its process by SIGALRM; time spent stopped is
- * not the item's. */
+/* Tests of time_limit.h: a process that takes too long for an item is ended by SIGALRM. Time during
+ * which it was stopped does not count. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 
 enum { LIMIT_MS = 200, MS = 1000 };
 
-/* A child that is on one item for work_ms of its own time, in slices. */
+/* A child that works on one item for work_ms, in slices of 5 ms. */
 static pid_t child_at_work(int work_ms)
 {
     pid_t pid = fork();
@@ -22,7 +22,7 @@ static pid_t child_at_work(int work_ms)
         for (int ms = 0; ms < work_ms; ms += 5)
             usleep(5 * MS);
         time_limit_stop();
-        usleep(2 * LIMIT_MS * MS); /* nothing in work: as long as it likes */
+        usleep(2 * LIMIT_MS * MS); /* between items it may take as long as it likes */
         _exit(0);
     }
     assert_true(pid > 0);
@@ -49,13 +49,14 @@ static void test_time_limit__in_time(void **state)
     assert_int_equal(end_of(child_at_work(5)), PROC_END_LEFT);
 }
 
-/* What is tried again ends by itself, inside the limit; the next item has its own patience. */
-static void test_time_limit__waits_are_few(void **state)
+/* Waiting before another try ends by itself within the limit of the item, and the next item has
+ * waits of its own. */
+static void test_time_limit__bounds_the_waits_of_an_item(void **state)
 {
     (void)state;
     pid_t pid = fork();
     if (pid == 0) {
-        int n = time_limit_wait() ? 100 : 0; /* without a limit: never */
+        int n = time_limit_wait() ? 100 : 0; /* without a limit there is no wait */
         if (time_limit_install(LIMIT_MS / 1e3) != ST_OK)
             _exit(99);
         for (int item = 0; item < 20; item++)
@@ -82,7 +83,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_time_limit__too_long),
         cmocka_unit_test(test_time_limit__in_time),
-        cmocka_unit_test(test_time_limit__waits_are_few),
+        cmocka_unit_test(test_time_limit__bounds_the_waits_of_an_item),
         cmocka_unit_test(test_time_limit__stopped_is_not_slow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
