@@ -1,4 +1,5 @@
-/* Nothing outside a folder is opened, whatever links lie in it; with openat2 and without. */
+/* Tests of beneath.h: whatever links lie in a folder, no file outside it is opened. With openat2,
+ * links that stay inside are followed; without it, no link is. */
 #include "tests/harness.h"
 
 #include <errno.h>
@@ -57,7 +58,7 @@ static int remove_tree(void **state)
     return chdir("/") != 0 || system(command) != 0;
 }
 
-/* 0 if it opens the file inside, errno if it opens nothing; -1 if it reads another file. */
+/* Returns 0 if the file inside is opened, errno if none is, and -1 if another file is. */
 static int try_open(opener o, const char *folder, const char *path)
 {
     char text[16] = "";
@@ -71,7 +72,7 @@ static int try_open(opener o, const char *folder, const char *path)
 
 static const struct {
     const char *path;
-    int follows, walks; /* errno of either way */
+    int follows, walks; /* the errno with openat2, and by walking without it */
 } cases[] = {
     {"a", 0, 0},
     {"sub/b", 0, 0},
@@ -109,7 +110,7 @@ static void check_all(opener o, bool follows)
     assert_int_equal(try_open(o, "absent", "a"), ENOENT);
 }
 
-/* As ship_check asks. */
+/* O_PATH, with which ship_check looks at a place without reading it, must keep to the same rule. */
 static void check_place_only(opener o)
 {
     const int fd = o("data", "a", O_PATH);
@@ -126,15 +127,17 @@ static void test_beneath__follows_what_stays_inside(void **state)
     check_place_only(beneath_open);
 }
 
-static void test_beneath__walks_past_no_link(void **state)
+static void test_beneath_walk__follows_no_link(void **state)
 {
     (void)state;
     check_all(beneath_walk, false);
     check_place_only(beneath_walk);
 }
 
-/* A kernel without the call, and a filter that refuses it: the other way is taken. */
-static void test_beneath__without_openat2_it_walks(void **state)
+/* If the kernel has no openat2 (ENOSYS) or a filter refuses it (EPERM), the path is walked
+
+ * instead. */
+static void test_beneath__walks_without_openat2(void **state)
 {
     (void)state;
     static const int errors[] = {ENOSYS, EPERM};
@@ -163,8 +166,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_beneath__follows_what_stays_inside),
-        cmocka_unit_test(test_beneath__walks_past_no_link),
-        cmocka_unit_test(test_beneath__without_openat2_it_walks),
+        cmocka_unit_test(test_beneath_walk__follows_no_link),
+        cmocka_unit_test(test_beneath__walks_without_openat2),
     };
     return cmocka_run_group_tests(tests, make_tree, remove_tree);
 }

@@ -1,4 +1,5 @@
-/* Names with braces. */
+/* Tests of braces.h: a name with braces stands for a list, a range, or their products; malformed
+ * and huge ones are refused. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -40,7 +41,7 @@ static void test_braces__ranges_lists_and_products(void **state)
     assert_int_equal(n, 100000);
 }
 
-static void test_braces__refused(void **state)
+static void test_braces__malformed_and_huge_ones_are_refused(void **state)
 {
     (void)state;
     static const char *const cases[] = {"{",
@@ -60,7 +61,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_braces__ranges_lists_and_products),
-        cmocka_unit_test(test_braces__refused),
+        cmocka_unit_test(test_braces__malformed_and_huge_ones_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Where the index is kept if the data's folder takes none: a folder in the temporary one is the
- * user's own, or it is not used. */
+/* Tests of cache_folder.h: the index is kept beside the data or, if that is not possible, in a
+ * folder below the temporary one, which is used only if it belongs to the user and no one else may
+ * write to it. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 
 typedef struct place {
     char *root;
-    char folder[PATH_MAX]; /* that is looked for */
+    char folder[PATH_MAX]; /* the folder that must be found */
     conf c;
 } place;
 
@@ -53,7 +54,7 @@ static void test_cache_folder__is_made_for_the_user_alone(void **state)
     }
 }
 
-static void test_cache_folder__stands_beside_what_data_path_names(void **state)
+static void test_cache_folder__lies_beside_what_data_path_names(void **state)
 {
     const place *p = *state;
     char found[PATH_MAX], file[PATH_MAX], path[PATH_MAX + 32], beside[PATH_MAX];
@@ -72,7 +73,7 @@ static void test_cache_folder__stands_beside_what_data_path_names(void **state)
     }
 }
 
-static void test_cache_folder__link_is_refused(void **state)
+static void test_cache_folder__a_link_is_refused(void **state)
 {
     const place *p = *state;
     char found[PATH_MAX], own[PATH_MAX + 8];
@@ -82,7 +83,7 @@ static void test_cache_folder__link_is_refused(void **state)
     assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "is a symbolic link");
 }
 
-static void test_cache_folder__one_that_others_may_write_is_refused(void **state)
+static void test_cache_folder__writable_by_others_is_refused(void **state)
 {
     const place *p = *state;
     char found[PATH_MAX];
@@ -91,7 +92,7 @@ static void test_cache_folder__one_that_others_may_write_is_refused(void **state
     assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "can be written by other users");
     assert_int_equal(chmod(p->folder, 0755), 0);
     assert_ok(cache_folder(&p->c, found));
-    if (chown(p->folder, 65534, 65534) == 0) /* as root alone */
+    if (chown(p->folder, 65534, 65534) == 0) /* which only root can do */
         assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "belongs to another user");
 }
 
@@ -100,11 +101,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cache_folder__is_made_for_the_user_alone, setup_folder,
                                         teardown_folder),
-        cmocka_unit_test_setup_teardown(test_cache_folder__stands_beside_what_data_path_names,
+        cmocka_unit_test_setup_teardown(test_cache_folder__lies_beside_what_data_path_names,
                                         setup_folder, teardown_folder),
-        cmocka_unit_test_setup_teardown(test_cache_folder__link_is_refused, setup_folder,
+        cmocka_unit_test_setup_teardown(test_cache_folder__a_link_is_refused, setup_folder,
                                         teardown_folder),
-        cmocka_unit_test_setup_teardown(test_cache_folder__one_that_others_may_write_is_refused,
+        cmocka_unit_test_setup_teardown(test_cache_folder__writable_by_others_is_refused,
                                         setup_folder, teardown_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* Places and images of records of the last start: the same samples with them, with any damage of
- * the file they are kept in, and after a file or a folder of frames has changed. */
+/* Tests of chat_cache.c, which keeps the places and images of records for the next start: the
+ * samples are the same with it, after any damage to it, and after a file or a folder of frames has
+ * changed. */
 #include "tests/harness.h"
 
 #include <dirent.h>
@@ -18,11 +19,11 @@
 enum {
     PATH = 1024,
     RECORDS = 300,
-    FILLER = 30 << 10, /* bytes a record: only large files are kept */
+    FILLER = 30 << 10, /* bytes of a record: only large files get a cache */
     DAMAGES = 40,
-    FRAMES_AT = 10, /* a record that shows a folder of frames */
-    BROKEN_AT = 20, /* one that is no JSON */
-    BARE_AT = 30,   /* one whose texts show fewer pictures than it has */
+    FRAMES_AT = 10, /* this record shows a folder of frames */
+    BROKEN_AT = 20, /* this one is not JSON */
+    BARE_AT = 30,   /* this one shows fewer pictures in its texts than it lists */
 };
 
 static void put_record(FILE *f, int i, const char *word, const char *frames)
@@ -76,7 +77,7 @@ static char *make_set(void)
     return root;
 }
 
-/* All that a data set shows, as one text; heap. */
+/* Writes all that the data set gives as one text; the caller frees it. */
 static char *show_chats(const char *root)
 {
     char path[PATH], identity[HASH_TEXT], *text = NULL;
@@ -111,7 +112,7 @@ static char *show_chats(const char *root)
     return text;
 }
 
-/* False: there is none. */
+/* Finds the cache file. False if there is none. */
 static bool cache_of(const char *root, char out[PATH])
 {
     char folder[PATH];
@@ -128,7 +129,7 @@ static bool cache_of(const char *root, char out[PATH])
     return found;
 }
 
-static void test_cache__next_start_reads_it_and_not_the_files(void **state)
+static void test_cache__is_read_instead_of_the_files(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
@@ -140,7 +141,8 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     assert_non_null(strstr(first, "talks.jsonl:31|talks.jsonl:31: "));
     assert_true(cache_of(root, path));
 
-    /* Another file under the old size and time is not seen at opening: so it was not read. */
+    /* Other contents with the old size and time are not noticed at opening, which shows that the
+     * file was not read. */
     struct stat was;
     snprintf(path, PATH, "%s/talks.jsonl", root);
     assert_int_equal(stat(path, &was), 0);
@@ -148,9 +150,9 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     const struct timespec times[2] = {was.st_atim, was.st_mtim};
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
     char *unread = show_chats(root);
-    assert_memory_equal(unread, first, HASH_TEXT - 1); /* its identity */
+    assert_memory_equal(unread, first, HASH_TEXT - 1); /* the identity */
 
-    /* Under its own time it is, and the cache is that of the new one. */
+    /* With a new time they are noticed, and the cache is made for the new contents. */
     put_records(root, "whom", "clip");
     char *changed = show_chats(root), *again = show_chats(root);
     assert_non_null(strstr(changed, "||whom 0?|p/0.jpg"));
@@ -163,7 +165,7 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     harness_remove(&root);
 }
 
-static void test_cache__damage_costs_time_alone(void **state)
+static void test_cache__damage_costs_only_time(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH] = "";
@@ -175,10 +177,10 @@ static void test_cache__damage_costs_time_alone(void **state)
         assert_int_equal(stat(path, &info), 0);
         FILE *f = fopen(path, "r+");
         assert_non_null(f);
-        if (round % 10 == 9) { /* cut off */
+        if (round % 10 == 9) { /* cut short */
             assert_int_equal(
                 ftruncate(fileno(f), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
-        } else { /* a run of other bytes */
+        } else { /* some bytes are overwritten */
             fseek(f, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
             for (uint64_t i = 0; i <= round % 9; i++)
                 fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
@@ -205,7 +207,8 @@ static void test_cache__folders_of_frames_are_listed_at_every_start(void **state
     free(more);
     harness_remove(&root);
 
-    /* A record refused for its folder is not remembered as such: someone may fill it. */
+    /* A record that is refused because its folder is empty is not kept as refused, because someone
+     * may fill the folder. */
     root = harness_temp();
     snprintf(path, PATH, "%s/empty", root);
     assert_int_equal(mkdir(path, 0777), 0);
@@ -222,10 +225,10 @@ static void test_cache__folders_of_frames_are_listed_at_every_start(void **state
 
 int main(void)
 {
-    log_init("test", LOG_WARN, false); /* each damage is told */
+    log_init("test", LOG_WARN, false); /* each damage is logged, which would be much text */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cache__next_start_reads_it_and_not_the_files),
-        cmocka_unit_test(test_cache__damage_costs_time_alone),
+        cmocka_unit_test(test_cache__is_read_instead_of_the_files),
+        cmocka_unit_test(test_cache__damage_costs_only_time),
         cmocka_unit_test(test_cache__folders_of_frames_are_listed_at_every_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

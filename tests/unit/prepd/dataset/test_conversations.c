@@ -1,5 +1,6 @@
-/* The adapter of conversation files: arrays and lines, marks and images, weights, and every kind of
- * bad record by name. */
+/* Tests of conversations.h: files of conversations as JSON arrays or JSON lines, marks that stand
+ * for pictures and videos, weights of answers, and each kind of bad record, which keeps its place
+ * and says its cause. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -97,7 +98,7 @@ static void test_array__marks_become_images(void **state)
     assert_true(s.turns[2].trained && s.turns[4].trained);
     s = fetch_sample(&f, 0);
     assert_int_equal(s.turns[0].parts[0].image, 0);
-    assert_string_equal(s.turns[0].parts[1].text, "\nWhat?"); /* as written */
+    assert_string_equal(s.turns[0].parts[1].text, "\nWhat?"); /* the text is kept as written */
     close_fixture(&f);
 }
 
@@ -116,7 +117,7 @@ static void test_rules__last_turn_and_trim(void **state)
     assert_true(s.turns[3].trained);
     assert_int_equal(s.turns[0].n_parts, 2);
     assert_string_equal(s.turns[0].parts[0].text, "Really?");
-    assert_string_equal(s.turns[3].parts[0].text, " c "); /* an answer is never changed */
+    assert_string_equal(s.turns[3].parts[0].text, " c "); /* data.trim does not change answers */
     close_fixture(&f);
 }
 
@@ -137,7 +138,8 @@ static void test_stages__weights_of_parts_turns_and_options(void **state)
     sample s = fetch_sample(&f, 0);
     assert_int_equal(s.turns[1].n_parts, 3);
     assert_float_equal(s.turns[1].weights[0], 0.25, 0);
-    assert_float_equal(s.turns[1].weights[1], 0.5, 0); /* its own wins */
+    /* the part's own weight comes before the option */
+    assert_float_equal(s.turns[1].weights[1], 0.5, 0);
     assert_float_equal(s.turns[1].weights[2], 3, 0);
     assert_float_equal(s.turns[3].weights[0], 2, 0);
     s = fetch_sample(&f, 1);
@@ -171,9 +173,9 @@ static void touch(const fixture *f, const char *name)
     fclose(x);
 }
 
-/* Images and videos stand in the order they are shown, whatever list they come from; a folder's
- * frames are its pictures, by number. */
-static void test_videos__beside_pictures(void **state)
+/* Images and videos come in the order in which the text shows them, whatever list they are in. The
+ * frames of a folder are its pictures, ordered by number. */
+static void test_videos__may_stand_beside_pictures(void **state)
 {
     (void)state;
     static const char *const frames[] = {"f_10.png", "f_2.JPG", "f_1.webp", "notes.txt",
@@ -245,7 +247,7 @@ static void test_videos__beside_pictures(void **state)
     close_fixture(&f);
 }
 
-static void test_stat__what_no_worker_reads_is_nothing(void **state)
+static void test_stat__is_zero_for_what_no_worker_can_read(void **state)
 {
     (void)state;
     fixture f;
@@ -266,7 +268,7 @@ static void test_stat__what_no_worker_reads_is_nothing(void **state)
     f.c.video_input_frames = 3;
     assert_ok(dataset_open(&f.c, &f.d));
     assert_non_null(strstr(fetch_sample(&f, 3).cause, "is a folder of frames"));
-    assert_int_equal(f.d->v->images(f.d), 3); /* the one refused is none */
+    assert_int_equal(f.d->v->images(f.d), 3); /* the refused one is not counted */
     for (int64_t j = 0; j < 3; j++) {
         dataset_image_stat(f.d, j, &bytes, &mtime_ns);
         assert_int_equal(mtime_ns != 0, j == 0);
@@ -275,7 +277,7 @@ static void test_stat__what_no_worker_reads_is_nothing(void **state)
     close_fixture(&f);
 }
 
-static void test_names__absolute_ones_lie_under_the_root(void **state)
+static void test_names__absolute_paths_below_the_root_are_accepted(void **state)
 {
     (void)state;
     static const char *const ends[] = {"", "/", "//"};
@@ -300,9 +302,9 @@ static void test_names__absolute_ones_lie_under_the_root(void **state)
     }
 }
 
-/* Exports of tables fill the columns that a record lacks with null; a part is what its type says.
- */
-static void test_nulls__are_members_that_are_not_there(void **state)
+/* Exported tables have null in the columns that a record lacks. A null member counts as absent, and
+ * a part is what its type says. */
+static void test_nulls__count_as_absent_members(void **state)
 {
     (void)state;
     static const char *const lines[] = {
@@ -423,7 +425,7 @@ static void test_files__found_by_split_and_refused_by_name(void **state)
     close_fixture(&f);
 }
 
-static void test_identity__is_what_it_says_and_what_is_trained(void **state)
+static void test_identity__depends_on_texts_and_what_is_trained(void **state)
 {
     (void)state;
     hash128 seen[4];
@@ -449,13 +451,13 @@ int main(void)
         cmocka_unit_test(test_array__marks_become_images),
         cmocka_unit_test(test_rules__last_turn_and_trim),
         cmocka_unit_test(test_stages__weights_of_parts_turns_and_options),
-        cmocka_unit_test(test_videos__beside_pictures),
-        cmocka_unit_test(test_stat__what_no_worker_reads_is_nothing),
-        cmocka_unit_test(test_names__absolute_ones_lie_under_the_root),
-        cmocka_unit_test(test_nulls__are_members_that_are_not_there),
+        cmocka_unit_test(test_videos__may_stand_beside_pictures),
+        cmocka_unit_test(test_stat__is_zero_for_what_no_worker_can_read),
+        cmocka_unit_test(test_names__absolute_paths_below_the_root_are_accepted),
+        cmocka_unit_test(test_nulls__count_as_absent_members),
         cmocka_unit_test(test_bad_records__keep_their_place_and_say_why),
         cmocka_unit_test(test_files__found_by_split_and_refused_by_name),
-        cmocka_unit_test(test_identity__is_what_it_says_and_what_is_trained),
+        cmocka_unit_test(test_identity__depends_on_texts_and_what_is_trained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Places and restart points of the last start: the same documents with them, and with any damage of
- * the file they are kept in. */
+/* Test of plain_text_cache.c, which keeps the places of documents and the restart points of a
+ * compressed file for the next start: the documents are the same with it and after any damage to
+ * it. */
 #include "tests/harness.h"
 
 #include <dirent.h>
@@ -15,7 +16,7 @@
 
 enum { DOCUMENTS = 36, DOCUMENT_BYTES = 1 << 19, DAMAGES = 24 };
 
-/* One gzip member: two restart points in the middle of it. */
+/* Writes a file of one gzip member, long enough for two restart points inside it. */
 static void write_documents(const char *path)
 {
     static char text[DOCUMENT_BYTES + 1];
@@ -63,8 +64,8 @@ static void write_file(const char *path, const uint8_t *bytes, size_t n)
     fclose(f);
 }
 
-/* Documents from near the end and from the beginning, by way of restart points, and one that is
- * none. */
+/* Opens the data set and reads documents near its end and its beginning, for which restart points
+ * are used, and one that is not a document. */
 static void open_and_look(const conf *c, hash128 *out_identity)
 {
     static const int64_t looked_at[] = {DOCUMENTS - 1, 2, 6};
@@ -86,7 +87,7 @@ static void open_and_look(const conf *c, hash128 *out_identity)
     arena_done(&a);
 }
 
-static void test_text_cache__any_damage(void **state)
+static void test_text_cache__damage_costs_only_time(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[4096], cache[4096];
@@ -103,13 +104,13 @@ static void test_text_cache__any_damage(void **state)
     open_and_look(&c, &first);
     find_cache(folder, cache);
     read_file(cache, &bytes, &n);
-    open_and_look(&c, &identity); /* from the cache */
+    open_and_look(&c, &identity); /* this time from the cache */
     assert_memory_equal(&first, &identity, sizeof first);
     const rng_key key = rng_key_make(harness_seed(), "damage");
     const size_t head = 8 + (size_t)load_u64(bytes),
                  tables = head + 8 * (2 + 4 * (DOCUMENTS + 1) + 9);
     for (uint64_t k = 0; k < DAMAGES; k++) {
-        /* The head, the tables, anything: a third each. */
+        /* A third of the damages each are in the head, in the tables, and anywhere. */
         const size_t most = k % 3 == 0 ? head : k % 3 == 1 ? tables : n;
         const size_t from = k % 3 == 1 ? head : 0;
         uint8_t *at = bytes + from + rng_below(key, 2 * k, most - from), was = *at;
@@ -119,7 +120,7 @@ static void test_text_cache__any_damage(void **state)
         open_and_look(&c, &identity);
         assert_memory_equal(&first, &identity, sizeof first);
         read_file(cache, &now, &n_now);
-        assert_true(n_now == n && memcmp(now, bytes, n) == 0); /* made again */
+        assert_true(n_now == n && memcmp(now, bytes, n) == 0); /* the cache was made again */
         free(now);
     }
     write_file(cache, bytes, n - 1);
@@ -134,7 +135,7 @@ static void test_text_cache__any_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_cache__any_damage),
+        cmocka_unit_test(test_text_cache__damage_costs_only_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Compressed files read forward and then anywhere: the same bytes, from restart points. */
+/* Tests of unpack.h: compressed files give the same bytes read forward and, from restart points, at
+ * any place; damage and changes are noticed. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@ enum { TOTAL = 40 << 20, PROBES = 24 };
 
 typedef enum form { PLAIN, ONE_MEMBER, MEMBERS, ONE_FRAME, FRAMES, N_FORMS } form;
 
-/* Text that compresses about fourfold. */
+/* Makes text that compresses to about a quarter. */
 static uint8_t *make_bytes(void)
 {
     uint8_t *b = malloc(TOTAL);
@@ -86,7 +87,7 @@ static void read_forward(unpack *u, const uint8_t *b, size_t total)
     assert_int_equal(at, total);
 }
 
-static void test_forms__same_bytes_forward_and_anywhere(void **state)
+static void test_unpack__same_bytes_forward_and_anywhere(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[4096];
@@ -104,7 +105,8 @@ static void test_forms__same_bytes_forward_and_anywhere(void **state)
         if (how == ONE_MEMBER || how == MEMBERS || how == FRAMES)
             assert_true(unpack_points(u) >= 4);
         else
-            assert_in_range(unpack_points(u), 1, how == ONE_FRAME ? 2 : 1); /* its end is one */
+            /* the end of a frame is a restart point */
+            assert_in_range(unpack_points(u), 1, how == ONE_FRAME ? 2 : 1);
         assert_in_range(unpack_longest(u), how == PLAIN ? 0 : 1,
                         how == PLAIN       ? 0
                         : how == ONE_FRAME ? TOTAL
@@ -138,7 +140,7 @@ static status read_all(const char *path)
     return st;
 }
 
-static void test_damage__is_told(void **state)
+static void test_unpack__damage_is_refused(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[4096];
@@ -152,12 +154,12 @@ static void test_damage__is_told(void **state)
         fclose(f);
         for (int k = 0; k < 3; k++) {
             f = fopen(path, "wb");
-            if (k == 0) { /* cut */
+            if (k == 0) { /* cut short */
                 assert_int_equal(fwrite(file, 1, n - 5, f), n - 5);
-            } else if (k == 1) { /* bytes behind */
+            } else if (k == 1) { /* followed by other bytes */
                 fwrite(file, 1, n, f);
                 fwrite("rubbish behind it", 1, 17, f);
-            } else { /* padded with zeros, as tapes do */
+            } else { /* padded with zeros, as on tapes */
                 fwrite(file, 1, n, f);
                 fwrite("\0\0\0\0\0\0\0\0", 1, 8, f);
             }
@@ -175,7 +177,7 @@ static void test_damage__is_told(void **state)
     harness_remove(&folder);
 }
 
-static void test_change__is_noticed_when_opened_again(void **state)
+static void test_unpack__a_changed_file_is_noticed(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[4096];
@@ -197,9 +199,9 @@ static void test_change__is_noticed_when_opened_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms__same_bytes_forward_and_anywhere),
-        cmocka_unit_test(test_damage__is_told),
-        cmocka_unit_test(test_change__is_noticed_when_opened_again),
+        cmocka_unit_test(test_unpack__same_bytes_forward_and_anywhere),
+        cmocka_unit_test(test_unpack__damage_is_refused),
+        cmocka_unit_test(test_unpack__a_changed_file_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

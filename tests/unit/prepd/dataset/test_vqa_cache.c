@@ -1,4 +1,5 @@
-/* What the next start finds of a VQAv2 folder: the same samples, whatever happened to the cache. */
+/* Tests of vqa_cache.c, which keeps what was read of a VQAv2 folder for the next start: the samples
+ * are the same with it, after any damage to it, and after a file has changed. */
 #include "tests/harness.h"
 
 #include <dirent.h>
@@ -14,7 +15,7 @@
 #include "prepd/dataset/dataset.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
-enum { PATH = 1024, QUESTIONS = 300, FILLER = 9 << 20 /* bytes: only large sets are kept */ };
+enum { PATH = 1024, QUESTIONS = 300, FILLER = 9 << 20 /* bytes: only large files get a cache */ };
 
 static void path_of(char out[PATH], const char *root, const char *name)
 {
@@ -28,7 +29,7 @@ static void put_questions(const char *root, const char *word)
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fprintf(f, "{\"questions\": [");
-    for (int i = 0; i < QUESTIONS; i++) /* the last one has no text */
+    for (int i = 0; i < QUESTIONS; i++) /* the last question has no text */
         fprintf(f, "%s{\"image_id\": %d, \"question\": \"%s %d?\", \"question_id\": %d}",
                 i ? ", " : "", i / 3, i + 1 < QUESTIONS ? word : "", i, i * 10);
     fprintf(f, "], \"filler\": \"");
@@ -46,7 +47,7 @@ static char *make_set(void)
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fprintf(f, "{\"annotations\": [");
-    for (int i = 0; i < QUESTIONS; i++) /* the fourth of them belongs to no question */
+    for (int i = 0; i < QUESTIONS; i++) /* the fourth annotation belongs to no question */
         fprintf(f, "%s{\"multiple_choice_answer\": \"a%d\", \"image_id\": %d, \"question_id\": %d}",
                 i ? ", " : "", i, i / 3, i == 3 ? -5 : i * 10);
     fprintf(f, "]}");
@@ -60,7 +61,7 @@ static char *make_set(void)
     return root;
 }
 
-/* All that a data set shows, as one text; heap. */
+/* Writes all that the data set gives as one text; the caller frees it. */
 static char *shown_in(const char *root, const char *cache)
 {
     conf c = conf_defaults();
@@ -111,7 +112,7 @@ static void cache_of(const char *root, char out[PATH])
     assert_int_equal(n, 1);
 }
 
-static void test_cache__next_start_reads_it_and_not_the_files(void **state)
+static void test_cache__is_read_instead_of_the_files(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
@@ -121,7 +122,8 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
                                   "what 0?|a0\n"));
     assert_non_null(strstr(first, "question 30|question_id 30 has no annotation"));
 
-    /* Other bytes under the old size and time are not seen: so the files were not read. */
+    /* Other contents with the old size and time are not noticed, which shows that the files were
+     * not read. */
     struct stat was;
     path_of(path, root, "v2_OpenEnded_mscoco_train2014_questions.json");
     assert_int_equal(stat(path, &was), 0);
@@ -131,7 +133,7 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     char *unread = show_questions(root);
     assert_string_equal(unread, first);
 
-    /* Under their own time they are, and the cache is that of the new ones. */
+    /* With a new time they are noticed, and the cache is made for the new contents. */
     put_questions(root, "whom");
     char *changed = show_questions(root);
     assert_non_null(strstr(changed, "|whom 0?|a0\n"));
@@ -143,7 +145,7 @@ static void test_cache__next_start_reads_it_and_not_the_files(void **state)
     harness_remove(&root);
 }
 
-static void test_cache__damage_costs_time_alone(void **state)
+static void test_cache__damage_costs_only_time(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
@@ -155,10 +157,10 @@ static void test_cache__damage_costs_time_alone(void **state)
         assert_int_equal(stat(path, &info), 0);
         FILE *f = fopen(path, "r+");
         assert_non_null(f);
-        if (round % 10 == 9) { /* cut off */
+        if (round % 10 == 9) { /* cut short */
             assert_int_equal(
                 ftruncate(fileno(f), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
-        } else { /* a run of other bytes, small offsets and huge ones alike */
+        } else { /* some bytes are overwritten, so that offsets become small or huge */
             fseek(f, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
             for (uint64_t i = 0; i <= round % 9; i++)
                 fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
@@ -172,7 +174,7 @@ static void test_cache__damage_costs_time_alone(void **state)
     harness_remove(&root);
 }
 
-static void test_cache__small_sets_leave_nothing(void **state)
+static void test_cache__small_sets_get_none(void **state)
 {
     (void)state;
     char *root = make_set(), path[PATH];
@@ -186,15 +188,16 @@ static void test_cache__small_sets_leave_nothing(void **state)
     harness_remove(&root);
 }
 
-/* As the sources of a mixture are, where prepd.cache_dir is set. */
-static void test_cache__sets_lie_beside_each_other(void **state)
+/* With prepd.cache_dir, the sources of a mixture have their caches in one folder. */
+static void test_cache__two_sets_share_a_folder(void **state)
 {
     (void)state;
     char *roots[2] = {make_set(), make_set()}, *cache = harness_temp(), path[PATH];
     struct stat was;
     for (int k = 0; k < 2; k++)
         free(shown_in(roots[k], cache));
-    for (int k = 0; k < 2; k++) { /* not read again: other bytes under the old size and time */
+    /* other contents with the old size and time: the files must not be read again */
+    for (int k = 0; k < 2; k++) {
         path_of(path, roots[k], "v2_OpenEnded_mscoco_train2014_questions.json");
         assert_int_equal(stat(path, &was), 0);
         put_questions(roots[k], "whom");
@@ -211,12 +214,12 @@ static void test_cache__sets_lie_beside_each_other(void **state)
 
 int main(void)
 {
-    log_init("test", LOG_WARN, false); /* each damage is told */
+    log_init("test", LOG_WARN, false); /* each damage is logged, which would be much text */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cache__next_start_reads_it_and_not_the_files),
-        cmocka_unit_test(test_cache__sets_lie_beside_each_other),
-        cmocka_unit_test(test_cache__damage_costs_time_alone),
-        cmocka_unit_test(test_cache__small_sets_leave_nothing),
+        cmocka_unit_test(test_cache__is_read_instead_of_the_files),
+        cmocka_unit_test(test_cache__two_sets_share_a_folder),
+        cmocka_unit_test(test_cache__damage_costs_only_time),
+        cmocka_unit_test(test_cache__small_sets_get_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

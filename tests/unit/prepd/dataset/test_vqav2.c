@@ -1,4 +1,5 @@
-/* The VQAv2 adapter: official folders as they are, and every kind of bad item by name. */
+/* Tests of vqav2.c: folders of VQAv2 as they are published are read as they are, and each kind of
+ * bad item is refused with a cause that names its place. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -39,7 +40,7 @@ static const char ANNOTATIONS[] = "v2_mscoco_train2014_annotations.json";
     "\", \"answers\": [{\"answer\": \"" answer "\", \"answer_id\": 1}, {\"answer\": \"other\", "   \
     "\"answer_id\": 2}], \"image_id\": " image ", \"question_id\": " id "}"
 
-/* A folder with these items between the brackets of the two files, and one picture. */
+/* Makes a folder with these items in the brackets of its two files, and one picture. */
 static char *make_set(const char *questions, const char *annotations)
 {
     char *root = harness_temp(), text[8192];
@@ -69,7 +70,7 @@ static sample sample_of(const dataset *d, int64_t i, arena *a)
     return s;
 }
 
-static void test_good__picture_question_answer(void **state)
+static void test_good_item__has_picture_question_and_answer(void **state)
 {
     (void)state;
     char *root =
@@ -107,8 +108,9 @@ static void test_good__picture_question_answer(void **state)
     harness_remove(&root);
 }
 
-/* One folder with one of each: the cause names file, place, wanted and found. */
-static void test_bad_items__cost_themselves_alone(void **state)
+/* A folder has one bad item of each kind. Each cause names the file, the place, what was expected
+ * and what was found. */
+static void test_bad_items__cost_only_themselves(void **state)
 {
     (void)state;
     char *root = make_set(
@@ -175,7 +177,7 @@ static void test_bad_items__cost_themselves_alone(void **state)
                      causes[i][1], s.cause ? s.cause : "(none)");
     }
     dataset_close(&d);
-    /* In a conversation the bad questions drop out, each with its cause. */
+    /* Grouped into conversations, the bad questions are left out, each with its cause. */
     c.data_group = GROUP_CONVERSATION;
     assert_ok(dataset_open(&c, &d));
     assert_int_equal(d->v->samples(d), n);
@@ -295,7 +297,9 @@ static void test_open__whole_file_failures(void **state)
     assert_null(d);
 }
 
-/* The folders people have: the archives' own, and the older Images/mscoco one. */
+/* Pictures are found in the folders that the archives make, and in the older layout
+
+ * Images/mscoco. */
 static void test_open__layouts(void **state)
 {
     (void)state;
@@ -318,7 +322,7 @@ static void test_open__layouts(void **state)
             make_folder(root, last);
         }
         snprintf(want, sizeof want, "%s/COCO_val2014_000000000007.jpg", last);
-        for (int filled = 0; filled < 2; filled++) { /* an empty folder of the name will do */
+        for (int filled = 0; filled < 2; filled++) { /* an empty folder of this name is enough */
             assert_ok(dataset_open(&c, &d));
             assert_string_equal(d->v->image_path(d, 0), want);
             dataset_close(&d);
@@ -411,7 +415,7 @@ static void count_usable(const char *folder, const char *split, int64_t want_sam
     arena_done(&a);
 }
 
-static void test_shared__real_folders(void **state)
+static void test_shared__published_folders_are_read(void **state)
 {
     (void)state;
     char *official = harness_shared("data/vqav2"), *style = harness_shared("data/vqav2-style");
@@ -430,15 +434,15 @@ static void test_shared__real_folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good__picture_question_answer),
-        cmocka_unit_test(test_bad_items__cost_themselves_alone),
+        cmocka_unit_test(test_good_item__has_picture_question_and_answer),
+        cmocka_unit_test(test_bad_items__cost_only_themselves),
         cmocka_unit_test(test_group_conversation__questions_become_turns),
         cmocka_unit_test(test_answer_drawn__by_seed_and_question),
         cmocka_unit_test(test_open__whole_file_failures),
         cmocka_unit_test(test_open__layouts),
         cmocka_unit_test(test_open__pictures_elsewhere),
         cmocka_unit_test(test_images_json__names_and_unknown_ids),
-        cmocka_unit_test(test_shared__real_folders),
+        cmocka_unit_test(test_shared__published_folders_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

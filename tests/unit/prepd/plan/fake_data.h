@@ -1,4 +1,5 @@
-/* fake_data.h: a data set of given lengths and pictures, with its index, for tests of the plan. */
+/* fake_data.h: a data set whose samples are given by their lengths and pictures, with its index,
+ * for tests of the plan. */
 #ifndef TESSERA_TESTS_UNIT_PREPD_PLAN_FAKE_DATA_H
 #define TESSERA_TESTS_UNIT_PREPD_PLAN_FAKE_DATA_H
 
@@ -7,9 +8,9 @@
 typedef struct fake_sample {
     int32_t text_tokens;
     int32_t width, height; /* 0 = no picture */
-    const char *cause;     /* the adapter's, or NULL */
-    bool plain;            /* a text that may be split */
-    int64_t image_of;      /* shows the picture of sample image_of - 1; 0 = its own */
+    const char *cause;     /* why the adapter refuses it, or NULL */
+    bool plain;            /* true: a text that may be split over rows */
+    int64_t image_of;      /* it shows the picture of sample image_of - 1; 0 = its own */
 } fake_sample;
 
 typedef struct fake_data {
@@ -17,10 +18,10 @@ typedef struct fake_data {
     const fake_sample *samples; /* borrowed */
     int64_t n;
     data_index *index;
-    int64_t per_chunk; /* samples of a piece; 0 = can be read in any order */
+    int64_t per_chunk; /* samples in a piece; 0 = samples can be read in any order */
 } fake_data;
 
-/* Picture i belongs to sample i; a sample without one has a picture of no use to anybody. */
+/* Picture i belongs to sample i. A sample without a picture has one that no sample shows. */
 void fake_data_init(fake_data *f, const fake_sample *samples, int64_t n);
 void fake_data_done(fake_data *f);
 

@@ -1,4 +1,5 @@
-/* Shape buckets: as many as pay, tight, nested, and the last holds any row of any epoch. */
+/* Tests of shape buckets: there are as many as are worth it, each holds the one before it, they fit
+ * their rows closely, and the last one holds any row of any epoch. */
 #include "tests/harness.h"
 
 #include <string.h>
@@ -49,7 +50,7 @@ static bool holds_bucket(const shape_bucket *b, const shape_bucket *m)
            m->frames <= b->frames && m->frame <= b->frame;
 }
 
-/* Plans three epochs and checks what must hold of any buckets. */
+/* Plans three epochs, checks what must hold of any buckets and returns how many there are. */
 static int make_buckets(const conf *c, const fake_sample *samples, int64_t n, shape_bucket *out)
 {
     fake_data f;
@@ -82,7 +83,7 @@ static int make_buckets(const conf *c, const fake_sample *samples, int64_t n, sh
     return n_buckets;
 }
 
-static void test_buckets__as_many_as_pay(void **state)
+static void test_buckets__as_many_as_are_worth_it(void **state)
 {
     (void)state;
     static fake_sample samples[N];
@@ -97,11 +98,14 @@ static void test_buckets__as_many_as_pay(void **state)
     for (int64_t i = 0; i < N; i += 2)
         samples[i].text_tokens = 1000;
     assert_int_equal(make_buckets(&c, samples, N, b), 2);
-    assert_true(b[0].tokens == 128 && b[0].rows == N / 2); /* whole tiles of 64 */
+    /* 100 tokens, rounded up to whole tiles of 64 */
+    assert_true(b[0].tokens == 128 && b[0].rows == N / 2);
     assert_true(b[1].tokens == 1000 && b[1].rows == N / 2);
 }
 
-/* Lengths of any size: padded by less than a few percent, where one bucket would pad by half. */
+/* With lengths of any size, padding is at most 16 %, where a single bucket would double the
+
+ * tokens. */
 static void test_buckets__rows_of_all_lengths(void **state)
 {
     (void)state;
@@ -118,10 +122,12 @@ static void test_buckets__rows_of_all_lengths(void **state)
     assert_int_equal(n, MAX_BUCKETS);
     for (int k = 0; k < n; k++)
         held += b[k].rows * b[k].tokens;
-    assert_true((double)held < 1.16 * (double)tokens); /* the least of 8 even cuts is 1.125 */
+    /* 8 buckets of equal steps cannot be below 1.125 */
+    assert_true((double)held < 1.16 * (double)tokens);
 }
 
-/* Packed rows: far fewer documents and shorter segments than budgets alone would allow. */
+/* Packed rows have far fewer documents and pictures than their budgets alone would allow, and
+ * buckets follow that. */
 static void test_buckets__packed_pictures_are_tight(void **state)
 {
     (void)state;
@@ -130,7 +136,8 @@ static void test_buckets__packed_pictures_are_tight(void **state)
     conf c = bucket_conf(true);
     c.training_seq_len = 8192;
     fake_vqa_lengths(harness_seed(), samples, N);
-    samples[0] = (fake_sample){.text_tokens = 20}; /* a short one makes the bound wide */
+    /* with a short sample, many more documents could share a row */
+    samples[0] = (fake_sample){.text_tokens = 20};
     const int n = make_buckets(&c, samples, N, b);
     assert_true(b[n - 1].documents >= 400);
     for (int k = 0; k + 1 < n; k++) {
@@ -138,13 +145,14 @@ static void test_buckets__packed_pictures_are_tight(void **state)
         assert_true(b[k].longest < 512 && b[k].frame < 2048 && b[k].targets < 64 + 48);
     }
     assert_true(b[n - 1].rows * 10 < b[0].rows);
-    assert_int_equal(make_buckets(&c, samples, 0 + N, b), n); /* the same again */
+    /* a second plan has the same buckets */
+    assert_int_equal(make_buckets(&c, samples, 0 + N, b), n);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_buckets__as_many_as_pay),
+        cmocka_unit_test(test_buckets__as_many_as_are_worth_it),
         cmocka_unit_test(test_buckets__rows_of_all_lengths),
         cmocka_unit_test(test_buckets__packed_pictures_are_tight),
     };

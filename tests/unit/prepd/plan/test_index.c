@@ -1,4 +1,5 @@
-/* The index: what was put comes back, from memory and from the file; damage is refused. */
+/* Tests of index.h: what is put into the index is found again, in memory and in its file, and a
+ * damaged file is refused. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -60,7 +61,7 @@ static void check_index(const data_index *x)
     assert_null(s.cause);
 }
 
-static void test_index__comes_back_from_the_file(void **state)
+static void test_index__is_read_back_from_the_file(void **state)
 {
     (void)state;
     char *root = harness_temp(), path[1024];
@@ -73,7 +74,7 @@ static void test_index__comes_back_from_the_file(void **state)
     assert_ok(index_load(path, KEY, &y));
     check_index(y);
     assert_true(hash_equal(index_digest(x), index_digest(y)));
-    assert_ok(index_save(y, path, KEY)); /* over the file it is mapped from */
+    assert_ok(index_save(y, path, KEY)); /* it replaces the file that it is mapped from */
     check_index(y);
     index_free(&y);
     assert_fails(ST_BAD_INPUT, index_load(path, other, &y), "other options");
@@ -82,8 +83,9 @@ static void test_index__comes_back_from_the_file(void **state)
     harness_remove(&root);
 }
 
-/* As it was when an index was made anew for other weights: older cursors have that digest. */
-static void test_index__mixed_is_as_if_built_so(void **state)
+/* The digest after index_mix is that of an index built with these weights, because cursors of older
+ * versions, which built one, have that digest. */
+static void test_index__mixing_equals_building_with_weights(void **state)
 {
     (void)state;
     char *root = harness_temp(), path[300];
@@ -95,7 +97,7 @@ static void test_index__mixed_is_as_if_built_so(void **state)
     assert_false(hash_equal(index_digest(x), contents));
     assert_true(hash_equal(index_contents(x), contents));
     assert_ok(index_save(x, path, KEY));
-    assert_ok(index_load(path, KEY, &y)); /* the file is the same whatever the weights */
+    assert_ok(index_load(path, KEY, &y)); /* the weights are not in the file */
     assert_true(hash_equal(index_digest(y), contents));
     assert_ok(index_mix(y, weighted));
     assert_true(hash_equal(index_digest(x), index_digest(y)));
@@ -109,7 +111,7 @@ static void test_index__mixed_is_as_if_built_so(void **state)
     harness_remove(&root);
 }
 
-static void test_index__digest_is_of_contents(void **state)
+static void test_index__digest_depends_on_contents_only(void **state)
 {
     (void)state;
     data_index *x = make_index(77, 0, 12), *y = make_index(99, 1, 12), *z = make_index(77, 0, 13);
@@ -120,7 +122,7 @@ static void test_index__digest_is_of_contents(void **state)
     index_free(&z);
 }
 
-static void test_index__refuses_records(void **state)
+static void test_index__refuses_wrong_records(void **state)
 {
     (void)state;
     data_index *x;
@@ -134,7 +136,7 @@ static void test_index__refuses_records(void **state)
     index_free(&x);
 }
 
-/* Every truncation and every flipped bit of a file is refused; none crashes. */
+/* The file is refused when it is cut at any byte and when any bit is flipped. */
 static void test_index__damage_is_refused(void **state)
 {
     (void)state;
@@ -151,7 +153,8 @@ static void test_index__damage_is_refused(void **state)
     check_index(y);
     index_free(&y);
     for (size_t n = 0; n < size; n++) {
-        uint8_t *cut = malloc(n + 1); /* its own block, so that a sanitizer sees an overrun */
+        /* a block of its own, so that a sanitizer sees a read beyond it */
+        uint8_t *cut = malloc(n + 1);
         memcpy(cut, bytes, n);
         assert_int_equal(index_parse(span_of(cut, n), path, KEY, &y), ST_BAD_INPUT);
         free(cut);
@@ -169,10 +172,10 @@ static void test_index__damage_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_index__comes_back_from_the_file),
-        cmocka_unit_test(test_index__mixed_is_as_if_built_so),
-        cmocka_unit_test(test_index__digest_is_of_contents),
-        cmocka_unit_test(test_index__refuses_records),
+        cmocka_unit_test(test_index__is_read_back_from_the_file),
+        cmocka_unit_test(test_index__mixing_equals_building_with_weights),
+        cmocka_unit_test(test_index__digest_depends_on_contents_only),
+        cmocka_unit_test(test_index__refuses_wrong_records),
         cmocka_unit_test(test_index__damage_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

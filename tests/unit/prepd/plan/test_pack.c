@@ -1,4 +1,5 @@
-/* Packing and the assignment to ranks: budgets, completeness, determinism, fill. */
+/* Tests of pack.h: rows keep both budgets, every item is in one row, the result is always the same,
+ * rows are well filled, and levelling makes them alike. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 typedef status (*packer)(const pack_item *items, int64_t n, int64_t token_budget,
                          int64_t patch_budget, arena *a, int64_t *row_of, int64_t *out_rows);
 
-/* Packs and checks the invariants; returns the number of rows. */
+/* Packs the items, checks that budgets are kept and no item is lost, and returns the number of
+ * rows. */
 static int64_t check_packer(packer pack, const pack_item *items, int64_t n, int64_t tokens,
                             int64_t patches)
 {
@@ -38,7 +40,7 @@ static int64_t check_packer(packer pack, const pack_item *items, int64_t n, int6
     return rows;
 }
 
-/* Both ways, and that pack_rows takes the better. */
+/* Packs in both ways and checks that pack_rows takes the better one. */
 static int64_t pack_and_check(const pack_item *items, int64_t n, int64_t tokens, int64_t patches)
 {
     int64_t best_fit = check_packer(pack_best_fit, items, n, tokens, patches);
@@ -78,7 +80,8 @@ static void test_pack__exact_cases(void **state)
     (void)state;
     const pack_item pairs[] = {{6, 0}, {4, 0}, {7, 0}, {3, 0}, {5, 0}, {5, 0}};
     assert_int_equal(pack_and_check(pairs, 6, 10, 0), 3);
-    const pack_item patches[] = {{1, 3}, {1, 3}, {1, 3}}; /* the second budget binds */
+    /* the budget of patches is the tighter one */
+    const pack_item patches[] = {{1, 3}, {1, 3}, {1, 3}};
     assert_int_equal(pack_and_check(patches, 3, 10, 5), 3);
     assert_int_equal(pack_and_check(NULL, 0, 10, 10), 0);
     const pack_item whole[] = {{64, 1}, {64, 1}};
@@ -91,7 +94,9 @@ static void test_pack__exact_cases(void **state)
     arena_done(&a);
 }
 
-/* Tokens of the emptiest and of the fullest row after levelling. */
+/* Levels the rows, checks the budgets and gives the tokens of the emptiest and of the fullest
+
+ * row. */
 static void level(const pack_item *items, int64_t n, int64_t tokens, int64_t patches,
                   int64_t *row_of, int64_t rows, int64_t *out_least, int64_t *out_most)
 {
@@ -115,15 +120,15 @@ static void level(const pack_item *items, int64_t n, int64_t tokens, int64_t pat
     arena_done(&a);
 }
 
-/* Whatever the lengths: budgets kept, the emptiest row no emptier, the same every time. Where items
- * are short, no row is a 64th below the mean. */
-static void test_level__rows_alike(void **state)
+/* For any lengths, levelling keeps the budgets, leaves the emptiest row no emptier and gives the
+ * same result every time. If items are short, no row is more than a 64th below the mean. */
+static void test_level__makes_rows_alike(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "test level");
     uint64_t c = 0;
     for (int round = 0; round < 300; round++) {
-        const bool even = round % 3 == 0; /* a row holds a hundred of them and more */
+        const bool even = round % 3 == 0; /* a row holds at least a hundred of them */
         const int64_t tokens = 1000 + (int64_t)rng_below(key, c++, 8000);
         const int64_t n = even ? 1000 : (int64_t)rng_below(key, c++, 300);
         const int64_t longest = even ? tokens / 100 : tokens;
@@ -161,8 +166,9 @@ static void test_level__rows_alike(void **state)
     }
 }
 
-/* Units of data.group shared_image: five or six questions of a picture, most pictures of one of two
- * sizes, at 8192 tokens. Best fit decreasing and a search that begins early leave 1.6 and 2.5 %. */
+/* Units as with data.group shared_image: five or six questions on a picture, most pictures of one
+ * of two sizes, in rows of 8192 tokens. Best fit decreasing would leave 1.6 % empty, and a search
+ * that begins too early 2.5 %. */
 static void test_pack__fifths_of_a_row(void **state)
 {
     (void)state;
@@ -191,7 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pack__random_lengths_keep_both_budgets),
         cmocka_unit_test(test_pack__exact_cases),
-        cmocka_unit_test(test_level__rows_alike),
+        cmocka_unit_test(test_level__makes_rows_alike),
         cmocka_unit_test(test_pack__fifths_of_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,6 @@
-/* The stream as a function: every sample once an epoch, budgets kept, seeking equals walking. */
+/* Tests of plan.h: the stream is a function of its inputs. Every usable sample comes once in an
+ * epoch, rows keep their budgets, seeking gives the same rows as walking, and planning in pieces or
+ * from a later epoch gives the same rows as planning at once. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -22,7 +24,7 @@ static conf small_conf(void)
     return c;
 }
 
-/* A digest of rows [from, to): numbers, epochs, samples, grids. */
+/* A digest of the numbers, epochs, samples and grids of rows [from, to). */
 static uint64_t row_range_digest(plan *p, row_range *s, uint64_t from, uint64_t to)
 {
     hasher *h;
@@ -60,7 +62,7 @@ static void mixed_samples(fake_sample *s, int64_t n)
         if (i % 7 == 3)
             s[i].cause = "bad on purpose";
         if (i % 11 == 5)
-            s[i].width = s[i].height = 0; /* text alone */
+            s[i].width = s[i].height = 0; /* only text */
         if (i % 13 == 7)
             s[i].text_tokens = 1025; /* longer than a row */
     }
@@ -123,7 +125,7 @@ static void test_epoch__every_usable_sample_once(void **state)
     arena_done(&a);
 }
 
-static void test_stream__function_of_seed_and_epoch(void **state)
+static void test_stream__is_a_function_of_seed_and_epoch(void **state)
 {
     (void)state;
     enum { N = 900 };
@@ -143,7 +145,7 @@ static void test_stream__function_of_seed_and_epoch(void **state)
     assert_int_equal(rows_digest(p, 0, rows), rows_digest(q, 0, rows));
     assert_int_not_equal(rows_digest(p, 0, 20), rows_digest(other, 0, 20));
     assert_int_not_equal(rows_digest(p, 0, 20), rows_digest(plain, 0, 20));
-    /* The second epoch is another order. */
+    /* The second epoch has another order. */
     planned_row r, s;
     arena a;
     arena_init(&a, 0);
@@ -185,11 +187,12 @@ static void test_seek__equals_walking(void **state)
     fake_data_done(&f);
 }
 
-/* Planned in pieces, walked by several at once: the stream of a plan made at once for one. */
-static void test_prepare__in_pieces_for_several(void **state)
+/* A plan that is made in pieces and walked by several at once has the stream of one that is made at
+ * once and walked alone. */
+static void test_prepare__in_pieces_and_for_several_walkers(void **state)
 {
     (void)state;
-    enum { N = 9000, WALKERS = 3 }; /* more samples than a piece */
+    enum { N = 9000, WALKERS = 3 }; /* more samples than are planned in one piece */
     static fake_sample samples[N];
     fake_data f;
     plan *whole, *p;
@@ -204,13 +207,14 @@ static void test_prepare__in_pieces_for_several(void **state)
             c.training_epochs = endless ? 0 : 2.5;
             assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &whole));
             assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
-            assert_ok(plan_prepare(p, NULL, 0, 0, &ready)); /* no time, no work */
+            assert_ok(plan_prepare(p, NULL, 0, 0, &ready)); /* without time nothing is done */
             assert_false(ready);
-            /* A time that has nearly come: a piece or a few at a time. */
+            /* With a microsecond of time, it does a few pieces at once. */
             for (; !ready; pieces++)
                 assert_ok(plan_prepare(p, NULL, 0, clock_ns() + 1000, &ready));
             assert_in_range(pieces, 4, 10000);
-            assert_int_equal(plan_rows(p, NULL), UINT64_MAX); /* planned as far as somebody asked */
+            /* it is planned only as far as asked for */
+            assert_int_equal(plan_rows(p, NULL), UINT64_MAX);
             assert_int_equal(plan_epoch_rows(p), plan_epoch_rows(whole));
             const uint64_t far = 2 * plan_epoch_rows(p);
             assert_ok(plan_prepare(p, NULL, far + 20, 0, &ready));
@@ -230,15 +234,16 @@ static void test_prepare__in_pieces_for_several(void **state)
             plan_free(&p);
             assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
             assert_ok(plan_prepare(p, NULL, 0, clock_ns() + 1000, &ready));
-            plan_free(&p); /* half-way */
+            plan_free(&p); /* freed while it is half planned */
             plan_free(&whole);
         }
     }
     fake_data_done(&f);
 }
 
-/* However many epochs there are, row 0 waits for the first alone; what comes later is the same. */
-static void test_epochs__planned_as_the_rows_are_asked_for(void **state)
+/* However many epochs there are, row 0 waits only for the first one. Later epochs are planned on
+ * demand and are the same. */
+static void test_epochs__are_planned_on_demand(void **state)
 {
     (void)state;
     enum { N = 2000 };
@@ -283,9 +288,9 @@ static void test_epochs__planned_as_the_rows_are_asked_for(void **state)
     fake_data_done(&f);
 }
 
-/* Who remembers where an epoch begins gets the same rows, the same end, and waits for no epoch
- * before it. */
-static void test_from__an_epoch_whose_first_row_is_known(void **state)
+/* A consumer that knows at which row its epoch begins gets the same rows and the same end without
+ * waiting for the epochs before it. */
+static void test_from__begins_at_an_epoch_whose_first_row_is_known(void **state)
 {
     (void)state;
     enum { N = 2000 };
@@ -312,7 +317,7 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
             assert_int_equal(plan_first_row(s), begin);
             assert_ok(plan_prepare(p, s, row, INT64_MAX, &ready));
             assert_ok(plan_prepare(p, NULL, plan_epoch_rows(p), 0, &ready));
-            assert_true(!ready); /* of the epochs before only the first */
+            assert_true(!ready); /* of the epochs before, only the first is planned */
             assert_int_equal(row_range_digest(p, s, row, row + 3 < all ? row + 3 : all),
                              rows_digest(whole, row, row + 3 < all ? row + 3 : all));
             assert_int_equal(plan_epoch_of(p, s, row, &first), epoch);
@@ -324,8 +329,8 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
         }
         plan_free(&whole);
     }
-    /* Far away it costs no more; what is false is its walker's affair; what cannot be is refused.
-     */
+    /* A far epoch costs no more. If a row is wrongly said to begin an epoch, only the consumer that
+     * said so gets other rows. An impossible row is refused. */
     c.training_epochs = 1e6;
     assert_ok(plan_begin(&c, &f.base, f.index, PLAN_PACKED, &p));
     assert_ok(plan_from(p, 999999, 1u << 30, &s));
@@ -337,16 +342,16 @@ static void test_from__an_epoch_whose_first_row_is_known(void **state)
     assert_int_equal(plan_rows(p, NULL), UINT64_MAX);
     assert_int_not_equal(row_range_digest(p, other, 12345, 12350), rows_digest(p, 0, 5));
     plan_leave(p, &same);
-    (void)row_range_digest(p, s, 1u << 30, (1u << 30) + 5); /* still held */
+    (void)row_range_digest(p, s, 1u << 30, (1u << 30) + 5); /* another consumer still holds it */
     plan_leave(p, &s);
     assert_null(s);
     assert_int_equal(plan_from(p, 1000000, 1u << 30, &s), ST_PROTOCOL);
-    assert_int_equal(plan_from(p, 5, 4, &s), ST_PROTOCOL); /* an epoch has a row at least */
+    assert_int_equal(plan_from(p, 5, 4, &s), ST_PROTOCOL); /* an epoch has at least one row */
     assert_int_equal(plan_from(p, 0, 1, &s), ST_PROTOCOL);
     assert_int_equal(plan_from(p, 1, UINT64_MAX, &s), ST_PROTOCOL);
     assert_ok(plan_from(p, 0, 0, &s));
-    assert_null(s); /* the stream from its beginning */
-    plan_free(&p);  /* with `other` held */
+    assert_null(s); /* from its beginning, the stream needs no range */
+    plan_free(&p);  /* while `other` is still held */
     fake_data_done(&f);
 }
 
@@ -355,8 +360,9 @@ static int aspect(fit_grid g)
     return g.w * 4 > g.h * 5 ? 0 : g.h * 4 > g.w * 5 ? 2 : 1;
 }
 
-/* Rows of one resolution class where a window has enough: no sample twice, no row less full. */
-static void test_classes__rows_of_one_where_there_are_enough(void **state)
+/* With data.resolution_class, most rows have pictures of one class, no sample is lost or repeated,
+ * and there are not more rows. */
+static void test_classes__most_rows_have_one(void **state)
 {
     (void)state;
     enum { N = 12000 };
@@ -429,7 +435,7 @@ static void test_epochs__last_step_is_completed(void **state)
         for (uint64_t row = 0; row < rows; row++) {
             arena_reset(&a);
             assert_ok(plan_row(p, NULL, row, &a, &r));
-            assert_true(r.n_docs > 0 || row >= rows - 6); /* empty rows only at the end */
+            assert_true(r.n_docs > 0 || row >= rows - 6); /* empty rows come only at the end */
             full += r.n_docs > 0;
             docs += (uint64_t)r.n_docs;
         }
@@ -445,7 +451,7 @@ static void test_epochs__last_step_is_completed(void **state)
     arena_done(&a);
 }
 
-static void test_samples__row_is_position(void **state)
+static void test_samples__row_i_is_sample_i(void **state)
 {
     (void)state;
     enum { N = 40 };
@@ -472,7 +478,7 @@ static void test_samples__row_is_position(void **state)
     arena_done(&a);
 }
 
-static void test_oversize__shrunk_or_refused(void **state)
+static void test_oversize__is_shrunk_or_refused(void **state)
 {
     (void)state;
     const fake_sample samples[] = {{100, 4000, 3000, NULL},
@@ -488,14 +494,14 @@ static void test_oversize__shrunk_or_refused(void **state)
     arena_init(&a, 0);
     fake_data_init(&f, samples, 5);
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_SAMPLES, &p));
-    for (uint64_t i = 0; i < 2; i++) { /* the pictures shrink beside their text */
+    for (uint64_t i = 0; i < 2; i++) { /* the picture shrinks to the room that its text leaves */
         assert_ok(plan_row(p, NULL, i, &a, &r));
         assert_int_equal(r.n_docs, 1);
         assert_true(r.tokens <= 1024);
         assert_int_equal(r.tokens, samples[i].text_tokens + fit_tokens(r.docs[0].grids[0]));
     }
     assert_true(r.tokens > 1000);
-    assert_non_null(plan_cause(p, 2)); /* no token is left for the picture */
+    assert_non_null(plan_cause(p, 2)); /* the text leaves no token for the picture */
     assert_null(plan_cause(p, 3));
     assert_null(plan_cause(p, 4));
     plan_free(&p);
@@ -527,7 +533,8 @@ static void test_nothing_usable__says_why(void **state)
     fake_data_done(&f);
 }
 
-/* Of the report: how far the dearest of 8 ranks is above the mean, in percent. */
+/* Finds in the report by how many percent the most expensive of 8 ranks is above the mean in the
+ * worst step. */
 static double worst_step(const char *text)
 {
     const char *balance = strstr(text, "balance: over 8 ranks the slowest is ");
@@ -538,8 +545,8 @@ static double worst_step(const char *text)
     return strtod(balance + strlen("(worst step "), NULL);
 }
 
-/* VQAv2-like lengths at 8192 tokens: the fill users see, every row in its bucket, every step even.
- */
+/* With lengths like those of VQAv2 in rows of 8192 tokens, rows are well filled, each row fits the
+ * last bucket, and ranks have an even load in every step. */
 static void test_fill__vqa_lengths_at_8192(void **state)
 {
     (void)state;
@@ -590,9 +597,10 @@ static void test_fill__vqa_lengths_at_8192(void **state)
     assert_non_null(strstr(text, "resolution classes"));
     const char *greedy = strstr(text, "greedy packing over a buffer of 204 samples: ");
     assert_non_null(greedy);
-    assert_true(strtoll(strchr(greedy, ':') + 1, NULL, 10) > rows); /* or ours is no gain */
+    /* otherwise our packing would be no gain */
+    assert_true(strtoll(strchr(greedy, ':') + 1, NULL, 10) > rows);
     free(text);
-    c.training_global_batch_size = 8; /* a row for each: nothing to assign */
+    c.training_global_batch_size = 8; /* each rank gets one row, so there is no choice */
     to = open_memstream(&text, &size);
     assert_ok(plan_report(p, to));
     fclose(to);
@@ -607,15 +615,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_epoch__every_usable_sample_once),
-        cmocka_unit_test(test_stream__function_of_seed_and_epoch),
+        cmocka_unit_test(test_stream__is_a_function_of_seed_and_epoch),
         cmocka_unit_test(test_seek__equals_walking),
-        cmocka_unit_test(test_prepare__in_pieces_for_several),
-        cmocka_unit_test(test_classes__rows_of_one_where_there_are_enough),
-        cmocka_unit_test(test_epochs__planned_as_the_rows_are_asked_for),
+        cmocka_unit_test(test_prepare__in_pieces_and_for_several_walkers),
+        cmocka_unit_test(test_classes__most_rows_have_one),
+        cmocka_unit_test(test_epochs__are_planned_on_demand),
         cmocka_unit_test(test_epochs__last_step_is_completed),
-        cmocka_unit_test(test_from__an_epoch_whose_first_row_is_known),
-        cmocka_unit_test(test_samples__row_is_position),
-        cmocka_unit_test(test_oversize__shrunk_or_refused),
+        cmocka_unit_test(test_from__begins_at_an_epoch_whose_first_row_is_known),
+        cmocka_unit_test(test_samples__row_i_is_sample_i),
+        cmocka_unit_test(test_oversize__is_shrunk_or_refused),
         cmocka_unit_test(test_nothing_usable__says_why),
         cmocka_unit_test(test_fill__vqa_lengths_at_8192),
     };

@@ -1,4 +1,5 @@
-/* Units of the stream: texts cut into parts, questions joined by their picture, pieces in order. */
+/* Tests of units.c: long texts are split into parts, questions on one picture are kept together,
+ * and pieces of a compressed file are read in order. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static conf conf_of(int64_t tokens)
     return c;
 }
 
-static void test_split__every_token_once_in_parts(void **state)
+static void test_split__every_token_is_in_one_part(void **state)
 {
     (void)state;
     enum { N = 200, ROW = 128 };
@@ -47,7 +48,7 @@ static void test_split__every_token_once_in_parts(void **state)
             assert_int_equal(doc->from, doc->part * ROW);
             assert_int_equal(doc->tokens,
                              doc->whole - doc->from < ROW ? doc->whole - doc->from : ROW);
-            seen[doc->sample] += 1 << (8 * doc->part); /* parts 0, 1, 2 */
+            seen[doc->sample] += 1 << (8 * doc->part); /* a byte for each of the parts 0, 1 and 2 */
             got += doc->tokens;
         }
     }
@@ -71,20 +72,22 @@ static void test_split__every_token_once_in_parts(void **state)
     fake_data_done(&f);
 }
 
-/* Five questions a picture, more than a row holds: patches are counted once a unit. */
-static void test_shared_image__side_by_side_and_once(void **state)
+/* Each picture has five questions, of which a row holds four. The patches of a picture count once
+ * for all questions beside it. */
+static void test_shared_image__questions_are_together_and_patches_count_once(void **state)
 {
     (void)state;
     enum { N = 300, EACH = 5 };
     fake_sample s[N] = {0};
     int seen[N] = {0};
-    for (int i = 0; i < N; i++) /* far apart in the file */
+    for (int i = 0; i < N; i++) /* questions on one picture are far apart in the file */
         s[i] = (fake_sample){
             .text_tokens = 20 + i % 9, .width = 320, .height = 320, .image_of = 1 + i % (N / EACH)};
     fake_data f;
     plan *p;
     arena a;
-    conf c = conf_of(512); /* 100 tokens a picture: four questions fit, the fifth does not */
+    /* with 100 tokens for a picture, four questions fit and the fifth does not */
+    conf c = conf_of(512);
     c.data_group = GROUP_SHARED_IMAGE;
     fake_data_init(&f, s, N);
     assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
@@ -116,7 +119,8 @@ static void test_shared_image__side_by_side_and_once(void **state)
     fake_data_done(&f);
 }
 
-/* A window reads few pieces, one after another; an epoch has every sample, mixed. */
+/* A window reads one or two neighbouring pieces. An epoch still has every sample once, in mixed
+ * order. */
 static void test_chunks__pieces_follow_each_other(void **state)
 {
     (void)state;
@@ -151,11 +155,11 @@ static void test_chunks__pieces_follow_each_other(void **state)
             int n = 0;
             for (int x = 0; x < N / PIECE; x++)
                 n += in_row[x] > 0;
-            assert_in_range(n, 1, 2); /* windows of 63 lie in one piece or across a border */
+            assert_in_range(n, 1, 2); /* a window of 63 samples lies in one piece or in two */
         }
         for (int i = 0; i < N; i++)
             assert_int_equal(seen[i], 1);
-        assert_true(ascending < N / 4); /* mixed inside the windows */
+        assert_true(ascending < N / 4); /* inside a window the order is mixed */
     }
     plan_free(&p);
     arena_done(&a);
@@ -165,8 +169,8 @@ static void test_chunks__pieces_follow_each_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split__every_token_once_in_parts),
-        cmocka_unit_test(test_shared_image__side_by_side_and_once),
+        cmocka_unit_test(test_split__every_token_is_in_one_part),
+        cmocka_unit_test(test_shared_image__questions_are_together_and_patches_count_once),
         cmocka_unit_test(test_chunks__pieces_follow_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
-/* images: decodes the files named on the command line and prints one JSON line each, for the golden
- * table and for a look: {"file": ..., "width": W, "height": H, "rgb": XXH3-128} or {"error": ...}.
- * With --dump FILE the last picture's RGB bytes go there. */
+/* images.c: a tool that decodes the files named on its command line and prints a line of JSON for
+ * each, which tests/golden/images.json and check_images.py use: {"file": ..., "width": W, "height":
+ * H, "rgb": XXH3-128} or {"file": ..., "error": ...}. With --dump FILE it writes the RGB bytes of
+ * the last picture to FILE. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

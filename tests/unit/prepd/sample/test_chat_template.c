@@ -1,4 +1,5 @@
-/* Which chat template a folder has, found as the reference finds it, and whether it is known. */
+/* Tests of chat_template.h: the chat template of a model folder is found as the reference finds it,
+ * and one that is not known is refused. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@ static conf options(void)
     return (conf){.model_path = folder, .model_tokenizer = "", .data_format = DATA_VQAV2};
 }
 
-/* text NULL: the folder has no such file. */
+/* Writes a file of the folder, or removes it if text is NULL. */
 static void write_template_file(const char *name, const char *text)
 {
     char path[4096];
@@ -43,7 +44,7 @@ static void write_template_file(const char *name, const char *text)
     fclose(f);
 }
 
-/* The template is this text, from that file; "" for none. */
+/* The template that is found must be this text from that file; "" if there is none. */
 static void expect_template(const char *file, const char *text)
 {
     const conf c = options();
@@ -55,9 +56,9 @@ static void expect_template(const char *file, const char *text)
         assert_memory_equal(&t.digest, &want, sizeof want);
 }
 
-/* As transformers 4.57.3 and 5.23 do: the processor takes chat_template.json before
- * chat_template.jinja, the tokenizer knows the latter and its own settings. */
-static void test_chat_template__found_as_the_reference_does(void **state)
+/* transformers 4.57.3 and 5.23 do the same: the processor prefers chat_template.json to
+ * chat_template.jinja, and the tokenizer reads chat_template.jinja and its own settings. */
+static void test_chat_template__is_found_as_by_the_reference(void **state)
 {
     (void)state;
     expect_template("", "");
@@ -69,11 +70,12 @@ static void test_chat_template__found_as_the_reference_does(void **state)
     write_template_file("chat_template.jinja", "of the folder\n");
     expect_template("chat_template.jinja", "of the folder");
     write_template_file("chat_template.jinja",
-                        "of the folder"); /* without its last newline it is the same */
+                        "of the folder"); /* a last newline makes no difference */
     expect_template("chat_template.jinja", "of the folder");
     write_template_file("chat_template.json", "{\"chat_template\": \"of the processor\\n\"}");
     expect_template("chat_template.json", "of the processor");
-    write_template_file("preprocessor_config.json", NULL); /* no pictures, no processor */
+    /* without a preprocessor file there is no processor */
+    write_template_file("preprocessor_config.json", NULL);
     expect_template("chat_template.jinja", "of the folder");
     write_template_file("chat_template.jinja", NULL);
     write_template_file("tokenizer_config.json",
@@ -104,7 +106,7 @@ static void test_chat_template__bad_files_are_named(void **state)
     write_template_file("tokenizer_config.json", NULL);
 }
 
-static void test_chat_template__unknown_is_refused(void **state)
+static void test_chat_template__an_unknown_one_is_refused(void **state)
 {
     (void)state;
     conf c = options();
@@ -120,13 +122,13 @@ static void test_chat_template__unknown_is_refused(void **state)
     assert_ok(chat_template_check(&c, &t));
     assert_null(t.releases);
     c.model_chat_template = CHAT_TEMPLATE_KNOWN;
-    c.data_format = DATA_TEXT; /* plain text has no turns */
+    c.data_format = DATA_TEXT; /* plain text needs no template */
     assert_ok(chat_template_check(&c, &t));
     assert_string_equal(t.path, "");
     write_template_file("chat_template.jinja", NULL);
 }
 
-static void test_chat_template__published_is_known(void **state)
+static void test_chat_template__the_published_one_is_known(void **state)
 {
     (void)state;
     chat_template t;
@@ -144,10 +146,10 @@ static void test_chat_template__published_is_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat_template__found_as_the_reference_does),
+        cmocka_unit_test(test_chat_template__is_found_as_by_the_reference),
         cmocka_unit_test(test_chat_template__bad_files_are_named),
-        cmocka_unit_test(test_chat_template__unknown_is_refused),
-        cmocka_unit_test(test_chat_template__published_is_known),
+        cmocka_unit_test(test_chat_template__an_unknown_one_is_refused),
+        cmocka_unit_test(test_chat_template__the_published_one_is_known),
     };
     return cmocka_run_group_tests(tests, setup_template, teardown_template);
 }

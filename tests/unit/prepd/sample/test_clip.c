@@ -1,5 +1,6 @@
-/* Videos' frames, grids and times against the reference: tests/golden/clip.json, made by
- * make_clip.py there. $TESSERA_CLIP_CASES names another file of cases. */
+/* Tests of clip.h: which frames of a video are taken, their grid and their times are compared with
+ * the reference (tests/golden/clip.json, made by make_clip.py there). $TESSERA_CLIP_CASES names
+ * another file of cases. */
 #include "tests/harness.h"
 
 #include <float.h>
@@ -16,7 +17,7 @@ static int64_t read_whole(const json_value *list, size_t i)
     return json_int(json_item(list, i), -1);
 }
 
-/* ["sum", n, sum] stands for a long list. */
+/* A long list is kept as ["sum", n, sum of (i + 1) * index[i]]. */
 static void check_indices(const json_value *want, const int64_t *index, int64_t n)
 {
     if (json_typeof(json_item(want, 0)) == JSON_TEXT) {
@@ -32,7 +33,7 @@ static void check_indices(const json_value *want, const int64_t *index, int64_t 
         assert_int_equal(index[i], read_whole(want, (size_t)i));
 }
 
-/* Of more than 32 pairs the first 31 and the last are kept. */
+/* Of more than 32 pairs, the file has the texts of the first 31 and of the last one. */
 static void check_texts(const json_value *want, const int64_t *index, int64_t n, double fps)
 {
     const int64_t pairs = clip_pairs(n), kept = (int64_t)json_count(want);
@@ -73,7 +74,7 @@ static void check_case(const json_value *one, arena *a)
     assert_int_equal(grid.width, grid.w * 16);
 }
 
-static void test_clip__as_the_reference(void **state)
+static void test_clip__equals_the_reference(void **state)
 {
     const char *other = getenv("TESSERA_CLIP_CASES"), *source = getenv("TESSERA_SOURCE");
     char *path = NULL;
@@ -96,7 +97,7 @@ static void test_clip__as_the_reference(void **state)
     free(path);
 }
 
-/* The example of trainer/model/equations.md: 24 frames per second, 48 frames of 64 x 64. */
+/* The example of trainer/model/equations.md: 48 frames of 64 x 64 at 24 frames per second. */
 static void test_clip__worked_example(void **state)
 {
     static const int64_t frames[] = {0, 16, 31, 47};
@@ -120,7 +121,7 @@ static void test_clip__worked_example(void **state)
     arena_done(&a);
 }
 
-/* Shrunk grids fit, are not needlessly small, and do not depend on how they were found. */
+/* A shrunk grid fits, is not smaller than needed, and depends only on the room. */
 static void test_clip_shrink__fits(void **state)
 {
     static const int64_t rooms[] = {4, 7, 40, 100, 5000, 98304};
@@ -146,13 +147,14 @@ static void test_clip_shrink__fits(void **state)
                 assert_int_equal(fit_patches(one_less), fit_patches(g));
             }
     fit_grid g;
-    assert_ok(clip_shrink(4, 480, 640, &clip_published, 1200, &g)); /* 2 pairs of 600 at most */
+    /* 2 pairs of at most 600 patches */
+    assert_ok(clip_shrink(4, 480, 640, &clip_published, 1200, &g));
     assert_true(fit_patches(g) > 1000);
     assert_fails(ST_BAD_INPUT, clip_shrink(40, 480, 640, &clip_published, 79, &g),
                  "video.max_frames");
 }
 
-static void test_clip__hostile(void **state)
+static void test_clip__refuses_hostile_values(void **state)
 {
     const double rates[] = {-1.0, NAN, INFINITY, -INFINITY};
     const int64_t sides[] = {INT64_MIN, -1, 0, 31, INT64_MAX};
@@ -190,10 +192,10 @@ static void test_clip__hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clip__as_the_reference),
+        cmocka_unit_test(test_clip__equals_the_reference),
         cmocka_unit_test(test_clip__worked_example),
         cmocka_unit_test(test_clip_shrink__fits),
-        cmocka_unit_test(test_clip__hostile),
+        cmocka_unit_test(test_clip__refuses_hostile_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,3 +1,5 @@
+/* Tests of fit.h: the size that a picture is resized to, against published sizes, against the
+ * definition, and against the reference (tests/golden/fit.json). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 
 static const fit_limits published = {65536, 16777216};
 
-/* Sizes that transformers' smart_resize gives with the published limits. */
+/* Sizes by transformers' smart_resize with the published limits. */
 static void test_fit_image__published_sizes(void **state)
 {
     static const struct {
@@ -39,7 +41,7 @@ static void test_fit_image__published_sizes(void **state)
     }
 }
 
-/* 48 / 32 = 1.5 and 80 / 32 = 2.5 both go to 2: half to even. */
+/* 48 / 32 = 1.5 and 80 / 32 = 2.5 are both rounded to 2, because half is rounded to even. */
 static void test_fit_image__rounds_half_to_even(void **state)
 {
     const fit_limits wide_open = {1, INT64_MAX};
@@ -48,7 +50,7 @@ static void test_fit_image__rounds_half_to_even(void **state)
     assert_ok(fit_image(48, 80, wide_open, &g));
     assert_int_equal(g.height, 64);
     assert_int_equal(g.width, 64);
-    assert_ok(fit_image(15, 112, wide_open, &g)); /* 0 blocks high: lifted to one */
+    assert_ok(fit_image(15, 112, wide_open, &g)); /* rounds to 0 blocks, which is raised to one */
     assert_true(g.height >= 32 && g.width >= 32);
 }
 
@@ -61,10 +63,10 @@ static void test_fit_image__refuses(void **state)
     assert_fails(ST_BAD_INPUT, fit_image(10, -3, published, &g), "the picture has -3 x 10");
     assert_fails(ST_BAD_INPUT, fit_image(INT64_MAX, INT64_MAX, published, &g), "sides");
     assert_fails(ST_CONFIG, fit_image(10, 10, (fit_limits){10, 9}, &g), "min");
-    assert_int_equal(g.height, 7); /* untouched on failure */
+    assert_int_equal(g.height, 7); /* a failure leaves the result as it was */
 }
 
-/* Against the definition: the largest maximum, found by walking over all of them. */
+/* The definition: the largest limit of pixels whose grid fits, found here by trying all of them. */
 static void test_fit_shrink__is_the_largest_that_fits(void **state)
 {
     const fit_limits limits = {2048, 40000};
@@ -98,19 +100,20 @@ static void test_fit_shrink__edges(void **state)
     (void)state;
     assert_ok(fit_image(480, 640, published, &whole));
     assert_ok(fit_shrink(480, 640, published, fit_patches(whole), &g));
-    assert_memory_equal(&g, &whole, sizeof g); /* what fits is not touched */
+    assert_memory_equal(&g, &whole, sizeof g); /* a picture that fits is not shrunk */
     assert_ok(fit_shrink(480, 640, published, fit_patches(whole) - 1, &g));
     assert_true(fit_patches(g) < fit_patches(whole) && fit_patches(g) > 1000);
     assert_ok(fit_shrink(4000, 4000, published, 4, &g));
     assert_int_equal(fit_patches(g), 4);
-    assert_ok(fit_shrink(16, 16, published, 100, &g)); /* below the minimum, if the row says so */
+    /* the room in the row comes before the minimum of pixels */
+    assert_ok(fit_shrink(16, 16, published, 100, &g));
     assert_int_equal(g.height, 160);
     assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &g), "room for 3 patches");
 }
 
-/* tests/golden/fit.json, made by make_fit.py there: height, width, limits, and the sides that the
- * reference gives; 0 where it refuses. $TESSERA_FIT_CASES names another file of cases. */
-static void test_fit_image__as_the_reference(void **state)
+/* tests/golden/fit.json, made by make_fit.py there, has heights, widths, limits and the sides that
+ * the reference gives, or 0 if it refuses. $TESSERA_FIT_CASES names another file of cases. */
+static void test_fit_image__equals_the_reference(void **state)
 {
     const char *other = getenv("TESSERA_FIT_CASES"), *source = getenv("TESSERA_SOURCE");
     char path[4096];
@@ -140,7 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit_image__published_sizes),
-        cmocka_unit_test(test_fit_image__as_the_reference),
+        cmocka_unit_test(test_fit_image__equals_the_reference),
         cmocka_unit_test(test_fit_image__rounds_half_to_even),
         cmocka_unit_test(test_fit_image__refuses),
         cmocka_unit_test(test_fit_shrink__is_the_largest_that_fits),

@@ -1,3 +1,5 @@
+/* Tests of fit_limits_load: where the limits of a picture's size come from, and that a preprocessor
+ * file whose steps differ from ours is refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -5,7 +7,7 @@
 #include "prepd/sample/fit.h"
 #include "tests/harness.h"
 
-/* Keys without which no file is taken. */
+/* Keys that every preprocessor file must have. */
 #define MUST "\"patch_size\": 16, \"image_mean\": [0.5, 0.5, 0.5], \"image_std\": 0.5"
 
 static char *folder;
@@ -43,7 +45,7 @@ static void check_limits(const conf *c, int64_t min_pixels, int64_t max_pixels)
     assert_int_equal(limits.max_pixels, max_pixels);
 }
 
-static void test_fit_limits_load__where_they_come_from(void **state)
+static void test_fit_limits_load__takes_options_before_files(void **state)
 {
     (void)state;
     conf c = {.model_path = "", .model_tokenizer = ""};
@@ -68,7 +70,7 @@ static void test_fit_limits_load__where_they_come_from(void **state)
     check_limits(&c, 3136, 200000);
 }
 
-/* Keys by which the reference would make other pixels than we do. */
+/* Values with which the reference would make other pixels than we do are refused. */
 static void test_fit_limits_load__other_steps(void **state)
 {
     static const struct {
@@ -112,7 +114,8 @@ static void test_fit_limits_load__refuses(void **state)
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "patch_size is 14");
     c = with_file("{" MUST ", \"size\": {\"shortest_edge\": \"big\"}}");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "shortest_edge");
-    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 10}}"); /* the reference wants both */
+    /* the reference needs both edges */
+    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 10}}");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "longest_edge");
     c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 0, \"longest_edge\": 9}}");
     assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "1 <= min <= max");
@@ -128,7 +131,7 @@ static void test_fit_limits_load__refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit_limits_load__where_they_come_from),
+        cmocka_unit_test(test_fit_limits_load__takes_options_before_files),
         cmocka_unit_test(test_fit_limits_load__other_steps),
         cmocka_unit_test(test_fit_limits_load__refuses),
     };

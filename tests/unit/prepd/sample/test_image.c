@@ -1,5 +1,6 @@
-/* The door to libvips: golden pixels of the shared pictures (tests/golden/images.json, equal to
- * Pillow's), limits, refusals, and the way back. Needs no shared data but says when it has none. */
+/* Tests of image.h: pictures decode to the pixels that Pillow gives (tests/golden/images.json, for
+ * the shared pictures if they are there), limits hold, cut, damaged and foreign files are refused,
+ * and a written JPEG is read back. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ static void test_image_decode__golden(void **state)
     json_free(&table);
 }
 
-/* No byte may be missing, and every refusal must say so. */
+/* The file cut at any byte must be refused, and the message must name it. */
 static void check_cuts(span whole, const char *name)
 {
     image im;
@@ -120,10 +121,10 @@ static void test_image_decode__refuses_every_cut(void **state)
     check_cuts(span_of(builtin_webp, sizeof builtin_webp), "cut.webp");
 }
 
-/* A chunk before the pixels that claims 1.3 GB: refused before anybody asks for them. */
-static void test_image_decode__believes_no_chunk_beyond_the_file(void **state)
+/* A chunk before the pixels claims 1.3 GB. The file is refused before memory is taken for it. */
+static void test_image_decode__refuses_a_chunk_longer_than_the_file(void **state)
 {
-    enum { AT = 33 }; /* behind IHDR */
+    enum { AT = 33 }; /* the end of IHDR */
     static const uint8_t claim[] = {0x50, 0, 0, 0, 'e', 'X', 'I', 'f', 'M', 'M', 0, '*'};
     uint8_t png[sizeof builtin_png + sizeof claim];
     image_info info;
@@ -135,7 +136,7 @@ static void test_image_decode__believes_no_chunk_beyond_the_file(void **state)
                  "the file ends before its pixels");
 }
 
-/* Damage is either refused or gives a picture; nothing else happens. */
+/* A damaged file is refused or gives some picture. Nothing else may happen. */
 static void test_image_decode__survives_damage(void **state)
 {
     static const span files[] = {
@@ -163,7 +164,7 @@ static void test_image_decode__survives_damage(void **state)
         }
         free(copy);
     }
-    assert_true(refused > 250); /* all of the PNG's bytes are under a CRC */
+    assert_true(refused > 250); /* every byte of the PNG is protected by a CRC */
 }
 
 static void test_image_decode__limits(void **state)
@@ -220,7 +221,7 @@ static void test_image_decode__names_other_formats(void **state)
                      cases[i].words);
 }
 
-static void test_image_write_jpeg__comes_back(void **state)
+static void test_image_write_jpeg__is_read_back(void **state)
 {
     enum { SIDE = 48 };
     uint8_t rgb[SIDE * SIDE * 3];
@@ -247,7 +248,7 @@ static void test_image_write_jpeg__comes_back(void **state)
     arena_reset(&pixels);
 }
 
-static void test_image_fingerprint__is_this_decoder(void **state)
+static void test_image_fingerprint__is_that_of_this_decoder(void **state)
 {
     hash128 a, b;
     char text[HASH_TEXT];
@@ -255,7 +256,7 @@ static void test_image_fingerprint__is_this_decoder(void **state)
     assert_ok(image_fingerprint(&a));
     assert_ok(image_fingerprint(&b));
     assert_true(hash_equal(a, b));
-    hash_print(a, text); /* what Pillow 9.4 decodes, too */
+    hash_print(a, text); /* the hash of what Pillow 9.4 decodes */
     assert_string_equal(text, "da229a1860b969b16082cc8ec42954d6");
 }
 
@@ -264,12 +265,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_decode__golden),
         cmocka_unit_test(test_image_decode__refuses_every_cut),
-        cmocka_unit_test(test_image_decode__believes_no_chunk_beyond_the_file),
+        cmocka_unit_test(test_image_decode__refuses_a_chunk_longer_than_the_file),
         cmocka_unit_test(test_image_decode__survives_damage),
         cmocka_unit_test(test_image_decode__limits),
         cmocka_unit_test(test_image_decode__names_other_formats),
-        cmocka_unit_test(test_image_write_jpeg__comes_back),
-        cmocka_unit_test(test_image_fingerprint__is_this_decoder),
+        cmocka_unit_test(test_image_write_jpeg__is_read_back),
+        cmocka_unit_test(test_image_fingerprint__is_that_of_this_decoder),
     };
     return cmocka_run_group_tests(tests, setup_images, teardown_images);
 }

@@ -1,5 +1,6 @@
-/* The way past libvips: which JPEGs take it, and that nobody can tell: the same pixels, the same
- * refusals in the same words, of whole, cut and damaged files. */
+/* Tests of image_jpeg.c, which decodes plain JPEGs with libjpeg instead of libvips: which files it
+ * takes, and that whole, cut and damaged files give the same pixels, the same warnings and the same
+ * refusals, word for word. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +15,12 @@
 
 static const conf direct = {
     .image_file_bytes = 1 << 28, .image_input_pixels = 1 << 23, .image_decoder = DECODER_AUTO};
-static conf vips, strict; /* strict: data.damaged refuse */
+static conf vips, strict; /* strict: as direct, with data.damaged refuse */
 static arena pixels;
-static int n_headers;   /* read without libvips */
-static int n_by_rows;   /* pictures that were given out while they were decoded */
-static int n_by_planes; /* and before their conversion to RGB */
-static int n_warned;    /* decoded, with a warning */
+static int n_headers;   /* headers that were read without libvips */
+static int n_by_rows;   /* pictures that were handed out in bands while they were decoded */
+static int n_by_planes; /* the same, before their conversion to RGB */
+static int n_warned;    /* pictures that were decoded with a warning */
 
 static int setup_jpeg(void **state)
 {
@@ -61,7 +62,7 @@ static void copy_band(void *user, const uint8_t *rgb, int32_t y)
     t->next += t->band;
 }
 
-/* The rows of planes, converted, are those that copy_band() would have had. */
+/* Converts rows of planes to what copy_band() would get. */
 static void take_ycc(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
 {
     taken *t = user;
@@ -76,7 +77,8 @@ static void take_ycc(void *user, const uint8_t *const planes[3], int64_t stride,
     n_by_planes++;
 }
 
-/* By rows, in bands of several heights: the same pixels, or whole after all. */
+/* Decoded in bands of several heights, the picture has the same pixels, or is handed out as a whole
+ * after all. */
 static void check_rows(span bytes, const char *name, const image *want)
 {
     const size_t size = (size_t)want->width * (size_t)want->height * 3;
@@ -85,7 +87,7 @@ static void check_rows(span bytes, const char *name, const image *want)
         void *room;
         if (want->height % band != 0 ||
             (want->height > 48 && band != 16 && band != 32 && band != want->height))
-            continue; /* of photographs a few will do */
+            continue; /* of a photograph, three heights are enough */
         assert_ok(arena_alloc(&pixels, size, &room));
         taken t = {room, want->width, band, 0};
         const image_rows rows = {want->height, want->width, band, copy_band, NULL, &t};
@@ -99,7 +101,7 @@ static void check_rows(span bytes, const char *name, const image *want)
         assert_ok(image_decode_rows(bytes, name, &direct, &other, &pixels, &im));
         assert_non_null(im.rgb);
         if (band % 8 != 0 && band > 1)
-            continue; /* one that has no whole blocks is enough */
+            continue; /* of the heights that are not whole blocks, one is enough */
         const image_rows planes = {want->height, want->width, band, copy_band, take_ycc, &t};
         memset(t.rgb, 0, size);
         t.next = 0;
@@ -125,8 +127,8 @@ static void check_header(span bytes, const char *name)
     n_headers += image_jpeg_header(bytes, &direct, &width, &height);
 }
 
-/* The library's warning of a damaged file comes with its pixels, whichever way it is read, and is a
- * failure where that is asked for. */
+/* A warning of libjpeg about damage is handed out with the pixels by both decoders, and with
+ * data.damaged refuse it is a failure. */
 static void check_warning(span bytes, const char *name, const image *a, const image *b)
 {
     image im;
@@ -142,7 +144,7 @@ static void check_warning(span bytes, const char *name, const image *a, const im
     assert_non_null(strstr(status_text(), a->warning));
 }
 
-/* Both ways to the same end. True if it was pixels. */
+/* Both decoders must give the same result. True if the result is pixels. */
 static bool check_same(span bytes, const char *name)
 {
     image a, b;
@@ -165,7 +167,7 @@ static bool check_same(span bytes, const char *name)
     return st == ST_OK;
 }
 
-/* A photograph's worth of structure; heap. */
+/* Makes a JPEG with as much structure as a photograph; the caller releases it. */
 static span make_jpeg(int32_t width, int32_t height, int quality)
 {
     uint8_t *rgb = malloc((size_t)width * (size_t)height * 3), *jpeg;
@@ -182,9 +184,9 @@ static span make_jpeg(int32_t width, int32_t height, int quality)
     return span_of(jpeg, size);
 }
 
-/* Noise of side x side whose luma is kept in h x v times as many samples as its colours; libvips
- * writes no other than 2 x 2 and 1 x 1. restarts: a mark after each group of blocks. malloc's, by
- * libjpeg. */
+/* Makes a JPEG of noise with libjpeg. Its luma has h times as many samples across and v times as
+ * many down as its colours; libvips can write only 2 x 2 and 1 x 1. With restarts, a mark follows
+ * each group of blocks. The caller releases it. */
 static span make_noise(int side, int h, int v, bool restarts)
 {
     struct jpeg_compress_struct c;
@@ -214,7 +216,8 @@ static span make_noise(int side, int h, int v, bool restarts)
     return span_of(out, size);
 }
 
-/* The same file with an EXIF block of this orientation behind its first marker; heap. */
+/* A copy of the file with this many EXIF blocks of this orientation after its first marker; the
+ * caller releases it. */
 static span with_exif(span jpeg, uint8_t orientation, int times)
 {
     const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x',         'i', 'f', 0, 0,    'M', 'M',
@@ -240,19 +243,19 @@ static void test_image_jpeg__sizes_and_sampling(void **state)
     assert_true(is_plain(span_of(builtin_jpeg, sizeof builtin_jpeg)));
     for (int32_t side = 1; side < 40; side++) {
         for (int quality = 60; quality <= 95;
-             quality += 35) { /* libvips: 4:2:0, from 90 on 4:4:4 */
+             quality += 35) { /* libvips writes 4:2:0 below quality 90 and 4:4:4 from there on */
             const span s = make_jpeg(side, 41 - side, quality);
             assert_true(is_plain(s));
             n_by_rows = n_by_planes = 0;
             assert_true(check_same(s, "made.jpg"));
-            assert_true(n_by_rows >= 1); /* in one band of all rows at least */
+            assert_true(n_by_rows >= 1); /* at least as one band of all rows */
             assert_int_equal(n_by_planes > 0, quality >= 90 && (41 - side) % 8 == 0);
             release(s);
         }
     }
 }
 
-static void test_image_jpeg__planes_only_of_full_size(void **state)
+static void test_image_jpeg__planes_only_if_of_full_size(void **state)
 {
     (void)state;
     for (int h = 1; h <= 2; h++) {
@@ -267,7 +270,7 @@ static void test_image_jpeg__planes_only_of_full_size(void **state)
     }
 }
 
-static void test_image_jpeg__turned_as_libvips_turns(void **state)
+static void test_image_jpeg__is_turned_as_by_libvips(void **state)
 {
     (void)state;
     const span s = make_jpeg(37, 23, 80);
@@ -275,7 +278,7 @@ static void test_image_jpeg__turned_as_libvips_turns(void **state)
         const span turned = with_exif(s, orientation, 1), twice = with_exif(s, orientation, 2);
         assert_true(is_plain(turned));
         assert_true(check_same(turned, "turned.jpg"));
-        assert_false(is_plain(twice)); /* which of two counts is for libvips to say */
+        assert_false(is_plain(twice)); /* two blocks: libvips decides which one counts */
         assert_true(check_same(twice, "twice.jpg"));
         release(turned);
         release(twice);
@@ -283,7 +286,8 @@ static void test_image_jpeg__turned_as_libvips_turns(void **state)
     release(s);
 }
 
-/* Damage to every step-th byte. */
+/* Cuts the file at every length (every seventh after 700 bytes) and flips bits of every step-th
+ * byte. */
 static void cut_and_damaged(span s, size_t step)
 {
     uint8_t *copy = malloc(s.size);
@@ -291,7 +295,8 @@ static void cut_and_damaged(span s, size_t step)
     n_headers = n_warned = 0;
     assert_non_null(copy);
     for (size_t n = 0; n < s.size; n += n < 700 ? 1 : 7) {
-        uint8_t *cut = malloc(n ? n : 1); /* so that a sanitizer sees a read past it */
+        /* the exact size, so that a sanitizer sees a read beyond it */
+        uint8_t *cut = malloc(n ? n : 1);
         assert_non_null(cut);
         memcpy(cut, s.data, n);
         assert_false(check_same(span_of(cut, n), "cut.jpg"));
@@ -310,11 +315,11 @@ static void cut_and_damaged(span s, size_t step)
     assert_true(n_headers >= plain);
     assert_true(n_warned > 100 && n_warned < whole);
     assert_true(whole > 1000 / (int)step && plain > 500 / (int)step &&
-                plain < whole); /* both ways were gone */
+                plain < whole); /* both decoders were used */
     free(copy);
 }
 
-static void test_image_jpeg__cut_and_damaged_as_libvips_finds_them(void **state)
+static void test_image_jpeg__cut_and_damaged_files_as_with_libvips(void **state)
 {
     (void)state;
     const span upright = make_jpeg(61, 45, 85), turned = with_exif(upright, 6, 1);
@@ -329,8 +334,10 @@ static void test_image_jpeg__cut_and_damaged_as_libvips_finds_them(void **state)
     release(turned);
 }
 
-/* The whole of a file's damage that decodes, one kind at a time, in a progressive file too. */
-static void test_image_jpeg__damage_is_told(void **state)
+/* Each kind of damage that still decodes comes with a warning, and the next whole file without
+
+ * one. */
+static void test_image_jpeg__damage_gives_a_warning(void **state)
 {
     (void)state;
     static const char premature[] = "Corrupt JPEG data: premature end of data segment";
@@ -353,7 +360,7 @@ static void test_image_jpeg__damage_is_told(void **state)
             memset(copy + s.size * 3 / 4, 0, s.size / 4);
             memcpy(copy + n - 2, "\xff\xd9", 2);
         } else {
-            copy[sof - s.data + 5] = 2; /* 120 lines and 512 more */
+            copy[sof - s.data + 5] = 2; /* the header claims 120 + 512 lines */
         }
         check_same(span_of(copy, n), "damaged.jpg");
         assert_ok(image_decode(span_of(copy, n), "damaged.jpg", &direct, &pixels, &im));
@@ -364,13 +371,14 @@ static void test_image_jpeg__damage_is_told(void **state)
     }
     const span marked = make_noise(256, 1, 1, true);
     memcpy((uint8_t *)(uintptr_t)marked.data + marked.size / 2, "\xff\xd9", 2);
-    const span half = span_of(marked.data, marked.size / 2 + 2); /* 512 groups are not there */
+    /* 512 groups of blocks are missing */
+    const span half = span_of(marked.data, marked.size / 2 + 2);
     assert_true(check_same(half, "without restarts.jpg"));
     assert_ok(image_decode(half, "without restarts.jpg", &direct, &pixels, &im));
     assert_non_null(im.warning);
     release(marked);
     assert_ok(image_decode(s, "whole.jpg", &direct, &pixels, &im));
-    assert_null(im.warning); /* nothing is left of the one before */
+    assert_null(im.warning); /* nothing is left of the warning before */
     assert_ok(image_decode(s, "whole.jpg", &vips, &pixels, &im));
     assert_null(im.warning);
     release(s);
@@ -420,17 +428,17 @@ static void test_image_jpeg__shared_pictures(void **state)
     assert_true(odd > 5 && odd < n_odd - 5);
     assert_true(n_coco > 20 && coco >= n_coco - 1);
     assert_true(n_extra > 20 && extra >= n_extra - 1);
-    assert_true(n_by_planes > 20); /* COCO is kept at full size */
+    assert_true(n_by_planes > 20); /* pictures of COCO store all planes at full size */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_jpeg__sizes_and_sampling),
-        cmocka_unit_test(test_image_jpeg__planes_only_of_full_size),
-        cmocka_unit_test(test_image_jpeg__turned_as_libvips_turns),
-        cmocka_unit_test(test_image_jpeg__damage_is_told),
-        cmocka_unit_test(test_image_jpeg__cut_and_damaged_as_libvips_finds_them),
+        cmocka_unit_test(test_image_jpeg__planes_only_if_of_full_size),
+        cmocka_unit_test(test_image_jpeg__is_turned_as_by_libvips),
+        cmocka_unit_test(test_image_jpeg__damage_gives_a_warning),
+        cmocka_unit_test(test_image_jpeg__cut_and_damaged_files_as_with_libvips),
         cmocka_unit_test(test_image_jpeg__shared_pictures),
     };
     return cmocka_run_group_tests(tests, setup_jpeg, teardown_jpeg);

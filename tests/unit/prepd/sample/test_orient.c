@@ -1,3 +1,5 @@
+/* Tests of orient.h: the orientation of a picture is read from EXIF and from XMP texts, bad EXIF
+ * data is survived, and each of the eight orientations is applied right. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +8,7 @@
 
 enum { MAX_EXIF = 64 };
 
-/* A directory of one entry. */
+/* Makes EXIF data with one entry, the orientation, of this type, count and value. */
 static span make_exif(uint8_t *at, bool big_endian, int type, uint32_t count, uint32_t value)
 {
     const uint8_t head[2][8] = {{'I', 'I', '*', 0, 8, 0, 0, 0}, {'M', 'M', 0, '*', 0, 0, 0, 8}};
@@ -34,9 +36,12 @@ static void test_orient_from_exif__both_byte_orders(void **state)
             const span exif = make_exif(bytes, big, 3, 1, v);
             assert_int_equal(orient_from_exif(exif), v);
             assert_int_equal(orient_from_exif(make_exif(bytes, big, 4, 1, v)), v);
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 1, 1, v)), 1); /* a byte */
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 2, v)), v); /* a list */
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 0, v)), 0); /* no value */
+            /* a byte is not read */
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 1, 1, v)), 1);
+            /* the first value of a list */
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 2, v)), v);
+            /* an entry without values */
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 0, v)), 0);
             assert_int_equal(orient_from_exif(make_exif(bytes, big, 99, 1, v)), 0);
             assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 1, v + 8)), 1);
             memcpy(prefixed, "Exif\0\0", 6);
@@ -45,8 +50,9 @@ static void test_orient_from_exif__both_byte_orders(void **state)
         }
 }
 
-/* Any cut and any changed byte must be survived; sanitizers watch. */
-static void test_orient_from_exif__hostile(void **state)
+/* EXIF data cut at any byte or with any byte changed must not lead to a stray read, which a
+ * sanitizer would see. */
+static void test_orient_from_exif__survives_hostile_data(void **state)
 {
     uint8_t bytes[MAX_EXIF];
     (void)state;
@@ -93,7 +99,7 @@ static void test_orient_from_texts(void **state)
     assert_int_equal(orient_from_raw_profile(""), 0);
 }
 
-/* 2 x 3 letters; what each orientation makes of them, by hand. */
+/* What each orientation makes of 2 x 3 letters was written down by hand. */
 static void test_orient_apply__all_eight(void **state)
 {
     static const char *const upright[] = {"",       "abcdef", "cbafed", "fedcba", "defabc",
@@ -114,7 +120,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orient_from_exif__both_byte_orders),
-        cmocka_unit_test(test_orient_from_exif__hostile),
+        cmocka_unit_test(test_orient_from_exif__survives_hostile_data),
         cmocka_unit_test(test_orient_from_texts),
         cmocka_unit_test(test_orient_apply__all_eight),
     };

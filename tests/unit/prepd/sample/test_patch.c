@@ -1,3 +1,5 @@
+/* Tests of patch.h and ycc.h: pictures are cut into patches in merge order and joined again, pairs
+ * of frames and planes of YCbCr are cut alike, and every instruction set gives the same bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +11,7 @@
 
 enum { HEIGHT = 64, WIDTH = 96 }; /* a grid of 4 x 6 patches */
 
-/* A byte that tells where it came from. */
+/* The value of a byte depends on its place, so that a misplaced one is seen. */
 static uint8_t value_at(int y, int x, int c)
 {
     return (uint8_t)(y * 131 + x * 7 + c * 53 + (y / 16) * 17 + (x / 16) * 29);
@@ -34,8 +36,10 @@ static void test_patch_cut__merge_order_and_columns(void **state)
                                      value_at(first[i][0] * 16 + y, first[i][1] * 16 + x, c));
 }
 
-/* Columns (channel, frame, y, x): each frame is cut as a picture is. */
-static void test_patch_cut_pair__two_pictures(void **state)
+/* A patch of a pair has the columns (channel, frame, y, x), and each frame is cut as a picture
+
+ * is. */
+static void test_patch_cut_pair__cuts_each_frame_as_a_picture(void **state)
 {
     static uint8_t rgb[2][HEIGHT * WIDTH * 3], one[2][HEIGHT * WIDTH * 3];
     static uint8_t both[2 * HEIGHT * WIDTH * 3];
@@ -80,7 +84,7 @@ static void test_patch_cut__every_instruction_set_gives_the_same_bytes(void **st
 {
     enum { STRIDE = 61, SIDE = 16, BYTES = (SIDE - 1) * STRIDE + SIDE * 3 };
     uint8_t want[PATCH_BYTES], got[PATCH_BYTES];
-    uint8_t *in = malloc(BYTES); /* just its size: a sanitizer sees reads past it */
+    uint8_t *in = malloc(BYTES); /* the exact size, so that a sanitizer sees a read beyond it */
     (void)state;
     assert_non_null(in);
     for (int i = 0; i < BYTES; i++)
@@ -92,7 +96,7 @@ static void test_patch_cut__every_instruction_set_gives_the_same_bytes(void **st
     free(in);
 }
 
-/* All colours there are, luma fastest, a patch at a time. */
+/* All 2^24 colours, a patch at a time: luma counts from 0 to 255 in each. */
 static void test_patch_cut_ycc__every_instruction_set_gives_the_same_bytes(void **state)
 {
     static uint8_t planes[3][256], want[PATCH_BYTES], got[PATCH_BYTES];
@@ -109,8 +113,9 @@ static void test_patch_cut_ycc__every_instruction_set_gives_the_same_bytes(void 
     }
 }
 
-/* As if converted first, whatever the rows' length. */
-static void test_patch_cut_ycc__order_of_patch_cut(void **state)
+/* The patches are those of the picture converted to RGB first, even if rows of the planes are
+ * longer than the picture is wide. */
+static void test_patch_cut_ycc__equals_patch_cut(void **state)
 {
     enum { STRIDE = WIDTH + 24 };
     static uint8_t planes[3][HEIGHT * STRIDE], rgb[HEIGHT * WIDTH * 3];
@@ -129,7 +134,7 @@ static void test_patch_cut_ycc__order_of_patch_cut(void **state)
     assert_memory_equal(got, want, sizeof want);
 }
 
-/* Known colours of JFIF. */
+/* Colours whose values follow from the formulas of JFIF. */
 static void test_ycc__known_colours(void **state)
 {
     static const uint8_t ycc[][3] = {{0, 128, 128},   {255, 128, 128}, {76, 85, 255},
@@ -150,9 +155,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patch_cut__every_instruction_set_gives_the_same_bytes),
         cmocka_unit_test(test_patch_cut__merge_order_and_columns),
-        cmocka_unit_test(test_patch_cut_pair__two_pictures),
+        cmocka_unit_test(test_patch_cut_pair__cuts_each_frame_as_a_picture),
         cmocka_unit_test(test_patch_cut_ycc__every_instruction_set_gives_the_same_bytes),
-        cmocka_unit_test(test_patch_cut_ycc__order_of_patch_cut),
+        cmocka_unit_test(test_patch_cut_ycc__equals_patch_cut),
         cmocka_unit_test(test_ycc__known_colours),
         cmocka_unit_test(test_patch_join__inverts_cut),
     };

@@ -1,5 +1,5 @@
-/* The container of a PNG: chunks that end, that claim more than there is, and texts by what they
- * inflate to. */
+/* Tests of png.h: walking over the chunks of a PNG, chunks that claim more bytes than there are,
+ * compressed texts that would inflate too far, and the transparent colour. */
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -28,7 +28,7 @@ static void put_chunk(file *f, const char *type, const void *data, uint32_t n)
     append_bytes(f, size, 4);
     append_bytes(f, type, 4);
     append_bytes(f, data, n);
-    append_bytes(f, "crc?", 4); /* nobody here looks at it */
+    append_bytes(f, "crc?", 4); /* the checksum is not looked at here */
 }
 
 static void begin_png(file *f)
@@ -45,7 +45,7 @@ static void end_png(file *f)
     put_chunk(f, "IEND", "", 0);
 }
 
-/* A text of n bytes behind this head; pressed or not. */
+/* Writes a text chunk of n bytes after this head, compressed or not. */
 static void put_text(file *f, const char *type, const void *head, size_t n_head, size_t n,
                      bool pressed)
 {
@@ -76,7 +76,7 @@ static file new_file(void)
 
 static status check_texts(file *f, size_t room)
 {
-    /* A block as long as the file, so that a read beyond it is found. */
+    /* A copy of the exact size, so that a sanitizer sees a read beyond it. */
     uint8_t *exact = malloc(f->size - room);
     assert_non_null(exact);
     memcpy(exact, f->at, f->size - room);
@@ -85,7 +85,7 @@ static status check_texts(file *f, size_t room)
     return st;
 }
 
-static void test_texts__as_long_as_is_allowed(void **state)
+static void test_texts__up_to_the_limit(void **state)
 {
     (void)state;
     static const struct {
@@ -95,7 +95,7 @@ static void test_texts__as_long_as_is_allowed(void **state)
     } kinds[] = {
         {"zTXt", "Comment\0\0", 9, true}, {"iTXt", "Comment\0\1\0en\0Kommentar\0", 23, true},
         {"tEXt", "Comment\0", 8, false},  {"iTXt", "Comment\0\0\0\0\0", 12, false},
-        {"zzZz", "Comment\0\0", 9, true}, /* no text at all */
+        {"zzZz", "Comment\0\0", 9, true}, /* not a text chunk */
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int more = 0; more < 2; more++) {
@@ -110,7 +110,7 @@ static void test_texts__as_long_as_is_allowed(void **state)
         }
 }
 
-static void test_texts__many_that_are_short_enough(void **state)
+static void test_texts__limit_of_all_together(void **state)
 {
     (void)state;
     for (int n = 64; n <= 65; n++) {
@@ -124,7 +124,7 @@ static void test_texts__many_that_are_short_enough(void **state)
     }
 }
 
-static void test_texts__damaged_ones_are_the_librarys_to_refuse(void **state)
+static void test_texts__damaged_ones_are_left_to_libpng(void **state)
 {
     (void)state;
     static const char *const damaged[] = {"", "Comment", "Comment\0", "Comment\0\1\0", "\0\0x"};
@@ -139,12 +139,12 @@ static void test_texts__damaged_ones_are_the_librarys_to_refuse(void **state)
         }
     file f = new_file();
     put_text(&f, "zTXt", "Comment\0\0", 9, PNG_TEXT_BYTES + 1, true);
-    for (size_t cut = 5; cut + 32 < f.size; cut += 97) /* within the text: not whole, not read */
+    for (size_t cut = 5; cut + 32 < f.size; cut += 97) /* a text that is cut is not inflated */
         assert_int_equal(check_texts(&f, cut), ST_OK);
     free(f.at);
 }
 
-static void test_chunks__are_walked_to_the_end(void **state)
+static void test_chunks__are_found_up_to_the_end(void **state)
 {
     (void)state;
     file f = new_file();
@@ -159,7 +159,8 @@ static void test_chunks__are_walked_to_the_end(void **state)
     for (size_t cut = 1; cut < f.size; cut++) {
         const span part = span_of(f.at, f.size - cut);
         assert_false(png_ends(part));
-        /* IDAT (12 bytes) and IEND (12) stand last; its own head is enough. */
+        /* The last chunks are IDAT and IEND with 12 bytes each. To reach the pixels, the head of
+         * IDAT is enough. */
         assert_int_equal(png_reaches_pixels(part), cut <= 12);
     }
     memset(f.at + 8 + 25, 0xFF, 4); /* eXIf claims 4 GiB */
@@ -168,17 +169,18 @@ static void test_chunks__are_walked_to_the_end(void **state)
     free(f.at);
 }
 
-/* As Pillow compares it with pixels made 8 bits (golden_images has pictures of each). */
-static void test_key__is_that_of_pictures_of_colours_alone(void **state)
+/* The key is compared with pixels of 8 bits, as Pillow does (golden_images has a picture of each
+ * case). */
+static void test_key__only_of_grey_and_rgb_pictures(void **state)
 {
     (void)state;
     static const struct {
         uint8_t depth, type;
         uint8_t trns[6], bytes;
-        int key[3]; /* -1: none */
+        int key[3]; /* -1: there is none */
     } cases[] = {
         {8, 0, {0, 7}, 2, {7, 7, 7}},
-        {8, 0, {1, 1}, 2, {1, 1, 1}}, /* 257: its low byte */
+        {8, 0, {1, 1}, 2, {1, 1, 1}}, /* of 257 the low byte counts */
         {16, 0, {1, 44}, 2, {44, 44, 44}},
         {1, 0, {0, 1}, 2, {255, 255, 255}},
         {1, 0, {2, 0}, 2, {255, 255, 255}},
@@ -186,8 +188,8 @@ static void test_key__is_that_of_pictures_of_colours_alone(void **state)
         {4, 0, {0, 17}, 2, {17, 17, 17}},
         {8, 2, {0, 1, 0, 2, 0, 3}, 6, {1, 2, 3}},
         {16, 2, {9, 1, 8, 2, 7, 3}, 6, {1, 2, 3}},
-        {8, 2, {0, 1, 0, 2}, 4, {-1}}, /* cut */
-        {8, 0, {0}, 0, {-1}},          /* no such chunk */
+        {8, 2, {0, 1, 0, 2}, 4, {-1}}, /* the chunk is cut short */
+        {8, 0, {0}, 0, {-1}},          /* there is no such chunk */
         {8, 3, {0, 7}, 2, {-1}},
         {8, 4, {0, 7}, 2, {-1}},
         {8, 6, {0, 1, 0, 2, 0, 3}, 6, {-1}},
@@ -213,11 +215,11 @@ static void test_key__is_that_of_pictures_of_colours_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts__as_long_as_is_allowed),
-        cmocka_unit_test(test_texts__many_that_are_short_enough),
-        cmocka_unit_test(test_texts__damaged_ones_are_the_librarys_to_refuse),
-        cmocka_unit_test(test_chunks__are_walked_to_the_end),
-        cmocka_unit_test(test_key__is_that_of_pictures_of_colours_alone),
+        cmocka_unit_test(test_texts__up_to_the_limit),
+        cmocka_unit_test(test_texts__limit_of_all_together),
+        cmocka_unit_test(test_texts__damaged_ones_are_left_to_libpng),
+        cmocka_unit_test(test_chunks__are_found_up_to_the_end),
+        cmocka_unit_test(test_key__only_of_grey_and_rgb_pictures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_resample.c: vectors that torch's byte kernel computes, and sums over what Pillow 9.4 makes
- * of a synthetic picture (BICUBIC) for its path. */
+/* Tests of resample.h: values computed by torch's byte kernel, sums over what Pillow makes of
+ * synthetic pictures (BICUBIC), and that every instruction set and every way of cutting the rows
+ * gives the same bytes. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static int teardown_scratch(void **state)
     return 0;
 }
 
-/* The same picture line as a row and as a column must give the same numbers. */
+/* A line of pixels must give the same values as a row and as a column. */
 static void check_line(const uint8_t *in, int n_in, const uint8_t *wanted, int n_out)
 {
     uint8_t out[16];
@@ -60,7 +61,7 @@ static void test_resample__torch_picture(void **state)
         sum += out[i];
     assert_int_equal(sum, 146930);
 
-    /* Three channels are three pictures. */
+    /* Three channels are resampled like three pictures. */
     uint8_t in3[24 * 40 * 3], out3[32 * 32 * 3];
     for (size_t i = 0; i < sizeof in3; i++)
         in3[i] = in[i / 3];
@@ -82,7 +83,7 @@ static uint8_t *picture(int64_t width, int64_t height)
     return rgb;
 }
 
-/* Sum of byte times an odd-looking weight of its place, modulo 2^64. */
+/* The sum of all bytes, each times a number that depends on its place, modulo 2^64. */
 static uint64_t place_sum(const uint8_t *p, size_t n)
 {
     uint64_t sum = 0;
@@ -114,7 +115,7 @@ static void test_resample__pillow_pictures(void **state)
         if (place_sum(out, n) != cases[i].sum)
             fail_msg("%d x %d -> %d x %d: 0x%016" PRIx64, cases[i].width, cases[i].height,
                      cases[i].to_width, cases[i].to_height, place_sum(out, n));
-        /* The two published paths stay within two levels of each other. */
+        /* Results of torch and Pillow differ by at most 2. */
         assert_ok(resample_pixels(RESAMPLER_TORCH, 3, in, cases[i].height, cases[i].width, torch,
                                   cases[i].to_height, cases[i].to_width, &scratch));
         for (size_t j = 0; j < n; j++)
@@ -125,8 +126,9 @@ static void test_resample__pillow_pictures(void **state)
     }
 }
 
-/* Sums of what Pillow 11.3 and 13.0 make of them: one where the height goes first. */
-static void test_resample__pillow13_takes_the_height_first(void **state)
+/* Sums over what Pillow 11.3 and 13.0 make of these pictures. They differ where 13.0 resamples the
+ * height first. */
+static void test_resample__pillow13_may_take_the_height_first(void **state)
 {
     static const struct {
         int32_t width, height, to_width, to_height;
@@ -138,7 +140,8 @@ static void test_resample__pillow13_takes_the_height_first(void **state)
         {90, 1500, 32, 32, 0x4cd4760e8ef22328u, 0xf34946e8c6d8896eu},
         {1500, 90, 32, 32, 0x613a2cb63bd851b4u, 0x613a2cb63bd851b4u},
         {1000, 3000, 896, 2688, 0xeaea28206531ae84u, 0x50ae4a5b28cf0095u},
-        {333, 500, 320, 474, 0xbc83ff135a024433u, 0xbc83ff135a024433u}, /* twice as many: not yet */
+        /* here the height shrinks by exactly twice as many pixels, not by more */
+        {333, 500, 320, 474, 0xbc83ff135a024433u, 0xbc83ff135a024433u},
         {333, 500, 320, 473, 0xf2d55842046060b7u, 0x724b7887bf2ca9afu},
         {500, 375, 512, 384, 0xa6b0d33ad59849f0u, 0xa6b0d33ad59849f0u},
     };
@@ -162,7 +165,7 @@ static void test_resample__pillow13_takes_the_height_first(void **state)
     }
 }
 
-static void test_resample__equal_size_copies_and_scratch_returns(void **state)
+static void test_resample__equal_size_is_copied_and_scratch_is_returned(void **state)
 {
     uint8_t *in = picture(40, 24), out[40 * 24 * 3];
     (void)state;
@@ -179,8 +182,8 @@ static void test_resample__equal_size_copies_and_scratch_returns(void **state)
     free(in);
 }
 
-/* Noise of the two extremes and all between, in a block of just its size: a sanitizer sees reads
- * past it. */
+/* Noise with many bytes of 0 and 255, in a block of the exact size, so that a sanitizer sees a read
+ * beyond it. */
 static uint8_t *noise(size_t n, uint64_t seed)
 {
     uint8_t *p = malloc(n);
@@ -192,7 +195,7 @@ static uint8_t *noise(size_t n, uint64_t seed)
     return p;
 }
 
-/* The whole picture in portions of n rows. */
+/* Resamples the whole picture, n rows at a time. */
 static void run_resampler(const resample_kernels *k, int method, int channels, const uint8_t *in,
                           const int32_t size[4], int32_t n, uint8_t *out)
 {
@@ -263,8 +266,8 @@ int main(void)
         cmocka_unit_test(test_resample__torch_picture),
         cmocka_unit_test(test_resample__pillow_pictures),
         cmocka_unit_test(test_resample__every_instruction_set_gives_the_same_bytes),
-        cmocka_unit_test(test_resample__pillow13_takes_the_height_first),
-        cmocka_unit_test(test_resample__equal_size_copies_and_scratch_returns),
+        cmocka_unit_test(test_resample__pillow13_may_take_the_height_first),
+        cmocka_unit_test(test_resample__equal_size_is_copied_and_scratch_is_returned),
     };
     return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }

@@ -1,6 +1,6 @@
-/* test_text.c: the chat template, its ids and labels: worked examples with the published tokenizer,
- * where it is present, and every rule with the tiny golden tokenizer (trainer/model/equations.md,
- * "Chat template and labels"). */
+/* Tests of text.h: ids and labels of conversations (trainer/model/equations.md, "Chat template and
+ * labels"). The worked examples use the published tokenizer, if the shared data is there; every
+ * rule is tested with the tiny golden one. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -64,13 +64,13 @@ static bool open_published(fixture *f)
     return true;
 }
 
-/* Starts the sample anew. */
+/* Removes all turns and images of the sample. */
 static void no_turns(fixture *f)
 {
     f->smp.n_turns = f->smp.n_images = 0;
 }
 
-/* A turn of texts; IMAGE_PART (n) is the n-th image. Ends with NULL. */
+/* Adds a turn of these parts, of which NULL is the end. IMAGE_PART(n) is the n-th image. */
 #define IMAGE_PART(n) ((const char *)(uintptr_t)(1 + (n)))
 static void add_turn(fixture *f, int role, const char *const *parts)
 {
@@ -95,7 +95,8 @@ static status encode_sample(fixture *f)
     return chat_encode(f->t, f->s, &f->ids, &f->c, &f->smp, f->visuals, &f->a, &f->out);
 }
 
-/* The decoded string must be this one (pads as they come), and the trained part that one. */
+/* The encoded sample must decode to want, image tokens included, and its trained tokens to
+ * want_trained. */
 static void check_text(fixture *f, const char *want, const char *want_trained)
 {
     char *text;
@@ -151,7 +152,7 @@ static void test_chat__example_a(void **state)
     fixture_close(&f);
 }
 
-/* Each pair of frames has its time before it; here between a picture and a text. */
+/* Each pair of frames of a clip has its time before it. The clip stands between two texts here. */
 static void test_chat__example_c(void **state)
 {
     static const double seconds[] = {0.333333, 1.625};
@@ -177,7 +178,7 @@ static void test_chat__example_c(void **state)
     f.visuals[0].tokens = f.visuals[1].tokens = 0; /* measuring */
     assert_ok(encode_sample(&f));
     assert_int_equal(f.out.n, whole - 9);
-    f.smp.n_images = 1; /* a clip that is not there */
+    f.smp.n_images = 1; /* a clip that the sample does not have */
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 1");
     f.smp.n_images = 2;
     f.turns[0].parts[1] = (part){"<|video_pad|>", 13, -1};
@@ -191,7 +192,7 @@ static int64_t read_whole(const json_value *list, size_t i)
     return json_int(json_item(list, i), -1);
 }
 
-/* A part of versions.json: a text, a picture or a clip. */
+/* Reads a part from versions.json: a text, a picture or a clip. */
 static part read_part(fixture *f, const json_value *v)
 {
     const json_value *size = json_find(v, "picture"), *frames = json_find(v, "frames");
@@ -217,8 +218,9 @@ static part read_part(fixture *f, const json_value *v)
     return (part){.image = k};
 }
 
-/* Clips' texts as versions of the reference write them: tests/golden/make_versions.py. */
-static void test_chat__clips_of_both_versions(void **state)
+/* The text around a clip is that of the version of the reference that video.prompt names
+ * (tests/golden/make_versions.py). */
+static void test_chat__clips_as_in_each_version(void **state)
 {
     static const struct {
         const char *version;
@@ -251,10 +253,10 @@ static void test_chat__clips_of_both_versions(void **state)
             assert_true(json_count(want) > 20 && f.out.n > (int64_t)json_count(want));
             for (size_t k = 0; k < json_count(want); k++)
                 assert_int_equal(f.out.ids[k], json_int(json_item(want, k), -1));
-            assert_int_equal(f.out.ids[json_count(want)], f.ids.im_start); /* the answer's */
+            assert_int_equal(f.out.ids[json_count(want)], f.ids.im_start); /* the answer begins */
         }
     }
-    /* The pair around a clip stands nowhere else either. */
+    /* The tokens around a clip may stand nowhere else. */
     f.parts[0][f.turns[0].n_parts - 1] = (part){"<|vision_end|>", 14, -1};
     assert_fails(ST_BAD_INPUT, encode_sample(&f),
                  "contains <|vision_end|>, which stands for pictures");
@@ -284,7 +286,7 @@ static void test_chat__example_b(void **state)
                "The second is darker.<|im_end|>Yes.<|im_end|>");
     assert_int_equal(f.out.ids[f.out.run_at[0]], f.ids.image_pad);
     assert_int_equal(f.out.run_at[1], f.out.run_at[0] + 3);
-    /* Loss on the last answer alone. */
+    /* Only the last answer is trained. */
     f.turns[2].trained = false;
     assert_ok(encode_sample(&f));
     assert_int_equal(f.out.labels[f.out.n - 2], f.ids.im_end);
@@ -296,7 +298,8 @@ static void test_chat__example_b(void **state)
     fixture_close(&f);
 }
 
-/* "\n\n" is one token that begins before the answer: not trained, though the answer is. */
+/* The token "\n\n" begins before the answer and ends in it. It is not trained, although the answer
+ * is. */
 static void test_chat__answer_that_begins_with_a_newline(void **state)
 {
     (void)state;
@@ -315,7 +318,8 @@ static void test_chat__answer_that_begins_with_a_newline(void **state)
     fixture_close(&f);
 }
 
-/* The texts of the answer have these weights; the tokens that are trained, each with its weight. */
+/* An answer of these texts with these weights must train exactly these tokens, each with its
+ * weight. */
 static void check_stages(fixture *f, const char *const *texts, const float *weights,
                          const char *const *tokens, const float *want)
 {
@@ -344,9 +348,10 @@ static void check_stages(fixture *f, const char *const *texts, const float *weig
 #define TEXTS(...)   ((const char *const[]){__VA_ARGS__, NULL})
 #define WEIGHTS(...) ((const float[]){__VA_ARGS__})
 
-/* prepd/dataset's own example first. Without the rule " Two" would be of the text before, whose
- * space it begins with, and the second stage would lose its first word. */
-static void test_chat__a_token_between_texts_is_of_the_one_it_has_most_of(void **state)
+/* The first case is the example of prepd/dataset. Without the rule, the token " Two" would belong
+ * to the text before, whose space it begins with, and the second stage would lose its first
+ * word. */
+static void test_chat__a_token_across_texts_belongs_to_the_larger_share(void **state)
 {
     (void)state;
     fixture f;
@@ -359,7 +364,8 @@ static void test_chat__a_token_between_texts_is_of_the_one_it_has_most_of(void *
     check_stages(&f, TEXTS("I see two. ", "Two."), WEIGHTS(0.25F, 2),
                  TEXTS("I", " see", " two", ".", " Two", ".", "<|im_end|>"),
                  WEIGHTS(0.25F, 0.25F, 0.25F, 0.25F, 2, 2, 2));
-    /* Most of it is the earlier text's; as much of either; of three texts, the last two as much. */
+    /* The token is mostly of the earlier text; at a tie it belongs to the later one, also with
+     * three and four texts. */
     check_stages(&f, TEXTS("pict", "ure"), WEIGHTS(0.5F, 2), TEXTS("picture", "<|im_end|>"),
                  WEIGHTS(0.5F, 2));
     check_stages(&f, TEXTS("ta", "ke"), WEIGHTS(0.5F, 2), TEXTS("take", "<|im_end|>"),
@@ -368,13 +374,14 @@ static void test_chat__a_token_between_texts_is_of_the_one_it_has_most_of(void *
                  WEIGHTS(2, 4, 4));
     check_stages(&f, TEXTS("p", "ic", "tu", "re"), WEIGHTS(0.5F, 2, 4, 8),
                  TEXTS("picture", "<|im_end|>"), WEIGHTS(8, 8));
-    /* Characters count, not bytes: one of three bytes against one of one. */
+    /* The share is counted in characters and not in bytes: one of three bytes weighs as much as one
+     * of one byte. */
     check_stages(&f, TEXTS("\xE3\x80\x82", "\n"), WEIGHTS(0.5F, 2),
                  TEXTS("\xE3\x80\x82\n", "<|im_end|>"), WEIGHTS(2, 2));
     fixture_close(&f);
 }
 
-static void test_chat__word_assistant_in_a_question(void **state)
+static void test_chat__the_word_assistant_in_a_question_is_not_trained(void **state)
 {
     (void)state;
     fixture f;
@@ -393,7 +400,7 @@ static void test_chat__word_assistant_in_a_question(void **state)
     fixture_close(&f);
 }
 
-static void test_chat__system_comes_first_or_not_at_all(void **state)
+static void test_chat__a_system_turn_comes_first_or_not_at_all(void **state)
 {
     (void)state;
     fixture f;
@@ -408,7 +415,7 @@ static void test_chat__system_comes_first_or_not_at_all(void **state)
     f.c.data_system = "Be brief.";
     snprintf(with, sizeof with, "<|im_start|>system\nBe brief.<|im_end|>\n%s", plain);
     check_text(&f, with, "b<|im_end|>");
-    /* The sample's own stands in its place. */
+    /* A system turn of the sample takes the place of the option. */
     no_turns(&f);
     TURN(&f, ROLE_SYSTEM, "Own.");
     TURN(&f, ROLE_USER, "a");
@@ -418,7 +425,7 @@ static void test_chat__system_comes_first_or_not_at_all(void **state)
     fixture_close(&f);
 }
 
-/* Accents that NFC joins move offsets; the labels must not move. */
+/* NFC joins accents, which moves offsets. The labels must stay at the same tokens. */
 static void test_chat__labels_survive_normalisation(void **state)
 {
     (void)state;
@@ -453,7 +460,7 @@ static void test_chat__visual_control_tokens_in_text_are_refused(void **state)
             assert_fails(ST_BAD_INPUT, encode_sample(&f), bad[i]);
             assert_non_null(strstr(status_text(), "question 7"));
         }
-    no_turns(&f); /* put together from two parts */
+    no_turns(&f); /* a control token may not be made of two parts either */
     TURN(&f, ROLE_USER, "<|image", "_pad|>");
     TURN(&f, ROLE_ASSISTANT, "c");
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "<|image_pad|>");
@@ -475,7 +482,7 @@ static void test_chat__refusals_name_the_sample(void **state)
     TURN(&f, ROLE_USER, IMAGE_PART(1), IMAGE_PART(0));
     TURN(&f, ROLE_ASSISTANT, "b");
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 2 is shown as number 1");
-    no_turns(&f); /* the template shows no picture of an assistant */
+    no_turns(&f); /* the template shows no pictures in an answer */
     TURN(&f, ROLE_USER, "a");
     TURN(&f, ROLE_ASSISTANT, "b", IMAGE_PART(0));
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "0 of its 1 images");
@@ -488,11 +495,11 @@ int main(void)
         cmocka_unit_test(test_chat__example_a),
         cmocka_unit_test(test_chat__example_b),
         cmocka_unit_test(test_chat__example_c),
-        cmocka_unit_test(test_chat__clips_of_both_versions),
+        cmocka_unit_test(test_chat__clips_as_in_each_version),
         cmocka_unit_test(test_chat__answer_that_begins_with_a_newline),
-        cmocka_unit_test(test_chat__a_token_between_texts_is_of_the_one_it_has_most_of),
-        cmocka_unit_test(test_chat__word_assistant_in_a_question),
-        cmocka_unit_test(test_chat__system_comes_first_or_not_at_all),
+        cmocka_unit_test(test_chat__a_token_across_texts_belongs_to_the_larger_share),
+        cmocka_unit_test(test_chat__the_word_assistant_in_a_question_is_not_trained),
+        cmocka_unit_test(test_chat__a_system_turn_comes_first_or_not_at_all),
         cmocka_unit_test(test_chat__labels_survive_normalisation),
         cmocka_unit_test(test_chat__visual_control_tokens_in_text_are_refused),
         cmocka_unit_test(test_chat__refusals_name_the_sample),

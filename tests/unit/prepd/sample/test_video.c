@@ -1,4 +1,6 @@
-/* Videos of every kind that is read: which frame is which, what a header says, what is refused. */
+/* Tests of video.h: videos of every codec and container that is read give the chosen frames,
+ * headers say what is in the file, and other, damaged or hostile files are refused. Each frame
+ * shows its number as a pattern (tests/video_file.h). */
 #include "tests/harness.h"
 
 #include <errno.h>
@@ -26,7 +28,7 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* A file's bytes; heap. */
+/* Reads a file; the caller frees the bytes. */
 static uint8_t *bytes_of(const char *path, video_bytes *out)
 {
     FILE *f = fopen(path, "rb");
@@ -42,7 +44,9 @@ static uint8_t *bytes_of(const char *path, video_bytes *out)
     return data;
 }
 
-/* One of the kinds as bytes; NULL: there is no such encoder here. */
+/* Makes a video of this kind; the caller frees its bytes. NULL if FFmpeg has no such encoder
+
+ * here. */
 static uint8_t *make_video(int kind, const char *rate, video_bytes *out)
 {
     char *folder = harness_temp(), path[4096];
@@ -55,12 +59,13 @@ static uint8_t *make_video(int kind, const char *rate, video_bytes *out)
 
 typedef struct seen {
     hash128 hash[MOST];
-    bool right[MOST]; /* it looks as `number` was painted, more than as the ones beside it */
+    /* it is more like frame `number` as painted than like the frames before and after that */
+    bool right[MOST];
     const int64_t *number;
     int n, fail_at;
 } seen;
 
-/* Mean distance of the grey part from frame k as it was painted. */
+/* Mean difference between the grey part of a picture and frame k as painted. */
 static double measure_frame_distance(const image *im, int64_t k)
 {
     int64_t sum = 0, n = 0;
@@ -112,7 +117,7 @@ static void test_video__frames_of_every_kind(void **state)
         arena a;
         uint8_t *data = make_video(k, "24000/1001", &b);
         if (!data) {
-            print_message("skipped: no encoder %s\n", kinds[k].encoder);
+            print_message("skipped: FFmpeg has no encoder %s\n", kinds[k].encoder);
             continue;
         }
         arena_init(&a, 0);
@@ -142,8 +147,8 @@ static bool two_more(int error)
     return tries_left > 0 && tries_left-- > 0;
 }
 
-/* In memory, in a file, inside a larger file: the same. */
-static void test_video__wherever_the_bytes_are(void **state)
+/* The frames are the same whether the video is in memory, in a file, or inside a larger file. */
+static void test_video__is_the_same_from_memory_and_files(void **state)
 {
     static const int64_t some[] = {0, 15, 29};
     char *folder = harness_temp(), path[4096];
@@ -152,7 +157,7 @@ static void test_video__wherever_the_bytes_are(void **state)
     arena a;
     (void)state;
     uint8_t *data = make_video(4, "25", &b);
-    assert_non_null(data); /* FFmpeg's own encoder */
+    assert_non_null(data); /* this encoder is FFmpeg's own, so it is always there */
     snprintf(path, sizeof path, "%s/tar", folder);
     FILE *f = fopen(path, "wb");
     fwrite("before", 1, 6, f);
@@ -168,7 +173,8 @@ static void test_video__wherever_the_bytes_are(void **state)
     piece.at = 0;
     assert_fails(ST_BAD_INPUT, decode_chosen(&piece, some, 3, &a, &file), "v: ");
     close(piece.fd);
-    piece.path = "the.tar"; /* the disk, not the video, and by the name that lies on it */
+    /* a read error is blamed on the disk and names the file that is read, not the video */
+    piece.path = "the.tar";
     piece.again = two_more;
     assert_fails(ST_IO, decode_chosen(&piece, some, 3, &a, &file),
                  "the.tar: byte 0: it cannot be read: Bad");
@@ -212,8 +218,8 @@ static void test_video__refused_by_name(void **state)
     arena_done(&a);
 }
 
-/* A file of 1.8 kB with a table of 1.5 GB. */
-static void test_video__a_claim_is_the_file_s_fault(void **state)
+/* A file of 1.8 kB claims a table of 1.5 GB. */
+static void test_video__a_huge_claim_is_refused(void **state)
 {
     char path[4096];
     static uint8_t data[4096];
@@ -231,8 +237,9 @@ static void test_video__a_claim_is_the_file_s_fault(void **state)
     assert_fails(ST_BAD_INPUT, video_header(&b, "v", &limits, &info), "claims more than 512 MiB");
 }
 
-/* Cut anywhere and with any byte changed: refused, or frames; never a crash, and the same twice. */
-static void test_video__damaged(void **state)
+/* A file that is cut or has bytes changed is refused or gives frames, and the same when it is read
+ * again. */
+static void test_video__damaged_files_are_refused_or_decoded(void **state)
 {
     static const int64_t some[] = {0, 11, 29};
     uint64_t seed = harness_seed();
@@ -278,8 +285,8 @@ static void test_video__damaged(void **state)
     assert_true(refused > 4 * KINDS);
 }
 
-/* What is told of a worker by its fingerprint does not depend on what it did before. */
-static void test_video_fingerprint__stable(void **state)
+/* The fingerprint of a worker does not depend on what it has decoded before. */
+static void test_video_fingerprint__is_always_the_same(void **state)
 {
     hash128 one, two;
     (void)state;
@@ -299,11 +306,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_video__frames_of_every_kind),
-        cmocka_unit_test(test_video__wherever_the_bytes_are),
+        cmocka_unit_test(test_video__is_the_same_from_memory_and_files),
         cmocka_unit_test(test_video__refused_by_name),
-        cmocka_unit_test(test_video__a_claim_is_the_file_s_fault),
-        cmocka_unit_test(test_video__damaged),
-        cmocka_unit_test(test_video_fingerprint__stable),
+        cmocka_unit_test(test_video__a_huge_claim_is_refused),
+        cmocka_unit_test(test_video__damaged_files_are_refused_or_decoded),
+        cmocka_unit_test(test_video_fingerprint__is_always_the_same),
     };
     return cmocka_run_group_tests(tests, setup_video, NULL);
 }
