@@ -74,7 +74,7 @@ static void put_digest(json_writer *w, const char *key, hash128 digest)
     json_put_key_cstr(w, key, text);
 }
 
-status ledger_add(ledger *l, const step_report *r)
+status ledger_add(ledger *l, const step_report *r, bool leaps)
 {
     json_writer w;
     char *text = NULL;
@@ -87,7 +87,9 @@ status ledger_add(ledger *l, const step_report *r)
     json_put_key_real(&w, "loss", r->loss);
     json_put_key_real(&w, "grad_norm", r->grad_norm);
     json_put_key_bool(&w, "skipped", r->skipped);
-    if (l->with_ids || r->skipped) {
+    if (leaps)
+        json_put_key_bool(&w, "leaps", true);
+    if (l->with_ids || r->skipped || leaps) {
         json_begin_key_array(&w, "ids");
         for (int64_t i = 0; i < r->n_samples; i++)
             json_put_int(&w, (int64_t)r->sample[i]);

@@ -5,8 +5,9 @@
  *   {"step":N,"documents":D,"samples":DIGEST,"rows":DIGEST,"loss":X,"grad_norm":X,"skipped":B}
  *
  * "samples" is XXH3-128 of the sample ids in stream order, 8 bytes little-endian each. "ids" lists
- * them if the step was skipped or metrics.ledger_ids asks for it. Real numbers read back exactly;
- * one that is not finite is written as null.
+ * them if the step was skipped, if its loss leaps (spike.h), in which case the line also has
+ * "leaps":true, or if metrics.ledger_ids asks for it. Real numbers read back exactly; one that is
+ * not finite is written as null.
  *
  * A step has one line. When a run goes on from a checkpoint and will do steps again, it first moves
  * their lines to set-aside-ledger.jsonl (rewind.h). The reader also accepts a file in which this
@@ -22,8 +23,9 @@ typedef struct ledger ledger;
 
 WARN_UNUSED status ledger_open(const char *folder, bool with_ids, ledger **out);
 void ledger_close(ledger **ledger);
-/* Appends the line of a step. ST_IO means that this line is lost; the next one may be written. */
-WARN_UNUSED status ledger_add(ledger *ledger, const step_report *report);
+/* Appends the line of a step. leaps: its loss leaps. ST_IO means that this line is lost; the next
+ * one may be written. */
+WARN_UNUSED status ledger_add(ledger *ledger, const step_report *report, bool leaps);
 /* Syncs the file to disk, before a checkpoint that relies on it. */
 WARN_UNUSED status ledger_sync(ledger *ledger);
 

@@ -13,20 +13,18 @@
 #include "common/base/digits.h"
 #include "common/json/json.h"
 #include "common/program/log.h"
-#include "common/base/words.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/bar.h"
 #include "trainer/report/rewind.h"
-#include "trainer/report/spike.h"
 #include "trainer/report/tensorboard.h"
 
 struct reporter {
     const session *session;
     int64_t log_freq;
     int mfu_kind;
-    double peak_flops; /* of one device */
-    double devices;    /* how many devices did the work that a line counts */
+    peak_rate peak; /* of one device */
+    double devices; /* how many devices did the work that a line counts */
     FILE *metrics;
     bool cut;  /* the last line was cut short: the next one must begin on a line of its own */
     bool told; /* the user knows that the disk refuses lines */
@@ -34,7 +32,6 @@ struct reporter {
     char path[STATUS_PATH_MAX];
     tensorboard *board; /* NULL: not wanted */
     bool bar;
-    spike spike;
     double step_seconds; /* of the steps up to the last line, for the time left */
     /* The steps since the last line: how many, when they began, their sums, the last of them. */
     int64_t steps, since_ns;
@@ -61,7 +58,7 @@ static double devices_of(const session *s)
     return n > 1 ? (double)n : 1.0;
 }
 
-status reporter_new(const conf *c, const session *s, double peak_flops, const char *folder,
+status reporter_new(const conf *c, const session *s, const peak_rate *peak, const char *folder,
                     reporter **out)
 {
     reporter *r = calloc(1, sizeof *r);
@@ -70,7 +67,7 @@ status reporter_new(const conf *c, const session *s, double peak_flops, const ch
     r->session = s;
     r->log_freq = c->metrics_log_freq;
     r->mfu_kind = c->metrics_mfu;
-    r->peak_flops = peak_flops;
+    r->peak = *peak;
     r->devices = devices_of(s);
     r->since_ns = clock_ns();
     if (folder[0]) {
@@ -117,7 +114,8 @@ static void add_report(step_report *sum, const step_report *s)
 }
 
 typedef struct figures {
-    int64_t until_ns; /* when the steps of this line ended and those of the next one began */
+    int64_t until_ns; /* when the steps of this line ended */
+    int64_t next_ns;  /* when those of the next one began */
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
     double images, samples; /* per second */
     double left;            /* seconds; below 0: not known */
@@ -164,7 +162,7 @@ static double seconds_left(const reporter *r)
     return (double)(steps - r->last.step) * r->step_seconds;
 }
 
-static status figures_of(const reporter *r, figures *f)
+static status figures_of(reporter *r, figures *f)
 {
     const step_report *sum = &r->sum;
     const session *s = r->session;
@@ -185,7 +183,10 @@ static status figures_of(const reporter *r, figures *f)
                         : (double)sum->flops.training;
     work /= r->devices;
     f->tflops = work / f->seconds * 1e-12;
-    f->mfu = r->peak_flops > 0.0 ? 100.0 * work / f->seconds / r->peak_flops : 0.0;
+    const int64_t before = clock_ns();
+    TRY(speed_share(s->stream, work / f->seconds, &r->peak, &f->mfu));
+    f->mfu *= 100.0;
+    f->next_ns = f->until_ns + clock_ns() - before; /* the peak may have been measured again */
     double vision = (double)(sum->flops.patch_embed + sum->flops.vision_blocks +
                              sum->flops.vision_attention + sum->flops.mergers);
     f->vision = sum->flops.forward ? 100.0 * vision / (double)sum->flops.forward : 0.0;
@@ -309,12 +310,14 @@ static status print_last(reporter *r)
     f.left = seconds_left(r);
     if (r->bar)
         bar_clear();
-    char tps[DIGITS_TEXT];
+    char tps[DIGITS_TEXT], mfu[16] = "unknown";
+    if (isfinite(f.mfu))
+        snprintf(mfu, sizeof mfu, "%.2f%%", f.mfu);
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s  "
-           "tflops: %.*f  mfu: %.2f%%  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s%s%s\n",
+           "tflops: %.*f  mfu: %s  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s%s%s\n",
            s->step, s->loss, s->grad_norm, f.memory_gib, f.memory_share,
-           digits_with_commas(llround(f.tps), tps), f.tflops < 1.0 ? 4 : 2, f.tflops, f.mfu,
-           f.vision, f.wait, f.fill, s->skipped ? "  update skipped" : "", replayed ? "  " : "",
+           digits_with_commas(llround(f.tps), tps), f.tflops < 1.0 ? 4 : 2, f.tflops, mfu, f.vision,
+           f.wait, f.fill, s->skipped ? "  update skipped" : "", replayed ? "  " : "",
            replayed ? replayed : "");
     if (fflush(stdout) != 0 && !r->mute) {
         r->mute = true;
@@ -326,25 +329,9 @@ static status print_last(reporter *r)
         TRY(spare(r, write_events(r, s, &f)));
     r->steps = 0;
     memset(&r->sum, 0, sizeof r->sum);
-    r->since_ns = f.until_ns;
+    r->since_ns = f.next_ns;
     r->unprinted = false;
     return ST_OK;
-}
-
-/* Warns of a loss far above those before it, with the ids of the samples to look at. */
-static void tell_spike(reporter *r, const step_report *s)
-{
-    enum { TOLD = 16 };
-    char ids[TOLD * 24] = "";
-    double mean;
-    if (!spike_add(&r->spike, s->loss, &mean))
-        return;
-    size_t n = 0;
-    for (int i = 0; i < s->n_samples && i < TOLD; i++)
-        n = words_add(ids, sizeof ids, n, " %" PRIu64, s->sample[i]);
-    log_warn("step %" PRId64 ": loss %.4f is far above the mean of %.4f before it, gradient norm "
-             "%.4f; samples%s%s",
-             s->step, s->loss, mean, s->grad_norm, ids, s->n_samples > TOLD ? " .." : "");
 }
 
 status reporter_step(reporter *r, const step_report *s)
@@ -356,7 +343,6 @@ status reporter_step(reporter *r, const step_report *s)
     r->unprinted = true;
     if (r->bar)
         bar_clear();
-    tell_spike(r, s);
     if (s->step == 1 || s->step % r->log_freq == 0)
         TRY(print_last(r));
     if (r->bar)

@@ -1,20 +1,22 @@
 /* line.h: the reporter, which tells the user about steps and evaluations. It prints the log line,
  * which is torchtitan's with vision, wait and fill added; it writes the same numbers and more to
- * metrics.jsonl, one JSON object per line, and to TensorBoard's event files; it warns when the loss
- * leaps; and it draws the progress bar at a terminal. trainer/running.md explains every field. */
+ * metrics.jsonl, one JSON object per line, and to TensorBoard's event files; and it draws the
+ * progress bar at a terminal. trainer/running.md explains every field. */
 #ifndef TESSERA_TRAINER_REPORT_LINE_H
 #define TESSERA_TRAINER_REPORT_LINE_H
 
 #include <stdio.h>
 
 #include "trainer/eval/evaluate.h"
+#include "trainer/report/speed.h"
 #include "trainer/run/step.h"
 
 typedef struct reporter reporter;
 
-/* peak_flops: the FLOP/s of one device that mfu is a share of; 0: not known, mfu is 0. folder:
+/* peak: the FLOP/s of one device that mfu is a share of (speed.h). Where mfu is not known, the line
+ * says so and metrics.jsonl has null; it is never above 100 %. folder:
  * where metrics.jsonl is appended, "" for nowhere. The session is borrowed. */
-WARN_UNUSED status reporter_new(const conf *c, const session *s, double peak_flops,
+WARN_UNUSED status reporter_new(const conf *c, const session *s, const peak_rate *peak,
                                 const char *folder, reporter **out);
 void reporter_free(reporter **reporter);
 

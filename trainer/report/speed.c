@@ -1,6 +1,7 @@
 /* speed.c: times calls on a device, and finds the peak that mfu is a share of. */
 #include "trainer/report/speed.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 enum {
     CALLS_LEAST = 5,
     CALLS_MOST = 1000,
+    TRIES = 4,      /* how often a peak that was too low is measured again */
     CHUNK = 1 << 18 /* random numbers that are drawn; larger arrays repeat them */
 };
 static const double PEAK_S = 0.5; /* seconds for measuring the peak */
@@ -178,8 +180,8 @@ static status measure_peak(stream *s, double *out)
     const int side = gpu ? SPEED_GPU_SIDE : SPEED_CPU_SIDE;
     status st = gpu ? speed_product(s, side, PEAK_S, out) : cpu_product(s, out);
     if (st == ST_NO_MEMORY && gpu) { /* a run must not fail for want of this figure */
-        log_warn("mfu will be 0: metrics.peak_tflops is 0, this device is not known by its name, "
-                 "and there is no memory left to measure its peak: %s",
+        log_warn("there will be no mfu: metrics.peak_tflops is 0, this device is not known by its "
+                 "name, and there is no memory left to measure its peak: %s",
                  status_text());
         status_clear();
         *out = 0.0;
@@ -191,13 +193,43 @@ static status measure_peak(stream *s, double *out)
     return ST_OK;
 }
 
-status speed_peak(stream *s, double tflops, double *out)
+status speed_peak(stream *s, double tflops, peak_rate *out)
 {
-    *out = tflops > 0.0 ? tflops * 1e12 : speed_known(s->dev);
+    *out = (peak_rate){.flops = tflops > 0.0 ? tflops * 1e12 : speed_known(s->dev)};
     if (tflops > 0.0)
         return ST_OK;
-    if (*out == 0.0)
-        return measure_peak(s, out);
-    log_info("mfu is a share of %.0f TFLOP/s, the maker's figure of dense bf16", *out * 1e-12);
+    if (out->flops == 0.0) {
+        TRY(measure_peak(s, &out->flops));
+        out->told = out->flops == 0.0;
+        out->measured = !speed_is_gpu(s->dev);
+        out->tries_left = TRIES;
+        return ST_OK;
+    }
+    log_info("mfu is a share of %.0f TFLOP/s, the maker's figure of dense bf16",
+             out->flops * 1e-12);
+    return ST_OK;
+}
+
+static void tell_unknown(double reached, peak_rate *inout)
+{
+    if (!inout->told)
+        log_warn("mfu is not known: this run does %.3f TFLOP/s, above the peak of %.3f %s",
+                 reached * 1e-12, inout->flops * 1e-12,
+                 inout->measured ? "that could be measured here beside other load"
+                                 : "that it would be a share of (metrics.peak_tflops)");
+    inout->told = true;
+}
+
+status speed_share(stream *s, double reached, peak_rate *inout, double *out)
+{
+    if (reached > inout->flops && inout->measured && inout->tries_left > 0) {
+        double again;
+        inout->tries_left--; /* one for a line, since load comes and goes */
+        TRY(measure_peak(s, &again));
+        inout->flops = again > inout->flops ? again : inout->flops;
+    }
+    *out = reached <= inout->flops ? reached / inout->flops : NAN;
+    if (isnan(*out))
+        tell_unknown(reached, inout);
     return ST_OK;
 }

@@ -6,11 +6,26 @@
 
 #include "trainer/device/backend.h"
 
-/* The FLOP/s that mfu is a share of. tflops is metrics.peak_tflops. Where that is 0, it is the
- * maker's figure if the device is known by its name, and otherwise what the device reaches on a
- * large matrix product, measured within a second; the log says which of the two. *out is 0 for a
- * GPU that has no memory left for that product. */
-WARN_UNUSED status speed_peak(stream *stream, double tflops, double *out);
+/* The peak that mfu is a share of. */
+typedef struct peak_rate {
+    double flops;   /* FLOP/s; 0: not known */
+    bool measured;  /* here, on the CPU, so that it may be measured again */
+    int tries_left; /* how often it is still measured again */
+    bool told;      /* the user knows that there is no mfu */
+} peak_rate;
+
+/* Finds the peak. tflops is metrics.peak_tflops. Where that is 0, it is the maker's figure if the
+ * device is known by its name, and otherwise what the device reaches on a large matrix product,
+ * measured within a second; the log says which of the two. It is not known for a GPU that has no
+ * memory left for that product. */
+WARN_UNUSED status speed_peak(stream *stream, double tflops, peak_rate *out);
+/* What share of the peak `reached` FLOP/s are, from 0 to 1; NAN where that cannot be known.
+ *
+ * More than the whole peak shows that the peak is wrong. On the CPU it was then measured while
+ * other programs had the cores, so it is measured again, which takes about as long as the first
+ * time, but only a few times in a run, and the largest figure stands. If it is still too low, or
+ * was given or known by the device's name, the share is not known, which is warned of once. */
+WARN_UNUSED status speed_share(stream *stream, double reached, peak_rate *inout, double *out);
 /* The maker's figure for dense bf16 products, in FLOP/s; 0: this device is not known. */
 double speed_known(const device *device);
 

@@ -166,7 +166,7 @@ static status rewind_files(const training *t)
 static status open_run(training *t)
 {
     const conf *c = t->conf;
-    double peak;
+    peak_rate peak;
     TRY(train_check(c, NULL, t->world->place.size, true)); /* before anything is written */
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
@@ -206,7 +206,7 @@ static status open_run(training *t)
         TRY(ledger_open(c->job_dump_folder, c->metrics_ledger_ids, &t->ledger));
     }
     const char *folder = training_is_first(t) ? c->job_dump_folder : "";
-    return reporter_new(c, &t->session, peak, folder, &t->reporter);
+    return reporter_new(c, &t->session, &peak, folder, &t->reporter);
 }
 
 static void close_run(training *t)

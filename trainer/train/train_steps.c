@@ -33,6 +33,17 @@ status training_save(training *t)
     return ST_OK;
 }
 
+/* Whether the loss of a step leaps; if so, warns of it. The warm-up is left out: its losses fall
+ * fast, so they say nothing of those after it. */
+static bool check_leap(training *t, const step_report *r)
+{
+    double median;
+    if (r->step <= t->session.schedule.warmup_steps || !spike_add(&t->spike, r->loss, &median))
+        return false;
+    tell_leap(t, r, median);
+    return true;
+}
+
 /* Records a finished step: progress, ledger, log line. */
 static status note_step(training *t, const step_report *r)
 {
@@ -50,8 +61,9 @@ static status note_step(training *t, const step_report *r)
     t->now.last_loss = r->loss;
     t->now.eval_loss = NAN;
     TRY(progress_set_text(&t->now.cursor, r->cursor));
+    const bool leaps = check_leap(t, r);
     if (t->ledger)
-        TRY(spare_ledger(t, ledger_add(t->ledger, r)));
+        TRY(spare_ledger(t, ledger_add(t->ledger, r, leaps)));
     TRY(reporter_step(t->reporter, r));
     /* A bad step was not applied, so a checkpoint written after it has the values from before it.
      */

@@ -23,6 +23,16 @@ static void print_ids(const step_report *r, int64_t from, char out[IDS_OF_A_LINE
         n = words_add(out, IDS_OF_A_LINE * 24, n, " %" PRIu64, r->sample[i]);
 }
 
+/* The ledger has the ids of rank 0; another rank writes its own, from this one on, to its log. */
+static void log_ids(const training *t, const step_report *r, int64_t from)
+{
+    char ids[IDS_OF_A_LINE * 24];
+    for (int64_t i = from; !t->ledger && i < r->n_samples; i += IDS_OF_A_LINE) {
+        print_ids(r, i, ids);
+        log_info("step %" PRId64 ": %ssamples%s", r->step, i ? "and " : "", ids);
+    }
+}
+
 void tell_skipped(const training *t, const step_report *r)
 {
     char ids[IDS_OF_A_LINE * 24];
@@ -34,14 +44,19 @@ void tell_skipped(const training *t, const step_report *r)
              !more       ? ""
              : t->ledger ? " .. (all in ledger.jsonl)"
                          : " .. (all in this rank's log)");
-    /* The ledger has the ids of rank 0; another rank writes all of its own to its log. */
-    for (int64_t i = IDS_OF_A_LINE; !t->ledger && i < r->n_samples; i += IDS_OF_A_LINE) {
-        print_ids(r, i, ids);
-        log_info("step %" PRId64 ": and samples%s", r->step, ids);
-    }
+    log_ids(t, r, IDS_OF_A_LINE);
     if (r->where) /* the same text on all ranks: only rank 0 warns, so the terminal shows it once */
         log_event(training_is_first(t) ? LOG_WARN : LOG_INFO, "step %" PRId64 ": %s", r->step,
                   r->where);
+}
+
+void tell_leap(const training *t, const step_report *r, double median)
+{
+    log_event(training_is_first(t) ? LOG_WARN : LOG_INFO,
+              "step %" PRId64 ": loss %.4f is %.1f times the median of the steps before it; its "
+              "sample ids are in %s",
+              r->step, r->loss, r->loss / median, t->ledger ? "ledger.jsonl" : "this rank's log");
+    log_ids(t, r, 0);
 }
 
 void tell_end(const training *t)

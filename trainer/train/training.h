@@ -7,6 +7,7 @@
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
 #include "trainer/report/profile.h"
+#include "trainer/report/spike.h"
 #include "trainer/run/step.h"
 
 typedef struct training {
@@ -25,6 +26,7 @@ typedef struct training {
     progress now;                         /* after the last finished step */
     bool ledger_told; /* the user knows that the disk refuses lines of the ledger */
     int64_t told;     /* how many steps this process has done */
+    spike spike;      /* their losses, as far as they are judged */
     const char *bad;  /* where the last step went wrong (step_report.where); NULL: it did not */
     bool bad_step;    /* the last step went wrong, and training.nonfinite says stop */
     bool no_rows; /* the step after `now` had no rows: the run ends, and what was done is kept */
@@ -46,6 +48,9 @@ WARN_UNUSED status training_save(training *run);
 
 /* Warns that the update of a step was skipped, with the ids of its samples. */
 void tell_skipped(const training *run, const step_report *report);
+/* Warns that the loss of a step leaps above the median of those before it. The line names the place
+ * where the sample ids of the step are kept. */
+void tell_leap(const training *run, const step_report *report, double median);
 /* Says that the stream has ended, and which rows are left over. */
 void tell_end(const training *run);
 /* Says which options differ between two texts of config_text: those of the checkpoint and those of

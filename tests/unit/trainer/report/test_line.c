@@ -23,6 +23,9 @@ static const char line_form[] =
     "  tflops: " NUMBER "  mfu: [0-9]+\\.[0-9]{2}%  vision: [0-9]+%  wait: [0-9]+\\.[0-9]%"
     "  fill: [0-9]+\\.[0-9]%(  update skipped)?\n$";
 
+/* Higher than what any step here seems to do. */
+static const peak_rate high_peak = {.flops = 1e18};
+
 typedef struct bench {
     conf c;
     session s;
@@ -43,12 +46,14 @@ static void open_bench(bench *b, int64_t log_freq)
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &b->s.device));
     b->s.conf = &b->c;
     mesh_alone(&b->s.mesh);
-    assert_ok(reporter_new(&b->c, &b->s, 1e12, b->folder, &b->r));
+    assert_ok(b->s.device->v->stream_new(b->s.device, &b->s.stream));
+    assert_ok(reporter_new(&b->c, &b->s, &high_peak, b->folder, &b->r));
 }
 
 static void close_bench(bench *b)
 {
     reporter_free(&b->r);
+    b->s.device->v->stream_free(&b->s.stream);
     device_close(&b->s.device);
     harness_remove(&b->folder);
 }
@@ -204,7 +209,7 @@ static void test_reporter__both_countings(void **state)
         open_bench(&b, 1);
         reporter_free(&b.r);
         b.c.metrics_mfu = kinds[i];
-        assert_ok(reporter_new(&b.c, &b.s, 1e12, b.folder, &b.r));
+        assert_ok(reporter_new(&b.c, &b.s, &high_peak, b.folder, &b.r));
         report_steps(&b, 1, 1, false, false);
         json_value *v = metrics_of(&b, 1);
         const double seconds = json_real(json_find(v, "seconds"), 0);
@@ -214,9 +219,39 @@ static void test_reporter__both_countings(void **state)
         assert_true(fabs(json_real(json_find(v, "tps"), 0) * seconds / tokens - 1) < 1e-9);
         assert_true(fabs(json_real(json_find(v, "tflops"), 0) * 1e12 * seconds / work - 1) < 1e-9);
         assert_true(fabs(json_real(json_find(v, "mfu_percent"), 0) /
-                             (100 * json_real(json_find(v, "tflops"), 0)) -
-                         1) < 1e-9); /* of a peak of 1 TFLOP/s */
+                             (1e-4 * json_real(json_find(v, "tflops"), 0)) -
+                         1) < 1e-9); /* of a peak of a million TFLOP/s */
         json_free(&v);
+        close_bench(&b);
+    }
+}
+
+/* A peak that a step surpasses was measured beside other load, and is measured again. One that is
+ * not measured here is left alone, and the line says that mfu is not known. */
+static void test_reporter__mfu_is_never_above_100(void **state)
+{
+    (void)state;
+    for (int measured = 0; measured < 2; measured++) {
+        bench b;
+        double mfu;
+        const peak_rate low = {.flops = 1.0, .measured = measured, .tries_left = 1};
+        open_bench(&b, 1);
+        reporter_free(&b.r);
+        assert_ok(reporter_new(&b.c, &b.s, &low, b.folder, &b.r));
+        report_steps(&b, 1, 2, false, false);
+        const bool unknown = strstr(b.printed, "  mfu: unknown  ") != NULL;
+        assert_true(unknown == !measured);
+        for (int line = 1; line <= 2; line++) {
+            json_value *v = metrics_of(&b, line);
+            if (measured) {
+                assert_ok(json_want_real(v, "mfu_percent", "metrics", &mfu));
+                assert_true(mfu > 0.0 && mfu <= 100.0);
+            } else {
+                assert_non_null(json_find(v, "mfu_percent"));
+                assert_true(isnan(json_real(json_find(v, "mfu_percent"), NAN)));
+            }
+            json_free(&v);
+        }
         close_bench(&b);
     }
 }
@@ -304,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_reporter__prints_the_first_every_nth_and_the_last),
         cmocka_unit_test(test_reporter__metrics_have_every_field),
         cmocka_unit_test(test_reporter__both_countings),
+        cmocka_unit_test(test_reporter__mfu_is_never_above_100),
         cmocka_unit_test(test_reporter__load_is_of_its_step),
         cmocka_unit_test(test_reporter__rest_is_left_out_of_the_rates),
         cmocka_unit_test(test_bar__fits_its_terminal),

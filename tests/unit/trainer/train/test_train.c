@@ -8,40 +8,60 @@
 
 #include "common/json/json.h"
 #include "trainer/bench/text_rows.h"
+#include "trainer/run/step.h"
 #include "trainer/train/train.h"
 
-enum { STEPS = 2, SEQ_LEN = 64, ROWS = 4 };
+enum { SEQ_LEN = 64, ROWS = 4 };
 
-/* The line of its last step. */
-static json_value *last_line(const char *folder)
+/* The last line of a file of the run. */
+static json_value *last_line(const char *folder, const char *name)
 {
     char path[4096], line[8192] = "";
     json_value *v;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
     }
     fclose(f);
-    assert_ok(json_parse(line, strlen(line), "metrics", &v));
+    assert_ok(json_parse(line, strlen(line), name, &v));
     return v;
 }
 
-/* trainer train of the debug model on rows of text; its line of step STEPS. */
-static json_value *trained(const char *backend)
+/* The losses that the run is told instead of its own: 1 everywhere but in this step. 0: its own. */
+static int64_t bad_step;
+
+status __real_step_told(session *s, step_report *out);
+status __wrap_step_told(session *s, step_report *out);
+
+status __wrap_step_told(session *s, step_report *out)
 {
-    char *folder = harness_temp(), rows[4096];
+    TRY(__real_step_told(s, out));
+    if (bad_step)
+        out->loss = out->step == bad_step ? 5.0 : 1.0;
+    return ST_OK;
+}
+
+/* Runs trainer train of the debug model on rows of text, with standard output and standard error in
+ * files of the folder. */
+static void run_train(const char *folder, const char *backend, const char *steps)
+{
+    char rows[4096], said[4096], warned[4096];
     snprintf(rows, sizeof rows, "%s/rows.rec", folder);
+    snprintf(said, sizeof said, "%s/stdout", folder);
+    snprintf(warned, sizeof warned, "%s/stderr", folder);
     const char *word[] = {"trainer",
                           "--model.path=debug",
                           "--training.seq_len=64",
-                          "--training.steps=2",
+                          "--lr_scheduler.warmup_steps=2",
                           "--training.global_batch_size=2",
                           "--training.threads=1",
                           "--metrics.log_freq=1",
                           "--metrics.report=false",
                           "--eval.enable=false",
                           "--checkpoint.enable=false",
+                          "--training.steps",
+                          steps,
                           "--training.backend",
                           backend,
                           "--feed.replay",
@@ -58,18 +78,28 @@ static json_value *trained(const char *backend)
     assert_ok(conf_load(&c, &n, (char **)word));
     assert_int_equal(n, 1);
     fflush(stdout);
-    int kept = dup(STDOUT_FILENO);
-    assert_non_null(freopen("/dev/null", "w", stdout));
+    int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    assert_non_null(freopen(said, "w", stdout));
+    assert_non_null(freopen(warned, "w", stderr));
     status st = train_run(&c, &alone);
     fflush(stdout);
-    assert_true(dup2(kept, STDOUT_FILENO) >= 0);
-    close(kept);
+    fflush(stderr);
+    assert_true(dup2(kept[0], STDOUT_FILENO) >= 0 && dup2(kept[1], STDERR_FILENO) >= 0);
+    close(kept[0]);
+    close(kept[1]);
     assert_ok(st);
-    json_value *line = last_line(folder);
+    conf_done(&c);
+}
+
+/* The line of the last of two steps. */
+static json_value *trained(const char *backend)
+{
+    char *folder = harness_temp();
+    run_train(folder, backend, "2");
+    json_value *line = last_line(folder, "metrics.jsonl");
     int64_t step;
     assert_ok(json_want_int(line, "step", "metrics", &step));
-    assert_int_equal(step, STEPS);
-    conf_done(&c);
+    assert_int_equal(step, 2);
     harness_remove(&folder);
     return line;
 }
@@ -103,11 +133,40 @@ static void test_train__mfu_is_a_share_of_what_was_measured(void **state)
     json_free(&line);
 }
 
+/* One batch at five times the median of those before it: one line, and its ids in the ledger. */
+static void test_train__a_leap_is_told_in_one_line(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[4096], line[8192];
+    int told = 0;
+    bad_step = 60;
+    run_train(folder, "cpu", "60");
+    bad_step = 0;
+    snprintf(path, sizeof path, "%s/stderr", folder);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (!strstr(line, "step 60: "))
+            continue;
+        told++;
+        assert_non_null(strstr(line, "loss 5.0000 is 5.0 times the median of the steps before it; "
+                                     "its sample ids are in ledger.jsonl\n"));
+    }
+    fclose(f);
+    assert_int_equal(told, 1);
+    json_value *v = last_line(folder, "ledger.jsonl");
+    assert_true(json_bool(json_find(v, "leaps"), false));
+    assert_true(json_count(json_find(v, "ids")) == (size_t)json_int(json_find(v, "documents"), 0));
+    json_free(&v);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_train__mfu_is_a_share_of_the_known_peak),
         cmocka_unit_test(test_train__mfu_is_a_share_of_what_was_measured),
+        cmocka_unit_test(test_train__a_leap_is_told_in_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
