@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Reads the rows of a running prepd, or of a recording, as numpy arrays. python.md beside this file says how to use it,
 wire.md specifies the bytes. Needs python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
-digests, python3-xxhash."""
+hashes, python3-xxhash or libxxhash, which prepd is linked with."""
 import argparse
+import ctypes
 import errno
 import json
 import mmap
@@ -13,11 +14,6 @@ import sys
 
 import numpy as np
 import zstandard
-
-try:
-    import xxhash
-except ImportError:
-    xxhash = None
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
 IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
@@ -30,7 +26,8 @@ TELL_S = 1.0  # seconds of silence before the reason for it is printed
 EXIT_CODES = {"ST_USAGE": 64, "ST_BAD_INPUT": 65, "ST_NO_INPUT": 66, "ST_UNAVAILABLE": 69, "ST_OS": 71,
               "ST_NO_MEMORY": 71, "ST_CANT_CREATE": 73, "ST_IO": 74, "ST_TIMEOUT": 75, "ST_STOPPED": 75,
               "ST_PROTOCOL": 76, "ST_MISMATCH": 69, "ST_CONFIG": 78}
-OWN_CODES = {TimeoutError: 69, FileNotFoundError: 66, PermissionError: 78, OSError: 74}
+OWN_CODES = {TimeoutError: 69, ImportError: 69, FileNotFoundError: 66, PermissionError: 78, OSError: 74}
+NO_HASH = "neither python3-xxhash nor libxxhash is installed"
 
 
 class Refused(RuntimeError):
@@ -44,6 +41,61 @@ class Refused(RuntimeError):
 def check(good, *words):
     if not good:
         raise ValueError(" ".join(str(w) for w in words))
+
+
+class Hash128(ctypes.Structure):
+    """libxxhash's XXH128_hash_t."""
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+class LibraryHash:
+    """XXH3-128 in pieces by libxxhash, for a Python that lacks the module xxhash. It has the calls of that module that
+    are used here."""
+    library = None
+
+    @classmethod
+    def load(cls):
+        """This class, or None if there is no such library."""
+        try:
+            cls.library = ctypes.CDLL("libxxhash.so.0")
+        except OSError:
+            return None
+        state, size = ctypes.c_void_p, ctypes.c_size_t
+        for name, result, *arguments in (("createState", state), ("freeState", ctypes.c_int, state),
+                                         ("128bits_reset", ctypes.c_int, state), ("128bits_digest", Hash128, state),
+                                         ("128bits_update", ctypes.c_int, state, ctypes.c_char_p, size)):
+            function = getattr(cls.library, "XXH3_" + name)
+            function.restype, function.argtypes = result, arguments
+        return cls
+
+    def __init__(self):
+        self.state = self.library.XXH3_createState()
+        self.library.XXH3_128bits_reset(self.state)
+
+    def __del__(self):
+        self.library.XXH3_freeState(self.state)
+
+    def update(self, data):
+        data = bytes(data)
+        self.library.XXH3_128bits_update(self.state, data, len(data))
+
+    def digest(self):
+        found = self.library.XXH3_128bits_digest(self.state)
+        return struct.pack(">QQ", found.high, found.low)
+
+
+try:
+    from xxhash import xxh3_128
+except ImportError:
+    xxh3_128 = LibraryHash.load()
+
+
+def hash_of(*pieces):
+    """The XXH3-128 of these bytes, one after another."""
+    h = xxh3_128()
+    for piece in pieces:
+        h.update(piece)
+    return h.digest()
 
 
 def header(part):
@@ -104,7 +156,7 @@ def floats(pixels, resampler="torch"):
 
 def digest_of(row):
     """The row digest (wire.md, Row digest)."""
-    h = xxhash.xxh3_128()
+    h = xxh3_128()
     names = {np.dtype(v): k for k, v in DTYPES.items()}
     for name in sorted(k for k, v in row.items() if isinstance(v, np.ndarray)):
         a = np.ascontiguousarray(row[name])
@@ -128,7 +180,7 @@ def decode(parts):
         row["pixels_video"] = np.concatenate(pixels[1536])
     total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
     check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
-    check(xxhash is None or digest_of(row) == digest, "the row does not match its digest")
+    check(xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""))
 
@@ -234,6 +286,8 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     reported on stderr, once."""
     import zmq  # here, so that recordings do not need it
     absence(endpoint)
+    if xxh3_128 is None:
+        print(f"client.py: {endpoint}: the digests of rows are not checked, because {NO_HASH}", file=sys.stderr, flush=True)
     where, is_tcp = endpoint, not endpoint.startswith("ipc://")
     pair = read_keys(keys) if keys and is_tcp else None
     context = zmq.Context()
@@ -310,32 +364,75 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             os.close(folder)
 
 
-def replay(path):
-    """Yields the rows of a recording, once through."""
-    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        check(data[:4] == b"TSRR" and data[4:6] == b"\1\0", path, "is not a recording of version 1")
-        index, n_rows, n_images, _, magic = struct.unpack("<QQI8s4s", data[-32:])
-        check(magic == b"TSRE", path, "is cut short: it ends at byte", len(data))
-        check(index + 8 * n_rows + 24 * n_images + 32 == len(data), path, "has a damaged index")
-        entries = (struct.unpack_from("<16sQ", data, index + 8 * n_rows + 24 * i)
-                   for i in range(n_images))
-        images = dict(entries)
+class Recording:
+    """An opened recording. Every offset, size and hash in it is checked before it is used, as record_read.c does."""
 
-        def chunk(at, kind):
-            found, _, size = struct.unpack_from("<IIQ", data, at)
-            check(found == kind and at + 32 + size <= index, path, "has no chunk at byte", at)
-            return data[at + 32:at + 32 + size]
+    def __init__(self, path, data):
+        self.path, self.data = path, data
+        self.check(len(data) >= 32 and data[:4] == b"TSRR" and data[4:6] == b"\1\0", "this is not a recording of version 1")
+        size = struct.unpack_from("<Q", data, 8)[0]
+        self.check(size <= len(data) - 32, "the recording is cut short: it ends at byte", len(data), "inside its WELCOME")
+        self.match(data[16:32], "the WELCOME does not match the hash in the head", data[32:32 + size])
+        first = (32 + size + 7) // 8 * 8  # the first chunk
+        self.check(len(data) >= first + 32 and data[-4:] == b"TSRE", "the recording is cut short: it ends at byte", len(data),
+                   "without its index; record it again")
+        self.index, n_rows, n_images = struct.unpack("<QQI", data[-32:-12])
+        self.check(first <= self.index and self.index + 8 * n_rows + 24 * n_images + 32 == len(data),
+                   "an index of", n_rows, "rows and", n_images, "images cannot begin at byte", self.index, "- the file is damaged")
+        self.match(data[-12:-4], "the index does not match the hash in the tail", data[self.index:-12])
+        images = self.index + 8 * n_rows
+        self.rows = [at for at, in struct.iter_unpack("<Q", data[self.index:images])]
+        self.images = dict(struct.iter_unpack("<16sQ", data[images:-32]))
 
-        before = start = None
-        for (at,) in struct.iter_unpack("<Q", data[index:index + 8 * n_rows]):
-            row = chunk(at, 2)
-            number = header(row[:64])[1]
-            check(before is None or number in (before + 1, start), path, "has row", number, "after row", before)
-            before, start = number, number if start is None else start
-            size = struct.unpack_from("<Q", row, 64)[0]
-            hashes = row[72 + size:]
-            parts = [chunk(images[hashes[i:i + 16]], 1) for i in range(0, len(hashes), 16)]
-            yield decode([row[:64], row[72:72 + size], *parts])
+    def check(self, good, *words):
+        check(good, f"{self.path}:", *words)
+
+    def match(self, digest, words, data):
+        """Compares the hash of the data with a digest, which may be the beginning of one."""
+        self.check(xxh3_128 is None or hash_of(data)[:len(digest)] == digest, words + ": the file is damaged")
+
+    def chunk(self, at, kind):
+        """The payload of the chunk of this kind (1 image part, 2 row) at this byte."""
+        what = "row" if kind == 2 else "image"
+        there = at is not None and at + 32 <= self.index
+        found, _, size = struct.unpack_from("<IIQ", self.data, at) if there else (0, 0, 0)
+        self.check(there and found == kind and at + 32 + size <= self.index, "no", what, "begins at byte", at,
+                   "though the index says so: the file is damaged")
+        payload = self.data[at + 32:at + 32 + size]
+        self.match(self.data[at + 16:at + 32], f"the {what} at byte {at} does not match its hash", payload)
+        return payload
+
+    def row(self, at):
+        """The row whose chunk begins at this byte: the parts of its message."""
+        row = self.chunk(at, 2)
+        size = struct.unpack_from("<Q", row, 64)[0] if len(row) >= 72 else 0
+        hashes = row[72 + size:]
+        self.check(72 + size <= len(row) and len(hashes) % 16 == 0, "the row at byte", at, "has impossible sizes: the file is damaged")
+        images = [self.images.get(hashes[i:i + 16]) for i in range(0, len(hashes), 16)]
+        self.check(None not in images, "an image of the row at byte", at, "is not in the index: the file is damaged")
+        return [row[:64], row[72:72 + size], *(self.chunk(image_at, 1) for image_at in images)]
+
+
+def replay(path, unchecked=False):
+    """Yields the rows of a recording, once through. Errors name the file: ValueError for one that is damaged or cut short.
+
+    Without python3-xxhash and libxxhash no hash can be computed, so damage may stay unseen: ImportError, unless
+    `unchecked` says that this is accepted."""
+    if xxh3_128 is None and not unchecked:
+        raise ImportError(f"{path}: its hashes cannot be checked, because {NO_HASH}: install one of them, or accept an unchecked "
+                          "file with unchecked=True (--unchecked)")
+    with open(path, "rb") as f:
+        check(os.fstat(f.fileno()).st_size > 0, f"{path}: this is not a recording, because it is empty")
+        with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            recording = Recording(path, data)
+            before = start = None
+            for at in recording.rows:
+                parts = recording.row(at)
+                number = header(parts[0])[1]
+                recording.check(before is None or number in (before + 1, start), "row", number, "comes after row", before,
+                                "- the recording is not of one stream")
+                before, start = number, number if start is None else start
+                yield decode(parts)
 
 
 def exit_code(error, live):
@@ -360,19 +457,20 @@ def main():
     parser.add_argument("--keys", help="folder with client.key and daemon.pub, made on the daemon's machine (prepd "
                                        "keygen --client NAME) and copied here")
     parser.add_argument("--timeout", type=float, default=60.0, help="longest silence, in seconds")
+    parser.add_argument("--unchecked", action="store_true", help="read a recording although its hashes cannot be checked")
     parser.add_argument("--out", help="write the arrays of the last row to this .npz file")
     args = parser.parse_args()
     live = args.source.startswith(("ipc://", "tcp://"))
-    rows = connect(args.source, args.stream, timeout=args.timeout, keys=args.keys) if live else replay(args.source)
+    rows = connect(args.source, args.stream, timeout=args.timeout, keys=args.keys) if live else replay(args.source, args.unchecked)
     row = None
     try:
         for n, row in enumerate(rows, 1):
             print("row", row["number"], "tokens", len(row["input_ids"]), "documents",
                   len(row["doc_sample_id"]), "items", len(row["grid_thw"]), "patches",
-                  len(row["pixels"]), "digest", "unchecked" if xxhash is None else "good", flush=True)
+                  len(row["pixels"]), "digest", "unchecked" if xxh3_128 is None else "good", flush=True)
             if n == args.rows:
                 break
-    except (OSError, RuntimeError, ValueError) as e:
+    except (ImportError, OSError, RuntimeError, ValueError) as e:
         print(f"client.py: {e}", file=sys.stderr)
         sys.exit(exit_code(e, live))
     rows.close()

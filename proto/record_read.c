@@ -236,11 +236,17 @@ static status read_row(const record_reader *r, uint64_t offset, bool with_images
     return ST_OK;
 }
 
+static status check_row_number(const record_reader *r, uint64_t i)
+{
+    if (i < r->n_rows)
+        return ST_OK;
+    return FAIL_IN(ST_END, r->path, "there is no row %llu of %llu", (unsigned long long)i,
+                   (unsigned long long)r->n_rows);
+}
+
 static status read_at(const record_reader *r, uint64_t i, bool with_images, wire_msg *m)
 {
-    if (i >= r->n_rows)
-        return FAIL_IN(ST_END, r->path, "there is no row %llu of %llu", (unsigned long long)i,
-                       (unsigned long long)r->n_rows);
+    TRY(check_row_number(r, i));
     wire_msg_clear(m);
     uint64_t offset = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
     status st = read_row(r, offset, with_images, m);
@@ -252,6 +258,7 @@ static status read_at(const record_reader *r, uint64_t i, bool with_images, wire
 status record_head(const record_reader *r, uint64_t i, frame *out)
 {
     span row;
+    TRY(check_row_number(r, i));
     const uint64_t at = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
     if (!find_chunk(r, at, CHUNK_ROW, &row) || row.size < ROW_AT_BLOCK)
         return FAIL_IN(ST_BAD_INPUT, r->path, "the header of row %llu is damaged",

@@ -1,10 +1,8 @@
 """What the tests of data formats share: the synthetic VQAv2 set, written in other formats."""
 
-import ctypes
 import io
 import json
 import os
-import struct
 import sys
 import tarfile
 
@@ -88,31 +86,6 @@ def stream_of(f, args, n=None, cursor=None):
 
 def fingerprint(row):
     return [(k, v.tobytes()) for k, v in sorted(row.items()) if hasattr(v, "tobytes")]
-
-
-class Hash128(ctypes.Structure):
-    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
-
-
-def xxh3_128(data):
-    """Uses the library that prepd is linked with, because not every machine has python3-xxhash."""
-    xxh = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
-    xxh.restype, xxh.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
-    h = xxh(data, len(data))
-    return struct.pack(">QQ", h.high, h.low)
-
-
-class Hasher:
-    """The part of python3-xxhash that client.py uses."""
-
-    def __init__(self):
-        self.data = bytearray()
-
-    def update(self, more):
-        self.data += more
-
-    def digest(self):
-        return xxh3_128(bytes(self.data))
 
 
 def own_of(row):

@@ -10,7 +10,7 @@ import time
 import zmq
 
 from formats import fingerprint
-from prepd_flow import Daemon, Folder, check, main, run, wait_for
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, wait_for
 
 PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
 sys.path.insert(0, PROTO)
@@ -110,6 +110,50 @@ def a_damaged_row_is_told():
         check(r.daemon.p.poll() is None and len(r.rows(2)) == 2, "the daemon suffered")
 
 
+def replay_checks_every_hash():
+    """client.py on a file: what is damaged is named with its place; without any hash function nothing is read unless
+    that is asked for."""
+    with Folder() as f:
+        path = f.file("rows.rec")
+        run("record", "-c", f.config, "--steps", "1", "--out", path)
+        with open(path, "rb") as x:
+            whole = x.read()
+        index, n = (int.from_bytes(whole[k:k + 8], "little") for k in (len(whole) - 32, len(whole) - 24))
+        row = int.from_bytes(whole[index + 8 * (n - 1):index + 8 * n], "little")
+        image = int.from_bytes(whole[-40:-32], "little")
+
+        def told(data, *words, error=ValueError):
+            with open(path, "wb") as x:
+                x.write(data)
+            try:
+                list(client.replay(path))
+                check(False, f"{words}: taken")
+            except error as refused:
+                check(str(refused).startswith(path + ": ") and all(w in str(refused) for w in words), f"{words}: {refused}")
+        check(len(list(client.replay(path))) == n == STEP, "rows")
+        for at, words in ((40, "the WELCOME does not match the hash in the head"), (row + 32 + 150, f"the row at byte {row} does not match"),
+                          (row + 16, f"the row at byte {row} does not match"), (image + 40, f"the image at byte {image} does not match"),
+                          (index, "the index does not match the hash in the tail"), (len(whole) - 33, "the index does not match"),
+                          (len(whole) - 10, "the index does not match"), (len(whole) - 32, "cannot begin at byte"), (len(whole) - 1, "cut short"),
+                          (0, "not a recording")):
+            told(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:], words)
+        for data, words in ((whole[:-1], "cut short"), (whole[:row], "cut short"), (whole[:60], "cut short"), (b"", "it is empty"),
+                            (b'{"a": 1}' * 20, "not a recording")):
+            told(data, words)
+        found, client.xxh3_128 = client.xxh3_128, None
+        try:
+            told(whole, "neither python3-xxhash nor libxxhash", "--unchecked", error=ImportError)
+            check(len(list(client.replay(path, unchecked=True))) == n, "not read although that was asked for")
+        finally:
+            client.xxh3_128 = found
+        blind = f.file("blind.py")  # the program in a Python that finds neither
+        with open(os.path.join(PROTO, "client.py")) as x, open(blind, "w") as y:
+            y.write(x.read().replace("from xxhash import", "from no_such_module import").replace("libxxhash.so.0", "no_such_library.so"))
+        for words, code, said in (((), 69, "cannot be checked"), (("--unchecked",), 0, "")):
+            p = subprocess.run(["/usr/bin/python3", "-B", blind, path, *words], capture_output=True, text=True, timeout=LIMIT_S)
+            check(p.returncode == code and said in p.stderr and p.stdout.count("digest unchecked") == n * (code == 0), p.stdout + p.stderr)
+
+
 def one_that_vanishes_is_forgotten():
     with Folder(**{"training.epochs": 4}) as f, Recorded(f) as r:
         code = ("import sys, time; sys.path.insert(0, sys.argv[2]); import client; "
@@ -150,5 +194,5 @@ def a_flood_of_nonsense_fills_no_log():
         context.destroy(0)
 
 
-main(entered_anywhere, ranks_share_every_step, a_damaged_row_is_told, one_that_vanishes_is_forgotten,
+main(entered_anywhere, ranks_share_every_step, a_damaged_row_is_told, replay_checks_every_hash, one_that_vanishes_is_forgotten,
      a_flood_of_nonsense_fills_no_log)

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import time
 
-from formats import xxh3_128
+from formats import client
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run
 from train_flow import SHORT, TRAINER, close, facts, options, train, trainer
 
@@ -35,7 +35,7 @@ def with_other_welcome(source, target, change):
     text = json.dumps(change(json.loads(data[32:32 + size])), separators=(",", ":")).encode()
     check(len(text) <= size, "the changed WELCOME is longer")
     text = text.ljust(size)
-    data[16:32] = xxh3_128(text)
+    data[16:32] = client.hash_of(text)
     data[32:32 + size] = text
     with open(target, "wb") as f:
         f.write(data)

@@ -95,6 +95,10 @@ static void test_record__gives_back_the_messages(void **state)
         total += wire_msg_bytes(m);
     }
     assert_int_equal(record_read(r, ROWS, m), ST_END);
+    frame head;
+    assert_ok(record_head(r, ROWS - 1, &head));
+    assert_int_equal(head.kind, KIND_ROW);
+    assert_fails(ST_END, record_head(r, ROWS, &head), "there is no row");
     assert_int_equal(stat(s.path, &info), 0);
     assert_true((size_t)info.st_size < total * 3 / 4); /* images of rows 3 and 4 are not repeated */
     record_close(&r);
