@@ -9,6 +9,14 @@ enum { READ_BYTES = 256 * 1024 };
 /* The byte order mark in UTF-8, which some editors write at the beginning of a file. */
 static const uint8_t MARK[] = {0xef, 0xbb, 0xbf};
 
+bool line_is_blank(span line)
+{
+    for (size_t i = 0; i < line.size; i++)
+        if (line.data[i] != ' ' && line.data[i] != '\t' && line.data[i] != '\r')
+            return false;
+    return true;
+}
+
 /* Where a line that straddles buffers is joined. */
 typedef struct joining {
     uint8_t *bytes;

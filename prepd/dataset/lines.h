@@ -2,6 +2,8 @@
 #ifndef TESSERA_PREPD_DATASET_LINES_H
 #define TESSERA_PREPD_DATASET_LINES_H
 
+#include <stdbool.h>
+
 #include "common/base/span.h"
 #include "prepd/dataset/unpack.h"
 
@@ -9,6 +11,8 @@ typedef struct line_place {
     int64_t offset; /* of its first byte in the unpacked file */
     int64_t line;   /* from 1 */
 } line_place;
+
+bool line_is_blank(span line); /* it has nothing but spaces, tabs and carriage returns */
 
 /* Receives one line without its end, borrowed during the call. A byte order mark at the beginning
  * of the file is left out. If the line is longer than `most` bytes, its data is NULL. */

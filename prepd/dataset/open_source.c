@@ -4,6 +4,7 @@
 
 #include "common/base/utf8.h"
 #include "prepd/dataset/chat_record.h"
+#include "prepd/dataset/foreign.h"
 
 status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **out)
 {
@@ -13,7 +14,11 @@ status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **o
     if (!c->data_path[0])
         return FAIL_IN(ST_CONFIG, conf_place(c),
                        "data.path is not set: name the folder or file of the data set");
-    TRY(adapter->open(c, out));
+    TRY(foreign_refuse_file(c));
+    const status opened = adapter->open(c, out);
+    if (opened == ST_NO_INPUT)
+        return foreign_explain(c, opened);
+    TRY(opened);
     const char *root = (*out)->v->root(*out);
     if (utf8_valid(root, strlen(root)))
         return ST_OK;

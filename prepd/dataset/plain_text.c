@@ -1,11 +1,13 @@
 /* plain_text.c: the adapter of plain text: records {"text": ...}, one per line, as C4 has them, in
- * .jsonl, .jsonl.gz or .jsonl.zst files. A sample is a document, and all of it is trained. What
- * stays in memory is the place of each document; texts are read again when they are wanted. */
+ * .jsonl, .jsonl.gz or .jsonl.zst files; or .txt files (documents.h). A sample is a document, and
+ * all of it is trained. What stays in memory is the place of each document; texts are read again
+ * when they are wanted. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "prepd/dataset/documents.h"
 #include "prepd/dataset/plain_text.h"
 
 static const texts *as_texts(const dataset *set)
@@ -35,22 +37,31 @@ static const char *fault_of(const json_value *value)
     return json_text_size(text) == 0 ? "\"text\" is empty" : NULL;
 }
 
-static status on_record(void *user, const json_value *value, const record_place *at,
-                        const char *cause)
+/* Notes the place of a document, and its cause if it has one. */
+static status on_document(void *user, const record_place *at, const char *cause)
 {
     texts *set = (texts *)user;
     text_document x = {.at = *at};
     if (set->limit && set->n >= set->limit)
         return FAIL(ST_END, "data.limit");
     TRY(array_room((void **)&set->all, set->n, &set->capacity, sizeof *set->all));
-    const char *fault = cause ? NULL : fault_of(value);
     if (cause)
         TRY(text_pool_format(&set->causes, &x.cause, "%s", cause));
-    if (fault)
-        TRY(text_pool_format(&set->causes, &x.cause, "%s:%" PRId64 ": %s",
-                             records_name(set->files, at->file), at->line, fault));
     set->all[set->n++] = x;
     return ST_OK;
+}
+
+static status on_record(void *user, const json_value *value, const record_place *at,
+                        const char *cause)
+{
+    texts *set = (texts *)user;
+    char whole[STATUS_MESSAGE_MAX];
+    const char *fault = cause ? NULL : fault_of(value);
+    if (!fault)
+        return on_document(user, at, cause);
+    snprintf(whole, sizeof whole, "%s:%" PRId64 ": %s", records_name(set->files, at->file),
+             at->line, fault);
+    return on_document(user, at, whole);
 }
 
 static status compute_identity(texts *set)
@@ -59,6 +70,8 @@ static status compute_identity(texts *set)
     TRY(hasher_new(&hash));
     hasher_add(hash, "text", 4);
     hasher_add_u64(hash, (uint64_t)set->n);
+    if (records_form(set->files) != RECORDS_JSON) /* of JSON it is as it always was */
+        hasher_add_u64(hash, (uint64_t)records_form(set->files));
     status st = records_digest(set->files, hash);
     set->identity = hasher_value(hash);
     hasher_free(&hash);
@@ -68,9 +81,11 @@ static status compute_identity(texts *set)
 /* Reads every file twice from its beginning to its end: for its records and for its digest. */
 static status read_all(texts *set, const conf *c)
 {
-    TRY(records_scan(set->files, on_record, set));
+    const bool json = records_form(set->files) == RECORDS_JSON;
+    TRY(json ? records_scan(set->files, on_record, set)
+             : documents_scan(set->files, on_document, set));
     if (set->n == 0)
-        return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no record");
+        return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no %s", json ? "record" : "text");
     TRY(compute_identity(set));
     text_cache_save(set, c);
     return ST_OK;
@@ -142,8 +157,11 @@ static status text_outline(const dataset *base, int64_t i, arena *memory, sample
     if (i < 0 || i >= set->n)
         return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
     const text_document *x = &set->all[i];
-    snprintf(name, sizeof name, "%.250s:%" PRId64, records_name(set->files, x->at.file),
-             x->at.line);
+    if (records_form(set->files) == RECORDS_FILES)
+        snprintf(name, sizeof name, "%.250s", records_name(set->files, x->at.file));
+    else
+        snprintf(name, sizeof name, "%.250s:%" PRId64, records_name(set->files, x->at.file),
+                 x->at.line);
     TRY(arena_strndup(memory, name, strlen(name), &copy));
     *out = (sample){
         .id = (uint64_t)i,
@@ -155,30 +173,41 @@ static status text_outline(const dataset *base, int64_t i, arena *memory, sample
     return ST_OK;
 }
 
+/* Reads the text of document i again; it lives in `memory`. */
+static status read_text(const texts *set, int64_t i, const char *name, arena *memory, char **out,
+                        int64_t *out_bytes)
+{
+    const record_place *at = &set->all[i].at;
+    json_value *value = NULL;
+    if (records_form(set->files) != RECORDS_JSON)
+        return documents_read(set->files, at, memory, out, out_bytes);
+    TRY(records_read(set->files, at, &value));
+    const json_value *text = json_find(value, "text");
+    *out_bytes = (int64_t)json_text_size(text);
+    const status st =
+        fault_of(value)
+            ? FAIL_IN(ST_BAD_INPUT, name, "the document changed while it was in use: start again")
+            : arena_strndup(memory, json_text(text, ""), (size_t)*out_bytes, out);
+    json_free(&value);
+    return st;
+}
+
 static status text_get(const dataset *base, int64_t i, arena *memory, sample *out)
 {
     const texts *set = as_texts(base);
     sample x;
-    json_value *value = NULL;
-    char *copy;
+    char *text;
+    int64_t bytes;
     TRY(text_outline(base, i, memory, &x));
     if (!x.cause) {
-        TRY(records_read(set->files, &set->all[i].at, &value));
-        const json_value *text = json_find(value, "text");
-        const int64_t bytes = (int64_t)json_text_size(text);
-        status st = fault_of(value)
-                        ? FAIL_IN(ST_BAD_INPUT, x.name,
-                                  "the document changed while it was in use: start again")
-                        : arena_strndup(memory, json_text(text, ""), (size_t)bytes, &copy);
-        json_free(&value);
-        TRY(st);
+        TRY(read_text(set, i, x.name, memory, &text, &bytes));
         TRY(arena_calloc(memory, 1, sizeof(turn), (void **)&x.turns));
         TRY(arena_calloc(memory, 1, sizeof(part), (void **)&x.turns->parts));
         x.n_turns = 1;
         x.turns->role = ROLE_ASSISTANT;
         x.turns->trained = true;
         x.turns->n_parts = 1;
-        x.turns->parts[0] = (part){copy, bytes, -1};
+        x.turns->parts[0] = (part){text, bytes, -1};
     }
     *out = x;
     return ST_OK;

@@ -10,7 +10,7 @@
 #include "prepd/dataset/plain_text.h"
 
 enum {
-    VERSION = 4,       /* of these tables, and of what plain_text.c accepts */
+    VERSION = 5,       /* of these tables, and of what plain_text.c accepts */
     PLACE_NUMBERS = 4, /* offset; line; bytes and file; cause */
     FILE_BITS = 32,
 };

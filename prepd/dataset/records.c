@@ -1,5 +1,6 @@
 /* records.c: finds the files of records, scans them (lines.h for lines, json.h for arrays) and
- * reads single records again. */
+ * reads single records again. Which files a folder has for a data set is decided in find_in_folder.
+ */
 #include "prepd/dataset/records.h"
 
 #include <dirent.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/base/utf8.h"
 #include "common/program/log.h"
 #include "prepd/dataset/lines.h"
 #include "prepd/dataset/names.h"
@@ -17,6 +19,8 @@
 enum {
     PATH_BYTES = 4096,
     AWAKE = 4,            /* how many files may be open, each with a decoder */
+    PEEK_BYTES = 1 << 16, /* the beginning of a file, which tells whether it holds JSON */
+    QUOTED = 40,          /* bytes of a file that a message quotes */
     FAR_BYTES = 64 << 20, /* restart points so far apart are worth a warning; see warn_if_far */
 };
 
@@ -24,28 +28,31 @@ typedef struct record_file {
     char *path;
     unpack *bytes;
     int64_t first_point; /* how many restart points the files before it have */
-    uint64_t used;       /* the clock when it was read last; 0: it is closed */
 } record_file;
 
 struct record_files {
     char folder[PATH_BYTES];
     record_file *files;
     int64_t n, capacity;
-    uint64_t clock; /* counts calls of records_read */
-    char *text;     /* of the record read last */
+    record_form form;
+    bool of_texts;        /* data.format is text */
+    int32_t awake[AWAKE]; /* [n_awake] the open files, the one that was read last first */
+    int n_awake;
+    char *text; /* of the record read last */
     size_t text_capacity;
 };
 
-static const char *const SUFFIXES[] = {".jsonl",   ".json",      ".ndjson",  ".jsonl.gz",
-                                       ".json.gz", ".jsonl.zst", ".json.zst"};
+static const char *const JSON_SUFFIXES[] = {".jsonl",   ".json",      ".ndjson",   ".jsonl.gz",
+                                            ".json.gz", ".jsonl.zst", ".json.zst", NULL};
+static const char *const TEXT_SUFFIXES[] = {".txt", ".txt.gz", ".txt.zst", NULL};
 
 /* The length of the name without one of these suffixes; 0 if it has none of them. */
-static size_t stem_of(const char *name)
+static size_t stem_of(const char *name, const char *const *suffixes)
 {
     size_t n = strlen(name);
-    for (size_t k = 0; k < sizeof SUFFIXES / sizeof *SUFFIXES; k++) {
-        size_t m = strlen(SUFFIXES[k]);
-        if (n > m && strcmp(name + n - m, SUFFIXES[k]) == 0)
+    for (; *suffixes; suffixes++) {
+        size_t m = strlen(*suffixes);
+        if (n > m && strcmp(name + n - m, *suffixes) == 0)
             return n - m;
     }
     return 0;
@@ -60,7 +67,9 @@ static status add_file(record_files *files, const char *path)
         return FAIL(ST_NO_MEMORY, "no memory for a path");
     if (files->n > INT32_MAX)
         return FAIL_IN(ST_BAD_INPUT, files->folder, "it holds more than %d files", INT32_MAX);
-    return unpack_open(path, &x->bytes);
+    TRY(unpack_open(path, &x->bytes));
+    unpack_rest(x->bytes); /* of many files only those that are read are open */
+    return ST_OK;
 }
 
 static int by_path(const void *a, const void *b)
@@ -68,37 +77,104 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const record_file *)a)->path, ((const record_file *)b)->path);
 }
 
+/* What a folder holds, by the names of its files. */
+typedef struct folder_names {
+    int64_t json;        /* files with a suffix of JSON */
+    int64_t texts;       /* .txt files */
+    int64_t of_split[2]; /* .txt files with data.split, with eval.split in their names */
+    char others[512];    /* files of JSON that are not of data.split */
+} folder_names;
+
+/* A hidden file, such as those that other systems leave behind, is no document. */
+static bool is_document(const char *name)
+{
+    return name[0] != '.' && stem_of(name, TEXT_SUFFIXES) > 0;
+}
+
+/* Adds the files of one kind in the folder: of JSON those of data.split, of .txt all. */
+static status add_files(const conf *c, record_files *files, DIR *dir, bool of_json,
+                        folder_names *names)
+{
+    rewinddir(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[2 * PATH_BYTES];
+        const char *name = entry->d_name;
+        const size_t stem = stem_of(name, of_json ? JSON_SUFFIXES : TEXT_SUFFIXES);
+        const size_t used = strlen(names->others);
+        if (!stem || (!of_json && !is_document(name)))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", files->folder, name);
+        names->json += of_json;
+        names->texts += !of_json;
+        if (!of_json) {
+            names->of_split[0] += name_has_split(name, stem, c->data_split);
+            names->of_split[1] += name_has_split(name, stem, c->eval_split);
+        }
+        if (!of_json || name_has_split(name, stem, c->data_split))
+            TRY(add_file(files, path));
+        else if (used < sizeof names->others - 64)
+            snprintf(names->others + used, sizeof names->others - used, "%s%.60s", used ? ", " : "",
+                     name);
+    }
+    return ST_OK;
+}
+
+/* All .txt files are taken. If some of their names speak of a split and others do not, somebody
+ * means to keep them apart. */
+static status check_no_split(const conf *c, const record_files *files, const folder_names *names)
+{
+    const char *const splits[] = {c->data_split, c->eval_split};
+    for (int k = 0; k < 2; k++)
+        if (names->of_split[k] > 0 && names->of_split[k] < names->texts)
+            return FAIL_IN(
+                ST_CONFIG, files->folder,
+                "%lld of the %lld .txt files have \"%s\" in their names, but a folder of "
+                ".txt files has no splits: every file is a document. Put the files of each "
+                "split into a folder of their own (data.path, eval.path)",
+                (long long)names->of_split[k], (long long)names->texts, splits[k]);
+    return ST_OK;
+}
+
+/* The files of JSON that data.split names; if there is no file of JSON at all, the .txt files, if
+ * data.format takes them. */
 static status find_in_folder(const conf *c, record_files *files)
 {
-    char others[512] = "";
-    status st = ST_OK;
+    folder_names names = {0};
     DIR *dir = opendir(files->folder);
-    struct dirent *entry;
     if (!dir)
         return FAIL_IN(ST_NO_INPUT, files->folder, "data.path cannot be read as a folder: %s",
                        strerror(errno));
-    while (st == ST_OK && (entry = readdir(dir))) {
-        char path[2 * PATH_BYTES];
-        size_t stem = stem_of(entry->d_name), used = strlen(others);
-        if (!stem)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", files->folder, entry->d_name);
-        if (name_has_split(entry->d_name, stem, c->data_split))
-            st = add_file(files, path);
-        else if (used < sizeof others - 64)
-            snprintf(others + used, sizeof others - used, "%s%.60s", used ? ", " : "",
-                     entry->d_name);
-    }
+    status st = add_files(c, files, dir, true, &names);
+    if (st == ST_OK && names.json == 0 && files->of_texts)
+        st = add_files(c, files, dir, false, &names);
     closedir(dir);
     TRY(st);
     if (files->n == 0)
         return FAIL_IN(
             ST_NO_INPUT, files->folder,
             "the folder holds no file for data.split \"%s\" (NAME-%s.jsonl, .json, .jsonl.gz, "
-            ".jsonl.zst, ...)%s%s; data.path may also name one file",
-            c->data_split, c->data_split, others[0] ? "; it holds: " : "", others);
+            ".jsonl.zst, ...)%s%s%s; data.path may also name one file",
+            c->data_split, c->data_split, files->of_texts ? " and no .txt file" : "",
+            names.others[0] ? "; it holds: " : "", names.others);
+    if (names.texts > 0)
+        files->form = RECORDS_FILES;
+    TRY(check_no_split(c, files, &names));
     qsort(files->files, (size_t)files->n, sizeof *files->files, by_path);
     return ST_OK;
+}
+
+bool records_have_splits(const conf *c)
+{
+    bool json = false, texts = false;
+    DIR *dir = opendir(c->data_path);
+    if (!dir)
+        return false;
+    for (struct dirent *entry; c->data_format == DATA_TEXT && (entry = readdir(dir));) {
+        json = json || stem_of(entry->d_name, JSON_SUFFIXES) > 0;
+        texts = texts || is_document(entry->d_name);
+    }
+    closedir(dir);
+    return json || !texts;
 }
 
 status records_open(const conf *c, record_files **out)
@@ -108,6 +184,7 @@ status records_open(const conf *c, record_files **out)
     record_files *files = (record_files *)calloc(1, sizeof *files);
     if (!files)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
+    files->of_texts = c->data_format == DATA_TEXT;
     if (stat(c->data_path, &info) != 0) {
         st = FAIL_IN(ST_NO_INPUT, c->data_path, "data.path cannot be read: %s", strerror(errno));
         goto failed;
@@ -124,6 +201,8 @@ status records_open(const conf *c, record_files **out)
         char *slash = strrchr(files->folder, '/');
         if (slash)
             slash[slash == files->folder] = 0;
+        if (files->of_texts && stem_of(records_name(files, 0), TEXT_SUFFIXES) > 0)
+            files->form = RECORDS_BLOCKS;
     }
     *out = files;
     return ST_OK;
@@ -144,6 +223,11 @@ void records_close(record_files **files)
     free((*files)->text);
     free(*files);
     *files = NULL;
+}
+
+record_form records_form(const record_files *files)
+{
+    return files->form;
 }
 
 const char *records_folder(const record_files *files)
@@ -187,14 +271,6 @@ static status on_item(void *user, const json_value *value, const json_place *at)
     return s->each(s->user, NULL, &place, cause);
 }
 
-static bool is_blank(span line)
-{
-    for (size_t i = 0; i < line.size; i++)
-        if (!strchr(" \t\r", line.data[i]) || line.data[i] == 0)
-            return false;
-    return true;
-}
-
 static status on_line(void *user, span line, const line_place *at)
 {
     scanning *s = (scanning *)user;
@@ -207,7 +283,7 @@ static status on_line(void *user, span line, const line_place *at)
                  (long long)at->line, RECORD_BYTES);
         return s->each(s->user, NULL, &place, cause);
     }
-    if (is_blank(line))
+    if (line_is_blank(line))
         return ST_OK;
     status st = json_parse((const char *)line.data, line.size, name, &value);
     if (st != ST_OK && st != ST_BAD_INPUT)
@@ -225,26 +301,80 @@ static status on_line(void *user, span line, const line_place *at)
 
 /* How a file begins. */
 typedef struct beginning {
-    int64_t mark; /* bytes of a byte order mark; 0 if it has none */
-    bool array;   /* the first character is a bracket, so the file is one array */
+    int64_t mark;            /* bytes of a byte order mark; 0 if it has none */
+    bool array;              /* the first character is a bracket, so the file is one array */
+    bool foreign;            /* no line begins as JSON does */
+    char quoted[QUOTED + 1]; /* how it begins */
 } beginning;
+
+/* Copies the beginning of a line, without half a character at its end. */
+static void quote(span line, char out[QUOTED + 1])
+{
+    size_t n = 0;
+    while (n < line.size && line.data[n] != '\r') {
+        const size_t length = utf8_length(line.data + n, line.size - n);
+        if (n + (length ? length : 1) > QUOTED)
+            break;
+        n += length ? length : 1;
+    }
+    memcpy(out, line.data, n);
+    out[n] = 0;
+}
+
+/* Looks at the lines of a beginning: a record and an array begin with a brace or a bracket. A
+ * single line that does not is one bad record, but if no line does the file is something else. */
+static void look_at_lines(span head, beginning *out)
+{
+    bool first = true;
+    for (size_t at = 0; at < head.size;) {
+        const uint8_t *end = (const uint8_t *)memchr(head.data + at, '\n', head.size - at);
+        const size_t stop = end ? (size_t)(end - head.data) : head.size;
+        const span line = span_of(head.data + at, stop - at);
+        at = stop + 1;
+        if (line_is_blank(line))
+            continue;
+        size_t skip = 0;
+        while (strchr(" \t", line.data[skip]) && line.data[skip])
+            skip++;
+        const bool brace = line.data[skip] == '{', bracket = line.data[skip] == '[';
+        if (first) {
+            out->array = bracket;
+            quote(line, out->quoted);
+        }
+        out->foreign = !brace && !bracket;
+        if (!out->foreign)
+            return;
+        first = false;
+    }
+}
 
 static status peek_beginning(unpack *bytes, beginning *out)
 {
     static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
-    uint8_t head[256];
     size_t n;
-    TRY(unpack_peek(bytes, head, sizeof head, &n));
+    uint8_t *head = (uint8_t *)malloc(PEEK_BYTES);
     *out = (beginning){0};
-    if (n >= sizeof mark && memcmp(head, mark, sizeof mark) == 0)
-        out->mark = sizeof mark;
-    for (size_t i = (size_t)out->mark; i < n; i++) {
-        if (strchr(" \t\r\n", head[i]) && head[i])
-            continue;
-        out->array = head[i] == '[';
-        break;
+    status st = head ? unpack_peek(bytes, head, PEEK_BYTES, &n)
+                     : FAIL(ST_NO_MEMORY, "no memory for a read buffer");
+    if (st == ST_OK) {
+        if (n >= sizeof mark && memcmp(head, mark, sizeof mark) == 0)
+            out->mark = sizeof mark;
+        look_at_lines(span_of(head + out->mark, n - (size_t)out->mark), out);
     }
-    return ST_OK;
+    free(head);
+    return st;
+}
+
+static status not_json(const record_files *files, const record_file *x, const beginning *begins)
+{
+    return FAIL_IN(
+        ST_BAD_INPUT, x->path,
+        "it begins with \"%s\", which is not JSON: expected a record {..} on each line, or "
+        "one array [..] of records%s",
+        begins->quoted,
+        files->of_texts ? ", such as {\"text\": \"A document.\"}. Plain text is read from "
+                          "a file whose name ends in .txt, or from a folder of such files"
+                        : " (prepd/dataset/formats.md shows examples)");
 }
 
 static status next_bytes(void *input, void *to, size_t size, size_t *out_n)
@@ -286,6 +416,8 @@ status records_scan(record_files *files, record_each each, void *user)
         beginning begins;
         x->first_point = points;
         TRY(peek_beginning(x->bytes, &begins));
+        if (begins.foreign)
+            return not_json(files, x, &begins);
         st = begins.array ? scan_array(x, begins.mark, &s)
                           : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
         unpack_rest(x->bytes);
@@ -297,28 +429,21 @@ status records_scan(record_files *files, record_each each, void *user)
 
 /* Prepares to read a file. An open file keeps a decoder and what it unpacked, so if too many are
  * open, the least recently used one is closed. */
-static void wake_file(record_files *files, record_file *x)
+static void wake_file(record_files *files, int32_t file)
 {
-    record_file *oldest = NULL;
-    int awake = 0;
-    if (x->used == 0) {
-        for (int64_t k = 0; k < files->n; k++) {
-            record_file *y = &files->files[k];
-            awake += y->used > 0;
-            if (y->used && (!oldest || y->used < oldest->used))
-                oldest = y;
-        }
-        if (awake >= AWAKE) {
-            unpack_rest(oldest->bytes);
-            oldest->used = 0;
-        }
-    }
-    x->used = ++files->clock;
+    int at = 0;
+    while (at < files->n_awake && files->awake[at] != file)
+        at++;
+    if (at == AWAKE)
+        unpack_rest(files->files[files->awake[--at]].bytes);
+    else if (at == files->n_awake)
+        files->n_awake++;
+    memmove(files->awake + 1, files->awake, (size_t)at * sizeof *files->awake);
+    files->awake[0] = file;
 }
 
-status records_read(record_files *files, const record_place *at, json_value **out)
+status records_bytes_of(record_files *files, const record_place *at, const char **out)
 {
-    record_file *x = &files->files[at->file];
     const size_t n = (size_t)at->bytes;
     if (n > files->text_capacity) {
         char *grown = (char *)realloc(files->text, n);
@@ -327,10 +452,18 @@ status records_read(record_files *files, const record_place *at, json_value **ou
         files->text = grown;
         files->text_capacity = n;
     }
-    wake_file(files, x);
-    TRY(unpack_at(x->bytes, at->offset, files->text, n));
-    if (json_parse(files->text, n, x->path, out) != ST_OK)
-        return FAIL_AT(ST_BAD_INPUT, x->path, at->line, at->offset,
+    wake_file(files, at->file);
+    TRY(unpack_at(files->files[at->file].bytes, at->offset, files->text, n));
+    *out = files->text;
+    return ST_OK;
+}
+
+status records_read(record_files *files, const record_place *at, json_value **out)
+{
+    const char *path = files->files[at->file].path, *text;
+    TRY(records_bytes_of(files, at, &text));
+    if (json_parse(text, (size_t)at->bytes, path, out) != ST_OK)
+        return FAIL_AT(ST_BAD_INPUT, path, at->line, at->offset,
                        "the record changed while it was in use: start again");
     return ST_OK;
 }

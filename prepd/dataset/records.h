@@ -1,5 +1,6 @@
-/* records.h: JSON records in files. A file is one JSON array or has a record per line; it is plain
- * or compressed with gzip or zstd, and may begin with a byte order mark.
+/* records.h: records in files, which are plain or compressed with gzip or zstd, and may begin with
+ * a byte order mark. A file of JSON is one array or has a record per line. If data.format is text,
+ * the files may also be .txt files of plain text (documents.h).
  *
  * A scan hands out every record once, parsed. Later any of them can be read again from its place,
  * so what stays in memory is a place per record and not its text. */
@@ -24,13 +25,25 @@ typedef struct record_place {
 
 typedef struct record_files record_files;
 
-/* Opens the files of data.path: that file itself, or the files of that folder which data.split
- * names
- * ("train", also as a word of a longer name: c4-train.00000-of-01024.json.gz), in the order of
- * their names. ST_NO_INPUT says what was looked for. */
+/* What the files hold. */
+typedef enum record_form {
+    RECORDS_JSON,   /* JSON records */
+    RECORDS_BLOCKS, /* one .txt file: documents with blank lines between them */
+    RECORDS_FILES,  /* a folder of .txt files, each of which is a document */
+} record_form;
+
+/* Opens the files of data.path: that file itself, or the files of JSON in that folder which
+ * data.split names ("train", also as a word of a longer name: c4-train.00000-of-01024.json.gz), in
+ * the order of their names. If data.format is text and the folder has no file of JSON, all of its
+ * .txt files are taken. ST_NO_INPUT says what was looked for. ST_CONFIG if only some of the .txt
+ * files have data.split or eval.split in their names. */
 WARN_UNUSED status records_open(const conf *c, record_files **out);
 void records_close(record_files **files);
 
+record_form records_form(const record_files *files);
+/* Whether data.path is a folder from which data.split chooses files, so that a part of it can be
+ * held out. False for a file, and for a folder of .txt files. */
+bool records_have_splits(const conf *c);
 const char *records_folder(const record_files *files);             /* absolute */
 const char *records_name(const record_files *files, int32_t file); /* without its folder */
 
@@ -38,14 +51,17 @@ const char *records_name(const record_files *files, int32_t file); /* without it
  * says why, with file and line. */
 typedef status (*record_each)(void *user, const json_value *value, const record_place *at,
                               const char *cause);
-/* Reads every file from its beginning to its end, and notes its restart points. A line that is not
- * JSON is one bad record; broken JSON in an array is ST_BAD_INPUT for the whole; blank lines are
- * skipped. Any status of `each` but ST_OK ends the scan and is returned, except that ST_END becomes
- * ST_OK. */
+/* Reads every file of JSON from its beginning to its end, and notes its restart points. A line that
+ * is not JSON is one bad record; broken JSON in an array, or a file of which no line looks like
+ * JSON, is ST_BAD_INPUT for the whole; blank lines are skipped. Any status of `each` but ST_OK ends
+ * the scan and is returned, except that ST_END becomes ST_OK. */
 WARN_UNUSED status records_scan(record_files *files, record_each each, void *user);
 
-/* Reads a record again; the caller frees it. ST_BAD_INPUT if the file changed in the meantime. Up
- * to four files stay open between calls. */
+/* Reads the bytes of a record again; *out is good until the next call. ST_BAD_INPUT if the file
+ * changed in the meantime. */
+WARN_UNUSED status records_bytes_of(record_files *files, const record_place *at, const char **out);
+/* Reads a record of JSON again; the caller frees it. ST_BAD_INPUT if the file changed in the
+ * meantime. Up to four files stay open between calls. */
 WARN_UNUSED status records_read(record_files *files, const record_place *at, json_value **out);
 
 /* Adds path, size and time of change of every file to a digest. */

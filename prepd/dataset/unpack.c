@@ -184,7 +184,13 @@ status unpack_open(const char *path, unpack **out)
     }
     TRY_OR(failed, open_again(file));
     TRY_OR(failed, find_kind(file));
-    TRY_OR(failed, add_point(file, (unpack_restart){.fresh = true}));
+    file->points = (unpack_restart *)calloc(1, sizeof *file->points);
+    if (!file->points) {
+        st = FAIL(ST_NO_MEMORY, "no memory for a restart point");
+        goto failed;
+    }
+    file->points[0].fresh = true;
+    file->n_points = file->point_capacity = 1; /* most files need no more */
     if (!file->kind)
         file->total = file->file_bytes;
     *out = file;

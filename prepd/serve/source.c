@@ -18,6 +18,7 @@
 #include "common/model_folder/model_files.h"
 #include "prepd/dataset/cache_folder.h"
 #include "prepd/sample/chat_template.h"
+#include "prepd/dataset/records.h"
 #include "prepd/serve/ship.h"
 #include "prepd/serve/dispatch_state.h"
 
@@ -26,13 +27,11 @@ enum {
     LEAVE_LOOKS = 20, /* how often a daemon that stops looks whether the waiting thread has left */
 };
 
-/* A folder has splits, one of which is held out. A single file has none, and must not be both
- * trained on and held out. */
+/* A folder has splits, one of which is held out. A single file has none, nor has a folder of .txt
+ * files, and such data must not be both trained on and held out. */
 static status check_held_out(const conf *c)
 {
-    struct stat info;
-    if (c->eval_path[0] || c->data_format == DATA_VQAV2 ||
-        (stat(c->data_path, &info) == 0 && S_ISDIR(info.st_mode)))
+    if (c->eval_path[0] || c->data_format == DATA_VQAV2 || records_have_splits(c))
         return ST_OK;
     return FAIL_IN(ST_CONFIG, c->data_path,
                    "data.path is not a folder with splits, so nothing of it is held out; name the "

@@ -168,6 +168,57 @@ def refused_or_named():
         check("zstd data are damaged" in said, said)
 
 
+def plain_txt_files():
+    """The same documents as JSON lines, as one .txt file and as a folder of .txt files give the same rows, resumed and
+    by any workers, here and elsewhere, and a bad one is named by file and line."""
+    with Folder(images=16) as f:
+        texts = [f"{k}: " + "the zebra and\nthe sky é " * (1 + k % 40) + "." for k in range(120)]
+        folder = in_data(f, "books")
+        os.mkdir(folder)
+        for k, text in enumerate(texts):
+            write(os.path.join(folder, f"{k:03}.txt"), b"\xef\xbb\xbf" * (k % 2) + text.replace("\n", "\r\n" if k % 3 else "\n").encode())
+        book = write(in_data(f, "book.txt"), "\n \n".join(texts).encode())
+        lines = write_lines(in_data(f, "t.jsonl"), [{"text": t} for t in texts])
+        pixels = digest(f.config, "--steps", "3", *form(lines))
+        for path in (book, folder):
+            args = form(path)
+            check(digest(f.config, "--steps", "3", *args) == pixels, f"{path}: other rows than of JSON lines")
+            check(digest(f.config, "--steps", "3", *args, "--prepd.workers", "1") == pixels, f"{path}: the number of workers enters")
+            rows = stream_of(f, args)
+            rest = stream_of(f, args, cursor=json.loads(rows[4]["cursor"]))
+            check([fingerprint(r) for r in rest] == [fingerprint(r) for r in rows[5:]], f"{path}: resumed after 5 rows")
+            check("checked 120 samples, 0 bad" in run("check", "-c", f.config, *args), path)
+        with Daemon(f.config, *form(book), "--prepd.workers", "0", "--data.ship", "true") as d:
+            wait_for(lambda: os.path.exists(f.file("d.sock.workers")), d.said())
+            with subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("d.sock.workers")], stderr=subprocess.DEVNULL) as elsewhere:
+                stream = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
+                got = [fingerprint(next(stream)) for _ in range(5)]
+                stream.close()
+                elsewhere.terminate()
+        check(got == [fingerprint(r) for r in stream_of(f, form(book), n=5)], "other rows of a worker elsewhere")
+        write(os.path.join(folder, "007.txt"), b"one\ntw\xff\n")
+        write(os.path.join(folder, "008.txt"), b"\n")
+        said = run("check", "-c", f.config, *form(folder), code=65)
+        for words in ("7\t007.txt\t-\t007.txt:2: the text is not UTF-8", "8\t008.txt\t-\t008.txt: the file holds no text", "120 samples, 2 bad"):
+            check(words in said, f"{words!r} is not in\n{said}")
+        with Daemon(f.config, *form(folder)) as d:
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), d.said())
+            try:
+                next(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0))
+                check(False, "the documents of training were held out too")
+            except RuntimeError as refused:
+                check("name the held-out data in eval.path" in str(refused), str(refused))
+
+
+def other_files_are_refused_once():
+    """What no format reads is told in one line, with what to do."""
+    with Folder(images=16) as f:
+        for name, words in (("notes.md", "Plain text is read from a file whose name ends in .txt"), ("talks.csv", "CSV files are not read. Turn it into JSON lines")):
+            path = write(in_data(f, name), b"question,answer\n" + b"what?,that\n" * 50)
+            p = subprocess.run([BIN, "check", "-c", f.config, *form(path)], capture_output=True, text=True)
+            check(p.returncode == 65 and p.stdout == "" and p.stderr.count("\n") == 1 and words in p.stderr, p.stdout + p.stderr)
+
+
 def shared_c4():
     source = os.environ.get("TESSERA_SOURCE", ".")
     shared = os.environ.get("TESSERA_SHARED") or os.path.join(source, "..", "shared")
@@ -190,4 +241,4 @@ def a_book_is_checked():
 
 
 main(a_book_is_checked, every_document_once_and_whole, the_same_stream_resumed_and_by_any_workers,
-     the_next_start_unpacks_nothing, one_large_frame_is_told, refused_or_named, shared_c4)
+     the_next_start_unpacks_nothing, plain_txt_files, other_files_are_refused_once, one_large_frame_is_told, refused_or_named, shared_c4)
