@@ -23,8 +23,8 @@ enum { MAX_SOURCES = 256, NAME_BYTES = 64 };
 typedef struct mixed_source {
     char name[NAME_BYTES];
     conf conf;
-    bool have_conf;           /* `conf` is to be freed */
-    bool weighted, own_limit; /* the list gives it a weight; a data.limit */
+    bool have_conf;                       /* `conf` is to be freed */
+    bool weighted, own_limit, own_format; /* the list gives it a weight; a limit; a format */
     dataset *set;
     int64_t first_image;
     char *holder; /* dataset_vtable.holder with all links resolved; NULL if it has no images */
@@ -106,7 +106,6 @@ static status new_source(mixture *mix, const char *name, size_t n, mixed_source 
     mix->n++;
     TRY(conf_set(&source->conf, "data.path", ""));
     TRY(conf_set(&source->conf, "data.images", ""));
-    TRY(conf_set(&source->conf, "data.format", "vqav2"));
     TRY(conf_set(&source->conf, "data.group", "none"));
     *out = source;
     return ST_OK;
@@ -135,6 +134,7 @@ static status set_key(mixture *mix, mixed_source *source, const char *key, const
         value = path;
     }
     source->own_limit |= strcmp(key, "limit") == 0;
+    source->own_format |= strcmp(key, "format") == 0;
     if (strcmp(key, "group") == 0 && strcmp(value, "shared_image") == 0)
         return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
                        "%s: samples of one picture are grouped over all sources: set data.group "
@@ -195,6 +195,11 @@ static status read_list(mixture *mix, const conf *c)
 static status open_source(mixture *mix, int k)
 {
     mixed_source *source = &mix->sources[k];
+    if (!source->own_format)
+        return FAIL_IN(ST_CONFIG, mix->file,
+                       "source %s does not say what it is: give it a format (vqav2, conversations, "
+                       "webdataset, text or video)",
+                       source->name);
     if (source->conf.data_format == DATA_MIXTURE)
         return FAIL_IN(ST_CONFIG, mix->file, "source %s: a source cannot be a mixture itself",
                        source->name);

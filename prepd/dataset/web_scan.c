@@ -23,9 +23,9 @@ typedef struct scanning {
     char key[TAR_NAME_MAX];
     bool open, limit_reached;
     web_sample s;
-    member_place found[4]; /* by words_kind */
-    char *words[4];        /* by words_kind; heap; NULL if it has no such member */
-    char endings[1024];    /* endings seen so far, each between slashes */
+    member_place found[WORDS_KINDS];
+    char *words[WORDS_KINDS]; /* heap; NULL if it has no such member */
+    char endings[1024];       /* endings seen so far, each between slashes */
     hasher *hash;
 } scanning;
 
@@ -88,7 +88,7 @@ static status finish_sample(scanning *k)
     }
     if (st == ST_BAD_INPUT)
         st = blame(set, s, status_text(), true);
-    for (int w = 0; w < 4; w++) {
+    for (int w = 0; w < WORDS_KINDS; w++) {
         if (k->words[w])
             hasher_add(k->hash, k->words[w], (size_t)k->found[w].bytes);
         free(k->words[w]);
@@ -286,7 +286,7 @@ status web_scan(webdataset *set, hasher *hash)
         if (st == ST_OK)
             st = finish_sample(&k);
     }
-    for (int w = 0; w < 4; w++)
+    for (int w = 0; w < WORDS_KINDS; w++)
         free(k.words[w]);
     return st;
 }

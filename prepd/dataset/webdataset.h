@@ -9,7 +9,7 @@
 #include "prepd/dataset/tar.h"
 
 /* The member that a sample's texts come from. */
-typedef enum words_kind { WORDS_NONE, WORDS_JSON, WORDS_TXT, WORDS_CLS } words_kind;
+typedef enum words_kind { WORDS_NONE, WORDS_JSON, WORDS_TXT, WORDS_CLS, WORDS_KINDS } words_kind;
 
 /* Where the bytes of a member are in its tar. */
 typedef struct member_place {

@@ -64,10 +64,13 @@ static status begin_windows(plan *p)
         p->whole.end_row = p->whole.full_rows = (uint64_t)p->data->v->samples(p->data);
         return ST_OK;
     }
-    if (p->n_usable == 0) {
-        const char *cause = p->data->v->samples(p->data) ? plan_cause(p, 0) : "there is none";
-        return FAIL(ST_BAD_INPUT, "no sample can be used; what is wrong with the first: %s", cause);
-    }
+    if (p->data->v->samples(p->data) == 0)
+        return FAIL(ST_BAD_INPUT,
+                    "the data set holds no sample; data.path, data.split and data.limit "
+                    "say which samples are taken");
+    if (p->n_usable == 0)
+        return FAIL(ST_BAD_INPUT, "no sample can be used; what is wrong with the first: %s",
+                    plan_cause(p, 0));
     p->n_windows = order_windows(p->epoch_units, p->window);
     if (epochs > 0) {
         p->whole_epochs = (uint64_t)epochs;

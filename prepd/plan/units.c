@@ -118,9 +118,11 @@ static status find_group(plan *p, grouping *g, int64_t u)
     int64_t *open = NULL;
     if (one->images > 0) {
         const arena_mark mark = arena_save(&p->scratch);
-        TRY(plan_measure(p, mine, &p->scratch, &doc, &is_cause));
-        open = &g->open[doc.images[0]];
+        const status st = plan_measure(p, mine, &p->scratch, &doc, &is_cause);
+        if (st == ST_OK)
+            open = &g->open[doc.images[0]];
         arena_release(&p->scratch, mark);
+        TRY(st);
     }
     if (open && *open >= 0 && g->groups[*open].tokens + one->tokens <= p->token_budget)
         TRY(same_images(p, g->groups[*open].first, mine, &same));
@@ -245,11 +247,13 @@ static status make_lanes(plan *p)
         while (u < p->n_units && p->docs[p->units[u].first].sample < parts[k].first + parts[k].n)
             u++;
         l->n_units = (uint64_t)u - l->first;
+        if (parts[k].n == 0)
+            return FAIL(ST_BAD_INPUT, "source %s holds no sample", parts[k].name);
         if (l->n_units == 0)
             return FAIL(
                 ST_BAD_INPUT,
                 "source %s has no sample that can be used; what is wrong with the first: %s",
-                parts[k].name, parts[k].n ? plan_cause(p, parts[k].first) : "there is none");
+                parts[k].name, plan_cause(p, parts[k].first));
         l->per_epoch = weights > 0 ? share_of(parts[k].weight, weights, p->n_units) : l->n_units;
         if (p->data->v->chunk)
             TRY(find_chunks(p, l));

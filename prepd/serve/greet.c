@@ -28,7 +28,7 @@ static status check_packing(const json_value *cursor, const char *name)
         return FAIL_IN(
             ST_CONFIG, name,
             "the cursor comes from an early prepd: its rows were packed by version 1, or "
-            "it does not say where its epoch begins. Continue with the prepd that made "
+            "it does not say where its epoch begins. Resume with the prepd that made "
             "it, or start the epochs again (checkpoint.load_step 0)");
     int64_t packing;
     TRY(json_want_int(cursor, "plan", name, &packing));
@@ -36,7 +36,8 @@ static status check_packing(const json_value *cursor, const char *name)
         return ST_OK;
     return FAIL_IN(ST_CONFIG, name,
                    "the cursor belongs to rows packed by version %lld, but this prepd packs by "
-                   "version %d. Continue with the prepd that made it, or start the epoch again",
+                   "version %d. Resume with the prepd that made it, or start the epochs "
+                   "again (checkpoint.load_step 0)",
                    (long long)packing, PLAN_VERSION);
 }
 
@@ -50,8 +51,8 @@ static status take_begin(consumer_seat *consumer, const json_value *begin, const
                   next = (int64_t)consumer->next_row;
     if (epoch < 0 || row < 0 || row > next - next % g)
         return FAIL_IN(ST_PROTOCOL, name,
-                       "the cursor is impossible: it continues with row %lld, and its epoch %lld "
-                       "begins with row %lld",
+                       "the cursor is impossible: it resumes at row %lld, and its epoch %lld "
+                       "begins at row %lld",
                        (long long)next, (long long)epoch, (long long)row);
     return plan_from(consumer->plan, (uint64_t)epoch, (uint64_t)row, &consumer->from);
 }

@@ -105,11 +105,11 @@ static status start_of_cursor(const server *s, const json_value *cursor, const h
                        "the cursor belongs to index %s, but the recording has rows of index %s",
                        index, s->index);
     if (number < 0 || (uint64_t)number < s->first_row || (uint64_t)number - s->first_row > s->rows)
-        return FAIL_IN(
-            ST_CONFIG, name,
-            "the cursor continues with row %lld, but the recording has %llu rows from row "
-            "%llu on: start without a cursor",
-            (long long)number, (unsigned long long)s->rows, (unsigned long long)s->first_row);
+        return FAIL_IN(ST_CONFIG, name,
+                       "the cursor resumes at row %lld, but the recording has %llu rows from row "
+                       "%llu on: start without a cursor",
+                       (long long)number, (unsigned long long)s->rows,
+                       (unsigned long long)s->first_row);
     if (h->ranks > 1 && s->rows % (uint64_t)s->step_rows != 0)
         return FAIL_IN(ST_CONFIG, name,
                        "several ranks cannot continue in a recording of %llu rows, which is not a "

@@ -38,8 +38,8 @@ void dispatch_signals(dispatch *d)
             d->stopping = true;
         log_info("%s signal=%s",
                  d->stop_now   ? "stopping at once"
-                 : d->stopping ? "stopping; another signal ends it at once"
-                               : "draining what is in work; another signal ends it at once",
+                 : d->stopping ? "stopping; another signal stops at once"
+                               : "draining what is in work; another signal stops at once",
                  strsignal((int)info.ssi_signo));
     }
 }

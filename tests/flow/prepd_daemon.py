@@ -89,7 +89,7 @@ def a_second_signal_ends_it_at_once():
                 asks.start()
                 wait_for(lambda: any(w["busy"] for w in status(f)["workers"]), "a picture is decoded")
                 d.p.send_signal(signal.SIGTERM)
-                wait_for(lambda: "another signal ends it at once" in d.said(), "it says what to do")
+                wait_for(lambda: "another signal stops at once" in d.said(), "it says what to do")
                 check(d.stop(second, 15) == 0 and "stopping at once" in d.said(), d.said())
                 asks.join()
 

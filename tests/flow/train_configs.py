@@ -113,7 +113,7 @@ def data_of(f, kind):
         return data_set(f, 4)[0]
     if kind == "mixture":
         with open(f.file("sources.yaml"), "w") as x:
-            x.write("vqa:\n  path: data\n  weight: 1\ntalks:\n  format: conversations\n  images: data\n"
+            x.write("vqa:\n  format: vqav2\n  path: data\n  weight: 1\ntalks:\n  format: conversations\n  images: data\n"
                     f"  path: {data_of(f, 'conversations')}\n  weight: 2\n")
         return f.file("sources.yaml")
     if kind == "webdataset":

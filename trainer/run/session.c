@@ -134,7 +134,7 @@ static status check_entry(const session *s)
     if (rows > 0 ? (next - first) % rows == trained % rows : next == trained)
         return ST_OK;
     return FAIL_IN(ST_BAD_INPUT, s->from->path,
-                   "the cursor kept here goes on at row %" PRId64 ", but %" PRId64
+                   "the cursor kept here resumes at row %" PRId64 ", but %" PRId64
                    " rows were trained: choose an earlier checkpoint with checkpoint.load_step, or "
                    "begin anew with checkpoint.load_step 0",
                    next, trained);

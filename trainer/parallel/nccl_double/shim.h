@@ -111,7 +111,6 @@ typedef struct shim_part {
     int peer;       /* of a message */
     int64_t number; /* of the message, this time it runs */
     int64_t first;  /* elements done of a collective, bytes done of a message */
-    int64_t mark;   /* unused */
     bool begun, done;
 } shim_part;
 

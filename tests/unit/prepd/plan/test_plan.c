@@ -531,6 +531,11 @@ static void test_nothing_usable__says_why(void **state)
     assert_fails(ST_BAD_INPUT, plan_new(&c, &f.base, f.index, PLAN_PACKED, &p), "empty answer");
     assert_null(p);
     fake_data_done(&f);
+    fake_data_init(&f, samples, 0);
+    assert_fails(ST_BAD_INPUT, plan_new(&c, &f.base, f.index, PLAN_PACKED, &p),
+                 "the data set holds no sample");
+    assert_null(strstr(status_text(), "what is wrong"));
+    fake_data_done(&f);
 }
 
 /* Finds in the report by how many percent the most expensive of 8 ranks is above the mean in the

@@ -24,7 +24,7 @@ static void open_debug(fixture *f)
 }
 
 /* On the CPU the test can read device memory. */
-static void test_stage__spec_batch(void **state)
+static void test_stager__spec_batch(void **state)
 {
     (void)state;
     fixture f;
@@ -75,7 +75,7 @@ static void test_stage__spec_batch(void **state)
 }
 
 /* Every target counts 1; or every document counts 1, or the root of the number of its targets. */
-static void test_stage__weighting(void **state)
+static void test_stager__weighting(void **state)
 {
     (void)state;
     fixture f;
@@ -107,7 +107,7 @@ static void test_stage__weighting(void **state)
 }
 
 /* The example of equations.md: grid 30 x 40 on a table of 48 x 48, patch (1, 2). */
-static void test_stage__position_corners(void **state)
+static void test_stager__position_corners(void **state)
 {
     (void)state;
     fixture f;
@@ -130,7 +130,7 @@ static void test_stage__position_corners(void **state)
     fixture_close(&f);
 }
 
-static void test_stage__padding(void **state)
+static void test_stager__padding(void **state)
 {
     (void)state;
     fixture f;
@@ -159,7 +159,7 @@ static void test_stage__padding(void **state)
 
 /* A batch gets the smallest bucket that holds the rows by every capacity; if none does, the
  * capacities of the buffers. */
-static void test_stage__buckets(void **state)
+static void test_stager__buckets(void **state)
 {
     (void)state;
     fixture f;
@@ -252,7 +252,7 @@ static void test_buckets__of_welcome(void **state)
 #undef TEXT
 }
 
-static void test_stage__refuses_by_sample(void **state)
+static void test_stager__refuses_by_sample(void **state)
 {
     (void)state;
     fixture f;
@@ -301,7 +301,7 @@ static void test_stage__refuses_by_sample(void **state)
 
 /* A rank's part of a row keeps its place when a large bucket follows a small one, and the parts of
  * four ranks make up the row, with nothing twice. */
-static void test_stage__ranks_share_rows_in_buckets(void **state)
+static void test_stager__ranks_share_rows_in_buckets(void **state)
 {
     (void)state;
     fixture f;
@@ -342,7 +342,7 @@ static void test_stage__ranks_share_rows_in_buckets(void **state)
 
 /* A pipeline stage after the first stages the same text as the first, and neither patches nor room
  * for them. */
-static void test_stage__blind_stages_have_the_text_alone(void **state)
+static void test_stager__blind_stages_have_the_text_alone(void **state)
 {
     (void)state;
     fixture f;
@@ -381,15 +381,15 @@ static void test_stage__blind_stages_have_the_text_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stage__spec_batch),
-        cmocka_unit_test(test_stage__weighting),
-        cmocka_unit_test(test_stage__position_corners),
-        cmocka_unit_test(test_stage__padding),
-        cmocka_unit_test(test_stage__buckets),
+        cmocka_unit_test(test_stager__spec_batch),
+        cmocka_unit_test(test_stager__weighting),
+        cmocka_unit_test(test_stager__position_corners),
+        cmocka_unit_test(test_stager__padding),
+        cmocka_unit_test(test_stager__buckets),
         cmocka_unit_test(test_buckets__of_welcome),
-        cmocka_unit_test(test_stage__refuses_by_sample),
-        cmocka_unit_test(test_stage__ranks_share_rows_in_buckets),
-        cmocka_unit_test(test_stage__blind_stages_have_the_text_alone),
+        cmocka_unit_test(test_stager__refuses_by_sample),
+        cmocka_unit_test(test_stager__ranks_share_rows_in_buckets),
+        cmocka_unit_test(test_stager__blind_stages_have_the_text_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
