@@ -47,7 +47,7 @@ def profile_adds_up():
         check("profile: 2 steps" in said, f"the first step was counted\n{said}")
         plain = dict(values, **{"job.dump_folder": f.file("b")})
         said = trainer("train", "-c", f.config, *options(plain))
-        check(profile_of(said) == {}, "always on")
+        check(profile_of(said) == {}, "a profile is printed although none was asked for")
         told = re.findall(r"^memory: planned ([0-9.]+) GiB, taken [0-9.]+ GiB: off by ([0-9.-]+) % "
                           r"\(scratch of ops 0.000 of 0.000 GiB planned;", said, re.M)
         check(len(told) == 1 and -5 < float(told[0][1]) < 100, f"the plan against what is taken: {said}")
@@ -101,7 +101,7 @@ def ops_all_have_a_line():
                   "--training.seq_len", "64", "--seconds", "0.001")
     check(one.count(" us ") == 1 and "permute" in one, one)
     check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
-    check("what to measure: ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "nothing named")
+    check("what to measure: ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "bench without a word")
 
 
 def ceilings_are_in_the_page():
@@ -149,13 +149,13 @@ def memory_is_told_by_part():
     planned, taken, off = (float(x) for x in every.groups())
     check(abs(sum(float(x) for x in parts.values()) - planned) < 1, said)
     check(abs(100 * (taken - planned) / planned - off) < 1, said)
-    check(float(parts["context"]) == 0 and planned > 10 and taken > 0.5 * planned, said)  # of a CPU
+    check(float(parts["context"]) == 0 and planned > 10 and taken > 0.5 * planned, said)  # a CPU has no context
     check("set it to at least 8" in trainer("bench", "memory", "--model.path", "debug", "--training.steps", "3",
                                          code=78), "three steps")
 
 
 def loads_are_set():
-    # The router as it comes has 2.8; two short rows that take turns leave it uneven.
+    # Without --load it is 2.8. Two short rows that take turns leave the load uneven, hence the ranges.
     for load, least, most in ((1, 1.0, 2.2), (3.5, 3.2, 4.0)):
         said = trainer("bench", "step", "--model.path", "debug", "--layers", "3", "--load", str(load),
                        "--training.backend", "cpu", "--training.seq_len", "256",
@@ -183,7 +183,7 @@ def recordings_are_served_live():
         run("record", "-c", f.config, "--steps", "2", "--out", rows)
         replayed = train(f, "replayed", training__global_batch_size=2, feed__replay=rows, eval__enable="false")
         with Daemon(f.config, "--recording", rows) as d:
-            # Four steps of a recording of two: it is begun again. The rows are the same to the bit.
+            # Four steps from a recording of two steps: it is repeated. The rows are the same, bit for bit.
             served = train(f, "served", training__global_batch_size=2, eval__enable="false")
             check(facts(served) == facts(replayed), f"{facts(served)} is not {facts(replayed)}")
             said = trainer("train", "-c", f.config, "--training.seed", "5", "--training.steps", "1",
@@ -274,7 +274,7 @@ def one_rank_is_replayed():
         for ms, calls, size in links.values():
             check(abs(ms - (calls * 5e-3 + size / 50e9 * 1e3)) < 0.002, f"{links}\n{said}")
         exposed = re.findall(r"^collective: all +exposed +([0-9.]+) ms, beside computing +0.000 ms$", said, re.M)
-        check(len(exposed) == 1 and float(exposed[0]) >= sum(ms for ms, _, _ in links.values()), said)  # a CPU hides none
+        check(len(exposed) == 1 and float(exposed[0]) >= sum(ms for ms, _, _ in links.values()), said)  # a CPU hides nothing
         check("collectives replayed: step" in said and "optimiser over 8 ranks" in said, said)
 
 

@@ -16,17 +16,17 @@ import time
 
 from prepd_flow import BIN, Daemon, check, command_line, gone, run, workers_below
 
-# AddressSanitizer's handler of SIGSEGV cannot tell a sent one from a fault; ours can.
+# AddressSanitizer's handler of SIGSEGV does not say whether the signal was sent by another process; ours does.
 os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
-DIES_S = 20.0  # whoever is struck is gone by then, on a busy machine too
-TOLD_S = 1.0  # and soon after that, it is told that it was replaced, unless it went by itself
-STARVED_S = 0.5  # one without memory that lives longer has all it needs
+DIES_S = 20.0  # a worker that is struck has ended by then, even on a busy machine
+TOLD_S = 1.0  # and this long after that, its replacement is in the log, unless it left by itself
+STARVED_S = 0.5  # a worker without memory that lives longer than this needs no more
 
 
 def starve(pid):
     """From now on no page can be added to the worker's heaps. RLIMIT_AS would not do: it counts an arena's 64 MiB
     when they are reserved."""
-    resource.prlimit(pid, resource.RLIMIT_DATA, (1, resource.RLIM_INFINITY))  # 0 would be taken for no limit
+    resource.prlimit(pid, resource.RLIMIT_DATA, (1, resource.RLIM_INFINITY))  # 0 would mean no limit
 
 
 def feed(pid):
@@ -36,10 +36,10 @@ def feed(pid):
 
 KINDS = {"killed": lambda pid: os.kill(pid, signal.SIGKILL), "stopped": lambda pid: os.kill(pid, signal.SIGSTOP),
          "sent SIGSEGV": lambda pid: os.kill(pid, signal.SIGSEGV), "no memory": starve}
-CAUSES = {"killed": r"signal 9 ", "stopped": r"signal 9 ",  # at once, by who keeps it
+CAUSES = {"killed": r"signal 9 ", "stopped": r"signal 9 ",  # at once, by the process that started it
           "sent SIGSEGV": r"signal 11 .*sent by another process", "no memory": r"exit|signal (5|6|11) \([^)]*\)$"}
-AT_START = {"killed", "stopped"}  # what else a worker dies of before it has begun is one that cannot start
-ANY_AGE = 0.15  # of these, instead of one that has begun
+AT_START = {"killed", "stopped"}  # of other kinds, a death before it has begun would count as a worker that cannot start
+ANY_AGE = 0.15  # the share of strikes that may hit a worker before it has begun
 
 
 def larger_pictures(folder, every=16):
@@ -106,9 +106,9 @@ class Deaths(threading.Thread):
         self.lock = threading.Lock()
         self.above = []  # daemons and supervisors whose workers die
         self.done = dict.fromkeys(kinds, 0)
-        self.elsewhere = 0  # of them, of workers that a supervisor keeps
+        self.elsewhere = 0  # how many of them were workers of a supervisor
         self.dying = []
-        self.any_age = False  # the next one
+        self.any_age = False  # whether the next one may be struck before it has begun
         self.over, self.failed = False, None
 
     @contextlib.contextmanager
@@ -133,7 +133,7 @@ class Deaths(threading.Thread):
     def enough(self, short=0):
         """Whether enough have died. short: how much of what the deaths must have cost is missing; that many more die
         for it."""
-        check(self.is_alive() or not self.failed, f"nobody is killed any more: {self.failed}")
+        check(self.is_alive() or not self.failed, f"no worker is killed any more: {self.failed}")
         if self.n() >= self.most and short > 0:
             self.most = self.n() + math.ceil(short)
         return self.n() >= self.most
@@ -146,7 +146,7 @@ class Deaths(threading.Thread):
                     self.count()
                     if self.n() + len(self.dying) < self.most:
                         self.strike()
-        except BaseException as why:  # noqa: BLE001: whose test it is must hear of it
+        except BaseException as why:  # noqa: BLE001: the test must hear of it
             self.failed = why
 
     def count(self):

@@ -96,7 +96,7 @@ def quickstart_makes_unfinished_data_again():
         files = [os.path.join(at, name) for at, _, names in os.walk(smoke) for name in names if not name.endswith(".log")]
         files.sort(key=lambda path: (os.stat(path).st_mtime_ns, path))
         check(len(files) > 12 and files[0].endswith("synth.json"), files)
-        for end in range(1, len(files)):  # as it stood when the one behind was written
+        for end in range(1, len(files)):  # as it was when the next file was being written
             for path in files[end:]:
                 os.remove(path)
             check(quickstart(), f"the data that end with {files[end - 1]} were taken for whole")
@@ -136,7 +136,8 @@ def who_includes_whom_is_held_against_the_page():
                   f"{change}: {said}")
 
 
-# One that is interrupted ends as make does; a trainer ends its step and keeps a checkpoint.
+# WAITS plays a program that, when interrupted, exits with 2 as make does. TRAINS plays a trainer, which ends its step and
+# keeps a checkpoint.
 WAITS = """[ ! -e there ] || exit 0
 echo {name} waits; trap 'rm -f busy; exit 2' INT; touch busy there; for i in {{1..6000}}; do sleep 0.05; done"""
 TRAINS = """[ ! -e there ] || { echo 'trained: loss 2 to 1'; exit 0; }
@@ -154,7 +155,7 @@ def begun(place, phase):
     place.program("path/dpkg", "echo native")
     place.program("path/dpkg-query", "[ -e there ] && echo native installed || exit 1" if phase == "packages" else "echo all installed")
     place.program("path/id", "echo 0")
-    # apt-get says that all went well where it was interrupted.
+    # apt-get reports success even if it was interrupted.
     place.program("path/apt-get", '[ "$1" != install ] || {\n' + waits.get("packages", "").replace("exit 2", "echo W: dump >&2; exit 0") + "\n}")
     place.program("path/cmake", waits.get("configure", ""))
     place.program("path/ninja", waits.get("build", ""))
@@ -202,7 +203,7 @@ def ctrl_c_ends_quickstart_in_order():
             check(said.endswith("quickstart: loss 2 to 1\n"), said)
 
 
-# Seven seconds of a build; only a reader of logs wants what its first line says.
+# Plays seven seconds of a build.
 BUILDS = """for i in {1..70}; do echo "[$i/70] Building C object x.c.o"; sleep 0.1; done; echo '[1/1] Generating y'"""
 
 
@@ -283,7 +284,7 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
         line = place.run(script, "--print", "--cpus", "0-1", "--memory", "4G", config, *more)
         words = shlex.split(line)
         check(words[0] == "systemd-run" and {"AllowedCPUs=0-1", "MemoryMax=4G"} <= set(words), line)
-        # The manager makes $ of $$, and puts variables in for any other $NAME or ${NAME}.
+        # The service manager turns $$ into $ and replaces any other $NAME or ${NAME}.
         at = words.index(place.file("prepd"))
         check(words[at + 1:at + 3] == ["serve", "-c"], line)
         check([w.replace("$$", "$") for w in words[at + 3:]] == [config, *more], line)

@@ -1,7 +1,8 @@
-/* fault_shim.c: LD_PRELOAD: calls on some files fail as on a machine in trouble. $FAULT_CALL (open,
- * pread, mmap or statvfs) fails with $FAULT_ERRNO on files whose path holds $FAULT_PATH, in `prepd
- * $FAULT_VERB` (empty: in any process). How often is the number at the beginning of the file
- * $FAULT_LEFT (int32, shared by all processes), which counts down. */
+/* fault_shim.c: preloaded (LD_PRELOAD), it makes system calls on some files fail, as on a machine
+ * in trouble. The call $FAULT_CALL (open, pread, mmap or statvfs) fails with $FAULT_ERRNO on files
+ * whose path contains $FAULT_PATH, in `prepd $FAULT_VERB` or, if that is empty, in any process. It
+ * fails as often as the number at the beginning of the file $FAULT_LEFT says, an int32 that all
+ * processes share and count down. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@ static int (*real_statvfs)(const char *, struct statvfs *);
 
 static const char *call, *part;
 static int error;
-static int *left; /* NULL: this process has no trouble */
+static int *left; /* NULL: no call of this process fails */
 static bool marked[MAX_FD];
 
 static bool is_verb(const char *verb)
@@ -88,8 +89,8 @@ int statvfs(const char *path, struct statvfs *out)
     return fail_call("statvfs", left && strstr(path, part)) ? -1 : real_statvfs(path, out);
 }
 
-/* openat2, which the C library has no function for; one that only looks where a file lies is left
- * alone. */
+/* The C library has no function for openat2, so syscall() is replaced. A call with O_PATH does not
+ * open the file and is left alone. */
 long syscall(long number, ...)
 {
     long a[6];

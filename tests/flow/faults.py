@@ -10,7 +10,7 @@ from prepd_flow import BIN
 BUILD = os.path.dirname(os.path.dirname(BIN))
 SHIM = os.path.join(BUILD, "tests/libfault_shim.so")
 ALWAYS = 1 << 30
-# A worker whose libjpeg is another one (other_jpeg.c).
+# The environment of a worker whose libjpeg differs (other_jpeg.c).
 OTHER_JPEG = {"LD_PRELOAD": os.path.join(BUILD, "tests/libother_jpeg.so")}
 
 

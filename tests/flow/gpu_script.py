@@ -72,24 +72,24 @@ def without_a_gpu():
         check(len(reports) == 2 and all("_no-gpu_" in r for r in reports), reports)
         with open(reports[0]) as f:
             check(f.read().splitlines()[-1] == "result: failed (69)", reports[0])
-        # A report that ends well is not asked for again; --again does.
+        # A stage whose report ended well is not run again, except with --again.
         done = reports[0].replace("bench-ops", "parity") if "bench-ops" in reports[0] else reports[0]
         with open(done, "w") as f:
             f.write("result: ok\n")
         check("parity is done for this tree already" in gpu("--out", out, "parity"), "run twice")
         gpu("--out", out, "--again", "parity", code=69)
-        # What is not there is said, is no failure, and is asked for again.
+        # A stage that lacks something says so. That is no failure, and the stage is run again.
         empty = os.path.join(out, "empty")
         os.mkdir(empty)
         for _ in range(2):
             said = gpu("--dry", "--out", out, "ranks-1", "nccl", TESSERA_GPU_BUILD=empty)
             check(said.count("result: skipped (77)") == 2 and said.count("skipped: ") == 2, said)
-        # A stage that takes too long is ended, with its report.
+        # A stage that takes too long is ended, and its report says so.
         said = gpu("--dry", "--out", out, "bench-text", code=1, TESSERA_GPU_LIMIT_S="0.1",
                    TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
         check("did not end within 0.1 s" in said and "result: failed (124)" in said, said)
     with tempfile.TemporaryDirectory() as out:
-        # To where the driver is wanted, with the programs of this build.
+        # With the programs of this build, stages run up to the point where they need the driver.
         said = gpu("--dry", "--out", out, "parity", "bench-ops", "bench-text", "replay", code=69,
                    TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
         check(said.count("result: failed (69)") == 4, said)

@@ -5,7 +5,7 @@ import os
 
 from hf_files import np, write_sparse
 
-V, H, E, I, D, F = 151936, 2048, 128, 768, 1152, 4304  # those of 30B-A3B
+V, H, E, I, D, F = 151936, 2048, 128, 768, 1152, 4304  # the sizes of Qwen3-VL-30B-A3B
 
 
 def norm_and_linears(at, norm, sizes):

@@ -69,10 +69,10 @@ def both_programs_run_from_it():
                        "--training.local_batch_size", "1", "--job.dump_folder", f.file("run"),
                        "--checkpoint.enable", "true", "--metrics.peak_tflops", "1")
         check("trained:" in said, said)
-        # What it leaves are files, not links into the cache.
+        # A checkpoint holds files, not links into the cache.
         left = f.file("run/checkpoint")
-        check(os.path.isfile(left + "/tokenizer.json"), "the tokenizer came along")
-        check(not any(os.path.islink(os.path.join(left, n)) for n in os.listdir(left)), "a link was copied")
+        check(os.path.isfile(left + "/tokenizer.json"), "the checkpoint has no tokenizer")
+        check(not any(os.path.islink(os.path.join(left, n)) for n in os.listdir(left)), "the checkpoint has a link")
         os.symlink("../../blobs/never-fetched", f"{at}/snapshots/{COMMIT}/model.safetensors")
         said = trainer("inspect", NAME, code=66)
         check("model.safetensors" in said, f"a download cut short is told: {said}")

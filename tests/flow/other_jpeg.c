@@ -1,5 +1,5 @@
-/* other_jpeg.c: for LD_PRELOAD, a libjpeg of another make: its transform is the fast one, so that
- * most pictures come out a little different, as from another version or build of the library. */
+/* other_jpeg.c: preloaded (LD_PRELOAD), it makes libjpeg use its fast transform, so that most
+ * pictures come out slightly different, as with another version or build of the library. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 boolean jpeg_start_decompress(j_decompress_ptr j)
 {
     static boolean (*real)(j_decompress_ptr);
-    if (!real) { /* it came with a module: not behind this one, where RTLD_NEXT looks */
+    if (!real) { /* a module has loaded libjpeg, so RTLD_NEXT does not find it */
         void *library = dlopen("libjpeg.so.62", RTLD_LAZY | RTLD_NOLOAD);
         *(void **)&real = library ? dlsym(library, "jpeg_start_decompress") : NULL;
         if (!real)

@@ -1,6 +1,7 @@
-/* poison_module.c: the image module with a trap: a file whose bytes hold a mark kills the worker
- * that decodes it, as a bug in a decoder would. $TESSERA_REAL_IMAGE_MODULE is the module behind.
- * And a video module of another version, by its fingerprint. */
+/* poison_module.c: an image module in front of the real one ($TESSERA_REAL_IMAGE_MODULE). A file
+ * whose bytes contain a mark kills the worker that decodes it, as a bug in a decoder would. It is
+ * also a video module in front of $TESSERA_REAL_VIDEO_MODULE, with another fingerprint, as of
+ * another version. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,7 @@ static void fault(void)
     *nowhere = 0;
 }
 
-/* As a library that wants more and more: pages that are used, until there are no more. */
+/* Takes and uses memory until there is no more, like a decoder that needs more and more. */
 static status exhaust_memory(const char *file)
 {
     enum { PIECE_BYTES = 1 << 20 };
@@ -60,12 +61,11 @@ static status exhaust_memory(const char *file)
     return FAIL_IN(ST_NO_MEMORY, file, "no memory to decode");
 }
 
-/* As a library that forgets a little of each picture. */
+/* Leaks a little memory for each picture. */
 static void leak(void)
 {
     enum { LOST_BYTES = 256 << 10, PAGE_BYTES = 4096 };
-    volatile char *lost =
-        malloc(LOST_BYTES); /* or the compiler would leave out what nobody reads */
+    volatile char *lost = malloc(LOST_BYTES); /* volatile, so that the compiler keeps the writes */
     for (int i = 0; lost && i < LOST_BYTES; i += PAGE_BYTES)
         lost[i] = 1;
 }
@@ -119,11 +119,11 @@ const image_api tessera_image_api = {
     .resize_vips = resize_vips,
 };
 
-/* --- videos: $TESSERA_REAL_VIDEO_MODULE --- */
+/* The video module */
 
 static const video_api *real_video;
 
-/* What can fail fails at the first call. */
+/* This call cannot return an error, so a missing module is noticed by the next one. */
 static void video_init(void)
 {
     const char *path = getenv("TESSERA_REAL_VIDEO_MODULE");

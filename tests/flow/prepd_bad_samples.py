@@ -58,7 +58,7 @@ def samples_that_kill_their_workers():
             images = f.train_images()
             marks = {images[2]: ("abort", "signal 6"), images[5]: ("exit", "exit() in the middle"),
                      images[8]: ("hang", "longer than 0.3 s"), images[11]: ("header", "signal 6"),
-                     images[14]: ("fault", "exit code 1" if SANITIZED else "signal 11")}  # its handler of faults
+                     images[14]: ("fault", "exit code 1" if SANITIZED else "signal 11")}  # a sanitizer handles faults itself
             for image, (mark, _) in marks.items():
                 with open(image, "ab") as x:
                     x.write(b"POISON:" + mark.encode())
@@ -69,7 +69,7 @@ def samples_that_kill_their_workers():
                 check(all(words in found[i] for i in f.questions_of(image)), f"{mark}: {[found[i] for i in f.questions_of(image)]}")
             one = digest(f.config, "--steps", "2", "--prepd.workers", "1")
             three = digest(f.config, "--steps", "2", "--prepd.workers", "3")
-            check(one == three, "poison makes the stream depend on the workers")
+            check(one == three, "samples that kill workers make the stream depend on their number")
 
 
 def a_bad_header_is_known_at_its_second_loss():
@@ -108,10 +108,10 @@ def too_many_bad_samples_stop_the_run():
             except RuntimeError as why:
                 check("data.quarantine_limit" in str(why), f"the reason: {why}")
                 share, judged, limit = re.search(r"([0-9.]+) % of (\d+) samples .* data.quarantine_limit allows \(([0-9.]+)", str(why)).groups()
-                check(int(judged) >= 1000, f"judged too early: {why}")
-                check(5 < float(share) < 12 and float(limit) == 5, f"the figures: {why}")
+                check(int(judged) >= 1000, f"the limit was applied too early: {why}")
+                check(5 < float(share) < 12 and float(limit) == 5, f"the reason lacks the figures: {why}")
             else:
-                raise AssertionError("the stream went on")
+                raise AssertionError("the stream went on after the limit was reached")
             check(d.p.wait(60) == 65, f"exit code {d.p.returncode}\n{d.said()}")
             check("quarantine_limit" in d.said(), d.said())
 
@@ -189,7 +189,7 @@ def files_that_change_after_indexing():
             with open(shorter, "r+b") as x:
                 x.truncate(os.path.getsize(shorter) * 2 // 3)
             os.remove(gone)
-            size = os.path.getsize(swapped)  # another picture of as many bytes
+            size = os.path.getsize(swapped)  # another picture, padded to the same number of bytes
             other = next(i for i in images[12:] if os.path.getsize(i) < size and dimensions(i) != dimensions(swapped))
             shutil.copyfile(other, swapped)
             with open(swapped, "ab") as x:
@@ -239,7 +239,7 @@ def a_mended_file_and_the_cursor():
                 check("files or options have changed since the checkpoint" in str(refused), str(refused))
 
 
-def what_is_no_file_leaves_the_index_as_it_is():
+def an_entry_that_is_not_a_file_leaves_the_index_as_it_is():
     """A folder and a pipe in place of pictures, and a frame that is a folder, are refused once; the next start has
     its index."""
     with Folder(images=32, **{"training.epochs": 1}) as f:
@@ -347,7 +347,7 @@ def damaged_pictures_are_told():
         check(set(found) == bad | set(f.questions_of(images[2])) and not listed_damage(out), out)
         check(all("data.damaged is refuse: Corrupt JPEG data" in found[i] for i in bad), f"{found}")
 
-        # What a run tells of them; each once, however often it is shown.
+        # A run warns of each damaged picture once, however often it is used.
         cache = ["--cache.folder", f.file("cache")]
         os.mkdir(f.file("cache"))
         port = free_ports()
@@ -364,7 +364,7 @@ def damaged_pictures_are_told():
                 check(d.said().count("picture damaged, used as it decodes") == 4, d.said())
 
 
-main(damaged_pictures_are_told, what_is_no_file_leaves_the_index_as_it_is, too_many_bad_samples_stop_the_run, what_is_still_with_workers_is_not_judged,
-     what_the_index_refuses_is_not_counted, files_that_change_after_indexing, a_mended_file_and_the_cursor,
-     real_photos_and_odd_ones, bad_files_are_named_and_cost_themselves,
-     samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)
+main(damaged_pictures_are_told, an_entry_that_is_not_a_file_leaves_the_index_as_it_is,
+     too_many_bad_samples_stop_the_run, what_is_still_with_workers_is_not_judged, what_the_index_refuses_is_not_counted,
+     files_that_change_after_indexing, a_mended_file_and_the_cursor, real_photos_and_odd_ones,
+     bad_files_are_named_and_cost_themselves, samples_that_kill_their_workers, a_bad_header_is_known_at_its_second_loss)

@@ -39,10 +39,10 @@ def cached(f, **more):
     return options(training__epochs=2, **{"cache__folder": f.file("cache"), "cache__bytes": 1 << 26, **more})
 
 
-def the_same_rows_from_what_was_kept():
+def cached_pictures_give_the_same_rows():
     with Folder(images=64) as f:
         want, hits, misses, _ = stream(f, options(training__epochs=2))
-        check(hits == misses == 0, "a cache that nobody asked for")
+        check(hits == misses == 0, "there is a cache although none was asked for")
         got, hits, misses, said = stream(f, cached(f))
         check(got == want, "the cache changed the rows")
         check(hits > misses > 0, f"{hits} hits, {misses} misses in two epochs")
@@ -66,7 +66,7 @@ def damaged_deleted_or_cut_under_the_workers():
             try:
                 x = open(path, "r+b")
             except FileNotFoundError:
-                return  # a worker found its head damaged, and makes it anew
+                return  # a worker has found its head damaged and is making a new one
             with x:
                 size = os.fstat(x.fileno()).st_size
                 for _ in range(2000 if size else 0):
@@ -89,7 +89,7 @@ def damaged_deleted_or_cut_under_the_workers():
         check(len(damaged) > 3, f"noise was written {len(damaged)} times")
 
 
-def a_full_disk_costs_the_cache_alone():
+def a_full_disk_costs_only_the_cache():
     """The disk is full from the beginning, which is reported, or has room only for the index and the head of the
     file. The rows are the same, and nothing is found in the cache."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
@@ -151,5 +151,5 @@ def a_changed_file_is_refused_as_without_it():
         check(got == want, f"the cache served a file that changed: {hits} hits, {misses} misses")
 
 
-main(the_same_rows_from_what_was_kept, damaged_deleted_or_cut_under_the_workers, a_full_disk_costs_the_cache_alone,
+main(cached_pictures_give_the_same_rows, damaged_deleted_or_cut_under_the_workers, a_full_disk_costs_only_the_cache,
      a_changed_file_is_refused_as_without_it, it_keeps_to_its_size)

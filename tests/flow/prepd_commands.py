@@ -90,7 +90,7 @@ def said(program, *words, code, stdout=subprocess.PIPE):
     return p.stderr if code else p.stdout
 
 
-def a_socket_that_is_not_there_or_not_ours():
+def a_socket_that_is_missing_or_belongs_to_another():
     """Reported at once. Someone who is not let in has nothing to wait for; everyone else waits."""
     with Folder() as f:
         end = f.file("d.sock")
@@ -100,7 +100,7 @@ def a_socket_that_is_not_there_or_not_ours():
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = waits.stderr.readline()
         check(f"{end}: waiting, at most 60 s: there is no socket" in line, line)
-        with Daemon(f.config):  # a moment later
+        with Daemon(f.config):  # the daemon starts a moment later
             out, err = waits.communicate(timeout=60)
         check(waits.returncode == 0 and out.startswith("row 0 ") and not err, out + err)
         told = said(sys.executable, CLIENT, f"tcp://127.0.0.1:{free_ports()}", "--timeout", "0.3", code=69)
@@ -110,9 +110,9 @@ def a_socket_that_is_not_there_or_not_ours():
         said(sys.executable, CLIENT, f.file("none"), code=66)
         said(sys.executable, CLIENT, code=64)
         first = subprocess.Popen([BIN, "status", "-c", f.config], stderr=subprocess.PIPE, text=True)
-        check("there is no socket" in first.stderr.readline(), "not told at once")
+        check("there is no socket" in first.stderr.readline(), "the missing socket is not reported at once")
         for kind in ("", ".workers", ".control"):
-            with socket.socket(socket.AF_UNIX) as s:  # left by one that was killed
+            with socket.socket(socket.AF_UNIX) as s:  # a socket file as a killed daemon leaves it
                 s.bind(end + kind)
         check(first.wait(60) == 69, f"exit code {first.returncode}")
         check("no daemon answered within 5 s" in (told := first.stderr.read()) and "no process listens on" in told, told)
@@ -145,12 +145,12 @@ def may_not_write_to_the_socket(f, end):
     os.remove(end)
 
 
-def without_a_place_for_the_index():
+def no_folder_can_hold_the_index():
     """The index is only a cache: the daemon says that it has no place for it and goes on, and so do the commands."""
     with Folder() as f, tempfile.TemporaryDirectory() as tmp:
         quiet = digest(f.config, "--steps", "2")
         shutil.rmtree(f.file("data/.tessera"))
-        open(f.file("data/.tessera"), "w").close()  # no folder
+        open(f.file("data/.tessera"), "w").close()  # a file where a folder is expected
         os.symlink(f.path, os.path.join(tmp, f"tessera-{os.getuid()}"))
         there = {**os.environ, "TMPDIR": tmp, "HOME": "", "XDG_CACHE_HOME": ""}
         p = subprocess.run([BIN, "digest", "-c", f.config, "--steps", "2"], env=there, capture_output=True, text=True)
@@ -163,12 +163,13 @@ def without_a_place_for_the_index():
 def opens_of(path, args):
     """How often the file was opened while prepd ran (inotify)."""
     libc = ctypes.CDLL(None, use_errno=True)
-    fd, opened, closed = libc.inotify_init1(os.O_NONBLOCK), 0x20, 0x10  # both: equal ones in a row become one
+    # Both are watched, because inotify merges equal events in a row.
+    fd, opened, closed = libc.inotify_init1(os.O_NONBLOCK), 0x20, 0x10
     check(fd >= 0 and libc.inotify_add_watch(fd, path.encode(), opened | closed) >= 0, os.strerror(ctypes.get_errno()))
     run(*args)
     events = os.read(fd, 1 << 20)
     os.close(fd)
-    return sum(mask == opened for _, mask, _, _ in struct.iter_unpack("iIII", events))  # of a file they have no names
+    return sum(mask == opened for _, mask, _, _ in struct.iter_unpack("iIII", events))  # events of a watched file carry no name
 
 
 def plan_opens_the_data_once():
@@ -214,7 +215,7 @@ def mistyped_words_have_a_suggestion():
             check(remedy in said(TRAINER, *words.split(), code=64), words)
 
 
-def words_near_nothing_have_none():
+def words_unlike_any_other_have_no_suggestion():
     wrong = [(BIN, "xyzzy", "there is no verb \"xyzzy\"; prepd --help lists all"),
              (BIN, "serve --no-such", "does not know --no-such; prepd serve --help lists what it accepts"),
              (BIN, "serve --foo.bar 1", "there is no option \"foo.bar\""),
@@ -237,7 +238,7 @@ def a_word_behind_a_switch():
 def the_private_daemon_s_cause_is_told_once():
     with Folder(images=128) as f:
         def told(code, *words):
-            # LeakSanitizer's own line about a thread that ended while it looked is none of prepd's.
+            # LeakSanitizer prints a line of its own if a thread ends while it looks.
             lines = [line for line in said(BIN, *words, "-c", f.config, code=code).splitlines()
                      if not re.match(r"==\d+==Unable to get registers from thread ", line)]
             check(len(lines) == 1 and "ipc:" not in lines[0] and "private" not in lines[0], f"{words}: {lines}")
@@ -255,7 +256,7 @@ def the_private_daemon_s_cause_is_told_once():
         check("listed on standard output" in told(65, "check"), "check")
 
 
-def names_are_shown_and_steer_nothing():
+def names_are_shown_with_control_characters_escaped():
     """Names of files, samples, members of a tar and tensors: no byte of them that controls a terminal or ends a line
     reaches one, in lists, messages, status, the daemon's metrics and JSON."""
     hostile = "\x1b[31m<script>'\"&\n\u009b2J\u202egpj.jpg"
@@ -312,7 +313,7 @@ def plain(text, allowed=()):
     return text
 
 
-def what_lacks_or_is_out_of_range():
+def values_that_are_missing_or_out_of_range():
     """The message names the word, its range and its place. Exit code 64 for the command line, 78 for the file."""
     with Folder() as f:
         wrong = [("scale -1 --connect ipc://x", "scale -1: expected a whole number from 0 to 1024"),
@@ -354,7 +355,7 @@ def what_lacks_or_is_out_of_range():
         check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")
 
 
-main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_not_there_or_not_ours, without_a_place_for_the_index,
-     plan_opens_the_data_once,
-     help_of_every_verb, mistyped_words_have_a_suggestion, words_near_nothing_have_none, a_word_behind_a_switch,
-     the_private_daemon_s_cause_is_told_once, names_are_shown_and_steer_nothing, what_lacks_or_is_out_of_range)
+main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_missing_or_belongs_to_another,
+     no_folder_can_hold_the_index, plan_opens_the_data_once, help_of_every_verb, mistyped_words_have_a_suggestion,
+     words_unlike_any_other_have_no_suggestion, a_word_behind_a_switch, the_private_daemon_s_cause_is_told_once,
+     names_are_shown_with_control_characters_escaped, values_that_are_missing_or_out_of_range)

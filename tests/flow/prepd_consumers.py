@@ -116,14 +116,14 @@ def resumed_exactly():
                 rest = rows_of(f, cursor=json.loads(first[-1][3]))
                 check([r[:2] for r in first + rest] == [r[:2] for r in whole],
                       f"stopped after {stop} rows, the rest differs")
-            # Two ranks stop after step 1, one goes on alone.
+            # Two ranks stop after step 1, and one consumer goes on alone.
             pair = [rows_of(f, STEP, rank=k, ranks=2) for k in range(2)]
             cursors = {json.loads(p[-1][3])["row"] for p in pair}
             check(cursors == {2 * STEP}, f"at the end of a step the ranks' cursors are {cursors}")
             rest = rows_of(f, cursor=json.loads(pair[0][-1][3]))
             check([r[:2] for r in rest] == [r[:2] for r in whole[2 * STEP:]], "other ranks differ")
             d.stop(signal.SIGKILL)
-        with Daemon(f.config):  # the cursor is all that is needed
+        with Daemon(f.config):  # a new daemon needs nothing but the cursor
             wait_for(lambda: status_or_none(f), "the daemon is back")
             rest = rows_of(f, cursor=json.loads(first[-1][3]))
             check([r[:2] for r in first + rest] == [r[:2] for r in whole], "after a restart")
@@ -146,8 +146,8 @@ def resumed_in_a_later_epoch():
             wait_for(lambda: status_or_none(f), "the daemon is back")
             for k in range(begins[1] - 2, len(whole) - 1, 3):
                 rest = rows_of(f, 6, cursor=cursors[k])
-                check([r[:2] for r in rest] == [r[:2] for r in whole[k + 1:k + 7]], f"behind row {k}")
-                check(json.loads(rest[0][3]) == cursors[k + 1], f"the cursor of row {k + 1} is another")
+                check([r[:2] for r in rest] == [r[:2] for r in whole[k + 1:k + 7]], f"wrong rows after row {k}")
+                check(json.loads(rest[0][3]) == cursors[k + 1], f"the cursor of row {k + 1} differs")
             try:
                 rows_of(f, cursor=without_begin(cursors[begins[2] + 3]))
                 raise AssertionError("a cursor without a beginning was taken")
@@ -155,19 +155,20 @@ def resumed_in_a_later_epoch():
                 check("start the epochs again" in str(refused), f"the remedy: {refused}")
             ends = [k for k in range(begins[2], begins[3] + STEP) if cursors[k]["row"] % STEP == 0]
             pair = [r for rank in range(2) for r in rows_of(f, cursor=cursors[ends[0]], rank=rank, ranks=2)]
-            check(sorted(r[:2] for r in pair) == [r[:2] for r in whole[ends[0] + 1:]], "two ranks")
+            check(sorted(r[:2] for r in pair) == [r[:2] for r in whole[ends[0] + 1:]], "two ranks get other rows")
             lie = dict(cursors[ends[1]], begin={"epoch": 2, "row": begins[2] - 1})
-            check([r[1] for r in rows_of(f, 6, cursor=lie)] != [r[1] for r in whole[ends[1] + 1:ends[1] + 7]], "a lie")
+            check([r[1] for r in rows_of(f, 6, cursor=lie)] != [r[1] for r in whole[ends[1] + 1:ends[1] + 7]],
+                  "a false place of the epoch changes nothing")
             for epoch, row in ((2, cursors[ends[1]]["row"] + 1), (4, 5), (-1, 0), (0, 1), (2, 1)):
                 try:
                     rows_of(f, 1, cursor=dict(cursors[ends[1]], begin={"epoch": epoch, "row": row}))
-                    check(False, f"epoch {epoch} from row {row} was believed")
+                    check(False, f"a cursor that begins epoch {epoch} at row {row} was accepted")
                 except RuntimeError as told:
                     check("row" in str(told), str(told))
-            check([r[:2] for r in rows_of(f)] == [r[:2] for r in whole], "a lie reached another consumer")
+            check([r[:2] for r in rows_of(f)] == [r[:2] for r in whole], "a false cursor changed the rows of another consumer")
 
 
-# What the page's lines use of torch, for machines without it.
+# Stands in for the parts of torch that the page's lines use, on machines without it.
 TORCH = """import numpy as np
 class Tensor(np.ndarray):
     long = lambda self: self.astype(np.int64)
@@ -206,7 +207,7 @@ def the_page_s_lines_for_pytorch():
         os.remove(f.file("cursor-0.json"))
         part = said(lines + "    if row['number'] == 4:\n        break\n")
         check(part + said(lines) == whole, f"{part} and what follows are not the whole")
-        # Two ranks, as torchrun starts them; behind a whole step their cursors are the same, and one goes on alone.
+        # Two ranks as torchrun starts them. After a whole step their cursors are the same, and one rank goes on alone.
         os.remove(f.file("cursor-0.json"))
         stop = lines + f"    done = globals().get('done', 0) + 1\n    if done == {STEP}:\n        break\n"
         pair = [said(stop, RANK=str(r), WORLD_SIZE="2") for r in range(2)]
@@ -378,9 +379,9 @@ def another_data_set_is_refused():
         with Daemon(f.config):
             up(f)
             cursor = json.loads(rows_of(f, 3)[-1][3])
-        os.utime(f.train_images()[0], (1, 1))  # touched: the index is built again, its digest ...
+        os.utime(f.train_images()[0], (1, 1))  # a new time makes the daemon build the index again, and ...
         with open(f.train_images()[0], "ab") as x:
-            x.write(b"\0")  # ... differs because the file does
+            x.write(b"\0")  # ... its digest differs, because the file does
         with Daemon(f.config):
             up(f)
             try:
@@ -408,14 +409,14 @@ def told_of(cursor):
     return {q["id"] for q in json.loads(cursor)["quarantine"]}
 
 
-def a_cursor_speaks_for_its_consumer_alone():
+def a_cursors_list_is_its_consumers_own():
     """A quarantine list is part of one consumer's stream; what a worker finds bad counts for all."""
     with Folder(**ONE_EPOCH) as f:
         picture = f.train_images()[0]
         bad = set(f.questions_of(picture))
         with open(picture, "rb") as i:
             whole = i.read()
-        with open(picture, "wb") as o: # the header stays: found when it is decoded
+        with open(picture, "wb") as o: # the header stays, so the damage is found when it is decoded
             o.write(whole[:len(whole) * 2 // 3])
         with Daemon(f.config):
             up(f)
@@ -426,17 +427,17 @@ def a_cursor_speaks_for_its_consumer_alone():
         with Daemon(f.config):
             up(f)
             told = client.connect(endpoint(f), timeout=30.0, cursor=cursor)
-            first = next(told) # its list is known to the daemon from here on
+            first = next(told) # from here on the daemon knows its list
             plain = rows_of(f)
             rest = [first, *told]
         check([r[:3] for r in plain] == [r[:3] for r in alone],
               "a list that one consumer brought changed another's rows")
-        check(all(good not in told_of(r[3]) for r in plain), "it entered another's cursor")
+        check(all(good not in told_of(r[3]) for r in plain), "the list is in the cursors of another consumer")
         for rows, wanted in (([r[3:] for r in plain], bad),
                              ([(r["cursor"], own_of(r)) for r in rest], bad | {good})):
             own = set().union(*(r[1] for r in rows))
             check(own == wanted, f"the rows name {own}, wanted {wanted}")
-            # A row that was under way while another was found bad has the list from before it.
+            # A row that was being made while a sample was found bad has the list without that sample.
             check(told_of(rows[-1][0]) <= wanted, f"{rows[-1][0]}: wanted of {wanted}")
         check(all(good in told_of(r["cursor"]) for r in rest), "its own list is not in its cursors")
         differ = [a[0] for a, r in zip(alone, rest, strict=True) if a[1] != fingerprint(r)]
@@ -444,7 +445,7 @@ def a_cursor_speaks_for_its_consumer_alone():
         check(differ == mine, f"rows {differ} differ from a stream without the list, wanted {mine}")
 
 
-def eval_files_that_hang_stop_nobody():
+def eval_files_that_hang_stop_no_one_else():
     """The held-out data is on a file system that does not answer: a pipe that nothing writes to."""
     with Folder(**ONE_EPOCH) as f:
         with Daemon(f.config):
@@ -464,13 +465,13 @@ def eval_files_that_hang_stop_nobody():
                                          f"print(len(list(client.connect({endpoint(f)!r}, "
                                          "'eval', timeout=60))))"], stdout=subprocess.PIPE)
             wait_for(lambda: status(f)["eval"]["state"] == "being opened", "the eval section")
-            check([r[1] for r in rows_of(f)] == wanted, "the train stream stands or differs")
-            check(held_out.poll() is None, "rows out of nowhere")
+            check([r[1] for r in rows_of(f)] == wanted, "the train stream stopped or differs")
+            check(held_out.poll() is None, "the held-out consumer ended before there were data")
             with open(questions, "wb") as o:
                 o.write(text)
             check(int(held_out.communicate(timeout=60)[0]) > 0, "no held-out rows")
             check(status(f)["eval"]["state"] == "ready", "")
-        with Daemon(f.config) as d: # again, and nobody ever writes: it stops all the same
+        with Daemon(f.config) as d: # again, with no writer at all: the daemon must still stop
             up(f)
             def ask():
                 with contextlib.suppress(RuntimeError):  # the daemon stops
@@ -520,8 +521,9 @@ def one_that_vanishes_is_forgotten():
         check(d.p.poll() is None, d.said())
 
 
-main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps, many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
-     the_page_s_lines_for_pytorch, the_readme_s_lines_for_pytorch, floats_are_the_reference_s, rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused,
-     train_and_eval_side_by_side, a_cursor_speaks_for_its_consumer_alone,
-     eval_files_that_hang_stop_nobody, a_slow_consumer_costs_only_itself,
-     one_that_vanishes_is_forgotten)
+main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps,
+     many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
+     the_page_s_lines_for_pytorch, the_readme_s_lines_for_pytorch, floats_are_the_reference_s,
+     rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused,
+     train_and_eval_side_by_side, a_cursors_list_is_its_consumers_own, eval_files_that_hang_stop_no_one_else,
+     a_slow_consumer_costs_only_itself, one_that_vanishes_is_forgotten)

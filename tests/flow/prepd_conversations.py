@@ -78,7 +78,7 @@ def every_record_once_and_resumed():
         check([fingerprint(r) for r in first + rest] == [fingerprint(r) for r in whole],
               "stopped and resumed, the stream differs")
         check(len({digest(f.config, "--steps", "3", *args, "--prepd.workers", str(w))
-                   for w in (1, 3)}) == 1, "the number of workers enters")
+                   for w in (1, 3)}) == 1, "the number of workers changes the stream")
 
 
 def a_template_of_another_model():
@@ -172,7 +172,7 @@ def parsed_by_one_while_others_wait():
                 check(not os.path.exists(f.file("d.sock")), "it did not wait")
                 if made:
                     os.rename(kept + ".made", kept)
-                lock.close()  # as the kernel does when a holder dies
+                lock.close()  # as the kernel does if the holder dies
                 check(("from the last start" in serving(d)) == made, d.said())
                 check(os.path.exists(kept) and not os.path.exists(kept + ".lock"), os.listdir(cache))
 

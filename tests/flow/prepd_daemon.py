@@ -134,10 +134,10 @@ def no_process_for_another_worker():
             wait_for(workers_joined(f, 2), "both are back")
 
 
-def killed_at_the_start_again_and_again():
+def workers_killed_at_their_start_are_not_restarted_too_fast():
     """Workers that are killed before they have joined are started again, but not as fast as a machine can."""
     with Folder(**{"prepd.workers": 1}) as f:
-        os.mkfifo(f.file("module.so"))  # they wait for it as for a file system that does not answer
+        os.mkfifo(f.file("module.so"))  # workers wait for it, as on a file system that does not answer
         os.environ["TESSERA_IMAGE_MODULE"] = f.file("module.so")
         try:
             daemon = Daemon(f.config)
@@ -203,7 +203,7 @@ def a_terminal_shows_the_epoch():
             os.close(ours)
 
 
-def who_reads_the_log_may_leave():
+def the_reader_of_the_log_may_leave():
     """When `prepd serve 2>&1 | tee log` loses its tee, the daemon, the supervisor and the workers go on."""
     options = {"prepd.workers": -1, "prepd.recycle_leases": 2, "log.level": "debug"}
     with Folder(**options) as f:
@@ -215,16 +215,16 @@ def who_reads_the_log_may_leave():
             try:
                 rows = client.connect(end, timeout=30.0)
                 check(next(rows)["number"] == 0, "no row")
-                check(daemon.stderr.readline(), "it says nothing")
+                check(daemon.stderr.readline(), "the daemon logged nothing")
                 daemon.stderr.close()
                 supervisor.stderr.close()
                 daemon.send_signal(signal.SIGHUP)
                 for w in workers_below(supervisor.pid):
-                    with contextlib.suppress(ProcessLookupError):  # one that is started anew
+                    with contextlib.suppress(ProcessLookupError):  # it is being restarted
                         os.kill(w, signal.SIGKILL)
                 check([next(rows)["number"] for _ in range(9)] == [*range(1, 10)], "other rows")
                 rows.close()
-                check(daemon.poll() is None and supervisor.poll() is None, "one has ended")
+                check(daemon.poll() is None and supervisor.poll() is None, "the daemon or the supervisor has ended")
                 daemon.terminate()
                 check(daemon.wait(60) == 0, f"exit code {daemon.returncode}")
             finally:
@@ -244,7 +244,7 @@ def a_killed_command_leaves_nothing_behind():
             wait_for(lambda: workers_below(p.pid), "workers")
             below = [*children(p.pid), *workers_below(p.pid)]
             p.send_signal(sig)
-            check(p.wait(60) != 0, "it took the signal for a success")
+            check(p.wait(60) != 0, "the command ended with success")
             wait_for(lambda: all(gone(c) for c in below), "its processes end")
             wait_for(lambda: not os.listdir(own), "its folder is removed")
 
@@ -253,10 +253,10 @@ def workers_follow_a_killed_dispatcher():
     with Folder() as f, Daemon(f.config) as d:
         ready(f)
         below = children(d.p.pid)
-        d.p.send_signal(signal.SIGSTOP)  # or it would start another in the place of one that is stopped
+        d.p.send_signal(signal.SIGSTOP)  # otherwise it would replace the stopped worker
         os.kill(below[0], signal.SIGSTOP)
         d.stop(signal.SIGKILL)
-        wait_for(lambda: all(gone(c) for c in below), "workers end, one that somebody stopped too")
+        wait_for(lambda: all(gone(c) for c in below), "all workers end, even the stopped one")
         with Daemon(f.config) as again:  # the stale ipc files do not keep it from starting
             ready(f)
             check(again.stop() == 0, again.said())
@@ -286,13 +286,13 @@ def an_endpoint_in_use_is_named():
                                 timeout=30)
         check(second.returncode not in (0, 70), f"exit code {second.returncode}")
         check("d.sock" in second.stderr, f"does not name the endpoint: {second.stderr}")
-        check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the first one suffered")
+        check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the first daemon no longer works")
     first = free_ports()
     with socket.socket() as s:
         port = first + 2
         s.bind(("127.0.0.1", port))
         s.listen()
-        with Folder() as f:  # whose data set does not answer: it is never asked
+        with Folder() as f:  # its data set never answers, but it is not read before the ports are tried
             questions = f.file("data/v2_OpenEnded_mscoco_train2014_questions.json")
             os.remove(questions)
             os.mkfifo(questions)
@@ -399,19 +399,19 @@ def worker_whose_words_are_changed(f, change):
         context.destroy(0)
 
 
-def records_that_are_none_cost_their_worker():
+def a_worker_that_sends_invalid_records_is_dismissed():
     """A worker elsewhere, perhaps of another version, sends records that are none. It has to leave; the daemon stays
     and gets the index from another worker."""
     def without_times(parts):
         if b'"records"' in parts[1]:
-            parts[0] = parts[0][:40] + bytes(24)  # digest and check: not given
+            parts[0] = parts[0][:40] + bytes(24)  # without digest and checksum
             parts[1] = parts[1].replace(b'"mtime"', b'"time?"')
         return parts
 
     with Folder(**{"prepd.workers": -1}) as f, Daemon(f.config) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
         with worker_whose_words_are_changed(f, without_times):
-            wait_for(lambda: "broke the protocol" in d.said() or d.p.poll() is not None, "its records are refused")
+            wait_for(lambda: "broke the protocol" in d.said() or d.p.poll() is not None, "its records are refused or the daemon ends")
             check(d.p.poll() is None and '"mtime" is missing' in d.said(), d.said())
         good = subprocess.Popen([BIN, "worker", "--connect", f"ipc://{f.file('d.sock.workers')}", "--data-root", f.file("data")])
         try:
@@ -421,7 +421,7 @@ def records_that_are_none_cost_their_worker():
             good.wait()
 
 
-def what_a_row_took_is_known_when_it_comes():
+def a_rows_stage_times_are_known_when_it_comes():
     """However slowly a worker's messages arrive."""
     def late(parts):
         if b'"stage_ns"' in parts[1]:
@@ -483,7 +483,7 @@ def bad_configuration_is_told_with_its_code():
             check(word in p.stderr, f"{args}: {p.stderr}")
 
 
-def workers_that_can_not_start_end_it():
+def workers_that_cannot_start_end_the_daemon():
     with Folder() as f:
         p = subprocess.run([BIN, "serve", "-c", f.config], capture_output=True, text=True,
                            timeout=60, env={**os.environ, "TESSERA_IMAGE_MODULE": "/nowhere.so"})
@@ -491,7 +491,7 @@ def workers_that_can_not_start_end_it():
         check("fingerprints of this machine cannot be made" in p.stderr and "/nowhere.so" in p.stderr, p.stderr)
 
 
-def a_broken_model_folder_ends_it():
+def a_broken_model_folder_ends_the_daemon():
     """If no worker can read the model, no sample is to blame and there is no reason to try for ever."""
     with Folder() as f:
         for name in ("tokenizer.json", "config.json"):
@@ -508,11 +508,11 @@ def a_broken_model_folder_ends_it():
         check(run("check", "-c", f.config).strip().endswith(" 0 bad"), "the index was spoilt")
 
 
-main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_it, workers_that_can_not_start_end_it,
+main(a_second_signal_ends_it_at_once, a_broken_model_folder_ends_the_daemon, workers_that_cannot_start_end_the_daemon,
      no_image_library_in_the_dispatcher, a_signal_leaves_nothing_behind, a_signal_while_the_data_is_opened,
-     no_process_for_another_worker, killed_at_the_start_again_and_again, no_process_for_a_supervisors_worker,
-     a_terminal_shows_the_epoch, who_reads_the_log_may_leave, a_killed_command_leaves_nothing_behind,
-     workers_follow_a_killed_dispatcher,
-     a_deep_folder_does_not_matter, an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives, records_that_are_none_cost_their_worker,
-     what_a_row_took_is_known_when_it_comes, scaled_and_drained,
+     no_process_for_another_worker, workers_killed_at_their_start_are_not_restarted_too_fast,
+     no_process_for_a_supervisors_worker, a_terminal_shows_the_epoch, the_reader_of_the_log_may_leave,
+     a_killed_command_leaves_nothing_behind, workers_follow_a_killed_dispatcher, a_deep_folder_does_not_matter,
+     an_endpoint_in_use_is_named, strangers_are_refused_and_the_daemon_lives,
+     a_worker_that_sends_invalid_records_is_dismissed, a_rows_stage_times_are_known_when_it_comes, scaled_and_drained,
      systemd_is_told, bad_configuration_is_told_with_its_code)

@@ -22,11 +22,13 @@ from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, ru
 
 DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 25
 RESTARTS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-TRAINERS = (RESTARTS + 1) // 2  # of which a process is killed
-STEP = 8  # training.global_batch_size: a row for each of 8 ranks
+TRAINERS = (RESTARTS + 1) // 2  # how many runs lose a process of a trainer
+STEP = 8  # training.global_batch_size, so that each of 8 ranks gets a row
 RANKS = (1, 2, 4, 8)
-SILENCE_S = 1.5  # a consumer of a daemon that was killed hears nothing, and goes away; longer from time to time in vain
-DAEMON_S = (0.2, 1 + DEATHS / 200)  # what a dispatcher that is killed is given to live
+# A consumer leaves after this time without a row, because it does not hear that its daemon was killed. The time grows
+# where it was in vain.
+SILENCE_S = 1.5
+DAEMON_S = (0.2, 1 + DEATHS / 200)  # how long a dispatcher lives before it is killed
 LONG_S = 6 * LIMIT_S
 RANK = """
 import json, sys
@@ -51,7 +53,7 @@ def rank_rows(end, rank, ranks, cursor, steps, out, silence_s):
             if steps and len(out) == steps * (STEP // ranks):
                 break
         stream.close()
-    except Exception as why:  # noqa: BLE001: a daemon that was killed is met in many ways
+    except Exception as why:  # noqa: BLE001: a killed daemon shows as many kinds of errors
         out.append(why)
 
 
@@ -83,7 +85,7 @@ def quiet_run(f, end):
     """A run without faults, with the number of samples there are."""
     with Daemon(f.config) as d:
         up(end, d)
-        rows, failed = part_of_run(end, 1, None, 0, 60.0)  # nobody is killed: it may take its time
+        rows, failed = part_of_run(end, 1, None, 0, 60.0)  # no process is killed, so there is no hurry
         check(rows, f"the quiet run failed: {failed}")
         return rows, status(end)["train"]["samples"]
 
@@ -154,15 +156,15 @@ class Run:
 
 def same_as(wanted, n, bad, refused, got, cursor):
     """Checks two epochs of n samples: each good one comes twice, and the others are listed."""
-    check([r[0] for r in got] == list(range(len(wanted))), "rows are missing, twice or disordered")
+    check([r[0] for r in got] == list(range(len(wanted))), "rows are missing, repeated or out of order")
     changed = [r[0] for r, w in zip(got, wanted, strict=True) if r[1] != w[1]]
     check(not changed, f"rows {changed} differ from a quiet run")
     quarantined = set().union(*(r[4] for r in got))
-    check({q["id"] for q in cursor["quarantine"]} <= bad, f"{cursor}: wanted of {bad}")
+    check({q["id"] for q in cursor["quarantine"]} <= bad, f"{cursor} names samples outside {bad}")
     check(quarantined == bad, f"quarantined {sorted(quarantined)}, damaged {sorted(bad)}")
     served, good = [i for r in got for i in r[2] if i not in bad], sorted(set(range(n)) - bad - refused)
     for epoch in (served[:len(good)], served[len(good):]):
-        check(sorted(epoch) == good, "an epoch is not every good sample once")
+        check(sorted(epoch) == good, "an epoch does not have every good sample once")
 
 
 def under_all_faults():
@@ -177,15 +179,15 @@ def under_all_faults():
         larger_pictures(f, every=4)
         pictures = f.train_images()
         bad, refused = set(), set()
-        for picture in (pictures[1], pictures[-2]):  # found bad when decoded: the header stays
+        for picture in (pictures[1], pictures[-2]):  # the header stays, so they are found bad when they are decoded
             bad |= set(f.questions_of(picture))
             with open(picture, "rb+") as x:
                 x.truncate(os.path.getsize(picture) * 2 // 3)
-        for picture in (pictures[3], pictures[-4]):  # found bad when the index is built
+        for picture in (pictures[3], pictures[-4]):  # empty files are found bad when the index is built
             refused |= set(f.questions_of(picture))
             open(picture, "wb").close()
         wanted, n = quiet_run(f, end)
-        check(f"samples: {n}, refused: {len(refused)}\n" in run("plan", "-c", f.config), "the index refuses more, or less")
+        check(f"samples: {n}, refused: {len(refused)}\n" in run("plan", "-c", f.config), "the index refuses more or fewer samples")
         with Supervisor(f"tcp://127.0.0.1:{port + 1}", f, "--workers", "2") as supervisor:
             deaths, times = Deaths(rng, DEATHS), 0
             runs = Run(f, end, len(wanted), deaths, rng)

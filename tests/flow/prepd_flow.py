@@ -16,9 +16,9 @@ import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
-SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # whose memory and handlers of signals are then not ours
-LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "600"))  # of one command or wait: met only by what hangs
-BUSY_S = 60  # a daemon without a core is asked again for as long
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # a sanitizer uses memory of its own and handles signals
+LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "600"))  # for one command or wait; only what hangs reaches it
+BUSY_S = 60  # for so long a daemon is asked again, which may have no core to answer on
 
 
 class Folder:
@@ -72,9 +72,9 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 def open_to_others(f):
     """Gives the folder to the user of UNPRIVILEGED; returns False, and prints why, if that user cannot reach it."""
     subprocess.run(["chown", "-R", "65534:65534", f.path], check=True)
-    above = os.path.dirname(f.path)  # tests/run makes it for itself, and only root may enter it
+    above = os.path.dirname(f.path)  # tests/run makes this folder, which only root may enter
     os.chmod(above, os.stat(above).st_mode | 0o011)
-    # By a shell, since setpriv still has root's rights when it starts a program.
+    # A shell lists it, because setpriv still has root's rights when it looks for a program.
     if subprocess.run([*UNPRIVILEGED, "sh", "-c", 'ls "$0"', f.path], capture_output=True).returncode == 0:
         return True
     print(f"skipped: {above}, where temporary files go, lies where only root may enter")
@@ -93,7 +93,7 @@ def unprivileged(f):
         n for n in names if not n.startswith("libprepd_")])
     os.mkdir(os.path.join(there, "bin"))
     copy = shutil.copy(BIN, os.path.join(there, "bin"))
-    leaks = shutil.copy(os.path.join(SOURCE, "tests/lsan.supp"), there)  # a sanitizer ends a program that cannot read it
+    leaks = shutil.copy(os.path.join(SOURCE, "tests/lsan.supp"), there)  # a sanitizer ends a program that cannot read this file
     if not open_to_others(f):
         return None
     return [*UNPRIVILEGED, "env", f"LSAN_OPTIONS=suppressions={leaks}:print_suppressions=0",
@@ -218,7 +218,7 @@ class Daemon:
         self.p = subprocess.Popen([*where, BIN, "serve", "-c", config, *args], stderr=self.log)
 
     def said(self):
-        # Not read(): the daemon writes at the offset that this process would move.
+        # Not read(), which would move the offset at which the daemon writes.
         log = self.log.fileno()
         return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
@@ -297,7 +297,7 @@ def seed():
 
 
 def main(*tests):
-    only = os.environ.get("TESSERA_FLOW_ONLY")  # one test by its name, while working on it
+    only = os.environ.get("TESSERA_FLOW_ONLY")  # the name of a single case
     for test in tests:
         if only and test.__name__ != only:
             continue
@@ -305,7 +305,7 @@ def main(*tests):
         try:
             test()
         except BaseException:
-            kill_below(os.getpid())  # daemons and trainers whose test has ended before them
+            kill_below(os.getpid())  # ends daemons and trainers that the failed case has left
             raise
         print(f"ok {test.__name__} ({time.monotonic() - start:.1f} s)")
         sys.stdout.flush()

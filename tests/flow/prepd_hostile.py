@@ -25,22 +25,23 @@ sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
 CONNECTIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
-IO_THREADS = 3  # of the daemon: connections of one socket are read by several
+IO_THREADS = 3  # of the daemon; several read the connections of one socket
 BUFFER = 8 << 20  # prepd.buffer_bytes
-ROOM = 48 << 20  # libraries, stacks: what may come on top
-CONNECTION = 32 << 10  # and what ZeroMQ holds of each
-# What a sender at full speed may make of the daemon before it is seen and cut off: the more, the longer the daemon
-# waits for a core. Kept, it would be over a gigabyte.
+ROOM = 48 << 20  # for libraries and stacks
+CONNECTION = 32 << 10  # memory that ZeroMQ needs for a connection
+# By how much a sender at full speed may make the daemon grow before it is noticed and cut off. It is the more, the
+# longer the daemon waits for a core. Everything it sends would be over a gigabyte.
 BETWEEN_LOOKS = 2 * 256 << 20  # two threads read the consumers' connections
 MIB = 1 << 20
-# What an attack may do to a consumer beside it. It takes a core of two, and others may come to the machine after the
-# rate was measured: seen were a fifth of it, 2.4 s without a row. A loop that serves floods first gives none for as
-# long as they last; what came while all attacks of a test lasted is judged, but for their first second.
+# What an attack may cost a consumer beside it: it must never be without a row for GAP_S, and must get rows at a SHARE-th of
+# its quiet rate at least. An attack takes one core of two, and other processes may start after the quiet rate was
+# measured; a fifth of that rate and 2.4 s without a row have been seen. A loop that served floods first would give no rows while
+# they last. All attacks of a test count together, without their first LAG_S.
 GAP_S = 10
 SHARE = 10
 LAG_S = 1
-FLOOD_S = 0.5  # at least: shorter ones show nothing of what comes meanwhile
-# A process, so that what a test does to be hostile takes no time from it.
+FLOOD_S = 0.5  # a shorter flood does not show what the consumer gets meanwhile
+# A process of its own, so that the work of the attack takes no time from it.
 CONSUMER = """import hashlib, sys, time
 import client
 for row in client.connect(sys.argv[1], timeout=30.0, credit_bytes=1 << 20, keys=sys.argv[2] or None,
@@ -61,7 +62,7 @@ def message(payload, kind=1, version=1):
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
 GREETING_CURVE = GREETING.replace(b"NULL\0", b"CURVE")
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
-CURVE_HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + os.urandom(32 + 8 + 80)  # as long as a true one
+CURVE_HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + os.urandom(32 + 8 + 80)  # as long as a valid one
 HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
          "credit_bytes": 1 << 40}
 
@@ -205,12 +206,12 @@ def raw(port, data=b""):
 def dealer(context, endpoint, keys=None):
     s = context.socket(zmq.DEALER)
     s.setsockopt(zmq.LINGER, 0)
-    s.setsockopt(zmq.SNDHWM, 100)  # what was sent is on its way, but for these
+    s.setsockopt(zmq.SNDHWM, 100)  # all but these messages have left this process once they are sent
     if keys:
         with open(f"{keys}/client.key") as x, open(f"{keys}/daemon.pub") as y:
             s.curve_publickey, s.curve_secretkey = (line.split()[0].encode() for line in x.read().splitlines()[:2])
             s.curve_serverkey = y.read().split()[0].encode()
-    s.setsockopt(zmq.RCVHWM, 1)  # and nobody reads: the pipe and the kernel's buffers fill up
+    s.setsockopt(zmq.RCVHWM, 1)  # nothing is read, so the pipe and the kernel's buffers fill up
     s.setsockopt(zmq.RCVBUF, 4096)
     s.connect(endpoint)
     return s
@@ -226,9 +227,9 @@ def garbage(t):
     for port in range(t.port, t.port + 3):
         for data in (b"GET / HTTP/1.0\r\n\r\n", os.urandom(5000), b"\xff" * 100,
                      GREETING[:10], GREETING, GREETING + READY,
-                     GREETING + READY + b"\x02" + b"\xff" * 8 + b"x" * 1000,  # 2^64 bytes
+                     GREETING + READY + b"\x02" + b"\xff" * 8 + b"x" * 1000,  # claims 2^64 bytes
                      GREETING + READY + b"\x02" + struct.pack(">Q", 1 << 40) + b"x" * 1000,
-                     GREETING + READY + b"\x01\x01a" * 3000,  # parts without an end
+                     GREETING + READY + b"\x01\x01a" * 3000,  # parts that never end
                      GREETING_CURVE, GREETING_CURVE + READY, GREETING_CURVE + CURVE_HELLO * 100,
                      GREETING_CURVE + curve(b"HELLO", b"short"),
                      GREETING_CURVE + curve(b"INITIATE", os.urandom(200)),
@@ -237,7 +238,7 @@ def garbage(t):
             try:
                 held.append(raw(port, data))
             except OSError:
-                pass  # refused at once: as good
+                pass  # it may also be refused at once
     t.settled("garbage")
     for s in held:
         s.close()
@@ -257,7 +258,7 @@ def connections(t, *said):
     return n
 
 
-def bytes_that_are_no_protocol():
+def bytes_that_follow_no_protocol():
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         garbage(t)
 
@@ -265,7 +266,7 @@ def bytes_that_are_no_protocol():
 def many_connections():
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         n = connections(t, b"", GREETING, GREETING + READY)
-        held = [raw(t.port) for _ in range(50)]  # half-open: cut off by the handshake's limit
+        held = [raw(t.port) for _ in range(50)]  # half-open connections, which the time limit of the handshake ends
         wait_for(lambda: descriptors(t.pid) > t.before[1] + 40, "they are connected")
         wait_for(lambda: descriptors(t.pid) <= t.before[1] + 5, "half-open ones are cut off")
         t.settled("their end", n)
@@ -277,7 +278,7 @@ def more_connections_than_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Folder() as f:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
-        try:  # the daemon may raise its soft limit: the hard one must be low for this
+        try:  # the hard limit must be low too, because the daemon may raise its soft one
             t = Target(f, "--prepd.workers", "1")
             resource.prlimit(t.pid, resource.RLIMIT_NOFILE, (128, 128))
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -327,7 +328,7 @@ def floods(t):
     context.destroy(0)
 
 
-def floods_that_nobody_reads():
+def floods_that_are_never_read():
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         floods(t)
 
@@ -429,7 +430,7 @@ def replayed(port, data, patience_s=0.2):
     return got
 
 
-def frames_of_live_sessions_again():
+def frames_of_live_sessions_replayed():
     """Replayed, they are one more consumer, and a worker whose rows were never asked for."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         recorded = ("a worker", t.port + 1, said_by_a_worker(t)), ("a consumer", t.port, said_by_a_consumer(t))
@@ -439,29 +440,29 @@ def frames_of_live_sessions_again():
             twice = data + data[len(GREETING) + len(READY):]
             answers = [replayed(port, x) for x in (data, data, data, twice)]
             patience_s = 0.4
-            while max(answers) <= 1000 and patience_s < 8:  # a busy machine
+            while max(answers) <= 1000 and patience_s < 8:  # the machine may be busy
                 answers.append(replayed(port, data, patience_s))
                 patience_s *= 2
             check(b"TSRA" in data and max(answers) > 1000, f"{what}: {len(data)} bytes, answers of {answers} bytes")
             t.settled(f"what {what} said again, {len(data)} bytes, answers of {max(answers)}")
-        with raw(t.port + 1, recorded[0][2][:4096]):  # it has joined, and all its rows are to come
+        with raw(t.port + 1, recorded[0][2][:4096]):  # the recording up to its JOIN: it gets work and sends no rows
             wait_for(lambda: any(not w["local"] and w["busy"] for w in t.status()["workers"]), "it is given work")
         seen = [(n, h) for n, _, h in t.consumer.rows[first:]]
         again = Consumer(t.endpoint, start_row=first)
         wait_for(lambda: len(again.rows) >= len(seen), "the rows again")
         again.stop()
         check([(n, h) for n, _, h in again.rows[:len(seen)]] == seen, "a row was changed")
-        wait_for(lambda: t.status()["leases_lost"] > 0, "what it had in work is given again")
-        check(t.status()["train"]["quarantined_count"] == 0, "a replay has cost samples")
+        wait_for(lambda: t.status()["leases_lost"] > 0, "the leases of the replayed worker are given again")
+        check(t.status()["train"]["quarantined_count"] == 0, "a replay made samples bad")
 
 
-def frames_of_a_session_with_keys_again(t):
+def frames_of_a_session_with_keys_replayed(t):
     """They belong to keys that only that connection had."""
     data = said_by_a_consumer(t)
-    wait_for(lambda: len(t.status()["consumers"]) == 1, "the consumer that was listened to is gone")
+    wait_for(lambda: len(t.status()["consumers"]) == 1, "the recorded consumer has left")
     answers = [replayed(t.port, data) for _ in range(4)]
     check(len(data) > 2000 and max(answers) < 1000, f"{len(data)} bytes, answers of {answers} bytes")
-    check(len(t.status()["consumers"]) == 1, "one came in")
+    check(len(t.status()["consumers"]) == 1, "a replayed connection became a consumer")
     t.settled(f"{len(data)} bytes of a consumer again, answers of {max(answers)}")
 
 
@@ -469,7 +470,7 @@ def the_same_with_keys():
     """The strangers are in CURVE's handshake, and the floods come from a peer that was let in."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f, keys=True) as t:
         strangers_with_keys(t)
-        frames_of_a_session_with_keys_again(t)
+        frames_of_a_session_with_keys_replayed(t)
         garbage(t)
         connections(t, b"", GREETING_CURVE, GREETING_CURVE + CURVE_HELLO)
         floods(t)
@@ -481,7 +482,7 @@ def floods_at_full_speed():
         return struct.pack(">BQ", 2 | more, len(part)) + part
 
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
-        # The first two come slowly enough for a daemon that waits for a core.
+        # The first two come so slowly that a daemon without a core keeps up.
         for port, parts, room in ((t.port, message(HELLO, 1, 9), 0), (t.port + 2, message({"command": "status"}, 32), 0),
                                   (t.port, [b"x", b"y" * 100000], BETWEEN_LOOKS), (t.port, [b""] * 9000, BETWEEN_LOOKS)):
             data = b"".join(frame(p, k + 1 < len(parts)) for k, p in enumerate(parts))
@@ -495,7 +496,7 @@ def floods_at_full_speed():
                         s.sendall(data)
                         sent += len(data)
                 except OSError:
-                    pass  # cut off: as good
+                    pass  # it was cut off, as it should be
             t.settled(f"{sent / MIB:.0f} MiB of frames", room // CONNECTION)
 
 
@@ -510,7 +511,7 @@ def told(s):
 def ids_that_peers_choose():
     """libzmq aborts if it gives a connection the number that another one has claimed. So the daemon tells no peer
     its number, none can be known beforehand, and a peer that chooses one is refused."""
-    first = bytes.fromhex("006b8b4567")  # where libzmq begins when nobody seeds rand()
+    first = bytes.fromhex("006b8b4567")  # libzmq's first number, if rand() has no seed
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         context, held = zmq.Context(), []
         for port, kind in ((t.port, 3), (t.port + 1, 17), (t.port + 2, 32)):
@@ -556,11 +557,11 @@ def the_longest_messages_at_full_speed():
                     s.sendall(data)
                     sent += 7
             except OSError:
-                pass  # cut off: as good
+                pass  # it was cut off, as it should be
         t.settled(f"{sent} MiB in messages of 7 MiB", BETWEEN_LOOKS // CONNECTION, rate=False)
 
 
-def messages_without_an_end():
+def messages_that_never_end():
     """ZeroMQ keeps the parts of a message until the last one has come; the sender is disconnected before the message
     is large."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
@@ -577,7 +578,7 @@ def messages_without_an_end():
                         try:
                             many[s] += s.send(data[many[s] % len(data):])
                         except OSError:
-                            pass  # full, or cut off
+                            pass  # the buffer is full, or the connection was cut
                 t.settled(f"{sum(many.values()) / MIB:.0f} MiB in parts of {len(part)} bytes",
                           (32 * (12 << 20) + BETWEEN_LOOKS) // CONNECTION, rate=False)
                 for s in many:
@@ -586,7 +587,7 @@ def messages_without_an_end():
         check("cut off" in t.daemon.said(), t.daemon.said()[-2000:])
 
 
-def pings_of_peers_that_went():
+def pings_of_peers_that_have_gone():
     """libzmq aborts if it reads a PING after messages that waited when their link was cut."""
     ping = b"\x04\x07\x04PING\x00\x00"
     parts = message(HELLO, 1, 9)
@@ -599,13 +600,13 @@ def pings_of_peers_that_went():
                 try:
                     s.sendall((data * 20 + ping) * 200)
                 except OSError:
-                    pass  # it does not read on, or cut us off
+                    pass  # it reads no more, or has cut the connection
             time.sleep(0.05)
             check(t.daemon.p.poll() is None, t.daemon.said()[-2000:])
         t.settled("PINGs of peers that went")
 
 
-def readers_that_do_not_read():
+def consumers_that_do_not_read():
     """They grant a terabyte of credit and take nothing: each occupies its share of prepd.buffer_bytes."""
     with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Target(f) as t:
         context = zmq.Context()
@@ -618,7 +619,7 @@ def readers_that_do_not_read():
         under_way = sum(s["unreturned_bytes"] for s in json.loads(
             run("status", "--connect", t.endpoint, "--json"))["consumers"])
         check(under_way <= 2 * BUFFER, f"{under_way} bytes under way")
-        for k in range(1000):  # credit for rows never taken
+        for k in range(1000):  # credit for rows that were never taken
             held[k % 8].send_multipart(message({"bytes": 1 << 40}, 3))
         t.settled("credit that was never spent")
         context.destroy(0)
@@ -636,7 +637,7 @@ def a_crowd_that_does_not_read():
         there = json.loads(run("status", "--connect", t.endpoint, "--json"))["consumers"]
         check(len(there) <= 256, f"{len(there)} consumers")
         check("consumers are here already" in t.daemon.said(), t.daemon.said())
-        # Each of the others has its row first.
+        # Each of the other consumers gets its row first.
         t.settled(f"{len(held)} consumers that do not read", len(held), rate=False, gap_s=max(GAP_S, SHARE * 256 / t.rate))
         context.destroy(0)
         wait_for(lambda: len(json.loads(run("status", "--connect", t.endpoint, "--json"))["consumers"]) == 1,
@@ -684,7 +685,7 @@ def joining(f):
     p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("join.sock"), "--data-root", f.file("data")],
                          stderr=subprocess.DEVNULL)
     said = {}
-    while "build" not in said:  # its supervisor speaks too
+    while "build" not in said:  # its supervisor sends messages too
         said = json.loads(router.recv_multipart()[2])
     p.kill()
     p.wait(60)
@@ -720,7 +721,7 @@ def answer(kind, number, body, images=0):
 
 
 ROW, ON, RECORDS, FAILED, JOIN, LEASE = 4, 19, 20, 21, 16, 18
-# What a worker that breaks the protocol may send, for a lease of this number, row and samples; k: how often before.
+# What a worker that breaks the protocol may send for the lease n of this row with these samples; k counts its earlier ones.
 BREACHES = (
     lambda n, row, ids, k: [answer(ROW, row + 1, b"x")],
     lambda n, row, ids, k: [answer(FAILED, n, {"samples": [{"id": ids[0], "cause": "a lie"}, {"id": 1 << 40, "cause": "x"}]})],
@@ -844,8 +845,7 @@ def workers_that_break_the_protocol():
         print(f"{given} bad answers in {took:.1f} s, {said['lost_by_breach']} leases given again, {len(seen)} rows as without", flush=True)
 
 
-main(ids_that_peers_choose, places_far_ahead, workers_that_break_the_protocol, bytes_that_are_no_protocol, many_connections,
-     more_connections_than_descriptors, floods_that_nobody_reads,
-     frames_of_live_sessions_again, the_same_with_keys, floods_at_full_speed,
-     the_longest_messages_at_full_speed, messages_without_an_end, pings_of_peers_that_went,
-     readers_that_do_not_read, a_crowd_that_does_not_read, long_hellos_without_an_index)
+main(ids_that_peers_choose, places_far_ahead, workers_that_break_the_protocol, bytes_that_follow_no_protocol,
+     many_connections, more_connections_than_descriptors, floods_that_are_never_read, frames_of_live_sessions_replayed,
+     the_same_with_keys, floods_at_full_speed, the_longest_messages_at_full_speed, messages_that_never_end,
+     pings_of_peers_that_have_gone, consumers_that_do_not_read, a_crowd_that_does_not_read, long_hellos_without_an_index)

@@ -17,7 +17,7 @@ SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 BUILD = os.path.abspath(os.path.dirname(os.path.dirname(BIN)))
 
 
-TRAINERS = ("blas", "mpi", "cuda", "cudnn", "nccl")  # libraries, by a part of their names
+TRAINERS = ("blas", "mpi", "cuda", "cudnn", "nccl")  # parts of the names of libraries
 
 
 def said_by(*args, code=0, limit_s=120, **options):
@@ -30,7 +30,7 @@ class Prefix:
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="prefix")
         where, name = os.path.split(self.path)
-        said_by("cmake", "--install", BUILD, "--prefix", name, cwd=where)  # relative, as people type it
+        said_by("cmake", "--install", BUILD, "--prefix", name, cwd=where)  # a relative path, as people type it
         return self
 
     def file(self, name):
@@ -165,12 +165,12 @@ def hidden():
     """An environment in which neither pkg-config nor the path has any of the trainer's or the tests' libraries."""
     with tempfile.TemporaryDirectory() as folder:
         paths = said_by("pkg-config", "--variable", "pc_path", "pkg-config").strip()
-        for path in reversed(paths.split(":")):  # the first one counts
+        for path in reversed(paths.split(":")):  # in reverse, so that the first one wins
             for name in os.listdir(path) if os.path.isdir(path) else ():
                 if name.endswith(".pc") and not any(x in name for x in TRAINERS + ("lapack", "cmocka")):
                     with contextlib.suppress(FileExistsError):
                         os.symlink(os.path.join(path, name), os.path.join(folder, name))
-        for name in ("mpirun", "mpicc", "nvcc"):  # in the way of those in /usr/bin
+        for name in ("mpirun", "mpicc", "nvcc"):  # hides those in /usr/bin
             os.symlink("/bin/false", os.path.join(folder, name))
         env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "NCCL", "CUDNN", "LD_", "CPATH"))}
         yield {**env, "PKG_CONFIG_LIBDIR": folder, "PKG_CONFIG_PATH": "", "PATH": folder + ":/usr/bin:/bin"}

@@ -82,7 +82,7 @@ def known_keys_are_served_and_others_refused():
         run("keygen", "--out", keys, "--client", "site")
         run("keygen", "--out", other)
         with open(keys + "/daemon.pub") as x, open(other + "/daemon.pub", "w") as y:
-            y.write(x.read())  # the right daemon, a key it does not know
+            y.write(x.read())  # the key of this daemon, with a client key that it does not know
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
         with Daemon(f.config, "--prepd.endpoint", f"tcp://0.0.0.0:{port}", "--prepd.keys",
@@ -98,7 +98,7 @@ def known_keys_are_served_and_others_refused():
             check(code == 78 and "demands CURVE keys" in said and THERE in said, f"no key: {code}: {said}")
             try:
                 numbers(end, 1, 3.0, keys=other)
-            except TimeoutError as refused:  # pyzmq says so by its silence
+            except TimeoutError as refused:  # pyzmq gives no error, only silence
                 check(end in str(refused) and "does it know these keys" in str(refused), repr(refused))
             else:
                 raise AssertionError("an unknown key gets rows")

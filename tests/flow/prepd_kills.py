@@ -19,7 +19,7 @@ from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, seed, wait_for
 DEATHS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 IMAGES = int(sys.argv[2]) if len(sys.argv) > 2 else 160
 OUTSIDE = [kind for kind in KINDS if kind != "no memory"]
-LONG_S = 6 * LIMIT_S  # of one case
+LONG_S = 6 * LIMIT_S  # for one case
 
 
 def status(f):
@@ -161,7 +161,7 @@ def samples_that_kill_among_deaths():
     samples are blamed, for the same reasons, and the rows are the same."""
     with trap(), Folder(images=IMAGES, **{"training.epochs": 1, "prepd.workers": 3, "prepd.solo_deaths": 1,
                                           "prepd.sample_timeout": 1}) as f:
-        marks = ("header", "abort", "fault", "exit", "hang")[:5 if DEATHS > 20 else 2]  # each sample takes its time
+        marks = ("header", "abort", "fault", "exit", "hang")[:5 if DEATHS > 20 else 2]  # each takes a while to find
         marks = dict(zip(marks, f.train_images()[2::9]))
         for mark, image in marks.items():
             with open(image, "ab") as x:

@@ -66,7 +66,7 @@ class Group:
 
     def __exit__(self, *_):
         end = time.monotonic() + 10
-        while self.path and time.monotonic() < end:  # of what has just ended
+        while self.path and time.monotonic() < end:  # until the processes that have just ended are gone
             try:
                 os.rmdir(self.path)
                 return

@@ -20,8 +20,8 @@ sys.path.insert(0, os.path.join(SOURCE, "proto"))
 import client  # noqa: E402
 
 MIB = 1 << 20
-BASE = 64 * MIB  # a worker that has decoded nothing large: program, libraries, tokenizer, rows
-RESERVED = 64 * MIB  # address space that the C library set aside before the limit was made, and may still use
+BASE = 64 * MIB  # of a worker that has decoded nothing large: program, libraries, tokenizer and rows
+RESERVED = 64 * MIB  # address space that the C library reserved before the limit was set, and may still use
 SIDE = 13377  # its square is just under image.input_pixels
 
 
@@ -66,7 +66,7 @@ def text_png(size, times=1):
     """A PNG with texts before few pixels."""
     png = black_png(8, 8)
     text = b"zTXtComment\0\0" + zlib_of(b"x", size)
-    at = 8 + 25  # signature, IHDR
+    at = 8 + 25  # the signature and IHDR
     return png[:at] + (struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))) * times + png[at:]
 
 
@@ -166,11 +166,11 @@ def bombs_are_refused_by_their_headers():
             each_ms = (took[0] - took[1]) / len(rest) * 1e3
             print(f"{what}: {len(data) / MIB:.1f} MiB, refused in {each_ms:.1f} ms of CPU, worker {max(most.values()) / MIB:.0f} "
                   "MiB at most")
-            check(max(most.values()) < BASE, "a bomb went off")
-            check(each_ms < 40, "too long for a header")  # 20 is asked for; the machine may be busy
+            check(max(most.values()) < BASE, "a bomb was inflated")
+            check(each_ms < 40, "too long for a header")  # 20 ms are the goal; the machine may be busy
 
 
-def the_dearest_picture_that_is_taken():
+def the_most_expensive_picture_that_is_accepted():
     """It has two bytes of coefficients and one of colour for each of three planes."""
     with Folder(**{"training.epochs": 1, "prepd.workers": 1}) as f:
         (_, _), (image, i) = first_of_each(f, 2)
@@ -198,4 +198,5 @@ def large_pictures_share_a_row():
 
 if sanitized():
     sys.exit(77)
-main(a_sample_that_wants_all_memory, bombs_are_refused_by_their_headers, the_dearest_picture_that_is_taken, large_pictures_share_a_row)
+main(a_sample_that_wants_all_memory, bombs_are_refused_by_their_headers, the_most_expensive_picture_that_is_accepted,
+     large_pictures_share_a_row)

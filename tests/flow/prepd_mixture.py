@@ -48,7 +48,7 @@ def every_sample_once_without_weights():
         said = run("check", "-c", f.config, *args)
         check(f"checked {sum(sizes)} samples, 0 bad" in said, said)
         with open(f.file("data/model/chat_template.jinja"), "w") as x:
-            x.write("{{ messages }}")  # another model's: it matters where a source has turns
+            x.write("{{ messages }}")  # of another model, which matters only if a source has turns
         said = run("plan", "-c", f.config, *args, code=78)
         check("does not know this chat template" in said, said)
         args = write_list(f, f"text:\n  format: text\n  path: {in_data(f, 'text.jsonl')}\n")
@@ -75,9 +75,9 @@ def weighted_and_exact():
             rest = stream_of(f, args + options(training__epochs=epochs), cursor=json.loads(rows[stop - 1]["cursor"]))
             check([fingerprint(r) for r in rest] == whole[stop:], f"resumed after {stop} rows, the rest differs")
         check(len({digest(f.config, "--steps", "6", *args, "--prepd.workers", str(w)) for w in (1, 3)}) == 1,
-              "the number of workers enters")
+              "the number of workers changes the stream")
         one = digest(f.config, "--steps", "6", *args)
-        check(digest(f.config, "--steps", "6", *args, "--training.seed", "3") != one, "the seed does not enter")
+        check(digest(f.config, "--steps", "6", *args, "--training.seed", "3") != one, "the seed does not change the stream")
         said = run("plan", "-c", f.config, *args)
         check("source talks: 20 samples; an epoch takes 59" in said, said)
 
@@ -101,9 +101,9 @@ def a_weight_is_the_streams_and_not_the_indexs():
         check(cursor["weights"] == {"vqa": 1, "talks": 2, "text": 1}, cursor)
         second, said = started((1, 3, 1))
         check("index loaded" in said and "index built" not in said, f"a weight cost an index\n{said}")
-        check([fingerprint(r) for r in second] != [fingerprint(r) for r in first], "the weight does not enter")
+        check([fingerprint(r) for r in second] != [fingerprint(r) for r in first], "the weight does not change the stream")
         check(second[0]["cursor"]["contents"] == cursor["contents"], "another index")
-        check(second[0]["cursor"]["index"] != cursor["index"], "one identity of two streams")
+        check(second[0]["cursor"]["index"] != cursor["index"], "two streams have the same identity")
         for weights, words, cache in (
                 ((1, 3, 1), "source talks has weight 2, but in ", "cold"), ((1, 3, 1), " it has 3: ", "warm"),
                 ((None, None, None), "source vqa has weight 1, but in ", "warm"), ((None, None, None), "it has none: ", "warm")):
@@ -112,7 +112,7 @@ def a_weight_is_the_streams_and_not_the_indexs():
                 check(False, f"a cursor of other weights than {weights} was taken")
             except RuntimeError as refused:
                 check(words in str(refused), f"{words!r} is not in {refused}")
-        before = {k: v for k, v in cursor.items() if k not in ("weights", "contents")}  # as older builds wrote it
+        before = {k: v for k, v in cursor.items() if k not in ("weights", "contents")}  # a cursor of an older build
         rest, said = started((1, 2, 1), before)
         check("index loaded" in said, said)
         check([fingerprint(r) for r in rest] == [fingerprint(r) for r in first[1:]], "resumed, the rest differs")

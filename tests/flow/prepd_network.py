@@ -38,7 +38,8 @@ for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3], credit_by
     ids += list(row["doc_sample_id"])
 print(h.hexdigest(), len(ids), len(set(ids)), time.monotonic() - began)
 """
-# The same on a link that is cut: says so after three rows, goes on when it is told to, comes again with its last cursor.
+# The same over a link that is cut: it says when it has three rows, goes on when it is told to, and connects again
+# with its last cursor.
 CUT_OFF = """
 import hashlib, json, sys
 sys.path.insert(0, sys.argv[1])
@@ -189,7 +190,7 @@ def beside_a_slow_one(net, quiet, fast):
     busy machine both are measured again."""
     for _ in range(3):
         check(net.epoch() == quiet, "remote workers give another stream")
-        without, slow = net.epoch_s, net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower
+        without, slow = net.epoch_s, net.worker(1, **MODULE, POISON_SLOW_MS="40")  # ten times slower than the others
         wait_for(lambda: net.leases(slow), "the slow worker")  # noqa: B023
         before = sum(net.leases(slow)), sum(net.leases(fast))
         check(net.epoch() == quiet, "a slow worker gives another stream")
@@ -205,13 +206,13 @@ def beside_a_slow_one(net, quiet, fast):
 def one_stream_over_a_bad_network():
     with Folder(images=256, **{"training.epochs": 1, "prepd.sample_timeout": 0.5,
                                "prepd.solo_deaths": 1}) as f, Network(f, 4) as net:
-        quiet = net.epoch()  # local workers
+        quiet = net.epoch()  # by local workers
         net.scale(0)
         fast = net.worker(0, "--workers", "2", **MODULE, POISON_SLOW_MS="4")
         net.joined(2)
         check(net.epoch() == quiet, "remote workers give another stream")
         os.mkdir(f.file("empty"))
-        blind = net.worker(2, root=f.file("empty"))  # its mount is missing
+        blind = net.worker(2, root=f.file("empty"))  # its files are not mounted
         odd = net.worker(3, **OTHER_JPEG)
         check(odd.wait(LIMIT_S) == 69, "another decoder was taken")
         wait_for(lambda: net.leases(blind) or blind.poll() is not None, "the one without files")
@@ -219,7 +220,7 @@ def one_stream_over_a_bad_network():
         check(blind.wait(LIMIT_S) == 66, "the one without files was not dismissed")
         without, beside, rows = beside_a_slow_one(net, quiet, fast)
         epochs_on_cut_links(net, quiet)
-        net.cable(0, "down")  # for longer than any keepalive
+        net.cable(0, "down")  # for longer than any keepalive lasts
         wait_for(lambda: len(net.status()["workers"]) == 1, "the loss is noticed", 40)
         net.cable(0, "up")
         net.joined(3)
@@ -233,7 +234,7 @@ def files_are_sent_over_a_bad_network():
     """Workers without any file, in namespaces of their own, with keys: data.ship."""
     with Folder(images=128, **{"training.epochs": 1, "prepd.sample_timeout": 0.5, "prepd.solo_deaths": 1,
                                "data.ship": "true"}) as f, Network(f, 2) as net:
-        quiet = net.epoch()  # local workers
+        quiet = net.epoch()  # by local workers
         check(net.status()["shipped_bytes"] == 0, "local workers are sent files")
         net.scale(0)
         net.worker(0, "--workers", "2", ship=True, **MODULE, POISON_SLOW_MS="4")
@@ -252,7 +253,7 @@ def files_are_sent_over_a_bad_network():
 def compression_follows_the_link():
     with Folder(images=256, **{"training.epochs": 1}) as f, Network(f, 1) as net:
         quiet, before = net.epoch(), net.status()["leases_pressed"]
-        for rate in (40, 10, 4):  # a busy machine makes fewer rows than a fast link takes
+        for rate in (40, 10, 4):  # slower and slower, because a busy machine may make fewer rows than a fast link takes
             p = subprocess.run(["tc", "-n", net.home, "qdisc", "replace", "dev", "to0", "root", "tbf", "rate", f"{rate}mbit",
                                 "burst", "64k", "latency", "100ms"], capture_output=True, text=True)
             check(p.returncode == 0, p.stderr)
@@ -273,14 +274,14 @@ def a_consumer_that_is_cut_off():
                               HOME, net.keys], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             check(p.stdout.readline() == "three rows\n", "the consumer has no rows")
-            check(len(net.status()["consumers"]) == 1, "it is not known")
+            check(len(net.status()["consumers"]) == 1, "the daemon does not know the consumer")
             net.cable(0, "down")
-            wait_for(lambda: not net.status()["consumers"], "it is forgotten", 60)
+            wait_for(lambda: not net.status()["consumers"], "the consumer is forgotten", 60)
             net.cable(0, "up")
             said, _ = p.communicate("go on\n", timeout=LIMIT_S)
             digest, n, distinct, connections = said.split()
             check(p.returncode == 0 and connections == "2", f"exit {p.returncode}: {said}")
-            check(digest == quiet and n == distinct, "it has other rows")
+            check(digest == quiet and n == distinct, "the consumer got other rows")
         finally:
             p.kill()
             p.wait()

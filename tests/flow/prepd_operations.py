@@ -56,7 +56,7 @@ def shown_on_the_dashboard():
         names = set(re.findall(r"(?:prepd|process)_[a-z_]+", text))
         check(names, f"{what} asks for nothing: {text}")
         wanted = set(re.findall(r"{{([a-z]+)}}", legend) + re.findall(r"by \(([a-z]+)", text) +
-                     re.findall(r"([a-z]+)=", text)) - {"instance"}  # Prometheus's own
+                     re.findall(r"([a-z]+)=", text)) - {"instance"}  # Prometheus adds this one
         yield from ((what, name, label) for name in names for label in wanted or {""})
 
 
@@ -68,7 +68,7 @@ def figures_for_prometheus():
             check(get(port, "/healthz")[0] == 200, "healthz")
             rows, _ = rows_of(f)
             wait_for(lambda: get(port, "/readyz")[0] == 200, "readyz")
-            # one worker may have made all rows before the other one is there
+            # One worker may have made all rows before the other one has joined.
             wait_for(lambda: 'prepd_workers{state="idle"} 2\n' in get(port, "/metrics")[1], "both workers")
             code, text = get(port, "/metrics")
             check(code == 200 and get(port, "/other")[0] == 404, "codes")
@@ -92,7 +92,7 @@ def figures_for_prometheus():
                 check(name in typed and (not label or (name, label) in labels), f"{what}: not told: {name} {label}")
             said = run("status", "-c", f.config)
             check("stages" in said and "decode" in said and "oldest" in said, said)
-            d.p.send_signal(signal.SIGSTOP)  # a frozen loop is not healthy
+            d.p.send_signal(signal.SIGSTOP)  # a frozen daemon is not healthy
             try:
                 get(port, "/healthz", 0.5)
             except (socket.timeout, OSError):
@@ -100,7 +100,7 @@ def figures_for_prometheus():
             else:
                 raise AssertionError("a frozen daemon is healthy")
             d.p.send_signal(signal.SIGCONT)
-            wait_for(lambda: get(port, "/healthz")[0] == 200, "healthy again")
+            wait_for(lambda: get(port, "/healthz")[0] == 200, "the daemon is healthy again")
         p = subprocess.run([BIN, "serve", "-c", f.config, "--metrics.listen", "0.0.0.0:9464"],
                            capture_output=True, text=True, timeout=30)
         check(p.returncode == 78 and "loopback" in p.stderr, p.stderr)
@@ -176,7 +176,7 @@ def a_daemon_without_time_is_waited_for():
         check(p.returncode == 0 and "the daemon is there but has not answered yet" in p.stderr, f"{p.returncode}: {p.stderr}")
 
 
-def a_service_manager_that_does_not_read_holds_nobody():
+def a_service_manager_that_does_not_read_does_not_block():
     """Once its socket is full, the daemon goes on without it."""
     with Folder() as f, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(f"{folder}/notify")
@@ -190,12 +190,12 @@ def a_service_manager_that_does_not_read_holds_nobody():
                     full.setblocking(False)
                     while True:
                         full.sendto(b"X=1", f"{folder}/notify")
-                time.sleep(1)  # it has said that it lives, more than once
+                time.sleep(1)  # time for several signs of life
                 check(len(rows_of(f, 8)[0]) == 8, "no rows")
                 while deaf.recv(4096) != b"WATCHDOG=1\n":
                     pass
                 deaf.settimeout(0)
-                with contextlib.suppress(BlockingIOError):  # room for its last word
+                with contextlib.suppress(BlockingIOError):  # makes room for its last message
                     while True:
                         deaf.recv(4096)
                 check(d.p.poll() is None, d.said())
@@ -203,7 +203,7 @@ def a_service_manager_that_does_not_read_holds_nobody():
             del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
 
 
-def slow_connections_keep_nobody_out():
+def slow_connections_keep_no_one_out():
     """Twice as many connections as are kept, each sending a byte now and then: the next one is answered, and each of
     them is ended in time."""
     port = free_ports()
@@ -235,7 +235,7 @@ def slow_connections_keep_nobody_out():
         t.start()
         try:
             begun = time.monotonic()
-            check(get(port, "/healthz")[0] == 200, "kept out")
+            check(get(port, "/healthz")[0] == 200, "a quick request was kept out")
             print(f"answered after {time.monotonic() - begun:.2f} s, {len(slow)} of 64 slow ones were left")
             wait_for(lambda: not slow, "the end of the last slow one")
         finally:
@@ -257,7 +257,7 @@ def the_next_lease_is_sent_ahead():
     changing, said = streamed("--prepd.recycle_leases", "5")
     check(changing == lasting, "workers that start anew change the rows")
     check(said["workers_replaced"] > 3 and said["leases_ahead"] > 0, f"too little happened: {said}")
-    # One whose end was seen before its last row does count: on a busy machine, now and then.
+    # On a busy machine the end of a worker is now and then seen before its last row, and then its lease does count.
     check(said["leases_lost"] < said["workers_replaced"] - 1, f"leases count as lost: {said}")
 
 
@@ -288,7 +288,7 @@ class ServiceManager:
     def __init__(self, path, watchdog_s):
         self.path, self.s = path, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.s.bind(path)
-        self.heard, self.at = [], 0  # (when, lines) of each message; those before are known
+        self.heard, self.at = [], 0  # (when, lines) of each message, and how many of them were looked at
         self.thread = threading.Thread(target=self.hear)
         self.thread.start()
         os.environ["NOTIFY_SOCKET"] = path
@@ -331,7 +331,7 @@ def status_line(folder):
            f"{said['samples_per_s']:.1f} samples/s, {len(said['workers'])} workers, {bad} quarantined"
 
 
-def systemd_hears_the_truth():
+def systemd_is_told_the_true_state():
     with Folder(**{"data.quarantine_limit": 100}) as f, ServiceManager(f.file("notify"), 0.8) as s:
         for image in f.train_images()[::10]:
             os.truncate(image, os.path.getsize(image) // 2)
@@ -339,11 +339,12 @@ def systemd_hears_the_truth():
             s.until("READY=1")
             s.until("WATCHDOG=1")
             rows = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, credit_bytes=1 << 20)
-            # Then it waits for credit: nothing moves.
+            # After these rows the daemon waits for credit, so nothing changes.
             taken = sum(len(next(rows)["doc_sample_id"]) for _ in range(40))
             wait_for(lambda: status_line(f) in s.until("STATUS="), "STATUS= says what prepd status says")
             heard = [(when, x) for when, said in s.heard for x in said if x.startswith("STATUS=")]
-            told = sum(float(re.search(r"([\d.]+) samples/s", x)[1]) * (when - before)  # each since the one before
+            # Each rate is over the time since the message before it.
+            told = sum(float(re.search(r"([\d.]+) samples/s", x)[1]) * (when - before)
                        for (before, _), (when, x) in zip([(s.heard[0][0], ""), *heard], heard))
             sent = json.loads(run("status", "-c", f.config, "--json"))["samples"]
             check(taken <= sent and sent / 2 < told < 2 * sent, f"{sent} samples were sent, by their rates {told:.0f}: {heard}")
@@ -355,7 +356,7 @@ def systemd_hears_the_truth():
             check(any(x.startswith("MONOTONIC_USEC=") for x in said) and
                   ("READY=1" in said or s.until("READY=1")), f"reload: {said}")
             d.p.send_signal(signal.SIGSTOP)
-            wait_for(lambda: state_of(d.p.pid) == "T", "it is frozen")
+            wait_for(lambda: state_of(d.p.pid) == "T", "the daemon is frozen")
             s.say(b"MARK=1")
             s.until("MARK=1")
             time.sleep(1.2)
@@ -392,7 +393,7 @@ def reloaded_without_a_trace_in_the_stream():
             check("config.yaml" in d.said().split("not reloaded, and nothing changes")[1], d.said())
             write(lambda t: t + "  sample_timeout: 7\n" if t.rstrip().endswith("sock") else
                   t.replace("workers: 2", "workers: 2\n  sample_timeout: 7"))
-            d.p.send_signal(signal.SIGHUP)  # workers start anew with new limits, between leases
+            d.p.send_signal(signal.SIGHUP)  # workers are replaced between leases to get new limits
             wait_for(lambda: "reloaded prepd.sample_timeout" in d.said(), d.said())
             rest = [row["number"] for row in rows]
             check(first + rest == [r[0] for r in whole], "rows were lost by the reload")
@@ -434,7 +435,7 @@ def reloaded_options_take_effect():
         sample = min(f.questions_of(hangs))
         with open(hangs, "ab") as x:
             x.write(bytes(len(mark)))
-        with Daemon(f.config, "--data.limit", str(sample + 1)) as d:  # the last one
+        with Daemon(f.config, "--data.limit", str(sample + 1)) as d:  # its sample is the last one
             def reload(section, key, value):
                 with open(f.config) as x:
                     lines = [line for line in x.read().splitlines(True) if not line.startswith(f"  {key}:")]
@@ -449,12 +450,12 @@ def reloaded_options_take_effect():
             check(under_way(5 << 20) > 4 << 20, "rows under way")
             reload("prepd", "buffer_bytes", 1 << 20)
             check(under_way(5 << 20) < 2 << 20, "buffer_bytes")
-            before = [address_space(p) for p in workers_below(d.p.pid)]  # by default 2 GiB more than they began with
+            before = [address_space(p) for p in workers_below(d.p.pid)]  # 2 GiB more than they began with, by default
             check(all(before), "their limit before")
             reload("prepd", "worker_bytes", 16 << 30)
             wait_for(lambda: [address_space(p) - max(before) > 8 << 30 for p in workers_below(d.p.pid)] == [True] * 2,
                      "workers with another limit")
-            with open(hangs, "r+b") as x:  # as long as the index knows it
+            with open(hangs, "r+b") as x:  # the file keeps the size that the index knows
                 x.seek(-len(mark), os.SEEK_END)
                 x.write(mark)
             for image in f.train_images()[::10]:
@@ -465,9 +466,9 @@ def reloaded_options_take_effect():
             samples = sum(len(r["doc_sample_id"]) for r, _ in zip(client.connect(end, timeout=60.0), range(80)))
             there = status()["train"]["quarantined"]
             hung = [x["cause"] for x in there if x["id"] == sample]
-            check(len(hung) == 1 and "than 1 s" in hung[0], f"hung: {there}")
-            # Twice with its row, then alone as often as prepd.solo_deaths says.
-            gone = re.findall(r"worker gone.*cause=\"signal 14", d.said())  # those that a reload starts anew apart
+            check(len(hung) == 1 and "than 1 s" in hung[0], f"the sample that hangs is not in quarantine: {there}")
+            # The sample kills a worker twice with its row, and then alone as often as prepd.solo_deaths says.
+            gone = re.findall(r"worker gone.*cause=\"signal 14", d.said())  # without the workers that a reload replaces
             check(len(gone) == 3, f"workers were lost to it {d.said()}")
             check(samples > 1000 and len(there) > 10, f"of {samples} samples quarantined: {there}")
             reload("data", "quarantine_limit", 1)
@@ -547,7 +548,7 @@ def one_daemon_builds_the_index():
             return [name for name in os.listdir(cache) if name.endswith(".lock")]
 
         os.mkdir(cache)
-        a, of_a = start("a", -1)  # it has no worker: it builds as long as is wanted here
+        a, of_a = start("a", -1)  # it has no worker, so it builds for as long as the test wants
         state(of_a, "building the index", a)
         b, of_b = start("b", 1)
         c, of_c = start("c", 1)
@@ -559,7 +560,7 @@ def one_daemon_builds_the_index():
         check(c.stop(signal.SIGTERM) == 0, f"one that waits does not stop\n{c.said()}")
         name, = lock()
         a.stop(signal.SIGKILL)
-        state(of_b, "ready", b)  # the kernel gave its lock up
+        state(of_b, "ready", b)  # the kernel has released the lock
         check("index built" in b.said() and not lock(), f"{lock()}\n{b.said()}")
         os.unlink(os.path.join(cache, name[:-len(".lock")]))
 
@@ -574,7 +575,7 @@ def one_daemon_builds_the_index():
         check(not lock(), f"left behind: {lock()}")
         os.unlink(os.path.join(cache, name[:-len(".lock")]))
 
-        os.mkdir(os.path.join(cache, name))  # as where there are no locks: each builds it
+        os.mkdir(os.path.join(cache, name))  # a folder cannot be locked, so each daemon builds its own index
         d, of_d = start("d", 1)
         state(of_d, "ready", d)
         check("index built" in d.said() and "cannot be locked" in d.said(), d.said())
@@ -619,7 +620,7 @@ def workers_have_no_privileges():
 
 
 main(the_next_lease_is_sent_ahead, figures_for_prometheus, a_lease_grows_old, the_status_has_what_the_page_says,
-     all_quarantined_samples_are_counted, slow_connections_keep_nobody_out,
-     a_daemon_without_time_is_waited_for, a_service_manager_that_does_not_read_holds_nobody, systemd_hears_the_truth,
-     reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand, killed_and_restarted_under_a_consumer,
-     workers_have_no_privileges, one_daemon_builds_the_index)
+     all_quarantined_samples_are_counted, slow_connections_keep_no_one_out, a_daemon_without_time_is_waited_for,
+     a_service_manager_that_does_not_read_does_not_block, systemd_is_told_the_true_state,
+     reloaded_without_a_trace_in_the_stream, reloaded_options_take_effect, drained_with_work_in_hand,
+     killed_and_restarted_under_a_consumer, workers_have_no_privileges, one_daemon_builds_the_index)

@@ -22,7 +22,8 @@ import client  # noqa: E402
 
 FULL = sys.argv[1:2] == ["full"]
 QUESTIONS, IMAGES, ANSWERS = (443757, 82783, 4437570) if FULL else (44375, 8278, 443750)
-# Of the dispatcher, in MiB: 500 are asked for at full size. Its program and the row under way are a part of the tenth.
+# Limits in MiB. At full size 500 MiB are the goal for the dispatcher. At a tenth, its program and the row under way are
+# a good part of the memory.
 DISPATCHER = 250 if FULL else 64
 WORKER = 128
 
@@ -76,8 +77,8 @@ def a_data_set_of_real_size():
             print(f"{name}: first row after {took:.1f} s, dispatcher {dispatcher:.0f} MiB, worker {worker:.0f} MiB at most")
             check(word in log, f"{name}: {log}")
             check(said["samples"] == QUESTIONS, f"{said['samples']} samples")
-            check(SANITIZED or dispatcher < DISPATCHER, "the dispatcher takes too much")
-            check(SANITIZED or worker < WORKER, "a worker takes too much")
+            check(SANITIZED or dispatcher < DISPATCHER, "the dispatcher takes too much memory")
+            check(SANITIZED or worker < WORKER, "a worker takes too much memory")
         said = run("plan", "-c", f.config, *options)
         check(f"samples: {QUESTIONS}, refused: 0\n" in said, said)
         fill = float(re.search(r"tokens: .* fill: ([0-9.]+) %", said)[1])

@@ -16,7 +16,7 @@ PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
 sys.path.insert(0, PROTO)
 import client  # noqa: E402
 
-STEP, STEPS, FROM = 4, 3, 2  # training.global_batch_size of the folder; what is recorded
+STEP, STEPS, FROM = 4, 3, 2  # training.global_batch_size of the folder; how many steps are recorded, from which one
 ROWS, FIRST = STEP * STEPS, STEP * FROM
 
 
@@ -59,11 +59,11 @@ class Recorded:
 def entered_anywhere():
     with Folder(**{"training.epochs": 4}) as f, Recorded(f) as r:
         whole = r.rows(2 * ROWS + 1)
-        check([x[0] for x in whole] == [FIRST + k % ROWS for k in range(2 * ROWS + 1)], "not in rounds")
+        check([x[0] for x in whole] == [FIRST + k % ROWS for k in range(2 * ROWS + 1)], "the recording is not repeated")
         check([x[1] for x in whole[:ROWS]] == [x[1] for x in whole[ROWS:2 * ROWS]], "rounds differ")
         for k in range(ROWS):
             rest = r.rows(ROWS, cursor=json.loads(whole[k][2]))
-            check([x[:2] for x in rest] == [x[:2] for x in whole[k + 1:k + 1 + ROWS]], f"behind row {k}")
+            check([x[:2] for x in rest] == [x[:2] for x in whole[k + 1:k + 1 + ROWS]], f"wrong rows after row {k}")
         check(r.rows(2, start_row=ROWS + 3)[0][:2] == whole[3][:2], "start_row")
         cursor = json.loads(whole[0][2])
         for row in (0, FIRST - 1, FIRST + ROWS + 1, -1):
@@ -84,13 +84,13 @@ def ranks_share_every_step():
                     rest = r.rows(mine - taken, rank=k, ranks=ranks, cursor=json.loads(share[taken - 1][2]))
                     check([x[:2] for x in rest] == [x[:2] for x in share[taken:]], f"rank {k} of {ranks} after {taken} rows")
             a_step = STEP // ranks  # rows of a rank
-            for other in range(ranks):  # behind a whole step anybody's cursor is all ranks'
+            for other in range(ranks):  # after a whole step, all ranks have the same cursor
                 behind = json.loads(shares[other][a_step - 1][2])
                 rest = [r.rows(mine - a_step, rank=k, ranks=ranks, cursor=behind) for k in range(ranks)]
                 check([x[:2] for s in rest for x in s] == [x[:2] for s in shares for x in s[a_step:]], f"cursor of rank {other} of {ranks}")
         for rank in (0, 4, 7):
             r.refused("every rank needs a row", rank=rank, ranks=8)
-        check(len(r.rows(3)) == 3 and r.daemon.p.poll() is None, "the daemon suffered")
+        check(len(r.rows(3)) == 3 and r.daemon.p.poll() is None, "the daemon no longer works")
 
 
 def a_damaged_row_is_told():
@@ -100,14 +100,14 @@ def a_damaged_row_is_told():
             index, n = (int.from_bytes(x.read(8), "little") for _ in range(2))
             x.seek(index + 8 * (n - 2))
             at = int.from_bytes(x.read(8), "little")
-            x.seek(at + 32 + 100)  # in the block of the last but one
+            x.seek(at + 32 + 100)  # in the block of the last row but one
             x.write(b"damaged")
 
     with Folder(**{"training.epochs": 4}) as f, Recorded(f, damage=damage) as r:
         good = r.rows(ROWS - 2)
-        check(len(good) == ROWS - 2, "rows before it")
+        check(len(good) == ROWS - 2, "the rows before the damaged one did not come")
         r.refused("damaged", cursor=json.loads(good[-1][2]))
-        check(r.daemon.p.poll() is None and len(r.rows(2)) == 2, "the daemon suffered")
+        check(r.daemon.p.poll() is None and len(r.rows(2)) == 2, "the daemon no longer works")
 
 
 def replay_checks_every_hash():
@@ -165,9 +165,9 @@ def one_that_vanishes_is_forgotten():
         next(slow)
         p.kill()
         p.wait()
-        wait_for(lambda: "consumer left" in r.daemon.said(), "it is forgotten", 40)
+        wait_for(lambda: "consumer left" in r.daemon.said(), "the consumer is forgotten", 40)
         check("consumer gone" in r.daemon.said(), r.daemon.said())
-        check(r.daemon.said().count("consumer left") == 1, "one that is there was forgotten too")
+        check(r.daemon.said().count("consumer left") == 1, "the other consumer was forgotten too")
         next(slow)
         r.daemon.stop()
         try:

@@ -21,7 +21,7 @@ from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, m
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
-# AddressSanitizer's handler of SIGSEGV cannot tell a sent one from a fault; ours can.
+# AddressSanitizer's handler of SIGSEGV does not say whether the signal was sent by another process; ours does.
 OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 BUILD = os.path.dirname(os.path.dirname(BIN))
 POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
@@ -215,7 +215,7 @@ def one_whose_mount_fails_is_dismissed():
         check(good.poll() is None, "the good one left too")
 
 
-def what_nobody_can_open_now_is_judged_as_a_crash():
+def what_no_one_can_open_now_counts_as_a_crash():
     """One file server, and its trouble, for all machines."""
     if sanitized():
         return
@@ -225,7 +225,7 @@ def what_nobody_can_open_now_is_judged_as_a_crash():
             worker = site.worker()
             site.joined(1)
             quiet = site.stream()
-            left(11)  # twice: five times there, and once here
+            left(11)  # twice: five tries by the worker and one by the daemon
             check(site.stream() == quiet, "what passed changed the stream")
             check(left() <= 0, "nothing failed")
             check(not site.status()["train"]["quarantined"], "samples were blamed")
@@ -261,7 +261,7 @@ def one_that_misses_files_does_not_write_the_index():
             check(got and got == site.stream(stream="eval"), "who indexed changed the stream")
 
 
-def a_frame_that_nobody_can_open_blames_no_worker():
+def a_frame_that_no_one_can_open_blames_no_worker():
     """Its folder can be opened but the frame cannot, neither here nor there: that is the record's fault, not the
     worker's."""
     with Folder(**{"prepd.workers": -1}) as f:
@@ -335,7 +335,7 @@ def another_decoder_is_refused():
             up(d, 0)
             said = odd(69)
             check(f"fingerprint of images {theirs['images']} there, {ours['images']} here" in said, said)
-            up(d, 1)  # the daemon's own come later
+            up(d, 1)  # from now on the daemon has a local worker
             rows = client.connect(end, timeout=60.0)
             first = [next(rows) for _ in range(8)]
             rows.close()
@@ -352,12 +352,13 @@ def another_decoder_is_refused():
             why = refusal(end, cursor=cursor)
             check(why.startswith("ST_CONFIG") and ours["images"] in why and theirs["images"] in why and "prepd.mixed_resume" in why,
                   why)
-            old = {k: v for k, v in cursor.items() if k != "fingerprints"}  # of 8c7a713
+            old = {k: v for k, v in cursor.items() if k != "fingerprints"}  # as older builds wrote it
             rows = client.connect(end, timeout=60.0, cursor=old)
             row = next(rows)
-            check(row["number"] == 4 and row["pixels"].tobytes() != first[4]["pixels"].tobytes(), "what it refuses is no other row")
+            check(row["number"] == 4 and row["pixels"].tobytes() != first[4]["pixels"].tobytes(), "the other decoder gives the same row")
             rows.close()
-            run("scale", "0", "--connect", end)  # the fleet has changed: one that was refused is taken when it is started again
+            # Without its local worker the daemon accepts the one that it refused, once that is started again.
+            run("scale", "0", "--connect", end)
             again = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ, **OTHER_JPEG})
             wait_for(lambda: [w["local"] for w in json.loads(run("status", "--connect", end, "--json"))["workers"]] == [False],
                      "it is taken")
@@ -372,7 +373,7 @@ def another_decoder_is_refused():
             rows.close()
             check("its stream continues with different rows" in d.said(), d.said())
             other = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={k: v for k, v in os.environ.items() if k not in OTHER_JPEG})
-            wait_for(lambda: "worker accepted although it differs" in d.said(), "it is taken, and told of")
+            wait_for(lambda: "worker accepted although it differs" in d.said(), "it is accepted with a warning")
             other.kill()
             other.wait()
 
@@ -408,7 +409,7 @@ def another_tokenizer_is_refused():
         site.joined(1)
         check(site.stream() == quiet, "the stream changed")
         check(not site.status()["train"]["quarantined"], "samples were blamed")
-        other_words(f.file("same"))  # under a worker that has loaded it, and before it is started again
+        other_words(f.file("same"))  # while a worker has it loaded, which is then started again
         site.workers[0].kill()
         late = site.worker("--model", f.file("same"))
         check(late.wait(60) == 78, "a tokenizer that changed was taken")
@@ -435,7 +436,7 @@ def another_decoder_of_videos_is_refused():
             check(rows and mapped(workers_below(good.pid)[0]), "no FFmpeg where there are videos")
             odd = site.worker(**other)
             check(odd.wait(60) == 69, "a worker with another decoder of videos was taken")
-            check(b"videos" in odd.stderr.read(), "no reason given")
+            check(b"videos" in odd.stderr.read(), "the worker was given no reason")
             check(site.stream(8) == rows, "the stream changed")
             check(not site.status()["train"]["quarantined"], "samples were blamed")
 
@@ -451,7 +452,7 @@ def a_poisonous_sample_is_found_without_local_workers():
             for path in (image, image.replace(f.file("data"), site.root)):
                 with open(path, "ab") as x:
                     x.write(f"POISON:{mark}".encode())
-        site.again()  # the index is of the files as they are now
+        site.again()  # so that the index is of the files as they are now
         site.worker(**POISON)
         site.joined(1)
         rows = site.stream(10**9)
@@ -465,7 +466,7 @@ def a_poisonous_sample_is_found_without_local_workers():
         check(site.stream(10**9) == rows, "two workers give another stream")
 
 
-def signals_from_outside_blame_nobody():
+def signals_from_outside_blame_no_sample():
     """At the strictest limit; a stopped worker is not a hanging one."""
     with Folder(**{"prepd.solo_deaths": 1, "prepd.sample_timeout": 1}) as f, Site(f) as site:
         site.worker()
@@ -495,18 +496,18 @@ def signals_from_outside_blame_nobody():
         site.joined(1)
 
 
-def a_daemon_that_is_stopped_refuses_nobody():
+def a_stopped_daemon_refuses_no_worker():
     """The kernel accepts connections for it, and no handshake is completed: that is not the answer to a wrong key."""
     with Folder() as f:
         port = free_ports()
         words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--data-root", f.file("data")]
         with socket.create_server(("127.0.0.1", port + 1)), subprocess.Popen(words, stderr=subprocess.PIPE) as p:
-            time.sleep(18)  # three handshakes are given up
+            time.sleep(18)  # time for three handshakes to fail
             check(p.poll() is None, p.poll() is not None and p.stderr.read())
             p.kill()
 
 
-def drained_for_good_they_all_leave():
+def drained_for_good_all_leave():
     """While workers elsewhere are restarted after every lease, none is left that was not told."""
     with Folder(**{"prepd.recycle_leases": 1}) as f, Site(f) as site:
         supervisors = [site.worker("--workers", "2"), site.worker()]
@@ -529,7 +530,7 @@ def drained_for_good_they_all_leave():
             check(k.wait(60) == 0, f"a supervisor left with {k.returncode}")
 
 
-def drained_for_good_one_without_workers_leaves():
+def drained_for_good_a_supervisor_without_workers_leaves():
     """Its worker hangs before it has joined, because the image library is on a file system that does not answer."""
     with Folder() as f, Site(f) as site:
         os.mkfifo(f.file("module.so"))
@@ -540,7 +541,7 @@ def drained_for_good_one_without_workers_leaves():
         supervisor = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
         wait_for(lambda: site.status()["supervisors"] == 1, "the supervisor is known")
         check(not site.status()["workers"], "its worker has joined")
-        site.daemon.stop(limit_s=30)  # not for good: it stays
+        site.daemon.stop(limit_s=30)  # stopped, and not drained for good, so the supervisor stays
         site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
         wait_for(site.answers, "the daemon is back")
         wait_for(lambda: site.status()["supervisors"] == 1, "the supervisor is known again")
@@ -550,7 +551,7 @@ def drained_for_good_one_without_workers_leaves():
         check(supervisor.wait(60) == 0, f"the supervisor left with {supervisor.returncode}")
 
 
-def it_waits_for_the_daemon_to_come_back():
+def a_supervisor_waits_for_the_daemon_to_come_back():
     with Folder() as f, Site(f) as site:
         p = site.worker()
         site.joined(1)
@@ -564,10 +565,10 @@ def it_waits_for_the_daemon_to_come_back():
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 
 
-main(mixed_and_killed, a_daemon_that_is_stopped_refuses_nobody, a_proxy_outlives_its_daemon, drained_for_good_they_all_leave,
-     drained_for_good_one_without_workers_leaves,
-     a_poisonous_sample_is_found_without_local_workers,
-     signals_from_outside_blame_nobody, one_that_misses_files_is_dismissed, one_with_a_copy_that_is_not_whole_is_dismissed, one_whose_mount_fails_is_dismissed,
-     what_nobody_can_open_now_is_judged_as_a_crash, one_that_misses_files_does_not_write_the_index,
-     a_frame_that_nobody_can_open_blames_no_worker, another_decoder_is_refused,
-     another_tokenizer_is_refused, another_decoder_of_videos_is_refused, it_waits_for_the_daemon_to_come_back)
+main(mixed_and_killed, a_stopped_daemon_refuses_no_worker, a_proxy_outlives_its_daemon, drained_for_good_all_leave,
+     drained_for_good_a_supervisor_without_workers_leaves, a_poisonous_sample_is_found_without_local_workers,
+     signals_from_outside_blame_no_sample, one_that_misses_files_is_dismissed,
+     one_with_a_copy_that_is_not_whole_is_dismissed, one_whose_mount_fails_is_dismissed,
+     what_no_one_can_open_now_counts_as_a_crash, one_that_misses_files_does_not_write_the_index,
+     a_frame_that_no_one_can_open_blames_no_worker, another_decoder_is_refused, another_tokenizer_is_refused,
+     another_decoder_of_videos_is_refused, a_supervisor_waits_for_the_daemon_to_come_back)

@@ -114,7 +114,7 @@ def pieces_of_tars():
         check(got == want and has["shipped_bytes"] > 0, "pieces of a tar that are sent give other rows")
 
 
-def trouble_of_the_daemon_blames_nobody():
+def trouble_of_the_daemon_blames_no_worker():
     """It has no descriptor left for a while, so some leases lack a file that exists."""
     if not can_hide() or sanitized():
         return
@@ -190,10 +190,10 @@ def lies_told_by_one(f, want, lie, ship):
             said = f"{lie.__name__}, files {'sent' if ship else 'there'}: "
             print(f"{said}{status['train']['quarantined_count']} quarantined, {sum(a != b for a, b in zip(rows, want))} rows "
                   f"of {len(want)} changed, {len(rows)} came, {middle.lists} false lists", flush=True)
-            check(middle.lists > 0, "no lie was told")
+            check(middle.lists > 0, "the worker told nothing false")
             check(rows == want and status["train"]["quarantined_count"] == 0, f"{said}the stream changed\n{d.said()}")
             check(d.said().count("worker dismissed") == 1, f"{said}{d.said()}")
-            wait_for(lambda: made[0].poll() is not None, f"{said}who lied is dismissed")
+            wait_for(lambda: made[0].poll() is not None, f"{said}the worker that lied is dismissed")
             check(all(p.poll() is None for p in made[1:]), f"{said}an honest worker left")
         finally:
             for p in made:
@@ -202,7 +202,7 @@ def lies_told_by_one(f, want, lie, ship):
                 p.stderr.close()
 
 
-def false_records_cost_who_told_them():
+def a_worker_that_sends_false_records_is_dismissed():
     """Sizes are compared with the daemon's own look at the files; what it cannot know a second worker must report
     too."""
     with Folder(images=48) as f:
@@ -254,7 +254,7 @@ def nothing_outside_is_sent():
 def refused(f, args, *names):
     said = run("plan", "-c", f.config, "--data.ship", "true", *args, code=78)
     check(all(n in said for n in (*names, "data.images", "mount --bind", "--data-root")), said)
-    run("plan", "-c", f.config, *args)  # without data.ship it may lie anywhere
+    run("plan", "-c", f.config, *args)  # without data.ship the data may lie anywhere
 
 
 def talks(f, folder, images, form="conversations"):
@@ -280,10 +280,10 @@ def data_that_lies_outside_is_refused_at_the_start():
         refused(f, talks(f, b, ["images/1.jpg", "images/2.jpg"]), "images/2.jpg: this and 0 other files", b)
         os.symlink("../a/images", os.path.join(b, "out"))
         refused(f, talks(f, b, ["out/1.jpg", "images/2.jpg"]), "out/1.jpg: this and 1 other files")
-        # The remedy, where all pictures are linked in from elsewhere.
+        # The remedy if all pictures are linked in from elsewhere.
         run("plan", "-c", f.config, *ship, *talks(f, b, ["1.jpg"]), "--data.images", os.path.join(b, "out"))
 
-        # A mixture, whose folder is above both sources.
+        # A mixture whose folder is above both sources.
         with open(f.file("mix.yaml"), "w") as x:
             x.write("one:\n  format: conversations\n  path: a/t.jsonl\ntwo:\n  format: conversations\n  path: c/t.jsonl\n")
         mixture = options(data__format="mixture", data__path=f.file("mix.yaml"))
@@ -293,7 +293,7 @@ def data_that_lies_outside_is_refused_at_the_start():
         talks(f, c, ["images/1.jpg", "images/2.jpg"])
         refused(f, mixture, "c/images/2.jpg", c)
 
-        # Tars, frames, archives, and a list of pictures that says by itself where they lie.
+        # Tars, folders of frames, zip archives, and a list of pictures with absolute paths.
         with tarfile.open(os.path.join(a, "train.tar"), "w") as t:
             t.add(pictures[0], "1.jpg")
             t.add(os.path.join(a, "t.jsonl"), "1.txt")
@@ -322,5 +322,5 @@ def data_that_lies_outside_is_refused_at_the_start():
                 run("plan", "-c", f.config, *ship)
 
 
-main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for, trouble_of_the_daemon_blames_nobody,
-     nothing_outside_is_sent, data_that_lies_outside_is_refused_at_the_start, false_records_cost_who_told_them)
+main(rows_and_causes_as_with_files, pieces_of_tars, refused_unless_asked_for, trouble_of_the_daemon_blames_no_worker,
+     nothing_outside_is_sent, data_that_lies_outside_is_refused_at_the_start, a_worker_that_sends_false_records_is_dismissed)

@@ -23,7 +23,7 @@ import client  # noqa: E402
 
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
 LONG = IMAGES >= 50000
-EARLY = 10 if LONG else 2  # the share of the run by which everything has begun
+EARLY = 10 if LONG else 2  # after this part of the run, nothing new begins
 MIB = 1 << 20
 
 
@@ -42,7 +42,7 @@ def of_all(daemon):
 
 def png(width, height, rng):
     ramp = numpy.add.outer(numpy.arange(height), numpy.arange(3 * width)) // 4 + rng.integers(0, 8, (height, 3 * width))
-    lines = numpy.zeros((height, 1 + 3 * width), numpy.uint8)  # each begins with its filter: none
+    lines = numpy.zeros((height, 1 + 3 * width), numpy.uint8)  # each line begins with its filter, none
     lines[:, 1:] = ramp % 256
     chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(lines.tobytes(), 1)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -81,7 +81,7 @@ def streamed(f, options):
         late = of_all(d.p.pid)
         said = json.loads(run("status", "-c", f.config, "--json"))
         check(said["train"]["quarantined_count"] == 0, f"not all were decoded: {said['train']}")
-        check(said["workers_replaced"] == 0, "new workers hide what old ones grew by")
+        check(said["workers_replaced"] == 0, "workers were replaced, which hides how much they grew")
     check(images >= IMAGES, f"only {images} images came")
     print(f"{images} images in {time.monotonic() - began:.0f} s; figures after {early_images} of them and at the end")
     for who, a, b in zip(("dispatcher", "workers at most"), early, late):
@@ -108,7 +108,7 @@ def digest_watched(folder, steps, *options, every_s=0.02):
             try:
                 seen[worker] = max(seen.get(worker, 0), figures(worker)[0])
             except (OSError, ValueError, KeyError):
-                pass  # it has just ended
+                pass  # the worker has just ended
         time.sleep(every_s)
     out, err = p.communicate()
     check(p.returncode == 0, err)

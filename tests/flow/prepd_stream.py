@@ -36,7 +36,7 @@ def same_for_any_number_of_workers():
         check(other not in digests.values(), "another seed gives the same stream")
 
 
-def a_whole_epoch_whoever_makes_it_for_whom():
+def a_whole_epoch_by_any_workers_for_any_consumers():
     """Workers here, elsewhere, or both; workers whose number changes, and a supervisor that leaves, during the
     stream; ranks 1, 2, 4, 8; from the middle, after the dispatcher was killed."""
     with Folder(images=IMAGES, **{"training.epochs": 1, "training.global_batch_size": STEP}) as f:
@@ -125,7 +125,7 @@ def a_whole_epoch_whoever_makes_it_for_whom():
             d.__exit__()
 
 
-def transport_does_not_enter():
+def the_transport_does_not_change_the_stream():
     with Folder() as f:
         plain = digest(f.config, "--steps", "4")
         packed = digest(f.config, "--steps", "4", "--prepd.image_filter", "plane",
@@ -170,11 +170,11 @@ def index_is_only_a_cache():
         cache = f.file("data/.tessera")
         check(os.listdir(cache), "no index was kept")
         check(digest(f.config, "--steps", "4") == fresh, "the cached index changes the stream")
-        for name in os.listdir(cache):  # a damaged one is built again, not believed
+        for name in os.listdir(cache):  # a damaged index is built again
             with open(os.path.join(cache, name), "r+b") as x:
                 x.seek(200)
                 x.write(b"\xff" * 16)
-        check(digest(f.config, "--steps", "4") == fresh, "a damaged index was believed")
+        check(digest(f.config, "--steps", "4") == fresh, "a damaged index was used")
         shutil.rmtree(cache)
         check(digest(f.config, "--steps", "4") == fresh, "a new index changes the stream")
 
@@ -184,7 +184,7 @@ def the_last_step_is_complete_and_then_it_ends():
         out = run("record", "-c", f.config, "--steps", "1000", "--out", f.file("r.rec"),
                   "--training.epochs", "1")
         rows = int(out.split(":")[1].split()[0])
-        check(rows > 0 and rows % 4 == 0, f"{rows} rows are no whole steps of 4")
+        check(rows > 0 and rows % 4 == 0, f"{rows} rows are not a whole number of steps of 4")
 
 
 def commands_need_only_the_data_section():
@@ -204,9 +204,10 @@ def commands_need_only_the_data_section():
         said = run("sample", *here, "--index", "1000000", "--out", f.file("no"), code=64)
         check("past the last sample" in said and not os.path.exists(f.file("no")), said)
         talk = run("plan", *here, "--data.group", "conversation")
-        check(talk != run("plan", *here), "conversation changes nothing")
-        check(run("digest", *here, "--steps", "2", "--data.answer", "drawn"), "drawn answers")
+        check(talk != run("plan", *here), "data.group conversation changes nothing")
+        check(run("digest", *here, "--steps", "2", "--data.answer", "drawn"), "drawn answers change nothing")
 
 
-main(same_for_any_number_of_workers, a_whole_epoch_whoever_makes_it_for_whom, transport_does_not_enter, an_epoch_over_any_transport,
-     entered_at_a_later_step, index_is_only_a_cache, commands_need_only_the_data_section, the_last_step_is_complete_and_then_it_ends)
+main(same_for_any_number_of_workers, a_whole_epoch_by_any_workers_for_any_consumers,
+     the_transport_does_not_change_the_stream, an_epoch_over_any_transport, entered_at_a_later_step,
+     index_is_only_a_cache, commands_need_only_the_data_section, the_last_step_is_complete_and_then_it_ends)

@@ -17,7 +17,7 @@ from prepd_flow import BIN, SANITIZED, Folder, check, children, main, wait_for
 SYSTEMD = "/lib/systemd/systemd"
 BUILD = os.path.dirname(os.path.dirname(os.path.abspath(BIN)))
 LOG = "/run/said"
-# Between the mounts that are made and systemd there is nothing: what fails before it says 77.
+# Makes the mounts and becomes systemd. If anything fails before that, it exits with 77.
 BOOT = r"""
 set -e
 trap '[ $? = 0 ] || exit 77' EXIT
@@ -78,7 +78,7 @@ class Machine:
         self.write("etc/systemd/system/tessera.target", "[Unit]\nDescription=what the test asks for\n")
         for unit in ("prepd.service", "prepd-worker@.service", "prep.slice"):
             os.symlink("/opt/tessera/lib/systemd/system/" + unit, self.file("installed/etc/systemd/system/" + unit))
-            if unit != "prep.slice":  # no journal here
+            if unit != "prep.slice":  # there is no journal
                 more = f"[Service]\nStandardOutput=append:{LOG}\nStandardError=append:{LOG}\n"
                 if unit == "prepd.service":
                     more += "WatchdogSec=15\n"
@@ -145,12 +145,12 @@ class Machine:
 
     def __exit__(self, *_):
         for pid in children(self.p.pid):
-            os.kill(pid, signal.SIGKILL)  # all that run there go with it, and so do the mounts
+            os.kill(pid, signal.SIGKILL)  # all processes there end with it, and the mounts go
         self.p.kill()
         self.p.wait()
         self.log.close()
         end = time.monotonic() + 10
-        while time.monotonic() < end:  # cgroups of what has just ended
+        while time.monotonic() < end:  # until the cgroups of processes that have just ended can be removed
             for folder, _, _ in os.walk(self.group, topdown=False):
                 try:
                     os.rmdir(folder)
@@ -178,13 +178,13 @@ def not_again(m, unit, code):
 
 def the_daemon_as_a_unit():
     with Machine(f"prepd: {{workers: 2, endpoint: \"{SOCKET}\"}}\n") as m:
-        m.do("systemctl", "start", "prepd")  # comes back when READY was said
+        m.do("systemctl", "start", "prepd")  # returns once prepd has said READY
         check(m.show("prepd", "ActiveState") == "active", m.said())
         main_pid = m.show("prepd", "MainPID")
         for pid in (main_pid, m.do("pgrep", "-f", "prepd worker").split()[0]):
             about = dict(x.split(":\t", 1) for x in m.do("cat", f"/proc/{pid}/status").splitlines() if ":\t" in x)
             check(about["CapEff"].strip("0") == "" and about["NoNewPrivs"] == "1" and about["Seccomp"] == "2" and
-                  about["Uid"].split()[0] != "0", f"it may do too much: {about}")
+                  about["Uid"].split()[0] != "0", f"the process has too many rights: {about}")
         rows = m.do(*CLIENT, SOCKET, "--rows", "40")
         check(rows.count("row ") == 40, rows)
         wait_for(lambda: "rows" in m.show("prepd", "StatusText") and not m.show("prepd", "StatusText").startswith(
@@ -203,13 +203,13 @@ def the_daemon_as_a_unit():
         check(m.do("pgrep", "-c", "prepd", code=None).stdout.strip() == "0", "workers are left")
         m.do("sh", "-c", "cp /etc/tessera/prepd.yaml /tmp; echo nonsense: 1 >> /etc/tessera/prepd.yaml")
         not_again(m, "prepd", 78)
-        # Over the limit of bad samples, which a consumer's rows must bring it to; the test has fewer than it judges.
+        # Exit code 65 means too many bad samples, which takes more samples than this test has. A shell plays the daemon.
         m.do("sh", "-c", "mkdir -p /etc/systemd/system/prepd.service.d; cd /etc/systemd/system/prepd.service.d; "
              "printf '[Service]\nType=exec\nExecStart=\nExecStart=/bin/sh -c \"exit 65\"\n' > z.conf; systemctl daemon-reload")
         not_again(m, "prepd", 65)
         m.do("sh", "-c", "rm /etc/systemd/system/prepd.service.d/z.conf; systemctl daemon-reload")
         m.do("cp", "/tmp/prepd.yaml", "/etc/tessera/prepd.yaml")
-        # The line of prepd-run, where no unit has its name.
+        # prepd-run starts prepd as a unit of its own name, so no other unit may have that name.
         m.do("sh", "-c", "rm -r /etc/systemd/system/prepd.service*; systemctl daemon-reload")
         m.do("/opt/tessera/bin/prepd-run", "/etc/tessera/prepd.yaml", "--prepd.endpoint", "ipc:///run/by-line.sock",
              "--prepd.cache_dir", "/tmp/cache")
@@ -254,16 +254,16 @@ def workers_as_units_with_keys():
         def joined():
             said = m.status(*where) or {"workers": [], "supervisors": 0}
             return len(said["workers"]), said["supervisors"]
-        wait_for(lambda: joined() == (5, 2), "all workers, and who keeps them")
+        wait_for(lambda: joined() == (5, 2), "all workers and their supervisors have joined")
         check(m.do(*CLIENT, where[0], "--keys", where[2], "--rows", "40").count("row ") == 40, "rows")
         one_of_another_kind(m, lambda: joined()[0])
         m.do("systemctl", "stop", "prepd-worker@2")
         check(m.show("prepd-worker@2", "Result") == "success", m.said())
         wait_for(lambda: len(m.status(*where)["workers"]) == 3, "its workers have left")
         restarts = m.show("prepd-worker@1", "NRestarts")
-        m.do("/opt/tessera/bin/prepd", "drain", "--connect", *where)  # for good: nothing is started again
+        m.do("/opt/tessera/bin/prepd", "drain", "--connect", *where)  # drained for good, so nothing is started again
         wait_for(lambda: m.show("prepd", "ActiveState") == "inactive" and
-                 m.show("prepd-worker@1", "ActiveState") == "inactive", "both have left")
+                 m.show("prepd-worker@1", "ActiveState") == "inactive", "the daemon and the worker unit have ended")
         check(m.show("prepd-worker@1", "NRestarts") in ("0", restarts) and m.show("prepd", "Result") == "success",
               f"{restarts} restarts before, {m.show('prepd-worker@1', 'NRestarts')} after: {m.said()}")
         m.do("sed", "-i", "s/--workers 2/--workers 0/", "/etc/tessera/worker.env")

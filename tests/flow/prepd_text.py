@@ -86,7 +86,7 @@ def the_same_stream_resumed_and_by_any_workers():
                 rest = stream_of(f, args, cursor=json.loads(rows[stop - 1]["cursor"]))
                 check([fingerprint(r) for r in rest] == whole[stop:], f"resumed after {stop} rows")
             check(len({digest(f.config, "--steps", "4", *args, "--prepd.workers", str(w))
-                       for w in (1, 3)}) == 1, "the number of workers enters")
+                       for w in (1, 3)}) == 1, "the number of workers changes the stream")
             two = digest(f.config, "--steps", "4", *args)
             check(digest(f.config, "--steps", "4", *args, "--training.seed", "9") != two, "seed")
 
@@ -119,7 +119,7 @@ def the_next_start_unpacks_nothing():
         check(not kept, said)
         rows, kept, said = started(f, args)
         check(kept, said)
-        check(rows == first, "other rows from kept places")
+        check(rows == first, "other rows with the cache")
         name = next(n for n in os.listdir(cache) if n.startswith("text-"))
         with open(os.path.join(cache, name), "rb") as x:
             whole = x.read()
@@ -141,7 +141,7 @@ def the_next_start_unpacks_nothing():
 def one_large_frame_is_told():
     """It has one place where unpacking can begin; of many frames each is one."""
     with Folder(images=16) as f:
-        parts = [(b" " * (1 << 20) + b"\n") * 22 + lines_of([f"text {k}"] * 20) for k in range(3)]  # blank lines are none
+        parts = [(b" " * (1 << 20) + b"\n") * 22 + lines_of([f"text {k}"] * 20) for k in range(3)]  # blank lines are not documents
         for data, told in ((zstandard.compress(b"".join(parts)), True), (b"".join(map(zstandard.compress, parts)), False),
                            (gzip.compress(b"".join(parts), 1), False)):
             path = write(in_data(f, "far.jsonl.zst"), data)

@@ -34,13 +34,13 @@ def frames_folder(f, name, n=5):
     os.makedirs(in_data(f, name))
     sizes = {}
     for path in f.train_images():
-        with open(path, "rb") as x:  # frames of one size: those whose header says so
+        with open(path, "rb") as x:  # to find frames of one size by their headers
             data = x.read()
         at = data.index(b"\xff\xc0")
         sizes.setdefault(data[at + 5:at + 9], []).append(path)
     same = max(sizes.values(), key=len)
     for k in range(n):
-        shutil.copy(same[k % len(same)], in_data(f, f"{name}/frame_{k}.jpg"))  # frame_10 after frame_9
+        shutil.copy(same[k % len(same)], in_data(f, f"{name}/frame_{k}.jpg"))  # frame_10 comes after frame_9
     with open(in_data(f, f"{name}/readme.txt"), "w") as x:
         x.write("no frame")
     return name
@@ -87,7 +87,7 @@ def every_record_once_resumed_any_workers():
         rest = stream_of(f, args, cursor=json.loads(whole[stop - 1]["cursor"]))
         check([fingerprint(r) for r in rest] == [fingerprint(r) for r in whole[stop:]], "resumed, the stream differs")
         check(len({digest(f.config, "--steps", "4", *args, "--prepd.workers", str(w)) for w in (1, 2, 7)}) == 1,
-              "the number of workers enters")
+              "the number of workers changes the stream")
         one = digest(f.config, "--steps", "4", *args)
         for more in (dict(video__fps=4), dict(video__max_frames=6), dict(video__max_pixels=20000)):
             check(digest(f.config, "--steps", "4", *form(path, **more)) != one, f"{more} does not enter")
@@ -107,7 +107,7 @@ def frames_and_times_as_specified():
         frames_folder(f, "dump", 11)
         path = write_array(in_data(f, "v.json"), [clip("a.avi", "What?", "red"),
                                                   clip("dump", "What?", "red", sample_fps="2")])
-        # The folder's processor has a smaller area than the published one: let it be that one.
+        # The folder's processor has smaller limits than the published one, whose limits are set here.
         row = sample(f, path, 0, video__min_pixels=4096, video__max_pixels=25165824)
         check(row["grid_thw"].tolist() == [[2, 4, 4]], row["grid_thw"].tolist())
         pads = "<|vision_start|>" + VIDEO_PAD * 4 + "<|vision_end|>"
@@ -121,7 +121,7 @@ def frames_and_times_as_specified():
         check(want in texts_of(f, later), texts_of(f, later))
         check(len(later["input_ids"]) == len(row["input_ids"]) + 2 and
               (later["pixels_video"] == row["pixels_video"]).all(), "more than the text differs")
-        row = sample(f, path, 1)  # 11 frames at 2 a second: all of them, the last one twice
+        row = sample(f, path, 1)  # 11 frames at 2 per second: all are taken, and the last one twice
         check(row["grid_thw"][0][0] == 6, row["grid_thw"].tolist())
         for k in range(6):
             at = (4 * k + 1) / 4 if k < 5 else 5.0
@@ -137,7 +137,7 @@ def a_clip_beyond_its_row():
         path = write_array(in_data(f, "v.json"), [clip("a.avi", "What?", "red")])
         wide = dict(video__max_pixels=25165824)
         row = sample(f, path, 0, **wide)
-        check(row["grid_thw"][0][0] == 4 and 300 < len(row["input_ids"]) <= 512, "not shrunk into its row")
+        check(row["grid_thw"][0][0] == 4 and 300 < len(row["input_ids"]) <= 512, "the clip is not shrunk to fit its row")
         said = run("check", "-c", f.config, *form(path, data__oversize="refuse", **wide), code=65)
         check("data.oversize: refuse" in said, said)
         said = run("check", "-c", f.config, *form(path, video__fps=24, training__seq_len=256), code=65)
@@ -178,7 +178,7 @@ def bad_videos_are_named():
                           (9, "shown elsewhere"), (10, "noise.mkv"), (11, "shown elsewhere")):
             check(words in lines.get(at, ""), f"record {at} does not say {words!r}:\n{said}")
         check(0 not in lines, said)
-        # One that is whole when it is indexed and not when it is decoded costs its sample alone.
+        # A video that is whole when it is indexed but not when it is decoded costs only its own sample.
         path = write_lines(in_data(f, "late.jsonl"), [clip("good.avi", "a", "b"), clip("late.mkv", "a", "b")])
         args = form(path, training__global_batch_size=1, data__pack="false")
         first = stream_of(f, args)
@@ -190,10 +190,10 @@ def bad_videos_are_named():
             x.write(b"\0" * (times.st_size - times.st_size // 2))
         os.utime(in_data(f, "late.mkv"), ns=(times.st_atime_ns, times.st_mtime_ns))
         rows = {int(r["doc_sample_id"][0]): r for r in stream_of(f, args)}
-        check(json.loads(rows[1].get("quarantine") or "[]"), "the damaged one is not in quarantine")
+        check(json.loads(rows[1].get("quarantine") or "[]"), "the damaged sample is not in quarantine")
         check(not rows[1]["pixels_video"].any() and (rows[1]["labels"] == -100).all(), "it is trained")
         good = [r for r in first if int(r["doc_sample_id"][0]) == 0][0]
-        check(fingerprint(rows[0]) == fingerprint(good), "the good one changed")
+        check(fingerprint(rows[0]) == fingerprint(good), "the good sample changed")
 
 
 def one_that_is_too_large_is_known_by_its_size():
@@ -228,7 +228,7 @@ def beside_pictures_in_a_mixture():
         ids = [int(i) for r in rows for i in r["doc_sample_id"]]
         check(0.2 < sum(i < n for i in ids) / len(ids) < 0.3, "a quarter are records with clips")
         check(len({digest(f.config, "--steps", "5", *args, "--prepd.workers", str(w)) for w in (1, 3)}) == 1,
-              "the number of workers enters")
+              "the number of workers changes the stream")
 
 
 def held_out_videos_alone():
@@ -245,8 +245,8 @@ def held_out_videos_alone():
             check(any("pixels_video" in r for r in held_out), "no videos")
             again = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
             check(again == first, "the train stream changed")
-            # One that had no work meanwhile begins anew when it asks.
-            wait_for(lambda: all(mapped(w) for w in workers_below(d.p.pid)), "workers that cannot decode them")
+            # A worker that had no work meanwhile is replaced when it asks for some.
+            wait_for(lambda: all(mapped(w) for w in workers_below(d.p.pid)), "workers still without the video decoder")
 
 
 def mapped(pid):

@@ -73,7 +73,7 @@ def videos_in_tars():
     with Folder(images=32) as f:
         path, n, _ = data_set(f, 6)
         with open(path) as x:
-            records = [r for r in map(json.loads, x) if "dump" not in json.dumps(r)]  # a folder is no member
+            records = [r for r in map(json.loads, x) if "dump" not in json.dumps(r)]  # a folder is not a member of a tar
         members = []
         for k, r in enumerate(records):
             names = [p["video"] for p in r["messages"][0]["content"] if "video" in p] if "messages" in r else \

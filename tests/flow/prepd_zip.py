@@ -38,13 +38,13 @@ def same_rows_without_unpacking():
               ["train2014.zip", "v2_Annotations_Train_mscoco.zip", "v2_Questions_Train_mscoco.zip"], "unpacked")
 
 
-def kept_places_are_believed_only_whole():
+def the_cache_is_used_only_if_it_is_whole():
     """What is kept for the next start says where each picture lies; with two of them exchanged there would be other
     pictures under the same names."""
     with Folder(images=24) as f:
         for name in ("v2_OpenEnded_mscoco_train2014_questions.json", "v2_mscoco_train2014_annotations.json"):
             with open(f.file("data/" + name), "a") as x:
-                x.write(" " * (6 << 20))  # small sets keep nothing
+                x.write(" " * (6 << 20))  # small sets get no cache
         args = official(f, f.file("zips"), how=zipfile.ZIP_STORED)
         wanted = digest(f.config, "--steps", "2", *args)
         folder = f.file("zips/.tessera")
@@ -58,7 +58,7 @@ def kept_places_are_believed_only_whole():
             data[first:last] = data[first + 16:last] + data[first:first + 16]
             x.seek(0)
             x.write(data)
-        check(digest(f.config, "--steps", "2", *args) == wanted, "pictures were exchanged")
+        check(digest(f.config, "--steps", "2", *args) == wanted, "pictures were mixed up")
 
 
 def count_another(path, n):
@@ -68,7 +68,7 @@ def count_another(path, n):
         x.write(n.to_bytes(2, "little") * 2)
 
 
-def what_can_not_be_read_is_named():
+def what_cannot_be_read_is_named():
     with Folder(images=16) as f:
         args = official(f, f.file("twice"))
         os.link(f.file("twice/v2_Questions_Train_mscoco.zip"), f.file("twice/v1_Questions_Train_mscoco.zip"))
@@ -102,4 +102,4 @@ def what_can_not_be_read_is_named():
 
 
 if __name__ == "__main__":
-    main(same_rows_without_unpacking, kept_places_are_believed_only_whole, what_can_not_be_read_is_named)
+    main(same_rows_without_unpacking, the_cache_is_used_only_if_it_is_whole, what_cannot_be_read_is_named)

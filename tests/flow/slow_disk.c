@@ -1,5 +1,5 @@
-/* slow_disk.c: a disk that takes its time, preloaded: fsync of the rank $TESSERA_SLOW_RANK begins
- * $TESSERA_SLOW_MS later. */
+/* slow_disk.c: preloaded (LD_PRELOAD), it plays a slow disk: each fsync of the rank
+ * $TESSERA_SLOW_RANK begins $TESSERA_SLOW_MS milliseconds late. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>

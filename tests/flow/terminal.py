@@ -22,9 +22,9 @@ class Terminal:
     def __init__(self, *words, cwd=None, env=None):
         self.said = ""
         self.ours, its = pty.openpty()
-        # setsid -c: the session of the program has the terminal that is its input.
-        # A shell ignores SIGINT in what it starts in the background, nohup ignores SIGHUP, and both are inherited; a
-        # program that a person starts at a terminal hears them.
+        # setsid -c makes the terminal at its input that of the new session.
+        # A shell lets background processes ignore SIGINT, nohup lets them ignore SIGHUP, and both are inherited. A program
+        # that someone starts at a terminal gets these signals.
         self.p = subprocess.Popen(["setsid", "-c", *words], cwd=cwd, env=env, stdin=its, stdout=its, stderr=its,
                                   preexec_fn=hear_signals)
         os.close(its)

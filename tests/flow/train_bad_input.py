@@ -56,7 +56,7 @@ def record(f):
     return path
 
 
-def models_that_are_none():
+def folders_that_are_not_models():
     with Folder(**STREAM) as f:
         c = ("train", "-c", f.config, "--feed.replay", record(f), "--job.dump_folder", f.file("o"))
         refused(["qwen3-vl-31b"], 66, *c, "--model.path", "qwen3-vl-31b")
@@ -75,7 +75,7 @@ def another_stream_than_the_daemon_s():
         refused(["image.resampler"], 78, *c, "--image.resampler", "pillow")
 
 
-def nobody_listens():
+def no_daemon_listens():
     with Folder(**STREAM) as f:
         start = time.monotonic()
         refused(["prepd serve", "waiting for prepd at", "there is no socket"], 69, "train", "-c", f.config, "--feed.timeout", "2",
@@ -116,5 +116,5 @@ def tiny_vocabulary(f):
     return f.file("tiny")
 
 
-main(options_that_do_not_exist_or_fit, what_is_refused_makes_no_folder, models_that_are_none,
-     another_stream_than_the_daemon_s, nobody_listens, damaged_recordings, rows_that_do_not_fit_the_model)
+main(options_that_do_not_exist_or_fit, what_is_refused_makes_no_folder, folders_that_are_not_models,
+     another_stream_than_the_daemon_s, no_daemon_listens, damaged_recordings, rows_that_do_not_fit_the_model)

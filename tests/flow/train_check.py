@@ -33,7 +33,7 @@ def nothing_changes_a_step():
         check("--steps" in trainer("check", "-c", f.config, "--steps", "1", code=64), "one step cannot be resumed")
 
 
-def what_is_no_number_is_off():
+def a_nan_counts_as_off():
     with Folder(**STREAM) as f:
         rows = recorded(f, 2)
         go(f, "good", **rows)
@@ -44,7 +44,7 @@ def what_is_no_number_is_off():
         about = json.loads(data[8:header])
         at = header + about[next(n for n in about if n.endswith("q_proj.weight"))]["data_offsets"][0]
         data[at:at + 2] = b"\xc0\x7f"  # bf16 NaN
-        os.remove(path)  # it is a link into the last step
+        os.remove(path)  # it is a link into the last step's folder
         with open(path, "wb") as file:
             file.write(data)
         said = asked(f, "--feed.replay", f.file("rows.rec"), "--model.path", f.file("good/checkpoint"), code=65)
@@ -70,4 +70,4 @@ def one_rank_against_several():
         check(os.listdir(f.file("check")) == [], "it leaves files behind")
 
 
-main(nothing_changes_a_step, what_is_no_number_is_off, one_rank_against_several)
+main(nothing_changes_a_step, a_nan_counts_as_off, one_rank_against_several)

@@ -16,7 +16,7 @@ from prepd_video import data_set
 from train_flow import TRAINER, options, trainer
 
 CONFIGS = sorted(path for path in glob.glob(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/*.yaml"))
-                 if not path.endswith("-sources.yaml"))  # the list that a mixture's data.path names
+                 if not path.endswith("-sources.yaml"))  # a list of sources, which the data.path of a mixture names
 ONE_RANK = {"parallelism.world_size": 0, "parallelism.data_parallel_shard_degree": -1,
             **{f"parallelism.{d}_degree": 1 for d in
                ("data_parallel_replicate", "tensor_parallel", "context_parallel", "pipeline_parallel",
@@ -24,7 +24,7 @@ ONE_RANK = {"parallelism.world_size": 0, "parallelism.data_parallel_shard_degree
 PRESETS = {"smoke.yaml": "debug", **{f"{name}.yaml": "qwen3-vl-30b-a3b" for name in
                                     ("conversations", "text", "mixture", "video", "webdataset")}}
 
-# One rank's run then begins, and there is no data.
+# On such a machine the run of one rank would begin, and there are no data.
 HOLDS_THEM = shutil.which("nvidia-smi") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") > 180 << 30
 
 
@@ -59,7 +59,7 @@ def plan_is_printed(path, out):
     lack = "a GPU each" if ranks > 1 else "no GPU for this run: "
     check(re.search(r"^fits: [0-9.]+ % of the card", said, re.MULTILINE), f"{name}: {said}")
     check(lack in said and said.count(" error ") == 1, f"{name}: {said}")
-    if ranks == 1:  # who asks for the CPU hears of the CPU alone
+    if ranks == 1:  # with the CPU chosen, only the CPU is mentioned
         said = trainer("train", "-c", path, *model, *out, "--training.backend", "cpu", code=78)
         check("GPU" not in said and "  total  " in said, f"{name}: {said}")
 
@@ -136,7 +136,7 @@ def two_steps_at_reduced_size():
             small = {"model.path": models, "data.patch_budget": 0, "training.seq_len": 512,
                      "training.local_batch_size": 1, "training.global_batch_size": 2, "data.images": f.file("data"),
                      **ONE_RANK}
-            # A mixture's own sources are not here; what it is mixed of is.
+            # The sources of the mixture are not here, so VQAv2 stands in for them.
             kind = (c["data.format"].replace("mixture", "vqav2"), c["data.pack"])
             if kind not in rows:
                 rows[kind] = f.file("-".join(kind) + ".rec")

@@ -38,8 +38,8 @@ def recordings_end():
         said = talk(f, "once", feed__replay=path, training__steps=0, training__epochs=1,
                     metrics__log_freq=10)
         check(steps_of(said) == [1, 2] and "ended after 2 steps" in said, said)
-        check("checkpoint.enable is false: this run keeps no model" in said, said)  # it might have been long
-        # A recording has no held-out rows: said, and the run ends all the same.
+        check("checkpoint.enable is false: this run keeps no model" in said, said)  # a long run would be lost
+        # A recording has no held-out rows. The run says so and ends well.
         said = talk(f, "eval", feed__replay=path, training__steps=1, eval__enable="true",
                     checkpoint__enable="true")
         check("no held-out rows" in said and "images swapped" not in said, said)
@@ -81,7 +81,8 @@ def evaluates_in_between():
         check(last and last[3] == between[0][1] and 0 < int(last[5]) < int(last[3]), said)
         check(said.count("  sample ") == 2, said)
         words = re.findall(r"^vqa: (?:step: (\d+)  )?accuracy: ([0-9.]+)% of (\d+) questions", said, re.MULTILINE)
-        check([w[0] for w in words] == ["2", ""] and words[0][2] == words[1][2] != "0", said)  # in its own words
+        # Once after step 2, and once at the end.
+        check([w[0] for w in words] == ["2", ""] and words[0][2] == words[1][2] != "0", said)
         with open(f.file("run/eval.jsonl")) as file:
             kept = [json.loads(line) for line in file]
         check([e["step"] for e in kept] == [2, 4] and "swapped_percent" in kept[1], f"{kept}")
@@ -92,11 +93,11 @@ def evaluates_in_between():
         for curve in (">loss<", ">held-out loss<", ">held-out accuracy<"):
             check(page.count(curve) == 1, f"no curve {curve}")
         said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2, checkpoint__enable="true")
-        check(not steps_of(said) and "  images swapped: " in said, said)  # done: evaluated again, and still one line a step
+        check(not steps_of(said) and "  images swapped: " in said, said)  # it was done, so it only evaluates
         with open(f.file("run/eval.jsonl")) as file:
             check([json.loads(line)["step"] for line in file] == [2, 4], "the last step is there twice")
     with Folder(**STREAM, **{"eval.split": "test"}) as f, Daemon(f.config):
-        said = talk(f, "missing", code=66, eval__enable="true")  # at once, not when the run ends
+        said = talk(f, "missing", code=66, eval__enable="true")  # at once, and not only when the run ends
         check("test" in said and not steps_of(said), said)
 
 

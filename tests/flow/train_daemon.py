@@ -26,7 +26,7 @@ STEPS, AWAY_S = (24, 0.8) if KILLS <= 4 else (8 * KILLS, 5.0)
 MPI = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
 LAYOUTS = {"one rank": {}, "two ranks": {"nproc": 2, "training.backend": "cpu"},
            "two that share rows": {"nproc": 2, "training.backend": "cpu", "parallelism.context_parallel_degree": 2}}
-FEW = {"prepd__ahead_bytes": 1048576, "checkpoint__interval": 0}  # little under way, nothing kept between
+FEW = {"prepd__ahead_bytes": 1048576, "checkpoint__interval": 0}  # few rows under way, and no checkpoints before the end
 
 
 def start(f, name, layout, **changed):
@@ -94,7 +94,7 @@ def comes_back(layout):
         for i in range(KILLS):
             after(f, "killed", p, STEPS * i // (2 * KILLS) + 1)
             time.sleep(rng.uniform(0, 0.2))
-            # One in four is told to stop; the others are killed.
+            # One daemon in four is told to stop; the others are killed.
             daemon.stop() if i % 4 == 3 else (daemon.p.kill(), daemon.p.wait())
             waits.append(rng.uniform(0.1, AWAY_S))
             time.sleep(waits[-1])
@@ -108,18 +108,18 @@ def comes_back(layout):
               f"waited for {back} times")
 
 
-def a_daemon_that_comes_back_is_gone_on_with():
+def the_run_goes_on_with_a_daemon_that_comes_back():
     over(comes_back, "one rank", "two ranks")
 
 
-def one_that_had_planned_all_epochs_comes_back():
+def a_daemon_that_had_planned_all_epochs_comes_back():
     """It knew how many rows there are, and the next one does not yet."""
     with Folder(**dict(STREAM, **{"training.epochs": 3})) as f:
         daemon = Daemon(f.config)
         whole = client.connect("ipc://" + f.file("d.sock"), timeout=30.0)
-        check(len(list(whole)) > 0, "no rows")  # to the end, so that all is planned
+        check(len(list(whole)) > 0, "no rows")  # read to the end, so that all epochs are planned
         whole.close()
-        for n in range(5):  # one that had all its rows does not need it any more
+        for n in range(5):  # a run that already has all its rows does not need the daemon any more, so it is tried again
             p = start(f, f"run-{n}", "one rank", **dict(FEW, training__steps=STEPS, training__epochs=3))
             after(f, f"run-{n}", p, 1)
             daemon.p.kill()
@@ -165,9 +165,9 @@ def stopped_while_it_waits(layout):
         after(f, "stopped", p, 3)
         daemon.p.kill()
         daemon.p.wait()
-        wait_for(lambda: "waiting for it" in said(f, "stopped"), "the loss of the daemon")
+        wait_for(lambda: "waiting for it" in said(f, "stopped"), "the trainer notices that the daemon has gone")
         at = -1
-        while at != steps_done(f, "stopped"):  # until all rows that had arrived are taken
+        while at != steps_done(f, "stopped"):  # until the rows that had arrived are used up
             at = steps_done(f, "stopped")
             time.sleep(2)
         begin = time.monotonic()
@@ -190,7 +190,7 @@ def refused_by_name(f, name, p, why="training.seed"):
     check(why in last and f"all {at} steps are kept" in last, words)
 
 
-def another_stream_is_no_return():
+def a_daemon_with_another_stream_is_refused():
     """A daemon with another seed takes the place of the old one: it is refused by the option's name, and nothing is
     lost."""
     with Folder(**STREAM) as f:
@@ -203,7 +203,7 @@ def another_stream_is_no_return():
             refused_by_name(f, "run", p)
 
 
-def other_pixels_are_no_return():
+def a_daemon_with_other_pixels_is_refused():
     """The same options, data and index, but another libjpeg: the daemon refuses the cursor, and the step is saved."""
     with Folder(**STREAM) as f:
         daemon = Daemon(f.config)
@@ -289,7 +289,7 @@ class Between:
     def end(connection):
         try:
             connection.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it has ended
+        except OSError:  # the connection has ended already
             pass
 
     def turn_deaf(self):
@@ -307,7 +307,7 @@ class Between:
         self.door.close()
 
 
-def what_was_under_way_is_no_breach():
+def credit_of_a_lost_connection_is_not_a_breach():
     """Credit that the lost connection did not deliver reaches the next one, where the trainer is unknown. That looks
     like a daemon that is gone, whether it is the same one, one of the same stream or one of another. The trainer
     notices after the rows that it still has."""
@@ -364,6 +364,8 @@ def a_proxy_outlives_its_daemon():
             daemon.stop()
 
 
-main(a_daemon_that_comes_back_is_gone_on_with, a_daemon_that_is_gone_costs_no_step,
-     a_run_that_waits_for_its_daemon_can_be_stopped, another_stream_is_no_return, other_pixels_are_no_return, too_many_bad_samples_end_the_run,
-     what_was_under_way_is_no_breach, a_proxy_outlives_its_daemon, one_that_had_planned_all_epochs_comes_back)
+main(the_run_goes_on_with_a_daemon_that_comes_back, a_daemon_that_is_gone_costs_no_step,
+     a_run_that_waits_for_its_daemon_can_be_stopped, a_daemon_with_another_stream_is_refused,
+     a_daemon_with_other_pixels_is_refused, too_many_bad_samples_end_the_run,
+     credit_of_a_lost_connection_is_not_a_breach, a_proxy_outlives_its_daemon,
+     a_daemon_that_had_planned_all_epochs_comes_back)

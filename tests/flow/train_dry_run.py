@@ -12,7 +12,7 @@ import time
 from hf_files import SANITIZED, TRAINER, expect, measured, np, trainer
 from large_model import VL, folder, text, vision
 
-MEMORY = 400 << 20  # 126 MiB: the pinned batch and the rows
+MEMORY = 400 << 20  # it takes 126 MiB for the pinned batch and the rows
 GLOBAL = {"training.seq_len": 512, "training.local_batch_size": 1, "training.global_batch_size": 16}
 ADAPTERS = {"lora.rank": 4, "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"}
 PARTS = [{"freeze.vision": "true"}, {"freeze.vision": "true", "freeze.merger": "true"},
@@ -59,7 +59,7 @@ def layouts_agree():
             expect((sent > 0) == (degrees[4] > 1 or stages > 1), f"{degrees}: {sent} elements to experts and stages")
     dry("debug", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 4,
                                  "parallelism.fsdp_reshard_after_forward": "never"}))
-    # Three stages: a mean over them is no whole number of bytes.
+    # With three stages, the mean over them is not a whole number of bytes.
     dry("qwen3-vl-30b-a3b", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2,
                                             "parallelism.pipeline_parallel_degree": 3}))
 
@@ -105,8 +105,9 @@ def mission(root):
     expect(got["bytes read of the weights"] == (total, total) and total == 62141508064, f"{total}: {got}")
     expect(got["bytes of tensors in their files"] == (total, total), f"{got}")
     expect(got["elements in training files"][1] == 3 * count, f"{got}")
-    # By hand: decoder layers are three spans each, of experts, of attention, of the rest; a rank gets seven
-    # pieces of eight, in bf16 forward and (but for the last layer) backward, in fp32 behind it.
+    # The expected bytes, by hand: each decoder layer has three spans, one each for the experts, attention and the rest.
+    # A rank receives seven of the eight pieces of a span: weights in bf16 in the forward pass and, but for the last
+    # layer, again in the backward pass; gradients in fp32 after it.
     kinds = {"expert_shard": lambda n: ".experts." in n, "dense": lambda n: n.startswith("self_attn.") and "norm" not in n}
     for group, wanted in kinds.items():
         piece = pieces(of_layer(shapes, 0, wanted), 8)

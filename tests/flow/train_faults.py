@@ -73,7 +73,7 @@ def full_disk():
         go(f, "quiet", **rows)
         size = os.path.getsize(f.file("quiet/checkpoint/step-60/training/rank-00000-of-00001.safetensors"))
 
-        def limit():  # files may not grow beyond this: what a full disk does, for any user
+        def limit():  # no file can grow beyond this size, which is like a full disk and works for any user
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
 
@@ -188,12 +188,12 @@ def no_room_for_lines():
         check(0 < len(few) < 6 and all(all_of[n] == few[n] for n in few), (few, all_of))
 
 
-def who_reads_the_lines_may_leave():
+def the_reader_of_the_lines_may_leave():
     """trainer train | head -1: the run goes on to its end, everything is kept, and its exit code says so."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         go(f, "quiet", **rows)
-        for n in range(6):  # one that had said all before we left ends well
+        for n in range(6):  # a run that had printed everything before the pipe closed ends well, so several are tried
             p = subprocess.Popen(command(f, f"piped-{n}", **rows), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             while not p.stdout.readline().startswith("step:"):
                 check(p.poll() is None, "the trainer ended")
@@ -207,7 +207,7 @@ def who_reads_the_lines_may_leave():
 
 
 def a_folder_that_takes_no_checkpoint_is_told_at_once():
-    # Root may write anywhere, but for this capability.
+    # Without this capability, root cannot write everywhere.
     held = ["setpriv", "--bounding-set", "-dac_override"] if os.getuid() == 0 else []
     with Folder(**STREAM) as f:
         rows = recorded(f, 2)
@@ -230,7 +230,7 @@ def another_model_is_refused():
         for name, changed in (("another model", model), ("adapters", {"lora__rank": 4})):
             said = go(f, "run", code=65, **dict(rows, **changed))
             check("trains another model" in said and "job.dump_folder" in said, f"{name}: {said}")
-        go(f, "run", **rows)  # nothing was harmed
+        go(f, "run", **rows)  # the refused runs have harmed nothing
 
 
 def verify_replays():
@@ -244,9 +244,9 @@ def verify_replays():
         check("6 steps, 1 to 6, agree" in trainer("verify", *here, "--from", "0"), "verify --from 0")
         path = f.file("run/ledger.jsonl")
         lines = open(path).read().splitlines()
-        with open(path, "w") as file:  # it went on from step 3, and to step 5 only
+        with open(path, "w") as file:  # as if the run had gone on from step 3, up to step 5 only
             file.write("\n".join(lines + lines[3:5]) + "\n")
-        check("5 steps, 1 to 5, agree" in trainer("verify", *here, "--from", "0"), "a branch that was left")
+        check("5 steps, 1 to 5, agree" in trainer("verify", *here, "--from", "0"), "verify uses lines of an abandoned branch")
         entry = json.loads(lines[4])
         entry["loss"] += 1e-12
         lines[4] = json.dumps(entry)
@@ -261,6 +261,6 @@ def verify_replays():
         check("1 steps, 6 to 6" in trainer("verify", *here, "--from", "5"), "behind the change")
 
 
-main(damage_is_noticed, all_are_damaged, a_cursor_that_cannot_be_is_refused, one_writes_here, full_disk, the_oldest_makes_room, no_room_for_lines,
-     who_reads_the_lines_may_leave, a_folder_that_takes_no_checkpoint_is_told_at_once, another_model_is_refused,
-     verify_replays)
+main(damage_is_noticed, all_are_damaged, a_cursor_that_cannot_be_is_refused, one_writes_here, full_disk,
+     the_oldest_makes_room, no_room_for_lines, the_reader_of_the_lines_may_leave,
+     a_folder_that_takes_no_checkpoint_is_told_at_once, another_model_is_refused, verify_replays)

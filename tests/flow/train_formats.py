@@ -123,7 +123,7 @@ def held_out_questions_are_shown():
         records = [json.loads(json.dumps(r).replace("{0}", pictures[0]).replace("{1}", pictures[1])) for r in FORMS.values()]
         answers = ["one", "two", "no", "dots", "four", "none"]
         said, cells, shown = "", [], 0
-        for n in range(0, len(records), 2):  # of a row no more are shown
+        for n in range(0, len(records), 2):  # at most two documents of a row are shown
             path = write_lines(in_data(f, f"held-{n}.jsonl"), records[n:n + 2])
             said += evaluated(f, model, path, data__format="conversations")
             page = Cells(open(f.file("page.html")).read())
@@ -138,7 +138,7 @@ def short_rows_are_evaluated():
     """Rows with less room than as many answers as are generated at once, and a row of one token."""
     with Folder(images=16) as f:
         model = with_weights(f)
-        for seq_len, text in ((31, "one two three"), (16, "q" * 16)):  # the second is cut after its 16th token
+        for seq_len, text in ((31, "one two three"), (16, "q" * 16)):  # the second text is cut after its 16th token
             path = write_lines(in_data(f, "held.jsonl"), [{"text": text}] * 2)
             said = evaluated(f, model, path, data__format="text", training__seq_len=seq_len)
             check("of 2 documents" in said and said.count("answer: ") == 2, said)

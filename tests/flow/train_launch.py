@@ -59,7 +59,7 @@ def ranks_that_mpi_did_not_start_say_how():
                     rank.wait()
 
 
-def who_reads_the_log_of_ranks_may_leave():
+def the_reader_of_the_ranks_log_may_leave():
     with Folder(images=16) as f:
         recorded(f)
         ours, its = os.pipe()
@@ -123,7 +123,7 @@ def what_is_refused_is_said_once():
             check("starting" not in p.stderr and not os.path.exists(f.file("refused")), f"{changed}: ranks were started")
         p = subprocess.run([TRAINER, "eval", "--nproc", "2"], capture_output=True, text=True, timeout=LIMIT_S)
         check(p.returncode == 78 and "model.path is not set" in p.stderr and p.stderr.count("\n") == 1, f"eval: {p.stderr}")
-        # What only ranks find, by rank 0 alone; the logs of the others have it.
+        # An error that only the ranks find is printed by rank 0 alone. The logs of the others have it too.
         with open(f.file("data/model/model.safetensors"), "wb") as weights:
             weights.write((9).to_bytes(8, "little"))
         words = words_of(f, "found", model__path=f.file("data/model"), training__local_batch_size=1)
@@ -203,7 +203,7 @@ if not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 cases = [ranks_that_mpi_did_not_start_say_how, ranks_of_one_machine_listen_on_loopback, what_is_refused_is_said_once,
-         the_page_s_own_line_starts_ranks, who_reads_the_log_of_ranks_may_leave]
+         the_page_s_own_line_starts_ranks, the_reader_of_the_ranks_log_may_leave]
 if TORCHRUN and os.path.isdir(SHIM):
     cases.append(torchrun_starts_ranks)
 else:

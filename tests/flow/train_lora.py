@@ -43,7 +43,7 @@ def delta(adapter, name, shape, reader):
         return None
     if len(shape) == 2:
         return scale * b @ a
-    # PEFT: of a matrix [rows, columns] as the reader has it, A is over columns, B over rows.
+    # PEFT: for a matrix [rows, columns], as the reader has it, A is over the columns and B over the rows.
     rows, columns = shape[1:] if reader == "transformers4" else shape[:0:-1]
     a, b = a.reshape(shape[0], RANK, columns), b.reshape(rows, RANK, shape[0])
     value = scale * numpy.einsum("ore,eri->eoi", b, a)
@@ -99,7 +99,7 @@ def adapter_and_model_are_the_merged_model():
             check(2 * len(changed) == n and len(changed) == 7 * sum("q_proj" in c for c in changed), f"{changed}")
             targets_are(config, changed, reader)
         check({n.split("/")[1] for n in state if n.startswith("moment")} ==
-              {n.split("/")[1] for n in state if "lora_" in n}, "moments of frozen values")
+              {n.split("/")[1] for n in state if "lora_" in n}, "there are moments of frozen values")
         trainer("inspect", f.file("run/checkpoint"))
 
         # It learns: the loss of the same rows falls, as slowly as adapters do.

@@ -14,7 +14,7 @@ from resume_flow import STREAM, go, header, recorded, spoiled
 from train_flow import TRAINER
 
 STEM = "model.language_model."
-HIDDEN, VOCAB = 128, 640  # of the model of prepd synth; each rank stores half of the embedding
+HIDDEN, VOCAB = 128, 640  # sizes of the model of prepd synth; each rank stores half of the embedding
 SAMPLES = r"\(samples( \d+)+( \.\.)?\)"
 CPU = ("--nproc", "2", "--training.backend", "cpu")
 
@@ -65,7 +65,7 @@ def ranks_and_layers_are_named():
         said = stopped(f, "own", told, weight, token * HIDDEN)
         expect(said, rf"values of embedding \({weight}\) are not finite, stored by rank {token // (VOCAB // 2)}; the forward "
                      rf"pass is not finite from embedding on: rank 1 {SAMPLES}")
-        for layer, rank in (2, 0), (3, 1):  # what the second stage is given of the first is no number either
+        for layer, rank in (2, 0), (3, 1):  # what the second stage gets from the first is not finite either
             weight = f"{STEM}layers.{layer}.self_attn.o_proj.weight"
             said = stopped(f, f"stage-{layer}", told, weight, 0, parallelism__pipeline_parallel_degree=2,
                            parallelism__pipeline_parallel_split_points="layers.3")

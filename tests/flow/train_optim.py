@@ -45,8 +45,8 @@ def frozen_parts_stay():
             check((name not in changed) == still or "norm" in name or "bias" in name,
                   f"{name} {'changed' if name in changed else 'did not change'}")
         state = tensors(f.file("some/checkpoint/step-3/training/rank-00000-of-00001.safetensors"))
-        check(not any(".experts." in n for n in state if n.startswith("moment")), "state of what is frozen")
-        # Half of it, then the rest: nothing of the freezing is lost.
+        check(not any(".experts." in n for n in state if n.startswith("moment")), "there is state of frozen parameters")
+        # Half of the run, then the rest: what is frozen stays frozen.
         half = dict(freeze__vision="true", freeze__experts="true", freeze__pattern="lm_head*",
                     optimizer__groups="merger lr=1e-4 decay=0; router lr=0", **base)
         go(f, "parts", **dict(half, training__steps=2))

@@ -148,7 +148,7 @@ def killed_while_it_evaluates(f, degrees, rng):
     """The name of the run and its exit code; again if the evaluation was over before the daemon was gone."""
     for n in range(8):
         name = f"gone-{n}"
-        # Answers to all questions: long enough that most rows are not there yet when the daemon goes.
+        # Generating answers to all questions takes so long that most rows have not come yet when the daemon is killed.
         values = dict(evaluated(training__steps=2, prepd__reconnect_timeout=1.5, feed__timeout=30,
                                 eval__generate=-1, job__dump_folder=f.file(name)), **of_layout(degrees))
         with Daemon(f.config) as daemon, started(f, name, values) as p:
@@ -177,7 +177,7 @@ def a_daemon_that_stays_away_costs_the_evaluation():
             check(os.path.isdir(f.file(f"{name}/checkpoint/step-2")), f"{layout}: {words}")
 
 
-def a_daemon_that_comes_back_is_gone_on_with():
+def the_evaluation_goes_on_with_a_daemon_that_comes_back():
     rng = seed()
     with Folder(images=96, **dict(STREAM, **{"training.global_batch_size": 2})) as f:
         def values(name):
@@ -216,7 +216,7 @@ def killed_and_started_again(f, name, values, rng):
             with Daemon(f.config) as daemon:
                 p = p or ends.enter_context(started(f, name, values))
                 evaluating(f, name, p, 1 + i)
-                wait_for(lambda: evaluates_rows(f) or len(evaluations(f, name)) > i, "a row", LIMIT_S)  # noqa: B023
+                wait_for(lambda: evaluates_rows(f) or len(evaluations(f, name)) > i, "the evaluation of a row", LIMIT_S)  # noqa: B023
                 time.sleep(rng.uniform(0, 0.3) if LONG else 0)
                 daemon.p.kill()
                 daemon.p.wait()
@@ -241,4 +241,4 @@ if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dir
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 main(the_words_are_those_of_one_rank, a_daemon_that_stays_away_costs_the_evaluation,
-     a_daemon_that_comes_back_is_gone_on_with, a_signal_to_one_rank_stops_all)
+     the_evaluation_goes_on_with_a_daemon_that_comes_back, a_signal_to_one_rank_stops_all)

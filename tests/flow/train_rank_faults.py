@@ -21,8 +21,8 @@ TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
-SHARED = {"parallelism__expert_parallel_degree": RANKS}  # experts, by windows of the ranks' memory
-BEAT_S = 1.0  # the longest time between two beats of a rank
+SHARED = {"parallelism__expert_parallel_degree": RANKS}  # experts are exchanged through windows of the ranks' memory
+BEAT_S = 1.0  # the longest time between two signs of life of a rank
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast|load and store): [a-z ]+( of layer \d+)? over [a-z_]+"
 
 
@@ -78,7 +78,7 @@ def lose(f, name, backend, number, cause, **changed):
             ranks = [pid for mpirun in ranks for pid in children(mpirun)]
         pids = {rank_of(pid): pid for pid in ranks}
         check(set(pids) >= set(range(RANKS)), f"{pids}")
-        time.sleep(BEAT_S + rng.uniform(0.2, 1.2))  # so that the others have heard of a step
+        time.sleep(BEAT_S + rng.uniform(0.2, 1.2))  # so that the other ranks have heard of a step
         os.kill(pids[rank], number)
         code = p.wait(LIMIT_S)
         check(code != 0, f"exit code {code}")
@@ -100,7 +100,7 @@ def lose(f, name, backend, number, cause, **changed):
 def lost_ranks_are_named(backend="cpu", **changed):
     with Folder(images=16) as f:
         recorded(f)
-        # "is gone": by a reset, where it had not read all it was told.
+        # "is gone" is said if the connection was reset, because the rank had not read everything.
         lose(f, "killed", backend, signal.SIGKILL, "(died|is gone): its connection", **changed)
         lose(f, "stopped", backend, signal.SIGSTOP, f"has said nothing for {SILENCE_S:.1f} s", **changed)
 
@@ -117,7 +117,7 @@ def killed_at(f, name, words, told, at):
         struck = rng.choice(sorted(ranks))
         os.kill(ranks[struck], signal.SIGKILL)
         lost = struck
-    except (OSError, IndexError):  # they leave
+    except (OSError, IndexError):  # the ranks are ending
         pass
     return lost, p.wait(LIMIT_S)
 
@@ -128,7 +128,7 @@ def killed_in_time(f, name, words, told):
         at = rng.randrange(2, most)
         lost, code = killed_at(f, name, words, told, at)
         if code != 0:
-            check(lost is not None, f"nobody was killed: exit code {code}")
+            check(lost is not None, f"no rank was killed: exit code {code}")
             return at, lost
         shutil.rmtree(f.file(name))
     raise AssertionError("every run was over before one of its ranks was killed")
@@ -143,7 +143,7 @@ def a_killed_rank_costs_no_step():
         go(f, "whole", *words, **told)
         for name in ("once", "twice"):
             at, lost = killed_in_time(f, name, words, told)
-            # A folder has its name once it is whole; a rank killed before the first one costs the run's beginning.
+            # A folder has its name once it is whole. If a rank is killed before the first one, the run begins again.
             kept = any(k.startswith("step-") for k in os.listdir(f.file(name + "/checkpoint")))
             said = go(f, name, *words, **told)
             done = max(ledger(f, name))
@@ -258,7 +258,7 @@ def trained(f, backend, **changed):
     return found[0], p.stderr
 
 
-def with_nccl_a_run_is_that_by_mpi():
+def with_nccl_a_run_equals_one_by_mpi():
     """The same four steps on the emulated device, with the engine of GPUs, NCCL."""
     with Folder(images=16) as f:
         recorded(f)
@@ -271,7 +271,7 @@ def with_nccl_a_run_is_that_by_mpi():
         check(by_nccl == by_mpi, f"{by_nccl}, by MPI {by_mpi}")
 
 
-def ranks_that_can_not_begin_end_the_launcher():
+def ranks_that_cannot_begin_end_the_launcher():
     """Without a GPU no rank gets as far as meeting the others."""
     with Folder(images=4) as f:
         recorded(f)
@@ -288,7 +288,7 @@ if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dir
     sys.exit(77)
 print(f"seed {SEED} (TESSERA_SEED repeats it)")
 by_nccl = [with_nccl_lost_ranks_are_named, with_nccl_the_launchers_signal_stops_all_after_the_same_step,
-           with_nccl_a_run_is_that_by_mpi, ranks_that_can_not_begin_end_the_launcher]
+           with_nccl_a_run_equals_one_by_mpi, ranks_that_cannot_begin_end_the_launcher]
 if not os.path.isdir(SHIM):
     print("skipped: nccl.h was not found when this was built: nothing by NCCL")
     by_nccl = []

@@ -31,7 +31,7 @@ rng = random.Random(SEED)
 ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
            OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1", MASTER_ADDR="10.78.0.1")
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast): [a-z ]+( of layer \d+)? over [a-z_]+"
-# What mpirun calls to start its daemon on another machine: the namespace, under a name of its own.
+# mpirun calls this to start its daemon on another machine, here a namespace with a host name of its own.
 AGENT = """#!/bin/sh
 host=$1
 shift
@@ -127,7 +127,7 @@ def a_cut_cable_ends_both_sides():
             check(p.poll() is None and time.monotonic() < end, read(f.file("cut.said")))
             time.sleep(0.05)
         check(len(sites.trainers()) == RANKS, f"{sites.trainers()} are not {RANKS} ranks")
-        time.sleep(1 + rng.uniform(0, 1))  # a rank's beat later: the others have heard of a step
+        time.sleep(1 + rng.uniform(0, 1))  # after a sign of life of each rank, so that the others have heard of a step
         cut = time.monotonic()
         sites.cable("down")
         while sites.trainers() and time.monotonic() < cut + LIMIT_S:
@@ -143,7 +143,7 @@ def a_cut_cable_ends_both_sides():
             check(re.search(rf"{WHERE}.*samples( \d+)+.*; this rank: {WHERE}.*samples( \d+)+", line), line)
         try:
             check(p.wait(10) != 0, "exit code 0")
-        except subprocess.TimeoutExpired:  # mpirun itself waits for its daemon on the other side
+        except subprocess.TimeoutExpired:  # mpirun waits for its daemon on the other side
             p.kill()
             p.wait()
         sites.cable("up")

@@ -112,7 +112,7 @@ def numbers_and_pages():
 def a_bad_step_stops_the_run():
     with Folder(**STREAM) as f:
         rows = recorded(f, 4)
-        # A rate beyond all reason ends in a gradient that is no number.
+        # An absurd learning rate soon makes a gradient that is not finite.
         wild = dict(rows, optimizer__lr=10, training__max_norm=0, optimizer__weight_decay=10,
                     optimizer__eps=0, training__steps=40, checkpoint__interval=0)
         said = go(f, "skip", **wild)

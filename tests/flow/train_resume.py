@@ -25,15 +25,15 @@ from train_flow import has_mpi, settings, trainer
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 9
 INSIDE = KILLS // 3
 IMAGES = max(240, 45 * KILLS if KILLS > 9 else 0)
-RACES = 5  # runs of which one must not have ended before the signal
-FEW = {"prepd__ahead_bytes": 1048576}  # or a fast trainer would outrun a daemon that is away
+RACES = 5  # how many runs are tried, of which one must get the signal before it ends
+FEW = {"prepd__ahead_bytes": 1048576}  # with more rows, a fast trainer would not notice that its daemon is away
 
 
 class Victims:
     """A daemon, its workers and a trainer of it; what was done to them. A kill takes the run a step or two further,
     however fast the machine: what is waited for is a step or a save, and a moment ends with the step that comes."""
 
-    into_save_s = 0.03  # how far; becomes what a save is found to take here
+    into_save_s = 0.03  # how long after a save begins; it is adjusted to what a save takes here
 
     def __init__(self, f, name, rng, **values):
         self.f, self.name, self.rng, self.values = f, name, rng, dict(FEW, **values)
@@ -70,7 +70,7 @@ class Victims:
             self.until(lambda: self.saves() - left)
             time.sleep(self.rng.uniform(0, self.into_save_s))
         elif self.rng.random() < 0.5:
-            self.a_moment(1.5)  # while it starts, mostly
+            self.a_moment(1.5)  # mostly while it starts
         else:
             self.until_a_step()
             self.a_moment(0.1)
@@ -93,7 +93,7 @@ class Victims:
             self.done["worker"] += 1
 
     def kill_daemon(self):
-        if not self.until_a_step():  # not while the trainer says hello: it would end, and rightly
+        if not self.until_a_step():  # not while the trainer connects for the first time, because then it should end
             return
         self.daemon.p.kill()
         self.daemon.p.wait()
@@ -239,7 +239,7 @@ def a_terminal_hangs_up():
 def told_to_stop_while_an_evaluation_connects():
     with Folder(**STREAM) as f, Daemon(f.config) as daemon:
         p = at_work(f, "stopped", training__steps=40, checkpoint__interval=0, eval__enable="true", eval__freq=4, eval__show=0)
-        daemon.p.kill()  # its rows of some steps are here; held-out ones are asked for after the fourth
+        daemon.p.kill()  # it has rows for some steps; it asks for held-out ones after the fourth
         daemon.p.wait()
         time.sleep(3)
         check(p.poll() is None, "the trainer ended")
@@ -260,7 +260,7 @@ def a_deadline_bounds_the_way_out():
         go(f, "quiet", **rows)
         for n in range(RACES):
             p = at_work(f, f"late-{n}", checkpoint__exit_deadline=0.05, **rows)
-            time.sleep(0.02)  # the next step is under way, on a fast machine too
+            time.sleep(0.02)  # the next step has begun, even on a fast machine
             p.send_signal(signal.SIGTERM)
             start = time.monotonic()
             out, err = p.communicate(timeout=LIMIT_S)
@@ -299,7 +299,7 @@ def goes_on_from_recordings_and_kept_steps():
         kept = sorted(os.listdir(f.file("parts/checkpoint")))
         check([k for k in kept if k.startswith("step-")] == ["step-6", "step-7", "step-8"], kept)
         check("trained: loss" in go(f, "parts", **rows), "a finished run has no result")
-        # From a step in the middle; what came later is set aside and made again, to the bit.
+        # From a step in the middle. Later steps are set aside and made again, bit for bit.
         said = go(f, "quiet", checkpoint__load_step=4, checkpoint__keep_latest_k=0, **rows)
         check("going on from step 4" in said and said.count("set aside") == 4, said)
         same(f, "quiet", "parts", 8)
@@ -307,7 +307,7 @@ def goes_on_from_recordings_and_kept_steps():
             one_line_a_step(f, "quiet", name)
             with open(f.file("quiet/set-aside-" + name)) as left:
                 check([json.loads(line)["step"] for line in left] == [5, 6, 7, 8], name)
-        # Every kept step is a folder that opens as a model.
+        # Each kept step is a folder that can be opened as a model.
         trainer("inspect", f.file("quiet/checkpoint/step-5"))
         said = go(f, "quiet", checkpoint__load_step=0, **rows)
         check("going on" not in said, said)

@@ -117,15 +117,15 @@ def stops_when_asked():
             check(p.returncode == 0, f"exit code {p.returncode}: {err}")
             check("stopping after step" in err and "trained:" in out, out + err)
             check(os.path.exists(f.file("run/checkpoint/model.safetensors")), "no model was left")
-            # The daemon must have survived its consumer.
+            # The daemon must still work after its consumer has left.
             train(f, "after", training__steps=1)
-            check(daemon.p.poll() is None, "the daemon went with its consumer")
+            check(daemon.p.poll() is None, "the daemon ended with its consumer")
 
 
 def daemon_dies_while_training():
     with Folder(**STREAM) as f:
         with Daemon(f.config) as daemon:
-            # Little ahead, or it goes on for minutes with rows that were on their way.
+            # Few rows ahead, or the run goes on for minutes with those that had come already.
             values = dict(SHORT, **{"training.steps": 100000, "job.dump_folder": f.file("run"),
                                     "prepd.ahead_bytes": 1048576, "prepd.reconnect_timeout": 0})
             p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)],

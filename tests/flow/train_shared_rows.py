@@ -37,7 +37,7 @@ def live_rows_are_the_recordings():
                 live = train(f, name + " live", training__steps=STEPS, **layout(degrees))
             check(facts(own) == facts(live) and len(live) == STEPS, f"{name}:\n{facts(own)}\n{facts(live)}")
             shards = degrees.get("data_parallel_shard_degree", 1)
-            for m in live:  # one consumer is its own mean; of two the dearest has no more than all
+            for m in live:  # a single consumer is the mean; of two, the larger has at most all, which is twice the mean
                 check(m["balance"] == 1 if shards == 1 else 1 <= m["balance"] <= 2, f"{name}: {m}")
                 check(1 <= m["context_balance"] <= 2 and 1 <= m["vision_balance"] <= 2, f"{name}: {m}")
             check(shards == 1 or any(m["balance"] > 1 for m in live), f"{name}: all steps are even")

@@ -13,7 +13,7 @@ from train_flow import TRAINER
 
 HERE = os.path.dirname(TRAINER)
 SLOW = {"LD_PRELOAD": os.path.join(HERE, "../tests/libslow_disk.so"), "TESSERA_SLOW_RANK": "0"}
-# A collective has five seconds; what follows a failure too, and a launcher's patience is ten.
+# A collective may take five seconds, and so may what follows a failure; a launcher waits for ten.
 RANKS = {"nproc": 2, "training__backend": "cpu", "comm__train_timeout_seconds": 5}
 REPLICAS = {"parallelism__data_parallel_replicate_degree": 2, "parallelism__data_parallel_shard_degree": 1}
 

@@ -59,7 +59,7 @@ def agrees_with_teacher_forcing_and_the_rules():
             check(sum(k for _, k in mine) == m, f"{types}")
             check(abs(sum(p * k for p, k in mine) / m - vqa) < 0.01, f"{types}")
         page(f.file("page.html"), m, vqa)
-        # Two of ten say something else: what was right stays so; where two agree it is worth 0.6.
+        # Now two of the ten annotators agree with the answer and eight do not. A right answer is then worth 0.6.
         for q in document["annotations"]:
             for a in q["answers"][2:]:
                 a["answer"] = "nothing of the kind"

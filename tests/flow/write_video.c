@@ -1,4 +1,4 @@
-/* write_video.c: a video file for the flow tests (tests/video_file.h).
+/* write_video.c: writes a video file for the flow tests (tests/video_file.h).
  *
  *   write_video OUT ENCODER WIDTH HEIGHT FRAMES RATE SEED
  *
