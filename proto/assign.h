@@ -14,7 +14,7 @@
 /* What the cost of a row follows from. */
 typedef struct row_measure {
     int64_t tokens, patches; /* patches of pictures and clips together */
-    int64_t squares;         /* sum of each document's tokens squared, for its attention */
+    int64_t squares;         /* for attention: the documents' tokens squared (row_squares) */
 } row_measure;
 
 /* The predicted cost of a row in MFLOP: what one training step of Qwen3-VL-30B-A3B computes for it,

@@ -10,6 +10,7 @@
 typedef enum tensor_id {
     T_CU_SEQLENS,
     T_DOC_PART,
+    T_DOC_PREFIX,
     T_DOC_SAMPLE_ID,
     T_GRID_THW,
     T_INPUT_IDS,
@@ -29,6 +30,7 @@ static const struct {
 } tensor_table[T_COUNT] = {
     [T_CU_SEQLENS] = {"cu_seqlens", DT_I32, 1},
     [T_DOC_PART] = {"doc_part", DT_I32, 1},
+    [T_DOC_PREFIX] = {"doc_prefix", DT_I32, 1},
     [T_DOC_SAMPLE_ID] = {"doc_sample_id", DT_U64, 1},
     [T_GRID_THW] = {"grid_thw", DT_I32, 2},
     [T_INPUT_IDS] = {"input_ids", DT_I32, 1},
@@ -42,11 +44,11 @@ static const struct {
 
 /* The order in files: 8-byte elements first and bytes last, so that every tensor is aligned. */
 static const tensor_id file_order[T_COUNT] = {
-    T_DOC_SAMPLE_ID, T_CU_SEQLENS,   T_DOC_PART,   T_GRID_THW, T_INPUT_IDS,    T_LABELS,
-    T_LOSS_WEIGHT,   T_POSITION_IDS, T_VISUAL_ROW, T_PIXELS,   T_PIXELS_VIDEO,
+    T_DOC_SAMPLE_ID, T_CU_SEQLENS,  T_DOC_PART,     T_DOC_PREFIX, T_GRID_THW, T_INPUT_IDS,
+    T_LABELS,        T_LOSS_WEIGHT, T_POSITION_IDS, T_VISUAL_ROW, T_PIXELS,   T_PIXELS_VIDEO,
 };
 
-status row_alloc(row *r, arena *a, int with_weight)
+status row_alloc(row *r, arena *a, unsigned optional)
 {
     size_t n_tokens = (size_t)r->n_tokens, n_docs = (size_t)r->n_docs;
     row n = *r;
@@ -64,10 +66,15 @@ status row_alloc(row *r, arena *a, int with_weight)
         TRY(arena_calloc(a, (size_t)r->n_video_patches, VIDEO_PATCH_BYTES,
                          (void **)&n.pixels_video));
     n.loss_weight = NULL;
-    if (with_weight)
+    n.doc_prefix = NULL;
+    if (optional & ROW_WEIGHTS)
         TRY(arena_calloc(a, n_tokens, sizeof(float), (void **)&n.loss_weight));
     TRY(arena_calloc(a, n_docs, sizeof(uint64_t), (void **)&n.doc_sample_id));
     TRY(arena_calloc(a, n_docs, sizeof(int32_t), (void **)&n.doc_part));
+    if (optional & ROW_PREFIXES)
+        TRY(arena_calloc(a, n_docs, sizeof(int32_t), (void **)&n.doc_prefix));
+    for (size_t d = 0; d < n_docs && n.doc_prefix; d++)
+        n.doc_prefix[d] = -1;
     for (size_t t = 0; t < n_tokens; t++) {
         n.labels[t] = NO_LABEL;
         n.visual_row[t] = -1;
@@ -77,6 +84,16 @@ status row_alloc(row *r, arena *a, int with_weight)
     n.references = "";
     *r = n;
     return ST_OK;
+}
+
+int64_t row_squares(const row *r)
+{
+    int64_t sum = 0;
+    for (int64_t d = 0; d < r->n_docs; d++) {
+        const int64_t n = r->cu_seqlens[d + 1] - r->cu_seqlens[d];
+        sum += n * n + 2 * n * row_tokens_before(r, d);
+    }
+    return sum;
 }
 
 /* Makes *out a view of one tensor of the row; false if the row does not have it. */
@@ -90,6 +107,9 @@ static bool view(const row *r, tensor_id id, st_tensor *out)
         break;
     case T_DOC_PART:
         data = r->doc_part, n = r->n_docs;
+        break;
+    case T_DOC_PREFIX:
+        data = r->doc_prefix, n = r->n_docs;
         break;
     case T_DOC_SAMPLE_ID:
         data = r->doc_sample_id, n = r->n_docs;
@@ -121,7 +141,8 @@ static bool view(const row *r, tensor_id id, st_tensor *out)
     case T_COUNT:
         return false;
     }
-    if ((id == T_LOSS_WEIGHT && !r->loss_weight) || (id == T_PIXELS_VIDEO && n == 0))
+    if ((id == T_LOSS_WEIGHT && !r->loss_weight) || (id == T_DOC_PREFIX && !r->doc_prefix) ||
+        (id == T_PIXELS_VIDEO && n == 0))
         return false;
     st_tensor t = {.name = tensor_table[id].name,
                    .dtype = tensor_table[id].dtype,
@@ -252,6 +273,7 @@ status row_from_tensors(const st_file *f, const char *source, int with_pixels, r
     int64_t n = r.n_tokens;
     TRY(take_tensor(f, T_CU_SEQLENS, source, r.n_docs + 1, 0, false, (void **)&r.cu_seqlens));
     TRY(take_tensor(f, T_DOC_PART, source, r.n_docs, 0, false, (void **)&r.doc_part));
+    TRY(take_tensor(f, T_DOC_PREFIX, source, r.n_docs, 0, true, (void **)&r.doc_prefix));
     TRY(take_tensor(f, T_DOC_SAMPLE_ID, source, r.n_docs, 0, false, (void **)&r.doc_sample_id));
     TRY(take_tensor(f, T_GRID_THW, source, r.n_items, 3, false, (void **)&r.grid_thw));
     TRY(take_tensor(f, T_INPUT_IDS, source, n, 0, false, (void **)&r.input_ids));

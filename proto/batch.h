@@ -51,21 +51,49 @@ typedef struct row {
     uint8_t *pixels_video;   /* [V, 1536] columns (channel, frame, y, x); NULL if V = 0 */
     float *loss_weight;      /* [T], or NULL if every weight is 1 */
     uint64_t *doc_sample_id; /* [D] the sample's position in the data set */
-    int32_t *doc_part;       /* [D] which part of a split sample this is; 0 for a whole one */
+    /* [D] which part of a split sample this is; 0 for a whole one; -1 for a prefix, which is none
+     */
+    int32_t *doc_part;
+    /* [D] The document that comes before this one's tokens, or -1; NULL if all are -1. Samples with
+     * a common beginning have it once in a row, as a prefix, and each goes on as a branch of it.
+     * A prefix stands directly before its branches, of which there are two or more. It is no
+     * sample: it has no targets, and the doc_sample_id of its first branch. */
+    int32_t *doc_prefix;
     /* Metadata: JSON text, or "" if absent. The digest does not cover it. */
     const char *cursor;     /* where the stream goes on after this row */
     const char *quarantine; /* [{"id":N,"cause":"..."}]: the bad samples known when it was made */
     const char *references; /* held-out rows: the reference answers of each document, or null */
 } row;
 
+/* Whether a document is a prefix, and so no sample. */
+static inline bool row_is_prefix(const row *packed, int64_t doc)
+{
+    return packed->doc_part[doc] < 0;
+}
+
+/* The tokens that come before those of a document in its sample: its prefix's, or none. */
+static inline int64_t row_tokens_before(const row *packed, int64_t doc)
+{
+    const int64_t prefix = packed->doc_prefix ? packed->doc_prefix[doc] : -1;
+    return prefix < 0 ? 0 : packed->cu_seqlens[prefix + 1] - packed->cu_seqlens[prefix];
+}
+
+/* The sum of n^2 + 2 n P over the documents, n being a document's tokens and P those before them:
+ * twice the pairs of tokens that see each other, for row_measure.squares (assign.h). */
+int64_t row_squares(const row *packed);
+
 /* Allocates all arrays for the counts (n_*) that the caller has set. Pixels are left out if items
- * is set; loss_weight is there if with_weight is not 0. Arrays are zero, except labels (NO_LABEL)
- * and visual_row (-1); the metadata is "". ST_NO_MEMORY leaves the row as it was. */
-WARN_UNUSED status row_alloc(row *packed, arena *memory, int with_weight);
+ * is set; optional: which of the arrays below are there too. Arrays are zero, except labels
+ * (NO_LABEL), visual_row and doc_prefix (-1); the metadata is "". ST_NO_MEMORY leaves the row as it
+ * was. */
+enum { ROW_WEIGHTS = 1, ROW_PREFIXES = 2 }; /* loss_weight, doc_prefix */
+WARN_UNUSED status row_alloc(row *packed, arena *memory, unsigned optional);
 
 /* Checks everything that a trainer relies on, so that nothing downstream checks again:
  *   - counts are within [0, INT32_MAX];
  *   - cu_seqlens rises strictly from 0 to T, and the first token of a document has no label;
+ *   - a prefix stands directly before two or more branches, has no prefix, label or weight but 1
+ *     itself, and its first branch's sample id; doc_prefix is absent where there is none;
  *   - ids, labels and positions are not negative (labels may be NO_LABEL), weights are finite;
  *   - grids have even height and width, and together have S + V patches;
  *   - visual_row shows every item, in order, each whole and inside one document;

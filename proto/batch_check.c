@@ -47,10 +47,59 @@ static status check_documents(const row *r, const char *source)
                 "the first token of document %lld has label %d, expected %d: no token precedes "
                 "it that could predict it",
                 (long long)d, r->labels[from], NO_LABEL);
-        if (r->doc_part[d] < 0)
+        if (r->doc_part[d] < (r->doc_prefix ? -1 : 0))
             return FAIL_IN(ST_BAD_INPUT, source, "doc_part[%lld] is %d, expected 0 or more",
                            (long long)d, r->doc_part[d]);
     }
+    return ST_OK;
+}
+
+/* Checks that document d is a prefix, whose branches are the documents [d + 1, end). */
+static status check_prefix(const row *r, const char *source, int64_t d, int64_t end)
+{
+    if (r->doc_prefix[d] != -1 || r->doc_part[d] != -1 || end - d < 3)
+        return FAIL_IN(
+            ST_BAD_INPUT, source,
+            "document %lld is a prefix with doc_prefix %d, doc_part %d and %lld branches, "
+            "expected -1, -1 and two or more",
+            (long long)d, r->doc_prefix[d], r->doc_part[d], (long long)(end - d - 1));
+    if (r->doc_sample_id[d] != r->doc_sample_id[d + 1])
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "doc_sample_id[%lld] is %llu, expected %llu, that of the prefix's first "
+                       "branch",
+                       (long long)d, (unsigned long long)r->doc_sample_id[d],
+                       (unsigned long long)r->doc_sample_id[d + 1]);
+    for (int64_t t = r->cu_seqlens[d]; t < r->cu_seqlens[d + 1]; t++)
+        if (r->labels[t] != NO_LABEL || (r->loss_weight && r->loss_weight[t] != 1))
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "token %lld of the prefix at document %lld has label %d and weight %g, "
+                           "expected %d and 1",
+                           (long long)t, (long long)d, r->labels[t],
+                           r->loss_weight ? (double)r->loss_weight[t] : 1.0, NO_LABEL);
+    return ST_OK;
+}
+
+static status check_prefixes(const row *r, const char *source)
+{
+    int64_t prefixes = 0, end;
+    for (int64_t d = 0; r->doc_prefix && d < r->n_docs; d = end) {
+        for (end = d + 1; end < r->n_docs && r->doc_prefix[end] == d;)
+            if (r->doc_part[end++] != 0)
+                return FAIL_IN(ST_BAD_INPUT, source, "doc_part[%lld] is %d, expected 0 of a branch",
+                               (long long)(end - 1), r->doc_part[end - 1]);
+        if (r->doc_prefix[d] != -1)
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "doc_prefix[%lld] is %d, expected -1 or a prefix directly before it and "
+                           "its other branches",
+                           (long long)d, r->doc_prefix[d]);
+        if (end == d + 1 && r->doc_part[d] != -1)
+            continue;
+        TRY(check_prefix(r, source, d, end));
+        prefixes++;
+    }
+    if (r->doc_prefix && prefixes == 0)
+        return FAIL_IN(ST_BAD_INPUT, source,
+                       "doc_prefix names no prefix, expected none to be there");
     return ST_OK;
 }
 
@@ -273,6 +322,7 @@ status row_check(const row *r, const char *source)
 {
     TRY(row_check_counts(r, source));
     TRY(check_documents(r, source));
+    TRY(check_prefixes(r, source));
     TRY(check_tokens(r, source));
     TRY(row_check_grids(r, source));
     TRY(check_pixels(r, source));

@@ -399,8 +399,12 @@ status codec_measure(codec *c, const wire_msg *m, const char *peer, arena *a, ro
         if (length < 0 || length > r.n_tokens)
             return FAIL_IN(ST_PROTOCOL, peer, "a document has %lld of the row's %lld tokens",
                            (long long)length, (long long)r.n_tokens);
-        measure.squares += length * length;
+        if (r.doc_prefix && (r.doc_prefix[d] < -1 || r.doc_prefix[d] >= d))
+            return FAIL_IN(ST_PROTOCOL, peer,
+                           "document %lld has the prefix %d, expected one before it", (long long)d,
+                           r.doc_prefix[d]);
     }
+    measure.squares = row_squares(&r);
     *out = measure;
     return ST_OK;
 }

@@ -166,7 +166,7 @@ status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
     for (int64_t i = 0; i < n_docs; i++)
         weighted |= docs[i].text.weights != NULL;
     TRY(begin_items(docs, n_docs, a, &r, &p));
-    TRY(row_alloc(&r, a, weighted)); /* labels NO_LABEL, visual_row -1 */
+    TRY(row_alloc(&r, a, weighted ? ROW_WEIGHTS : 0)); /* labels NO_LABEL, visual_row -1 */
     for (int64_t i = 0; i < n_docs; i++) {
         const document *d = &docs[i];
         const size_t n = (size_t)d->text.n;

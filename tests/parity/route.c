@@ -8,7 +8,22 @@ typedef struct router {
     double *z, *up;        /* z: logits; up: gradient of the weights */
     const int32_t *expert; /* the choice, a constant for the gradient */
     const double *f;       /* aux: share of each expert's slots */
+    int32_t *samples;      /* how many samples have each token; NULL: one */
 } router;
+
+static int32_t samples_of(const router *o, int64_t t)
+{
+    return o->samples ? o->samples[t] : 1;
+}
+
+/* The valid tokens, each as often as samples have it. */
+static double count_samples(const router *o)
+{
+    double n = 0;
+    for (int64_t t = 0; t < o->valid; t++)
+        n += samples_of(o, t);
+    return n;
+}
 
 static void softmax_loop(const double *z, double *p, int64_t n)
 {
@@ -42,7 +57,7 @@ static void choose_loop(const double *p, int64_t n, int64_t k, bool norm, int32_
         w[i] /= sum;
 }
 
-enum { NORM = 1, TIES = 2, FAR = 4 };
+enum { NORM = 1, TIES = 2, FAR = 4, SHARED = 8 };
 
 /* shape: tokens, experts, k, valid or -1, flags. Ties are whole numbers of few values. */
 static router draw_router(parity *p, const int64_t *shape, tensor *z, int32_t **n_valid)
@@ -53,6 +68,9 @@ static router draw_router(parity *p, const int64_t *shape, tensor *z, int32_t **
         values[i] = shape[4] & TIES ? (double)parity_below(p, 3)
                                     : parity_uniform(p, -3, 3) * (shape[4] & FAR ? 100 : 1);
     *z = parity_upload(p, values, o.tokens * o.experts);
+    o.samples = shape[4] & SHARED ? parity_zero_ints(p, o.tokens) : NULL;
+    for (int64_t t = 0; t < o.tokens && o.samples; t++)
+        o.samples[t] = (int32_t)(1 + t / 3 % 5);
     o.valid = shape[3] < 0 ? o.tokens : shape[3];
     int32_t valid32 = (int32_t)o.valid;
     *n_valid = parity_ints(p, &valid32, 1);
@@ -84,7 +102,7 @@ static routed expect_route(parity *p, const router *o)
                         r.w + t * o->k);
         for (int64_t i = 0; i < o->k; i++) {
             if (t < o->valid)
-                r.n[r.e[t * o->k + i]]++;
+                r.n[r.e[t * o->k + i]] += samples_of(o, t);
             else
                 r.e[t * o->k + i] = -1;
         }
@@ -95,9 +113,10 @@ static routed expect_route(parity *p, const router *o)
 static void run_route(parity *p, const router *o, const tensor *z, const int32_t *n_valid,
                       routed *r)
 {
+    const int32_t *samples = o->samples ? parity_ints(p, o->samples, o->tokens) : NULL;
     PARITY_RUN(p, op_route_fwd(p->s, &(route_fwd_args){o->tokens, o->experts, o->k, o->norm,
                                                        n_valid, z->dev, r->expert, r->weight.dev,
-                                                       r->probs.dev, r->count}));
+                                                       r->probs.dev, r->count, samples}));
 }
 
 static void fwd_case(parity *p, const int64_t *shape)
@@ -187,7 +206,7 @@ static double aux_loss(const void *of)
     for (int64_t t = 0; t < o->tokens; t++) {
         softmax_loop(o->z + t * o->experts, prob, o->experts);
         for (int64_t e = 0; e < o->experts; e++)
-            sum += (double)o->experts * o->f[e] * prob[e] / (double)o->tokens;
+            sum += samples_of(o, t) * (double)o->experts * o->f[e] * prob[e] / count_samples(o);
     }
     return sum * o->up[0];
 }
@@ -202,16 +221,21 @@ static void run_aux(parity *p, const router *o, int64_t layers, const routed *r,
     double *zeros = parity_zeros(p, o->experts);
     tensor total = parity_upload_acc(p, zeros, o->experts);
     tensor sum = parity_upload_acc(p, zeros, o->experts);
+    const double each = count_samples(o) / (double)layers;
+    tensor all_valid = parity_upload_acc(p, &each, 1);
+    const int32_t *samples = o->samples ? parity_ints(p, o->samples, o->tokens) : NULL;
     for (int phase = AUX_ADD_STATS; phase <= AUX_GRAD; phase++)
         for (int64_t l = 0; l < (phase == AUX_FINISH ? 1 : layers); l++) {
             int32_t *count = parity_zero_ints(p, o->experts);
             for (int64_t i = l * n * o->k; i < (l + 1) * n * o->k; i++)
-                count[r->e[i]]++;
+                count[r->e[i]] += samples_of(o, i / o->k);
             route_aux_args a = {.phase = phase,
                                 .tokens = n,
                                 .experts = o->experts,
                                 .n_layers = layers,
                                 .n_valid = n_valid,
+                                .all_valid = samples ? all_valid.dev : NULL,
+                                .samples = samples ? samples + l * n : NULL,
                                 .count = parity_ints(p, count, o->experts),
                                 .probs = parity_at(r->probs, l * n * o->experts),
                                 .count_total = total.dev,
@@ -233,7 +257,7 @@ static void aux_case(parity *p, const int64_t *shape)
     r.probs = parity_upload_acc(p, r.prob, z.n);
     double up = 0.25, *f = parity_zeros(p, o.experts);
     for (int64_t e = 0; e < o.experts && o.tokens; e++)
-        f[e] = (double)r.n[e] / (double)o.tokens;
+        f[e] = (double)r.n[e] / count_samples(&o);
     tensor aux = parity_tensor_acc(p, 1, 1), dz = parity_tensor(p, z.n, 1e-2);
     run_aux(p, &o, shape[5], &r, aux, parity_upload_acc(p, &up, 1), dz);
     o.f = f;
@@ -387,6 +411,7 @@ const parity_case parity_route[] = {
     {"route_fwd", "real 128", fwd_case, {512, 128, 8, -1, NORM}},
     {"route_fwd", "real padding", fwd_case, {100, 128, 8, 0, NORM}},
     {"route_fwd", "ragged 1000", fwd_case, {9, 1000, 20, 7, NORM}},
+    {"route_fwd", "ragged shared", fwd_case, {59, 7, 3, 51, NORM | SHARED}},
     {"route_fwd", "hostile ties", fwd_case, {40, 8, 4, -1, NORM | TIES}},
     {"route_fwd", "hostile far", fwd_case, {40, 8, 1, -1, NORM | FAR}},
     {"route_fwd", "hostile", route_refuses, {0}},
@@ -401,6 +426,7 @@ const parity_case parity_route[] = {
     {"route_aux", "empty", aux_case, {0, 4, 2, -1, NORM, 1}},
     {"route_aux", "one", aux_case, {1, 2, 1, -1, NORM, 1}},
     {"route_aux", "ragged", aux_case, {39, 7, 3, -1, NORM, 3}},
+    {"route_aux", "ragged shared", aux_case, {39, 7, 3, -1, NORM | SHARED, 3}},
     {"route_aux", "real", aux_case, {2048, 16, 2, -1, NORM, 2}},
     {"route_aux", "golden", aux_golden, {0}},
     {"permute", "empty", permute_case, {0, 4, 2, 0}},

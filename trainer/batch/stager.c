@@ -14,7 +14,7 @@
 #include "trainer/batch/view.h"
 #include "trainer/device/space.h"
 
-enum { MERGED = MERGE_SIDE * MERGE_SIDE, MAX_PARTS = 20 };
+enum { MERGED = MERGE_SIDE * MERGE_SIDE, MAX_PARTS = 22 };
 
 /* One array: its address on the host and on the device, and its bytes in this batch. */
 typedef struct part {
@@ -48,6 +48,8 @@ static void lay_out(device_batch *b, const batch_caps *c, const row_share *v, si
     b->input_ids = space_take(sp, c->tokens, i32);
     b->positions = space_take(sp, 3 * context, i32);
     b->cu_docs = space_take(sp, c->docs + 1, i32);
+    b->doc_prefix = space_take(sp, c->docs, i32);
+    b->token_samples = space_take(sp, c->tokens, i32);
     b->n_tokens = space_take(sp, 1, i32);
     b->aux_scale = space_take(sp, 2, acc);
     b->text_index = space_take(sp, c->tokens, i32);
@@ -218,6 +220,15 @@ static double document_weight(const stager *g, const row *r, int64_t doc)
     return sum <= 0 ? 1 : g->weighting == WEIGHTING_SAMPLE ? 1 / sum : 1 / sqrt(sum);
 }
 
+/* How many samples have the document's tokens: a prefix is in each of its branches. */
+static int32_t document_samples(const row *r, int64_t doc)
+{
+    int64_t end = doc + 1;
+    while (r->doc_prefix && end < r->n_docs && r->doc_prefix[end] == doc)
+        end++;
+    return end > doc + 1 ? (int32_t)(end - doc - 1) : 1;
+}
+
 /* Appends the tokens, borders and targets of one row. */
 static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, device_batch *at)
 {
@@ -225,8 +236,11 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
     int64_t t0 = at->tokens;
     for (int64_t doc = 0; doc < r->n_docs; doc++) {
         h->host_sample[at->docs + doc] = r->doc_sample_id[doc];
+        const int32_t samples = document_samples(r, doc);
         double counts = document_weight(g, r, doc);
         h->cu_docs[at->docs + doc + 1] = (int32_t)(t0 + r->cu_seqlens[doc + 1]);
+        h->doc_prefix[at->docs + doc] =
+            r->doc_prefix && r->doc_prefix[doc] >= 0 ? (int32_t)at->docs + r->doc_prefix[doc] : -1;
         for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++) {
             int32_t id = r->input_ids[t], label = r->labels[t];
             unsigned long long sample = r->doc_sample_id[doc];
@@ -236,6 +250,7 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
                             "model.tokenizer belong to this model?",
                             sample, id, (long long)g->d->text.vocab);
             h->input_ids[t0 + t] = id;
+            h->token_samples[t0 + t] = samples;
             for (int axis = 0; axis < 3; axis++)
                 h->positions[axis * stride + t0 + t] = r->position_ids[axis * r->n_tokens + t];
             if (label == NO_LABEL)
@@ -281,6 +296,7 @@ static void pad_tokens(device_batch *h, const batch_caps *n, size_t acc, int64_t
 {
     const batch_caps *c = &h->cap;
     fill_i32(h->input_ids, n->tokens, c->tokens, 0);
+    fill_i32(h->token_samples, n->tokens, c->tokens, 0);
     fill_i32(h->text_index, n->tokens, c->tokens, -1);
     fill_i32(h->visual_index, n->tokens, c->tokens, -1);
     for (int axis = 0; axis < 3; axis++)
@@ -304,6 +320,8 @@ static status upload_batch(stager *g, stream *s, size_t acc)
         {h->input_ids, b->input_ids, tokens * i32},
         {h->positions, b->positions, 3 * context * i32},
         {h->cu_docs, b->cu_docs, (size_t)(b->cap.docs + 1) * i32},
+        {h->doc_prefix, b->doc_prefix, b->has_prefixes ? (size_t)b->cap.docs * i32 : 0},
+        {h->token_samples, b->token_samples, b->has_prefixes ? tokens * i32 : 0},
         {h->n_tokens, b->n_tokens, i32},
         {h->aux_scale, b->aux_scale, 2 * acc},
         {h->text_index, b->text_index, tokens * i32},
@@ -342,6 +360,15 @@ static status share_items(stager *g, const row *rows, int64_t n_rows, device_bat
     return ST_OK;
 }
 
+/* The tokens of the batch, each as often as samples have it. */
+static int64_t count_samples(const device_batch *mine)
+{
+    int64_t n = 0;
+    for (int32_t t = 0; t < *mine->n_tokens; t++)
+        n += mine->token_samples[t];
+    return n;
+}
+
 /* Writes the counts of the batch and, where ranks share rows, this rank's part of the arrays. */
 static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weight, int64_t stride)
 {
@@ -362,7 +389,7 @@ static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weig
         b->context_uneven = 1;
     }
     put_weight(mine->aux_scale, acc, 0, g->aux_coefficient * mine->weight);
-    put_weight(mine->aux_scale, acc, 1, *mine->n_tokens);
+    put_weight(mine->aux_scale, acc, 1, (double)count_samples(mine));
     b->tokens = mine->tokens;
     b->docs = mine->docs;
     b->targets = mine->targets;
@@ -393,14 +420,18 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
                            .distinct = true};
     h->cu_docs[0] = 0;
     visual.mine->cu_frames[0] = 0;
-    for (int64_t i = 0; i < n_rows; i++)
+    b->has_prefixes = false;
+    for (int64_t i = 0; i < n_rows; i++) {
         visual.wide |= rows[i].n_video_patches > 0;
+        b->has_prefixes |= rows[i].doc_prefix != NULL;
+    }
     for (int64_t i = 0; i < n_rows; i++) {
         TRY(put_text(g, acc, &rows[i], stride, &at));
         TRY(stage_visual_row(&visual, &rows[i], at.tokens));
         at.tokens += rows[i].n_tokens;
         at.docs += rows[i].n_docs;
     }
+    fill_i32(h->doc_prefix, n.docs, h->cap.docs, -1);
     pad_patches(visual.mine, visual.patches, visual.frames, st_dtype_size(acc));
     TRY(put_view(g, acc, &n, at.weight, stride));
     b->fixed_shapes = g->fixed_shapes;
@@ -411,7 +442,8 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     b->frame = n.frame;
     b->wide = visual.wide;
     b->visual_distinct = visual.distinct;
-    b->variant = 4 * (bucket * STAGERS_MAX + g->buffer) + 2 * b->wide + b->visual_distinct;
+    b->variant = 8 * (bucket * STAGERS_MAX + g->buffer) + 4 * b->has_prefixes + 2 * b->wide +
+                 b->visual_distinct;
     TRY(upload_batch(g, s, st_dtype_size(acc)));
     *out = b;
     return ST_OK;

@@ -17,8 +17,13 @@ static int64_t pick_larger(int64_t a, int64_t b)
 static int64_t longest_of(const row *r)
 {
     int64_t longest = 0;
-    for (int64_t i = 0; i < r->n_docs; i++)
-        longest = pick_larger(longest, r->cu_seqlens[i + 1] - r->cu_seqlens[i]);
+    for (int64_t i = 0; i < r->n_docs; i++) {
+        const int32_t prefix = r->doc_prefix ? r->doc_prefix[i] : -1;
+        int64_t tokens = r->cu_seqlens[i + 1] - r->cu_seqlens[i];
+        if (prefix >= 0)
+            tokens += r->cu_seqlens[prefix + 1] - r->cu_seqlens[prefix];
+        longest = pick_larger(longest, tokens);
+    }
     return longest;
 }
 

@@ -62,6 +62,7 @@ static void put_tokens(const int32_t *own, int64_t n, const device_batch *whole,
     for (int64_t i = 0; i < mine->cap.tokens; i++) {
         int32_t p = i < n ? own[i] : -1;
         mine->input_ids[i] = p < 0 ? 0 : whole->input_ids[p];
+        mine->token_samples[i] = p < 0 ? 0 : whole->token_samples[p];
         mine->text_index[i] = p < 0 ? -1 : whole->text_index[p];
         mine->visual_index[i] = p < 0 ? -1 : whole->visual_index[p];
         *mine->n_tokens += p >= 0;
@@ -119,6 +120,7 @@ status view_make(const view_scratch *v, const device_batch *whole, int64_t strid
                 queries[i] < 0 ? 0 : whole->positions[axis * stride + queries[i]];
     if (s->context > 1)
         put_keys(v, queries, context, all, whole, mine);
+    memcpy(mine->doc_prefix, whole->doc_prefix, (size_t)mine->cap.docs * sizeof(int32_t));
     mine->tokens = each;
     mine->docs = whole->docs;
     mine->weight = sum_of(mine->target_weight, mine->targets, acc);

@@ -101,8 +101,13 @@ static status plan_flops(const model_dims *d, const char *documents, const char 
     }
     if (documents)
         TRY_OR(done, read_list("--documents", documents, 1, numbers, &n_documents));
+    int64_t tokens = 0, pairs = 0;
+    for (int64_t i = 0; i < n_documents; i++) {
+        tokens += numbers[i];
+        pairs += document_pairs(numbers[i]);
+    }
     flops f;
-    dims_flops(d, numbers, n_documents, grid, n_grids, &f);
+    dims_flops(d, tokens, pairs, grid, n_grids, &f);
     print_flops(&f);
 done:
     free(numbers);

@@ -47,7 +47,7 @@ static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *
     out->n_docs = 1;
     out->n_items = last - first;
     out->n_patches = rows * MERGE_SIDE * MERGE_SIDE;
-    TRY(row_alloc(out, a, r->loss_weight != NULL));
+    TRY(row_alloc(out, a, r->loss_weight ? ROW_WEIGHTS : 0));
     out->cu_seqlens[1] = (int32_t)n;
     memcpy(out->input_ids, r->input_ids + begin, (size_t)n * sizeof(int32_t));
     for (int64_t t = 0; t < n; t++)

@@ -13,7 +13,7 @@ enum {
     ITEMS,
     PATCHES,
     VIDEO_PATCHES,
-    WEIGHTS,
+    OPTIONAL, /* ROW_WEIGHTS, ROW_PREFIXES */
     TEXT,
     ROW_NUMBER = TEXT + TEXTS,
     IMAGES,
@@ -90,7 +90,8 @@ status row_feed_send(row_broadcast *f, const row *r, const frame *head)
                            [ITEMS] = (uint64_t)r->n_items,
                            [PATCHES] = (uint64_t)r->n_patches,
                            [VIDEO_PATCHES] = (uint64_t)r->n_video_patches,
-                           [WEIGHTS] = r->loss_weight != NULL,
+                           [OPTIONAL] = (r->loss_weight ? ROW_WEIGHTS : 0) |
+                                        (r->doc_prefix ? ROW_PREFIXES : 0),
                            [ROW_NUMBER] = head->row,
                            [IMAGES] = head->n_images,
                            [BLOCK_BYTES] = head->block_bytes,
@@ -179,7 +180,7 @@ static status recv_row(row_broadcast *f, const uint64_t n[NUMBERS], arena *a, ro
              .n_items = (int64_t)n[ITEMS],
              .n_patches = (int64_t)n[PATCHES],
              .n_video_patches = (int64_t)n[VIDEO_PATCHES]};
-    TRY(row_alloc(&r, a, n[WEIGHTS] != 0));
+    TRY(row_alloc(&r, a, (unsigned)n[OPTIONAL]));
     for (int i = 0; i < TEXTS; i++) {
         bytes += n[TEXT + i];
         TRY(arena_alloc(a, n[TEXT + i], (void **)&text[i]));

@@ -156,6 +156,7 @@ static attention_fwd_args core(const pass_context *ctx, const attention_saved *s
                                 .keys = ctx->all_tokens,
                                 .cu_keys = ctx->batch->cu_keys,
                                 .place = ctx->batch->query_key,
+                                .prefix = ctx->batch->has_prefixes ? ctx->batch->doc_prefix : NULL,
                                 .q = saved->qr,
                                 .k = keys,
                                 .v = values,

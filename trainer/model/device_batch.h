@@ -52,7 +52,9 @@ static inline int64_t row_share_tokens(const row_share *v, int64_t n)
  * frame pair of a clip. */
 typedef struct batch_caps {
     int64_t tokens, docs, patches, items, frames, targets;
-    int64_t longest, frame; /* most tokens of a document, most patches of a frame; 0: no bound */
+    /* Most tokens of a document, a branch's with its prefix; most patches of a frame. 0: no bound
+     */
+    int64_t longest, frame;
 } batch_caps;
 
 typedef struct device_batch {
@@ -62,7 +64,7 @@ typedef struct device_batch {
     int64_t tokens, docs, patches, items, frames, targets, longest, frame;
     double weight;        /* sum of target weights */
     int32_t variant;      /* a number for everything that a captured graph has built in: capacities,
-                           * addresses, wide, visual_distinct */
+                           * addresses, wide, visual_distinct, has_prefixes */
     row_share share;      /* how the rows are divided; row_share_alone: not at all */
     int64_t feature_rows; /* merged rows that each rank has in the gathered features; 0: the row has
                            * no pictures */
@@ -71,6 +73,12 @@ typedef struct device_batch {
     int32_t *input_ids; /* [cap.tokens]; 0 in the padding */
     int32_t *positions; /* [3, T x tensor]: time, height, width */
     int32_t *cu_docs; /* [cap.docs + 1] borders of documents in T x tensor; the last one repeats */
+    /* [cap.docs] the document whose tokens come before this one's (proto/batch.h), or -1; used if
+     * has_prefixes is true */
+    int32_t *doc_prefix;
+    int32_t *token_samples; /* [cap.tokens] how many samples have a token: for a prefix, its
+                             * branches; 0 in the padding; used if has_prefixes is true */
+    bool has_prefixes;
     /* The next four exist where context ranks share the row, else they are NULL. The packed place
      * of a token is its number in the whole row. */
     int32_t *cu_keys;   /* [cap.docs + 1] borders of documents by packed place */
@@ -89,7 +97,7 @@ typedef struct device_batch {
     uint8_t *pixels;       /* [cap.patches, 768] patches of still pictures; used if wide is false */
     uint8_t *pixels_wide;  /* [cap.patches, 1536] patches of frame pairs; used if wide is true */
     bool wide;             /* the batch has video */
-    void *aux_scale;       /* [2] acc: auxiliary loss coefficient * weight; tokens */
+    void *aux_scale;       /* [2] acc: auxiliary loss coefficient * weight; sum of token_samples */
     int32_t *patch_row_col; /* [cap.patches, 2] row and column of each patch in its picture */
     int32_t *pos_index;     /* [cap.patches, 4] rows of the position table */
     void *pos_weight;       /* [cap.patches, 4] acc, their weights; 0 in the padding */

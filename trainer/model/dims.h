@@ -84,9 +84,15 @@ typedef struct flops {
     int64_t forward, training; /* sums */
 } flops;
 void flops_add(flops *sum, const flops *f);
-/* documents [n_docs]: lengths in tokens; grids [n_grids, 3]: frame pairs, then patches per axis. */
-void dims_flops(const model_dims *dims, const int64_t *documents, int64_t n_docs,
-                const int32_t *grids, int64_t n_grids, flops *out);
+/* tokens: of all documents. pairs: of a token and one that it sees, itself included, over all
+ * documents. grids [n_grids, 3]: frame pairs, then patches per axis. */
+void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int32_t *grids,
+                int64_t n_grids, flops *out);
+/* The pairs of a document of so many tokens. */
+static inline int64_t document_pairs(int64_t tokens)
+{
+    return tokens * (tokens + 1) / 2;
+}
 /* torchtitan's count of training FLOPs per token of a row of seq_len tokens. */
 double dims_flops_torchtitan(const model_dims *dims, int64_t seq_len);
 

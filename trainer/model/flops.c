@@ -23,16 +23,11 @@ static int64_t text_linear_macs(const model_dims *dims)
     return per_token;
 }
 
-void dims_flops(const model_dims *dims, const int64_t *documents, int64_t n_docs,
-                const int32_t *grids, int64_t n_grids, flops *out)
+void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int32_t *grids,
+                int64_t n_grids, flops *out)
 {
     const text_dims *text = &dims->text;
     const vision_dims *tower = &dims->vision;
-    int64_t tokens = 0, pairs = 0; /* pairs of a query and a key that it sees, itself included */
-    for (int64_t i = 0; i < n_docs; i++) {
-        tokens += documents[i];
-        pairs += documents[i] * (documents[i] + 1) / 2;
-    }
     int64_t patches = 0, frame_pairs = 0;
     for (int64_t i = 0; i < n_grids && tower->depth > 0; i++) {
         int64_t frame = (int64_t)grids[3 * i + 1] * grids[3 * i + 2];

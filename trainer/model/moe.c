@@ -85,24 +85,31 @@ status moe_aux_clear(const pass_context *ctx, const moe_aux *aux)
     return v->copy(ctx->stream, aux->of_batch, ctx->batch->aux_scale, 2 * ctx->acc);
 }
 
+static const int32_t *token_samples(const pass_context *ctx)
+{
+    return ctx->batch->has_prefixes ? ctx->batch->token_samples : NULL;
+}
+
 static status aux_op(const pass_context *ctx, const moe_aux *aux, int phase, const int32_t *count,
                      const void *probs, void *dlogits)
 {
     return op_route_aux(
         ctx->stream,
-        &(route_aux_args){.phase = phase,
-                          .tokens = ctx->sizes.tokens,
-                          .experts = ctx->dims->text.experts,
-                          .n_layers = aux->n_layers,
-                          .n_valid = ctx->batch->n_tokens,
-                          .all_valid = shares_stage(ctx) ? at(aux->of_batch, 1, ctx->acc) : NULL,
-                          .count = count,
-                          .probs = probs,
-                          .count_total = aux->count_total,
-                          .prob_sum = aux->prob_sum,
-                          .aux = aux->value,
-                          .scale = shares_stage(ctx) ? aux->of_batch : ctx->batch->aux_scale,
-                          .dlogits = dlogits});
+        &(route_aux_args){
+            .phase = phase,
+            .tokens = ctx->sizes.tokens,
+            .experts = ctx->dims->text.experts,
+            .n_layers = aux->n_layers,
+            .n_valid = ctx->batch->n_tokens,
+            .all_valid = at(shares_stage(ctx) ? aux->of_batch : ctx->batch->aux_scale, 1, ctx->acc),
+            .samples = token_samples(ctx),
+            .count = count,
+            .probs = probs,
+            .count_total = aux->count_total,
+            .prob_sum = aux->prob_sum,
+            .aux = aux->value,
+            .scale = shares_stage(ctx) ? aux->of_batch : ctx->batch->aux_scale,
+            .dlogits = dlogits});
 }
 
 /* Runs the router: probabilities, choices and their weights, slots sorted by expert. */
@@ -122,7 +129,8 @@ static status route_tokens(const pass_context *ctx, const moe *block, const moe_
                                                     .expert = saved->expert,
                                                     .weight = saved->weight,
                                                     .probs = saved->probs,
-                                                    .count = count}));
+                                                    .count = count,
+                                                    .samples = token_samples(ctx)}));
     return op_permute(ctx->stream, &(permute_args){.tokens = ctx->sizes.tokens,
                                                    .experts = dims->experts,
                                                    .top_k = dims->top_k,

@@ -8,6 +8,10 @@
  * t's copy for its k-th expert. n_valid is one int32 on the device: tokens from it on are padding
  * and go to no expert.
  *
+ * The statistics are those of the samples that the tokens come from: a token that is in several
+ * samples, in the beginning that they share (proto/batch.h, doc_prefix), counts once for each. It
+ * is routed once all the same.
+ *
  * BAD_INPUT: K or E outside these limits. */
 #ifndef TESSERA_TRAINER_OPS_ROUTE_H
 #define TESSERA_TRAINER_OPS_ROUTE_H
@@ -28,7 +32,8 @@ typedef struct route_fwd_args {
     int32_t *expert;        /* [T, K], written */
     void *weight;           /* [T, K] acc, written */
     void *probs;            /* [T, E] acc, written: p, for the backward and the loss */
-    int32_t *count;         /* [E], written: slots of each expert */
+    int32_t *count;         /* [E], written: slots of each expert, each counted samples[t] times */
+    const int32_t *samples; /* [T]: how many samples have a token; NULL: one each */
 } route_fwd_args;
 
 /* The gradient of the logits from that of the weights. With norm_topk, dz_i = w_i (dw_i - sum_j w_j
@@ -46,23 +51,24 @@ typedef struct route_bwd_args {
 enum { AUX_ADD_STATS, AUX_FINISH, AUX_GRAD };
 
 /* The loss over all layers: aux = E sum_e f_e P_e, where f_e = count_total[e] / N, P_e =
- * prob_sum[e] / N and N = n_layers x valid tokens. The caller clears count_total and prob_sum,
- * calls AUX_ADD_STATS once per layer, then AUX_FINISH once, and in the backward AUX_GRAD once per
- * layer, which adds scale E/N p_i (f_i - sum_j f_j p_j) to dlogits. */
+ * prob_sum[e] / N and N = n_layers x valid tokens, each counted samples[t] times. The caller clears
+ * count_total and prob_sum, calls AUX_ADD_STATS once per layer, then AUX_FINISH once, and in the
+ * backward AUX_GRAD once per layer, which adds scale E/N p_i (f_i - sum_j f_j p_j) to dlogits. */
 typedef struct route_aux_args {
     int phase;
     int64_t tokens, experts, n_layers;
     const int32_t *n_valid;
-    /* [1] acc: the valid tokens of all ranks, where count_total and prob_sum are summed over ranks;
-     * NULL: n_valid is right. */
+    /* [1] acc: N / n_layers, where count_total and prob_sum are summed over ranks or `samples` is
+     * given; NULL: it is n_valid. */
     const void *all_valid;
-    const int32_t *count; /* ADD_STATS: [E], this layer's slots per expert */
-    const void *probs;    /* ADD_STATS, GRAD: [T, E], this layer's probabilities */
-    void *count_total;    /* [E] acc; ADD_STATS adds */
-    void *prob_sum;       /* [E] acc; ADD_STATS adds */
-    void *aux;            /* FINISH: [1] acc, written: the loss */
-    const void *scale;    /* GRAD: [1] acc, the loss's gradient */
-    void *dlogits;        /* GRAD: [T, E] act, added to */
+    const int32_t *samples; /* ADD_STATS, GRAD: [T], as in route_fwd */
+    const int32_t *count;   /* ADD_STATS: [E], this layer's slots per expert */
+    const void *probs;      /* ADD_STATS, GRAD: [T, E], this layer's probabilities */
+    void *count_total;      /* [E] acc; ADD_STATS adds */
+    void *prob_sum;         /* [E] acc; ADD_STATS adds */
+    void *aux;              /* FINISH: [1] acc, written: the loss */
+    const void *scale;      /* GRAD: [1] acc, the loss's gradient */
+    void *dlogits;          /* GRAD: [T, E] act, added to */
 } route_aux_args;
 
 /* A stable counting sort of the slots by expert: an expert's rows are in ascending (t, k). An

@@ -46,7 +46,7 @@ void row_kind_flops(const row_kind *r, const model_dims *d, flops *out)
     flops sum = {0}, f;
     for (int64_t i = 0; i < whole + (rest > 0); i++) {
         const int64_t length = i < whole ? r->document : rest;
-        dims_flops(d, &length, 1, r->grid, i < row_kind_images(r), &f);
+        dims_flops(d, length, document_pairs(length), r->grid, i < row_kind_images(r), &f);
         flops_add(&sum, &f);
     }
     sum.training = 0;

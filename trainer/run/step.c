@@ -26,10 +26,7 @@
 #include "trainer/run/step_totals.h"
 #include "trainer/run/stop.h"
 
-enum {
-    LENGTHS = 256, /* dims_flops is called for this many documents at a time */
-    SLOTS_MAX = 4
-};
+enum { SLOTS_MAX = 4 };
 
 /* The sample ids of a step, in stream order. */
 typedef struct sample_list {
@@ -138,7 +135,7 @@ bool step_is_void(const session *s)
     return s->steps && s->steps->is_void;
 }
 
-/* Appends the sample ids of a row to those of the step. */
+/* Appends the sample ids of a row to those of the step. A prefix is no sample. */
 static status note_samples(sample_list *l, const row *w)
 {
     if (l->n + w->n_docs > l->capacity) {
@@ -149,9 +146,9 @@ static status note_samples(sample_list *l, const row *w)
         l->id = id;
         l->capacity = capacity;
     }
-    if (w->n_docs)
-        memcpy(l->id + l->n, w->doc_sample_id, (size_t)w->n_docs * sizeof *l->id);
-    l->n += w->n_docs;
+    for (int64_t d = 0; d < w->n_docs; d++)
+        if (!row_is_prefix(w, d))
+            l->id[l->n++] = w->doc_sample_id[d];
     return ST_OK;
 }
 
@@ -159,12 +156,9 @@ static status note_samples(sample_list *l, const row *w)
  * rows out. */
 static int64_t predicted_cost(const row *w)
 {
-    row_measure m = {.tokens = w->n_tokens, .patches = w->n_patches + w->n_video_patches};
-    for (int64_t d = 0; d < w->n_docs; d++) {
-        int64_t n = w->cu_seqlens[d + 1] - w->cu_seqlens[d];
-        m.squares += n * n;
-    }
-    return assign_cost(&m);
+    return assign_cost(&(row_measure){.tokens = w->n_tokens,
+                                      .patches = w->n_patches + w->n_video_patches,
+                                      .squares = row_squares(w)});
 }
 
 /* Counts what the rows hold: real documents and grids, without padding. */
@@ -173,23 +167,16 @@ static status account(session *s, const received *rows, int64_t n_rows, step_slo
     step_report *r = &t->report;
     for (int64_t i = 0; i < n_rows; i++) {
         const row *w = &rows[i].row;
-        int64_t length[LENGTHS];
-        for (int64_t d = 0; d < w->n_docs;) {
-            int64_t n = 0;
-            for (; d < w->n_docs && n < LENGTHS; d++, n++)
-                length[n] = w->cu_seqlens[d + 1] - w->cu_seqlens[d];
-            flops f;
-            dims_flops(&s->dims, length, n, NULL, 0, &f);
-            flops_add(&r->flops, &f);
-        }
+        const int64_t samples = t->samples.n;
         TRY(note_samples(&t->samples, w));
         flops f;
-        dims_flops(&s->dims, NULL, 0, w->grid_thw, w->n_items, &f);
+        dims_flops(&s->dims, w->n_tokens, (row_squares(w) + w->n_tokens) / 2, w->grid_thw,
+                   w->n_items, &f);
         flops_add(&r->flops, &f);
+        r->documents += t->samples.n - samples;
         r->cost += predicted_cost(w);
         r->tokens += w->n_tokens;
         r->patches += w->n_patches + w->n_video_patches;
-        r->documents += w->n_docs;
         r->images += w->n_items;
         r->rows_digest = hash_chain(r->rows_digest, rows[i].head.digest);
     }

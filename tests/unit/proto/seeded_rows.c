@@ -67,6 +67,20 @@ static void put_items(builder *b, int64_t first, int n, int64_t merged)
     }
 }
 
+/* Makes the first document the prefix of all others. */
+static void make_prefix(row *r)
+{
+    for (int64_t d = 1; d < r->n_docs; d++)
+        r->doc_prefix[d] = 0;
+    r->doc_part[0] = -1;
+    r->doc_sample_id[0] = r->doc_sample_id[1];
+    for (int64_t t = 0; t < r->cu_seqlens[1]; t++) {
+        r->labels[t] = NO_LABEL;
+        if (r->loss_weight)
+            r->loss_weight[t] = 1;
+    }
+}
+
 void row_make(const row_recipe *recipe, arena *a, row *out)
 {
     enum { TEXT_BEFORE = 4, TEXT_AFTER = 3 };
@@ -77,7 +91,9 @@ void row_make(const row_recipe *recipe, arena *a, row *out)
     int64_t visual = 0, patches[2] = {0, 0};
 
     r.n_docs = recipe->n_docs;
-    r.n_items = recipe->n_docs == 0 ? 0 : per_doc * (recipe->shared ? 1 : recipe->n_docs);
+    const int once = recipe->shared || recipe->prefix;       /* every item is listed once */
+    const int showing = recipe->prefix ? 1 : recipe->n_docs; /* documents that show items */
+    r.n_items = recipe->n_docs == 0 ? 0 : per_doc * (once ? 1 : recipe->n_docs);
     assert_true(r.n_items <= MAX_ITEMS);
     for (int64_t i = 0; i < r.n_items; i++) {
         b.kind[i] = i % per_doc >= recipe->images;
@@ -90,22 +106,26 @@ void row_make(const row_recipe *recipe, arena *a, row *out)
     }
     r.n_patches = patches[0];
     r.n_video_patches = patches[1];
-    r.n_tokens =
-        r.n_docs * (TEXT_BEFORE + TEXT_AFTER * per_doc) + visual * (recipe->shared ? r.n_docs : 1);
-    assert_ok(row_alloc(&r, a, recipe->weights));
+    r.n_tokens = r.n_docs * TEXT_BEFORE + showing * TEXT_AFTER * per_doc +
+                 visual * (recipe->shared ? r.n_docs : 1);
+    assert_ok(row_alloc(&r, a,
+                        (recipe->weights ? ROW_WEIGHTS : 0) | (recipe->prefix ? ROW_PREFIXES : 0)));
     memcpy(r.grid_thw, grids, (size_t)r.n_items * sizeof grids[0]);
     for (int64_t d = 0; d < r.n_docs; d++) {
         r.cu_seqlens[d] = (int32_t)b.token;
         r.doc_sample_id[d] = (uint64_t)draw_in_range(&b, 0, 1000000);
         put_text(&b, TEXT_BEFORE);
-        put_items(&b, recipe->shared ? 0 : d * per_doc, per_doc, b.merged);
-        if (!recipe->shared)
+        if (d < showing)
+            put_items(&b, recipe->shared ? 0 : d * per_doc, per_doc, b.merged);
+        if (!once)
             for (int i = 0; i < per_doc; i++)
                 b.merged += merged_rows(&r, d * per_doc + i);
         r.labels[r.cu_seqlens[d]] = NO_LABEL;
     }
     r.cu_seqlens[r.n_docs] = (int32_t)b.token;
     assert_int_equal(b.token, r.n_tokens);
+    if (recipe->prefix)
+        make_prefix(&r);
     fill_pixels(&b, r.pixels, r.n_patches * PATCH_BYTES);
     fill_pixels(&b, r.pixels_video, r.n_video_patches * VIDEO_PATCH_BYTES);
     r.cursor = "{\"stream\":\"train\",\"row\":8}";

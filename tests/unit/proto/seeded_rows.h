@@ -15,6 +15,7 @@ typedef struct row_recipe {
     int one_frame_videos;
     int weights;
     int shared; /* later documents show the items of the first one again */
+    int prefix; /* the first document is the prefix of all others, which show nothing themselves */
     int noise;  /* 1: pixels are noise; 0: they are smooth */
 } row_recipe;
 

@@ -16,6 +16,7 @@ static const row_recipe recipes[] = {
     {.seed = 5, .n_docs = 2, .videos = 2},
     {.seed = 6, .n_docs = 2, .images = 1, .videos = 2, .one_frame_videos = 1},
     {.seed = 7, .n_docs = 3, .images = 2, .shared = 1},
+    {.seed = 8, .n_docs = 4, .images = 1, .weights = 1, .prefix = 1},
 };
 enum { N_RECIPES = sizeof recipes / sizeof recipes[0] };
 
@@ -91,6 +92,47 @@ static void test_row_check__names_the_wrong_value(void **state)
     r.n_patches = swap;
     assert_ok(row_check(&r, "row 7"));
 #undef WRONG
+    arena_done(&a);
+}
+
+/* Prefixes that point forward, to a branch, to themselves or across others, and what only a prefix
+ * may be. */
+static void test_row_check__names_what_is_wrong_with_a_prefix(void **state)
+{
+    (void)state;
+    arena a;
+    row r;
+    arena_init(&a, 0);
+    row_make(&(row_recipe){.seed = 9, .n_docs = 5, .images = 1, .weights = 1, .prefix = 1}, &a, &r);
+    assert_ok(row_check(&r, "row 8"));
+    const int32_t wrong[][5] = {
+        {1, 0, 0, 0, 0},     {-1, 0, 1, 0, 0},  {-1, 0, 2, 0, 0},  {-1, 0, 0, -1, 0},
+        {-1, 0, 0, 4, 0},    {-1, 0, 0, 0, 5},  {-1, 0, 0, 0, -2}, {-1, -1, -1, -1, -1},
+        {-1, 0, -1, -1, -1}, {-1, -1, 1, 1, 1}, {0, 0, 0, 0, 0},   {-1, 0, 0, 0, INT32_MAX},
+    };
+    int32_t right[5];
+    memcpy(right, r.doc_prefix, sizeof right);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memcpy(r.doc_prefix, wrong[i], sizeof wrong[i]);
+        assert_fails(ST_BAD_INPUT, row_check(&r, "row 8"), "row 8");
+    }
+    memcpy(r.doc_prefix, right, sizeof right);
+#define WRONG(place, value, words)                                                                 \
+    do {                                                                                           \
+        __typeof__(place) before = (place);                                                        \
+        (place) = (value);                                                                         \
+        assert_fails(ST_BAD_INPUT, row_check(&r, "row 8"), words);                                 \
+        (place) = before;                                                                          \
+    } while (0)
+    WRONG(r.doc_part[0], 0, "document 0 is a prefix with");
+    WRONG(r.doc_part[2], 1, "doc_part[2] is 1");
+    WRONG(r.doc_part[2], -1, "doc_part[2] is -1");
+    WRONG(r.doc_part[2], -2, "doc_part[2] is -2");
+    WRONG(r.doc_sample_id[0], r.doc_sample_id[1] + 1, "that of the prefix's first branch");
+    WRONG(r.labels[1], 5, "token 1 of the prefix");
+    WRONG(r.loss_weight[1], 2, "token 1 of the prefix");
+#undef WRONG
+    assert_ok(row_check(&r, "row 8"));
     arena_done(&a);
 }
 
@@ -218,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_check__accepts_every_recipe),
         cmocka_unit_test(test_row_check__names_the_wrong_value),
+        cmocka_unit_test(test_row_check__names_what_is_wrong_with_a_prefix),
         cmocka_unit_test(test_row_digest__covers_every_tensor),
         cmocka_unit_test(test_row_digest__of_the_empty_row_is_fixed),
         cmocka_unit_test(test_row_save__is_read_back),

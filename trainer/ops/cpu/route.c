@@ -83,7 +83,7 @@ status CPU_OP(route_fwd)(stream *s, const route_fwd_args *a)
     cpu_run(s, a->tokens, 4 * n * (k + 2), route_fwd_rows, a);
     memset(a->count, 0, (size_t)n * sizeof *a->count);
     for (int64_t i = 0; i < valid_tokens(a->tokens, a->n_valid) * k; i++)
-        a->count[a->expert[i]]++;
+        a->count[a->expert[i]] += a->samples ? a->samples[i / k] : 1;
     return ST_OK;
 }
 
@@ -132,9 +132,11 @@ static void aux_add_stats(const route_aux_args *a, int64_t valid)
     real *prob_sum = a->prob_sum, *count_total = a->count_total;
     for (int64_t t0 = 0; t0 < valid; t0 += STAT_ROWS) {
         real sum[EXPERTS_MAX] = {0};
-        for (int64_t t = t0; t < min_i64(t0 + STAT_ROWS, valid); t++)
+        for (int64_t t = t0; t < min_i64(t0 + STAT_ROWS, valid); t++) {
+            const real samples = a->samples ? (real)a->samples[t] : 1;
             for (int64_t e = 0; e < a->experts; e++)
-                sum[e] += probs[t * a->experts + e];
+                sum[e] += samples * probs[t * a->experts + e];
+        }
         for (int64_t e = 0; e < a->experts; e++)
             prob_sum[e] += sum[e];
     }
@@ -168,11 +170,12 @@ static void aux_grad_rows(const void *context, part todo)
     const real scale = *(const real *)a->scale * (real)n / rows;
     for (int64_t t = todo.begin; t < todo.end; t++) {
         const real *p = (const real *)a->probs + t * n;
+        const real samples = a->samples ? (real)a->samples[t] : 1;
         real *dz = (real *)a->dlogits + t * n, dot = 0;
         for (int64_t e = 0; e < n; e++)
             dot += count[e] / rows * p[e];
         for (int64_t e = 0; e < n; e++)
-            dz[e] += scale * p[e] * (count[e] / rows - dot);
+            dz[e] += samples * scale * p[e] * (count[e] / rows - dot);
     }
 }
 

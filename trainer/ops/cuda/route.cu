@@ -196,7 +196,7 @@ static __device__ inline void route_token(const route_fwd_args &a, int64_t t, bo
     a.expert[t * k + lane] = valid ? key_expert(mine) : -1;
     ((float *)a.weight)[t * k + lane] = !valid ? 0.0f : a.norm_topk ? weight / sum : weight;
     if (valid)
-        atomicAdd(&hist[key_expert(mine)], 1);
+        atomicAdd(&hist[key_expert(mine)], a.samples ? a.samples[t] : 1);
 }
 
 /* count [E] must start at 0. */

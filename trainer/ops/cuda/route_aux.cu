@@ -13,6 +13,11 @@ enum {
     LANE_EXPERTS = EXPERTS_MAX / LANES
 };
 
+static __device__ __forceinline__ float samples_of(const route_aux_args &a, int64_t t)
+{
+    return a.samples ? (float)a.samples[t] : 1.0f;
+}
+
 /* Writes part [tiles, E]: the sums of probs over the valid tokens of each tile. */
 static __global__ void __launch_bounds__(THREADS) stats_kernel(route_aux_args a, float *part)
 {
@@ -25,7 +30,9 @@ static __global__ void __launch_bounds__(THREADS) stats_kernel(route_aux_args a,
     if (e < a.experts)
 #pragma unroll 8
         for (int r = warp; r < STAT_ROWS; r += WARPS)
-            sum += first + r < valid ? ((const float *)a.probs)[(first + r) * a.experts + e] : 0.0f;
+            sum += first + r < valid ? samples_of(a, first + r) *
+                                           ((const float *)a.probs)[(first + r) * a.experts + e]
+                                     : 0.0f;
     sums[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || e >= a.experts)
@@ -75,7 +82,8 @@ static __global__ void __launch_bounds__(THREADS) aux_grad_kernel(route_aux_args
     const int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
     if (t >= valid_tokens(a.tokens, a.n_valid))
         return;
-    const float rows = stat_rows(a), scale = *(const float *)a.scale * (float)a.experts / rows;
+    const float rows = stat_rows(a);
+    const float scale = samples_of(a, t) * *(const float *)a.scale * (float)a.experts / rows;
     const float *p = (const float *)a.probs + t * a.experts;
     bf16 *dz = (bf16 *)a.dlogits + t * a.experts;
     float dot = 0;

@@ -217,7 +217,7 @@ row fixture_row(fixture *f, const document *docs, int n, bool weights)
     r.n_items = count.items;
     r.n_patches = count.patches;
     r.n_video_patches = count.video_patches;
-    assert_ok(row_alloc(&r, &f->rows, weights));
+    assert_ok(row_alloc(&r, &f->rows, weights ? ROW_WEIGHTS : 0));
     writer w = {.r = &r, .d = &f->d, .write = true};
     for (int i = 0; i < n; i++) {
         put_document(&w, &docs[i]);

@@ -48,7 +48,7 @@ static void test_flops__one_photo_and_forty_tokens(void **state)
     model_dims d;
     flops f;
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    dims_flops(&d, (const int64_t[]){340}, 1, (const int32_t[]){1, 30, 40}, 1, &f);
+    dims_flops(&d, 340, document_pairs(340), (const int32_t[]){1, 30, 40}, 1, &f);
     assert_int_equal(f.text_linear, 1856734494720);
     assert_int_equal(f.head, 211592151040);
     assert_int_equal(f.text_attention, 45589463040);
@@ -68,8 +68,8 @@ static void test_flops__debug(void **state)
     model_dims d;
     flops f;
     assert_ok(dims_preset("debug", &d));
-    dims_flops(&d, (const int64_t[]){21, 15, 10}, 3, (const int32_t[]){1, 4, 6, 1, 6, 4, 2, 4, 4},
-               3, &f);
+    dims_flops(&d, 21 + 15 + 10, document_pairs(21) + document_pairs(15) + document_pairs(10),
+               (const int32_t[]){1, 4, 6, 1, 6, 4, 2, 4, 4}, 3, &f);
     assert_int_equal(f.text_linear, 58032128);
     assert_int_equal(f.text_attention, 1662976);
     assert_int_equal(f.head, 24117248);

@@ -255,11 +255,10 @@ static void test_groups__useful_flops(void **state)
 {
     (void)state;
     model_dims d;
-    const int64_t documents[] = {340};
     const int32_t grid[] = {1, 30, 40};
     flops f;
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    dims_flops(&d, documents, 1, grid, 1, &f);
+    dims_flops(&d, 340, document_pairs(340), grid, 1, &f);
     const int64_t tower = f.patch_embed + f.vision_blocks + f.vision_attention;
     for (int kind = 0; kind < 4; kind++) {
         params *p;
@@ -290,7 +289,6 @@ static void test_groups__useful_flops_of_adapters(void **state)
     (void)state;
     model_dims d;
     params *p;
-    const int64_t documents[] = {340};
     const int32_t grid[] = {1, 30, 40};
     flops f;
     training_share share;
@@ -299,7 +297,7 @@ static void test_groups__useful_flops_of_adapters(void **state)
     c.lora_alpha = 16;
     c.lora_targets = "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj";
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    dims_flops(&d, documents, 1, grid, 1, &f);
+    dims_flops(&d, 340, document_pairs(340), grid, 1, &f);
     assert_ok(params_new(&d, &p));
     assert_ok(groups_apply(&c, p));
     groups_share(p, &d, &share);
