@@ -9,9 +9,9 @@ import torch
 @dataclass
 class Document:
     ids: np.ndarray  # int32 [n]
-    labels: np.ndarray  # int32 [n], unshifted, -100 = no loss
+    labels: np.ndarray  # int32 [n], not shifted; -100 = no loss
     is_pad: np.ndarray  # bool [n]: a visual row goes here
-    items: list = field(default_factory=list)  # of (is_video, (t, h, w), pixels u8)
+    items: list = field(default_factory=list)  # (is_video, (t, h, w), pixels u8) of each item
 
 
 def draw_document(draw, parts, special, vocab, keep=0.6):
@@ -38,7 +38,7 @@ def draw_document(draw, parts, special, vocab, keep=0.6):
         bytes_per_patch = 1536 if kind == "video" else 768
         pixels = draw.integers(0, 256, (t * h * w, bytes_per_patch), dtype=np.uint8)
         items.append((kind == "video", (t, h, w), pixels))
-        for frame in range(t):  # a video is frame after frame, with a timestamp before each
+        for frame in range(t):  # a video is a sequence of frames, each after its timestamp
             if frame:
                 text(2)
             pads(kind, h * w // 4)
@@ -58,7 +58,7 @@ def reference_pixels(doc, dtype=torch.float32):
         if not chosen:
             continue
         patches = np.concatenate([p for _, p in chosen])
-        if not is_video:  # the second frame of the temporal pair is the first
+        if not is_video:  # both frames of the pair are the picture
             one = patches.reshape(-1, 3, 1, 256)
             patches = np.concatenate([one, one], axis=2).reshape(-1, 1536)
         out[name] = (torch.from_numpy(patches).to(dtype) - 127.5) / 127.5

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""PEFT opens the adapters that `trainer train` leaves, and with their base they are the merged model.
+"""Checks that PEFT opens the adapters that `trainer train` leaves, and that with their base they equal the merged model.
 
     VENV/bin/python tests/golden/check_adapter.py --bin build/bin [--only NAME]
 
-VENV as make_cases.py says, with `peft`; it runs by hand, once with transformers 4.57.3 and once with 5.23. Small
-models are trained for some steps with adapters on attention, router and experts, as `lora.adapter_for` says for either
-version: the usual shapes, hidden size = expert width and twice that (square matrices of experts, alone and with the
-other), dense layers between, text-only. Each adapter is opened by PeftModel.from_pretrained onto its base:
+It needs the environment of make_cases.py and `peft`, and runs by hand, once with transformers 4.57.3 and once with 5.23.
+Small models are trained for some steps with adapters on attention, router and experts, written for either version
+(`lora.adapter_for`). They have the usual shapes, or experts whose down or gate_up matrices are square, with adapters on
+these alone or on both, or dense layers among the others, or no vision tower. PeftModel.from_pretrained opens each adapter
+onto its base:
 
-- for this version: rows of flavours.py, drawn anew, give the loss that `trainer probe` gives on the merged folder, and
-  merge_and_unload() its weights, both within 1e-6 (relative; of a tensor by its largest value);
-- for the other version: refused by PEFT, or it opens and is the same within 1e-6. Nothing may open and compute
+- An adapter for this version gives, on new rows of flavours.py, the loss of `trainer probe` on the merged folder, and
+  merge_and_unload() gives the merged weights, both within 1e-6 (relative; for a tensor, to its largest value).
+- An adapter for the other version is refused by PEFT, or opens and is the same within 1e-6. None may open and compute
   something else.
 """
 
@@ -42,7 +43,7 @@ READERS = ("transformers4", "transformers5")
 TOLERANCE = 1e-6
 EXPERTS = "gate_up_proj,down_proj"
 ATTENTION = "q_proj,k_proj,v_proj,o_proj"
-# name: (changed members of text_config, targets)
+# name: (members of text_config that are changed, targets of the adapters)
 MODELS = {
     "usual": ({}, f"{ATTENTION},gate,{EXPERTS}"),
     "router": ({}, "gate"),
@@ -77,7 +78,8 @@ def base_of(f, name, config, **feed):
         json.dump(config, file)
     train(f, name + "-first", model__path=f.file(name), training__steps=1, optimizer__lr=0, checkpoint__enable="true",
           **feed)
-    # The 5 series finds the layout by each tensor's own shape, so takes square ones of the published layout as they are.
+    # The 5 series tells the layout by the shape of each tensor, so it would read square tensors of the published layout
+    # as its own.
     layout = ["--layout", "v5"] if FIVE and name.startswith("square") else []
     trainer("export", "--model", f.file(name + "-first/checkpoint"), "--out", f.file(name + "-base"), "--dtype", "f32",
             *layout)
@@ -92,7 +94,7 @@ def open_adapter(flavour, base, step):
 
 
 def worst_weight(model, merged, flavour):
-    """Of all parameters, against those that this version loads from the merged folder."""
+    """The parameter that differs most from the one that this version loads from the merged folder."""
     wanted = check_export.load(flavour, merged)[0].state_dict()
     got = model.state_dict()
     if got.keys() != wanted.keys():

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""The reference, given a model that we trained, answers held-out questions in the same words.
+"""Checks that the reference, given a model that we trained, answers held-out questions in the same words.
 
     VENV/bin/python tests/golden/check_answers.py -c configs/smoke.yaml --model build/smoke/run/checkpoint \\
         [--bin build/bin] [--questions 200] [--adapter]
 
-VENV as make_cases.py says; it runs by hand, beside nothing: it starts its own daemon. `trainer eval` answers the
-questions by greedy generation with keys and values kept and writes eval.page; every picture and question on it,
-as `prepd sample` gives them, then goes through the reference's own generate(). The texts must be the same.
---adapter: the model is a checkpoint's step folder of a LoRA run; the reference loads the adapter in its
-`adapter/` by PEFT onto the model the run began from (named in adapter_config.json) and is held against the
-merged model's answers."""
+It needs the environment of make_cases.py, runs by hand and starts its own daemon. `trainer eval` answers the questions
+by greedy generation, keeping keys and values, and writes eval.page. Each picture and question on the page, as `prepd
+sample` gives them, then goes through the reference's own generate(), and the texts must be the same. With --adapter,
+the model is the folder of a step of a LoRA run: by PEFT the reference loads its `adapter/` onto the model that the run
+began from (named in adapter_config.json), and its answers must be those of the merged model."""
 
 import argparse
 import html
@@ -53,7 +52,7 @@ def prompt_of(args, folder, sample):
     t = load_file(path)
     cut = int(np.argmax(t["labels"] >= 0))
     pixels = (t["pixels"].astype(np.float32).reshape(-1, 3, 1, 256) - 127.5) / 127.5
-    pixels = np.repeat(pixels, 2, axis=2).reshape(len(t["pixels"]), -1)  # a still is two equal frames
+    pixels = np.repeat(pixels, 2, axis=2).reshape(len(t["pixels"]), -1)  # a picture is two equal frames
     return t["input_ids"][:cut].astype(np.int64), pixels, t["grid_thw"].astype(np.int64)
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Every key of config.json that the reference reads, with another value: what the model is then, theirs and ours.
+"""Gives each key of config.json that the reference reads another value, and compares its model with ours.
 
     VENV/bin/python tests/golden/check_config.py --trainer build/bin/trainer [--only TEXT]
 
-VENV as make_cases.py says; it runs by hand, with transformers 4.57.3. The kept folders of golden cases, one member of
-config.json changed (null: none; a list of members: all of them), in training mode: the reference loads the folder and
-computes loss and gradients of a row drawn anew; `trainer probe` does the same. Ours is refused, or equal to the
-reference's within 1e-4 of every tensor's norm (another model is off by 1e-2 and more); anything else is a fault: a member
-that is not honoured is never ignored.
+It needs the environment of make_cases.py with transformers 4.57.3, and runs by hand. It takes the folders of the golden
+cases and changes one member of config.json (null: none; a list of members: all of them). In training mode the reference
+loads the folder and computes loss and gradients of a new row, and `trainer probe` does the same. Ours must refuse the
+folder or equal the reference within 1e-4 of each tensor's norm; another model would be off by 1e-2 or more. Anything
+else is a fault, because a member that is not honoured must not be ignored.
 """
 
 import argparse
@@ -34,11 +34,11 @@ TOLERANCE = 1e-4
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 SLIDES = ["sliding_attention", "sliding_attention", "full_attention"]
-ROW = "a token of the row"  # stands for its id
+ROW = "a token of the row"  # stands for the id of one
 
 
 def each(start, *pairs):
-    """(name, changed members) of one member each."""
+    """(name, changed members) for each of these members alone."""
     return [(f"{start}{key} {json.dumps(value)}", {key: value}) for key, value in pairs]
 
 
@@ -101,14 +101,14 @@ def changed(config, place, members):
 
 
 def reference(flavour, folder, doc, batch):
-    """Also writes the row as batch, with the positions that this model gives it."""
+    """Runs the reference. It also writes the row to batch, with the positions that this model gives it."""
     try:
         model = flavour.model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
         torch.manual_seed(1)
         loss, _, logits, grads = make_cases.run_case(model, flavour, make_cases.Routers(model), [doc], 0)
     except make_cases.TooClose:
         raise
-    except Exception as e:  # whatever it says about a config
+    except Exception as e:  # it may refuse a config with any error
         return None, f"refused: {type(e).__name__}"
     save_file(rows.pack([doc], [make_cases.positions_of(model, flavour, doc)]), batch)
     out = {"loss": np.array(loss.item()), "logits": logits}
@@ -155,7 +155,7 @@ def check_flavour(trainer, name, root, only):
         theirs, said = reference(flavour, folder, doc, batch)
         plain = plain or theirs
         effect = said or ("same" if errors(theirs, plain) < 1e-6 else "another model")
-        # Text-only classes add the auxiliary loss where the file asks for it; probe where it is told.
+        # Text-only classes add the auxiliary loss if the file says so; probe adds it if it is told to.
         aux = config["router_aux_loss_coef"] if "output_router_logits" in members and not flavour.visual else 0.0
         got, refused = ours(trainer, folder, batch, os.path.join(root, "out.safetensors"), aux)
         fault = got is not None and theirs is not None and errors(got, theirs) > TOLERANCE

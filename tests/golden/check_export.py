@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""The reference loads what `trainer export` writes and computes the same loss.
+"""Checks that the reference loads what `trainer export` writes and computes the same loss.
 
     VENV/bin/python tests/golden/check_export.py --trainer build/bin/trainer [--cases DIR]
 
-VENV as make_cases.py says; it runs by hand. Every kept flavour is exported in every layout, as float32
-and bfloat16, as one file and as shards; the layouts that this version of the reference reads are loaded
-with from_pretrained: no key may be missing, unexpected or mismatched, every parameter must hold the bits
-of the golden folder (rounded to bfloat16 where asked). Then one row of each case of flavours.py, drawn
-anew: the reference's loss in float32 against that of `trainer probe` on the export, relative, at most 1e-5 as
-compare.py has it. Which layouts are read: 4.57 the published one only; the 5 series, since it converts by
-shape, also their own (V5). For the others, in brackets, the golden folder's own values stand on the
-reference's side.
+It needs the environment of make_cases.py and runs by hand. Each flavour is exported in each layout, as float32 and
+bfloat16, as one file and as shards. The layouts that this version of the reference reads are loaded with
+from_pretrained: no key may be missing, unexpected or mismatched, and every parameter must have the bits of the golden
+folder, rounded to bfloat16 where asked. Then, for a new row of each case of flavours.py, the loss of the reference in
+float32 and that of `trainer probe` on the export may differ by at most 1e-5, as in compare.py. 4.57 reads only the
+published layout. The 5 series also reads its own (v5), because it tells layouts by shapes. For layouts that are not
+read, the reference takes the values of the golden folder, and their lines are in brackets.
 """
 
 import argparse
@@ -51,7 +50,7 @@ def token_types(flavour, doc):
 
 
 def ask_as_five_wants(flavour):
-    """The 5 series takes token types beside the pixels."""
+    """Adds the token types that the 5 series needs beside the pixels."""
     plain = rows.reference_pixels
 
     def with_types(doc, dtype=torch.float32):
@@ -68,7 +67,7 @@ def export(trainer, folder, out, *options):
 
 
 def load(flavour, folder):
-    """In float32 whatever the file holds; and what could not be placed."""
+    """The model in float32, whatever the file holds, and the keys that could not be placed."""
     model, info = flavour.model_class.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
@@ -77,7 +76,7 @@ def load(flavour, folder):
 
 
 def differing(model, want, rounded):
-    """Names of parameters whose bits are not those wanted."""
+    """Names of the parameters whose bits differ from the wanted ones."""
     got = model.state_dict()
     if got.keys() != want.keys():
         return sorted(got.keys() ^ want.keys())
@@ -85,7 +84,7 @@ def differing(model, want, rounded):
 
 
 def losses(trainer, folder, flavour, model, seed):
-    """Per case: reference's loss and ours."""
+    """The loss of the reference and ours, for each case."""
     routers = make_cases.Routers(model)
     draw = np.random.default_rng(seed)
     out = {}
@@ -110,13 +109,13 @@ def losses(trainer, folder, flavour, model, seed):
 
 
 def check_saved(trainer, flavour, model, root):
-    """The other way: what this version's save_pretrained writes, read by us. Faults, 0 or 1."""
+    """The other direction: we read what save_pretrained of this version writes. Returns the number of faults, 0 or 1."""
     saved, back = os.path.join(root, "saved"), os.path.join(root, "back")
     model.save_pretrained(saved, max_shard_size="30KB")
     said = subprocess.run([trainer, "inspect", saved], capture_output=True, text=True, check=True).stdout
     kind = next((k for k in ("[E, in, out]", "[E, out, in]", "one matrix per expert") if k in said), "no experts")
     error = max(abs(a - b) / abs(a) for a, b in losses(trainer, saved, flavour, model, seed=11).values())
-    export(trainer, saved, back)  # as it is: same files, names, shapes, bits
+    export(trainer, saved, back)  # unchanged: the same files, names, shapes and bits
     files = sorted(n for n in os.listdir(saved) if n.endswith(".safetensors"))
     same = files == sorted(n for n in os.listdir(back) if n.endswith(".safetensors"))
     for file in files if same else []:
@@ -129,12 +128,12 @@ def check_saved(trainer, flavour, model, root):
 
 
 def check(trainer, name, folder, root):
-    """Prints a line per layout, dtype and cut; the number of faults."""
+    """Prints a line for each layout, dtype and cut, and returns the number of faults."""
     flavour = flavours.open_flavour(name, flavours.KEPT[name])
     every = ["published", "v5", "per-expert"] if flavour.moe else ["published"]
     readable = ["published"]
     if not flavour.visual:
-        readable += ["per-expert"]  # is the published one
+        readable += ["per-expert"]  # which is the published one
     elif FIVE and flavour.moe:
         readable += ["v5"]
     golden, problems = load(flavour, folder)
@@ -148,7 +147,7 @@ def check(trainer, name, folder, root):
                 out = export(trainer, folder, os.path.join(root, "out"), "--layout", layout, "--dtype", dtype, *options)
                 model, problems = load(flavour, out if layout in readable else folder)
                 if layout not in readable and dtype == "bf16":
-                    with torch.no_grad():  # parameters only: tables of angles stay float32
+                    with torch.no_grad():  # only parameters; tables of angles stay in float32
                         [p.copy_(p.bfloat16().float()) for p in model.parameters()]
                 bad = differing(model, want, dtype == "bf16")
                 pairs = losses(trainer, out, flavour, model, seed=11)

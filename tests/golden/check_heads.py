@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Tied heads: what the trainer makes of every combination of config.json and a stored lm_head.weight (heads.json).
+"""Checks tied heads: what the trainer makes of each combination of config.json and a stored lm_head.weight (heads.json).
 
     TESSERA_BIN=build/bin tests/golden/check_heads.py
 
-Against what the reference's versions make of it: a stored head as in 5.23.0, which never drops one; where none is
-stored, tied if 4.57.3 or 5.23.0 ties it, and refused by name where both begin with random values. Everything that is
-loaded is exported bit for bit, and its config.json byte for byte, but where 4.57.3 would drop the head: there every
-tie_word_embeddings says false, after which it would not. A line per model type. numpy missing: exit 77 (skipped).
+It is compared with what versions of the reference make of it. A stored head is used as by 5.23.0, which never drops one.
+If none is stored, the head is tied if 4.57.3 or 5.23.0 ties it, and the folder is refused by name if both would begin
+with random values. What is loaded is exported bit for bit and its config.json byte for byte, except where 4.57.3 would
+drop the head: there each tie_word_embeddings becomes false, with which it would not. Prints a line for each model type.
+Exit code 77 (skipped): numpy is missing.
 """
 import json
 import os
@@ -42,7 +43,7 @@ def make_folder(at, name, top, inner, kind):
 
 
 def check_export(at, dropped_by_4, what):
-    """Also whether the dropped head is what it is after a second reading."""
+    """Exports, and checks that the head is still the same when the export is read."""
     works("export", "--model", at, "--out", at + "-out")
     before, after = (read(os.path.join(p, "model.safetensors")) for p in (at, at + "-out"))
     expect(list(before) == list(after) and all(same(t, after[n]) for n, t in before.items()), f"{what}: tensors differ")

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Every picture of pictures.py through prepd, patches compared with the reference's (make_images.py):
+"""Runs each picture of pictures.py through prepd and compares its patches with those of the reference (make_images.py):
 
     tests/golden/check_images.py --prepd build/bin/prepd [--patches F] [--only TEXT] [--distance] [--newer]
 
-The pictures become a small VQAv2 folder, a question each; `prepd serve` streams its samples (what `prepd sample`
-writes, one daemon for all) once per resampler and per row of LIMITS. Equal means: grid, number of image tokens and
-every byte of the patches. What the reference refuses must be refused, and other formats by name. Pictures of the
-shared data are skipped without it. Then the generated ones as transformers 5.23 with Pillow 13 has them
-(make_images_newer.py), with the options that follow those; --newer: only this. --distance prints instead how far image.resampler vips is from torch.
-numpy, zmq or zstandard missing: exit 77 (skipped).
+The pictures become a small VQAv2 folder with a question each. `prepd serve` streams its samples, which are what `prepd
+sample` writes, once for each resampler and each row of LIMITS. The grid, the number of image tokens and every byte of the
+patches must be equal. What the reference refuses must be refused, and other formats by name. Pictures of the shared data
+are skipped without it. Then the generated pictures are compared with transformers 5.23 and Pillow 13
+(make_images_newer.py), with the options that follow those; with --newer, only these. --distance prints instead how far
+image.resampler vips is from torch. Exit code 77 (skipped): numpy, zmq or zstandard is missing.
 """
 
 import argparse
@@ -29,7 +29,7 @@ except ImportError as missing:
     if __name__ == "__main__":
         print(f"skipped: {missing}")
         sys.exit(77)
-    pass  # make_images.py takes only LIMITS and sha from here
+    pass  # make_images.py imports only LIMITS and sha, which need none of them
 
 # image.min_pixels, image.max_pixels; None: preprocessor_config.json as published
 SHARED_LIMITS = ("published", "small")
@@ -48,7 +48,7 @@ def write_json(path, value):
 
 
 def write_folder(root, found):
-    """The VQAv2 layout: picture k has question k."""
+    """Writes a VQAv2 folder in which question k is on picture k."""
     os.makedirs(os.path.join(root, "images"))
     images, questions, annotations = [], [], []
     for k, (name, data) in enumerate(found.items()):
@@ -66,7 +66,7 @@ def write_folder(root, found):
 
 
 class Prepd:
-    """A temporary folder with the pictures and a model folder; samples through a daemon of it."""
+    """A temporary folder with the pictures and a model, whose samples a daemon streams."""
 
     def __init__(self, prepd, found):
         self.prepd, self.found, self.transparency = prepd, list(found), "4.57"
@@ -102,7 +102,7 @@ class Prepd:
             "training": {"seq_len": 17000, "global_batch_size": 1}})
 
     def samples(self, resampler, limits):
-        """(name, row or None, cause) of every picture."""
+        """(name, row or None, cause) for each picture."""
         self.write_config(resampler, limits)
         with open(os.path.join(self.root, "log"), "w") as log:
             daemon = subprocess.Popen([self.prepd, "serve", "-c", self.config], stderr=log)
@@ -116,7 +116,7 @@ class Prepd:
 
 
 def read_kept(path):
-    """picture -> its lines"""
+    """{picture: its lines}"""
     kept = {}
     with open(path) as f:
         for line in f:
@@ -126,7 +126,7 @@ def read_kept(path):
 
 
 def verdict(row, cause, want, resampler, pad):
-    """(column of the table, what to say)"""
+    """(column of the table, what to print)"""
     if "other_format" in want:
         good = row is None and "only JPEG, PNG and WebP are read" in cause
         return ("other format" if good else "differ"), cause or "a sample was made"
@@ -143,8 +143,9 @@ def verdict(row, cause, want, resampler, pad):
 
 COLUMNS = ("equal", "refused by both", "other format", "refused by us only", "accepted by us only", "differ")
 
-# Known, and no fault; the README says why. Refused by us only: what the reference decodes with an eye shut, and
-# lossless JPEG, which Debian's libjpeg-turbo does not read. Accepted by us only: what says nothing about the pixels.
+# Known differences that are no faults (comparisons.md says why). Refused by us only: damaged files that the reference
+# decodes all the same, and lossless JPEG, which Debian's libjpeg-turbo does not read. Accepted by us only: damage that
+# does not touch the pixels.
 KNOWN = dict.fromkeys(("no_end.png", "half_end.png", "length_only.png", "no_adler.png", "bad_sum_IDAT.png",
                        "critical_chunk.png", "lossless.jpg", "lossless_grey.jpg"), "refused by us only")
 KNOWN |= dict.fromkeys(("bad_sum_text.png", *(f"bad_sum_{chunk}.png" for chunk in (
@@ -170,12 +171,12 @@ def compare(p, kept, group, all_limits):
     return faults
 
 
-# Pillow 13 reads the orientation of these two damaged EXIF blocks otherwise; ours is what 11.3 read.
+# Pillow 13 reads another orientation from these two damaged EXIF blocks; ours is that of 11.3.
 NEWER_KNOWN = {f"exif_{kind}.{end}" for kind in ("bad_neighbour", "twice") for end in ("png", "jpg")}
 
 
 def newer(prepd, generated, only):
-    """As transformers 5.23 with Pillow 13 has it, with both of its processors."""
+    """Compares with transformers 5.23 and Pillow 13, with both of its processors."""
     kept = read_kept(NEWER)
     names = [n for n in kept if only in n and n not in NEWER_KNOWN]
     faults = 0
@@ -196,7 +197,7 @@ def newer(prepd, generated, only):
 
 
 def by_hand(p, kept):
-    """One of them by `prepd sample` itself, so that the stream is known to be the same."""
+    """Checks that `prepd sample` gives one of them as the stream does."""
     index, name = next((i, n) for i, n in enumerate(p.found) if "grid" in kept[n][0])
     out = os.path.join(p.root, "one.safetensors")
     p.write_config("pillow", LIMITS["published"])
@@ -211,7 +212,7 @@ def by_hand(p, kept):
 
 
 def direction(size, grid):
-    """What resizing does to a picture."""
+    """How resizing changes the size of a picture."""
     to = [16 * n for n in grid]
     if to == size:
         return "as it is"
@@ -219,7 +220,7 @@ def direction(size, grid):
 
 
 def distance(p, kept, group, all_limits):
-    """vips against torch, which is equal to the reference."""
+    """Prints how far vips is from torch, which equals the reference."""
     for limits in all_limits:
         torch = {name: row["pixels"] for name, row, _ in p.samples("torch", LIMITS[limits]) if row}
         apart = {}

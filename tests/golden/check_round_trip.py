@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What `trainer export` writes of the kept golden folders, bit for bit; plain numpy.
+"""Checks, bit for bit, what `trainer export` writes of the golden folders. Needs only numpy.
 
     TESSERA_BIN=build/bin tests/golden/check_round_trip.py
 
-Every flavour as float32 and bfloat16, as one file and as shards, in the published layout, the 5
-series' and per expert (trainer/model/equations.md): without options names, shapes, dtypes, order, files and index must be
-those of the folder that was read; with --layout the tensors must be the transposes numpy makes.
-A line per flavour. numpy missing: exit 77 (skipped).
+Each flavour is exported as float32 and bfloat16, as one file and as shards, in the published layout, that of the 5 series
+and per expert (trainer/model/equations.md). Without options, names, shapes, dtypes, order, files and index must be those
+of the folder that was read. With --layout, tensors must be the transposes that numpy makes. Prints a line for each
+flavour. Exit code 77 (skipped): numpy is missing.
 """
 import os
 import shutil
@@ -22,7 +22,7 @@ LAYOUTS = ["published", "v5", "per-expert"]
 
 
 def as_bf16(tensors):
-    """The upper halves of float32 values: any bits will do."""
+    """The upper halves of float32 values. Any bits are good enough here."""
     return {n: ("BF16", (np.ascontiguousarray(v).view("<u4") >> 16).astype("<u2")) for n, (_, v) in tensors.items()}
 
 
@@ -48,7 +48,7 @@ def check_tensors(folder, want, what):
 
 
 def check_gradients(folder, at, layout):
-    """Gradients of a folder in another layout are named and laid out as its tensors are; else they are the same."""
+    """Checks that gradients of a folder in another layout have the names and layout of its tensors and the same values."""
     def probe(model):
         works("probe", "--model", model, "--batch", os.path.join(folder, "aux", "batch.safetensors"), "--out", at + ".out",
               "--aux", "0.1")
@@ -93,7 +93,7 @@ def check_flavour(flavour, root):
                     runs += 1
                 runs += 1
     tied = "lm_head.weight" not in stored
-    if tied:  # tied; some writers store the embedding once more
+    if tied:  # some writers store the embedding of a tied model twice
         at = os.path.join(root, flavour + "-head")
         os.mkdir(at)
         shutil.copy(os.path.join(folder, "config.json"), at)
@@ -101,7 +101,7 @@ def check_flavour(flavour, root):
         write_shards(at, stored | {"lm_head.weight": embedding}, 2)
         works("export", "--model", at, "--out", at + "-same")
         check_same(at, at + "-same", at)
-    at = os.path.join(root, flavour + "-place")  # into its own folder, in another cut and layout, and back
+    at = os.path.join(root, flavour + "-place")  # into its own folder, with other shards and another layout, and back
     shutil.copytree(folder, at, ignore=lambda _, names: [n for n in names if "." not in n])
     other = ["--layout", "v5"] if moe else []
     works("export", "--model", at, "--out", at, "--shard-bytes", "20000", *other)
@@ -109,7 +109,7 @@ def check_flavour(flavour, root):
     works("export", "--model", at, "--out", at, "--shard-bytes", "1000000000", "--layout", "published")
     expect(sorted(os.listdir(at)) == ["config.json", "model.safetensors"], f"{at}: {os.listdir(at)}")
     check_tensors(at, stored, at)
-    at = os.path.join(root, flavour + "-cut")  # back and forth through another layout, dtype and shards
+    at = os.path.join(root, flavour + "-cut")  # through another layout, dtype and shards, and back
     works("export", "--model", folder, "--out", at, "--layout", "v5", "--shard-bytes", "20000")
     files, index = files_of(at)
     expect(len(files) > 2 and set(index.values()) == set(files), f"{at}: shards and index")

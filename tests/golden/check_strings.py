@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`prepd tokenize` on the strings kept in strings.jsonl, whose ids the reference gave (make_strings.py):
+"""Checks `prepd tokenize` on the strings of strings.jsonl, whose ids the reference gave (make_strings.py):
 
     tests/golden/check_strings.py --prepd build/bin/prepd [--model DIR]
 
-DIR holds the real tokenizer.json; default: data/tokenizer of the shared data, which is found as the
-other tests find it. Without it exit 77: skipped. Standard library only.
+DIR holds the real tokenizer.json; the default is data/tokenizer of the shared data, found as by the other tests. Exit
+code 77 (skipped): it is not there. Needs only the standard library.
 """
 
 import argparse

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Videos through prepd, compared with the reference's own processor (make_videos.py):
+"""Runs videos through prepd and compares them with the reference's own processor (make_videos.py):
 
     tests/golden/check_videos.py --prepd build/bin/prepd [--videos F]
 
-Equal means: grid, the text with every time in it, and every byte of the patches. The videos are the seeds of the
-fuzzer of videos and the clips of the shared data, which are skipped without it. numpy missing: exit 77 (skipped).
+The grid, the text with all of its times and every byte of the patches must be equal. The videos are the seeds of the
+video fuzzer and the clips of the shared data, which are skipped without it. Exit code 77 (skipped): a Python package is
+missing.
 """
 
 import argparse

@@ -4,11 +4,11 @@
     tests/golden/compare.py --trainer build/bin/trainer [--cases DIR] [--only TEXT] [--verbose]
     tests/golden/compare.py --trainer build/tests/trainer_f64 --exact
 
-Plain numpy. --exact compares the gradients of the double build with the reference's float64 run, in
-the cases that have it. A line per case: the worst relative error |ours - theirs| / |theirs| (Euclidean norms of
-whole tensors) of logits, loss and gradients, and the gradient that is worst. The loss is the whole of what is
-minimised: the tokens' and, where the case has a coefficient, the auxiliary one, which probe writes apart. Exit 1 if
-any is over the tolerance, a tensor is missing, extra or of another shape. numpy missing: exit 77 (skipped).
+Needs only numpy. --exact compares the gradients of the double build with the reference's float64 run, in the cases that
+have one. For each case a line gives the worst relative error |ours - theirs| / |theirs| (Euclidean norms of whole tensors)
+of logits, loss and gradients, and the worst gradient. The loss is all that is minimised: that of the tokens and, if the
+case has a coefficient, the auxiliary one, which probe writes separately. Exit code 1: an error is over the tolerance, or a
+tensor is missing, extra or of another shape. Exit code 77 (skipped): numpy is missing.
 """
 
 import argparse
@@ -24,22 +24,21 @@ except ImportError:
     print("skipped: no python3-numpy")
     sys.exit(77)
 
-# Both sides compute in float32, unit roundoff 6e-8, in different orders of summation, through some
-# 60 operations one after another; 1e-5 is what the project asks. Correct code lands near 3e-6, and so
-# does the reference itself against its own float64 run (own_rounding, kept with every case).
+# Both sides compute in float32 (unit roundoff 6e-8) through some 60 operations in a row, with different orders of
+# summation. The project asks for 1e-5. Correct code comes to about 3e-6, and so does the reference against its own
+# float64 run (own_rounding, kept with each case).
 TOLERANCE = 1e-5
 
-# Badly conditioned draws (a LayerNorm over 8 numbers of little variance) take the reference's float32
-# gradients themselves far from its float64 ones. A case over the tolerance in which that is more than
-# this is held against its float64 gradients, where it has them (exact.safetensors): within 1e-5, or
-# twice the reference's own distance. No kept case needs it.
+# In badly conditioned cases, such as a LayerNorm over 8 numbers of little variance, the reference's own float32 gradients
+# are far from its float64 ones. If they are further than this, a case over the tolerance is compared with the float64
+# gradients, if it has them (exact.safetensors), within 1e-5 or twice the reference's own distance. No kept case needs it.
 CONDITIONED = 4e-6
 
-# trainer_f64 against the reference's float64 run: the same formulas or not, nothing between. Some 60
-# operations of unit roundoff 1e-16, as badly conditioned as above; seen: 1e-13.
+# For trainer_f64 and the reference's float64 run. Only another formula can exceed it: some 60 operations of unit roundoff
+# 1e-16, as badly conditioned as above, come to 1e-13.
 EXACT = 1e-11
-# A router that chooses one expert has no gradient; the reference's rounding leaves 1e-8 of the largest
-# gradient there. What is under this share of it counts as zero; true gradients were never under 2e-4.
+# A router that chooses one expert has no gradient, but the reference's rounding leaves 1e-8 of the largest gradient there.
+# Gradients below this share of the largest one count as zero; true ones have never been below 2e-4.
 ZERO = 1e-6
 DTYPES = {"F32": "<f4", "F64": "<f8"}
 
@@ -72,10 +71,10 @@ def errors_of(ours, theirs):
             apart, scale = np.linalg.norm(got - want), np.linalg.norm(want)
             if name.startswith("grad.") and 0 < scale < nothing and apart < nothing:
                 continue
-            error = 0.0 if apart == 0 else apart / scale if scale > 0 else np.inf  # exact zeros stay zero
+            error = 0.0 if apart == 0 else apart / scale if scale > 0 else np.inf  # exact zeros must be zero
             out[name] = error if np.isfinite(error) else "not finite, or not zero where the reference is"
     for name, got in ours.items():
-        # the reference's file leaves out the vision tower of rows without visuals: all zero
+        # The reference's file leaves out the vision tower for rows without visuals, whose gradients are zero.
         if name not in theirs and (not name.startswith("grad.model.visual.") or got.any()):
             out[name] = "the reference has no such tensor"
     return out
@@ -98,10 +97,10 @@ def compare_case(trainer, folder, case, exactly, out):
     ours, wrong = run_probe(trainer, folder, case, coef, out)
     if ours is None:
         return {"trainer probe": wrong}, rounding, 0, ""
-    if coef == 0:  # aux_loss without coefficient: probe need not compute it
+    if coef == 0:  # without a coefficient, probe need not compute aux_loss
         expected.pop("aux_loss")
         ours.pop("aux_loss", None)
-    else:  # the reference's loss is what it minimises; probe writes its two parts
+    else:  # the reference's loss is the sum that it minimises; probe writes the two parts
         ours["loss"] = ours["loss"] + coef * ours["aux_loss"]
     exact = os.path.join(folder, case, "exact.safetensors")
     if exactly:

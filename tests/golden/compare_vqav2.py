@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Every VQAv2 pair of the shared data: what prepd sends against the reference's whole processor.
+"""Compares what prepd sends for each VQAv2 question of the shared data with the reference's whole processor.
 
-Needs PyPI, so it runs by hand, in make_images.py's environment and two packages more:
+Needs PyPI, so it runs by hand, in the environment of make_images.py with two more packages:
 
     VENV/bin/pip install pyzmq==26.2.0 zstandard==0.23.0
     VENV/bin/python tests/golden/compare_vqav2.py --prepd build/bin/prepd --data SHARED/data
 
-The published tokenizer, chat template and preprocessor_config.json; a question as a sample, and all questions of a
-picture as one conversation. Compared: ids, labels, grid, positions, and every byte of the pixels (torch path).
+It uses the published tokenizer, chat template and preprocessor_config.json, with a question as a sample, and with all
+questions on a picture as one conversation. Ids, labels, grid, positions and every byte of the pixels (torch path) must
+be equal.
 """
 
 import argparse

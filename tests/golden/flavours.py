@@ -1,9 +1,9 @@
 """The kept flavours of golden models, and the rows that each is tried on. See make_cases.py.
 
-Small, and no two dimensions equal by accident. `moe` is the published family in small;
-`odd` has odd counts of everything that may be odd, and one dense layer among MoE layers; `tied` and
-`dense` are the dense Qwen3-VL, `head` one whose top level says tied and whose head is its own; `text` is
-the text-only Qwen3-MoE with one matrix per expert, `raw` the same without renormalised top-k weights.
+They are small, and no two dimensions are equal by accident. `moe` is the published family in small. `odd` has odd counts
+of everything that may be odd, and a dense layer among the MoE layers. `tied` and `dense` are the dense Qwen3-VL; in
+`head`, the top level says tied although the head is one of its own. `text` is the text-only Qwen3-MoE with one matrix for
+each expert, and `raw` the same without renormalised top-k weights.
 """
 
 from transformers import (
@@ -99,15 +99,15 @@ KEPT = {
     "odd": visual("qwen3_vl_moe", ODD_TEXT, ODD_VISION | {"deepstack_visual_indexes": [0, 2]}),
     "tied": visual("qwen3_vl", {}, {"depth": 2, "hidden_size": 8}, tied=True),
     "dense": visual("qwen3_vl", {}, {"depth": 2, "hidden_size": 8}),
-    # Untied by 4.57, which asks text_config, and by 5.23, since the stored head is another.
+    # 4.57 reads text_config and so does not tie it, nor does 5.23, because the stored head differs from the embedding.
     "head": visual("qwen3_vl", {}, {"depth": 2, "hidden_size": 8}) | {"tie_word_embeddings": True},
     "text": TEXT_ONLY,
     "raw": TEXT_ONLY | {"norm_topk_prob": False, "num_experts": 5, "decoder_sparse_step": 2},
 }
-# Seeds of the kept cases where they are not 1: with 1 the reference rounds by 5.9e-6 in dense/mixed.
+# Seeds of kept cases that are not 1. With 1, the rounding of the reference in dense/mixed is 5.9e-6.
 SEEDS = {"dense": 6}
 
-# Cases whose float64 gradients are kept too: between them, every mechanism.
+# Cases whose float64 gradients are kept too. Together they use every mechanism.
 EXACT = ("moe/mixed", "odd/aux_packed", "tied/mixed", "raw/aux")
 
 
@@ -190,7 +190,7 @@ def open_flavour(name, config):
     return Flavour(name, *KINDS[config["model_type"]], config)
 
 
-ONE_IMAGE = [3, ("image", 4, 6), 9]  # larger than the tables of positions: interpolated
+ONE_IMAGE = [3, ("image", 4, 6), 9]  # larger than the table of positions, which is interpolated
 IMAGES = [2, ("image", 4, 6), 3, ("image", 6, 4), ("image", 2, 2), 12]
 VIDEO = [4, ("video", 2, 4, 4), 11]
 MIXED = [2, ("image", 2, 4), 4, ("video", 2, 2, 4), 3, ("image", 4, 2), 6]

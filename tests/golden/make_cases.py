@@ -1,27 +1,25 @@
 #!/usr/bin/env python3
-"""Makes the golden cases of the model with the reference implementation itself.
+"""Makes the golden cases of the model with the reference implementation.
 
-Needs PyPI, so it runs by hand; what it wrote is kept in cases/ and needs nothing. In a throw-away
-environment outside the tree:
+Needs PyPI, so it runs by hand; what it wrote is kept in cases/. In a temporary environment outside the tree:
 
     python3 -m venv VENV
     VENV/bin/pip install torch==2.6.0 transformers==4.57.3 safetensors==0.8.0 numpy==2.4.6
     VENV/bin/python tests/golden/make_cases.py --out tests/golden/cases
 
---seed S draws other weights and other rows; --config FILE takes the config.json of any model of
-the family instead of the kept flavours, --draw N draws N of them. What is written:
+--seed S draws other weights and rows. --config FILE takes the config.json of any model of the family instead of the kept
+flavours, and --draw N draws N of them. It writes:
 
     OUT/FLAVOUR/config.json, model.safetensors     a Hugging Face folder, float32
     OUT/FLAVOUR/CASE/batch.safetensors             one row, as proto/batch.h
     OUT/FLAVOUR/CASE/expected.safetensors          logits [T, V], loss, aux_loss, grad.NAME; aux_coef;
                                                    own_rounding, see below
 
-The reference runs every document alone (it has no packing that can be trusted), float32,
-eager attention, in training mode (its expert loop is then the plain top-k one). Loss and gradients
-are those of sum / targets over the whole row, plus aux_coef * aux_loss where aux_coef is not 0.
-The same once more in float64 tells own_rounding: how far the reference's own float32 gradients lie
-from exact ones, the worst relative error of a tensor. With --exact, and in flavours.EXACT, those
-exact gradients are kept in the case too: exact.safetensors, grad.NAME, float64.
+The reference runs each document alone, because its packing does not keep documents apart, in float32, with eager
+attention, in training mode, in which its expert loop is the plain top-k one. Loss and gradients are those of sum /
+targets over the whole row, plus aux_coef * aux_loss unless aux_coef is 0. A second run in float64 gives own_rounding: how
+far the reference's float32 gradients are from exact ones, as the worst relative error of a tensor. With --exact, and in
+flavours.EXACT, the exact gradients are kept too: exact.safetensors, grad.NAME, float64.
 """
 
 import argparse
@@ -39,12 +37,13 @@ import cases_rows as rows
 import flavours
 from compare import ZERO
 
-MIN_GAP = 1e-5  # probability between the last expert chosen and the first not: rounding never decides
+# The least difference in probability between the last chosen expert and the next one, so that rounding never decides.
+MIN_GAP = 1e-5
 
 
 def init_parameters(model, seed):
-    """Values large enough that every gradient means something: matrices keep the scale of what
-    passes through them, norms and biases differ from 1 and 0."""
+    """Draws values large enough that every gradient matters: matrices keep the scale of what passes through them, and
+    norms and biases differ from 1 and 0."""
     g = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=g)
@@ -63,7 +62,7 @@ def init_parameters(model, seed):
 
 
 class Routers:
-    """Collects the router logits of every MoE layer, documents one after another."""
+    """Collects the router logits of each MoE layer, one document after another."""
 
     def __init__(self, model):
         self.layers = {}
@@ -72,7 +71,7 @@ class Routers:
                 module.register_forward_hook(lambda m, i, out, at=name: self.keep(at, out))
 
     def keep(self, at, out):
-        logits = out[0] if isinstance(out, tuple) else out  # the 5 series gives weights and choices too
+        logits = out[0] if isinstance(out, tuple) else out  # the 5 series also returns weights and choices
         self.layers.setdefault(at, []).append(logits)
 
     def take(self):
@@ -82,7 +81,7 @@ class Routers:
 
 
 class TooClose(Exception):
-    """Two experts at the border of the chosen ones are as good as equal."""
+    """The last chosen expert and the next one are too close."""
 
 
 def check_gap(logits, top_k):
@@ -112,7 +111,7 @@ def positions_of(model, flavour, doc):
 
 
 def run_case(model, flavour, routers, documents, aux_coef):
-    """(loss, aux, logits, gradients) of a row, by documents."""
+    """(loss, aux, logits, gradients) of a row, document by document."""
     model.zero_grad(set_to_none=True)
     targets = sum(int((d.labels != -100).sum()) for d in documents)
     total, logits = 0, []
@@ -127,7 +126,7 @@ def run_case(model, flavour, routers, documents, aux_coef):
         text = flavour.text(model)
         check_gap(router_logits, text.num_experts_per_tok)
         aux = flavour.aux_function(router_logits, text.num_experts, text.num_experts_per_tok)
-    if aux_coef and router_logits and len(documents) == 1:  # the model's own way of adding it says the same
+    if aux_coef and router_logits and len(documents) == 1:  # the model's own sum must be the same
         own = model(**inputs, labels=labels, output_router_logits=True)
         routers.take()
         assert flavour.text(model).router_aux_loss_coef == aux_coef
@@ -140,7 +139,7 @@ def run_case(model, flavour, routers, documents, aux_coef):
 
 @contextlib.contextmanager
 def double_precision(model):
-    """The reference in float64, also where its code asks for float32 by name."""
+    """Runs the reference in float64, even where its code names float32."""
     names = torch.float32, torch.float, torch.Tensor.float
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
@@ -172,7 +171,7 @@ def write_case(folder, flavour, model, routers, documents, result, aux_coef, kee
     out |= {"aux_coef": np.array(aux_coef, np.float64), "own_rounding": np.array(rounding, np.float32)}
     has_visual = any(d.items for d in documents)
     for name, g in grads.items():
-        if has_visual or not name.startswith("model.visual."):  # without visuals: all zero
+        if has_visual or not name.startswith("model.visual."):  # without visuals they are zero
             out["grad." + name] = np.ascontiguousarray(g.numpy())
     save_file(out, os.path.join(folder, "expected.safetensors"))
     if keep_exact or f"{flavour.name}/{os.path.basename(folder)}" in flavours.EXACT:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Conversations with pictures as the reference's own processor and model see them: ids, labels, positions.
+"""Makes ids, labels and positions of conversations with pictures by the reference's own processor and model.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in chat.json (test_chat_golden). In make_images.py's
 environment:
 
     VENV/bin/python tests/golden/make_chat.py --data SHARED/data [--seed S] [--cases N]
 
-Ids: apply_chat_template and Qwen3VLProcessor of transformers 4.57.3, with the tiny tokenizer of this folder and with
-the published one. Positions: get_rope_index of Qwen3VLModel. Labels: the reference has none; trained are the tokens
-that begin in an assistant's text, and its <|im_end|>. -n in "ids" stands for n image pads.
+Ids come from apply_chat_template and Qwen3VLProcessor of transformers 4.57.3, with the tiny tokenizer of this folder and
+with the published one, and positions from get_rope_index of Qwen3VLModel. The reference has no labels: trained are the
+tokens that begin in an assistant's text, and its <|im_end|>. In "ids", -n stands for n image tokens.
 
 --same-as FILE (a chat_template.json, chat_template.jinja or tokenizer_config.json) writes nothing: it renders the
 conversations by that template too and says whether all texts are the same, so that the file's template may be listed
@@ -44,7 +44,7 @@ def turn(role, *parts):
 
 
 def hand_made():
-    """Parts: a text, or [h, w] of a picture's grid in patches."""
+    """Conversations whose parts are texts, or [h, w] of a picture's grid in patches."""
     return [
         [turn("user", [4, 6], "What is this?"), turn("assistant", "a cat")],
         [turn("user", "text only"), turn("assistant", "yes")],
@@ -67,7 +67,7 @@ def drawn(rng):
 
 
 def labels_of(text, tokenizer, pad, ids, pads):
-    """Ranges [first, behind) of trained tokens: those that begin in an assistant's text or are its <|im_end|>."""
+    """Ranges [first, end) of trained tokens: those that begin in an assistant's text, and its <|im_end|>."""
     spans = [m.span(1) for m in re.finditer(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", text, re.S)]
     short = tokenizer(text, return_offsets_mapping=True)
     out, at, pads = [], 0, iter(pads)
@@ -136,7 +136,7 @@ def template_of(path):
 
 
 def same_as(path, cases, processor, template):
-    """How many conversations the file's template renders otherwise; prints the first."""
+    """The number of conversations that the file's template renders differently, the first of which is printed."""
     other, wrong = template_of(path), 0
     for turns in cases:
         messages = [{"role": t["role"], "content": [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"}
@@ -160,7 +160,7 @@ def main():
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     template = template_of(os.path.join(args.data, "tokenizer", "chat_template.json"))
-    size = {"shortest_edge": 1024, "longest_edge": 1 << 24}  # so that the tiny grids stay what they are
+    size = {"shortest_edge": 1024, "longest_edge": 1 << 24}  # so that the tiny grids are not resized
     keys = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
     processors = {}
     for name, folder in (("tiny", os.path.join(HERE, "tokenizer", "pairs")), ("published", os.path.join(args.data, "tokenizer"))):

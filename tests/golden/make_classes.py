@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Writes common/tokenizer/tokenizer_classes.c: what each code point is to the pinned release of the reference.
+"""Writes common/tokenizer/tokenizer_classes.c: the class of each code point in the pinned release of the reference.
 
-Needs PyPI, so it runs by hand, again whenever the pin rises:
+Needs PyPI, so it runs by hand, once for each new pinned release:
 
     python3 -m venv VENV && VENV/bin/pip install tokenizers==0.22.2
-    VENV/bin/python tests/golden/make_classes.py            # --check: compares, writes nothing
+    VENV/bin/python tests/golden/make_classes.py            # --check compares and writes nothing
 
-The library itself is asked for every scalar value, since it brings its own tables: its expression engine for
-letters, numbers and white space (Split by that class alone), its normaliser for the code points that NFC acts on
-(those that NFD changes or puts into another's decomposition, and those that change places with a combining mark).
-What folds to the letters of the contractions is asked too and must be what tokenizer_words.c has. The NFC ranges also
-cover what lies between them if all of it was assigned in Unicode 3.2 already: NFC does not act on that, and never
-will, since a character keeps its normal forms. That makes the table short.
+The library has tables of its own, so it is asked about every scalar value: its expression engine about letters, numbers
+and white space (a Split by that class alone), its normaliser about the code points that NFC acts on, which are those that
+NFD changes or puts into another's decomposition, and those that change places with a combining mark. What folds to the
+letters of the contractions is asked too and must be what tokenizer_words.c has. To keep the table short, ranges of NFC
+are joined if all code points between them were assigned in Unicode 3.2: NFC does not act on those and never will, because
+an assigned character keeps its normal forms.
 """
 
 import argparse
@@ -37,7 +37,7 @@ HEAD = """/* Written by tests/golden/make_classes.py, which asked tokenizers {ve
 
 
 def matches(pattern):
-    """Code points that the pattern matches. Split cuts all of them out of one long text."""
+    """The code points that the pattern matches, which Split cuts out of one long text."""
     split = pre_tokenizers.Split(Regex(pattern), behavior="removed")
     out = set()
     for at in range(0, len(SCALARS), 4096):
@@ -57,7 +57,7 @@ def nfc_acts_on():
         if parts != chr(c):
             acts.add(c)
             acts.update(map(ord, parts))
-    for c in SCALARS:  # combining classes are over 1, or under 240, or both
+    for c in SCALARS:  # every combining class is above 1 or below 240
         ch = chr(c)
         if c not in acts and (decompose("a" + ch + "\u0334") != "a" + ch + "\u0334" or
                               decompose("a\u0345" + ch) != "a\u0345" + ch):
@@ -66,7 +66,7 @@ def nfc_acts_on():
 
 
 def nfc_ranges(acts):
-    """With what lies between them, where all of that was assigned in Unicode 3.2."""
+    """Ranges of these code points, joined where all between them was assigned in Unicode 3.2."""
     assigned = unicodedata.ucd_3_2_0.category
     out = []
     for c in sorted(acts):
@@ -95,7 +95,7 @@ def table(name, rows):
 
 
 def check_contractions():
-    """After an apostrophe the letters fold to themselves, their capitals, and s to U+017F too; nothing longer does."""
+    """Checks that after an apostrophe only the letters, their capitals and, for s, U+017F match, and nothing longer."""
     split = pre_tokenizers.Split(Regex("(?i:'" + "|'".join(CONTRACTIONS) + ")"), behavior="isolated")
 
     def found(tail):

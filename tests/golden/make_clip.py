@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Frames, grids and timestamps of videos by the reference's own video processor.
+"""Makes frames, grids and timestamps of videos by the reference's own video processor.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in clip.json (test_clip). In make_images.py's environment:
 
     VENV/bin/python tests/golden/make_clip.py [--seed S] [--cases N] [--out F]
 
-Frames: Qwen3VLVideoProcessor.sample_frames; grids: smart_resize as its _preprocess calls it; texts: the processor's
-_calculate_timestamps in its format. Small ones also run through the whole of Qwen3VLProcessor, whose text and grid
-must say the same. "indices" may be short for a list: ["sum", n, sum of (k + 1) * index] where there are over 64.
+Frames come from Qwen3VLVideoProcessor.sample_frames, grids from smart_resize as its _preprocess calls it, and texts from
+the processor's _calculate_timestamps in its format. Small videos also run through the whole of Qwen3VLProcessor, whose
+text and grid must be the same. More than 64 "indices" are kept as ["sum", n, sum of (k + 1) * index].
 """
 
 import argparse
@@ -39,7 +39,7 @@ def hand_made():
     yield 269, 359 / 12, 240, 320, PUBLISHED
     yield 147, 24000 / 1001, 360, 640, PUBLISHED
     yield 150, 30, 224, 224, PUBLISHED
-    yield 9216, 24, 64, 64, PUBLISHED  # just 768 frames
+    yield 9216, 24, 64, 64, PUBLISHED  # exactly 768 frames are taken
     yield 100000, 24, 2160, 3840, PUBLISHED
     yield 40, None, 64, 64, PUBLISHED
     yield 48, 24, 64, 64, (1 << 20, 1 << 22)

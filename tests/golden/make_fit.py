@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Sizes of pictures after resizing, by the reference's own smart_resize.
+"""Makes the sizes of pictures after resizing, by the reference's own smart_resize.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in fit.json (test_fit). In make_images.py's environment:
 
     VENV/bin/python tests/golden/make_fit.py [--seed S] [--cases N] [--out F]
 
-A row: height, width, min_pixels, max_pixels, and the height and width it gives, or 0, 0 where it refuses. A third
-of the limits are an area that the picture just has, or one pixel beside it.
+A row has height, width, min_pixels, max_pixels, and the height and width that come out, or 0, 0 if it is refused. A third
+of the limits are exactly the area of a resized picture, or one pixel more or less.
 """
 
 import argparse
@@ -25,7 +25,7 @@ FACTOR = 32
 def drawn(rng):
     """(height, width, limits)"""
     height, width = (int(2 ** rng.uniform(0, 13)) for _ in range(2))
-    if rng.random() < 0.05:  # at the border of the aspect that is allowed
+    if rng.random() < 0.05:  # at the limit of the aspect ratio
         height = max(1, 200 * width + rng.choice([-1, 0, 1]))
     which = rng.randrange(3)
     if which == 0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The floats that the reference's image processors make of each of the 256 byte values; kept in floats.json.
+"""Makes the floats that the reference's image processors give for each of the 256 byte values; kept in floats.json.
 
 Needs PyPI, so it runs by hand, in an environment as make_images.py says; 4.57.3 and 5.23.0 write the same file:
 
@@ -23,7 +23,7 @@ KINDS = {
     "torch": transformers.Qwen2VLImageProcessorFast,
     "pillow": transformers.Qwen2VLImageProcessorPil if FIVE else transformers.Qwen2VLImageProcessor,
 }
-SIDE = 32  # of a picture that has every value, and that no processor resizes
+SIDE = 32  # of a picture that has every value and that no processor resizes
 LIMITS = {"size": {"shortest_edge": SIDE**2, "longest_edge": 10**7}}
 SAME_FOR_4 = {} if FIVE else {"min_pixels": SIDE**2, "max_pixels": 10**7}
 
@@ -33,7 +33,7 @@ def floats(kind):
     processor = kind(patch_size=16, temporal_patch_size=2, merge_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3,
                      **LIMITS, **SAME_FOR_4)
     out = processor(images=[picture], return_tensors="pt")["pixel_values"].numpy().reshape(2, 2, 3, 2, 16, 16)
-    plane = out[:, :, 0, 0].transpose(0, 2, 1, 3).reshape(-1)  # the patches put back into their picture
+    plane = out[:, :, 0, 0].transpose(0, 2, 1, 3).reshape(-1)  # the patches are put together to the picture again
     values = plane[:256]
     assert out.dtype == np.float32 and (plane.reshape(-1, 256) == values).all()
     return values.astype(">f4").tobytes().hex()

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What the reference makes of tie_word_embeddings and a stored lm_head.weight; kept in heads.json (check_heads.py).
+"""Finds what the reference makes of tie_word_embeddings and a stored lm_head.weight; kept in heads.json (check_heads.py).
 
-Needs PyPI, so it runs by hand, once per version, in environments as make_cases.py says, with transformers 4.57.3 or
-5.23.0; each run replaces its own version's part of the file:
+Needs PyPI, so it runs by hand, once for each version, in the environment of make_cases.py with transformers 4.57.3 or
+5.23.0. A run replaces the part of its version:
 
     VENV/bin/python tests/golden/make_heads.py
 
-Every combination of the key at the top level and in text_config (absent: -, true, false; text-only models have the top
-level alone) and of the stored head (none, equal to the embedding, another), loaded by from_pretrained from a kept
-folder that is changed so:
+It changes a kept folder to each combination of the key at the top level and in text_config (absent: -, true, false;
+text-only models have only the top level) and of the stored head (none, equal to the embedding, another), and loads it by
+from_pretrained. The result is one of these:
 
 tied      the head is the embedding: one parameter
 stored    a parameter of its own, with the stored values
-random    a parameter of its own, with values that nothing stored (a warning tells)
+random    a parameter of its own with random values (the reference warns)
 """
 
 import itertools

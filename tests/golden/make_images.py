@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Patches of the reference's own image processors, as hashes, for check_images.py.
+"""Makes hashes of the patches of the reference's own image processors, for check_images.py.
 
-Needs PyPI, so it runs by hand; what it wrote is kept in patches.jsonl and pictures/. In a throw-away environment
-outside the tree:
+Needs PyPI, so it runs by hand; what it wrote is kept in patches.jsonl and pictures/. In a temporary environment outside
+the tree:
 
     python3 -m venv VENV
     VENV/bin/pip install torch==2.6.0 torchvision==0.21.0 transformers==4.57.3 pillow==11.3.0 numpy==2.4.6
-    VENV/bin/python tests/golden/make_images.py --data SHARED/data      # --pictures also wants imagecodecs
+    VENV/bin/python tests/golden/make_images.py --data SHARED/data      # --pictures also needs imagecodecs
 
-Every picture goes through transformers' load_image (open, exif_transpose, convert RGB), then through
+Each picture goes through transformers' load_image (open, exif_transpose, convert RGB), then through
 Qwen2VLImageProcessorFast (tensors: our image.resampler torch) and Qwen2VLImageProcessor (PIL: our pillow), built
-from preprocessor_config.json of the shared data with the areas of each row of LIMITS. Kept is the grid and the
-SHA-256 (first 64 bits) of the pixels as bytes [patches, 3, 16, 16]; normalisation is undone and checked on the way.
-A line says null where the reference refuses, and why.
+from preprocessor_config.json of the shared data with the areas of each row of LIMITS. The grid is kept, and the first 64
+bits of the SHA-256 of the pixels as bytes [patches, 3, 16, 16]; normalisation is undone and checked on the way. If the
+reference refuses a picture, its line has null and the reason.
 
---pictures writes pictures/ anew: other JPEG bytes, if Pillow's libraries are others. --draw N --seed S --out F asks
+--pictures writes pictures/ again, with other JPEG bytes if Pillow's libraries have changed. --draw N --seed S --out F asks
 for N pictures of random sizes instead (check_images.py --patches F).
 """
 
@@ -40,9 +40,9 @@ from check_images import LIMITS, SHARED_LIMITS, sha
 
 
 def turbo_jpeg(rgb, sampling, **switches):
-    """libjpeg-turbo itself, for what Pillow does not write: samplings, ARITHMETIC=1, PROGRESSIVE=1."""
+    """Uses libjpeg-turbo for what Pillow cannot write: samplings, ARITHMETIC=1, PROGRESSIVE=1."""
     libc = ctypes.CDLL(None)
-    for name in ("ARITHMETIC", "PROGRESSIVE"):  # it asks the environment
+    for name in ("ARITHMETIC", "PROGRESSIVE"):  # libjpeg-turbo reads these from the environment
         libc.setenv(f"TJ_{name}".encode(), str(switches.get(name, 0)).encode(), 1)
     lib = ctypes.CDLL("libturbojpeg.so.0")
     lib.tjInitCompress.restype = ctypes.c_void_p
@@ -77,7 +77,7 @@ def write_kept():
     for name, sampling in (("ycc440.jpg", 4), ("ycc411.jpg", 5)):
         with open(os.path.join(pictures.KEPT, name), "wb") as f:
             f.write(turbo_jpeg(np.asarray(rgb), sampling))
-    import imagecodecs  # 2026.3.6: JPEG processes that nothing else writes
+    import imagecodecs  # 2026.3.6; it writes kinds of JPEG that nothing else does
 
     other = {
         "arithmetic.jpg": turbo_jpeg(np.asarray(rgb), 2, ARITHMETIC=1),
@@ -110,7 +110,7 @@ def processors(config, limits):
 
 
 def to_bytes(values, exact):
-    """pixel_values [S, 1536] -> u8 [S, 768]; both frames are the same, no value lies off its byte's."""
+    """pixel_values [S, 1536] -> u8 [S, 768]. Checks that both frames are equal and that each value is that of a byte."""
     v = np.asarray(values, np.float32).reshape(-1, 3, 2, 16, 16)
     assert (v[:, :, 0] == v[:, :, 1]).all()
     v = v[:, :, 0]
@@ -123,7 +123,7 @@ def to_bytes(values, exact):
 def reference(image, both):
     fast, slow = both
     a = fast(images=[image], return_tensors="pt")
-    # Told the layout: else a picture of height 1 or 3 is taken for one of 1 or 3 channels.
+    # The layout is given, because a picture of height 1 or 3 would be taken for one of 1 or 3 channels.
     b = slow(images=[np.asarray(image)], input_data_format="channels_last", return_tensors="np")
     grid = [int(x) for x in a["image_grid_thw"][0]]
     assert grid == [int(x) for x in b["image_grid_thw"][0]] and grid[0] == 1
@@ -131,13 +131,13 @@ def reference(image, both):
 
 
 def rows(name, data, all_processors):
-    """A line per limits."""
+    """A line for each row of LIMITS."""
     with tempfile.NamedTemporaryFile() as f:
         f.write(data)
         f.flush()
         try:
             image = load_image(f.name)
-        except Exception as e:  # whatever it says, it refuses
+        except Exception as e:  # any error is a refusal
             yield {"picture": name, "refused": f"{type(e).__name__}: {e}".replace(f.name, "FILE")[:120]}
             return
     with Image.open(io.BytesIO(data)) as f:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Patches as newer versions of the reference make them, as hashes, for check_images.py --newer.
+"""Makes hashes of the patches of newer versions of the reference, for check_images.py --newer.
 
-Needs PyPI, so it runs by hand; what it wrote is kept in patches_newer.jsonl. In a throw-away environment outside the
+Needs PyPI, so it runs by hand; what it wrote is kept in patches_newer.jsonl. In a temporary environment outside the
 tree:
 
     python3 -m venv VENV
     VENV/bin/pip install torch==2.6.0 torchvision==0.21.0 transformers==5.23.0 pillow==13.0.0 numpy==2.4.6
     VENV/bin/python tests/golden/make_images_newer.py
 
-Every generated picture is opened and turned as its EXIF says by Pillow, and given as it is, with its transparency, to
+Pillow opens each generated picture and turns it as its EXIF says. With its transparency it is given to
 Qwen2VLImageProcessor (tensors: our image.resampler torch) and Qwen2VLImageProcessorPil (our pillow13), which lay it on
-white (our image.transparency 5.23). Kept is what make_images.py keeps, and which of both differs from what 4.57.3 with
+white (our image.transparency 5.23). What make_images.py keeps is kept, and which of the two differs from what 4.57.3 with
 Pillow 11.3 made of the same picture.
 """
 
@@ -31,7 +31,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageP
 import pictures
 from check_images import LIMITS, NEWER, NEWER_LIMITS, read_kept, sha
 
-# As published; make_images.py reads them from the shared data.
+# The published values, which make_images.py reads from the shared data.
 CONFIG = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
@@ -42,7 +42,7 @@ def processors(limits):
 
 
 def to_bytes(values):
-    """pixel_values [S, 1536] -> u8 [S, 768]; both frames are the same, no value lies off its byte's."""
+    """pixel_values [S, 1536] -> u8 [S, 768]. Checks that both frames are equal and that each value is that of a byte."""
     import numpy as np
     v = np.asarray(values, np.float32).reshape(-1, 3, 2, 16, 16)
     assert (v[:, :, 0] == v[:, :, 1]).all()
@@ -77,7 +77,7 @@ def main():
             for name, data in pictures.generated().items():
                 was = next((r for r in older[name] if r.get("limits") == limits and "grid" in r), None)
                 if not was:
-                    continue  # refused by 4.57.3 too
+                    continue  # 4.57.3 refuses it too
                 try:
                     row = reference(data, both)
                 except ValueError as e:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares `prepd tokenize` with the `tokenizers` package on generated strings, by hand:
+"""Compares `prepd tokenize` with the `tokenizers` package on generated strings. It runs by hand:
 
     python3 -m venv VENV && VENV/bin/pip install tokenizers==0.22.2
     VENV/bin/python tests/golden/make_strings.py --model DIR --prepd build/bin/prepd
 
-DIR holds the real tokenizer.json. Every kind below makes --count / kinds strings from --seed; a line
-per kind says how many ids differ. Letters, numbers, spaces and what NFC acts on are drawn from the table that
-make_classes.py asked of the same release (common/tokenizer/tokenizer_classes.c), never from this interpreter's Unicode, which
-is older than the library's. --sample FILE keeps N strings of every kind with their ids, and all of `borders`, as
-JSON lines [kind, string, [ids]] for tests that have no PyPI. Exit 1 if any string differs.
+DIR holds the real tokenizer.json. Each kind of string below makes --count / kinds of them from --seed, and a line for each
+kind says how many ids differ. Letters, numbers, spaces and what NFC acts on are drawn from the table that make_classes.py
+made of the same release (common/tokenizer/tokenizer_classes.c), and not from this interpreter's Unicode, which is older.
+--sample FILE keeps N strings of each kind with their ids, and all of `borders`, as JSON lines [kind, string, [ids]], for
+tests without PyPI. Exit code 1: a string differs.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-os.environ["RAYON_NUM_THREADS"] = "1"  # before the library starts its threads
+os.environ["RAYON_NUM_THREADS"] = "1"  # set before the library starts its threads
 
 from tokenizers import Tokenizer, normalizers  # noqa: E402
 
@@ -78,7 +78,7 @@ def question(r, added):
     return " ".join(r.choices(WORDS, k=r.randint(3, 12))).capitalize() + r.choice(["?", "?\n", " ?", "."])
 
 
-def planes(r, added):  # every plane, assigned or not
+def planes(r, added):  # all planes, assigned or not
     return "".join(scalar(r, p << 16, (p + 1) << 16) for p in r.choices(range(17), k=r.randint(1, 12)))
 
 
@@ -86,7 +86,7 @@ def basic_plane(r, added):
     return "".join(scalar(r, 0, 0x10000) for _ in range(r.randint(1, 16)))
 
 
-def classes(r, added):  # runs of one class after another: borders of the expression
+def classes(r, added):  # runs of different classes, for the borders of the expression
     out = []
     for _ in range(r.randint(1, 6)):
         out += r.choices(r.choice([LETTERS, NUMBERS, WHITE, OTHERS]), k=r.randint(1, 4))
@@ -94,7 +94,7 @@ def classes(r, added):  # runs of one class after another: borders of the expres
     return "".join(out)
 
 
-def marks(r, added):  # every code point's neighbours in normal form, also those that came after the library's tables
+def marks(r, added):  # characters and marks that meet in normal forms, even those newer than the library's tables
     return "".join(r.choice(["a", "", "\u0301", "\u0327"]) + r.choice(r.choice([MARKS, NFC, LETTERS, OTHERS])) for _ in range(r.randint(2, 8)))
 
 

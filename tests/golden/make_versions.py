@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Numbers in which versions of the reference differ, asked from each of them; kept in versions.json (test_versions).
+"""Makes the numbers in which versions of the reference differ, by each of them; kept in versions.json (test_versions).
 
-Needs PyPI, so it runs by hand, once per version, in environments as make_cases.py says, with transformers 4.57.3,
-5.2.0 or 5.23.0; each run replaces its own version's part of the file:
+Needs PyPI, so it runs by hand, once for each version, in the environment of make_cases.py with transformers 4.57.3, 5.2.0
+or 5.23.0. A run replaces the part of its version:
 
     VENV/bin/python tests/golden/make_versions.py
 
@@ -34,13 +34,13 @@ from transformers.video_utils import VideoMetadata
 VERSION = transformers.__version__
 if VERSION.startswith("4."):
     from transformers import Qwen2VLImageProcessorFast as ImageProcessor
-else:  # the class without the word is that one
+else:  # in the 5 series this is the fast one
     from transformers import Qwen2VLImageProcessor as ImageProcessor
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "versions.json")
 TEXT = [(5e6, 128), (1e6, 128), (1e7, 128), (5e6, 10), (1e6, 8), (5e6, 22)]  # theta, head_dim
 VISION = [72, 64, 16, 12]  # head_dim
-SIDE, WIDTH = 8, 6  # of the table
+SIDE, WIDTH = 8, 6  # sides of the table of positions
 GRIDS = [[1, 6, 10], [1, 20, 4], [1, 2, 2]]
 EXPERTS, TOP_K, TOKENS = 16, 4, 24
 PICTURE = {"picture": [64, 96]}  # height, width
@@ -65,12 +65,12 @@ def frequencies():
 
 
 def vision_frequencies():
-    """4.57's class takes the half head; the others' formula is the same, their arguments are not."""
+    """In 4.57 the class takes half of the head dimension; later the formula is the same with other arguments."""
     return [{"head_dim": d, "bits": bits(modeling.Qwen3VLMoeVisionRotaryEmbedding(d // 2).inv_freq)} for d in VISION]
 
 
 def positions(dtype):
-    """The interpolated table, in merge order: the input of the blocks where patches embed to zero."""
+    """The interpolated table in merge order, which is the input of the blocks if patches embed to zero."""
     config = configuration.Qwen3VLMoeVisionConfig(
         depth=0, hidden_size=WIDTH, num_heads=1, intermediate_size=4, out_hidden_size=4, patch_size=16,
         num_position_embeddings=SIDE * SIDE, deepstack_visual_indexes=[])
@@ -105,9 +105,9 @@ def router():
     block.experts.forward = lambda x, *args: x
     block(logits[None])
     first, second = seen["experts"]
-    if first.dtype.is_floating_point:  # 4.57: weights of every expert, choices
+    if first.dtype.is_floating_point:  # 4.57 gives the weights of all experts, and the choices
         return logits, second, first.gather(1, second), seen["gate"]
-    return logits, first, second, seen["gate"][0]  # 5: choices, weights; what the model calls router_logits
+    return logits, first, second, seen["gate"][0]  # 5 gives choices, weights and, apart, its router_logits
 
 
 def prompts():

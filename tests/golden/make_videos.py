@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Videos by the reference's own processor, as hashes, for check_videos.py.
+"""Makes hashes of the patches of videos by the reference's own processor, for check_videos.py.
 
-Needs PyPI, so it runs by hand; what it wrote is kept in videos.jsonl. In make_images.py's environment, and PyAV
-(kept: 18.1.0, whose own FFmpeg is another version than Debian's):
+Needs PyPI, so it runs by hand; what it wrote is kept in videos.jsonl. In make_images.py's environment with PyAV
+(18.1.0, whose FFmpeg is not the version of Debian):
 
     VENV/bin/pip install av==18.1.0
     VENV/bin/python tests/golden/make_videos.py --data SHARED/data
 
-All frames by PyAV's to_ndarray("rgb24"), as transformers' read_video_pyav makes them; then the whole of
-Qwen3VLProcessor with the container's number of frames and rate.
+PyAV's to_ndarray("rgb24") gives all frames, as in transformers' read_video_pyav. Then the whole of Qwen3VLProcessor runs
+with the container's number of frames and rate.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The pictures that image golden tests look at: generated ones, kept ones, shared ones.
+"""The pictures of the golden tests of images: generated, kept and shared ones.
 
-Generated: PNG in every colour mode and depth, orientations and sizes, the same bytes everywhere (a formula and
-zlib without compression). Kept: pictures/, tiny JPEG and WebP files that make_images.py wrote. Shared: every file
-of the shared data that could be a picture. Standard library and numpy."""
+Generated are PNGs in every colour mode and depth, orientations and sizes; they have the same bytes everywhere, because they
+come from a formula and from zlib without compression. Kept are the tiny JPEG and WebP files of pictures/, which
+make_images.py wrote. Shared are all files of the shared data that could be pictures. Needs only numpy."""
 
 import os
 import struct
@@ -19,7 +19,7 @@ BANDS = {GREY: 1, RGB: 3, PALETTE: 1, GREY_ALPHA: 2, RGBA: 4}
 
 
 def values(height, width, bands, limit=256):
-    """[height, width, bands] uint32 below limit: slopes, edges and noise side by side."""
+    """[height, width, bands] uint32 below limit: slopes, edges and noise in turn."""
     y, x, c = np.meshgrid(*(np.arange(n, dtype=np.uint32) for n in (height, width, bands)), indexing="ij")
     noise = (x * 2654435761) ^ (y * 2246822519 + c * 3266489917)
     noise = (noise ^ noise >> 15) * 2246822519 >> 9
@@ -179,7 +179,7 @@ def without_adobe(data):
     return data
 
 
-# height x width. 200:1 is allowed, anything over it is not.
+# Height and width. An aspect ratio of 200:1 is allowed, and a larger one is not.
 SIZES = [(375, 500), (500, 333), (150, 200), (1080, 1920), (480, 640), (33, 4000), (4000, 33), (20, 4000), (4000, 20),
          (20, 4020), (4020, 20), (15, 3000), (15, 3001), (1, 200), (200, 1), (1, 201), (201, 1), (2, 400), (2, 401),
          (1, 2), (2, 1), (3, 5), (7, 1), (1, 31), (31, 1), (3, 300), (31, 33), (32, 32), (64, 64), (255, 257), (256, 256),

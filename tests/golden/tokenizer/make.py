@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the files beside it with the reference, the `tokenizers` package (0.22.2; not needed by the
-tests): a tiny byte-level BPE in both published forms of merges, and the ids it gives to hard texts."""
+"""Makes the files beside it with the reference, the `tokenizers` package 0.22.2, which the tests do not need: a tiny
+byte-level BPE with merges in both published forms, and the ids that it gives to hard texts."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def train():
     t.train_from_iterator(lines, trainer)
     t.add_special_tokens([AddedToken(f"<|{c}|>", normalized=False) for c in CONTROL])
     t.add_tokens([AddedToken(c, normalized=False) for c in ("<think>", "</think>", "<|im", "<|im_")])
-    t.add_tokens([AddedToken("cafe\u0301", normalized=True)])  # looked for after NFC
+    t.add_tokens([AddedToken("cafe\u0301", normalized=True)])  # looked up after NFC
     return t
 
 
@@ -64,7 +64,7 @@ def main():
         os.makedirs(os.path.join(HERE, form), exist_ok=True)
         write(form + "/tokenizer.json", value)
     choose = random.Random(2)
-    parts_and_rare = PARTS + ["\u1112\u1161\u11a7", "\ud55c\u11a7\u11ab"]  # U+11A7: no trailing consonant
+    parts_and_rare = PARTS + ["\u1112\u1161\u11a7", "\ud55c\u11a7\u11ab"]  # U+11A7 is not a trailing consonant
     texts = [""] + parts_and_rare + ["".join(choose.choices(PARTS, k=choose.randint(2, 9))) for _ in range(300)]
     cases = []
     for text in texts:
