@@ -91,7 +91,7 @@ def said(program, *words, code, stdout=subprocess.PIPE):
 
 
 def a_socket_that_is_missing_or_belongs_to_another():
-    """Reported at once. Someone who is not let in has nothing to wait for; everyone else waits."""
+    """Either is reported at once. A command waits for a daemon that may come, but not where it has no permission."""
     with Folder() as f:
         end = f.file("d.sock")
         told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=69)
@@ -226,7 +226,7 @@ def words_unlike_any_other_have_no_suggestion():
             check(told in got and "did you mean" not in got, got)
 
 
-def a_word_behind_a_switch():
+def a_word_after_a_switch():
     """A word after a switch belongs to the verb if the verb accepts words; otherwise it was meant for the switch."""
     for words in ("serve --data.ship maybe", "check --log.json maybe --hash"):
         got = said(BIN, *words.split(), code=64)
@@ -357,5 +357,5 @@ def values_that_are_missing_or_out_of_range():
 
 main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_missing_or_belongs_to_another,
      no_folder_can_hold_the_index, plan_opens_the_data_once, help_of_every_verb, mistyped_words_have_a_suggestion,
-     words_unlike_any_other_have_no_suggestion, a_word_behind_a_switch, the_private_daemon_s_cause_is_told_once,
+     words_unlike_any_other_have_no_suggestion, a_word_after_a_switch, the_private_daemon_s_cause_is_told_once,
      names_are_shown_with_control_characters_escaped, values_that_are_missing_or_out_of_range)

@@ -73,7 +73,7 @@ def who_keeps_workers(f, daemon, elsewhere):
 
 
 def under_fire(f, *kinds, elsewhere=False):
-    """Runs a whole epoch in quiet, then again until all have died, with the index built anew meanwhile."""
+    """Runs a whole epoch in quiet, then again until all have died, with the index being built again meanwhile."""
     with Daemon(f.config):
         ready(f)
         quiet, ids = epoch(f)

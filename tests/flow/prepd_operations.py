@@ -419,7 +419,7 @@ def reloaded_options_take_effect():
             return json.loads(run("status", "-c", f.config, "--json"))
 
         def under_way(enough):
-            """To a consumer that takes no more than a row: until it is enough, or no longer grows."""
+            """The bytes that are under way to a consumer that takes only one row, once they are `enough` or no longer grow."""
             rows = client.connect(end, timeout=60.0, credit_bytes=1 << 26)
             next(rows)
             now, since = -1, time.monotonic()

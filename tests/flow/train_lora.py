@@ -107,11 +107,11 @@ def adapter_and_model_are_the_merged_model():
         check(losses[-1] < losses[0] - 0.02, losses)
         said = go(f, "other", code=78, **rows, **dict(lora, lora__targets="qkv"))
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
-        square_experts_can_not_be_misread(f, rows, lora)
+        square_experts_cannot_be_misread(f, rows, lora)
         experts_of_text_only_models_are_linear_maps(f, lora)
 
 
-def square_experts_can_not_be_misread(f, rows, lora):
+def square_experts_cannot_be_misread(f, rows, lora):
     """hidden size = expert width, down_proj alone: the other matrix is there too, without effect, and its shapes
     differ between the two readers."""
     shutil.copytree(f.file("data/model"), f.file("square"))

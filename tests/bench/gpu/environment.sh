@@ -1,7 +1,7 @@
-# environment.sh: finds the tools and libraries of the machine that builds and runs. tests/gpu sources it
-# for a stage. It needs source_dir, prefix and build.
+# environment.sh: finds the tools and libraries of the machine that builds and runs. tests/gpu sources it for a stage
+# and sets source_dir, prefix and build before.
 
-# Debian's libraries as they were packed by --prepare; without the archive, the system's own are used.
+# Debian's libraries are those that --prepare packed, or without the archive the system's own.
 archive=$source_dir/.gpu/prefix.tar.gz
 if [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$prefix/unpacked" 2>/dev/null)" ]; then
     rm -rf "$prefix" && mkdir -p "$prefix" &&
@@ -36,7 +36,7 @@ if ! command -v nvcc >/dev/null; then
     done
 fi
 export PATH
-# cuBLAS and cuDNN are the toolkit's where it has them, and otherwise those of the wheels.
+# cuBLAS and cuDNN are those of the toolkit if it has them, and otherwise those of the wheels.
 if [ -n "$wheels" ]; then
     for folder in "$wheels"/*/lib; do
         [ -d "$folder" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder

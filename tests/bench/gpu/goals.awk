@@ -1,5 +1,5 @@
-# goals.awk: the lines of `trainer bench step` beside what they are to reach: useful MFU of the projection
-# against each goal (-v goals=20.7,35,45), the spread of every depth's steps.
+# goals.awk: compares lines of `trainer bench step` with their goals: the useful MFU of the projection with each of
+# -v goals=20.7,35,45, and the spread of the steps of every depth with 3 %.
 /^steps: standard deviation / {
     spread = $4 + 0; slow = $0; sub(/.*mean; /, "", slow); slow += 0
     printf "goal: standard deviation under 3 %%: %.2f %%, %s\n", spread, (spread < 3) ? "reached" : "not reached"

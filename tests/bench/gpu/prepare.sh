@@ -8,7 +8,7 @@ set -euo pipefail
 tree=$PWD
 shared=${TESSERA_SHARED:-$(dirname "$tree")/shared}
 room_mib=60
-samples=36 # samples of the data set, with the pictures of all of them
+samples=36 # samples of the data set that are packed with their pictures
 mkdir -p .gpu
 work=$(mktemp -d .gpu/work-XXXXXX)
 trap 'rm -rf "$work"' EXIT
@@ -20,7 +20,8 @@ packages="libzmq3-dev libzmq5 libzstd-dev libzstd1 libyaml-dev libyaml-0-2 libya
           libpng-dev libpng16-16
           pkgconf-bin libpkgconf3
           libopenmpi-dev libopenmpi3 openmpi-bin libpmix2"
-# Of Open MPI only what ranks on one machine need; networks, files and OpenSHMEM would need a dozen more libraries.
+# Only the parts of Open MPI that ranks on one machine need. Networks, files and OpenSHMEM would need a dozen more
+# libraries.
 mpi_base='^(libmpi|libopen-rte|libopen-pal|libpmix|libevent_.*|libhwloc|libudev|libz)\.so|^libevent_'
 # Libraries that every machine with a compiler has.
 base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libresolv)\.so'
@@ -75,15 +76,15 @@ collect_libraries() {
     done
 }
 
-# Plugins keep a folder of their own. Only mpirun is told where everything is. It is also told to start ranks on
-# this machine alone, since without ssh it would end otherwise.
+# Plugins keep a folder of their own. A script in the place of mpirun sets where everything is, and makes it start ranks
+# on this machine only, because without ssh it would fail otherwise.
 lay_out_mpi() { # ROOT PREFIX
     local lib=$1/usr/lib/x86_64-linux-gnu
     mv "$lib/openmpi/lib/openmpi3" "$2/lib"
     rm -rf "$lib/pmix2/lib/pmix"
     cp "$lib"/openmpi/include/mpi*.h "$2/include"
     rm -f "$2"/include/mpif*
-    mkdir "$2/include/openmpi" # which its .pc names
+    mkdir "$2/include/openmpi" # its .pc file names this folder
     cp -L "$1/usr/bin/orterun" "$2/bin/orterun"
     cat >"$2/bin/mpirun" <<'WRAPPER'
 #!/bin/sh
@@ -96,7 +97,7 @@ WRAPPER
     chmod +x "$2/bin/mpirun"
 }
 
-# One flat prefix: lib, lib/pkgconfig, include, bin.
+# Makes one flat prefix of lib, lib/pkgconfig, include and bin.
 lay_out() {
     local root=$work/root to=$work/prefix name
     mkdir -p "$to/lib/pkgconfig" "$to/include" "$to/bin"
@@ -111,7 +112,7 @@ lay_out() {
     find "$to/lib" -type l | while read -r name; do
         ln -sf "$(basename "$(readlink "$name")")" "$name"
     done
-    for name in "$to"/lib/*.so*; do # by the name that programs ask for
+    for name in "$to"/lib/*.so*; do # linked under the name that programs ask for
         [ -f "$name" ] && [ ! -L "$name" ] || continue
         soname=$(readelf -d "$name" | sed -nE 's/.*\(SONAME\).*\[(.*)\]/\1/p')
         [ -z "$soname" ] || [ -e "$to/lib/$soname" ] || ln -s "$(basename "$name")" "$to/lib/$soname"
@@ -120,7 +121,7 @@ lay_out() {
     find "$root" -name '*.pc' -exec cp {} "$to/lib/pkgconfig" \; # a link is copied as the file that it leads to
     find "$to/lib" -xtype l -delete
     rm -rf "$to"/lib/libblas.so* "$to"/lib/liblapack.so*
-    for name in "$to"/lib/pkgconfig/*.pc; do # paths follow the prefix
+    for name in "$to"/lib/pkgconfig/*.pc; do # makes the paths relative to the prefix
         sed -i -E -e 's,/usr/lib/x86_64-linux-gnu(/openblas-pthread)?,${prefix}/lib,g' \
             -e 's,/usr/include(/x86_64-linux-gnu(/openblas-pthread)?)?,${prefix}/include,g' \
             -e '/^(Requires|Libs)\.private/d' "$name"
@@ -128,7 +129,7 @@ lay_out() {
     tar -czf .gpu/prefix.tar.gz -C "$to" .
 }
 
-# Rows of real photographs, each image once in the file.
+# Records rows of real photographs. The file holds each picture once.
 record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
     build/bin/prepd record -c configs/smoke.yaml --model.path qwen3-vl-30b-a3b \
         --model.tokenizer "$shared/data/tokenizer" --data.path "$shared/data/vqav2" \
@@ -137,7 +138,7 @@ record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
         --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --out ".gpu/rows/$1.rec"
 }
 
-# Packed documents of C4.
+# Records packed documents of C4.
 record_text() { # NAME SEQ_LEN ROWS STEPS
     local text=$work/c4
     mkdir -p "$text"
@@ -149,7 +150,7 @@ record_text() { # NAME SEQ_LEN ROWS STEPS
         --steps "$4" --out ".gpu/rows/$1.rec"
 }
 
-# Generated pictures for a small model, and that model's folder, which a CPU can train as well.
+# Records generated pictures for a small model, which a CPU can train too, and copies its folder.
 record_debug() {
     build/bin/prepd synth --out "$work/synth" --images 400 --seed 1 --sizes small
     build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
@@ -159,12 +160,12 @@ record_debug() {
     cp -r "$work/synth/model" .gpu/rows/debug-model
 }
 
-# The models, rows and layouts of the tests of several ranks.
+# Keeps the models, rows and layouts for the tests of several ranks.
 keep_ranks() {
     TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/layouts.py --keep .gpu/rows/ranks
 }
 
-# The first samples' files and the tokenizer.
+# Packs the files of the first samples and the tokenizer.
 keep_photographs() {
     local to=$work/live
     mkdir -p "$to/tokenizer"

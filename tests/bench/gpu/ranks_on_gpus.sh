@@ -1,15 +1,15 @@
 # ranks_on_gpus.sh: compares several ranks on GPUs with one rank. It is sourced by tests/gpu for its stages, and by
 # ../../parallel/shared_gpu. It needs build and rows.
 #
-# TESSERA_RANKS=emulated takes the emulated device (tests/emulated) instead of CUDA and the shim (tests/nccl) instead
-# of NCCL, by which these lines can be tested on any machine.
+# With TESSERA_RANKS=emulated, the emulated device (tests/emulated) takes the place of CUDA and the shim (tests/nccl) that
+# of NCCL, so that these lines can be tested on any machine.
 
-kept=$rows/ranks            # of layouts.py --keep
+kept=$rows/ranks            # what layouts.py --keep has written
 work=$build/ranks
 parts=6                     # stages among which the layouts are divided
 emulated=${TESSERA_RANKS:+_emulated}
 parity=$build/tests/ranks_parity
-bf16_gradient=0.02          # share of a tensor's norm, allowed beyond twice the error of one rank in bf16
+bf16_gradient=0.02          # share of a tensor's norm that is allowed beyond twice the error of one rank in bf16
 bf16_loss=0.02
 [ -z "$emulated" ] || export LD_LIBRARY_PATH=$build/tests/nccl_shim:${LD_LIBRARY_PATH-}
 
@@ -142,7 +142,7 @@ lose() { # ENGINE SIGNAL
         --training.steps 1000000 --metrics.log_freq 1 --comm.heartbeat_timeout_seconds 5 --checkpoint.enable false \
         --job.dump_folder "$run" >"$run.log" 2>&1 &
     pid=$!
-    for ((i = 0; i < 1200; i++)); do # until 12 steps are done, by when every bucket was seen twice
+    for ((i = 0; i < 1200; i++)); do # until 12 steps are done, in which each bucket has come twice
         [ "$(cat "$run/metrics.jsonl" 2>/dev/null | wc -l)" -lt 12 ] || break
         kill -0 $pid 2>/dev/null || { wait $pid; code=$?; tail -3 "$run.log"; return $code; }
         sleep 0.1

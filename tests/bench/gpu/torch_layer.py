@@ -1,7 +1,7 @@
-"""Layers of Qwen3-VL-30B-A3B by PyTorch and transformers, one forward and backward each: a layer of the
-text with its experts, a block and a merger of the vision tower. Beside them ours: the text from the newest
-report of bench-text or bench-c4, the tower from that of train (its profile). Needs a GPU, or --tiny: small
-ones on the CPU, in bf16 and float32, whose numbers must agree."""
+"""Times layers of Qwen3-VL-30B-A3B in PyTorch and transformers, one forward and one backward pass each: a layer of the
+decoder with its experts, and a block and a merger of the vision tower. Ours are printed beside them, from the newest
+report of bench-text and from the profile in that of train. Needs a GPU. --tiny runs small layers on the CPU instead, in
+bf16 and float32, whose numbers must agree."""
 
 import glob
 import os
@@ -17,7 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TINY = "--tiny" in sys.argv[1:]
 DEVICE = "cpu" if TINY else "cuda"
 ROWS, LENGTH, STEPS = (1, 64, 2) if TINY else (4, 12288, 10)
-FRAMES, SIDE = (2, (4, 6)) if TINY else (1, (30, 40))  # of the tower: pictures, patches high and wide
+FRAMES, SIDE = (2, (4, 6)) if TINY else (1, (30, 40))  # pictures, and their height and width in patches
 TEXT = dict(hidden_size=128, num_attention_heads=8, num_key_value_heads=2, head_dim=32,
             moe_intermediate_size=48, intermediate_size=256, num_experts=16,
             num_experts_per_tok=4, vocab_size=2048) if TINY else \
@@ -42,15 +42,15 @@ def text_config():
     c.num_hidden_layers = 1
     rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_interleaved": True,
             "mrope_section": [8, 4, 4] if TINY else [24, 20, 20]}
-    c.rope_scaling = rope  # transformers 4
-    c.rope_parameters = rope  # 5
+    c.rope_scaling = rope  # read by transformers 4
+    c.rope_parameters = rope  # read by transformers 5
     return c
 
 
 def ready(layer, dtype):
     torch.manual_seed(1)
     layer = layer.to(DEVICE, torch.float32)
-    for p in layer.parameters():  # some are made without values; they get the same in every dtype
+    for p in layer.parameters():  # some have no values yet; all get the same in every dtype
         torch.nn.init.normal_(p, std=0.02)
     return layer.to(dtype)
 

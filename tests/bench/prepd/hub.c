@@ -1,11 +1,11 @@
 /* hub.c: measures what the dispatcher costs. Simulated workers answer every lease at once with the
- * same bytes, and consumers open nothing, so the time that is left is the dispatcher's.
+ * same bytes, and consumers do not unpack rows, so the time that is left is the dispatcher's.
  *
  *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES [KEYS]
  *
  * The daemon is a real one without workers of its own, and its index is there already. A row has a
- * block of BLOCK bytes and then IMAGES parts of IMAGE_BYTES. At the end it prints one line of JSON.
- */
+ * block of BLOCK bytes and then IMAGES parts of IMAGE_BYTES. At the end it prints one line of
+ * JSON. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -156,7 +156,7 @@ static int64_t rss_of(const char *pid)
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* CPU time of the daemon's threads, told apart by the names that libzmq gives its own. */
+/* CPU time of the daemon's threads. libzmq's are known by the names that it gives them. */
 typedef struct thread_times {
     int64_t io[MAX_IO], own; /* own: of the daemon's first thread, the dispatcher's */
 } thread_times;
@@ -253,5 +253,6 @@ int main(int argc, char **argv)
     print_times(&before, &after);
     printf("}\n");
     fflush(stdout);
-    _exit(0); /* consumers and workers end with the process: the daemon sees peers that went */
+    /* consumers and workers end with the process, and the daemon sees peers that have gone */
+    _exit(0);
 }

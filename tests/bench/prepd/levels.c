@@ -21,7 +21,7 @@ enum { MOST_ROUNDS = 99, MOST_IMAGES = 4096 };
 typedef struct setting {
     const char *name;
     int level;
-    ZSTD_paramSwitch_e literals; /* Huffman coding of what no match covers */
+    ZSTD_paramSwitch_e literals; /* whether bytes outside matches are Huffman-coded */
 } setting;
 
 /* The first is what prepd uses (proto/zstd_frames.c). */
@@ -44,7 +44,7 @@ typedef struct pictures {
 typedef struct tools {
     ZSTD_CCtx *compress;
     ZSTD_DCtx *open;
-    uint8_t *filtered, *pressed, *opened; /* of the largest picture */
+    uint8_t *filtered, *pressed, *opened; /* each with room for the largest picture */
     size_t room;
 } tools;
 

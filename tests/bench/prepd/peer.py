@@ -17,8 +17,8 @@ import time
 import numpy as np
 
 FACTOR, MIN_PIXELS, MAX_PIXELS = 32, 65536, 16777216
-THREADS = {"dali", "spdl-threads", "grain-threads"}  # no process loads; the one that consumes does everything
-PREPD = "BENCH_PREPD"  # where prepd-float finds its rows: endpoint, pids of daemon and worker
+THREADS = {"dali", "spdl-threads", "grain-threads"}  # these have no processes that load; the one that consumes does everything
+PREPD = "BENCH_PREPD"  # tells prepd-float where its rows are: the endpoint, and the pids of daemon and workers
 
 
 def fit(height, width):
@@ -41,14 +41,14 @@ def cut(rgb):
 
 
 def cut_planes(chw):
-    """The same for an image [3, H, W]."""
+    """The same as cut(), for an image [3, H, W]."""
     _, h, w = chw.shape
     x = chw.reshape(3, h // 32, 2, 16, w // 32, 2, 16)
     return np.ascontiguousarray(x.transpose(1, 4, 2, 5, 0, 3, 6)).reshape(-1, 768)
 
 
 def loader(files, load, processes):
-    """torch's DataLoader over the files, again and again, each item by `load`."""
+    """torch's DataLoader over the files without end, which makes each item by `load`."""
     import torch
 
     class Files(torch.utils.data.Dataset):
@@ -64,18 +64,18 @@ def loader(files, load, processes):
 
 
 def prepd_float(files, processes):
-    """The reference's pixel_values out of prepd's rows, as proto/client.py gives them."""
+    """Makes the reference's pixel_values from prepd's rows, which proto/client.py receives."""
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "proto"))
     import client
 
-    room = [np.zeros((0, 3, 2, 256), np.float32)] * 2  # filled in turns, as buffers that go to a device are
+    room = [np.zeros((0, 3, 2, 256), np.float32)] * 2  # filled in turn, like buffers that go to a device
     for row in client.connect(os.environ[PREPD].split(",")[0]):
         pixels = row["pixels"].reshape(-1, 3, 256)
         room.reverse()
         if len(room[0]) < len(pixels):
             room[0] = np.zeros((len(pixels), 3, 2, 256), np.float32)
         values = room[0][:len(pixels)]
-        for k in range(0, len(pixels), 64):  # pieces that stay in the nearest cache
+        for k in range(0, len(pixels), 64):  # in pieces that fit the nearest cache
             piece = values[k:k + 64]
             first = np.multiply(pixels[k:k + 64], np.float32(1 / 127.5))
             first -= 1
@@ -193,7 +193,7 @@ def load_spdl(path):
 
 
 class Endless:
-    """Pickles, as SPDL's own process wants its source."""
+    """A source without end that can be pickled, because SPDL sends it to a process of its own."""
 
     def __init__(self, files):
         self.files = files
@@ -215,7 +215,7 @@ def spdl_threads(files, processes):
 
 
 def spdl(files, processes):
-    """One process of its own with so many threads: a pipeline that is read from another process."""
+    """A pipeline in a process of its own with this many threads, whose items this process reads."""
     from spdl.pipeline import run_pipeline_in_subprocess
 
     yield from run_pipeline_in_subprocess(spdl_builder(files, processes).get_config(), num_threads=processes, max_failures=0)
@@ -229,7 +229,7 @@ def grain_data(files, threads):
 
 
 def grain(files, processes):
-    """Grain's worker processes, each with one thread. They need abseil's main, and functions of a module."""
+    """Grain with worker processes of one thread each. They need abseil's main, and functions that a module defines."""
     import grain.python as g
 
     yield from ([x] for x in grain_data(files, 1).mp_prefetch(g.MultiprocessingOptions(processes, 16)))
@@ -273,7 +273,7 @@ def timed(name, files, processes, seconds, cpus):
             bind(pid, loading)
         bind(os.getpid(), rest)
     pids = descendants(os.getpid()) + [int(p) for p in os.environ.get(PREPD, "").split(",")[1:]]
-    while n < (400 if name == "prepd-float" else 64):  # under way: beyond what rows are ahead
+    while n < (400 if name == "prepd-float" else 64):  # past the rows that were made ahead
         n += len(next(batches))
     n, start, cpu = 0, time.monotonic(), cpu_seconds(pids)
     while n < len(paths) or time.monotonic() - start < seconds:

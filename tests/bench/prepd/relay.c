@@ -1,6 +1,7 @@
-/* relay.c: the least that handing on rows costs: one thread reads whole rows from one unix socket
- * and writes them to another, and has nothing else to do. What the dispatcher takes beyond that is
- * its own and libzmq's.
+/* relay.c: measures the least that passing on rows can cost. One thread reads whole rows from one
+ * unix socket and writes them to another, and does nothing else. What the dispatcher takes beyond
+ * that is its own cost and libzmq's.
+ *
  *
  *   bench_relay ROW_BYTES ROWS SECONDS
  *
@@ -51,7 +52,8 @@ static void *allocate_room(size_t n)
     return p;
 }
 
-/* The two other ends: one sends the same bytes again and again, one receives and discards. */
+/* Starts a process at the other end, which sends the same bytes again and again, or receives and
+ * discards them. */
 static int neighbour(ssize_t (*how)(int, void *, size_t))
 {
     int ends[2];

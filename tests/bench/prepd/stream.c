@@ -1,5 +1,5 @@
-/* stream.c: measures how fast one worker's rows come over the wire, by a consumer that takes rows,
- * gives credit and opens nothing.
+/* stream.c: measures how fast one worker's rows come over the wire, by a consumer that takes rows
+ * and gives credit, but does not unpack them.
  *
  *   bench_stream ENDPOINT WORKER_PID IMAGES EPOCHS AHEAD_BYTES [KEYS]
  *

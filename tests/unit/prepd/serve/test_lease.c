@@ -192,7 +192,7 @@ static void test_lease_on__only_a_further_item_is_progress(void **state)
     assert_true(lease_on(l, 20)); /* the sample occurs twice in this lease */
     assert_false(lease_on(l, 20));
     assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, false), l);
-    assert_true(lease_on(l, 10)); /* the next worker begins anew */
+    assert_true(lease_on(l, 10)); /* the next worker begins at the first item */
     lease_free(&l);
 }
 
