@@ -103,7 +103,7 @@ status blas_open(void)
     return st;
 }
 
-const blas_library *blas(void)
+const blas_library *blas_api(void)
 {
     return &library;
 }

@@ -39,6 +39,6 @@ WARN_UNUSED status blas_open(void);
 
 /* The loaded library's functions. Valid after blas_open has succeeded, for the life of the process.
  */
-const blas_library *blas(void);
+const blas_library *blas_api(void);
 
 #endif

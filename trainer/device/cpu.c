@@ -130,7 +130,7 @@ static status cpu_open(const device_options *o, device **out)
     if (!d)
         return FAIL(ST_NO_MEMORY, "out of memory while the CPU device was opened");
     int threads = o->threads > 0 ? o->threads : cpu_count();
-    if (!blas()->reentrant)
+    if (!blas_api()->reentrant)
         threads = 1;
     status st = pool_new(threads, &d->pool);
     if (st != ST_OK) {
@@ -142,8 +142,8 @@ static status cpu_open(const device_options *o, device **out)
     char name[64];
     cpu_model_name(name, sizeof name);
     snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s, OpenBLAS %s%s",
-             name, threads, threads == 1 ? "" : "s", set, blas()->core,
-             blas()->reentrant ? "" : " (OpenMP flavour: one thread only)");
+             name, threads, threads == 1 ? "" : "s", set, blas_api()->core,
+             blas_api()->reentrant ? "" : " (OpenMP flavour: one thread only)");
     *out = &d->base;
     return ST_OK;
 }

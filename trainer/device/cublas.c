@@ -39,7 +39,7 @@ status cublas_open(void)
     return st;
 }
 
-const cublas_library *cublas(void)
+const cublas_library *cublas_api(void)
 {
     return &library;
 }

@@ -38,16 +38,16 @@ WARN_UNUSED status cublas_open(void);
 
 /* The loaded library's functions. Valid after cublas_open has succeeded, for the life of the
  * process. */
-const cublas_library *cublas(void);
+const cublas_library *cublas_api(void);
 
 /* Calls a function of the library. Where it fails, returns BAD_DEVICE with the function's name, the
  * error's number and cuBLAS's text for it. */
 #define CUBLAS_TRY(call)                                                                           \
     do {                                                                                           \
-        cublasStatus_t cublas_status_ = cublas()->call;                                            \
+        cublasStatus_t cublas_status_ = cublas_api()->call;                                        \
         if (cublas_status_ != CUBLAS_STATUS_SUCCESS)                                               \
             return FAIL(ST_BAD_DEVICE, "cublasLt%.*s: error %d, %s", CUBLAS_NAME(#call),           \
-                        (int)cublas_status_, cublas()->GetStatusString(cublas_status_));           \
+                        (int)cublas_status_, cublas_api()->GetStatusString(cublas_status_));       \
     } while (0)
 #define CUBLAS_NAME(text) (int)(__builtin_strchr(text, 40) - (text)), (text)
 

@@ -43,7 +43,7 @@ status cudnn_open(void)
     return st;
 }
 
-const cudnn_library *cudnn(void)
+const cudnn_library *cudnn_api(void)
 {
     return &library;
 }

@@ -39,7 +39,7 @@ typedef struct cudnn_library {
 
 /* The loaded library's functions. Valid after cudnn_open has succeeded, for the life of the
  * process. */
-const cudnn_library *cudnn(void);
+const cudnn_library *cudnn_api(void);
 
 /* Returns BAD_DEVICE with the name of the failed call, cuDNN's error and the last message it left.
  */
@@ -47,7 +47,7 @@ status cudnn_fail(const char *call, cudnnStatus_t error);
 
 #define CUDNN_TRY(name, ...)                                                                       \
     do {                                                                                           \
-        cudnnStatus_t cudnn_status_ = cudnn()->name(__VA_ARGS__);                                  \
+        cudnnStatus_t cudnn_status_ = cudnn_api()->name(__VA_ARGS__);                              \
         if (cudnn_status_ != CUDNN_STATUS_SUCCESS)                                                 \
             return cudnn_fail("cudnn" #name, cudnn_status_);                                       \
     } while (0)

@@ -188,7 +188,7 @@ static int64_t find_lowest_layer(const params *p, const char *prefix, int64_t n)
     return n;
 }
 
-static bool trains(const params *p, const char *name)
+static bool is_trained(const params *p, const char *name)
 {
     const param *q = params_find(p, name);
     return q && !q->frozen;
@@ -230,9 +230,9 @@ void groups_share(const params *p, const model_dims *d, training_share *out)
     for (int g = 0; g < GROUP_COUNT; g++)
         out->wgrad[g] = all[g] > 0 ? trained[g] / all[g] : 0;
     out->adapters = adapters_share(p, d);
-    out->head_wgrad = trains(p, head);
-    out->patch_wgrad = trains(p, "model.visual.patch_embed.proj.weight");
-    bool into_tower = out->patch_wgrad > 0 || trains(p, table_name);
+    out->head_wgrad = is_trained(p, head);
+    out->patch_wgrad = is_trained(p, "model.visual.patch_embed.proj.weight");
+    bool into_tower = out->patch_wgrad > 0 || is_trained(p, table_name);
     int64_t depth = d->vision.depth;
     if (depth > 0) {
         int64_t low = into_tower ? 0 : find_lowest_layer(p, "model.visual.blocks.", depth);
@@ -240,7 +240,7 @@ void groups_share(const params *p, const model_dims *d, training_share *out)
     }
     out->merger_dgrad = params_trains(p, GROUP_MERGER) || params_trains(p, GROUP_VISION);
     int64_t n = d->text.layers, low = find_lowest_layer(p, layers, n);
-    if (out->merger_dgrad > 0 || trains(p, embed))
+    if (out->merger_dgrad > 0 || is_trained(p, embed))
         low = 0;
     out->text_dgrad = (double)(n - low) / (double)n;
 }

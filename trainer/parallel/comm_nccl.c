@@ -60,7 +60,7 @@ static status nccl_all_gather(const comm *group, stream *s, const void *send, vo
     const nccl_group *g = group->handle;
     TRY(nccl_enter(g->world));
     return nccl_leave(
-        g, nccl()->AllGather(send, recv, (size_t)count, type_of(dtype), g->comm, stream_of(s)),
+        g, nccl_api()->AllGather(send, recv, (size_t)count, type_of(dtype), g->comm, stream_of(s)),
         "ncclAllGather");
 }
 
@@ -70,8 +70,8 @@ static status nccl_reduce_scatter(const comm *group, stream *s, const void *send
     const nccl_group *g = group->handle;
     TRY(nccl_enter(g->world));
     return nccl_leave(g,
-                      nccl()->ReduceScatter(send, recv, (size_t)count, type_of(dtype), ncclSum,
-                                            g->comm, stream_of(s)),
+                      nccl_api()->ReduceScatter(send, recv, (size_t)count, type_of(dtype), ncclSum,
+                                                g->comm, stream_of(s)),
                       "ncclReduceScatter");
 }
 
@@ -81,10 +81,10 @@ static status nccl_all_reduce(const comm *group, stream *s, void *inout, int64_t
     const nccl_group *g = group->handle;
     const ncclRedOp_t op = reduction == COMM_MAX ? ncclMax : ncclSum;
     TRY(nccl_enter(g->world));
-    return nccl_leave(
-        g,
-        nccl()->AllReduce(inout, inout, (size_t)count, type_of(dtype), op, g->comm, stream_of(s)),
-        "ncclAllReduce");
+    return nccl_leave(g,
+                      nccl_api()->AllReduce(inout, inout, (size_t)count, type_of(dtype), op,
+                                            g->comm, stream_of(s)),
+                      "ncclAllReduce");
 }
 
 static status nccl_broadcast(const comm *group, stream *s, void *inout, int64_t count,
@@ -92,10 +92,10 @@ static status nccl_broadcast(const comm *group, stream *s, void *inout, int64_t 
 {
     const nccl_group *g = group->handle;
     TRY(nccl_enter(g->world));
-    return nccl_leave(
-        g,
-        nccl()->Broadcast(inout, inout, (size_t)count, type_of(dtype), root, g->comm, stream_of(s)),
-        "ncclBroadcast");
+    return nccl_leave(g,
+                      nccl_api()->Broadcast(inout, inout, (size_t)count, type_of(dtype), root,
+                                            g->comm, stream_of(s)),
+                      "ncclBroadcast");
 }
 
 /* A message of no elements is left out, on both sides. */
@@ -106,9 +106,9 @@ static status nccl_send(const comm *group, stream *s, const void *send, int64_t 
     if (count == 0)
         return ST_OK;
     TRY(nccl_enter(g->world));
-    return nccl_leave(g,
-                      nccl()->Send(send, (size_t)count, type_of(dtype), to, g->comm, stream_of(s)),
-                      "ncclSend");
+    return nccl_leave(
+        g, nccl_api()->Send(send, (size_t)count, type_of(dtype), to, g->comm, stream_of(s)),
+        "ncclSend");
 }
 
 static status nccl_recv(const comm *group, stream *s, void *recv, int64_t count, st_dtype dtype,
@@ -119,7 +119,7 @@ static status nccl_recv(const comm *group, stream *s, void *recv, int64_t count,
         return ST_OK;
     TRY(nccl_enter(g->world));
     return nccl_leave(
-        g, nccl()->Recv(recv, (size_t)count, type_of(dtype), from, g->comm, stream_of(s)),
+        g, nccl_api()->Recv(recv, (size_t)count, type_of(dtype), from, g->comm, stream_of(s)),
         "ncclRecv");
 }
 
@@ -128,7 +128,7 @@ static status nccl_begin(const comm *group, stream *s)
     const nccl_group *g = group->handle;
     (void)s;
     TRY(nccl_enter(g->world));
-    return nccl_leave(g, nccl()->GroupStart(), "ncclGroupStart");
+    return nccl_leave(g, nccl_api()->GroupStart(), "ncclGroupStart");
 }
 
 static status nccl_end(const comm *group, stream *s)
@@ -136,7 +136,7 @@ static status nccl_end(const comm *group, stream *s)
     const nccl_group *g = group->handle;
     (void)s;
     TRY(nccl_enter(g->world));
-    return nccl_leave(g, nccl()->GroupEnd(), "ncclGroupEnd");
+    return nccl_leave(g, nccl_api()->GroupEnd(), "ncclGroupEnd");
 }
 
 static status exchange_with(const comm *group, stream *s, int p, const char *from, int64_t sent,
@@ -214,9 +214,9 @@ static status nccl_make_id(void *out)
 {
     ncclUniqueId id;
     TRY(nccl_open());
-    ncclResult_t result = nccl()->GetUniqueId(&id);
+    ncclResult_t result = nccl_api()->GetUniqueId(&id);
     if (result != ncclSuccess)
-        return FAIL(ST_UNAVAILABLE, "ncclGetUniqueId: %s", nccl()->GetErrorString(result));
+        return FAIL(ST_UNAVAILABLE, "ncclGetUniqueId: %s", nccl_api()->GetErrorString(result));
     memcpy(out, &id, sizeof id);
     return ST_OK;
 }

@@ -59,7 +59,7 @@ status nccl_open(void)
     return ST_OK;
 }
 
-const nccl_library *nccl(void)
+const nccl_library *nccl_api(void)
 {
     return &library;
 }

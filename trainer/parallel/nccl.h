@@ -1,6 +1,6 @@
 /* nccl.h: the one door to NCCL. The library is loaded when a run first wants its engine and is not
  * linked, as cuBLAS is, so that the trainer runs on machines without it and can say which file is
- * missing. Its functions are called as nccl()->AllGather(..), without their prefix. */
+ * missing. Its functions are called as nccl_api()->AllGather(..), without their prefix. */
 #ifndef TESSERA_TRAINER_PARALLEL_NCCL_H
 #define TESSERA_TRAINER_PARALLEL_NCCL_H
 
@@ -61,6 +61,6 @@ void nccl_is_at(const char *path);
 WARN_UNUSED status nccl_open(void);
 
 /* The functions, after nccl_open has succeeded. */
-const nccl_library *nccl(void);
+const nccl_library *nccl_api(void);
 
 #endif

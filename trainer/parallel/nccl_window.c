@@ -21,12 +21,12 @@ typedef struct held {
 static status check_version(void)
 {
     enum { OF_PATCH = 100 };
-    const int there = nccl()->version / OF_PATCH, built = nccl_lsa_version() / OF_PATCH;
+    const int there = nccl_api()->version / OF_PATCH, built = nccl_lsa_version() / OF_PATCH;
     if (there != built)
         return FAIL(ST_UNAVAILABLE,
                     "NCCL's library has version code %d, but this program was built with %d",
-                    nccl()->version, nccl_lsa_version());
-    if (!nccl()->windows)
+                    nccl_api()->version, nccl_lsa_version());
+    if (!nccl_api()->windows)
         return FAIL(ST_UNAVAILABLE, "NCCL's library has no functions for windows");
     return ST_OK;
 }
@@ -34,7 +34,7 @@ static status check_version(void)
 static status check_reach(const nccl_group *g)
 {
     TRY(nccl_enter(g->world));
-    const int reached = nccl_lsa_ranks(nccl()->TeamLsa, g->comm);
+    const int reached = nccl_lsa_ranks(nccl_api()->TeamLsa, g->comm);
     TRY(nccl_leave(g, ncclSuccess, "ncclTeamLsa"));
     if (reached != g->size)
         return FAIL(ST_UNAVAILABLE,
@@ -55,10 +55,10 @@ status nccl_window_new(const comm *group, stream *s, size_t bytes, comm_window *
     out->handle = memory;
     out->bytes = bytes;
     out->stop = nccl_world_stage(g->world)->stop;
-    ncclResult_t result = nccl()->MemAlloc(&memory->memory, bytes);
+    ncclResult_t result = nccl_api()->MemAlloc(&memory->memory, bytes);
     if (result != ncclSuccess)
         return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left for a window: ncclMemAlloc: %s",
-                    s->dev->description, bytes, nccl()->GetErrorString(result));
+                    s->dev->description, bytes, nccl_api()->GetErrorString(result));
     TRY(s->dev->v->zero(s, memory->memory, bytes));
     return s->dev->v->wait(s);
 }
@@ -94,8 +94,8 @@ status nccl_window_share(const comm *group, stream *s, comm_window *inout)
     held *memory = inout->handle;
     TRY(nccl_enter(g->world));
     TRY(nccl_leave(g,
-                   nccl()->CommWindowRegister(g->comm, memory->memory, inout->bytes,
-                                              &memory->window, NCCL_WIN_COLL_SYMMETRIC),
+                   nccl_api()->CommWindowRegister(g->comm, memory->memory, inout->bytes,
+                                                  &memory->window, NCCL_WIN_COLL_SYMMETRIC),
                    "ncclCommWindowRegister"));
     if (!memory->window)
         return FAIL(ST_UNAVAILABLE,
@@ -112,11 +112,11 @@ void nccl_window_free(const comm *group, stream *s, comm_window *window)
     if (s->dev->v->wait(s) != ST_OK) /* the run has reported its error already */
         status_clear();
     if (memory->window && g->comm && nccl_enter(g->world) == ST_OK &&
-        nccl_leave(g, nccl()->CommWindowDeregister(g->comm, memory->window), "closing a window") !=
-            ST_OK)
+        nccl_leave(g, nccl_api()->CommWindowDeregister(g->comm, memory->window),
+                   "closing a window") != ST_OK)
         status_clear();
     if (memory->memory)
-        nccl()->MemFree(memory->memory);
+        nccl_api()->MemFree(memory->memory);
     free(memory);
 }
 

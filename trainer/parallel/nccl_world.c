@@ -78,7 +78,7 @@ static void abort_all(nccl_world *w)
 {
     for (nccl_group *g = w->groups; g; g = g->next) {
         if (g->comm)
-            nccl()->CommAbort(g->comm);
+            nccl_api()->CommAbort(g->comm);
         g->comm = NULL;
     }
 }
@@ -88,7 +88,7 @@ static void revoke_all(nccl_world *w)
 {
     for (nccl_group *g = w->groups; g; g = g->next)
         if (g->comm)
-            nccl()->CommRevoke(g->comm, 0);
+            nccl_api()->CommRevoke(g->comm, 0);
 }
 
 /* Takes the turn from the thread that calls, which gives it up once it sees the end. False: NCCL
@@ -112,7 +112,7 @@ static void end_beside(nccl_world *w, status cause)
     if (!note_end(w, cause))
         return;
     bool held = take_turn(w);
-    if (!held && nccl()->CommRevoke) {
+    if (!held && nccl_api()->CommRevoke) {
         revoke_all(w);
         held = take_turn(w);
     }
@@ -144,8 +144,8 @@ status nccl_enter(nccl_world *world)
 
 static status failed(const nccl_group *g, ncclResult_t result, const char *what)
 {
-    const char *more = nccl()->GetLastError(g->comm);
-    return FAIL(ST_UNAVAILABLE, "%s: NCCL: %s%s%s", what, nccl()->GetErrorString(result),
+    const char *more = nccl_api()->GetLastError(g->comm);
+    return FAIL(ST_UNAVAILABLE, "%s: NCCL: %s%s%s", what, nccl_api()->GetErrorString(result),
                 more && *more ? ": " : "", more ? more : "");
 }
 
@@ -161,7 +161,7 @@ static ncclResult_t ask_error(const nccl_group *g)
 {
     ncclResult_t result = ncclInProgress, asked = ncclSuccess;
     if (go_inside(g->world))
-        asked = nccl()->CommGetAsyncError(g->comm, &result);
+        asked = nccl_api()->CommGetAsyncError(g->comm, &result);
     return asked == ncclSuccess ? result : asked;
 }
 
@@ -212,7 +212,7 @@ static status find_errors(nccl_world *w)
         return ST_OK; /* a call is in progress, and looks for errors itself */
     for (nccl_group *g = w->groups; g && st == ST_OK; g = g->next) {
         ncclResult_t result = ncclSuccess;
-        if (g->comm && nccl()->CommGetAsyncError(g->comm, &result) == ncclSuccess &&
+        if (g->comm && nccl_api()->CommGetAsyncError(g->comm, &result) == ncclSuccess &&
             result != ncclSuccess && result != ncclInProgress)
             st = failed(g, result, "a collective");
     }
@@ -343,8 +343,8 @@ static status join_all(nccl_world *w)
     TRY(nccl_enter(w));
     status st = add_group(w, NULL, w->size, &g);
     if (st == ST_OK)
-        st = settle_call(g, nccl()->CommInitRankConfig(&g->comm, w->size, w->id, w->rank, &config),
-                         what);
+        st = settle_call(
+            g, nccl_api()->CommInitRankConfig(&g->comm, w->size, w->id, w->rank, &config), what);
     return leave_call(w, st);
 }
 
@@ -407,7 +407,7 @@ status nccl_world_group(nccl_world *world, const int *world_rank, int size, nccl
         if (st == ST_OK)
             st = settle_call(
                 world->groups,
-                nccl()->CommSplit(world->groups->comm, world_rank[0], place, &g->comm, &config),
+                nccl_api()->CommSplit(world->groups->comm, world_rank[0], place, &g->comm, &config),
                 what);
         if (st == ST_OK) /* NCCL writes the child only when its parent has settled */
             st = settle_call(g, ncclInProgress, what);
@@ -467,12 +467,12 @@ static void close_groups(nccl_group *g, bool well)
     close_groups(g->next, well);
     g->next = NULL; /* a failure below aborts all groups that are still listed */
     if (g->comm && well && nccl_enter(g->world) == ST_OK) {
-        if (nccl_leave(g, nccl()->CommFinalize(g->comm), what) == ST_OK)
-            nccl()->CommDestroy(g->comm);
+        if (nccl_leave(g, nccl_api()->CommFinalize(g->comm), what) == ST_OK)
+            nccl_api()->CommDestroy(g->comm);
         else
             log_warn("%s", status_text());
     } else if (g->comm) {
-        nccl()->CommAbort(g->comm);
+        nccl_api()->CommAbort(g->comm);
     }
     free(g->world_rank);
     free(g);

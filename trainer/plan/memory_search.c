@@ -104,7 +104,7 @@ static int64_t that_divide(const plan_input *in, int64_t rows)
     return rows;
 }
 
-static void add(char out[SEARCH_TEXT_MAX], const char *words)
+static void append_words(char out[SEARCH_TEXT_MAX], const char *words)
 {
     snprintf(out + strlen(out), SEARCH_TEXT_MAX - strlen(out), "%s", words);
 }
@@ -116,16 +116,16 @@ static void add_mode(const conf *c, int mode, char out[SEARCH_TEXT_MAX])
         return;
     const bool selective = mode == AC_SELECTIVE;
     if (c->activation_checkpoint_mode != mode)
-        add(out, selective ? "activation_checkpoint.mode selective, "
-                           : "activation_checkpoint.mode full, ");
+        append_words(out, selective ? "activation_checkpoint.mode selective, "
+                                    : "activation_checkpoint.mode full, ");
     if (selective && strcmp(c->activation_checkpoint_selective_ac_option, "op") != 0)
-        add(out, "activation_checkpoint.selective_ac_option op, ");
+        append_words(out, "activation_checkpoint.selective_ac_option op, ");
     if (selective && strcmp(c->activation_checkpoint_save, "auto") != 0)
-        add(out, "activation_checkpoint.save auto, ");
+        append_words(out, "activation_checkpoint.save auto, ");
     if (c->activation_checkpoint_vision_mode != AC_VISION_SAME)
-        add(out, "activation_checkpoint.vision_mode same, ");
+        append_words(out, "activation_checkpoint.vision_mode same, ");
     if (selective && strcmp(c->activation_checkpoint_vision_save, "auto") != 0)
-        add(out, "activation_checkpoint.vision_save auto, ");
+        append_words(out, "activation_checkpoint.vision_save auto, ");
 }
 
 status memory_smallest_change(const plan_input *in, char out[SEARCH_TEXT_MAX])
@@ -149,10 +149,10 @@ status memory_smallest_change(const plan_input *in, char out[SEARCH_TEXT_MAX])
     snprintf(numbers, sizeof numbers,
              "training.local_batch_size %" PRId64 ", training.seq_len %" PRId64,
              that_divide(in, found.rows), found.seq_len);
-    add(out, numbers);
+    append_words(out, numbers);
     if (found.seq_len < seq && c->data_patch_budget) {
         snprintf(numbers, sizeof numbers, ", data.patch_budget %" PRId64, found.patch_budget);
-        add(out, numbers);
+        append_words(out, numbers);
     }
     return ST_OK;
 }

@@ -14,11 +14,11 @@ static inline void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, 
 {
     CBLAS_TRANSPOSE op_a = ta ? CblasTrans : CblasNoTrans, op_b = tb ? CblasTrans : CblasNoTrans;
 #ifdef TESSERA_REAL_F64
-    blas()->dgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-                  (int)ldb, beta, c, (int)ldc);
+    blas_api()->dgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                      (int)ldb, beta, c, (int)ldc);
 #else
-    blas()->sgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-                  (int)ldb, beta, c, (int)ldc);
+    blas_api()->sgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                      (int)ldb, beta, c, (int)ldc);
 #endif
 }
 

@@ -57,7 +57,7 @@ static void plans_done(void *data)
     plans *all = data;
     for (int64_t i = 0; i < all->n; i++)
         cudnn_plan_done(&all->list[i].plan);
-    cudnn()->Destroy(all->handle);
+    cudnn_api()->Destroy(all->handle);
     free(all->list);
     free(all);
 }
@@ -70,7 +70,7 @@ static status plans_of(stream *s, plans **out)
         CUDNN_TRY(Create, &handle);
         plans *all = calloc(1, sizeof *all);
         if (!all) {
-            cudnn()->Destroy(handle);
+            cudnn_api()->Destroy(handle);
             return FAIL(ST_NO_MEMORY, "attention: no memory for plans");
         }
         all->handle = handle;

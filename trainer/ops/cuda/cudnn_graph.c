@@ -23,7 +23,7 @@ static descriptor make_descriptor(cudnn_graph *g, cudnnBackendDescriptorType_t t
         g->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d parts", CUDNN_MADE);
     if (g->st != ST_OK)
         return NULL;
-    keep_error(g, "cudnnBackendCreateDescriptor", cudnn()->BackendCreateDescriptor(type, &d));
+    keep_error(g, "cudnnBackendCreateDescriptor", cudnn_api()->BackendCreateDescriptor(type, &d));
     if (d)
         g->made[g->n_made++] = d;
     return d;
@@ -34,7 +34,7 @@ static void set_attribute(cudnn_graph *g, descriptor d, cudnnBackendAttributeNam
 {
     if (g->st == ST_OK)
         keep_error(g, "cudnnBackendSetAttribute",
-                   cudnn()->BackendSetAttribute(d, name, type, n, values));
+                   cudnn_api()->BackendSetAttribute(d, name, type, n, values));
 }
 
 static void set_descriptor(cudnn_graph *g, descriptor d, cudnnBackendAttributeName_t name,
@@ -46,7 +46,7 @@ static void set_descriptor(cudnn_graph *g, descriptor d, cudnnBackendAttributeNa
 static void finish_descriptor(cudnn_graph *g, descriptor d)
 {
     if (g->st == ST_OK)
-        keep_error(g, "cudnnBackendFinalize", cudnn()->BackendFinalize(d));
+        keep_error(g, "cudnnBackendFinalize", cudnn_api()->BackendFinalize(d));
 }
 
 static void finish_op(cudnn_graph *g, descriptor d)
@@ -195,7 +195,7 @@ void cudnn_graph_reshape(cudnn_graph *g, cudnn_tensor x, cudnn_tensor y)
 static void graph_done(cudnn_graph *g)
 {
     while (g->n_made > 0)
-        cudnn()->BackendDestroyDescriptor(g->made[--g->n_made]);
+        cudnn_api()->BackendDestroyDescriptor(g->made[--g->n_made]);
     free(g);
 }
 
@@ -207,12 +207,13 @@ static bool wanders(cudnn_graph *g, descriptor config)
     descriptor engine = make_descriptor(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     if (g->st == ST_OK)
         keep_error(g, "cudnnBackendGetAttribute",
-                   cudnn()->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
+                   cudnn_api()->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
     if (g->st == ST_OK)
         keep_error(g, "cudnnBackendGetAttribute",
-                   cudnn()->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                CUDNN_TYPE_NUMERICAL_NOTE, NOTES_MAX, &n, note));
+                   cudnn_api()->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                    CUDNN_TYPE_NUMERICAL_NOTE, NOTES_MAX, &n,
+                                                    note));
     for (int64_t i = 0; i < n && g->st == ST_OK; i++)
         if (note[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
             return true;
@@ -229,7 +230,7 @@ static descriptor try_plan(cudnn_graph *g, descriptor config, const cudnn_target
         set_attribute(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
     else
         set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, t->properties);
-    if (g->st != ST_OK || cudnn()->BackendFinalize(plan) != CUDNN_STATUS_SUCCESS)
+    if (g->st != ST_OK || cudnn_api()->BackendFinalize(plan) != CUDNN_STATUS_SUCCESS)
         return NULL;
     return plan;
 }
@@ -246,12 +247,12 @@ static descriptor from_list(cudnn_graph *g, descriptor graph, cudnnBackendHeurMo
     set_attribute(g, list, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (!t->handle)
         set_descriptor(g, list, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, t->properties);
-    if (g->st != ST_OK || cudnn()->BackendFinalize(list) != CUDNN_STATUS_SUCCESS)
+    if (g->st != ST_OK || cudnn_api()->BackendFinalize(list) != CUDNN_STATUS_SUCCESS)
         return NULL;
     keep_error(g, "cudnnBackendGetAttribute",
-               cudnn()->BackendGetAttribute(list, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES_MAX, &n,
-                                            config));
+               cudnn_api()->BackendGetAttribute(list, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES_MAX, &n,
+                                                config));
     for (int64_t i = 0; i < n && !plan && g->st == ST_OK; i++)
         if (!t->deterministic || !wanders(g, config[i]))
             plan = try_plan(g, config[i], t);
@@ -271,7 +272,7 @@ static descriptor find_plan(cudnn_graph *g, const cudnn_target *t)
         plan = from_list(g, graph, modes[i], t);
     if (!plan && g->st == ST_OK)
         g->st = FAIL(ST_UNAVAILABLE, "cuDNN %zu has no%s engine for this graph",
-                     cudnn()->GetVersion(), t->deterministic ? " deterministic" : "");
+                     cudnn_api()->GetVersion(), t->deterministic ? " deterministic" : "");
     return plan;
 }
 
@@ -281,8 +282,8 @@ status cudnn_graph_plan(cudnn_graph *g, const cudnn_target *t, cudnn_plan *out)
     descriptor plan = find_plan(g, t);
     if (g->st == ST_OK)
         keep_error(g, "cudnnBackendGetAttribute",
-                   cudnn()->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                CUDNN_TYPE_INT64, 1, &n, &bytes));
+                   cudnn_api()->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                    CUDNN_TYPE_INT64, 1, &n, &bytes));
     status st = g->st;
     if (st != ST_OK) {
         graph_done(g);
@@ -319,7 +320,7 @@ status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, cons
     descriptor pack = NULL;
     CUDNN_TRY(BackendCreateDescriptor, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
     status st = run_pack(p, handle, pack, n, uids, pointers, workspace);
-    cudnn()->BackendDestroyDescriptor(pack);
+    cudnn_api()->BackendDestroyDescriptor(pack);
     return st;
 }
 

@@ -48,13 +48,13 @@ typedef struct plans {
 static void plan_done(plan *p)
 {
     if (p->product)
-        cublas()->MatmulDescDestroy(p->product);
+        cublas_api()->MatmulDescDestroy(p->product);
     if (p->a)
-        cublas()->MatrixLayoutDestroy(p->a);
+        cublas_api()->MatrixLayoutDestroy(p->a);
     if (p->b)
-        cublas()->MatrixLayoutDestroy(p->b);
+        cublas_api()->MatrixLayoutDestroy(p->b);
     if (p->c)
-        cublas()->MatrixLayoutDestroy(p->c);
+        cublas_api()->MatrixLayoutDestroy(p->c);
 }
 
 static void plans_done(void *data)
@@ -62,7 +62,7 @@ static void plans_done(void *data)
     plans *all = data;
     for (int64_t i = 0; i < all->n; i++)
         plan_done(&all->list[i]);
-    cublas()->Destroy(all->handle);
+    cublas_api()->Destroy(all->handle);
     free(all->list);
     free(all);
 }
@@ -74,7 +74,7 @@ static status plans_of(cuda_device *d, plans **out)
         CUBLAS_TRY(Create(&handle));
         plans *all = calloc(1, sizeof *all);
         if (!all) {
-            cublas()->Destroy(handle);
+            cublas_api()->Destroy(handle);
             return FAIL(ST_NO_MEMORY, "gemm: no memory for plans");
         }
         all->handle = handle;
@@ -170,13 +170,13 @@ static status ask_heuristic(cublasLtHandle_t handle, plan *p, cublasLtMatmulPref
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
     TRY(set_preference(prefer, &p->key));
-    cublasStatus_t error = cublas()->MatmulAlgoGetHeuristic(handle, p->product, p->b, p->a, p->c,
-                                                            p->c, prefer, 1, &best, &found);
+    cublasStatus_t error = cublas_api()->MatmulAlgoGetHeuristic(
+        handle, p->product, p->b, p->a, p->c, p->c, prefer, 1, &best, &found);
     if (error != CUBLAS_STATUS_SUCCESS || found == 0 || best.state != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE,
                     "cublasLtMatmulAlgoGetHeuristic: error %d, %s; no algorithm for m %lld n %lld "
                     "k %lld, strides %lld %lld %lld, transposed %d %d, %s out, alignments %d %d %d",
-                    (int)error, cublas()->GetStatusString(error), (long long)p->key.m,
+                    (int)error, cublas_api()->GetStatusString(error), (long long)p->key.m,
                     (long long)p->key.n, (long long)p->key.k, (long long)p->key.lda,
                     (long long)p->key.ldb, (long long)p->key.ldc, p->key.trans_a, p->key.trans_b,
                     p->key.c_acc ? "fp32" : "bf16", p->key.align_a, p->key.align_b, p->key.align_c);
@@ -192,7 +192,7 @@ static status choose_algorithm(cublasLtHandle_t handle, plan *p, const gemm_args
     TRY(set_bias(p, g->bias));
     CUBLAS_TRY(MatmulPreferenceCreate(&prefer));
     status st = ask_heuristic(handle, p, prefer);
-    cublas()->MatmulPreferenceDestroy(prefer);
+    cublas_api()->MatmulPreferenceDestroy(prefer);
     return st;
 }
 
@@ -279,11 +279,11 @@ status cuda_gemm(stream *s, const gemm_args *g)
     float alpha = (float)g->alpha, beta = g->accumulate || g->residual ? 1.0f : 0.0f;
     const void *added = g->residual ? g->residual : g->c;
     cublasStatus_t error =
-        cublas()->Matmul(all->handle, p->product, &alpha, g->b, p->b, g->a, p->a, &beta, added,
-                         p->c, g->c, p->c, &p->algorithm, workspace, p->workspace, s->handle);
+        cublas_api()->Matmul(all->handle, p->product, &alpha, g->b, p->b, g->a, p->a, &beta, added,
+                             p->c, g->c, p->c, &p->algorithm, workspace, p->workspace, s->handle);
     if (error != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE, "cublasLtMatmul of m %lld n %lld k %lld: error %d, %s",
                     (long long)g->m, (long long)g->n, (long long)g->k, (int)error,
-                    cublas()->GetStatusString(error));
+                    cublas_api()->GetStatusString(error));
     return ST_OK;
 }

@@ -174,12 +174,12 @@ static __device__ __forceinline__ uint4 pack8(const float (&in)[VECTOR])
 }
 
 /* p must be aligned to 16 bytes. */
-static __device__ __forceinline__ void load8(float (&out)[VECTOR], const bf16 *p)
+static __device__ __forceinline__ void load_vector(float (&out)[VECTOR], const bf16 *p)
 {
     unpack8(out, *(const uint4 *)p);
 }
 
-static __device__ __forceinline__ void store8(bf16 *p, const float (&in)[VECTOR])
+static __device__ __forceinline__ void store_vector(bf16 *p, const float (&in)[VECTOR])
 {
     *(uint4 *)p = pack8(in);
 }
@@ -189,7 +189,7 @@ static __device__ __forceinline__ void store8(bf16 *p, const float (&in)[VECTOR]
 template <int WIDTH> static __device__ __forceinline__ void load(float (&out)[WIDTH], const bf16 *p)
 {
     if constexpr (WIDTH == VECTOR) {
-        load8(out, p);
+        load_vector(out, p);
     } else if constexpr (WIDTH == 4) {
         uint2 bits = *(const uint2 *)p;
         out[0] = __uint_as_float(bits.x << 16);
@@ -205,7 +205,7 @@ template <int WIDTH> static __device__ __forceinline__ void load(float (&out)[WI
 template <int WIDTH> static __device__ __forceinline__ void store(bf16 *p, const float (&in)[WIDTH])
 {
     if constexpr (WIDTH == VECTOR)
-        store8(p, in);
+        store_vector(p, in);
     else if constexpr (WIDTH == 4)
         *(uint2 *)p = make_uint2(pack2(in[0], in[1]), pack2(in[2], in[3]));
     else

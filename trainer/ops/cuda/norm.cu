@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
 #pragma unroll
     for (int k = 0; k < V; k++)
         if (live && lane + k * GROUP < vectors)
-            load8(v[k], x + (lane + k * GROUP) * VECTOR);
+            load_vector(v[k], x + (lane + k * GROUP) * VECTOR);
     float mu = 0, square = 0;
     if constexpr (LAYER) {
 #pragma unroll
@@ -98,13 +98,13 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
         if (at >= a.n)
             break;
         float w[VECTOR], b[VECTOR] = {};
-        load8(w, a.w + at);
+        load_vector(w, a.w + at);
         if (LAYER)
-            load8(b, a.b + at);
+            load_vector(b, a.b + at);
 #pragma unroll
         for (int e = 0; e < VECTOR; e++)
             v[k][e] = w[e] * ((v[k][e] - mu) * r) + b[e];
-        store8(a.y + row * a.n + at, v[k]);
+        store_vector(a.y + row * a.n + at, v[k]);
     }
 }
 
@@ -240,7 +240,7 @@ static __device__ __forceinline__ void piece_finish(const bwd &a, const piece &p
         if (LAYER)
             db[e] += dy[e];
     }
-    store8(a.dx + row * a.n + at, out);
+    store_vector(a.dx + row * a.n + at, out);
 }
 
 /* A block works on one row at a time, and each thread on one vector of it. */
@@ -253,7 +253,7 @@ template <bool LAYER, int MOST> static __global__ void __launch_bounds__(MOST) b
     const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
     float w[VECTOR] = {}, dw[VECTOR] = {}, db[VECTOR] = {};
     if (at < a.n)
-        load8(w, a.w + at);
+        load_vector(w, a.w + at);
     piece next = load_piece<LAYER>(a, first, at);
     for (int64_t row = first; row < end; row++) {
         const piece p = next;
@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(THREADS) bwd_heads_kernel(bwd a)
     const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
     float w[VECTOR] = {}, dw[VECTOR] = {}, unused[VECTOR] = {};
     if (at < a.n)
-        load8(w, a.w + at);
+        load_vector(w, a.w + at);
     piece next = {};
     if (first + group < end)
         next = load_piece<false>(a, first + group, at);

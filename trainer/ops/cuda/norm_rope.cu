@@ -66,8 +66,8 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
     const int64_t first = (int64_t)i * 2 * a.half + at;
     float low[VECTOR] = {}, high[VECTOR] = {};
     if (live) {
-        load8(low, a.x + first);
-        load8(high, a.x + first + a.half);
+        load_vector(low, a.x + first);
+        load_vector(high, a.x + first + a.half);
     }
     float square = 0;
 #pragma unroll
@@ -80,8 +80,8 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
         a.rstd[i] = r;
     const int64_t angle = (int64_t)(i / a.heads) * a.half + at;
     float w[2][VECTOR], c[VECTOR], s[VECTOR];
-    load8(w[0], a.w + at);
-    load8(w[1], a.w + at + a.half);
+    load_vector(w[0], a.w + at);
+    load_vector(w[1], a.w + at + a.half);
     load<VECTOR>(c, a.cosine + angle);
     load<VECTOR>(s, a.sine + angle);
 #pragma unroll
@@ -90,8 +90,8 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
         high[e] = w[1][e] * (high[e] * r);
         rotate_pair(low[e], high[e], c[e], s[e]);
     }
-    store8(a.y + first, low);
-    store8(a.y + first + a.half, high);
+    store_vector(a.y + first, low);
+    store_vector(a.y + first + a.half, high);
 }
 
 /* For any even length. */
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(THREADS, 2) bwd_kernel(bwd a)
 #pragma unroll
             for (int e = 0; e < VECTOR; e++)
                 g[k][e] = p.r * (g[k][e] - x[k][e] * dot);
-            store8(a.dx + (int64_t)i * 2 * a.half + at + k * a.half, g[k]);
+            store_vector(a.dx + (int64_t)i * 2 * a.half + at + k * a.half, g[k]);
         }
     }
     if (at < a.half)

@@ -47,7 +47,7 @@ static __device__ __forceinline__ float to_float(float x)
     return x;
 }
 
-static __device__ __forceinline__ void load8(float (&out)[RUN], const float *p)
+static __device__ __forceinline__ void load_vector(float (&out)[RUN], const float *p)
 {
     const float4 low = ((const float4 *)p)[0], high = ((const float4 *)p)[1];
     const float all[RUN] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void load8(float (&out)[RUN], const float *p)
         out[i] = all[i];
 }
 
-static __device__ __forceinline__ void store8(float *p, const float (&in)[RUN])
+static __device__ __forceinline__ void store_vector(float *p, const float (&in)[RUN])
 {
     ((float4 *)p)[0] = make_float4(in[0], in[1], in[2], in[3]);
     ((float4 *)p)[1] = make_float4(in[4], in[5], in[6], in[7]);
@@ -78,7 +78,7 @@ static __device__ inline void load_run(float (&out)[RUN], const T *row, int e, i
 {
     const bool whole = experts % RUN == 0;
     if (whole && e < experts)
-        load8(out, row + e);
+        load_vector(out, row + e);
     else
         for (int i = 0; i < RUN; i++)
             out[i] = !whole && e + i < experts ? to_float(row[e + i]) : 0.0f;
@@ -89,7 +89,7 @@ static __device__ inline void store_run(T *row, const float (&in)[RUN], int e, i
 {
     const bool whole = experts % RUN == 0;
     if (whole && e < experts)
-        store8(row + e, in);
+        store_vector(row + e, in);
     else
         for (int i = 0; !whole && i < RUN && e + i < experts; i++)
             store1(row + e + i, in[i]);

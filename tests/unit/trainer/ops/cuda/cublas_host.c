@@ -223,7 +223,7 @@ status cublas_open(void)
     return ST_OK;
 }
 
-const cublas_library *cublas(void)
+const cublas_library *cublas_api(void)
 {
     return &library;
 }

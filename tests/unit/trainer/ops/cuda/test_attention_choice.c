@@ -39,7 +39,7 @@ static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t s)
     return CUDNN_STATUS_SUCCESS;
 }
 
-const cudnn_library *cudnn(void)
+const cudnn_library *cudnn_api(void)
 {
     static const cudnn_library stand_in = {
         .Create = create_cudnn, .Destroy = destroy_cudnn, .SetStream = set_stream};

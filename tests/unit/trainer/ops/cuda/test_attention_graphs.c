@@ -22,15 +22,16 @@ enum { DESCRIBES_DEVICES = 90800 /* cuDNN 9.8 */, PLENTY = 64 << 10 };
 static cudnnBackendDescriptor_t describe_device(void)
 {
     cudnnBackendDescriptor_t d = NULL;
-    if (cudnn_open() != ST_OK || cudnn()->GetVersion() < DESCRIBES_DEVICES) {
+    if (cudnn_open() != ST_OK || cudnn_api()->GetVersion() < DESCRIBES_DEVICES) {
         print_message("skipped: %s\n", cudnn_open() == ST_OK ? "cuDNN before 9.8" : status_text());
         skip();
     }
-    assert_int_equal(cudnn()->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d), 0);
-    assert_int_equal(cudnn()->BackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                                  CUDNN_TYPE_CHAR, sizeof H200 - 1, H200),
+    assert_int_equal(cudnn_api()->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d),
                      0);
-    assert_int_equal(cudnn()->BackendFinalize(d), 0);
+    assert_int_equal(cudnn_api()->BackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                      CUDNN_TYPE_CHAR, sizeof H200 - 1, H200),
+                     0);
+    assert_int_equal(cudnn_api()->BackendFinalize(d), 0);
     return d;
 }
 
@@ -53,7 +54,7 @@ static void check_shape(const attention_shape *shape, double dp)
     assert_ok(attention_graph_backward(&a, &t, &p));
     assert_in_range((double)p.workspace_bytes - dp, 0, PLENTY);
     cudnn_plan_done(&p);
-    cudnn()->BackendDestroyDescriptor(d);
+    cudnn_api()->BackendDestroyDescriptor(d);
 }
 
 /* Documents of one row of 30B-A3B. */
@@ -112,7 +113,7 @@ static void test_graphs__group_of_heads(void **state)
     assert_ok(attention_graph_backward(&a, &t, &p));
     assert_in_range((double)p.workspace_bytes - 2.0 * 4 * 2 * 16384 * 16384, 0, PLENTY);
     cudnn_plan_done(&p);
-    cudnn()->BackendDestroyDescriptor(d);
+    cudnn_api()->BackendDestroyDescriptor(d);
 }
 
 /* A failure says what was wanted, and leaves nothing behind. */
@@ -133,7 +134,7 @@ static void test_graphs__no_engine(void **state)
     cudnn_target t = {.properties = d};
     cudnn_plan p = {0};
     assert_fails(ST_UNAVAILABLE, attention_graph_forward(&a, &t, &p), "has no engine");
-    cudnn()->BackendDestroyDescriptor(d);
+    cudnn_api()->BackendDestroyDescriptor(d);
 }
 
 int main(void)
