@@ -1,6 +1,7 @@
 /* cpus.c: how many CPUs this process may use: the smaller of its affinity mask and the quotas of
  * its cgroups. sysconf and most libraries know only the affinity mask, and therefore start 64
  * threads in a container that is limited to two CPUs. */
+#include "common/base/cgroup.h"
 #include "common/base/proc.h"
 
 #include <errno.h>
@@ -8,7 +9,6 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
 static int affinity_cpus(void)
 {
@@ -28,33 +28,19 @@ static int affinity_cpus(void)
     return 1;
 }
 
-static bool read_line(const char *folder, const char *file, char *out, size_t size)
-{
-    char path[PATH_MAX];
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
-        return false;
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    bool ok = fgets(out, (int)size, f) != NULL;
-    fclose(f);
-    return ok;
-}
-
-/* The CPUs that one cgroup's quota grants, rounded up; INT_MAX if it has no quota. v2: the version
- * of the cgroup file system. */
+/* The CPUs that one cgroup's quota grants, rounded up; INT_MAX if it has no quota. */
 static int folder_quota(const char *folder, bool v2)
 {
     char text[128];
     long long quota = -1, period = 0;
     if (v2) {
-        if (!read_line(folder, "cpu.max", text, sizeof text) ||
+        if (!cgroup_read_line(folder, "cpu.max", text, sizeof text) ||
             sscanf(text, "%lld %lld", &quota, &period) != 2)
             return INT_MAX; /* "max 100000" means no quota */
     } else {
-        if (!read_line(folder, "cpu.cfs_quota_us", text, sizeof text) ||
+        if (!cgroup_read_line(folder, "cpu.cfs_quota_us", text, sizeof text) ||
             sscanf(text, "%lld", &quota) != 1 ||
-            !read_line(folder, "cpu.cfs_period_us", text, sizeof text) ||
+            !cgroup_read_line(folder, "cpu.cfs_period_us", text, sizeof text) ||
             sscanf(text, "%lld", &period) != 1)
             return INT_MAX;
     }
@@ -63,63 +49,16 @@ static int folder_quota(const char *folder, bool v2)
     return (int)((quota + period - 1) / period);
 }
 
-/* The smallest quota from our cgroup up to the root, since a parent's quota limits its children. */
-static int chain_quota(const char *mount, const char *path, bool v2)
+static void narrow_quota(void *least, const char *folder, bool v2)
 {
-    char folder[PATH_MAX];
-    size_t root = strlen(mount);
-    if ((size_t)snprintf(folder, sizeof folder, "%s%s", mount, path) >= sizeof folder)
-        return INT_MAX;
-    int least = INT_MAX;
-    for (;;) {
-        int q = folder_quota(folder, v2);
-        if (q < least)
-            least = q;
-        char *slash = strrchr(folder, '/');
-        if (!slash || (size_t)(slash - folder) < root)
-            return least;
-        *slash = 0;
-    }
-}
-
-static bool lists_cpu(char *controllers)
-{
-    char *rest = NULL;
-    for (char *c = strtok_r(controllers, ",", &rest); c; c = strtok_r(NULL, ",", &rest))
-        if (strcmp(c, "cpu") == 0)
-            return true;
-    return false;
-}
-
-static int quota_cpus(void)
-{
-    int least = INT_MAX;
-    char line[PATH_MAX + 256];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return least;
-    while (fgets(line, sizeof line, f)) { /* "4:cpu,cpuacct:/path" in v1, "0::/path" in v2 */
-        line[strcspn(line, "\n")] = 0;
-        char *controllers = strchr(line, ':');
-        char *path = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!path)
-            continue;
-        controllers++;
-        *path++ = 0;
-        int q = INT_MAX;
-        if (!*controllers)
-            q = chain_quota("/sys/fs/cgroup", path, true);
-        else if (lists_cpu(controllers))
-            q = chain_quota("/sys/fs/cgroup/cpu", path, false);
-        if (q < least)
-            least = q;
-    }
-    fclose(f);
-    return least;
+    const int quota = folder_quota(folder, v2);
+    if (quota < *(int *)least)
+        *(int *)least = quota;
 }
 
 int proc_cpus(void)
 {
-    int cpus = affinity_cpus(), quota = quota_cpus();
+    int cpus = affinity_cpus(), quota = INT_MAX;
+    cgroup_walk("", "cpu", narrow_quota, &quota);
     return quota < cpus ? quota : cpus;
 }
