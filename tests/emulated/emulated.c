@@ -394,6 +394,12 @@ static status emulated_memory(device *d, size_t *out_used, size_t *out_total)
     return cpu->v->memory(cpu, out_used, out_total);
 }
 
+static status emulated_available(device *d, size_t *out)
+{
+    device *cpu = ((emulated_device *)d)->cpu;
+    return cpu->v->available(cpu, out);
+}
+
 static void emulated_close(device *base)
 {
     emulated_device *d = (emulated_device *)base;
@@ -434,6 +440,7 @@ static const backend_vtable emulated = {
     .event_wait = emulated_event_wait,
     .event_ns = emulated_event_ns,
     .memory = emulated_memory,
+    .available = emulated_available,
     .fixed_shapes = true,
 };
 
@@ -462,6 +469,8 @@ status emulated_open(int ahead, bool graphs, device **out)
         emulated_close(&d->base);
         return st;
     }
+    d->base.multiprocessors = EMULATED_MULTIPROCESSORS;
+    memcpy(d->base.memory_name, d->cpu->memory_name, sizeof d->base.memory_name);
     *out = &d->base;
     return ST_OK;
 }

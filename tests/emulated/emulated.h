@@ -18,6 +18,8 @@
 #include "trainer/device/backend.h"
 #include "trainer/device/emulated_handle.h"
 
+enum { EMULATED_MULTIPROCESSORS = 132 /* an H200's */ };
+
 /* Opens a device; close it with device_close. ahead: how many steps may be queued beside the one
  * that is reported. graphs: whether it can capture. */
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);

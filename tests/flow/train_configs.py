@@ -68,7 +68,7 @@ def plan_of(path, rows, **more):
     """With this many rows in a micro-batch: whether it fits, and all that was said."""
     values = {"training.local_batch_size": rows, "training.global_batch_size": 8 * 2520,
               **{key.replace("__", "."): value for key, value in more.items()}}
-    said = trainer("plan", "-c", path, *options(values))
+    said = trainer("plan", "-c", path, "--memory.table", "full", *options(values))
     return re.search(r"^(fits|does not fit): ", said, re.MULTILINE)[1] == "fits", said
 
 

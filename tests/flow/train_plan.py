@@ -1,13 +1,17 @@
 """trainer plan: what it says of memory, for which model and for which device; and that train says the same."""
 
+import json
 import os
 import re
+import shutil
 
 from prepd_flow import Folder, check, main, run
-from train_flow import SHORT, options, trainer
+from train_flow import SHORT, TRAINER, options, trainer
 
 CONFIG = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/qwen3-30b-12x8192.yaml")  # save: auto
 DEBUG = ["--model.path", "debug"]
+MPI = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
+FULL = ["--memory.table", "full"]
 
 
 def parameters(*words):
@@ -36,7 +40,7 @@ def train_names_the_same_figures():
             values = options(dict(SHORT, **{"training.backend": "cpu", "feed.replay": f.file("rows.rec"),
                                             "training.steps": 2, "activation_checkpoint.mode": mode,
                                             "job.dump_folder": f.file(mode)}))
-            planned, trained = trainer("plan", "-c", f.config, *values), trainer("train", "-c", f.config, *values)
+            planned, trained = (trainer(verb, "-c", f.config, *values, *FULL) for verb in ("plan", "train"))
             (device, whole), (same, own) = regions(planned), regions(trained)
             told = re.search(r"^memory: (\d+) bytes by the options alone", trained, re.M)
             check(whole["total"] == (int(told[1]) if told else own["total"]), f"{mode}: {planned}{trained}")
@@ -47,7 +51,7 @@ def train_names_the_same_figures():
 
 def a_cpu_hears_of_a_cpu():
     for words in ["--training.backend", "cpu"], ["--device", "cpu"]:
-        said = trainer("plan", *DEBUG, *words)
+        said = trainer("plan", *DEBUG, *FULL, *words)
         check(" on the device CPU of " in regions(said)[0] and "H200" not in said and "GPU" not in said, said)
         check("host: snapshot of a checkpoint" in said and "captured steps" not in said, said)
         r = regions(said)[1]
@@ -61,7 +65,7 @@ def auto_decides_for_the_device():
     ranks = options({"parallelism.world_size": 16, "parallelism.data_parallel_shard_degree": 16,
                      "training.local_batch_size": 4, "training.global_batch_size": 64})
     for device in "h100", "h200", "b200", "80000000000":
-        said = trainer("plan", "-c", CONFIG, *ranks, "--device", device)
+        said = trainer("plan", "-c", CONFIG, *ranks, *FULL, "--device", device)
         name = device.upper() if device[0] in "hb" else "GPU"
         check(f" on the device {name} of " in regions(said)[0] and re.search(r"^fits: ", said, re.M), said)
         kept[device] = regions(said)[1]["activations and scratch"], re.search(r"^\* (selective: .*?) {2,}", said, re.M)[1]
@@ -71,16 +75,70 @@ def auto_decides_for_the_device():
 
 def devices_are_named():
     said = trainer("plan", *DEBUG)
-    if "there is no GPU here" in said:
-        check("planned for the device H200 (there is no GPU here; --device names another" in said, said)
+    if "no GPU was found here" in said:
+        check(re.search(r"^planned for the device H200 \(no GPU was found here: NVML .*; --device names another", said, re.M), said)
     said = trainer("plan", *DEBUG, "--device", "a100", code=64)
     check("--device a100: expected h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
     said = trainer("train", *DEBUG, "--device", "h100", code=64)
     check("train plans for the device it runs on" in said, said)
-    for device in "h100", "h200":
-        said = trainer("train", "--dry-run", *DEBUG, "--device", device, "--activation_checkpoint.mode", "selective")
+    for device in "h100", "h200", "b200":  # their ranks plan for the same device, to the byte
+        said = trainer("train", "--dry-run", *DEBUG, *FULL, "--device", device, "--activation_checkpoint.mode", "selective",
+                       "--eval.enable", "false", "--checkpoint.enable", "false")
         check(f" on the device {device.upper()} of " in said, said)
+        ranks = re.search(r"^bytes of trainer plan, in all +1 +(\d+) +(\d+)$", said, re.M)
+        check(ranks and ranks[1] == ranks[2] == str(regions(said)[1]["total"]), said)
 
 
-main(model_layers_are_honoured, train_names_the_same_figures, a_cpu_hears_of_a_cpu, auto_decides_for_the_device,
+def table_lines(said):
+    return said[said.index("one rank"):].split("\n")
+
+
+def the_table_is_short_unless_asked():
+    """Six lines at most, in units that fit each figure; every region to the byte in memory.json, and with an option."""
+    with Folder(images=16) as f:
+        run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"), "--training.seq_len", "256")
+        values = options(dict(SHORT, **{"training.backend": "cpu", "feed.replay": f.file("rows.rec"),
+                                        "training.steps": 2, "job.dump_folder": f.file("run")}))
+        said = trainer("train", "-c", f.config, *values)
+        table = [line for line in table_lines(said)[1:7] if line.startswith("  ")]
+        check(3 <= len(table) <= 5 and "bytes" not in said and "in use, in" not in said, said)
+        with open(f.file("run/memory.json")) as file:
+            kept = json.load(file)
+        check(kept["total"] == sum(kept["regions"].values()) and kept["sharers"] == 1, f"{kept}")
+        check(0 < kept["usable_bytes"] <= kept["device_bytes"] and kept["device"] == "CPU", f"{kept}")
+        full = regions(trainer("train", "-c", f.config, *values, *FULL))[1]
+        check(full.pop("total") == kept["total"] and sorted(full.values()) == sorted(kept["regions"].values()),
+              f"{full} {kept}")
+    for device in "h200", "cpu":
+        said = trainer("plan", *DEBUG, "--device", device)
+        table = [line for line in table_lines(said)[1:7] if line.startswith("  ")]
+        check(3 <= len(table) <= 5 and not re.search(r"\d bytes", said) and "rows fit" in said, said)
+        check(re.search(r"^  total +[0-9.]+ [KMG]iB  [0-9.]+ % of [0-9.]+ GiB that it may use", said, re.M), said)
+    said = trainer("train", "--dry-run", *DEBUG)
+    check(len([line for line in table_lines(said)[1:7] if line.startswith("  ")]) <= 5, said)
+
+
+def ranks_share_a_cpu():
+    """Two ranks on this machine's CPU plan with half of it each, before they start and when they have."""
+    if not MPI:
+        print("skipped: no MPI engine")
+        return
+    with Folder(images=16) as f:
+        run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"), "--training.seq_len", "256")
+        values = options(dict(SHORT, **{"training.backend": "cpu", "feed.replay": f.file("rows.rec"), "training.steps": 2,
+                                        "training.global_batch_size": 2, "activation_checkpoint.mode": "selective"}))
+        kept = {}
+        for ranks in 1, 2:
+            trainer("train", "-c", f.config, *values, "--nproc", str(ranks), "--job.dump_folder", f.file(f"run-{ranks}"))
+            with open(f.file(f"run-{ranks}/memory.json")) as file:
+                kept[ranks] = json.load(file)
+        one, two = kept[1], kept[2]
+        check((one["sharers"], two["sharers"]) == (1, 2) and one["device_bytes"] == two["device_bytes"], f"{kept}")
+        check(0.35 < two["usable_bytes"] / one["usable_bytes"] < 0.65, f"{kept}")  # what else runs here comes and goes
+        said = trainer("plan", *DEBUG, "--device", "cpu", "--parallelism.world_size", "2", "--training.global_batch_size", "2")
+        check(re.search(r"^one rank on the device CPU of [0-9.]+ GiB, shared by 2 ranks, ", said, re.M), said)
+        check(re.search(r" GiB are free, for 2 ranks: [0-9.]+ GiB each\)", said), said)
+
+
+main(model_layers_are_honoured, the_table_is_short_unless_asked, ranks_share_a_cpu, train_names_the_same_figures, a_cpu_hears_of_a_cpu, auto_decides_for_the_device,
      devices_are_named)

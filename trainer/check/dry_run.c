@@ -194,7 +194,7 @@ status dry_run(conf *c, const plan_device *planned)
     if (!alone)
         TRY(find_double(library, sizeof library));
     TRY(world_open_on(c, BACKEND_SHAPES, alone ? NULL : library, &w));
-    w.device_memory = (size_t)planned->memory;
+    w.claims = plan_device_claims(planned);
     world_fit(&w, c);
     return world_close(&w, play(c, alone ? NULL : &w, planned));
 }

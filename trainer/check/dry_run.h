@@ -8,7 +8,8 @@
  *   what must hold                                  how it is checked
  *   each stored element belongs to one rank         params.own_* of all ranks against the registry
  *   a rank reads its own slices and no more         bytes its loader read against those slices
- *   memory is what the plan says                    allocations against plan/layout_plan.h
+ *   memory is what the plan says                    allocations, and the run's own plan, against
+ *                                                   plan/layout_plan.h
  *   a step's collectives are what the formula says  the ledger against plan/received.h
  *   ranks of a group make the same calls in order   each rank's against the group's first rank's
  *   a checkpoint is whole                           its files, in which values are holes, are

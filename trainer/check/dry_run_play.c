@@ -16,6 +16,7 @@
 #include "trainer/plan/layout_plan.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/plan/cost.h"
+#include "trainer/plan/recompute_plan.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/step.h"
 
@@ -37,6 +38,19 @@ static status check_reading(dry *d, const session *s)
                      s->params->bytes_read);
 }
 
+/* Checks that the run plans as many bytes by its options alone as trainer plan does for the device
+ * that this one stands in for, with what the driver and the libraries take of it. */
+static status check_whole_plan(dry *d, const session *s)
+{
+    const int64_t rows = d->conf.training_local_batch_size;
+    const plan_input in = dry_plan_input(d);
+    recomputes recomputed;
+    memory_plan plan;
+    TRY(recompute_plan_of(&in, rows, &recomputed));
+    TRY(layout_plan_stage(&in, rows, &recomputed, s->mesh.place.pipeline, &plan));
+    return dry_check(&d->checks, DRY_WHOLE_PLAN, plan.total, s->planned_by_options);
+}
+
 /* Checks that every region of the plan is an allocation of that size, and that the plan of the run
  * is the one that trainer plan makes. What else is allocated holds micro-batches and sums. */
 static status check_memory(dry *d, const session *s)
@@ -45,6 +59,7 @@ static status check_memory(dry *d, const session *s)
     memory_plan own, plan;
     TRY(params_size(s->params, &backend_shapes, true, &size));
     TRY(session_memory_plan(s, &own));
+    TRY(check_whole_plan(d, s));
     /* Parameters that no ranks share are packed in blocks with gaps, which no plan counts. */
     if (mesh_comm(&s->mesh, MESH_WHOLE)->size == 1)
         return ST_OK;
@@ -263,7 +278,7 @@ static status play_here(dry *d, int rank, const resume_point *from)
                .engine = &comm_count_engine,
                .joined = from ? &again : &d->counts[rank],
                .backend = BACKEND_SHAPES,
-               .device_memory = (size_t)d->planned->memory};
+               .claims = plan_device_claims(d->planned)};
     TRY(comm_ledger_new(&w.ledger));
     status st = play_in(d, &w, rank, from);
     comm_ledger_free(&w.ledger);

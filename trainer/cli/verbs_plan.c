@@ -115,16 +115,21 @@ done:
     return st;
 }
 
-/* Chooses the device that memory is planned for: the one of --device, the one whose rates
+/* Chooses the device that memory is planned for, which all ranks share if it is a CPU: the one of
+ * --device, the one whose rates
  * --measured has, or the one of this machine. */
-static status choose_device(const conf *c, const request *q, const rates *r, plan_device *out)
+static status choose_device(const conf *c, const request *q, const rates *r, int ranks,
+                            plan_device *out)
 {
     char why[PLAN_DEVICE_WHY] = "";
-    if (q->device)
-        return plan_device_named(q->device, out);
-    TRY(plan_device_here(c, out, why));
+    if (q->device) {
+        TRY(plan_device_named(q->device, out));
+        plan_device_share(out, plan_device_is_cpu(out) ? ranks : 1);
+        return ST_OK;
+    }
+    TRY(plan_device_here(c, ranks, out, why));
     if (r->memory > 0 && !plan_device_is_cpu(out)) {
-        out->memory = r->memory;
+        out->memory = out->usable = r->memory;
         snprintf(out->name, sizeof out->name, "GPU of %.100s", q->measured);
         why[0] = 0;
     }
@@ -162,7 +167,7 @@ static status plan_layout(const conf *c, const request *q, const model_dims *d, 
     TRY(layout_of(c, &limits, &ranks));
     printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", escape_text(d->name).text,
            p->total, p->n);
-    TRY(choose_device(c, q, r, &on));
+    TRY(choose_device(c, q, r, (int)ranks.world, &on));
     const plan_input in = {.conf = c, .layout = &ranks, .dims = d, .params = p, .device = &on};
     if (!q->sweep)
         TRY(layout_print(&in, stdout, NULL));

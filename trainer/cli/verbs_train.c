@@ -15,7 +15,7 @@
 static status check_train(conf *c, int n)
 {
     TRY(engine_check_ranks(c));
-    return train_check(c, NULL, n, false);
+    return train_check(c, NULL, n, n, false);
 }
 
 /* The GPU that a dry run plans for: --device, or an H200, for which the shipped configurations are
@@ -25,7 +25,7 @@ static plan_device planned;
 static status check_dry(conf *c, int n)
 {
     dry_run_set(c);
-    return train_check(c, &planned, n, false);
+    return train_check(c, &planned, n, n, false);
 }
 
 static status choose_device(const char *name, bool dry)

@@ -59,13 +59,19 @@ struct stream {
 
 enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
 
+/* What a device without storage claims to be, since it stands in for a GPU that is not there. */
+typedef struct device_claims {
+    size_t memory; /* bytes; 0: more than any run takes */
+    int multiprocessors;
+} device_claims;
+
 typedef struct device_options {
-    int index;          /* which GPU, from 0 */
-    bool share;         /* if there are fewer GPUs, take `index` modulo their number */
-    int threads;        /* threads of the CPU's pool; 0: one per processor this process may use */
-    int attention;      /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
-    bool deterministic; /* use only library paths that give the same bits every time */
-    size_t memory; /* bytes that a device of shapes claims to have; 0: more than any run takes */
+    int index;            /* which GPU, from 0 */
+    bool share;           /* if there are fewer GPUs, take `index` modulo their number */
+    int threads;          /* threads of the CPU's pool; 0: one per processor this process may use */
+    int attention;        /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
+    bool deterministic;   /* use only library paths that give the same bits every time */
+    device_claims claims; /* of a device of shapes */
 } device_options;
 
 /* Counts of what a step must not do once it is warm, since the device was opened. Tests and the
@@ -121,8 +127,11 @@ typedef struct backend_vtable {
     status (*graph_launch)(stream *stream, graph *graph);
     void (*graph_free)(graph **graph);
     /* Bytes in use and bytes in all: on CUDA of the whole GPU, other processes included; on the CPU
-     * this process's resident memory and the machine's. */
+     * this process's resident memory and what the machine or a cgroup gives it. */
     status (*memory)(device *device, size_t *out_used, size_t *out_total);
+    /* Bytes that this process could still take: what neither it nor another process holds. On the
+     * CPU no more than the kernel says is available, or a cgroup leaves. */
+    status (*available)(device *device, size_t *out);
     /* Takes one block of scratch of this size before step 1, so that ops need not grow it. NULL
      * where ops need none. */
     status (*reserve)(stream *stream, size_t bytes);
@@ -147,6 +156,8 @@ typedef struct device_watch {
     status (*ended)(void *context, status how);
 } device_watch;
 
+enum { DEVICE_MEMORY_NAME = 640 };
+
 struct device {
     const backend_vtable *v;
     const struct ops_table *ops;
@@ -158,6 +169,10 @@ struct device {
     size_t used_at_open;
     /* The part of it that the context takes, as measured; 0: could not be measured. */
     size_t context_bytes;
+    int multiprocessors; /* of a GPU; its context takes more memory the more of them it has */
+    /* Names the memory that its arrays lie in, so that ranks can tell whether they share it. "": it
+     * is shared with none. */
+    char memory_name[DEVICE_MEMORY_NAME];
     char description[512]; /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
     char no_gpu[512];      /* why this is the CPU although a GPU was looked for; "" otherwise */
 };

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "trainer/device/blas.h"
+#include "trainer/device/host_memory.h"
 #include "trainer/device/pool.h"
 #include "trainer/device/real.h"
 
@@ -28,6 +29,7 @@ enum {
 typedef struct cpu_device {
     device base;
     pool *pool;
+    size_t memory; /* bytes that the machine or a cgroup gives this process */
 } cpu_device;
 
 typedef struct cpu_stream {
@@ -125,6 +127,8 @@ static status cpu_open(const device_options *o, device **out)
     if (o->index != 0)
         return FAIL(ST_UNAVAILABLE, "there is no CPU device %d: the whole CPU is device 0",
                     o->index);
+    host_memory memory;
+    TRY(host_memory_read("", &memory));
     TRY(blas_open());
     cpu_device *d = calloc(1, sizeof *d);
     if (!d)
@@ -138,6 +142,8 @@ static status cpu_open(const device_options *o, device **out)
         return st;
     }
     d->base.v = &backend_cpu;
+    d->memory = memory.total;
+    snprintf(d->base.memory_name, sizeof d->base.memory_name, "%s%s", memory.machine, memory.group);
     const char *set = cpu_has_avx2() ? ", AVX2" : "";
     char name[64];
     cpu_model_name(name, sizeof name);
@@ -264,10 +270,9 @@ static status cpu_event_ns(event *from, event *to, int64_t *out_ns)
 
 /* *out_used is this process's resident memory without the files it has mapped (libraries, a
  * recording, weights that are being read), because the kernel can drop those. *out_total is the
- * machine's memory. */
+ * machine's memory, or the limit of a cgroup if that is less. */
 static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
 {
-    (void)d;
     FILE *f = fopen("/proc/self/statm", "re");
     unsigned long long pages = 0, files = 0;
     int n = f ? fscanf(f, "%*u %llu %llu", &pages, &files) : 0;
@@ -279,7 +284,16 @@ static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
             "/proc/self/statm does not give this process's resident size (is /proc mounted?)");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *out_used = (size_t)(pages - files) * page;
-    *out_total = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    *out_total = ((const cpu_device *)d)->memory;
+    return ST_OK;
+}
+
+static status cpu_available(device *d, size_t *out)
+{
+    (void)d;
+    host_memory memory;
+    TRY(host_memory_read("", &memory));
+    *out = memory.available;
     return ST_OK;
 }
 
@@ -307,5 +321,6 @@ const backend_vtable backend_cpu = {
     .event_wait = cpu_event_wait,
     .event_ns = cpu_event_ns,
     .memory = cpu_memory,
+    .available = cpu_available,
     .immediate = true,
 };

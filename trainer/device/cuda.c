@@ -69,6 +69,15 @@ static status find_gpu(const device_options *o, int *out_index)
     return ST_OK;
 }
 
+/* Writes "GPU-" and the UUID, which no other GPU of any machine has. */
+static void name_memory(const cudaUUID_t *uuid, char out[DEVICE_MEMORY_NAME])
+{
+    int used = snprintf(out, DEVICE_MEMORY_NAME, "GPU-");
+    for (size_t i = 0; i < sizeof uuid->bytes; i++)
+        used += snprintf(out + used, DEVICE_MEMORY_NAME - (size_t)used, "%02x",
+                         (unsigned)(unsigned char)uuid->bytes[i]);
+}
+
 static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
 {
     CUDA_TRY(cudaGetDeviceProperties(p, d->options.index), ST_BAD_DEVICE,
@@ -77,6 +86,8 @@ static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
                             .multiprocessors = p->multiProcessorCount,
                             .shared_bytes = (int)p->sharedMemPerBlockOptin,
                             .l2_bytes = p->l2CacheSize};
+    d->base.multiprocessors = p->multiProcessorCount;
+    name_memory(&p->uuid, d->base.memory_name);
     if (d->facts.sm < LEAST_SM)
         return FAIL(
             ST_UNAVAILABLE,
@@ -384,6 +395,14 @@ static status cuda_memory(device *d, size_t *out_used, size_t *out_total)
     return ST_OK;
 }
 
+static status cuda_available(device *d, size_t *out)
+{
+    TRY(use(d));
+    size_t total;
+    CUDA_TRY(cudaMemGetInfo(out, &total), ST_BAD_DEVICE, "cudaMemGetInfo");
+    return ST_OK;
+}
+
 const cuda_facts *cuda_facts_of(const stream *s)
 {
     return &((const cuda_device *)s->dev)->facts;
@@ -456,6 +475,7 @@ const backend_vtable backend_cuda = {
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
     .memory = cuda_memory,
+    .available = cuda_available,
     .reserve = cuda_reserve,
     .overhead = true,
     .fixed_shapes = true,

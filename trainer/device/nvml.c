@@ -3,6 +3,10 @@
 #include "trainer/device/nvml.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct nvml_memory {
     unsigned long long total, unused, used;
@@ -22,6 +26,10 @@ typedef struct nvml_library {
     int (*at)(unsigned index, void **out);
     int (*name)(void *gpu, char *out, unsigned size);
     int (*memory_v2)(void *gpu, nvml_memory_v2 *out);
+    int (*count)(unsigned *out);
+    int (*uuid)(void *gpu, char *out, unsigned size);
+    int (*by_uuid)(const char *uuid, void **out);
+    const char *(*reason)(int error);
 } nvml_library;
 
 static status load_nvml(void *handle, nvml_library *out)
@@ -35,7 +43,11 @@ static status load_nvml(void *handle, nvml_library *out)
                   {"nvmlDeviceGetMemoryInfo", (void **)&out->memory},
                   {"nvmlDeviceGetHandleByIndex_v2", (void **)&out->at},
                   {"nvmlDeviceGetName", (void **)&out->name},
-                  {"nvmlDeviceGetMemoryInfo_v2", (void **)&out->memory_v2}};
+                  {"nvmlDeviceGetMemoryInfo_v2", (void **)&out->memory_v2},
+                  {"nvmlDeviceGetCount_v2", (void **)&out->count},
+                  {"nvmlDeviceGetUUID", (void **)&out->uuid},
+                  {"nvmlDeviceGetHandleByUUID", (void **)&out->by_uuid},
+                  {"nvmlErrorString", (void **)&out->reason}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].to = dlsym(handle, wanted[i].name);
         if (!*wanted[i].to)
@@ -50,13 +62,14 @@ static status ask_memory(const nvml_library *l, const char *bus, size_t *out)
     nvml_memory m = {0};
     int error = l->init();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "nvmlInit: error %d", error);
+        return FAIL(ST_UNAVAILABLE, "NVML cannot be started: %s", l->reason(error));
     error = l->find(bus, &gpu);
     if (!error)
         error = l->memory(gpu, &m);
     l->shutdown();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML cannot read the memory of GPU %s: error %d", bus, error);
+        return FAIL(ST_UNAVAILABLE, "NVML cannot read the memory of GPU %s: %s", bus,
+                    l->reason(error));
     *out = (size_t)m.unused;
     return ST_OK;
 }
@@ -82,32 +95,106 @@ status nvml_free_bytes(const char *bus, size_t *out)
     return st;
 }
 
-static status ask_first(const nvml_library *l, char *name, unsigned size, size_t *out)
+enum { UUID_BYTES = 96 };
+
+/* Finds the GPU whose UUID begins with this entry of CUDA_VISIBLE_DEVICES. */
+static bool find_by_uuid(const nvml_library *l, const char *entry, unsigned count, void **out)
 {
-    void *gpu = NULL;
+    char uuid[UUID_BYTES];
+    for (unsigned i = 0; i < count; i++)
+        if (l->at(i, out) == 0 && l->uuid(*out, uuid, sizeof uuid) == 0 &&
+            strncmp(uuid, entry, strlen(entry)) == 0)
+            return true;
+    return l->by_uuid(entry, out) == 0; /* a part of a GPU (MIG) */
+}
+
+static bool find_by_entry(const nvml_library *l, const char *entry, unsigned count, void **out)
+{
+    char *end;
+    errno = 0;
+    const long number = strtol(entry, &end, 10);
+    if (end == entry || *end)
+        return *entry && find_by_uuid(l, entry, count, out);
+    return !errno && number >= 0 && number < (long)count && l->at((unsigned)number, out) == 0;
+}
+
+/* Goes through CUDA_VISIBLE_DEVICES as far as its entries name GPUs. Returns how many do; *out is
+ * the first of them. */
+static int find_visible(const nvml_library *l, const char *list, unsigned count, void **out)
+{
+    char entry[UUID_BYTES];
+    int found = 0;
+    void *gpu;
+    for (const char *at = list;; at++) {
+        at += strspn(at, " ");
+        const size_t length = strcspn(at, ", ");
+        if (length >= sizeof entry)
+            return found;
+        memcpy(entry, at, length);
+        entry[length] = 0;
+        if (!find_by_entry(l, entry, count, &gpu))
+            return found;
+        if (found++ == 0)
+            *out = gpu;
+        at += strcspn(at, ",");
+        if (!*at)
+            return found;
+    }
+}
+
+static status describe_gpu(const nvml_library *l, void *gpu, nvml_gpu *out)
+{
     nvml_memory_v2 m = {.version = sizeof m | 2u << 24};
-    int error = l->init();
-    if (error)
-        return FAIL(ST_UNAVAILABLE, "nvmlInit: error %d", error);
-    error = l->at(0, &gpu);
-    if (!error)
-        error = l->name(gpu, name, size);
+    int error = l->name(gpu, out->name, sizeof out->name);
     if (!error)
         error = l->memory_v2(gpu, &m);
-    l->shutdown();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML cannot read the name and memory of GPU 0: error %d",
-                    error);
-    *out = (size_t)(m.total - m.reserved);
+        return FAIL(ST_UNAVAILABLE, "NVML cannot read the name and memory of the first GPU: %s",
+                    l->reason(error));
+    out->memory = (size_t)(m.total - m.reserved);
+    out->unused = (size_t)m.unused;
     return ST_OK;
 }
 
-status nvml_first_gpu(char *name, unsigned size, size_t *out)
+static status ask_first(const nvml_library *l, nvml_gpu *out)
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    void *gpu = NULL;
+    unsigned count = 0;
+    int error = l->count(&count);
+    if (error)
+        return FAIL(ST_UNAVAILABLE, "NVML cannot count the GPUs: %s", l->reason(error));
+    if (count == 0)
+        return FAIL(ST_UNAVAILABLE, "the driver shows no GPU");
+    out->visible = find_visible(l, list ? list : "0", count, &gpu);
+    if (out->visible == 0)
+        return FAIL(ST_UNAVAILABLE,
+                    "CUDA_VISIBLE_DEVICES is \"%.100s\", which names none of the driver's %u GPUs",
+                    list ? list : "", count);
+    if (!list)
+        out->visible = (int)count;
+    return describe_gpu(l, gpu, out);
+}
+
+static status start_and_ask(const nvml_library *l, nvml_gpu *out)
+{
+    int error = l->init();
+    if (error)
+        return FAIL(ST_UNAVAILABLE, "NVML cannot be started: %s", l->reason(error));
+    status st = ask_first(l, out);
+    l->shutdown();
+    return st;
+}
+
+status nvml_first_visible(nvml_gpu *out)
 {
     nvml_library l = {0};
+    nvml_gpu gpu = {.visible = 0};
     void *handle;
     TRY(open_library(&handle, &l));
-    status st = ask_first(&l, name, size, out);
+    status st = start_and_ask(&l, &gpu);
     dlclose(handle);
+    if (st == ST_OK)
+        *out = gpu;
     return st;
 }

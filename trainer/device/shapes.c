@@ -18,7 +18,7 @@ typedef struct shapes_device {
     device base;
     block list[BLOCKS_MAX];
     int n, streams;
-    size_t memory; /* device_options.memory */
+    size_t memory; /* device_claims.memory */
 } shapes_device;
 
 typedef struct shapes_stream {
@@ -82,7 +82,8 @@ static status shapes_open(const device_options *o, device **out)
     if (!d)
         return FAIL(ST_NO_MEMORY, "out of memory while the device of shapes was opened");
     d->base.v = &backend_shapes;
-    d->memory = o->memory;
+    d->memory = o->claims.memory;
+    d->base.multiprocessors = o->claims.multiprocessors;
     snprintf(d->base.description, sizeof d->base.description, "shapes alone, no storage");
     *out = &d->base;
     return ST_OK;
@@ -239,6 +240,14 @@ static status shapes_memory(device *d, size_t *out_used, size_t *out_total)
     return ST_OK;
 }
 
+static status shapes_available(device *d, size_t *out)
+{
+    size_t used, total;
+    TRY(shapes_memory(d, &used, &total));
+    *out = used < total ? total - used : 0;
+    return ST_OK;
+}
+
 const backend_vtable backend_shapes = {
     .name = "shapes",
     .act = DT_BF16,
@@ -263,6 +272,7 @@ const backend_vtable backend_shapes = {
     .event_wait = shapes_event_wait,
     .event_ns = shapes_event_ns,
     .memory = shapes_memory,
+    .available = shapes_available,
     .no_storage = true,
     .fixed_shapes = true,
     .ahead = 1,

@@ -40,7 +40,7 @@ typedef struct world {
     rank_link *rank_link;
     hash128 job; /* differs from job to job where the engine makes an id; the same on all ranks */
     int backend; /* a BACKEND_* that its ranks open; 0: what training.backend says */
-    size_t device_memory; /* bytes that a device without storage claims to have; 0: any amount */
+    device_claims claims; /* of its ranks' devices, where these have no storage */
     /* Of a simulated rank "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8
      * GPUs", which stands wherever its figures do; "" otherwise. */
     char replayed[160];

@@ -74,5 +74,5 @@ status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *re
 
 bool layout_fits(const plan_input *in, const memory_plan *m)
 {
-    return (double)m->total <= in->conf->memory_limit * in->device->memory;
+    return (double)m->total <= in->conf->memory_limit * in->device->usable;
 }

@@ -30,7 +30,7 @@ WARN_UNUSED status layout_plan_make(const plan_input *in, int64_t rows,
 /* The same for one pipeline stage. The layout must have its stage_end. */
 WARN_UNUSED status layout_plan_stage(const plan_input *in, int64_t rows,
                                      const recomputes *recomputed, int stage, memory_plan *out);
-/* True if the plan is within memory.limit of the device. */
+/* True if the plan is within memory.limit of what a rank may use of the device. */
 bool layout_fits(const plan_input *in, const memory_plan *plan);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,15 +37,42 @@ bool plan_device_is_cpu(const plan_device *p)
     return p->sizes == &backend_cpu;
 }
 
+void plan_device_share(plan_device *inout, int ranks)
+{
+    inout->usable *= (double)inout->sharers / (ranks > 1 ? ranks : 1);
+    inout->sharers = ranks > 1 ? ranks : 1;
+}
+
+device_claims plan_device_claims(const plan_device *p)
+{
+    return (device_claims){(size_t)p->memory, p->multiprocessors};
+}
+
+const char *plan_device_text(const plan_device *p, char out[PLAN_DEVICE_TEXT])
+{
+    const double unused = p->usable * p->sharers;
+    int n =
+        snprintf(out, PLAN_DEVICE_TEXT, "%.1f of %.1f GiB are free", unused / GIB, p->memory / GIB);
+    if (p->sharers > 1)
+        snprintf(out + n, PLAN_DEVICE_TEXT - (size_t)n, ", for %d ranks: %.1f GiB each", p->sharers,
+                 p->usable / GIB);
+    return out;
+}
+
 static plan_device gpu_of(const char *name, double memory, int multiprocessors)
 {
-    plan_device p = {.sizes = &gpu_sizes, .memory = memory, .multiprocessors = multiprocessors};
+    plan_device p = {.sizes = &gpu_sizes,
+                     .memory = memory,
+                     .usable = memory,
+                     .sharers = 1,
+                     .multiprocessors = multiprocessors};
     snprintf(p.name, sizeof p.name, "%s", name);
     return p;
 }
 
-/* Multiprocessors of a GPU, by the name that its driver gives it. */
-static int multiprocessors_of(const char *description)
+/* Multiprocessors of a GPU that is not opened, by the name that its driver gives it, since NVML
+ * does not tell them. */
+static int guess_multiprocessors(const char *description)
 {
     for (int i = 0; i < GPUS; i++)
         if (strstr(description, gpus[i].name))
@@ -56,7 +84,7 @@ static status this_cpu(plan_device *out)
 {
     device *d = NULL;
     TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
-    status st = plan_device_opened(d, out);
+    status st = plan_device_opened(d, out, NULL);
     device_close(&d);
     return st;
 }
@@ -79,35 +107,50 @@ status plan_device_named(const char *name, plan_device *out)
     return ST_OK;
 }
 
-status plan_device_opened(device *d, plan_device *out)
+status plan_device_opened(device *d, plan_device *out, plan_room *out_room)
 {
-    size_t used, total;
+    size_t used, total, available;
     plan_device p;
     TRY(d->v->memory(d, &used, &total));
+    TRY(d->v->available(d, &available));
     if (d->v->immediate) {
-        p = (plan_device){.name = "CPU", .sizes = &backend_cpu};
+        p = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
     } else {
-        p = gpu_of(d->description, 0, multiprocessors_of(d->description));
+        p = gpu_of(d->description, 0, d->multiprocessors);
         p.name[strcspn(p.name, ",")] = 0;
     }
-    p.memory = (double)total;
+    /* `used` is this process's own on the CPU; of a GPU it is everyone's, so there it is the
+     * context. */
+    const plan_room room = {.memory = (double)total,
+                            .available = (double)available,
+                            .own = (double)(d->v->immediate ? used : d->context_bytes)};
+    p.memory = room.memory;
+    p.usable = fmin(room.memory, room.available + room.own);
     *out = p;
+    if (out_room)
+        *out_room = room;
     return ST_OK;
 }
 
-status plan_device_here(const conf *c, plan_device *out, char out_why[PLAN_DEVICE_WHY])
+status plan_device_here(const conf *c, int ranks, plan_device *out, char out_why[PLAN_DEVICE_WHY])
 {
-    char name[96];
-    size_t bytes;
+    nvml_gpu gpu;
     out_why[0] = 0;
-    if (c->training_backend == BACKEND_CPU)
-        return this_cpu(out);
-    if (nvml_first_gpu(name, sizeof name, &bytes) == ST_OK) {
-        *out = gpu_of(name, (double)bytes, multiprocessors_of(name));
+    if (c->training_backend == BACKEND_CPU) {
+        TRY(this_cpu(out));
+        plan_device_share(out, ranks);
         return ST_OK;
     }
+    if (nvml_first_visible(&gpu) == ST_OK) {
+        *out = gpu_of(gpu.name, (double)gpu.memory, guess_multiprocessors(gpu.name));
+        out->usable = (double)gpu.unused;
+        if (c->comm_engine ==
+            ENGINE_MPI) /* the ranks take turns with the GPUs (session_device.c) */
+            plan_device_share(out, (ranks + gpu.visible - 1) / gpu.visible);
+        return ST_OK;
+    }
+    snprintf(out_why, PLAN_DEVICE_WHY, "no GPU was found here: %.300s; --device names another one",
+             status_text());
     status_clear();
-    snprintf(out_why, PLAN_DEVICE_WHY, "there is no GPU here; --device names another one (%s)",
-             PLAN_DEVICE_NAMES);
     return plan_device_named(gpus[0].word, out);
 }

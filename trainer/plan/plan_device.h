@@ -14,25 +14,44 @@
 typedef struct plan_device {
     char name[128];              /* "H200", "CPU"; printed in the plan's heading */
     const backend_vtable *sizes; /* element sizes and properties; no device is opened with it */
-    double memory;               /* bytes that the driver offers; memory.limit is a share of them */
-    int multiprocessors;         /* of a GPU, whose context grows with them */
+    double memory;               /* bytes that the driver offers */
+    double usable;               /* bytes of these for one rank; memory.limit is a share of them */
+    int sharers;         /* ranks that share the device, each with an equal part; 1 or more */
+    int multiprocessors; /* of a GPU, whose context grows with them */
 } plan_device;
+
+/* What a device that is there has for the ranks that share it: what no other process holds. */
+typedef struct plan_room {
+    double memory;    /* bytes in all */
+    double available; /* bytes that a process could still take */
+    double own;       /* bytes that this rank has taken already, which its plan counts too */
+} plan_room;
 
 /* The values of --device, for messages. */
 #define PLAN_DEVICE_NAMES "h100, h200, b200, cpu, or a GPU's memory in bytes"
 
 bool plan_device_is_cpu(const plan_device *device);
+/* Divides what is usable among `ranks` that share the device, which are as many as `sharers` says
+ * from now on. */
+void plan_device_share(plan_device *inout, int ranks);
+/* What a device without storage must claim in order to be planned for as this one. */
+device_claims plan_device_claims(const plan_device *device);
+/* Writes how much of the device's memory a rank may use and why: "12.1 of 23.5 GiB are free". */
+enum { PLAN_DEVICE_TEXT = 160 };
+const char *plan_device_text(const plan_device *device, char out[PLAN_DEVICE_TEXT]);
 /* The device with one of PLAN_DEVICE_NAMES; ST_USAGE for any other name. "cpu" is the CPU of this
  * machine. */
 WARN_UNUSED status plan_device_named(const char *name, plan_device *out);
-/* The device that a run has opened. A device without storage (device/shapes.h) counts as a GPU with
- * the memory it was opened with. */
-WARN_UNUSED status plan_device_opened(device *device, plan_device *out);
+/* The device that a run has opened, as if this rank had it alone. A device without storage
+ * (device/shapes.h) counts as the GPU that it claims to be. out_room may be NULL. */
+WARN_UNUSED status plan_device_opened(device *device, plan_device *out, plan_room *out_room);
 /* The device that a run with these options would use on this machine: the CPU if training.backend
- * says so, otherwise the first GPU. If there is no GPU it is an H200, for which the shipped
- * configurations are made, and out_why says so; otherwise out_why is "". Asks the driver, without
- * making a context. */
-enum { PLAN_DEVICE_WHY = 160 };
-WARN_UNUSED status plan_device_here(const conf *c, plan_device *out, char out_why[PLAN_DEVICE_WHY]);
+ * says so, otherwise the first GPU that it may see. ranks: of the job, on this machine, all of
+ * which share the CPU; with comm.engine mpi several of them may share a GPU. If there is no GPU it
+ * is an H200, for which the shipped configurations are made, and out_why gives the reason;
+ * otherwise out_why is "". Asks the driver, without making a context. */
+enum { PLAN_DEVICE_WHY = 512 };
+WARN_UNUSED status plan_device_here(const conf *c, int ranks, plan_device *out,
+                                    char out_why[PLAN_DEVICE_WHY]);
 
 #endif

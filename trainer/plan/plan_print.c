@@ -11,8 +11,9 @@
 #include "trainer/plan/stage_plan.h"
 
 static const double GIB = 1073741824.0, MIB = 1048576.0;
+enum { WHOSE = PLAN_DEVICE_TEXT + 32 };
 
-/* A whole plan uses one unit: GiB if its total is at least one, otherwise MiB. */
+/* The tables of a whole plan use one unit: GiB if its total is at least one, otherwise MiB. */
 typedef struct unit {
     double bytes;
     const char *name;
@@ -23,66 +24,120 @@ static unit unit_of(const memory_plan *m)
     return (double)m->total < GIB ? (unit){MIB, "MiB"} : (unit){GIB, "GiB"};
 }
 
+int memory_plan_regions(const memory_plan *m, const plan_device *on,
+                        memory_region out[MEMORY_REGIONS])
+{
+    const bool cpu = plan_device_is_cpu(on);
+    const memory_region list[MEMORY_REGIONS] = {
+        {"parameters", cpu ? "parameters" : "parameters (master values)", MEMORY_VALUES,
+         m->parameters},
+        {"weights", "compute weights", MEMORY_VALUES, m->weights},
+        {"gradients", "gradients", MEMORY_VALUES, m->gradients},
+        {"moments", "moments", MEMORY_VALUES, m->moments},
+        {"gathered", "units gathered, their gradients", MEMORY_VALUES, m->gathered},
+        {"activations", "activations and scratch", MEMORY_WORK, m->activations},
+        {"window", "windows of peers (shared experts)", MEMORY_WORK, m->window},
+        {"staging", "batches under way", MEMORY_WORK, m->staging},
+        {"answers", "answers", MEMORY_WORK, m->answers},
+        {"context", "context", MEMORY_DRIVER, m->gpu.context},
+        {"libraries", "libraries' kernels", MEMORY_DRIVER, m->gpu.libraries},
+        {"workspace", "workspace of ops", MEMORY_DRIVER, m->gpu.workspace},
+        {"graphs", "captured steps", MEMORY_DRIVER, m->gpu.graphs},
+        {"ranks", "NCCL's buffers, host values", MEMORY_DRIVER, m->gpu.ranks},
+        {"host_built", "host: batches being built", MEMORY_HOST, m->built},
+        {"host_received", "host: rows received", MEMORY_HOST, m->received},
+        {"host_snapshot", "host: snapshot of a checkpoint", MEMORY_HOST, m->snapshot},
+    };
+    int n = 0;
+    for (int i = 0; i < MEMORY_REGIONS; i++) {
+        const bool optional = list[i].bytes == 0 && (strcmp(list[i].key, "weights") == 0 ||
+                                                     strcmp(list[i].key, "window") == 0);
+        if (!optional && (list[i].part != MEMORY_DRIVER || !cpu))
+            out[n++] = list[i];
+    }
+    return n;
+}
+
+const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT])
+{
+    const double b = (double)bytes;
+    if (b < MIB)
+        snprintf(out, MEMORY_BYTES_TEXT, "%.1f KiB", b / 1024.0);
+    else
+        snprintf(out, MEMORY_BYTES_TEXT, "%.1f %s", b < GIB ? b / MIB : b / GIB,
+                 b < GIB ? "MiB" : "GiB");
+    return out;
+}
+
+static void print_heading(const memory_plan *m, const layout *l, const plan_device *on, FILE *to)
+{
+    const backend_vtable *v = on->sizes;
+    char stage[32] = "", sharers[48] = "";
+    if (l->pipeline > 1)
+        snprintf(stage, sizeof stage, " of stage %d", m->stage);
+    if (on->sharers > 1)
+        snprintf(sharers, sizeof sharers, ", shared by %d ranks", on->sharers);
+    fprintf(to, "one rank%s on the device %s of %.1f GiB%s, %s:\n", stage,
+            escape_text(on->name).text, on->memory / GIB, sharers,
+            v->act != v->acc   ? "bf16 with fp32 master weights"
+            : v->acc == DT_F64 ? "float64"
+                               : "float32");
+}
+
 static void print_bytes(FILE *to, unit u, const char *name, int64_t bytes)
 {
     fprintf(to, "  %-44s %20" PRId64 " bytes %9.1f %s\n", name, bytes, (double)bytes / u.bytes,
             u.name);
 }
 
-static void print_heading(const memory_plan *m, const layout *l, const plan_device *on, FILE *to)
-{
-    const backend_vtable *v = on->sizes;
-    char stage[32] = "";
-    if (l->pipeline > 1)
-        snprintf(stage, sizeof stage, " of stage %d", m->stage);
-    fprintf(to, "one rank%s on the device %s of %.1f GiB, %s:\n", stage, escape_text(on->name).text,
-            on->memory / GIB,
-            v->act != v->acc   ? "bf16 with fp32 master weights"
-            : v->acc == DT_F64 ? "float64"
-                               : "float32");
-}
-
-static void print_gpu(const memory_gpu *g, unit u, FILE *to)
-{
-    print_bytes(to, u, "context", g->context);
-    print_bytes(to, u, "libraries' kernels", g->libraries);
-    print_bytes(to, u, "workspace of ops", g->workspace);
-    print_bytes(to, u, "captured steps", g->graphs);
-    print_bytes(to, u, "NCCL's buffers, host values", g->ranks);
-}
-
-/* The host's regions. On the CPU they are part of the total; beside a GPU they are another memory.
- */
-static void print_host(const memory_plan *m, unit u, FILE *to)
-{
-    print_bytes(to, u, "host: batches being built", m->built);
-    print_bytes(to, u, "host: rows received", m->received);
-    print_bytes(to, u, "host: snapshot of a checkpoint", m->snapshot);
-}
-
-void memory_plan_print(const memory_plan *m, const layout *l, const plan_device *on, FILE *to)
+/* Every region to the byte. The host's regions are part of the total on the CPU, and come after it
+ * beside a GPU, since they are another memory. */
+static void print_full(const memory_plan *m, const memory_region *region, int n, bool cpu, FILE *to)
 {
     const unit u = unit_of(m);
-    const bool cpu = plan_device_is_cpu(on);
-    print_heading(m, l, on, to);
-    print_bytes(to, u, cpu ? "parameters" : "parameters (master values)", m->parameters);
-    if (m->weights)
-        print_bytes(to, u, "compute weights", m->weights);
-    print_bytes(to, u, "gradients", m->gradients);
-    print_bytes(to, u, "moments", m->moments);
-    print_bytes(to, u, "units gathered, their gradients", m->gathered);
-    print_bytes(to, u, "activations and scratch", m->activations);
-    if (m->window)
-        print_bytes(to, u, "windows of peers (shared experts)", m->window);
-    print_bytes(to, u, "batches under way", m->staging);
-    print_bytes(to, u, "answers", m->answers);
-    if (!cpu)
-        print_gpu(&m->gpu, u, to);
-    else
-        print_host(m, u, to);
+    for (int i = 0; i < n; i++)
+        if (cpu || region[i].part != MEMORY_HOST)
+            print_bytes(to, u, region[i].name, region[i].bytes);
     print_bytes(to, u, "total", m->total);
-    if (!cpu)
-        print_host(m, u, to);
+    for (int i = 0; i < n; i++)
+        if (!cpu && region[i].part == MEMORY_HOST)
+            print_bytes(to, u, region[i].name, region[i].bytes);
+}
+
+/* A line for each part that has bytes, and the total. */
+static void print_short(const memory_plan *m, const memory_region *region, int n,
+                        const plan_device *on, FILE *to)
+{
+    static const char *const names[] = {[MEMORY_VALUES] = "model: values, gradients, moments",
+                                        [MEMORY_WORK] = "activations, micro-batches, answers",
+                                        [MEMORY_DRIVER] = "driver, libraries, captured steps",
+                                        [MEMORY_HOST] = "rows, batches, snapshot on the host"};
+    const bool cpu = plan_device_is_cpu(on);
+    int64_t sum[MEMORY_PARTS] = {0};
+    char text[MEMORY_BYTES_TEXT], usable[MEMORY_BYTES_TEXT];
+    for (int i = 0; i < n; i++)
+        sum[region[i].part] += region[i].bytes;
+    for (int part = 0; part < MEMORY_PARTS; part++)
+        if (sum[part] && (cpu || part != MEMORY_HOST))
+            fprintf(to, "  %-36s %12s\n", names[part], memory_bytes_text(sum[part], text));
+    fprintf(to, "  %-36s %12s  %.1f %% of %s that it may use", "total",
+            memory_bytes_text(m->total, text), (double)m->total / on->usable * 100.0,
+            memory_bytes_text((int64_t)on->usable, usable));
+    if (!cpu && sum[MEMORY_HOST])
+        fprintf(to, "; on the host %s", memory_bytes_text(sum[MEMORY_HOST], text));
+    fprintf(to, "\n");
+}
+
+void memory_plan_print(const memory_plan *m, const layout *l, const plan_device *on, int table,
+                       FILE *to)
+{
+    memory_region region[MEMORY_REGIONS];
+    const int n = memory_plan_regions(m, on, region);
+    print_heading(m, l, on, to);
+    if (table == TABLE_FULL)
+        print_full(m, region, n, plan_device_is_cpu(on), to);
+    else
+        print_short(m, region, n, on, to);
 }
 
 /* Prints how much is in use in each phase of a step. All of it is allocated once, before step 1. */
@@ -151,9 +206,14 @@ static status print_kept(const plan_input *in, const recomputes *recomputed, FIL
 }
 
 /* Names the memory that a share is of. */
-static const char *whose(const plan_device *on)
+static const char *whose(const plan_device *on, char text[WHOSE])
 {
-    return plan_device_is_cpu(on) ? "this machine's memory" : "the card";
+    char free[PLAN_DEVICE_TEXT];
+    snprintf(text, WHOSE, "%s", plan_device_is_cpu(on) ? "this machine's memory" : "the card");
+    if (on->usable < on->memory)
+        snprintf(text + strlen(text), WHOSE - strlen(text), " that a rank may use (%s)",
+                 plan_device_text(on, free));
+    return text;
 }
 
 /* Prints a line for each mode: the memory of this micro-batch, and the rows of the largest that
@@ -178,7 +238,7 @@ static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
                 mode == SEARCH_AS_CONFIGURED ? "*" : " ",
                 recompute_plan_text(&recomputed.text, text), (double)m.parts.total / u.bytes,
                 u.name, (double)m.total / u.bytes, u.name,
-                (double)m.total / in->device->memory * 100.0, most);
+                (double)m.total / in->device->usable * 100.0, most);
         if (in->dims->vision.depth > 0)
             fprintf(to, "    vision: %s\n", recompute_plan_text(&recomputed.vision, text));
     }
@@ -233,15 +293,15 @@ static void print_mesh(const plan_input *in, FILE *to)
 /* Prints the last lines: whether the plan fits and, if it does not, what would. */
 static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to)
 {
-    char change[SEARCH_TEXT_MAX];
+    char change[SEARCH_TEXT_MAX], text[WHOSE];
     int64_t most;
     const bool fits = layout_fits(in, m);
     TRY(memory_most_rows(in, SEARCH_AS_CONFIGURED, &most));
     fprintf(to,
             "%s: %.1f %% of %s, memory.limit %.0f %%; the largest micro-batch is %" PRId64
             " rows\n",
-            fits ? "fits" : "does not fit", (double)m->total / in->device->memory * 100.0,
-            whose(in->device), in->conf->memory_limit * 100.0, most);
+            fits ? "fits" : "does not fit", (double)m->total / in->device->usable * 100.0,
+            whose(in->device, text), in->conf->memory_limit * 100.0, most);
     if (fits)
         return ST_OK;
     TRY(memory_smallest_change(in, change));
@@ -252,15 +312,18 @@ static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to
 status layout_print(const plan_input *in, FILE *to, bool *out_fits)
 {
     const int64_t rows = in->conf->training_local_batch_size;
+    const int table = (int)in->conf->memory_table;
     recomputes recomputed;
     memory_plan m;
     TRY(recompute_plan_of(in, rows, &recomputed));
     TRY(layout_plan_make(in, rows, &recomputed, &m));
     print_mesh(in, to);
     TRY(print_stages(in, &recomputed, &m, to));
-    memory_plan_print(&m, in->layout, in->device, to);
-    print_phases(to, &m);
-    TRY(print_kept(in, &recomputed, to));
+    memory_plan_print(&m, in->layout, in->device, table, to);
+    if (table == TABLE_FULL) {
+        print_phases(to, &m);
+        TRY(print_kept(in, &recomputed, to));
+    }
     TRY(print_modes(in, &recomputed, to));
     TRY(print_verdict(in, &m, to));
     if (out_fits)

@@ -6,12 +6,38 @@
 
 #include "trainer/plan/layout_plan.h"
 
-/* Prints the regions of a rank and the device that they are planned for. */
+/* The parts that the short table adds regions up to. */
+typedef enum memory_part {
+    MEMORY_VALUES,
+    MEMORY_WORK,
+    MEMORY_DRIVER,
+    MEMORY_HOST,
+    MEMORY_PARTS
+} memory_part;
+
+/* A region of a plan: its key in memory.json, its name in the full table, its part and size. */
+typedef struct memory_region {
+    const char *key, *name;
+    memory_part part;
+    int64_t bytes;
+} memory_region;
+
+/* Lists the regions that a plan for this device has; returns how many. */
+enum { MEMORY_REGIONS = 17 };
+int memory_plan_regions(const memory_plan *plan, const plan_device *on,
+                        memory_region out[MEMORY_REGIONS]);
+/* Writes bytes as "43.4 GiB", "118.0 MiB" or "0.5 KiB", and returns out. */
+enum { MEMORY_BYTES_TEXT = 32 };
+const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT]);
+
+/* Prints the table of a rank and the device that it is planned for. table: memory.table, TABLE_FULL
+ * for every region to the byte, or TABLE_SHORT for at most six lines. */
 void memory_plan_print(const memory_plan *plan, const layout *layout, const plan_device *on,
-                       FILE *to);
-/* Prints the mesh, the plan and memory.limit of the device, what activation checkpointing keeps,
- * and for each of its modes the largest micro-batch that fits. If the configured one does not fit,
- * it also prints the smallest change that does. out_fits may be NULL. */
+                       int table, FILE *to);
+/* Prints the mesh, that table, for each mode of activation checkpointing the largest micro-batch
+ * that fits, and whether the configured one does; if it does not, also the smallest change that
+ * does. The full table comes with what is in use in each phase of a step, and what activation
+ * checkpointing keeps. out_fits may be NULL. */
 WARN_UNUSED status layout_print(const plan_input *in, FILE *to, bool *out_fits);
 
 #endif

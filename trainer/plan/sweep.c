@@ -77,7 +77,7 @@ static status judge_layout(const plan_input *in, const conf *c, const rates *r, 
         return keep_candidate(all, &(candidate){.layout = l,
                                                 .rows = rows,
                                                 .mode = mode,
-                                                .memory = (double)m.total / in->device->memory,
+                                                .memory = (double)m.total / in->device->usable,
                                                 .tokens_per_s = k.tokens_per_s,
                                                 .mfu = k.mfu,
                                                 .step = k.step});

@@ -19,6 +19,8 @@ enum {
     CHUNK = 1 << 18 /* random numbers that are drawn; larger arrays repeat them */
 };
 static const double PEAK_S = 0.5; /* seconds for measuring the peak */
+/* The share of a measured peak above which it is doubted: steps are not products alone. */
+static const double LIKELY = 0.8;
 
 status speed_time(stream *s, speed_call call, const void *context, double limit_s, double *out_ns)
 {
@@ -222,7 +224,7 @@ static void tell_unknown(double reached, peak_rate *inout)
 
 status speed_share(stream *s, double reached, peak_rate *inout, double *out)
 {
-    if (reached > inout->flops && inout->measured && inout->tries_left > 0) {
+    if (reached > LIKELY * inout->flops && inout->measured && inout->tries_left > 0) {
         double again;
         inout->tries_left--; /* one for a line, since load comes and goes */
         TRY(measure_peak(s, &again));

@@ -21,9 +21,10 @@ typedef struct peak_rate {
 WARN_UNUSED status speed_peak(stream *stream, double tflops, peak_rate *out);
 /* What share of the peak `reached` FLOP/s are, from 0 to 1; NAN where that cannot be known.
  *
- * More than the whole peak shows that the peak is wrong. On the CPU it was then measured while
- * other programs had the cores, so it is measured again, which takes about as long as the first
- * time, but only a few times in a run, and the largest figure stands. If it is still too low, or
+ * More than the whole peak shows that the peak is wrong, and far more than a step usually reaches
+ * makes it doubtful. On the CPU it was then measured while other programs had the cores, so it is
+ * measured again, which takes about as long as the first time, but only a few times in a run, and
+ * the largest figure stands. If it is still too low, or
  * was given or known by the device's name, the share is not known, which is warned of once. */
 WARN_UNUSED status speed_share(stream *stream, double reached, peak_rate *inout, double *out);
 /* The maker's figure for dense bf16 products, in FLOP/s; 0: this device is not known. */

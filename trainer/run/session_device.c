@@ -17,7 +17,7 @@ status session_device(session *s)
                         .threads = (int)c->training_threads,
                         .attention = c->training_attention,
                         .deterministic = c->training_deterministic,
-                        .memory = s->world ? s->world->device_memory : 0};
+                        .claims = s->world ? s->world->claims : (device_claims){0}};
     const int other = s->world ? s->world->backend : 0;
     TRY(device_open(other ? other : (int)c->training_backend, &o, &s->device));
     log_info("device %s", s->device->description);

@@ -3,10 +3,12 @@
  * device, parameters and shapes. */
 #include "trainer/run/session_memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/hash.h"
 #include "common/program/log.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/memory_search.h"
@@ -23,23 +25,55 @@ static bool knows_shapes(const session *s)
     return s->buckets.n > 0;
 }
 
+/* What a rank tells the others of its device. */
 typedef struct device_facts {
-    double memory, multiprocessors;
+    plan_room room;
+    int64_t multiprocessors;
+    hash128 memory; /* equal for ranks that share it */
 } device_facts;
 
-/* Narrows *inout to a device that no rank's falls short of: the least memory of all ranks, and the
- * most multiprocessors, since a context takes more memory the more of them there are. */
-static status least_of_ranks(const comm *all, plan_device *inout)
+/* The part of its device's memory that rank r may use: what other processes do not hold, divided
+ * equally among the ranks that share it. What those have taken already (on a GPU their contexts, on
+ * the CPU the programs themselves) counts as theirs. */
+static double divide_room(const device_facts *of, int ranks, int r, int *out_sharers)
 {
-    const device_facts mine = {inout->memory, inout->multiprocessors};
+    double available = of[r].room.available, own = 0.0;
+    int sharers = 0;
+    for (int i = 0; i < ranks; i++) {
+        if (!hash_equal(of[i].memory, of[r].memory))
+            continue;
+        sharers++;
+        available = fmin(available, of[i].room.available);
+        own += of[i].room.own;
+    }
+    *out_sharers = sharers;
+    return fmin(of[r].room.memory, available + own) / sharers;
+}
+
+/* Makes *inout a device that no rank's falls short of, so that all ranks decide alike: what the
+ * rank with least may use, and the most multiprocessors, since a context takes more memory the more
+ * of them there are. */
+static status least_of_ranks(const comm *all, const device *own, const plan_room *room,
+                             plan_device *inout)
+{
+    const char *name = own->memory_name;
+    char alone[32];
+    snprintf(alone, sizeof alone, "rank %d", all->rank);
+    name = name[0] ? name : alone;
+    const device_facts mine = {*room, inout->multiprocessors, hash_bytes(name, strlen(name))};
     device_facts *of = calloc((size_t)all->size, sizeof *of);
     if (!of)
         return FAIL(ST_NO_MEMORY, "no memory for the devices of %d ranks", all->size);
     status st = comm_host_all_gather(all, (comm_at){"agree on the devices' memory", -1}, &mine, of,
                                      sizeof *of);
     for (int r = 0; r < all->size && st == ST_OK; r++) {
-        if (of[r].memory > 0 && of[r].memory < inout->memory)
-            inout->memory = of[r].memory;
+        int sharers;
+        const double usable = divide_room(of, all->size, r, &sharers);
+        if (r == 0 || usable < inout->usable) {
+            inout->usable = usable;
+            inout->memory = of[r].room.memory;
+            inout->sharers = sharers;
+        }
         if (of[r].multiprocessors > inout->multiprocessors)
             inout->multiprocessors = (int)of[r].multiprocessors;
     }
@@ -49,13 +83,16 @@ static status least_of_ranks(const comm *all, plan_device *inout)
 
 status session_memory_device(session *s)
 {
-    TRY(plan_device_opened(s->device, &s->planned));
-    if (!trains(s) || !recompute_is_open(s->conf) || s->mesh.layout.world == 1 ||
-        !device_has_storage(s->device)) /* a dry run gives all ranks the same device */
+    plan_room room;
+    char text[PLAN_DEVICE_TEXT];
+    TRY(plan_device_opened(s->device, &s->planned, &room));
+    if (!device_has_storage(s->device)) /* a dry run gives all ranks the same device */
         return ST_OK;
-    if (world_simulated(s->world)) /* simulated ranks have the same device as this one */
-        return ST_OK;
-    return least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), &s->planned);
+    /* Simulated ranks have the same device as this one. */
+    if (s->mesh.layout.world > 1 && !world_simulated(s->world))
+        TRY(least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), s->device, &room, &s->planned));
+    log_info("memory: %s; memory.limit is a share of that", plan_device_text(&s->planned, text));
+    return ST_OK;
 }
 
 /* Input for planning the whole model over all ranks, rather than this rank's part. *out_whole is a
@@ -128,7 +165,7 @@ static status print_for_gpu(const session *s)
     if (!trains(s) || s->mesh.layout.world > 1)
         return ST_OK;
     TRY(layout_of(s->conf, NULL, &l));
-    TRY(plan_device_here(s->conf, &gpu, why));
+    TRY(plan_device_here(s->conf, 1, &gpu, why));
     TRY(input_of(s, &whole, &in));
     in.layout = &l;
     in.device = &gpu;
@@ -150,16 +187,18 @@ static status refuse_memory(const session *s, const memory_plan *p)
             status_clear(); /* the refusal is complete without that plan */
         printf("on the CPU of this machine, which was taken instead:\n");
     }
-    memory_plan_print(p, &s->mesh.layout, &s->planned, stdout);
+    memory_plan_print(p, &s->mesh.layout, &s->planned, (int)s->conf->memory_table, stdout);
     fflush(stdout);
     TRY(input_of(s, &whole, &in));
     status st = memory_smallest_change(&in, change);
     params_free(&whole);
     if (st != ST_OK)
         snprintf(change, sizeof change, "no change was found that fits: %s", status_text());
+    char room[PLAN_DEVICE_TEXT];
     st = FAIL(ST_CONFIG,
-              "the layout needs %.1f MiB, but memory.limit allows %.1f MiB of this device; %s",
-              (double)p->total / mib, s->conf->memory_limit * s->planned.memory / mib, change);
+              "the layout needs %.1f MiB, but memory.limit allows %.1f MiB of this device (%s); %s",
+              (double)p->total / mib, s->conf->memory_limit * s->planned.usable / mib,
+              plan_device_text(&s->planned, room), change);
     if (!no_gpu[0])
         return st;
     const status_note why = *status_last();
@@ -176,7 +215,7 @@ status session_memory_check(const session *s)
     if (!device_has_storage(s->device)) /* a dry run takes no memory */
         return ST_OK;
     TRY(session_memory_plan(s, &p));
-    const bool fits = (double)p.total <= s->conf->memory_limit * s->planned.memory;
+    const bool fits = (double)p.total <= s->conf->memory_limit * s->planned.usable;
     return fits ? ST_OK : refuse_memory(s, &p);
 }
 

@@ -6,9 +6,10 @@
 #include "trainer/plan/memory.h"
 #include "trainer/run/session.h"
 
-/* Chooses the device that the session plans for: its own. Where the options let the device decide
- * what activation checkpointing keeps, it is instead a device that every rank's can match, so that
- * all ranks choose alike; every rank must then make this call. */
+/* Chooses the device that the session plans for. A single rank plans for its own device, with what
+ * other processes leave of it. Several ranks plan for one that every rank's can match, so that all
+ * of them choose alike, and those that share a GPU or a machine's memory have equal parts of it;
+ * every rank must make this call. The log says how much is free. */
 WARN_UNUSED status session_memory_device(session *session);
 /* Decides what activation checkpointing recomputes, from the shapes known so far. Called before the
  * stream is open, with the widest shapes that the options allow, and again once the stream has told

@@ -21,6 +21,7 @@
 #include "trainer/device/graph_replay.h"
 #include "trainer/eval/page.h"
 #include "trainer/plan/plan_print.h"
+#include "trainer/report/memory_file.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/speed.h"
 #include "trainer/run/session_memory.h"
@@ -118,10 +119,10 @@ static status check_load_step(const conf *c)
     return ST_OK;
 }
 
-status train_check(const conf *c, const plan_device *on, int there, bool shown)
+status train_check(const conf *c, const plan_device *on, int there, int here, bool shown)
 {
     char why[PLAN_DEVICE_WHY];
-    plan_device here;
+    plan_device own;
     layout l;
     model_dims d;
     params *p;
@@ -130,11 +131,11 @@ status train_check(const conf *c, const plan_device *on, int there, bool shown)
     layout_limits limits = params_limits(&d);
     TRY(layout_of(c, &limits, &l));
     if (!on)
-        TRY(plan_device_here(c, &here, why));
+        TRY(plan_device_here(c, here, &own, why));
     TRY(params_new(&d, &p));
     status st = groups_apply(c, p);
     const plan_input in = {
-        .conf = c, .layout = &l, .dims = &d, .params = p, .device = on ? on : &here};
+        .conf = c, .layout = &l, .dims = &d, .params = p, .device = on ? on : &own};
     if (st == ST_OK && l.world > 1)
         st = print_layout(&in, shown || l.world != there);
     params_free(&p);
@@ -163,11 +164,38 @@ static status rewind_files(const training *t)
     return ST_OK;
 }
 
+/* Prints the plan of this rank by the shapes of the stream, and keeps it as memory.json. With
+ * several ranks train_check has printed the plan by the options alone, so in short a line is
+ * enough. */
+static status show_memory(training *t)
+{
+    const session *s = &t->session;
+    const bool full = t->conf->memory_table == TABLE_FULL;
+    char text[MEMORY_BYTES_TEXT];
+    memory_plan plan;
+    TRY(session_memory_plan(s, &plan));
+    if (full || s->mesh.layout.world == 1)
+        memory_plan_print(&plan, &s->mesh.layout, &s->planned, (int)t->conf->memory_table, stdout);
+    else
+        printf("memory: %s by the shapes of the stream\n", memory_bytes_text(plan.total, text));
+    if (full && plan.total != s->planned_by_options)
+        printf("memory: %" PRId64
+               " bytes by the options alone, which is what trainer plan prints; the plan above "
+               "uses the stream's shapes\n",
+               s->planned_by_options);
+    else if (plan.total != s->planned_by_options && s->mesh.layout.world == 1)
+        printf("  %-36s %12s  by the options alone, as trainer plan says\n", "",
+               memory_bytes_text(s->planned_by_options, text));
+    return training_is_first(t) ? memory_file_write(t->conf->job_dump_folder, s, &plan) : ST_OK;
+}
+
 static status open_run(training *t)
 {
     const conf *c = t->conf;
     peak_rate peak;
-    TRY(train_check(c, NULL, t->world->place.size, true)); /* before anything is written */
+    const world_place *place = &t->world->place;
+    TRY(train_check(c, NULL, place->size, place->local_size,
+                    true)); /* before anything is written */
     TRY(world_log(t->world, c));
     TRY(take_folder(t));
     if (training_is_first(t) && session_evaluates(c) && c->eval_page[0])
@@ -183,15 +211,7 @@ static status open_run(training *t)
                           t->session.stream_options ? t->session.stream_options : ""));
     TRY(progress_set_text(&t->now.recording, t->session.recording ? t->session.recording : ""));
     groups_print(c, t->session.params, stdout);
-    memory_plan plan;
-    TRY(session_memory_plan(&t->session, &plan));
-    memory_plan_print(&plan, &t->session.mesh.layout, &t->session.planned, stdout);
-    if (plan.total != t->session.planned_by_options)
-        printf(
-            "memory: %" PRId64
-            " bytes by the options alone, which is what trainer plan prints; the plan above uses "
-            "the stream's shapes\n",
-            t->session.planned_by_options);
+    TRY(show_memory(t));
     if (c->checkpoint_enable) { /* conf_check has refused it where ranks are simulated */
         if (training_is_first(t))
             TRY(checkpoint_writer_clear_after(t->folder, t->now.step));

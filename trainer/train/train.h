@@ -12,12 +12,14 @@
  * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed. */
 WARN_UNUSED status train_run(const conf *c, const world *world);
 
-/* Refuses what options, model and recording make impossible for `there` ranks. It opens no device
+/* Refuses what options, model and recording make impossible for `there` ranks, of which `here` are
+ * on this machine and share what must be shared of it. It opens no device
  * and writes nothing, so a launcher calls it before it starts any rank. With several ranks it
  * prints their plan to stdout if `shown`, and also if their number is wrong, so that the refusal
  * says what they would take. on: the device that memory is planned for; NULL: that of this machine
  * (plan_device_here). */
-WARN_UNUSED status train_check(const conf *c, const plan_device *on, int there, bool shown);
+WARN_UNUSED status train_check(const conf *c, const plan_device *on, int there, int here,
+                               bool shown);
 
 /* Writes JOB.DUMP_FOLDER/CHECKPOINT.FOLDER to out; ST_CONFIG if that path is too long. */
 WARN_UNUSED status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX]);

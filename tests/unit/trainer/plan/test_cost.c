@@ -229,7 +229,7 @@ static void test_again__keeps_what_fits(void **state)
     double before = 0;
     for (int percent = 84; percent <= 98; percent += 7) {
         s.c.memory_limit = percent / 100.0;
-        const double most = s.c.memory_limit * s.device.memory;
+        const double most = s.c.memory_limit * s.device.usable;
         assert_ok(recompute_plan_of(&in, 4, &r));
         assert_ok(layout_plan_make(&in, 4, &r, &m));
         print_message("%d %%: %s", percent, recompute_plan_text(&r.text, text));
@@ -445,7 +445,7 @@ static void test_sweep__fastest_that_fits_first(void **state)
     }
     assert_true(n > 5);
     free(text);
-    s.device.memory = 1e9;
+    s.device.memory = s.device.usable = 1e9;
     to = open_memstream(&text, &size);
     assert_fails(ST_CONFIG, sweep_layouts(&in, 8, &s.r, 50, to), "more ranks or shorter rows");
     fclose(to);

@@ -1,6 +1,7 @@
 /* What a layout takes, and what is offered where it does not fit. */
 #include "tests/harness.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
 #include "trainer/plan/memory_search.h"
+#include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 
@@ -23,7 +25,7 @@ typedef struct small {
 
 static small small_layout(const model_dims *d)
 {
-    return (small){.cpu = {.name = "CPU", .sizes = &backend_cpu},
+    return (small){.cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1},
                    .options = {.rows = 6, .seq_len = 256, .patch_budget = 1024, .training = true},
                    .rank = {.dims = d, .size = {.stored = 1000, .trained = 1000}}};
 }
@@ -103,7 +105,7 @@ static void test_memory__windows_stand_in_the_plan(void **state)
 static void change_for(plan_input *in, plan_device *on, int64_t bytes, const char *words)
 {
     char change[SEARCH_TEXT_MAX];
-    on->memory = (double)bytes;
+    on->memory = on->usable = (double)bytes;
     assert_ok(memory_smallest_change(in, change));
     if (!strstr(change, words))
         fail_msg("\"%s\" is not in \"%s\"", words, change);
@@ -123,7 +125,7 @@ static void test_memory__offers_the_smallest_change(void **state)
     model_dims d;
     params *p;
     layout l;
-    plan_device cpu = {.name = "CPU", .sizes = &backend_cpu};
+    plan_device cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
     conf c = {.parallelism_data_parallel_replicate_degree = 1,
               .parallelism_pipeline_parallel_degree = 1,
               .parallelism_pipeline_parallel_split_points = "",
@@ -224,6 +226,133 @@ static void test_device__is_named(void **state)
     assert_fails(ST_USAGE, plan_device_named("a100", &p), "expected h100, h200, b200, cpu, or ");
     assert_fails(ST_USAGE, plan_device_named("-5", &p), "--device -5: expected ");
     assert_fails(ST_USAGE, plan_device_named("", &p), "expected h100");
+}
+
+/* What a device that is there says of itself. */
+static size_t said_used, said_total, said_available;
+
+static status say_memory(device *d, size_t *out_used, size_t *out_total)
+{
+    (void)d;
+    *out_used = said_used;
+    *out_total = said_total;
+    return ST_OK;
+}
+
+static status say_available(device *d, size_t *out)
+{
+    (void)d;
+    *out = said_available;
+    return ST_OK;
+}
+
+/* What others hold is not usable, and what this process holds already is; ranks have equal parts.
+ */
+static void test_device__others_and_sharers_are_taken_off(void **state)
+{
+    (void)state;
+    const backend_vtable gpu = {.memory = say_memory, .available = say_available};
+    backend_vtable cpu = gpu;
+    cpu.immediate = true;
+    device d = {.v = &gpu,
+                .multiprocessors = 77,
+                .context_bytes = 500,
+                .description = "NVIDIA H200, sm_90"};
+    plan_device on;
+    plan_room room;
+    char text[PLAN_DEVICE_TEXT];
+    said_total = 100000;
+    said_used = 30000; /* of a GPU this is everyone's */
+    said_available = 70000;
+    assert_ok(plan_device_opened(&d, &on, &room));
+    assert_true(on.memory == 100000 && on.usable == 70500 && room.own == 500);
+    assert_int_equal(on.multiprocessors, 77); /* not those that an H200 has */
+    assert_string_equal(on.name, "NVIDIA H200");
+    plan_device_share(&on, 3);
+    plan_device_share(&on, 3);
+    assert_true(fabs(on.usable - 23500) < 1e-6 && on.sharers == 3 && on.memory == 100000);
+    d.v = &cpu;
+    assert_ok(plan_device_opened(&d, &on, NULL)); /* of a CPU it is this process's */
+    assert_true(on.usable == 100000 && plan_device_is_cpu(&on));
+    said_available = 20000;
+    assert_ok(plan_device_opened(&d, &on, NULL));
+    assert_true(on.usable == 50000);
+    on.memory = 4.0 * 1073741824;
+    on.usable = 3.0 * 1073741824;
+    assert_string_equal(plan_device_text(&on, text), "3.0 of 4.0 GiB are free");
+    plan_device_share(&on, 2);
+    assert_string_equal(plan_device_text(&on, text),
+                        "3.0 of 4.0 GiB are free, for 2 ranks: 1.5 GiB each");
+}
+
+/* A device without storage that stands in for a GPU is planned for as that GPU, to the byte. */
+static void test_device__a_stand_in_is_planned_as_what_it_claims(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h100", "h200", "b200", "80000000000"};
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    small l = small_layout(&d);
+    int64_t context[2] = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        plan_device named, opened;
+        memory_plan a, b;
+        device *shapes;
+        assert_ok(plan_device_named(names[i], &named));
+        assert_ok(device_open(BACKEND_SHAPES,
+                              &(device_options){.claims = plan_device_claims(&named)}, &shapes));
+        assert_ok(plan_device_opened(shapes, &opened, NULL));
+        device_close(&shapes);
+        assert_true((int64_t)named.memory == (int64_t)opened.memory);
+        assert_true((int64_t)named.usable == (int64_t)opened.usable);
+        assert_ok(memory_plan_make(&l.options, &l.rank, &(memory_shapes){0}, &named, &a));
+        assert_ok(memory_plan_make(&l.options, &l.rank, &(memory_shapes){0}, &opened, &b));
+        assert_memory_equal(&a, &b, sizeof a);
+        context[i == 2] = a.gpu.context;
+    }
+    assert_true(context[1] - context[0] > 43 << 20); /* a B200 has more multiprocessors */
+}
+
+/* The short table has at most six lines and ends with the total in a unit of its own; the full one
+ * has every region to the byte, and these add up. */
+static void test_memory__tables_are_short_unless_asked(void **state)
+{
+    (void)state;
+    const layout l = {.world = 1, .pipeline = 1};
+    const char *const names[] = {"cpu", "h200"};
+    model_dims d;
+    assert_ok(dims_preset("debug", &d));
+    small s = small_layout(&d);
+    for (int i = 0; i < 2; i++) {
+        plan_device on;
+        memory_plan p;
+        memory_region region[MEMORY_REGIONS];
+        char *text = NULL, total[MEMORY_BYTES_TEXT], bytes[64];
+        size_t size;
+        assert_ok(plan_device_named(names[i], &on));
+        assert_ok(memory_plan_make(&s.options, &s.rank, &(memory_shapes){0}, &on, &p));
+        int64_t sum = 0;
+        for (int r = 0, n = memory_plan_regions(&p, &on, region); r < n; r++)
+            sum += i == 1 && region[r].part == MEMORY_HOST ? 0 : region[r].bytes;
+        assert_int_equal(sum, p.total);
+        for (int table = TABLE_SHORT; table <= TABLE_FULL; table++) {
+            int lines = 0;
+            FILE *to = open_memstream(&text, &size);
+            memory_plan_print(&p, &l, &on, table, to);
+            fclose(to);
+            for (size_t at = 0; at < size; at++)
+                lines += text[at] == '\n';
+            assert_non_null(strstr(text, memory_bytes_text(p.total, total)));
+            snprintf(bytes, sizeof bytes, " %lld bytes ", (long long)p.total);
+            assert_true((strstr(text, bytes) != NULL) == (table == TABLE_FULL));
+            assert_true(table == TABLE_FULL ? lines > 9 : lines >= 4 && lines <= 6);
+            free(text);
+        }
+    }
+    char text[MEMORY_BYTES_TEXT];
+    assert_string_equal(memory_bytes_text(512, text), "0.5 KiB");
+    assert_string_equal(memory_bytes_text((int64_t)118 << 20, text), "118.0 MiB");
+    assert_string_equal(memory_bytes_text((int64_t)3 << 29, text), "1.5 GiB");
 }
 
 static void test_memory__patches_are_whole_groups(void **state)
@@ -541,6 +670,9 @@ int main(void)
         cmocka_unit_test(test_memory__offers_the_smallest_change),
         cmocka_unit_test(test_memory__auto_decides_for_the_device),
         cmocka_unit_test(test_device__is_named),
+        cmocka_unit_test(test_device__others_and_sharers_are_taken_off),
+        cmocka_unit_test(test_device__a_stand_in_is_planned_as_what_it_claims),
+        cmocka_unit_test(test_memory__tables_are_short_unless_asked),
         cmocka_unit_test(test_memory__patches_are_whole_groups),
         cmocka_unit_test(test_gpu__graphs_of_every_kind_of_batch),
         cmocka_unit_test(test_gpu__workspace_is_that_of_attention),

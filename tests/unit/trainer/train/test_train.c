@@ -8,6 +8,9 @@
 
 #include "common/json/json.h"
 #include "trainer/bench/text_rows.h"
+#include "trainer/optim/groups.h"
+#include "trainer/plan/layout_plan.h"
+#include "trainer/plan/recompute_plan.h"
 #include "trainer/run/step.h"
 #include "trainer/train/train.h"
 
@@ -42,14 +45,11 @@ status __wrap_step_told(session *s, step_report *out)
     return ST_OK;
 }
 
-/* Runs trainer train of the debug model on rows of text, with standard output and standard error in
- * files of the folder. */
-static void run_train(const char *folder, const char *backend, const char *steps)
+/* The options of trainer train of the debug model on the folder's rows.rec. */
+static void load_options(const char *folder, const char *backend, const char *steps, conf *out)
 {
-    char rows[4096], said[4096], warned[4096];
+    char rows[4096];
     snprintf(rows, sizeof rows, "%s/rows.rec", folder);
-    snprintf(said, sizeof said, "%s/stdout", folder);
-    snprintf(warned, sizeof warned, "%s/stderr", folder);
     const char *word[] = {"trainer",
                           "--model.path=debug",
                           "--training.seq_len=64",
@@ -70,13 +70,24 @@ static void run_train(const char *folder, const char *backend, const char *steps
                           folder,
                           NULL};
     int n = sizeof word / sizeof *word - 1;
+    assert_ok(conf_load(out, &n, (char **)word));
+    assert_int_equal(n, 1);
+}
+
+/* Runs trainer train on rows of text, with standard output and standard error in files of the
+ * folder. */
+static void run_train(const char *folder, const char *backend, const char *steps)
+{
+    char rows[4096], said[4096], warned[4096];
     conf c;
     model_dims d;
     const world alone = {.place = {.size = 1, .local_size = 1}};
+    snprintf(rows, sizeof rows, "%s/rows.rec", folder);
+    snprintf(said, sizeof said, "%s/stdout", folder);
+    snprintf(warned, sizeof warned, "%s/stderr", folder);
     assert_ok(dims_preset("debug", &d));
     assert_ok(text_rows_record(rows, &d, ROWS, SEQ_LEN, 16, 0));
-    assert_ok(conf_load(&c, &n, (char **)word));
-    assert_int_equal(n, 1);
+    load_options(folder, backend, steps, &c);
     fflush(stdout);
     int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     assert_non_null(freopen(said, "w", stdout));
@@ -161,12 +172,48 @@ static void test_train__a_leap_is_told_in_one_line(void **state)
     harness_remove(&folder);
 }
 
+/* trainer plan --device h200 and a run on the emulated H200 plan the same bytes, and memory.json
+ * has them. */
+static void test_train__plans_as_trainer_plan_does(void **state)
+{
+    (void)state;
+    char *folder = harness_temp();
+    conf c;
+    model_dims d;
+    params *p;
+    layout l;
+    plan_device on;
+    recomputes recomputed;
+    memory_plan plan;
+    int64_t told;
+    run_train(folder, "cuda", "2");
+    json_value *kept = last_line(folder, "memory.json");
+    load_options(folder, "cuda", "2", &c);
+    assert_ok(session_dims(&c, &d));
+    assert_ok(params_new(&d, &p));
+    assert_ok(groups_apply(&c, p));
+    assert_ok(layout_of(&c, NULL, &l));
+    assert_ok(plan_device_named("h200", &on));
+    const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &on};
+    assert_ok(recompute_plan_of(&in, c.training_local_batch_size, &recomputed));
+    assert_ok(layout_plan_make(&in, c.training_local_batch_size, &recomputed, &plan));
+    assert_ok(json_want_int(kept, "planned_by_options", "memory.json", &told));
+    assert_int_equal(told, plan.total);
+    assert_ok(json_want_int(json_find(kept, "regions"), "context", "memory.json", &told));
+    assert_int_equal(told, plan.gpu.context);
+    json_free(&kept);
+    params_free(&p);
+    conf_done(&c);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_train__mfu_is_a_share_of_the_known_peak),
         cmocka_unit_test(test_train__mfu_is_a_share_of_what_was_measured),
         cmocka_unit_test(test_train__a_leap_is_told_in_one_line),
+        cmocka_unit_test(test_train__plans_as_trainer_plan_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

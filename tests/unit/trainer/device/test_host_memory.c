@@ -1,0 +1,137 @@
+/* test_host_memory.c: what a machine and its cgroups leave, from files in a folder. */
+#include "tests/harness.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "trainer/device/host_memory.h"
+
+static const size_t MIB = 1 << 20;
+
+/* Writes a file below the folder, with the folders on its way. */
+static void put(const char *folder, const char *path, const char *form, ...)
+{
+    char at[4096];
+    va_list args;
+    snprintf(at, sizeof at, "%s/%s", folder, path);
+    *strrchr(at, '/') = 0;
+    assert_ok(file_make_folders(at));
+    at[strlen(at)] = '/';
+    FILE *f = fopen(at, "w");
+    assert_non_null(f);
+    va_start(args, form);
+    vfprintf(f, form, args);
+    va_end(args);
+    fclose(f);
+}
+
+static char *machine(const char *groups)
+{
+    char *folder = harness_temp();
+    put(folder, "proc/meminfo", "MemTotal: %zu kB\nMemFree: 5 kB\nMemAvailable: %zu kB\n",
+        8000 * (size_t)1024, 6000 * (size_t)1024);
+    put(folder, "proc/sys/kernel/random/boot_id", "a-boot\n");
+    put(folder, "proc/self/cgroup", "%s", groups);
+    return folder;
+}
+
+/* A group of version 2 with these MiB; limit 0: none. */
+static void group(const char *folder, const char *path, size_t limit, size_t used, size_t cache)
+{
+    char at[4096];
+    snprintf(at, sizeof at, "sys/fs/cgroup%s/memory.max", path);
+    if (limit)
+        put(folder, at, "%zu\n", limit * MIB);
+    else
+        put(folder, at, "max\n");
+    snprintf(at, sizeof at, "sys/fs/cgroup%s/memory.current", path);
+    put(folder, at, "%zu\n", used * MIB);
+    snprintf(at, sizeof at, "sys/fs/cgroup%s/memory.stat", path);
+    put(folder, at, "anon 5\ninactive_file %zu\nactive_file 7\n", cache * MIB);
+}
+
+static host_memory read_and_remove(char *folder, size_t total, size_t available)
+{
+    host_memory m;
+    assert_ok(host_memory_read(folder, &m));
+    assert_int_equal(m.total, total * MIB);
+    assert_int_equal(m.available, available * MIB);
+    assert_string_equal(m.machine, "a-boot");
+    harness_remove(&folder);
+    return m;
+}
+
+static void test_host_memory__without_limits_is_the_machine_s(void **state)
+{
+    (void)state;
+    char *folder = machine("0::/user/job\n");
+    group(folder, "/user/job", 0, 100, 0);
+    assert_string_equal(read_and_remove(folder, 8000, 6000).group, "");
+}
+
+static void test_host_memory__the_least_limit_counts(void **state)
+{
+    (void)state;
+    char *folder = machine("0::/user/job\n");
+    group(folder, "/user/job", 4000, 1500, 500);
+    assert_non_null(strstr(read_and_remove(folder, 4000, 3000).group, "/sys/fs/cgroup/user/job"));
+    /* Of its parent's limit others have taken more. */
+    folder = machine("0::/user/job\n");
+    group(folder, "/user/job", 4000, 1500, 500);
+    group(folder, "/user", 5000, 4500, 0);
+    read_and_remove(folder, 4000, 500);
+    folder = machine("0::/user/job\n");
+    group(folder, "/user", 3000, 3500, 0); /* more than all */
+    read_and_remove(folder, 3000, 0);
+    folder = machine("0::/user/job\n");
+    group(folder, "/user/job", 9000, 100, 0); /* more than the machine has */
+    read_and_remove(folder, 8000, 6000);
+}
+
+/* In a container the path is not mounted, and the files are at the root of the mount. */
+static void test_host_memory__a_container_has_its_limit_at_the_root(void **state)
+{
+    (void)state;
+    char *folder = machine("0::/docker/1234\n");
+    group(folder, "", 2000, 300, 0);
+    read_and_remove(folder, 2000, 1700);
+}
+
+static void test_host_memory__version_1(void **state)
+{
+    (void)state;
+    char *folder = machine("9:name=systemd:/\n4:hugetlb,memory:/slurm/job\n1:cpu:/other\n");
+    put(folder, "sys/fs/cgroup/memory/slurm/job/memory.limit_in_bytes", "%zu\n", 1000 * MIB);
+    put(folder, "sys/fs/cgroup/memory/slurm/job/memory.usage_in_bytes", "%zu\n", 400 * MIB);
+    put(folder, "sys/fs/cgroup/memory/slurm/job/memory.stat",
+        "inactive_file 1\ntotal_inactive_file %zu\n", 100 * MIB);
+    put(folder, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put(folder, "sys/fs/cgroup/memory/memory.usage_in_bytes", "%zu\n", 900 * MIB);
+    read_and_remove(folder, 1000, 700);
+}
+
+static void test_host_memory__needs_proc(void **state)
+{
+    (void)state;
+    host_memory m;
+    char *folder = harness_temp();
+    assert_fails(ST_OS, host_memory_read(folder, &m), "is /proc mounted?");
+    harness_remove(&folder);
+    assert_ok(host_memory_read("", &m));
+    assert_true(m.total > MIB && m.available > 0 && m.available <= m.total);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_memory__without_limits_is_the_machine_s),
+        cmocka_unit_test(test_host_memory__the_least_limit_counts),
+        cmocka_unit_test(test_host_memory__a_container_has_its_limit_at_the_root),
+        cmocka_unit_test(test_host_memory__version_1),
+        cmocka_unit_test(test_host_memory__needs_proc),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
