@@ -302,7 +302,7 @@ static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)
     fork_ranks("fails", 3);
 }
 
-static void test_end__a_call_that_is_stuck_is_ended_before_its_communicator_goes(void **state)
+static void test_end__a_stuck_call_ends_before_its_communicator(void **state)
 {
     (void)state;
     fork_ranks("is stuck", 2);
@@ -332,7 +332,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_patience__a_rank_that_waits_for_rows_is_waited_for),
         cmocka_unit_test(test_patience__a_rank_that_stays_away_is_not),
         cmocka_unit_test(test_end__a_rank_that_fails_ends_the_others_waits),
-        cmocka_unit_test(test_end__a_call_that_is_stuck_is_ended_before_its_communicator_goes),
+        cmocka_unit_test(test_end__a_stuck_call_ends_before_its_communicator),
         cmocka_unit_test(test_end__a_communicator_that_does_not_close),
         cmocka_unit_test(test_open__sums_repeat),
         cmocka_unit_test(test_calls__two_streams_and_host_values),

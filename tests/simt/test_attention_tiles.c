@@ -108,7 +108,7 @@ static void pairs(int length, int64_t *out_queries, int64_t *out_keys)
     }
 }
 
-static void test_attention__walks_its_documents_alone(void **state)
+static void test_attention__visits_only_tiles_of_its_documents(void **state)
 {
     (void)state;
     const int lengths[] = {TOKENS, 200, 100, TILE, 37};
@@ -185,7 +185,7 @@ static void test_attention__passes_over_other_branches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention__walks_its_documents_alone),
+        cmocka_unit_test(test_attention__visits_only_tiles_of_its_documents),
         cmocka_unit_test(test_attention__passes_over_other_branches),
     };
     return cmocka_run_group_tests_name("attention_tiles", tests, NULL, NULL);

@@ -62,7 +62,7 @@ static void test_simt_barrier__missing_shows(void **state)
             assert_memory_not_equal(x[a], x[b], sizeof x[a]);
 }
 
-static void test_simt_fault__named(void **state)
+static void test_simt_fault__is_reported(void **state)
 {
     (void)state;
     static const struct {
@@ -192,7 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simt_barrier__every_schedule),
         cmocka_unit_test(test_simt_barrier__missing_shows),
-        cmocka_unit_test(test_simt_fault__named),
+        cmocka_unit_test(test_simt_fault__is_reported),
         cmocka_unit_test(test_simt_warp__operations),
         cmocka_unit_test(test_simt_bf16__nearest_even),
         cmocka_unit_test(test_simt_mma__a_plain_product),

@@ -1,5 +1,6 @@
-/* test_row_share.c: tokens and images over the ranks of a row: everything once, in order, and
- * evenly. */
+/* test_row_share.c: how the ranks that share rows divide their tokens and pictures. Everything has
+ * exactly one place, each rank's part is in the order of the rows, and the parts are even in
+ * work. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 #include "tests/harness.h"
 #include "trainer/batch/row_share.h"
 
-/* Checks that every token has one place, that each rank's tokens ascend, and *out_uneven. */
+/* Checks that every token has exactly one place, that each rank's tokens ascend, that *out_uneven
+ * is the largest rank's work over the mean, and that it is at most `most`. */
 static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t each, double most)
 {
     int64_t n = cu[docs], doc = 0;
@@ -50,7 +52,7 @@ static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t 
     free(seen);
 }
 
-static void test_row_share__tokens_are_shared_out_evenly(void **state)
+static void test_row_share__tokens_are_divided_evenly(void **state)
 {
     (void)state;
     const int32_t none[] = {0}, one[] = {0, 4096}, odd[] = {0, 4093}, pair[] = {0, 3000, 4096};
@@ -63,7 +65,8 @@ static void test_row_share__tokens_are_shared_out_evenly(void **state)
         check_order(tiny, 3, ranks, 3, 8);
     }
     rng_key key = rng_key_make(7, "row_share");
-    double most[] = {1.02, 1.15}; /* with padding, and with no place to spare */
+    /* with one document, and with several */
+    double most[] = {1.02, 1.15};
     for (uint64_t trial = 0; trial < 100; trial++) {
         int32_t cu[65] = {0};
         int64_t docs = 1 + (int64_t)rng_below(key, 3 * trial, 64), ranks = 2 << trial % 3;
@@ -77,7 +80,7 @@ static void test_row_share__tokens_are_shared_out_evenly(void **state)
     }
 }
 
-static void test_row_share__images_are_shared_out_evenly(void **state)
+static void test_row_share__pictures_are_divided_evenly(void **state)
 {
     (void)state;
     const vision_dims d = {.hidden = 1152, .intermediate = 4304, .depth = 27};
@@ -113,8 +116,8 @@ static void test_row_share__images_are_shared_out_evenly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_share__tokens_are_shared_out_evenly),
-        cmocka_unit_test(test_row_share__images_are_shared_out_evenly),
+        cmocka_unit_test(test_row_share__tokens_are_divided_evenly),
+        cmocka_unit_test(test_row_share__pictures_are_divided_evenly),
     };
     return cmocka_run_group_tests_name("row_share", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* test_stager.c: how rows are staged: borders, merge order, rows and weights of the position table
- * (trainer/model/equations.md, "Vision tower"), targets, padding; and which rows are refused, with
- * the sample id. */
+/* test_stager.c: how rows become a batch in device memory: the borders of documents and frames, the
+ * order of merged patches, rows and weights of the position table (trainer/model/equations.md,
+ * "Vision tower"), targets and padding. Rows that cannot be staged are refused with the sample's
+ * id. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +67,8 @@ static void test_stager__spec_batch(void **state)
     }
     assert_true(fabs(weight - b->weight) < 1e-4);
     assert_int_equal(b->host_sample[2], 33);
-    /* a still patch made wide: in every channel both frames are the picture's */
+    /* A still picture has one frame; made wide, both frames of a patch are that frame, in every
+     * channel. */
     assert_memory_equal(b->pixels_wide + 512, rows[0].pixels + 256, 256);
     assert_memory_equal(b->pixels_wide + 768, rows[0].pixels + 256, 256);
     assert_memory_equal(b->pixels_wide + 48 * VIDEO_PATCH_BYTES, rows[0].pixels_video,
@@ -74,7 +76,8 @@ static void test_stager__spec_batch(void **state)
     fixture_close(&f);
 }
 
-/* Every target counts 1; or every document counts 1, or the root of the number of its targets. */
+/* Three weightings: every target counts 1, every document counts 1, or every document counts the
+ * square root of the number of its targets. */
 static void test_stager__weighting(void **state)
 {
     (void)state;
@@ -144,7 +147,7 @@ static void test_stager__padding(void **state)
     assert_int_equal(b->n_tokens[0], 46);
     for (int64_t t = 46; t < 64; t++)
         assert_true(b->text_index[t] == -1 && b->visual_index[t] == -1 && b->input_ids[t] == 0);
-    assert_int_equal(b->positions[64 + 7], 5); /* the axes are cap.tokens apart */
+    assert_int_equal(b->positions[64 + 7], 5); /* the axes lie cap.tokens apart */
     assert_int_equal(b->cu_docs[3], 46);
     row small = fixture_row(&f, &debug_documents[2], 1, false);
     assert_ok(stage_rows(f.g, f.s, &small, 1, &b)); /* nothing of the larger batch remains */
@@ -157,8 +160,8 @@ static void test_stager__padding(void **state)
     fixture_close(&f);
 }
 
-/* A batch gets the smallest bucket that holds the rows by every capacity; if none does, the
- * capacities of the buffers. */
+/* A batch gets the smallest bucket whose every capacity holds the rows; if no bucket does, it gets
+ * the capacities of the buffers. */
 static void test_stager__buckets(void **state)
 {
     (void)state;
@@ -180,7 +183,7 @@ static void test_stager__buckets(void **state)
     assert_memory_equal(&n, &small, sizeof n);
     assert_int_equal(b->tokens, 20);
     assert_int_equal(b->longest, 10);
-    assert_int_equal(b->positions[24 + 12], 2); /* the axes are the bucket's tokens apart */
+    assert_int_equal(b->positions[24 + 12], 2); /* the axes lie the bucket's tokens apart */
     assert_int_equal(b->cu_docs[2], 20);
     const int32_t variant = b->variant, *tokens = b->input_ids;
     assert_ok(stage_rows(f.g, f.s, &all, 1, &b));
@@ -188,7 +191,7 @@ static void test_stager__buckets(void **state)
     assert_memory_equal(&n, &o.cap, sizeof n);
     assert_int_equal(b->longest, 21);
     assert_int_equal(b->frame, 24);
-    assert_ptr_equal(b->input_ids, tokens); /* the addresses that a graph uses stay */
+    assert_ptr_equal(b->input_ids, tokens); /* a captured graph has these addresses */
     assert_true(b->variant / 4 != variant / 4);
     tight[1].longest = 21;
     assert_ok(stage_rows(f.g, f.s, &all, 1, &b));
@@ -217,7 +220,7 @@ static void welcome_list(const char *buckets, int64_t rows, bucket_list *out, st
     json_free(&v);
 }
 
-static void test_buckets__of_welcome(void **state)
+static void test_buckets__are_read_from_welcome(void **state)
 {
     (void)state;
     bucket_list l;
@@ -235,7 +238,7 @@ static void test_buckets__of_welcome(void **state)
                               .longest = 30,
                               .frame = 48};
     assert_memory_equal(&l.cap[0], &first, sizeof first);
-    /* An older daemon names fewer bounds, a recording none: the budgets bound the rest. */
+    /* An older daemon names fewer bounds and a recording none; then the budgets bound the rest. */
     welcome_list("[{\"tokens\":64,\"patches\":8,\"documents\":5,\"longest\":30,\"images\":3}]", 1,
                  &l, ST_OK, NULL);
     assert_true(l.n == 1 && l.cap[0].targets == 64 && l.cap[0].frames == 100 && !l.cap[0].frame);
@@ -300,7 +303,7 @@ static void test_stager__refuses_by_sample(void **state)
 }
 
 /* A rank's part of a row keeps its place when a large bucket follows a small one, and the parts of
- * four ranks make up the row, with nothing twice. */
+ * four ranks make up the row, with nothing missing and nothing twice. */
 static void test_stager__ranks_share_rows_in_buckets(void **state)
 {
     (void)state;
@@ -340,9 +343,9 @@ static void test_stager__ranks_share_rows_in_buckets(void **state)
     fixture_close(&f);
 }
 
-/* A pipeline stage after the first stages the same text as the first, and neither patches nor room
- * for them. */
-static void test_stager__blind_stages_have_the_text_alone(void **state)
+/* Pipeline stages after the first stage the same text as the first, but no patches, and keep no
+ * room for them. */
+static void test_stager__later_stages_have_only_text(void **state)
 {
     (void)state;
     fixture f;
@@ -386,10 +389,10 @@ int main(void)
         cmocka_unit_test(test_stager__position_corners),
         cmocka_unit_test(test_stager__padding),
         cmocka_unit_test(test_stager__buckets),
-        cmocka_unit_test(test_buckets__of_welcome),
+        cmocka_unit_test(test_buckets__are_read_from_welcome),
         cmocka_unit_test(test_stager__refuses_by_sample),
         cmocka_unit_test(test_stager__ranks_share_rows_in_buckets),
-        cmocka_unit_test(test_stager__blind_stages_have_the_text_alone),
+        cmocka_unit_test(test_stager__later_stages_have_only_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

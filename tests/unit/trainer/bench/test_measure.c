@@ -1,4 +1,6 @@
-/* What a bench concludes from its measurements: lines, spreads, uneven loads. */
+/* test_measure.c: what the benches conclude from their measurements: a line fitted through points,
+ * the spread of repeated times, loads of a given skew, and that what is timed has the bounds that a
+ * run would pass. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -33,7 +35,7 @@ static void test_fit__finds_a_line(void **state)
 static void test_fit__tells_the_largest_residual(void **state)
 {
     (void)state;
-    const double x[] = {1, 2, 3}, y[] = {10, 23, 30}; /* 1 + 10 x misses them by 1, 2, 1 */
+    const double x[] = {1, 2, 3}, y[] = {10, 23, 30}; /* 1 + 10 x misses the points by 1, 2 and 1 */
     bench_fit f = bench_fit_line(x, y, 3);
     expect_near(f.a, 1, 1e-12);
     expect_near(f.b, 10, 1e-12);
@@ -61,7 +63,7 @@ static void test_spread(void **state)
     expect_near(s.fastest, 1, 0);
     expect_near(bench_spread_of(even, 4).median, 2.5, 0);
     expect_near(bench_spread_of(one, 1).deviation, 0, 0);
-    expect_near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 against 2.5 / 0.9 */
+    expect_near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 are above 2.5 / 0.9 */
 }
 
 static void test_loads__have_the_skew_and_sum_asked_for(void **state)
@@ -79,8 +81,8 @@ static void test_loads__have_the_skew_and_sum_asked_for(void **state)
     }
 }
 
-/* cuDNN is taken where a bound says that its blocks are no waste, so what is timed must tell as
- * much of its segments as a run does. */
+/* Attention chooses cuDNN by the bounds on its segments (their number and the longest), so a bench
+ * must pass the bounds that a run passes, or it would time another kernel. */
 static void test_attention__is_timed_with_its_bounds(void **state)
 {
     (void)state;
@@ -109,8 +111,9 @@ static void test_attention__is_timed_with_its_bounds(void **state)
     assert_int_equal(seen, 6);
 }
 
-/* A bench's own rows tell their shape, so that a captured step of it gets the kernels of a run. */
-static void test_text_rows__tell_their_shape(void **state)
+/* The rows that a bench makes carry their bounds, so that a captured step of a bench uses the same
+ * kernels as a run. */
+static void test_text_rows__carry_their_bounds(void **state)
 {
     (void)state;
     enum { SEQ_LEN = 8192, DOCUMENT = 340, LOCAL = 2 };
@@ -151,7 +154,7 @@ int main(void)
         cmocka_unit_test(test_spread),
         cmocka_unit_test(test_loads__have_the_skew_and_sum_asked_for),
         cmocka_unit_test(test_attention__is_timed_with_its_bounds),
-        cmocka_unit_test(test_text_rows__tell_their_shape),
+        cmocka_unit_test(test_text_rows__carry_their_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

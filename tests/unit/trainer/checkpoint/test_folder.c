@@ -1,4 +1,6 @@
-/* Folders of checkpoints: a step that is saved again takes the place of the one before at once. */
+/* test_folder.c: folders of checkpoints. A step that is saved a second time replaces the first at
+ * once, a manifest with impossible sizes is refused, and a file is written even where folders
+ * cannot be synced. */
 #include "common/base/file.h"
 #include "tests/folders_refuse.h"
 #include "tests/harness.h"
@@ -48,7 +50,8 @@ static int read_step(void)
 static atomic_bool stop;
 static atomic_int missing, looked;
 
-/* Somebody who looks all the time: whenever a process may die, the step must be there. */
+/* Watches the folder of the step without pause. A run can be killed at any moment, so a complete
+ * step must be there at every one. */
 static void *watch_folder(void *path)
 {
     struct stat about;
@@ -96,8 +99,10 @@ static void write_words(const char *folder, const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* A manifest is shared out by sizes before anything of it is believed: two of these have no sum. */
-static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
+/* folder_check divides a manifest's files among the ranks by size before it has verified anything
+ * in it. Here both files have a size whose sum overflows, that is negative, or that is not a
+ * number. */
+static void test_folder_check__impossible_sizes_are_refused(void **state)
 {
     (void)state;
     static const char *const sizes[] = {"9000000000000000000", "-1", "\"much\""};
@@ -122,7 +127,7 @@ static void test_folder_check__sizes_that_can_not_be_are_refused(void **state)
     harness_remove(&folder);
 }
 
-static void test_hf_write_text__folder_can_not_be_synced(void **state)
+static void test_hf_write_text__works_where_folders_cannot_be_synced(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[STATUS_PATH_MAX];
@@ -139,8 +144,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder_commit__a_step_saved_again_is_never_missing),
-        cmocka_unit_test(test_folder_check__sizes_that_can_not_be_are_refused),
-        cmocka_unit_test(test_hf_write_text__folder_can_not_be_synced),
+        cmocka_unit_test(test_folder_check__impossible_sizes_are_refused),
+        cmocka_unit_test(test_hf_write_text__works_where_folders_cannot_be_synced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_hf.c: Hugging Face folders: what is exported loads again, in every layout; what is missing,
- * extra or misshapen is named, and nothing changes. */
+/* test_hf.c: Hugging Face model folders. What is exported loads again, whatever the layout of the
+ * experts. A tensor that is missing, unexpected or of the wrong shape is named, and the parameters
+ * keep their values. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static void open_text_only(fixture *f)
     fixture_open(f, &d);
 }
 
-/* All values, heap. */
+/* The values of all parameters, one after the other; the caller frees them. */
 static double *values_of(fixture *f)
 {
     double *v = malloc((size_t)f->p->total * sizeof *v), *to = v;
@@ -98,7 +99,7 @@ static void test_hf__bf16_is_the_default_and_stable(void **state)
 {
     (void)state;
     fixture f;
-    open_preset(&f, "tile"); /* 2I = H: only the down projection tells the layout */
+    open_preset(&f, "tile"); /* 2I = H: only the down projection tells the layouts apart */
     char *first = harness_temp(), *second = harness_temp();
     assert_ok(hf_export(f.p, f.s, &f.d, first, &(hf_export_options){0}));
     st_file file;
@@ -121,7 +122,7 @@ static void test_hf__bf16_is_the_default_and_stable(void **state)
     fixture_close(&f);
 }
 
-/* Tensors of a loaded checkpoint, rewritten by hand. */
+/* The tensors of a loaded checkpoint, to be changed and written again. */
 typedef struct rewrite {
     st_tensor *list;
     size_t n;
@@ -160,7 +161,7 @@ static float *read_floats(fixture *f, const param *p)
     return out;
 }
 
-/* [out, in] columns [column, column + rows) of expert e, transposed */
+/* Columns [column, column + rows) of expert e of an [in, out] matrix, transposed to [rows, in]. */
 static float *transposed(const float *from, const param *p, int64_t e, int64_t column, int64_t rows)
 {
     int64_t in = p->shape[1], out = p->shape[2];
@@ -223,7 +224,8 @@ static rewrite rewrite_as(fixture *f, expert_layout stored)
 static void test_hf__every_expert_layout_loads(void **state)
 {
     (void)state;
-    /* `tile` has 2I = H, so that only down_proj tells; where I = H only gate_up_proj does. */
+    /* `tile` has 2I = H, so only down_proj tells the layouts apart; where I = H only gate_up_proj
+     * does. */
     for (int shape = 0; shape < 3; shape++) {
         fixture f;
         model_dims d;
@@ -245,7 +247,8 @@ static void test_hf__every_expert_layout_loads(void **state)
     }
 }
 
-/* Ranks of a cut model read the values of the whole one, whatever the file's order of them. */
+/* A rank of a cut model loads its slices of the whole model's values, in whatever order the file
+ * has them. */
 static void test_hf__a_rank_loads_its_slices(void **state)
 {
     (void)state;
@@ -327,7 +330,7 @@ static void test_hf__tied_models_have_no_head_of_their_own(void **state)
     double *want = values_of(&f);
     rewrite w = rewrite_as(&f, EXPERTS_FUSED);
     assert_int_equal(w.n, 145);
-    float *head = calloc(2048 * 128, sizeof *head); /* some writers store it again */
+    float *head = calloc(2048 * 128, sizeof *head); /* some writers store the tied head too */
     add_tensor(&w, "lm_head.weight", 2, (const int64_t[]){2048, 128}, head);
     assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
     assert_loads_as(&f, folder, want);
@@ -346,11 +349,11 @@ static void test_hf__problems_are_named_and_nothing_changes(void **state)
     double *want = values_of(&f);
     assert_fails(ST_NO_INPUT, hf_load(f.p, f.s, &f.d, folder), "model.safetensors");
     rewrite w = rewrite_as(&f, EXPERTS_FUSED);
-    st_tensor *norm = &w.list[1]; /* layer 0 input_layernorm [128] -> [64, 2] */
+    st_tensor *norm = &w.list[1]; /* layer 0's input_layernorm: [128] becomes [64, 2] */
     norm->n_dims = 2;
     norm->shape[0] = 64;
     norm->shape[1] = 2;
-    char *old = (char *)w.list[2].name; /* q_proj under a strange name */
+    char *old = (char *)w.list[2].name; /* q_proj under an unknown name */
     w.list[2].name = "model.surprise";
     assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
     assert_fails(ST_BAD_INPUT, hf_load(f.p, f.s, &f.d, folder), "input_layernorm.weight [64, 2]");
@@ -374,7 +377,7 @@ static void write_file(const char *path, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_hf__other_files_come_along(void **state)
+static void test_hf__other_files_are_copied(void **state)
 {
     (void)state;
     fixture f;
@@ -382,7 +385,7 @@ static void test_hf__other_files_come_along(void **state)
     char *source = harness_temp(), *out = harness_temp();
     char *config = NULL, *spaced = NULL;
     assert_ok(dims_config_json(&f.d, &config));
-    assert_true(asprintf(&spaced, "\n\n%s\n", config) > 0); /* same meaning, other bytes */
+    assert_true(asprintf(&spaced, "\n\n%s\n", config) > 0); /* the same meaning in other bytes */
     write_file(path_in(source, "config.json"), spaced);
     write_file(path_in(source, "tokenizer.json"), "{}");
     write_file(path_in(source, "preprocessor_config.json"), "{\"a\": 1}");
@@ -397,7 +400,7 @@ static void test_hf__other_files_come_along(void **state)
     }
     assert_int_equal(access(path_in(out, "secret.txt"), F_OK), -1);
     assert_int_equal(access(path_in(out, "model.safetensors.tmp"), F_OK), -1);
-    f.d.text.rms_eps = 1e-5; /* another model: another config.json */
+    f.d.text.rms_eps = 1e-5; /* another model has another config.json */
     assert_ok(hf_export(f.p, f.s, &f.d, out, &(hf_export_options){.source = source}));
     assert_ok(hash_file(path_in(out, "config.json"), &b));
     assert_ok(hash_file(path_in(source, "config.json"), &a));
@@ -419,7 +422,7 @@ int main(void)
         cmocka_unit_test(test_hf__text_only_names),
         cmocka_unit_test(test_hf__tied_models_have_no_head_of_their_own),
         cmocka_unit_test(test_hf__problems_are_named_and_nothing_changes),
-        cmocka_unit_test(test_hf__other_files_come_along),
+        cmocka_unit_test(test_hf__other_files_are_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Which checkpoints go: by policy, and one by one where there is no room. */
+/* test_prune.c: which checkpoints are deleted: by the policy of checkpoint.keep_latest_k after a
+ * save, and one at a time when the disk has no room for the next one. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ enum { STEPS = 5 };
 
 static char base[] = "/tmp/test_prune_XXXXXX";
 
-/* Steps 1 to STEPS, with their held-out losses. */
+/* Makes steps 1 to STEPS, each with its held-out loss (NAN: not evaluated). */
 static void make_steps(const double loss[STEPS])
 {
     for (int64_t i = 0; i < STEPS; i++) {
@@ -56,14 +57,14 @@ static void test_prune_by_policy__keeps_the_newest_and_the_best(void **state)
     EXPECT(2, 5);
 }
 
-static void test_prune_one__the_best_goes_last_and_the_whole_one_never(void **state)
+static void test_prune_one__the_best_goes_last_and_the_complete_one_never(void **state)
 {
     (void)state;
     bool gone = true;
     make_steps((double[]){3, 1, 2, NAN, 4});
-    assert_ok(prune_one(base, 4, 0, &gone)); /* all are to be kept */
+    assert_ok(prune_one(base, 4, 0, &gone)); /* the four newest are to be kept */
     assert_false(gone);
-    assert_ok(prune_one(base, 0, 3, &gone)); /* none is known to be whole */
+    assert_ok(prune_one(base, 0, 3, &gone)); /* no step is known to be complete */
     assert_false(gone);
     EXPECT(1, 2, 3, 4, 5);
     assert_ok(prune_one(base, 4, 3, &gone));
@@ -81,15 +82,15 @@ static void test_prune_one__the_best_goes_last_and_the_whole_one_never(void **st
     EXPECT(4);
 }
 
-static void test_prune_for_room__takes_nothing_where_there_is_room(void **state)
+static void test_prune_for_room__keeps_all_where_there_is_room(void **state)
 {
     (void)state;
     make_steps((double[]){3, 1, 2, NAN, 4});
-    assert_ok(prune_for_room(base, 5, 1)); /* of a few bytes */
+    assert_ok(prune_for_room(base, 5, 1)); /* a checkpoint is a few bytes */
     EXPECT(1, 2, 3, 4, 5);
 }
 
-/* A file of so many bytes, of which none is on the disk. */
+/* Adds a sparse file of this size, which takes no space on the disk. */
 static void put_hollow(int64_t step, int64_t bytes)
 {
     char path[STATUS_PATH_MAX], file[STATUS_PATH_MAX];
@@ -101,7 +102,7 @@ static void put_hollow(int64_t step, int64_t bytes)
     assert_int_equal(fclose(f), 0);
 }
 
-static void test_prune_for_room__takes_none_that_would_not_help(void **state)
+static void test_prune_for_room__keeps_what_would_not_help(void **state)
 {
     (void)state;
     const int64_t more = INT64_C(8) << 30;
@@ -114,7 +115,7 @@ static void test_prune_for_room__takes_none_that_would_not_help(void **state)
     EXPECT(1, 2, 3, 4, 5);
     assert_ok(prune_one(base, 5, 1, &gone));
     assert_false(gone);
-    put_hollow(1, 2 * more); /* would do, as far as one sees; the others would not */
+    put_hollow(1, 2 * more); /* enough by its apparent size; the others are not */
     assert_ok(prune_for_room(base, 5, 1));
     EXPECT(2, 3, 4, 5);
 }
@@ -123,9 +124,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prune_by_policy__keeps_the_newest_and_the_best),
-        cmocka_unit_test(test_prune_one__the_best_goes_last_and_the_whole_one_never),
-        cmocka_unit_test(test_prune_for_room__takes_nothing_where_there_is_room),
-        cmocka_unit_test(test_prune_for_room__takes_none_that_would_not_help),
+        cmocka_unit_test(test_prune_one__the_best_goes_last_and_the_complete_one_never),
+        cmocka_unit_test(test_prune_for_room__keeps_all_where_there_is_room),
+        cmocka_unit_test(test_prune_for_room__keeps_what_would_not_help),
     };
     if (!mkdtemp(base))
         return 1;

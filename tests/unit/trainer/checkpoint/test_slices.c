@@ -1,4 +1,5 @@
-/* Ranks of a layout write one model together, and ranks of another read what is theirs of it. */
+/* test_slices.c: the ranks of one layout write a model together, as weight files and as training
+ * state, and the ranks of any other layout read their slices of it and little more. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +18,9 @@ typedef struct bench {
     stream *s;
 } bench;
 
-/* One rank's part of the model. */
+/* The part of the model that one rank holds. */
 typedef struct part {
-    mesh mesh; /* sizes alone: nothing is said between ranks here */
+    mesh mesh; /* only sizes: the ranks of this test never talk */
     params *p;
 } part;
 
@@ -74,7 +75,7 @@ static void close_part(bench *b, part *x)
     params_free(&x->p);
 }
 
-/* Moments that tell their place, as the values do. */
+/* Fills the moments with values that tell their element, as the values do. */
 static void fill_moments(const part *x)
 {
     for (int64_t i = 0; i < x->p->n; i++) {
@@ -94,7 +95,7 @@ static void write_all(bench *b, const layout *l, const char *folder, expert_layo
     char training[STATUS_PATH_MAX];
     snprintf(training, sizeof training, "%s/training", folder);
     assert_ok(file_make_folders(training));
-    for (int rank = (int)l->world - 1; rank >= 0; rank--) { /* in no order of theirs */
+    for (int rank = (int)l->world - 1; rank >= 0; rank--) { /* no rank waits for one */
         part x;
         open_part(b, l, rank, &x);
         assert_ok(params_init(x.p, b->s, SEED));
@@ -112,7 +113,7 @@ static void write_all(bench *b, const layout *l, const char *folder, expert_layo
     }
 }
 
-/* A hash over every weight file. */
+/* A hash over all weight files. */
 static hash128 digest(const char *folder)
 {
     hash128 all = {{0}}, one;
@@ -190,7 +191,7 @@ static void check_part(bench *b, const char *folder, const layout *l, int rank, 
                 assert_memory_equal((float *)p->moment2 + j, (float *)q->moment2 + at, bytes);
             }
         }
-        /* Of a weight file at most what is left of the experts at both ends comes besides. */
+        /* Of a weight file, a rank may also read the experts that its slice cuts at either end. */
         int64_t ends = from_state ? 0 : x.p->n * 2 * 4 * b->d.text.hidden * b->d.text.expert_width;
         int64_t arrays = from_state ? 3 : 1;
         assert_in_range(x.p->bytes_read, own * arrays * 4, (own * arrays + ends) * 4);
@@ -223,8 +224,8 @@ static void test_slices__any_ranks_read_what_any_wrote(void **state)
     close_bench(&b);
 }
 
-/* A file of another model, or one that is gone, is named. */
-static void test_slices__what_is_missing_is_named(void **state)
+/* A state file that is gone is named. Any file that has the values may take its place. */
+static void test_slices__a_missing_file_is_named(void **state)
 {
     (void)state;
     bench b;
@@ -239,7 +240,8 @@ static void test_slices__what_is_missing_is_named(void **state)
     assert_int_equal(remove(path), 0);
     assert_fails(ST_NO_INPUT, train_state_load(x.p, b.s, training), "rank-00001-of-00002");
     state_writer w = {1, 2};
-    assert_ok(train_state_write(x.p, b.s, w, training)); /* of one rank, under the other's name */
+    /* the state of the whole model, under the missing name */
+    assert_ok(train_state_write(x.p, b.s, w, training));
     assert_ok(train_state_load(x.p, b.s, training));
     close_part(&b, &x);
     close_bench(&b);
@@ -251,7 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slices__ranks_write_the_files_of_one),
         cmocka_unit_test(test_slices__any_ranks_read_what_any_wrote),
-        cmocka_unit_test(test_slices__what_is_missing_is_named),
+        cmocka_unit_test(test_slices__a_missing_file_is_named),
     };
     return cmocka_run_group_tests_name("slices", tests, NULL, NULL);
 }

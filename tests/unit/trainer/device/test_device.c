@@ -1,4 +1,5 @@
-/* test_device.c: opening a device, its memory and copies, and the choice between backends. */
+/* test_device.c: opening a device, its memory and copies, and how `auto` chooses between the
+ * backends. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -59,7 +60,7 @@ static void test_device_open__no_second_cpu(void **state)
     assert_null(d);
 }
 
-/* Without a GPU, or without its ops, auto must give a CPU that trains. */
+/* Without a GPU, or without ops for it, `auto` must give a CPU device that has every op. */
 static void test_device_open__auto_has_every_op(void **state)
 {
     (void)state;
@@ -75,7 +76,7 @@ static void test_device_open__cuda_says_why_not(void **state)
     (void)state;
     device *d = NULL;
     status st = device_open(BACKEND_CUDA, &(device_options){.threads = 1}, &d);
-    if (st == ST_OK) { /* a machine with a GPU: empty entries answer by name */
+    if (st == ST_OK) { /* there is a GPU: an op that is not built fails by name */
         stream *s = NULL;
         assert_ok(d->v->stream_new(d, &s));
         if (!d->ops->gemm)

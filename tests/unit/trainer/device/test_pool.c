@@ -1,4 +1,6 @@
-/* test_pool.c: every task once, whatever the helpers do. */
+/* test_pool.c: the thread pool of the CPU backend runs every task exactly once, however its helper
+ * threads are scheduled: asleep, late, or called from inside a task. ThreadSanitizer runs it
+ * too. */
 #include "tests/harness.h"
 
 #include <stdatomic.h>
@@ -13,7 +15,7 @@ enum { THREADS = 4, TASKS_MAX = 3000 };
 typedef struct tally {
     _Atomic int seen[TASKS_MAX];
     _Atomic int inside[THREADS]; /* tasks now running under each thread number */
-    pool *again;                 /* called from inside a task, if any */
+    pool *again;                 /* if not NULL, a task starts a job on this pool */
     int nap_us;
 } tally;
 
@@ -54,7 +56,7 @@ static void test_pool_run__every_task_once(void **state)
     free(t);
 }
 
-/* Short jobs one after the other, and gaps long enough for the helpers to fall asleep. */
+/* Short jobs one after the other, with gaps long enough for the helpers to fall asleep. */
 static void test_pool_run__many_jobs(void **state)
 {
     (void)state;
@@ -66,7 +68,9 @@ static void test_pool_run__many_jobs(void **state)
         if (i % 100 == 0)
             usleep(1000);
     }
-    t->nap_us = 300; /* the caller outruns its helpers and must wait for them asleep */
+    /* Tasks now sleep, so that the caller runs out of tasks before its helpers are done and goes to
+     * sleep itself. */
+    t->nap_us = 300;
     for (int i = 0; i < 20; i++)
         run_and_check(p, t, 40);
     pool_free(&p);
@@ -87,7 +91,8 @@ static void outer_task(const void *context, int64_t task, int thread)
         pool_run(t->again, 50, inner_task, t);
 }
 
-/* A job started from inside a job would wait for helpers that wait for it; it runs alone. */
+/* A job that a task starts would wait for helpers that are waiting for that very task, so it runs
+ * on the calling thread alone. */
 static void test_pool_run__inside_a_task(void **state)
 {
     (void)state;
@@ -115,9 +120,9 @@ static void tiny_task(const void *context, int64_t task, int thread)
     atomic_fetch_add(&j->ran, 1);
 }
 
-/* Jobs so small that helpers come late to nearly all of them, of changing size, so that a latecomer
- * who mixes up two jobs takes a task too many: it then runs twice, or the caller waits for ever
- * (the alarm ends the program). */
+/* The jobs are so small that helpers come late to nearly all of them, and their size changes from
+ * one to the next. A helper that mixes up two jobs would take a task too many: the task would run
+ * twice, or the caller would wait for ever (the alarm ends the program). */
 static void test_pool_run__latecomers_take_nothing(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* test_generate.c: a document is taken out of a packed row and continued greedily with kept keys
- * and values; every token is the one that recomputing the whole document chooses. Also which
- * documents are answered. */
+/* test_generate.c: answers generated for documents of a packed row. A document is taken out of its
+ * row and continued greedily with cached keys and values; every token must be the one that a
+ * forward pass over the whole document chooses. Also tests which documents are answered at all. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <stdlib.h>
@@ -16,7 +16,8 @@ enum { NEW_TOKENS = 6 };
 
 static const document packed[3] = {{"4 1x4x6 3 1x6x4 2", 7}, {"5 1x4x4 2 1x6x4 8", 8}, {"10", 9}};
 
-/* A row of three documents with labels as prepd writes them: one run at the end of each. */
+/* A row of three documents whose labels are as prepd writes them: one run at the end of each
+ * document. */
 static row packed_row(fixture *f)
 {
     row r = fixture_row(f, packed, 3, false);
@@ -61,7 +62,7 @@ static void test_prompt_of_document__is_the_document_alone(void **state)
     arena_done(&f.rows);
 }
 
-/* A row with prompt and answer as one document, whose targets are the answer. */
+/* A row with prompt and answer as one document, whose targets are the tokens of the answer. */
 static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *answer)
 {
     row p, out;
@@ -90,7 +91,7 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
     return out;
 }
 
-/* The token after a row of one document, by a forward pass over all of it. */
+/* The token that follows a row of one document, by a forward pass over all of it. */
 static int32_t next_word(session *s, const row *r)
 {
     const backend_vtable *v = s->device->v;
@@ -116,7 +117,7 @@ static int32_t next_word(session *s, const row *r)
     return (int32_t)best;
 }
 
-/* The answer token by token, with a pass over the whole document for each. */
+/* Generates the answer without a cache: one pass over the whole document for each token. */
 static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc, token_list *out)
 {
     int32_t id[NEW_TOKENS];
@@ -157,7 +158,7 @@ static status open_generator(session *s)
     return generate_new(&o, &s->generator);
 }
 
-/* Answers all documents at once with kept keys and values; then again with ops running on
+/* Answers all documents at once with cached keys and values; then again with ops that run on
  * capacities, and with room for only one prompt at a time. */
 static void test_generate_answers__is_what_recomputing_chooses(void **state)
 {
@@ -176,7 +177,7 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     bool ended = false;
     s.dims.eos_token = -1;
     recomputed_answer(&f, &s, &r, 0, &want[0]);
-    s.dims.eos_token = want[0].id[2]; /* so that one answer ends before the others */
+    s.dims.eos_token = want[0].id[2]; /* so that this answer ends before the others */
     token_list_done(&want[0]);
     for (int64_t doc = 0; doc < 3; doc++) {
         recomputed_answer(&f, &s, &r, doc, &want[doc]);
@@ -203,7 +204,8 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     fixture_close(&f);
 }
 
-/* Counts the rows that routers see, which shows what an answer costs beside its prompt. */
+/* Counts the rows that the routers see, which is how much is computed for an answer beyond its
+ * prompt. */
 static int64_t rows_seen;
 static status (*route_below)(stream *, const route_fwd_args *);
 
@@ -254,7 +256,7 @@ static tokenizer *golden_tokenizer(void)
 
 /* A rank that fails to print an answer must still count as many questions as the others; otherwise
  * the ranks would generate different documents of the next row. */
-static void test_answers__are_counted_where_one_fails(void **state)
+static void test_answers__are_counted_even_if_one_fails(void **state)
 {
     (void)state;
     static const char reference[] =
@@ -301,7 +303,7 @@ int main(void)
         cmocka_unit_test(test_prompt_of_document__is_the_document_alone),
         cmocka_unit_test(test_generate_answers__is_what_recomputing_chooses),
         cmocka_unit_test(test_generate_answers__each_word_costs_one_token),
-        cmocka_unit_test(test_answers__are_counted_where_one_fails),
+        cmocka_unit_test(test_answers__are_counted_even_if_one_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

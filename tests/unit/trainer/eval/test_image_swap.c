@@ -1,5 +1,6 @@
-/* test_image_swap.c: a picture is exchanged for another one of the same grid, never for itself, and
- * a document counts only if all its pictures were exchanged. */
+/* test_image_swap.c: pictures exchanged between documents (evaluation's image swap). A picture is
+ * replaced by another one of the same grid, never by itself, and a document counts only if all its
+ * pictures were replaced. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ static void open_rows(fixture *f)
     arena_init(&f->rows, 0);
 }
 
-static void test_lender__first_picture_of_a_grid_has_no_partner(void **state)
+static void test_image_swap__first_picture_of_a_grid_has_no_partner(void **state)
 {
     (void)state;
     fixture f;
@@ -34,7 +35,7 @@ static void test_lender__first_picture_of_a_grid_has_no_partner(void **state)
     arena_done(&f.rows);
 }
 
-static void test_lender__lends_the_last_other_picture(void **state)
+static void test_image_swap__gives_the_last_other_picture(void **state)
 {
     (void)state;
     fixture f;
@@ -62,7 +63,7 @@ static void test_lender__lends_the_last_other_picture(void **state)
     arena_done(&f.rows);
 }
 
-static void test_lender__every_image_of_a_document_counts(void **state)
+static void test_image_swap__every_picture_of_a_document_counts(void **state)
 {
     (void)state;
     fixture f;
@@ -75,10 +76,10 @@ static void test_lender__every_image_of_a_document_counts(void **state)
     row b = fixture_row(&f, two, 3, false);
     assert_ok(image_swap_exchange(l, &a, lent));
     assert_ok(image_swap_exchange(l, &b, lent));
-    assert_false(lent[0] || lent[2]); /* one picture of each is the first of its grid */
+    assert_false(lent[0] || lent[2]); /* each has a picture that is the first of its grid */
     assert_true(lent[1]);
 
-    /* two documents share a picture (data.group shared_image); both count */
+    /* Two documents share a picture (data.group shared_image), and both count. */
     row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 4}, {"6", 5}}, 2, false);
     for (int64_t t = c.cu_seqlens[1], m = 0; m < 4; t++, m++)
         c.visual_row[t + 1] = (int32_t)m;
@@ -91,9 +92,9 @@ static void test_lender__every_image_of_a_document_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lender__first_picture_of_a_grid_has_no_partner),
-        cmocka_unit_test(test_lender__lends_the_last_other_picture),
-        cmocka_unit_test(test_lender__every_image_of_a_document_counts),
+        cmocka_unit_test(test_image_swap__first_picture_of_a_grid_has_no_partner),
+        cmocka_unit_test(test_image_swap__gives_the_last_other_picture),
+        cmocka_unit_test(test_image_swap__every_picture_of_a_document_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_page.c: a picture joined from a row's patches, and questions on a page, as a reader of PNG
- * and of HTML sees them. */
+/* test_page.c: the predictions page as a reader of HTML and of PNG sees it: pictures put together
+ * from a row's patches, questions and answers as text. */
 #include "tests/harness.h"
 
 #include <png.h>
@@ -150,7 +150,7 @@ static void test_page__has_questions_under_their_pictures(void **state)
     arena_done(&a);
 }
 
-static void test_page__names_what_can_not_be_written(void **state)
+static void test_page__names_its_option_if_it_cannot_be_written(void **state)
 {
     (void)state;
     page *p = NULL;
@@ -164,7 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_picture_data_uri__is_the_picture),
         cmocka_unit_test(test_page__has_questions_under_their_pictures),
-        cmocka_unit_test(test_page__names_what_can_not_be_written),
+        cmocka_unit_test(test_page__names_its_option_if_it_cannot_be_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,8 @@ static void test_vqa__normalised(void **state)
         {"Its", "its"},
         {"somebody'd", "somebodyd"},
         {"black-and-white", "black and white"},
-        {"black - and white", "black and white"}, /* beside a space once, so removed everywhere */
+        /* The hyphen stands beside a space once, so it is removed everywhere. */
+        {"black - and white", "black and white"},
         {"t-shirt - blue", "tshirt blue"},
         {"1,000", "1000"},
         {"1,000 / 2", "1000 2"},
@@ -49,7 +50,8 @@ static void test_vqa__normalised(void **state)
     }
 }
 
-/* The accuracy of an answer if `red` of ten annotators say "red" and the others "dark red". */
+/* The accuracy of an answer when `red` of the ten annotators say "red" and the others "dark
+ * red". */
 static double accuracy_of(int red, const char *answer)
 {
     const char *references[10];
@@ -61,21 +63,22 @@ static double accuracy_of(int red, const char *answer)
 static void test_vqa__ten_annotators(void **state)
 {
     (void)state;
-    /* If m of ten agree, leaving one out keeps m - 1 of them m times and m the other times; each
-     * gives min(1, that / 3). */
+    /* If m of ten annotators agree, leaving each out in turn leaves m - 1 that agree (m times) or m
+     * (10 - m times); each turn gives min(1, agreeing / 3). */
     const double want[] = {0.0, 0.3, 0.6, 0.9, 1.0, 1.0};
     for (int m = 0; m <= 5; m++) {
         assert_true(fabs(accuracy_of(m, "Red.") - want[m]) < 1e-12);
         assert_true(fabs(accuracy_of(10 - m, "the dark  red") - want[m]) < 1e-12);
     }
-    /* All agree: nothing is normalised; only case and surrounding spaces are ignored. */
+    /* All annotators agree, so nothing is normalised; only case and surrounding spaces are
+     * ignored. */
     const char *same[10] = {"2", "2", "2", "2", "2", "2", "2", "2", "2", "2"};
     assert_true(vqa_accuracy("2", same, 10) == 1.0);
     assert_true(vqa_accuracy(" 2\n", same, 10) == 1.0);
     assert_true(vqa_accuracy("two", same, 10) == 0.0);
     const char *cased[2] = {"Yes", "Yes"};
     assert_true(vqa_accuracy("yes", cased, 2) > 0.0);
-    /* One differs, so answers are normalised and "two" is "2". */
+    /* One annotator differs, so answers are normalised and "two" becomes "2". */
     same[9] = "3";
     assert_true(vqa_accuracy("two", same, 10) == 1.0);
     assert_true(fabs(vqa_accuracy("three", same, 10) - 0.3) < 1e-12);

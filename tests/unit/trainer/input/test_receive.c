@@ -1,5 +1,6 @@
-/* The receiving thread over a recording: order, slots that are given back late, the end, a stop
- * while rows wait, damage that must reach the step as its text. Also run under ThreadSanitizer. */
+/* test_receive.c: the thread that receives rows, reading a recording: rows come in order, their
+ * slots may be given back late, the end is reported, closing works while rows wait, and damage
+ * reaches the caller as an error with its text. ThreadSanitizer runs it too. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 
 enum { ROWS = 23, TOKENS = 40 };
 
-/* Row i: one text document whose ids say i. */
+/* Row i: one text document whose token ids are all 100 + i. */
 static void make_row(int i, arena *a, row *r)
 {
     memset(r, 0, sizeof *r);
@@ -105,7 +106,7 @@ static void test_receive__rows_in_order_then_end(void **state)
     }
 }
 
-static void test_receive__rows_held_together_stay_whole(void **state)
+static void test_receive__rows_held_together_stay_intact(void **state)
 {
     fixture *f = *state;
     receiver *r;
@@ -115,7 +116,7 @@ static void test_receive__rows_held_together_stay_whole(void **state)
     int64_t waited = 0;
     for (int i = 0; i < 4; i++)
         assert_ok(receiver_next(r, &got[i], &waited));
-    usleep(5000); /* the thread must not write into held slots */
+    usleep(5000); /* the thread must not write into slots that are held */
     for (int i = 0; i < 4; i++) {
         assert_int_equal(got[i].row.input_ids[7], 100 + i);
         receiver_give_back(r, &got[i]);
@@ -161,9 +162,9 @@ static void test_receive__damage_reaches_the_step(void **state)
     receiver_close(&r);
 }
 
-/* What a resumed run asks for: rows after those it had, over the borders of loops, and where it is.
- */
-static void test_receive__goes_on_behind_what_was_taken(void **state)
+/* A resumed run skips the rows that it had already, also across the loops of a recording. Until it
+ * has received a row there is no cursor. */
+static void test_receive__goes_on_after_the_rows_taken(void **state)
 {
     fixture *f = *state;
     const uint64_t skips[] = {0, 5, ROWS - 1, ROWS, ROWS + 3, 2 * ROWS};
@@ -192,11 +193,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_receive__rows_in_order_then_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_receive__rows_held_together_stay_whole, set_up,
+        cmocka_unit_test_setup_teardown(test_receive__rows_held_together_stay_intact, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_receive__stops_while_rows_wait, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_receive__damage_reaches_the_step, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_receive__goes_on_behind_what_was_taken, set_up,
+        cmocka_unit_test_setup_teardown(test_receive__goes_on_after_the_rows_taken, set_up,
                                         tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,7 +21,7 @@ static double lively(const param *p, rng_key key, int64_t i)
         return 0.2 * n;
     if (p->group == GROUP_EXPERTS)
         return n / sqrt((double)p->shape[1]);
-    if (strstr(p->name, "embed") && p->n_dims == 2) /* token and position tables */
+    if (strstr(p->name, "embed") && p->n_dims == 2) /* the token and position tables */
         return 0.7 * n;
     return n / sqrt((double)(p->count / p->shape[0]));
 }
@@ -98,9 +98,9 @@ void fixture_model(fixture *f, const model_options *o, bool fixed_shapes)
     stager_fix_shapes(f->g, fixed_shapes);
 }
 
-/* One word of the description of a document. */
+/* One word of a document's description. */
 typedef struct part {
-    int t, h, w; /* grid; t = 0: text of h tokens, or a further frame */
+    int t, h, w; /* a grid; t = 0: h tokens of text, or one more frame */
     bool video, next_frame;
 } part;
 
@@ -154,7 +154,8 @@ static void put_frame(writer *w, const part *grid, bool video, int32_t *cur)
     *cur += (grid->h > grid->w ? grid->h : grid->w) / 2;
 }
 
-/* item counts within its document, so that a document has the same pixels in any row. */
+/* `item` counts from the start of the document, so that a document has the same pixels in any
+ * row. */
 static void put_pixels(writer *w, const part *grid, bool video, rng_key key, uint64_t item)
 {
     int64_t n = (int64_t)grid->t * grid->h * grid->w;
@@ -194,7 +195,7 @@ static void put_document(writer *w, const document *doc)
     }
 }
 
-/* Labels three quarters of the text tokens, never the first token of a document. */
+/* Gives labels to three quarters of the text tokens, never to the first token of a document. */
 static void put_labels(row *r, int64_t doc, uint64_t seed)
 {
     rng_key key = rng_key_make(seed, "labels");

@@ -1,6 +1,7 @@
-/* fixture.h: a small model on the CPU backend whose weights are large enough to matter, and rows
- * made by hand, among them the test row of trainer/model/equations.md ("Debug model and worked
- * examples"). It computes in float or double, as does the ops library that a program links. */
+/* fixture.h: a small model on the CPU backend, with weights large enough that every mechanism
+ * matters, and rows made by hand, among them the test row of trainer/model/equations.md ("Debug
+ * model and worked examples"). It computes in float or in double, whichever ops library a program
+ * links. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 #define TESSERA_TESTS_UNIT_TRAINER_MODEL_FIXTURE_H
 
@@ -21,20 +22,23 @@ typedef struct fixture {
     arena rows;
 } fixture;
 
-/* Makes the parameters only. Weights are functions of (seed, name, element), large enough that
- * every mechanism changes the result: linear 1/sqrt(fan in), norms 1 +- 0.2, biases 0.2. */
+/* Makes the parameters, without a model. A weight is a function of (seed, name, element) and large
+ * enough that every mechanism changes the result: linear weights have the spread 1/sqrt(fan in),
+ * norms 1 +- 0.2, biases 0.2. */
 void fixture_open(fixture *f, const model_dims *d);
-/* The same for the rank of mesh m: with its part of every parameter and of rows. */
+/* The same for the rank of mesh m, which holds only its part of every parameter and of the rows. */
 void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m);
 void fixture_close(fixture *f);
-/* Allocates the parameters again with the same values, after rows of the registry were frozen. */
+/* Allocates the parameters again with the same values; needed after the test has frozen some of
+ * them. */
 void fixture_alloc_anew(fixture *f);
-/* Makes the model and the stager for these capacities; called again to change them. */
+/* Makes the model and the stager for the capacities in o; a second call replaces them. */
 void fixture_model(fixture *f, const model_options *o, bool fixed_shapes);
 
-/* One document: text runs and visual items in turn, "4 1x4x6 3 1x6x4 2" (a run of n tokens, or a
- * grid; a grid of more than one frame is a video, its frames as separate runs of pads, given as
- * "v2x4x4" then "+" for each further frame). The seed decides ids, labels and pixels. */
+/* One document, described by runs of text and visual items in turn: in "4 1x4x6 3 1x6x4 2", 4 is a
+ * run of four text tokens and 1x4x6 a grid. A grid of several frames is a video, each frame a run
+ * of pads of its own: "v2x4x4", then "+" for each further frame. The seed decides token ids, labels
+ * and pixels. */
 typedef struct document {
     const char *text;
     uint64_t seed;
@@ -50,11 +54,11 @@ static inline recomputes fixture_full(bool on)
     return (recomputes){.text = one, .vision = one};
 }
 
-/* Clears the gradients, runs forward and backward, and returns the loss with the auxiliary term
- * (coefficient * weight * aux). */
+/* Clears the gradients, runs forward and backward, and returns the loss including the auxiliary
+ * term (coefficient * weight * aux). */
 double fixture_forward_backward(fixture *f, const row *rows, int64_t n_rows);
 double fixture_forward(fixture *f, const row *rows, int64_t n_rows);
-/* The gradient of the part that is held of a parameter; the caller frees it. */
+/* The gradient of the part of a parameter that this rank holds; the caller frees it. */
 double *fixture_grad(fixture *f, const param *p);
 double fixture_aux(fixture *f);
 

@@ -1,5 +1,5 @@
-/* test_convert.c: the number types of files: every half-precision value to double and back, and how
- * doubles are rounded. */
+/* test_convert.c: number types of files. Every half-precision value converts to double and back
+ * unchanged, and doubles round to the nearest half, ties to even. */
 #include <math.h>
 #include <string.h>
 
@@ -44,9 +44,9 @@ static void test_convert__rounds_to_nearest_even(void **state)
     assert_int_equal(half_of(65519.99, DT_F16), 0x7bff);
     assert_int_equal(half_of(65520, DT_F16), 0x7c00);
     assert_int_equal(half_of(1 + 1.0 / 2048, DT_F16), 0x3c00);
-    assert_int_equal(half_of(ldexp(1, -25), DT_F16), 0);           /* a tie with zero */
-    assert_int_equal(half_of(ldexp(1.5, -25), DT_F16), 1);         /* smallest subnormal */
-    assert_int_equal(half_of(ldexp(2047.5, -25), DT_F16), 0x0400); /* up into the normals */
+    assert_int_equal(half_of(ldexp(1, -25), DT_F16), 0);   /* a tie between 0 and the smallest */
+    assert_int_equal(half_of(ldexp(1.5, -25), DT_F16), 1); /* smallest subnormal */
+    assert_int_equal(half_of(ldexp(2047.5, -25), DT_F16), 0x0400); /* the smallest normal */
     assert_true(isnan(NAN) && (half_of(NAN, DT_BF16) & 0x7fff) > 0x7f80);
     assert_true((half_of(NAN, DT_F16) & 0x7fff) > 0x7c00);
 }

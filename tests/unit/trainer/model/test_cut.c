@@ -1,5 +1,6 @@
-/* test_cut.c: the parts of a parameter that the ranks of a layout hold make up the parameter, with
- * nothing missing and nothing twice. */
+/* test_cut.c: how a parameter is cut over the ranks of a layout. The parts that the ranks hold make
+ * up the whole parameter, with nothing missing and nothing twice, and layouts that a model does not
+ * allow are refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,8 @@ static params *cut_for(const model_dims *d, const layout *l, int rank)
     return p;
 }
 
-/* Pipeline stages have the units in order, each unit on one stage, whatever else divides it. */
+/* The pipeline stages have the units in order, and each unit is on exactly one stage, whatever else
+ * cuts it. */
 static void test_cut__stages_have_every_unit_once(void **state)
 {
     (void)state;
@@ -64,14 +66,14 @@ static void test_cut__stages_have_every_unit_once(void **state)
     params_sizes size;
     int64_t stored = 0;
     mesh m;
-    mesh_alone(&m); /* one rank per stage, which stores all that the stage has */
+    mesh_alone(&m); /* one rank per stage, which stores all of the stage */
     for (int stage = 0; stage < 3; stage++) {
         params_share(of[stage], &m, true);
         assert_ok(params_size(of[stage], &backend_cpu, true, &size));
         stored += size.stored;
         params_free(&of[stage]);
     }
-    /* tensor and expert ranks store half of what they share, and spans are padded */
+    /* Two ranks (tensor or expert) each store half of what they share, and spans are padded. */
     assert_in_range(stored, 31070754032 / 2, 31070754032 * 11 / 20);
 }
 
@@ -84,8 +86,8 @@ static bool overlap_slices(const slice *a, const slice *b)
     return all;
 }
 
-/* Within a stage and replica, ranks that own a row together hold the same part of it, other ranks
- * hold nothing of that part, and all of them together hold everything. */
+/* Within a stage and a replica, the ranks that own a row together hold the same part of it, other
+ * ranks hold nothing of that part, and all of them together hold everything. */
 static void check_shapes(const char *preset, layout l)
 {
     model_dims d;
@@ -135,7 +137,7 @@ static void test_cut__ranks_hold_everything_once(void **state)
     check_shapes("qwen3-vl-30b-a3b", layout_like(1, 8, 1, 1, 8, 1));
 }
 
-/* Compares a slice with a plain walk over the tensor. */
+/* Compares a slice with a plain walk over the elements of the tensor. */
 static void check_slice(const slice *s)
 {
     int64_t count = s->size[0] * s->size[1] * s->size[2] * s->size[3], local = 0, at, run = 0;
@@ -149,7 +151,7 @@ static void check_slice(const slice *s)
         }
         assert_int_equal(slice_find(s, stored), held ? local : -1);
         if (!held) {
-            assert_int_equal(run, 0); /* the last run has ended here */
+            assert_int_equal(run, 0); /* the last run ended here */
             continue;
         }
         assert_int_equal(slice_run(s, local, 1, &at), 1);
@@ -176,8 +178,8 @@ static void test_slice__runs_and_finds(void **state)
         }
 }
 
-/* The first values on the ranks of a cut model are those of the whole model. */
-static void test_cut__first_values_are_the_same(void **state)
+/* The initial values on the ranks of a cut model are those of the whole model. */
+static void test_cut__initial_values_are_the_same(void **state)
 {
     (void)state;
     layout l = layout_like(1, 2, 1, 2, 2, 2);
@@ -218,7 +220,7 @@ static layout staged(int64_t stages)
     return l;
 }
 
-static void test_cut__what_does_not_divide_is_named(void **state)
+static void test_cut__refusals_name_what_does_not_divide(void **state)
 {
     (void)state;
     const struct {
@@ -244,7 +246,8 @@ static void test_cut__what_does_not_divide_is_named(void **state)
         assert_ok(params_new(&d, &p));
         assert_fails(ST_CONFIG, params_cut(p, &d, &cases[i].l, mesh_place_of(&cases[i].l, 0)),
                      cases[i].rule);
-        /* The batch is not known here, so the message suggests no other layout (test_layout.c). */
+        /* The batch is not known here, so the message suggests no other layout (test_layout.c tests
+         * those). */
         assert_null(strstr(status_text(), "nearest"));
         params_free(&p);
     }
@@ -256,8 +259,8 @@ int main(void)
         cmocka_unit_test(test_cut__ranks_hold_everything_once),
         cmocka_unit_test(test_cut__stages_have_every_unit_once),
         cmocka_unit_test(test_slice__runs_and_finds),
-        cmocka_unit_test(test_cut__first_values_are_the_same),
-        cmocka_unit_test(test_cut__what_does_not_divide_is_named),
+        cmocka_unit_test(test_cut__initial_values_are_the_same),
+        cmocka_unit_test(test_cut__refusals_name_what_does_not_divide),
     };
     return cmocka_run_group_tests_name("cut", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_dims.c: the parameter counts and FLOPs of trainer/model/equations.md, and config.json
- * written and read again. */
+/* test_dims.c: dimensions of models: the parameter counts and FLOPs of trainer/model/equations.md,
+ * and config.json as it is written and as every version of transformers spells it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static void test_flops__debug(void **state)
     assert_int_equal(f.training, 443916288);
 }
 
-/* The config.json that we write is read back as the same dimensions, for every family. */
+/* For every family, the config.json that we write is read back as the same dimensions. */
 static void test_dims__config_round_trip(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void test_dims__config_round_trip(void **state)
     }
 }
 
-/* Parses a preset's config.json with one text in it replaced by another. */
+/* Parses the config.json of a preset after replacing one text in it by another. */
 static status parse_preset(const char *preset, const char *from, const char *to, model_dims *out)
 {
     model_dims d;
@@ -129,7 +129,8 @@ static status parse_changed(const char *from, const char *to, model_dims *out)
     return parse_preset("debug", from, to, out);
 }
 
-/* Releases of transformers write some keys differently; all forms are read, and one is written. */
+/* Releases of transformers spell some keys differently: all spellings are read, and one is
+ * written. */
 static void test_dims__spellings_of_every_version(void **state)
 {
     (void)state;
@@ -163,7 +164,7 @@ static void test_dims__spellings_of_every_version(void **state)
     free(text);
 }
 
-static void test_dims__renormalisation_is_a_choice_of_text_only_models(void **state)
+static void test_dims__only_text_models_choose_renormalisation(void **state)
 {
     (void)state;
     model_dims d;
@@ -213,7 +214,8 @@ static void test_dims__bad_configs_are_named(void **state)
     assert_fails(ST_NO_INPUT, dims_load("no-such-model", &d), "qwen3-vl-30b-a3b");
 }
 
-/* Parses a preset's config.json with this member at a place, instead of its own if it has one. */
+/* Parses the config.json of a preset with this member at this place, replacing the preset's own if
+ * there is one. */
 static status parse_with(bool vision, config_place place, const char *key, const char *value,
                          model_dims *out)
 {
@@ -246,7 +248,7 @@ static status parse_with(bool vision, config_place place, const char *key, const
     return st;
 }
 
-/* Turns a value of config_keys.h ("null", "silu", "[full_attention]") into JSON. */
+/* Writes a value as config_keys.h has it ("null", "silu", "[full_attention]") as JSON. */
 static void neutral_json(const char *value, size_t n, char *out, size_t size)
 {
     if (value[0] == '[')
@@ -274,7 +276,7 @@ static void check_neutral(const config_key *k, bool vision)
     assert_fails(ST_BAD_INPUT, parse_with(vision, k->place, k->key, "[\"other\"]", &d), k->key);
 }
 
-/* A member that is honoured is read, so a value of an impossible type is refused. */
+/* A key that is honoured is read, so a value of the wrong type is refused. */
 static void check_key(const config_key *k, bool vision)
 {
     model_dims d, plain;
@@ -294,7 +296,7 @@ static void check_key(const config_key *k, bool vision)
     }
 }
 
-/* transformers' trainer writes a pad_token_id into the folders of models that had none. */
+/* The trainer of transformers writes a pad_token_id into the folders of models that had none. */
 static void check_pad(bool vision)
 {
     model_dims d;
@@ -338,7 +340,7 @@ int main(void)
         cmocka_unit_test(test_flops__debug),
         cmocka_unit_test(test_dims__config_round_trip),
         cmocka_unit_test(test_dims__spellings_of_every_version),
-        cmocka_unit_test(test_dims__renormalisation_is_a_choice_of_text_only_models),
+        cmocka_unit_test(test_dims__only_text_models_choose_renormalisation),
         cmocka_unit_test(test_dims__bad_configs_are_named),
         cmocka_unit_test(test_dims__every_key_is_honoured_refused_or_without_effect),
     };

@@ -1,5 +1,5 @@
-/* test_freeze.c: frozen parameters have no gradient, no moments and no backward work, and all other
- * gradients keep every bit. Also the rules of optimizer.groups and freeze.*. */
+/* test_freeze.c: frozen parameters have no gradient, no moments and no backward work, and every
+ * other gradient keeps its bits. Also the rules of optimizer.groups and of freeze.*. */
 #include "tests/unit/trainer/model/fixture.h"
 
 #include <stdio.h>
@@ -155,8 +155,8 @@ static void test_freeze__others_keep_their_gradients(void **state)
     params_free(&p);
 }
 
-/* The position table is frozen with the tower and with the mergers, as in Qwen's recipes. */
-static void test_freeze__the_flags_miss_nothing(void **state)
+/* The position table is frozen with the tower and also with the mergers, as in Qwen's recipes. */
+static void test_freeze__flags_cover_every_parameter(void **state)
 {
     (void)state;
     model_dims d;
@@ -197,7 +197,7 @@ static void test_groups__rates_and_decays(void **state)
         bool frozen;
     } want[] = {
         {"model.visual.blocks.0.attn.qkv.weight", 0.01, -1, false},
-        {"model.visual.pos_embed.weight", 2, 0, false}, /* the later rule wins */
+        {"model.visual.pos_embed.weight", 2, 0, false}, /* two match: the later wins */
         {"model.visual.merger.linear_fc1.weight", 2, 0, false},
         {"model.visual.merger.linear_fc2.weight", 2, 0.5, false},
         {"model.visual.blocks.1.mlp.linear_fc2.weight", 0.01, 0.5, false},
@@ -222,7 +222,7 @@ static void test_groups__rates_and_decays(void **state)
     params_free(&p);
 }
 
-static void test_groups__what_is_not_understood_is_refused(void **state)
+static void test_groups__bad_rules_are_refused(void **state)
 {
     (void)state;
     model_dims d;
@@ -249,8 +249,8 @@ static void test_groups__what_is_not_understood_is_refused(void **state)
     }
 }
 
-/* With everything trained, the count of equations.md; a frozen tower costs only its forward,
- * whether the mergers are trained or not. */
+/* With everything trained the FLOPs are those of equations.md. A frozen tower costs only its
+ * forward pass, whether the mergers are trained or not. */
 static void test_groups__useful_flops(void **state)
 {
     (void)state;
@@ -305,8 +305,8 @@ static void test_groups__useful_flops_of_adapters(void **state)
     const int64_t experts = (2048 + 2 * 768) + (768 + 2048);
     const int64_t adapters = 2 * 340 * 48 * 8 * (attention + 8 * experts);
     assert_int_equal(params_trained(p), 48 * 8 * (attention + 128 * experts));
-    /* All of forward; backward through the text, whose matrices have no gradient; adapters three
-     * times. */
+    /* All of the forward pass, the backward pass through the text (whose own matrices need no
+     * gradient), and the adapters three times. */
     assert_int_equal(groups_training_flops(&f, &share),
                      f.forward + f.text_linear + 2 * f.text_attention + f.head + 3 * adapters);
     params_free(&p);
@@ -316,9 +316,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_freeze__others_keep_their_gradients),
-        cmocka_unit_test(test_freeze__the_flags_miss_nothing),
+        cmocka_unit_test(test_freeze__flags_cover_every_parameter),
         cmocka_unit_test(test_groups__rates_and_decays),
-        cmocka_unit_test(test_groups__what_is_not_understood_is_refused),
+        cmocka_unit_test(test_groups__bad_rules_are_refused),
         cmocka_unit_test(test_groups__useful_flops),
         cmocka_unit_test(test_groups__useful_flops_of_adapters),
     };

@@ -2,11 +2,11 @@
  * differences, in double precision, on a row with several pictures of different sizes, a video and
  * several documents (trainer/model/equations.md, "Debug model and worked examples").
  *
- * 2.77 million elements are too many to try one by one. For each tensor the test takes derivatives
- * along random directions that touch every element (it misses an error of the gradient only if that
- * is orthogonal to all of them) and along single elements. The relative error must be below 1e-6.
- * The router must choose the same experts on both sides of a difference; otherwise the step is made
- * smaller. */
+ * The model has 2.77 million elements, too many to try one by one. For each tensor the test takes
+ * derivatives along random directions that touch every element, which miss an error of the gradient
+ * only if it is orthogonal to all of them, and along single elements. The relative error must stay
+ * below 1e-6. The router must choose the same experts on both sides of a difference; otherwise the
+ * step is made smaller. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct check {
     row batch;
     double *direction; /* has room for the largest parameter */
     double *value;
-    int32_t *count; /* token copies per layer and expert at the unmoved point */
+    int32_t *count; /* token copies per layer and expert before anything moves */
     double worst;
     char worst_name[160];
 } check;
@@ -37,7 +37,7 @@ static bool same_routing(const check *c)
     return memcmp(model_expert_count(c->f.m), c->count, count_bytes(c)) == 0;
 }
 
-/* The loss with elements [first, first + n) moved by step * direction. */
+/* The loss after elements [first, first + n) have moved by step * direction. */
 static double measure_moved(check *c, const param *p, int64_t first, int64_t n, double step)
 {
     double *at = malloc((size_t)n * sizeof *at);
@@ -50,7 +50,7 @@ static double measure_moved(check *c, const param *p, int64_t first, int64_t n, 
 }
 
 /* The slope by central differences of order 2, or of order 4 (Richardson), which allows larger
- * steps with less rounding noise. False if the routing changed. */
+ * steps and so suffers less from rounding. Returns false if the routing changed. */
 static bool slope_at(check *c, const param *p, int64_t first, int64_t n, double step, bool fourth,
                      double *out)
 {
@@ -68,8 +68,8 @@ static bool slope_at(check *c, const param *p, int64_t first, int64_t n, double 
     return same;
 }
 
-/* The smallest relative error over a few step sizes, stopping when it is well below the limit; -1
- * if the routing changed at all of them. */
+/* The smallest relative error over a few step sizes; it stops early when the error is well below
+ * the limit. Returns -1 if the routing changed at every size. */
 static double error_along(check *c, const param *p, int64_t first, int64_t n, double slope)
 {
     static const struct {
@@ -101,7 +101,7 @@ static void note_error(check *c, const param *p, const char *how, double error)
     }
 }
 
-/* Draws a random direction whose slope is not a near-cancellation: at least 0.3 of its spread. */
+/* Draws a random direction whose slope is not nearly cancelled: at least 0.3 of its spread. */
 static double draw_direction(check *c, const param *p, const double *grad, uint64_t n)
 {
     double slope = 0, spread = 0;
@@ -134,7 +134,7 @@ static void check_param(check *c, const param *p, const double *grad, int direct
         note_error(c, p, "direction", error_along(c, p, 0, p->count, slope));
     }
     rng_key key = rng_key_make(99, p->name);
-    for (int n = 0; n < elements; n++) { /* first the largest, then others of some size */
+    for (int n = 0; n < elements; n++) { /* the largest first, then others, not tiny */
         int64_t i = largest;
         for (uint64_t t = 0; n > 0 && t < 1000; t++) {
             i = (int64_t)rng_below(key, t + 1000 * (uint64_t)n, (uint64_t)p->count);
@@ -203,7 +203,8 @@ static void test_gradients__debug_with_aux_loss_recomputed(void **state)
     check_all(&d, 0.05, true, 1, 0);
 }
 
-/* Dense layers among the others, a tied head, router weights that are not rescaled. */
+/* A model with dense layers among the others, a tied head, and router weights that are not
+ * rescaled. */
 static void test_gradients__dense_layers_tied_no_renormalisation(void **state)
 {
     (void)state;

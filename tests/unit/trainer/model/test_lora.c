@@ -1,6 +1,6 @@
-/* test_lora.c: adapters of every kind of matrix, in double precision. Gradients agree with central
- * differences, and the merged model with the model that has adapters; all else is frozen, and wrong
- * targets are refused. */
+/* test_lora.c: LoRA adapters of every kind of matrix, in double precision. Their gradients agree
+ * with central differences, the merged model agrees with the adapted one, everything else is
+ * frozen, and targets that do not exist are refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +49,8 @@ static double measure_step(check *c, const param *p, double step, bool *same)
     return loss;
 }
 
-/* The smallest relative error of the slope along a random direction, with the choice of experts
- * unchanged. */
+/* The smallest relative error of the slope along a random direction, among the steps that leave the
+ * choice of experts unchanged. */
 static double error_of(check *c, const param *p, const double *grad)
 {
     static const double steps[] = {1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6};
@@ -146,7 +146,8 @@ static void test_lora__merged_is_the_same_model(void **state)
         assert_non_null(v);
         assert_string_equal(q->name, plain.p->list[i].name);
         for (int64_t at = 0, n; at < q->count;
-             at += n) { /* in parts whose ends fall anywhere in matrices */
+             /* in parts that end anywhere within the matrices */
+             at += n) {
             n = q->count - at < 10007 ? q->count - at : 10007;
             assert_ok(lora_read_merged(q, f.s, at, n, v + at));
         }
@@ -160,7 +161,7 @@ static void test_lora__merged_is_the_same_model(void **state)
     fixture_close(&f);
 }
 
-static void test_lora__begins_as_the_model_it_is_beside(void **state)
+static void test_lora__starts_as_the_base_model(void **state)
 {
     (void)state;
     fixture f, plain;
@@ -175,7 +176,7 @@ static void test_lora__begins_as_the_model_it_is_beside(void **state)
     fixture_close(&f);
 }
 
-static void test_lora_add__names_what_it_can_not_do(void **state)
+static void test_lora_add__refuses_bad_targets(void **state)
 {
     (void)state;
     model_dims d;
@@ -203,8 +204,8 @@ int main(void)
         cmocka_unit_test(test_lora__gradients_agree_with_differences),
         cmocka_unit_test(test_lora__recomputation_changes_no_bit),
         cmocka_unit_test(test_lora__merged_is_the_same_model),
-        cmocka_unit_test(test_lora__begins_as_the_model_it_is_beside),
-        cmocka_unit_test(test_lora_add__names_what_it_can_not_do),
+        cmocka_unit_test(test_lora__starts_as_the_base_model),
+        cmocka_unit_test(test_lora_add__refuses_bad_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_model.c: the whole model in float. The same documents give the same loss and gradients in
- * any layout of batches; and corner cases: no picture, a picture larger than the position table, an
- * expert without tokens, a row without targets. */
+/* test_model.c: the whole model in float. The same documents give the same loss and gradients
+ * however they are divided into batches. Corner cases: no picture, a picture larger than the
+ * position table, an expert without tokens, a row without targets, a pad token. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +130,7 @@ static void test_model__packed_unpacked_and_padded_agree(void **state)
 }
 
 /* The same input gives the same bits, whatever the buffers held before. */
-static void test_model__step_leaves_nothing_behind(void **state)
+static void test_model__step_depends_on_nothing_left_in_memory(void **state)
 {
     (void)state;
     fixture f;
@@ -248,7 +248,7 @@ static void test_model__no_target_is_loss_zero(void **state)
     assert_true(got.loss == 0);
     for (int64_t i = 0; i < f.p->n; i++)
         assert_true(size_of(&f, &got, f.p->list[i].name) == 0);
-    result none = run_rows(&f, &empty, 1); /* an empty row, as it fills up the last step of a run */
+    result none = run_rows(&f, &empty, 1); /* as fills up the last step of a run */
     assert_true(none.loss == 0);
     result_done(&got);
     result_done(&none);
@@ -294,7 +294,7 @@ static void test_model__forward_outputs_agree(void **state)
     f.dev->v->release(f.dev, nll);
     f.dev->v->release(f.dev, best);
     f.dev->v->release(f.dev, logits);
-    o.training = true; /* the loss is the same in training */
+    o.training = true; /* training must give the same loss */
     fixture_model(&f, &o, false);
     assert_true(fabs(fixture_forward_backward(&f, &r, 1) - sum) < 1e-5 * sum);
     fixture_close(&f);
@@ -346,7 +346,7 @@ static void test_model__text_only(void **state)
     fixture_close(&f);
 }
 
-/* The arguments of the calls of one direction of attention. */
+/* What attention was called with, for one direction. */
 typedef struct asked {
     int64_t tokens, segments, longest, calls;
 } asked;
@@ -378,7 +378,7 @@ static status hear_bwd(stream *s, const attention_bwd_args *a)
     return s->dev->ops->attention_bwd(s, a);
 }
 
-/* The bounds of a bucket reach attention in forward and backward, since cuDNN's choice of kernel
+/* The bounds of a bucket reach attention in both directions, because cuDNN's choice of kernel
  * depends on them. */
 static void test_model__attention_is_bounded_in_both_directions(void **state)
 {
@@ -450,8 +450,8 @@ static const double *grad_of(const fixture *f, const result *r, const char *name
     return NULL;
 }
 
-/* A pad token's embedding gets no gradient from the tokens that show it; if the head is tied, it
- * keeps the head's. Nothing else changes. */
+/* The embedding of a pad token gets no gradient from the tokens that show it; if the head is tied,
+ * it still gets the head's. Nothing else changes. */
 static void test_model__pad_token_gets_no_gradient(void **state)
 {
     (void)state;
@@ -482,7 +482,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model__packed_unpacked_and_padded_agree),
-        cmocka_unit_test(test_model__step_leaves_nothing_behind),
+        cmocka_unit_test(test_model__step_depends_on_nothing_left_in_memory),
         cmocka_unit_test(test_model__no_image_gives_no_vision_gradient),
         cmocka_unit_test(test_model__image_beyond_the_position_table),
         cmocka_unit_test(test_model__expert_without_tokens),

@@ -1,6 +1,6 @@
-/* test_recompute.c: activation checkpointing of text model and vision tower. Whatever layers keep
- * or compute again, loss and gradients have the same bits, the memory is the sum of what is kept,
- * and the multiply-adds are those that trainer plan counts. */
+/* test_recompute.c: activation checkpointing of the text model and the vision tower. Whatever the
+ * layers keep or recompute, loss and gradients have the same bits, the memory is the sum of what is
+ * kept, and the recomputed multiply-adds are those that `trainer plan` counts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,10 +31,10 @@ typedef struct scene {
     fixture f;
     row r;
     model_options o;
-    double loss, **grad; /* the results with nothing computed again */
+    double loss, **grad; /* what a run that recomputes nothing gives */
 } scene;
 
-/* Three layers, of which the middle one is dense. */
+/* A model of three layers, the middle one dense. */
 static void open_scene(scene *s)
 {
     model_dims d;
@@ -70,7 +70,7 @@ static void check_bits(scene *s, const recompute *text, const recompute *vision)
 {
     s->o.recomputed = (recomputes){*text, *vision};
     fixture_model(&s->f, &s->o, false);
-    /* twice, since a step must not depend on what the last one left in memory */
+    /* Runs twice, since a step must not depend on what the last one left in memory. */
     for (int time = 0; time < 2; time++)
         assert_true(fixture_forward_backward(&s->f, &s->r, 1) == s->loss);
     for (int64_t i = 0; i < s->f.p->n; i++) {
@@ -94,7 +94,7 @@ static void test_recompute__every_pair_of_modes_changes_no_bit(void **state)
     close_scene(&s);
 }
 
-/* Tries every set of products that a layer may keep. */
+/* Tries every set of products that a layer can keep. */
 static void test_recompute__every_choice_changes_no_bit(void **state)
 {
     (void)state;
@@ -109,12 +109,13 @@ static void test_recompute__every_choice_changes_no_bit(void **state)
     close_scene(&s);
 }
 
-/* Arrays that are computed again take memory once for all layers, kept ones once per layer. */
+/* Arrays that are recomputed take memory once for all layers, kept arrays take it once per
+ * layer. */
 static void test_recompute__memory_is_what_is_kept(void **state)
 {
     (void)state;
     model_dims d;
-    assert_ok(dims_preset("debug", &d)); /* all layers alike */
+    assert_ok(dims_preset("debug", &d)); /* all layers are alike */
     model_options o = {
         .cap = {.tokens = 96, .patches = 64, .targets = 96, .docs = 4, .items = 4, .frames = 4},
         .training = true};
@@ -130,7 +131,7 @@ static void test_recompute__memory_is_what_is_kept(void **state)
         assert_ok(model_regions_of(&d, &o, &backend_cpu, &now));
         assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, kept, &layer, &block));
         assert_ok(model_kinds_bytes(&d, &o, &backend_cpu, RECOMPUTE_PROJ, &of_fc1, &mergers));
-        /* a merger's first product has as many elements as its block's projection */
+        /* The first product of a merger has as many elements as the projection of a block. */
         mergers *= kept & RECOMPUTE_FC1 ? 1 + d.vision.n_deepstack : 0;
         assert_int_equal(now.text_kept - full.text_kept, layer * d.text.layers);
         assert_int_equal(now.vision_kept - full.vision_kept, block * d.vision.depth + mergers);
@@ -139,10 +140,10 @@ static void test_recompute__memory_is_what_is_kept(void **state)
 }
 
 /* Counts the multiply-adds of products of the forward kind; the difference between two runs is what
- * backward computes again. */
+ * backward recomputes. */
 static struct {
     int64_t dense, experts;
-    int attention[2]; /* calls: in the tower, and causal ones */
+    int attention[2]; /* calls: vision tower, and causal */
 } count;
 static const struct ops_table *real;
 

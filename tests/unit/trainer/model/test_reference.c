@@ -1,6 +1,7 @@
 /* test_reference.c: compares the forward pass with a second implementation, reference.py (numpy,
- * float64, one document at a time): the negative log-likelihood of every target and the auxiliary
- * loss. test_gradients.c ties backward to forward; this test ties forward to the equations. */
+ * float64, one document at a time): the negative log-likelihood of every target, and the auxiliary
+ * loss. test_gradients.c ties the backward pass to the forward pass; this test ties the forward
+ * pass to the equations. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,8 @@
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/checkpoint/hf_export.h"
 
-/* Float against double through ten layers; nll is about 10. The message prints what was found. */
+/* Float against double through ten layers, on a likelihood of about 10. The message prints the
+ * difference found. */
 static const double tolerance = 1e-4;
 
 static FILE *start_reference(const char *folder)

@@ -1,7 +1,7 @@
-/* test_versions.c: numbers in which versions of transformers differ, or whose errors grow with the
- * position, compared with tests/golden/versions.json, which make_versions.py there has written with
- * each version. The CPU computes in float; where a version rounds to bfloat16, our number is
- * rounded before it is compared. */
+/* test_versions.c: numbers that differ between versions of transformers, or whose errors grow with
+ * the position. They are compared with tests/golden/versions.json, which make_versions.py there
+ * wrote with each version. The CPU backend computes in float; where a version rounds to bfloat16,
+ * our number is rounded before the comparison. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,14 +49,15 @@ static uint32_t bits_of(float f)
     return bits;
 }
 
-/* The bits of the bfloat16 that a float rounds to, ties to even. */
+/* The bits of the bfloat16 nearest to a float, ties to even. */
 static uint32_t half_of(float f)
 {
     const uint32_t bits = bits_of(f);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* Reads hexadecimal numbers of `digits` digits; those of 4 are bfloat16. Returns how many. */
+/* Reads hexadecimal numbers of `digits` digits each; four digits are a bfloat16. Returns how many
+ * there are. */
 static int64_t read_bits(const json_value *v, size_t digits, uint32_t *out)
 {
     const char *text = json_text(v, "");
@@ -92,8 +93,8 @@ static void open_debug(fixture *f)
     fixture_open(f, &d);
 }
 
-/* At a far position the angles tell frequencies apart that differ in their last bit. torch's power
- * is off by such a bit for at most one frequency of a model (ops/rope.h). */
+/* At a position this far, angles of frequencies that differ in the last bit are visibly apart.
+ * torch's power is off by such a bit for at most one frequency of a model (ops/rope.h). */
 static void check_angles(const float *cosine, const float *sine, const float *omega, int64_t n)
 {
     int64_t apart = 0;
@@ -141,8 +142,8 @@ static void test_versions__frequencies(void **state)
     json_free(&k.file);
 }
 
-/* y [n, width] = the stored table interpolated over the stored grids, with the rows and weights
- * that staging writes. */
+/* Writes the stored table interpolated over the stored grids to y [n, width], with the rows and
+ * weights that staging writes. */
 static int64_t interpolate(const kept *k, float *y)
 {
     fixture f;
@@ -185,7 +186,8 @@ static void test_versions__position_table(void **state)
     kept_open(&k);
     const int64_t n = interpolate(&k, y);
     assert_int_equal(read_floats(of_version(&k, "4.57.3", "positions_f32"), 8, want), n);
-    for (int64_t i = 0; i < n; i++) /* sums of four products below 4 */
+    /* these are sums of four products below 4 */
+    for (int64_t i = 0; i < n; i++)
         assert_true(fabsf(y[i] - want[i]) < 1e-6F);
     assert_int_equal(read_bits(of_version(&k, "4.57.3", "positions_bf16"), 4, old), n);
     assert_int_equal(read_bits(of_version(&k, "5.23.0", "positions_bf16"), 4, new), n);
@@ -196,8 +198,8 @@ static void test_versions__position_table(void **state)
     }
     print_message("of %lld sums %lld round as in 5.23, %lld as in 4.57\n", (long long)n,
                   (long long)as_new, (long long)as_old);
-    /* 5.23 also computes the coordinates otherwise; their last bit decides sums that are next to a
-     * tie. */
+    /* 5.23 also computes the coordinates in another order; their last bit decides sums that lie
+     * close to a tie. */
     assert_true(as_new >= n - 4);
     assert_true(as_old < n * 2 / 3); /* otherwise the test would show nothing */
     json_free(&k.file);
@@ -253,7 +255,7 @@ static void test_versions__router_weights(void **state)
     }
     assert_true(unrounded > 0);
 
-    /* 5.2 takes probabilities for logits, which gives another loss. */
+    /* 5.2 takes probabilities where logits are meant, which gives another loss. */
     float total[NUMBERS_MAX] = {0}, sum[NUMBERS_MAX] = {0}, aux;
     route_aux_args a = {.tokens = tokens,
                         .experts = experts,

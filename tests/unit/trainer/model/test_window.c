@@ -1,6 +1,7 @@
-/* test_window.c: how ranks agree whether token copies go to their experts through windows or by the
- * host. All ranks go the same way, and none where the job has ended. The test plays the other rank,
- * which answers like this one unless `other` says otherwise. */
+/* test_window.c: how the ranks agree on the way in which token copies reach their experts: through
+ * windows of device memory, or by the host. All ranks take the same way, and none goes on when the
+ * job has ended. The test plays the other rank, which answers as this one does unless `other` says
+ * otherwise. */
 #include "tests/harness.h"
 
 #include <string.h>
@@ -11,9 +12,9 @@
 enum { SLOTS = 4 };
 
 static struct {
-    status own, other; /* what the two ranks get when they make a window */
-    int answers;       /* how many calls between ranks succeed before the job ends */
-    int made;          /* windows that exist */
+    status own, other; /* the result of making a window, on either rank */
+    int answers;       /* calls between ranks that succeed before the job ends */
+    int made;          /* windows that exist now */
 } play;
 
 static status answered(void)
@@ -26,7 +27,8 @@ static status host_all_gather(const comm *c, const void *send, void *recv, int64
     TRY(answered());
     for (int r = 0; r < c->size; r++)
         memcpy((char *)recv + r * bytes, send, (size_t)bytes);
-    if (play.other != ST_OK) { /* a message begins with the code (parallel/agree.c) */
+    /* A message begins with the sender's status (parallel/agree.c). */
+    if (play.other != ST_OK) {
         const int64_t code = play.other;
         memcpy((char *)recv + bytes, &code, sizeof code);
     }
@@ -105,7 +107,7 @@ static void test_window__all_ranks_or_none(void **state)
     assert_true(open);
     assert_ok(open_as(s, ST_UNAVAILABLE, ST_OK, MANY, false, &open));
     assert_false(open);
-    /* Any other failure reaches all ranks, and none of them goes on. */
+    /* Any other failure reaches all ranks, and all of them stop. */
     assert_fails(ST_NO_MEMORY, open_as(s, ST_OK, ST_NO_MEMORY, MANY, false, &open),
                  "rank 1: its own reason");
     assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, MANY, true, &open),

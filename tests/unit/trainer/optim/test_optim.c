@@ -1,6 +1,6 @@
-/* The optimiser over the registry against AdamW as a loop in double (Loshchilov & Hutter 2019):
- * bias correction, clipping, decay of matrices alone, the division by the targets, skipped updates.
- * Built twice: with the float ops and with the double ones. */
+/* test_optim.c: the optimiser over all parameters, compared with AdamW as a loop in double
+ * (Loshchilov and Hutter 2019): bias correction, clipping, decay of matrices only, division by the
+ * number of targets, skipped updates. Built twice, with the float ops and with the double ones. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #ifdef TESSERA_REAL_F64
 static const double tolerance = 1e-13;
 #else
-static const double tolerance = 3e-6; /* of values near 1: five float updates of some ulp each */
+static const double tolerance = 3e-6; /* values near 1 after five updates, each off by a few ulp */
 #endif
 
 typedef struct bench {
@@ -23,8 +23,8 @@ typedef struct bench {
     params *p;
     optimizer *o;
     conf c;
-    double *weight;                /* device */
-    double **value, **m, **v, **g; /* [p->n] the loop's own */
+    double *weight;                /* on the device */
+    double **value, **m, **v, **g; /* [p->n] the loop's state */
 } bench;
 
 static double *filled(int64_t n, double mean, double spread, const char *purpose, uint64_t seed)
@@ -42,7 +42,7 @@ static void open_bench(bench *b, double max_norm)
     model_dims d;
     *b = (bench){0};
     assert_ok(dims_preset("debug", &d));
-    d.text.vocab = 64; /* small: every element is compared */
+    d.text.vocab = 64; /* small, since every element is compared */
     d.text.experts = 4;
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &b->dev));
     assert_ok(b->dev->v->stream_new(b->dev, &b->s));
@@ -89,20 +89,20 @@ static void close_bench(bench *b)
     device_close(&b->dev);
 }
 
-/* Sums of gradients over `weight` targets, on both sides. */
+/* Gives both sides gradients that are sums over `weight` targets. */
 static void put_gradients(bench *b, uint64_t seed, double weight)
 {
     for (int64_t i = 0; i < b->p->n; i++) {
         param as_value = b->p->list[i];
         free(b->g[i]);
         b->g[i] = filled(as_value.count, 0.0, weight, as_value.name, seed);
-        as_value.value = as_value.own_act = as_value.grad; /* params_write writes values */
+        as_value.value = as_value.own_act = as_value.grad; /* params_write writes `value` */
         assert_ok(params_write(&as_value, b->s, 0, as_value.count, b->g[i]));
     }
     assert_ok(b->dev->v->to_device(b->s, b->weight, &weight, sizeof weight));
 }
 
-/* The loop. Returns the norm of the mean gradient, before clipping. */
+/* One step of the loop. Returns the norm of the mean gradient before clipping. */
 static double loop_step(bench *b, int64_t step, double lr, double weight)
 {
     double squares = 0;
@@ -127,7 +127,7 @@ static double loop_step(bench *b, int64_t step, double lr, double weight)
     return norm;
 }
 
-/* The device's numbers are the loop's. */
+/* Compares the values on the device with those of the loop. */
 static void compare_params(const bench *b)
 {
     for (int64_t i = 0; i < b->p->n; i++) {
@@ -179,7 +179,7 @@ static void test_optimizer__norm_zero_means_no_clipping(void **state)
     run_steps(0.0, false);
 }
 
-/* Nothing may change: neither values nor moments, as the next good step shows. */
+/* A skipped update must change neither values nor moments, as the good step after it shows. */
 static void skipped_then_good(double bad_value, double weight)
 {
     bench b;
@@ -220,7 +220,8 @@ static void test_optimizer__no_targets_skip(void **state)
     skipped_then_good(0.0, 0.0);
 }
 
-/* Twice the targets with twice the sums is the same mean: accumulation changes no update. */
+/* Twice the sums over twice the targets are the same mean, so gradient accumulation changes no
+ * update. */
 static void test_optimizer__sums_are_divided_by_targets(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The learning rate at the corners of every shape. */
+/* test_schedule.c: the learning rate at the corners of every shape: warm-up, decay and floor. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static void test_schedule__first_step_without_warmup_is_the_peak(void **state)
     (void)state;
     schedule s = {.peak = 3.0, .steps = 0, .decay_type = DECAY_COSINE, .decay_ratio = 1.0};
     expect_equal(schedule_lr(&s, 1), 3.0);
-    expect_equal(schedule_lr(&s, 1000000), 3.0); /* no known end: no decay */
+    expect_equal(schedule_lr(&s, 1000000), 3.0); /* without a known end there is no decay */
 }
 
 static void test_schedule__shapes_end_at_the_floor(void **state)

@@ -1,7 +1,7 @@
 /* ranks_collectives.c: every collective of comm.h over every group of a few meshes, on the device
- * and with the engine that are asked for; run by mpirun as each of its ranks. Values are small
- * integers times a power of two, so that sums are exact in every dtype and known beforehand; sums
- * whose order shows are checked apart, against the same order made here.
+ * and with the engine that the command line names. mpirun runs it as each of the ranks. Values are
+ * small integers times a power of two, so that sums are exact in every dtype and known beforehand;
+ * sums that depend on their order are compared with the same order of additions made here.
  *
  *   ranks_collectives cpu|emulated [--section.key VALUE ..] */
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static int64_t checked;
         }                                                                                          \
     } while (0)
 
-/* ---- memory of the device between guards, seen from the host ---- */
+/* ---- device memory between guard bytes, and its copy on the host ---- */
 
 typedef struct block {
     char *at; /* device memory, GUARD bytes on either side */
@@ -75,7 +75,7 @@ static void block_free(block *b)
 
 /* ---- values ---- */
 
-/* Of element i as rank r has it; below 100, so that 8 ranks' sums fit U8. */
+/* Element i as rank r has it; below 100, so that the sum over 8 ranks fits U8. */
 static int compute_value(int r, int64_t i)
 {
     return (int)((i * 7 + r * 3 + 1) % 13);
@@ -108,7 +108,7 @@ static void store_value(char *at, st_dtype dtype, int64_t i, int x)
     }
 }
 
-/* Element i of a must be x. */
+/* Ends the program unless element i of `at` is x. */
 static void expect_element(const char *at, st_dtype dtype, int64_t i, int x, const comm *c,
                            const char *what)
 {
@@ -208,14 +208,14 @@ static void broadcast(const comm *c, int64_t n, st_dtype t, int root)
     block_free(&b);
 }
 
-/* What rank a gives to rank b: uneven, some of it nothing, to itself too. */
+/* How many elements rank a gives to rank b: uneven numbers, sometimes none, and some to itself. */
 static int64_t given(const comm *c, int a, int b, int64_t n)
 {
     int from = c->world_rank[a], to = c->world_rank[b];
     return (from + to) % 3 == 0 ? 0 : n * ((from * 5 + to * 3) % 4) / 2 + (from + to) % 2;
 }
 
-/* With holes between what goes to different ranks, which nobody may touch. */
+/* Leaves holes between the parts of different ranks, which the collective must not touch. */
 static void all_to_all(const comm *c, int64_t n, st_dtype t)
 {
     enum { HOLE = 3, MOST = 16 };
@@ -252,8 +252,8 @@ static void all_to_all(const comm *c, int64_t n, st_dtype t)
     block_free(&recv);
 }
 
-/* Each to the next and from the one before, all at once; then two between the first and the last
- * one after the other. */
+/* Every rank sends to the next and receives from the one before, all at once; then the first and
+ * the last exchange two messages one after the other. */
 static void neighbours(const comm *c, int64_t n, st_dtype t)
 {
     int64_t bytes = n * (int64_t)st_dtype_size(t);
@@ -280,7 +280,7 @@ static void neighbours(const comm *c, int64_t n, st_dtype t)
     } else if (c->rank == c->size - 1) {
         MUST(comm_recv(c, on, label_call("send"), recv.at, n, t, 0));
         MUST(comm_send(c, on, label_call("send back"), send.at, n, t, 0));
-        MUST(on->dev->v->wait(on)); /* what is sent is read until then */
+        MUST(on->dev->v->wait(on)); /* `send` is read until then */
     }
     block_free(&send);
     block_free(&recv);
@@ -296,7 +296,7 @@ static void host_values(const comm *c)
     expect_element((char *)&own, DT_I32, 0, 100 + c->world_rank[c->size - 1], c, "host broadcast");
 }
 
-/* Terms of such different size that another order of the sum would show. */
+/* Terms of such different size that a sum in another order would have other bits. */
 static float term(int rank, int64_t i)
 {
     return ldexpf(1.0f + (float)(i % 97) / 97.0f, (rank * 11 + (int)(i % 5) * 7) % 30);
@@ -335,7 +335,8 @@ static void check_group(const comm *c)
 {
     static const st_dtype dtypes[] = {DT_F32, DT_F64, DT_BF16, DT_I32, DT_I64, DT_U8};
     static const int64_t counts[] = {0, 1, 7, 1000};
-    if (c->size == 1) /* mesh groups of one: test_comm */
+    /* Nothing crosses between ranks in a group of one. */
+    if (c->size == 1)
         return;
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
@@ -357,7 +358,7 @@ static void check_group(const comm *c)
     order(c, 1001);
 }
 
-/* Longer than the engine sums at a time. */
+/* Sums more elements than the engine takes at a time. */
 static void check_long(const comm *c)
 {
     int64_t n = 3 * (1 << 20) / c->size + 5;
@@ -390,7 +391,7 @@ static void expect_tally(const comm *c, comm_kind kind, const char *what, int64_
     checked++;
 }
 
-/* The formulas of comm_ledger.h, step by step, by group and purpose. */
+/* Compares the ledger with the formulas of comm_ledger.h, step by step, by group and purpose. */
 static void check_ledger(const world *w, const layout *l)
 {
     mesh m;
@@ -401,7 +402,7 @@ static void check_ledger(const world *w, const layout *l)
     int64_t received = 0;
     for (int p = 0; p < n; p++)
         received += p == c->rank ? 0 : given(c, p, c->rank, count);
-    for (int step = 1; step <= 2; step++) { /* the second is not the sum of both */
+    for (int step = 1; step <= 2; step++) { /* the ledger of step 2 does not include step 1 */
         for (int k = 0; k < step; k++)
             check_gather(c, count, DT_F32, false);
         check_scatter(c, count, DT_F64, false);

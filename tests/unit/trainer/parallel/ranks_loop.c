@@ -1,8 +1,8 @@
-/* ranks_loop.c: a program that does nothing but collectives, step after step, until it is ended or
- * has done `steps` of them, on the CPU or with comm.engine nccl on the emulated device; for tests
- * of what happens when a rank is lost. Every rank writes its pid to FOLDER/pid.RANK, and rank 0
- * what step it has done to FOLDER/step. SIGUSR1: its TCP connections end (its link is lost);
- * SIGUSR2: it fails by itself.
+/* ranks_loop.c: a program that runs collectives and nothing else, step after step, until it is
+ * ended or has done `steps` of them; on the CPU, or with comm.engine nccl on the emulated device.
+ * Tests of what happens when a rank is lost use it. Every rank writes its process id to
+ * FOLDER/pid.RANK, and rank 0 the last step done to FOLDER/step. SIGUSR1 closes the rank's TCP
+ * connections, which cuts its link; SIGUSR2 makes it fail with an error of its own.
  *
  *   ranks_loop FOLDER STEPS [--section.key VALUE ..] */
 #include <signal.h>
@@ -31,7 +31,7 @@ static void on_signal(int number)
         fails = 1;
 }
 
-/* Every TCP connection of this process. */
+/* Shuts down every TCP connection of this process. */
 static void cut_links(void)
 {
     for (int fd = 3; fd < FDS; fd++) {

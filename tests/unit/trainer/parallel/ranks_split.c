@@ -1,11 +1,12 @@
-/* ranks_split.c: a model cut over ranks has the loss and the gradients of one rank on the same
- * rows; run by mpirun as each of the ranks. Every rank also computes the whole by itself. No FSDP:
- * ranks that hold the same of a parameter sum its gradients here.
+/* ranks_split.c: a model cut over ranks has the same loss and gradients as one rank has on the same
+ * rows. mpirun runs it as each of the ranks, and every rank also computes the whole by itself.
+ * There is no FSDP here: ranks that hold the same part of a parameter sum its gradients in this
+ * file.
  *
- *   ranks_split FLAVOUR LIMIT LAYOUT..   a layout: shard.context.tensor.expert.expert-tensor
+ *   ranks_split FLAVOUR LIMIT LAYOUT..   a layout is shard.context.tensor.expert.expert-tensor
  *
- * Each layout meets rows with images and video of different sizes, a consumer whose row has text
- * only, a step without any image, and every token at the same experts. */
+ * Each layout meets rows with pictures and videos of different sizes, a consumer whose row has only
+ * text, a step without any picture, and a router that sends every token to the same experts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 
 enum { ROWS = 8, ROW_DOCS = 3 };
 
-/* A row per consumer, from the first on. */
+/* One row per consumer, in order. */
 static const document pictures[ROWS][ROW_DOCS] = {
     {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}},
     {{"41", 44}, {"7", 55}, {"18", 66}},
@@ -41,8 +42,8 @@ static const document words[ROWS][ROW_DOCS] = {
 typedef struct scene {
     const char *name;
     const document (*rows)[ROW_DOCS];
-    bool one_way;        /* every token at the first experts */
-    unsigned recomputed; /* kinds that backward computes again (recompute.h) */
+    bool one_way;        /* every token goes to the first experts */
+    unsigned recomputed; /* kinds that backward recomputes (recompute.h) */
     bool aux, fixed;
 } scene;
 
@@ -60,7 +61,7 @@ static const scene scenes[] = {
     {.name = "one way", .rows = pictures, .one_way = true},
 };
 
-/* Routers that know nothing: ties go to the first experts. */
+/* Sets the routers to zero: all experts tie, and the first ones win. */
 static void blind_routers(fixture *f)
 {
     for (int64_t i = 0; i < f->p->n; i++) {
@@ -114,7 +115,7 @@ static void sum_gradients(fixture *f)
     }
 }
 
-/* |cut - whole| / |whole| of what this rank holds; the worst tensor's. */
+/* |cut - whole| / |whole| over what this rank holds; returns that of the worst tensor. */
 static double compare_fixtures(fixture *cut, fixture *whole, const char **out_name)
 {
     double worst = 0;

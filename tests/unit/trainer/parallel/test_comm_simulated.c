@@ -1,5 +1,7 @@
-/* One rank of a layout played alone: what each collective leaves and how long it takes at least;
- * whole steps of several layouts with the bytes of the formula; nothing that can be kept. */
+/* test_comm_simulated.c: the engine that simulates all other ranks of a layout. Each collective
+ * leaves this rank's own values where those of others would be, and takes at least the time of its
+ * bytes. Whole steps of several layouts receive the bytes of the formula, and a simulated run
+ * refuses to save anything. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -26,7 +28,7 @@ typedef struct alone {
 
 static const comm_at at = {"test", -1};
 
-/* A group of RANKS at this many bytes a second, and latency. */
+/* A group of RANKS with this bandwidth in bytes a second and this latency. */
 static void open_alone(alone *a, double bytes_per_s, int64_t latency_ns)
 {
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &a->d));
@@ -57,7 +59,7 @@ static void fill_floats(float *x, int64_t n)
         x[i] = (float)(i + 1);
 }
 
-/* Of all bytes of these calls. */
+/* All bytes of the calls so far. */
 static int64_t sum_bytes(const alone *a)
 {
     const comm_tally *list;
@@ -68,7 +70,7 @@ static int64_t sum_bytes(const alone *a)
     return bytes;
 }
 
-static void test_replay__leaves_this_ranks_own_values(void **state)
+static void test_simulated__collectives_leave_own_values(void **state)
 {
     (void)state;
     alone a;
@@ -96,11 +98,11 @@ static void test_replay__leaves_this_ranks_own_values(void **state)
     close_alone(&a);
 }
 
-static void test_replay__all_to_all_repeats_what_stays(void **state)
+static void test_simulated__all_to_all_repeats_own_values(void **state)
 {
     (void)state;
     alone a;
-    enum { MANY = 40 }; /* more ranks than a launch has runs */
+    enum { MANY = 40 }; /* more ranks than one launch has room for */
     const int64_t first[RANKS] = {0, 2, 5, 5}, count[RANKS] = {2, 3, 0, 4};
     const int64_t there[RANKS] = {0, 10, 3, 20}, come[RANKS] = {3, 3, 7, 0};
     float send[9], recv[24], want[24];
@@ -129,14 +131,15 @@ static void test_replay__all_to_all_repeats_what_stays(void **state)
     for (int p = 0; p < MANY; p++)
         assert_true(many[p] == sent[RANK]);
 
-    one[RANK] = 0; /* nothing of its own: zeros */
+    one[RANK] = 0; /* nothing of its own to repeat: zeros arrive */
     assert_ok(comm_all_to_all(&a.c, a.s, at, sent, from, one, many, from, one, DT_F32));
     assert_true(many[0] == 0 && many[RANK] == sent[RANK] && many[MANY - 1] == 0);
     close_alone(&a);
 }
 
-/* At 1 MB/s and 2 ms a call; the clock only has to go on. */
-static void test_replay__takes_the_time_of_the_bytes(void **state)
+/* At 1 MB/s and 2 ms a call. Only the least time is checked, since a busy machine can take
+ * longer. */
+static void test_simulated__takes_the_time_of_the_bytes(void **state)
 {
     (void)state;
     alone a;
@@ -144,7 +147,7 @@ static void test_replay__takes_the_time_of_the_bytes(void **state)
     open_alone(&a, 1e6, 2000000);
     fill_floats(x, RANKS * N);
     const int64_t start = clock_ns();
-    assert_ok(comm_all_gather(&a.c, a.s, at, x, x + 0, 0, DT_F32)); /* nothing: no time */
+    assert_ok(comm_all_gather(&a.c, a.s, at, x, x + 0, 0, DT_F32)); /* no bytes take no time */
     assert_ok(comm_reduce_scatter(&a.c, a.s, at, x, x + RANK * N, N, DT_F32));
     assert_ok(comm_all_gather(&a.c, a.s, at, x + RANK * N, x, N, DT_F32));
     const int64_t bytes = sum_bytes(&a), took = clock_ns() - start;
@@ -166,7 +169,7 @@ typedef struct run {
 
 enum { WORDS = 64 };
 
-/* more: options, apart by spaces. */
+/* `more`: further options, separated by spaces. */
 static status open_run(run *r, const char *more)
 {
     char text[1024], program[] = "test", *word[WORDS] = {program};
@@ -198,8 +201,8 @@ static void close_run(run *r)
     conf_done(&r->c);
 }
 
-/* Slots between this rank and the others where all have this one's counts (of the last micro-step,
- * which is the only one). Heap. */
+/* The expert slots that cross between this rank and the others if all have this rank's counts of
+ * the last micro-step (which is the only one). The caller frees them. */
 static received_slots *alike_slots(const session *s)
 {
     const comm *c = mesh_comm(&s->mesh, MESH_EXPERT);
@@ -270,12 +273,12 @@ static void test_steps__have_the_bytes_of_the_formula(void **state)
         step_report first, last;
         assert_ok(open_run(&r, layouts[i]));
         assert_ok(step_run(&r.s, 1, &first));
-        for (int64_t step = 2; step <= 5; step++) /* the row of the first again */
+        for (int64_t step = 2; step <= 5; step++) /* the same row as in the first */
             assert_ok(step_run(&r.s, step, &last));
         check_formula(&r, &last);
         assert_true(isfinite(first.grad_norm) && first.grad_norm > 0 && !last.skipped);
         assert_true(isfinite(last.loss) && last.loss < first.loss);
-        assert_int_equal(last.rows, 1); /* its own alone */
+        assert_int_equal(last.rows, 1); /* only this rank's own row */
         assert_true(last.balance == 1);
         close_run(&r);
     }
@@ -304,7 +307,7 @@ static void refuse_run(const char *more, const char *why)
     close_run(&r);
 }
 
-static void test_replay__refuses_what_it_can_not_play(void **state)
+static void test_simulated__refuses_what_it_cannot_simulate(void **state)
 {
     (void)state;
     refuse_run("", "no other ranks to simulate");
@@ -319,12 +322,12 @@ static void test_replay__refuses_what_it_can_not_play(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replay__leaves_this_ranks_own_values),
-        cmocka_unit_test(test_replay__all_to_all_repeats_what_stays),
-        cmocka_unit_test(test_replay__takes_the_time_of_the_bytes),
+        cmocka_unit_test(test_simulated__collectives_leave_own_values),
+        cmocka_unit_test(test_simulated__all_to_all_repeats_own_values),
+        cmocka_unit_test(test_simulated__takes_the_time_of_the_bytes),
         cmocka_unit_test(test_steps__have_the_bytes_of_the_formula),
         cmocka_unit_test(test_steps__nothing_is_kept),
-        cmocka_unit_test(test_replay__refuses_what_it_can_not_play),
+        cmocka_unit_test(test_simulated__refuses_what_it_cannot_simulate),
     };
-    return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("simulated", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* test_fsdp.c: what computing waits for of FSDP's collectives, by a clock of the test's own for
- * each stream: the next unit's gather and the last one's reduction lie beside computing, the first
- * gather and the last reduction alone do not; and nobody has a buffer before the one before has
- * left it. */
+/* test_fsdp.c: how long computing waits for FSDP's collectives, by a clock that the test keeps for
+ * each stream. The gather of the next unit and the reduction of the last one overlap with
+ * computing; only the very first gather and the very last reduction do not. No unit gets a buffer
+ * before the unit that had it is done with it. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -18,10 +18,10 @@ struct event {
 
 static struct {
     const stream *computing;
-    int64_t ns, side_ns;       /* of the computing stream, of the other */
-    int64_t gather, reduction; /* what a collective takes */
+    int64_t ns, side_ns;       /* time of the computing stream and of the other */
+    int64_t gather, reduction; /* how long a collective takes */
     const unit_span *list;
-    int64_t gathered[BUFFERS], used[BUFFERS], reduced[BUFFERS]; /* since when */
+    int64_t gathered[BUFFERS], used[BUFFERS], reduced[BUFFERS]; /* when, by buffer */
     int gathers, reductions;
 } now;
 
@@ -101,7 +101,8 @@ static void compute(fsdp_units *u, stream *s, int unit, unit_use use, int64_t ns
     assert_ok(fsdp_units_leave(u, s, unit, use));
 }
 
-/* Time of a forward and a backward whose units take `ns` each way. */
+/* Runs a forward and a backward pass whose units compute for `ns` in each; returns the time
+ * taken. */
 static int64_t run_units(fsdp_units *u, stream *s, int64_t ns, int64_t gather, int64_t reduction)
 {
     const unit_span *list = now.list;
@@ -117,14 +118,15 @@ static int64_t run_units(fsdp_units *u, stream *s, int64_t ns, int64_t gather, i
     for (int i = UNITS - 2; i >= 0; i--)
         compute(u, s, i, UNIT_BACKWARD, ns);
     assert_ok(fsdp_units_end(u, s));
-    /* forward, and again for backward but those that are still there */
+    /* One gather per unit in forward, and in backward one for each that is no longer in a
+     * buffer. */
     assert_int_equal(now.gathers, UNITS + UNITS - BUFFERS);
     assert_int_equal(now.reductions, UNITS);
     assert_true(now.ns >= now.reduced[0] && now.ns >= now.reduced[1]);
     return now.ns;
 }
 
-static void test_units__collectives_lie_beside_computing(void **state)
+static void test_units__collectives_overlap_with_computing(void **state)
 {
     (void)state;
     enum { PASSES = 2 * UNITS - 1 };
@@ -133,7 +135,7 @@ static void test_units__collectives_lie_beside_computing(void **state)
     const int world[RANKS] = {0, 1};
     static float own[UNITS][PIECE], gradient[UNITS][PIECE];
     backend_vtable v = backend_cpu;
-    v.ahead = 1; /* streams of their own */
+    v.ahead = 1; /* collectives get a stream of their own */
     v.event_new = event_new;
     v.event_free = event_free;
     v.event_record = record_event;
@@ -164,10 +166,11 @@ static void test_units__collectives_lie_beside_computing(void **state)
     now.list = list;
     assert_ptr_not_equal(list[0].whole_act, list[1].whole_act);
     assert_ptr_equal(list[0].whole_act, list[2].whole_act);
-    /* Backward has a gather and a reduction beside each unit's computing. */
+    /* In the backward pass a gather and a reduction run beside the computing of each unit. */
     assert_int_equal(run_units(u, s, 20, 10, 10), 10 + PASSES * 20 + 10);
     assert_int_equal(run_units(u, s, 20, 12, 8), 12 + PASSES * 20 + 8);
-    /* Links that are slower than computing: as long as they take, and computing beside them. */
+    /* If links are slower than computing, a pass takes as long as they do, and computing hides
+     * behind them. */
     assert_in_range(run_units(u, s, 1, 10, 10), 10 * (2 * UNITS - BUFFERS + UNITS),
                     10 * (2 * UNITS - BUFFERS + UNITS) + PASSES);
     fsdp_units_free(&u, s);
@@ -179,6 +182,6 @@ static void test_units__collectives_lie_beside_computing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units__collectives_lie_beside_computing)};
+        cmocka_unit_test(test_units__collectives_overlap_with_computing)};
     return cmocka_run_group_tests_name("fsdp", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Groups of a mesh: they cut the world up, their sizes are the degrees, and the groups that share
- * parameters make up the whole. */
+/* test_mesh.c: the groups of ranks that a layout makes. Every rank is in one group of each kind,
+ * the sizes of groups are the degrees of the layout and their products, and groups of the same
+ * ranks share a communicator. */
 #include "tests/harness.h"
 
 #include "trainer/parallel/mesh.h"
@@ -20,7 +21,8 @@ static layout mesh_layout(int64_t replicate, int64_t shard, int64_t context, int
                     .accumulation = 1};
 }
 
-/* Every rank is in one group of the kind, all its members agree on it, and it has `size` ranks. */
+/* Every rank is in exactly one group of the kind, which all its members list alike and which has
+ * `size` ranks. */
 static void check_group(const layout *l, mesh_group g, int64_t size)
 {
     int mine[MOST], theirs[MOST];
@@ -48,7 +50,7 @@ static int shared_with(const layout *l, int rank, mesh_group a, mesh_group b)
     return n;
 }
 
-/* What is known without the others is what they find together. */
+/* A sketch, which a rank makes without talking to others, has the groups that a mesh would have. */
 static void check_sketch(const layout *l, int rank)
 {
     mesh m;
@@ -78,11 +80,12 @@ static void check_groups(layout l)
     for (int rank = 0; rank < (int)l.world; rank++) {
         mesh_place p = mesh_place_of(&l, rank);
         check_sketch(&l, rank);
-        /* meeting in oneself alone: together they reach every rank of the whole once */
+        /* Groups that meet in this rank alone: together they reach every rank that shares
+         * parameters exactly once. */
         assert_int_equal(shared_with(&l, rank, MESH_DENSE, MESH_TENSOR), 1);
         assert_int_equal(shared_with(&l, rank, MESH_EXPERT, MESH_EXPERT_SHARD), 1);
         assert_true(p.expert < l.expert && p.consumer < l.replicate * l.shard);
-        /* the places of groups are the ranks in them */
+        /* a rank's place is its rank in the group */
         int member[MOST];
         mesh_members(&l, rank, MESH_EXPERT, member);
         assert_int_equal(member[p.expert], rank);
@@ -128,8 +131,8 @@ static void test_mesh__neighbours_of_a_row_are_neighbours_in_the_world(void **st
     assert_int_equal(p.consumer, 3);
 }
 
-/* Of the same ranks there is one. */
-static void test_mesh__communicators_are_groups_of_different_ranks(void **state)
+/* Groups of the same ranks share one communicator. */
+static void test_mesh__same_ranks_share_a_communicator(void **state)
 {
     (void)state;
     const struct {
@@ -149,7 +152,8 @@ static void test_mesh__communicators_are_groups_of_different_ranks(void **state)
             assert_int_equal(mesh_communicators(&cases[i].l, rank), cases[i].n);
 }
 
-/* One that receives, and its peers of all stages; every rank once. */
+/* Each consumer has one rank that receives, and its peers in all stages; together they are every
+ * rank once. */
 static void test_mesh__rows_are_shared_by_the_ranks_of_a_consumer(void **state)
 {
     (void)state;
@@ -173,7 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mesh__groups_of_every_dimension_and_of_products),
         cmocka_unit_test(test_mesh__neighbours_of_a_row_are_neighbours_in_the_world),
-        cmocka_unit_test(test_mesh__communicators_are_groups_of_different_ranks),
+        cmocka_unit_test(test_mesh__same_ranks_share_a_communicator),
         cmocka_unit_test(test_mesh__rows_are_shared_by_the_ranks_of_a_consumer),
     };
     return cmocka_run_group_tests_name("mesh", tests, NULL, NULL);

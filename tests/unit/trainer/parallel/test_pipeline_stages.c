@@ -1,4 +1,6 @@
-/* Layers over stages, and the order in which stages pass micro-batches. */
+/* test_pipeline_stages.c: how layers are divided over the stages of a pipeline, and in which order
+ * each stage runs the micro-batches: no other division is faster, and the order never gets
+ * stuck. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ static double slowest(const stage_costs *c, const layout *l)
     return most;
 }
 
-/* Every way to cut, from `stage` on. */
+/* The slowest stage of the best division of the layers from `stage` on, by trying all of them. */
 static double best_of_all(const stage_costs *c, layout *l, int stage)
 {
     double best = -1;
@@ -65,7 +67,7 @@ static void test_stages_balance__no_other_cut_is_faster(void **state)
     }
 }
 
-static void test_stages_balance__earlier_stages_get_no_more_than_they_must(void **state)
+static void test_stages_balance__earlier_stages_get_no_more_than_needed(void **state)
 {
     (void)state;
     const double one[7] = {1, 1, 1, 1, 1, 1, 1};
@@ -75,8 +77,8 @@ static void test_stages_balance__earlier_stages_get_no_more_than_they_must(void 
     assert_int_equal(l.stage_end[1], 4);
 }
 
-/* A vision tower that takes longer than all layers together leaves the others no reason to differ.
- */
+/* A vision tower that takes longer than all layers together: the other stages are still even among
+ * themselves. */
 static void test_stages_balance__others_are_even_beside_the_slowest(void **state)
 {
     (void)state;
@@ -90,11 +92,11 @@ static void test_stages_balance__others_are_even_beside_the_slowest(void **state
     assert_int_equal(l.stage_end[2], 35);
 }
 
-static void test_stages_read__names_what_does_not_fit(void **state)
+static void test_stages_read__names_bad_split_points(void **state)
 {
     (void)state;
     const struct {
-        const char *text, *words; /* NULL: fine */
+        const char *text, *words; /* expected error; NULL: none */
     } cases[] = {{"layers.3,layers.7", NULL},
                  {"layers.4, layers.11", NULL},
                  {"layers.3", "makes 2 stages, but there are 3"},
@@ -116,7 +118,8 @@ static void test_stages_read__names_what_does_not_fit(void **state)
     }
 }
 
-/* A stage among others that send and receive at once: where it is, and what of it has happened. */
+/* A stage that exchanges with its neighbours: the pass it has reached, and what it has done so
+ * far. */
 typedef struct actor {
     int64_t at; /* passes done */
     int64_t forwards, backwards;
@@ -128,7 +131,7 @@ static bool is_forward(stage_pass p)
     return p.kind != PASS_BACKWARD;
 }
 
-/* Has what the pass needs been offered, and is there a place for it? */
+/* Can the stage begin its next pass: have its neighbours offered what the pass needs? */
 static bool can_begin(const actor *a, int stage, int stages, int64_t n)
 {
     if (a[stage].at == stage_passes(stage, stages, n))
@@ -154,7 +157,8 @@ static void make_pass(actor *a, int stage, int stages, int64_t n)
     me->sent_back++;
 }
 
-/* What is sent is taken before the sender goes on: no order of events gets stuck. */
+/* Has the neighbour taken what this stage sent last? The stage goes on only then, so a schedule
+ * that finishes under this rule cannot get stuck under any order of events. */
 static bool is_taken(const actor *a, int stage, int stages, int64_t n)
 {
     if (a[stage].at == 0)
@@ -163,7 +167,7 @@ static bool is_taken(const actor *a, int stage, int stages, int64_t n)
     int other = p.kind == PASS_FORWARD ? stage + 1 : stage - 1;
     if (other < 0)
         return true;
-    /* the neighbour stands before the pass that takes it, or is beyond */
+    /* The neighbour has reached the pass that takes it, or is past it. */
     if (a[other].at == stage_passes(other, stages, n))
         return true;
     stage_pass q = stage_pass_at(other, stages, n, a[other].at);
@@ -201,7 +205,8 @@ static void test_stage_passes__are_1f1b(void **state)
 {
     (void)state;
     static const char want[] =
-        "F0F1F2B0F3B1F4B2B3B4"; /* the second of four stages, 5 micro-batches */
+        /* The second of four stages, with five micro-batches. */
+        "F0F1F2B0F3B1F4B2B3B4";
     char got[sizeof want] = "";
     for (int64_t i = 0; i < stage_passes(1, 4, 5); i++) {
         stage_pass p = stage_pass_at(1, 4, 5, i);
@@ -217,8 +222,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_balance__no_other_cut_is_faster),
         cmocka_unit_test(test_stages_balance__others_are_even_beside_the_slowest),
-        cmocka_unit_test(test_stages_balance__earlier_stages_get_no_more_than_they_must),
-        cmocka_unit_test(test_stages_read__names_what_does_not_fit),
+        cmocka_unit_test(test_stages_balance__earlier_stages_get_no_more_than_needed),
+        cmocka_unit_test(test_stages_read__names_bad_split_points),
         cmocka_unit_test(test_stage_passes__end_without_getting_stuck),
         cmocka_unit_test(test_stage_passes__are_1f1b),
     };

@@ -1,6 +1,6 @@
-/* The control channel among threads that each stand for a rank: who belongs together and who does
- * not, told to all within a set time; what the others hear of one that fails. Processes that die or
- * stop: tests/flow/ranks_faults.py. */
+/* test_rank_link.c: the rank link among threads that each stand for a rank. Ranks that do not
+ * belong together are refused and told why within a set time, and when one rank fails all others
+ * hear of it. tests/flow/ranks_faults.py has processes that die or stop. */
 #include "tests/harness.h"
 
 #include <arpa/inet.h>
@@ -22,11 +22,11 @@ enum { MOST = 8, WORDS = 4096 };
 typedef struct rank {
     pthread_t thread;
     rank_link_options o;
-    const char *fails; /* what it reports at the end; NULL: it does well */
-    bool waits;        /* until the job is over by another's fault */
+    const char *fails; /* the failure that it reports at the end; NULL: none */
+    bool waits;        /* stays until another rank's failure ends the job */
     unsigned char id[CONTROL_ID_BYTES];
     status opened, checked, closed;
-    char words[WORDS]; /* of its last failure */
+    char words[WORDS]; /* the text of its last failure */
     int64_t took_ns;
 } rank;
 
@@ -95,7 +95,7 @@ static void run_all(rank *r, int n)
         pthread_join(r[i].thread, NULL);
 }
 
-/* A connection to where the rank listens, once it does. */
+/* Connects to the port of a rank as soon as it listens. */
 static int connect_rank(const rank *r)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -116,12 +116,13 @@ static void says(const char *words, const char *wanted)
         fail_msg("\"%s\" does not say \"%s\"", words, wanted);
 }
 
-static void test_meet__all_leave_well_and_have_the_id(void **state)
+static void test_meet__all_get_the_id_and_leave_without_error(void **state)
 {
     (void)state;
     rank r[MOST];
     set_up(r, MOST, 60.0);
-    r[3].o.options = "a.x: 1\nprepd.endpoint: elsewhere\nb.y: \"two\"\n"; /* a rank's own */
+    /* prepd.endpoint may differ between ranks */
+    r[3].o.options = "a.x: 1\nprepd.endpoint: elsewhere\nb.y: \"two\"\n";
     run_all(r, MOST);
     for (int i = 0; i < MOST; i++) {
         assert_int_equal(r[i].opened, ST_OK);
@@ -159,7 +160,8 @@ static void test_meet__other_options_are_named(void **state)
     }
 }
 
-/* A build is the hash of a program, which threads have in common: rank 1 is what it sends. */
+/* The build is a hash of the program, which all threads share, so the test sends the messages of
+ * rank 1 itself. */
 static void test_meet__another_build_is_named(void **state)
 {
     (void)state;
@@ -196,7 +198,7 @@ static void test_meet__another_build_is_named(void **state)
     }
 }
 
-static void test_meet__who_is_missing_is_named(void **state)
+static void test_meet__missing_ranks_are_named(void **state)
 {
     (void)state;
     rank r[4];
@@ -232,7 +234,8 @@ static void test_meet__a_busy_port_is_named(void **state)
     says(r[0].words, "is busy");
 }
 
-/* Whoever else finds the port: bytes of another kind, a rank that is here already. */
+/* Others who find the port are sent away: one that sends something else, and one that claims a rank
+ * already taken. */
 static void test_meet__strangers_are_sent_away(void **state)
 {
     (void)state;
@@ -285,7 +288,7 @@ static void test_fault__one_fails_and_all_are_told(void **state)
     }
 }
 
-/* Rank 0 is done and stays for the others; one of them fails then. */
+/* Rank 0 is done and waits for the others to leave; then one of them fails. */
 static void test_fault__rank_0_hears_of_it_while_it_leaves(void **state)
 {
     (void)state;
@@ -303,11 +306,11 @@ typedef struct waiter {
     rank r;
     bool waits_for_rows;
     pthread_barrier_t *all_heard;
-    int heard; /* -1: nothing; else whether others waited, at the end */
+    int heard; /* what it heard of the others at the end */
 } waiter;
 
-/* Says whether it waits for rows, and what it hears of others until `until` agrees or 10 s passed.
- */
+/* Says whether it waits for rows, then listens to what the link says of the others until that is as
+ * expected, for at most 60 s. */
 static void *wait_for_rows(void *of)
 {
     waiter *w = of;
@@ -317,7 +320,8 @@ static void *wait_for_rows(void *of)
     rank_link_waits(c, w->waits_for_rows ? "rows" : NULL);
     const int64_t start = clock_ns();
     const bool expected = !w->waits_for_rows;
-    sleep_ms(900); /* two beats: who waits itself must not hear of itself */
+    /* Two beats: a rank that waits must not be told of itself. */
+    sleep_ms(900);
     while (rank_link_others_wait(c) != expected && clock_ns() - start < INT64_C(60000000000))
         sleep_ms(5);
     w->heard = rank_link_others_wait(c);
@@ -326,7 +330,7 @@ static void *wait_for_rows(void *of)
     return NULL;
 }
 
-static void test_waits__all_others_hear_of_one_that_waits_for_rows(void **state)
+static void test_waits__others_hear_of_a_rank_that_waits_for_rows(void **state)
 {
     (void)state;
     enum { N = 3 };
@@ -352,16 +356,16 @@ static void test_waits__all_others_hear_of_one_that_waits_for_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meet__all_leave_well_and_have_the_id),
+        cmocka_unit_test(test_meet__all_get_the_id_and_leave_without_error),
         cmocka_unit_test(test_meet__a_wrong_size_ends_all),
         cmocka_unit_test(test_meet__other_options_are_named),
         cmocka_unit_test(test_meet__another_build_is_named),
-        cmocka_unit_test(test_meet__who_is_missing_is_named),
+        cmocka_unit_test(test_meet__missing_ranks_are_named),
         cmocka_unit_test(test_meet__a_busy_port_is_named),
         cmocka_unit_test(test_meet__strangers_are_sent_away),
         cmocka_unit_test(test_fault__one_fails_and_all_are_told),
         cmocka_unit_test(test_fault__rank_0_hears_of_it_while_it_leaves),
-        cmocka_unit_test(test_waits__all_others_hear_of_one_that_waits_for_rows),
+        cmocka_unit_test(test_waits__others_hear_of_a_rank_that_waits_for_rows),
     };
-    return cmocka_run_group_tests_name("control", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("rank_link", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Which rank a process is, by what its launcher left in the environment. */
+/* test_world.c: which rank a process is, according to the variables of the launcher that started
+ * it. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -89,8 +90,9 @@ static void test_place__each_launcher(void **state)
     expect_place(1, 2, 0, 1, "PMI's variables");
 }
 
-/* A Slurm batch script's own process, and mpirun inside a job. */
-static void test_place__the_batch_script_is_no_rank(void **state)
+/* The process of a Slurm batch script itself is not a rank, and mpirun inside a Slurm job overrides
+ * Slurm's variables. */
+static void test_place__the_batch_script_is_not_a_rank(void **state)
 {
     (void)state;
     set("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_LOCALID=0");
@@ -112,7 +114,8 @@ static void test_place__wrong_variables_are_named(void **state)
     refuse_place("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not");
 }
 
-/* Local rank, but where Slurm shows every task the one GPU it has bound to it. */
+/* The GPU of a rank is its local rank, except where Slurm shows each task only the one GPU bound to
+ * it. */
 static void expect_gpu(const char *words, int gpu)
 {
     world_place p;
@@ -142,7 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_place__without_a_launcher, forget_variables),
         cmocka_unit_test_setup(test_place__each_launcher, forget_variables),
-        cmocka_unit_test_setup(test_place__the_batch_script_is_no_rank, forget_variables),
+        cmocka_unit_test_setup(test_place__the_batch_script_is_not_a_rank, forget_variables),
         cmocka_unit_test_setup(test_place__wrong_variables_are_named, forget_variables),
         cmocka_unit_test_setup(test_place__has_its_gpu, forget_variables),
     };

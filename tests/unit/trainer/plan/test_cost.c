@@ -1,5 +1,5 @@
-/* Predictions of plan: bytes between ranks against sums made by hand, times that are work over
- * rate, rates read from a file. */
+/* test_cost.c: the predictions of `trainer plan`: bytes between ranks against sums made by hand,
+ * times as work over rate, and rates read from a file. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -79,7 +79,8 @@ static void test_cost__one_rank_has_no_traffic(void **state)
     close_setting(&s);
 }
 
-/* Elements whose backward finds them still there, or reads none of them. */
+/* Elements that are gathered once a micro-step and not twice: backward finds them still there, or
+ * does not read them. */
 static double gathered_once(const params *p)
 {
     static const char *const parts[] = {".embed_tokens.", "lm_head.",     ".language_model.norm.",
@@ -99,8 +100,8 @@ static void test_cost__sharded_weights_cross_once_per_pass(void **state)
     s.c.parallelism_data_parallel_shard_degree = 8;
     cost k = predict(&s, AC_NONE);
     const double all = 31070754032.0;
-    /* bf16 before forward and before backward, fp32 behind it; 7/8 of it comes from others; 4
-     * micro-steps; pieces are rounded up */
+    /* bf16 before the forward and before the backward pass, fp32 after the backward; 7/8 of the
+     * bytes come from other ranks, in 4 micro-steps; pieces are rounded up. */
     expect_share((double)k.traffic[TRAFFIC_GATHER].bytes,
                  4 * 2.0 * (2 * all - gathered_once(s.p)) * 7 / 8, 1e-5);
     expect_share((double)k.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * all * 7 / 8, 1e-5);
@@ -123,14 +124,18 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     s.c.parallelism_data_parallel_shard_degree = 1;
     s.c.parallelism_tensor_parallel_degree = 2;
     cost k = predict(&s, AC_NONE);
-    /* 48 layers, the input of heads gathered and their output reduced in each pass, and the input
-     * again for backward: half of [8192, 2048] bf16 each; 32 micro-steps */
+    /* 48 layers; each gathers the input of its heads and reduces their output in both passes, and
+     * gathers the input once more for backward. Half of [8192, 2048] in bf16 crosses each time, in
+     * 32 micro-steps. */
     expect_share((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2,
                  1e-9);
     expect_share((double)predict(&s, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
-                 32.0 * 48 * 7 * 8192 * 2048 * 2 / 2, 1e-9); /* both of the forward once more */
+                 /* Recomputation makes both exchanges of the forward pass again. */
+                 32.0 * 48 * 7 * 8192 * 2048 * 2 / 2, 1e-9);
     s.c.parallelism_expert_tensor_parallel_degree =
-        2; /* their input thrice, the rest once; choices i32, weights fp32 */
+        /* The experts' input crosses three times and the rest once: choices as i32, weights as
+         * fp32. */
+        2;
     expect_share((double)predict(&s, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
                  32.0 * 48 * (10 * 8192.0 * 2048 * 2 + 8192 * 8 * (4 + 3 * 4)) / 2, 1e-9);
     s.c.parallelism_expert_tensor_parallel_degree = 1;
@@ -138,7 +143,7 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     s.c.parallelism_tensor_parallel_degree = 1;
     s.c.parallelism_context_parallel_degree = 2;
     k = predict(&s, AC_NONE);
-    /* keys and values, gathered in both passes, and their gradients */
+    /* Keys and values are gathered in both passes, and their gradients are reduced. */
     expect_share((double)k.traffic[TRAFFIC_CONTEXT].bytes,
                  32.0 * 48 * 3 * 8192 * 2 * 4 * 128 * 2 / 2, 1e-9);
     assert_int_equal(k.traffic[TRAFFIC_TENSOR].bytes, 0);
@@ -146,15 +151,15 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     s.c.parallelism_data_parallel_shard_degree = 2;
     s.c.parallelism_expert_parallel_degree = 2;
     k = predict(&s, AC_NONE);
-    /* 8 choices of each token, to the experts and back, forward and backward, and there once more
-     * for backward; counts in both passes; 16 micro-steps */
+    /* The 8 copies of each token travel to their experts and back in both passes, and once more to
+     * the experts for backward; the counts travel in both passes; 16 micro-steps. */
     expect_share((double)k.traffic[TRAFFIC_EXPERT].bytes,
                  16.0 * 48 * (5 * 8192.0 * 8 * 2048 * 2 / 2 + 2 * 129 * 4), 1e-9);
     s.c.parallelism_expert_parallel_degree = 1;
     s.c.parallelism_data_parallel_shard_degree = 1;
     s.c.parallelism_pipeline_parallel_degree = 2;
     k = predict(&s, AC_NONE);
-    /* the first gets gradients, the second activations */
+    /* The first stage receives gradients, the second activations. */
     expect_share((double)k.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 8192 * 2048 * 2, 1e-9);
     layout cut;
     double uneven;
@@ -162,7 +167,7 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     assert_ok(stage_plan(&s.c, &s.d, s.p, &cut));
     assert_ok(stage_plan_uneven(&s.c, &s.d, s.p, &cut, &uneven));
     assert_true(uneven > 1 && uneven < 1.02);
-    /* 32 + 1 micro-steps at the pace of the slower stage */
+    /* 32 + 1 micro-steps at the pace of the slower stage. */
     const double even = k.step - k.update - k.bubble;
     expect_share(k.step - k.update, even * uneven * 33 / 32, 1e-6);
     close_setting(&s);
@@ -184,13 +189,14 @@ static void test_cost__work_is_divided_by_rates(void **state)
     expect_share(again.memory, k.memory * 4 / 3, 1e-9);
     assert_int_equal(again.recomputed, k.flops.text_linear + k.flops.text_attention);
     expect_share(again.step, k.step + again.recompute, 1e-9);
-    assert_int_equal(again.flops.training, k.flops.training); /* recomputed work is not useful */
+    assert_int_equal(again.flops.training,
+                     k.flops.training); /* recomputed work is not useful work */
     s.r.of[RATE_EXPERTS] /= 2;
     expect_share(predict(&s, AC_NONE).experts, 2 * k.experts, 1e-9);
     close_setting(&s);
 }
 
-/* One sample in a row: its tokens and its picture are all that is computed. */
+/* With one sample in a row, only its own tokens and its own picture are computed. */
 static void test_cost__rows_without_packing(void **state)
 {
     (void)state;
@@ -204,14 +210,15 @@ static void test_cost__rows_without_packing(void **state)
     s.c.data_pack = true;
     cost packed = predict(&s, AC_NONE);
     expect_share(k.memory, packed.memory / (8192 / 313),
-                 0.01); /* 26 samples and a rest of 54 tokens */
+                 /* A full row holds 26 such samples and leaves 54 tokens. */
+                 0.01);
     expect_share(k.mfu * k.step, packed.mfu * packed.step / (8192 / 313), 0.01);
     close_setting(&s);
 }
 
-/* What 'op' keeps fills memory.limit: one more layer of it would not fit, and more memory keeps
+/* What mode `op` keeps fills memory.limit: one more layer would not fit, and a higher limit keeps
  * more. */
-static void test_again__keeps_what_fits(void **state)
+static void test_recompute__keeps_what_fits(void **state)
 {
     (void)state;
     setting s;
@@ -242,7 +249,7 @@ static void test_again__keeps_what_fits(void **state)
         assert_ok(layout_plan_make(&in, 4, &more, &m));
         assert_true((double)m.total > most);
     }
-    /* where all fits, all products are kept, and norms and activations computed again */
+    /* Where everything fits, all products are kept; only norms and activations are recomputed. */
     s.c.training_seq_len = 256;
     assert_ok(recompute_plan_of(&in, 1, &r));
     assert_int_equal(r.text.what, RECOMPUTE_CHEAP);
@@ -252,7 +259,7 @@ static void test_again__keeps_what_fits(void **state)
     close_setting(&s);
 }
 
-static void test_again__options_decide(void **state)
+static void test_recompute__options_decide(void **state)
 {
     (void)state;
     setting s;
@@ -300,8 +307,8 @@ static void test_cost__far_groups_take_the_network(void **state)
     close_setting(&s);
 }
 
-/* What goes round a ring enters a node once, by all its adapters; a lone rank of a node has its
- * own. */
+/* What goes round a ring enters a node once and can use all adapters of the node; a rank that is
+ * alone on its node uses only its own. */
 static void test_cost__adapters_of_a_node_share_a_ring(void **state)
 {
     (void)state;
@@ -315,7 +322,7 @@ static void test_cost__adapters_of_a_node_share_a_ring(void **state)
                  1e-9);
     expect_share(k.traffic[TRAFFIC_REDUCE].seconds, (double)k.traffic[TRAFFIC_REDUCE].bytes / 160e9,
                  1e-9);
-    s.r.of[RATE_NETWORK] = 50e9; /* then the links of the node are the narrower */
+    s.r.of[RATE_NETWORK] = 50e9; /* now the links within the node are slower */
     k = predict(&s, AC_NONE);
     expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9,
                  1e-9);
@@ -330,8 +337,8 @@ static void test_cost__adapters_of_a_node_share_a_ring(void **state)
     close_setting(&s);
 }
 
-/* Tokens cross by each rank's own adapter; a share of the experts is stored by ranks of other
- * nodes, while the rest of a layer is stored by all. */
+/* Tokens travel through each rank's own adapter. A rank's experts are sharded over ranks of
+ * different nodes, while the rest of a layer is sharded over all ranks. */
 static void test_cost__experts_cross_by_their_own_adapter(void **state)
 {
     (void)state;
@@ -350,16 +357,16 @@ static void test_cost__experts_cross_by_their_own_adapter(void **state)
     assert_false(k.traffic[TRAFFIC_EXPERT].between_nodes);
     expect_share(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes / 300e9,
                  1e-9);
-    /* 48 layers' experts in two pieces, one on each node; bf16 before forward and before backward,
-     * but for the last layer's; 2 micro-steps */
+    /* The experts of 48 layers in two pieces, one on each node; bf16 before forward and before
+     * backward, except for the last layer; 2 micro-steps. */
     const double experts = 2.0 * (2 * 48 - 1) * 128 * 3 * 2048 * 768 / 8 / 2 * 2;
     const traffic *gather = &k.traffic[TRAFFIC_GATHER];
     expect_share(gather->seconds, experts / 20e9 + ((double)gather->bytes - experts) / 160e9, 1e-6);
     close_setting(&s);
 }
 
-/* What is shipped says of each rate how it is known and where it is from. */
-static void test_rates__shipped_say_their_source(void **state)
+/* The built-in rates say of each how it is known and where it comes from. */
+static void test_rates__built_in_rates_name_their_source(void **state)
 {
     (void)state;
     const rates r = rates_h200();
@@ -461,12 +468,12 @@ int main(void)
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
         cmocka_unit_test(test_cost__rows_without_packing),
-        cmocka_unit_test(test_again__keeps_what_fits),
-        cmocka_unit_test(test_again__options_decide),
+        cmocka_unit_test(test_recompute__keeps_what_fits),
+        cmocka_unit_test(test_recompute__options_decide),
         cmocka_unit_test(test_cost__far_groups_take_the_network),
         cmocka_unit_test(test_cost__adapters_of_a_node_share_a_ring),
         cmocka_unit_test(test_cost__experts_cross_by_their_own_adapter),
-        cmocka_unit_test(test_rates__shipped_say_their_source),
+        cmocka_unit_test(test_rates__built_in_rates_name_their_source),
         cmocka_unit_test(test_rates__file_and_back),
         cmocka_unit_test(test_sweep__fastest_that_fits_first),
     };

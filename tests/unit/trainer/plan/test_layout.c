@@ -1,5 +1,5 @@
-/* Which layouts are refused, and that what a refusal names is none: whatever is asked for, of
- * whatever model, the layout, the batch and the split points that it names pass the same check. */
+/* test_layout.c: refusals of layouts, on random layouts of random models. Whatever a refusal
+ * suggests (another layout, batch or split points) must itself be accepted by the same check. */
 #include "tests/harness.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@ static const char FITS[] = "the nearest layout that fits: ",
                   BATCH[] = "; or training.global_batch_size ",
                   POINTS[] = "; these fit: ", NONE[] = "; no layout of ";
 
-/* As a run checks it: options against each other, the layout, then the stages. */
+/* Checks what a run checks: options against each other, the layout, then the stages. */
 static status check_layout(const conf *c, const layout_limits *m)
 {
     layout l;
@@ -31,7 +31,7 @@ static status check_layout(const conf *c, const layout_limits *m)
                        &l);
 }
 
-/* The options as the words name them: "context_parallel_degree 2, expert_parallel_degree 4". */
+/* Sets the degrees that the text names: "context_parallel_degree 2, expert_parallel_degree 4". */
 static void take_degrees(conf *c, const char *words)
 {
     char key[128], value[32];
@@ -51,7 +51,8 @@ typedef struct tally {
     int refused, layouts, batches, points, none;
 } tally;
 
-/* True if the refusal under way names something, which then fits. */
+/* Tries what the current refusal suggests, and fails if that is refused. Returns false if it
+ * suggests nothing. */
 static bool try_named(const conf *asked, const layout_limits *m, tally *t)
 {
     char words[STATUS_MESSAGE_MAX];
@@ -81,7 +82,7 @@ static bool try_named(const conf *asked, const layout_limits *m, tally *t)
     return fits || points || batch;
 }
 
-/* Every layout of a few ranks, without the search that the refusal used. */
+/* Tries every layout of this many ranks, without the search that made the refusal. */
 static bool any_fits(const conf *asked, const layout_limits *m, int64_t world)
 {
     conf c = *asked;
@@ -171,7 +172,8 @@ static void draw_points(uint64_t *n, conf *c, const layout_limits *m)
     else
         snprintf(text, sizeof text, "layers.%" PRId64 ", layers.%" PRId64, first, first + more);
     assert_ok(conf_set(c, "parallelism.pipeline_parallel_split_points", text));
-    if (DRAW(*n, 0, 1, 1) && text[0]) { /* they are what is wrong, not the other degrees */
+    /* Make the split points the only thing that is wrong. */
+    if (DRAW(*n, 0, 1, 1) && text[0]) {
         c->parallelism_pipeline_parallel_degree = stages_listed(text) + 1;
         c->parallelism_data_parallel_replicate_degree = c->parallelism_context_parallel_degree =
             c->parallelism_tensor_parallel_degree = c->parallelism_expert_parallel_degree = 1;
@@ -203,7 +205,7 @@ static void check_one(uint64_t *n, const conf *fresh, tally *t)
     conf_done(&c);
 }
 
-static void test_layout__what_a_refusal_names_fits(void **state)
+static void test_layout__what_a_refusal_suggests_is_accepted(void **state)
 {
     char name[] = "trainer", *argv[] = {name, NULL};
     int argc = 1;
@@ -221,8 +223,9 @@ static void test_layout__what_a_refusal_names_fits(void **state)
     assert_true(t.layouts > 300 && t.batches > 20 && t.points > 20 && t.none > 50);
 }
 
-/* The nearest is one that this model allows. */
-static void test_layout__is_of_the_model(void **state)
+/* The suggested layout must suit the model: for each of these, one that ignored the model would be
+ * refused. */
+static void test_layout__suggestions_suit_the_model(void **state)
 {
     static const struct {
         const char *preset;
@@ -254,7 +257,8 @@ static void test_layout__is_of_the_model(void **state)
         c.training_global_batch_size = cases[i].batch;
         assert_fails(ST_CONFIG, layout_of(&c, &m, &l), cases[i].words);
         assert_int_equal(layout_of(&c, NULL, &l), ST_CONFIG);
-        assert_null(strstr(status_text(), FITS)); /* a model might refuse it */
+        assert_null(
+            strstr(status_text(), FITS)); /* the model is not known here and might refuse it */
     }
     conf_done(&c);
 }
@@ -262,8 +266,8 @@ static void test_layout__is_of_the_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout__what_a_refusal_names_fits),
-        cmocka_unit_test(test_layout__is_of_the_model),
+        cmocka_unit_test(test_layout__what_a_refusal_suggests_is_accepted),
+        cmocka_unit_test(test_layout__suggestions_suit_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

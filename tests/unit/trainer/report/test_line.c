@@ -1,4 +1,4 @@
-/* The log line to the character, and the same numbers in metrics.jsonl. */
+/* test_line.c: the log line to the character, and the same numbers in metrics.jsonl. */
 #include "tests/harness.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include "trainer/report/bar.h"
 #include "trainer/report/line.h"
 
-/* torchtitan's fields with two spaces between, then vision, wait and fill. */
+/* torchtitan's fields with two spaces between them, then vision, wait and fill. */
 #define NUMBER "[0-9]+\\.[0-9]+"
 static const char line_form[] =
     "^step: +[0-9]+  loss: +" NUMBER "  grad_norm: +" NUMBER
@@ -32,7 +32,7 @@ typedef struct bench {
     reporter *r;
     char *folder;
     char printed[4096]; /* all that went to standard output */
-    int32_t *experts;   /* of every step; NULL: none */
+    int32_t *experts;   /* token copies per expert in every step; NULL: none */
 } bench;
 
 static void open_bench(bench *b, int64_t log_freq)
@@ -58,7 +58,7 @@ static void close_bench(bench *b)
     harness_remove(&b->folder);
 }
 
-/* Steps from..to, with standard output kept in b->printed. */
+/* Reports steps from..to and keeps what goes to standard output in b->printed. */
 static void report_steps(bench *b, int64_t from, int64_t to, bool finish, bool skipped)
 {
     char path[4096];
@@ -106,7 +106,7 @@ static int lines_of(const char *text)
     return n;
 }
 
-static void test_reporter__line_has_torchtitan_s_form(void **state)
+static void test_reporter__line_has_the_form_of_torchtitan(void **state)
 {
     (void)state;
     bench b;
@@ -131,17 +131,17 @@ static void test_reporter__prints_the_first_every_nth_and_the_last(void **state)
     (void)state;
     bench b;
     open_bench(&b, 4);
-    report_steps(&b, 1, 9, false, false); /* 1, 4, 8 */
+    report_steps(&b, 1, 9, false, false); /* prints 1, 4 and 8 */
     assert_int_equal(lines_of(b.printed), 3);
-    report_steps(&b, 10, 11, true, false); /* 11, since the run ends */
+    report_steps(&b, 10, 11, true, false); /* prints 11, since the run ends */
     assert_int_equal(lines_of(b.printed), 1);
     assert_non_null(strstr(b.printed, "step: 11 "));
-    report_steps(&b, 12, 12, true, false); /* 12 once, not twice */
+    report_steps(&b, 12, 12, true, false); /* prints 12 once, not twice */
     assert_int_equal(lines_of(b.printed), 1);
     close_bench(&b);
 }
 
-/* Counts cover the steps since the last line; the loss is the step's own. */
+/* Counts cover all steps since the last line; the loss is that of the line's own step. */
 static void test_reporter__metrics_have_every_field(void **state)
 {
     (void)state;
@@ -184,7 +184,7 @@ static void test_reporter__metrics_have_every_field(void **state)
     close_bench(&b);
 }
 
-/* The numbers of a line, from 1. */
+/* The numbers of a line of metrics.jsonl; lines count from 1. */
 static json_value *metrics_of(const bench *b, int number)
 {
     char path[4096], line[4096];
@@ -199,7 +199,7 @@ static json_value *metrics_of(const bench *b, int number)
     return v;
 }
 
-/* What is counted: useful FLOPs of real tokens, or torchtitan's of whole rows. */
+/* The two ways of counting FLOPs: useful ones of real tokens, or torchtitan's of whole rows. */
 static void test_reporter__both_countings(void **state)
 {
     (void)state;
@@ -220,14 +220,14 @@ static void test_reporter__both_countings(void **state)
         assert_true(fabs(json_real(json_find(v, "tflops"), 0) * 1e12 * seconds / work - 1) < 1e-9);
         assert_true(fabs(json_real(json_find(v, "mfu_percent"), 0) /
                              (1e-4 * json_real(json_find(v, "tflops"), 0)) -
-                         1) < 1e-9); /* of a peak of a million TFLOP/s */
+                         1) < 1e-9); /* at a peak of a million TFLOP/s */
         json_free(&v);
         close_bench(&b);
     }
 }
 
-/* A peak that a step surpasses was measured beside other load, and is measured again. One that is
- * not measured here is left alone, and the line says that mfu is not known. */
+/* A measured peak that a step surpasses was measured under other load, so it is measured again. A
+ * peak that was not measured here stays, and the line says that mfu is not known. */
 static void test_reporter__mfu_is_never_above_100(void **state)
 {
     (void)state;
@@ -256,8 +256,8 @@ static void test_reporter__mfu_is_never_above_100(void **state)
     }
 }
 
-/* The load is of the step that the line names, also where others are queued before it is written.
- */
+/* The expert load is that of the step which the line names, even if later steps are queued before
+ * it is written. */
 static void test_reporter__load_is_of_its_step(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void test_reporter__load_is_of_its_step(void **state)
     assert_true(json_real(json_find(v, "expert_load"), 0) == 1.0);
     assert_true(json_real(json_find(v, "experts_idle_percent"), -1) == 0.0);
     json_free(&v);
-    for (size_t i = 0; i < n; i++) /* two of a layer's experts get all, one of them three parts */
+    for (size_t i = 0; i < n; i++) /* two experts of a layer get all tokens, three to one */
         b.experts[i] = (int64_t)i % t->experts == 0 ? 3 : (int64_t)i % t->experts == 1;
     report_steps(&b, 2, 2, false, false);
     memset(b.experts, 0, n * sizeof *b.experts);
@@ -289,9 +289,10 @@ static void test_reporter__load_is_of_its_step(void **state)
     close_bench(&b);
 }
 
-/* Time handed to reporter_rest is no training time: 900 tokens in the 0.3 s slept would be 3,000 in
- * a second at most; without the rest it is far more, however slow the machine. */
-static void test_reporter__rest_is_left_out_of_the_rates(void **state)
+/* Time handed to reporter_rest does not count as training time. With the 0.3 s that the test
+ * sleeps, 900 tokens could be at most 3,000 a second; without them the rate is far higher, however
+ * slow the machine is. */
+static void test_reporter__rates_leave_out_rest(void **state)
 {
     (void)state;
     bench b;
@@ -335,13 +336,13 @@ static void test_bar__fits_its_terminal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reporter__line_has_torchtitan_s_form),
+        cmocka_unit_test(test_reporter__line_has_the_form_of_torchtitan),
         cmocka_unit_test(test_reporter__prints_the_first_every_nth_and_the_last),
         cmocka_unit_test(test_reporter__metrics_have_every_field),
         cmocka_unit_test(test_reporter__both_countings),
         cmocka_unit_test(test_reporter__mfu_is_never_above_100),
         cmocka_unit_test(test_reporter__load_is_of_its_step),
-        cmocka_unit_test(test_reporter__rest_is_left_out_of_the_rates),
+        cmocka_unit_test(test_reporter__rates_leave_out_rest),
         cmocka_unit_test(test_bar__fits_its_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* What a layout takes, and what is offered where it does not fit. */
+/* test_memory.c: the memory plan: what each region of a layout takes, and which smaller change is
+ * suggested where the layout does not fit the device. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 
-/* Of a rank of 1,000 values, whatever the dimensions say. */
+/* The layout of a rank of 1,000 parameters, whatever the dimensions say. */
 typedef struct small {
     plan_device cpu;
     memory_options options;
@@ -47,10 +48,10 @@ static void test_memory__regions_are_counted(void **state)
     assert_int_equal(p.parameters, 4000);
     assert_int_equal(p.gradients, 4000);
     assert_int_equal(p.moments, 8000);
-    assert_int_equal(p.weights, 0); /* the values are what is computed with */
+    assert_int_equal(p.weights, 0); /* the CPU computes with the values themselves */
     assert_true(p.staging >= (int64_t)6 * 1024 * (768 + 1536));
-    assert_int_equal(memory_gpu_total(&p.gpu), 0); /* a CPU's memory is nobody else's */
-    /* Two micro-batches of rows, and one being built. */
+    assert_int_equal(memory_gpu_total(&p.gpu), 0); /* there are no regions of a GPU */
+    /* Two micro-batches of rows, and one that is being built. */
     assert_true(p.built + p.received >= p.staging + (int64_t)12 * 1024 * 768);
     assert_int_equal(p.total, 16000 + p.activations + p.staging + p.built + p.received);
     l.options.training = false;
@@ -59,8 +60,8 @@ static void test_memory__regions_are_counted(void **state)
     assert_true(eval.activations < p.activations);
 }
 
-/* Windows of ranks that share experts; without them the same rows lie in scratch. */
-static void test_memory__windows_stand_in_the_plan(void **state)
+/* Ranks that share experts have windows; without windows the same rows lie in scratch. */
+static void test_memory__windows_are_in_the_plan(void **state)
 {
     (void)state;
     const layout l = {.replicate = 1,
@@ -101,7 +102,7 @@ static void test_memory__windows_stand_in_the_plan(void **state)
     assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_DEVICE);
 }
 
-/* What is named where a device has just so much. */
+/* Checks what is suggested where the device has exactly this much memory. */
 static void change_for(plan_input *in, plan_device *on, int64_t bytes, const char *words)
 {
     char change[SEARCH_TEXT_MAX];
@@ -165,7 +166,7 @@ static void test_memory__offers_the_smallest_change(void **state)
     change_for(&in, &cpu, total_of(&in, 1, RECOMPUTE_ALL) * 9 / 10,
                "training.local_batch_size 1, training.seq_len ");
     change_for(&in, &cpu, 1000, "no batch of this model fits");
-    /* whatever the options say that another mode needs is named with it */
+    /* If the suggested mode needs another option changed, that option is named too. */
     c.activation_checkpoint_save = "qkv";
     c.activation_checkpoint_mode = AC_SELECTIVE;
     in.conf = &c;
@@ -174,8 +175,8 @@ static void test_memory__offers_the_smallest_change(void **state)
     params_free(&p);
 }
 
-/* `save: auto` decides for the device: what an H200 has room for, an H100 computes again, and a
- * B200 keeps more. */
+/* `save: auto` decides by the device: an H100 recomputes what an H200 has room for, and a B200
+ * keeps more. */
 static void test_memory__auto_decides_for_the_device(void **state)
 {
     (void)state;
@@ -369,12 +370,12 @@ static void test_layout__ranks_fit_each_other(void **state)
     (void)state;
     const struct {
         int64_t world, shard, tensor, context, expert, expert_tensor, local, global;
-        const char *words; /* NULL: fine */
+        const char *words; /* expected error; NULL: none */
         int64_t accumulation;
     } cases[] = {
         {0, -1, 1, 1, 1, 1, 1, 6, NULL, 6},
         {8, -1, 1, 1, 8, 1, 2, 32, NULL, 2},
-        {8, -1, 4, 1, 2, 4, 2, 8, NULL, 2}, /* experts divide the two shards */
+        {8, -1, 4, 1, 2, 4, 2, 8, NULL, 2}, /* the expert ranks divide the two shards */
         {8, -1, 4, 1, 2, 1, 2, 8, "must divide 8 ranks and be a multiple of 4", 0},
         {8, 3, 1, 1, 1, 1, 1, 8, "8 ranks are not the product", 0},
         {16, -1, 2, 2, 4, 1, 1, 4, NULL, 1},
@@ -414,8 +415,8 @@ static int64_t workspace(const batch_caps *caps, int n)
     return m.workspace;
 }
 
-/* Of NCCL's buffers and host values: nothing of one rank; each communicator, and each rank that
- * gets messages. */
+/* Memory of NCCL and of values exchanged by hosts: nothing for one rank; else a part for each
+ * communicator and for each rank that messages come from or go to. */
 static void test_gpu__ranks_take_communicators_and_peers(void **state)
 {
     (void)state;
@@ -450,7 +451,7 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
     }
 }
 
-/* A step is captured for each bucket, buffer and kind of batch that comes in it. */
+/* A step is captured once for each bucket, buffer and kind of batch that can come in it. */
 static void test_gpu__graphs_of_every_kind_of_batch(void **state)
 {
     (void)state;
@@ -471,24 +472,26 @@ static void test_gpu__graphs_of_every_kind_of_batch(void **state)
     assert_in_range(more.nodes, 6 * one.nodes, 6 * one.nodes + 5);
 }
 
-/* What attention_cudnn.c asks for: one row of 12,288 tokens has dp of 0.3 GB a head, so 8 of 32
- * heads run at once (16 would be 4.8 GB); gradients of keys and values stand for each query head.
- */
+/* The workspace is what attention_cudnn.c asks for. One row of 12,288 tokens has a dp of 0.3 GB a
+ * head, so 8 of 32 heads run at once (16 would take 4.8 GB); gradients of keys and values are kept
+ * for each query head. */
 static void test_gpu__workspace_is_that_of_attention(void **state)
 {
     (void)state;
     const batch_caps whole_row = {.tokens = 12288, .docs = 1, .longest = 12288};
     const int64_t dp = (int64_t)2 * 12288 * 12288 * 8, whole = (int64_t)4 * 12288 * 32 * 128;
     assert_in_range(workspace(&whole_row, 1) - dp - whole, 0, 1 << 17);
-    /* Documents that may be thousands or one long one are our own kernels': products decide. */
+    /* Where documents may be thousands or a single long one, our own kernels run, and the products
+     * decide. */
     const batch_caps loose = {.tokens = 12288, .docs = 3073};
     assert_int_equal(workspace(&loose, 1), 32 << 20);
-    /* Of several buckets the largest counts, and frames of width 72 have sums of their own. */
+    /* Of several buckets the largest counts; frames of width 72 have sums of their own. */
     const batch_caps frames = {
         .tokens = 64, .docs = 1, .longest = 64, .patches = 38400, .frames = 32, .frame = 1200};
     const int64_t eye = (int64_t)2 * 32 * 1280 * 1280 * 16 + (int64_t)4 * 32 * 16 * 1200;
     assert_in_range(workspace(&frames, 1) - eye, 0, 1 << 17);
-    /* Two of a frame's 16 heads at once begin at no 16 bytes: their log-sums are copied. */
+    /* A group of two of a frame's 16 heads is not aligned to 16 bytes, so its log-sums are
+     * copied. */
     const batch_caps large = {
         .tokens = 64, .docs = 1, .longest = 64, .patches = 65536, .frames = 4, .frame = 16384};
     const int64_t two = (int64_t)2 * 4 * 16384 * 16384 * 2 + (int64_t)4 * 4 * 2 * 16384;
@@ -497,7 +500,7 @@ static void test_gpu__workspace_is_that_of_attention(void **state)
     assert_int_equal(workspace(both, 2), workspace(&whole_row, 1));
 }
 
-/* The published model's state over eight cards: 16 bytes a value in fp32, 2 in bf16. */
+/* The state of the published model over eight cards: 16 bytes a value in fp32, 2 in bf16. */
 static void test_layout__state_is_sharded(void **state)
 {
     (void)state;
@@ -527,18 +530,19 @@ static void test_layout__state_is_sharded(void **state)
     const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
     assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &none));
     assert_ok(layout_plan_make(&in, 1, &all, &full));
-    /* and what fills up the pieces of spans */
+    /* A little more, since the pieces of spans are padded. */
     assert_in_range(none.weights, 31070754032 * 2 / 8, 31070754032 * 2 / 8 * 1.0001);
     assert_int_equal(none.parameters + none.gradients + none.moments, none.weights / 2 * 16);
     assert_true(full.activations < none.activations / 4);
     assert_int_equal(none.total, none.weights / 2 * 18 + none.gathered + none.activations +
                                      none.staging + memory_gpu_total(&none.gpu));
     assert_true(none.gpu.context > 0 && none.gpu.graphs > 0);
-    assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation is more calls */
+    assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation makes more calls */
     params_free(&p);
 }
 
-/* What a rank takes that holds its part of the model on a device of shapes, as a run opens it. */
+/* The memory that a rank takes, measured by opening its part of the model on a device of shapes, as
+ * a run opens it. */
 static int64_t taken_by(const conf *c, const layout *l, const model_dims *d, int rank)
 {
     params *p;
@@ -587,7 +591,8 @@ static conf pipeline_of(int64_t world, int64_t stages, const char *points)
                   .feed_replay = ""};
 }
 
-/* Every rank of a pipeline takes what its stage is planned with; the plan is the largest one's. */
+/* Every rank of a pipeline takes what the plan says of its stage, and the plan of the layout is
+ * that of the largest. */
 static void test_layout__stages_take_what_is_planned(void **state)
 {
     (void)state;
@@ -632,7 +637,8 @@ static void test_layout__stages_take_what_is_planned(void **state)
     }
 }
 
-/* Whichever it is: here by its layers, there by the micro-batches it holds. */
+/* The largest stage decides, whether it is large by its layers or by the micro-batches that it
+ * holds. */
 static void test_layout__the_largest_stage_decides(void **state)
 {
     (void)state;
@@ -656,7 +662,7 @@ static void test_layout__the_largest_stage_decides(void **state)
         const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
         assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &m));
         assert_int_equal(m.stage, cases[i].largest);
-        /* 36 layers and more of 48, over two ranks */
+        /* 36 or more of the 48 layers, over two ranks */
         assert_true((double)m.weights > 0.7 * 31.07e9 * 2 / 2);
     }
     params_free(&p);
@@ -666,7 +672,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory__regions_are_counted),
-        cmocka_unit_test(test_memory__windows_stand_in_the_plan),
+        cmocka_unit_test(test_memory__windows_are_in_the_plan),
         cmocka_unit_test(test_memory__offers_the_smallest_change),
         cmocka_unit_test(test_memory__auto_decides_for_the_device),
         cmocka_unit_test(test_device__is_named),

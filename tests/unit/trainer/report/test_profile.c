@@ -1,5 +1,6 @@
-/* Collectives in a profile: what computing waits for of them is the step's, what lies beside it is
- * told apart; calls inside others count once. By a clock of the test's own for each stream. */
+/* test_profile.c: collectives in a profile, by a clock that the test keeps for each stream. The
+ * time that computing waits for a collective counts in the step, time that overlaps with computing
+ * is listed apart, and a call inside another counts once. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@ struct event {
     int64_t ns;
 };
 
-/* Of the two streams: the computing one, and one for collectives. */
+/* The clocks of two streams: the computing one, and one for collectives. */
 static struct {
     stream *of[2];
     int64_t ns[2];
@@ -36,7 +37,7 @@ static status measure_between(event *from, event *to, int64_t *out_ns)
     return ST_OK;
 }
 
-/* 10 us each. */
+/* A copy takes 10 us. */
 static status time_copy(stream *s, void *dst, const void *src, size_t bytes)
 {
     (void)dst;
@@ -71,7 +72,7 @@ static status event_wait(device *d, event *e)
     return ST_OK;
 }
 
-/* A collective of this name that takes ns of a stream. */
+/* A collective of this name that takes ns on its stream. */
 static void time_collective(stream *s, const char *what, int64_t ns)
 {
     assert_ok(device_call_begins(s, what));
@@ -79,7 +80,7 @@ static void time_collective(stream *s, const char *what, int64_t ns)
     assert_ok(device_call_ended(s));
 }
 
-/* Computing waits for what is queued on the other stream so far. */
+/* Lets computing wait for all that is queued on the other stream so far. */
 static void wait_for(const char *what)
 {
     assert_ok(device_call_begins(now.of[0], what));
@@ -101,7 +102,7 @@ typedef struct scene {
     backend_vtable v;
     device *cpu, d;
     stream *side, *s;
-    const ops_table *ops; /* of s */
+    const ops_table *ops; /* the real table of s */
     profile *p;
 } scene;
 
@@ -138,7 +139,7 @@ static void close_scene(scene *c)
     device_close(&c->cpu);
 }
 
-static void test_profile__exposed_and_beside(void **state)
+static void test_profile__exposed_and_overlapped(void **state)
 {
     (void)state;
     scene c;
@@ -150,15 +151,15 @@ static void test_profile__exposed_and_beside(void **state)
         assert_ok(profile_begin(c.p));
         time_collective(side, "gather", 25000);
         assert_ok(c.d.v->copy(s, NULL, NULL, 0)); /* computing until 10 us */
-        wait_for("gather");                       /* 15 of its 25 us */
-        time_collective(side, "reduce", 8000);    /* hidden by what follows */
+        wait_for("gather");                       /* 15 of the gather's 25 us */
+        time_collective(side, "reduce", 8000);    /* overlaps with the copy below */
         assert_ok(c.d.v->copy(s, NULL, NULL, 0));
         wait_for("reduce");
-        assert_ok(device_call_begins(s, NULL)); /* messages: named by the first of them */
+        assert_ok(device_call_begins(s, NULL)); /* a group of messages is named by its first */
         time_collective(s, "exchange", 4000);
         time_collective(s, "another", 1000);
         assert_ok(device_call_ended(s));
-        now.ns[0] += 3000; /* nothing of ours */
+        now.ns[0] += 3000; /* nothing of ours runs */
         assert_ok(profile_end(c.p, 0));
     }
     const profile_sums *sums = profile_read(c.p);
@@ -179,7 +180,7 @@ static void test_profile__exposed_and_beside(void **state)
     close_scene(&c);
 }
 
-/* A product that clears and copies first, as the CUDA backend's do. */
+/* A product that clears and copies first, as products of the CUDA backend do. */
 static status time_product(stream *s, const gemm_args *a)
 {
     (void)a;
@@ -199,7 +200,7 @@ static void test_profile__a_call_inside_another_is_counted_once(void **state)
     assert_ok(profile_new(c.s, &c.p));
     assert_ok(profile_begin(c.p));
     assert_ok(op_gemm(c.s, NULL));
-    assert_ok(c.d.v->copy(c.s, NULL, NULL, 0)); /* one by itself counts as before */
+    assert_ok(c.d.v->copy(c.s, NULL, NULL, 0)); /* a copy outside a product counts as before */
     now.ns[0] += 3000;
     assert_ok(profile_end(c.p, 0));
     const profile_sums *sums = profile_read(c.p);
@@ -207,14 +208,14 @@ static void test_profile__a_call_inside_another_is_counted_once(void **state)
     assert_int_equal(sums->ns[PROFILE_DENSE], 50000);
     assert_int_equal(sums->ns[PROFILE_POINTWISE], 10000);
     assert_int_equal(sums->ns[PROFILE_IDLE], 3000);
-    assert_int_equal(sums->total_ns, now.ns[0]); /* the parts are the whole */
+    assert_int_equal(sums->total_ns, now.ns[0]); /* the parts add up to the whole */
     close_scene(&c);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_profile__exposed_and_beside),
+        cmocka_unit_test(test_profile__exposed_and_overlapped),
         cmocka_unit_test(test_profile__a_call_inside_another_is_counted_once)};
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

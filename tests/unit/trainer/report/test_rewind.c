@@ -1,4 +1,6 @@
-/* Lines of steps when a run goes on: one for each step that stays, all others beside. */
+/* test_rewind.c: the files with a line per step, when a run goes on from a checkpoint. Lines of
+ * steps after the checkpoint are moved to a file beside, so that each step that stays has one
+ * line. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -63,7 +65,7 @@ static void rewind_to(int64_t step, int64_t moved)
 #define THREE "{\"step\":3,\"loss\":1}\n"
 #define AGAIN "{\"step\":2,\"loss\":1.5}\n"
 
-static void test_rewind_lines__changes_nothing_that_is_in_order(void **state)
+static void test_rewind_lines__leaves_ordered_lines_alone(void **state)
 {
     (void)state;
     begin_lines(ONE TWO THREE);
@@ -92,16 +94,16 @@ static void test_rewind_lines__moves_later_steps(void **state)
     expect_lines("set-aside-l", TWO THREE ONE AGAIN);
 }
 
-static void test_rewind_lines__moves_a_branch_that_was_left(void **state)
+static void test_rewind_lines__moves_an_abandoned_branch(void **state)
 {
     (void)state;
-    begin_lines(ONE TWO THREE AGAIN); /* as a version that moved nothing wrote them */
+    begin_lines(ONE TWO THREE AGAIN); /* as a version that moved nothing left them */
     rewind_to(2, 2);
     expect_lines("l", ONE AGAIN);
     expect_lines("set-aside-l", TWO THREE);
 }
 
-static void test_rewind_lines__repairs_what_was_cut_short(void **state)
+static void test_rewind_lines__repairs_lines_cut_short(void **state)
 {
     (void)state;
     begin_lines(ONE TWO "{\"step\":3,\"lo");
@@ -110,15 +112,16 @@ static void test_rewind_lines__repairs_what_was_cut_short(void **state)
     put_lines("l",
               ONE "{\"step\":2,\"lo\n\nno line\n{\"no step\":1}\n" TWO "{\"step\":3,\"loss\":1}");
     rewind_to(3, 4);
-    expect_lines("l", ONE TWO THREE); /* whole but for its end */
-    /* one that died while it moved lines: what it has left of one does not swallow the next */
+    expect_lines("l", ONE TWO THREE); /* everything complete was kept */
+    /* A process that died while it moved lines left half a line; the next one must not be appended
+     * to it. */
     begin_lines(ONE TWO);
     put_lines("set-aside-l", "{\"step\":7,\"lo");
     rewind_to(1, 1);
     expect_lines("set-aside-l", "{\"step\":7,\"lo\n" TWO);
 }
 
-static void test_rewind_lines__names_the_folder_that_takes_nothing(void **state)
+static void test_rewind_lines__names_the_file_it_cannot_write(void **state)
 {
     (void)state;
     char path[64];
@@ -131,17 +134,17 @@ static void test_rewind_lines__names_the_folder_that_takes_nothing(void **state)
     expect_lines("l", ONE TWO);
     rewind_to(1, 1);
     expect_lines("l", ONE);
-    expect_lines("set-aside-l", TWO TWO); /* twice rather than never */
+    expect_lines("set-aside-l", TWO TWO); /* twice is better than never */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rewind_lines__changes_nothing_that_is_in_order),
+        cmocka_unit_test(test_rewind_lines__leaves_ordered_lines_alone),
         cmocka_unit_test(test_rewind_lines__moves_later_steps),
-        cmocka_unit_test(test_rewind_lines__moves_a_branch_that_was_left),
-        cmocka_unit_test(test_rewind_lines__repairs_what_was_cut_short),
-        cmocka_unit_test(test_rewind_lines__names_the_folder_that_takes_nothing),
+        cmocka_unit_test(test_rewind_lines__moves_an_abandoned_branch),
+        cmocka_unit_test(test_rewind_lines__repairs_lines_cut_short),
+        cmocka_unit_test(test_rewind_lines__names_the_file_it_cannot_write),
     };
     if (!mkdtemp(folder))
         return 1;

@@ -1,5 +1,6 @@
-/* Which loss counts as a leap. The recorded losses are those of configs/smoke.yaml, a step a line
- * and a seed a column; its warm-up is 50 steps. */
+/* test_spike.c: which loss counts as a spike: one bad batch, but neither a falling loss nor a climb
+ * of several steps. The recorded losses are those of configs/smoke.yaml, one step on a line and one
+ * seed in a column; its warm-up is 50 steps. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static double median_before(const double *loss, int step)
     return (list[SPIKE_WINDOW / 2 - 1] + list[SPIKE_WINDOW / 2]) / 2;
 }
 
-/* One batch at five times the running median, in the midst of an ordinary run. */
+/* One batch at five times the running median, in the middle of an ordinary run. */
 static void test_spike__a_bad_batch_is_told_once(void **state)
 {
     (void)state;
@@ -102,7 +103,7 @@ static void test_spike__a_leap_and_what_follows_it(void **state)
 }
 
 /* A climb that takes several steps is not the work of one batch. */
-static void test_spike__a_climb_is_none(void **state)
+static void test_spike__a_climb_is_no_spike(void **state)
 {
     (void)state;
     double median;
@@ -113,7 +114,7 @@ static void test_spike__a_climb_is_none(void **state)
         assert_false(spike_add(&s, loss, &median));
 }
 
-static void test_spike__a_falling_loss_is_none(void **state)
+static void test_spike__a_falling_loss_is_no_spike(void **state)
 {
     (void)state;
     double median;
@@ -130,8 +131,8 @@ int main(void)
         cmocka_unit_test(test_spike__ordinary_training_has_none),
         cmocka_unit_test(test_spike__a_bad_batch_is_told_once),
         cmocka_unit_test(test_spike__a_leap_and_what_follows_it),
-        cmocka_unit_test(test_spike__a_climb_is_none),
-        cmocka_unit_test(test_spike__a_falling_loss_is_none),
+        cmocka_unit_test(test_spike__a_climb_is_no_spike),
+        cmocka_unit_test(test_spike__a_falling_loss_is_no_spike),
     };
     return cmocka_run_group_tests(tests, read_losses, NULL);
 }

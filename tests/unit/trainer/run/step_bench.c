@@ -11,7 +11,7 @@
 #include "trainer/device/graph_replay.h"
 #include "trainer/ops/open.h"
 
-/* Rows of text, images, a video, no targets; each step gets others. */
+/* Rows of text, of pictures and with a video; successive steps get different rows. */
 static const document contents[ROWS][2] = {{{"4 1x4x6 3 1x6x4 2", 11}, {"10", 33}},
                                            {{"3 v2x4x4 2 + 2", 22}, {"7", 23}},
                                            {{"20", 41}, {"30", 42}},

@@ -1,5 +1,5 @@
-/* step_bench.h: what the tests of steps share: a recording, and a session of the debug model over
- * it on the CPU or on an emulated device. */
+/* step_bench.h: what the tests of steps share: a recording, and a session of the debug model that
+ * reads it, on the CPU or on an emulated device. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_RUN_STEP_BENCH_H
 #define TESSERA_TESTS_UNIT_TRAINER_RUN_STEP_BENCH_H
 
@@ -9,21 +9,22 @@
 
 enum { STEPS = 9, ACCUMULATION = 2, LOCAL = 2, SEQ_LEN = 96, PATCHES = 160, ROWS = 6 };
 
-/* What the daemon would name: the first holds the batches of rows 0, 1 and 4, 5, of which one has
- * video; rows 2 and 3 need the second. */
+/* The buckets that a daemon would name. The first holds the batches of rows 0, 1 and 4, 5, one of
+ * which has a video; the batch of rows 2 and 3 needs the second. */
 extern const bucket_list bench_buckets;
 extern const bucket_list bench_no_buckets;
 
 typedef struct bench {
     conf c;
     session s;
-    backend_vtable fixed; /* the CPU on capacities, as the emulated device */
+    backend_vtable fixed; /* the CPU on capacities, as the emulated device is */
 } bench;
 
-/* Of fixture's model, in the folder; the path, heap. Each step gets other rows. */
+/* Records rows for the fixture's model in the folder, different ones for each step. Returns the
+ * path, which the caller frees. */
 char *bench_record(fixture *f, const char *folder);
-/* ahead -1: the CPU, one step after the other; else emulated. scope: of captured steps, or "none".
- * Ends with session_close. */
+/* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that
+ * many steps under way. scope: what is captured, or "none". End with session_close. */
 void bench_open(bench *b, const char *recording, int ahead, const char *scope,
                 const bucket_list *list);
 

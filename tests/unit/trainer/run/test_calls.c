@@ -1,12 +1,12 @@
-/* test_calls.c: how many calls a micro-step is made of, as the memory plan has it (memory_gpu.h):
- * counted on a device that keeps what it captures. */
+/* test_calls.c: the memory plan's count of the calls in a micro-step (memory_gpu.h), compared with
+ * the calls that a device captures. */
 #include "tests/harness.h"
 
 #include "tests/emulated/emulated.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/plan/memory_gpu.h"
 
-/* Calls of one forward and backward on these capacities. */
+/* Counts the calls of one forward and backward pass with these capacities. */
 static int64_t count_captured(const model_dims *d, const model_options *o)
 {
     fixture f;
@@ -34,7 +34,7 @@ static int64_t count_captured(const model_dims *d, const model_options *o)
     assert_ok(model_forward_backward(m, s, b, &sums));
     assert_ok(dev->v->capture_end(s, &made));
     const int64_t calls = emulated_captured(dev);
-    assert_ok(dev->v->wait(s)); /* the batch's copies, before its memory goes */
+    assert_ok(dev->v->wait(s)); /* the copies of the batch read its memory */
     dev->v->graph_free(&made);
     stager_free(&g, s);
     model_free(&m, s);

@@ -1,5 +1,6 @@
-/* test_nonfinite.c: where a gradient that is no number arose, as a step says it: values of the
- * debug model are spoiled, one layer at a time. Of several ranks: tests/flow/train_nonfinite.py. */
+/* test_nonfinite.c: a step whose gradient is not finite says where that began. The test spoils
+ * values of the debug model, one layer at a time. tests/flow/train_nonfinite.py tests several
+ * ranks. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -37,7 +38,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Elements [first, first + n) of a parameter; n 0: all of them. */
+/* Sets elements [first, first + n) of a parameter; n 0 means all from there on. */
 static void spoil(session *s, const char *name, int64_t first, int64_t n, double value)
 {
     const param *p = params_get(s->params, "%s", name);
@@ -88,7 +89,7 @@ static void test_nonfinite__vision(void **state)
                      "the forward pass is not finite from deepstack merger 1 on");
 }
 
-/* Every value is finite, products are not. */
+/* Every value is finite, but products of them are not. */
 static void test_nonfinite__overflow(void **state)
 {
     spoil_and_expect(
@@ -98,7 +99,8 @@ static void test_nonfinite__overflow(void **state)
                      "the forward pass is not finite from head on: rank 0");
 }
 
-/* v = 0 hides what is too large behind it from the forward. */
+/* v = 0 hides the too large weights after it from the forward pass, but not from the backward
+ * pass. */
 static void test_nonfinite__backward(void **state)
 {
     bench b;
@@ -114,8 +116,9 @@ static void test_nonfinite__backward(void **state)
     session_close(&b.s);
 }
 
-/* The first of two such steps is told when the second has overwritten what it left. */
-static void test_nonfinite__under_way(void **state)
+/* Two such steps follow each other. The first is reported when the second has already overwritten
+ * what it left. */
+static void test_nonfinite__two_steps_under_way(void **state)
 {
     bench b;
     step_report r;
@@ -136,9 +139,11 @@ static void test_nonfinite__under_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nonfinite__value),     cmocka_unit_test(test_nonfinite__vision),
-        cmocka_unit_test(test_nonfinite__overflow),  cmocka_unit_test(test_nonfinite__backward),
-        cmocka_unit_test(test_nonfinite__under_way),
+        cmocka_unit_test(test_nonfinite__value),
+        cmocka_unit_test(test_nonfinite__vision),
+        cmocka_unit_test(test_nonfinite__overflow),
+        cmocka_unit_test(test_nonfinite__backward),
+        cmocka_unit_test(test_nonfinite__two_steps_under_way),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,6 @@
-/* test_step.c: steps on an asynchronous device that captures them, against the CPU run one by one:
- * the same bits, whatever is under way; nothing allocated and nothing waited for but what is told.
- */
+/* test_step.c: steps on an asynchronous device that captures them, compared with the CPU, which
+ * runs one after the other. The bits are the same however much is under way, nothing is allocated,
+ * and the host waits only for results. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ enum { RESULTS = 6 };
 typedef struct outcome {
     double loss[STEPS], norm[STEPS], aux[STEPS];
     char cursor[STEPS][32];
-    hash128 experts[STEPS]; /* what each got */
+    hash128 experts[STEPS]; /* token copies per expert in each step */
     double *values;         /* all parameters, heap */
     int64_t n;
 } outcome;
@@ -55,8 +55,8 @@ static void read_values(bench *b, outcome *out)
     }
 }
 
-/* All steps, as many under way as the device allows. counts: of the device, from step `steady` on,
- * per step. */
+/* Runs all steps, with as many under way as the device allows. `counts` gets what the device
+ * counted from step `steady` on. */
 static void run_training(bench *b, outcome *out, int64_t steady, device_counts *counts)
 {
     session *s = &b->s;
@@ -111,8 +111,8 @@ static void plain(const char *recording, const bucket_list *list, outcome *out)
 typedef struct files {
     fixture f;
     char *folder, *recording;
-    outcome want;     /* of the CPU, one step after the other */
-    outcome bucketed; /* the same, in buckets */
+    outcome want;     /* on the CPU, one step after the other */
+    outcome bucketed; /* the same in buckets */
 } files;
 
 static int set_up(void **state)
@@ -153,14 +153,14 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     expect_same(want, &got);
     session_close(&b.s);
     free(got.values);
-    /* Again, counting behind the steps in which each kind of batch came twice. */
+    /* Again, counting only after every kind of batch has come twice. */
     enum { STEADY = STEPS - 1 };
     bench_open(&b, x->recording, ahead, scope, list);
     run_training(&b, &got, STEADY, &steady);
     assert_int_equal(steady.allocations, 0);
     assert_int_equal(steady.waits, 0);
     assert_int_equal(steady.captures, 0);
-    /* One per step that is told; one per batch, for a copy that ended long ago. */
+    /* One wait per step that is reported, and one per batch, for a copy that ended long ago. */
     int64_t steps = STEPS - STEADY + 1;
     assert_int_equal(steady.event_waits, steps * (1 + ACCUMULATION));
     expect_same(want, &got);
@@ -183,7 +183,7 @@ static void test_step__one_under_way(void **state)
     check_unbucketed(*state, 1, "none", 0);
 }
 
-/* Batches with and without video, from each buffer; and the update. */
+/* Captures: batches with and without video, for each buffer, and the update. */
 static void test_step__captured(void **state)
 {
     check_unbucketed(*state, 0, "step", 3);
@@ -194,7 +194,7 @@ static void test_step__captured_and_under_way(void **state)
     check_unbucketed(*state, 1, "step", 5);
 }
 
-/* Each bucket once, with and without video, from each buffer; and the update. */
+/* Captures: each bucket once, with and without video, for each buffer, and the update. */
 static void test_step__buckets_captured(void **state)
 {
     const files *x = *state;
@@ -202,8 +202,8 @@ static void test_step__buckets_captured(void **state)
     check_in(&bench_buckets, &x->bucketed, x, 1, "step", 7);
 }
 
-/* Forward and backward of each piece, for batches with and without video (one buffer): attention
- * and router and experts of a layer, embedding, blocks and mergers of the tower. */
+/* Forward and backward of each piece, for batches with and without video, with one buffer. The
+ * pieces: attention, router and experts of a layer; embedding, blocks and mergers of the tower. */
 static void test_step__pieces_captured(void **state)
 {
     model_dims d;
@@ -217,7 +217,8 @@ static void test_step__pieces_captured(void **state)
     check_unbucketed(*state, 1, "attn, vision", 2 * 2 * 2 * (layers + tower));
 }
 
-/* Padding is no part of the result: other capacities, the same training but for rounding. */
+/* Padding does not change the result: with other capacities the training is the same up to
+ * rounding. */
 static void test_step__buckets_change_nothing(void **state)
 {
     const files *x = *state;
@@ -227,7 +228,8 @@ static void test_step__buckets_change_nothing(void **state)
     }
 }
 
-/* Rows for one step and a half: the second, and what is queued behind it, change nothing. */
+/* There are rows for one and a half steps. Neither the second step nor the ones queued after it
+ * change anything. */
 static void check_void(const files *x, int ahead, const char *scope)
 {
     bench b;
@@ -265,7 +267,7 @@ static void test_step__without_rows_is_void(void **state)
     check_void(*state, 1, "step");
 }
 
-static void test_step__refuses_what_a_graph_can_not_hold(void **state)
+static void test_step__refuses_what_a_graph_cannot_hold(void **state)
 {
     (void)state;
     device *d;
@@ -290,8 +292,8 @@ static void test_step__refuses_what_a_graph_can_not_hold(void **state)
     device_close(&d);
 }
 
-/* By a clock that counts calls and nothing else: each call is one kind's, none twice, and the kinds
- * add up to the step to the nanosecond. */
+/* By a clock that advances with each call and never else: each call belongs to one kind, and the
+ * kinds add up to the step to the nanosecond. */
 static void test_profile__adds_up(void **state)
 {
     const files *x = *state;
@@ -314,7 +316,7 @@ static void test_profile__adds_up(void **state)
     assert_int_equal(sums->steps, 3);
     assert_int_equal(all, sums->total_ns);
     assert_int_equal(work, sums->calls * 1000);
-    /* Idle is what came back to the host: some results of each step. */
+    /* The idle time is that of reading results back to the host, a few in each step. */
     assert_int_equal(sums->ns[PROFILE_IDLE], 3 * RESULTS * 1000);
     for (int k = PROFILE_VISION; k <= PROFILE_OPTIMIZER; k++)
         assert_true(sums->ns[k] > 0);
@@ -350,7 +352,7 @@ int main(void)
         cmocka_unit_test(test_step__captured_and_under_way),
         cmocka_unit_test(test_step__buckets_captured),
         cmocka_unit_test(test_step__buckets_change_nothing),
-        cmocka_unit_test(test_step__refuses_what_a_graph_can_not_hold),
+        cmocka_unit_test(test_step__refuses_what_a_graph_cannot_hold),
         cmocka_unit_test(test_step__pieces_captured),
         cmocka_unit_test(test_profile__adds_up),
         cmocka_unit_test(test_step__without_rows_is_void),

@@ -1,4 +1,5 @@
-/* test_train.c: a whole run on a device that its description names: what its lines say. */
+/* test_train.c: a whole training run on a device that is known only by its description, and what
+ * the last line of metrics.jsonl says of it. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -122,18 +123,19 @@ static double read_metric(const json_value *line, const char *key)
     return x;
 }
 
-/* Without metrics.peak_tflops mfu is a share of what its maker says of an H200, whatever a small
- * product between launch and wait would come to. */
+/* Without metrics.peak_tflops, mfu on an H200 is a share of the peak that its maker states, and not
+ * of a short measurement of our own. */
 static void test_train__mfu_is_a_share_of_the_known_peak(void **state)
 {
     (void)state;
-    json_value *line = trained("cuda"); /* emulated, as "NVIDIA H200, .." */
+    json_value *line = trained("cuda"); /* emulated, named "NVIDIA H200, .." */
     const double want = 100.0 * read_metric(line, "tflops") / 989.0;
     assert_true(want > 0.0 && fabs(read_metric(line, "mfu_percent") / want - 1.0) < 1e-9);
     json_free(&line);
 }
 
-/* Of a device that nobody knows: of what it reaches here, which no step does. */
+/* On a device whose peak is not known, mfu is a share of the speed measured here, which no step
+ * reaches. */
 static void test_train__mfu_is_a_share_of_what_was_measured(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* cublas_host.c: see cublas_host.h. */
+/* cublas_host.c: the stand-in for cuBLASLt; cublas_host.h describes it. */
 #include "tests/unit/trainer/ops/cuda/cublas_host.h"
 
 #include <stdlib.h>
@@ -157,7 +157,8 @@ static double read_cell(const layout *l, const void *base, int64_t row, int64_t 
     return x;
 }
 
-/* The library's rule: D = alpha op(A) op(B) + beta C, a bias along D's rows; column-major. */
+/* The library's rule, in column-major order: D = alpha op(A) op(B) + beta C, plus a bias along D's
+ * rows. */
 static cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                              const void *a, cublasLtMatrixLayout_t al, const void *b,
                              cublasLtMatrixLayout_t bl, const void *beta, const void *c,

@@ -1,6 +1,6 @@
-/* cublas_host.h: cuBLASLt as loops on the host, in place of trainer/device/cublas.c: what gemm.c
- * tells the library is taken at its word (column-major, strides, transpositions, types) and
- * computed, so that a wrong word is a wrong product. */
+/* cublas_host.h: cuBLASLt as loops on the host, in place of trainer/device/cublas.c. It takes
+ * literally what gemm.c describes (column-major order, strides, transpositions, types) and computes
+ * it, so that a wrong description gives a wrong product. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_OPS_CUDA_CUBLAS_HOST_H
 #define TESSERA_TESTS_UNIT_TRAINER_OPS_CUDA_CUBLAS_HOST_H
 
@@ -12,11 +12,11 @@
 enum { CUBLAS_HOST_WORKSPACE = 4096 };
 
 extern struct cublas_host {
-    int64_t alive;           /* objects made and not destroyed */
-    int64_t asked, products; /* heuristics, products */
-    uint32_t align[4];       /* of the last preference: first operand, second, C, D */
+    int64_t alive;           /* objects that exist now */
+    int64_t asked, products; /* calls of the heuristic; products computed */
+    uint32_t align[4];       /* alignment in the last request: first operand, second, C, D */
     uint32_t schemes;
-    bool refuse; /* no algorithm is found */
+    bool refuse; /* the heuristic finds no algorithm */
 } cublas_host;
 
 #endif

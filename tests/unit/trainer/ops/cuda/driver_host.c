@@ -1,5 +1,6 @@
-/* driver_host.c: a libcuda.so.1 for a machine without one: enough for cuDNN to compile a graph for
- * a GPU that is described to it, and to load the result. There is no device: cuInit says so. */
+/* driver_host.c: a libcuda.so.1 for a machine that has none. It is enough for cuDNN to compile a
+ * graph for a GPU that the test describes, and to load the result. There is no device, and cuInit
+ * says so. */
 #include <stddef.h>
 
 enum { SUCCESS = 0, NO_DEVICE = 100, DRIVER_VERSION = 13000 };
@@ -54,7 +55,7 @@ ANSWERS(cuKernelGetFunction, void **out)
     return give_handle(out);
 }
 
-/* Looked up, and called at most on the way out. */
+/* Functions that cuDNN looks up, and calls at most while it shuts down. */
 #define IS_THERE(name)                                                                             \
     ANSWERS(name, void)                                                                            \
     {                                                                                              \

@@ -1,6 +1,6 @@
-/* test_attention_choice.c: when cuDNN is asked for attention and when not, and that the log says so
- * once, with the reason; and that every pointer it is handed is aligned as the graphs declare. The
- * library and the device are stand-ins. */
+/* test_attention_choice.c: when cuDNN is asked for attention and when our own kernels run; that the
+ * log gives the reason once; and that every pointer handed to cuDNN is aligned as its graph
+ * declares. Library and device are stand-ins. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -15,10 +15,10 @@
 
 static bool has_engine;
 static int runs, compiled;
-static attention_shape asked;            /* of the last graph */
-static int misaligned, copied;           /* pointers of runs; copies of log-sums */
-static attention_columns_args last_copy; /* before the next run */
-static const void *log_sums;             /* of the last run */
+static attention_shape asked;            /* shape of the last graph */
+static int misaligned, copied;           /* misaligned pointers so far; copies of log-sums */
+static attention_columns_args last_copy; /* the last one before the latest run */
+static const void *log_sums;             /* pointer of the last run */
 
 static cudnnStatus_t create_cudnn(cudnnHandle_t *out)
 {
@@ -63,7 +63,7 @@ status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, cons
     (void)handle;
     for (int64_t i = 0; i < n; i++) {
         bool host = uids[i] == ATTENTION_SCALE || uids[i] == ATTENTION_MINUS ||
-                    uids[i] == ATTENTION_ONE; /* numbers, by value */
+                    uids[i] == ATTENTION_ONE; /* these are numbers, not addresses */
         misaligned += !host && (uintptr_t)pointers[i] % CUDNN_ALIGNMENT != 0;
         if (uids[i] == ATTENTION_LSE)
             log_sums = pointers[i];
@@ -145,7 +145,8 @@ static void close_bench(bench *b)
 
 static _Alignas(16) char array[16];
 
-/* Documents end to end in one row of `tokens`, four query heads over two. */
+/* A row of `tokens` in which documents follow each other without gaps; four query heads, two heads
+ * of keys and values. */
 static attention_bwd_args shape(int64_t tokens, int64_t segments, int64_t width)
 {
     return (attention_bwd_args){.tokens = tokens,
@@ -191,7 +192,8 @@ static attention_fwd_args forward_of(const attention_bwd_args *a)
                                 .lse = (void *)a->lse};
 }
 
-/* Forward and backward, `times` times; how often cuDNN did it, and what the log got. */
+/* Runs forward and backward `times` times. Returns how often cuDNN did the work, and what was
+ * logged. */
 static int done_by_cudnn(bench *b, const attention_bwd_args *a, int times, char *log, size_t size)
 {
     attention_fwd_args f = forward_of(a);
@@ -222,7 +224,7 @@ static int lines_with(const char *text, const char *what)
     return n;
 }
 
-static void test_attention__cudnn_says_nothing_where_it_works(void **state)
+static void test_attention__nothing_is_logged_where_cudnn_works(void **state)
 {
     (void)state;
     bench b;
@@ -236,7 +238,7 @@ static void test_attention__cudnn_says_nothing_where_it_works(void **state)
     close_bench(&b);
 }
 
-static void test_attention__no_engine_is_told_once(void **state)
+static void test_attention__no_engine_is_logged_once(void **state)
 {
     (void)state;
     bench b;
@@ -253,7 +255,7 @@ static void test_attention__no_engine_is_told_once(void **state)
     close_bench(&b);
 }
 
-static void test_attention__not_asked_is_told_once_per_reason(void **state)
+static void test_attention__a_choice_against_cudnn_is_logged_once_per_reason(void **state)
 {
     (void)state;
     bench b;
@@ -273,8 +275,8 @@ static void test_attention__not_asked_is_told_once_per_reason(void **state)
     close_bench(&b);
 }
 
-/* The description of the device has it; no reason of ours. */
-static void test_attention__without_cudnn_nothing_is_told(void **state)
+/* The description of the device says already that there is no cuDNN, so no reason is logged. */
+static void test_attention__without_cudnn_nothing_is_logged(void **state)
 {
     (void)state;
     bench b;
@@ -287,7 +289,7 @@ static void test_attention__without_cudnn_nothing_is_told(void **state)
     close_bench(&b);
 }
 
-/* A deterministic backward over groups of heads, which begin at any head. */
+/* A deterministic backward that works on groups of heads; a group can begin at any head. */
 typedef struct grouping {
     int64_t heads, kv_heads, width, segments, longest;
     int runs, copied;
@@ -308,12 +310,12 @@ static void test_attention__groups_are_aligned_as_declared(void **state)
 {
     (void)state;
     static const grouping cases[] = {
-        {16, 16, 72, 1, 1 << 13, 1, 0},   /* all at once */
-        {16, 16, 72, 1, 1 << 14, 2, 0},   /* eight heads each: 32 bytes apart */
-        {16, 16, 72, 4, 1 << 14, 8, 8},   /* two: 8 bytes */
-        {16, 16, 72, 7, 1 << 14, 16, 16}, /* one: 4 bytes */
+        {16, 16, 72, 1, 1 << 13, 1, 0},   /* all heads at once */
+        {16, 16, 72, 1, 1 << 14, 2, 0},   /* eight heads: 32 bytes apart */
+        {16, 16, 72, 4, 1 << 14, 8, 8},   /* two heads: 8 bytes */
+        {16, 16, 72, 7, 1 << 14, 16, 16}, /* one head: 4 bytes */
         {16, 16, 64, 7, 1 << 14, 16, 16}, {32, 4, 128, 1, 1 << 14, 4, 0},
-        {4, 2, 64, 4, 1 << 14, 2, 2}, /* as many in a copied row as in a whole one */
+        {4, 2, 64, 4, 1 << 14, 2, 2}, /* rows of a copy are as long as whole rows */
         {6, 3, 128, 4, 1 << 14, 3, 3},    {12, 3, 128, 2, 1 << 14, 3, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -327,7 +329,8 @@ static void test_attention__groups_are_aligned_as_declared(void **state)
         assert_int_equal(runs, g->runs);
         assert_int_equal(misaligned, 0);
         assert_int_equal(copied, g->copied);
-        if (copied) { /* the last group's heads, where the graph reads them */
+        /* The last group's heads were copied to where the graph reads them. */
+        if (copied) {
             assert_int_equal(asked.heads, g->heads / g->runs);
             assert_ptr_equal(last_copy.to, log_sums);
             assert_ptr_equal(last_copy.from, (const float *)a.lse + g->heads - asked.heads);
@@ -341,8 +344,8 @@ static void test_attention__groups_are_aligned_as_declared(void **state)
     }
 }
 
-/* Log-sums and row sums that begin at no 16 bytes are not handed over. */
-static void test_attention__unaligned_sums_are_not_handed_over(void **state)
+/* Log-sums and row sums that are not aligned to 16 bytes are not handed to cuDNN. */
+static void test_attention__unaligned_sums_do_not_go_to_cudnn(void **state)
 {
     (void)state;
     bench b;
@@ -361,12 +364,12 @@ static void test_attention__unaligned_sums_are_not_handed_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention__cudnn_says_nothing_where_it_works),
-        cmocka_unit_test(test_attention__no_engine_is_told_once),
-        cmocka_unit_test(test_attention__not_asked_is_told_once_per_reason),
-        cmocka_unit_test(test_attention__without_cudnn_nothing_is_told),
+        cmocka_unit_test(test_attention__nothing_is_logged_where_cudnn_works),
+        cmocka_unit_test(test_attention__no_engine_is_logged_once),
+        cmocka_unit_test(test_attention__a_choice_against_cudnn_is_logged_once_per_reason),
+        cmocka_unit_test(test_attention__without_cudnn_nothing_is_logged),
         cmocka_unit_test(test_attention__groups_are_aligned_as_declared),
-        cmocka_unit_test(test_attention__unaligned_sums_are_not_handed_over),
+        cmocka_unit_test(test_attention__unaligned_sums_do_not_go_to_cudnn),
     };
     log_init("trainer", LOG_INFO, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

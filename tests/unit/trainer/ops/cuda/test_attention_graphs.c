@@ -1,6 +1,6 @@
-/* test_attention_graphs.c: whether the real cuDNN takes the graphs of attention for an H200 that is
- * only described to it: it matches them, compiles them, and says what memory they want. Nothing
- * runs; what the graphs compute is tested in test_attention.c. Skipped where there is no cuDNN. */
+/* test_attention_graphs.c: whether the real cuDNN accepts our attention graphs for an H200 that is
+ * only described to it: it matches them, compiles them and says how much memory they need. Nothing
+ * runs; tests/parity/attention.c tests what attention computes. Skipped where there is no cuDNN. */
 #include "tests/harness.h"
 
 #include <string.h>
@@ -35,8 +35,8 @@ static cudnnBackendDescriptor_t describe_device(void)
     return d;
 }
 
-/* The library compiles for seconds, so each graph is built once. dp: what the deterministic
- * backward keeps in memory. */
+/* Builds each graph once, since compiling takes the library seconds. dp is the size of what the
+ * deterministic backward keeps in memory. */
 static void check_shape(const attention_shape *shape, double dp)
 {
     cudnnBackendDescriptor_t d = describe_device();
@@ -57,7 +57,7 @@ static void check_shape(const attention_shape *shape, double dp)
     cudnn_api()->BackendDestroyDescriptor(d);
 }
 
-/* Documents of one row of 30B-A3B. */
+/* The documents of one row of 30B-A3B. */
 static void test_graphs__text(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void test_graphs__text(void **state)
     check_shape(&a, 2.0 * 48 * 32 * 1024 * 1024);
 }
 
-/* Frames of the vision tower, q, k and v side by side. */
+/* The frames of the vision tower, with q, k and v side by side. */
 static void test_graphs__vision(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void test_graphs__vision(void **state)
     check_shape(&a, 2.0 * 32 * 16 * 2048 * 2048);
 }
 
-/* Two heads of it whose log-sums were copied: rows of four. */
+/* Two of the tower's heads, whose log-sums were copied to rows of four. */
 static void test_graphs__group_of_heads(void **state)
 {
     (void)state;
@@ -116,7 +116,7 @@ static void test_graphs__group_of_heads(void **state)
     cudnn_api()->BackendDestroyDescriptor(d);
 }
 
-/* A failure says what was wanted, and leaves nothing behind. */
+/* A failure says what was wanted, and nothing is leaked. */
 static void test_graphs__no_engine(void **state)
 {
     (void)state;
@@ -125,7 +125,7 @@ static void test_graphs__no_engine(void **state)
                          .longest = 64,
                          .heads = 2,
                          .kv_heads = 2,
-                         .head_dim = 12, /* no multiple of 8 */
+                         .head_dim = 12, /* not a multiple of 8 */
                          .q_stride = 24,
                          .k_stride = 24,
                          .v_stride = 24,

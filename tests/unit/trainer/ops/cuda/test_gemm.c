@@ -1,5 +1,6 @@
-/* test_gemm.c: what gemm.c asks of cuBLASLt, computed on the host: every form of the contract, one
- * plan per shape, nothing left behind. */
+/* test_gemm.c: what gemm.c asks of cuBLASLt, computed on the host by cublas_host.h: every form of
+ * the contract gives the right product, one plan is made per shape, nothing is leaked, and bad
+ * sizes are refused. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 status cuda_gemm(stream *s, const gemm_args *g);
 
-/* The device: plain memory. */
+/* The device is plain memory. */
 static char scratch[1 << 16];
 static size_t scratch_asked;
 
@@ -73,7 +74,8 @@ static double draw_value(rng_key key, int64_t i)
     return (double)(int64_t)(rng_u64(key, (uint64_t)i) % 17) / 8 - 1; /* exact in bf16 */
 }
 
-/* One product of small numbers, exact in every type, so that results agree to the bit. */
+/* Checks one product of numbers so small that they are exact in every type; the result must have
+ * every bit. */
 static void check_form(bench *b, const form *f)
 {
     double a[CELLS], w[CELLS], c[CELLS], added[CELLS], bias[SIDE], got[CELLS];
@@ -128,7 +130,7 @@ static void check_form(bench *b, const form *f)
             c[i * g.ldc + j] = want;
         }
     }
-    for (int64_t i = 0; i < CELLS; i++) /* what is no part of the result stays */
+    for (int64_t i = 0; i < CELLS; i++) /* what is not part of the result stays as it was */
         assert_true(got[i] == c[i]);
 }
 
@@ -167,7 +169,7 @@ static void test_gemm__one_plan_per_shape(void **state)
     assert_int_equal(cublas_host.products, 5);
     assert_int_equal(cublas_host.asked, 1);
     assert_int_equal(b.d.base.counts.allocations, 1);
-    for (f.m = 1; f.m <= SIDE; f.m++) /* more plans than the list first holds */
+    for (f.m = 1; f.m <= SIDE; f.m++) /* more plans than the list has room for at first */
         for (f.n = 1; f.n <= SIDE; f.n++)
             for (f.k = 1; f.k <= 2; f.k++)
                 check_form(&b, &f);
@@ -175,7 +177,7 @@ static void test_gemm__one_plan_per_shape(void **state)
     close_bench(&b);
 }
 
-/* The heuristic must not take an address for better aligned than it is. */
+/* The heuristic must not be told a better alignment than an address has. */
 static void test_gemm__tells_alignment_and_order(void **state)
 {
     (void)state;
@@ -197,7 +199,7 @@ static void test_gemm__tells_alignment_and_order(void **state)
     assert_int_equal(cublas_host.align[1], 16);
     assert_int_equal(cublas_host.align[2], 256);
     assert_int_equal(cublas_host.schemes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-    g.residual = x[2] + 68; /* the library's C; its D is ours */
+    g.residual = x[2] + 68; /* cuBLASLt's C is the residual, its D is our c */
     assert_ok(cuda_gemm(&b.s, &g));
     assert_int_equal(cublas_host.align[2], 8);
     assert_int_equal(cublas_host.align[3], 256);
@@ -209,7 +211,7 @@ static void test_gemm__tells_alignment_and_order(void **state)
     close_bench(&b);
 }
 
-static void test_gemm__says_what_it_can_not(void **state)
+static void test_gemm__names_what_it_cannot_do(void **state)
 {
     (void)state;
     bench b;
@@ -235,7 +237,7 @@ static void test_gemm__says_what_it_can_not(void **state)
     close_bench(&b);
 }
 
-/* The CPU's answers, before the library is asked. */
+/* Bad sizes are refused as on the CPU, before the library is asked. */
 static void test_gemm__refuses_sizes(void **state)
 {
     (void)state;
@@ -268,7 +270,7 @@ int main(void)
         cmocka_unit_test(test_gemm__every_form),
         cmocka_unit_test(test_gemm__one_plan_per_shape),
         cmocka_unit_test(test_gemm__tells_alignment_and_order),
-        cmocka_unit_test(test_gemm__says_what_it_can_not),
+        cmocka_unit_test(test_gemm__names_what_it_cannot_do),
         cmocka_unit_test(test_gemm__refuses_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
