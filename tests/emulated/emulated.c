@@ -1,5 +1,5 @@
-/* emulated.c: see emulated.h. Here are the device's functions and its table of ops, each of which
- * queues a node; queue.c runs the nodes. */
+/* emulated.c: the functions of the emulated device (emulated.h) and its table of ops. Each queues a
+ * node; queue.c runs the nodes. */
 #include "tests/emulated/emulated.h"
 
 #include <stdlib.h>
@@ -15,9 +15,9 @@ enum { PINNED_MAX = 64 };
 typedef struct emulated_stream {
     stream base;
     emulated_handle handle;
-    lane *queue; /* its lane, which the device keeps longer, since others may follow it */
-    graph *into; /* the capture that it is part of; NULL: none */
-    int branch;  /* as which of the capture's lanes */
+    lane *queue; /* its lane; the device keeps it longer, since other lanes may follow it */
+    graph *into; /* the capture that it takes part in; NULL: none */
+    int branch;  /* its number among the lanes of that capture */
 } emulated_stream;
 
 typedef struct emulated_device {
@@ -25,17 +25,17 @@ typedef struct emulated_device {
     backend_vtable v;
     device *cpu;
     queue_set streams;
-    emulated_stream *stream[QUEUE_STREAMS]; /* the streams of those lanes; NULL: freed */
-    bool broken;                            /* work has failed, and the rest of it is dropped */
+    emulated_stream *stream[QUEUE_STREAMS]; /* the streams of these lanes; NULL: freed */
+    bool broken;                            /* some work failed, and all later work is dropped */
     struct {
         char *at;
         size_t bytes;
     } pinned[PINNED_MAX];
     int n_pinned;
     graph *capture; /* in progress; NULL: none */
-    event *events;  /* all that were made */
+    event *events;  /* all events that exist */
     struct meeting *meetings;
-    int64_t captured; /* how many nodes the last graph has */
+    int64_t captured; /* number of nodes in the last graph */
 } emulated_device;
 
 static emulated_device *device_of(const stream *s)
@@ -54,8 +54,8 @@ static status refuse_in_capture(const emulated_device *d, const char *what)
     return d->capture ? FAIL(ST_BAD_DEVICE, "emulated: %s while a step is captured", what) : ST_OK;
 }
 
-/* A meeting with other processes. It is polled, so that other streams go on while they are waited
- * for, and kept as long as the device, since a graph may run it again. */
+/* A meeting with other processes. It is polled, so that other streams make progress meanwhile, and
+ * it lives as long as the device, since a graph may run it again. */
 typedef struct meeting {
     struct meeting *next;
     emulated_device *device;
@@ -196,7 +196,7 @@ static status emulated_stream_new(device *base, stream **out)
     return ST_OK;
 }
 
-/* What is queued still happens, as in CUDA; an error has been reported already. */
+/* What is queued still happens, as in CUDA. The error, if there is one, was reported before. */
 static void emulated_stream_free(stream **held)
 {
     emulated_stream *s = (emulated_stream *)*held;
@@ -228,7 +228,7 @@ static status emulated_copy(stream *s, void *dst, const void *src, size_t bytes)
     return queue_node(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
-/* Pageable memory is read before the call returns, as CUDA does. */
+/* As in CUDA, pageable memory is read before the call returns. */
 static status emulated_to_device(stream *s, void *dst, const void *src, size_t bytes)
 {
     if (is_pinned(device_of(s), src, bytes))
@@ -241,7 +241,7 @@ static status emulated_to_device(stream *s, void *dst, const void *src, size_t b
     return queue_node(s, &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
 }
 
-/* A copy to pageable memory waits, as CUDA's may. */
+/* As in CUDA, a copy to pageable memory may wait, and here it does. */
 static status emulated_to_host(stream *s, void *dst, const void *src, size_t bytes)
 {
     if (is_pinned(device_of(s), dst, bytes))
@@ -312,7 +312,7 @@ static status emulated_event_follow(stream *s, event *e)
         return follow_inside((emulated_stream *)s, e);
     if (e->in)
         return FAIL(ST_BAD_DEVICE, "emulated: an event that a capture recorded is followed");
-    if (!e->on) /* as CUDA has it */
+    if (!e->on) /* CUDA ignores it too */
         return ST_OK;
     return queue_node(s, &(node){.kind = NODE_FOLLOW, .on = e->on, .place = e->at});
 }

@@ -2,16 +2,17 @@
  * nothing that is queued happens before something waits for it. It is for tests of code that must
  * not depend on when the device does its work.
  *
- * Its work is the CPU's ops. They are queued with copies of their arguments and run when an event
- * or a stream is waited for, each stream in its order. So a host buffer that is written again too
- * early is read too late, and a stream that does not follow another one reads what is not there
- * yet; both give wrong results every time, where a GPU gives them now and then.
+ * Its work is done by the CPU's ops. They are queued with copies of their arguments and run when an
+ * event or a stream is waited for, in the order of each stream. So a host buffer that is
+ * overwritten too early is read with its new contents, and a stream that fails to follow another
+ * reads what is not there yet; both give wrong results every time, where a GPU gives them now and
+ * then.
  *
  * A graph keeps what was queued and runs it again with the arguments of the capture. Streams that
  * follow an event of a captured stream are captured with it, and must be joined again. While a
- * stream is captured, allocating, waiting, and copies from or to memory that is not pinned are
- * refused, as by CUDA. The device's clock, which events read, advances by a microsecond for each
- * thing done. */
+ * stream is captured, allocations, waits, and copies from or to memory that is not pinned are
+ * refused, as CUDA refuses them. The device's clock, which events read, advances by a microsecond
+ * for each thing done. */
 #ifndef TESSERA_TESTS_EMULATED_H
 #define TESSERA_TESTS_EMULATED_H
 
@@ -24,7 +25,7 @@ enum { EMULATED_MULTIPROCESSORS = 132 /* an H200's */ };
  * that is reported. graphs: whether it can capture. */
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);
 
-/* How many things the graph captured last has: calls of ops, copies, zeroings. */
+/* How many nodes the graph captured last has: calls of ops, copies, zeroings. */
 int64_t emulated_captured(const device *d);
 
 #endif

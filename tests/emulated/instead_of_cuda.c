@@ -1,6 +1,6 @@
-/* instead_of_cuda.c: a program that is linked with this and --wrap=device_open gets the emulated
- * device where it asks for CUDA. It has the name of an H200, queues one step beside the one that is
- * reported, and captures steps. */
+/* instead_of_cuda.c: a program that links this file with --wrap=device_open gets the emulated
+ * device when it asks for CUDA. The device has the name of an H200, queues one step besides the one
+ * that is reported, and captures steps. */
 #include <stdio.h>
 
 #include "common/conf/conf.h"

@@ -1,12 +1,16 @@
-/* queue.c: see queue.h. try_next makes one step of one lane; where that lane waits for another, it
- * makes a step of the other. Only work of other processes is waited for by sleeping. */
+/* queue.c: the implementation of queue.h. try_next makes one step of a lane; if that lane waits for
+ * another, it makes a step of the other. The thread sleeps only while it waits for work of other
+ * processes. */
 #include "tests/emulated/queue.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { NAP_NS = 50 * 1000, KEPT = 1024 /* passed nodes that a lane keeps before it drops them */ };
+enum {
+    NAP_NS = 50 * 1000,
+    KEPT = 1024 /* nodes already run that a lane keeps before it drops them */
+};
 
 status lane_add(lane *l, const node *n)
 {
@@ -24,7 +28,7 @@ status lane_add(lane *l, const node *n)
 
 static status try_next(queue_set *q, lane *l, graph *of, bool *out_did);
 
-/* Makes one step of a graph: of its first lane, or while that one waits for other processes, of
+/* Makes one step of a graph: of its first lane or, while that one waits for other processes, of
  * another lane. */
 static status try_launch(queue_set *q, graph *g, bool *out_did, bool *out_done)
 {
@@ -49,8 +53,8 @@ static status help(queue_set *q, lane *other, graph *of, bool *out_did)
     return try_next(q, other, of, out_did);
 }
 
-/* Makes one step of l if it can; *out_did says whether it did. of: the graph that the lane belongs
- * to; NULL: a stream's. */
+/* Makes one step of l if it can; *out_did says whether it did. `of` is the graph that the lane
+ * belongs to, or NULL for a stream's lane. */
 static status try_next(queue_set *q, lane *l, graph *of, bool *out_did)
 {
     node *n = &l->at[l->passed];
@@ -107,7 +111,8 @@ static void let_go(lane *l)
     l->passed = 0;
 }
 
-/* Makes one step of l. While l waits for other processes, other lanes go on, as on a GPU. */
+/* Makes one step of l. While l waits for other processes, other lanes make progress, as on a
+ * GPU. */
 static status pass_step(queue_set *q, lane *l)
 {
     for (;;) {
@@ -136,7 +141,8 @@ status queue_pass(queue_set *q, lane *l, int64_t place)
     return ST_OK;
 }
 
-/* Marks the first `upto` nodes of lane b as passed, and all that they follow. */
+/* Marks the first `upto` nodes of lane b as passed, and all nodes of other lanes that they
+ * follow. */
 static void advance_branch(graph *g, int b, int64_t upto)
 {
     lane *l = &g->branch[b];

@@ -10,20 +10,20 @@ enum { QUEUE_ARGS_MAX = 560, QUEUE_BRANCHES = 8, QUEUE_STREAMS = 64, QUEUE_CALL_
 
 typedef struct lane lane;
 
-/* Where it was recorded last: after the nodes before place `at` of a lane. */
+/* An event: where it was recorded last, which is after the nodes before place `at` of a lane. */
 struct event {
     lane *on;    /* a stream's lane; NULL: not recorded on a stream */
     graph *in;   /* the capture in which it was recorded; NULL: none */
     int branch;  /* and which of its lanes */
-    int64_t ns;  /* when it passed the last time, by the device's clock */
-    event *next; /* the device keeps all events, since a stream may still have to come to them */
+    int64_t ns;  /* when it passed last, by the device's clock */
+    event *next; /* the device keeps all events, since a stream may still reach them */
     int64_t at;
 };
 
 typedef enum node_kind {
     NODE_RUN,
     NODE_COPY,
-    NODE_SHIPMENT, /* a copy from bytes of the node's own, which are then freed */
+    NODE_SHIPMENT, /* a copy from bytes that the node owns and then frees */
     NODE_ZERO,
     NODE_OUTSIDE,       /* work of a library (emulated_handle.add), polled until it is done */
     NODE_RECORD,        /* writes the time into an event */
@@ -41,7 +41,7 @@ typedef struct node {
     size_t bytes;
     bool (*poll)(void *work, bool first);
     void *work;
-    bool begun; /* was polled before */
+    bool begun; /* it was polled before */
     event *event;
     lane *on;
     int branch;
@@ -50,33 +50,33 @@ typedef struct node {
     _Alignas(16) char args[QUEUE_ARGS_MAX];
 } node;
 
-/* Belongs to a stream or to a graph. The node at place p is at[p - gone]. */
+/* The nodes of a stream or of one branch of a graph. The node at place p is at[p - gone]. */
 struct lane {
     node *at;                    /* [n] */
-    int64_t n, capacity, passed; /* passed: how many of them have run */
-    int64_t gone;                /* how many have run and are no longer kept */
+    int64_t n, capacity, passed; /* passed: how many have run */
+    int64_t gone;                /* how many have run and were dropped */
 };
 
 struct graph {
-    lane branch[QUEUE_BRANCHES]; /* [0] is that of the stream that began the capture */
+    lane branch[QUEUE_BRANCHES]; /* [0] belongs to the stream that began the capture */
     int n;
     bool running;
 };
 
 /* The lanes of all streams that a device has had. */
 typedef struct queue_set {
-    stream *hands; /* the CPU's stream that does their work */
+    stream *hands; /* the stream of the CPU that does the work */
     lane lane[QUEUE_STREAMS];
     int n;
-    int64_t clock_ns; /* the device's clock: QUEUE_CALL_NS for each thing done */
+    int64_t clock_ns; /* the device's clock; each thing done takes QUEUE_CALL_NS */
 } queue_set;
 
 /* Appends a copy of the node. */
 WARN_UNUSED status lane_add(lane *l, const node *n);
 /* The place after all that is queued. */
 int64_t queue_end(const lane *l);
-/* Runs l until everything before a place has happened. Work of other lanes is done where this one
- * waits for it, and where this one cannot go on. */
+/* Runs l until everything before a place has happened. Other lanes run where this one waits for
+ * them, or while it cannot go on. */
 WARN_UNUSED status queue_pass(queue_set *q, lane *l, int64_t place);
 /* Whether all lanes of a graph lead back into its first one. */
 bool queue_is_joined(graph *g);

@@ -1,6 +1,7 @@
-/* fuzz_chat_cache.c: any bytes as the places and images that a start keeps of conversation files
- * for the next one (chat_cache.c), after key and sum. They must be refused with a message; or else
- * every record must be readable, or give an error with a message. */
+/* fuzz_chat_cache.c: any bytes as the cache of a file of conversations, in which one start keeps
+ * the places of records and the images for the next (chat_cache.c); the bytes follow a valid key
+ * and checksum. They must be refused with a message, or every record must be readable or give an
+ * error with a message. */
 #include <string.h>
 #include <unistd.h>
 
@@ -8,7 +9,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
-enum { RECORDS = 20, MOST = 64 /* the most records that are read of one input */ };
+enum { RECORDS = 20, MOST = 64 /* the most records read of one input */ };
 
 static char path[256];
 

@@ -1,5 +1,5 @@
 /* fuzz_control.c: any bytes from another rank, as a header and a greeting. They must be refused, or
- * be the same bytes when they are written again; comparing the options must not read outside of
+ * be the same bytes when they are written again; the comparison of options must not read outside of
  * them. */
 #include "tests/fuzz/fuzz.h"
 

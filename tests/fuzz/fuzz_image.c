@@ -1,7 +1,7 @@
 /* fuzz_image.c: any bytes as a picture. It must be refused, or have the size that its header gave;
- * and decoding in bands must give the same as decoding at once, also when it is refused. What is
- * fuzzed is our own part (format, orientation, chunks, limits) and, not instrumented, the loaders
- * of the libraries that may be used. */
+ * and decoding it in bands must give the same as decoding it at once, also when it is refused. The
+ * target is our own part (format, orientation, chunks, limits) and, without instrumentation, the
+ * loaders of the libraries that we use. */
 #include <string.h>
 
 #include "prepd/sample/image.h"
@@ -51,7 +51,7 @@ static void take_planes(void *user, const uint8_t *const planes[3], int64_t stri
     b->next += b->band;
 }
 
-/* `whole` is NULL if decoding at once failed; st is its status. */
+/* `whole` is NULL if decoding at once failed, and st is the status it gave. */
 static void compare_bands(span bytes, const conf *limits, const image_info *info, status st,
                           const image *whole, arena *a)
 {

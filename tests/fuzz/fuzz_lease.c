@@ -1,7 +1,7 @@
-/* fuzz_lease.c: any JSON as the work that a worker is given, with a part of bytes after it.
- * Samples, clips and files must be refused, or lie within their limits and below the data root.
+/* fuzz_lease.c: any JSON as the work that a worker is given, followed by a part of bytes. Samples,
+ * clips and files must be refused, or lie within their limits and below the data root.
  *
- * An input is a u16 size, so many bytes of JSON {"docs":[..],"files":[..]}, and then the bytes of
+ * An input is a u16 size, that many bytes of JSON {"docs":[..],"files":[..]}, and then the bytes of
  * the part. */
 #include <limits.h>
 #include <string.h>

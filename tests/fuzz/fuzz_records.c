@@ -127,8 +127,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     arena_init(&a, 0);
-    for (int64_t i = d->v->samples(d) - 1; i >= 0;
-         i--) /* backwards, so that restart points are used */
+    /* Goes backwards, so that restart points are used. */
+    for (int64_t i = d->v->samples(d) - 1; i >= 0; i--)
         check_sample(d, i, &a);
     for (int64_t i = 0; document && i < d->v->samples(d); i++)
         check_document(d, i, kind == 'd', &a);

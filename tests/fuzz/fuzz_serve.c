@@ -203,7 +203,7 @@ static bool is_row(const lease *l)
     return l && l->owner && l->kind == LEASE_ROW;
 }
 
-/* Every row that is under way must be with a worker, wait in the book, or be made. */
+/* Every row under way must be with a worker, wait in the book of leases, or be made already. */
 static void check_leases(void)
 {
     int64_t missing = 0, held = 0;

@@ -1,6 +1,7 @@
-/* fuzz_text_cache.c: any bytes as the places and restart points that a start keeps of a small gzip
- * file of texts for the next one (plain_text_cache.c), after key and sum. They must be refused with
- * a message; or else every document must be readable, or give an error with a message. */
+/* fuzz_text_cache.c: any bytes as the cache of a small gzip file of texts, in which one start keeps
+ * the places of documents and the restart points for the next (plain_text_cache.c); the bytes
+ * follow a valid key and checksum. They must be refused with a message, or every document must be
+ * readable or give an error with a message. */
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -10,7 +11,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
-enum { MOST = 64 }; /* the most documents that are read of one input */
+enum { MOST = 64 }; /* the most documents read of one input */
 
 static char path[256];
 
@@ -19,7 +20,7 @@ static void remove_file(void)
     remove(path);
 }
 
-/* Writes a file of two members, so that it has a place where unpacking can begin again. */
+/* Writes a file of two gzip members, so that it has a place where unpacking can restart. */
 static void make_file(void)
 {
     const char *tmp = getenv("TMPDIR");

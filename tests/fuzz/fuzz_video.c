@@ -1,5 +1,5 @@
-/* fuzz_video.c: any bytes as a video file. It must be refused or give frames. What is fuzzed is
- * video.c and, not instrumented, the parts of FFmpeg that it allows. */
+/* fuzz_video.c: any bytes as a video file. It must be refused or give frames. The target is video.c
+ * and, without instrumentation, the parts of FFmpeg that it allows. */
 #include "prepd/sample/video.h"
 #include "tests/fuzz/fuzz.h"
 

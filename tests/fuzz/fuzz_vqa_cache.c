@@ -1,6 +1,6 @@
-/* fuzz_vqa_cache.c: any bytes as the tables that a start keeps of VQAv2 for the next one
- * (vqa_cache.c), after key and sum. They must be refused with a message, or every offset and number
- * in them must lead to something that exists. */
+/* fuzz_vqa_cache.c: any bytes as the cache of VQAv2, in which one start keeps its tables for the
+ * next (vqa_cache.c); the bytes follow a valid key and checksum. They must be refused with a
+ * message, or every offset and number in them must lead to something that exists. */
 #include <string.h>
 
 #include "prepd/dataset/vqa.h"

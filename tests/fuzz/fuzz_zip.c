@@ -7,7 +7,7 @@
 #include "prepd/dataset/zip.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { MOST = 1 << 20 }; /* the most unpacked bytes that are read of a member */
+enum { MOST = 1 << 20 }; /* the most unpacked bytes read of a member */
 
 static char path[256];
 

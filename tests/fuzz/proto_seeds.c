@@ -1,5 +1,5 @@
-/* proto_seeds.c: the program proto_seeds FOLDER writes the seeds of frame, codec and record again,
- * which is needed after a change of their format:
+/* proto_seeds.c: writes the seeds of the targets frame, codec and record again, which is needed
+ * after a change of their format:
  *
  *   build/tests/proto_seeds tests/fuzz/seeds */
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), cut short at every length,
- * and on damaged copies of them. So what fuzzing once found is tested in every build, without
+/* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), on each cut short at every
+ * length, and on damaged copies of them. So every build tests what fuzzing once found, without
  * libFuzzer.
  *
  * $TESSERA_FUZZ_ROUNDS is the number of damaged copies of each seed (100), and $TESSERA_SEED picks
@@ -17,8 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SEED_MAX = 1 << 20, DEFAULT_ROUNDS = 100, MAX_DAMAGE = 8, CUTS = 1000 };
 
-/* Copies the input to an allocation of exactly its size, so that a sanitizer sees a read past the
- * end. */
+/* Copies the input to an allocation of exactly its size, so that a sanitizer notices a read past
+ * the end. */
 static void run_exact(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -49,7 +49,7 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
             data[at] = byte;
             size++;
             break;
-        default: /* some bytes less */
+        default: /* some bytes fewer */
             hole = 1 + byte % 16;
             hole = hole < size - at ? hole : size - at;
             memmove(data + at, data + at + hole, size - at - hole);

@@ -1,10 +1,10 @@
-/* alone.c: the NCCL engine with one rank, which is all that one GPU can show of it. The engine is
- * called directly, since comm.h uses none in a group of one rank. Every collective is called on
- * device memory and on host values; then each is captured and run again as a graph.
+/* alone.c: the NCCL engine with a single rank, which is all of it that one GPU can show. The engine
+ * is called directly, since comm.h calls none for a group of one rank. Every collective is called
+ * on device memory and on host values; then each is captured and run again as a graph.
  *
  *   nccl_alone cuda|emulated
  *
- * Exit code 77: no GPU, or no NCCL. */
+ * Exit code 77: there is no GPU, or no NCCL. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* call_record.c: see call_record.h. Both sides are summed up by kind of call and compared. */
+/* call_record.c: the implementation of call_record.h. Both sides are summed by kind of call and
+ * compared. */
 #include "tests/nccl/call_record.h"
 
 #include <stdio.h>
@@ -44,8 +45,8 @@ static status read_record(const char *path, sum *out)
     return whole ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "a line of it is not a call");
 }
 
-/* calls: whether to compare their number too; the ledger counts an exchange as one call, NCCL each
- * of its messages. */
+/* `calls`: compare the number of calls too. The ledger counts an exchange as one call, NCCL counts
+ * each of its messages. */
 static status compare_sums(comm_kind k, sum want, sum got, bool calls)
 {
     if (want.bytes == got.bytes && (want.calls == got.calls || !calls))

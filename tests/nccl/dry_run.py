@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """trainer train --dry-run --nproc N: every rank is a process on a device of shapes. Its collectives go through the
 NCCL engine into the library that stands in for NCCL (whatever NCCL the machine has), which moves no bytes and
-compares the calls. What the ranks find is what one process finds that plays them all, and what NCCL was asked for,
-by the library's record, is what the ledgers have. Run are layouts of a small model, and the 30B model by
-configs/vqav2-30b-buckets.yaml with 48 layers on 8 ranks, from a sparse folder of 62 GB.
+compares the calls. The ranks must find what a single process finds that plays them all, and the calls that the
+library recorded must be those in the ledgers. It runs layouts of a small model, and the 30B model with
+configs/vqav2-30b-buckets.yaml and 48 layers on 8 ranks, from a sparse folder of 62 GB.
 
     tests/nccl/dry_run.py          QUICK and the 30B model
     tests/nccl/dry_run.py --all    all of LAYOUTS
@@ -37,18 +37,18 @@ LAYOUTS = [(1, 2, 1, 1, 1, 1, 1), (1, 8, 1, 1, 1, 4, 1), (2, 2, 1, 1, 1, 1, 1), 
 QUICK = [(1, 8, 1, 1, 1, 4, 1), (1, 2, 1, 2, 2, 2, 2)]
 # Lines that only the table of one process has, since calls are compared there.
 ONE = ["calls of groups, in order", "elements sent to experts, stages"]
-STAGES = ["of weights, by trainer plan"]  # of a pipeline: a rank's process knows only its own stage
-GO_ON = "bytes read to go on"  # one process reads for the first and the last rank, processes for all
+STAGES = ["of weights, by trainer plan"]  # for a pipeline: the process of a rank knows only its own stage
+GO_ON = "bytes read to go on"  # a single process reads for the first and the last rank only
 
 
 def table(said):
-    """{what: (checks, should be, is)}"""
+    """Reads the table of a dry run: {what: (checks, should be, is)}."""
     rows = re.findall(r"^([^\d\n]+?) +(\d+) +(\d+) +(\d+)$", said.split("of all ranks")[-1], re.M)
     return {name: tuple(map(int, numbers)) for name, *numbers in rows}
 
 
 def dry(words, ranks, record=None, code=0):
-    """What the dry run prints; with ranks 0 it is one process."""
+    """Returns what the dry run prints. ranks 0: one process plays them all."""
     env = {"LD_LIBRARY_PATH": OTHERS}
     if record:
         env["TESSERA_NCCL_RECORD"] = record
@@ -59,8 +59,8 @@ def dry(words, ranks, record=None, code=0):
 
 
 def recorded(path, ranks):
-    """For every rank {NCCL's kind: [calls, bytes from others]}. uint8 is left out: those are host values, which belong
-    to no step."""
+    """Reads the library's record: for every rank {NCCL's kind: [calls, bytes from others]}. It leaves out uint8, the
+    type of host values, which belong to no step."""
     out = []
     for rank in range(ranks):
         of = {}
@@ -75,7 +75,7 @@ def recorded(path, ranks):
 
 
 def ledger(said):
-    """Rank 0's ledger as it prints it: {NCCL's kind: [calls, bytes]}. It does not count the messages of an exchange."""
+    """Reads the ledger that rank 0 prints: {NCCL's kind: [calls, bytes]}. It does not count the messages of an exchange."""
     kinds = {"all gather": "ncclAllGather", "reduce scatter": "ncclReduceScatter", "all reduce": "ncclAllReduce",
              "broadcast": "ncclBroadcast", "all to all": "ncclRecv", "recv": "ncclRecv"}
     out = {}
@@ -148,7 +148,7 @@ def another_nccl(folder):
 
 
 def interrupted(root):
-    """A dry run that a signal ends leaves nothing behind either."""
+    """A dry run that is ended by a signal leaves no files behind either."""
     words = [TRAINER, "train", "--dry-run", "--nproc", "2", "--model.path", "qwen3-vl-30b-a3b", "--training.global_batch_size", "16"]
     for number in signal.SIGTERM, signal.SIGINT, signal.SIGKILL:
         p = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

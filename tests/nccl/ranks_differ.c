@@ -1,12 +1,14 @@
-/* ranks_differ.c: the third call of the last rank differs from the others' third call. All ranks
- * must be told how by the next wait, and all later calls must fail.
+/* ranks_differ.c: the third call of the last rank differs from the third call of the others. The
+ * next wait must tell all ranks how, and all later calls must fail.
  *
  *   mpirun -np N ranks_differ DEVICE WHAT EXPECTED [--section.key VALUE ..]
  *
  * DEVICE: emulated, or shapes (trainer/device/shapes.h).
+ *
  * WHAT differs: order, count, type, reduction, root, stream, message; on shapes also place (a
- * buffer that lies in no allocation); or nothing, which must go well. EXPECTED: words that the
- * error must contain. */
+ * buffer that lies in no allocation); or nothing, which must succeed.
+ *
+ * EXPECTED: words that the error must contain. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

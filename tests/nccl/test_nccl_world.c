@@ -1,7 +1,7 @@
-/* The watcher thread of the NCCL engine (trainer/parallel/nccl_world.c): which ranks are waited for
- * and for how long, and how a job ends. Ranks are processes of this program, without a launcher, so
- * that ThreadSanitizer sees everything. Each case starts this program once per rank, and a rank's
- * exit code says whether it saw what it should. */
+/* test_nccl_world.c: the watcher thread of the NCCL engine (trainer/parallel/nccl_world.c): which
+ * ranks are waited for and for how long, and how a job ends. Ranks are processes of this program
+ * without a launcher, so that ThreadSanitizer sees everything. Each case starts this program once
+ * per rank, and the exit code of a rank says whether it saw what it should. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -19,9 +19,9 @@
 #include "trainer/parallel/world.h"
 
 enum { COUNT = 3000, ROUNDS = 20, MOST_RANKS = 4 };
-/* How long rows are waited for: more than twice the time that a call may take in that case. */
+/* How long a rank waits for rows: more than twice the time that a call may take in that case. */
 static const int64_t ROWS_NS = INT64_C(12000) * 1000 * 1000;
-static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* when the test gives up */
+static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* then the test gives up */
 
 /* ---- a rank ---- */
 
@@ -50,7 +50,7 @@ static status wait_streams(const place *p)
     return p->d->v->wait(p->other);
 }
 
-/* Waits until another rank says that it waits for rows. */
+/* Waits until another rank has said that it waits for rows. */
 static status hear_waiting(const place *p)
 {
     const int64_t start = clock_ns();
@@ -91,7 +91,7 @@ static status wait_for_end(const place *p)
     return st;
 }
 
-/* The last rank does not make its call, and says nothing. */
+/* The last rank does not make its call and says nothing. */
 static status stays_away(const place *p)
 {
     const bool away = p->w->place.rank == p->w->place.size - 1;
@@ -112,7 +112,7 @@ static status fail_last_rank(const place *p)
     return wait_streams(p);
 }
 
-/* The same, and one of the others does not return from its call. */
+/* As above, and one of the other ranks does not return from its call. */
 static status is_stuck(const place *p)
 {
     if (p->w->place.rank == 0)
@@ -120,8 +120,8 @@ static status is_stuck(const place *p)
     return fail_last_rank(p);
 }
 
-/* Sums repeat where the NVLink switch takes none of them, neither inside a machine nor between
- * several. */
+/* Sums are reproducible only if the NVLink switch makes none of them, neither within a machine nor
+ * between machines. */
 static status sums_repeat(const place *p)
 {
     const char *algorithms = getenv("NCCL_ALGO");
@@ -130,8 +130,8 @@ static status sums_repeat(const place *p)
     return wait_streams(p);
 }
 
-/* The communicator of all ranks, from which others were split, does not close; that is only a
- * warning. */
+/* The communicator of all ranks, from which the others were split, does not close; that must only
+ * give a warning. */
 static status is_not_closed(const place *p)
 {
     if (!p->m.group[MESH_REPLICATE].handle ||
@@ -162,7 +162,7 @@ static const struct play {
     const char *name;
     status (*run)(const place *p);
     double call_s;       /* how long a call may take */
-    status others, last; /* what the last rank ends with, and what the others do */
+    status others, last; /* how the other ranks must end, and how the last */
 } plays[] = {{"waits for rows", waits_for_rows, 5.0, ST_OK, ST_OK},
              {"stays away", stays_away, 3.0, ST_TIMEOUT, ST_UNAVAILABLE},
              {"fails", fail_last_rank, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
@@ -249,8 +249,8 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* Starts the ranks as processes with torchrun's variables, and waits for them. The shim is in a
- * folder beside this program. */
+/* Starts the ranks as processes with torchrun's variables, and waits for them. The stand-in for
+ * NCCL is in a folder beside this program. */
 static void fork_ranks(const char *name, int ranks)
 {
     char self[STATUS_PATH_MAX], folder[STATUS_PATH_MAX + 16];
@@ -293,7 +293,7 @@ static void test_patience__a_rank_that_waits_for_rows_is_waited_for(void **state
 static void test_patience__a_rank_that_stays_away_is_not(void **state)
 {
     (void)state;
-    fork_ranks("stays away", 2); /* with more ranks, another one may end the job first */
+    fork_ranks("stays away", 2); /* with more, another rank could end the job first */
 }
 
 static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)

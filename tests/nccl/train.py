@@ -2,9 +2,9 @@
 """Training steps of a small model on several ranks of the emulated device, with NCCL's collectives (the shim).
 Losses and gradients are those of one rank on the CPU up to rounding; losses are those of the MPI engine bit for
 bit; bytes are those of the formula; and the ledger's calls and bytes are what NCCL was asked for. All this holds
-with captured steps and without. Where experts are shared, slots go to them on the device (windows of shared
-memory), and once more by counts that the host reads; also with all tokens on the same experts. No step allocates
-memory, whatever experts its tokens go to.
+with captured steps and without. Where experts are shared, slots go to them through windows of device memory, then
+by counts that the host reads, and then with all tokens on the same experts. No step allocates memory, whatever
+experts its tokens go to.
 
     tests/nccl/train.py           the layouts of QUICK
     tests/nccl/train.py --all     all of layouts.py's with up to four ranks, and one of eight
@@ -58,7 +58,7 @@ def ways(name):
         windows = b"ncclCommWindowRegister" in f.read()  # a build without nvcc has none
     by = {"comm.expert_exchange": "device"} if shared and windows else {}
     list = [(dict(by, **{"cuda_graph.scope": scope}), {}) for scope in ("off", "step")]
-    if degrees[5] > 1:  # and as if each rank were on a node of its own
+    if degrees[5] > 1:  # also as if each rank were on a node of its own
         list.append(({"cuda_graph.scope": "step"}, {"TESSERA_NCCL_LSA": "1"}))
     return list, [{}, {"RANKS_PARITY_TIES": "1"}] if shared else [{}]
 

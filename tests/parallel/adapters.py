@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Adapters (LoRA) of several ranks. What they write, as a merged model and as an adapter folder, is what one
-rank writes of the same values, bit for bit, and any layout can go on with it."""
+"""Adapters (LoRA) of several ranks. The merged model and the adapter folder that they write have the bits that one
+rank writes for the same values, and any layout can go on from them."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def files(r, folder, step):
 
 
 def adapter(r, folder, step):
-    """All values of a checkpoint's adapters."""
+    """Reads all values of a checkpoint's adapters."""
     data = files(r, folder, step)[FILES[1]]
     return numpy.frombuffer(data[8 + int.from_bytes(data[:8], "little"):], numpy.float32).astype(numpy.float64)
 
@@ -55,7 +55,7 @@ def go_on(r, wrote, name, ranks, step, *options):
 
 
 def one_rank_writes_the_same(r, wrote):
-    """One rank goes on with a step that changes nothing, and saves."""
+    """Lets one rank go on with a step that changes nothing, and save."""
     name = wrote + ", written again"
     go_on(r, wrote, name, 1, 4, "--optimizer.lr", 0, "--training.steps", 5)
     was, now = files(r, wrote, 4), files(r, name, 5)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checkpoints of several ranks. A run that goes on with the same ranks is the same bit for bit, with other
-ranks up to rounding. A run that is killed while it writes goes on from its last whole checkpoint. A damaged
-byte is found by whichever rank reads it, and all ranks go on from the checkpoint before."""
+"""Checkpoints of several ranks. A run that goes on with the same ranks has the same bits, with other ranks the same
+numbers up to rounding. A run that is killed while it writes goes on from its last complete checkpoint. Whichever
+rank reads a damaged byte finds it, and all ranks go on from the checkpoint before."""
 
 import glob
 import json
@@ -84,7 +84,7 @@ def ranks_go_on_in_any_layout(r):
         check(sorted(on) == list(range(3, STEPS + 1)), f"{name} did not go on after step 2: {on}")
         check(near(on, pair), f"{name}: {on} is not {pair}")
     check(r.model("staged again", STEPS) == r.model("staged", STEPS), "stages went on to other bits")
-    r.copy("one", "spread")  # and two ranks go on with what one rank wrote
+    r.copy("one", "spread")  # two ranks go on from what one rank wrote
     check(near(r.train("spread", 2, "--checkpoint.load_step", 4), alone), "one rank's, by two")
 
 

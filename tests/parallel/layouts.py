@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Any layout gives the losses and gradients of one rank on the same stream: 20 steps of a small Qwen3-VL MoE
-on packed image rows with text rows and empty rows among them, a step without images, ranks without images;
-and once more with all tokens on the same experts. It is run in float, and in double, where a difference
-cannot be put down to rounding.
+"""Every layout gives the losses and gradients that one rank gives on the same stream. The stream is 20 steps of
+packed image rows for a small Qwen3-VL MoE, with text rows and empty rows among them, so that one step and some
+ranks have no images. Each layout runs in float, and in double, where a difference cannot be put down to
+rounding, and again with all tokens on the same experts.
 
     tests/parallel/layouts.py          the layouts of QUICK (tests/run; ctest parallel_layouts)
     tests/parallel/layouts.py --all    all of LAYOUTS
@@ -158,7 +158,7 @@ def alone_options(options):
 
 
 class Bench:
-    """Makes models and rows, and what one rank makes of them, each once."""
+    """Makes models, rows, and the reference results of one rank, each once when it is first needed."""
 
     def __init__(self, path=None):
         self.path = path or tempfile.mkdtemp(prefix="parity")
@@ -167,7 +167,7 @@ class Bench:
         run(os.path.join(BIN, "prepd"), "synth", "--out", self.file("data"), "--images", 60, "--seed", 1)
 
     def flavour(self, name):
-        """The file of its options. Its model and rows are made when they are first asked for."""
+        """Returns the flavour's file of options. Its model and rows are made when they are first asked for."""
         path = self.file(name + ".yaml")
         if name in self.flavours:
             return path
@@ -203,7 +203,7 @@ class Bench:
         return words
 
     def alone(self, program, options, env):
-        """The file of one rank."""
+        """Returns the file that one rank wrote."""
         options = alone_options(options)
         key = (program, tuple(sorted(options.items())), tuple(env))
         if key not in self.known:
@@ -228,7 +228,7 @@ class Bench:
 
 
 def keep(folder):
-    """A line of `layouts`: ranks, whether each row's arithmetic is that of one rank, name, flavour,
+    """A line of the file `layouts`: ranks, whether each row's arithmetic is that of one rank, name, flavour,
     options of one rank, options of the layout; the last two as a shell reads words."""
     os.makedirs(folder)
     bench = Bench(os.path.abspath(folder))

@@ -1,5 +1,5 @@
-/* ledger_formula.c: see ledger_formula.h. Each line of the formula is compared with all calls in
- * the ledger that have its name. */
+/* ledger_formula.c: the implementation of ledger_formula.h. Each line of the formula is compared
+ * with all calls in the ledger that have its name. */
 #include "tests/parallel/ledger_formula.h"
 
 #include <stdlib.h>
@@ -19,9 +19,9 @@ static int64_t count_received(const comm_ledger *l, const char *what)
     return bytes;
 }
 
-/* Where no counts were seen, because slots went to their experts by the device, takes the slots
- * from two of the five lines, so that the other three are checked. Layers are assumed to be alike.
- */
+/* Fills in the slots where no counts were seen, because the device itself moved the slots to their
+ * experts: it takes them from two of the five lines, so that only the other three are checked. It
+ * assumes that all layers are alike. */
 static void guess_slots(const session *s, const comm_ledger *l, const received_work *w,
                         received_slots *slots)
 {
@@ -32,7 +32,7 @@ static void guess_slots(const session *s, const comm_ledger *l, const received_w
                          .go = count_received(l, "return gradients from experts") / slot};
 }
 
-/* Checks that what was sent has arrived: summed over the ranks that share experts, as many slots
+/* Checks that everything sent has arrived: summed over the ranks that share experts, as many slots
  * came as went. */
 static status check_directions(const session *s, const received_slots *slots)
 {

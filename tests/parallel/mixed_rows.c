@@ -1,4 +1,5 @@
-/* mixed_rows.c: makes a recording of image rows with text rows among them: mixed_rows MODEL IN OUT.
+/* mixed_rows.c: makes a recording in which rows of text are mixed with rows of images: mixed_rows
+ * MODEL IN OUT.
  *
  * There are STEP rows to a step. In the first step every second row is text, in the second step all
  * are, in the third all but one. After that all rows have images, except the last row of each step,
@@ -8,7 +9,7 @@
 #include "tests/unit/trainer/model/fixture.h"
 
 enum { STEP = 8 };
-/* No shape buckets: those of the stream that was recorded do not fit text and empty rows. */
+/* It names no shape buckets, since those of the recorded stream do not fit text and empty rows. */
 static const char welcome[] = "{\"seq_len\":256,\"patch_budget\":1024}";
 
 static bool is_text(uint64_t i)
@@ -26,7 +27,7 @@ static void add_row(record_writer *w, codec *c, const row *r, uint64_t number)
     wire_msg_free(&m);
 }
 
-/* Changes the ids to ones of the model's text tokens. */
+/* Maps the token ids to ids of ordinary text. */
 static void fit_words(row *r, const model_dims *d)
 {
     const int32_t words = 256; /* below all special tokens of prepd synth's model */

@@ -1,6 +1,6 @@
-/* ranks_parity.c: the program of layouts.py, in float and in double. One rank writes the losses of
- * a run, and every parameter's gradient of its first step, to a file; several ranks of any layout
- * compare theirs with that file.
+/* ranks_parity.c: the program that layouts.py runs, in float and in double. One rank writes the
+ * losses of a run, and every parameter's gradient of its first step, to a file; several ranks of
+ * any layout compare theirs with that file.
  *
  *   ranks_parity write FILE [OPTIONS OF THE TRAINER]
  *   mpirun -np N ranks_parity compare FILE GRADIENT LOSS [OPTIONS OF THE TRAINER]
@@ -8,13 +8,18 @@
  * GRADIENT is the largest error of a tensor's gradient, as a share of its 2-norm, and also of the
  * first step's loss. LOSS is the largest relative error of the other losses.
  *
- * In the environment:
- *   RANKS_PARITY_TIES     all routers are zero: every token takes the first experts, none the
- * others RANKS_PARITY_LOSSES   a file for the losses of several ranks, exact, one in a line
- *   RANKS_PARITY_PLANNED  no step may allocate device or pinned memory; libraries may not either,
- * so this is for the emulated device RANKS_PARITY_BESIDE   a file of one rank in a coarser number
- * type (BF16). A tensor may then be off by twice what it is off there, plus GRADIENT of its norm,
- * and LOSS holds for all steps */
+ * Variables of the environment:
+ *
+ * RANKS_PARITY_TIES: all routers are zero, so that every token takes the first experts and none
+ * takes the others.
+ *
+ * RANKS_PARITY_LOSSES: a file for the losses of several ranks, written exactly, one a line.
+ *
+ * RANKS_PARITY_PLANNED: no step may allocate device or pinned memory. Libraries may not either, so
+ * this is for the emulated device.
+ *
+ * RANKS_PARITY_BESIDE: a file of one rank in a coarser number type (BF16). A tensor may then be off
+ * by twice what it is off there, plus GRADIENT of its norm, and LOSS holds for all steps. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +65,7 @@ static status keep_gradients(session *s, outcome *o)
         o->gradient[i] = calloc(1, bytes ? bytes : 1);
         if (!o->gradient[i])
             return FAIL(ST_NO_MEMORY, "no memory for the gradient of %s", p->name);
-        if (p->own_grad) /* NULL: frozen, and the gradient is zero */
+        if (p->own_grad) /* NULL: frozen, with a gradient of zero */
             TRY(v->to_host(s->stream, o->gradient[i], p->own_grad, bytes));
     }
     return v->wait(s->stream);
@@ -118,8 +123,8 @@ static double load_number(const void *array, st_dtype acc, int64_t i)
 
 enum { SUMS = 4 };
 
-/* For this rank's part of a tensor, out: [0] the sum of squared errors, [1] the sum of squares it
- * should have, [2] how many elements, [3] the sum of squared errors of `beside` (NULL: 0). */
+/* Writes the sums of this rank's part of a tensor to out: [0] of squared errors, [1] of the squares
+ * of `want`, [2] the number of elements, [3] of squared errors of `beside` (0 if NULL). */
 static void sum_errors(const param *p, const void *got, const void *want, const void *beside,
                        st_dtype acc, double out[SUMS])
 {
@@ -154,10 +159,10 @@ static status sum_ranks(const session *s, double *squares, int64_t n)
     return st;
 }
 
-/* The file of one rank, and the one of RANKS_PARITY_BESIDE. */
+/* The file of one rank, and the file of RANKS_PARITY_BESIDE. */
 typedef struct reference {
     st_file file, beside;
-    const char *path, *beside_path; /* beside_path NULL: there is none */
+    const char *path, *beside_path; /* beside_path NULL: there is no second file */
 } reference;
 
 static status square_all(const session *s, const outcome *o, const reference *r, double *squares)
@@ -191,7 +196,7 @@ static status compare_gradients(const session *s, const outcome *o, const refere
         double more = sqrt(q[0]) - 2 * sqrt(q[3]);
         /* A gradient of zeros must stay zeros, and an infinite reference allows no error. */
         double off = more <= 0 && isfinite(more) ? 0 : fabs(more) / sqrt(q[1]);
-        if (!(off <= worst) && !isnan(worst)) { /* a NaN is the worst, whatever follows */
+        if (!(off <= worst) && !isnan(worst)) { /* a NaN is the worst, and stays so */
             worst = off;
             where = p->name;
         }
@@ -264,15 +269,15 @@ static status write_losses(const session *s, const outcome *o)
     return fclose(f) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "cannot be written");
 }
 
-/* Checks the ledger. This must be done before any other call is made. */
+/* Checks the ledger. This must come before any other call is made. */
 static status check_calls(const session *s, const outcome *o, const world *w)
 {
     TRY(ledger_formula_check(s, &o->last, w->ledger));
     return record_check(w->ledger, w->place.rank);
 }
 
-/* Checks that steps were captured where they should be: each shape of batch from its third step on.
- */
+/* Checks that steps were captured where they should be: for each shape of batch, from its third
+ * step on. */
 static status check_captures(const session *s, const outcome *o)
 {
     const bool shared = s->mesh.layout.expert * s->mesh.layout.expert_tensor > 1;

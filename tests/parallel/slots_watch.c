@@ -1,5 +1,5 @@
-/* slots_watch.c: see slots_watch.h. The engine's all-gather is replaced by one that also reads the
- * counts that ranks gather before they exchange slots. */
+/* slots_watch.c: the implementation of slots_watch.h. It replaces the engine's all-gather by one
+ * that also reads the counts that ranks gather before they exchange slots. */
 #include "tests/parallel/slots_watch.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static struct {
     int64_t calls, come, go;
 } heard[LAYERS];
 
-/* borders [size, n]: for every rank, where its slots for each expert begin. */
+/* borders [size, n]: where each rank's slots for each expert begin. */
 static void note_slots(const comm *c, int64_t layer, const int32_t *borders, int64_t n)
 {
     const int64_t own = (n - 1) / c->size;

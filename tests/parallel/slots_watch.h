@@ -7,12 +7,13 @@
 #include "trainer/parallel/world.h"
 #include "trainer/plan/received.h"
 
-/* Puts the watch in the place of w's engine. Called before groups are made. */
+/* Replaces w's engine by one that watches. Call it before any group is made. */
 void slots_watch(world *w);
-void slots_watch_clear(void); /* a step begins */
-/* out [layers]: this rank's slots in the step. micro_steps: how many the step had; in every layer
- * the counts are told once per pass of each. *out_heard is false where no counts were seen, because
- * slots went by the device. ST_BAD_INPUT where the passes of a micro-step differ. */
+void slots_watch_clear(void); /* call it when a step begins */
+/* Writes this rank's slots in the step to out [layers]. micro_steps is how many the step had; in
+ * every layer, the ranks exchange counts once for each pass of each micro-step. *out_heard is false
+ * if no counts were seen, because the device moved the slots. ST_BAD_INPUT if the passes of a
+ * micro-step differ. */
 WARN_UNUSED status slots_watched(int64_t layers, int64_t micro_steps, received_slots *out,
                                  bool *out_heard);
 

@@ -13,14 +13,14 @@ typedef struct attention {
     double scale;
     const int32_t *cu;
     int64_t keys; /* rows of k and v */
-    /* Where the queries are only some of a segment's tokens; else NULL. */
+    /* Set only where the queries are some of a segment's tokens, not all; else NULL. */
     const int32_t *cu_keys, *place;
     const int32_t *prefix;        /* NULL: no segment has one */
-    double *q, *k, *v, *up, *row; /* row: room for one row of scores */
+    double *q, *k, *v, *up, *row; /* row: room for the scores of one query */
     int64_t q_stride, k_stride, v_stride, o_stride;
 } attention;
 
-/* The borders of the keys; below, the key that query t is itself. */
+/* The borders of the keys. The function below gives the key that belongs to query t itself. */
 static const int32_t *key_borders(const attention *o)
 {
     return o->cu_keys ? o->cu_keys : o->cu;
@@ -54,8 +54,8 @@ static int64_t visible_key(const visible *seen, int64_t n)
     return n < seen->n_prefix ? seen->prefix + n : seen->own + n - seen->n_prefix;
 }
 
-/* Writes the scores of query (t, h) over the keys that it sees into row; returns their
- * log-sum-exp. */
+/* Writes the scores of query (t, h) over the keys that it sees to row. Returns their log-sum-exp.
+ */
 static double score_loop(const attention *o, int64_t t, int64_t h, const visible *seen)
 {
     double max = -HUGE_VAL, sum = 0;
@@ -103,7 +103,7 @@ static double query_loop(const attention *o, int64_t t, int64_t h, const visible
 }
 
 typedef struct gradients {
-    double *dq, *dk, *dv; /* added to; strides of q, k, v */
+    double *dq, *dk, *dv; /* what is computed is added; strides of q, k, v */
 } gradients;
 
 /* Adds one query's part of the gradients, by the formulas of trainer/model/equations.md. */
@@ -174,8 +174,8 @@ typedef struct built {
     int32_t *cu, *cu_keys, *place, *prefix; /* on the device */
 } built;
 
-/* Makes runs of 1 to 90 tokens of o queries, and as long runs after them not; every third segment
- * has no query. */
+/* Makes queries of runs of 1 to 96 tokens, with runs of the same lengths between them that are no
+ * queries. Every third segment has no query at all. */
 static void take_pieces(parity *p, built *b)
 {
     attention *o = &b->o;
@@ -213,7 +213,7 @@ static void grow_trees(parity *p, built *b)
 /* shape: tokens, heads, kv_heads, head_dim, segments, tokens after the last segment, flags */
 static built build(parity *p, const int64_t *full)
 {
-    /* Where a processor stands in for tensor cores, long cases are cut to a tenth. */
+    /* A processor that stands in for tensor cores is slow, so long cases are cut to a tenth. */
     bool shorter = p->s->dev->v->fixed_shapes && strncmp(p->name, "real", 4) == 0;
     int64_t shape[PARITY_SHAPE];
     memcpy(shape, full, sizeof shape);
@@ -304,8 +304,8 @@ static void fwd_case(parity *p, const int64_t *shape)
     parity_expect(p, "lse", lse, wlse, 64);
 }
 
-/* In float, compares with differences of the forward. In bf16, where a difference cannot judge,
- * compares with the loop of the backward, which the float runs check. */
+/* In float, compares with differences of the forward pass. In bf16 differences are too coarse, so
+ * it compares with the loop of the backward pass, which the float runs check. */
 static void expect_gradients(parity *p, built *b, tensor dq, tensor dk, tensor dv)
 {
     attention *o = &b->o;
@@ -405,7 +405,7 @@ static void attention_refuses(parity *p, const int64_t *shape)
                             .o_stride = 4,
                             .o = x.dev,
                             .lse = x.dev};
-    if (p->s->dev->v->fixed_shapes) { /* the device cannot see it, and stays inside its arrays */
+    if (p->s->dev->v->fixed_shapes) { /* such a device cannot see it, and stays inside its arrays */
         assert_ok(op_attention_fwd(p->s, &a));
         a.cu = late;
         assert_ok(op_attention_fwd(p->s, &a));
@@ -419,8 +419,8 @@ static void attention_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
 }
 
-/* A prefix that comes later, one that is a branch itself, and a branch that is not beside the
- * others of its prefix. */
+/* Refused are a prefix that comes later, a prefix that is itself a branch, and a branch that does
+ * not stand beside the others of its prefix. */
 static void prefix_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;
@@ -457,9 +457,9 @@ static void prefix_refuses(parity *p, const int64_t *shape)
     }
 }
 
-/* Cached keys: documents in one cache with gaps between them, and one query each. Every fifth
- * document has nothing in the cache. shape: queries, heads, kv_heads, head_dim, longest document,
- * flags */
+/* Attention with cached keys: documents in one cache with gaps between them, and one query for
+ * each. Every fifth document has nothing in the cache. shape: queries, heads, kv_heads, head_dim,
+ * longest document, flags */
 static void cached_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], longest = shape[4];
@@ -480,7 +480,7 @@ static void cached_case(parity *p, const int64_t *shape)
     for (int64_t i = 0; i < n; i++) {
         first[i] = (int32_t)(i * (longest + 1));
         length[i] = i == 0 ? (int32_t)longest : i % 5 == 4 ? 0 : (int32_t)(1 + i * 7 % longest);
-        /* The loop takes a query's place from its own token, which is the last that it sees. */
+        /* The loop finds a query by its token's place, which is that of the last key it sees. */
         const int64_t end = first[i] + length[i], at = (end - 1) * o.q_stride;
         o.q = q.ref + i * o.q_stride - at;
         for (int64_t h = 0; h < o.heads && length[i] && !p->bench; h++)
@@ -519,7 +519,7 @@ static void cached_refuses(parity *p, const int64_t *shape)
                                .k = x.dev,
                                .v = x.dev,
                                .o = o.dev};
-    if (p->s->dev->v->fixed_shapes) /* the device cannot see it, and stays inside its arrays */
+    if (p->s->dev->v->fixed_shapes) /* such a device cannot see it, and stays inside its arrays */
         assert_ok(op_attention_cached(p->s, &a));
     else
         assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a),

@@ -1,5 +1,5 @@
-/* cpu.c: the target CPU: the best compilation of the ops for this machine, then the plain one, each
- * with 1 and with 3 threads. */
+/* cpu.c: runs the cases on the CPU: the best build of the ops for this machine and then the plain
+ * one, each with 1 and with 3 threads. */
 #include "common/conf/conf.h"
 #include "tests/parity/parity.h"
 #include "trainer/ops/open.h"

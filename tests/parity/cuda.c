@@ -1,5 +1,6 @@
-/* cuda.c: the target GPU, through libtessera_cuda.so as the trainer loads it. Each case runs twice
- * and must give the same bits. Without a GPU the program says so and is skipped. */
+/* cuda.c: runs the cases on a GPU, through libtessera_cuda.so as the trainer loads it. Each case
+ * runs twice and must give the same bits. Without a GPU the program says so, and the test is
+ * skipped. */
 #include "common/conf/conf.h"
 #include "tests/parity/parity.h"
 #include "trainer/ops/open.h"

@@ -82,7 +82,7 @@ static void gemm_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "residual");
 }
 
-/* Rows per expert: uneven, and some have none. */
+/* Draws the numbers of rows per expert: they are uneven, and some are 0. */
 static int32_t *draw_offsets(parity *p, int64_t experts, int64_t rows)
 {
     int32_t *offset = parity_zero_ints(p, experts + 1);
@@ -138,13 +138,14 @@ static void grouped_case(parity *p, const int64_t *shape)
     double tolerance = sum_tolerance(mode == GROUPED_FWD ? k : mode == GROUPED_DGRAD ? n : rows);
     parity_expect(p, "x", x, wx, tolerance);
     parity_expect(p, "y", y, wy, tolerance);
-    for (int64_t i = 0; i < dw.n; i++) /* a gradient in bf16 that is summed in float */
+    for (int64_t i = 0; i < dw.n; i++) /* a bf16 gradient, summed in float */
         order[i] = dw.ref[i] + parity_round(p, wdw[i] - dw.ref[i]);
     parity_expect_order(p, "dw", dw, wdw, order, tolerance);
 }
 
-/* gated [rows, n / 2] from the exact products, and as the published model computes it: gate and up
- * rounded, SiLU rounded, and its product with up rounded. Both begin with what is there already. */
+/* Computes gated [rows, n / 2], once from the exact products (want) and once as the published model
+ * does (order): gate and up rounded, SiLU rounded, and its product with up rounded. Both start as
+ * what gated holds already. */
 static void gated_loops(parity *p, const int64_t *shape, const int32_t *offset, const double *x,
                         const double *w, double *want, double *order)
 {
@@ -164,8 +165,8 @@ static void gated_loops(parity *p, const int64_t *shape, const int32_t *offset, 
         }
 }
 
-/* shape: experts, k, n, rows, spare rows, whether y is wanted. y must be as the plain product gives
- * it, and gated as swiglu_fwd makes it from that y, to the bit. */
+/* shape: experts, k, n, rows, spare rows, whether y is wanted. y must have the bits of the plain
+ * product, and gated those that swiglu_fwd makes from that y. */
 static void gated_case(parity *p, const int64_t *shape)
 {
     int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
@@ -222,8 +223,8 @@ static void gated_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "must be the forward one");
 }
 
-/* Invalid offsets: refused where the host reads them. A device that reads them itself stays inside
- * x and y, which the sanitizer build watches. */
+/* Invalid offsets are refused where the host reads them. A device that reads them itself must stay
+ * inside x and y, which builds with sanitizers watch. */
 static void grouped_refuses(parity *p, const int64_t *shape)
 {
     (void)shape;

@@ -1,7 +1,7 @@
 /* loss_ops.c: cases of cross entropy, gradient norm, the step's scale, and AdamW.
  *
- * Tolerance: a log-sum-exp over V numbers is off by 8 sqrt(V) + 8 eps at worst; its sum averages
- * errors of equal sign at 64 eps. AdamW is a short formula: 16 eps. */
+ * Tolerance: a log-sum-exp over V numbers is off by 8 sqrt(V) + 8 eps at worst; the sum over
+ * targets averages errors of equal sign at 64 eps. AdamW is a short formula: 16 eps. */
 #include "tests/parity/parity.h"
 
 enum { WEIGHTED = 1, TIES = 2, FAR = 4, BACKWARD = 8, ONLY_SUMS = 16 };
@@ -33,7 +33,7 @@ static double chunk_loss(const void *of)
     return sum;
 }
 
-/* weight x (softmax - 1 at the label), 0 where there is none; [n, vocab]. */
+/* Writes weight x (softmax - 1 at the label) to out [n, vocab], and 0 where a row has no label. */
 static void slopes_loop(const chunk *o, double *out)
 {
     for (int64_t i = 0; i < o->n; i++)
@@ -43,7 +43,7 @@ static void slopes_loop(const chunk *o, double *out)
         }
 }
 
-/* Fetches what the device holds now, for things that are no tensor. */
+/* Copies bytes from the device, for what is not a tensor. */
 static void fetch_bytes(parity *p, void *to, const void *dev, size_t bytes)
 {
     assert_ok(p->s->dev->v->to_host(p->s, to, dev, bytes));
@@ -90,7 +90,7 @@ static void xent_case(parity *p, const int64_t *shape)
     assert_true(fabs(got[1] - weights) <= 4 * eps * (double)(n + 1));
     if (flags & BACKWARD) {
         double *slopes = parity_zeros(p, z.n);
-        if (z.n < 5000) /* differences cost n times the square of the vocabulary */
+        if (z.n < 5000) /* differences would cost n x vocabulary^2 */
             slopes_loop(&o, slopes);
         if (z.n < 5000)
             parity_expect(p, "dlogits", z, slopes, 64);
@@ -115,7 +115,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
                    .logits = z.dev,
                    .loss_sum = dev_sums,
                    .weight_sum = dev_sums + 1};
-    if (p->s->dev->v->fixed_shapes) { /* the device cannot see it and ignores the row */
+    if (p->s->dev->v->fixed_shapes) { /* such a device cannot see it, and ignores the row */
         assert_ok(op_xent(p->s, &a));
         fetch_bytes(p, sums, dev_sums, sizeof sums);
         assert_true(sums[1] == 1);
@@ -127,7 +127,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
 /* Numbers the chunks of a list and uploads it. */
 static optim_list upload_list(parity *p, optim_tensor *tensors, int64_t n)
 {
-    optim_list l = {.n_tensors = n, .first_chunk = 3}; /* as if it were part of a longer list */
+    optim_list l = {.n_tensors = n, .first_chunk = 3}; /* as part of a longer list */
     for (int64_t i = 0; i < n; i++) {
         tensors[i].first_chunk = l.first_chunk + l.n_chunks;
         l.n_chunks += (tensors[i].n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
@@ -150,7 +150,7 @@ static void squares_case(parity *p, const int64_t *shape)
     optim_list list = upload_list(p, tensors, 3);
     PARITY_RUN(p, op_sum_squares(p->s, &(sum_squares_args){list, total}));
     fetch_bytes(p, &got, total, sizeof got);
-    if (!p->bench) /* doubles on both backends */
+    if (!p->bench) /* both backends sum in double */
         assert_true(fabs(got - want) <= 1e-12 * want);
     p->bits ^= (uint64_t)(got * 0x1p30);
 }

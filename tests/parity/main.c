@@ -1,8 +1,8 @@
 /* main.c: runs the list of cases on its target. It checks the results, that all runs give the same
- * bits, and that every op has cases; or it prints times.
+ * bits, and that every op has cases; with --bench it prints times instead.
  *
  *   test_parity                all cases
- *   test_parity --op OP        those of one op
+ *   test_parity --op OP        the cases of one op
  *   test_parity --bench [OP]   nanoseconds per call of the "real" cases */
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,8 +74,8 @@ static void test_coverage(void **state)
     device_close(&d);
 }
 
-/* The last test: each op for which the model determines roundings, or the one that was asked for,
- * was compared with them, where this target rounds at all. */
+/* The last test: where this target rounds to bf16, each op whose roundings the published model
+ * determines (or the one op that was asked for) was compared with them. */
 static void test_orders(void **state)
 {
     const char *only = *state;

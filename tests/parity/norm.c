@@ -1,12 +1,12 @@
-/* norm.c: cases of RMSNorm and LayerNorm. Tolerance: forward, a mean of n squares, a root and three
- * products, 16 eps; backward, sums over rows as well, 64 eps. */
+/* norm.c: cases of RMSNorm and LayerNorm. Tolerance: the forward pass is a mean of n squares, a
+ * root and three products, 16 eps; the backward pass also has sums over rows, 64 eps. */
 #include "tests/parity/parity.h"
 
 typedef struct norm {
     int64_t rows, n;
     double eps;
     bool layer;
-    /* up: the gradient that comes from above, which makes the loss a scalar. */
+    /* up: the gradient from the layers above, which makes the loss a scalar. */
     double *x, *w, *b, *up;
 } norm;
 
@@ -30,7 +30,8 @@ static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
     }
 }
 
-/* RMSNorm as the published model rounds it: after the normalisation, and again after the weight. */
+/* RMSNorm as the published model rounds it: once after the normalisation, and again after the
+ * weight. */
 static void rms_order(const parity *p, const norm *o, const double *rstd, double *y)
 {
     for (int64_t i = 0; i < o->rows * o->n; i++)
@@ -101,7 +102,7 @@ static void fwd_case(parity *p, const int64_t *shape)
         PARITY_RUN(p,
                    op_layernorm_fwd(p->s, &(layernorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,
                                                                 b.dev, y.dev, mean.dev, rstd.dev}));
-        /* mean: n additions of numbers up to 2, near 0 themselves */
+        /* The mean is of n numbers up to 2, and is itself near 0. */
         parity_expect(p, "mean", mean, wmean, 64);
     } else {
         PARITY_RUN(p, op_rmsnorm_fwd(p->s, &(rmsnorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,

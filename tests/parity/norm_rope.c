@@ -1,17 +1,17 @@
-/* norm_rope.c: cases of RMSNorm of heads and their rotation. Tolerances are those of norm.c, with
- * the rotation's two products included: 16 eps forward, 64 backward. */
+/* norm_rope.c: cases of RMSNorm over heads followed by their rotation. Tolerances are those of
+ * norm.c, with the two products of the rotation included: 16 eps forward, 64 eps backward. */
 #include "tests/parity/parity.h"
 
 typedef struct heads {
     int64_t rows, heads, d;
-    /* up: the gradient that comes from above, which makes the loss a scalar. */
+    /* up: the gradient from the layers above, which makes the loss a scalar. */
     double *x, *w, *c, *s, *up;
 } heads;
 
 enum { WIDEST = 128 };
 static const double EPS = 1e-6;
 
-/* Head i of all: y [d], and its rstd. */
+/* Computes y [d] of head i, counted over all rows, and returns its rstd. */
 static double head_loop(const heads *o, int64_t i, double *y)
 {
     const int64_t d = o->d, half = d / 2;
@@ -29,8 +29,8 @@ static double head_loop(const heads *o, int64_t i, double *y)
     return r;
 }
 
-/* As the published model rounds it: RMSNorm's two roundings, angles in bf16, and in a rotation both
- * products and their sum. */
+/* The same as the published model rounds it: RMSNorm's two roundings, angles in bf16, and in a
+ * rotation both products and their sum. */
 static void head_order(const parity *p, const heads *o, int64_t i, double rstd, double *y)
 {
     const int64_t half = o->d / 2;
@@ -133,7 +133,8 @@ static void bwd_case(parity *p, const int64_t *shape)
     parity_gradient(p, "dw", dw, dw.ref, t.w.ref, heads_loss, &o, 64);
 }
 
-/* Where act holds the value between them exactly, the two separate ops give the same bits. */
+/* Where the type of activations holds the value between them exactly, the two separate ops give the
+ * same bits. */
 static void apart_case(parity *p, const int64_t *shape)
 {
     inputs t;

@@ -1,10 +1,12 @@
-/* paced.c: cases of copies and sums at the pace of a link. Copies are exact; a sum of P pieces is
- * off by P roundings. */
+/* paced.c: cases of copies and sums that run at the pace of a link (only the results;
+ * tests/simt/test_paced.c tests the pace). Copies are exact; a sum of P pieces is off by P
+ * roundings. */
 #include "tests/parity/parity.h"
 
 enum { WAIT_NS = 3000, SPAN_NS = 20000, BLOCKS = 3 };
 
-/* shape: elements of run 0, which moves onto itself, of run 1, of its source (0: zeros); acc */
+/* shape: elements of run 0, which is copied onto itself; of run 1; of run 1's source (0: zeros are
+ * written); acc */
 static void copy_case(parity *p, const int64_t *shape)
 {
     tensor (*make)(parity *, int64_t, double) = shape[3] ? parity_tensor_acc : parity_tensor;
@@ -23,13 +25,13 @@ static void copy_case(parity *p, const int64_t *shape)
     parity_expect(p, "kept", kept, kept.ref, 0);
 }
 
-/* As many runs as a call takes, of different lengths, each to a place of its own. */
+/* As many runs as a call can take, of different lengths, each to a place of its own. */
 static void runs_case(parity *p, const int64_t *shape)
 {
     const int64_t n = shape[0] * PACED_RUNS * (PACED_RUNS + 1) / 2;
     tensor x = parity_tensor(p, n, 1), y = parity_tensor(p, n + PACED_RUNS, 1);
     const int64_t size = (int64_t)st_dtype_size(y.dtype);
-    double *want = parity_copy(p, y.ref, y.n); /* one element between two runs must stay */
+    double *want = parity_copy(p, y.ref, y.n); /* one element between two runs stays */
     paced_copy_args a = {.pace = {0, SPAN_NS, BLOCKS}, .n = PACED_RUNS};
     for (int64_t r = 0, from = 0, to = 0; r < PACED_RUNS; r++) {
         const int64_t length = (r + 1) * shape[0];
@@ -43,7 +45,7 @@ static void runs_case(parity *p, const int64_t *shape)
     parity_expect(p, "y", y, want, 0);
 }
 
-/* shape: elements, pieces, acc, the piece that y is or -1 */
+/* shape: elements, pieces, acc, which piece y itself is (-1: none) */
 static void sum_case(parity *p, const int64_t *shape)
 {
     const int64_t n = shape[0], pieces = shape[1];
@@ -63,7 +65,7 @@ static void sum_case(parity *p, const int64_t *shape)
                               .x = x.dev,
                               .y = shape[3] < 0 ? y.dev : parity_at(x, shape[3] * n)};
     PARITY_RUN(p, op_paced_sum(p->s, &a));
-    if (!p->bench) /* when timed it runs repeatedly and keeps adding */
+    if (!p->bench) /* a timed op runs repeatedly and keeps adding */
         parity_expect(p, "y", shape[3] < 0 ? y : x, want, (double)pieces);
 }
 

@@ -4,8 +4,8 @@
 #include <float.h>
 #include <stdlib.h>
 
-/* How many elements of a gradient are compared: all of a small array, and a sample of a large one,
- * whose loss takes long to compute. */
+/* How many elements of a gradient are compared: of a large array fewer, since its loss takes long
+ * to compute. */
 enum { GRADIENT_SAMPLE = 40, LARGE = 4096, LARGE_SAMPLE = 10 };
 
 static void keep_pointer(void ***list, int *n, void *x)
@@ -46,8 +46,8 @@ static float bf16_value(uint16_t bits)
     return x;
 }
 
-/* Rounds to nearest, ties to even. It goes from double in one step: by way of float, some ties
- * would be rounded wrongly. */
+/* Rounds to the nearest bf16, ties to even, directly from double: by way of float, some ties would
+ * go the wrong way. */
 static uint16_t bf16_bits(double x)
 {
     float f = (float)x;
@@ -116,8 +116,8 @@ double *parity_copy(parity *p, const double *init, int64_t n)
     return x;
 }
 
-/* A block of exactly these bytes. Where device memory is the host's, AddressSanitizer sees its
- * ends. */
+/* A block of exactly this size: where device memory is the host's, AddressSanitizer sees accesses
+ * past its ends. */
 void *parity_bytes(parity *p, const void *values, size_t bytes)
 {
     void *dev = NULL;
@@ -198,7 +198,7 @@ double *parity_fetch(parity *p, tensor t)
     return out;
 }
 
-/* The largest error of rounding x to bf16: half a unit of its last place. */
+/* The largest error that rounding x to bf16 can make: half a unit of its last place. */
 static double half_unit(double x)
 {
     return x == 0 || !isfinite(x) ? 0 : ldexp(1, ilogb(x) - 8);
@@ -213,8 +213,8 @@ static void compare_values(parity *p, const char *what, int64_t at, double got, 
                  (long long)at, got, want, limit);
 }
 
-/* With fewer elements than this a mean says little, so what arithmetic in float may add is allowed
- * on top. */
+/* Over fewer elements than this a mean says little, so the error that arithmetic in float may add
+ * is allowed on top. */
 enum { FEW = 32 };
 
 /* The root mean square of the errors in `got` must be at most 1.1 times that of the errors in
@@ -244,8 +244,8 @@ static void compare_errors(parity *p, const char *what, int64_t n, const double 
                  p->op, p->name, what, ours, theirs);
 }
 
-/* Compares the errors of bf16 numbers with those of another rounding of the wanted numbers. slack:
- * what arithmetic in float may add. order NULL: one rounding. */
+/* Compares the errors of bf16 numbers with those that another rounding of the wanted numbers has:
+ * `order`, or one rounding of each if that is NULL. slack is what arithmetic in float may add. */
 static void compare_bf16(parity *p, const char *what, const int64_t *at, int64_t n,
                          const double *got, const double *want, const double *order, double slack)
 {

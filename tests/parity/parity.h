@@ -55,8 +55,8 @@ extern const parity_case parity_gemm[], parity_norm[], parity_norm_rope[], parit
     parity_attention[], parity_pointwise[], parity_rows[], parity_route[], parity_loss[],
     parity_paced[], parity_peers[];
 
-/* How a target reacts to an index that is out of bounds: with BAD_INPUT; with BAD_DEVICE, after
- * which all goes on; or by losing the GPU for the process, so that no case may try. */
+/* What a target does with an index that is out of bounds: it refuses with BAD_INPUT; it stops with
+ * BAD_DEVICE and then works on; or the process loses its GPU, so that no case may try. */
 enum { PARITY_REFUSES, PARITY_STOPS, PARITY_DIES };
 
 /* A place to run cases. */
@@ -66,10 +66,11 @@ typedef struct parity_target {
     const char *other; /* what differs between the runs of a variant, for messages */
     /* Opens the device. run is -1 for --bench. *out_ops is the table to use. */
     void (*open)(int variant, int run, device **out, const ops_table **out_ops);
-    int bad_index; /* PARITY_REFUSES .. */
-    bool small;    /* skip the cases named "real ..", whose sizes are made for timing */
+    int bad_index;                 /* PARITY_REFUSES .. */
+    bool small;                    /* skip the cases named "real ..", which are sized for timing */
     bool (*lacks)(const char *op); /* whether the target lacks this op; NULL: it has all */
-    /* Returns false: skip all, for the reason in status_text. NULL: the target is always there. */
+    /* Returns false to skip all cases, with the reason in status_text. NULL: the target is always
+     * there. */
     bool (*present)(void);
 } parity_target;
 extern const parity_target parity_here;
@@ -82,7 +83,8 @@ typedef struct tensor {
     st_dtype dtype;
 } tensor;
 
-/* Uniform in (-scale, scale), in the device's act or acc. Freed with the case. */
+/* Random numbers in (-scale, scale), uniform, in the device's type of activations or of
+ * accumulation. Freed with the case. */
 tensor parity_tensor(parity *p, int64_t n, double scale);
 tensor parity_tensor_acc(parity *p, int64_t n, double scale);
 /* The given numbers, rounded to the device's type. */
@@ -90,7 +92,7 @@ tensor parity_upload(parity *p, const double *values, int64_t n);
 tensor parity_upload_acc(parity *p, const double *values, int64_t n);
 int32_t *parity_ints(parity *p, const int32_t *values, int64_t n);
 void *parity_bytes(parity *p, const void *values, size_t bytes);
-/* Host arrays: a copy of init, or zeros. */
+/* Arrays on the host: a copy of init, or zeros. */
 double *parity_copy(parity *p, const double *init, int64_t n);
 double *parity_zeros(parity *p, int64_t n);
 int32_t *parity_zero_ints(parity *p, int64_t n);
@@ -100,35 +102,36 @@ int64_t parity_below(parity *p, int64_t n); /* 0 .. n-1 */
 /* The device's address of element i. */
 void *parity_at(tensor t, int64_t i);
 
-/* What the device holds now, as doubles. Freed with the case. */
+/* The numbers that the device holds now, as doubles. Freed with the case. */
 double *parity_fetch(parity *p, tensor t);
 
-/* x rounded to the device's act, for writing down an order of roundings. */
+/* x rounded to the device's type of activations, for writing down an order of roundings. */
 double parity_round(const parity *p, double x);
 
 void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance);
 /* `order` holds the numbers that the published model's order of bf16 roundings gives, which may
- * round more than once; for an array in acc, what the published model has there in bf16. */
+ * round more than once; for an array in the type of accumulation, the bf16 numbers that the
+ * published model has there. */
 void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
                          const double *order, double tolerance);
 void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
 
-/* Notes (in errors.c) that an output of p's op is off by `ours` where the order of roundings is off
- * by `order`. */
+/* Notes (in errors.c) that an output of p's op is off by `ours` where the published order of
+ * roundings is off by `order`. */
 void errors_note(const parity *p, const char *what, double ours, double order);
-/* Whether the published model gives the op an order of roundings. */
+/* Whether the published model determines an order of roundings for the op. */
 bool errors_wanted(const char *op);
-int64_t errors_compared(const char *op); /* how many outputs were compared */
+int64_t errors_compared(const char *op); /* how many outputs of the op were compared */
 void errors_print(void);
 
-/* Checks that t is base + d loss / d x (base NULL: 0), for all elements of x or a sample. `loss`
- * reads x. */
+/* Checks that t is base + d loss / d x (base NULL: 0), for all elements of x or a sample of them.
+ * `loss` reads x. */
 typedef double (*parity_loss_fn)(const void *of);
 void parity_gradient(parity *p, const char *what, tensor t, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance);
 
-void parity_done(parity *p); /* frees everything of a case */
+void parity_done(parity *p); /* frees everything that a case made */
 
 /* Runs an op that must succeed. Under --bench it runs the op repeatedly for some milliseconds. */
 #define PARITY_RUN(p, call)                                                                        \

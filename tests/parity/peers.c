@@ -1,6 +1,6 @@
-/* peers.c: cases of ranks that reach each other's memory (peers.h). All ranks are played here on
- * one device, one after the other in an order drawn at random, so that what one rank leaves for the
- * others is seen. Rows are only copied, so there is no tolerance. */
+/* peers.c: cases of ops in which ranks reach each other's memory (peers.h). One device plays all
+ * ranks, one after the other in an order drawn at random, so that a case sees what each rank leaves
+ * for the others. Rows are only copied, so there is no tolerance. */
 #include <stdlib.h>
 
 #include "tests/parity/parity.h"
@@ -10,9 +10,9 @@ enum { RANKS_MOST = 8, EXPERTS_MOST = 1024, LEAD = 16 /* bytes of a window befor
 /* How the tokens choose experts. */
 enum { ANYHOW, TO_LAST, TO_NOBODY, EVERY_OTHER };
 
-/* The slots of every rank by expert, sorted: offset [P, E + 1]. */
+/* The slots of every rank, sorted by expert: offset [P, E + 1]. */
 typedef struct routed {
-    int64_t ranks, experts, rows, slots; /* slots: as many as a rank has room for */
+    int64_t ranks, experts, rows, slots; /* slots: how many a rank has room for */
     int32_t *offset;
 } routed;
 
@@ -45,7 +45,7 @@ static routed draw_routed(parity *p, const int64_t *shape)
     return o;
 }
 
-/* A permutation of the ranks. */
+/* Draws a permutation of the ranks. */
 static void draw_turns(parity *p, int64_t n, int32_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ static void draw_turns(parity *p, int64_t n, int32_t *out)
     }
 }
 
-/* Windows of `bytes` each within one block. */
+/* Makes windows of `bytes` each within one block. */
 static void *const *bases(parity *p, void *block, int64_t ranks, size_t bytes)
 {
     void *base[RANKS_MOST];
@@ -75,7 +75,7 @@ static void tell_case(parity *p, const int64_t *shape)
     int32_t *dev = parity_ints(p, was, ranks * all);
     void *const *base = bases(p, dev, ranks, (size_t)all * sizeof *dev);
     draw_turns(p, ranks, turn);
-    for (int64_t i = 0; i < ranks - 1; i++) { /* one rank tells nothing */
+    for (int64_t i = 0; i < ranks - 1; i++) { /* the last rank tells nothing */
         int32_t *values = parity_zero_ints(p, n);
         for (int64_t k = 0; k < n; k++)
             values[k] = (int32_t)parity_below(p, 1000);
@@ -90,7 +90,7 @@ static void tell_case(parity *p, const int64_t *shape)
     parity_expect_ints(p, "windows", dev, was, ranks * all);
 }
 
-/* Windows for meetings: arrived [P], then met. shape: ranks */
+/* Meetings of ranks. A window holds arrived [P], then met. shape: ranks */
 static void meet_case(parity *p, const int64_t *shape)
 {
     const int64_t ranks = shape[0], each = ranks + 1;
@@ -109,9 +109,9 @@ static void meet_case(parity *p, const int64_t *shape)
         }
     }
     for (int64_t i = 0; i < ranks * each; i++)
-        want[i] = 2; /* the third meeting was not needed */
+        want[i] = 2; /* two meetings sufficed */
     parity_expect_ints(p, "met", dev, want, ranks * each);
-    /* One rank alone, after `stop`. */
+    /* After `stop` is set, a rank that is alone does not wait for the others. */
     assert_ok(op_peers_meet(p->s, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
                                                      .met = (size_t)ranks * sizeof *dev,
                                                      .phase = MEET_ARRIVE | MEET_WAIT,
@@ -127,8 +127,8 @@ typedef struct row_of {
     int64_t owner, row;
 } row_of;
 
-/* Writes where [P, slots], the row of every slot, and order [P, E/P + 1]. Returns the number of
- * rounds. */
+/* Writes the row of every slot to where [P, slots], and the borders of rows to order [P, E/P + 1].
+ * Returns the number of rounds. */
 static int32_t order_loop(const routed *o, row_of *where, int32_t *order)
 {
     const int64_t own = o->experts / o->ranks;
@@ -149,7 +149,7 @@ static int32_t order_loop(const routed *o, row_of *where, int32_t *order)
     return (int32_t)((most + o->rows - 1) / o->rows);
 }
 
-/* A rank's plan, on the device. */
+/* The plan of one rank, on the device. */
 typedef struct planned {
     int32_t *place, *order, *rounds;
     int64_t *moved;
@@ -211,8 +211,8 @@ static void plan_case(parity *p, const int64_t *shape)
     free(where);
 }
 
-/* One round of all ranks: rows go to their owners and come back doubled, as from an expert that
- * doubles. */
+/* One round of all ranks: rows go to the owners of their experts and come back doubled, as from an
+ * expert that doubles. */
 typedef struct played {
     const routed *o;
     const row_of *where;
@@ -247,7 +247,7 @@ static void move_rank(parity *p, const played *g, int64_t rank, int32_t round, b
                                       .round_offset = round_offset}));
 }
 
-/* The loop: every slot of the round is copied there, or back. */
+/* The specification: copies every slot of the round to its owner, or back. */
 static void move_loop(const played *g, int32_t round, bool back)
 {
     const routed *o = g->o;
@@ -283,7 +283,8 @@ static void check_round(parity *p, const played *g, const int32_t *order, int32_
     parity_expect(p, "windows", g->window, g->window_want, 0);
 }
 
-/* Doubles the owners' rows, which then go back; a round that is not needed does nothing. */
+/* Doubles the rows at their owners, which then send them back. In a round that is not needed it
+ * does nothing. */
 static void answer_round(parity *p, const played *g, int32_t round)
 {
     const int64_t n = g->window.n;
@@ -298,7 +299,7 @@ static void answer_round(parity *p, const played *g, int32_t round)
     parity_expect(p, "slots", g->mine, g->mine_want, 0);
 }
 
-/* shape: as draw_routed, then width */
+/* shape: as draw_routed, and the width of a row */
 static void rows_case(parity *p, const int64_t *shape)
 {
     const routed o = draw_routed(p, shape);

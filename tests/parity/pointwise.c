@@ -23,7 +23,7 @@ static void scale_case(parity *p, const int64_t *shape)
     for (int64_t i = 0; i < shape[0]; i++)
         want[i] = 0.75 * y.ref[i];
     PARITY_RUN(p, op_scale(p->s, &(scale_args){shape[0], 0.75, y.dev}));
-    /* When timed it runs repeatedly and keeps scaling. */
+    /* A timed op runs repeatedly and keeps scaling. */
     if (!p->bench)
         parity_expect(p, "y", y, want, 1);
 }
@@ -101,19 +101,19 @@ static void swiglu_case(parity *p, const int64_t *shape)
         double *want = parity_copy(p, dx.ref, dx.n);
         PARITY_RUN(p,
                    op_swiglu_bwd(p->s, &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
-        for (int64_t i = 0; i < valid * n; i++) { /* the derivative's formula, for every element */
+        for (int64_t i = 0; i < valid * n; i++) { /* by the derivative's formula */
             int64_t at = i / n * 2 * n + i % n;
             double g = x.ref[at], u = x.ref[at + n], sg = compute_sigmoid(g);
             want[at] = y.ref[i] * u * sg * (1 + g * (1 - sg));
             want[at + n] = y.ref[i] * g * sg;
         }
         parity_expect(p, "dx", dx, want, 8);
-        if (valid == rows && !shape[4] && x.n <= 5000) /* and central differences of the forward */
+        if (valid == rows && !shape[4] && x.n <= 5000) /* and by central differences */
             parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 8);
         return;
     }
     double *want = parity_copy(p, y.ref, y.n), *order = parity_copy(p, y.ref, y.n);
-    /* As published: SiLU is rounded, and so is its product with up. */
+    /* The published model rounds SiLU, and then its product with up. */
     for (int64_t i = 0; i < valid * n; i++) {
         double g = x.ref[i / n * 2 * n + i % n], u = x.ref[i / n * 2 * n + n + i % n];
         want[i] = activation_at(&o, i);
@@ -138,7 +138,7 @@ static void gelu_case(parity *p, const int64_t *shape)
         for (int64_t i = 0; i < n; i++)
             want[i] = up[i] * gelu_slope(kind, x.ref[i]);
         parity_expect(p, "dx", dx, want, 16);
-        if (n <= 5000) /* and the formula itself is checked against differences */
+        if (n <= 5000) /* the formula itself is checked against differences */
             parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 16);
         return;
     }

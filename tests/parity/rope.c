@@ -1,5 +1,5 @@
-/* rope.c: cases of angle tables and of the rotation. Tolerance of the tables: the frequency is
- * rounded as the published model rounds it, and the angle is one product in the number type; the
+/* rope.c: cases of the tables of angles and of the rotation. Tolerance of the tables: the frequency
+ * is rounded as the published model rounds it, and the angle is one product in the number type; the
  * loop here repeats both, so 4 eps remain for the library's cosine. */
 #include "tests/parity/parity.h"
 #include "trainer/device/real.h"
@@ -21,7 +21,7 @@ static void text_case(parity *p, const int64_t *shape)
         positions[i] = (int32_t)parity_below(p, shape[4]);
     tensor c = parity_tensor_acc(p, n * half, 1), s = parity_tensor_acc(p, n * half, 1);
     double *wc = parity_zeros(p, c.n), *ws = parity_zeros(p, c.n);
-    /* As the published model has it, in bf16. */
+    /* The tables of the published model, in bf16. */
     double *oc = parity_zeros(p, c.n), *os = parity_zeros(p, c.n);
     for (int64_t t = 0; t < n; t++)
         for (int64_t j = 0; j < half; j++) {
@@ -72,7 +72,7 @@ static void text_golden(parity *p, const int64_t *shape)
         assert_true(fabs(gc[j] - want[j][0]) < 1e-6);
         assert_true(fabs(gs[j] - want[j][1]) < 1e-6);
     }
-    for (int i = 0; i < 5; i++) /* for a small angle, the sine is the angle */
+    for (int i = 0; i < 5; i++) /* the sine of a small angle is the angle */
         assert_true(fabs(gs[(int)tail[i][0]] - tail[i][1]) < 3e-7 * tail[i][1]);
 }
 

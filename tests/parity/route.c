@@ -1,11 +1,12 @@
-/* route.c: cases of the router, the sort by expert, the mix of outputs and the load-balancing loss.
- * Tolerance: softmax of a short row 16 eps; mixes of K rows 16 eps; dot products as in gemm.c. */
+/* route.c: cases of the router, the sort by expert, the weighted sum of experts' outputs, and the
+ * load-balancing loss. Tolerance: softmax of a short row 16 eps; sums of K rows 16 eps; dot
+ * products as in gemm.c. */
 #include "tests/parity/parity.h"
 
 typedef struct router {
     int64_t tokens, experts, k, valid;
     bool norm;
-    double *z, *up;        /* z: logits; up: gradient of the weights */
+    double *z, *up;        /* z: logits; up: gradient with respect to the weights */
     const int32_t *expert; /* the choice, a constant for the gradient */
     const double *f;       /* aux: share of each expert's slots */
     int32_t *samples;      /* how many samples have each token; NULL: one */
@@ -36,7 +37,7 @@ static void softmax_loop(const double *z, double *p, int64_t n)
         p[e] = exp(z[e] - max) / sum;
 }
 
-/* The k largest, of equal ones the lower index first; weight [k]. */
+/* Chooses the k largest, and of equal ones the lower index first; their weights go to w [k]. */
 static void choose_loop(const double *p, int64_t n, int64_t k, bool norm, int32_t *expert,
                         double *w)
 {
@@ -59,7 +60,8 @@ static void choose_loop(const double *p, int64_t n, int64_t k, bool norm, int32_
 
 enum { NORM = 1, TIES = 2, FAR = 4, SHARED = 8 };
 
-/* shape: tokens, experts, k, valid or -1, flags. Ties are whole numbers of few values. */
+/* shape: tokens, experts, k, valid tokens or -1, flags. With TIES the logits are whole numbers of
+ * few values. */
 static router draw_router(parity *p, const int64_t *shape, tensor *z, int32_t **n_valid)
 {
     router o = {.tokens = shape[0], .experts = shape[1], .k = shape[2], .norm = shape[4] & NORM};
@@ -128,7 +130,7 @@ static void fwd_case(parity *p, const int64_t *shape)
     run_route(p, &o, &z, n_valid, &r);
     parity_expect(p, "probs", r.probs, r.prob, 16);
     parity_expect_ints(p, "expert", r.expert, r.e, o.tokens * o.k);
-    double *order = parity_zeros(p, r.weight.n); /* as the published model has it, in bf16 */
+    double *order = parity_zeros(p, r.weight.n); /* the roundings of the published model */
     for (int64_t i = 0; i < r.weight.n; i++)
         order[i] = parity_round(p, r.w[i]);
     parity_expect_order(p, "weight", r.weight, r.w, order, 16);
@@ -198,7 +200,7 @@ static void route_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_route_fwd(p->s, &a), "top_k is 5 of 4 experts");
 }
 
-/* E sum_e f_e P_e times up[0], over the rows of all layers; f is a constant. */
+/* E sum_e f_e P_e times up[0], over the rows of all layers. The shares f count as constants. */
 static double aux_loss(const void *of)
 {
     const router *o = of;
@@ -211,8 +213,8 @@ static double aux_loss(const void *of)
     return sum * o->up[0];
 }
 
-/* Runs the three phases over `layers` slices of z [layers * tokens, E], with all tokens valid.
- * Writes aux; dz starts from its own reference numbers. */
+/* Runs the three phases over `layers` slices of z [layers * tokens, E], in which all tokens are
+ * valid. Writes aux; dz is added to the numbers that it starts with. */
 static void run_aux(parity *p, const router *o, int64_t layers, const routed *r, tensor aux,
                     tensor scale, tensor dz)
 {
@@ -290,8 +292,8 @@ static void aux_golden(parity *p, const int64_t *shape)
     parity_expect(p, "dlogits", dz, want, p->s->dev->v->acc == DT_F64 ? 7e9 : 13);
 }
 
-/* shape: tokens, experts, k, n where every n-th token has no expert (0: all have one); [6]: one
- * more than the expert that all slots choose (0: any) */
+/* shape: tokens, experts, k, and n: every n-th token has no expert (0: all have one). shape[6]: one
+ * more than the expert that all slots choose (0: they choose at random). */
 static int32_t *draw_choice(parity *p, const int64_t *shape)
 {
     int32_t *expert = parity_zero_ints(p, shape[0] * shape[2]);
@@ -307,7 +309,7 @@ typedef struct sorted {
     int32_t *offset, *slot_row, *row_token;
 } sorted;
 
-/* The definition: experts ascending, and the rows of an expert in ascending slot order. */
+/* The definition: experts ascend, and the rows of an expert are in the order of their slots. */
 static sorted sort_loop(parity *p, const int64_t *shape, const int32_t *expert)
 {
     int64_t slots = shape[0] * shape[2];
@@ -352,7 +354,7 @@ static void permute_refuses(parity *p, const int64_t *shape)
     int32_t *slot_row = parity_ints(p, parity_zero_ints(p, 2), 2);
     int32_t *row_token = parity_ints(p, parity_zero_ints(p, 2), 2);
     permute_args a = {2, 4, 1, expert, offset, slot_row, row_token};
-    if (p->s->dev->v->fixed_shapes) { /* the device cannot see it, and the slot goes nowhere */
+    if (p->s->dev->v->fixed_shapes) { /* such a device cannot see it, and drops the slot */
         static const int32_t ends[] = {0, 1, 1, 1, 1}, rows[] = {0, -1}, tokens[] = {0, -1};
         assert_ok(op_permute(p->s, &a));
         parity_expect_ints(p, "offset", offset, ends, 5);
@@ -363,8 +365,8 @@ static void permute_refuses(parity *p, const int64_t *shape)
     assert_fails(ST_BAD_INPUT, op_permute(p->s, &a), "slot 1 wants expert 4 of 4");
 }
 
-/* shape: tokens, experts, k, n where every n-th token has no expert, width, in place (2: no
- * weights, 3: a residual) */
+/* shape: tokens, experts, k, n (every n-th token has no expert), width, in place (2: without
+ * weights, 3: with a residual) */
 static void combine_case(parity *p, const int64_t *shape)
 {
     int64_t n = shape[0], k = shape[2], w = shape[4], slots = n * k;

@@ -1,7 +1,7 @@
 /* rows.c: cases of rows by index. Tolerance: copies are exact; sums of up to 40 rows, 16 eps. */
 #include "tests/parity/parity.h"
 
-/* Indices into `rows`, a fifth of them -1. distinct: each row at most once (n <= rows). */
+/* Draws indices into `rows`, a fifth of them -1. distinct: each row at most once (n <= rows). */
 static int32_t *draw_index(parity *p, int64_t n, int64_t rows, bool distinct)
 {
     int32_t *index = parity_zero_ints(p, n);
@@ -83,13 +83,13 @@ static void weighted_case(parity *p, const int64_t *shape)
     int64_t n = shape[0], w = shape[1], rows = shape[2];
     bool bwd = strcmp(p->op, "rows_weighted_bwd") == 0;
     int32_t *index = parity_zero_ints(p, 4 * n);
-    for (int64_t i = 0; i < 4 * n; i++) /* at the border the four corners of a patch coincide */
+    for (int64_t i = 0; i < 4 * n; i++) /* at a border some corners coincide */
         index[i] = i % 8 == 1 ? index[i - 1] : (int32_t)parity_below(p, rows);
     tensor weight = parity_tensor_acc(p, 4 * n, 1);
     tensor table = (bwd ? parity_tensor_acc : parity_tensor)(p, rows * w, 1);
     tensor y = parity_tensor(p, n * w, 1);
     double *wy = parity_copy(p, y.ref, y.n), *wtable = parity_copy(p, table.ref, table.n);
-    double *order = parity_zeros(p, y.n); /* the sum of four is rounded, and then its sum with y */
+    double *order = parity_zeros(p, y.n); /* the sum of four is rounded, then its sum with y */
     for (int64_t c = 0; c < 4 * n; c++)
         for (int64_t j = 0; j < w; j++) {
             if (bwd)

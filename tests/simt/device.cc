@@ -1,5 +1,6 @@
-/* device.cc: see device.h. Memory, copies and events are those of the CPU backend. Its own are the
- * op table, the types, and what trainer/device/cuda.h promises to kernels. */
+/* device.cc: the implementation of device.h. Memory, copies and events are those of the CPU
+ * backend. Its own are the op table, the types, and what trainer/device/cuda.h promises to
+ * kernels. */
 #include "tests/simt/device.h"
 
 #include <stdio.h>
@@ -77,8 +78,8 @@ const cuda_facts *cuda_facts_of(const stream *)
     return &small;
 }
 
-/* Every call gets a block of its own, filled with NaN, so that accesses beyond it and reads of what
- * was not written show. */
+/* Every call gets a new block filled with NaN, so that accesses beyond it and reads of what was not
+ * written are noticed. */
 status cuda_scratch(stream *base, size_t bytes, void **out)
 {
     simt_stream *s = (simt_stream *)base;

@@ -1,5 +1,5 @@
-/* device.h: the harness as a device: the host's memory, act bf16 and acc float, and the op table of
- * the CUDA kernels. Work is done when a call returns. */
+/* device.h: the harness as a device: memory of the host, activations in bf16, sums in float, and
+ * the op table of the CUDA kernels. Work is done when a call returns. */
 #ifndef TESSERA_TESTS_SIMT_DEVICE_H
 #define TESSERA_TESTS_SIMT_DEVICE_H
 

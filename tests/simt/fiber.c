@@ -1,6 +1,6 @@
-/* fiber.c: see fiber.h. On x86-64 a switch is twelve moves of registers. Elsewhere it is
- * swapcontext, which makes a system call and is a hundred times slower; so it is under
- * AddressSanitizer, which also clears the stack's shadow at each switch. */
+/* fiber.c: the implementation of fiber.h. On x86-64 a switch is twelve moves of registers.
+ * Elsewhere, and under AddressSanitizer (which also clears the stack's shadow at each switch), it
+ * is swapcontext, which makes a system call and is a hundred times slower. */
 #include "tests/simt/fiber.h"
 
 #include <stdbool.h>
@@ -25,8 +25,8 @@
 #endif
 
 enum {
-    GUARD = 4096,     /* a page without access below each stack */
-    STACK = 128 << 10 /* kernels keep little on it, but AddressSanitizer's frames are larger */
+    GUARD = 4096,     /* a page below each stack that cannot be accessed */
+    STACK = 128 << 10 /* kernels need little of it, but AddressSanitizer's frames are large */
 };
 
 struct fiber {
@@ -44,11 +44,11 @@ struct fiber {
 #endif
 };
 
-/* The stack that the process began with; its bounds are learnt at the first switch. */
+/* The stack that the process began with. Its bounds become known at the first switch. */
 static fiber process;
 static fiber *came_from;
 
-/* Called first after a switch, on the new stack. */
+/* Must be called first after a switch, on the new stack. */
 static void arrived(fiber *self)
 {
 #ifdef ASAN
@@ -76,7 +76,7 @@ static void enter_body(void)
 
 #ifdef __x86_64__
 
-/* Saves what a call must preserve on the stack that is left, and restores it from the one that is
+/* Saves on the stack that is left what a call must preserve, and restores it from the stack that is
  * entered. */
 void simt_swap(void **left, void *entered);
 __asm__(".text\n"
@@ -103,7 +103,8 @@ enum { KEPT = 6 };
 
 static bool prepare_stack(fiber *f)
 {
-    /* The stack looks as if `enter` had been called: a return address above its own frame. */
+    /* The stack is made to look as if `enter` had been called: a return address above its own
+     * frame. */
     void **top = (void **)((char *)f->bottom + f->size);
     top[-1] = NULL;
     *(void (**)(void))(top - 2) = enter_body;
@@ -159,7 +160,7 @@ void fiber_free(fiber *f)
     if (!f)
         return;
 #ifdef ASAN
-    __asan_unpoison_memory_region(f->bottom, f->size); /* it was left in the middle of frames */
+    __asan_unpoison_memory_region(f->bottom, f->size); /* frames on it never returned */
 #endif
     munmap(f->stack, GUARD + STACK);
     free(f);

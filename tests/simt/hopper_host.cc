@@ -1,4 +1,4 @@
-/* hopper_host.cc: see hopper_host.h. */
+/* hopper_host.cc: the implementation of hopper_host.h. */
 #include "tests/simt/hopper_host.h"
 
 #include <stdarg.h>
@@ -11,7 +11,7 @@ extern "C" {
 #include "tests/simt/fiber.h"
 }
 
-enum { ADDRESS0 = 1024, LANDING_ODDS = 3 }; /* a load lands in one of so many rounds, on average */
+enum { ADDRESS0 = 1024, LANDING_ODDS = 3 }; /* a load lands once in so many rounds, on average */
 
 struct product {
     float *d;
@@ -50,8 +50,8 @@ struct landing {
     int32_t c[3];
 };
 
-/* The contents of an mbarrier. bytes: those expected that have not arrived, plus BIAS, since they
- * may arrive before they are expected. */
+/* The contents of an mbarrier. `bytes` are those expected that have not arrived yet, plus BIAS,
+ * since bytes can arrive before they are expected. */
 struct mbarrier_bits {
     uint64_t phase : 1, count : 12, pending : 12, bytes : 39;
 };
@@ -112,7 +112,7 @@ static host_warp *warp_of(const host_thread *t)
     return &warps[(size_t)(t->block * block_threads + t->number) / 32];
 }
 
-/* ---- what simt.h asks for ---- */
+/* ---- what simt.h needs ---- */
 
 extern "C" void simt_barrier(const char *, int)
 {
@@ -345,7 +345,7 @@ void hopper_wait_products(int under_way)
     while (n < now->products.size() && now->products[n].group < now->committed - under_way)
         multiply(now->products[n++]);
     now->products.erase(now->products.begin(), now->products.begin() + (long)n);
-    /* ".sync.aligned": what one lane has waited for, all lanes have. */
+    /* ".sync.aligned": after one lane has waited, all lanes have. */
     meet_threads(&warp_of(now)->met, 32);
 }
 

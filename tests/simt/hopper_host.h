@@ -1,12 +1,12 @@
 /* hopper_host.h: the instructions of trainer/ops/cuda/hopper.cuh for the host, so that a kernel for
- * sm_90a runs without a GPU. It shows the kernel's roles, barriers, phases, addresses and layouts,
+ * sm_90a runs without a GPU. It tests the kernel's roles, barriers, phases, addresses and layouts,
  * but not its speed.
  *
  * One cluster of blocks runs at a time, with a fiber per thread. What is asynchronous on the GPU
  * comes late here: a TMA load lands some rounds after it was started, in any order, and a product
- * reads its operands only when its group is waited for. So a stage that is given back too early
- * gives wrong numbers; a wait that never ends is reported, and so is one arrival too many. Layouts
- * are those of the PTX ISA 9.7.15.5.1, written down a second time.
+ * reads its operands only when its group is waited for. So a stage that is released too early gives
+ * wrong numbers; a wait that never ends is reported, and so is an arrival too many. The layouts are
+ * those of the PTX ISA 9.7.15.5.1, written down independently of the kernel.
  *
  * Include it before the kernel. The program then links tests/simt/fiber.c and not simt.c. */
 #ifndef TESSERA_TESTS_SIMT_HOPPER_HOST_H
@@ -25,8 +25,9 @@ struct CUtensorMap {
     int box_rows;
 };
 
-/* Runs `body` in every thread of the grid's blocks, a cluster at a time. order: 0 forward, 1
- * reverse, else a seed. Ends the program with a message where the hardware would hang. */
+/* Runs `body` in every thread of the grid's blocks, one cluster at a time. order: 0 forward, 1
+ * reverse, any other number the seed of a random order. Ends the program with a message where the
+ * hardware would hang. */
 void hopper_run(int grid, int cluster, int threads, size_t shared, uint64_t order,
                 void (*body)(void *), void *context);
 /* This block's shared memory, aligned to 1024 bytes and filled with NaN. */

@@ -1,5 +1,5 @@
-/* parity_simt.c: the cases of tests/parity on the CUDA backend in the harness: bf16 and float,
- * under every schedule. */
+/* parity_simt.c: runs the cases of tests/parity on the CUDA backend in the harness, in bf16 and
+ * float, under every schedule. */
 #include "tests/parity/parity.h"
 #include "tests/simt/device.h"
 #include "tests/simt/simt.h"
@@ -17,7 +17,7 @@ static void open_simt(int variant, int run, device **out, const ops_table **out_
     *out_ops = (*out)->ops;
 }
 
-/* Ops of libraries or tensor cores, and those that are still to come. */
+/* Whether there is no kernel for the op, because a GPU leaves it to a library. */
 static bool lacks(const char *op)
 {
     extern const ops_table ops_cuda;

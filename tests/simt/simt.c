@@ -1,4 +1,5 @@
-/* simt.c: see simt.h: blocks, the turns of their threads, barriers and warp operations. */
+/* simt.c: the implementation of simt.h: blocks, the order in which their threads run, barriers and
+ * warp operations. */
 #include "tests/simt/simt.h"
 
 #include <stdarg.h>
@@ -18,7 +19,7 @@ typedef struct thread {
     simt_dim index;
     const char *file; /* where in the source it waits */
     int line;
-    /* Its part of a warp operation. */
+    /* The thread's part of a warp operation. */
     int kind;
     unsigned mask, operand, width;
     uint64_t value, result;
@@ -35,13 +36,13 @@ static struct {
     void (*body)(const void *);
     const void *context;
     void *shared;
-    /* The block that runs. */
+    /* The block that runs now. */
     int threads, left, at_barrier;
     int self;   /* the running thread */
     int cursor; /* place in order[]; a round ends at `threads` */
     int order[THREADS_MAX];
     thread thread[THREADS_MAX];
-    fiber *idle[THREADS_MAX]; /* fibers that no thread uses */
+    fiber *idle[THREADS_MAX]; /* fibers that no thread uses now */
     int n_idle, n_fibers;
     int64_t clock_ns;
     void (*look)(void *, int64_t);
@@ -102,7 +103,7 @@ static void shuffle_order(int *list, int n)
     }
 }
 
-/* Ends the launch. The fibers stay where they are, and simt_run goes on. */
+/* Ends the launch: simt_run returns, and the fibers stay where they are. */
 static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *fmt, ...)
 {
     int n = snprintf(m.error, sizeof m.error, "block (%u, %u, %u): ", blockIdx.x, blockIdx.y,
@@ -116,9 +117,9 @@ static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *fmt
     abort(); /* no fiber switches back here */
 }
 
-/* Notes that thread t may go on. In the schedules by number, the first in order goes before all
- * others, so a warp runs as far ahead of the rest as barriers let it. In the random one, every
- * thread gets a turn in each round. */
+/* Notes that thread t can run. In the forward and reverse schedules, the first in order goes before
+ * all others, so that a warp runs as far ahead of the rest as barriers let it. In the random
+ * schedule every thread gets a turn in each round. */
 static void set_ready(int t)
 {
     int place = m.schedule == SIMT_REVERSE ? m.threads - 1 - t : t;
@@ -127,7 +128,7 @@ static void set_ready(int t)
         m.cursor = place;
 }
 
-/* The next thread in turn, or -1 where none can go on. */
+/* The next thread to run, or -1 if none can. */
 static int next_thread(void)
 {
     for (int round = 0; round < 2; round++) {
@@ -149,7 +150,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Fails the launch, because threads are left and none can go on. */
+/* Fails the launch, because threads are left and none of them can run. */
 static void fail_stuck(void)
 {
     const thread *a = NULL;
@@ -196,7 +197,7 @@ static void resume_self(int t)
 
 static void fiber_body(void);
 
-/* Gives the turn to thread t, which must not be on this fiber. */
+/* Switches to thread t, which must not be on this fiber. */
 static void go_to(fiber *from, int t)
 {
     if (!m.thread[t].fiber)
@@ -205,7 +206,7 @@ static void go_to(fiber *from, int t)
     fiber_switch(from, m.thread[t].fiber);
 }
 
-/* The running thread has noted what it waits for. Returns when it may go on. */
+/* Called when the running thread has noted what it waits for. Returns when it may run again. */
 static void give_way(void)
 {
     int self = m.self, t = next_thread();
@@ -215,7 +216,7 @@ static void give_way(void)
         go_to(m.thread[self].fiber, t);
 }
 
-/* Runs threads one after the other; those that never wait need no switch of fibers. */
+/* Runs threads one after the other. Threads that never wait need no switch of fibers. */
 static void fiber_body(void)
 {
     for (;;) {
@@ -227,7 +228,7 @@ static void fiber_body(void)
         m.left++;
         int t = m.left == m.threads ? -1 : next_thread();
         if (t < 0 && m.left < m.threads) {
-            done->fiber = self; /* the message of a failure is written on this stack */
+            done->fiber = self; /* the message is written on this stack */
             fail_stuck();
         }
         if (t >= 0 && !m.thread[t].fiber) {
@@ -240,7 +241,7 @@ static void fiber_body(void)
             fiber_switch(self, NULL);
         else
             go_to(self, t);
-        /* the fiber that switched here has given its turn to thread m.self */
+        /* The fiber that switched here has made m.self the running thread. */
     }
 }
 
@@ -304,7 +305,7 @@ static uint64_t reduce_pair(int kind, uint64_t a, uint64_t b)
     }
 }
 
-/* All lanes of the mask have come: gives each its result. */
+/* Gives each lane its result, after all lanes of the mask have come. */
 static void finish_warp(thread *warp, unsigned mask, int kind)
 {
     uint64_t all = 0;
@@ -383,7 +384,7 @@ static void run_block(void)
     go_to(NULL, next_thread());
 }
 
-/* Frees the fibers, which were left in the middle of a kernel and are of no further use. */
+/* Frees the fibers, which were left in the middle of a kernel and cannot be used again. */
 static void drop_fibers(void)
 {
     for (int i = 0; i < m.threads; i++)

@@ -1,15 +1,15 @@
-/* simt.h: runs a block of CUDA threads on one processor, so that kernels can run where there is no
+/* simt.h: runs a block of CUDA threads on one processor, so that kernels can be tested without a
  * GPU.
  *
  * The .cu files are compiled as C++, with include/cuda_runtime.h in the place of the toolkit's
  * header; what that header needs is declared here. Blocks run one after the other. The threads of a
- * block are fibers that give way only at barriers and warp operations. Which thread goes on first
- * is up to the schedule, so a missing barrier gives other numbers under another schedule.
+ * block are fibers that switch only at barriers and warp operations. The schedule decides which
+ * thread runs first, so a missing barrier gives other numbers under another schedule.
  *
  * A launch fails, with the text of simt_error, where the hardware would hang or the result would be
- * undefined: threads of a block at different barriers; a barrier while some thread has left the
- * kernel; a warp operation whose mask names a lane that does not come; a shuffle from outside the
- * mask. Only one thread of the process may use the harness. */
+ * undefined: threads of a block at different barriers; a barrier after some thread has left the
+ * kernel; a warp operation whose mask names a lane that does not come; a shuffle from a lane
+ * outside the mask. Only one thread of the process may use the harness. */
 #ifndef TESSERA_TESTS_SIMT_H
 #define TESSERA_TESTS_SIMT_H
 
@@ -28,16 +28,16 @@ typedef struct simt_dim {
 /* The running thread's position, by CUDA's names. */
 extern simt_dim threadIdx, blockIdx, blockDim, gridDim;
 
-/* FORWARD and REVERSE: the first, or the last, thread that can go on does. RANDOM: another random
- * order in every round, and blocks in random order too. */
+/* FORWARD and REVERSE run the first, or the last, thread that can run. RANDOM draws another order
+ * in every round, and a random order of the blocks. */
 enum { SIMT_FORWARD, SIMT_REVERSE, SIMT_RANDOM, SIMT_SCHEDULES };
 
-/* Sets the schedule of the launches that follow. `seed` is used by RANDOM alone. */
+/* Sets the schedule of the launches that follow. Only RANDOM uses `seed`. */
 void simt_schedule(int schedule, uint64_t seed);
 
-/* Runs `body` for every thread of the grid. `shared` is how many bytes of dynamic shared memory a
- * block has; they are filled with NaN before each block. False: the launch failed, simt_error says
- * why, and what the kernel had written stays written. */
+/* Runs `body` for every thread of the grid. A block has `shared` bytes of dynamic shared memory,
+ * which are filled with NaN before each block. Returns false if the launch failed: simt_error says
+ * why, and what the kernel wrote stays written. */
 bool simt_run(simt_dim grid, simt_dim block, size_t shared, void (*body)(const void *),
               const void *context);
 /* Why the last failed simt_run failed. */
@@ -56,15 +56,15 @@ void simt_stop(const char *condition, const char *file, int line) __attribute__(
  */
 int64_t simt_clock_ns(void);
 void simt_sleep(int64_t ns);
-/* Sets a function that is told of each reading of the clock, and of what it will read. NULL: none.
- */
+/* Sets a function that is called at each reading of the clock, with the time that is read. NULL:
+ * none. */
 void simt_on_clock(void (*look)(void *context, int64_t ns), void *context);
 /* A barrier: every thread of the block must come, to the same place in the source. */
 void simt_barrier(const char *file, int line);
 
 enum {
     SIMT_SYNC,
-    SIMT_INDEX, /* shuffles: the operand is the source lane, or the distance to it */
+    SIMT_INDEX, /* shuffles: `operand` is the source lane, or the distance to it */
     SIMT_UP,
     SIMT_DOWN,
     SIMT_XOR,

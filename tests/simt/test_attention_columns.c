@@ -1,6 +1,6 @@
-/* test_attention_columns.c: copying some heads' columns out of an array of rows
- * (ops/cuda/attention_pack.h), for which parity has no op: every value is right, and nothing beside
- * them changes. */
+/* test_attention_columns.c: copies the columns of some heads out of an array of rows
+ * (ops/cuda/attention_pack.h), which is not an op and so has no parity cases: every value is right,
+ * and nothing around them changes. */
 #include "tests/harness.h"
 
 #include "tests/simt/device.h"

@@ -1,8 +1,8 @@
 /* test_attention_tiles.c: how many products the portable attention makes in a packed row: as many
- * as its documents need, whatever the row's length. A tile of 64 queries walks over the keys from
- * the beginning of its first token's document to itself; a tile of keys walks over the queries to
- * the end of its last token's document. Queries of branches walk over their prefix and then pass
- * over the branches before their own. */
+ * as its documents need, whatever the length of the row. A tile of 64 queries visits the keys from
+ * the beginning of its first token's document to itself; a tile of keys visits the queries from
+ * itself to the end of its last token's document. Queries of a branch visit their prefix and skip
+ * the branches before their own. */
 #include "tests/harness.h"
 
 #include "tests/simt/device.h"
@@ -44,7 +44,7 @@ static void close_bench(bench *b)
     b->d->v->close(b->d);
 }
 
-/* The products of forward and backward over documents of one length. */
+/* The numbers of products in forward and backward, over documents of one length. */
 typedef struct products {
     int64_t forward, backward;
 } products;
@@ -96,7 +96,7 @@ static int64_t tiles(int64_t tokens)
     return (tokens + TILE - 1) / TILE;
 }
 
-/* The number of pairs of tiles: of queries with the keys they see, and of keys with the queries
+/* Counts the pairs of tiles: of queries with the keys that they see, and of keys with the queries
  * that see them. */
 static void pairs(int length, int64_t *out_queries, int64_t *out_keys)
 {

@@ -1,6 +1,6 @@
 /* test_grouped_hopper.cc: the grouped product's kernel for Hopper, run on the host instruction by
- * instruction (hopper_host.h), against plain loops: every mode, ragged and empty groups, widths
- * that fill no tile, garbage beyond the groups, and any order of threads and loads. */
+ * instruction (hopper_host.h) and compared with plain loops: every mode, ragged and empty groups,
+ * widths that do not fill a tile, garbage beyond the groups, and any order of threads and loads. */
 #include "tests/simt/hopper_host.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ static arrays make_arrays(const problem &p, uint64_t seed)
     return a;
 }
 
-/* The specification, as plain loops. What it does not write stays. */
+/* The specification, as plain loops. Elements that it does not write stay as they are. */
 static arrays reference(const problem &p, const arrays &from)
 {
     arrays a = from;
@@ -179,9 +179,9 @@ static int check_problem(const char *name, const problem &p, uint64_t order)
     return bad;
 }
 
-/* The published widths, with rows spread over experts in any way: each tile of the output belongs
- * to one block, no tile reaches into another expert, and the blocks of a cluster agree where they
- * share. */
+/* At the published widths, with rows spread over the experts in many ways: each tile of the output
+ * belongs to one block, no tile reaches into another expert, and the blocks of a cluster agree on
+ * what they share. */
 static int check_cover(const char *name, int mode, int64_t k, int64_t n,
                        const std::vector<int32_t> &rows, int blocks)
 {

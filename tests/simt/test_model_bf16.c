@@ -62,7 +62,7 @@ static void send_array(stream *s, void *dst, const void *src, size_t bytes)
     assert_ok(s->dev->v->wait(s));
 }
 
-/* One token's weights for these experts, from its probabilities. */
+/* Computes one token's weights for these experts from its probabilities. */
 static void weigh_experts(float *weight, const float *p, const int32_t *expert, int64_t k,
                           bool norm)
 {
@@ -75,7 +75,7 @@ static void weigh_experts(float *weight, const float *p, const int32_t *expert, 
         weight[i] = expert[i] < 0 ? weight[i] : weight[i] / sum;
 }
 
-/* Takes the noted choices, with this run's own probabilities. */
+/* Routes by the noted choices, with weights from this run's own probabilities. */
 static status route_as_noted(stream *s, const route_fwd_args *a)
 {
     TRY(below->route_fwd(s, a));

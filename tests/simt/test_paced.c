@@ -1,6 +1,6 @@
 /* test_paced.c: what paced.cu promises about time, by the harness's clock: nothing is written
- * before the wait is over, writing is never more than a chunk ahead of the pace, and the end is not
- * early. tests/parity/paced.c checks that the bytes are right. */
+ * before the wait is over, writing is never more than a chunk ahead of the pace, and it does not
+ * end early. tests/parity/paced.c checks that the bytes are right. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum { CHUNK = 1 << 17, CHUNKS = 5, BYTES = CHUNKS * CHUNK - 64, WAIT_NS = 5000,
 typedef struct watched {
     const unsigned char *y; /* [BYTES], 0 where nothing was written */
     int64_t start, last;    /* the first and last reading of the clock */
-    /* early: the most bytes that were ever there beyond what the pace allows. */
+    /* early: the most bytes that ever were there beyond what the pace allows. */
     int64_t looks, early;
 } watched;
 
@@ -65,7 +65,8 @@ static void test_paced__keeps_the_pace(void **state)
     assert_memory_equal(x, y, BYTES);
     assert_true(w.looks > CHUNKS);
     assert_int_equal(w.early, 0);
-    /* The first reading, by the first thread, is the start; the other 511 threads read after it. */
+    /* The first thread's first reading is the start; the other 511 threads read the clock after
+     * it. */
     assert_true(w.last - w.start >= WAIT_NS + SPAN_NS);
     d->v->release(d, x);
     d->v->release(d, y);
@@ -73,7 +74,8 @@ static void test_paced__keeps_the_pace(void **state)
     d->v->close(d);
 }
 
-/* Blocks without a chunk are not started, and each of several keeps the pace of its own share. */
+/* Blocks that have no chunk are not started, and each of several blocks keeps the pace of its own
+ * share. */
 static void test_paced__blocks_share_the_chunks(void **state)
 {
     (void)state;

@@ -112,7 +112,7 @@ planned() { # SEQ_LEN
 }
 
 # Runs steps at several depths, projects them to 48 layers and compares that with the goals. A goal that is missed does
-# not fail the stage; the `goal:` lines are judged by a person.
+# not fail the stage: someone has to judge the `goal:` lines.
 bench() { # LAYERS STEPS GOALS ARGS..
     local layers=$1 steps=$2 goals=$3 log=$build/bench-$$.log
     shift 3

@@ -130,7 +130,7 @@ def agree():
 
 
 def newest(stages, pattern):
-    """The first group of the pattern's last match in the newest report that has one."""
+    """Finds the pattern's last match in the newest report that has one, and returns its first group."""
     reports = [p for s in stages for p in glob.glob(os.path.join(HERE, f"../results/*_{s}.txt"))]
     for path in sorted(reports, key=os.path.getmtime, reverse=True):
         with open(path) as f:

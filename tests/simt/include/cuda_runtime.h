@@ -1,5 +1,6 @@
 /* cuda_runtime.h: takes the place of the toolkit's header of this name on the host (../simt.h). It
- * has what our .cu files use of CUDA C++ and of the runtime; add here what a new kernel needs. */
+ * has the part of CUDA C++ and of the runtime that our .cu files use; what a new kernel needs is
+ * added here. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 #define TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 
@@ -270,8 +271,8 @@ static inline void __threadfence_system(void)
 {
 }
 
-/* Fibers give way only at barriers, so a plain addition is atomic. For counters: sums of floats by
- * atomics have no fixed order and may not be used in our kernels. */
+/* Fibers switch only at barriers, so a plain addition is atomic. It is for counters: our kernels do
+ * not sum floats with atomics, because such sums have no fixed order. */
 static inline int atomicAdd(int *p, int value)
 {
     int old = *p;
@@ -300,7 +301,7 @@ static inline unsigned atomicOr(unsigned *p, unsigned value)
     return old;
 }
 
-/* ---- what launchers call of the runtime; queued work is done at once ---- */
+/* ---- the part of the runtime that launchers call; queued work is done at once ---- */
 
 extern "C" {
 typedef enum cudaError { cudaSuccess = 0, cudaErrorLaunchFailure = 719 } cudaError_t;
@@ -311,7 +312,7 @@ typedef enum cudaFuncAttribute {
 typedef struct CUstream_st *cudaStream_t;
 }
 
-/* For a failed launch, the harness's reason. */
+/* Gives the harness's reason for a failed launch. */
 static inline const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaSuccess ? "no error" : simt_error();
@@ -346,7 +347,7 @@ template <class F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncA
     return cudaSuccess;
 }
 
-/* Runs the kernel before it returns. */
+/* Runs the kernel to its end before it returns. */
 template <class... P, class... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...),
                                              A... args)

@@ -1,9 +1,10 @@
 /* simt_mma.h: trainer/ops/cuda/mma.cuh for the harness: the tensor core's product, the loads of its
- * operands in the layouts that the PTX ISA gives, and copies that arrive no sooner than they must.
+ * operands in the layouts that the PTX ISA gives, and copies that arrive as late as they may.
  *
- * The lanes of a warp lay what they bring on a table and wait for each other. The product is summed
- * in double and rounded once, since the hardware's order is not known; its error is larger. A copy
- * is done when its thread waits for it, so that reading too early reads what was there before. */
+ * The lanes of a warp put their parts on a table and wait for each other. The product is summed in
+ * double and rounded once, since the order in the hardware, whose error is larger, is not known. A
+ * copy is made only when its thread waits for it, so a read that comes too early sees the old
+ * contents. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 #define TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 
@@ -19,12 +20,12 @@ static inline unsigned simt_self(void)
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
 
-/* A warp's two tables of T, used in turn: a thread that has reached the next one has been let go
- * from this one by all. */
+/* A warp has two tables of T that it uses in turn: a thread that has reached the next table has
+ * been seen by all others on this one, so this one can be reused. */
 template <class T> struct simt_table {
     T lanes[2][SIMT_WARPS][SIMT_LANES];
     unsigned char turn[SIMT_WARPS][SIMT_LANES];
-    /* Lays down what this lane brings, waits for the others, and returns what all have brought. */
+    /* Puts down this lane's part, waits for the others, and returns the parts of all lanes. */
     const T *meet(const T &mine, const char *file, int line)
     {
         const unsigned warp = simt_self() / SIMT_LANES, lane = simt_self() % SIMT_LANES;
@@ -40,7 +41,7 @@ static inline float simt_half(unsigned word, int half)
     return __uint_as_float(half ? word & 0xffff0000u : word << 16);
 }
 
-/* A lane's part of A and B, with neighbours in pairs. */
+/* A lane's part of A and of B, in pairs of neighbours. */
 struct simt_operands {
     float a[4][2], b[2][2];
 };
@@ -72,8 +73,7 @@ static inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
     }
 }
 
-/* r[m] becomes two elements of matrix m, whose rows' addresses the lanes from 8m on have laid down.
- */
+/* r[m] gets two elements of matrix m; the lanes from 8m on have given the addresses of its rows. */
 static inline void simt_ldmatrix4(uint32_t (&r)[4], const void *row, bool transposed,
                                   const char *file, int line)
 {
@@ -120,7 +120,7 @@ static inline void copy16_async(void *to, const void *from, bool wanted)
 {
     simt_copies *c = simt_copies_of();
     if (c->n == SIMT_COPIES || (uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
-        abort(); /* more copies than this header keeps, or what the hardware refuses */
+        abort(); /* too many for this header, or refused by the hardware too */
     c->list[c->n++] = {to, wanted ? from : NULL, c->group};
 }
 
