@@ -17,8 +17,8 @@ typedef struct mixture_lane {
     int number; /* 0, 1, ...: goes into the key, so that sources have different orders */
     uint64_t first, n_units; /* its units are [first, first + n_units) of the plan's */
     uint64_t per_epoch;      /* units that an epoch of the stream takes from it */
-    uint64_t *chunks; /* [n_chunks + 1] units before each piece, from 0 to n_units; NULL where
-                       * any place can be read */
+    uint64_t *chunks;        /* [n_chunks + 1] units before each piece, from 0 to n_units; NULL if
+                              * any place can be read */
     uint64_t n_chunks;
     /* The pieces of the pass asked for last, in the order of that pass. */
     bool have_epoch;

@@ -8,10 +8,10 @@ enum {
     MERGED = MERGE_SIDE * MERGE_SIDE
 };
 
-/* Work to be given to a rank: a document or a visual item. */
+/* Work to be given to a rank: a document, or a visual item. */
 typedef struct job {
     double work;
-    int32_t first, n; /* its tokens from `first` on; or the item's number, and its merged rows */
+    int32_t first, n; /* the first of its tokens; or the item's number and its merged rows */
 } job;
 
 typedef struct worker {
@@ -19,7 +19,7 @@ typedef struct worker {
     int64_t room;
 } worker;
 
-/* The most work first; equal ones in order. */
+/* Orders jobs by work, the most first; equal ones keep their order. */
 static int by_work(const void *a, const void *b)
 {
     const job *x = a, *y = b;
@@ -28,7 +28,7 @@ static int by_work(const void *a, const void *b)
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* The worker with the least work that has room for n; -1: none. */
+/* The worker with the least work that still has room for n; -1 if none has. */
 static int64_t idlest(const worker *workers, int64_t ranks, int64_t n)
 {
     int64_t best = -1;
@@ -57,7 +57,7 @@ static double uneven(const worker *workers, int64_t ranks)
     return sum > 0 ? most * (double)ranks / sum : 1;
 }
 
-/* How many keys the tokens [from, to) of a document see together. */
+/* How many pairs of a query and a key that it sees the tokens [from, to) of a document make. */
 static double causal_work(int64_t from, int64_t to)
 {
     return 0.5 * ((double)to * (double)(to + 1) - (double)from * (double)(from + 1));
@@ -79,8 +79,9 @@ static void give_tokens(tokens_share *share, int64_t rank, int64_t doc_first, in
     share->w[rank].work += causal_work(first - doc_first, first - doc_first + n);
 }
 
-/* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, counted
- * alike from either end. Returns how many tokens are left at its beginning. */
+/* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, the same
+ * number counted from the front and from the back. Returns how many tokens are left at the
+ * beginning. */
 static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t n)
 {
     int64_t pieces = 2 * share->ranks, each = n / pieces, left = n % pieces;
@@ -182,7 +183,8 @@ status row_share_items(const row *rows, int64_t n_rows, const vision_dims *dims,
         out[jobs[i].first].rank = (int32_t)rank;
         jobs[i].work = 0;
     }
-    qsort(jobs, (size_t)n, sizeof *jobs, by_work); /* in the rows' order again */
+    /* back to the order of the rows */
+    qsort(jobs, (size_t)n, sizeof *jobs, by_work);
     *out_merged = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t *first = &merged[out[i].rank];

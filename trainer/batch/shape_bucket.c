@@ -12,7 +12,7 @@ static void include(int64_t *inout, int64_t other)
 
 void bucket_include(batch_caps *inout, const batch_caps *other)
 {
-    /* 0 means that there is no bound, which is the largest. */
+    /* 0 means that there is no bound, so it counts as the largest. */
     bool any_text = !inout->longest || !other->longest, any_frame = !inout->frame || !other->frame;
     include(&inout->tokens, other->tokens);
     include(&inout->docs, other->docs);
@@ -26,7 +26,8 @@ void bucket_include(batch_caps *inout, const batch_caps *other)
     inout->frame = any_frame ? 0 : inout->frame;
 }
 
-/* Reads a capacity, which must be at least that of the bucket before and at most a row's. */
+/* Reads a capacity, which must be at least that of the bucket before, and at most what a row may
+ * hold. */
 static status read_member(const json_value *b, const char *name, int64_t least, int64_t most,
                           int64_t *out)
 {

@@ -1,8 +1,8 @@
-/* shape_bucket.h: the shape buckets of a stream: a few capacities to one of which every micro-batch
- * is padded. A step is captured as a graph once per bucket instead of once per batch.
+/* shape_bucket.h: the shape buckets of a stream: a few sets of capacities. Every micro-batch is
+ * padded to one of them, so a step is captured as a graph once per bucket and not once per batch.
  *
- * The daemon's WELCOME (proto/wire.md) names at most 8 buckets for a row. Each holds what the one
- * before it holds, and the last one holds any row of the stream. A micro-batch of n rows has n
+ * The daemon's WELCOME (proto/wire.md) names at most 8 buckets for a row. Each holds whatever the
+ * one before it holds, and the last one holds any row of the stream. A micro-batch of n rows has n
  * times the capacities, with the same bounds on the longest document and frame. A stream that names
  * no bucket, such as an old recording, has a single one, the widest. */
 #ifndef TESSERA_TRAINER_BATCH_SHAPE_BUCKET_H

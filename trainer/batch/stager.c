@@ -191,7 +191,8 @@ void stager_mark(stager *g, int32_t buffer, double aux_coefficient)
     g->aux_coefficient = aux_coefficient;
 }
 
-/* The number of the bucket for these counts; n_buckets means the capacities of the buffers. */
+/* The number of the bucket that holds these counts; n_buckets stands for the capacities of the
+ * buffers themselves. */
 static int choose_bucket(const stager *g, const batch_caps *n)
 {
     int k = 0;

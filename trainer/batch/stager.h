@@ -45,10 +45,10 @@ WARN_UNUSED status stager_new_shared(stream *s, const model_dims *dims, const ba
 int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend);
 /* Builds a micro-batch of these rows and queues its copy to the device on s. The rows are no longer
  * needed when it returns. *out belongs to the stager and is valid until its next stage_rows; on an
- * asynchronous backend the caller orders that after the work on this batch. ST_BAD_INPUT, with the
- * sample id, for a row that does not fit the capacities or the model: a token id outside the
- * vocabulary, visual rows that disagree with the image and video pads, a label on the first token
- * of a document. */
+ * asynchronous backend, the caller must not let that call overtake work that still reads this
+ * batch. ST_BAD_INPUT, with the sample id, for a row that does not fit the capacities or the model:
+ * a token id outside the vocabulary, visual rows that disagree with the image and video pads, a
+ * label on the first token of a document. */
 WARN_UNUSED status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows,
                               device_batch **out);
 

@@ -1,4 +1,4 @@
-/* stager_caps.c: what rows need of the capacities of a batch. */
+/* stager_caps.c: counts what rows need, and compares it with the capacities of a batch. */
 #include "trainer/batch/stager_caps.h"
 
 static int64_t row_frames(const row *r)

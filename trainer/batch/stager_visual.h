@@ -16,10 +16,10 @@ typedef struct visual_stage {
     int64_t feature_rows;    /* merged rows that each rank has in the gathered features */
     st_dtype acc;
     bool wide;     /* fill pixels_wide, not pixels */
-    int32_t *kind; /* [cap.items] scratch: what shows an item: 0 nothing, 1 image, 2 video pads */
-    /* what the rows so far have brought */
-    int64_t items, patches, frames; /* patches and frames: of this rank */
-    bool distinct;                  /* no merged row is shown by two tokens */
+    int32_t *kind; /* [cap.items] scratch: which pads show an item: 0 none, 1 image, 2 video */
+    /* How much the rows so far hold; patches and frames count only this rank's. */
+    int64_t items, patches, frames;
+    bool distinct; /* no merged row is shown by two tokens */
 } visual_stage;
 
 /* ST_BAD_INPUT if the grids of a row do not describe its pixels, or the model has no vision. */

@@ -31,12 +31,12 @@ void upload_ring_free(upload_ring **ring);
 int upload_ring_count(const backend_vtable *backend, int in_use);
 
 /* Stages the next batch. Work queued on the compute stream after this call finds it on the device.
- * The call waits until the buffer's previous copy has ended, which on a device with several buffers
- * was a batch ago. Errors: as stage_rows. */
+ * The call waits until the previous copy from the same buffer has ended; with several buffers that
+ * copy was queued a batch or more ago. Errors are those of stage_rows. */
 WARN_UNUSED status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows,
                                      device_batch **out);
-/* Called when the last use of a batch has been queued: of the batches that upload_ring_stage has
- * given and that are still in use, the oldest. */
+/* To be called when the last use of a batch has been queued. It releases the oldest of the batches
+ * that upload_ring_stage has returned and that are still in use. */
 WARN_UNUSED status upload_ring_used(upload_ring *ring);
 
 /* One of the ring's stagers, for work on the compute stream outside steps (evaluation). */

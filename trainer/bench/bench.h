@@ -60,8 +60,8 @@ typedef struct bench_spread {
 bench_spread bench_spread_of(double *values, int64_t n);
 
 /* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
- * model on `ranks` ranks. load: of the busiest expert over the mean; 0: as the router has it. live:
- * takes the rows of prepd.endpoint, whatever they are. */
+ * model on `ranks` ranks. load: the busiest expert's load over the mean; 0: whatever the router
+ * gives. live: takes the rows that prepd.endpoint serves, whatever they are. */
 WARN_UNUSED status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks,
                                double load, bool live, FILE *to);
 

@@ -23,7 +23,7 @@ typedef struct bench_case {
     const bench_sizes *z;
     bench_args a;
     double bytes, flops; /* with each input read once and each output written once */
-    bool counted;        /* only these two are wanted, so no arrays are made */
+    bool counted;        /* only bytes and FLOPs are wanted, so no arrays are made */
     void *held[BENCH_ARRAYS];
     int n_held;
     status st; /* the error of the first array that could not be made; later arrays are NULL */

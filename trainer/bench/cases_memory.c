@@ -25,7 +25,7 @@ static void add_residual(bench_case *c)
     c->bytes = count_act_bytes(c, 3.0 * (double)n);
 }
 
-/* The scaling of an adapter's result, here by 1, so that repeating it stays finite. */
+/* The scaling of an adapter's result. It scales by 1 here, so that repeated calls stay finite. */
 static void scale(bench_case *c)
 {
     int64_t n = T * TEXT.hidden;

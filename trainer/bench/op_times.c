@@ -134,7 +134,7 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
                 continue;
             any = true;
             status st = run_row(s, row, z, c, limit_s, &sums, to);
-            if (st != ST_OK) { /* the other cases are still worth measuring */
+            if (st != ST_OK) { /* one failed case must not stop the others */
                 fprintf(to, "%-17s %-22s %s\n", row->op_name, row->shape, status_text());
                 first = first == ST_OK ? st : first;
             }

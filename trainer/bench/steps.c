@@ -34,15 +34,15 @@ typedef struct depth {
     int64_t layers;
     bench_spread step;            /* ms */
     double optimizer;             /* ms of one update of all values */
-    double tokens, images, flops; /* of a step, as a mean */
+    double tokens, images, flops; /* per step, averaged */
     double wait_share;
-    /* us from the moment a step could have begun to the moment its micro-batch had arrived */
+    /* How long after a step could have begun its micro-batch arrived, in us. */
     double input_median, input_p99, input_most;
     int64_t steps, late; /* steps timed, and those that began more than LATE_US late */
-    double load;         /* of the busiest expert over the mean; 0: not set */
+    double load;         /* the busiest expert's load over the mean; 0: not set */
     size_t used, total;
     char replayed[160]; /* world.replayed where the other ranks are simulated; else "" */
-    profile_sums where; /* if they are: where the time of the steps goes */
+    profile_sums where; /* the profile of simulated ranks: where the time of the steps goes */
     stated link[PROFILE_CALLS];
     int n_link;
 } depth;

@@ -1,7 +1,7 @@
 /* text_rows.h: writes a recording of rows without pictures, so that a bench reads rows the way a
  * run does. Each row is full: it has documents of `document` tokens end to end (0: one document),
  * every token but the first of a document is a target, and ids are drawn at random below the
- * special ones. The stream says that a row may have patch_budget patches. Where that is 0 it
+ * special ones. The stream says that a row may have patch_budget patches. If that is 0, it
  * describes its rows exactly, as a shape bucket. */
 #ifndef TESSERA_TRAINER_BENCH_TEXT_ROWS_H
 #define TESSERA_TRAINER_BENCH_TEXT_ROWS_H

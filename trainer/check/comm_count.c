@@ -17,7 +17,7 @@ static status count_group_new(void *world, const int *world_rank, int size, void
     return ST_OK;
 }
 
-/* Keeps the record, which is read after the mesh is gone. */
+/* The record outlives the mesh, because it is read after that is gone. */
 static void count_group_free(void *handle)
 {
     (void)handle;
@@ -113,7 +113,7 @@ static status count_edge(const comm *c, stream *s)
     return ST_OK;
 }
 
-/* Answers as if every rank had sent what this one sends. */
+/* Answers as if every rank sent what this one sends. */
 static status count_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
 {
     note_call(c, COMM_ALL_GATHER, bytes, DT_U8, 1);

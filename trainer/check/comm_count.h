@@ -21,8 +21,8 @@ typedef struct comm_counted {
     int64_t sent, received; /* elements to and from other ranks by all-to-all, send and receive */
 } comm_counted;
 
-/* The engine's `world` for one rank. All zero to begin with. Groups are in the order in which they
- * were made, which is the same on all ranks. */
+/* The engine's `world` for one rank; it starts as zeros. Groups are in the order in which they were
+ * made, which is the same on all ranks. */
 typedef struct comm_count {
     comm_counted group[COUNTED_GROUPS_MAX];
     int n;

@@ -76,8 +76,8 @@ static status open_dry(const conf *c, const world *w, dry *d)
     return set_options(d);
 }
 
-/* If all ranks have succeeded, the first one removes the shared folder. If one fails, each of them
- * does, so that the last one to end finds it empty of users. */
+/* After a success of all ranks, the first one removes the shared folder. After a failure every rank
+ * removes it, so that the last one to end leaves nothing behind. */
 static void close_dry(dry *d, bool well)
 {
     dry_folder_close(&d->folder, well && !is_first(d));
@@ -168,7 +168,7 @@ void dry_run_set(conf *c)
 }
 
 /* Finds the library that stands in for NCCL. It is used even where NCCL is installed, since ranks
- * without storage have no bytes that NCCL could move. */
+ * without storage have no bytes for NCCL to move. */
 static status find_double(char *out, size_t size)
 {
     static const char where_built[] = "where nvcc and nccl.h are found";

@@ -21,7 +21,7 @@
 #include "common/conf/conf.h"
 #include "trainer/plan/plan_device.h"
 
-/* Sets the backend, the engine and the log level that a dry run needs, whatever the options say. */
+/* Sets the backend, the engine and the log level that a dry run needs, overriding the options. */
 void dry_run_set(conf *c);
 /* Runs as one of the ranks, or plays all of them if this process is alone. planned: the GPU that
  * the ranks would have, by which activation checkpointing is chosen and the plan is made. Prints a

@@ -17,8 +17,8 @@ typedef struct dry_folder {
 /* Makes a folder below TMPDIR. name: the name of a folder that several ranks share; NULL: a folder
  * of this process alone. */
 WARN_UNUSED status dry_folder_open(const char *name, dry_folder *out);
-/* keep: leaves the folder to another rank that shares it. Does nothing for a folder never opened.
- */
+/* keep: leaves the folder to another rank that shares it. Does nothing for a folder that was never
+ * opened. */
 void dry_folder_close(dry_folder *folder, bool keep);
 
 #endif

@@ -87,9 +87,9 @@ static status check_memory(dry *d, const session *s)
                      plan.total - plan.staging - memory_gpu_total(&plan.gpu), planned);
 }
 
-/* Works out the slots that go between this rank's experts and other ranks in a step, if every
- * expert is given as many as any other, which is how model/exchange.c (even_borders) routes without
- * storage. slots: [layers]. */
+/* Computes the slots that go between this rank's experts and other ranks in a step, on the
+ * assumption that every expert is given as many as any other, as model/exchange.c (even_borders)
+ * routes without storage. slots: [layers]. */
 static void even_slots(const dry *d, const session *s, received_work *w, received_slots *slots)
 {
     const text_dims *t = &d->dims.text;
@@ -251,10 +251,11 @@ static status play_opened(dry *d, session *s, const comm_ledger *ledger, int ran
     TRY(check_memory(d, s));
     TRY(step_run(s, 1, &r));
     TRY(check_calls(d, s, &r, ledger, rank));
-    if (d->counts) /* for processes nccl_double compares the calls */
+    if (d->counts) /* if ranks are processes, nccl_double compares their calls */
         TRY(check_order(d, rank));
     TRY(write_part(d, s));
-    return d->world ? dry_ranks_owners(d, s) : ST_OK; /* after it, all ranks have written */
+    /* Once they have exchanged this, all ranks have written. */
+    return d->world ? dry_ranks_owners(d, s) : ST_OK;
 }
 
 static status play_in(dry *d, const world *w, int rank, const resume_point *from)

@@ -1,6 +1,6 @@
-/* dry_run_ranks.c: brings together what each process has found. Every process has its own part of
- * the owners and of the table. Collectives over host values work on a device without storage as on
- * any other, so a gather is enough. */
+/* dry_run_ranks.c: brings together what each process has found: its part of the owners and of the
+ * table. Collectives over host values work on a device without storage as on any other, so a gather
+ * is enough. */
 #include <stdlib.h>
 
 #include "trainer/check/dry_run_play.h"

@@ -1,6 +1,6 @@
-/* adapter.c: see adapter.h. First a list of the file's matrices is made, each with the row of the
- * registry that has its values and how they are arranged; then the weights and the configuration
- * are written from that list. */
+/* adapter.c: implements adapter.h. It first lists the file's matrices, each with the row of the
+ * registry that holds its values and how they are arranged; then it writes the weights and the
+ * configuration from that list. */
 #include "trainer/checkpoint/adapter.h"
 
 #include <stdlib.h>

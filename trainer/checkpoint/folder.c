@@ -148,15 +148,15 @@ status folder_commit(const char *folder, int64_t step)
     TRY(folder_step_path(writing, folder, step, "writing"));
     TRY(folder_step_path(trash, folder, step, "trash"));
     TRY(folder_remove(trash));
-    /* An earlier checkpoint of this step is exchanged with the new one, so that at no instant is
-     * there none. */
+    /* If there is an earlier checkpoint of this step, the two folders exchange their names, so that
+     * the step is never missing. */
     if (renameat2(AT_FDCWD, writing, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         if (rename(writing, trash) != 0)
             return FAIL_IN(ST_IO, writing, "rename: %s", strerror(errno));
         TRY(file_sync_folder(folder));
         return drop_replaced(trash);
     }
-    /* There was no earlier one, or this file system cannot exchange names. */
+    /* There was no earlier checkpoint, or this file system cannot exchange names. */
     bool replaces = rename(path, trash) == 0;
     if (!replaces && errno != ENOENT)
         return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
@@ -184,7 +184,8 @@ status folder_tidy(const char *folder)
             (strcmp(end, ".writing") != 0 && strcmp(end, ".trash") != 0))
             continue;
         st = hf_path(path, folder, e->d_name);
-        if (st == ST_OK && folder_remove(path) != ST_OK) /* no error: such a folder is never read */
+        /* A failure is not an error, since such a folder is never read. */
+        if (st == ST_OK && folder_remove(path) != ST_OK)
             log_warn("what an earlier run left half written cannot be deleted: %s", status_text());
     }
     closedir(dir);
@@ -212,7 +213,7 @@ static status publish_file(const char *from_folder, const char *folder, const ch
         return hf_copy_file(from_folder, folder, name);
     if (rename(aside, to) != 0)
         return FAIL_IN(ST_IO, to, "rename: %s", strerror(errno));
-    unlink(aside); /* rename does nothing where both names are links to one file already */
+    unlink(aside); /* rename does nothing if both names are links to one file already */
     return ST_OK;
 }
 

@@ -22,8 +22,8 @@
 
 #define FOLDER_TRAINING "training"
 
-/* Locks FOLDER/.lock until folder_unlock or the end of the process. ST_UNAVAILABLE where another
- * process has it; ST_CANT_CREATE where this user cannot write there. On a file system without locks
+/* Locks FOLDER/.lock until folder_unlock or the end of the process. ST_UNAVAILABLE if another
+ * process has it; ST_CANT_CREATE if this user cannot write there. On a file system without locks
  * it prints a warning and *out_fd is -1. */
 WARN_UNUSED status folder_lock(const char *folder, int *out_fd);
 void folder_unlock(int *fd); /* accepts -1 */

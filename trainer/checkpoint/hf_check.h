@@ -12,9 +12,9 @@
 #include "trainer/model/hf_folder.h"
 #include "trainer/model/params.h"
 
-const char *hf_layout_name(expert_layout which); /* in words, for messages */
+const char *hf_layout_name(expert_layout which); /* its name, for messages */
 
-/* HF_MISSHAPEN: of another shape, or of a dtype that cannot be read. */
+/* HF_MISSHAPEN: the tensor has another shape, or a dtype that cannot be read. */
 enum { HF_MISSING, HF_EXTRA, HF_MISSHAPEN, HF_PROBLEM_KINDS };
 
 typedef struct hf_problem {
@@ -36,7 +36,7 @@ typedef struct hf_report {
  * with hf_report_done. */
 WARN_UNUSED status hf_check(const hf_folder *folder, const params *registry, hf_report *out);
 void hf_report_done(hf_report *report);
-/* ST_OK where there are no problems, else ST_BAD_INPUT, which names the first ones of each kind.
+/* ST_OK if there are no problems, else ST_BAD_INPUT, which names the first ones of each kind.
  * source: the folder's path. */
 WARN_UNUSED status hf_report_status(const hf_report *report, const char *source);
 

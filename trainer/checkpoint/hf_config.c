@@ -1,5 +1,5 @@
-/* hf_config.c: see hf_config.h. A changed copy of the source's config.json is made on its text, so
- * that all else, including members this trainer does not know, stays byte for byte. */
+/* hf_config.c: implements hf_config.h. It edits the text of the source's config.json, so that
+ * everything else stays byte for byte, including members that this trainer does not know. */
 #include "trainer/checkpoint/hf_config.h"
 
 #include <errno.h>
@@ -48,8 +48,8 @@ static status read_text(const char *folder, char **out)
     return ST_OK;
 }
 
-/* Where `"key" : value` begins at `at`, returns its value: a text (without its quotes) or another
- * scalar, as `text` says. NULL where it does not begin here. */
+/* If `"key" : value` begins at `at`, returns its value: a text (without its quotes) or another
+ * scalar, as `text` says. Otherwise NULL. */
 static const char *value_of(const char *at, const char *key, bool text, const char **out_end)
 {
     size_t n = strlen(key);
@@ -68,7 +68,7 @@ static const char *value_of(const char *at, const char *key, bool text, const ch
     return at;
 }
 
-/* New values of members, at whatever depth they are; NULL: the member stays as it is. */
+/* New values of members, at whatever depth they stand; NULL: the member is not changed. */
 typedef struct changes {
     const char *dtype, *tie;
 } changes;

@@ -132,7 +132,7 @@ static status make_folder(const char *folder)
     return ST_OK;
 }
 
-/* The dtype that config.json must name, where the caller chose one; NULL: it stays as it is. */
+/* The dtype that config.json must name if the caller chose one; NULL: the member is not changed. */
 static const char *config_dtype(const hf_plan *e, const hf_export_options *o)
 {
     if (o->dtype == HF_EXPORT_AS_SOURCE || e->n == 0)

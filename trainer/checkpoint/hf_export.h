@@ -32,7 +32,7 @@ typedef struct hf_export_options {
     int64_t shard_bytes; /* the most bytes per file; 0: the source's files, else shards of 5 GB */
 } hf_export_options;
 
-/* Writes the folder, which is made where it is absent, as is its parent. Waits for the device.
+/* Writes the folder, which is created with its parent if it does not exist. Waits for the device.
  * ST_CANT_CREATE and ST_IO name the file. */
 WARN_UNUSED status hf_export(const params *registry, stream *s, const model_dims *dims,
                              const char *folder, const hf_export_options *options);

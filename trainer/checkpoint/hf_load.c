@@ -53,8 +53,8 @@ static status load_as_held(const param *p, stream *s, const st_tensor *tensor, l
     return ST_OK;
 }
 
-/* The tensor has, from element `first` on, rows [rows, in], which are the columns
- * [column, column + rows) of one expert's matrix [in, out]. Puts those that this rank holds into
+/* The tensor has, from element `first` on, the rows [rows, in], which are the columns [column,
+ * column + rows) of one expert's matrix [in, out]. Puts those that this rank holds into
  * b.matrix. */
 static void take_columns(const param *p, const st_tensor *tensor, int64_t first, int64_t column,
                          int64_t rows, load_buffers b)

@@ -26,7 +26,7 @@ void hf_plan_done(hf_plan *plan)
     *plan = (hf_plan){0};
 }
 
-/* Opens the source. A folder that does not fit the model, or no longer does, is not used. */
+/* Opens the source. A folder that does not fit the model (any more) is not used. */
 static status open_source(const char *path, const params *p, source *out)
 {
     hf_report report = {0};
@@ -79,8 +79,8 @@ static st_dtype stored_dtype(const source *from, const char *name, st_dtype othe
     return t && convert_known(t->dtype) ? t->dtype : otherwise;
 }
 
-/* A tensor gets the dtype that the source gives it, or where its name is of another layout, that of
- * the source's tensors of the same parameter. */
+/* A tensor gets the dtype that it has in the source; if its name comes from another layout, the
+ * dtype of the source's tensors of the same parameter. */
 static status choose_dtypes(hf_plan *plan, const params *registry, const source *from, int dtype)
 {
     st_dtype *of_param = malloc((size_t)(registry->n + 1) * sizeof *of_param);
@@ -124,7 +124,7 @@ static status name_files(hf_plan *e, int64_t n)
     return e->files ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for %lld file names", (long long)n);
 }
 
-/* Puts every tensor where the source has it. *out_kept is false where the source lacks one. */
+/* Puts every tensor where the source has it. *out_kept is false if the source lacks one. */
 static status keep_files(hf_plan *plan, const hf_folder *folder, bool *out_kept)
 {
     bool same = true;

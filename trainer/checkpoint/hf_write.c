@@ -49,7 +49,7 @@ static status output_put(output *o, const void *data, size_t size)
     return ST_OK;
 }
 
-/* Syncs and renames the file, unless writing it has failed (st); then removes it. */
+/* Syncs and renames the file; if writing it has failed (st), removes it instead. */
 static status output_close(output *o, status st)
 {
     if (st == ST_OK && (fflush(o->file) != 0 || fsync(fileno(o->file)) != 0))

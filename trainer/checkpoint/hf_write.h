@@ -8,12 +8,12 @@
 #include "common/model_folder/safetensors.h"
 #include "trainer/model/params.h"
 
-/* out: "FOLDER/NAME". ST_CANT_CREATE where that is too long for a path. */
+/* out: "FOLDER/NAME". ST_CANT_CREATE if that is too long for a path. */
 WARN_UNUSED status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name);
-/* A file of these `size` bytes. */
+/* Writes a file with this text of `size` bytes. */
 WARN_UNUSED status hf_write_text(const char *folder, const char *name, const char *text,
                                  size_t size);
-/* Copies from_folder/NAME to folder/NAME. Does nothing where there is no such file or both are the
+/* Copies from_folder/NAME to folder/NAME. Does nothing if there is no such file or both are the
  * same one. */
 WARN_UNUSED status hf_copy_file(const char *from_folder, const char *folder, const char *name);
 /* A tensor to write, and where it goes. */

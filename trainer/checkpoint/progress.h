@@ -30,7 +30,7 @@ WARN_UNUSED status progress_copy(const progress *from, progress *out);
 WARN_UNUSED status progress_set_text(char **field, const char *text);
 /* Writes FOLDER/state.json, synced. */
 WARN_UNUSED status progress_write(const progress *state, const char *folder);
-/* Reads it. ST_BAD_INPUT where a member is missing or impossible, or the version is another. */
+/* Reads it. ST_BAD_INPUT if a member is missing or impossible, or the version is another. */
 WARN_UNUSED status progress_read(const char *folder, progress *out);
 /* Checks that a run can go on from it. Of a daemon's stream there must be a cursor of the training
  * stream that does not contradict the step or the rows; of a recording there must be a row for

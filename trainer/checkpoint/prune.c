@@ -1,5 +1,5 @@
-/* prune.c: see prune.h. How much room another checkpoint takes is judged by the last whole one,
- * counted in whole blocks of the file system. */
+/* prune.c: implements prune.h. The room that another checkpoint takes is estimated from the last
+ * whole one, counted in whole blocks of the file system. */
 #include "trainer/checkpoint/prune.h"
 
 #include <dirent.h>
@@ -116,7 +116,7 @@ done:
     return st;
 }
 
-/* False where the room is not known. */
+/* False if the room is not known. */
 static bool find_room(const char *folder, int64_t whole, room *out)
 {
     struct statvfs disk;
@@ -136,7 +136,8 @@ static bool is_short(const room *r)
     return r->free < r->wanted + r->wanted / SPARE_SHARE;
 }
 
-/* Whether removing all others would make enough room. If not, none is removed in vain. */
+/* Whether removing all other checkpoints would make enough room. If not, none is removed, since
+ * that would be in vain. */
 static bool others_help(const room *r)
 {
     return r->free + r->others >= r->wanted;

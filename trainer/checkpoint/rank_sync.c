@@ -152,7 +152,7 @@ static bool read_mark(const char *path, char *out, size_t room)
     return true;
 }
 
-/* Fails with the reason of a rank that has failed; ST_OK where it has not. */
+/* Fails with the reason of a rank that has failed; ST_OK if it has not. */
 static status failed_mark(const char *training, int rank)
 {
     char path[STATUS_PATH_MAX], full_path[STATUS_PATH_MAX], text[512] = "";

@@ -23,15 +23,15 @@ typedef struct together {
 } together;
 
 together together_of(const params *registry);
-/* Waits until every rank has come here. After it, no rank still writes its part of an earlier
+/* Waits until every rank has come here. From then on, no rank still writes its part of an earlier
  * attempt at this step into a folder that the first rank is about to make anew. mine: how this rank
- * is; where one is not well, all fail (comm_agree). Outside of steps. */
+ * fared; if any rank failed, all fail (comm_agree). To be called outside of steps. */
 WARN_UNUSED status together_settled(const together *ranks, status mine, int64_t step);
-/* Tries whether every rank sees in `folder` what the first rank writes there, as ranks of several
- * machines must. ST_CONFIG on all of them where one does not. mine: how this rank is so far. Waits;
- * outside of steps. */
+/* Tries whether every rank sees in `folder` what the first rank writes there, as ranks on several
+ * machines must. ST_CONFIG on all ranks if one does not. mine: how this rank fared so far. Waits;
+ * to be called outside of steps. */
 WARN_UNUSED status together_see(const together *ranks, const char *folder, status mine);
-/* Gives all ranks the first one's value. Waits; outside of steps. */
+/* Gives all ranks the first one's value. Waits; to be called outside of steps. */
 WARN_UNUSED status together_agree(const together *ranks, int32_t *inout);
 /* Leaves this rank's mark in the folder `training`: outcome says how its part went, and after a
  * failure the last note has the reason. Returns outcome, or the error of leaving the mark. */

@@ -1,10 +1,10 @@
 /* seal.c: the manifest that makes a checkpoint whole (folder_seal and folder_check of folder.h). It
- * is written last, and checked before anything in the checkpoint is believed:
+ * is written last, and checked before anything in the checkpoint is trusted:
  *
- *   {"version":1,"files":[{"name":NAME,"bytes":SIZE,"digest":DIGEST}, ..],"seal":DIGEST}
+ * {"version":1,"files":[{"name":NAME,"bytes":SIZE,"digest":DIGEST}, ..],"seal":DIGEST}
  *
- * The seal is the digest of the list itself, so a manifest that was edited is noticed too. Files
- * are listed in alphabetical order, and hidden ones are left out. */
+ * The seal is the digest of the list itself, so an edited manifest is noticed too. Files are listed
+ * in alphabetical order, and hidden ones are left out. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -26,7 +26,7 @@ static void add_to_seal(hasher *h, const char *name, int64_t bytes, const char *
     hasher_add(h, digest, strlen(digest));
 }
 
-/* A manifest that is being made. */
+/* A manifest under construction. */
 typedef struct sealing {
     json_writer w;
     hasher *h;                 /* of the list */

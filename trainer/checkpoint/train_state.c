@@ -209,7 +209,7 @@ done:
     return st;
 }
 
-/* Finds what a file has of a tensor. *out_there is false where it has nothing. */
+/* Finds what a file has of a tensor. *out_there is false if it has nothing of it. */
 static status find_stored(const st_file *file, const char *path, const param *p, const char *name,
                           st_dtype acc, const st_tensor **out, stored_slice *out_slice,
                           bool *out_there)

@@ -64,7 +64,7 @@ struct checkpoint_writer {
     pthread_cond_t changed;
     bool busy, quit;   /* a save is in progress; the thread is to end */
     progress todo;     /* the state that belongs to it */
-    status outcome;    /* of the last save */
+    status outcome;    /* how the last save ended */
     status_note note;  /* the cause, where it failed */
     int64_t last_step; /* of the last whole checkpoint */
 };
@@ -133,8 +133,8 @@ static status write_part(checkpoint_writer *k)
     return together_mark(&k->together, training, fill_folder(k, path));
 }
 
-/* On the first rank: writes its part, seals and renames. What a failure has left is removed, so
- * that it does not fill the disk. */
+/* On the first rank: writes its part, seals and renames. After a failure it removes what was
+ * written, so that it does not fill the disk. */
 static status try_writing(checkpoint_writer *k)
 {
     char path[STATUS_PATH_MAX];
@@ -361,7 +361,7 @@ static status take_adapters(checkpoint_writer *k)
 /* Begins a save: the first rank makes the folder, and *out says on all ranks what it found. */
 static status begin_save(checkpoint_writer *k, int64_t step, int32_t *out)
 {
-    /* How the save before this one went was logged when it ended. */
+    /* The log already said how the save before this one ended. */
     bool kept = checkpoint_writer_wait(k) == ST_OK && k->last_step == step;
     TRY(together_settled(&k->together, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;

@@ -19,8 +19,8 @@
 
 typedef struct checkpoint_writer checkpoint_writer;
 
-/* folder: where checkpoints go, made where it is absent. It must be the same one for all ranks,
- * which is tried: ST_CONFIG where a rank does not see what the first one has written. watch: is
+/* folder: where checkpoints go, created if it does not exist. It must be the same for all ranks,
+ * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch: is
  * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. All
  * arguments are borrowed until checkpoint_writer_free. */
 WARN_UNUSED status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *dims,
@@ -31,20 +31,21 @@ void checkpoint_writer_free(checkpoint_writer **writer);
 /* Whether these options write in the background, and so need host memory for a snapshot. */
 bool checkpoint_writer_in_background(const conf *c);
 
-/* Saves the values and moments of now together with `state`. A step that is saved already is not
- * written again. Every rank calls it. Fails only where the device or the other ranks do; what the
- * disk refuses is returned by checkpoint_writer_wait. */
+/* Saves the current values and moments together with `state`. A step that is already saved is not
+ * written again. Every rank calls it. It fails only if the device or another rank does; an error of
+ * the disk is returned by checkpoint_writer_wait. */
 WARN_UNUSED status checkpoint_writer_save(checkpoint_writer *writer, const progress *state);
 /* Waits until no save is under way, and returns how the last one went. */
 WARN_UNUSED status checkpoint_writer_wait(checkpoint_writer *writer);
 /* Puts the model of that step into the folder itself (folder_publish). The first rank does it, the
  * others return at once. */
 WARN_UNUSED status checkpoint_writer_publish(checkpoint_writer *writer, int64_t step);
-/* Waits until all ranks have come here, and fails on all of them where one is not well, so that
- * none ends the others while they still write. mine: how this rank is. */
+/* Waits until all ranks have come here, and fails on all of them if one has failed, so that none
+ * ends the others while they still write. mine: how this rank fared. */
 WARN_UNUSED status checkpoint_writer_settle(const checkpoint_writer *writer, status mine,
                                             int64_t step);
-/* Says once from which checkpoint the run goes on; 0: it begins. */
+/* To be called once: says from which checkpoint the run goes on; 0: it starts from the
+ * beginning. */
 void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from);
 /* The step of the last whole checkpoint, of this run or the one it went on from; 0: there is none.
  */
@@ -52,10 +53,10 @@ int64_t checkpoint_writer_last_step(const checkpoint_writer *writer);
 
 /* Finds the newest whole checkpoint in `folder` (load_step -1) or checks the one of load_step:
  * every byte by its seal, and that a run can go on from its state (progress_check). out_path and
- * *out are its path and state. *out_found is false where there is none, and with load_step 0.
+ * *out are its path and state. *out_found is false if there is none, and with load_step 0.
  *
  * A damaged checkpoint is logged and passed over, except one that load_step names. ST_BAD_INPUT
- * where all are damaged. A disk that cannot be read is not damage but a failure. Nothing on disk is
+ * if all are damaged. A disk that cannot be read is not damage but a failure. Nothing on disk is
  * changed. Each rank of `all` reads its share of the bytes, and all of them find the same
  * checkpoint; NULL: one rank. watch: as in checkpoint_writer_new. */
 WARN_UNUSED status checkpoint_writer_find(const char *folder, int64_t load_step, const comm *all,

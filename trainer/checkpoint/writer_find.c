@@ -33,7 +33,7 @@ static status read_own(const char *folder, int64_t step, const comm *all,
     return st;
 }
 
-/* The same on all ranks: the checkpoint is whole for all of them or for none. */
+/* The outcome is the same on all ranks: the checkpoint is whole for all of them or for none. */
 static status read_step(const char *folder, int64_t step, const comm *all, rank_link *watch,
                         char path[STATUS_PATH_MAX], progress *out)
 {

@@ -14,7 +14,7 @@
  * Ownership: what `open`, `alloc`, `stream_new`, `event_new` and `capture_end` return belongs to
  * the caller, who gives it back with the matching call before the device is closed.
  *
- * Errors: NO_MEMORY where host or device memory runs out; BAD_DEVICE where the driver or the GPU
+ * Errors: NO_MEMORY if host or device memory runs out; BAD_DEVICE if the driver or the GPU
  * fails. A GPU works after the call has returned, so its failure may be reported by any later call,
  * at the latest by `wait` or `event_wait`. */
 #ifndef TESSERA_TRAINER_DEVICE_BACKEND_H
@@ -120,7 +120,7 @@ typedef struct backend_vtable {
     status (*event_ns)(event *from, event *to, int64_t *out_ns);
     /* Work that is queued between capture_begin and capture_end is recorded and not run. In between
      * nothing may allocate or wait, and host memory that a copy names must outlive the graph. NULL
-     * where the backend has no graphs. capture_end must also be called after a failure in between;
+     * if the backend has no graphs. capture_end must also be called after a failure in between;
      * it then returns a failure or a graph that the caller frees. */
     status (*capture_begin)(stream *stream);
     status (*capture_end)(stream *stream, graph **out);
@@ -133,12 +133,12 @@ typedef struct backend_vtable {
      * CPU no more than the kernel says is available, or a cgroup leaves. */
     status (*available)(device *device, size_t *out);
     /* Takes one block of scratch of this size before step 1, so that ops need not grow it. NULL
-     * where ops need none. */
+     * if ops need none. */
     status (*reserve)(stream *stream, size_t bytes);
     bool overhead;  /* the memory is a GPU's own: driver, libraries and graphs take a share of it */
     bool immediate; /* device memory is host memory, and a call has done its work when it returns */
-    /* Device memory has addresses but no storage: what is written there is lost, and reading it
-     * gives zeros (shapes.h). Pinned memory is real. */
+    /* Device memory has addresses but no storage: writes to it are lost, and reading it gives zeros
+     * (shapes.h). Pinned memory is real. */
     bool no_storage;
     /* Steps are captured, so ops run on capacities and not on a batch's counts. */
     bool fixed_shapes;
@@ -164,8 +164,8 @@ struct device {
     device_counts counts;
     device_watch watch;
     const call_watch *calls; /* for all of its streams; NULL: no calls */
-    /* What memory() said when the device was opened: the context's memory and other processes'
-     * included. */
+    /* What memory() said when the device was opened, which includes the context and other
+     * processes. */
     size_t used_at_open;
     /* The part of it that the context takes, as measured; 0: could not be measured. */
     size_t context_bytes;

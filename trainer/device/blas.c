@@ -1,5 +1,5 @@
-/* blas.c: see blas.h. There is one copy of the table per process, since a loaded library belongs to
- * the process. */
+/* blas.c: loads OpenBLAS under the right settings (blas.h). There is one table of functions per
+ * process, since a loaded library belongs to the process. */
 #include "trainer/device/blas.h"
 
 #include <dlfcn.h>

@@ -32,7 +32,7 @@ bool cpu_has_avx2(void);
 int cpu_threads(const stream *stream);
 
 /* At least `bytes` of scratch, aligned to 64. It is the stream's, its contents are undefined, and
- * it is valid until the next cpu_scratch on this stream. NO_MEMORY where the machine has none left.
+ * it is valid until the next cpu_scratch on this stream. NO_MEMORY if the machine has none left.
  */
 WARN_UNUSED status cpu_scratch(stream *stream, size_t bytes, void **out);
 

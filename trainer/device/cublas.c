@@ -1,4 +1,4 @@
-/* cublas.c: see cublas.h. */
+/* cublas.c: loads cuBLASLt and looks up its functions (cublas.h). */
 #include "trainer/device/cublas.h"
 
 #include <dlfcn.h>

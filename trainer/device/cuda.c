@@ -29,8 +29,8 @@ static status use(const device *d)
     return ST_OK;
 }
 
-/* CUDA's error 35 has two causes. The driver's version tells them apart: it is 0 where there is no
- * driver. */
+/* CUDA's error 35 has two causes, which the driver's version tells apart: it is 0 if there is no
+ * driver at all. */
 static status no_driver(void)
 {
     int driver = 0, runtime = 0;
@@ -105,7 +105,8 @@ static void cuda_close(device *base)
     free(d);
 }
 
-/* Decides whose attention kernels this device uses; `out` becomes words for its description. */
+/* Decides whose attention kernels this device uses, and writes the choice to `out` for the device's
+ * description. */
 static status choose_attention(cuda_device *d, char *out, size_t size)
 {
     int wanted = d->options.attention;
@@ -122,7 +123,7 @@ static status choose_attention(cuda_device *d, char *out, size_t size)
     return ST_OK;
 }
 
-/* Makes the context and measures its size: what the GPU has less of after it than before. */
+/* Makes the context and measures its size: how much less memory the GPU has after it. */
 static status make_context(cuda_device *d)
 {
     char bus[32];
@@ -346,8 +347,8 @@ static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
     return ST_OK;
 }
 
-/* In the mode "thread local" this thread may not call what would break the capture (allocations,
- * waits); other threads may. The receiver's thread uses no GPU. */
+/* In the mode "thread local", this thread may not call what would break the capture (allocations,
+ * waits), but other threads may. The receiver's thread uses no GPU. */
 static status cuda_capture_begin(stream *s)
 {
     CUDA_TRY(cudaStreamBeginCapture(cuda_handle(s), cudaStreamCaptureModeThreadLocal),

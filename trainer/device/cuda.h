@@ -43,7 +43,7 @@ const cuda_facts *cuda_facts_of(const stream *stream);
  * undefined, and work that is queued before the next cuda_scratch on this stream may use it.
  * Scratch grows when a larger shape comes for the first time. While a step is captured it must not,
  * and such a request is INTERNAL. Captured graphs may hold the address of an older block, so older
- * blocks stay until the stream is freed. NO_MEMORY where the GPU has none left. */
+ * blocks stay until the stream is freed. NO_MEMORY if the GPU has none left. */
 WARN_UNUSED status cuda_scratch(stream *stream, size_t bytes, void **out);
 
 #ifdef __cplusplus

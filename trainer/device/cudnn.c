@@ -1,4 +1,4 @@
-/* cudnn.c: see cudnn.h. */
+/* cudnn.c: loads cuDNN, checks its version and looks up its functions (cudnn.h). */
 #include "trainer/device/cudnn.h"
 
 #ifdef TESSERA_CUDNN

@@ -10,7 +10,7 @@
 
 /* What stream.handle points to on such a device. add: queues work that the library provides.
  * `poll(work, first)` is called until it returns true; `first` is true at the first call of each
- * run, since a graph runs the work again. `work` must stay valid. Returns false where memory runs
+ * run, since a graph runs the work again. `work` must stay valid. Returns false if memory runs
  * out. NULL: the device has neither a queue nor storage, and this struct is the beginning of a
  * shapes_handle. capture: the graph that is being captured on the stream, or NULL. */
 typedef struct emulated_handle {

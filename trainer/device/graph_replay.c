@@ -1,4 +1,5 @@
-/* graph_replay.c: see graph_replay.h. */
+/* graph_replay.c: the list of pieces that were captured, and what becomes of a piece on its first,
+ * second and later runs (graph_replay.h). */
 #include "trainer/device/graph_replay.h"
 
 #include <stdlib.h>

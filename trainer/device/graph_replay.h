@@ -39,7 +39,7 @@ typedef struct graph_replay_key {
 typedef struct replay replay;
 
 /* Gives the stream a replay. `scope` is the option cuda_graph.scope: "off", "step", or a list of
- * attn, router, experts and vision. CONFIG where a word is none of these. The replay belongs to the
+ * attn, router, experts and vision. CONFIG if a word is none of these. The replay belongs to the
  * stream until graph_replay_free, which also frees all graphs. */
 WARN_UNUSED status graph_replay_new(stream *stream, const char *scope);
 void graph_replay_free(stream *stream);

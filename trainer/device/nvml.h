@@ -9,7 +9,7 @@
 #include "common/base/status.h"
 
 /* Free bytes of the GPU on this PCI bus; `bus` is as cudaDeviceGetPCIBusId writes it. UNAVAILABLE
- * where the library or the GPU is not found. */
+ * if the library or the GPU is not found. */
 WARN_UNUSED status nvml_free_bytes(const char *bus, size_t *out);
 
 typedef struct nvml_gpu {

@@ -25,7 +25,7 @@ typedef struct pool pool;
  * with the same thread number never run at once, so it may choose a scratch area. */
 typedef void (*pool_task)(const void *context, int64_t task, int thread);
 
-/* Starts threads - 1 helpers, since `threads` counts the caller. NO_MEMORY; OS where a thread
+/* Starts threads - 1 helpers, since `threads` counts the caller. NO_MEMORY; OS if a thread
  * cannot be started. */
 WARN_UNUSED status pool_new(int threads, pool **out);
 void pool_free(pool **pool);

@@ -1,4 +1,4 @@
-/* shapes.c: see shapes.h. */
+/* shapes.c: the list of allocations, and the checks of copies (shapes.h). */
 #include "trainer/device/shapes.h"
 
 #include <stdio.h>

@@ -30,7 +30,7 @@ typedef struct shapes_handle {
 
 /* Whether the bytes lie in one hollow allocation of the device (0 bytes always do). */
 bool shapes_hold(const device *device, const void *p, size_t bytes);
-/* How many allocations of exactly `bytes` there are, pinned memory not counted. */
+/* The number of allocations of exactly `bytes`, without pinned memory. */
 int shapes_allocations(const device *device, size_t bytes);
 /* The sum of all allocations in bytes, pinned memory not counted. */
 size_t shapes_bytes(const device *device);

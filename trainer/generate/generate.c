@@ -154,9 +154,9 @@ bool generate_can(const generator *g, const row *r)
     return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
 }
 
-/* Where a token of the last batch is among those of this rank or, with `query`, among the queries
- * of this rank's place in the sequence (those of all its tensor ranks). Outside [0, how many there
- * are) it is another rank's. */
+/* Where a token of the last batch stands among those of this rank or, with `query`, among the
+ * queries of this rank's place in the sequence (those of all its tensor ranks). A result outside
+ * [0, their number) means that it is another rank's. */
 static int64_t place_of(const generator *g, int64_t token, bool query)
 {
     const row_share share = row_share_of(g->o.mesh);

@@ -30,7 +30,7 @@ int64_t generate_bytes(const model_dims *dims, const mesh *mesh, int64_t longest
                        const backend_vtable *backend);
 typedef struct generator generator;
 
-/* What a generator needs. All of it is borrowed until generate_free. */
+/* What a generator needs. It borrows everything until generate_free. */
 typedef struct generator_options {
     stream *stream;
     const model_dims *dims;
@@ -48,9 +48,9 @@ void generate_free(generator **generator);
  * row must have no video. */
 bool generate_can(const generator *generator, const row *row);
 
-/* Continues each of the n documents docs[i] of the row, cut before its first target, until the
+/* Continues each of the n documents docs[i] of the row, cut before its first target, up to the
  * end-of-text token or max_new words (at most GENERATE_MAX). The ids are appended to out[i], which
- * must be empty; the caller frees them. Every rank must call it. BAD_DEVICE where generate_can is
+ * must be empty; the caller frees them. Every rank must call it. BAD_DEVICE if generate_can is
  * false. */
 WARN_UNUSED status generate_answers(generator *generator, const row *row, const int64_t *docs,
                                     int64_t n, int64_t max_new, token_list *out);

@@ -190,8 +190,8 @@ static status open_source(receiver *r, const receiver_options *o)
     return read_step_rows(r);
 }
 
-/* Opens this rank's own source of rows, or awaits that of the rank that receives them for this one.
- */
+/* Opens this rank's own source of rows, or waits for the source of the rank that receives them for
+ * this one. */
 static status reach_rows(receiver *r, const receiver_options *o)
 {
     if (!r->row_broadcast)
@@ -297,7 +297,7 @@ int64_t receiver_left_over(const receiver *r)
     return r->source ? client_left_over(r->source) : 0;
 }
 
-/* Row numbers of a stream rise. Those of a recording begin again after its end, which the log says
+/* Row numbers of a stream rise. Those of a recording start again after its end; the log says so
  * once, when the step takes the first of them (the thread is ahead of it). */
 static void note_loop(receiver *r, const frame *head)
 {

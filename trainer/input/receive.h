@@ -23,7 +23,7 @@ typedef struct receiver_options {
     /* A recording to read instead of a daemon; path NULL or "": use the daemon. */
     replay_options replay;
     int64_t slots; /* how many rows are held at once */
-    /* Taken over, even by a call that fails; NULL: these rows are not shared. */
+    /* Owned by the receiver, even after a call that fails; NULL: these rows are not shared. */
     row_broadcast *row_broadcast;
     /* The run will go on from these rows of a daemon, so their cursors are checked. */
     bool trains;

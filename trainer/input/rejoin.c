@@ -1,4 +1,4 @@
-/* rejoin.c: see rejoin.h. */
+/* rejoin.c: tries to enter the stream again until the daemon is back or time is up (rejoin.h). */
 #include "trainer/input/rejoin.h"
 
 #include <time.h>

@@ -1,4 +1,4 @@
-/* row_feed.c: see row_feed.h, which also gives the format of the messages. */
+/* row_feed.c: sends and receives the messages whose format is in row_feed.h. */
 #include "trainer/input/row_feed.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum { KIND, BYTES, FIRST, NUMBERS = 17, TEXTS = 3 };
 enum { MESSAGE_WELCOME = 1, MESSAGE_ROW, MESSAGE_LAST };
-/* The numbers of a ROW, by their place. */
+/* What the numbers of a ROW mean, in their order. */
 enum {
     TOKENS = FIRST,
     DOCS,
@@ -110,7 +110,7 @@ status row_feed_send(row_broadcast *f, const row *r, const frame *head)
     return ST_OK;
 }
 
-/* ---- the other side ---- */
+/* ---- the receiving side ---- */
 
 static status recv_numbers(row_broadcast *f, uint64_t n[NUMBERS])
 {
@@ -189,7 +189,7 @@ static status recv_row(row_broadcast *f, const uint64_t n[NUMBERS], arena *a, ro
         return unexpected(f, n);
     row_tensors(&r, 1, t, &n_tensors);
     for (size_t i = 0; i < n_tensors; i++)
-        /* The arena's memory, just allocated and not const. */
+        /* The arena's memory was just allocated and is not const. */
         TRY(row_broadcast_recv(f, (void *)t[i].data.data, t[i].data.size));
     for (int i = 0; i < TEXTS; i++) {
         TRY(row_broadcast_recv(f, text[i], n[TEXT + i]));

@@ -84,7 +84,7 @@ void attention_scratch_layout(attention_scratch *scratch, space *sp, const shape
     scratch->dvalues = space_take(sp, sizes->all_tokens * narrow, sizes->act);
 }
 
-/* The number of query heads, and below of key-value heads, that this rank has. */
+/* The number of query heads that this rank has; below, of key-value heads. */
 static int64_t own_heads(const pass_context *ctx)
 {
     return tensor_part(&ctx->mesh->layout, ctx->dims->text.heads);

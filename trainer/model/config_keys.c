@@ -69,7 +69,7 @@ const config_key config_keys[] = {
     HONOURED(IN_VISION, "num_position_embeddings", OF_VISION),
     HONOURED(IN_VISION, "deepstack_visual_indexes", OF_VISION),
     HONOURED(IN_VISION, "initializer_range", OF_VISION),
-    HONOURED(IN_VISION, "out_hidden_size", OF_VISION), /* must be the text part's hidden_size */
+    HONOURED(IN_VISION, "out_hidden_size", OF_VISION), /* must equal the text part's hidden_size */
     NEUTRAL(IN_VISION, "hidden_act", OF_VISION, "gelu_pytorch_tanh", "another activation"),
     NEUTRAL(IN_VISION, "in_channels", OF_VISION, "3", "other patches"),
     NEUTRAL(IN_VISION, "patch_size", OF_VISION, "16", "other patches"),

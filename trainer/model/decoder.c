@@ -276,7 +276,7 @@ static status layer_recomputed(const decoder *stack, const pass_context *ctx, in
 
 status decoder_fwd(decoder *stack, pass_context *ctx, void *const *feature)
 {
-    const bool aux = stack->aux.on && !ctx->cache; /* generation has no loss */
+    const bool aux = stack->aux.on && !ctx->cache; /* no loss in generation */
     if (aux && stack->part.opens)
         TRY(moe_aux_clear(ctx, &stack->aux));
     TRY(make_tables(stack, ctx));

@@ -105,7 +105,7 @@ typedef struct device_batch {
     /* on the host, for evaluation and messages */
     int32_t *host_target_doc; /* [cap.targets] document of each target */
     /* [tokens of the whole rows] place of each token among those of all ranks, which have T each in
-     * their order; NULL where rows are not shared: the place is the token's number */
+     * their order; NULL if rows are not shared: the place is the token's number */
     const int32_t *host_place;
     uint64_t *host_sample; /* [cap.docs] sample id of each document */
 } device_batch;

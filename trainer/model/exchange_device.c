@@ -77,7 +77,7 @@ static status check_standing(const comm *all)
     return ST_OK;
 }
 
-/* Says which way is taken; rank 0 calls it once. */
+/* Logs which way is taken; rank 0 calls it once. */
 static void log_choice(bool on_device, const char *why)
 {
     if (on_device)
@@ -153,7 +153,7 @@ typedef struct pass {
     peer_set peers;
 } pass;
 
-/* Meets the other ranks; of: in this round if it is needed; NULL: in any case. */
+/* Meets the other ranks. `of`: meets only if this round is needed; NULL: always. */
 static status meet_peers(const pass *p, const int32_t *of)
 {
     return op_peers_meet(p->ctx->stream, &(peers_meet_args){.peers = p->peers,

@@ -1,4 +1,5 @@
-/* exchange_rounds.c: the memory of a round of an exchange, and the work of experts on its rows. */
+/* exchange_rounds.c: the memory that one round of an exchange needs, and the experts' work on its
+ * rows. */
 #include "trainer/model/exchange_rounds.h"
 
 #include "trainer/model/grouped_product.h"

@@ -1,5 +1,5 @@
-/* exchange_rows.c: how many rows a round of an exchange has. It is a file of its own because
- * lora.c, which exchange_rounds.c calls, needs the number too. */
+/* exchange_rows.c: how many rows a round of an exchange has. It is a separate file because lora.c,
+ * which exchange_rounds.c calls, needs the number too. */
 #include "trainer/model/exchange_rounds.h"
 
 /* R over a rank's own slots. With even routing an owner receives as many rows as a rank has slots;

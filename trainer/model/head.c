@@ -1,4 +1,4 @@
-/* head.c: whether the head's weights are the embedding's, by the rules of head.h. */
+/* head.c: decides whether the head's weights are the embedding's, by the rules of head.h. */
 #include "trainer/model/head.h"
 
 #include <stdio.h>

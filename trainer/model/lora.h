@@ -20,7 +20,7 @@
 #include "trainer/model/params.h"
 #include "trainer/model/pass_context.h"
 
-/* The adapter of one matrix; a is NULL where the matrix has none. */
+/* The adapter of one matrix; a is NULL if the matrix has none. */
 typedef struct lora {
     const param *a, *b;
     double scale;

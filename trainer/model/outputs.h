@@ -15,7 +15,7 @@ typedef struct model_output {
 
 /* Writes the outputs of the flight's last micro-batch b, in forward order, to out, which has room
  * for unit_count entries, and returns their number. The last entry is the residual stream after the
- * last layer; whatever went wrong earlier and entered the text is visible there too. */
+ * last layer: anything that went wrong earlier and reached the text shows there too. */
 int model_outputs(const model *m, int flight, const device_batch *batch, model_output *out);
 
 #endif

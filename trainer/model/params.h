@@ -99,7 +99,7 @@ typedef struct params {
     bool reshard;            /* as in unit_options (parallel/fsdp.h); true by default */
     unit_span *spans;        /* [n_spans] by unit: rows of a unit that the same ranks share */
     int64_t n_spans;
-    fsdp_units *fsdp_units; /* NULL where no other rank stores anything */
+    fsdp_units *fsdp_units; /* NULL if no other rank stores anything */
     /* What this rank stores, one device block per kind. Spans and rows are parts of the blocks.
      * Gaps between them hold zeros, so a block may be treated as one array of block_elements;
      * gradients and moments of trained_elements. Set by params_alloc. */
@@ -116,7 +116,7 @@ WARN_UNUSED status params_new(const model_dims *dims, params **out);
 WARN_UNUSED status params_cut(params *p, const model_dims *dims, const layout *l, mesh_place at);
 /* The ranks that compute with the same local tensor and so share its storage. */
 mesh_group params_owners(const param *p);
-/* What a model with these dimensions allows a layout to be. */
+/* The limits that a model with these dimensions sets for a layout. */
 layout_limits params_limits(const model_dims *dims);
 void params_free(params **p);            /* after params_release; accepts a pointer to NULL */
 int64_t params_trained(const params *p); /* elements of the rows that are not frozen */
@@ -126,8 +126,8 @@ const param *params_find(const params *p, const char *name); /* NULL if absent *
  * for parameters that it has. */
 param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ST_CONFIG for a rank that is simulated without its peers (comm.engine replay): its values belong
- * to no model, so whatever writes values to disk asks first. */
+/* ST_CONFIG if the rank is simulated without its peers (comm.engine replay). Its values belong to
+ * no model, so code that writes values to disk calls this first. */
 WARN_UNUSED status params_may_be_kept(const params *p);
 /* Lets the ranks of m store every local tensor together, each of its owners an equal piece
  * (parallel/fsdp.h). Before params_alloc. m is borrowed. */

@@ -14,8 +14,8 @@
 enum {
     PIECE = 1 << 12,  /* values that a task draws */
     BLOCK = 1 << 22,  /* values that are copied to the device at once */
-    FEW = 1 << 22,    /* up to this many values threads are not worth starting */
-    THREADS_MAX = 64, /* more are of no use: memory is the limit before */
+    FEW = 1 << 22,    /* up to this many values, threads cost more than they save */
+    THREADS_MAX = 64, /* with more, memory would be the limit */
 };
 
 /* Values [at, at + n) of one row, while they are drawn and copied. */
@@ -24,7 +24,7 @@ typedef struct drawing {
     rng_key key;
     int64_t at, n;
     st_dtype acc, act;
-    char *as_acc, *as_act; /* [n] in both dtypes; as_act is NULL where the row has no such copy */
+    char *as_acc, *as_act; /* [n] in both dtypes; as_act is NULL if the row has no such copy */
 } drawing;
 
 static void first_values(const drawing *d, int64_t first, int64_t n, double *out)

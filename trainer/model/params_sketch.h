@@ -5,10 +5,10 @@
 
 #include "trainer/model/params.h"
 
-/* Makes a copy of the registry p, cut and shared as params_cut and params_share would do for
- * `rank` of layout l, with its spans filled in as by params_size. p must have been through
- * groups_apply (optim/groups.h) and not be cut itself; a pipeline in l has its stage_end set. The
- * copy has no mesh if l has one rank, else one whose groups are those within a pipeline stage. It
+/* Makes a copy of the registry p, cut and shared as params_cut and params_share would do for `rank`
+ * of layout l, with its spans filled in as by params_size. p must have been through groups_apply
+ * (optim/groups.h) and must not be cut itself; for a pipeline, l must have its stage_end set. The
+ * copy has no mesh if l has one rank; otherwise its mesh has the groups within a pipeline stage. It
  * must not be passed to params_alloc. ST_CONFIG as layout_check. */
 WARN_UNUSED status params_sketch_new(const params *p, const model_dims *dims, const layout *l,
                                      int rank, bool reshard, params **out);

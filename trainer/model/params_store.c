@@ -49,8 +49,8 @@ static bool is_vision(const param *row)
     return row->group == GROUP_VISION || row->group == GROUP_MERGER;
 }
 
-/* Appends a span: the rows of a unit that these owners share and that are trained, or are not, end
- * to end. Without such rows there is no span. */
+/* Appends a span: the rows of a unit that these owners share, end to end, either the trained ones
+ * or the others. If there are no such rows, there is no span. */
 static void add_span(params *p, const unit_rows *rows, int unit, mesh_group group, bool trained)
 {
     unit_span *to = &p->spans[p->n_spans];
@@ -83,9 +83,9 @@ static void add_span(params *p, const unit_rows *rows, int unit, mesh_group grou
     p->n_spans++;
 }
 
-/* Marks the rows whose units backward passes through. In the tower and in the decoder it goes down
- * to the lowest unit with something trained. If anything of vision is trained, it passes through
- * all of the decoder and all mergers. */
+/* Marks the rows whose units the backward pass reaches. In the tower and in the decoder it goes
+ * down to the lowest unit with something trained. If anything of vision is trained, it passes
+ * through all of the decoder and all mergers. */
 static void mark_reached(params *p)
 {
     int64_t layer = INT64_MAX;

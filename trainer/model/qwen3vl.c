@@ -402,8 +402,8 @@ status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums
     }
     if (p->kind != PASS_FORWARD)
         TRY(backward(m, f, &ctx, sums->aux));
-    m->done =
-        pipeline_exchange_of(m, s, p); /* now: at the hand-over the batch may be another one */
+    /* Listed now, because the flight may hold another batch at the hand-over. */
+    m->done = pipeline_exchange_of(m, s, p);
     return fsdp_units_end(ctx.fsdp_units, s);
 }
 

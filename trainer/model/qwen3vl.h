@@ -30,7 +30,7 @@ typedef struct exchange_window exchange_window; /* exchange.h */
 typedef enum exchange_way {
     EXCHANGE_BY_HOST,    /* the host reads the counts, once per layer and pass */
     EXCHANGE_IF_REACHED, /* on the device where ranks reach each other's memory, else by the host */
-    EXCHANGE_BY_DEVICE   /* on the device; ST_UNAVAILABLE where ranks do not reach each other */
+    EXCHANGE_BY_DEVICE   /* on the device; ST_UNAVAILABLE if ranks do not reach each other */
 } exchange_way;
 
 typedef struct model_options {
@@ -103,7 +103,7 @@ int model_flights(const model *m);
 int model_flights_of(const model_options *o);
 /* Exchanges activations and gradients with the neighbouring pipeline stages: sends what the last
  * pass made and receives what `next` needs. Called before every pass, and with PASS_NONE after the
- * last one. Does nothing where there is one stage. */
+ * last one. Does nothing if there is one stage. */
 WARN_UNUSED status model_hand_over(model *m, stream *s, const model_pass *next);
 /* Runs one training pass: adds to the sums in a pass with a loss, and to the gradients of the
  * parameters in a pass with a backward. ST_INTERNAL for a model made without training. Queues work
@@ -131,7 +131,7 @@ WARN_UNUSED status model_logits(model *m, stream *s, const int32_t *tokens, int6
 /* Adds bias [L, E] act, device memory that the caller keeps, to the routers' logits from the next
  * call on; NULL ends it. Benches make uneven expert loads with it. */
 void model_bias_router(model *m, const void *bias);
-/* The window through which this model's ranks exchange token copies; NULL where no experts are
+/* The window through which this model's ranks exchange token copies; NULL if no experts are
  * shared or the exchange goes by the host. */
 const exchange_window *model_exchange(const model *m);
 /* Token copies per layer and expert of the last forward: [L, E] int32 on the device; NULL for a

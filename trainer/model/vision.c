@@ -52,7 +52,7 @@ void vision_bind(vision *tower, params *p, const model_dims *dims)
         tower->lowest++;
 }
 
-/* 1 + j if deepstack feature j is made of this block's output, else 0. */
+/* 1 + j if deepstack feature j is made from this block's output, else 0. */
 static int feature_behind(const model_dims *dims, int64_t block)
 {
     for (int j = 0; j < dims->vision.n_deepstack; j++) {
@@ -161,7 +161,7 @@ static void use_tables(const vision *tower, pass_context *ctx)
 }
 
 /* Enters a unit. If *out_open is true the caller queues the unit's work and passes its status to
- * graph_replay_end. It is false where the work has been queued as a captured graph, and on a rank
+ * graph_replay_end. It is false if the work has been queued as a captured graph, and on a rank
  * without pictures, which enters and leaves units as the other ranks do and computes nothing. */
 static status enter_unit(const pass_context *ctx, int unit, unit_use use, int pass, bool *out_open)
 {
@@ -220,8 +220,8 @@ status vision_fwd(vision *tower, pass_context *ctx)
     return feature_fwd(tower, ctx, 0, tower->x[depth]);
 }
 
-/* Backward of merger j. The final merger (j = 0) writes v->dx, the others add to it. reached:
- * backward goes on below x, so that its gradient is wanted. */
+/* Backward of merger j. The final merger (j = 0) writes v->dx, the others add to it. reached: the
+ * backward pass continues below x, so its gradient is wanted. */
 static status merger_back(const vision *tower, const pass_context *ctx, int j, const void *x,
                           bool reached)
 {

@@ -1,11 +1,11 @@
-/* attention_work.h: how much memory cuDNN's deterministic backward of attention works in, by shape.
+/* attention_work.h: how much memory cuDNN's deterministic backward of attention needs, by shape.
  * The CUDA op uses it to cut a call into groups of heads, and the memory plan counts with it
  * (trainer/plan).
  *
  * The library keeps all of dp, the gradient of the probabilities: segments x heads x longest^2
  * bf16, with `longest` rounded up to its tile (tests/unit/trainer/ops/cuda/test_attention_graphs.c
- * checks that). So the heads run in as many groups, one after the other, as keep it under
- * ATTENTION_DP_BYTES. */
+ * checks that). So the heads are cut into groups that run one after the other, few enough heads in
+ * each to keep dp under ATTENTION_DP_BYTES. */
 #ifndef TESSERA_TRAINER_OPS_ATTENTION_WORK_H
 #define TESSERA_TRAINER_OPS_ATTENTION_WORK_H
 
@@ -14,7 +14,7 @@
 
 enum {
     ATTENTION_TILE = 128,     /* the library's tile, in tokens */
-    ATTENTION_EMPTY_MAX = 128 /* at most so many blocks launched for capacity per block of tokens */
+    ATTENTION_EMPTY_MAX = 128 /* blocks launched for capacity per block of tokens, at most */
 };
 #define ATTENTION_DP_BYTES ((double)((int64_t)4 << 30))
 

@@ -39,7 +39,7 @@ typedef struct optim_tensor {
     double decay;           /* weight decay; 0 for parameters without it */
     void *p, *m, *v;
     const void *g;
-    void *p_act; /* copy of p in act, written with it; NULL where act is acc */
+    void *p_act; /* copy of p in act, written with it; NULL if act is acc */
 } optim_tensor;
 
 /* The tensors that sum_squares and adamw go over in one call. Work is cut into chunks of

@@ -1,5 +1,5 @@
-/* open.c: see open.h. The CPU backend is linked in. CUDA is a library of its own that is loaded
- * only when wanted, so that one binary starts with and without a driver. */
+/* open.c: opens a device (open.h). The CPU backend is linked in. CUDA is a library of its own that
+ * is loaded only when wanted, so that one binary starts with and without a driver. */
 #include "trainer/ops/open.h"
 
 #include "common/conf/conf.h"
@@ -44,7 +44,7 @@ static status cpu_open(const device_options *o, device **out)
     return open_with(&backend_cpu, ops, o, out);
 }
 
-/* Opens the CPU in the place of a GPU and keeps the reason. */
+/* Opens the CPU in place of a GPU and keeps the reason. */
 static status fall_back(const device_options *o, const char *why, device **out)
 {
     device_options cpu = *o;

@@ -1,6 +1,6 @@
-/* paced.h: what a collective does to one rank's memory, at the pace of a link. The engine that
- * plays one rank without the others uses it (parallel/comm_simulated.h), so that such a run takes
- * the time and the GPU that real collectives would. */
+/* paced.h: the work that a collective does on one rank's memory, at the pace of a link. The engine
+ * that simulates the other ranks uses it (parallel/comm_simulated.h), so that such a run takes as
+ * much time, and as much of the GPU, as real collectives would. */
 #ifndef TESSERA_TRAINER_OPS_PACED_H
 #define TESSERA_TRAINER_OPS_PACED_H
 

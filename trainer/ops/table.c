@@ -1,4 +1,4 @@
-/* table.c: a question about a table as a whole. */
+/* table.c: finds the first op that a table lacks. */
 #include "trainer/ops/table.h"
 
 const char *ops_first_missing(const ops_table *t)

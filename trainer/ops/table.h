@@ -38,7 +38,7 @@ typedef struct ops_table {
 extern const ops_table ops_cpu, ops_cpu_avx2;
 extern const ops_table ops_shapes; /* for a device of shapes: every op does nothing */
 
-/* The name of the table's first empty entry, or NULL where every op is there. */
+/* The name of the table's first empty entry, or NULL if every op is there. */
 const char *ops_first_missing(const ops_table *table);
 
 #ifndef __cplusplus

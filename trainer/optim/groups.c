@@ -1,4 +1,4 @@
-/* groups.c: see groups.h. A rule marks the parameters it matches in the registry (frozen,
+/* groups.c: implements groups.h. A rule marks the parameters it matches in the registry (frozen,
  * lr_factor, own_decay); the optimizer and the memory plan read those marks. */
 #include "trainer/optim/groups.h"
 

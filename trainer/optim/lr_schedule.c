@@ -1,4 +1,4 @@
-/* lr_schedule.c: see lr_schedule.h. */
+/* lr_schedule.c: the formulas of the learning rate (lr_schedule.h). */
 #include "trainer/optim/lr_schedule.h"
 
 #include <math.h>

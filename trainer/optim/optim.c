@@ -1,5 +1,5 @@
-/* optim.c: see optim.h. The trained tensors are listed by group, so that the sum of squares after
- * each group gives the group's norm, and all of them are updated in one launch. */
+/* optim.c: implements optim.h. The trained tensors are listed by group, so that the sum of squares
+ * after each group gives the group's norm, and all of them are updated in one launch. */
 #include "trainer/optim/optim.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ struct optimizer {
     /* On the device. */
     optim_tensor *tensors;
     double *sum_squares; /* [1] */
-    double *after_group; /* [GROUP_COUNT] what sum_squares was after each group */
+    double *after_group; /* [GROUP_COUNT] the value of sum_squares after each group */
     step_scalars *scalars;
     /* In pinned memory. */
     step_scalars *sent; /* [ahead + 1] by step */
@@ -122,7 +122,7 @@ static status sum_ranks(optimizer *o, stream *s)
                            sizeof *o->sum_squares);
 }
 
-/* The sum of squares, and what it was after each group. */
+/* Computes the sum of squares, and keeps its value after each group. */
 static status sum_gradients(optimizer *o, stream *s)
 {
     const backend_vtable *v = s->dev->v;

@@ -1,5 +1,5 @@
-/* agree.c: see agree.h. One gather of each rank's code and value; only where a rank is in trouble a
- * broadcast of its words follows. */
+/* agree.c: implements agree.h: one gather of each rank's code and value; only if a rank is in
+ * trouble, a broadcast of its words follows. */
 #include "trainer/parallel/agree.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@ typedef struct word {
     int64_t code, n;
 } word;
 
-/* The first rank that is not well; else the first whose value differs from rank 0's; else -1. */
+/* The first rank that failed; else the first whose value differs from rank 0's; else -1. */
 static int first_trouble(const word *said, int ranks)
 {
     for (int r = 0; r < ranks; r++)

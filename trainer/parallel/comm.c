@@ -19,7 +19,7 @@ static bool alone(const comm *c)
     return c->size == 1;
 }
 
-/* What a group of one rank does: it copies, where the result has a place of its own. */
+/* A call in a group of one rank copies, if the result has a place of its own. */
 static status copy_own(stream *s, const void *from, void *to, int64_t count, st_dtype dtype)
 {
     if (from == to || count == 0)
@@ -32,7 +32,8 @@ static void enter_call(const comm *c, comm_kind kind, comm_at at, int64_t count,
     comm_ledger_enter(c->ledger, c, kind, at, count * (int64_t)st_dtype_size(dtype));
 }
 
-/* The call has returned: tells the ledger, and adds to an error which call it was. */
+/* To be called when the call has returned: tells the ledger, and adds to an error which call it
+ * was. */
 static status told(status st, const comm *c, comm_at at)
 {
     comm_ledger_leave(c->ledger);

@@ -16,8 +16,8 @@
  *   float and rounds once. MPI adds in the order of the ranks; NCCL adds in an order of its own
  * that depends on the layout. Either way a run repeats bit for bit.
  *
- * Errors: ST_INTERNAL where the arguments contradict each other; ST_TIMEOUT where another rank does
- * not come in time; ST_UNAVAILABLE where another rank is lost or the engine fails. The note names
+ * Errors: ST_INTERNAL if the arguments contradict each other; ST_TIMEOUT if another rank does
+ * not come in time; ST_UNAVAILABLE if another rank is lost or the engine fails. The note names
  * the call, its layer and its group. After a failure nothing but closing may be called, since the
  * other ranks may never answer. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_H
@@ -25,7 +25,7 @@
 
 #include "trainer/device/backend.h"
 
-/* What a call is for. The ledger counts by it, and the messages about a lost rank name it. */
+/* The purpose of a call. The ledger counts by it, and messages about a lost rank name it. */
 typedef struct comm_at {
     const char *what; /* such as "gather weights"; static storage */
     int64_t layer;    /* decoder layer; -1 where the call belongs to none */
@@ -70,7 +70,7 @@ WARN_UNUSED status comm_all_gather(const comm *group, stream *s, comm_at at, con
  * done in place, with recv == send + rank * count. */
 WARN_UNUSED status comm_reduce_scatter(const comm *group, stream *s, comm_at at, const void *send,
                                        void *recv, int64_t count, st_dtype dtype);
-/* inout [count]: becomes the sum, or the greatest, of what the ranks have there. */
+/* inout [count]: becomes the sum, or the maximum, of what the ranks have there. */
 WARN_UNUSED status comm_all_reduce(const comm *group, stream *s, comm_at at, void *inout,
                                    int64_t count, st_dtype dtype, comm_reduction reduction);
 /* inout [count]: becomes on all ranks what rank `root` of the group has there. */
@@ -99,28 +99,28 @@ typedef struct comm_window {
     size_t bytes;
     void *own;   /* this rank's memory */
     void **base; /* device memory, [size]: the address of every rank's memory */
-    /* Readable by the device: becomes other than 0 when the run is over, so that a kernel which
-     * waits for another rank can give up. NULL in a group of one. */
+    /* Readable by the device: becomes nonzero when the run is over, so that a kernel which waits
+     * for another rank can give up. NULL in a group of one. */
     const int32_t *stop;
     void *handle; /* the engine's own */
 } comm_window;
 
 /* Opens a window over `group`. Every rank of `all` calls it at the same time, each with its own
  * group of the same kind, and either all of them get a window or none does. Waits. ST_UNAVAILABLE,
- * with the reason, where the ranks of a group cannot reach each other's memory. The window must be
+ * with the reason, if the ranks of a group cannot reach each other's memory. The window must be
  * closed before its group is. */
 WARN_UNUSED status comm_window_open(const comm *all, const comm *group, stream *s, size_t bytes,
                                     comm_window *out);
 void comm_window_close(const comm *group, stream *s,
                        comm_window *window); /* accepts an empty one */
-/* These stand around the ops that use a window: the ledger counts them, and the message about a
- * lost rank names them. `bytes` is what comes from other ranks, as far as the host knows it. They
- * do nothing in a group of one. comm_peers_end is given how the ops went, and returns it. */
+/* To be called around the ops that use a window: the ledger counts them, and the message about a
+ * lost rank names them. `bytes` is how much comes from other ranks, as far as the host knows. They
+ * do nothing in a group of one. comm_peers_end takes the status of the ops and returns it. */
 WARN_UNUSED status comm_peers_begin(const comm *group, stream *s, comm_at at, int64_t bytes);
 WARN_UNUSED status comm_peers_end(const comm *group, stream *s, comm_at at, status st);
 
 /* The same two collectives for values in host memory: send [bytes], recv [size, bytes], inout
- * [bytes]. They wait until they are done, and are called outside of steps only. */
+ * [bytes]. They wait until they are done, and may be called only outside of steps. */
 WARN_UNUSED status comm_host_all_gather(const comm *group, comm_at at, const void *send, void *recv,
                                         int64_t bytes);
 WARN_UNUSED status comm_host_broadcast(const comm *group, comm_at at, void *inout, int64_t bytes,
@@ -135,7 +135,7 @@ static inline int64_t comm_cut(int rank, int size, int64_t count, int64_t *out_f
     return first + each < count ? each : count - *out_first;
 }
 
-/* Elements that `rank` receives in such an all-reduce: the others' parts of its own share, then
+/* How many elements `rank` receives in such an all-reduce: the others' parts of its own share, then
  * the finished shares of the others (comm_ledger.h). */
 static inline int64_t comm_all_reduce_gets(int rank, int size, int64_t count)
 {
@@ -160,15 +160,15 @@ typedef struct comm_join {
     void *context; /* passed to both */
 } comm_join;
 
-/* What an engine implements. comm.c has checked the arguments, and `size` is more than 1. The calls
- * that are named as above do what is said there. */
+/* What an engine implements. comm.c has checked the arguments, and `size` is more than 1. Functions
+ * named like the calls above have the contracts given there. */
 typedef struct comm_engine {
     const char *name;             /* "mpi", "nccl", "replay" or "count" */
     status (*make_id)(void *out); /* out [COMM_ID_BYTES]; NULL: the engine needs no id */
     status (*join)(const comm_join *options, void **out_world);
-    /* attach is called by every rank before any group is made. From then on calls are on streams of
-     * this device, which was opened on the thread that makes them, and waits for the device end
-     * when the job does. detach is called before the device is closed. NULL: any device will do. */
+    /* Every rank calls attach before any group is made. From then on, calls are on streams of this
+     * device, which was opened on the thread that makes them, and waits for the device end when the
+     * job does. detach is called before the device is closed. NULL: any device will do. */
     status (*attach)(void *world, device *opened);
     void (*detach)(void *world);
     void (*set_timeout)(void *world, double seconds);

@@ -1,4 +1,4 @@
-/* comm_ledger.c: see comm_ledger.h. A table with one line per kind of call; a step is the
+/* comm_ledger.c: implements comm_ledger.h: a table with one line per kind of call; a step is the
  * difference between two closings of it. */
 #include "trainer/parallel/comm_ledger.h"
 

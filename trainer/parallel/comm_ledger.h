@@ -35,7 +35,7 @@ typedef struct comm_tally {
 
 typedef struct comm_ledger comm_ledger;
 
-/* Where the rank is. */
+/* Which call the rank is in, or was in last. */
 typedef struct comm_now {
     bool inside; /* a call has begun and not returned */
     char group[COMM_NAME_MAX];
@@ -49,29 +49,29 @@ void comm_ledger_free(comm_ledger **ledger); /* accepts a pointer to NULL */
 
 /* All functions below accept a ledger that is NULL, which counts nothing. */
 
-/* A call begins in which this rank receives `bytes`. */
+/* To be called before a call in which this rank receives `bytes`. */
 void comm_ledger_enter(comm_ledger *ledger, const comm *group, comm_kind kind, comm_at at,
                        int64_t bytes);
 /* Adds bytes that only the device knew and that the host learns after the step was closed: they
  * count for the step that was closed last. */
 void comm_ledger_late(comm_ledger *ledger, const comm *group, comm_kind kind, const char *what,
                       int64_t bytes);
-/* The messages that were collected since comm_begin run now. */
+/* To be called before the messages collected since comm_begin run. */
 void comm_ledger_wait(comm_ledger *ledger);
-/* The call has returned. */
+/* To be called when the call has returned. */
 void comm_ledger_leave(comm_ledger *ledger);
-/* A captured piece of a step is run again without its calls being made again. What is counted
- * between captured(piece, true) and captured(piece, false) is remembered as piece number `piece`,
- * and each replayed(piece) counts it once more. ST_NO_MEMORY. */
+/* For a captured piece of a step, which runs again without its calls being made again. What is
+ * counted between captured(piece, true) and captured(piece, false) is remembered as piece number
+ * `piece`, and each replayed(piece) counts it once more. ST_NO_MEMORY. */
 WARN_UNUSED status comm_ledger_captured(comm_ledger *ledger, int64_t piece, bool begins);
 void comm_ledger_replayed(comm_ledger *ledger, int64_t piece);
-/* All that was counted since the last call of this is one step. */
+/* Makes all that was counted since the last call of this one step. */
 void comm_ledger_close_step(comm_ledger *ledger);
 comm_now comm_ledger_now(comm_ledger *ledger);
 
 /* *out: the tallies in the order of their first calls, owned by the ledger. Returns how many. */
 int comm_ledger_list(const comm_ledger *ledger, const comm_tally **out);
-/* The tally of these calls, owned by the ledger; NULL where there was no such call. */
+/* The tally of these calls, owned by the ledger; NULL if there was no such call. */
 const comm_tally *comm_ledger_find(const comm_ledger *ledger, const char *group, comm_kind kind,
                                    const char *what);
 /* Writes the last closed step as a table. */

@@ -78,7 +78,7 @@ static status need_stage(mpi_group *g, int64_t bytes)
     return ST_OK;
 }
 
-/* Whether a piece has to be copied through host memory. */
+/* Whether a piece must be copied through host memory. */
 static bool is_staged(const stream *s, const piece *p)
 {
     return p->bytes > 0 && !p->host && !s->dev->v->immediate;
@@ -392,7 +392,7 @@ static void mpi_set_timeout(void *world, double seconds)
     ((mpi_world *)world)->timeout_ns = (int64_t)(seconds * 1e9);
 }
 
-/* MPI_Finalize waits for all ranks, which may never come after a failure. */
+/* MPI_Finalize waits for all ranks, some of which may never come after a failure. */
 static void mpi_leave(void *world, bool well)
 {
     mpi_world *w = world;

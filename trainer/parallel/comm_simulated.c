@@ -1,6 +1,6 @@
-/* comm_simulated.c: see comm_simulated.h. Each collective becomes one or more paced copies
- * (ops/paced.h) of at most PACED_RUNS runs of bytes; the first of them waits for the latency as
- * well. */
+/* comm_simulated.c: implements comm_simulated.h. Each collective becomes one or more paced copies
+ * (ops/paced.h) of at most PACED_RUNS runs of bytes; the first of them also waits for the
+ * latency. */
 #include "trainer/parallel/comm_simulated.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* comm_sum.c: see comm_sum.h. One element after the other over all ranks, so that the order of a
- * sum is that of the ranks and `into` may be one of the sources. */
+/* comm_sum.c: implements comm_sum.h. It takes one element after the other over all ranks, so that
+ * the order of a sum is that of the ranks and `into` may be one of the sources. */
 #include "trainer/parallel/comm_sum.h"
 
 #include <math.h>

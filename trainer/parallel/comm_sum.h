@@ -1,4 +1,4 @@
-/* comm_sum.h: the sum, or the greatest, of what several ranks have, taken on the host in the order
+/* comm_sum.h: the sum, or the maximum, of what several ranks have, taken on the host in the order
  * of the ranks, so that the same values give the same bits. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_SUM_H
 #define TESSERA_TRAINER_PARALLEL_COMM_SUM_H

@@ -1,5 +1,5 @@
-/* engine.c: see engine.h. A GPU is tried by opening it. The launcher does so in a child process,
- * since its ranks are forked from it and must find CUDA untouched. */
+/* engine.c: implements engine.h. A GPU is tried by opening it. The launcher does so in a child
+ * process, since its ranks are forked from it and must find CUDA untouched. */
 #include "trainer/parallel/engine.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static bool is_open(const conf *c)
     return c->training_backend == BACKEND_AUTO && c->comm_engine == ENGINE_AUTO;
 }
 
-/* Takes the GPU if it opens and else the CPU, as a run of one rank would. */
+/* Takes the GPU if it can be opened, otherwise the CPU, as a run of one rank would. */
 static status find_backend(conf *c, int gpu)
 {
     device_options o = {.index = gpu, .threads = 1, .attention = c->training_attention};

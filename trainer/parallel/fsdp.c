@@ -1,7 +1,7 @@
-/* fsdp.c: see fsdp.h. While a unit is computed, the side stream gathers the weights of the next one
- * and reduces the gradients of the one before. The buffers take turns by the parity of a unit's
- * number, so the next unit and the one before are always in the other buffer, in a forward and in a
- * backward. Spans that stay whole have memory of their own. */
+/* fsdp.c: implements fsdp.h. While a unit is computed, the side stream gathers the weights of the
+ * next one and reduces the gradients of the one before. The buffers take turns by the parity of a
+ * unit's number, so the next unit and the one before are always in the other buffer, both in a
+ * forward and in a backward pass. Spans that stay whole have memory of their own. */
 #include "trainer/parallel/fsdp.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { TURNS = 2 };
 
-/* A buffer of weights and one of gradients, and which unit has them. The events hold within a
+/* A buffer of weights and one of gradients, and the unit that has them. The events hold within a
  * micro-batch only: an event that was recorded before it must not be waited for, since the step may
  * be a captured graph. */
 typedef struct turn {
@@ -98,7 +98,7 @@ int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *options
     return (int64_t)sp.peak;
 }
 
-/* Finds the spans of each unit, and the unit at which a backward ends. */
+/* Finds the spans of each unit, and the unit at which a backward pass ends. */
 static status index_units(fsdp_units *u)
 {
     u->n_units = u->span[u->n - 1].unit + 1;
@@ -186,7 +186,7 @@ void fsdp_units_free(fsdp_units **held, stream *s)
     *held = NULL;
 }
 
-/* What is queued on `to` from here on runs after what is queued on `from`. */
+/* Makes what is queued on `to` from here on run after what is queued on `from`. */
 static status join_streams(fsdp_units *u, stream *from, stream *to)
 {
     if (!u->side)

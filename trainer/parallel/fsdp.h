@@ -28,23 +28,23 @@
 typedef struct fsdp_units fsdp_units;
 
 typedef struct unit_span {
-    int unit;             /* number of the unit (model/unit_order.h) */
-    mesh_group group;     /* the ranks that share it */
-    int ranks, rank;      /* of that group; ranks 1: stored whole, nothing is gathered */
-    bool trained;         /* has gradients */
-    bool stays;           /* whole from its first use to its last: it is used at two places */
-    bool forward_only;    /* no backward reads it: UNIT_GRADIENT, or no gradient gets there */
+    int unit;         /* number of the unit (model/unit_order.h) */
+    mesh_group group; /* the ranks that share it */
+    int ranks, rank;  /* of that group; ranks 1: stored whole, nothing is gathered */
+    bool trained;     /* has gradients */
+    bool stays; /* stays whole from its first use to its last, because it is used in two places */
+    bool forward_only;    /* no backward pass reads it: UNIT_GRADIENT, or no gradient reaches it */
     int64_t count, piece; /* elements of the span, of one rank; piece * ranks >= count */
-    int64_t first, first_trained; /* of the piece in what the rank stores; the caller's own */
+    int64_t first, first_trained; /* of the piece within what the rank stores; the caller's own */
     int64_t layer;                /* decoder layer, for the ledger; -1: none */
     bool vision;                  /* belongs to the vision tower, which the ledger counts apart */
-    /* This rank's piece in device memory; grad is NULL where the span is not trained. */
+    /* This rank's piece in device memory; grad is NULL if the span is not trained. */
     void *act, *grad;
-    /* [ranks * piece], filled in by fsdp_units_new; where ranks is 1, act and grad themselves. */
+    /* [ranks * piece], filled in by fsdp_units_new; act and grad themselves if ranks is 1. */
     void *whole_act, *whole_grad;
 } unit_span;
 
-/* What the collectives are called in the ledger and in messages. */
+/* The names of the collectives in the ledger and in messages. */
 #define UNITS_GATHER        "gather weights"
 #define UNITS_REDUCE        "reduce gradients"
 #define UNITS_GATHER_VISION "gather vision weights"
@@ -65,7 +65,7 @@ int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *options
                          size_t acc);
 
 /* Allocates the buffers and fills in whole_act and whole_grad of list [n]. `list` and `ranks` are
- * borrowed until fsdp_units_free. *out is NULL where no span is shared. ST_NO_MEMORY. */
+ * borrowed until fsdp_units_free. *out is NULL if no span is shared. ST_NO_MEMORY. */
 WARN_UNUSED status fsdp_units_new(stream *s, const mesh *ranks, unit_span *list, int64_t n,
                                   const unit_options *options, fsdp_units **out);
 void fsdp_units_free(fsdp_units **units, stream *s); /* accepts a pointer to NULL */
@@ -75,12 +75,12 @@ typedef enum unit_use {
     UNIT_FORWARD,  /* reads the weights; the next unit is the one above */
     UNIT_BACKWARD, /* reads the weights, adds to the gradients; the next unit is the one below */
     UNIT_TURN,     /* the last unit, whose forward and backward are one */
-    UNIT_GRADIENT  /* a backward that reads no weights; the next unit is the one below */
+    UNIT_GRADIENT  /* a backward pass that reads no weights; the next unit is the one below */
 } unit_use;
 
-/* fsdp_units_begin and fsdp_units_end stand around the units of a micro-batch: at the beginning the
- * buffers hold nothing, and at the end all reductions are ordered before what `s` does next. enter
- * and leave stand around each unit. All accept NULL. */
+/* fsdp_units_begin and fsdp_units_end are called around the units of a micro-batch: at the
+ * beginning the buffers hold nothing, and at the end all reductions are ordered before what `s`
+ * does next. enter and leave are called around each unit. All accept NULL. */
 WARN_UNUSED status fsdp_units_begin(fsdp_units *units, stream *s);
 WARN_UNUSED status fsdp_units_end(fsdp_units *units, stream *s);
 WARN_UNUSED status fsdp_units_enter(fsdp_units *units, stream *s, int unit, unit_use use);

@@ -1,6 +1,6 @@
-/* launcher.c: see launcher.h. Here is the way through Open MPI's mpirun: its command line, the
- * signals that go past it to the ranks, and its end. Ranks on GPUs are started by launcher_own.c.
- */
+/* launcher.c: implements launcher.h for CPUs, through Open MPI's mpirun: its command line, the
+ * signals that bypass it on their way to the ranks, and its end. Ranks on GPUs are started by
+ * launcher_own.c. */
 #include "trainer/parallel/launcher.h"
 
 #include <errno.h>
@@ -70,7 +70,7 @@ status launch_take(int *argc, char **argv, int *out)
     return ST_OK;
 }
 
-/* Fills `to`, which has room for it, with mpirun's command line, and logs it. */
+/* Fills `to`, which must have room for it, with mpirun's command line, and logs it. */
 static void command_line(char **to, char *self, char *count, int argc, char **argv)
 {
     char said[1024] = "";
@@ -127,8 +127,8 @@ static status start_mpirun(char **command, const char *loopback, pid_t *out)
     _exit(status_exit_code(ST_UNAVAILABLE));
 }
 
-/* Sends a signal to the ranks themselves. Sent through mpirun, it would leave them a few seconds
- * before mpirun kills them; this way they have the time they need for a checkpoint. */
+/* Sends a signal to the ranks themselves. If mpirun passed it on, it would kill them a few seconds
+ * later; this way they have the time they need for a checkpoint. */
 static void signal_ranks(pid_t mpirun, int number)
 {
     char path[64];
@@ -229,7 +229,7 @@ status launch_again(int ranks, status (*check)(conf *, int), int argc, char **ar
     status st = conf_load(&c, &rest, copy);
     if (st == ST_OK) {
         log_init("trainer", c.log_level, c.log_json);
-        if (c.parallelism_world_size == 0) /* as world_fit does in the ranks */
+        if (c.parallelism_world_size == 0) /* as the ranks themselves do in world_fit */
             c.parallelism_world_size = ranks;
         st = check(&c, ranks);
         if (st == ST_OK)

@@ -8,18 +8,18 @@
 
 #include "common/conf/conf.h"
 
-/* Removes "--nproc N" from argv and sets *out to N, or to 0 where it is not there. ST_USAGE where N
- * is not a number of ranks. */
+/* Removes "--nproc N" from argv and sets *out to N, or to 0 if it is not there. ST_USAGE if N is
+ * not a number of ranks. */
 WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
 
-/* Runs this program again as `ranks` ranks below this process, with the arguments argv [argc],
- * whose first is the verb. Sets what `c` leaves open of device and engine (engine.h). Returns ST_OK
- * when all ranks have ended well; does not return where one failed. ST_USAGE where this process is
- * a rank already. */
+/* Runs this program again as `ranks` ranks, which are descendants of this process, with the
+ * arguments argv [argc], of which the first is the verb. Sets what `c` leaves open of device and
+ * engine (engine.h). Returns ST_OK when all ranks have ended without error; does not return if one
+ * failed. ST_USAGE if this process is itself a rank. */
 WARN_UNUSED status launch_ranks(conf *c, int ranks, int argc, char **argv);
-/* The same with a verb's arguments as they were typed. Reads the options first, only for what they
- * say of the ranks; the ranks read them again. `check` is given the options and the number of
- * ranks: it adds what the verb means for them, and refuses what the ranks would refuse, so that a
+/* The same with a verb's arguments as they were typed. It reads the options only for what they say
+ * about the ranks; the ranks read them again. `check` is given the options and the number of ranks:
+ * it adds what the verb implies for them, and refuses what the ranks would refuse, so that a
  * refusal is printed once and no rank is started. */
 WARN_UNUSED status launch_again(int ranks, status (*check)(conf *, int), int argc, char **argv);
 

@@ -1,6 +1,6 @@
-/* launcher_own.c: see launcher_own.h. The launcher forks one child per rank, then waits for signals
- * through a descriptor: SIGCHLD makes it collect the ranks that have ended, other signals are
- * passed on. After the first failure it gives the others a limited time. */
+/* launcher_own.c: implements launcher_own.h. The launcher forks one child per rank, then waits for
+ * signals through a descriptor: on SIGCHLD it collects the ranks that have ended, and other signals
+ * are passed on. After the first failure the others get a limited time to end. */
 #include "trainer/parallel/launcher_own.h"
 
 #include <arpa/inet.h>
@@ -20,8 +20,8 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 
-/* How long the others may go on after one has failed. They hear of it by the rank link and must
- * leave their work within five seconds; ranks that had not met yet would wait for the one that
+/* How long the other ranks may go on after one has failed. They hear of it by the rank link and
+ * must leave their work within five seconds; ranks that had not met yet would wait for the one that
  * failed. */
 static const int64_t GRACE_NS = INT64_C(10) * 1000 * 1000 * 1000;
 
@@ -116,7 +116,7 @@ static bool is_stopped(pid_t pid)
     return state == 'T' || state == 't';
 }
 
-/* A rank that is stopped, which is then the reason why another one ended; -1: none is. */
+/* A rank that is stopped, which then is the reason why another one ended; -1 if there is none. */
 static int find_stopped(const ranks *r)
 {
     for (int i = 0; i < r->n; i++)
@@ -158,7 +158,7 @@ static void reap_ranks(ranks *r)
             note_end(r, i, how);
 }
 
-/* Kills the ranks that did not end by themselves. */
+/* Kills the ranks that did not end by themselves in time. */
 static void end_late(const ranks *r)
 {
     for (int i = 0; i < r->n; i++)

@@ -13,7 +13,7 @@
  *
  * Signals for which launch_passes_on is true go to all ranks. When a rank fails, the others have
  * ten seconds to say why and to end; then they are killed and this process exits with the code of
- * the first that failed. Returns ST_OK where all ended well. */
+ * the first that failed. Returns ST_OK if all ended well. */
 WARN_UNUSED status launch_own(char **command, int count, int port);
 
 /* Whether a launcher passes a signal that it read (proc_signal_fd) on to its ranks: SIGTERM and

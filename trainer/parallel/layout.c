@@ -1,5 +1,5 @@
-/* layout.c: see layout.h. Every rule is a function that returns true where a layout breaks it and
- * writes why. A refused layout is followed by a search over all layouts of as many ranks for the
+/* layout.c: implements layout.h. Every rule is a function that returns true if a layout breaks it,
+ * and writes why. For a refused layout, a search over all layouts of as many ranks finds the
  * nearest one that breaks no rule. */
 #include "trainer/parallel/layout.h"
 
@@ -16,7 +16,7 @@ enum { WORDS = 512, DEGREES = 7, TENSOR_MOST = 64, EXPERT_MOST = 4096, RANKS_MOS
 /* What a layout is checked against. */
 typedef struct rules {
     const layout_limits *model; /* NULL: not known */
-    int64_t micro_batches;      /* of a step, on all ranks together; 0: the batch is not whole */
+    int64_t micro_batches;      /* of a step, over all ranks; 0: the batch does not divide evenly */
     int64_t rows, batch;        /* rows of a micro-batch and of a step, for messages */
     const char *points;         /* split points; "": stages are balanced by predicted time */
 } rules;
@@ -94,13 +94,13 @@ static bool points_broken(const layout *l, const char *points, char *why)
         points, begun, l->pipeline);
 }
 
-/* Whether a degree is beyond the range of its option, which it can be in a very large job. */
+/* Whether a degree is outside the range of its option, which can happen in a very large job. */
 static bool out_of_range(const layout *l)
 {
     return l->shard > RANKS_MOST || l->replicate > RANKS_MOST;
 }
 
-/* why [WORDS]: the first rule that the layout breaks, leaving out those of the batch. */
+/* Writes the first rule that the layout breaks to why [WORDS], leaving out those of the batch. */
 static bool degrees_broken(const layout *l, const rules *r, char *why)
 {
     int64_t consumers = l->replicate * l->shard;
@@ -131,9 +131,9 @@ static bool broken(const layout *l, const rules *r, char *why)
     return degrees_broken(l, r, why) || batch_broken(l, r, why);
 }
 
-/* How far apart two layouts are: the sum over the degrees of |log2(a / b)|, each with a weight. The
+/* The distance of two layouts: the sum over the degrees of |log2(a / b)|, each with a weight. The
  * shard degree counts half, since it takes the ranks that are left over. Stages count a little more
- * than the others, since they have a bubble. */
+ * than the others, since they add a bubble. */
 static double measure_distance(const layout *a, const layout *b)
 {
     static const double weight[DEGREES] = {0.5, 1, 1, 1, 1.25, 1, 1};

@@ -34,7 +34,7 @@ static inline int64_t layout_end_layer(const layout *degrees, int stage, int64_t
     return stage + 1 < degrees->pipeline ? degrees->stage_end[stage] : layers;
 }
 
-/* What a model allows. Each size must be divisible by the degree that is named beside it. */
+/* What a model allows. Each size must be divisible by the degree named beside it. */
 typedef struct layout_limits {
     int64_t heads, kv_heads;       /* tensor */
     int64_t intermediate;          /* tensor: width of the dense MLP; 0: no layer is dense */

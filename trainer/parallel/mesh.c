@@ -1,5 +1,6 @@
-/* mesh.c: see mesh.h. A group is a relation: two ranks are in it together where certain coordinates
- * of theirs are equal (`together`). Members, sizes and communicators all follow from that. */
+/* mesh.c: implements mesh.h. A group is a relation: two ranks are in it together if certain
+ * coordinates of theirs are equal (`together`). Members, sizes and communicators all follow from
+ * that. */
 #include "trainer/parallel/mesh.h"
 
 #include <stdio.h>
@@ -40,8 +41,8 @@ mesh_place mesh_place_of(const layout *degrees, int rank)
     return p;
 }
 
-/* Whether experts are divided over both ranks: they are of one stage and replica, and with
- * expert-tensor parallelism of one tensor coordinate. */
+/* Whether experts are divided over both ranks: they are in the same stage and replica and, with
+ * expert-tensor parallelism, have the same tensor coordinate. */
 static bool expert_peers(const layout *degrees, const mesh_place *a, const mesh_place *b)
 {
     return a->pipeline == b->pipeline && a->replicate == b->replicate &&
@@ -124,7 +125,7 @@ int mesh_communicators(const layout *degrees, int rank)
     return n;
 }
 
-/* The first of them has 0 in all coordinates but replicate and shard. */
+/* The first of them has coordinate 0 in all dimensions but replicate and shard. */
 int mesh_feed_members(const layout *degrees, int rank, int *out)
 {
     int consumer = mesh_place_of(degrees, rank).consumer, n = 0;

@@ -1,5 +1,6 @@
-/* mpi_exchange.c: see mpi_exchange.h. All messages are posted at once, in pieces that MPI's counts
- * can hold, and then polled until all are done, the rank link ends the job, or time is up. */
+/* mpi_exchange.c: implements mpi_exchange.h. All messages are posted at once, in pieces that MPI's
+ * counts can hold, and then polled until all are done, the rank link ends the job, or time is
+ * up. */
 #include "trainer/parallel/mpi_exchange.h"
 
 #include <sched.h>
@@ -134,7 +135,7 @@ static status wait_for(mpi_world *w, int posted)
     }
 }
 
-/* MPI accepts a message that is shorter than the receiver has room for. Here that is an error: the
+/* MPI accepts a message that is shorter than the receiver's buffer. Here that is an error: the
  * ranks do not make the same calls. */
 static status check_sizes(mpi_world *w, int posted)
 {

@@ -16,9 +16,9 @@ typedef struct mpi_world {
     status (*check)(void *context); /* may be NULL; called while waiting, its error ends the wait */
     bool (*patient)(void *context); /* may be NULL; while it is true the time limit begins anew */
     void *context;                  /* passed to both */
-    int groups;                     /* made so far, and so the tag of the next one */
-    bool broken;                    /* an exchange failed: the others may never answer */
-    MPI_Request *request;           /* [capacity], as status and message are */
+    int groups;           /* how many were made so far, which is also the tag of the next */
+    bool broken;          /* an exchange failed: the others may never answer */
+    MPI_Request *request; /* [capacity], as status and message are */
     MPI_Status *status;
     struct mpi_message *message;
     int capacity;
@@ -35,7 +35,7 @@ typedef struct mpi_transfer {
 /* Does all transfers of list [n] at once and waits for them. Between two ranks, messages of one tag
  * are matched in the order of the two lists. A transfer of no bytes is left out on both sides.
  * ST_TIMEOUT names the ranks that did not answer; ST_PROTOCOL one that sent another number of
- * bytes; ST_UNAVAILABLE where MPI fails, or an earlier exchange did. */
+ * bytes; ST_UNAVAILABLE if MPI fails, or an earlier exchange did. */
 WARN_UNUSED status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int n);
 
 #endif

@@ -1,4 +1,5 @@
-/* nccl.c: see nccl.h. Each function is looked up by its name; those of windows may be missing. */
+/* nccl.c: loads NCCL (nccl.h). Each function is looked up by its name; those of windows may be
+ * missing. */
 #include "trainer/parallel/nccl.h"
 
 #include <dlfcn.h>
@@ -39,7 +40,7 @@ void nccl_is_at(const char *path)
         file_name = path;
 }
 
-/* Not locked: only the thread that trains opens engines. */
+/* There is no lock: only the thread that trains opens engines. */
 status nccl_open(void)
 {
     if (loaded)

@@ -1,6 +1,6 @@
-/* nccl_lsa.cc: see nccl_lsa.h. It is C++ only because NCCL's header is. The address is the one that
- * ncclGetLsaPointer computes on the device. Kernels get it as a plain pointer, so that they are the
- * same where there is no NCCL (tests/simt, a single GPU). */
+/* nccl_lsa.cc: implements nccl_lsa.h. It is C++ only because NCCL's header is. The address is the
+ * one that ncclGetLsaPointer computes on the device. Kernels get it as a plain pointer, so that
+ * they are the same without NCCL (tests/simt, a single GPU). */
 #include "trainer/parallel/nccl_lsa.h"
 
 #include <stdint.h>

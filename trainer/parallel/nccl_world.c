@@ -1,8 +1,8 @@
-/* nccl_world.c: see nccl_world.h.
+/* nccl_world.c: implements nccl_world.h.
  *
  * Two threads are at work: the one that trains makes the calls, and the watcher looks every
  * LOOK_NS. `calling` is the turn to call NCCL; `inside` says that the thread which has the turn is
- * in a call. Whichever thread finds a failure notes it first (note_end, once) and then aborts the
+ * in a call. Whichever thread finds a failure first notes it (note_end, once) and then aborts the
  * communicators while it has the turn, so that no call is inside one. */
 #include "trainer/parallel/nccl_world.h"
 
@@ -123,7 +123,7 @@ static void end_beside(nccl_world *w, status cause)
 
 /* ---- calls ---- */
 
-/* False where the job has ended, after which no call may begin. */
+/* False if the job has ended, after which no call may begin. */
 static bool go_inside(nccl_world *w)
 {
     atomic_store(&w->inside, true);
@@ -229,9 +229,9 @@ static void begin_anew(atomic_llong *since)
         atomic_compare_exchange_strong(since, &was, clock_ns());
 }
 
-/* Fails where the host has waited for the device for too long. The host may also be stuck before it
- * comes to a wait, when the GPU's queue is full of work that stands after a collective; that is
- * given twice the time, since the host may just be busy. */
+/* Fails if the host has waited for the device for too long. The host may also be stuck before it
+ * comes to a wait, when the GPU's queue is full of work that follows a collective; that gets twice
+ * the time, since the host may just be busy. */
 static status find_late(nccl_world *w)
 {
     if (is_patient(w)) {
@@ -422,7 +422,7 @@ const nccl_stage *nccl_world_stage(const nccl_world *world)
     return &world->stage;
 }
 
-/* Sets a variable of NCCL's where the user has not. */
+/* Sets a variable of NCCL unless the user has set it. */
 static void set_unless(const char *name, const char *value, bool tell)
 {
     if (!getenv(name) && setenv(name, value, 1) == 0 && tell)

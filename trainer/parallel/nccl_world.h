@@ -2,10 +2,10 @@
  * waiting for them for ever. For comm_nccl.c.
  *
  * NCCL has no time limits: a collective whose peer is gone waits on the GPU until its communicator
- * is aborted. So communicators are non-blocking, each call is waited for here until it is queued or
- * its deadline passes, and a thread watches what is queued. When another rank is lost (the rank
- * link says so), when NCCL reports an error, or when the host has waited for the device for too
- * long, it aborts all communicators. Waits then end, and every later call says why.
+ * is aborted. So communicators are non-blocking, the caller waits here until its call is queued or
+ * a deadline passes, and a thread watches what is queued. When another rank is lost (the rank link
+ * says so), when NCCL reports an error, or when the host has waited for the device for too long,
+ * that thread aborts all communicators. Waits then end, and every later call says why.
  *
  * An abort frees the communicator, so it waits until no call is inside. A call that NCCL keeps for
  * more than a second is first made to return by revoking what is queued (NCCL 2.28.9 and later);
@@ -28,7 +28,7 @@ typedef struct nccl_group {
     struct nccl_group *next;
 } nccl_group;
 
-/* What the engine moves host values with: a stream and memory of its own. */
+/* A stream and memory with which the engine moves host values. */
 typedef struct nccl_stage {
     stream *stream;
     char *device, *host; /* [COMM_STAGE_BYTES]; host is pinned */
@@ -50,7 +50,7 @@ WARN_UNUSED status nccl_world_group(nccl_world *world, const int *world_rank, in
                                     nccl_group **out);
 const nccl_stage *nccl_world_stage(const nccl_world *world);
 
-/* These stand around every call of NCCL: nccl_enter, the call, then nccl_leave with what the call
+/* To be called around every call of NCCL: nccl_enter, the call, then nccl_leave with what the call
  * returned. nccl_enter fails once the job has ended. nccl_leave waits until a call that is in
  * progress is queued; `what` names the call in messages. */
 WARN_UNUSED status nccl_enter(nccl_world *world);

@@ -1,5 +1,5 @@
-/* pipeline_stages.c: see pipeline_stages.h. Balancing is a binary search for the least time in
- * which every stage can do its layers; for a given time, layers are handed out greedily from the
+/* pipeline_stages.c: implements pipeline_stages.h. Balancing is a binary search for the least time
+ * in which every stage can do its layers; for a given time, layers are handed out greedily from the
  * last stage to the first. */
 #include "trainer/parallel/pipeline_stages.h"
 
@@ -17,9 +17,9 @@ static int64_t at_least_one(int64_t n)
 }
 
 /* Hands out layers to the stages from `from` on, so that none takes longer than `time`. Each stage,
- * from the last one back, takes as many layers as it has time for, so that the first of them, which
- * hold the activations of the most micro-batches, get no more than they must. False where the time
- * is not enough. */
+ * from the last one back, takes as many layers as it has time for, so that the first stages, which
+ * hold the activations of the most micro-batches, get no more than they must. Returns false if the
+ * time is not enough. */
 static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
 {
     const int64_t begin = layout_first_layer(l, from);
@@ -59,9 +59,9 @@ static void balance_from(const stage_costs *c, int from, layout *l)
     fill_stages(c, from, high, l);
 }
 
-/* Where one stage is the slowest whatever the others do, the stages after it are balanced among
- * themselves. Otherwise the last one would take all layers that the time allows, and their memory.
- */
+/* If one stage is the slowest whatever the others do, the stages after it are balanced among
+ * themselves. Otherwise the last one would take all layers that the time allows, and their
+ * memory. */
 void stages_balance(const stage_costs *costs, layout *inout)
 {
     for (int from = 0; from + 1 < inout->pipeline; from++)
@@ -96,7 +96,7 @@ static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
     return ST_OK;
 }
 
-/* The first of n points that does not fit, or n where all do. Points must rise, since each begins a
+/* The first of n points that does not fit, or n if all do. Points must rise, since each begins a
  * stage. */
 static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int64_t least)
 {

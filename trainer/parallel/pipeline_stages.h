@@ -19,11 +19,11 @@
 
 #include "trainer/parallel/layout.h"
 
-/* Predicted time of a micro-batch, in any unit. */
+/* The predicted times of a micro-batch, in any unit. */
 typedef struct stage_costs {
     const double *layer;   /* [layers] */
     int64_t layers;        /* of the model */
-    double before, behind; /* what the first stage, and the last one, has besides its layers */
+    double before, behind; /* what comes before the first layer, and after the last one */
     int64_t first_layers;  /* layers that the first stage must have */
 } stage_costs;
 
@@ -34,7 +34,7 @@ void stages_balance(const stage_costs *costs, layout *inout);
 /* How many split points a list names. */
 int64_t stages_listed(const char *text);
 /* Fills in stage_end from a list of the layers with which the stages after the first begin, such as
- * "layers.12, layers.30". ST_CONFIG where their number is wrong, they do not rise, or they leave
+ * "layers.12, layers.30". ST_CONFIG if their number is wrong, they do not rise, or they leave
  * the first stage fewer than first_layers; it then shows a list that fits. layout_check has made
  * sure that the model has enough layers. */
 WARN_UNUSED status stages_read(const char *text, int64_t layers, int64_t first_layers,

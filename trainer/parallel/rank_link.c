@@ -1,4 +1,4 @@
-/* rank_link.c: see rank_link.h.
+/* rank_link.c: implements rank_link.h.
  *
  * The thread polls all connections. It sends a beat at regular intervals, acts on what arrives, and
  * looks for ranks that have been silent for too long. Ranks other than 0 are connected to rank 0
@@ -31,10 +31,10 @@ enum { IDS_TOLD = 16, VERSION_MAX = 96 };
  * how long sending the last word may take. */
 static const int64_t GRACE_NS = INT64_C(5) * 1000 * 1000 * 1000;
 static const int64_t LAST_WORD_NS = INT64_C(2) * 1000 * 1000 * 1000;
-/* For how long after it goes on, a rank that was stopped takes the end of the others as caused by
- * itself. */
+/* A rank that was stopped takes the end of the others as its own doing for this long after it
+ * continues. */
 static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
-/* There are BEATS beats within the silence that counts as a loss, and they are at most BEAT_MOST_NS
+/* There are BEATS beats within the silence that counts as a loss, but they are at most BEAT_MOST_NS
  * apart. */
 enum { BEATS = 5 };
 static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
@@ -62,7 +62,7 @@ struct rank_link {
     int64_t n_samples;
     bool closing;
     char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "": nothing */
-    char lost[CONTROL_TEXT_MAX];   /* which rank ended the job, and how; written before `over` */
+    char lost[CONTROL_TEXT_MAX];   /* which rank ended the job and how; written before `over` */
     atomic_bool over;
     _Atomic(const char *) waits; /* what this rank waits for; NULL: nothing */
     atomic_bool others_wait;
@@ -143,9 +143,8 @@ static bool is_own_word(const char *why)
     return sscanf(why, "rank %d failed: %n", &rank, &used) == 1 && used > 0;
 }
 
-/* Logs why the job ends. Before the first step all ranks fail with the same error; where they are
- * on one machine, rank 0 prints it once when it ends, and the others only write it to their logs.
- */
+/* Logs why the job ends. Before the first step all ranks fail with the same error; if they are on
+ * one machine, rank 0 prints it once when it ends, and the others only write it to their logs. */
 static void tell_end(rank_link *c, const char *why)
 {
     char place[CONTROL_TEXT_MAX];
@@ -173,7 +172,7 @@ static void end_job(rank_link *c, const char *why)
 }
 
 /* Whether this rank was stopped until a moment ago, for so long that the others took it for lost.
- * Then it is the cause of their end. */
+ * In that case it is itself the cause of their end. */
 static bool was_still(const rank_link *c)
 {
     return c->still_ns + c->beat_ns >= c->silence_ns &&
@@ -203,8 +202,8 @@ static void lose_peer(rank_link *c, rank_link_peer *p, const char *how)
              (double)(clock_ns() - p->heard_ns) * 1e-9, p->place);
     close(p->fd);
     p->fd = -1;
-    /* No loss: rank 0 may end once this rank is done, and a rank that was told of this one's
-     * failure hangs up. */
+    /* This is no loss: rank 0 may end once this rank is done, and a rank that was told of this
+     * one's failure hangs up. */
     if (c->leaving && (c->rank != 0 || c->failed[0]))
         return;
     if (was_still(c))
@@ -251,8 +250,8 @@ static void act_on(rank_link *c, rank_link_peer *p, rank_link_kind kind, const c
     }
 }
 
-/* Acts on the whole messages that were received and keeps the rest. False where the bytes are not a
- * message. */
+/* Acts on the complete messages that were received and keeps the rest. Returns false if the bytes
+ * are not a message. */
 static bool take_frames(rank_link *c, rank_link_peer *p)
 {
     size_t at = 0, size;
@@ -312,7 +311,7 @@ static void beat(rank_link *c)
         if (p->fd < 0)
             continue;
         const bool waits = rank_link_is_waiting(c) || peers_wait(c, p);
-        /* A peer that accepts no bytes has also been silent, and find_silent will see it. */
+        /* A peer that accepts no bytes has also been silent, so find_silent will notice it. */
         status st = rank_link_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place,
                                    strlen(place), clock_ns());
         if (st != ST_OK && st != ST_TIMEOUT)
@@ -335,8 +334,8 @@ static void find_silent(rank_link *c)
     }
 }
 
-/* Waits until until_ns for messages, connections and wake-ups, and acts on them. False once this
- * rank is leaving and there is no other to wait for. */
+/* Waits until until_ns for messages, connections and wake-ups, and acts on them. Returns false once
+ * this rank is leaving and there is no other to wait for. */
 static bool wait_for_news(rank_link *link, int64_t until_ns)
 {
     struct pollfd *p = link->polled;
@@ -382,7 +381,7 @@ static void say_last_word(rank_link *c)
 /* Ends a process that is stuck in its work. */
 static void end_process(const rank_link *c)
 {
-    if (c->refused) { /* it was to be printed when the work ends, which it does not */
+    if (c->refused) { /* it was to be printed when the work ends, which will not happen */
         log_hush(false);
         log_error("the run ends: %s", c->lost);
     }
@@ -406,8 +405,7 @@ static void see_closing(rank_link *c)
         say_last_word(c);
 }
 
-/* This process was stopped itself and so could not hear the others: they are not taken for silent.
- */
+/* This process was itself stopped and so could not hear the others; they do not count as silent. */
 static void forgive(rank_link *c, int64_t since, int64_t now)
 {
     c->still_ns = now - since;
@@ -442,7 +440,7 @@ static void *watch_peers(void *of)
 
 /* ---- opening and closing ---- */
 
-/* The version and a hash of the program: two builds of one version do not make one job. */
+/* The version and a hash of the program: two builds of one version do not form a job. */
 static status version_text(char out[VERSION_MAX])
 {
     char self[STATUS_PATH_MAX], build[HASH_TEXT];
@@ -525,8 +523,8 @@ status rank_link_open(const rank_link_options *options, void *id, rank_link **ou
     return st;
 }
 
-/* Whether this rank's own failure is the cause that the job ended with, heard back through another
- * rank or met by both. */
+/* Whether this rank's own failure is the cause that the job ended with, either heard back through
+ * another rank or met by both. */
 static bool is_same(const char *failed, const char *lost)
 {
     enum { BEGINNING = 200 }; /* the rest may have been cut off */
@@ -535,8 +533,8 @@ static bool is_same(const char *failed, const char *lost)
     return strstr(lost, part) || strcmp(failed, lost) == 0;
 }
 
-/* Decides about the last line of a rank that ends before the first step: what rank 0 prints is not
- * printed again by the others, and rank 0 prints a cause that is not its own. */
+/* Decides about the last line of a rank that ends before the first step: the others do not print
+ * again what rank 0 prints, and rank 0 prints a cause that is not its own. */
 static void fit_last_line(const rank_link *c, const char *failed)
 {
     const bool said = atomic_load(&c->over) && is_same(failed, c->lost);

@@ -1,11 +1,11 @@
 /* rank_link.h: the ranks of a job watch each other over TCP, whatever engine carries their
- * collectives. Rank 0 holds a connection to each of the others. In every process a thread of its
- * own reports now and then where its rank is, and listens.
+ * collectives. Rank 0 holds a connection to each of the others. Every process has a thread of its
+ * own that now and then reports where its rank is, and listens.
  *
  * A rank is lost when its connection ends without a BYE (the process died), when it says nothing
  * for silence_s (it is stopped or cut off), or when it says itself that it failed. All other ranks
  * are then told which rank it was and where it was: its step, call, layer, group and sample ids.
- * Each of them logs that together with its own place, rank_link_check fails from then on, and a
+ * Each of them logs that together with its own place, and rank_link_check fails from then on; a
  * process that does not leave its work within five seconds is ended with the exit code of
  * ST_UNAVAILABLE. failures.md has a table of what is noticed by whom, and how soon. */
 #ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_H
@@ -34,18 +34,20 @@ WARN_UNUSED status rank_link_open(const rank_link_options *options, void *id, ra
  * about this rank can name them. link may be NULL. */
 void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t n);
 /* Says what this rank waits for from now on besides its collectives, such as "rows" (static
- * storage); NULL: nothing any more. The other ranks hear it with the next report, and their calls
- * are patient for as long (comm_join.patient). link may be NULL. */
+ * storage); NULL: nothing any more. The other ranks hear it with the next report, and allow their
+ * calls more time for as long (comm_join.patient). link may be NULL. */
 void rank_link_waits(rank_link *link, const char *what);
-/* Whether this rank waits so; whether another one does. Both may be called from any thread. */
+/* Whether this rank waits for something, and whether another one does. Both may be called from any
+ * thread. */
 bool rank_link_is_waiting(rank_link *link);
 bool rank_link_others_wait(rank_link *link);
 /* ST_UNAVAILABLE, with the cause, once another rank has ended the job. May be called from any
  * thread. */
 WARN_UNUSED status rank_link_check(rank_link *link);
-/* This rank's work has ended: failed is NULL where it went well, or else says what happened, which
- * the other ranks are told. Rank 0 waits until the others have left as well. Returns ST_UNAVAILABLE
- * where this rank did well and another was lost. Frees *link; accepts a pointer to NULL. */
+/* Ends the link when this rank's work has ended. failed is NULL if it went well; otherwise it says
+ * what happened, and the other ranks are told. Rank 0 waits until the others have left as well.
+ * Returns ST_UNAVAILABLE if this rank did well and another was lost. Frees *link; accepts a pointer
+ * to NULL. */
 WARN_UNUSED status rank_link_close(rank_link **link, const char *failed);
 
 #endif

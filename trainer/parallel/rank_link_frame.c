@@ -1,5 +1,5 @@
-/* rank_link_frame.c: see rank_link_frame.h. Whatever arrives is checked before it is believed,
- * since any process can connect to the port. */
+/* rank_link_frame.c: implements rank_link_frame.h. Everything that arrives is checked before it is
+ * used, since any process can connect to the port. */
 #include "trainer/parallel/rank_link_frame.h"
 
 #include <stdio.h>

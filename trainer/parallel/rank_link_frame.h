@@ -49,18 +49,18 @@ typedef struct rank_link_hello {
 
 /* Writes the header of a message whose payload has `size` bytes. */
 void rank_link_header_put(uint8_t out[CONTROL_HEADER], rank_link_kind kind, size_t size);
-/* Reads a header. ST_PROTOCOL where the bytes are not a message of this protocol, the kind is
+/* Reads a header. ST_PROTOCOL if the bytes are not a message of this protocol, the kind is
  * unknown, or the payload is larger than that kind may have. */
 WARN_UNUSED status rank_link_header_get(const uint8_t in[CONTROL_HEADER], rank_link_kind *out_kind,
                                         size_t *out_size);
-/* Makes the payload of HELLO in heap memory that the caller frees. ST_CONFIG where the options are
+/* Makes the payload of HELLO in heap memory that the caller frees. ST_CONFIG if the options are
  * longer than the protocol allows. */
 WARN_UNUSED status rank_link_hello_put(const rank_link_hello *hello, uint8_t **out,
                                        size_t *out_size);
-/* Reads that payload. The texts of *out point into it. ST_PROTOCOL where it is malformed. */
+/* Reads that payload. The texts of *out point into it. ST_PROTOCOL if it is malformed. */
 WARN_UNUSED status rank_link_hello_get(span payload, rank_link_hello *out);
 
-/* Compares the options of two ranks, line by line. Returns true where an option that all ranks must
+/* Compares the options of two ranks, line by line. Returns true if an option that all ranks must
  * agree on differs, and writes the first of them to `out` as "key: value here, value there".
  * Options that may differ (prepd.endpoint, log.*, training.threads) are passed over. */
 bool rank_link_options_differ(const char *ours, const char *theirs, char *out, size_t size);

@@ -128,7 +128,7 @@ static status listen_at(const rank_link_place *at, int backlog, int *out)
                 at->host, at->port, strerror(err));
 }
 
-/* ST_CONFIG where the other rank does not fit this job, which then cannot run. */
+/* ST_CONFIG if the other rank does not fit this job, which then cannot run. */
 static status check_hello(const rank_link_hello *me, const rank_link_hello *other)
 {
     char difference[1024];
@@ -145,8 +145,8 @@ static status check_hello(const rank_link_hello *me, const rank_link_hello *othe
     return ST_OK;
 }
 
-/* Reads who has connected, and takes fd. Returns ST_OK also for a process that does not belong to
- * this job and was refused; ST_CONFIG for a rank that does belong to it but does not fit. */
+/* Reads who has connected, and takes over fd. Returns ST_OK also for a process that does not belong
+ * to this job and was refused; ST_CONFIG for a rank that does belong to it but does not fit. */
 static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peers, int *inout_here)
 {
     rank_link_kind kind;
@@ -193,7 +193,7 @@ static status ranks_missing(const rank_link_place *at, const rank_link_peer *pee
         if (peers[i].fd >= 0)
             continue;
         missing++;
-        if (used + 16 < sizeof names) /* a number cut in half would name another rank */
+        if (used + 16 < sizeof names) /* a number cut short would name another rank */
             used = words_add(names, sizeof names, used, " %d", peers[i].rank);
     }
     return FAIL(ST_TIMEOUT, "%d of %d ranks did not come to %s port %d within %g s: rank%s%s",

@@ -1,6 +1,6 @@
-/* rank_link_join.h: the ranks of a job find each other. Rank 0 listens and the others connect, all
- * within a set time. Rank 0 refuses, by name, ranks that do not belong to its job: another number
- * of ranks, another build, or other options. */
+/* rank_link_join.h: how the ranks of a job find each other. Rank 0 listens and the others connect,
+ * all within a set time. Rank 0 refuses, with the reason, ranks that do not belong to its job:
+ * those with another number of ranks, another build, or other options. */
 #ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_JOIN_H
 #define TESSERA_TRAINER_PARALLEL_RANK_LINK_JOIN_H
 
@@ -15,9 +15,9 @@ typedef struct rank_link_peer {
     int fd; /* -1: the connection is closed */
     int rank, pid;
     char host[CONTROL_HOST_MAX];
-    int64_t heard_ns;                 /* clock_ns() when it was heard last */
+    int64_t heard_ns;                 /* clock_ns() when it was last heard */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
-    bool waits;  /* it said that it waits, or rank 0 that some other one does */
+    bool waits;  /* it waits for something, or rank 0 says that another rank does */
     size_t n_in; /* bytes received that are not yet a whole message */
     uint8_t in[CONTROL_HEADER + CONTROL_TEXT_MAX];
 } rank_link_peer;
@@ -27,18 +27,18 @@ typedef struct rank_link_place {
     int port;
 } rank_link_place;
 
-/* Finds where rank 0 listens. The host is `address` (comm.address) where it is not "", else
- * MASTER_ADDR, else loopback where all ranks are on one machine, else the first node of a Slurm
- * step. The port is `port` (comm.port) where it is not 0, else MASTER_PORT, else a number made from
- * the id of the mpirun or Slurm job. ST_CONFIG where ranks are on several machines and rank 0's is
- * not known. */
+/* Finds where rank 0 listens. The host is `address` (comm.address) unless that is "", else
+ * MASTER_ADDR, else loopback if all ranks are on one machine, else the first node of a Slurm step.
+ * The port is `port` (comm.port) unless that is 0, else MASTER_PORT, else a number made from the id
+ * of the mpirun or Slurm job. ST_CONFIG if ranks are on several machines and the machine of rank 0
+ * is not known. */
 WARN_UNUSED status rank_link_find(const char *address, int64_t port, bool one_machine,
                                   rank_link_place *out);
 
-/* Rank 0: waits until all others have come, and gives each of them id [CONTROL_ID_BYTES].
- * out [size - 1]: the others, in the order of their ranks. *out_listener stays open so that ranks
- * of another job can be refused. ST_TIMEOUT names the ranks that did not come; ST_CONFIG a rank
- * that does not belong here, of which all others are told. */
+/* Rank 0: waits until all others have come, and gives each of them id [CONTROL_ID_BYTES]. out [size
+ * - 1]: the others, in the order of their ranks. *out_listener stays open so that ranks of another
+ * job can be refused. ST_TIMEOUT names the ranks that did not come; ST_CONFIG names a rank that
+ * does not belong here, and all others are told of it. */
 WARN_UNUSED status rank_link_gather(const rank_link_place *at, const rank_link_hello *me,
                                     const void *id, double timeout_s, int *out_listener,
                                     rank_link_peer *out);

@@ -1,6 +1,6 @@
-/* row_broadcast.c: see row_broadcast.h. The ranks first tell each other, over the engine, on which
- * machine they are, then at which port each source listens and its secret. Then every peer connects
- * to its source. After that there are only bytes. */
+/* row_broadcast.c: implements row_broadcast.h. Over the engine, the ranks first tell each other on
+ * which machine they are, then at which port each source listens, and its secret. Then every peer
+ * connects to its source. From then on there are only bytes. */
 #include "trainer/parallel/row_broadcast.h"
 
 #include <errno.h>
@@ -47,8 +47,8 @@ typedef struct hello {
     uint8_t member[4];
 } hello;
 
-/* Names the machine by its boot id and network namespace. Its host name would not do: containers of
- * one machine may have separate loopback devices, and several machines may share a name. */
+/* Names the machine by its boot id and network namespace. Its host name is not enough: containers
+ * of one machine may have separate loopback devices, and several machines may share a name. */
 static void name_machine(char *out, size_t size)
 {
     char boot[64] = "", net[48] = "";
@@ -95,8 +95,8 @@ static status listen_here(bool loopback, int backlog, int *out, int32_t *out_por
 
 /* ---- the source ---- */
 
-/* Reads which peer has connected, and takes fd. A process that does not know the secret is refused.
- */
+/* Reads which peer has connected, and takes over fd. A process that does not know the secret is
+ * refused. */
 static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_here)
 {
     hello h;
@@ -131,7 +131,7 @@ static status gather_members(row_broadcast *f, int listener, const card *mine, i
     return ST_OK;
 }
 
-/* ---- the others ---- */
+/* ---- the peers ---- */
 
 static status come(row_broadcast *f, const card *source, bool loopback, int64_t deadline_ns)
 {
@@ -188,7 +188,7 @@ static status row_broadcast_new(const mesh *m, row_broadcast **out)
 }
 
 /* Gathers the cards of all ranks. cards [world]. It is called twice: for the machines, then for the
- * ports, since a source decides by the machines on which address it listens. */
+ * ports, since a source needs to know the machines to decide on which address it listens. */
 static status exchange_cards(const mesh *m, const card *mine, card *cards)
 {
     return comm_host_all_gather(mesh_comm(m, MESH_WORLD), (comm_at){"find the source of rows", -1},

@@ -1,5 +1,5 @@
-/* slice.c: see slice.h. All functions walk the axes from the fastest to the slowest, dividing a
- * number by the sizes on one side and multiplying it up by the sizes on the other. */
+/* slice.c: implements slice.h. All functions walk the axes from the fastest to the slowest,
+ * dividing a number by the sizes on one side and multiplying it up by the sizes on the other. */
 #include "trainer/parallel/slice.h"
 
 slice slice_whole(int64_t a, int64_t b, int64_t c, int64_t d)

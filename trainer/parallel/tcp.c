@@ -1,5 +1,5 @@
-/* tcp.c: see tcp.h. Every call is tried without blocking first, and waits in poll(2) only after it
- * moved nothing. */
+/* tcp.c: implements tcp.h. Every call is first tried without blocking, and waits in poll(2) only if
+ * it moved nothing. */
 #include "trainer/parallel/tcp.h"
 
 #include <errno.h>

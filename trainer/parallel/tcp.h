@@ -1,5 +1,6 @@
-/* tcp.h: moves bytes between ranks over TCP before a deadline. For the rank link and for rows that
- * ranks hand on. Deadlines are times of clock_ns(); INT64_MAX means none. Any thread may call. */
+/* tcp.h: moves bytes between ranks over TCP before a deadline, for the rank link and for rows
+ * passed from rank to rank. Deadlines are times of clock_ns(); INT64_MAX means none. Any thread may
+ * call. */
 #ifndef TESSERA_TRAINER_PARALLEL_TCP_H
 #define TESSERA_TRAINER_PARALLEL_TCP_H
 
@@ -10,7 +11,7 @@
 
 #include "common/base/status.h"
 
-/* Waits for the events `what` of poll(2), at most a second at a time. False where they did not
+/* Waits for the events `what` of poll(2), at most a second at a time. Returns false if they did not
  * come. */
 bool tcp_ready(int fd, short what, int64_t deadline_ns);
 

@@ -1,4 +1,5 @@
-/* world.c: see world.h. The table `starters` has a line for each way in which ranks are started. */
+/* world.c: implements world.h. The table `starters` has a line for each way in which ranks are
+ * started. */
 #include "trainer/parallel/world.h"
 
 #include <errno.h>
@@ -15,16 +16,16 @@
 #include "trainer/parallel/comm_module.h"
 #include "trainer/parallel/layout.h"
 
-/* A way of starting ranks, by the environment variables it sets. A process was started so where
- * `mark` is set. */
+/* A way of starting ranks, known by the environment variables it sets. A process was started in
+ * this way if `mark` is set. */
 typedef struct starter {
     const char *name, *mark;
     const char *rank, *size, *local_rank, *local_size;
     const char *other_size; /* read where `size` is not set */
 } starter;
 
-/* One that may run inside another comes before it: torchrun below srun, mpirun in a Slurm job.
- * Slurm's mark is SLURM_STEP_ID, which a batch script, not being a rank, does not have. */
+/* A launcher that may run inside another comes first: torchrun inside srun, mpirun in a Slurm job.
+ * Slurm's mark is SLURM_STEP_ID, which a batch script does not have, since it is not a rank. */
 static const starter starters[] = {
     {"torchrun's variables", "RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
     {"mpirun's variables", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
@@ -52,7 +53,7 @@ static status read_variable(const starter *s, const char *variable, int least, i
     return ST_OK;
 }
 
-/* Reads a variable that may be missing: then *out is `otherwise`. */
+/* Reads a variable that may be missing; *out is then `otherwise`. */
 static status number_if(const starter *s, const char *variable, int least, int otherwise, int *out)
 {
     *out = otherwise;

@@ -34,7 +34,7 @@ int world_gpu(const world_place *place);
 
 typedef struct world {
     world_place place;
-    const comm_engine *engine; /* NULL: a job of one rank, as for the next three */
+    const comm_engine *engine; /* NULL: a job of one rank; the same for the next three */
     void *joined;              /* the engine's own */
     comm_ledger *ledger;
     rank_link *rank_link;
@@ -46,17 +46,17 @@ typedef struct world {
     char replayed[160];
 } world;
 
-/* Finds the rank. Where there are several, prints which one this is, meets the others, loads the
+/* Finds the rank. If there are several, prints which one this is, meets the others, loads the
  * engine that comm.engine names and joins it. Close it with world_close. */
 WARN_UNUSED status world_open(const conf *c, world *out);
 /* The same for devices of another kind than training.backend names. library: the path of the
  * library that the engine loads instead of its usual one (comm_module.h); NULL: the usual one. */
 WARN_UNUSED status world_open_on(const conf *c, int backend, const char *library, world *out);
 /* Takes the place of rank comm.replay_rank in the layout, with the engine that simulates the others
- * (comm_simulated.h). world_open does this where comm.engine is replay. ST_CONFIG where the layout
+ * (comm_simulated.h). world_open does this where comm.engine is replay. ST_CONFIG if the layout
  * has no such rank, or the rows do not come from a recording. */
 WARN_UNUSED status world_replay(const conf *c, world *out);
-/* The label of a simulated rank's figures; NULL where ranks are real. job may be NULL: one rank. */
+/* The label of a simulated rank's figures; NULL if ranks are real. job may be NULL: one rank. */
 static inline const char *world_simulated(const world *job)
 {
     return job && job->replayed[0] ? job->replayed : NULL;
@@ -67,17 +67,18 @@ static inline const char *world_simulated(const world *job)
  * nothing. */
 WARN_UNUSED status world_attach(const world *job, device *opened);
 void world_detach(const world *job);
-/* Changes options whose value for one process does not fit several ranks: the number of ranks where
- * it is open, this rank's share of the machine's threads, and no captured steps where the engine's
+/* Changes options whose value for one process does not suit several ranks: the number of ranks if
+ * it is open, this rank's share of the machine's threads, and no captured steps if the engine's
  * collectives cannot be captured. */
 void world_fit(const world *job, conf *c);
 /* From now on every rank also writes its log to job.dump_folder/log/rank-R.log, and ranks other
  * than 0 print only warnings and errors. */
 WARN_UNUSED status world_log(const world *job, const conf *c);
-/* The first step is done: from now on a call may take comm.train_timeout_seconds. */
+/* To be called when the first step is done: from then on a call may take
+ * comm.train_timeout_seconds. */
 void world_is_steady(const world *job, const conf *c);
-/* how: what the work ended with; after a failure the others are told its cause. Returns
- * ST_UNAVAILABLE where this rank did well and another did not; otherwise `how`. */
+/* `how` is the status that the work ended with; after a failure the others are told its cause.
+ * Returns ST_UNAVAILABLE if this rank did well and another did not; otherwise `how`. */
 WARN_UNUSED status world_close(world *job, status how);
 
 #endif

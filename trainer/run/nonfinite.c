@@ -92,7 +92,7 @@ static status find_params(const session *s, bool with_gradients, trace *t)
     return st;
 }
 
-/* Host memory that outputs are read into. */
+/* Host memory into which outputs are read. */
 typedef struct reader {
     void *raw;     /* [CHUNK] in the type of activations */
     double *value; /* [CHUNK] */

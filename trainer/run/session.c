@@ -1,4 +1,4 @@
-/* session.c: opens a session in order, each part from what the parts before it have told:
+/* session.c: opens a session in order, each part from what the parts before it found:
  *
  *   device, mesh        session_device.c; after these the ranks can speak with each other
  *   model, memory plan  session_model.c, session_memory.c; a plan over memory.limit is refused here
@@ -49,8 +49,8 @@ static void client_settings(const session *s, const char *stream_name, const cha
     const conf *c = s->conf;
     /* Training rows are divided over the consumers; held-out rows go to every rank. */
     const bool mine = strcmp(stream_name, "train") == 0;
-    /* stop_heard and not stop_asked: a rank that stops waiting for rows tells the others by a void
-     * step (step.h) or, while it evaluates, through eval/rows_agreed.h. */
+    /* stop_heard and not stop_asked, because a rank that stops waiting for rows tells the others by
+     * a void step (step.h) or, while it evaluates, through eval/rows_agreed.h. */
     o->stopped = stop_heard;
     o->reconnect_s = c->prepd_reconnect_timeout;
     o->trains = mine;
@@ -65,7 +65,7 @@ static void client_settings(const session *s, const char *stream_name, const cha
         .rank = mine ? s->mesh.place.consumer : 0,
         .ranks = mine ? consumers(s) : 1,
         .credit_bytes = c->prepd_ahead_bytes,
-        .rows_later = !mine || c->training_steps > 0, /* else the schedule needs the row count */
+        .rows_later = !mine || c->training_steps > 0, /* else the schedule needs the count */
         .timeout_ms = (int)(c->feed_timeout * 1000.0),
         .patient = true,
         .waiting = tell_waiting,
@@ -448,7 +448,7 @@ static status open_rest(const resume_point *from, session *out)
     const bool reads = device_has_storage(out->device); /* a dry run never decodes a token */
     if (reads && model_files_folder(c, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
-    if (!c->feed_replay[0]) /* a recording tells its own row length; it is checked in open_shape */
+    if (!c->feed_replay[0]) /* a recording has its own row length, which open_shape checks */
         TRY_OR(failed, session_memory_check(out));
     TRY_OR(failed, session_values(out));
     if (use == SESSION_TRAIN) {

@@ -50,7 +50,7 @@ typedef struct session {
     params *params;
     bool from_weights;    /* values were read from files, not drawn by the initialiser */
     receiver *train;      /* NULL in SESSION_EVAL */
-    tokenizer *tokenizer; /* NULL where no folder has one */
+    tokenizer *tokenizer; /* NULL if no folder has one */
     int64_t seq_len;      /* of the stream's rows */
     bucket_list buckets;  /* shape buckets of its micro-batches */
     batch_caps cap;       /* capacities of the largest micro-batch, held-out rows included */

@@ -1,5 +1,5 @@
-/* step.c: an optimiser step, from its rows to its report. The story, with the functions that tell
- * it:
+/* step.c: an optimiser step, from its rows to its report. Its functions, in
+ * order:
  *
  *   step_queue    clear         sums and gradients become zero
  *                 take_passes   for each micro-batch: wait for its rows, stage them on the device,
@@ -152,8 +152,8 @@ static status note_samples(sample_list *l, const row *w)
     return ST_OK;
 }
 
-/* Predicted time of a row, by the measure with which the daemon and the reader of a recording deal
- * rows out. */
+/* The predicted time of a row, by the measure with which the daemon and the reader of a recording
+ * distribute rows. */
 static int64_t predicted_cost(const row *w)
 {
     return assign_cost(&(row_measure){.tokens = w->n_tokens,
@@ -249,8 +249,8 @@ static status run_pass(session *s, const model_pass *p)
     return graph_replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
 }
 
-/* Notes why this rank has no rows; from now on its steps are void. Returns ST_OK if the step goes
- * on with an empty row. */
+/* Notes why this rank has no rows; from now on its steps are void. Returns ST_OK if the step
+ * continues with an empty row. */
 static status go_without_rows(session *s, status st)
 {
     if (st == ST_END || st == ST_BAD_DEVICE)
@@ -267,7 +267,7 @@ static status stage_nothing(session *s, device_batch **out)
     return upload_ring_stage(s->upload_ring, &empty, 1, out);
 }
 
-/* Puts the rows of the next micro-batch on their way to the device; an empty row if there are no
+/* Puts the rows of the next micro-batch on their way to the device, or an empty row if there are no
  * more. */
 static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, device_batch **out)
 {
@@ -384,8 +384,8 @@ static status fetch_facts(session *s, step_slot *t)
     return v->event_record(s->stream, t->done);
 }
 
-/* Marks a void step: the weight of this rank becomes minus infinity, a value that no rows can add
- * up to. So the sum over all ranks is minus infinity too, every rank sees that the step is void,
+/* Marks a void step: the weight of this rank becomes minus infinity, a value to which no rows can
+ * add up. So the sum over all ranks is minus infinity too, every rank sees that the step is void,
  * and all of them skip the update. */
 static status send_void(session *s, step_slot *t)
 {
@@ -477,8 +477,8 @@ status step_told(session *s, step_report *out)
     step_report *r = &t->report;
     TRY(s->device->v->event_wait(s->device, t->done));
     TRY(s->device->v->event_ns(t->wanted, t->ready, &r->input_ns));
-    /* The host may have waited longer than the device stood idle, which was still busy with the
-     * step before. Only the idle part counts. */
+    /* The host may have waited longer than the device stood idle, if the device was still busy with
+     * the step before. Only the idle part counts. */
     if (t->first_wait_ns > r->input_ns)
         r->wait_ns -= t->first_wait_ns - r->input_ns;
     s->steps->unsaid_wait_ns += r->wait_ns;

@@ -26,7 +26,8 @@ void step_totals_of(const session *s, const step_report *r, int64_t waited_ns, s
     int64_t *number[STEP_TOTALS - 1];
     list(&copy, number);
     /* All stages of a pipeline have the same rows, so the first one counts them. Of the ranks that
-     * share rows the first counts all but the targets, of which each rank has a part. */
+     * share rows, the first counts everything but the targets, of which each rank counts its
+     * part. */
     for (size_t i = 0; i < STEP_TOTALS - 1; i++)
         out->count[i] =
             at->pipeline == 0 && (first || number[i] == &copy.targets) ? (double)*number[i] : 0;

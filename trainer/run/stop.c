@@ -43,7 +43,7 @@ static void on_signal(int number)
     errno = kept;
 }
 
-/* The thread: says that the run is stopping, and ends the process if it has not ended in time. */
+/* The thread: logs that the run is stopping, and ends the process if it has not ended in time. */
 static void *see_to_the_end(void *unused)
 {
     uint64_t n;

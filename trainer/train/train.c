@@ -96,7 +96,7 @@ static status check_recording(const conf *c)
     return st;
 }
 
-/* Whether the checkpoint is whole is for the ranks to find out, who read it together. */
+/* Whether the checkpoint is whole is checked later, by all ranks together. */
 static status check_load_step(const conf *c)
 {
     char folder[STATUS_PATH_MAX], step[STATUS_PATH_MAX];
@@ -278,7 +278,7 @@ static status finish_training(training *t, status st)
     const status_note why = *status_last();
     if (t->no_rows)
         stop_by_deadline();
-    if (reporter_finish(t->reporter) != ST_OK) /* no line is worth the model that is to be left */
+    if (reporter_finish(t->reporter) != ST_OK) /* a failed line must not cost the model */
         log_warn("the last line is missing: %s", status_text());
     if (t->profile)
         profile_print(profile_read(t->profile), stdout);
@@ -299,7 +299,7 @@ static status finish_training(training *t, status st)
     return tell_result(t);
 }
 
-/* A trial run, too short to be missed if it keeps no model. */
+/* Whether this is a trial run, too short for its model to be missed. */
 static bool is_short(const conf *c)
 {
     return c->training_steps > 0 && c->training_steps < c->checkpoint_interval;
@@ -317,7 +317,7 @@ status train_run(const conf *c, const world *w)
     TRY_OR(done, open_run(&t));
     if (t.session.mesh.layout.world > 1)
         stop_together();
-    /* Until here there is nothing to finish, so a signal may simply end the process. */
+    /* Up to here there is nothing to finish, so a signal may simply end the process. */
     TRY_OR(done, stop_listen(c->checkpoint_exit_deadline, w->place.rank == 0));
     st = training_steps(&t);
     if (st == ST_OK || t.no_rows)

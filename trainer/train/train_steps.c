@@ -11,7 +11,7 @@
 
 enum { MEMORY_STEP = 3 }; /* by this step scratch has its final size and steps are captured */
 
-/* A disk that refuses lines of the ledger does not end the run. */
+/* If the disk refuses lines of the ledger, the run goes on without them. */
 static status spare_ledger(training *t, status st)
 {
     if (st != ST_IO)
@@ -65,8 +65,8 @@ static status note_step(training *t, const step_report *r)
     if (t->ledger)
         TRY(spare_ledger(t, ledger_add(t->ledger, r, leaps)));
     TRY(reporter_step(t->reporter, r));
-    /* A bad step was not applied, so a checkpoint written after it has the values from before it.
-     */
+    /* The update of a bad step was not applied, so a checkpoint written after it has the values
+     * from before it. */
     t->bad = r->where;
     t->bad_step = t->conf->training_nonfinite == NONFINITE_STOP && r->where;
     return ST_OK;

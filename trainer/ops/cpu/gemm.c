@@ -163,9 +163,9 @@ static void grouped_weight_body(const void *context, part p)
         grouped_weight(context, e);
 }
 
-/* Task t is piece t / experts of expert t % experts. Long experts come in several pieces, so that
- * the threads share them evenly. Where experts are uneven most tasks are empty, and cost nothing.
- */
+/* Task t is piece t / experts of expert t % experts. An expert with many rows comes in several
+ * pieces, so that the threads share its work evenly. With uneven experts most tasks are empty, and
+ * cost nothing. */
 static void grouped_rows_body(const void *context, part p)
 {
     const grouped_gemm_args *a = context;

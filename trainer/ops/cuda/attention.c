@@ -1,7 +1,7 @@
-/* attention.c: decides whose kernels compute a call of attention on CUDA. It is cuDNN where the
- * device has it, where it takes the shape and where it has an engine for it; otherwise it is our
- * own kernels. It is also our own where the queries are only some of a segment's tokens (cu_keys),
- * which cuDNN's masks cannot express. */
+/* attention.c: decides whose kernels compute a call of attention on CUDA. cuDNN does it if the
+ * device has cuDNN and if cuDNN takes the shape and has an engine for it; otherwise our own kernels
+ * do. Our kernels also do it if the queries are only some of a segment's tokens (cu_keys), which
+ * cuDNN's masks cannot express. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/table.h"

@@ -103,7 +103,7 @@ static status plan_new(stream *s, plans *all, const attention_shape *shape, bool
                           (long long)shape->head_dim);
 }
 
-/* Finds or makes the plan of a shape. *out is NULL where the library has no engine for it; that is
+/* Finds or makes the plan of a shape. *out is NULL if the library has no engine for it; that is
  * remembered too. */
 static status plan_for(stream *s, plans *all, const attention_shape *shape, bool backward,
                        const cudnn_plan **out)
@@ -374,8 +374,8 @@ static void tell_refusal(const stream *s, const attention_fwd_args *a, bool back
              (long long)a->tokens, (long long)a->heads, (long long)a->head_dim);
 }
 
-/* Whether this call may go to cuDNN at all: not where the device was opened without it (its
- * description says why), and not where there is nothing to compute. */
+/* Whether this call may go to cuDNN at all: not if the device was opened without it (its
+ * description says why), and not if there is nothing to compute. */
 static bool is_asked(const stream *s, const attention_fwd_args *a)
 {
     return ((const cuda_device *)s->dev)->cudnn && a->segments > 0 && a->tokens > 1;

@@ -4,7 +4,7 @@
 
 #include "trainer/ops/attention.h"
 
-/* Queue a call of attention on cuDNN. *out_done is false, with ST_OK, where nothing was queued and
+/* Queue a call of attention on cuDNN. *out_done is false, with ST_OK, if nothing was queued and
  * our own kernels must do it: the device has no cuDNN or was told not to use it; the GPU is older
  * than sm_90; widths or addresses are such as cuDNN does not take; too many of the blocks it would
  * launch would be empty; a deterministic backward would need too much memory; or it has no engine

@@ -182,7 +182,7 @@ status attention_graph_forward(const attention_shape *a, const cudnn_target *tar
     return cudnn_graph_plan(t.g, target, out);
 }
 
-/* [B, Q, S, S] transposed for a product that sums over queries. */
+/* x [B, Q, S, S] transposed, for a product that sums over queries. */
 static cudnn_tensor turned(const tensors *t, cudnn_tensor x)
 {
     int64_t s = t->a->longest, heads = t->a->heads;

@@ -1,5 +1,6 @@
-/* attention_pack.cu: see attention_pack.h. It writes a few kilobytes, and zeros for the rows after
- * the last segment. The grid is fixed, since only the device knows how many rows those are. */
+/* attention_pack.cu: the kernels of attention_pack.h. They write a few kilobytes, and zeros for the
+ * rows after the last segment. The grid is fixed, since only the device knows how many rows those
+ * are. */
 #include "trainer/ops/cuda/attention_pack.h"
 
 #include "trainer/ops/cuda/kernel_launch.cuh"

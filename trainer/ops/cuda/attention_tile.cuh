@@ -353,7 +353,7 @@ static __device__ inline void tile_sight(sight *s, const sides &x, int64_t first
     __syncthreads();
 }
 
-/* The column of C that element e of group n holds; its row is lane / 4 + e / 2 * 8. */
+/* The column of C of element e of group n; its row is lane / 4 + e / 2 * 8. */
 static __device__ __forceinline__ int product_column(int n, int e)
 {
     return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2;

@@ -1,4 +1,5 @@
-/* cudnn_graph.c: see cudnn_graph.h. */
+/* cudnn_graph.c: builds the library's descriptors for a graph, and tries its engines until one
+ * makes a plan (cudnn_graph.h). */
 #include "trainer/ops/cuda/cudnn_graph.h"
 
 #ifdef TESSERA_CUDNN
@@ -199,7 +200,7 @@ static void graph_done(cudnn_graph *g)
     free(g);
 }
 
-/* Whether the engine says of itself that it may add in any order. */
+/* Whether the engine declares that it may add in any order. */
 static bool wanders(cudnn_graph *g, descriptor config)
 {
     cudnnBackendNumericalNote_t note[NOTES_MAX];
@@ -220,8 +221,8 @@ static bool wanders(cudnn_graph *g, descriptor config)
     return false;
 }
 
-/* Tries to make a plan with this engine. Returns NULL where the engine does not take the graph
- * after all. */
+/* Tries to make a plan with this engine. Returns NULL if the engine does not accept the graph after
+ * all. */
 static descriptor try_plan(cudnn_graph *g, descriptor config, const cudnn_target *t)
 {
     descriptor plan = make_descriptor(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);

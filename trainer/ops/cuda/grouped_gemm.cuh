@@ -1,4 +1,5 @@
-/* grouped_gemm.cuh: the two kernels of the grouped product, and what decides between them. */
+/* grouped_gemm.cuh: the two kernels of the grouped product, and the rule that decides between
+ * them. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH
 #define TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH
 

@@ -78,7 +78,7 @@ typedef struct grouped_work {
 
 /* Where results go. */
 typedef struct grouped_out {
-    void *y;     /* FWD and DGRAD bf16, WGRAD f32; gated: NULL where it is not wanted */
+    void *y;     /* FWD and DGRAD bf16, WGRAD f32; gated: NULL if it is not wanted */
     void *gated; /* bf16 */
 } grouped_out;
 

@@ -39,7 +39,7 @@ static __device__ __forceinline__ void hold_until(int64_t ns)
     __syncthreads();
 }
 
-/* The time at which a block that has done `done` of its `mine` chunks may go on. */
+/* When a block that has done `done` of its `mine` chunks may continue. */
 static __device__ __forceinline__ int64_t due(const link_pace &p, int64_t start, int64_t done,
                                               int64_t mine)
 {

@@ -38,7 +38,7 @@ static __device__ __forceinline__ float base(float max)
     return max * LOG2E;
 }
 
-/* `at` is a piece while a thread counts, and a column for the block. */
+/* `at` is the number of a piece while a thread reads, and of a column for the whole block. */
 template <int N> static __device__ __forceinline__ void see(seen *s, piece<N> p, int at)
 {
     float z[N];

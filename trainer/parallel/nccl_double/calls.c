@@ -70,7 +70,7 @@ static ncclResult_t collective_inside(shim_call call, const void *send, void *re
 }
 
 /* With TESSERA_NCCL_STUCK it behaves like a call that waits for room in the GPU's full queue and
- * goes on only when what is queued has ended. */
+ * returns only when the queued work has ended. */
 static ncclResult_t call_collective(shim_call call, const void *send, void *recv, ncclComm_t c,
                                     cudaStream_t on)
 {

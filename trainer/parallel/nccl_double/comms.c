@@ -1,6 +1,6 @@
-/* comms.c: the communicators of the shim. Ranks find each other by shared memory whose name is in
- * the unique id; a communicator is ready when all have joined. As in NCCL nothing blocks, and a
- * communicator that is not ready may not be called. */
+/* comms.c: the communicators of the shim. Ranks find each other through shared memory whose name is
+ * in the unique id; a communicator is ready when all have joined. As in NCCL nothing blocks, and a
+ * communicator that is not ready may not be used. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <fcntl.h>
@@ -282,7 +282,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* What is queued ends without doing its work. */
+/* What is queued ends without having done its work. */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
 {
     (void)revokeFlags;

@@ -1,6 +1,6 @@
 /* hollow.c: the shim on a device of shapes (trainer/device/shapes.h). Calls are compared, counted
  * and recorded like any others, at any size, but no byte is moved at an address that may not be
- * touched. What lies in pinned memory is real and is moved. The device has no queue, so calls run
+ * touched. Pinned memory is real, and bytes in it are moved. The device has no queue, so calls run
  * one by one. */
 #include "trainer/parallel/nccl_double/shim.h"
 

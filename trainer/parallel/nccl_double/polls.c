@@ -206,8 +206,8 @@ static bool is_last(const shim_part *p)
     return p->first >= p->call.count * (int64_t)shim_type_size(p->call.type);
 }
 
-/* A send is done when the other rank has taken all of it, so that a rank whose message is not
- * received does not go on. */
+/* A send is done when the other rank has taken all of it, so that a rank does not continue if its
+ * message is not received. */
 static void poll_send(struct ncclComm *c, shim_part *part)
 {
     shim_mail *mail = shim_mail_of(c, c->rank, part->peer);
@@ -253,7 +253,7 @@ static void poll_recv(struct ncclComm *c, shim_part *part)
         shim_record(c, &part->call, bytes_from_others(c, &part->call));
 }
 
-/* Whether part i may go: messages between two ranks go in the order of the calls. */
+/* Whether part i may run: messages between two ranks run in the order of the calls. */
 static bool is_next(const shim_work *w, int i)
 {
     for (int k = 0; k < i; k++)

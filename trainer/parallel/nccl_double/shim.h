@@ -39,7 +39,7 @@ typedef enum shim_kind {
 typedef struct shim_call {
     int64_t number; /* from 1: of the calls on this communicator, or the messages of a pair */
     int32_t kind, type, op;
-    int32_t root;   /* of a broadcast; of a message the other rank */
+    int32_t root;   /* of a broadcast; for a message, the other rank */
     int32_t stream; /* number of the stream */
     int32_t hollow; /* not 0: on a device of shapes, no bytes are moved */
     int64_t count;  /* elements */
@@ -94,8 +94,8 @@ struct ncclComm {
     struct ncclComm *next_live;      /* list of all others */
 };
 
-/* These stand around every call of the API. shim_go_in ends the process where the communicator is
- * gone. ncclCommAbort and ncclCommDestroy end it where a call is inside. */
+/* To be called around every call of the API. shim_go_in ends the process if the communicator is
+ * gone. ncclCommAbort and ncclCommDestroy end it if another call is inside. */
 void shim_go_in(struct ncclComm *comm);
 void shim_go_out(struct ncclComm *comm);
 
@@ -141,7 +141,7 @@ ncclResult_t shim_find_place(struct ncclComm *comm, cudaStream_t on, shim_part *
 ncclResult_t shim_start(struct ncclComm *comm, shim_work *work);
 ncclResult_t shim_go_on(struct ncclComm *comm);
 
-/* Goes on with the window registration in progress. */
+/* Continues the window registration in progress. */
 ncclResult_t shim_register(struct ncclComm *comm);
 /* window_layout.cc: the size of a window's handle, filling one in, and the base it was given. */
 size_t shim_window_bytes(void);
