@@ -1,4 +1,4 @@
-/* fingerprints.c: fingerprints as JSON, and their comparison. */
+/* fingerprints.c: writes and reads fingerprints as JSON, and compares them. */
 #include "prepd/agreed/fingerprints.h"
 
 #include <string.h>

@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* openat2 gives up with EAGAIN when a rename anywhere comes between its checks; so often it is
- * tried again. */
+/* openat2 fails with EAGAIN if a rename anywhere comes between its checks; this is how often it is
+ * tried. */
 enum { RACES = 64 };
 
 static void close_keeping_errno(int fd)

@@ -392,8 +392,8 @@ static status scan_array(record_file *x, int64_t mark, scanning *s)
     return json_stream_from(x->path, next_bytes, x->bytes, NULL, NULL, on_item, s);
 }
 
-/* The samples of a window may lie anywhere between two restart points. If that is further than what
- * unpack.c keeps, reading a sample may mean to unpack everything before it again. */
+/* The samples of a window may lie anywhere between two restart points. If these are further apart
+ * than what unpack.c keeps, reading a sample may mean unpacking everything before it again. */
 static void warn_if_far(const record_file *x)
 {
     const int64_t bytes = unpack_longest(x->bytes);

@@ -1,7 +1,8 @@
-/* class_rows.c: packs the units of a window, alike or by resolution class (data.resolution_class).
+/* class_rows.c: packs the units of a window, all together or by resolution class
+ * (data.resolution_class).
  *
  * By class: a class that fills at least ENOUGH rows is packed alone, and its full rows are kept.
- * The rows of it that are not full, and the units of all other classes, are packed together. */
+ * Its other rows are packed again together with the units of all other classes. */
 #include <string.h>
 
 #include "prepd/plan/pack.h"

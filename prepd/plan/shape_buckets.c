@@ -33,7 +33,7 @@ static const double WORTH = 0.002; /* share of the total time that one bucket mo
  * replaces eight lines at every use. */
 static const struct field {
     size_t of_bucket, of_row;
-    int64_t step; /* a capacity is a multiple of this; for TILE see round_up */
+    int64_t step; /* a capacity is a multiple of this; round_up handles TILE */
 } fields[] = {
 #define FIELD(name, step)                                                                          \
     {                                                                                              \

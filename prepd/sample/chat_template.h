@@ -3,7 +3,7 @@
  * text.c writes conversations as the template of Qwen3-VL Instruct does, without a template engine.
  * A model folder may bring another template: that of a Thinking model puts <think> into answers,
  * and that of a fine-tuned model may do anything. Then the model would be trained on a form of text
- * in which nobody will ask it. So the template is looked up where transformers looks it up, and
+ * in which it will never be asked. So the template is looked up where transformers looks it up, and
  * must be one that is known, by the hash of its text, to give the same result as text.c. */
 #ifndef TESSERA_PREPD_SAMPLE_CHAT_TEMPLATE_H
 #define TESSERA_PREPD_SAMPLE_CHAT_TEMPLATE_H

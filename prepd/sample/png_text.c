@@ -1,5 +1,4 @@
-/* png_text.c: measures the texts of a PNG, see png.h. This is the only door to zlib for pictures.
- */
+/* png_text.c: measures the texts of a PNG (png.h). This is the only door to zlib for pictures. */
 #include <string.h>
 #include <zlib.h>
 

@@ -16,8 +16,8 @@
 
 enum {
     PILLOW_BITS = 22,        /* of the weights' fraction */
-    TORCH_MAX_BITS = 22,     /* at most so many, and only so many that */
-    TORCH_LIMIT = 1 << 15,   /* every weight stays below this, to fit an int16 */
+    TORCH_MAX_BITS = 22,     /* at most; fewer if a weight would reach .. */
+    TORCH_LIMIT = 1 << 15,   /* .. this, so that each fits an int16 */
     MAX_SIDE = 1 << 24,      /* see fit.c */
     MAX_TAPS = 4 * MAX_SIDE, /* so that counts fit an int32 */
 };

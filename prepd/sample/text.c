@@ -297,10 +297,10 @@ static int64_t characters(const rendering *r, int64_t start, int64_t end)
     return n;
 }
 
-/* The span to which a token belongs that begins inside span `at` and ends at byte `end`. A token
- * may reach into the texts after that span, as " Two" does if one text ends with a space. It
- * belongs to the text that most of its characters come from, and at a tie to the later one, so that
- * the first word of a stage is trained with that stage. */
+/* The span of a token that begins inside span `at` and ends at byte `end`. The token may reach into
+ * the texts after that span, as " Two" does if one text ends with a space. It belongs to the text
+ * that most of its characters come from, and at a tie to the later one, so that the first word of a
+ * stage is trained with that stage. */
 static const trained_span *token_span(const rendering *r, int64_t at, int64_t start, int64_t end)
 {
     const trained_span *best = &r->spans[at];

@@ -1,5 +1,5 @@
-/* breaches.c: a small table of addresses with their breaches and the time until which each is held.
- */
+/* breaches.c: a small table of addresses, with their breaches and the time until which each gets no
+ * work. */
 #include "prepd/serve/breaches.h"
 
 #include <stdio.h>

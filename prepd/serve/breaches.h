@@ -1,11 +1,11 @@
-/* breaches.h: which machines' workers break the protocol again and again, and how long those get no
- * work for it. Pure state: no sockets, no clock.
+/* breaches.h: remembers which machines' workers break the protocol again and again, and for how
+ * long these get no work. Pure state: no sockets, no clock.
  *
  * A breach costs no sample anything: the lease is given again. So a broken or malicious peer could
- * take the same late row for ever. The first FREE_BREACHES of an address are forgiven. Each further
- * one keeps work from all workers at that address for twice as long as the one before, up to a
- * minute, as long as there are other workers (leasing.c). Every row that comes from the address
- * makes up for one breach. */
+ * take the same late row for ever. The first FREE_BREACHES of an address are forgiven. After each
+ * further one, all workers at that address get no work for twice as long as after the one before,
+ * up to a minute, as long as there are other workers (leasing.c). Every row that comes from the
+ * address makes up for one breach. */
 #ifndef TESSERA_PREPD_SERVE_BREACHES_H
 #define TESSERA_PREPD_SERVE_BREACHES_H
 
@@ -22,8 +22,7 @@ typedef struct breacher {
     int64_t held_until_ns;
 } breacher;
 
-/* All zeros is the state at the start. Where all places are taken, the one whose hold ends first
- * makes way. */
+/* It starts as zeros. If all places are taken, the entry whose hold ends first is replaced. */
 typedef struct breaches {
     breacher of[BREACHERS];
 } breaches;

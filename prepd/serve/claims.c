@@ -1,10 +1,9 @@
-/* claims.c: decides whether an index record that a worker told is used.
+/* claims.c: decides whether an index record that a worker sent is used.
  *
- * What a remote worker tells is a claim. It counts once another worker tells the same, on another
- * machine if there is one.
- * Where two claims differ, a local worker decides, and a worker that told something else is
- * dismissed. What a local worker tells counts at once, and so does what the only worker tells,
- * since there is no other to ask.
+ * What a remote worker says is a claim. It counts once another worker says the same, on another
+ * machine if there is one. If two claims differ, a local worker decides, and a worker that said
+ * something else is dismissed. What a local worker says counts at once, and so does what the only
+ * worker says, since there is no other to ask.
  *
  * A claim travels with a lease of the same items (lease.h), so a worker that dies or leaves while
  * it confirms one changes nothing. */
@@ -25,16 +24,16 @@ static worker_seat *seat_of_number(const dispatch *d, uint64_t number)
     return worker;
 }
 
-/* Whether `other` can confirm what a worker told: it is local, or on another machine. */
+/* Whether `other` can confirm what a worker said: it is local, or on another machine. */
 static bool is_apart(const worker_seat *other, const worker_seat *worker)
 {
     return other->local || strcmp(other->host, worker->host) != 0;
 }
 
-/* Whether to wait for `other` where a worker's record needs a second one. A worker that may have no
- * work is not waited for: one that has not told its fingerprints in the time that loading takes, or
- * one that is held for breaches while this one is not (leasing.c). Such workers could come for
- * ever, and this one would wait as long. */
+/* Whether to wait for `other` if a worker's record needs a second one. A worker that may get no
+ * work is not waited for: one that has not sent its fingerprints within the time that loading
+ * takes, or one that is held for breaches while this one is not (leasing.c). Such workers could
+ * come for ever, and this one would wait as long. */
 static bool is_waited_for(const dispatch *d, const worker_seat *other, const worker_seat *worker)
 {
     const int64_t now = clock_ns();
@@ -114,8 +113,8 @@ static bool counts(const dispatch *d, const lease *l, int64_t item, uint64_t fac
     return l->n_claims == 1 && l->claim[0].facts[place_in(l, item)] == facts;
 }
 
-/* Leases the items whose records do not count yet once more, together with what was claimed of them
- * so far and what this worker claims. */
+/* Leases the items whose records do not count yet again, together with the claims made about them
+ * so far and those of this worker. */
 static status lease_again(dispatch *d, const lease *l, const int64_t *item, const uint64_t *facts,
                           int64_t n, const worker_seat *worker)
 {
@@ -135,7 +134,7 @@ static status lease_again(dispatch *d, const lease *l, const int64_t *item, cons
     return st;
 }
 
-/* Dismisses the workers that told something else of a settled item. */
+/* Dismisses the workers that said something else about a settled item. */
 static void dismiss_deviants(dispatch *d, const lease *l, int64_t item, uint64_t facts)
 {
     for (int c = 0; c < l->n_claims; c++)

@@ -295,8 +295,8 @@ void consumers_deliver(dispatch *d)
     }
 }
 
-/* Tells consumers that have heard nothing for a while that the daemon is there. Sending fails to a
- * consumer that has gone without BYE, which is how that is found out. */
+/* Tells consumers that have heard nothing for a while that the daemon is there. Sending fails if a
+ * consumer has gone without BYE, which is how the daemon finds that out. */
 void consumers_still_here(dispatch *d, int64_t now)
 {
     for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {

@@ -146,7 +146,7 @@ static void from_control(void *d, const wire_peer *from, wire_msg *message)
     control_message(d, from, message);
 }
 
-/* The consumer of the train stream that is furthest; NULL if there is none. */
+/* The consumer of the train stream that has come furthest; NULL if there is none. */
 static const consumer_seat *leading(const dispatch *d)
 {
     const consumer_seat *first = NULL;

@@ -66,7 +66,8 @@ struct source {
     clip_limits clips;
     char *index_path;          /* heap; "" where there is no cache folder */
     cache_lock lock;           /* held on the index file while it is built here */
-    fingerprints fingerprints; /* of what makes its rows; set from the first WELCOME on */
+    fingerprints fingerprints; /* of the decoders and tokenizer that make its rows; fixed from the
+                                  first WELCOME on */
     hash128 index_key;
     hash128 model_digest;
     char *stream_json; /* heap; conf_stream_json of c */
@@ -99,7 +100,7 @@ typedef struct consumer_seat {
     plan *plan;      /* the source's; NULL until the index is ready */
     row_range *from; /* where its cursor says that its epoch begins; NULL: the whole stream */
     plan_kind kind;
-    quarantine bad;     /* what its rows are made under: its cursor's list and this daemon's */
+    quarantine bad;     /* the list under which its rows are made: its cursor's and this daemon's */
     int64_t told_bytes; /* memory held for what it said: its HELLO, then its cursor's list */
     char stream[8];     /* "train", "eval" or "sample" */
     int rank, ranks;

@@ -20,7 +20,7 @@
 
 enum {
     MAX_DEATHS = 3, /* in a row without a fingerprint: someone kills it, or a library crashes */
-    LIMIT_S = 60,   /* after so long the child hangs and is killed */
+    LIMIT_S = 60,   /* a child that takes longer is taken to hang and is killed */
 };
 static const int64_t PAUSE_NS = 1000000000; /* before the next try if no child could be started */
 
@@ -75,7 +75,7 @@ static void take_lines(dispatch *d)
         memmove(m->text, m->text + used, m->text_bytes);
     }
     if (m->text_bytes == sizeof m->text)
-        m->text_bytes = 0; /* no line of a fingerprint is so long */
+        m->text_bytes = 0; /* no line with a fingerprint is this long */
 }
 
 /* The child has closed its output. The loop reaps its process together with the workers. */

@@ -47,8 +47,8 @@ WARN_UNUSED status hello_is_other(const char *name, frame_kind kind);
 WARN_UNUSED status credit_take(const json_value *said, const char *name, int64_t *inout_credit,
                                int64_t *inout_unreturned);
 
-/* A consumer that has heard nothing for so long is told that the daemon is there. It is well under
- * any consumer's time limit. */
+/* A consumer that has heard nothing for this long is told that the daemon is there. It is well
+ * under any consumer's time limit. */
 extern const int64_t STILL_HERE_NS;
 /* Sends CREDIT of 0 bytes. False if the consumer has gone, which without BYE shows only here. */
 bool consumer_is_there(wire_socket *socket, const wire_peer *consumer);

@@ -2,8 +2,8 @@
  * It is the only door to libmicrohttpd.
  *
  * There is no thread: the dispatcher's loop waits for http_fd and calls http_run, so an answer
- * proves that the loop turns. A connection has one request and at most five seconds. Where too many
- * are open the oldest is closed, so that slow ones keep no one out. */
+ * proves that the loop turns. A connection has one request and at most five seconds. If too many
+ * are open, the oldest is closed, so that slow ones cannot keep others out. */
 #ifndef TESSERA_PREPD_SERVE_HTTP_H
 #define TESSERA_PREPD_SERVE_HTTP_H
 

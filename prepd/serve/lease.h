@@ -1,4 +1,5 @@
-/* lease.h: what becomes of a piece of work whose worker goes. Pure state: no sockets, no clock.
+/* lease.h: what happens to a piece of work when its worker goes. Pure state: no sockets, no
+ * clock.
  *
  * A lease is a list of items (the samples of a row, or images or texts of the index) that one
  * worker does at a time. When its worker goes, the lease is given again. The question is whether

@@ -7,7 +7,7 @@
 
 /* Sends lines as systemd reads them: "READY=1", "STATUS=...", "WATCHDOG=1", "STOPPING=1". */
 void notify_send(const char *lines);
-/* The same, but dropped instead of waiting where the service manager does not read. */
+/* The same, but if the service manager does not read, the lines are dropped instead of waiting. */
 void notify_try(const char *lines);
 void notify_reloading(void); /* RELOADING=1; READY=1 ends it */
 /* Half of WATCHDOG_USEC, in nanoseconds; 0 if there is no watchdog or it is for another process. */

@@ -1,5 +1,5 @@
-/* seats.c: the workers that are here: how they are found, how they go, and what the samples that
- * they had in work are blamed for. How they come is in joining.c; what they say is in
+/* seats.c: the workers that are here: how they are found, how they go, and whether the samples that
+ * they had in work are blamed. How they come is in joining.c; what they say is in
  * worker_messages.c. */
 #include <stdio.h>
 #include <stdlib.h>

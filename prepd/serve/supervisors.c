@@ -9,8 +9,8 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-/* A supervisor says every second that it is there. After this silence it has gone, of which ZeroMQ
- * tells nothing. */
+/* A supervisor says every second that it is there. After this much silence it counts as gone;
+ * ZeroMQ reports nothing. */
 static const int64_t SILENT_NS = 10000000000;
 
 void supervisors_tick(dispatch *d, int64_t now)

@@ -248,7 +248,7 @@ bool image_cache_get(image_cache *cache, hash128 key, uint8_t *patches, size_t b
     return false;
 }
 
-/* Reserves n contiguous bytes of the ring; false if it has not so many. */
+/* Reserves n contiguous bytes of the ring; false if the ring is smaller. */
 static bool reserve_place(image_cache *cache, uint64_t n, uint64_t *out)
 {
     uint8_t number[8];

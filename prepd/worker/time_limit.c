@@ -65,6 +65,6 @@ bool time_limit_wait(void)
     const double seconds = wanted < LONGEST_WAIT_S ? wanted : LONGEST_WAIT_S;
     struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ; /* a tick */
+        ; /* a tick interrupted it */
     return true;
 }
