@@ -14,6 +14,7 @@
 
 #include "common/conf/yaml.h"
 #include "common/base/words.h"
+#include "common/program/log.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/dataset/names.h"
 #include "prepd/dataset/open_source.h"
@@ -106,6 +107,7 @@ static status new_source(mixture *mix, const char *name, size_t n, mixed_source 
     mix->n++;
     TRY(conf_set(&source->conf, "data.path", ""));
     TRY(conf_set(&source->conf, "data.images", ""));
+    TRY(conf_set(&source->conf, "data.format", "vqav2"));
     TRY(conf_set(&source->conf, "data.group", "none"));
     *out = source;
     return ST_OK;
@@ -195,11 +197,10 @@ static status read_list(mixture *mix, const conf *c)
 static status open_source(mixture *mix, int k)
 {
     mixed_source *source = &mix->sources[k];
-    if (!source->own_format)
-        return FAIL_IN(ST_CONFIG, mix->file,
-                       "source %s does not say what it is: give it a format (vqav2, conversations, "
-                       "webdataset, text or video)",
-                       source->name);
+    if (!source->own_format) /* lists of the first versions need not say it */
+        log_warn("%s: source %s names no format and is read as vqav2; add its format (vqav2, "
+                 "conversations, webdataset, text or video)",
+                 mix->file, source->name);
     if (source->conf.data_format == DATA_MIXTURE)
         return FAIL_IN(ST_CONFIG, mix->file, "source %s: a source cannot be a mixture itself",
                        source->name);

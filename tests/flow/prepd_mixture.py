@@ -135,7 +135,7 @@ def a_mixture_of_one_is_that_one():
             args = write_list(f, f"one:\n  format: {name}\n  path: {path}\n")
             check(digest(f.config, "--steps", "4", *args) == alone, f"{name}: other rows in a mixture")
         alone = digest(f.config, "--steps", "4", "--data.group", "conversation")
-        args = write_list(f, f"one:\n  format: vqav2\n  path: {f.file('data')}\n  group: conversation\n")
+        args = write_list(f, f"one:\n  path: {f.file('data')}\n  group: conversation\n") # without a format it is vqav2
         check(digest(f.config, "--steps", "4", *args) == alone, "other conversations in a mixture")
 
 
@@ -144,8 +144,7 @@ def wrong_lists_are_refused():
         for text, words in (("vqa:\n  path: data\n  wieght: 2\n", ("mix.yaml:3", "wieght", "suffix, group")),
                             ("vqa:\n  path: data\n  weight: -2\n", ("mix.yaml:3", "above 0")),
                             ("a:\n  path: data\n  weight: 2\nb:\n  path: data\n", ("give a weight to all of them, or to none",)),
-                            ("a:\n  format: vqav2\n  path: nowhere\n", ("source a", "nowhere")),
-                            ("a:\n  path: data\n", ("source a does not say what it is: give it a format (vqav2, ",)),
+                            ("a:\n  path: nowhere\n", ("source a", "nowhere", "names no format and is read as vqav2")),
                             ("a:\n  path: data\n  group: shared_image\n", ("mix.yaml:3", "beside data.path")),
                             ("a:\n  path: data/t.jsonl\n  format: text\n  group: conversation\n",
                              ("data.group is for data with pictures",)),
