@@ -4,8 +4,8 @@
  *   workers    ROUTER    the same and .workers    JOIN, ON, ROW, RECORDS, FAILED  <->  TERMS, LEASE
  *   control    ROUTER    the same and .control    COMMAND  <->  ANSWER
  *   signals    signalfd  SIGTERM drains, SIGINT stops cleanly, a second one of either stops at
- * once, SIGHUP reads the options again metrics    HTTP      metrics.listen           GET /metrics,
- * /healthz, /readyz
+ *             once, SIGHUP reads the options again
+ *   metrics    HTTP      metrics.listen           GET /, /metrics, /healthz, /readyz
  *
  * With tcp, workers and control have the next two ports instead. */
 #ifndef TESSERA_PREPD_SERVE_DISPATCH_H

@@ -492,7 +492,8 @@ void control_message(dispatch *dispatch, const wire_peer *from, wire_msg *messag
 /* metrics.c */
 const char *metrics_unhealthy(const dispatch *dispatch, int64_t now); /* why; NULL if healthy */
 const char *metrics_unready(const dispatch *dispatch);                /* why; NULL if ready */
-int metrics_answer(void *user, const char *path, FILE *out);          /* an http_handler */
+/* An http_handler. */
+int metrics_answer(void *user, const char *path, FILE *out, const char **out_type);
 
 /* reload.c */
 void dispatch_reload(dispatch *dispatch);

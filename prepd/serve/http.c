@@ -115,6 +115,7 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
 {
     http *h = user;
     char *text = NULL;
+    const char *type = "text/plain; version=0.0.4; charset=utf-8";
     size_t size = 0;
     int code = MHD_HTTP_METHOD_NOT_ALLOWED;
     (void)version, (void)data, (void)state;
@@ -125,8 +126,9 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
     FILE *f = open_memstream(&text, &size);
     if (!f)
         return MHD_NO;
-    if (strcmp(method, MHD_HTTP_METHOD_GET) == 0)
-        code = h->handle(h->user, path, f);
+    /* libmicrohttpd leaves the body out of its answer to HEAD. */
+    if (strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0)
+        code = h->handle(h->user, path, f, &type);
     if (fclose(f) != 0) {
         free(text);
         return MHD_NO;
@@ -136,8 +138,7 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
         free(text);
         return MHD_NO;
     }
-    enum MHD_Result good =
-        MHD_add_response_header(r, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+    enum MHD_Result good = MHD_add_response_header(r, "Content-Type", type);
     if (good == MHD_YES)
         good = MHD_add_response_header(r, "Connection", "close");
     if (good == MHD_YES)

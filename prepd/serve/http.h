@@ -1,5 +1,5 @@
-/* http.h: answers GET on loopback for programs that watch the daemon (Prometheus, a health check).
- * It is the only door to libmicrohttpd.
+/* http.h: answers GET and HEAD on loopback for programs that watch the daemon (Prometheus, a health
+ * check) and for a person with a browser. It is the only door to libmicrohttpd.
  *
  * There is no thread: the dispatcher's loop waits for http_fd and calls http_run, so an answer
  * proves that the loop turns. A connection has one request and at most five seconds. If too many
@@ -13,8 +13,10 @@
 
 typedef struct http http;
 
-/* Writes the answer to a path ("/metrics") and returns its HTTP status: 200, 404 or 503. */
-typedef int (*http_handler)(void *user, const char *path, FILE *out);
+/* Writes the answer to a path ("/metrics") and returns its HTTP status: 200, 404 or 503. *out_type
+ * is the Content-Type, which is Prometheus's text unless the handler sets another one (a constant).
+ */
+typedef int (*http_handler)(void *user, const char *path, FILE *out, const char **out_type);
 
 /* Listens on HOST:PORT, where HOST is 127.x.x.x, localhost or [::1]. CONFIG for another address,
  * UNAVAILABLE if it is in use. */

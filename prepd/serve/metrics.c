@@ -159,11 +159,27 @@ const char *metrics_unready(const dispatch *d)
     return d->seats ? NULL : "no worker has joined";
 }
 
-int metrics_answer(void *user, const char *path, FILE *out)
+/* What a browser shows of the bare address. The rest of the daemon is on its control endpoint. */
+static const char index_page[] =
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>prepd</title>"
+    "<meta name=\"viewport\" content=\"width=device-width\">"
+    "<style>:root{color-scheme:light dark}body{font:16px/1.6 system-ui,sans-serif;margin:2em}"
+    "</style></head><body>\n<h1>prepd " TESSERA_VERSION "</h1>\n<ul>\n"
+    "<li><a href=\"/metrics\">/metrics</a>: figures for Prometheus</li>\n"
+    "<li><a href=\"/healthz\">/healthz</a>: does work go on?</li>\n"
+    "<li><a href=\"/readyz\">/readyz</a>: would a consumer get rows now?</li>\n"
+    "</ul>\n<p>The command <code>prepd status</code> says more.</p>\n</body></html>\n";
+
+int metrics_answer(void *user, const char *path, FILE *out, const char **out_type)
 {
     const dispatch *d = user;
     const put p = {out};
     const char *why = NULL;
+    if (strcmp(path, "/") == 0) {
+        *out_type = "text/html; charset=utf-8";
+        fputs(index_page, out);
+        return 200;
+    }
     if (strcmp(path, "/metrics") == 0) {
         put_all(&p, d);
         return 200;
@@ -173,7 +189,7 @@ int metrics_answer(void *user, const char *path, FILE *out)
     else if (strcmp(path, "/readyz") == 0)
         why = metrics_unready(d);
     else {
-        fprintf(out, "/metrics /healthz /readyz\n");
+        fprintf(out, "not found; there are /metrics /healthz /readyz\n");
         return 404;
     }
     fprintf(out, "%s\n", why ? why : "ok");

@@ -31,6 +31,17 @@ def get(port, path, timeout=60.0):
         return e.code, e.read().decode()
 
 
+def links_at_the_bare_address(port):
+    """A browser finds a page whose links all work; HEAD gives its headers alone."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as r:
+        page = r.read()
+        check(r.headers["Content-Type"].startswith("text/html"), f"{r.headers}")
+    links = re.findall(r'href="([^"]+)"', page.decode())
+    check(links == ["/metrics", "/healthz", "/readyz"] and all(get(port, to)[0] == 200 for to in links), f"{links}")
+    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/", method="HEAD")) as r:
+        check(r.status == 200 and int(r.headers["Content-Length"]) == len(page) and r.read() == b"", f"{r.headers}")
+
+
 def up(folder):
     wait_for(lambda: os.path.exists(folder.file("d.sock.control")), "control endpoint")
 
@@ -72,6 +83,7 @@ def figures_for_prometheus():
             wait_for(lambda: 'prepd_workers{state="idle"} 2\n' in get(port, "/metrics")[1], "both workers")
             code, text = get(port, "/metrics")
             check(code == 200 and get(port, "/other")[0] == 404, "codes")
+            links_at_the_bare_address(port)
             value, typed = {}, set()
             for line in text.splitlines():
                 if line.startswith("# TYPE "):

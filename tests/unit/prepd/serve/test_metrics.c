@@ -43,11 +43,13 @@ static int teardown_metrics(void **state)
 /* The answer must have this code, and its body these words. */
 static void assert_answer(dispatch *d, const char *path, int code, const char *words)
 {
-    char body[256] = "";
+    char body[2048] = "";
+    const char *type = "";
     FILE *out = fmemopen(body, sizeof body, "w");
     assert_non_null(out);
-    assert_int_equal(metrics_answer(d, path, out), code);
+    assert_int_equal(metrics_answer(d, path, out, &type), code);
     fclose(out);
+    assert_string_equal(type, strcmp(path, "/") == 0 ? "text/html; charset=utf-8" : "");
     assert_non_null(strstr(body, words));
 }
 
@@ -143,8 +145,12 @@ static void test_readyz__is_503_until_a_consumer_would_get_rows(void **state)
 static void test_answer__names_its_paths(void **state)
 {
     fixture *f = *state;
-    assert_answer(&f->d, "/", 404, "/metrics /healthz /readyz\n");
+    assert_answer(&f->d, "/", 200, "<a href=\"/metrics\">");
+    assert_answer(&f->d, "/", 200, "<a href=\"/healthz\">");
+    assert_answer(&f->d, "/", 200, "<a href=\"/readyz\">");
+    assert_answer(&f->d, "/other", 404, "/metrics /healthz /readyz\n");
     assert_answer(&f->d, "/healthz/", 404, "/healthz");
+    assert_answer(&f->d, "", 404, "/healthz");
 }
 
 int main(void)
