@@ -45,7 +45,7 @@ def recordings_end():
         check("no held-out rows" in said and "images swapped" not in said, said)
         said = trainer("eval", "-c", f.config, "--feed.replay", path, "--eval.show", "0",
                        "--model.path", f.file("eval/checkpoint"))
-        check(re.search(r"eval: loss: [0-9.]+ +accuracy: [0-9.]+% of \d+ documents", said), said)
+        check(re.search(r"eval: loss: [0-9.]+ +accuracy: [0-9.]+% of \d+ answers", said), said)
 
 
 def recordings_end_inside_a_step():
@@ -73,11 +73,11 @@ def recordings_end_inside_a_step():
 def evaluates_in_between():
     with Folder(**STREAM) as f, Daemon(f.config):
         said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2, checkpoint__enable="true")
-        between = re.findall(r"^eval: step: (\d+)  loss: [0-9.]+  accuracy: [0-9.]+%  documents: (\d+)",
+        between = re.findall(r"^eval: step: (\d+)  loss: [0-9.]+  accuracy: [0-9.]+% of (\d+) answers  ",
                              said, re.MULTILINE)
         check([b[0] for b in between] == ["2"], said)
-        last = re.search(r"^eval: loss: ([0-9.]+)  accuracy: ([0-9.]+)% of (\d+) documents  images "
-                         r"swapped: ([0-9.]+)% of (\d+)", said, re.MULTILINE)
+        last = re.search(r"^eval: loss: ([0-9.]+)  accuracy: ([0-9.]+)% of (\d+) answers  images "
+                         r"swapped: ([0-9.]+)% of (\d+) \(own: ([0-9.]+)%\)  ", said, re.MULTILINE)
         check(last and last[3] == between[0][1] and 0 < int(last[5]) < int(last[3]), said)
         check(said.count("  sample ") == 2, said)
         words = re.findall(r"^vqa: (?:step: (\d+)  )?accuracy: ([0-9.]+)% of (\d+) questions", said, re.MULTILINE)
@@ -87,11 +87,16 @@ def evaluates_in_between():
             kept = [json.loads(line) for line in file]
         check([e["step"] for e in kept] == [2, 4] and "swapped_percent" in kept[1], f"{kept}")
         check([f"{e['vqa_percent']:.2f}" for e in kept] == [w[1] for w in words], f"{kept}")
+        check(f"{kept[1]['own_percent']:.1f}" == last[6] and "own_percent" not in kept[0], f"{kept}")
         check(f"{kept[1]['held_out_loss']:.4f}" == last[1] and f"{kept[1]['accuracy_percent']:.1f}" == last[2], f"{kept}")
         with open(f.file("run/report.html")) as file:
             page = file.read()
-        for curve in (">loss<", ">held-out loss<", ">held-out accuracy<"):
+        for curve in (">loss</text>", ">held-out loss</text>", ">held-out accuracy</text>"):
             check(page.count(curve) == 1, f"no curve {curve}")
+        for fact in (f"held-out accuracy</dt><dd>{last[2]} %<small>of {last[3]} answers",
+                     f"images swapped</dt><dd>{last[4]} %<small>of {last[5]} answers",
+                     "data set</dt><dd>data<small>split train", "duration</dt><dd>", "version</dt><dd>"):
+            check(page.count("<dt>" + fact) == 1, f"the head does not say {fact}")
         said = talk(f, "run", eval__enable="true", eval__freq=2, eval__show=2, checkpoint__enable="true")
         check(not steps_of(said) and "  images swapped: " in said, said)  # it was done, so it only evaluates
         with open(f.file("run/eval.jsonl")) as file:

@@ -65,8 +65,8 @@ def an_evaluation_judges_whole_rows():
                              ("replicas", {"nproc": 4, "parallelism.data_parallel_replicate_degree": 2,
                                            "parallelism.context_parallel_degree": 2})):
             said = trained(f, name, dict(values, **{"training.backend": "cpu", "eval.generate": 0, "eval.enable": "true"}))
-            judged = re.search(r"eval: (loss: [\d.]+  accuracy: [\d.]+% of \d+ documents  images swapped: "
-                               r"[\d.]+% of \d+)", said)
+            judged = re.search(r"eval: (loss: [\d.]+  accuracy: [\d.]+% of \d+ answers  images swapped: "
+                               r"[\d.]+% of \d+ \(own: [\d.]+%\))", said)
             check(judged, said)
             found.append(judged[1])
             consumers = {"shards": 2, "replicas": 2}.get(name, 1)

@@ -1,4 +1,4 @@
-"""VQAv2's official accuracy of generated answers. On generated pictures all ten annotators agree, so it must be the
+"""The accuracy of generated answers by VQAv2's rules. On generated pictures all ten annotators agree, so it must be the
 accuracy that teacher forcing counts; with annotators changed by hand, it must be what the rules say."""
 
 import json
@@ -20,7 +20,7 @@ def learned(f):
 
 def judged(f, model, *more):
     said = trainer("eval", "-c", f.config, "--model.path", model, "--eval.generate", "-1", "--eval.show", "0", *more)
-    forced = re.search(r"accuracy: ([0-9.]+)% of (\d+) documents", said)
+    forced = re.search(r"accuracy: ([0-9.]+)% of (\d+) answers", said)
     vqa = re.search(r"^vqa: accuracy: ([0-9.]+)% of (\d+) questions", said, re.MULTILINE)
     types = re.findall(r"^  (answer|question) type +(.+?) +([0-9.]+)% of (\d+)$", said, re.MULTILINE)
     check(forced and vqa and types, said)

@@ -113,14 +113,14 @@ static status take_lists(stager *g, const batch_caps *cap)
 {
     g->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
     g->place = calloc((size_t)cap->items + 1, sizeof *g->place);
-    g->host.host_target_doc = calloc((size_t)cap->targets + 1, sizeof(int32_t));
+    g->host.host_target_reply = calloc((size_t)cap->targets + 1, sizeof(int32_t));
     g->host.host_sample = calloc((size_t)cap->docs + 1, sizeof(uint64_t));
-    g->mine.host_target_doc = calloc((size_t)g->batch.cap.targets + 1, sizeof(int32_t));
-    if (!g->item_kind || !g->place || !g->host.host_target_doc || !g->host.host_sample ||
-        !g->mine.host_target_doc)
+    g->mine.host_target_reply = calloc((size_t)g->batch.cap.targets + 1, sizeof(int32_t));
+    if (!g->item_kind || !g->place || !g->host.host_target_reply || !g->host.host_sample ||
+        !g->mine.host_target_reply)
         return FAIL(ST_NO_MEMORY, "no memory for a batch of %lld targets", (long long)cap->targets);
     g->batch.host_sample = g->host.host_sample;
-    g->batch.host_target_doc = (is_shared(g) ? &g->mine : &g->host)->host_target_doc;
+    g->batch.host_target_reply = (is_shared(g) ? &g->mine : &g->host)->host_target_reply;
     return ST_OK;
 }
 
@@ -162,9 +162,9 @@ void stager_free(stager **gp, stream *s)
     view_scratch_done(&g->view);
     free(g->item_kind);
     free(g->place);
-    free(g->host.host_target_doc);
+    free(g->host.host_target_reply);
     free(g->host.host_sample);
-    free(g->mine.host_target_doc);
+    free(g->mine.host_target_reply);
     free(g);
     *gp = NULL;
 }
@@ -239,6 +239,7 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
         h->host_sample[at->docs + doc] = r->doc_sample_id[doc];
         const int32_t samples = document_samples(r, doc);
         double counts = document_weight(g, r, doc);
+        bool in_reply = false;
         h->cu_docs[at->docs + doc + 1] = (int32_t)(t0 + r->cu_seqlens[doc + 1]);
         h->doc_prefix[at->docs + doc] =
             r->doc_prefix && r->doc_prefix[doc] >= 0 ? (int32_t)at->docs + r->doc_prefix[doc] : -1;
@@ -254,8 +255,10 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
             h->token_samples[t0 + t] = samples;
             for (int axis = 0; axis < 3; axis++)
                 h->positions[axis * stride + t0 + t] = r->position_ids[axis * r->n_tokens + t];
-            if (label == NO_LABEL)
+            if (label == NO_LABEL) {
+                in_reply = false;
                 continue;
+            }
             if (label < 0 || label >= g->d->text.vocab || t == r->cu_seqlens[doc])
                 return FAIL(ST_BAD_INPUT, "sample %llu: label %d at token %lld of its document %s",
                             sample, label, (long long)(t - r->cu_seqlens[doc]),
@@ -266,7 +269,8 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
             h->target_token[n] = (int32_t)(t0 + t - 1);
             h->target_label[n] = label;
             put_weight(h->target_weight, acc, n, w);
-            h->host_target_doc[n] = (int32_t)(at->docs + doc);
+            h->host_target_reply[n] = n == 0 ? 0 : h->host_target_reply[n - 1] + !in_reply;
+            in_reply = true;
             at->weight += w;
         }
     }

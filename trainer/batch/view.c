@@ -83,7 +83,7 @@ static void put_targets(const int32_t *place, int64_t first, int64_t n, size_t a
         mine->target_label[k] = whole->target_label[i];
         memcpy((char *)mine->target_weight + (size_t)k * acc,
                (const char *)whole->target_weight + (size_t)i * acc, acc);
-        mine->host_target_doc[k++] = whole->host_target_doc[i];
+        mine->host_target_reply[k++] = whole->host_target_reply[i];
     }
     mine->targets = k;
     for (; k < mine->cap.targets; k++) {

@@ -1,28 +1,13 @@
 /* verbs_eval.c: trainer eval: measures the held-out loss and accuracy of a folder with weights, on
  * one rank or several. */
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "common/program/log.h"
 #include "common/program/verb.h"
-#include "trainer/eval/evaluate.h"
+#include "trainer/eval/figures.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/launcher.h"
 #include "trainer/cli/verbs.h"
-
-static void print_all(const evaluation *e)
-{
-    printf("eval: loss: %.4f  accuracy: %.1f%% of %" PRId64
-           " documents  images swapped: %.1f%% of %" PRId64 "  seconds: %.1f\n",
-           e->loss, evaluation_percent(e->right, e->documents), e->documents,
-           evaluation_percent(e->swapped_right, e->swapped_documents), e->swapped_documents,
-           e->seconds);
-    if (!e->vqa.all.n)
-        return;
-    printf("vqa: accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e->vqa.all),
-           e->vqa.all.n);
-    vqa_tally_print(&e->vqa, stdout);
-}
 
 static status evaluate_as(const conf *c, const world *w)
 {
@@ -33,7 +18,9 @@ static status evaluate_as(const conf *c, const world *w)
     TRY_OR(done, session_open_rank(c, w, &s));
     TRY_OR(done, evaluate_model(&s, true, c->eval_show, &e));
     session_check_first_loss(&s, e.loss);
-    print_all(&e);
+    evaluation_print(&e, -1);
+    if (e.vqa.all.n)
+        vqa_tally_print(&e.vqa, stdout);
 done:
     session_close(&s);
     return st;

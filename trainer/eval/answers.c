@@ -1,4 +1,5 @@
-/* answers.c: chooses questions of a row, generates answers, then judges and prints them. */
+/* answers.c: chooses documents of a row, generates the answers to their questions, then judges and
+ * prints them. */
 #include "trainer/eval/answers.h"
 
 #include <inttypes.h>
@@ -9,73 +10,111 @@
 #include "common/base/visible.h"
 #include "trainer/eval/question.h"
 #include "trainer/generate/generate.h"
+#include "trainer/generate/prompt.h"
 
-enum { SHOWN_OF_A_ROW = 2 }; /* so that printed questions are about several pictures */
-
-/* The documents of a row that are answered. */
+/* What is answered of a row: all replies of the chosen documents. */
 typedef struct chosen {
     int64_t n;
-    int64_t *doc;      /* [D] numbers of the chosen documents; D documents are in the row */
-    bool *judged;      /* [D] it will be judged by the annotators' answers */
-    bool *shown;       /* [D] it will be printed */
-    token_list *words; /* [D] the generated answers */
+    reply *reply;      /* [n] */
+    bool *judged;      /* [n] it will be judged by the annotators' answers */
+    bool *shown;       /* [n] it will be printed */
+    token_list *words; /* [n] the generated answers */
 } chosen;
 
 static void chosen_done(chosen *picked)
 {
     for (int64_t i = 0; i < picked->n && picked->words; i++)
         token_list_done(&picked->words[i]);
-    free(picked->doc);
+    free(picked->reply);
     free(picked->judged);
     free(picked->shown);
     free(picked->words);
 }
 
-/* Chooses the documents of a row and counts them. All ranks must choose the same ones, since they
- * generate together; so counting comes before anything that can fail on one rank alone. */
-static status choose_documents(answers *state, const row *r, const json_value *references,
-                               const bool *counted, chosen *out)
+/* Marks documents, from the first on, until they have `most` replies to show. only_new: leaves out
+ * those about the pictures of the document before. Returns how many replies are shown then. */
+static int64_t mark_shown(const row *r, const reply *replies, int64_t n, bool only_new,
+                          int64_t most, int64_t so_far, bool *shown)
+{
+    int64_t before = -1; /* the first item of the document before */
+    for (int64_t i = 0, end; i < n && so_far < most; i = end) {
+        const int64_t doc = replies[i].doc;
+        prompt_span items;
+        for (end = i; end < n && replies[end].doc == doc; end++) {
+        }
+        prompt_items(r, doc, &items);
+        const bool is_new = items.first == items.last || items.first != before;
+        before = items.first == items.last ? -1 : items.first;
+        if (shown[i] || (only_new && !is_new))
+            continue;
+        for (int64_t k = i; k < end && so_far < most; k++, so_far++)
+            shown[k] = true;
+    }
+    return so_far;
+}
+
+/* Chooses the documents of a row and counts what is shown and judged. All ranks must choose the
+ * same ones, since they generate together; so counting comes before anything that can fail on one
+ * rank alone. */
+static status choose_replies(answers *state, const row *r, const json_value *references,
+                             const reply *replies, int64_t n, chosen *out)
 {
     const int64_t most = state->session->conf->eval_generate;
-    int64_t shown = 0;
-    size_t docs = (size_t)r->n_docs;
-    *out = (chosen){.doc = calloc(docs, sizeof *out->doc),
-                    .judged = calloc(docs, sizeof(bool)),
-                    .shown = calloc(docs, sizeof(bool)),
-                    .words = calloc(docs, sizeof *out->words)};
-    if (!out->doc || !out->judged || !out->shown || !out->words)
+    const size_t room = (size_t)n + 1;
+    bool *shown = calloc(room, sizeof *shown);
+    *out = (chosen){.reply = calloc(room, sizeof *out->reply),
+                    .judged = calloc(room, sizeof *out->judged),
+                    .shown = calloc(room, sizeof *out->shown),
+                    .words = calloc(room, sizeof *out->words)};
+    if (!shown || !out->reply || !out->judged || !out->shown || !out->words) {
+        free(shown);
         return FAIL(ST_NO_MEMORY, "answers: out of memory");
-    for (int64_t d = 0; d < r->n_docs; d++) {
-        bool known = references && json_typeof(json_item(references, (size_t)d)) == JSON_OBJECT;
-        bool judge = known && (most < 0 || state->judged < most);
-        bool show = counted[d] && shown < state->show && d < SHOWN_OF_A_ROW;
-        if (!judge && !show)
+    }
+    int64_t n_shown = mark_shown(r, replies, n, true, state->show, 0, shown);
+    n_shown = mark_shown(r, replies, n, false, state->show, n_shown, shown);
+    state->show -= n_shown;
+    bool is_chosen = false; /* the document of the reply */
+    for (int64_t i = 0; i < n; i++) {
+        const bool is_first = i == 0 || replies[i].doc != replies[i - 1].doc;
+        const json_value *reference =
+            references ? json_item(references, (size_t)replies[i].doc) : NULL;
+        const bool judge = is_first && reference && json_typeof(reference) == JSON_OBJECT &&
+                           (most < 0 || state->judged < most);
+        is_chosen = is_first ? judge || shown[i] : is_chosen;
+        if (!is_chosen)
             continue;
         state->judged += judge;
-        shown += show;
-        out->doc[out->n] = d;
+        out->reply[out->n] = replies[i];
         out->judged[out->n] = judge;
-        out->shown[out->n++] = show;
+        out->shown[out->n++] = shown[i];
     }
-    state->show -= shown;
+    free(shown);
     return ST_OK;
 }
 
-/* The question and the reference answer of document doc; the caller frees both. */
-static status texts_of(const session *s, const row *r, int64_t doc, char **out_asked,
+/* The question and the reference answer of a reply; the caller frees both. */
+static status texts_of(const session *s, const row *r, const reply *to, char **out_asked,
                        char **out_wanted)
 {
-    const int64_t end = r->cu_seqlens[doc + 1];
-    int64_t cut = r->cu_seqlens[doc];
     size_t size;
-    while (cut < end && r->labels[cut] == NO_LABEL)
-        cut++;
-    int64_t reference_end = cut;
-    while (reference_end < end && r->labels[reference_end] != NO_LABEL)
-        reference_end++;
-    TRY(question_of_document(r, doc, s->tokenizer, out_asked));
-    return tokenizer_decode(s->tokenizer, r->input_ids + cut, (size_t)(reference_end - cut), true,
-                            out_wanted, &size);
+    TRY(question_of_reply(r, to, s->tokenizer, out_asked));
+    return tokenizer_decode(s->tokenizer, r->input_ids + to->begin, (size_t)(to->end - to->begin),
+                            true, out_wanted, &size);
+}
+
+/* Compares generated words with the reference: their tokens, of which the reference has those that
+ * end it besides. */
+static page_verdict verdict_of(const row *r, const reply *to, const token_list *words,
+                               int32_t end_token)
+{
+    const int32_t *wanted = r->input_ids + to->begin;
+    const int64_t n = to->end - to->begin, said = (int64_t)words->n;
+    for (int64_t i = 0; i < said; i++)
+        if (i >= n || words->id[i] != wanted[i])
+            return PAGE_WRONG;
+    if (said == n || wanted[said] == end_token)
+        return PAGE_RIGHT;
+    return said < GENERATE_MAX ? PAGE_WRONG : PAGE_RIGHT_SO_FAR;
 }
 
 /* Judges and prints an answer, and puts it on the page, as chosen. */
@@ -84,21 +123,26 @@ static status tell_answer(answers *state, const row *r, const json_value *refere
 {
     const session *s = state->session;
     const token_list *ids = &picked->words[i];
-    const int64_t doc = picked->doc[i];
+    const reply *to = &picked->reply[i];
     char *words = NULL, *asked = NULL, *wanted = NULL;
     size_t size;
     status st = ST_OK;
-    double score = -1;
+    page_entry entry = {.score = -1,
+                        .verdict = verdict_of(r, to, ids, s->dims.eos_token),
+                        .goes_on = i > 0 && picked->reply[i - 1].doc == to->doc};
     TRY_OR(done, tokenizer_decode(s->tokenizer, ids->id, ids->n, true, &words, &size));
-    TRY_OR(done, texts_of(s, r, doc, &asked, &wanted));
+    TRY_OR(done, texts_of(s, r, to, &asked, &wanted));
     if (picked->judged[i])
-        TRY_OR(done,
-               vqa_tally_add(state->tally, json_item(references, (size_t)doc), words, &score));
+        TRY_OR(done, vqa_tally_add(state->tally, json_item(references, (size_t)to->doc), words,
+                                   &entry.score));
     if (picked->shown[i])
-        printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[doc],
+        printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[to->doc],
                escape_text(asked).text, escape_text(wanted).text, escape_text(words).text);
+    entry.question = asked;
+    entry.reference = wanted;
+    entry.words = words;
     if (state->page)
-        TRY_OR(done, page_add(state->page, r, doc, &(page_entry){asked, wanted, words, score}));
+        TRY_OR(done, page_add(state->page, r, to->doc, &entry));
 done:
     free(words);
     free(asked);
@@ -106,7 +150,7 @@ done:
     return st;
 }
 
-status answers_row(answers *state, const row *r, const bool *counted)
+status answers_row(answers *state, const row *r, const reply *replies, int64_t n)
 {
     session *s = state->session;
     json_value *references = NULL;
@@ -116,9 +160,9 @@ status answers_row(answers *state, const row *r, const bool *counted)
         return ST_OK;
     if (r->references[0])
         TRY(json_parse(r->references, strlen(r->references), "references", &references));
-    TRY_OR(done, choose_documents(state, r, references, counted, &picked));
+    TRY_OR(done, choose_replies(state, r, references, replies, n, &picked));
     TRY_OR(done,
-           generate_answers(s->generator, r, picked.doc, picked.n, GENERATE_MAX, picked.words));
+           generate_answers(s->generator, r, picked.reply, picked.n, GENERATE_MAX, picked.words));
     for (int64_t i = 0; i < picked.n && state->trouble.code == ST_OK; i++)
         if (tell_answer(state, r, references, &picked, i) != ST_OK)
             state->trouble = *status_last();

@@ -1,13 +1,16 @@
 /* answers.h: lets the model answer held-out questions in its own words, by greedy generation.
  *
  * A question is answered for two reasons. If its row brings the annotators' answers, it is judged
- * by the VQAv2 accuracy, up to eval.generate questions. And the first `show` questions are printed,
- * at most two of a row. Every answered question also goes on eval.page. */
+ * by them (vqa_tally.h), up to eval.generate questions. And the first `show` questions are printed;
+ * of a row, the first question about each picture comes before further ones. Every answered
+ * question also goes on eval.page, and with it all others of its document, since a conversation is
+ * read as a whole. Without annotators an answer is right if its words are the reference's. */
 #ifndef TESSERA_TRAINER_EVAL_ANSWERS_H
 #define TESSERA_TRAINER_EVAL_ANSWERS_H
 
 #include "trainer/eval/page.h"
 #include "trainer/eval/vqa_tally.h"
+#include "trainer/generate/replies.h"
 #include "trainer/run/session.h"
 
 typedef struct answers {
@@ -21,9 +24,9 @@ typedef struct answers {
     status_note trouble;
 } answers;
 
-/* Answers the questions of a row. counted [n_docs]: which documents have targets. All ranks call it
- * with the same rows. Does nothing if the row is of a kind that cannot be generated from
- * (generate_can), or the session has no generator or tokenizer. */
-WARN_UNUSED status answers_row(answers *state, const row *r, const bool *counted);
+/* Answers questions of a row with these replies (replies_of_row). All ranks call it with the same
+ * rows. Does nothing if the row is of a kind that cannot be generated from (generate_can), or the
+ * session has no generator or tokenizer. */
+WARN_UNUSED status answers_row(answers *state, const row *r, const reply *replies, int64_t n);
 
 #endif

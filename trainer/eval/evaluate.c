@@ -13,6 +13,8 @@
 #include "common/program/log.h"
 #include "trainer/eval/rows_agreed.h"
 #include "trainer/eval/answers.h"
+#include "trainer/eval/chance.h"
+#include "trainer/eval/figures.h"
 #include "trainer/eval/image_swap.h"
 #include "trainer/run/stop.h"
 
@@ -45,32 +47,27 @@ static status verdicts_init(verdicts *verdict, session *s)
     return verdict->best && verdict->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
 }
 
-/* Combines verdicts on a row's documents. Each rank that shares the row has judged a part of its
+/* Combines verdicts on a row's n replies. Each rank that shares the row has judged a part of its
  * targets, and only on the last pipeline stage; the other stages hear the result from it. */
-static status hear_others(session *s, int64_t docs, bool *wrong, bool *counted)
+static status hear_others(session *s, int64_t n, bool *wrong)
 {
-    enum { COUNTED = 1, WRONG = 2 };
     const comm *peers = mesh_comm(&s->mesh, MESH_ROW);
     const comm *stages = mesh_comm(&s->mesh, MESH_PIPELINE);
-    if (peers->size * stages->size == 1)
+    if (peers->size * stages->size == 1 || n == 0)
         return ST_OK;
-    uint8_t *said = calloc((size_t)(docs * (peers->size + 1)), 1), *all = said + docs;
+    uint8_t *said = calloc((size_t)(n * (peers->size + 1)), 1), *all = said + n;
     if (!said)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    for (int64_t d = 0; d < docs; d++)
-        said[d] = (uint8_t)((counted[d] ? COUNTED : 0) | (wrong[d] ? WRONG : 0));
+    for (int64_t i = 0; i < n; i++)
+        said[i] = wrong[i];
     const comm_at at = {"judge a row", -1};
-    status st = comm_host_all_gather(peers, at, said, all, docs);
+    status st = comm_host_all_gather(peers, at, said, all, n);
     if (st == ST_OK)
-        st = comm_host_broadcast(stages, at, all, docs * peers->size, stages->size - 1);
-    if (stages->rank + 1 < stages->size) { /* this stage has judged nothing itself */
-        memset(counted, 0, (size_t)docs * sizeof *counted);
-        memset(wrong, 0, (size_t)docs * sizeof *wrong);
-    }
-    for (int64_t i = 0; i < docs * peers->size && st == ST_OK; i++) {
-        counted[i % docs] |= (all[i] & COUNTED) != 0;
-        wrong[i % docs] |= (all[i] & WRONG) != 0;
-    }
+        st = comm_host_broadcast(stages, at, all, n * peers->size, stages->size - 1);
+    if (stages->rank + 1 < stages->size) /* this stage has judged nothing itself */
+        memset(wrong, 0, (size_t)n * sizeof *wrong);
+    for (int64_t i = 0; i < n * peers->size && st == ST_OK; i++)
+        wrong[i % n] |= all[i] != 0;
     free(said);
     return st;
 }
@@ -88,14 +85,15 @@ static status sum_loss(session *s)
     return ST_OK;
 }
 
-/* Sums the counts of documents likewise. Ranks that share a row have counted the same ones, so that
+/* Sums the counts of answers likewise. Ranks that share a row have counted the same ones, so that
  * sum is divided by their number. */
 static status sum_counts(const session *s, evaluation *result)
 {
-    enum { COUNTS = 4 };
+    enum { COUNTS = 7 };
     static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE};
-    int64_t *const count[COUNTS] = {&result->documents, &result->right, &result->swapped_documents,
-                                    &result->swapped_right};
+    int64_t *const count[COUNTS] = {
+        &result->answers, &result->right,         &result->documents, &result->documents_right,
+        &result->swapped, &result->swapped_right, &result->own_right};
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
         const comm *c = mesh_comm(&s->mesh, groups[g]);
         const int64_t same = g == 0 ? s->mesh.layout.context * s->mesh.layout.tensor : 1;
@@ -104,8 +102,8 @@ static status sum_counts(const session *s, evaluation *result)
             return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
         for (int i = 0; i < COUNTS; i++)
             mine[i] = *count[i];
-        status st = comm_host_all_gather(c, (comm_at){"sum held-out documents", -1}, mine, all,
-                                         sizeof mine);
+        status st =
+            comm_host_all_gather(c, (comm_at){"sum held-out answers", -1}, mine, all, sizeof mine);
         for (int i = 0; i < COUNTS && st == ST_OK; i++) {
             *count[i] = 0;
             for (int r = 0; r < c->size; r++)
@@ -152,8 +150,11 @@ typedef struct pass {
     receiver *source;
     rows_turn turn;
     verdicts found;
-    bool *wrong, *counted; /* [cap.docs + 1] of the current row */
-    bool *lent, *others;   /* [cap.docs + 1] were its pictures exchanged; the same of other rows */
+    reply *replies;              /* [cap.targets] of this rank's row */
+    int64_t n_replies;           /* how many it has */
+    bool *wrong, *wrong_swapped; /* [cap.targets] of these replies: was a target missed? */
+    bool *lent, *others; /* [cap.docs + 1] were its pictures exchanged; the same of other rows */
+    chance chance;
     image_swap *image_swap;
     answers words;
     int64_t rows, judged; /* rows with documents so far, and how many of them this rank judged */
@@ -168,24 +169,14 @@ static row no_row(const row *like)
     return r;
 }
 
-/* Marks the documents with targets, as judge_row does. */
-static void count_documents(const row *r, bool *counted)
-{
-    for (int64_t d = 0; d < r->n_docs; d++) {
-        counted[d] = false;
-        for (int64_t t = r->cu_seqlens[d]; t < r->cu_seqlens[d + 1]; t++)
-            counted[d] |= r->labels[t] != NO_LABEL;
-    }
-}
-
 static bool can_swap(const row *r)
 {
     return r->n_docs > 0 && r->n_items > 0 && r->n_video_patches == 0;
 }
 
-/* Runs the forward pass of row r, staged in b. p->counted[d] is set for documents with targets,
- * p->wrong[d] for those with a missed one. */
-static status judge_row(pass *p, const row *r, const device_batch *b)
+/* Runs the forward pass of a row, staged in b, whose replies are p->replies. wrong [n_replies] is
+ * set for those with a missed target. */
+static status judge_row(pass *p, const device_batch *b, bool *wrong)
 {
     session *s = p->s;
     const backend_vtable *v = s->device->v;
@@ -196,15 +187,25 @@ static status judge_row(pass *p, const row *r, const device_batch *b)
     TRY(v->to_host(s->stream, verdict->best, verdict->device_best, bytes));
     TRY(v->to_host(s->stream, verdict->label, b->target_label, bytes));
     TRY(v->wait(s->stream));
-    memset(p->wrong, 0, (size_t)r->n_docs * sizeof *p->wrong);
-    memset(p->counted, 0, (size_t)r->n_docs * sizeof *p->counted);
-    for (int64_t i = 0; i < b->targets; i++) {
-        int32_t d = b->host_target_doc[i];
-        p->counted[d] = true;
-        if (verdict->best[i] != verdict->label[i])
-            p->wrong[d] = true;
+    memset(wrong, 0, (size_t)p->n_replies * sizeof *wrong);
+    for (int64_t i = 0; i < b->targets; i++)
+        wrong[b->host_target_reply[i]] |= verdict->best[i] != verdict->label[i];
+    return hear_others(s, p->n_replies, wrong);
+}
+
+/* Counts the answers of this rank's row and the documents that they are in. */
+static void count_answers(const pass *p)
+{
+    bool is_right = true; /* the document so far */
+    for (int64_t i = 0; i < p->n_replies; i++) {
+        const bool is_last = i + 1 == p->n_replies || p->replies[i + 1].doc != p->replies[i].doc;
+        is_right = is_right && !p->wrong[i];
+        p->out->answers++;
+        p->out->right += !p->wrong[i];
+        p->out->documents += is_last;
+        p->out->documents_right += is_last && is_right;
+        is_right = is_right || is_last;
     }
-    return r->n_docs ? hear_others(s, r->n_docs, p->wrong, p->counted) : ST_OK;
 }
 
 /* Exchanges the pictures of the round's rows, and judges this rank's row again if it has any. */
@@ -224,14 +225,33 @@ static status evaluate_swapped(pass *p)
         return ST_OK;
     TRY(keep_sums(s, keep));
     TRY(stage_rows(s->stager, s->stream, judged, 1, &b));
-    TRY(judge_row(p, judged, b));
+    p->n_replies = replies_of_row(judged, p->replies);
+    TRY(judge_row(p, b, p->wrong_swapped));
     TRY(give_back_sums(s, keep));
-    for (int64_t d = 0; d < judged->n_docs; d++) {
-        const bool counts = p->counted[d] && p->lent[d];
-        p->out->swapped_documents += counts;
-        p->out->swapped_right += counts && !p->wrong[d];
+    for (int64_t i = 0; i < p->n_replies; i++) {
+        if (!p->lent[p->replies[i].doc])
+            continue;
+        p->out->swapped++;
+        p->out->swapped_right += !p->wrong_swapped[i];
+        p->out->own_right += !p->wrong[i];
     }
     return ST_OK;
+}
+
+/* What all ranks do with every row of the round: the answers of a row in the model's own words, and
+ * its part in the chance level. */
+static status answer_row(pass *p, const row *r)
+{
+    const int64_t n = replies_of_row(r, NULL);
+    reply *replies = calloc((size_t)n + 1, sizeof *replies);
+    if (!replies)
+        return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
+    replies_of_row(r, replies);
+    status st = chance_add(&p->chance, r, replies, n);
+    if (st == ST_OK)
+        st = answers_row(&p->words, r, replies, n);
+    free(replies);
+    return st;
 }
 
 static status evaluate_round(pass *p)
@@ -240,17 +260,14 @@ static status evaluate_round(pass *p)
     if (turn->mine->n_docs == 0 && turn->ranks == 1)
         return ST_OK;
     p->judged += turn->mine->n_docs > 0;
-    TRY(judge_row(p, turn->mine, turn->b));
-    for (int64_t d = 0; d < turn->mine->n_docs; d++) {
-        p->out->documents += p->counted[d];
-        p->out->right += p->counted[d] && !p->wrong[d];
-    }
+    p->n_replies = replies_of_row(turn->mine, p->replies);
+    TRY(judge_row(p, turn->b, p->wrong));
+    count_answers(p);
     for (int i = 0; i < turn->n; i++) {
         if (turn->got[i].row.n_docs == 0)
             continue;
         p->rows++;
-        count_documents(&turn->got[i].row, p->counted);
-        TRY(answers_row(&p->words, &turn->got[i].row, p->counted));
+        TRY(answer_row(p, &turn->got[i].row));
     }
     return p->swapped ? evaluate_swapped(p) : ST_OK;
 }
@@ -310,18 +327,14 @@ static void give_back_round(pass *p)
 
 static status write_page(const answers *words, const evaluation *result)
 {
-    char summary[1024];
-    snprintf(summary, sizeof summary,
-             "model    %s\nloss     %.4f\naccuracy %.1f %% of %" PRId64
-             " documents have every target token right\n"
-             "         %.1f %% of %" PRId64 " still do with the pictures exchanged\n"
-             "         %.2f %% on %" PRId64 " questions, VQAv2 accuracy of generated answers",
-             words->session->conf->model_path, result->loss,
-             evaluation_percent(result->right, result->documents), result->documents,
-             evaluation_percent(result->swapped_right, result->swapped_documents),
-             result->swapped_documents, vqa_share_percent(&result->vqa.all), result->vqa.all.n);
-    TRY(page_finish(words->page, summary, &result->vqa));
-    log_info("wrote held-out questions with their pictures to %s", words->session->conf->eval_page);
+    const conf *c = words->session->conf;
+    html_fact facts[EVALUATION_FACTS + 2];
+    const int n = evaluation_facts(result, facts);
+    data_fact(c, true, &facts[n]);
+    facts[n + 1] = (html_fact){.name = "model"};
+    path_shown(c->model_path, c->data_path, facts[n + 1].value, sizeof facts[n + 1].value);
+    TRY(page_finish(words->page, facts, n + 2, &result->vqa));
+    log_info("wrote held-out questions with their pictures to %s", c->eval_page);
     return ST_OK;
 }
 
@@ -339,15 +352,16 @@ static status open_own(const session *s, page **out_page, receiver **out)
 static status pass_init(pass *p)
 {
     const session *s = p->s;
-    const size_t docs = (size_t)s->cap.docs + 1;
+    const size_t docs = (size_t)s->cap.docs + 1, targets = (size_t)s->cap.targets + 1;
     p->turn.ranks = (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
     p->turn.own = s->mesh.place.consumer;
     p->turn.got = calloc((size_t)p->turn.ranks, sizeof *p->turn.got);
-    p->wrong = calloc(docs, sizeof *p->wrong);
-    p->counted = calloc(docs, sizeof *p->counted);
+    p->replies = calloc(targets, sizeof *p->replies);
+    p->wrong = calloc(targets, sizeof *p->wrong);
+    p->wrong_swapped = calloc(targets, sizeof *p->wrong_swapped);
     p->lent = calloc(docs, sizeof *p->lent);
     p->others = calloc(docs, sizeof *p->others);
-    if (!p->turn.got || !p->wrong || !p->counted || !p->lent || !p->others)
+    if (!p->turn.got || !p->replies || !p->wrong || !p->wrong_swapped || !p->lent || !p->others)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
     TRY(image_swap_new(&p->image_swap));
     return verdicts_init(&p->found, p->s);
@@ -359,8 +373,10 @@ static void pass_done(pass *p)
     receiver_close(&p->source);
     verdicts_done(&p->found, p->s);
     image_swap_free(&p->image_swap);
+    free(p->replies);
     free(p->wrong);
-    free(p->counted);
+    free(p->wrong_swapped);
+    chance_done(&p->chance);
     free(p->lent);
     free(p->others);
     free(p->turn.got);
@@ -379,7 +395,7 @@ static status pass_rows(pass *p)
     }
 }
 
-static status sum_pass(const pass *p)
+static status sum_pass(pass *p)
 {
     session *s = p->s;
     const backend_vtable *v = s->device->v;
@@ -390,6 +406,7 @@ static status sum_pass(const pass *p)
     TRY(v->to_host(s->stream, &weight, s->sums.weight, sizeof weight));
     TRY(v->wait(s->stream));
     p->out->loss = weight > 0.0 ? loss / weight : 0.0;
+    p->out->chance_percent = chance_percent(&p->chance);
     return ST_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/base/html_text.h"
 #include "trainer/eval/picture.h"
+#include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"
 
 struct page {
@@ -15,9 +16,11 @@ struct page {
     char *text; /* the entries so far, which `body` writes */
     size_t size;
     FILE *body;
-    int64_t entries;
-    hash128 shown; /* hash of the pictures of the open section */
-    bool open;     /* a section is open */
+    int64_t entries, written, right; /* all; those on the page; those of them that are right */
+    bool full;                       /* further documents are only counted */
+    bool conversations;              /* a document with several questions is there */
+    hash128 shown;                   /* hash of the pictures of the open section */
+    bool open;                       /* a section is open */
 };
 
 status page_new(const char *path, page **out)
@@ -59,7 +62,7 @@ static status open_section(page *p, const row *r, int64_t doc)
     hash128 pictures = hash_bytes(pixels, (size_t)((patch - first) * PATCH_BYTES));
     if (p->open && hash_equal(pictures, p->shown))
         return ST_OK;
-    fputs(p->open ? "</table></section>\n<section>" : "<section>", p->body);
+    fputs(p->open ? "</table></div></section>\n<section>" : "<section>", p->body);
     p->open = true;
     p->shown = pictures;
     patch = first;
@@ -68,24 +71,36 @@ static status open_section(page *p, const row *r, int64_t doc)
         const int32_t *grid = &r->grid_thw[3 * i];
         char *uri = NULL;
         TRY(picture_data_uri(r, i, patch, &uri));
-        fprintf(p->body, "<img alt=\"%d x %d pixels\" src=\"%s\">\n", grid[2] * PATCH_SIDE,
-                grid[1] * PATCH_SIDE, uri);
+        fprintf(p->body, "<img alt=\"the picture asked about, %d x %d pixels\" src=\"%s\">\n",
+                grid[2] * PATCH_SIDE, grid[1] * PATCH_SIDE, uri);
         free(uri);
         patch += (int64_t)grid[0] * grid[1] * grid[2];
     }
-    fputs("</div>\n<table><tr><th>question</th><th>reference</th><th>model</th><th></th></tr>\n",
+    fputs("</div>\n<div class=\"questions\"><table><tr><th>question</th><th>reference</th>"
+          "<th>model</th><th>score</th></tr>\n",
           p->body);
     return ST_OK;
 }
 
+static bool is_right(const page_entry *entry)
+{
+    return entry->score >= 0 ? entry->score >= 0.5 : entry->verdict != PAGE_WRONG;
+}
+
 status page_add(page *p, const row *r, int64_t doc, const page_entry *entry)
 {
-    if (p->entries++ >= PAGE_MOST)
+    static const char *const verdicts[] = {"wrong", "right", "right so far"};
+    p->entries++;
+    p->full = p->full || (p->written >= PAGE_MOST && !entry->goes_on);
+    if (p->full)
         return ST_OK;
     TRY(open_section(p, r, doc));
-    const char *kind = entry->score < 0 ? "" : entry->score >= 0.5 ? "right" : "wrong";
     const char *cells[] = {entry->question, entry->reference, entry->words};
-    fprintf(p->body, "<tr class=\"%s\">", kind);
+    p->written++;
+    p->right += is_right(entry);
+    p->conversations = p->conversations || entry->goes_on;
+    fprintf(p->body, "<tr class=\"%s%s\">", is_right(entry) ? "right" : "wrong",
+            entry->goes_on ? " goes-on" : "");
     for (int i = 0; i < 3; i++) {
         fputs("<td>", p->body);
         html_put_text(p->body, cells[i]);
@@ -94,7 +109,7 @@ status page_add(page *p, const row *r, int64_t doc, const page_entry *entry)
     if (entry->score >= 0)
         fprintf(p->body, "<td>%.0f %%</td>", 100 * entry->score);
     else
-        fputs("<td></td>", p->body);
+        fprintf(p->body, "<td>%s</td>", verdicts[entry->verdict]);
     fprintf(p->body, "<!-- sample %" PRIu64 " --></tr>\n", r->doc_sample_id[doc]);
     return ST_OK;
 }
@@ -115,35 +130,66 @@ static void put_shares(FILE *f, const char *what, const vqa_share *list, int n)
 }
 
 static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1140px;padding:0 1em;"
-    "color:#1c2733;background:#fff}h1{font-size:1.4em}pre{background:#f3f5f8;padding:1em;"
-    "overflow:auto;font-size:13px}.types{display:flex;flex-wrap:wrap;gap:32px;"
-    "align-items:flex-start;margin-bottom:24px}section{display:flex;flex-wrap:wrap;gap:16px;"
-    "align-items:flex-start;padding:12px 0;border-top:1px solid #d9dfe6}"
+    ".types{display:flex;flex-wrap:wrap;gap:32px;align-items:flex-start;margin:8px 0 24px}"
+    "section{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start;padding:12px 0;"
+    "border-top:1px solid var(--line)}"
     ".pictures{flex:0 0 240px;display:flex;flex-wrap:wrap;gap:8px}"
     ".pictures img{max-width:240px;max-height:240px;min-width:112px;border-radius:4px}"
-    "table{border-collapse:collapse}section table{flex:1 1 480px;table-layout:fixed;width:0}"
-    "th,td{text-align:left;padding:3px 10px;border-bottom:1px solid #e6eaef;vertical-align:top}"
-    "section th:first-child{width:45%}section th:last-child{width:4em}"
-    "th{font-weight:600;color:#57636f}.right td:nth-child(3){color:#116329;background:#e9f7ec}"
-    ".wrong td:nth-child(3){color:#a0111f;background:#fdecee}";
+    ".questions{flex:1 1 480px;min-width:min(100%,18em)}"
+    "table{border-collapse:collapse}section table{width:100%;table-layout:fixed}"
+    "th,td{text-align:left;padding:3px 10px 3px 6px;border-bottom:1px solid var(--line);"
+    "vertical-align:top;overflow-wrap:break-word}"
+    "section th:nth-child(n+2){width:22%}section th:last-child{width:4em}"
+    "th{font-weight:600;color:var(--faint)}.goes-on td:first-child{padding-left:1.6em}"
+    ".right td:nth-child(n+3){color:var(--good)}.wrong td:nth-child(n+3){color:var(--bad)}"
+    ".note{color:var(--faint);max-width:62em}"
+    "@media(max-width:600px){.pictures{flex-basis:100%}th,td{padding:3px 4px;font-size:14px}}";
 
-static void put_page(FILE *f, const page *p, const char *summary, const vqa_tally *tally)
+/* Says what is on the page and how it was judged. */
+static void put_note(FILE *f, const page *p, const vqa_tally *tally)
 {
+    fprintf(f, "<p class=\"note\">%" PRId64, p->written);
+    if (p->written < p->entries)
+        fprintf(f, " of %" PRId64, p->entries);
     fprintf(f,
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-            "<title>held-out questions</title><style>%s</style></head><body>\n"
-            "<h1>held-out questions</h1>\n<pre>",
-            style);
-    html_put_text(f, summary);
-    fputs("</pre>\n<div class=\"types\">\n", f);
+            " questions below are answered in the model's own words, at most %d tokens; %" PRId64
+            " answers are right. ",
+            GENERATE_MAX, p->right);
+    fputs(tally->all.n ? "A score in percent is the agreement with annotators, and right from 50 % "
+                         "on; without them an answer"
+                       : "An answer",
+          f);
+    fputs(" is right if its words are the reference's.", f);
+    if (p->conversations)
+        fputs(" A later question of a conversation, indented, is asked after the reference answers "
+              "to those before it.",
+              f);
+    fputs("</p>\n", f);
+}
+
+/* The accuracy by type, closed at first. */
+static void put_types(FILE *f, const vqa_tally *tally)
+{
+    if (!tally->n_answer && !tally->n_question)
+        return;
+    fputs("<details><summary>Agreement with annotators by type of question</summary>\n"
+          "<div class=\"types\">\n",
+          f);
     put_shares(f, "answer type", tally->answer, tally->n_answer);
     put_shares(f, "question type", tally->question, tally->n_question);
-    fputs("</div>\n", f);
-    if (p->entries > PAGE_MOST)
-        fprintf(f, "<p>The first %d of %" PRId64 " questions.</p>\n", PAGE_MOST, p->entries);
+    fputs("</div></details>\n", f);
+}
+
+static void put_page(FILE *f, const page *p, const html_fact *facts, int n, const vqa_tally *tally)
+{
+    html_page_begin(f, "Held-out questions", style);
+    html_page_facts(f, facts, n);
+    put_types(f, tally);
+    put_note(f, p, tally);
     fwrite(p->text, 1, p->size, f);
-    fputs(p->open ? "</table></section>\n</body></html>\n" : "</body></html>\n", f);
+    if (p->open)
+        fputs("</table></div></section>\n", f);
+    html_page_end(f);
 }
 
 /* Opens the file beside `path` that will take its place. */
@@ -165,14 +211,14 @@ status page_try(const char *path)
     return ST_OK;
 }
 
-status page_finish(page *p, const char *summary, const vqa_tally *tally)
+status page_finish(page *p, const html_fact *facts, int n, const vqa_tally *tally)
 {
     char aside[STATUS_PATH_MAX];
     FILE *f;
     if (fflush(p->body) != 0)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
     TRY(open_aside(p->path, aside, &f));
-    put_page(f, p, summary, tally);
+    put_page(f, p, facts, n, tally);
     bool ok = !ferror(f);
     ok = fclose(f) == 0 && ok;
     if (!ok || rename(aside, p->path) != 0)

@@ -3,6 +3,7 @@
 #ifndef TESSERA_TRAINER_EVAL_PAGE_H
 #define TESSERA_TRAINER_EVAL_PAGE_H
 
+#include "trainer/eval/html_page.h"
 #include "trainer/eval/vqa_tally.h"
 #include "proto/batch.h"
 
@@ -16,17 +17,24 @@ WARN_UNUSED status page_new(const char *path, page **out);
 /* Frees *p and sets it to NULL; NULL in it is accepted. */
 void page_free(page **p);
 
+/* What the words are beside the reference. Right so far: they are as long as an answer may be, and
+ * the reference goes on. */
+typedef enum page_verdict { PAGE_WRONG, PAGE_RIGHT, PAGE_RIGHT_SO_FAR } page_verdict;
+
 typedef struct page_entry {
     const char *question, *reference, *words;
-    double score; /* accuracy of the words, 0 to 1; below 0: they were not judged */
+    double
+        score; /* accuracy by the annotators' answers, 0 to 1; below 0: judged by the reference */
+    page_verdict verdict;
+    bool goes_on; /* a later question of the document of the entry before */
 } page_entry;
 
 /* Adds document doc of r. A question about the same pictures as the entry before goes under them.
- * After PAGE_MOST entries further ones are only counted. */
+ * After PAGE_MOST entries further documents are only counted. */
 enum { PAGE_MOST = 500 };
 WARN_UNUSED status page_add(page *p, const row *r, int64_t doc, const page_entry *entry);
-/* Writes the page with summary, plain text, at its top and the accuracy by type of question. The
- * file is replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
-WARN_UNUSED status page_finish(page *p, const char *summary, const vqa_tally *tally);
+/* Writes the page with the n facts at its top and the accuracy by type of question. The file is
+ * replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
+WARN_UNUSED status page_finish(page *p, const html_fact *facts, int n, const vqa_tally *tally);
 
 #endif

@@ -3,7 +3,7 @@
  *
  *   (<|im_start|> role \n what is said <|im_end|> \n)*  <|im_start|> assistant \n answer
  *
- * and the first targets are those of the answer, so the question stands between the last two
+ * and the targets of a reply are those of its answer, so the question stands between the last two
  * <|im_start|> before them. */
 #include "trainer/eval/question.h"
 
@@ -84,15 +84,14 @@ static status add_turn(line *to_line, const row *r, int64_t begin, int64_t end, 
     return ST_OK;
 }
 
-status question_of_document(const row *r, int64_t doc, const tokenizer *t, char **out)
+status question_of_reply(const row *r, const reply *to, const tokenizer *t, char **out)
 {
     const int32_t start = tokenizer_added(t, "<|im_start|>");
-    int64_t begin, end, cut = r->cu_seqlens[doc];
+    const int64_t cut = to->begin;
+    int64_t begin, end;
     char *text = NULL;
     size_t size;
-    while (cut < r->cu_seqlens[doc + 1] && r->labels[cut] == NO_LABEL)
-        cut++;
-    find_turn(r, doc, cut, start, &begin, &end);
+    find_turn(r, to->doc, cut, start, &begin, &end);
     line to_line = {.to = open_memstream(&text, &size)};
     if (!to_line.to)
         return FAIL(ST_NO_MEMORY, "no memory for a question");

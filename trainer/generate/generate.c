@@ -337,14 +337,14 @@ static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64
     return true;
 }
 
-/* Cuts prompts from as many of these documents as fit in a batch together, but at least one. */
-static status cut_prompts(const generator *g, const row *r, const int64_t *docs, int64_t n,
+/* Cuts the prompts of as many of these replies as fit in a batch together, but at least one. */
+static status cut_prompts(const generator *g, const row *r, const reply *replies, int64_t n,
                           arena *a, row prompts[DOCS], int64_t *out_n)
 {
     batch_caps sum = {0};
     int64_t rows = 0, taken = 0;
     while (taken < n && taken < g->docs) {
-        TRY(prompt_of_document(r, docs[taken], a, &prompts[taken]));
+        TRY(prompt_of_reply(r, &replies[taken], a, &prompts[taken]));
         if (!take_prompt(g, &prompts[taken], &sum, &rows))
             break;
         taken++;
@@ -374,8 +374,8 @@ static status answer_batch(generator *g, const row *prompts, int64_t n, int64_t 
     return ST_OK;
 }
 
-status generate_answers(generator *g, const row *r, const int64_t *docs, int64_t n, int64_t max_new,
-                        token_list *out)
+status generate_answers(generator *g, const row *r, const reply *replies, int64_t n,
+                        int64_t max_new, token_list *out)
 {
     if (!generate_can(g, r))
         return FAIL(
@@ -392,7 +392,7 @@ status generate_answers(generator *g, const row *r, const int64_t *docs, int64_t
     status st = ST_OK;
     for (int64_t done = 0, taken; done < n && st == ST_OK; done += taken) {
         row prompts[DOCS];
-        st = cut_prompts(g, r, docs + done, n - done, &a, prompts, &taken);
+        st = cut_prompts(g, r, replies + done, n - done, &a, prompts, &taken);
         if (st == ST_OK)
             st = answer_batch(g, prompts, taken, max_new, &a, out + done);
         arena_reset(&a);

@@ -1,4 +1,5 @@
-/* generate.h: continues documents of a row in the model's own words, by greedy decoding.
+/* generate.h: gives replies (replies.h) to documents of a row in the model's own words, by greedy
+ * decoding.
  *
  * Several documents are continued at once. Keys and values of the tokens that have passed are kept
  * (model/kv_cache.h), so that each further word costs one token of each document and not the
@@ -13,6 +14,7 @@
 #include "common/conf/conf.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/batch/stager.h"
+#include "trainer/generate/replies.h"
 #include "trainer/model/qwen3vl.h"
 
 enum { GENERATE_MAX = 16 /* the most words of an answer */ };
@@ -48,11 +50,11 @@ void generate_free(generator **generator);
  * row must have no video. */
 bool generate_can(const generator *generator, const row *row);
 
-/* Continues each of the n documents docs[i] of the row, cut before its first target, up to the
- * end-of-text token or max_new words (at most GENERATE_MAX). The ids are appended to out[i], which
- * must be empty; the caller frees them. Every rank must call it. BAD_DEVICE if generate_can is
- * false. */
-WARN_UNUSED status generate_answers(generator *generator, const row *row, const int64_t *docs,
+/* Gives each of the n replies in the model's own words: continues its document, cut before the
+ * reply, up to the end-of-text token or max_new words (at most GENERATE_MAX). What was said before
+ * it in the document is the reference. The ids are appended to out[i], which must be empty; the
+ * caller frees them. Every rank must call it. BAD_DEVICE if generate_can is false. */
+WARN_UNUSED status generate_answers(generator *generator, const row *row, const reply *replies,
                                     int64_t n, int64_t max_new, token_list *out);
 
 #endif

@@ -11,10 +11,11 @@ static int64_t item_rows(const row *r, int64_t i)
     return (int64_t)g[0] * g[1] * g[2] / (MERGE_SIDE * MERGE_SIDE);
 }
 
-void prompt_items(const row *r, int64_t doc, prompt_span *out)
+/* Finds the items that the tokens [begin, end) show. */
+static void items_of_tokens(const row *r, int64_t begin, int64_t end_token, prompt_span *out)
 {
     int64_t low = -1, high = -1;
-    for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
+    for (int64_t t = begin; t < end_token; t++)
         if (r->visual_row[t] >= 0) {
             if (low < 0)
                 low = r->visual_row[t];
@@ -30,14 +31,19 @@ void prompt_items(const row *r, int64_t doc, prompt_span *out)
         end += item_rows(r, out->last);
 }
 
-/* Cuts out the first n tokens of a document, without labels, and its pictures. */
+void prompt_items(const row *r, int64_t doc, prompt_span *out)
+{
+    items_of_tokens(r, r->cu_seqlens[doc], r->cu_seqlens[doc + 1], out);
+}
+
+/* Cuts out the first n tokens of a document, without labels, and the pictures that they show. */
 static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *out)
 {
     if (r->n_video_patches)
         return FAIL(ST_BAD_INPUT, "a document with video cannot be cut out of its row");
     int64_t begin = r->cu_seqlens[doc];
     prompt_span items;
-    prompt_items(r, doc, &items);
+    items_of_tokens(r, begin, begin + n, &items);
     int64_t first = items.first, last = items.last, base = items.first_row, rows = 0;
     for (int64_t i = first; i < last; i++)
         rows += item_rows(r, i);
@@ -65,12 +71,9 @@ static status cut_document(const row *r, int64_t doc, int64_t n, arena *a, row *
     return ST_OK;
 }
 
-status prompt_of_document(const row *r, int64_t doc, arena *a, row *out)
+status prompt_of_reply(const row *r, const reply *to, arena *a, row *out)
 {
-    int64_t begin = r->cu_seqlens[doc], end = r->cu_seqlens[doc + 1], cut = begin;
-    while (cut < end && r->labels[cut] == NO_LABEL)
-        cut++;
-    return cut_document(r, doc, cut - begin, a, out);
+    return cut_document(r, to->doc, to->begin - r->cu_seqlens[to->doc], a, out);
 }
 
 status prompt_whole_document(const row *r, int64_t doc, arena *a, row *out)

@@ -1,5 +1,6 @@
-/* html.c: reads metrics.jsonl and eval.jsonl into points and draws each curve of the table below as
- * an SVG with round numbers on its axes. */
+/* html.c: reads metrics.jsonl and eval.jsonl into points. Each curve of the table below that has
+ * several of them is drawn as an SVG with round numbers on its axes; one with a single point
+ * becomes a fact, since a plot of one dot shows nothing. */
 #include "trainer/report/html.h"
 
 #include <errno.h>
@@ -11,42 +12,47 @@
 #include <unistd.h>
 
 #include "common/base/html_text.h"
+#include "common/base/words.h"
 #include "common/json/json.h"
 
 /* The curves of the page, in their order: keys of metrics.jsonl or, with held_out, of eval.jsonl.
  */
 static const struct curve {
     const char *key, *title, *unit;
-    bool logarithmic, held_out;
+    bool logarithmic, smooth, held_out;
 } curves[] = {
-    {"loss", "loss", "mean over targets", false},
-    {"held_out_loss", "held-out loss", "mean over targets", false, true},
-    {"accuracy_percent", "held-out accuracy", "% of documents", false, true},
-    {"vqa_percent", "VQA accuracy", "official, %", false, true},
-    {"grad_norm", "gradient norm", "before clipping", true},
-    {"lr", "learning rate", "", false},
-    {"tps", "tokens per second", "real tokens", false},
-    {"mfu_percent", "MFU", "%", false},
-    {"wait_percent", "waiting for rows", "% of the time", false},
-    {"fill_percent", "fill", "% of the rows' capacity", false},
-    {"expert_load", "expert load", "busiest over mean, mean of layers", false},
-    {"memory_gib", "memory", "GiB", false},
+    {"loss", "loss", "mean over targets", .logarithmic = true, .smooth = true},
+    {"held_out_loss", "held-out loss", "mean over targets", .logarithmic = true, .held_out = true},
+    {"accuracy_percent", "held-out accuracy", "% of answers", .held_out = true},
+    {"vqa_percent", "generated answers", "% agreement with annotators", .held_out = true},
+    {"grad_norm", "gradient norm", "before clipping", .logarithmic = true},
+    {"lr", "learning rate", ""},
+    {"tps", "tokens per second", "real tokens"},
+    {"mfu_percent", "MFU", "%"},
+    {"wait_percent", "waiting for rows", "% of the time"},
+    {"fill_percent", "fill", "% of the rows' capacity"},
+    {"expert_load", "expert load", "busiest over mean, mean of layers"},
+    {"memory_gib", "memory", "GiB"},
 };
 enum {
     N_CURVES = sizeof curves / sizeof *curves,
     WIDTH = 560,
-    HEIGHT = 220,
+    HEIGHT = 240,
     LEFT = 62,
     RIGHT = 24, /* room for half of the last number of the axis below */
     TOP = 30,
-    BOTTOM = 28,
+    BOTTOM = 44,
     TICKS = 4,          /* an axis has about this many parts */
     FEW = 40,           /* up to this many points are drawn as dots too */
     MOST_POINTS = 2000, /* of a curve; there are fewer pixels */
+    SMOOTH_PARTS = 8,   /* the smoothed line averages over about this part of the points .. */
+    SMOOTH_MOST = 50,   /* .. and at most over this many */
+    FACTS_MAX = 48,
 };
 
 typedef struct point {
     int64_t step, line;
+    double seconds; /* of the steps that the line counts */
     double y[N_CURVES];
 } point;
 
@@ -89,6 +95,7 @@ static status read_points(const char *path, point **out, int64_t *out_n)
             point *p = &list[n++];
             p->step = json_int(json_find(v, "step"), 0);
             p->line = number;
+            p->seconds = json_real(json_find(v, "seconds"), 0);
             for (int c = 0; c < N_CURVES; c++)
                 p->y[c] = json_real(json_find(v, curves[c].key), NAN);
         }
@@ -106,6 +113,26 @@ static status read_points(const char *path, point **out, int64_t *out_n)
     return st;
 }
 
+static bool can_draw(const point *p, int c)
+{
+    return isfinite(p->y[c]) && (!curves[c].logarithmic || p->y[c] > 0);
+}
+
+/* How many points of a curve can be drawn, and which are the first and the last of them. */
+static int64_t count_drawn(const points *all, int c, const point **first, const point **last)
+{
+    int64_t n = 0;
+    *first = *last = NULL;
+    for (int64_t i = 0; i < all->n; i++) {
+        if (!can_draw(&all->list[i], c))
+            continue;
+        *last = &all->list[i];
+        *first = *first ? *first : *last;
+        n++;
+    }
+    return n;
+}
+
 /* The smallest and the largest value that can be drawn; false if there are none. */
 static bool range_of(const point *p, int64_t n, int c, double *low, double *high)
 {
@@ -113,7 +140,7 @@ static bool range_of(const point *p, int64_t n, int c, double *low, double *high
     *high = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
         double y = p[i].y[c];
-        if (!isfinite(y) || (curves[c].logarithmic && y <= 0))
+        if (!can_draw(&p[i], c))
             continue;
         *low = fmin(*low, y);
         *high = fmax(*high, y);
@@ -183,76 +210,140 @@ static void put_axes(FILE *f, const frame_of *a)
             put_y(f, a, i * step + 0.0); /* + 0.0 turns -0 into 0 */
     step = steps > 0 ? fmax(1, round_up(steps / (2 * TICKS))) : 1;
     for (double x = ceil(a->first / step) * step; x <= a->last; x += step)
-        fprintf(f, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n", x_of(a, x), HEIGHT - 10,
-                x);
+        fprintf(f, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n", x_of(a, x),
+                HEIGHT - BOTTOM + 16, x);
+    fprintf(f, "<text class=\"x\" x=\"%d\" y=\"%d\">step</text>\n", (LEFT + WIDTH - RIGHT) / 2,
+            HEIGHT - 8);
 }
 
-static void put_curve(FILE *f, const point *p, int64_t n, int c)
+/* Draws lines between points that lie beside each other, and leaves a gap where there is no number.
+ * With a span the line is an exponential mean over about so many points, on a logarithmic axis of
+ * the logarithms. */
+static void put_line(FILE *f, const points *all, const frame_of *a, int c, double span,
+                     const char *class)
 {
-    frame_of a = {.first = (double)p[0].step,
-                  .last = (double)p[n - 1].step,
-                  .logarithmic = curves[c].logarithmic};
-    if (!range_of(p, n, c, &a.low, &a.high))
-        return;
-    fprintf(f,
-            "<svg viewBox=\"0 0 %d %d\"><text class=\"title\" x=\"%d\" y=\"18\">%s</text>"
-            "<text class=\"unit\" x=\"%d\" y=\"18\">%s</text>\n",
-            WIDTH, HEIGHT, LEFT, curves[c].title, WIDTH - RIGHT, curves[c].unit);
-    put_axes(f, &a);
-    int64_t every = n / MOST_POINTS + 1;
+    const int64_t every = span > 0 ? 1 : all->n / MOST_POINTS + 1;
+    const double keep = span > 0 ? 1 - 2 / (span + 1) : 0;
+    double sum = 0, weight = 0; /* the mean begins at the first point, without a value before it */
     bool open = false;
-    for (int64_t i = 0; i < n; i += every) {
-        double y = p[i].y[c];
-        bool drawn = isfinite(y) && (!a.logarithmic || y > 0);
+    for (int64_t i = 0; i < all->n; i += every) {
+        const double y = all->list[i].y[c];
+        const bool drawn = can_draw(&all->list[i], c);
         if (drawn && !open)
-            fputs("<polyline points=\"", f);
-        if (drawn)
-            fprintf(f, "%.1f,%.1f ", x_of(&a, (double)p[i].step), y_of(&a, y));
+            fprintf(f, "<polyline class=\"%s\" points=\"", class);
+        if (drawn) {
+            sum = keep * sum + (1 - keep) * (a->logarithmic ? log(y) : y);
+            weight = keep * weight + 1 - keep;
+            fprintf(f, "%.1f,%.1f ", x_of(a, (double)all->list[i].step),
+                    y_of(a, a->logarithmic ? exp(sum / weight) : sum / weight));
+        }
         if (!drawn && open)
-            fputs("\"/>\n", f); /* leave a gap where there is no number */
+            fputs("\"/>\n", f);
         open = drawn;
     }
     if (open)
         fputs("\"/>\n", f);
-    for (int64_t i = 0; i < n && n <= FEW; i++)
-        if (isfinite(p[i].y[c]) && (!a.logarithmic || p[i].y[c] > 0))
-            fprintf(f, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n", x_of(&a, (double)p[i].step),
-                    y_of(&a, p[i].y[c]));
+}
+
+static void put_curve(FILE *f, const points *all, int c)
+{
+    const struct curve *is = &curves[c];
+    const point *first, *last;
+    const int64_t n = count_drawn(all, c, &first, &last);
+    const double parts = floor((double)n / SMOOTH_PARTS);
+    const double span = is->smooth && parts >= 2 ? fmin(parts, SMOOTH_MOST) : 0;
+    frame_of a = {.first = (double)all->list[0].step,
+                  .last = (double)all->list[all->n - 1].step,
+                  .logarithmic = is->logarithmic};
+    if (n < 2 || !range_of(all->list, all->n, c, &a.low, &a.high))
+        return;
+    fprintf(f,
+            "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s by step: %.5g at step "
+            "%" PRId64 ", %.5g at step %" PRId64 "; between %.5g and %.5g\">"
+            "<text class=\"title\" x=\"%d\" y=\"18\">%s</text>"
+            "<text class=\"unit\" x=\"%d\" y=\"18\">%s%s</text>\n",
+            WIDTH, HEIGHT, is->title, first->y[c], first->step, last->y[c], last->step, a.low,
+            a.high, LEFT, is->title, WIDTH - RIGHT, is->unit,
+            span > 0 ? "; the strong line is smoothed" : "");
+    put_axes(f, &a);
+    put_line(f, all, &a, c, 0, span > 0 ? "raw" : "line");
+    for (int64_t i = 0; i < all->n && all->n <= FEW && span == 0; i++)
+        if (can_draw(&all->list[i], c))
+            fprintf(f, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
+                    x_of(&a, (double)all->list[i].step), y_of(&a, all->list[i].y[c]));
+    if (span > 0)
+        put_line(f, all, &a, c, span, "line");
     fputs("</svg>\n", f);
 }
 
-static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1140px;padding:0 1em;"
-    "color:#1c2733;background:#fff}h1{font-size:1.4em}pre{background:#f3f5f8;padding:1em;"
-    "overflow:auto;font-size:13px}details{margin-top:16px}.plots{display:flex;flex-wrap:wrap;gap:"
-    "16px}"
-    "svg{width:540px;max-width:100%;border:1px solid #d9dfe6;border-radius:4px}"
-    "svg .grid{stroke:#e6eaef}svg polyline{fill:none;stroke:#1f6feb;stroke-width:1.6}"
-    "svg circle{fill:#1f6feb}svg text{font-size:11px;fill:#57636f}"
-    "svg .title{font-size:14px;font-weight:600;fill:#1c2733}svg .y,svg .unit{text-anchor:end}"
-    "svg .x{text-anchor:middle}";
-
-static void put_page(FILE *f, const char *title, const char *summary, const char *config,
-                     const points *all)
+static void duration_text(double seconds, char *out, size_t size)
 {
-    fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", f);
-    html_put_text(f, title);
-    fprintf(f, "</title><style>%s</style></head><body>\n<h1>", style);
-    html_put_text(f, title);
-    fputs("</h1>\n<pre>", f);
-    html_put_text(f, summary);
-    fputs("</pre>\n<div class=\"plots\">\n", f);
-    for (int c = 0; c < N_CURVES; c++) {
-        const points *p = &all[curves[c].held_out];
-        if (p->n > 0)
-            put_curve(f, p->list, p->n, c);
-    }
-    fputs("</div>\n<details><summary>options</summary><pre>", f);
-    html_put_text(f, config);
-    fputs("</pre></details>\n</body></html>\n", f);
+    const int64_t whole = llround(seconds), hours = whole / 3600, minutes = whole / 60 % 60;
+    size_t n = 0;
+    out[0] = 0;
+    if (hours > 0)
+        n = words_add(out, size, n, "%" PRId64 " h ", hours);
+    if (whole >= 60)
+        n = words_add(out, size, n, "%" PRId64 " min ", minutes);
+    if (hours == 0)
+        words_add(out, size, n, "%" PRId64 " s", whole % 60);
 }
 
-status html_report(const char *folder, const char *title, const char *summary, const char *config)
+/* Adds what the points tell: how long the steps took, and the curves of a single point. Held-out
+ * ones are left out, because the last evaluation is among the caller's facts. */
+static int add_facts(const points all[2], html_fact *facts, int n)
+{
+    const point *first, *last;
+    double seconds = 0;
+    for (int64_t i = 0; i < all[0].n; i++)
+        seconds += all[0].list[i].seconds;
+    facts[n] = (html_fact){.name = "duration", .note = "of the training steps"};
+    duration_text(seconds, facts[n].value, sizeof facts[n].value);
+    n++;
+    for (int c = 0; c < N_CURVES && n < FACTS_MAX; c++) {
+        if (curves[c].held_out || count_drawn(&all[0], c, &first, &last) != 1)
+            continue;
+        facts[n] = (html_fact){.name = curves[c].title};
+        snprintf(facts[n].value, sizeof facts[n].value, "%.5g", last->y[c]);
+        snprintf(facts[n].note, sizeof facts[n].note, "%s%sat step %" PRId64, curves[c].unit,
+                 curves[c].unit[0] ? ", " : "", last->step);
+        n++;
+    }
+    return n;
+}
+
+static const char style[] =
+    "pre{background:var(--panel);padding:1em;overflow:auto;font-size:13px}"
+    "details{margin-top:16px}.plots{display:grid;gap:16px;"
+    "grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr))}"
+    "svg{width:100%;box-sizing:border-box;border:1px solid var(--line);border-radius:4px}"
+    "svg .grid{stroke:var(--line)}svg polyline{fill:none;stroke:var(--mark);stroke-width:2}"
+    "svg .raw{stroke-width:1.2;opacity:.4}"
+    "svg circle{fill:var(--mark)}svg text{font-size:12px;fill:var(--faint)}"
+    "svg .title{font-size:14px;font-weight:600;fill:var(--ink)}svg .y,svg .unit{text-anchor:end}"
+    "svg .x{text-anchor:middle}"
+    "@media(max-width:600px){svg text{font-size:15px}svg .title{font-size:17px}}";
+
+static void put_page(FILE *f, const char *title, const html_fact *told, int n, const char *config,
+                     const points all[2])
+{
+    html_fact facts[FACTS_MAX];
+    n = n < FACTS_MAX - 1 ? n : FACTS_MAX - 1;
+    memcpy(facts, told, (size_t)n * sizeof *facts);
+    html_page_begin(f, title, style);
+    html_page_facts(f, facts, add_facts(all, facts, n));
+    fputs("<div class=\"plots\">\n", f);
+    for (int c = 0; c < N_CURVES; c++)
+        if (all[curves[c].held_out].n > 0)
+            put_curve(f, &all[curves[c].held_out], c);
+    fputs("</div>\n<details><summary>All options of the run</summary><pre>", f);
+    html_put_text(f, config);
+    fputs("</pre></details>\n", f);
+    html_page_end(f);
+}
+
+status html_report(const char *folder, const char *title, const html_fact *facts, int n,
+                   const char *config)
 {
     char metrics[STATUS_PATH_MAX], held_out[STATUS_PATH_MAX];
     char path[STATUS_PATH_MAX], aside[STATUS_PATH_MAX];
@@ -268,7 +359,7 @@ status html_report(const char *folder, const char *title, const char *summary, c
     if (st == ST_OK && !f)
         st = FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));
     if (f) {
-        put_page(f, title, summary, config, all);
+        put_page(f, title, facts, n, config, all);
         bool ok = !ferror(f);
         ok = fclose(f) == 0 && ok;
         if (!ok || rename(aside, path) != 0)

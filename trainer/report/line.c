@@ -391,14 +391,23 @@ static status append_evaluation(const reporter *r, int64_t step, const number *l
 
 status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool swapped)
 {
-    number list[4] = {
+    enum { MOST_FIGURES = 8 };
+    number list[MOST_FIGURES] = {
         {"held_out_loss", "eval/loss", e->loss},
-        {"accuracy_percent", "eval/accuracy(%)", evaluation_percent(e->right, e->documents)}};
-    scalar scalars[4];
+        {"accuracy_percent", "eval/accuracy(%)", evaluation_percent(e->right, e->answers)}};
+    scalar scalars[MOST_FIGURES];
     int n = 2;
-    if (swapped && e->swapped_documents)
+    if (e->documents != e->answers)
+        list[n++] = (number){"documents_percent", "eval/documents(%)",
+                             evaluation_percent(e->documents_right, e->documents)};
+    if (swapped && e->swapped) {
         list[n++] = (number){"swapped_percent", "eval/swapped(%)",
-                             evaluation_percent(e->swapped_right, e->swapped_documents)};
+                             evaluation_percent(e->swapped_right, e->swapped)};
+        list[n++] =
+            (number){"own_percent", "eval/own(%)", evaluation_percent(e->own_right, e->swapped)};
+    }
+    if (isfinite(e->chance_percent))
+        list[n++] = (number){"chance_percent", "eval/chance(%)", e->chance_percent};
     if (e->vqa.all.n)
         list[n++] = (number){"vqa_percent", "eval/vqa(%)", vqa_share_percent(&e->vqa.all)};
     for (int i = 0; i < n; i++)

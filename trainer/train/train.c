@@ -285,7 +285,7 @@ static status finish_training(training *t, status st)
     if (t->profile && world_simulated(t->world))
         printf("%s\n", world_simulated(t->world));
     if (c->metrics_report && training_is_first(t))
-        tell_report(t);
+        tell_report(t, NULL);
     if (c->checkpoint_enable) /* before the evaluation, whose failure must not cost the model */
         st = leave_model(t);
     if (t->no_rows)

@@ -1,14 +1,17 @@
 /* train_tell.c: what a run tells the person who started it: skipped updates, evaluations, the end
  * of the stream, the result, and what is kept when something went wrong. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/clock.h"
+#include "common/base/digits.h"
 #include "common/program/log.h"
 #include "common/base/words.h"
 #include "trainer/run/config_changes.h"
-#include "trainer/eval/evaluate.h"
+#include "trainer/eval/figures.h"
 #include "trainer/report/html.h"
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"
@@ -87,32 +90,70 @@ status tell_evaluation(training *t)
     evaluation e;
     int64_t start = clock_ns();
     TRY(evaluate_model(&t->session, false, 0, &e));
-    printf("eval: step: %" PRId64 "  loss: %.4f  accuracy: %.1f%%  documents: %" PRId64
-           "  seconds: %.1f\n",
-           t->now.step, e.loss, evaluation_percent(e.right, e.documents), e.documents, e.seconds);
-    if (e.vqa.all.n)
-        printf("vqa: step: %" PRId64 "  accuracy: %.2f%% of %" PRId64 " questions\n", t->now.step,
-               vqa_share_percent(&e.vqa.all), e.vqa.all.n);
+    evaluation_print(&e, t->now.step);
     fflush(stdout);
     t->now.eval_loss = e.loss;
     reporter_rest(t->reporter, clock_ns() - start);
     return reporter_evaluated(t->reporter, t->now.step, &e, false);
 }
 
-void tell_report(const training *t)
+/* The device's name large, and what else its description says small. */
+static void device_fact(const char *description, html_fact *out)
 {
-    char summary[1024];
+    const size_t name = strcspn(description, ",");
+    *out = (html_fact){.name = "device"};
+    snprintf(out->value, sizeof out->value, "%.*s", (int)name, description);
+    if (description[name])
+        snprintf(out->note, sizeof out->note, "%s", description + name + strlen(", "));
+}
+
+/* Writes what the page says of the run itself; returns how many facts. */
+enum { RUN_FACTS = 9 };
+static int run_facts(const training *t, html_fact out[RUN_FACTS])
+{
     const conf *c = t->conf;
-    const char *replayed = world_simulated(t->world);
-    snprintf(summary, sizeof summary,
-             "model    %s, %" PRId64 " parameters, %" PRId64
-             " trained\ndevice   %s\nsteps    %" PRId64 " of %" PRId64
-             " rows each\nloss     %.4f -> %.4f%s%s",
-             t->session.dims.name, t->session.params->total, params_trained(t->session.params),
-             t->session.device->description, t->now.step, c->training_global_batch_size,
-             t->now.first_loss, t->now.last_loss, replayed ? "\n" : "", replayed ? replayed : "");
+    const session *s = &t->session;
+    const char *simulated = world_simulated(t->world);
+    const time_t now = time(NULL);
+    struct tm utc;
+    char count[DIGITS_TEXT], trained[DIGITS_TEXT];
+    int n = 0;
+    out[n] = (html_fact){.name = "training loss"};
+    snprintf(out[n].value, sizeof out[n].value, "%.4f", t->now.last_loss);
+    snprintf(out[n].note, sizeof out[n].note, "in the last step, %.4f in the first",
+             t->now.first_loss);
+    out[++n] = (html_fact){.name = "steps"};
+    snprintf(out[n].value, sizeof out[n].value, "%" PRId64, t->now.step);
+    snprintf(out[n].note, sizeof out[n].note, "of %" PRId64 " rows each",
+             c->training_global_batch_size);
+    data_fact(c, false, &out[++n]);
+    out[++n] = (html_fact){.name = "model"};
+    path_shown(s->dims.name, c->data_path, out[n].value, sizeof out[n].value);
+    snprintf(out[n].note, sizeof out[n].note, "%s parameters, %s trained",
+             digits_with_commas(s->params->total, count),
+             digits_with_commas(params_trained(s->params), trained));
+    device_fact(s->device->description, &out[++n]);
+    out[++n] = (html_fact){.name = "written"};
+    if (gmtime_r(&now, &utc)) {
+        strftime(out[n].value, sizeof out[n].value, "%Y-%m-%d", &utc);
+        strftime(out[n].note, sizeof out[n].note, "%H:%M UTC", &utc);
+    }
+    out[++n] = (html_fact){.name = "version", .value = "tessera " TESSERA_VERSION};
+    if (simulated) {
+        out[++n] = (html_fact){.name = "simulated"};
+        snprintf(out[n].value, sizeof out[n].value, "%s", simulated);
+    }
+    return n + 1;
+}
+
+void tell_report(const training *t, const evaluation *evaluated)
+{
+    html_fact facts[EVALUATION_FACTS + RUN_FACTS];
+    const conf *c = t->conf;
+    int n = evaluated ? evaluation_facts(evaluated, facts) : 0;
+    n += run_facts(t, facts + n);
     const char *title = c->job_description[0] ? c->job_description : "training run";
-    if (html_report(c->job_dump_folder, title, summary, t->now.config) != ST_OK)
+    if (html_report(c->job_dump_folder, title, facts, n, t->now.config) != ST_OK)
         log_warn("report.html is not written: %s", status_text());
 }
 
@@ -171,22 +212,17 @@ status tell_result(training *t)
         return ST_OK;
     }
     TRY(st);
-    printf("eval: loss: %.4f  accuracy: %.1f%% of %" PRId64
-           " documents  images swapped: %.1f%% of %" PRId64 "  seconds: %.1f\n",
-           e.loss, evaluation_percent(e.right, e.documents), e.documents,
-           evaluation_percent(e.swapped_right, e.swapped_documents), e.swapped_documents,
-           e.seconds);
-    if (e.vqa.all.n)
-        printf("vqa: accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e.vqa.all),
-               e.vqa.all.n);
+    evaluation_print(&e, -1);
     tell_trained(t);
-    printf(", accuracy %.1f %% (images swapped: %.1f %%)\n",
-           evaluation_percent(e.right, e.documents),
-           evaluation_percent(e.swapped_right, e.swapped_documents));
+    printf(", accuracy %.1f %% (images swapped: %.1f %%", evaluation_percent(e.right, e.answers),
+           evaluation_percent(e.swapped_right, e.swapped));
+    if (isfinite(e.chance_percent))
+        printf(", chance %.1f %%", e.chance_percent);
+    printf(")\n");
     if (!training_is_first(t))
         return ST_OK;
     TRY(reporter_evaluated(t->reporter, t->now.step, &e, true));
     if (c->metrics_report)
-        tell_report(t);
+        tell_report(t, &e);
     return ST_OK;
 }

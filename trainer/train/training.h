@@ -58,8 +58,9 @@ void tell_end(const training *run);
 void tell_changes(const char *was, const char *now);
 /* Evaluates between two steps, prints the result and writes it to the reporter's files. */
 WARN_UNUSED status tell_evaluation(training *run);
-/* Writes report.html. If that fails it warns, and the run goes on. */
-void tell_report(const training *run);
+/* Writes report.html. evaluated: the last evaluation, NULL if there is none. If that fails it
+ * warns, and the run goes on. */
+void tell_report(const training *run, const evaluation *evaluated);
 /* Returns the error `why` there were no rows, with a message that says how far the run came, where
  * it is kept, and how to go on. kept: the status of the last checkpoint. */
 WARN_UNUSED status tell_no_rows(const training *run, const status_note *why, status kept);

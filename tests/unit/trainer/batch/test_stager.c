@@ -59,10 +59,18 @@ static void test_stager__spec_batch(void **state)
     }
     assert_int_equal(visual, 20);
     double weight = 0;
+    int32_t replies = 0;
     for (int64_t i = 0; i < b->targets; i++) {
-        int32_t t = b->target_token[i] + 1, doc = b->host_target_doc[i];
+        int32_t t = b->target_token[i] + 1;
         assert_int_equal(b->target_label[i], b->input_ids[t]);
-        assert_true(t > cu[doc] && t < cu[doc + 1]);
+        const int32_t before = i > 0 ? b->target_token[i - 1] + 1 : -1;
+        bool begins = i == 0 || before + 1 != t;
+        for (int64_t doc = 0; doc < b->docs; doc++) {
+            assert_int_not_equal(t, cu[doc]);
+            begins |= before < cu[doc] && cu[doc] < t;
+        }
+        replies += begins;
+        assert_int_equal(b->host_target_reply[i], replies - 1);
         weight += ((float *)b->target_weight)[i];
     }
     assert_true(fabs(weight - b->weight) < 1e-4);

@@ -29,7 +29,19 @@ static row packed_row(fixture *f)
     return r;
 }
 
-static void test_prompt_of_document__is_the_document_alone(void **state)
+/* The reply of a document that has one. */
+static reply reply_to(const row *r, int64_t doc)
+{
+    reply all[16];
+    const int64_t n = replies_of_row(r, all);
+    for (int64_t i = 0; i < n; i++)
+        if (all[i].doc == doc)
+            return all[i];
+    fail();
+    return all[0];
+}
+
+static void test_prompt_of_reply__is_the_document_alone(void **state)
 {
     (void)state;
     fixture f = {0};
@@ -37,7 +49,9 @@ static void test_prompt_of_document__is_the_document_alone(void **state)
     arena_init(&f.rows, 0);
     row r = packed_row(&f), p;
     int64_t begin = r.cu_seqlens[1], n = r.cu_seqlens[2] - begin - 2;
-    assert_ok(prompt_of_document(&r, 1, &f.rows, &p));
+    reply to;
+    to = reply_to(&r, 1);
+    assert_ok(prompt_of_reply(&r, &to, &f.rows, &p));
     assert_ok(row_check(&p, "prompt"));
     assert_int_equal(p.n_tokens, n);
     assert_int_equal(p.n_docs, 1);
@@ -56,9 +70,40 @@ static void test_prompt_of_document__is_the_document_alone(void **state)
         assert_int_equal(p.labels[t], NO_LABEL);
     }
 
-    assert_ok(prompt_of_document(&r, 2, &f.rows, &p)); /* text alone */
+    to = reply_to(&r, 2);
+    assert_ok(prompt_of_reply(&r, &to, &f.rows, &p)); /* text alone */
     assert_int_equal(p.n_tokens, 8);
     assert_int_equal(p.n_items + p.n_patches, 0);
+    arena_done(&f.rows);
+}
+
+/* The prompt of a later reply has the reference of the earlier ones, and only the pictures that
+ * were shown so far. */
+static void test_prompt_of_reply__ends_before_a_later_reply(void **state)
+{
+    (void)state;
+    fixture f = {0};
+    assert_ok(dims_preset("debug", &f.d));
+    arena_init(&f.rows, 0);
+    row r = packed_row(&f), p;
+    const int64_t begin = r.cu_seqlens[1];
+    reply all[4];
+    int64_t between = begin; /* the text token after the first picture of document 1 */
+    while (r.visual_row[between] < 0)
+        between++;
+    while (r.visual_row[between] >= 0)
+        between++;
+    r.labels[between] = r.input_ids[between];
+    assert_int_equal(replies_of_row(&r, all), 4);
+    assert_ok(prompt_of_reply(&r, &all[1], &f.rows, &p));
+    assert_int_equal(p.n_tokens, between - begin);
+    assert_int_equal(p.n_items, 1);
+    assert_int_equal(p.n_patches, 16);
+    assert_ok(row_check(&p, "prompt"));
+    assert_ok(prompt_of_reply(&r, &all[2], &f.rows, &p));
+    assert_int_equal(p.n_tokens, r.cu_seqlens[2] - begin - 2);
+    assert_int_equal(p.n_items, 2);
+    assert_int_equal(p.input_ids[between - begin], r.input_ids[between]);
     arena_done(&f.rows);
 }
 
@@ -67,7 +112,8 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
 {
     row p, out;
     int64_t extra = (int64_t)answer->n;
-    assert_ok(prompt_of_document(r, doc, &f->rows, &p));
+    const reply wanted = reply_to(r, doc);
+    assert_ok(prompt_of_reply(r, &wanted, &f->rows, &p));
     out = p;
     out.n_tokens = p.n_tokens + extra;
     assert_ok(row_alloc(&out, &f->rows, 0));
@@ -186,12 +232,13 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     }
     assert_true(ended && words > NEW_TOKENS);
     const int64_t docs[3] = {2, 0, 1};
+    const reply replies[3] = {reply_to(&r, 2), reply_to(&r, 0), reply_to(&r, 1)};
     for (int way = 0; way < 3; way++) {
         stager_fix_shapes(f.g, way == 1);
         s.cap.docs = way == 2 ? 1 : o.cap.docs;
         assert_ok(open_generator(&s));
         memset(got, 0, sizeof got);
-        assert_ok(generate_answers(s.generator, &r, docs, 3, NEW_TOKENS, got));
+        assert_ok(generate_answers(s.generator, &r, replies, 3, NEW_TOKENS, got));
         for (int i = 0; i < 3; i++) {
             assert_int_equal(got[i].n, want[docs[i]].n);
             assert_memory_equal(got[i].id, want[docs[i]].id, got[i].n * sizeof(int32_t));
@@ -235,7 +282,8 @@ static void test_generate_answers__each_word_costs_one_token(void **state)
     f.s->ops = &counting;
     token_list got[3] = {0};
     rows_seen = 0;
-    assert_ok(generate_answers(s.generator, &r, (int64_t[]){0, 1, 2}, 3, NEW_TOKENS, got));
+    const reply replies[3] = {reply_to(&r, 0), reply_to(&r, 1), reply_to(&r, 2)};
+    assert_ok(generate_answers(s.generator, &r, replies, 3, NEW_TOKENS, got));
     int64_t prompts = r.n_tokens - 3 * 2; /* without the targets */
     assert_int_equal(rows_seen, d.text.layers * (prompts + 3 * (NEW_TOKENS - 1)));
     for (int i = 0; i < 3; i++)
@@ -261,16 +309,17 @@ static void test_answers__are_counted_even_if_one_fails(void **state)
     (void)state;
     static const char reference[] =
         "{\"question_type\":\"q\",\"answer_type\":\"a\",\"answers\":[\"yes\"]}";
-    const bool counted[3] = {true, true, true};
     char references[512];
     fixture f;
     model_dims d;
     vqa_tally tally[2];
     conf c = {.eval_generate = 4};
     answers a[2];
+    reply replies[3];
     assert_ok(dims_preset("debug", &d));
     fixture_open(&f, &d);
     row r = packed_row(&f);
+    assert_int_equal(replies_of_row(&r, replies), 3);
     model_options o = {.training = false};
     batch_caps_for(&r, 1, 64, 64, &o.cap);
     fixture_model(&f, &o, false);
@@ -280,14 +329,14 @@ static void test_answers__are_counted_even_if_one_fails(void **state)
     assert_ok(open_generator(&s));
     memset(tally, 0, sizeof tally);
     for (int fails = 0; fails < 2; fails++) {
-        a[fails] = (answers){.session = &s, .show = 3, .tally = &tally[fails]};
+        a[fails] = (answers){.session = &s, .show = 4, .tally = &tally[fails]};
         for (int turn = 0; turn < 2; turn++) {
             snprintf(references, sizeof references, "[%s,%s,%s]", fails ? "{}" : reference,
                      reference, reference);
             r.references = references;
-            assert_ok(answers_row(&a[fails], &r, counted));
+            assert_ok(answers_row(&a[fails], &r, replies, 3));
             assert_int_equal(a[fails].judged, turn == 0 ? 3 : 4);
-            assert_int_equal(a[fails].show, turn == 0 ? 1 : 0);
+            assert_int_equal(a[fails].show, turn == 0 ? 1 : 0); /* 4 are asked for: 3 and 1 */
         }
         assert_int_equal(tally[fails].all.n, fails ? 0 : 4);
         assert_int_equal(a[fails].trouble.code, fails ? ST_BAD_INPUT : ST_OK);
@@ -300,7 +349,8 @@ static void test_answers__are_counted_even_if_one_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompt_of_document__is_the_document_alone),
+        cmocka_unit_test(test_prompt_of_reply__is_the_document_alone),
+        cmocka_unit_test(test_prompt_of_reply__ends_before_a_later_reply),
         cmocka_unit_test(test_generate_answers__is_what_recomputing_chooses),
         cmocka_unit_test(test_generate_answers__each_word_costs_one_token),
         cmocka_unit_test(test_answers__are_counted_even_if_one_fails),

@@ -118,14 +118,19 @@ static void test_page__has_questions_under_their_pictures(void **state)
     assert_true(fd >= 0);
     close(fd);
     page *p = NULL;
+    const html_fact facts[] = {{"accuracy", "50.0 %", "of <2> answers"}, {"model", "m & n", ""}};
     vqa_tally t = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .n = 2}}};
     assert_ok(page_new(path, &p));
     assert_ok(page_add(p, &r, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
     assert_ok(
         page_add(p, &r, 0, &(page_entry){"where?", "left\x1b[31m\xff'\n\xc2\x9b", "right", 0}));
     assert_ok(page_add(p, &r, 1, &(page_entry){"which?", "one", "two", -1}));
+    assert_ok(page_add(
+        p, &r, 1, &(page_entry){"and then?", "three", "three", -1, PAGE_RIGHT, .goes_on = true}));
     assert_ok(page_add(p, &r, 2, &(page_entry){"and without?", "none", "none", 0.6}));
-    assert_ok(page_finish(p, "the summary", &t));
+    assert_ok(page_add(p, &r, 2,
+                       &(page_entry){"and more?", "a long one", "a long", -1, PAGE_RIGHT_SO_FAR}));
+    assert_ok(page_finish(p, facts, 2, &t));
     page_free(&p);
 
     FILE *f = fopen(path, "re");
@@ -139,8 +144,18 @@ static void test_page__has_questions_under_their_pictures(void **state)
     assert_int_equal(count_occurrences(text, "<img "), 2);
     assert_int_equal(count_occurrences(text, "<td>red &amp; &quot;blue&quot; &lt;b&gt;</td>"), 1);
     assert_int_equal(count_occurrences(text, "<td>left\\x1b[31m\\xff&#39;\n\\u009b</td>"), 1);
-    assert_int_equal(count_occurrences(text, "class=\"right\""), 2);
-    assert_int_equal(count_occurrences(text, "class=\"wrong\""), 1);
+    assert_int_equal(count_occurrences(text, "class=\"right\""), 3);
+    assert_int_equal(count_occurrences(text, "class=\"right goes-on\""), 1);
+    assert_int_equal(count_occurrences(text, "class=\"wrong\""), 2);
+    /* every answer is judged: by annotators in percent, else in words */
+    assert_int_equal(count_occurrences(text, "<td>two</td><td>wrong</td>"), 1);
+    assert_int_equal(count_occurrences(text, "<td>three</td><td>right</td>"), 1);
+    assert_int_equal(count_occurrences(text, "<td>a long</td><td>right so far</td>"), 1);
+    assert_int_equal(count_occurrences(text, "<td>none</td><td>60 %</td>"), 1);
+    assert_int_equal(count_occurrences(text, "6 questions below are"), 1);
+    assert_int_equal(count_occurrences(text, "; 4 answers are right."), 1);
+    assert_int_equal(count_occurrences(text, "<dt>accuracy</dt><dd>50.0 %<small>of &lt;2&gt;"), 1);
+    assert_int_equal(count_occurrences(text, "<dt>model</dt><dd>m &amp; n</dd>"), 1);
     assert_int_equal(count_occurrences(text, "what &lt;is&gt;</td><td>2</td><td>50.00 %"), 1);
     assert_int_equal(count_occurrences(text, "://"), 0); /* no reference to a network */
     const char *first = strstr(text, "src=\""), *second = strstr(first + 1, "src=\"");
@@ -155,7 +170,7 @@ static void test_page__names_its_option_if_it_cannot_be_written(void **state)
     (void)state;
     page *p = NULL;
     assert_ok(page_new("/tmp/test_page_no_such_folder/page.html", &p));
-    assert_fails(ST_CANT_CREATE, page_finish(p, "", &(vqa_tally){0}), "eval.page");
+    assert_fails(ST_CANT_CREATE, page_finish(p, NULL, 0, &(vqa_tally){0}), "eval.page");
     page_free(&p);
 }
 

@@ -1,0 +1,28 @@
+/* chance.h: how often the text alone would be right: two documents whose texts are the same up to a
+ * reply, asked about different pictures, have the same reference reply.
+ *
+ * It is what accuracy with exchanged pictures comes down to for a model that looks at nothing but
+ * the picture. It is known only where questions are asked again and again, as in generated data; a
+ * question that occurs once tells nothing. */
+#ifndef TESSERA_TRAINER_EVAL_CHANCE_H
+#define TESSERA_TRAINER_EVAL_CHANCE_H
+
+#include "trainer/generate/replies.h"
+
+typedef struct chance_entry {
+    uint64_t question, answer; /* hashes of their tokens */
+} chance_entry;
+
+typedef struct chance {
+    chance_entry *list; /* [n] heap; 16 bytes a reply */
+    int64_t n, capacity;
+} chance;
+
+/* Adds those replies of a row whose documents show pictures. A chance that is all 0 is empty. */
+WARN_UNUSED status chance_add(chance *all, const row *r, const reply *replies, int64_t n);
+/* The chance level in percent, or NAN where there are none, or where fewer than nine in ten have a
+ * question that occurs again. Reorders the list. */
+double chance_percent(chance *all);
+void chance_done(chance *all);
+
+#endif
