@@ -357,9 +357,35 @@ def a_toolkit_that_is_named_goes_before_the_path():
             check(said == f"-- {place.file(found)}\n", f"{env}: {said}")
 
 
+def the_picture_of_the_readme_is_small_or_refused():
+    script = os.path.join(SOURCE, "tests/bench/results/picture")
+    with Place() as place:
+        page, out = place.write("page of mine.html", "<p>page"), place.file("out.png")
+        said = place.run(script, "--page", place.file("none.html"), code=66)
+        check("none.html" in said and "deploy/quickstart" in said, said)
+        check("--page FILE" in place.run(script, "--wrong", code=64), "its words")
+        draws = 'for word; do case $word in --screenshot=*) head -c %d /dev/zero >"${word#*=}" ;; esac; done'
+        place.program("path/chromium", draws % 1000)
+        said = place.run(script, "--page", page, "--out", out)
+        check(said == f"wrote {out} (1000 bytes)\n" and os.path.getsize(out) == 1000, said)
+        check(f"file://{page}" in place.said()[0], "another page")
+        for lines, code, why in ((draws % 153601, 73, "153601 bytes"), ("echo no display; exit 1", 70, "no display"), ("", 70, "no picture")):
+            place.program("path/chromium", lines)
+            said = place.run(script, "--page", page, "--out", out, code=code)
+            check(why in said and os.path.getsize(out) == 1000, said)
+        for tool in ("bash", "dirname", "realpath", "sed"):
+            os.symlink(shutil.which(tool), place.file("path/" + tool))
+        os.remove(place.file("path/chromium"))
+        p = subprocess.run([script, "--page", page], env={"PATH": place.file("path")}, capture_output=True, text=True)
+        check(p.returncode == 69 and "apt-get install chromium" in p.stderr, f"{p}")
+    picture = os.path.join(SOURCE, "tests/bench/results/predictions.png")
+    check(os.path.getsize(picture) <= 150 * 1024, "the README's picture is too large")
+
+
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, ctrl_c_ends_quickstart_in_order,
      the_test_command_says_how_far_a_build_is,
      packages_of_this_architecture_are_asked_for,
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
-     the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path)
+     the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path,
+     the_picture_of_the_readme_is_small_or_refused)
