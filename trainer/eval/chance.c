@@ -71,7 +71,7 @@ static int by_question_then_answer(const void *a, const void *b)
 }
 
 /* How many entries from `first` on have the same question and, if asked, the same answer. */
-static int64_t alike(const chance *all, int64_t first, bool and_answer)
+static int64_t count_alike(const chance *all, int64_t first, bool and_answer)
 {
     const chance_entry *is = &all->list[first];
     int64_t i = first;
@@ -88,12 +88,12 @@ double chance_percent(chance *all)
     if (all->n > 0)
         qsort(all->list, (size_t)all->n, sizeof *all->list, by_question_then_answer);
     for (int64_t first = 0, n; first < all->n; first += n) {
-        n = alike(all, first, false);
+        n = count_alike(all, first, false);
         if (n < 2)
             continue;
         repeated += n;
         for (int64_t i = first, c; i < first + n; i += c) {
-            c = alike(all, i, true);
+            c = count_alike(all, i, true);
             right += (double)(c * (c - 1)) / (double)(n - 1);
         }
     }
