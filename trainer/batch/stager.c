@@ -26,7 +26,7 @@ struct stager {
     const model_dims *d;
     device_batch batch; /* device pointers */
     device_batch host;  /* arrays of the whole rows, on the host */
-    device_batch mine;  /* where ranks share rows: this rank's arrays, on the host */
+    device_batch mine;  /* if ranks share rows: this rank's arrays, on the host */
     void *host_block, *mine_block, *device_block;
     item_place *place; /* [cap.items] */
     view_scratch view;
@@ -374,7 +374,7 @@ static int64_t count_samples(const device_batch *mine)
     return n;
 }
 
-/* Writes the counts of the batch and, where ranks share rows, this rank's part of the arrays. */
+/* Writes the counts of the batch and, if ranks share rows, this rank's part of the arrays. */
 static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weight, int64_t stride)
 {
     device_batch *h = &g->host, *b = &g->batch, *mine = &g->mine;

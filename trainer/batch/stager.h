@@ -2,7 +2,7 @@
  * what its arrays hold).
  *
  * A stager owns the host and device buffers of one micro-batch. Arrays are padded to the capacities
- * of the smallest shape bucket that holds the batch or, where none does, to those of the buffers.
+ * of the smallest shape bucket that holds the batch or, if none does, to those of the buffers.
  * The addresses are always the same, so that captured graphs can use them. Ranks that share a row
  * all stage the same rows, and each keeps its part (row_share.h). */
 #ifndef TESSERA_TRAINER_BATCH_STAGER_H

@@ -104,7 +104,7 @@ status skew_measure(skew *k, session *s, double *out_load)
     return ST_OK;
 }
 
-/* Moves each bias by its reach, or by less where the load is off by less than a factor of two. */
+/* Moves each bias by its reach, or by less if the load is off by less than a factor of two. */
 static status move_biases(skew *k, session *s, bool first)
 {
     const backend_vtable *v = s->device->v;

@@ -41,7 +41,7 @@ typedef struct depth {
     int64_t steps, late; /* steps timed, and those that began more than LATE_US late */
     double load;         /* the busiest expert's load over the mean; 0: not set */
     size_t used, total;
-    char replayed[160]; /* world.replayed where the other ranks are simulated; else "" */
+    char replayed[160]; /* world.replayed if the other ranks are simulated; else "" */
     profile_sums where; /* the profile of simulated ranks: where the time of the steps goes */
     stated link[PROFILE_CALLS];
     int n_link;

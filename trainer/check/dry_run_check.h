@@ -73,7 +73,7 @@ typedef struct dry_source {
 
 WARN_UNUSED status dry_source_open(const params *whole, const char *path, dry_source *out);
 void dry_source_close(dry_source *source);
-/* Bytes that the rank with this registry has to read: those of its own elements. Where the files
+/* Bytes that the rank with this registry has to read: those of its own elements. If the files
  * keep experts transposed it reads every expert of which it stores a part as a whole. */
 int64_t dry_bytes_to_read(const dry_source *source, const params *params);
 /* Bytes of tensors that the rank with this registry has to write. */

@@ -87,7 +87,7 @@ static bool is_square(const param *w)
 }
 
 /* Adds the parameters of one module of fused experts. gate_up is the first; down follows it in the
- * registry. A parameter without an adapter is added, as zeros, where the other one is square. */
+ * registry. A parameter without an adapter is added, as zeros, if the other one is square. */
 static void add_fused_pair(adapter_list *l, const param *gate_up)
 {
     const param *down = gate_up + 1;
@@ -115,8 +115,8 @@ static void add_expert(adapter_list *list, const param *w, int64_t e, const char
     }
 }
 
-/* Adds one linear map per expert. For transformers 5, PEFT fuses gate and up only where down has an
- * adapter too, so down gets zeros where it has none. */
+/* Adds one linear map per expert. For transformers 5, PEFT fuses gate and up only if down has an
+ * adapter too, so down gets zeros if it has none. */
 static void add_separate_pair(adapter_list *l, const param *gate_up)
 {
     const param *down = gate_up + 1;

@@ -12,9 +12,9 @@
  *   router           a linear map                       a parameter, of the same two shapes
  *
  * Rows of A go expert by expert, columns of B go rank by rank (the r of the adapter, not a
- * process). Where two parameters are in one module, the first one is named as its base_layer.
+ * process). If two parameters are in one module, the first one is named as its base_layer.
  *
- * Where in = out, the shapes of both series are the same and the wrong series would load the file
+ * If in = out, the shapes of both series are the same and the wrong series would load the file
  * and compute with it. Then the other parameter of those experts, whose shapes differ between the
  * series, is written as well, with zeros if it has no adapter, so that the wrong series fails to
  * load.

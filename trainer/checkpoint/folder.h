@@ -3,7 +3,7 @@
  *
  *   FOLDER/.lock                               held by the trainer that writes here
  *   FOLDER/step-N/                             a Hugging Face folder, as other tools open it
- *   FOLDER/step-N/adapter/                     the adapters, where there are any (adapter.h)
+ *   FOLDER/step-N/adapter/                     the adapters, if there are any (adapter.h)
  *   FOLDER/step-N/training/state.json          how far the run is (progress.h)
  *   FOLDER/step-N/training/rank-R-of-W.safetensors   values and moments (train_state.h)
  *   FOLDER/step-N/training/manifest.json       the seal: every other file with its size and
@@ -59,7 +59,7 @@ WARN_UNUSED status folder_drop(const char *folder, int64_t step);
  * cannot be deleted. */
 WARN_UNUSED status folder_tidy(const char *folder);
 /* Puts the model of step N into FOLDER itself, for other tools: a hard link FOLDER/NAME to every
- * file of step-N (not of its subfolders), or a copy where the file system has no links. Each
+ * file of step-N (not of its subfolders), or a copy if the file system has no links. Each
  * replaces its predecessor by a rename. Weight files in FOLDER that the step does not have are
  * deleted. */
 WARN_UNUSED status folder_publish(const char *folder, int64_t step);

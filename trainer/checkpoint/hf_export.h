@@ -27,9 +27,8 @@ typedef struct hf_export_options {
      * writes all that is not weights. Nothing is renamed then: nobody may read the folder before
      * all are done. writers 0 or 1: one rank writes everything. */
     int writer, writers;
-    int64_t
-        *value_bytes; /* bytes of tensors that this writer wrote, where there are several; NULL */
-    int64_t shard_bytes; /* the most bytes per file; 0: the source's files, else shards of 5 GB */
+    int64_t *value_bytes; /* bytes of tensors that this writer wrote, if there are several; NULL */
+    int64_t shard_bytes;  /* the most bytes per file; 0: the source's files, else shards of 5 GB */
 } hf_export_options;
 
 /* Writes the folder, which is created with its parent if it does not exist. Waits for the device.

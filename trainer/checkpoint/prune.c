@@ -56,7 +56,7 @@ done:
     return st;
 }
 
-/* The step that is removed first where there is no room; -1: none may be. */
+/* The step that is removed first if there is no room; -1: none may be. */
 static status find_first(const char *folder, int64_t whole, int64_t *out, bool *out_is_best)
 {
     int64_t *step = NULL, n = 0, best;

@@ -1,5 +1,5 @@
 /* prune.h: which checkpoints of a folder are removed: those that checkpoint.keep_latest_k does not
- * keep, and more where the disk has no room for another one. */
+ * keep, and more if the disk has no room for another one. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_PRUNE_H
 #define TESSERA_TRAINER_CHECKPOINT_PRUNE_H
 

@@ -127,7 +127,7 @@ status together_mark(const together *ranks, const char *training, status outcome
     const bool full = outcome != ST_OK && prune_was_full();
     status_note why = *status_last();
     const char *text = outcome == ST_OK ? digest : status_text();
-    if (outcome != ST_OK) /* makes room for the mark where the disk is full */
+    if (outcome != ST_OK) /* makes room for the mark if the disk is full */
         remove_own(ranks, training);
     snprintf(name, sizeof name, ".rank-%d.%s", ranks->writer.rank,
              outcome == ST_OK ? "done"

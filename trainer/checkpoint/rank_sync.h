@@ -4,7 +4,7 @@
  * Writing happens in the background while steps run, when ranks have no call in which to tell each
  * other, so they tell by small files in the folder training/. A writer that is done leaves
  * .rank-R.done, which holds the digest of its own training file, most of what it wrote. One that
- * failed leaves .rank-R.full where its disk was full, and else .rank-R.failed, with the reason.
+ * failed leaves .rank-R.full if its disk was full, and else .rank-R.failed, with the reason.
  *
  * Replicas store the same values, so only the ranks of the first replica write. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H

@@ -173,7 +173,7 @@ static int by_bytes(const void *a, const void *b)
     return x->file < y->file ? -1 : x->file > y->file;
 }
 
-/* Reads the sizes from the manifest, which is not checked yet. Where the sum of all sizes does not
+/* Reads the sizes from the manifest, which is not checked yet. If the sum of all sizes does not
  * overflow, no rank's share will. */
 static status sizes_of(const json_value *files, const char *manifest, share *list)
 {

@@ -3,7 +3,7 @@
  * checkpoint may be rounded (BF16) and are for other tools.
  *
  * The file is rank-RRRRR-of-WWWWW.safetensors. For each parameter NAME it has the flat tensor
- * "value/NAME", and where the parameter is trained also "moment1/NAME" and "moment2/NAME". Of
+ * "value/NAME", and if the parameter is trained also "moment1/NAME" and "moment2/NAME". Of
  * several ranks each file has what its rank stores, and the metadata entry "slice/TENSOR" says what
  * that is, as 13 numbers: the sizes, firsts and counts of the four axes of the rank's local tensor
  * (parallel/slice.h), then the local element with which the file's tensor begins. Without that

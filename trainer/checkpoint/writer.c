@@ -3,7 +3,7 @@
  * A save goes through these steps; the first rank does those marked 1, every writing rank the
  * others:
  *
- *   begin_folder 1         old checkpoints make room where they must; .step-N.writing is made
+ *   begin_folder 1         old checkpoints make room if they must; .step-N.writing is made
  *   take_snapshot          values and moments are copied to host memory; steps go on after that
  *   fill_folder            Hugging Face files, training state, adapters 1, state.json 1
  *   together_mark / _wait  the others say that they are done; the first one waits for that
@@ -11,7 +11,7 @@
  *   folder_commit 1        the rename
  *   prune_by_policy 1      old checkpoints go
  *
- * Everything from fill_folder on runs in the writer's thread, or at once where the options ask for
+ * Everything from fill_folder on runs in the writer's thread, or at once if the options ask for
  * no thread. The thread reads `view`: a copy of the registry whose arrays are in the snapshot, read
  * through a stream of a CPU device. */
 #include "trainer/checkpoint/writer.h"
@@ -65,7 +65,7 @@ struct checkpoint_writer {
     bool busy, quit;   /* a save is in progress; the thread is to end */
     progress todo;     /* the state that belongs to it */
     status outcome;    /* how the last save ended */
-    status_note note;  /* the cause, where it failed */
+    status_note note;  /* the cause, if it failed */
     int64_t last_step; /* of the last whole checkpoint */
 };
 
@@ -151,7 +151,7 @@ static status try_writing(checkpoint_writer *k)
     return st;
 }
 
-/* After a save that found the disk full: removes the oldest checkpoint. Where this rank writes
+/* After a save that found the disk full: removes the oldest checkpoint. If this rank writes
  * alone, the save is tried again (*out_retry); otherwise the room is for the next save, since the
  * other ranks are done with this one. */
 static status make_room(checkpoint_writer *k, status st, bool *out_retry)

@@ -7,7 +7,7 @@
  * goes on, and the next save tries again.
  *
  * Kept are the newest checkpoint.keep_latest_k checkpoints and the one with the lowest held-out
- * loss; fewer where the disk has no room for another one, but always the last whole one (prune.h).
+ * loss; fewer if the disk has no room for another one, but always the last whole one (prune.h).
  */
 #ifndef TESSERA_TRAINER_CHECKPOINT_WRITER_H
 #define TESSERA_TRAINER_CHECKPOINT_WRITER_H
@@ -64,7 +64,7 @@ WARN_UNUSED status checkpoint_writer_find(const char *folder, int64_t load_step,
                                           progress *out, bool *out_found);
 /* Called before a run goes on from `step` (0: from the start). Deletes what an earlier process left
  * half made, and renames checkpoints of later steps, damaged or not, to FOLDER/set-aside-step-N
- * (.2, .3 and so on where that name is taken), so that none is mistaken for this run's own. */
+ * (.2, .3 and so on if that name is taken), so that none is mistaken for this run's own. */
 WARN_UNUSED status checkpoint_writer_clear_after(const char *folder, int64_t step);
 
 #endif

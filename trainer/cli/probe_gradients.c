@@ -1,5 +1,5 @@
 /* probe_gradients.c: cuts each parameter's gradient into the pieces that the folder stores, and
- * transposes experts where the folder keeps them so. */
+ * transposes experts if the folder keeps them so. */
 #include "trainer/cli/probe_gradients.h"
 
 #include <stdlib.h>

@@ -91,7 +91,7 @@ typedef struct backend_vtable {
     /* The device without its op table; device_open (ops/open.h) adds that. */
     status (*open)(const device_options *options, device **out);
     void (*close)(device *device);
-    /* alloc: zeroed memory, aligned to 256 bytes. alloc_host: zeroed host memory, pinned where the
+    /* alloc: zeroed memory, aligned to 256 bytes. alloc_host: zeroed host memory, pinned if the
      * backend knows pinning. Both are for the time before step 1; a step allocates nothing. */
     status (*alloc)(device *device, size_t bytes, void **out);
     void (*release)(device *device, void *p);
@@ -148,7 +148,7 @@ typedef struct backend_vtable {
 
 /* Functions that are called around every wait of the host for the device, so that a rank notices
  * while it waits that another one has failed. `how` is the wait's own result; the wait returns what
- * `ended` returns, which is the reason where the work was given up. NULL functions are not called.
+ * `ended` returns, which is the reason if the work was given up. NULL functions are not called.
  */
 typedef struct device_watch {
     void *context;
@@ -177,7 +177,7 @@ struct device {
     char no_gpu[512];      /* why this is the CPU although a GPU was looked for; "" otherwise */
 };
 
-/* Whether device memory holds what is written to it. Where it does not, moving values there is
+/* Whether device memory holds what is written to it. If it does not, moving values there is
  * wasted time. */
 static inline bool device_has_storage(const device *d)
 {

@@ -34,7 +34,7 @@ typedef struct blas_library {
 } blas_library;
 
 /* Loads the library, once per process. Call it before other threads read the environment, which it
- * changes for a moment. UNAVAILABLE, with the package to install, where the library is missing. */
+ * changes for a moment. UNAVAILABLE, with the package to install, if the library is missing. */
 WARN_UNUSED status blas_open(void);
 
 /* The loaded library's functions. Valid after blas_open has succeeded, for the life of the process.

@@ -84,7 +84,7 @@ status cpu_scratch(stream *s, size_t bytes, void **out)
     return ST_OK;
 }
 
-/* The first processor's "model name", or "CPU" where the kernel gives none. */
+/* The first processor's "model name", or "CPU" if the kernel gives none. */
 static void cpu_model_name(char *out, size_t size)
 {
     snprintf(out, size, "CPU");

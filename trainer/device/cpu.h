@@ -18,7 +18,7 @@ typedef struct part {
 /* Does one part of an op. `context` is what was given to cpu_run, usually the op's arguments. */
 typedef void (*cpu_body)(const void *context, part p);
 
-/* Runs `body` over the items [0, n), on several threads where that pays, and returns when all are
+/* Runs `body` over the items [0, n), on several threads if that pays, and returns when all are
  * done. `work` is the cost of one item in element operations (about a quarter of a nanosecond
  * each). How the items are cut into parts depends on n and work alone. The result of `body` must
  * depend neither on the cut nor on the thread, which may only choose one of several scratch areas;

@@ -40,7 +40,7 @@ WARN_UNUSED status cublas_open(void);
  * process. */
 const cublas_library *cublas_api(void);
 
-/* Calls a function of the library. Where it fails, returns BAD_DEVICE with the function's name, the
+/* Calls a function of the library. If it fails, returns BAD_DEVICE with the function's name, the
  * error's number and cuBLAS's text for it. */
 #define CUBLAS_TRY(call)                                                                           \
     do {                                                                                           \

@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-/* Calls a function of the CUDA runtime. Where it fails, returns `code` with `what` was tried, the
- * error's number and CUDA's text for it. */
+/* Calls a function of the CUDA runtime. If it fails, returns `code`; the note says that `what` was
+ * tried, and has the error's number and CUDA's text for it. */
 #define CUDA_TRY(call, code, what)                                                                 \
     do {                                                                                           \
         cudaError_t cuda_error_ = (call);                                                          \

@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 
-/* Loads the library, once per process. UNAVAILABLE, with the reason, where it is missing or too
+/* Loads the library, once per process. UNAVAILABLE, with the reason, if it is missing or too
  * old. */
 WARN_UNUSED status cudnn_open(void);
 

@@ -76,7 +76,7 @@ void graph_replay_free(stream *s)
     s->replay = NULL;
 }
 
-/* Finds the entry of a key. *out is -1 where the key is new; it is then added to the list. */
+/* Finds the entry of a key. *out is -1 if the key is new; it is then added to the list. */
 static status find_graph(replay *r, const graph_replay_key *key, int64_t *out)
 {
     for (int64_t i = 0; i < r->n; i++) {

@@ -12,7 +12,7 @@
  * the body is not entered. So the body may depend on nothing but the key and device memory. A piece
  * that begins inside another becomes part of it.
  *
- * Where the stream has no replay, where the piece is outside the chosen scope, or where the backend
+ * If the stream has no replay, if the piece is outside the chosen scope, or if the backend
  * has no graphs, every run is an ordinary one. */
 #ifndef TESSERA_TRAINER_DEVICE_GRAPH_REPLAY_H
 #define TESSERA_TRAINER_DEVICE_GRAPH_REPLAY_H

@@ -23,7 +23,7 @@ typedef struct nvml_gpu {
  * CUDA_VISIBLE_DEVICES is read here: numbers, or UUIDs and beginnings of them, up to the first
  * entry that names no GPU. Limit: numbers are taken in the order of the PCI bus, which is CUDA's
  * own if CUDA_DEVICE_ORDER says so, or if all GPUs are of one kind. UNAVAILABLE with the reason
- * where the library, a GPU, or a visible one is not found. */
+ * if the library, a GPU, or a visible one is not found. */
 WARN_UNUSED status nvml_first_visible(nvml_gpu *out);
 
 #endif

@@ -319,7 +319,7 @@ static status step(generator *g, row *r, growing *doc, int64_t n)
     return run_cached_pass(g, true);
 }
 
-/* Adds a prompt to what a batch has taken of its capacities; false, and nothing added, where it
+/* Adds a prompt to what a batch has taken of its capacities; false, and nothing added, if it
  * does not fit. */
 static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64_t *inout_rows)
 {

@@ -9,7 +9,7 @@
 typedef struct prompt_span {
     int64_t first, last, first_row;
 } prompt_span;
-/* Finds those of document `doc`; {0, 0, 0} where it has none. */
+/* Finds those of document `doc`; {0, 0, 0} if it has none. */
 void prompt_items(const row *row, int64_t doc, prompt_span *out);
 
 /* The document cut before a reply, without labels: the prompt of a question, with what was said

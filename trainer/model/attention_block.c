@@ -214,7 +214,7 @@ status attention_block_fwd(const pass_context *ctx, const attention_block *block
                            saved->o, x, scratch->wide, y);
 }
 
-/* Computes dq, dk, dv [Tc, ..], the gradients of rotated q, rotated k and v, from do_. Where
+/* Computes dq, dk, dv [Tc, ..], the gradients of rotated q, rotated k and v, from do_. If
  * context ranks share the row, dk and dv are first those of the whole row and are then summed over
  * ranks. */
 static status core_bwd(const pass_context *ctx, int64_t layer, const attention_saved *saved,

@@ -3,7 +3,7 @@
  *
  * T tokens of this rank, Tc tokens of all its tensor ranks together, H hidden, L layers, E experts,
  * V vocabulary, M merged rows. Visual features come from the vision tower (vision.h) and their
- * gradients return to it. Where ranks share a row, each encodes some of its pictures: features are
+ * gradients return to it. If ranks share a row, each encodes some of its pictures: features are
  * gathered from all of them, and gradients are summed back to the rank that encoded the picture. */
 #ifndef TESSERA_TRAINER_MODEL_DECODER_H
 #define TESSERA_TRAINER_MODEL_DECODER_H
@@ -79,7 +79,7 @@ void decoder_layout_scratch(decoder *stack, space *sp, const shape *sizes, decod
  * rotary tables of ctx. */
 WARN_UNUSED status decoder_fwd(decoder *stack, pass_context *ctx, void *const *feature);
 /* stack->dx holds the gradient of x[end] on entry and that of x[first] on return, if something
- * before x[first] is trained. dfeature is written in the form of feature, where features_wanted. */
+ * before x[first] is trained. dfeature is written in the form of feature, if features_wanted. */
 WARN_UNUSED status decoder_bwd(decoder *stack, pass_context *ctx, void *const *dfeature);
 /* True if something before x[layer] is trained, so that its gradient is wanted. */
 static inline bool decoder_reaches_below(const decoder *stack, int64_t layer)

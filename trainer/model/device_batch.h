@@ -4,7 +4,7 @@
  * row of R * seq_len tokens. What depends on the data is in device memory at fixed addresses;
  * counts that a backend could read from the device only by waiting are also here, on the host.
  *
- * Ops run on the sizes that batch_sizes() returns: the counts of the batch, or its capacities where
+ * Ops run on the sizes that batch_sizes() returns: the counts of the batch, or its capacities if
  * a backend captures its steps (backend_vtable.fixed_shapes). In both cases arrays are padded to
  * the capacities with values that change no result.
  *
@@ -79,7 +79,7 @@ typedef struct device_batch {
     int32_t *token_samples; /* [cap.tokens] how many samples have a token: for a prefix, its
                              * branches; 0 in the padding; used if has_prefixes is true */
     bool has_prefixes;
-    /* The next four exist where context ranks share the row, else they are NULL. The packed place
+    /* The next four exist if context ranks share the row, else they are NULL. The packed place
      * of a token is its number in the whole row. */
     int32_t *cu_keys;   /* [cap.docs + 1] borders of documents by packed place */
     int32_t *query_key; /* [T x tensor] packed place of each query; 0 in the padding */

@@ -75,7 +75,7 @@ typedef struct exchange_weights {
 
 /* Bytes of a window for an exchange of that many slots per rank. act: bytes of an element. */
 int64_t exchange_window_bytes(const text_dims *dims, const layout *l, int64_t slots, size_t act);
-/* Opens the window. All ranks of the mesh call it together, and it waits for the device. Where
+/* Opens the window. All ranks of the mesh call it together, and it waits for the device. If
  * ranks do not reach each other's memory, *out_open is false on all of them and rank 0 logs the
  * reason; with `must` that is ST_UNAVAILABLE instead. */
 WARN_UNUSED status exchange_window_open(stream *s, const mesh *m, const text_dims *dims,

@@ -9,7 +9,7 @@
  *
  *   GROUPED_FWD    y = x W_e
  *   GROUPED_DGRAD  x = y W_et
- *   GROUPED_WGRAD  dW_e += xt y; skipped where w is frozen
+ *   GROUPED_WGRAD  dW_e += xt y; skipped if w is frozen
  *
  * W [E, K, N] is this rank's part of parameter w. offset [E + 1], on the device, holds the first
  * row of each expert. The modes are those of ops/gemm.h. */

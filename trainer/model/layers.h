@@ -28,10 +28,10 @@ WARN_UNUSED status linear_fwd_onto(const pass_context *ctx, const linear *map, i
                                    const void *x, const void *residual, void *y);
 /* The way back from tensor ranks: y [T, out] = residual [T, out] + this rank's rows of the sum over
  * tensor ranks of x Wt, where x [Tc, in] and W [out, in] are the columns that this rank has. room
- * [Tc, out] is scratch, needed where there are several tensor ranks. `where` names the call. */
+ * [Tc, out] is scratch, needed if there are several tensor ranks. `where` names the call. */
 WARN_UNUSED status linear_fwd_back(const pass_context *ctx, const linear *map, comm_at where,
                                    const void *x, const void *residual, void *room, void *y);
-/* dW += dyt x, db += the sum of dy over rows; dx = dy W, or dx += dy W where dx_add. dx may be NULL
+/* dW += dyt x, db += the sum of dy over rows; dx = dy W, or dx += dy W if dx_add. dx may be NULL
  * if it is not wanted. dy has dy_stride elements per row, 0 meaning out. */
 WARN_UNUSED status linear_bwd(const pass_context *ctx, const linear *map, int64_t rows,
                               const void *x, const void *dy, int64_t dy_stride, void *dx,
@@ -44,7 +44,7 @@ typedef struct layernorm {
 /* y = LayerNorm(x). x, y [rows, width]; mean, rstd [rows] acc are written for backward. */
 WARN_UNUSED status layernorm_fwd(const pass_context *ctx, const layernorm *norm, int64_t rows,
                                  int64_t width, const void *x, void *y, void *mean, void *rstd);
-/* Adds the gradients of weight and bias; writes dx, or adds to it where dx_add. */
+/* Adds the gradients of weight and bias; writes dx, or adds to it if dx_add. */
 WARN_UNUSED status layernorm_bwd(const pass_context *ctx, const layernorm *norm, int64_t rows,
                                  int64_t width, const void *x, const void *mean, const void *rstd,
                                  const void *dy, void *dx, bool dx_add);

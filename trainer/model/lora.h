@@ -8,7 +8,7 @@
  * optimiser and checkpoints need not know of them (lora_params.h adds them). Forward keeps nothing:
  * backward computes x A again.
  *
- * Where tensor ranks cut W by rows, they cut B the same way and each has all of A; where they cut W
+ * If tensor ranks cut W by rows, they cut B the same way and each has all of A; if they cut W
  * by columns, they cut A and each has all of B. Each rank then adds its part of the product, and
  * its part of the gradient of the half that it has whole, which the ranks that own that half sum.
  * Expert-tensor ranks do the same with the width of an expert. An expert's adapter lives on the
@@ -30,7 +30,7 @@ typedef struct lora {
 /* Finds the adapter of row w of the registry. */
 lora lora_bind(const param *w);
 
-/* Shared by all adapters of a model. Slots are token copies sorted by expert (moe.h); where ranks
+/* Shared by all adapters of a model. Slots are token copies sorted by expert (moe.h); if ranks
  * share experts, those of one round (exchange.h). */
 typedef struct lora_scratch {
     void *xa,

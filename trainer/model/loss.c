@@ -78,7 +78,7 @@ static status project_bwd(const head *l, stream *s, const void *z, int64_t n, vo
                                    .accumulate = true});
 }
 
-/* Adds the loss of targets [from, from + n), and computes their dz where backward. */
+/* Adds the loss of targets [from, from + n), and computes their dz if backward. */
 static status compute_chunk(const head *l, stream *s, const head_targets *t, int64_t from,
                             int64_t n, bool backward)
 {

@@ -26,7 +26,7 @@ typedef struct head {
     void *logits;          /* [R, V] act */
 } head;
 
-enum { LOGIT_ROWS_DEFAULT = 512 }; /* R where the options name none */
+enum { LOGIT_ROWS_DEFAULT = 512 }; /* R if the options name none */
 
 /* Takes the head's arrays from sp for at most `targets` targets. act, acc: bytes of an element. */
 void head_layout(head *l, space *sp, int64_t targets, size_t act, size_t acc, bool training);

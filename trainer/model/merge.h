@@ -38,7 +38,7 @@ void merger_scratch_layout(merger_scratch *scratch, space *sp, const shape *size
  * calls it with y NULL to compute arrays again. */
 WARN_UNUSED status merger_fwd(const pass_context *ctx, const merger *block, const void *x,
                               const merger_saved *saved, unsigned what, void *y);
-/* Writes dx [S, D], or adds to it where dx_add, from dy [M, H], and adds the parameters' gradients.
+/* Writes dx [S, D], or adds to it if dx_add, from dy [M, H], and adds the parameters' gradients.
  * dx may be NULL if it is not wanted. */
 WARN_UNUSED status merger_bwd(const pass_context *ctx, const merger *block, const void *x,
                               const merger_saved *saved, const merger_scratch *scratch,

@@ -19,7 +19,7 @@ struct model {
     model_dims d;
     model_options o;
     params *p;
-    mesh alone;     /* a mesh of one rank, used where none is given */
+    mesh alone;     /* a mesh of one rank, used if none is given */
     batch_caps cap; /* largest micro-batch of this rank */
     stage_part part;
     bool has_vision;

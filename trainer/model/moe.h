@@ -4,7 +4,7 @@
  * T tokens, H hidden, E experts, K chosen per token, I expert width. A slot is one copy of a token
  * on its way to one of its experts: a (token, choice) pair. There are T K slots, sorted by expert.
  *
- * moe.c runs experts that this rank has all of. Where ranks share experts, moe_shared.c takes over
+ * moe.c runs experts that this rank has all of. If ranks share experts, moe_shared.c takes over
  * between the router and the sum over a token's experts; it then handles the W tokens whose slots
  * this rank sends: its own T, or with expert-tensor parallelism those of all its tensor ranks. */
 #ifndef TESSERA_TRAINER_MODEL_MOE_H
@@ -35,7 +35,7 @@ typedef struct moe_saved {
     int32_t *slot_row;  /* [T, K] place of each slot in the order by expert */
     int32_t *row_token; /* [T K] token of each place */
     void *gu;           /* [T K, 2I] gate | up, overwritten by its gradient in backward; not used
-                         * where ranks share experts */
+                         * if ranks share experts */
     void *o;            /* [T K, H] outputs of experts, overwritten by their gradient in backward */
 } moe_saved;
 
@@ -46,7 +46,7 @@ typedef struct moe_scratch {
     void *a;       /* [T K, I] activations; in backward their gradient */
     void *dweight; /* [T, K] acc */
     void *dm;      /* [T, H] */
-    /* For experts that ranks share. The last four exist where expert-tensor ranks cut experts, and
+    /* For experts that ranks share. The last four exist if expert-tensor ranks cut experts, and
      * hold the tokens of all of them. */
     exchange exchange;
     void *wide;           /* [W, H] */

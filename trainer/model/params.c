@@ -84,7 +84,7 @@ bool params_trains(const params *p, param_group group)
     return false;
 }
 
-/* Writes stored values, and the copy that the model computes with where it has another dtype. */
+/* Writes stored values, and the copy that the model computes with if it has another dtype. */
 static status write_own(const param *p, stream *s, int64_t at, int64_t n, const double *from)
 {
     const backend_vtable *v = s->dev->v;

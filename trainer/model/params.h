@@ -72,8 +72,8 @@ typedef struct param {
     double *whole; /* [count] on the host: an adapter after lora_gather, else NULL */
     /* Device memory, NULL until params_alloc. First what this rank stores, [own_n]. The last three
      * are NULL for a frozen parameter. */
-    void *value;   /* master value, acc */
-    void *own_act; /* the same as act; is value where act and acc are one type */
+    void *value;                        /* master value, acc */
+    void *own_act;                      /* the same as act; is value if act and acc are one type */
     void *own_grad, *moment1, *moment2; /* acc */
     /* What the model reads and writes, [n_local], valid between fsdp_units_enter and
      * fsdp_units_leave of its unit. On a single rank they are own_act and own_grad. */
@@ -151,7 +151,7 @@ WARN_UNUSED status params_init_adapters(params *p, stream *s, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *p, stream *s);
 /* Sums the gradients over replicas. Called once per step, after its last backward. */
 WARN_UNUSED status params_sum_replicas(params *p, stream *s);
-/* Computes own_act from value where the two differ. It goes through the host and waits, and is
+/* Computes own_act from value if the two differ. It goes through the host and waits, and is
  * meant for use after loading; in a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *p, stream *s);
 /* Writes those of the local elements [first, first + n) of a row that this rank stores, from host

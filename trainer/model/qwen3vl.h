@@ -29,7 +29,7 @@ typedef struct exchange_window exchange_window; /* exchange.h */
 /* How token copies reach experts on other ranks (exchange.h). */
 typedef enum exchange_way {
     EXCHANGE_BY_HOST,    /* the host reads the counts, once per layer and pass */
-    EXCHANGE_IF_REACHED, /* on the device where ranks reach each other's memory, else by the host */
+    EXCHANGE_IF_REACHED, /* on the device if ranks reach each other's memory, else by the host */
     EXCHANGE_BY_DEVICE   /* on the device; ST_UNAVAILABLE if ranks do not reach each other */
 } exchange_way;
 
@@ -72,7 +72,7 @@ typedef struct model_regions {
 WARN_UNUSED status model_regions_of(const model_dims *dims, const model_options *o,
                                     const backend_vtable *backend, model_regions *out);
 /* Bytes that one decoder layer (the last) and one vision block take for arrays of these kinds
- * (recompute.h). *out_block is 0 where this rank has no vision tower. */
+ * (recompute.h). *out_block is 0 if this rank has no vision tower. */
 WARN_UNUSED status model_kinds_bytes(const model_dims *dims, const model_options *o,
                                      const backend_vtable *backend, unsigned kinds,
                                      int64_t *out_layer, int64_t *out_block);
@@ -113,7 +113,7 @@ WARN_UNUSED status model_run(model *m, stream *s, const model_pass *p, const los
 WARN_UNUSED status model_forward_backward(model *m, stream *s, const device_batch *batch,
                                           const loss_sums *sums);
 /* Forward and loss without gradients. nll [cap.targets] acc, the negative log-likelihood of
- * each target, and best [cap.targets] int32, its likeliest token, are written where not NULL. Every
+ * each target, and best [cap.targets] int32, its likeliest token, are written if not NULL. Every
  * stage of a pipeline calls it; only the last one writes results. */
 WARN_UNUSED status model_forward(model *m, stream *s, const device_batch *batch,
                                  const loss_sums *sums, void *nll, int32_t *best);

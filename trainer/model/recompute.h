@@ -15,7 +15,7 @@
  *   RECOMPUTE_FC1        2 K I, or 2 F                                      F
  *   RECOMPUTE_FC2        K H, none of a dense MLP
  *
- * A merger keeps, per merged row, 8 D elements of RECOMPUTE_CHEAP and 4 D of RECOMPUTE_FC1. Where
+ * A merger keeps, per merged row, 8 D elements of RECOMPUTE_CHEAP and 4 D of RECOMPUTE_FC1. If
  * tensor ranks cut experts, the K I and K H elements count the tokens of all of them. Experts that
  * ranks share (exchange.h) keep nothing of RECOMPUTE_FC1. */
 #ifndef TESSERA_TRAINER_MODEL_RECOMPUTE_H

@@ -2,7 +2,7 @@
  *
  * Ranks see a row in three ways (parallel/layouts.md): T tokens that belong to this rank alone;
  * Tc = T x tensor tokens of all tensor ranks with the same context rank; A = Tc x context tokens,
- * the whole row. A gather goes from a narrow view to a wide one, a reduce sums and goes back. Where
+ * the whole row. A gather goes from a narrow view to a wide one, a reduce sums and goes back. If
  * a rank has no others to share with, nothing moves and the result is the argument itself.
  *
  * `at` names the collective in messages and in the ledger of traffic (parallel/comm.h). */

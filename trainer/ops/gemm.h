@@ -24,7 +24,7 @@
 
 /* Arguments of gemm.
  *
- * a, b: act. c: act, or acc where c_acc is set (weight gradients). bias [N]: act, or NULL.
+ * a, b: act. c: act, or acc if c_acc is set (weight gradients). bias [N]: act, or NULL.
  *
  * residual [M, N]: act, or NULL. It has c's row stride, must not be c, and goes with neither
  * accumulate nor c_acc. On CUDA it is added before the result is rounded to bf16.

@@ -68,7 +68,7 @@ typedef struct step_scalars {
 
 /* Computes grad_norm, grad_scale and skip of *step from the step's sums on the device: the norm of
  * the mean gradient is sqrt(sum_squares) / weight, grad_scale is min(1, max_norm / norm) / weight,
- * and skip is 1 where weight is 0 or the norm is not finite. max_norm 0: no clipping. */
+ * and skip is 1 if weight is 0 or the norm is not finite. max_norm 0: no clipping. */
 typedef struct step_finish_args {
     double max_norm;
     const double *sum_squares, *weight; /* [1] each */

@@ -10,7 +10,7 @@
 
 /* By the device's clock, nothing is written before wait_ns have passed, and the rest takes at least
  * span_ns, in even steps (CUDA: chunk by chunk of each block; CPU: only its end is held back). It
- * takes longer where the device cannot keep up. */
+ * takes longer if the device cannot keep up. */
 typedef struct link_pace {
     int64_t wait_ns, span_ns;
     int32_t blocks; /* at least 1; on CUDA each block has a multiprocessor to itself until all is
@@ -19,8 +19,8 @@ typedef struct link_pace {
 
 enum { PACED_RUNS = 16 }; /* runs of one call, at most */
 
-/* y[i] = x[i mod x_bytes] for i < bytes; where x_bytes is 0, y becomes zeros. Any bytes. y may be x
- * where bytes equals x_bytes; otherwise they must not overlap, nor may the y of two runs. */
+/* y[i] = x[i mod x_bytes] for i < bytes; if x_bytes is 0, y becomes zeros. Any bytes. y may be x
+ * if bytes equals x_bytes; otherwise they must not overlap, nor may the y of two runs. */
 typedef struct paced_run {
     void *y;
     const void *x;
@@ -34,7 +34,7 @@ typedef struct paced_copy_args {
 } paced_copy_args;
 
 /* y[i] = the sum over p < pieces of x[p n + i], for i < n, in rising p, in float, rounded once. The
- * type is act, or acc where `acc` is set. y may be one of the pieces of x. */
+ * type is act, or acc if `acc` is set. y may be one of the pieces of x. */
 typedef struct paced_sum_args {
     link_pace pace;
     int64_t n;

@@ -63,7 +63,7 @@ typedef struct exchange_plan_args {
 /* Moves the rows of one round. Each slot of mine [slots, width] act that belongs to the round goes
  * to its row of the array [R, width] act at byte `at` of its owner's window or, with `back`, is
  * fetched from there into mine; other slots stay as they are. On the way there round_offset [E/P +
- * 1], where given, becomes the offsets of the round's rows by own expert. */
+ * 1], if given, becomes the offsets of the round's rows by own expert. */
 typedef struct exchange_rows_args {
     peer_set peers;
     size_t at;

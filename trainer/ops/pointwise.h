@@ -1,6 +1,6 @@
 /* pointwise.h: additions, bias gradients, activations, and the input of patches.
  *
- *   add          y[i] = a[i] + b[i], or y[i] += a[i] where b is NULL
+ *   add          y[i] = a[i] + b[i], or y[i] += a[i] if b is NULL
  *   scale        y[i] *= factor
  *   bias_grad    db[j] += sum over rows of dy[row, j]
  *   swiglu_fwd   y = silu(gate) up, where a row of x is [gate | up]
@@ -17,7 +17,7 @@
 
 #include "trainer/device/backend.h"
 
-/* n elements of type act, or acc where `acc` is set. y may be a or b. */
+/* n elements of type act, or acc if `acc` is set. y may be a or b. */
 typedef struct add_args {
     int64_t n;
     const void *a, *b;

@@ -22,7 +22,7 @@
 
 /* p = softmax(logits) in acc. expert[t, 0..K) are the K largest logits, heaviest first, ties to the
  * lower index. Comparing logits and not probabilities makes the choice independent of how an
- * exponential rounds. Where logits are NaN, any K different experts are chosen. weight is p of the
+ * exponential rounds. If logits are NaN, any K different experts are chosen. weight is p of the
  * chosen, rescaled to a sum of 1 if norm_topk. Padding has expert -1 and weight 0. */
 typedef struct route_fwd_args {
     int64_t tokens, experts, top_k;

@@ -2,7 +2,7 @@
  * gradient norm is that of the gradients of all ranks together (params_share).
  *
  * Gradients arrive as sums over targets. The host sends one small record of scalars per step. The
- * device divides by the step's weight, clips by the norm, and skips the update where there are no
+ * device divides by the step's weight, clips by the norm, and skips the update if there are no
  * targets or the norm is not finite. So nothing waits for the host, and a step can be captured. The
  * arithmetic of an update is in ops/loss_ops.h. */
 #ifndef TESSERA_TRAINER_OPTIM_H

@@ -11,7 +11,7 @@
  * - All ranks of a group make the same calls in the same order with the same counts, whatever their
  *   data. A rank without images or tokens takes part like the others.
  * - Counts are numbers of elements of `dtype`, not bytes.
- * - In a group of one rank a call copies `send` to `recv` where they differ, and counts nothing.
+ * - In a group of one rank a call copies `send` to `recv` if they differ, and counts nothing.
  * - Sums may be of F32, F64, BF16, I32, I64 and U8, and are taken in that type. MPI sums BF16 in
  *   float and rounds once. MPI adds in the order of the ranks; NCCL adds in an order of its own
  * that depends on the layout. Either way a run repeats bit for bit.
@@ -28,7 +28,7 @@
 /* The purpose of a call. The ledger counts by it, and messages about a lost rank name it. */
 typedef struct comm_at {
     const char *what; /* such as "gather weights"; static storage */
-    int64_t layer;    /* decoder layer; -1 where the call belongs to none */
+    int64_t layer;    /* decoder layer; -1 if the call belongs to none */
 } comm_at;
 
 typedef enum comm_kind {

@@ -16,7 +16,7 @@
 /* How many bytes of each rank's piece are summed at a time. */
 static const int64_t SUM_BYTES = 4 << 20;
 
-/* Bytes to send to one rank or to receive from it. `at` is host memory where `host` is set, else
+/* Bytes to send to one rank or to receive from it. `at` is host memory if `host` is set, else
  * memory of the stream's device. */
 typedef struct piece {
     bool sends, host;

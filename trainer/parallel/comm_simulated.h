@@ -12,7 +12,7 @@
  *   reduce scatter   the sum of the pieces of this rank's own buffer, which is the gradient of a
  *                    tensor that is made of one piece
  *   all reduce       what was there before, as if the other ranks brought nothing
- *   all to all       from every rank, over and over, what this rank sends to itself; zeros where
+ *   all to all       from every rank, over and over, what this rank sends to itself; zeros if
  *                    that is nothing. The counts are this rank's own as well, since they are
  *                    gathered first: as if all ranks were alike
  *   broadcast        what was there before

@@ -47,7 +47,7 @@ typedef struct layout_limits {
  * and its rules are not checked.
  *
  * ST_CONFIG names the degrees that do not fit each other, the model or the batch. It adds the
- * nearest layout of as many ranks that keeps every rule, or that there is none, and where only the
+ * nearest layout of as many ranks that keeps every rule, or that there is none, and if only the
  * batch does not fit, also the nearest batch that does. Without limits it names no other layout,
  * since the model might refuse that one. */
 WARN_UNUSED status layout_of(const conf *c, const layout_limits *limits, layout *out);

@@ -28,7 +28,7 @@ typedef struct mpi_world {
 typedef struct mpi_transfer {
     bool sends;
     int peer; /* rank in the job */
-    char *at; /* host memory; only read where it sends */
+    char *at; /* host memory; only read if it sends */
     int64_t bytes;
 } mpi_transfer;
 

@@ -31,7 +31,7 @@
     X(GroupEnd)
 
 /* Functions that nccl_window.c needs. The library has them from 2.28 on, and they are declared here
- * where the header is of 2.28 or later too. */
+ * if the header is of 2.28 or later too. */
 #ifdef TESSERA_NCCL_WINDOWS
 #define NCCL_WINDOW_FUNCTIONS(X)                                                                   \
     X(MemAlloc)                                                                                    \

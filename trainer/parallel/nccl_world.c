@@ -105,7 +105,7 @@ static bool take_turn(nccl_world *w)
 }
 
 /* Called by the watcher. The other thread may be inside a call that waits for room in the GPU's
- * full queue and returns only when what is queued ends. Where NCCL cannot end that by itself
+ * full queue and returns only when what is queued ends. If NCCL cannot end that by itself
  * (before 2.28.9), the communicators are aborted while the call is inside. */
 static void end_beside(nccl_world *w, status cause)
 {
@@ -316,7 +316,7 @@ static status add_group(nccl_world *w, const int *world_rank, int size, nccl_gro
     return ST_OK;
 }
 
-/* Host values are real on every device: where the device has no storage they go through pinned
+/* Host values are real on every device: if the device has no storage they go through pinned
  * memory. */
 static status open_stage(nccl_world *w)
 {
@@ -391,7 +391,7 @@ static nccl_group *find_group(const nccl_world *w, const int *world_rank, int si
 
 /* All ranks split the world's communicator at the same time, each into its own group of the same
  * size. The groups of a mesh are arithmetic series over the ranks, all with the same step and
- * length, so where one rank finds that it has the group already, all do. */
+ * length, so if one rank finds that it has the group already, all do. */
 status nccl_world_group(nccl_world *world, const int *world_rank, int size, nccl_group **out)
 {
     static const char what[] = "a group's communicator (ncclCommSplit)";

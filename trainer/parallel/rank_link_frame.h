@@ -11,7 +11,7 @@
  *   HELLO    rank, size and pid (4 bytes each), then host, version and options as texts, each with
  * a zero at its end WELCOME  CONTROL_ID_BYTES bytes: the engine's id REFUSE   a text: why BEAT a
  * text: where the rank is WAITS    as BEAT, and its rank waits for something besides its calls;
- * from rank 0 also where some other rank does LOST     a text: which rank is lost, how, and where
+ * from rank 0 also if some other rank does LOST     a text: which rank is lost, how, and where
  * it was BYE      nothing
  *
  * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,

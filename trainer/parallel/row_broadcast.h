@@ -12,7 +12,7 @@ typedef struct row_broadcast row_broadcast;
 
 /* Connects each source to its peers. Every rank of the mesh calls it; *out is NULL if each rank
  * has rows of its own. The ranks exchange addresses over the engine. Each source then listens, on
- * loopback where all its peers are on its machine, and accepts only connections that bring the
+ * loopback if all its peers are on its machine, and accepts only connections that bring the
  * secret it told them. ST_TIMEOUT if a peer does not come within timeout_s. */
 WARN_UNUSED status row_broadcast_open(const mesh *ranks, double timeout_s, row_broadcast **out);
 void row_broadcast_close(row_broadcast **rows); /* accepts a pointer to NULL */

@@ -30,7 +30,7 @@ int64_t slice_count(const slice *box);
 /* How many of the local elements [local, local + most), from the first on, are also consecutive in
  * the stored tensor, and where they begin there (*out_stored). At least 1; most must be > 0. */
 int64_t slice_run(const slice *box, int64_t local, int64_t most, int64_t *out_stored);
-/* The local number of a stored element; -1 where the box does not have it. */
+/* The local number of a stored element; -1 if the box does not have it. */
 int64_t slice_find(const slice *box, int64_t stored);
 /* For a stored element that the box does not have: how many elements from it on the box does not
  * have either. At least 1. */

@@ -21,7 +21,7 @@
 typedef struct starter {
     const char *name, *mark;
     const char *rank, *size, *local_rank, *local_size;
-    const char *other_size; /* read where `size` is not set */
+    const char *other_size; /* read if `size` is not set */
 } starter;
 
 /* A launcher that may run inside another comes first: torchrun inside srun, mpirun in a Slurm job.

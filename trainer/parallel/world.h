@@ -29,7 +29,7 @@ typedef struct world_place {
 WARN_UNUSED status world_place_find(world_place *out);
 
 /* The index of this rank's GPU among those that the process sees: its place on the machine, or 0
- * where Slurm has bound one GPU to each task. */
+ * if Slurm has bound one GPU to each task. */
 int world_gpu(const world_place *place);
 
 typedef struct world {
@@ -38,9 +38,9 @@ typedef struct world {
     void *joined;              /* the engine's own */
     comm_ledger *ledger;
     rank_link *rank_link;
-    hash128 job; /* differs from job to job where the engine makes an id; the same on all ranks */
+    hash128 job; /* differs from job to job if the engine makes an id; the same on all ranks */
     int backend; /* a BACKEND_* that its ranks open; 0: what training.backend says */
-    device_claims claims; /* of its ranks' devices, where these have no storage */
+    device_claims claims; /* of its ranks' devices, if these have no storage */
     /* Of a simulated rank "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8
      * GPUs", which stands wherever its figures do; "" otherwise. */
     char replayed[160];
@@ -53,7 +53,7 @@ WARN_UNUSED status world_open(const conf *c, world *out);
  * library that the engine loads instead of its usual one (comm_module.h); NULL: the usual one. */
 WARN_UNUSED status world_open_on(const conf *c, int backend, const char *library, world *out);
 /* Takes the place of rank comm.replay_rank in the layout, with the engine that simulates the others
- * (comm_simulated.h). world_open does this where comm.engine is replay. ST_CONFIG if the layout
+ * (comm_simulated.h). world_open does this if comm.engine is replay. ST_CONFIG if the layout
  * has no such rank, or the rows do not come from a recording. */
 WARN_UNUSED status world_replay(const conf *c, world *out);
 /* The label of a simulated rank's figures; NULL if ranks are real. job may be NULL: one rank. */
@@ -63,7 +63,7 @@ static inline const char *world_simulated(const world *job)
 }
 /* From now on collectives run on streams of this device, which was just opened on this thread, and
  * waits for the device end when the job does. Every rank calls it before mesh_open, and
- * world_detach before the device is closed. In a job of one rank, and where job is NULL, both do
+ * world_detach before the device is closed. In a job of one rank, and if job is NULL, both do
  * nothing. */
 WARN_UNUSED status world_attach(const world *job, device *opened);
 void world_detach(const world *job);

@@ -10,7 +10,7 @@
 WARN_UNUSED status config_text(const conf *c, char **out);
 
 /* Compares two such texts and calls `each` for every option of `now` whose value differs. was: the
- * old value, "" where the old text has no such option. Options that begin with job. or checkpoint.
+ * old value, "" if the old text has no such option. Options that begin with job. or checkpoint.
  * are passed over: they say where and how often a run is kept, and change no step. */
 typedef void (*config_change)(void *user, const char *key, const char *was, const char *now);
 void config_changes(const char *was, const char *now, config_change each, void *user);

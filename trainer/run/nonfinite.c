@@ -193,7 +193,7 @@ static void say_unit(words *w, const model_dims *d, int unit)
     }
 }
 
-/* The traces of all ranks; where the other ranks are simulated, only this rank's own. */
+/* The traces of all ranks; if the other ranks are simulated, only this rank's own. */
 typedef struct traces {
     const trace *of;
     int n, first_rank;
@@ -236,7 +236,7 @@ static int count_ranks(const traces *all, rank_choice *is, int64_t of)
     return n;
 }
 
-/* Lists the ranks for which `is` holds, with the samples of each where wanted. */
+/* Lists the ranks for which `is` holds, with the samples of each if wanted. */
 static void say_ranks(words *w, const traces *all, rank_choice *is, int64_t of, bool with_samples)
 {
     int told = 0;

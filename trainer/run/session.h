@@ -82,13 +82,13 @@ WARN_UNUSED status session_open_rank(const conf *c, const world *world, session 
 /* Opens a session that trains on whatever the daemon streams: the daemon's options are not compared
  * with ours, so the model folder needs no tokenizer. For benches. */
 WARN_UNUSED status session_open_any(const conf *c, session *out);
-/* Dimensions of model.path, cut to model.layers layers where that is set. */
+/* Dimensions of model.path, cut to model.layers layers if that is set. */
 WARN_UNUSED status session_dims(const conf *c, model_dims *out);
 /* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */
 WARN_UNUSED status session_check_layout(const conf *c, int there);
 /* Opens SESSION_TRAIN as a rank of `world` (NULL: alone), with values, moments and stream as the
  * checkpoint `from` left them; with from NULL it does what session_open does. Returns ST_CONFIG,
- * naming the option, where the stream would differ from the checkpoint's. */
+ * naming the option, if the stream would differ from the checkpoint's. */
 WARN_UNUSED status session_resume(const conf *c, const world *world, const resume_point *from,
                                   session *out);
 /* session_resume in two parts. session_meet opens the device and the mesh; after it the ranks can

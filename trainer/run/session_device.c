@@ -7,7 +7,7 @@
 #include "trainer/ops/open.h"
 
 /* A rank takes the GPU whose number is the rank's place on its machine. Ranks may share a GPU only
- * where collectives go through host memory, since NCCL wants one GPU for each rank. */
+ * if collectives go through host memory, since NCCL wants one GPU for each rank. */
 status session_device(session *s)
 {
     const conf *c = s->conf;
@@ -25,7 +25,7 @@ status session_device(session *s)
     return s->device->v->stream_new(s->device, &s->stream);
 }
 
-/* The part of a step that may be captured. Nothing is captured in two cases. Where ranks share
+/* The part of a step that may be captured. Nothing is captured in two cases. If ranks share
  * experts and exchange slots through the host, the host reads counts inside the step, which no
  * graph can hold. In a pipeline, a graph would have to be captured for every flight, the place
  * where a micro-batch's activations are kept. */

@@ -16,13 +16,13 @@ WARN_UNUSED status session_memory_device(session *session);
  * its own. */
 WARN_UNUSED status session_memory_choose(session *session);
 /* Returns ST_CONFIG if the plan is above memory.limit, after printing the plan to stdout; the
- * message names the smallest change that fits. Where the CPU was taken because no GPU was found,
+ * message names the smallest change that fits. If the CPU was taken because no GPU was found,
  * the message begins with the reason and the plan for a GPU is printed as well. */
 WARN_UNUSED status session_memory_check(const session *session);
 /* The plan of this rank, from the shapes known so far. */
 WARN_UNUSED status session_memory_plan(const session *session, memory_plan *out);
 
-/* Bytes that the device has given to this process: since before its context was made where that
+/* Bytes that the device has given to this process: since before its context was made if that
  * size was measured (device.context_bytes), else since it was opened. */
 WARN_UNUSED status session_memory_taken(const session *session, size_t *out);
 /* Prints one line: planned bytes, taken bytes, and the difference in per cent. Call it after a few

@@ -237,7 +237,7 @@ static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
     return ST_OK;
 }
 
-/* Runs one pass over a micro-batch, or replays its graph where steps are captured. */
+/* Runs one pass over a micro-batch, or replays its graph if steps are captured. */
 static status run_pass(session *s, const model_pass *p)
 {
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};

@@ -77,7 +77,7 @@ WARN_UNUSED status step_queue(session *session, int64_t step);
 /* How many steps are queued and not yet told; at most 1 + backend_vtable.ahead. */
 int64_t step_under_way(const session *session);
 /* Waits for the oldest step under way and reports it. For a void step the status says why this rank
- * has no rows; where it was another rank that had none, ST_STOPPED if a rank was asked to stop and
+ * has no rows; if it was another rank that had none, ST_STOPPED if a rank was asked to stop and
  * ST_UNAVAILABLE otherwise. *out is filled in either case. */
 WARN_UNUSED status step_told(session *session, step_report *out);
 /* True if the step told last was void: the values are those after the step before it. */

@@ -5,7 +5,7 @@
  * A SIGTERM after a SIGINT does not, because an interrupted launcher sends SIGTERM to ranks that
  * have already received the terminal's SIGINT. A second SIGHUP changes nothing: when a terminal
  * hangs up, both its shell and the kernel may send one, and the checkpoint must not be lost to the
- * second. Where SIGHUP was ignored when the process started (nohup), it stays ignored.
+ * second. If SIGHUP was ignored when the process started (nohup), it stays ignored.
  *
  * With several ranks, no rank may stop while others go on. Each step therefore tells all ranks
  * whether one of them has received a signal (step_report.stop), and all of them stop after the same

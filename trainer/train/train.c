@@ -212,7 +212,7 @@ static status open_run(training *t)
     TRY(progress_set_text(&t->now.recording, t->session.recording ? t->session.recording : ""));
     groups_print(c, t->session.params, stdout);
     TRY(show_memory(t));
-    if (c->checkpoint_enable) { /* conf_check has refused it where ranks are simulated */
+    if (c->checkpoint_enable) { /* conf_check has refused it if ranks are simulated */
         if (training_is_first(t))
             TRY(checkpoint_writer_clear_after(t->folder, t->now.step));
         TRY(checkpoint_writer_new(c, t->folder, &t->session.dims, t->session.params,

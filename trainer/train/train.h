@@ -1,6 +1,6 @@
 /* train.h: a run of trainer train, from its first step, or the one after its checkpoint, to its
  * end. Each step is followed by its line in the ledger, its log line, and an evaluation and a
- * checkpoint where these are due, in that order. */
+ * checkpoint if these are due, in that order. */
 #ifndef TESSERA_TRAINER_TRAIN_H
 #define TESSERA_TRAINER_TRAIN_H
 

@@ -1,5 +1,5 @@
 /* train_steps.c: the loop over the steps of a run. next_step queues and waits, note_step writes the
- * ledger and the log line, between_steps evaluates and saves where that is due. */
+ * ledger and the log line, between_steps evaluates and saves if that is due. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -94,7 +94,7 @@ static bool costs_a_figure(status st)
            st != ST_OS && st != ST_INTERNAL;
 }
 
-/* Evaluates and saves where that is due. If the evaluation fails, the checkpoint is still written.
+/* Evaluates and saves if that is due. If the evaluation fails, the checkpoint is still written.
  */
 static status between_steps(training *t)
 {

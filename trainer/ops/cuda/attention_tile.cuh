@@ -251,7 +251,7 @@ static __device__ inline visible query_sees(const sides &x, int64_t t)
     return {{min(prefix.begin, own.begin), own.end}, {min(prefix.end, own.begin), own.begin}};
 }
 
-/* The segment after the last branch of segment s, or after s itself where it has none. */
+/* The segment after the last branch of segment s, or after s itself if it has none. */
 static __device__ inline int64_t branches_end(const sides &x, int64_t s)
 {
     /* Branches directly follow their prefix, so this is where prefix[i] == s stops being true. */

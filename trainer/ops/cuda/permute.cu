@@ -32,7 +32,7 @@ static __device__ inline uint32_t lanes_like(int code, int bits)
     return like;
 }
 
-/* The slot's expert, or E where the slot goes nowhere. */
+/* The slot's expert, or E if the slot goes nowhere. */
 static __device__ inline int slot_code(const permute_args &a, int64_t i)
 {
     const int e = i < a.tokens * a.top_k ? a.expert[i] : -1;

@@ -42,7 +42,7 @@ enum {
     LONG_BLOCKS = 132 * 4
 };
 
-/* The target of item c, or -1 where it has none. Weighted items have no negative index. */
+/* The target of item c, or -1 if it has none. Weighted items have no negative index. */
 template <class Y>
 static __device__ __forceinline__ int32_t target_of(const scatter_args<Y> &a, int64_t c)
 {

@@ -134,7 +134,7 @@ void shim_work_free(shim_work *work); /* accepts NULL */
  * of shapes a call is in progress until ncclCommGetAsyncError, which polls it each time, has seen
  * it end. */
 const shapes_handle *shim_shapes_of(cudaStream_t on);
-/* Sets part->call.hollow. ncclInvalidArgument where a buffer does not lie in one allocation of a
+/* Sets part->call.hollow. ncclInvalidArgument if a buffer does not lie in one allocation of a
  * device of shapes. */
 ncclResult_t shim_find_place(struct ncclComm *comm, cudaStream_t on, shim_part *part);
 /* Begins a call on a device of shapes, and polls it again. ncclInProgress: it is not done. */
@@ -154,7 +154,7 @@ const char *shim_kind_name(int kind);
 /* Tells all ranks, once, that these two calls differ. */
 void shim_differ(struct ncclComm *comm, int rank, const shim_call *mine, int other,
                  const shim_call *theirs);
-/* Writes a call that has run into the record, where one is kept. bytes: what this rank received
+/* Writes a call that has run into the record, if one is kept. bytes: what this rank received
  * from others. */
 void shim_record(const struct ncclComm *comm, const shim_call *call, int64_t bytes);
 /* Opens the record that TESSERA_NCCL_RECORD asks for. */

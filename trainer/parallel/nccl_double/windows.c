@@ -56,12 +56,12 @@ ncclResult_t ncclMemFree(void *ptr)
     if (!ptr || i == MEMORIES_MAX)
         return ncclInvalidArgument;
     munmap(memory[i].at, memory[i].bytes);
-    shm_unlink(memory[i].name); /* its name is still there where no rank registered it */
+    shm_unlink(memory[i].name); /* its name is still there if no rank registered it */
     memory[i].at = NULL;
     return ncclSuccess;
 }
 
-/* The team has as many ranks as TESSERA_NCCL_LSA says, or all where it is not set. */
+/* The team has as many ranks as TESSERA_NCCL_LSA says, or all if it is not set. */
 typedef struct shim_team {
     int ranks, rank, stride;
 } shim_team;

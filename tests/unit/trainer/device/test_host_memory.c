@@ -1,4 +1,5 @@
-/* test_host_memory.c: what a machine and its cgroups leave, from files in a folder. */
+/* test_host_memory.c: how much memory a machine and the cgroups of a process leave to it, read from
+ * files in a folder that the test writes. */
 #include "tests/harness.h"
 
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 
 static const size_t MIB = 1 << 20;
 
-/* Writes a file below the folder, with the folders on its way. */
+/* Writes a file below the folder, and makes the folders on the way to it. */
 static void put(const char *folder, const char *path, const char *form, ...)
 {
     char at[4096];
@@ -38,7 +39,7 @@ static char *machine(const char *groups)
     return folder;
 }
 
-/* A group of version 2 with these MiB; limit 0: none. */
+/* Writes the files of a cgroup of version 2 with these sizes in MiB; limit 0: it has none. */
 static void group(const char *folder, const char *path, size_t limit, size_t used, size_t cache)
 {
     char at[4096];
@@ -78,20 +79,20 @@ static void test_host_memory__the_least_limit_counts(void **state)
     char *folder = machine("0::/user/job\n");
     group(folder, "/user/job", 4000, 1500, 500);
     assert_non_null(strstr(read_and_remove(folder, 4000, 3000).group, "/sys/fs/cgroup/user/job"));
-    /* Of its parent's limit others have taken more. */
+    /* Part of the parent's limit is taken by others. */
     folder = machine("0::/user/job\n");
     group(folder, "/user/job", 4000, 1500, 500);
     group(folder, "/user", 5000, 4500, 0);
     read_and_remove(folder, 4000, 500);
     folder = machine("0::/user/job\n");
-    group(folder, "/user", 3000, 3500, 0); /* more than all */
+    group(folder, "/user", 3000, 3500, 0); /* more is used than allowed */
     read_and_remove(folder, 3000, 0);
     folder = machine("0::/user/job\n");
     group(folder, "/user/job", 9000, 100, 0); /* more than the machine has */
     read_and_remove(folder, 8000, 6000);
 }
 
-/* In a container the path is not mounted, and the files are at the root of the mount. */
+/* In a container the group's own path is not mounted; its files are at the root of the mount. */
 static void test_host_memory__a_container_has_its_limit_at_the_root(void **state)
 {
     (void)state;

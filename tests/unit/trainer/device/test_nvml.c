@@ -1,5 +1,5 @@
-/* test_nvml.c: which GPU a plan is made for, by a library that stands in for NVML, and why there is
- * none. */
+/* test_nvml.c: which GPU a plan is made for, or why there is none, asked of a library that stands
+ * in for NVML. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static const double GIB = 1073741824.0;
 
-/* NULL: the variable is not set. */
+/* Sets a variable; value NULL: unsets it. */
 static void set(const char *name, const char *value)
 {
     if (value)
@@ -67,8 +67,8 @@ static void test_nvml__says_why_there_is_none(void **state)
                  "NVML cannot be started: Driver Not Loaded");
 }
 
-/* The plan for this machine is for the visible GPU, with what others leave of it; ranks share it
- * only over MPI. Without a GPU it is for an H200, and says why. */
+/* The plan for this machine is made for the visible GPU, with the memory that other processes leave
+ * of it; ranks share a GPU only over MPI. Without a GPU it is made for an H200, and says why. */
 static void test_plan_device__is_the_visible_gpu(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_figures.c: what an evaluation says of itself: the chance level, what each figure is taken
+/* test_figures.c: what an evaluation says about itself: the chance level, what each figure is taken
  * over, and paths without the folders of this machine. */
 #include "tests/harness.h"
 
@@ -8,7 +8,7 @@
 #include "trainer/eval/chance.h"
 #include "trainer/eval/figures.h"
 
-/* A row of n documents of four tokens: a picture, the question, two targets of the answer. */
+/* A row of n documents of four tokens: a picture, the question, and two targets of the answer. */
 static row row_of(arena *memory, const int32_t (*asked)[2], int n, bool with_pictures)
 {
     row r = {.n_tokens = 4 * n, .n_docs = n};

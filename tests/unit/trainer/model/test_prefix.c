@@ -1,7 +1,7 @@
-/* test_prefix.c: rows whose documents go on after a shared prefix give the loss and the gradients
- * of the same samples one by one. It computes in double, where a difference is rounding and not
- * arithmetic. Trees are drawn from seeds: pictures, a clip or text alone, two and more branches,
- * with ordinary documents between them. */
+/* test_prefix.c: a row whose documents continue a shared prefix gives the loss and the gradients of
+ * the same samples one by one. The test computes in double, where a difference larger than rounding
+ * is an error. Trees are drawn from seeds: with pictures, a clip or text alone, with two and more
+ * branches, and with ordinary documents between them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 
 enum { BRANCHES_MAX = 12, TREES_MAX = 4, SAMPLES_MAX = TREES_MAX * BRANCHES_MAX };
 
-/* One prefix and its branches, as samples of their own. */
+/* One prefix and its branches, and the same as samples of their own. */
 typedef struct tree {
     row prefix;               /* one document without labels */
-    row sample[BRANCHES_MAX]; /* the prefix's tokens and pixels, and then the branch's tokens */
+    row sample[BRANCHES_MAX]; /* each the prefix's tokens and pixels, then a branch's tokens */
     int n_branches;           /* 1: an ordinary document */
 } tree;
 
@@ -35,7 +35,7 @@ static void append_tokens(row *to, int64_t *at, const row *source, int64_t from,
     }
 }
 
-/* Makes a sample: the prefix's tokens, and after them those that `whole` has there. */
+/* Makes a sample: the prefix's tokens, followed by the tokens that `whole` has after them. */
 static row join_sample(fixture *f, const row *prefix, const row *whole)
 {
     row sample = *prefix;
@@ -133,7 +133,7 @@ static row pack_trees(fixture *f, const tree *trees, int n)
     return packed;
 }
 
-/* The largest |a - b| / |b| over the parameters' gradients, and the loss. */
+/* The largest |a - b| / |b| over the gradients of all parameters and the loss. */
 static double worst_difference(fixture *f, double loss, double want_loss, double **want)
 {
     double worst = fabs(loss - want_loss) / fabs(want_loss);

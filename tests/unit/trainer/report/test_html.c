@@ -1,5 +1,5 @@
-/* test_html.c: report.html: curves with several points are plotted, those with one are facts; the
- * loss has a logarithmic axis and a smoothed line; nothing is fetched from elsewhere. */
+/* test_html.c: report.html: curves with several points are plotted, those with one point are facts;
+ * the loss has a logarithmic axis and a smoothed line; the page loads nothing from elsewhere. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -17,7 +17,8 @@ static int count(const char *text, const char *part)
     return n;
 }
 
-/* The page of a run of so many steps, whose loss falls by half every ten of them. Heap. */
+/* The page of a run of this many steps, in which the loss halves every ten steps. The caller frees
+ * it. */
 static char *page_of(const char *folder, int steps)
 {
     static const html_fact facts[] = {{"final accuracy", "75.0 %", "of <8> answers"}};
