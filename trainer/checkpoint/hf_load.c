@@ -149,9 +149,8 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
     return st;
 }
 
-status hf_load(params *registry, stream *s, const model_dims *dims, const char *folder)
+status hf_load(params *registry, stream *s, const char *folder)
 {
-    (void)dims; /* the registry was made from the dimensions already */
     hf_folder f = {0};
     hf_report report = {0};
     param_piece *pieces = NULL;

@@ -17,8 +17,10 @@ enum { CHUNK = 1 << 18 /* values moved at once */ };
 status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name)
 {
     if (snprintf(out, STATUS_PATH_MAX, "%s/%s", folder, name) >= STATUS_PATH_MAX)
-        return FAIL_IN(ST_CANT_CREATE, folder, "a path in this folder is longer than %d bytes",
-                       STATUS_PATH_MAX);
+        return FAIL_IN(ST_CONFIG, folder,
+                       "a path in this folder is longer than %d bytes; name a folder with a "
+                       "shorter path",
+                       STATUS_PATH_MAX - 1);
     return ST_OK;
 }
 

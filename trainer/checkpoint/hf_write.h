@@ -8,7 +8,7 @@
 #include "common/model_folder/safetensors.h"
 #include "trainer/model/params.h"
 
-/* out: "FOLDER/NAME". ST_CANT_CREATE if that is too long for a path. */
+/* out: "FOLDER/NAME", to read or to write. ST_CONFIG if that is too long for a path. */
 WARN_UNUSED status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name);
 /* Writes a file with this text of `size` bytes. */
 WARN_UNUSED status hf_write_text(const char *folder, const char *name, const char *text,

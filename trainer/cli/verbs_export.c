@@ -66,7 +66,7 @@ static status export_params(const export_args *a, const char *folder, const mode
     if (o.choose_layout && o.layout == EXPERTS_FUSED)
         o.layout = params_published(p);
     TRY(params_alloc(p, s, false));
-    status st = hf_load(p, s, d, folder);
+    status st = hf_load(p, s, folder);
     if (st == ST_OK)
         st = hf_export(p, s, d, a->out, &o);
     params_release(p, s);

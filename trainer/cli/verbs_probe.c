@@ -57,7 +57,7 @@ static status probe_open(probe *p, const char *name, const row *r, double aux_co
     TRY(dims_load(p->folder, &p->dims));
     TRY(params_new(&p->dims, &p->params));
     TRY(params_alloc(p->params, p->stream, true));
-    TRY(hf_load(p->params, p->stream, &p->dims, p->folder));
+    TRY(hf_load(p->params, p->stream, p->folder));
     model_options o = {.training = true, .router_aux_coef = aux_coef};
     batch_caps_for(r, 1, 1, 4, &o.cap);
     TRY(model_new(p->stream, &p->dims, p->params, &o, &p->model));

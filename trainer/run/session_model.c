@@ -96,7 +96,7 @@ status session_values(session *s)
         return ST_OK;
     }
     if (have) {
-        TRY(hf_load(s->params, s->stream, &s->dims, c->model_path));
+        TRY(hf_load(s->params, s->stream, c->model_path));
         TRY(params_init_adapters(s->params, s->stream, (uint64_t)c->training_seed));
         s->from_weights = true;
     } else if (use == SESSION_EVAL) {

@@ -61,7 +61,7 @@ static void clear_values(fixture *f)
 static void assert_loads_as(fixture *f, const char *folder, const double *want)
 {
     clear_values(f);
-    assert_ok(hf_load(f->p, f->s, &f->d, folder));
+    assert_ok(hf_load(f->p, f->s, folder));
     double *got = values_of(f);
     assert_memory_equal(got, want, (size_t)f->p->total * sizeof *got);
     free(got);
@@ -110,7 +110,7 @@ static void test_hf__bf16_is_the_default_and_stable(void **state)
         assert_int_equal(file.tensors[i].dtype, DT_BF16);
     assert_int_equal((uintptr_t)file.tensors[0].data.data % 8, 0);
     st_close(&file);
-    assert_ok(hf_load(f.p, f.s, &f.d, first));
+    assert_ok(hf_load(f.p, f.s, first));
     assert_ok(hf_export(f.p, f.s, &f.d, second,
                         &(hf_export_options){.source = first, .dtype = HF_EXPORT_AS_SOURCE}));
     hash128 a, b;
@@ -273,7 +273,7 @@ static void test_hf__a_rank_loads_its_slices(void **state)
             assert_ok(params_new(&f.d, &p));
             assert_ok(params_cut(p, &f.d, &l, mesh_place_of(&l, rank)));
             assert_ok(params_alloc(p, f.s, false));
-            assert_ok(hf_load(p, f.s, &f.d, folder));
+            assert_ok(hf_load(p, f.s, folder));
             const double *whole = want;
             for (int64_t i = 0; i < p->n; whole += p->list[i++].count) {
                 const param *q = &p->list[i];
@@ -347,7 +347,7 @@ static void test_hf__problems_are_named_and_nothing_changes(void **state)
     open_preset(&f, "debug");
     char *folder = harness_temp();
     double *want = values_of(&f);
-    assert_fails(ST_NO_INPUT, hf_load(f.p, f.s, &f.d, folder), "model.safetensors");
+    assert_fails(ST_NO_INPUT, hf_load(f.p, f.s, folder), "model.safetensors");
     rewrite w = rewrite_as(&f, EXPERTS_FUSED);
     st_tensor *norm = &w.list[1]; /* layer 0's input_layernorm: [128] becomes [64, 2] */
     norm->n_dims = 2;
@@ -356,7 +356,7 @@ static void test_hf__problems_are_named_and_nothing_changes(void **state)
     char *old = (char *)w.list[2].name; /* q_proj under an unknown name */
     w.list[2].name = "model.surprise";
     assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
-    assert_fails(ST_BAD_INPUT, hf_load(f.p, f.s, &f.d, folder), "input_layernorm.weight [64, 2]");
+    assert_fails(ST_BAD_INPUT, hf_load(f.p, f.s, folder), "input_layernorm.weight [64, 2]");
     assert_non_null(strstr(status_text(), "model.surprise"));
     assert_non_null(strstr(status_text(), "layers.0.self_attn.q_proj.weight (missing"));
     w.list[2].name = old;

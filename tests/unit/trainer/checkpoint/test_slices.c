@@ -177,7 +177,7 @@ static void check_part(bench *b, const char *folder, const layout *l, int rank, 
         if (from_state)
             assert_ok(train_state_load(x.p, b->s, training));
         else
-            assert_ok(hf_load(x.p, b->s, &b->d, folder));
+            assert_ok(hf_load(x.p, b->s, folder));
         for (int64_t i = 0; i < x.p->n; i++) {
             const param *p = &x.p->list[i], *q = &whole->list[i];
             own += p->own_n;
