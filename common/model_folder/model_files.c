@@ -22,11 +22,11 @@ static const char *last_two_words(const char *path)
     return at;
 }
 
-status model_files_absent(status code, const char *key, const char *path)
+status model_files_absent(const char *key, const char *path)
 {
     char looked[STATUS_PATH_MAX + 64];
     model_cache_explain(last_two_words(path), looked, sizeof looked);
-    return FAIL(code, "%s: %s is not a folder, and %s", key, path, looked);
+    return FAIL(ST_NO_INPUT, "%s: %s is not a folder, and %s", key, path, looked);
 }
 
 status model_files_find(const char *name, char out[STATUS_PATH_MAX])
@@ -35,7 +35,7 @@ status model_files_find(const char *name, char out[STATUS_PATH_MAX])
         if (model_cache_find(name, out))
             return ST_OK;
         if (model_cache_is_name(name))
-            return model_files_absent(ST_NO_INPUT, "model", name);
+            return model_files_absent("model", name);
     }
     if (snprintf(out, STATUS_PATH_MAX, "%s", name) >= STATUS_PATH_MAX)
         return FAIL(ST_USAGE, "the model's path is longer than %d bytes", STATUS_PATH_MAX - 1);
@@ -46,7 +46,7 @@ status model_files_folder(const conf *c, const char **out)
 {
     if (c->model_tokenizer[0]) {
         if (!file_is_folder(c->model_tokenizer))
-            return model_files_absent(ST_CONFIG, "model.tokenizer", c->model_tokenizer);
+            return model_files_absent("model.tokenizer", c->model_tokenizer);
         *out = c->model_tokenizer;
         return ST_OK;
     }
@@ -55,10 +55,10 @@ status model_files_folder(const conf *c, const char **out)
                        "model.path is not set: name a Hugging Face folder, or a preset and "
                        "model.tokenizer");
     if (!file_is_folder(c->model_path) && strchr(c->model_path, '/'))
-        return model_files_absent(ST_CONFIG, "model.path", c->model_path);
+        return model_files_absent("model.path", c->model_path);
     if (!file_is_folder(c->model_path))
         return FAIL_IN(
-            ST_CONFIG, conf_place(c),
+            ST_NO_INPUT, conf_place(c),
             "model.path %s is not a folder; if it is the name of a preset, set model.tokenizer to "
             "the folder of tokenizer.json",
             c->model_path);

@@ -9,9 +9,9 @@
 #include "common/conf/conf.h"
 #include "common/base/model_cache.h"
 
-/* Gives model.tokenizer, or model.path if that is empty; borrowed from the conf. ST_CONFIG, with
- * the remedy, if the folder does not exist, or model.path names a preset and model.tokenizer is
- * empty. */
+/* Gives model.tokenizer, or model.path if that is empty; borrowed from the conf. ST_CONFIG if
+ * neither is set; ST_NO_INPUT, with the remedy, if the folder does not exist, or model.path names a
+ * preset and model.tokenizer is empty. */
 WARN_UNUSED status model_files_folder(const conf *c, const char **out);
 
 /* Checks that the name of this folder is UTF-8, in which it is sent to workers. ST_CONFIG. */
@@ -27,8 +27,8 @@ WARN_UNUSED status model_files_digest(const conf *c, hash128 *out);
  * it is a preset, or a wrong path that the function which opens it will report. conf_load does the
  * same for model.path and model.tokenizer. */
 WARN_UNUSED status model_files_find(const char *name, char out[STATUS_PATH_MAX]);
-/* Fails with `code`: the path, which is the value of option `key`, is not a folder. The message
- * also says where the cache would hold a model named by the path's last two parts. */
-WARN_UNUSED status model_files_absent(status code, const char *key, const char *path);
+/* Fails with ST_NO_INPUT: the path, which is the value of option `key`, is not a folder. The
+ * message also says where the cache would hold a model named by the path's last two parts. */
+WARN_UNUSED status model_files_absent(const char *key, const char *path);
 
 #endif

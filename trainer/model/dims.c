@@ -383,11 +383,11 @@ status dims_load(const char *path_or_preset, model_dims *out)
     char file[STATUS_PATH_MAX];
     if (!file_is_folder(path_or_preset)) {
         if (strchr(path_or_preset, '/'))
-            return model_files_absent(ST_NO_INPUT, "model", path_or_preset);
+            return model_files_absent("model", path_or_preset);
         return dims_preset(path_or_preset, out);
     }
     if (snprintf(file, sizeof file, "%s/config.json", path_or_preset) >= (int)sizeof file)
-        return FAIL(ST_USAGE, "model.path is longer than %d bytes", STATUS_PATH_MAX);
+        return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX - 1);
     json_value *config = NULL;
     TRY(json_load(file, &config));
     head_ties ties;
