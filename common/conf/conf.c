@@ -12,6 +12,7 @@
 
 #include "common/conf/conf_table.h"
 #include "common/base/file.h"
+#include "common/conf/mistakes.h"
 #include "common/conf/yaml.h"
 
 static const char command_line[] = "command line";
@@ -33,11 +34,11 @@ typedef struct loading {
     conf *c;
     conf_origin origin;
     int64_t *set_at; /* [conf_n_rows] line that set the option, 0 = none so far */
+    mistakes *wrong;
 } loading;
 
-static status set_from_file(void *user, const yaml_item *item)
+static status set_item(loading *l, const yaml_item *item)
 {
-    loading *l = (loading *)user;
     const char *value = item->is_null ? "" : item->text;
     l->origin.line = item->line;
     if (item->is_null && conf_is_section(item->key))
@@ -55,6 +56,18 @@ static status set_from_file(void *user, const yaml_item *item)
     return conf_value_set(l->c, r, value, &l->origin);
 }
 
+static status set_from_file(void *user, const yaml_item *item)
+{
+    loading *l = (loading *)user;
+    return mistakes_add(l->wrong, set_item(l, item));
+}
+
+/* A fault of one key, such as a second one of the same name, does not end the reading. */
+static status fault_of_file(void *user, status st)
+{
+    return mistakes_add(((loading *)user)->wrong, st);
+}
+
 /* The absolute path of the folder that holds the file, with links resolved. */
 static status folder_of(const char *file, char out[PATH_MAX])
 {
@@ -67,17 +80,17 @@ static status folder_of(const char *file, char out[PATH_MAX])
     return ST_OK;
 }
 
-static status load_file(conf *c, const char *file)
+static status load_file(conf *c, const char *file, mistakes *wrong)
 {
     char base[PATH_MAX];
     if (file_is_folder(file))
         return FAIL_IN(ST_USAGE, file, "is a folder; -c takes a YAML file");
-    loading l = {c, {file, -1, base, ST_CONFIG}, NULL};
+    loading l = {c, {file, -1, base, ST_CONFIG}, NULL, wrong};
     TRY(folder_of(file, base));
     void *lines;
     TRY(arena_calloc(&c->texts, conf_n_rows, sizeof *l.set_at, &lines));
     l.set_at = (int64_t *)lines;
-    return yaml_read(file, set_from_file, &l);
+    return yaml_read(file, set_from_file, fault_of_file, &l);
 }
 
 /* A relative default starts at the working directory. The exception is the endpoint, which starts
@@ -131,9 +144,11 @@ static status set_from_flag(conf *c, int argc, char **argv, int *at, const char 
     const char *value = equals ? equals + 1 : following;
     const char *meant = value ? value : "";
     const conf_row *r = resolve_key(key, &meant);
-    if (!r)
-        return conf_unknown_key(key, &origin);
     bool apart = !equals && following && strncmp(following, "--", 2) != 0;
+    if (!r) {
+        *at += apart;
+        return conf_unknown_key(key, &origin);
+    }
     if (r->kind == ROW_BOOL && apart) /* in "--log.json serve", serve is not the flag's value */
         apart = conf_bool_parse(following, &(bool){false});
     if (!equals && !apart) {
@@ -174,43 +189,82 @@ static status note_place(conf *c, const char *file, bool flags)
     return ST_OK;
 }
 
-static status load_options(conf *c, int *argc, char **argv)
+/* Sets every --section.key of the command line, and takes it, -c FILE and --shared out of argv. */
+static status set_from_flags(conf *c, int *argc, char **argv, const char *here, mistakes *wrong,
+                             bool *out_any)
 {
-    char here[PATH_MAX];
-    const char *file;
-    bool flags = false;
     int left = *argc > 0 ? 1 : 0;
-    if (!getcwd(here, sizeof here))
-        return FAIL(ST_OS, "the working directory: %s", strerror(errno));
-    TRY(find_file(*argc, argv, &file));
-    TRY(set_defaults(c, file, here));
-    if (file)
-        TRY(load_file(c, file));
+    *out_any = false;
     for (int i = 1; i < *argc; i++) {
         if (is_file_flag(argv[i]))
             i++;
-        else if (!is_option_flag(argv[i]))
+        else if (is_option_flag(argv[i])) {
+            TRY(mistakes_add(wrong, set_from_flag(c, *argc, argv, &i, here)));
+            *out_any = true;
+        } else if (strcmp(argv[i], CONF_SHARED) != 0)
             argv[left++] = argv[i];
-        else {
-            TRY(set_from_flag(c, *argc, argv, &i, here));
-            flags = true;
-        }
     }
     if (left < *argc)
         argv[left] = NULL;
     *argc = left;
-    TRY(note_place(c, file, flags));
-    return conf_check(c);
+    return ST_OK;
 }
 
-status conf_load(conf *c, int *argc, char **argv)
+static bool is_set(const conf *c, const char *key)
+{
+    char text[CONF_TEXT_MAX];
+    conf_value_text(c, conf_row_find(key), text, sizeof text);
+    return text[0] != 0;
+}
+
+static status check_needs(const conf *c, const conf_need *needs, status code, mistakes *wrong)
+{
+    for (const conf_need *need = needs; need && need->key; need++) {
+        if (is_set(c, need->key) || (need->or_key && is_set(c, need->or_key)))
+            continue;
+        TRY(mistakes_add(
+            wrong, FAIL_IN(code, conf_place(c), "%s is not set: %s", need->key, need->advice)));
+    }
+    return ST_OK;
+}
+
+static status load_options(conf *c, int *argc, char **argv, const conf_need *needs, mistakes *wrong)
+{
+    char here[PATH_MAX];
+    const char *file;
+    bool flags;
+    if (!getcwd(here, sizeof here))
+        return FAIL(ST_OS, "the working directory: %s", strerror(errno));
+    TRY(find_file(*argc, argv, &file));
+    TRY(set_defaults(c, file, here));
+    status read = file ? load_file(c, file, wrong) : ST_OK;
+    TRY(mistakes_add(wrong, read));
+    TRY(set_from_flags(c, argc, argv, here, wrong, &flags));
+    TRY(note_place(c, file, flags));
+    if (read == ST_OK) /* else what is missing may stand in the part that was not read */
+        TRY(check_needs(c, needs, file ? ST_CONFIG : ST_USAGE, wrong));
+    /* Rules between options say nothing true while one of them has a value it should not have. */
+    return wrong->n > 0 ? ST_OK : conf_check_all(c, wrong);
+}
+
+status conf_load_all(conf *c, int *argc, char **argv, const conf_need *needs, mistakes *wrong)
 {
     memset(c, 0, sizeof *c);
     arena_init(&c->texts, 0);
     c->place = "";
-    status st = load_options(c, argc, argv);
+    status st = load_options(c, argc, argv, needs, wrong);
+    if (st == ST_OK)
+        st = mistakes_first(wrong);
     if (st != ST_OK)
         conf_done(c);
+    return st;
+}
+
+status conf_load(conf *c, int *argc, char **argv)
+{
+    mistakes wrong = {0};
+    status st = conf_load_all(c, argc, argv, NULL, &wrong);
+    mistakes_done(&wrong);
     return st;
 }
 

@@ -15,6 +15,7 @@
 #include "common/base/arena.h"
 #include "common/base/hash.h"
 #include "common/base/status.h"
+#include "common/conf/mistakes.h"
 
 /* The values of the OPTION_ENUM rows, in the order of their choices in options.def. */
 enum { DATA_VQAV2, DATA_CONVERSATIONS, DATA_WEBDATASET, DATA_TEXT, DATA_VIDEO, DATA_MIXTURE };
@@ -73,6 +74,24 @@ typedef struct conf {
  * file is wrong (the message names the line), or options contradict each other; ST_NO_INPUT: the
  * file does not exist. */
 WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
+
+/* An option that a verb cannot do without. */
+typedef struct conf_need {
+    const char *key;    /* of a text, which must not be empty; NULL ends the list */
+    const char *or_key; /* of another text that does as well; NULL: none */
+    const char *advice; /* ends the message "KEY is not set: ADVICE" */
+} conf_need;
+
+/* The same, but goes on after a mistake and adds every one to `wrong`, which may hold some already:
+ * each wrong key and value of the file and of the command line, each of `needs` that is not set
+ * (NULL: none is needed), and, where there is nothing else, each rule between options that is
+ * broken. Fails with the first mistake of the list if there is any. */
+WARN_UNUSED status conf_load_all(conf *c, int *argc, char **argv, const conf_need *needs,
+                                 mistakes *wrong);
+
+/* A word of the command line that conf_load passes over (common/program/verb.h says what it means).
+ */
+#define CONF_SHARED "--shared"
 /* Frees what c owns and empties it. Accepts NULL and an empty conf. */
 void conf_done(conf *c);
 
@@ -86,6 +105,8 @@ static inline const char *conf_place(const conf *c)
 /* Checks the rules between options; ST_CONFIG with the rule that is broken. conf_load calls it. A
  * caller that changes fields afterwards may call it again. */
 WARN_UNUSED status conf_check(const conf *c);
+/* Adds every rule that is broken to the list. */
+WARN_UNUSED status conf_check_all(const conf *c, mistakes *wrong);
 
 /* Sets one option as the command line would; `key` is without dashes. Does not call conf_check.
  * ST_USAGE if there is no such option or the text is not one of its values. */
@@ -101,11 +122,11 @@ WARN_UNUSED status conf_eval(const conf *c, conf *out);
 
 /* Prints "key: value" of every option in a form that conf_load reads again (--print-config). */
 void conf_print(const conf *c, FILE *to);
-/* Prints the options part of VERB --help for prepd or for the trainer: the options that this
- * program or both act on.
- * only: keys to print, ended by NULL, whatever their level; NULL: the BASIC ones, and with `all`
- * the EXPERT ones too. Returns how many EXPERT options were left out. */
-int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all);
+/* Prints the options part of `trainer VERB --help`, or else of `prepd VERB --help`: first those of
+ * most_used (keys, ended by NULL; NULL: none), then, section by section, the other options that the
+ * verb acts on: the BASIC ones, and with `all` the EXPERT ones too. Returns how many EXPERT options
+ * were left out. */
+int conf_help(FILE *to, bool trainer, const char *verb, const char *const *most_used, bool all);
 /* Prints the page configs/README.md. */
 void conf_reference(FILE *to);
 

@@ -84,31 +84,81 @@ static status check_replay(const conf *c)
     return ST_OK;
 }
 
-status conf_check(const conf *c)
+static status check_length(const conf *c)
 {
-    TRY(check_scope(c));
-    TRY(check_recompute(c));
-    TRY(check_replay(c));
     if (c->training_steps == 0 && c->training_epochs == 0)
         return bad(c, "training.steps is 0, so training.epochs decides when the run ends, but it "
                       "is 0 too; set one of them");
+    return ST_OK;
+}
+
+static status check_pixels(const conf *c)
+{
     if (c->image_min_pixels && c->image_max_pixels && c->image_min_pixels > c->image_max_pixels)
         return bad(c, "image.min_pixels is larger than image.max_pixels");
+    return ST_OK;
+}
+
+static status check_dump_folder(const conf *c)
+{
     if (!*c->job_dump_folder)
         return bad(c, "job.dump_folder is empty; name a folder, for example outputs");
+    return ST_OK;
+}
+
+static status check_splits(const conf *c)
+{
     if (!*c->data_split || !*c->eval_split)
         return bad(c, "data.split and eval.split must name a split, for example train and val");
+    return ST_OK;
+}
+
+static status check_shards(const conf *c)
+{
     if (c->parallelism_data_parallel_shard_degree == 0)
         return bad(c,
                    "parallelism.data_parallel_shard_degree cannot be 0; use -1 for all ranks that "
                    "the other degrees leave");
+    return ST_OK;
+}
+
+static status check_expert_tensor(const conf *c)
+{
     if (c->parallelism_expert_tensor_parallel_degree != 1 &&
         c->parallelism_expert_tensor_parallel_degree != c->parallelism_tensor_parallel_degree)
         return bad(c, "parallelism.expert_tensor_parallel_degree must be 1 or equal "
                       "parallelism.tensor_parallel_degree");
+    return ST_OK;
+}
+
+static status check_checkpoint_folder(const conf *c)
+{
     if (!*c->checkpoint_folder || c->checkpoint_folder[0] == '/' ||
         strstr(c->checkpoint_folder, ".."))
         return bad(c, "checkpoint.folder must name a folder inside job.dump_folder, for example "
                       "checkpoint; it cannot be absolute or contain \"..\"");
     return ST_OK;
+}
+
+status conf_check_all(const conf *c, mistakes *wrong)
+{
+    static status (*const rules[])(const conf *) = {
+        check_scope,       check_recompute,     check_replay,
+        check_length,      check_pixels,        check_splits,
+        check_shards,      check_expert_tensor, check_checkpoint_folder,
+        check_dump_folder,
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        TRY(mistakes_add(wrong, rules[i](c)));
+    return ST_OK;
+}
+
+status conf_check(const conf *c)
+{
+    mistakes wrong = {0};
+    status st = conf_check_all(c, &wrong);
+    if (st == ST_OK)
+        st = mistakes_first(&wrong);
+    mistakes_done(&wrong);
+    return st;
 }

@@ -1,8 +1,7 @@
 /* conf_table.c: the rows of options.def and removed.def expanded into one array, and what can be
- * asked of a row: its key, nearest key, choices, default and range. */
+ * asked of a row: its key, choices, default and range. */
 #include "common/conf/conf_table.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -94,54 +93,6 @@ const char *conf_first_key(const char *section)
             conf_row_is_option(&conf_rows[i]))
             return conf_rows[i].key;
     return section;
-}
-
-size_t conf_distance(const char *a, const char *b)
-{
-    enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is ignored */
-    size_t n = strnlen(a, WIDTH), m = strnlen(b, WIDTH), row[WIDTH + 1];
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
-            size_t best = diagonal + !same;
-            diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[m];
-}
-
-bool conf_is_near(const char *word, size_t distance)
-{
-    enum { EDITS = 2, OF_LENGTH = 3 };
-    const size_t share = strlen(word) / OF_LENGTH;
-    return distance <= (share > EDITS ? share : EDITS);
-}
-
-const char *conf_nearest_key(const char *key)
-{
-    const char *nearest = NULL;
-    size_t least = SIZE_MAX;
-    bool whole = strchr(key, '.') != NULL;
-    for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION || r->kind == ROW_REMOVED)
-            continue;
-        size_t d = conf_distance(key, whole ? r->key : strchr(r->key, '.') + 1);
-        if (d < least) {
-            least = d;
-            nearest = r->key;
-        }
-    }
-    return conf_is_near(key, least) ? nearest : NULL;
 }
 
 int conf_choice_count(const conf_row *r)

@@ -1,6 +1,6 @@
 /* conf_table.h: the rows of options.def and removed.def as an array, and the functions that read
- * and print single values by their row. Only conf's own files and program/verb.c, which looks up
- * flags, include it; everything else uses the fields of struct conf.
+ * and print single values by their row. Only conf's own files and those of program/verb, which look
+ * up flags, include it; everything else uses the fields of struct conf.
  *
  * To add an option, add a row to options.def, and for an OPTION_ENUM the names of its values to
  * conf.h. A rule that involves other options goes to conf_check.c. */
@@ -63,12 +63,24 @@ const char *conf_first_key(const char *section);
 /* The key with the smallest edit distance to this one, or NULL if none is near. A word without a
  * dot is compared with the last parts of the keys. */
 const char *conf_nearest_key(const char *key);
+/* Writes what the author of an unknown key probably meant, as words for "did you mean ..?": the
+ * nearest key, or up to three keys that end in the same word. False if there is no guess. */
+bool conf_guess(const char *key, char *out, size_t size);
 /* The smallest number of bytes to insert, remove or replace that makes the words equal, without
  * regard to case. At most 128 bytes of each are compared. */
 size_t conf_distance(const char *one, const char *other);
 /* Whether this many edits still look like a slip of the writer: up to a third of the word's length,
  * and at least two. */
 bool conf_is_near(const char *word, size_t distance);
+
+/* Whether the verb acts on the option: `trainer VERB`, or else `prepd VERB` (readers.def). NULL
+ * means any verb of the program. */
+bool conf_is_read(const conf_row *row, bool trainer, const char *verb);
+/* The same, or the verb compares the option with that of the other program, since it changes the
+ * rows. */
+bool conf_is_taken(const conf_row *row, bool trainer, const char *verb);
+/* Writes the verbs that act on the option: "prepd serve, prepd check, trainer train". */
+void conf_readers_text(const conf_row *row, char *out, size_t size);
 
 /* The choices of an ENUM row, counted from 0. */
 int conf_choice_count(const conf_row *row);

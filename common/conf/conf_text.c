@@ -1,5 +1,4 @@
-/* conf_text.c: the option table as users read it: --print-config, the options part of --help, and
- * configs/README.md. */
+/* conf_text.c: the option table as users read it: --print-config and configs/README.md. */
 #include "common/conf/conf.h"
 
 #include <stdio.h>
@@ -8,8 +7,6 @@
 
 #include "common/conf/conf_table.h"
 #include "common/json/json.h"
-
-enum { HELP_INDENT = 6, HELP_WIDTH = 96 };
 
 /* A JSON text is also a double-quoted YAML scalar. The exceptions are U+FEFF, U+FFFE and U+FFFF,
  * which YAML forbids and the JSON writer does not escape, so they are escaped here. */
@@ -53,90 +50,6 @@ void conf_print(const conf *c, FILE *to)
         print_quoted(to, text);
         fputc('\n', to);
     }
-}
-
-/* Prints the words in lines of at most HELP_WIDTH characters, each indented by HELP_INDENT. */
-static void print_folded(FILE *to, const char *words)
-{
-    int column = 0;
-    for (const char *p = words; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column > 0 && column + 1 + n > HELP_WIDTH) {
-            fputc('\n', to);
-            column = 0;
-        }
-        if (column == 0)
-            column = fprintf(to, "%*s", HELP_INDENT, "");
-        else
-            column += fprintf(to, " ");
-        column += fprintf(to, "%.*s", n, p);
-        p += n;
-        p += strspn(p, " ");
-    }
-    fputc('\n', to);
-}
-
-static const char *value_name(const conf_row *r)
-{
-    switch (r->kind) {
-    case ROW_INT:
-        return "N";
-    case ROW_REAL:
-        return "X";
-    case ROW_BOOL:
-        return "[true|false]";
-    case ROW_ENUM:
-        return r->choices;
-    default:
-        return r->text_kind == TEXT_PATH ? "PATH" : r->text_kind == TEXT_ENDPOINT ? "URL" : "TEXT";
-    }
-}
-
-static void help_row(FILE *to, const conf_row *r)
-{
-    char text[CONF_TEXT_MAX], range[128], words[CONF_TEXT_MAX];
-    conf_default_text(r, text, sizeof text);
-    conf_range_text(r, range, sizeof range);
-    fprintf(to, "  --%s %s%s\n", r->key, value_name(r),
-            r->level == LEVEL_EXPERT ? "   (expert)" : "");
-    snprintf(words, sizeof words, "%s Default: %.400s%s%s.", r->help, *text ? text : "empty",
-             *range ? "; range: " : "", range);
-    print_folded(to, words);
-}
-
-static bool is_among(const char *const *keys, const char *key)
-{
-    for (; *keys; keys++)
-        if (strcmp(*keys, key) == 0)
-            return true;
-    return false;
-}
-
-int conf_help(FILE *to, bool for_trainer, const char *const *only, bool all)
-{
-    int left_out = 0;
-    const conf_row *section = NULL;
-    row_owner other = for_trainer ? OWNER_PREPD : OWNER_TRAINER;
-    fprintf(to,
-            "Options are set in the YAML file of -c (section: / key: value) or on the command "
-            "line\n(--section.key VALUE), which wins over the file. Relative paths start at the "
-            "file's folder,\non the command line at the working directory.\n");
-    for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION)
-            section = r;
-        if (!conf_row_is_option(r) || r->owner == other || (only && !is_among(only, r->key)))
-            continue;
-        if (r->level == LEVEL_EXPERT && !all && !only) {
-            left_out++;
-            continue;
-        }
-        if (section)
-            fprintf(to, "\n%s: %s\n", section->key, section->help);
-        section = NULL;
-        help_row(to, r);
-    }
-    return left_out;
 }
 
 /* Prints a text into a table cell of Markdown, where | would end the cell and < begin a tag. */
@@ -192,6 +105,45 @@ static void reference_row(FILE *to, const conf_row *r)
     fputs(" |\n", to);
 }
 
+/* What each exit code means, and the mistakes that end with it; tests/flow/exit_codes.py makes
+ * them. */
+static void reference_codes(FILE *to)
+{
+    static const struct {
+        status code;
+        const char *mistakes;
+    } rows[] = {
+        {ST_USAGE, "an unknown verb, word or option on the command line, or a wrong value; an "
+                   "option of the other program; a folder as the file of `-c`; `model.path` or "
+                   "`data.path` set nowhere, without a file"},
+        {ST_BAD_INPUT, "a file that is damaged or not of its kind; bad samples in `prepd check`; a "
+                       "difference in `trainer verify` or `check`"},
+        {ST_NO_INPUT, "a configuration, a model, data, weights, a recording, keys or a file of "
+                      "rates that is not there or cannot be opened"},
+        {ST_UNAVAILABLE, "no daemon at `prepd.endpoint`; a port in use; a rank that is lost; a "
+                         "worker that differs from the daemon; a device that fails"},
+        {ST_INTERNAL, "none: a defect of the program"},
+        {ST_OS, "the operating system refuses a call; no memory"},
+        {ST_CANT_CREATE, "a file or folder to write whose place does not exist or may not be "
+                         "written to"},
+        {ST_IO, "a disk that is full or fails; standard output that cannot be written"},
+        {ST_TIMEOUT, "a run that is given up after `checkpoint.exit_deadline`, or stopped before "
+                     "it was done"},
+        {ST_PROTOCOL, "a peer of another version, or not of this project"},
+        {ST_CONFIG, "an unknown key or a wrong value in the file; a file that is not YAML; options "
+                    "that contradict each other, or do not fit the model or the daemon; "
+                    "`model.path` or `data.path` not set in the file"},
+    };
+    fputs("\n## Exit codes\n\nThe same mistake has the same code in both programs. The codes are "
+          "those of sysexits.h; 0 is done, or\nstopped in order. Several mistakes in the options "
+          "end with the code of the first.\n\n"
+          "| code | means | for example |\n|---|---|---|\n",
+          to);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fprintf(to, "| %d | %s | %s |\n", status_exit_code(rows[i].code),
+                status_meaning(rows[i].code), rows[i].mistakes);
+}
+
 void conf_reference(FILE *to)
 {
     fprintf(
@@ -208,14 +160,17 @@ void conf_reference(FILE *to)
         "* **Values:** whole numbers can be written `1e6` or `1_000_000`, numbers of bytes with\n"
         "  a unit (`8GiB`; also `KiB`, `MiB`, `TiB`), and `true` and `false` as `yes`, `no`,\n"
         "  `on`, `off`, `1` or `0`.\n"
-        "* **Mistakes:** a key that does not exist is refused, and the message names a similar\n"
-        "  key if there is one.\n"
+        "* **Mistakes** are told all at once, each with its line: keys that do not exist, with a\n"
+        "  similar one if there is any, wrong values, and what is missing. An option on the\n"
+        "  command line that belongs to the other program is refused; one that only other verbs\n"
+        "  read is warned of. `--shared` allows both, for scripts that give the same options to\n"
+        "  both programs.\n"
         "* **`--print-config`** prints every option with the value that a run would use, in a\n"
         "  form that can be loaded again.\n\n"
         "*Stream* options change the rows that prepd makes. The trainer and prepd compare them\n"
         "when they connect, and a run can only be resumed with the same values. *Expert* options\n"
-        "have a default that serves nearly every run; `VERB --help` lists them only with\n"
-        "`--all`.\n");
+        "have a default that serves nearly every run; `VERB --help all`\n"
+        "lists them.\n");
     for (size_t i = 0; i < conf_n_rows; i++) {
         const conf_row *r = &conf_rows[i];
         if (r->kind == ROW_SECTION)
@@ -243,4 +198,5 @@ void conf_reference(FILE *to)
         if (conf_rows[i].kind == ROW_REMOVED)
             fprintf(to, "| `%s` | `%s` | %s |\n", conf_rows[i].key, conf_rows[i].text,
                     conf_rows[i].help);
+    reference_codes(to);
 }

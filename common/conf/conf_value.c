@@ -261,7 +261,8 @@ status conf_unknown_key(const char *key, const conf_origin *origin)
                          "indented (%s:, then %s: ..), or with a dot (%s: ..)",
                          key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
     }
-    const char *near = conf_nearest_key(key);
+    char guess[256];
+    const bool guessed = conf_guess(key, guess, sizeof guess);
     return CONF_FAIL(origin, "there is no option \"%.200s\"%s%s%s", key,
-                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+                     guessed ? "; did you mean " : "", guessed ? guess : "", guessed ? "?" : "");
 }

@@ -22,7 +22,9 @@ typedef struct reader {
     yaml_parser_t parser;
     const char *source;
     yaml_each each;
+    yaml_fault fault;
     void *user;
+    bool passed_over;  /* the value that is being read has a key that another one has too */
     char key[KEY_MAX]; /* joined key of the mapping or value that is being read */
     arena memory;
     const char **keys; /* seen so far */
@@ -58,9 +60,14 @@ static status next(reader *r, yaml_event_t *e)
 
 static status check_new_key(reader *r, int64_t line)
 {
-    for (size_t i = 0; i < r->n_keys; i++)
-        if (strcmp(r->keys[i], r->key) == 0)
-            return FAIL_AT(ST_CONFIG, r->source, line, -1, "the key %s appears twice", r->key);
+    r->passed_over = false;
+    for (size_t i = 0; i < r->n_keys; i++) {
+        if (strcmp(r->keys[i], r->key) != 0)
+            continue;
+        status st = FAIL_AT(ST_CONFIG, r->source, line, -1, "the key %s appears twice", r->key);
+        r->passed_over = true;
+        return r->fault ? r->fault(r->user, st) : st;
+    }
     if (r->n_keys == KEYS_MAX)
         return FAIL_AT(ST_CONFIG, r->source, line, -1, "the file has more than %d keys", KEYS_MAX);
     char *copy;
@@ -99,7 +106,7 @@ static status read_scalar(reader *r, const yaml_event_t *e, int64_t line)
         return FAIL_AT(ST_CONFIG, r->source, line, -1, "%s: the value contains a NUL character",
                        r->key);
     yaml_item item = {r->key, text, false, is_null(e), line};
-    return r->each(r->user, &item);
+    return r->passed_over ? ST_OK : r->each(r->user, &item);
 }
 
 /* Appends a list item and a comma to `joined`, of which *used bytes are filled. */
@@ -143,7 +150,7 @@ static status read_list(reader *r, int64_t line)
     }
     joined[used ? used - 1 : 0] = 0; /* in place of the last comma */
     yaml_item item = {r->key, joined, true, false, line};
-    return r->each(r->user, &item);
+    return r->passed_over ? ST_OK : r->each(r->user, &item);
 }
 
 static status read_mapping(reader *r, int depth);
@@ -220,12 +227,14 @@ static status read_stream(reader *r)
     }
 }
 
-status yaml_parse(const char *text, size_t size, const char *source, yaml_each each, void *user)
+status yaml_parse(const char *text, size_t size, const char *source, yaml_each each,
+                  yaml_fault fault, void *user)
 {
     reader r;
     memset(&r, 0, sizeof r);
     r.source = source;
     r.each = each;
+    r.fault = fault;
     r.user = user;
     if (size > FILE_MAX)
         return FAIL_IN(ST_CONFIG, source, "is longer than %d bytes, so it is not a configuration",
@@ -246,12 +255,11 @@ status yaml_parse(const char *text, size_t size, const char *source, yaml_each e
     return st;
 }
 
-status yaml_read(const char *path, yaml_each each, void *user)
+status yaml_read(const char *path, yaml_each each, yaml_fault fault, void *user)
 {
     FILE *f = fopen(path, "re");
     if (!f)
-        return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
-                       strerror(errno));
+        return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
     status st;
     char *text = (char *)malloc(FILE_MAX + 1);
     size_t size = text ? fread(text, 1, FILE_MAX + 1, f) : 0;
@@ -260,7 +268,7 @@ status yaml_read(const char *path, yaml_each each, void *user)
     else if (ferror(f))
         st = FAIL_IN(ST_IO, path, "read failed: %s", strerror(errno));
     else
-        st = yaml_parse(text, size, path, each, user);
+        st = yaml_parse(text, size, path, each, fault, user);
     free(text);
     fclose(f);
     return st;

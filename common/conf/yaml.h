@@ -25,13 +25,18 @@ typedef struct yaml_item {
 
 typedef status (*yaml_each)(void *user, const yaml_item *item);
 
+/* A fault of one key, whose note is the thread's last one: reading goes on after it if this returns
+ * ST_OK. */
+typedef status (*yaml_fault)(void *user, status st);
+
 /* Calls each(user, item) for every value in the order of the file. If it returns anything but
- * ST_OK, reading ends and that status is returned. An empty file has no values and is accepted.
- * ST_CONFIG: the file is not YAML of this kind; ST_NO_INPUT: it does not exist; ST_IO: it cannot be
- * read. */
-WARN_UNUSED status yaml_read(const char *path, yaml_each each, void *user);
+ * ST_OK, reading ends and that status is returned. Calls fault(user, st) for a key that appears
+ * twice, whose second value is passed over; NULL: it ends the reading. An empty file has no values
+ * and is accepted. ST_CONFIG: the file is not YAML of this kind; ST_NO_INPUT: it cannot be opened;
+ * ST_IO: a read failed. */
+WARN_UNUSED status yaml_read(const char *path, yaml_each each, yaml_fault fault, void *user);
 /* The same for `size` bytes of text; errors name `source`. */
 WARN_UNUSED status yaml_parse(const char *text, size_t size, const char *source, yaml_each each,
-                              void *user);
+                              yaml_fault fault, void *user);
 
 #endif

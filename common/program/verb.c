@@ -1,8 +1,6 @@
-/* verb.c: see verb.h. Every --word of a command line is either named in the verb's usage or help,
- * or is the key of an option (it contains a dot), or is refused before the verb runs. */
+/* verb.c: see verb.h. */
 #include "common/program/verb.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,39 +9,100 @@
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
 #include "common/program/log.h"
+#include "common/program/verb_help.h"
+#include "common/program/verb_words.h"
 
-enum { WORD_MAX = 64 };
-
-static void help_all(const program *p, FILE *to)
+static status refuse_word(const char *name, const char *word)
 {
-    fprintf(to, "%s %s: %s\n\nusage: %s VERB ...\n\n", p->name, TESSERA_VERSION, p->purpose,
-            p->name);
-    for (int i = 0; i < p->n; i++)
-        fprintf(to, "  %-9s %s\n", p->verbs[i].name, p->verbs[i].summary);
-    fprintf(
-        to,
-        "\n  %s VERB --help                    the verb's usage and options; with --all also the "
-        "expert options\n"
-        "  %s VERB -c FILE --print-config    every option with the value it would have\n"
-        "  %s --reference                    every option of both programs, as a Markdown page\n"
-        "  %s --version\n\n"
-        "Exit codes follow sysexits.h: 64 wrong command line, 65 bad data, 66 input not found, "
-        "78 bad configuration, ..\n",
-        p->name, p->name, p->name, p->name);
+    return FAIL(ST_USAGE, "%s: unexpected \"%.200s\"; see %s %s --help", name, word,
+                program_invocation_short_name, name);
 }
 
-static void help_verb(const program *p, const verb *v, bool all)
+/* Logs every mistake if there are several, and returns a failure that counts them. */
+static status tell_mistakes(const mistakes *wrong, status st)
 {
-    printf("usage: %s %s %s\n\n%s\n", p->name, v->name, v->usage, v->help);
-    if (!v->options)
-        return;
-    printf("\n  -c FILE           read options from a YAML file\n"
-           "  --section.key V   set one option, overriding the file\n"
-           "  --print-config    print every option with its value, and do nothing else\n\n");
-    const int left_out = conf_help(stdout, p->trainer, v->reads, all);
-    if (left_out > 0)
-        printf("\n%d more options, which few runs need, are listed by: %s %s --help --all\n",
-               left_out, p->name, v->name);
+    if (wrong->n < 2)
+        return st;
+    for (int64_t i = 0; i < wrong->n && i < MISTAKES_KEPT; i++)
+        log_error("%s", wrong->text[i]);
+    if (wrong->n > MISTAKES_KEPT)
+        log_error("and %lld more like these", (long long)wrong->n - MISTAKES_KEPT);
+    return FAIL(st,
+                "%lld mistakes in the options, so nothing was started; %s --reference lists "
+                "all options",
+                (long long)wrong->n, program_invocation_short_name);
+}
+
+static status load_and_tell(conf *c, int *argc, char **argv, const conf_need *needs, bool last)
+{
+    mistakes wrong = {0};
+    status st = conf_load_all(c, argc, argv, needs, &wrong);
+    const bool loaded = st == ST_OK;
+    for (int i = 1; last && i < *argc && (loaded || wrong.n > 0); i++)
+        if (mistakes_add(&wrong, refuse_word(argv[0], argv[i])) != ST_OK)
+            break;
+    if (wrong.n > 0)
+        st = tell_mistakes(&wrong, mistakes_first(&wrong));
+    if (loaded && st != ST_OK) {
+        status_note note = *status_last();
+        conf_done(c);
+        status_set(&note);
+    }
+    mistakes_done(&wrong);
+    return st;
+}
+
+status verb_load(conf *c, int *argc, char **argv, const conf_need *needs)
+{
+    return load_and_tell(c, argc, argv, needs, false);
+}
+
+status verb_load_last(conf *c, int *argc, char **argv, const conf_need *needs)
+{
+    return load_and_tell(c, argc, argv, needs, true);
+}
+
+/* --print-config: prints the options that this command line results in, in a form that can be
+ * loaded again. Its other words are ignored. */
+static status print_config(int argc, char **argv)
+{
+    conf c;
+    TRY(verb_load(&c, &argc, argv, NULL));
+    conf_print(&c, stdout);
+    conf_done(&c);
+    return ST_OK;
+}
+
+/* Adds what is wrong with the options to the wrong words found already, and tells all of it. */
+static status refuse_words(const verb *v, int argc, char **argv, mistakes *wrong)
+{
+    conf c;
+    char **copy = calloc((size_t)argc + 1, sizeof *copy);
+    status st = mistakes_first(wrong);
+    if (copy && v->options) {
+        memcpy(copy, argv, (size_t)argc * sizeof *copy);
+        st = conf_load_all(&c, &argc, copy, NULL, wrong);
+    }
+    free(copy);
+    return tell_mistakes(wrong, st);
+}
+
+static status run_verb(const program *p, const verb *v, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            help_of_verb(p, v, i + 1 < argc && strcmp(argv[i + 1], "all") == 0);
+            return ST_OK;
+        }
+    mistakes wrong = {0};
+    status st = verb_check_words(p, v, argc, argv, &wrong);
+    if (st == ST_OK && wrong.n > 0)
+        st = refuse_words(v, argc, argv, &wrong);
+    mistakes_done(&wrong);
+    TRY(st);
+    if (v->options && verb_take_flag(&argc, argv, "--print-config"))
+        return print_config(argc, argv);
+    return v->run(argc, argv);
 }
 
 static status unknown_verb(const program *p, const char *name)
@@ -58,139 +117,15 @@ static status unknown_verb(const program *p, const char *name)
                 name, best->name, p->name);
 }
 
-/* Copies the next --word of *text and moves *text past it; false if there is none. Keys of options
- * (--model.path) are passed over. */
-static bool next_word(const char **text, char out[WORD_MAX])
-{
-    const char *at = *text;
-    size_t n = 0;
-    do {
-        at = at ? strstr(at + n, "--") : NULL;
-        if (!at)
-            return false;
-        for (n = 2; n < WORD_MAX - 1 && (isalnum((unsigned char)at[n]) || at[n] == '-');)
-            n++;
-    } while (at[n] == '.' && isalpha((unsigned char)at[n + 1]));
-    memcpy(out, at, n);
-    out[n] = 0;
-    *text = at + n;
-    return true;
-}
-
-/* Copies the verb's word that is nearest to this one and returns its distance: 0 for the word
- * itself, 1 for its letters in another case, more for each edit. */
-static size_t nearest_word(const verb *v, const char *word, char out[WORD_MAX])
-{
-    const char *const texts[] = {v->usage, v->help, v->hidden,
-                                 v->options ? "--config --print-config --help" : "--help"};
-    char one[WORD_MAX];
-    size_t least = SIZE_MAX;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        for (const char *text = texts[i]; next_word(&text, one);) {
-            const size_t d = strcmp(one, word) == 0 ? 0 : 1 + conf_distance(one, word);
-            if (d >= least)
-                continue;
-            least = d;
-            memcpy(out, one, WORD_MAX);
-        }
-    return least;
-}
-
-static status unknown_word(const program *p, const verb *v, const char *word, const char *near,
-                           size_t distance)
-{
-    if (v->options && conf_is_section(word + 2))
-        return FAIL(
-            ST_USAGE,
-            "%s is a section of the options: write %s.KEY VALUE; %s %s --help lists the keys", word,
-            word, p->name, v->name);
-    const char *key = v->options ? conf_nearest_key(word + 2) : NULL;
-    char guess[256] = "";
-    if (conf_is_near(word + 2, distance - 1))
-        snprintf(guess, sizeof guess, " did you mean %s?", near);
-    else if (key)
-        snprintf(guess, sizeof guess, " did you mean --%s?", key);
-    return FAIL(ST_USAGE, "%s %s does not know %s;%s %s %s --help lists what it accepts", p->name,
-                v->name, word, guess, p->name, v->name);
-}
-
-/* A word after a switch that is neither true nor false is left for the verb to read. Most verbs
- * accept no such word, and then the message should say what was probably meant. */
-static status check_switch(const program *p, const verb *v, const char *flag, const char *next)
-{
-    const conf_row *r = conf_row_find(flag + 2);
-    if (!r || conf_row_target(r)->kind != ROW_BOOL || !next || *next == '-' ||
-        conf_bool_parse(next, &(bool){false}) || (*v->usage != '-' && *v->usage != '['))
-        return ST_OK;
-    return FAIL(ST_USAGE,
-                "\"%.100s\" after %s is neither true nor false, and %s %s accepts no such word",
-                next, flag, p->name, v->name);
-}
-
-/* Refuses a --word that is neither one of the verb's nor, if the verb reads options, an option. */
-static status check_words(const program *p, const verb *v, int argc, char **argv)
-{
-    char word[WORD_MAX], near[WORD_MAX] = "";
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--", 2) != 0)
-            continue;
-        snprintf(word, sizeof word, "%.*s", (int)strcspn(argv[i], "="), argv[i]);
-        if (strchr(word, '.')) {
-            if (!v->options)
-                return FAIL(ST_USAGE,
-                            "%s %s does not read the options of a YAML file, such as %s; see %s "
-                            "%s --help",
-                            p->name, v->name, word, p->name, v->name);
-            TRY(check_switch(p, v, argv[i], argv[i + 1]));
-            continue;
-        }
-        const size_t distance = nearest_word(v, word, near);
-        if (distance)
-            return unknown_word(p, v, word, near, distance);
-    }
-    return ST_OK;
-}
-
-static bool asks(int argc, char **argv, const char *flag)
-{
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], flag) == 0)
-            return true;
-    return false;
-}
-
-/* --print-config: prints the options that this command line results in, in a form that can be
- * loaded again. Its other words are ignored. */
-static status print_config(int argc, char **argv)
-{
-    conf c;
-    TRY(conf_load(&c, &argc, argv));
-    conf_print(&c, stdout);
-    conf_done(&c);
-    return ST_OK;
-}
-
-static status run_verb(const program *p, const verb *v, int argc, char **argv)
-{
-    if (asks(argc, argv, "--help") || asks(argc, argv, "-h")) {
-        help_verb(p, v, asks(argc, argv, "--all"));
-        return ST_OK;
-    }
-    TRY(check_words(p, v, argc, argv));
-    if (v->options && verb_take_flag(&argc, argv, "--print-config"))
-        return print_config(argc, argv);
-    return v->run(argc, argv);
-}
-
 static status dispatch_verb(const program *p, int argc, char **argv)
 {
     if (argc < 2) {
-        help_all(p, stderr);
+        help_of_program(p, stderr);
         return FAIL(ST_USAGE, "no verb is given");
     }
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        help_all(p, stdout);
+        help_of_program(p, stdout);
         return ST_OK;
     }
     if (strcmp(name, "--version") == 0) {
@@ -263,10 +198,7 @@ bool verb_take_flag(int *argc, char **argv, const char *name)
 
 status verb_all_taken(int argc, char **argv)
 {
-    if (argc < 2)
-        return ST_OK;
-    return FAIL(ST_USAGE, "%s: unexpected \"%.200s\"; see %s %s --help", argv[0], argv[1],
-                program_invocation_short_name, argv[0]);
+    return argc < 2 ? ST_OK : refuse_word(argv[0], argv[1]);
 }
 
 status verb_number(const char *name, const char *text, int64_t min, int64_t max, int64_t *out)

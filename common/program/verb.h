@@ -1,9 +1,11 @@
 /* verb.h: the main function of both programs: a table of verbs, their help, and the reading of
  * their command lines.
  *
- * The usage and help of a verb name every --word that it accepts. Before the verb runs, a word that
- * neither names is refused, and the message names the nearest one if there is one that is near. A
- * usage that does not begin with "-" or "[-" says that the verb accepts words without dashes. */
+ * The usage and help of a verb name every --word that it accepts. Before the verb runs, every word
+ * that neither names is refused, with the nearest one if there is one that is near, and so is every
+ * --section.key that no verb of the program reads (common/conf/readers.def); one that only other
+ * verbs of it read is warned of. With --shared neither happens. A usage that does not begin with
+ * "-" or "[-" says that the verb accepts words without dashes. */
 #ifndef TESSERA_COMMON_PROGRAM_VERB_H
 #define TESSERA_COMMON_PROGRAM_VERB_H
 
@@ -11,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/conf/conf.h"
 
 typedef struct verb {
     const char *name;
@@ -18,20 +21,27 @@ typedef struct verb {
     const char *summary;                  /* the verb's line in the program's --help */
     const char *usage, *help;             /* what VERB --help prints */
     bool options;                         /* accepts -c FILE and --section.key VALUE */
-    const char *hidden;       /* further words, which only our own programs use; NULL: none */
-    const char *const *reads; /* keys of the options that it reads, ended by NULL; NULL: all */
+    const char *hidden;           /* further words, which only our own programs use; NULL: none */
+    const char *const *most_used; /* keys that --help lists first, ended by NULL; NULL: none */
 } verb;
 
 typedef struct program {
     const char *name, *purpose;
     const verb *verbs; /* [n] */
     int n;
-    bool trainer; /* VERB --help lists the trainer's options, else prepd's */
+    bool trainer; /* else it is prepd: whose verbs readers.def means */
 } program;
 
 /* All of main: runs the verb that the command line names and logs its failure. Returns the exit
  * code. A write to stdout that failed, such as on a full disk, is a failure too. */
 int program_run(const program *program, int argc, char **argv);
+
+/* conf_load_all for a verb: logs every mistake in the file and on the command line, and fails with
+ * their number, or with the mistake itself if there is one. c is as after conf_load. */
+WARN_UNUSED status verb_load(conf *c, int *argc, char **argv, const conf_need *needs);
+/* The same for a verb that has taken its own words out of argv already, so that every word which is
+ * left is a mistake too. */
+WARN_UNUSED status verb_load_last(conf *c, int *argc, char **argv, const conf_need *needs);
 
 /* Takes --NAME VALUE or --NAME=VALUE out of argv; `name` includes the dashes. *out is the value,
  * NULL if the word is absent, the last one if it is given twice. ST_USAGE if the value is missing.

@@ -7,118 +7,182 @@
 #define DAEMON "-c FILE | --connect ENDPOINT [--keys DIR]"
 #define WHICH_DAEMON                                                                               \
     "\n"                                                                                           \
-    "  -c FILE              the daemon's configuration, with prepd.endpoint and prepd.keys\n"      \
-    "  --connect ENDPOINT   instead of -c: its prepd.endpoint, ipc://PATH or tcp://HOST:PORT\n"    \
-    "  --keys DIR           folder of client.key and daemon.pub (prepd keygen), for an\n"          \
-    "                       endpoint beyond loopback\n"                                            \
+    "  -c FILE              the daemon's configuration, with prepd.endpoint and\n"                 \
+    "                       prepd.keys\n"                                                          \
+    "  --connect ENDPOINT   instead of -c: its prepd.endpoint, ipc://PATH or\n"                    \
+    "                       tcp://HOST:PORT\n"                                                     \
+    "  --keys DIR           folder of client.key and daemon.pub (prepd keygen), for\n"             \
+    "                       an endpoint beyond loopback\n"                                         \
     "Exit code 69 if no daemon answers there."
 
-static const char *const where[] = {"prepd.endpoint", "prepd.keys", NULL};
+/* What --help lists first. */
+static const char *const serving[] = {
+    "data.format",   "data.path",        "model.path",     "training.seq_len",
+    "prepd.workers", "image.max_pixels", "prepd.endpoint", NULL,
+};
+static const char *const reading[] = {
+    "data.format", "data.path", "model.path", "training.seq_len", "prepd.workers", NULL,
+};
+static const char *const asking[] = {"prepd.endpoint", "prepd.keys", NULL};
 
 static const verb verbs[] = {
-    {"serve", verb_serve, "runs the daemon: indexes a data set, makes rows, serves trainers",
-     CONFIG " [--quiet] [--recording FILE]",
-     "Runs the daemon: indexes the data set, makes rows with local workers, serves trainers.\n"
-     "  --quiet            logs only warnings and errors\n"
-     "  --recording FILE   serves a file of prepd record over and over, without data or workers\n"
-     "SIGTERM or SIGINT stops it cleanly, a second one at once. SIGHUP reloads the options.",
-     true, "--parent"},
-    {"worker", verb_worker, "runs more workers for a daemon, here or on another machine",
-     "--connect ENDPOINT [--data-root DIR] [--model DIR] [--keys DIR] [--workers N]",
-     "Runs more workers for a daemon and keeps them alive: one that dies is replaced.\n"
-     "  --connect ENDPOINT   the daemon's prepd.endpoint with .workers appended (tcp: the next "
-     "port)\n"
-     "  --data-root DIR      where the images lie on this machine; without it the daemon sends\n"
-     "                       them, if it has data.ship true\n"
-     "  --model DIR          the model folder on this machine, if its path differs from the\n"
-     "                       daemon's\n"
-     "  --keys DIR           folder of client.key and daemon.pub (prepd keygen), for an\n"
-     "                       endpoint beyond loopback\n"
-     "  --workers N          number of worker processes; default 1\n"
-     "On SIGTERM they finish what is in work and leave. If the daemon is away they wait a\n"
-     "minute for it.",
-     false, "--parent --supervisor --keeper --heard"},
-    {"check", verb_check, "decodes every sample once and lists each bad one", CONFIG " [--hash]",
-     "Decodes and tokenises every sample once and lists each bad one: number, name, file, cause.\n"
-     "  --hash   also lists the content hash of every image file\n"
-     "Exit code 65 if any sample is bad.",
-     true, NULL},
-    {"plan", verb_plan, "shows the rows, fill and buckets of an epoch; nothing is decoded", CONFIG,
-     "Shows the rows, fill and buckets of an epoch. Only image headers are decoded, for the index.",
-     true, NULL},
-    {"sample", verb_sample, "writes one sample as the model sees it to a safetensors file",
-     CONFIG " --index N --out F.safetensors",
-     "Writes one sample as the model sees it.\n"
-     "  --index N   its position in the data set, from 0\n"
-     "  --out F     the safetensors file to write: the row with its pixels",
-     true, NULL},
-    {"tokenize", verb_tokenize, "converts lines of standard input to token ids",
-     "--model DIR [--jsonl]",
-     "Converts lines of standard input to token ids, one line for each.\n"
-     "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face cache\n"
-     "  --jsonl       each line is a JSON string, each answer a JSON array",
-     false, NULL},
-    {"fingerprint", verb_fingerprint, "prints what decides this machine's pixels and token ids",
-     "[--model DIR]",
-     "Prints hashes of what makes rows on this machine, one per line: build (the sources of this\n"
-     "program that make rows), images and videos (what the decoders make of built-in files) and\n"
-     "tokens (what a model's tokenizer makes of built-in texts). A daemon refuses workers whose\n"
-     "lines differ from its own.\n"
-     "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face cache; "
-     "without\n"
-     "                it the line tokens is left out",
-     false, "--parent --only"},
-    {"digest", verb_digest, "prints one hash over the rows of some steps",
-     CONFIG " --steps N [--from K]",
-     "Prints the digest of the rows of steps K to K+N-1, alone on the last line. Equal streams\n"
-     "have equal digests, whatever workers made them, died, or sent them over which transport.\n"
-     "The digest chains the digests of the rows in stream order; each covers every tensor and the\n"
-     "pixels, but not the cursor. Rows have the same digest however the stream got to them.\n"
-     "  --steps N   number of steps, of training.global_batch_size rows each\n"
-     "  --from K    the first step; default 0",
-     true, NULL},
-    {"record", verb_record, "writes a stream to a file from which feed.replay trains",
-     CONFIG " --steps N [--from K] --out F",
-     "Writes the rows of steps K to K+N-1 to a file that a trainer replays (feed.replay).\n"
-     "  --steps N   number of steps, of training.global_batch_size rows each\n"
-     "  --from K    the first step; default 0\n"
-     "  --out F     the file to write",
-     true, NULL},
-    {"synth", verb_synth, "generates a data set with a tokenizer and a model folder",
-     "--out DIR --images N --seed S [--sizes small|coco]",
-     "Generates a data set in the VQAv2 layout: JPEG pictures of shapes on textured grounds, the\n"
-     "official pairs of JSON files for train and val, and DIR/model with a small tokenizer and\n"
-     "model configuration. Every question text has all its answers equally often.\n"
-     "\n"
-     "  --out DIR             folder to write: new, empty, or written by synth before\n"
-     "  --images N            pictures in total, 2 to 1000000; a tenth of them (at least 64, at\n"
-     "                        most half) are held out\n"
-     "  --seed S              a number from 0; the same seed gives the same bytes\n"
-     "  --sizes small|coco    sides of 60 to 100 pixels (default), or the sizes of COCO's",
-     false, NULL},
-    {"keygen", verb_keygen, "makes CURVE keys for endpoints beyond loopback",
-     "--out DIR [--client NAME]",
-     "Makes CURVE keys for endpoints beyond loopback (prepd.keys).\n"
-     "  --out DIR       the daemon's folder: daemon.key, daemon.pub, client.key, allowed\n"
-     "  --client NAME   makes keys for another machine in DIR/NAME, to be copied there, and adds\n"
-     "                  their public key to DIR/allowed (SIGHUP lets a running daemon reload that)",
-     false, NULL},
-    {"status", verb_status, "shows the state of a running daemon", DAEMON " [--json]",
-     "Shows rows, rates, workers, consumers and quarantine of a running daemon.\n"
-     "  --json               everything as a JSON object (fields: prepd/operating.md)" WHICH_DAEMON,
-     true, NULL, where},
-    {"scale", verb_scale, "sets the number of local workers of a running daemon", "N " DAEMON,
-     "Sets the number of local workers of a running daemon.\n"
-     "  N                    0 to 1024; with 0 only workers on other machines make rows. Workers\n"
-     "                       over N first finish what is in work. N holds until the daemon's\n"
-     "                       next start, or a SIGHUP that changes prepd.workers" WHICH_DAEMON,
-     true, NULL, where},
-    {"drain", verb_drain, "stops a running daemon for good without losing anything", DAEMON,
-     "Lets a running daemon finish what is in work, without a time limit, and then stop. Workers\n"
-     "on other machines and their supervisors leave with it. (After SIGTERM, for a restart, they\n"
-     "wait for the next daemon.) Returns at once: the daemon has stopped when status no longer\n"
-     "answers." WHICH_DAEMON,
-     true, NULL, where},
+    {.name = "serve",
+     .run = verb_serve,
+     .summary = "runs the daemon: indexes data, makes rows, serves trainers",
+     .usage = CONFIG " [--quiet] [--recording FILE]",
+     .help = "Runs the daemon: indexes the data set, makes rows with local workers, serves\n"
+             "trainers.\n"
+             "  --quiet            logs only warnings and errors\n"
+             "  --recording FILE   serves a file of prepd record over and over, without data\n"
+             "                     or workers\n"
+             "SIGTERM or SIGINT stops it cleanly, a second one at once. SIGHUP reloads the\n"
+             "options.",
+     .options = true,
+     .hidden = "--parent",
+     .most_used = serving},
+    {.name = "worker",
+     .run = verb_worker,
+     .summary = "runs more workers for a daemon, here or elsewhere",
+     .usage = "--connect ENDPOINT [--data-root DIR] [--model DIR] [--keys DIR] [--workers N]",
+     .help = "Runs more workers for a daemon and keeps them alive: one that dies is\n"
+             "replaced.\n"
+             "  --connect ENDPOINT   the daemon's prepd.endpoint with .workers appended (tcp:\n"
+             "                       the next port)\n"
+             "  --data-root DIR      where the images lie on this machine; without it the\n"
+             "                       daemon sends them, if it has data.ship true\n"
+             "  --model DIR          the model folder on this machine, if its path differs\n"
+             "                       from the daemon's\n"
+             "  --keys DIR           folder of client.key and daemon.pub (prepd keygen), for\n"
+             "                       an endpoint beyond loopback\n"
+             "  --workers N          number of worker processes; default 1\n"
+             "On SIGTERM they finish what is in work and leave. If the daemon is away they\n"
+             "wait a minute for it.",
+     .hidden = "--parent --supervisor --keeper --heard"},
+    {.name = "check",
+     .run = verb_check,
+     .summary = "decodes every sample once and lists each bad one",
+     .usage = CONFIG " [--hash]",
+     .help = "Decodes and tokenises every sample once and lists each bad one: number, name,\n"
+             "file, cause.\n"
+             "  --hash   also lists the content hash of every image file\n"
+             "Exit code 65 if any sample is bad.",
+     .options = true,
+     .most_used = reading},
+    {.name = "plan",
+     .run = verb_plan,
+     .summary = "shows the rows, fill and buckets of an epoch",
+     .usage = CONFIG,
+     .help = "Shows the rows, fill and buckets of an epoch. Only image headers are decoded,\n"
+             "for the index.",
+     .options = true,
+     .most_used = reading},
+    {.name = "sample",
+     .run = verb_sample,
+     .summary = "writes one sample as the model sees it to a file",
+     .usage = CONFIG " --index N --out F.safetensors",
+     .help = "Writes one sample as the model sees it.\n"
+             "  --index N   its position in the data set, from 0\n"
+             "  --out F     the safetensors file to write: the row with its pixels",
+     .options = true,
+     .most_used = reading},
+    {.name = "tokenize",
+     .run = verb_tokenize,
+     .summary = "converts lines of standard input to token ids",
+     .usage = "--model DIR [--jsonl]",
+     .help = "Converts lines of standard input to token ids, one line for each.\n"
+             "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face\n"
+             "                cache\n"
+             "  --jsonl       each line is a JSON string, each answer a JSON array"},
+    {.name = "fingerprint",
+     .run = verb_fingerprint,
+     .summary = "prints what decides this machine's pixels and token ids",
+     .usage = "[--model DIR]",
+     .help = "Prints hashes of what makes rows on this machine, one per line: build (the\n"
+             "sources of this program that make rows), images and videos (what the decoders\n"
+             "make of built-in files) and tokens (what a model's tokenizer makes of built-in\n"
+             "texts). A daemon refuses workers whose lines differ from its own.\n"
+             "  --model DIR   the folder of tokenizer.json, or Org/Name in the Hugging Face\n"
+             "                cache; without it the line tokens is left out",
+     .hidden = "--parent --only"},
+    {.name = "digest",
+     .run = verb_digest,
+     .summary = "prints one hash over the rows of some steps",
+     .usage = CONFIG " --steps N [--from K]",
+     .help = "Prints the digest of the rows of steps K to K+N-1, alone on the last line.\n"
+             "Equal streams have equal digests, whatever workers made them, died, or sent\n"
+             "them over which transport. The digest chains the digests of the rows in stream\n"
+             "order; each covers every tensor and the pixels, but not the cursor. Rows have\n"
+             "the same digest however the stream got to them.\n"
+             "  --steps N   number of steps, of training.global_batch_size rows each\n"
+             "  --from K    the first step; default 0",
+     .options = true,
+     .most_used = reading},
+    {.name = "record",
+     .run = verb_record,
+     .summary = "writes a stream to a file from which feed.replay trains",
+     .usage = CONFIG " --steps N [--from K] --out F",
+     .help = "Writes the rows of steps K to K+N-1 to a file that a trainer replays\n"
+             "(feed.replay).\n"
+             "  --steps N   number of steps, of training.global_batch_size rows each\n"
+             "  --from K    the first step; default 0\n"
+             "  --out F     the file to write",
+     .options = true,
+     .most_used = reading},
+    {.name = "synth",
+     .run = verb_synth,
+     .summary = "generates a data set with a tokenizer and a model folder",
+     .usage = "--out DIR --images N --seed S [--sizes small|coco]",
+     .help = "Generates a data set in the VQAv2 layout: JPEG pictures of shapes on textured\n"
+             "grounds, the official pairs of JSON files for train and val, and DIR/model\n"
+             "with a small tokenizer and model configuration. Every question text has all\n"
+             "its answers equally often.\n"
+             "\n"
+             "  --out DIR            folder to write: new, empty, or written by synth before\n"
+             "  --images N           pictures in total, 2 to 1000000; a tenth of them (at\n"
+             "                       least 64, at most half) are held out\n"
+             "  --seed S             a number from 0; the same seed gives the same bytes\n"
+             "  --sizes small|coco   sides of 60 to 100 pixels (default), or the sizes of\n"
+             "                       COCO's"},
+    {.name = "keygen",
+     .run = verb_keygen,
+     .summary = "makes CURVE keys for endpoints beyond loopback",
+     .usage = "--out DIR [--client NAME]",
+     .help = "Makes CURVE keys for endpoints beyond loopback (prepd.keys).\n"
+             "  --out DIR       the daemon's folder: daemon.key, daemon.pub, client.key,\n"
+             "                  allowed\n"
+             "  --client NAME   makes keys for another machine in DIR/NAME, to be copied\n"
+             "                  there, and adds their public key to DIR/allowed (SIGHUP lets\n"
+             "                  a running daemon reload that)"},
+    {.name = "status",
+     .run = verb_status,
+     .summary = "shows the state of a running daemon",
+     .usage = DAEMON " [--json]",
+     .help = "Shows rows, rates, workers, consumers and quarantine of a running daemon.\n"
+             "  --json               everything as a JSON object (fields:\n"
+             "                       prepd/operating.md)" WHICH_DAEMON,
+     .options = true,
+     .most_used = asking},
+    {.name = "scale",
+     .run = verb_scale,
+     .summary = "sets the number of local workers of a running daemon",
+     .usage = "N " DAEMON,
+     .help = "Sets the number of local workers of a running daemon.\n"
+             "  N                    0 to 1024; with 0 only workers on other machines make\n"
+             "                       rows. Workers over N first finish what is in work. N\n"
+             "                       holds until the daemon's next start, or a SIGHUP that\n"
+             "                       changes prepd.workers" WHICH_DAEMON,
+     .options = true,
+     .most_used = asking},
+    {.name = "drain",
+     .run = verb_drain,
+     .summary = "stops a running daemon for good without losing anything",
+     .usage = DAEMON,
+     .help = "Lets a running daemon finish what is in work, without a time limit, and then\n"
+             "stop. Workers on other machines and their supervisors leave with it. (After\n"
+             "SIGTERM, for a restart, they wait for the next daemon.) Returns at once: the\n"
+             "daemon has stopped when status no longer answers." WHICH_DAEMON,
+     .options = true,
+     .most_used = asking},
 };
 
 int main(int argc, char **argv)

@@ -167,7 +167,7 @@ status verb_check(int argc, char **argv)
     int64_t bad = 0, seen = 0, damaged = 0;
     hash_count hashed = {0};
     const bool hash = verb_take_flag(&argc, argv, "--hash");
-    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    TRY(verb_conf(argc, argv, verb_needs_rows, &c, &args, &n_args));
     TRY_OR(done, child_start(&c, args, n_args, &daemon));
     TRY_OR(done, child_open(&daemon, "sample", 0, c.prepd_ahead_bytes, &rows));
     const char *text = client_welcome(rows);

@@ -61,6 +61,7 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
     argv[n++] = (char[]){"--parent"};
     argv[n++] = parent;
     argv[n++] = (char[]){"--quiet"};
+    argv[n++] = (char[]){CONF_SHARED}; /* the command may read an option that serve does not */
     status st = proc_spawn(argv, &out->pid);
     free(argv);
     if (st != ST_OK) {
@@ -177,20 +178,23 @@ status child_report(child_daemon *d, client **out)
     return open_stream(d, &o, out);
 }
 
-status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args)
+const conf_need verb_needs_rows[] = {
+    {"model.path", "model.tokenizer",
+     "name a Hugging Face folder, or a preset and model.tokenizer"},
+    {"data.path", NULL, "name the folder or file of the data set"},
+    {0},
+};
+
+status verb_conf(int argc, char **argv, const conf_need *needs, conf *c, char ***out_args,
+                 int *out_n_args)
 {
     char **args = calloc((size_t)argc + 1, sizeof(*args));
     if (!args)
         return FAIL(ST_NO_MEMORY, "no memory for a command line");
     memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof(*args));
     const int n = argc - 1;
-    status st = conf_load(c, &argc, argv);
-    if (st == ST_OK) {
-        st = verb_all_taken(argc, argv);
-        if (st != ST_OK)
-            conf_done(c);
-    }
-    if (st != ST_OK || !out_args) {
+    status st = verb_load_last(c, &argc, argv, needs);
+    if (st != ST_OK) {
         free(args);
         return st;
     }

@@ -37,10 +37,14 @@ WARN_UNUSED status child_open(child_daemon *child, const char *stream, int64_t f
  * ("report") and the time that planning took ("planning_ns"). No rows follow. */
 WARN_UNUSED status child_report(child_daemon *child, client **out);
 
-/* Reads options into c, with the user's logging; any other word left in argv is refused. *out_args
- * [*out_n_args] are the words for child_start: a heap array that borrows from argv. Pass NULL if
- * they are not wanted. */
-WARN_UNUSED status verb_conf(int argc, char **argv, conf *c, char ***out_args, int *out_n_args);
+/* What making rows cannot do without: a model and data. */
+extern const conf_need verb_needs_rows[];
+
+/* Reads options into c, with the user's logging; `needs` are as for verb_load, and any other word
+ * left in argv is refused. *out_args [*out_n_args] are the words for child_start: a heap array that
+ * borrows from argv. */
+WARN_UNUSED status verb_conf(int argc, char **argv, const conf_need *needs, conf *c,
+                             char ***out_args, int *out_n_args);
 
 /* ST_USAGE if text, the value of --connect, is not an endpoint. */
 WARN_UNUSED status verb_endpoint(const char *text);

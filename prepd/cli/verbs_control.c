@@ -49,7 +49,8 @@ static status find_daemon(int *argc, char **argv, daemon_address *out)
         TRY(verb_endpoint(given));
         return address_set(out, given, keys ? keys : "");
     }
-    TRY(conf_load(&c, argc, argv));
+    TRY(verb_load(&c, argc, argv, NULL));
+    log_init("prepd", c.log_level, c.log_json);
     status st = address_set(out, c.prepd_endpoint, keys ? keys : c.prepd_keys);
     conf_done(&c);
     return st;

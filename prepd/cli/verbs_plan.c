@@ -34,7 +34,7 @@ status verb_plan(int argc, char **argv)
     int n_args;
     child_daemon daemon = {0};
     client *stream = NULL;
-    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    TRY(verb_conf(argc, argv, verb_needs_rows, &c, &args, &n_args));
     status st = child_start(&c, args, n_args, &daemon);
     if (st == ST_OK) {
         st = child_report(&daemon, &stream);

@@ -49,7 +49,7 @@ status verb_serve(int argc, char **argv)
     const bool quiet = verb_take_flag(&argc, argv, "--quiet");
     TRY(verb_take(&argc, argv, "--recording", &recording));
     TRY(take_parent(&argc, argv, &parent));
-    TRY(verb_conf(argc, argv, &c, &args, &n_args));
+    TRY(verb_conf(argc, argv, recording ? NULL : verb_needs_rows, &c, &args, &n_args));
     signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave */
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
     const recorded_options recorded = {.path = recording,

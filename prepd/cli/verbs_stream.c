@@ -26,7 +26,7 @@ static status open_stream_run(stream_run *r, int argc, char **argv)
 {
     *r = (stream_run){0};
     arena_init(&r->memory, 0);
-    return verb_conf(argc, argv, &r->c, &r->args, &r->n_args);
+    return verb_conf(argc, argv, verb_needs_rows, &r->c, &r->args, &r->n_args);
 }
 
 static status open_stream(stream_run *r, const char *stream, int64_t from_row)

@@ -179,7 +179,7 @@ static status read_list(mixture *mix, const conf *c)
     char *slash = strrchr(mix->folder, '/');
     if (slash)
         *slash = 0;
-    TRY(yaml_read(mix->file, on_leaf, mix));
+    TRY(yaml_read(mix->file, on_leaf, NULL, mix));
     if (mix->n == 0)
         return FAIL_IN(ST_CONFIG, mix->file, "it lists no source");
     for (int k = 1; k < mix->n; k++)

@@ -308,9 +308,9 @@ def several_nodes_are_told_the_first(place, script, config):
         words = ["--prepd.endpoint", "tcp://" + endpoint, *keys]
         place.run("bash", script, config, *words, code=3, **env)
         said = place.said()
-        check("prepd serve -c " + " ".join([config, *words]) in said, said)
+        check("prepd serve -c " + " ".join([config, *words, "--shared"]) in said, said)
         ranks, = [line for line in said if line.startswith("srun")]
-        check(ranks.endswith(f"train -c {config} {' '.join(words)}{there}"), ranks)
+        check(ranks.endswith(f"train -c {config} {' '.join(words)} --shared{there}"), ranks)
 
 
 def the_slurm_script_starts_prepd_unless_a_recording_is_read():
@@ -334,9 +334,9 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
             place.run("bash", script, *words, code=3, TESSERA_BIN=place.file("bin"), SLURM_JOB_ID="1", SLURM_PROCID="0",
                       SLURM_NTASKS="8")
             said = place.said()
-            check(("prepd serve -c " + " ".join(words) in said) == daemon, f"{words}: {said}")
+            check(("prepd serve -c " + " ".join([*words, "--shared"]) in said) == daemon, f"{words}: {said}")
             check([line for line in said if line.startswith("srun")] ==
-                  [f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train -c {' '.join(words)}"], said)
+                  [f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train -c {' '.join(words)} --shared"], said)
         several_nodes_are_told_the_first(place, script, plain)
         said = place.run("bash", script, plain, "--feed.reply", "a.rec", code=64, TESSERA_BIN=place.file("bin"))
         check("feed.reply" in said and place.said() == [], said)

@@ -190,6 +190,12 @@ def help_of_every_verb():
         for verb in verbs:
             usage = said(program, verb, "--help", code=0)
             check(usage.startswith(f"usage: {name} {verb} "), usage)
+            whole = said(program, verb, "--help", "all", code=0)
+            check(len(whole) >= len(usage), whole)
+            wide = [line for line in (listed + usage + whole).splitlines() if len(line) > 80]
+            check(not wide, f"{name} {verb}: more than 80 columns: {wide}")
+            shown = re.findall(r"^  --([a-z_]+\.[a-z_0-9]+) ", usage, re.M)
+            check(len(set(shown)) == len(shown), f"{name} {verb} lists an option twice: {shown}")
         with open("/dev/full", "w") as full:
             for words in (["--help"], [verbs[0], "--help"], ["--version"]):
                 check("write failed" in said(program, *words, code=74, stdout=full), "no word of a full disk")
@@ -197,9 +203,61 @@ def help_of_every_verb():
         usage = run(verb, "--help")
         check(all(word in usage for word in ("-c FILE  ", "--connect ENDPOINT  ", "--keys DIR  ", "code 69")), usage)
         options = [line.split()[0] for line in usage.splitlines() if line.startswith("  --") and "." in line.split()[0]]
-        check(options == ["--section.key", "--prepd.endpoint", "--prepd.keys"], usage)
+        check(options == ["--section.key", "--prepd.endpoint", "--prepd.keys", "--log.level", "--log.json"], usage)
     if TRAINER in PROGRAMS:
         check("--nproc N: starts" in said(TRAINER, "train", "--help", code=0), "no word of what --nproc does")
+        expert = "\n  --comm.replay_rank N   (expert)\n"
+        check(expert not in said(TRAINER, "train", "--help", code=0), "an expert option in the plain help")
+        check(expert in said(TRAINER, "train", "--help", "all", code=0), "no expert option in the whole help")
+        check(expert not in said(TRAINER, "plan", "--help", "all", code=0), "plan lists what it does not read")
+
+
+def all_mistakes_are_told_at_once():
+    """A file of 65 keys of which 25 are unknown gives 25 lines and one that counts them, in both programs."""
+    with Folder() as f:
+        table = run("serve", "-c", f.config, "--print-config")
+        known = [line for line in table.splitlines() if line and not line.startswith("#")][:40]
+        with open(f.file("foreign.yaml"), "w") as file:
+            file.write("\n".join(known + [f"foreign.key_{i}: {i}" for i in range(25)]) + "\n")
+        for program in PROGRAMS:
+            for verb in {"prepd": ["serve", "check", "status"], "trainer": ["train", "plan", "eval"]}[os.path.basename(program)]:
+                lines = said(program, verb, "-c", f.file("foreign.yaml"), code=78).splitlines()
+                check(len(lines) == 26, lines)
+                check(all(f"foreign.yaml:{41 + i}: there is no option \"foreign.key_{i}\"" in lines[i] for i in range(25)), lines)
+                check("25 mistakes in the options, so nothing was started" in lines[-1], lines[-1])
+        with open(f.file("foreign.yaml"), "w") as file:
+            file.write("".join(f"foreign.key_{i}: {i}\n" for i in range(200)))
+        lines = said(BIN, "status", "-c", f.file("foreign.yaml"), code=78).splitlines()
+        check(len(lines) == 52 and "and 150 more like these" in lines[50] and "200 mistakes" in lines[51], lines)
+        lines = said(BIN, "serve", "--no-such", "--training.sed", "1", "--data.pack=perhaps", "--optimizer.lr", "1", code=64).splitlines()
+        for words in ("does not know --no-such", "did you mean training.seed?", "data.pack: expected true or false",
+                      "prepd serve does not read --optimizer.lr; these do: trainer train", "4 mistakes in the options"):
+            check(sum(words in line for line in lines) == 1, lines)
+        lines = said(BIN, "serve", "more", code=64).splitlines()
+        check([w for w in ("model.path is not set", "data.path is not set", "unexpected \"more\"", "3 mistakes")
+               if not any(w in line for line in lines)] == [] and len(lines) == 4, lines)
+
+
+def an_option_that_the_verb_does_not_read():
+    """In a file that verbs share it is fine. On the command line it is refused if it is the other program's, and warned
+    of if another verb reads it, unless the words are said to be shared too."""
+    with Folder(**{"training.steps": 3, "metrics.log_freq": 1}) as f:
+        run("plan", "-c", f.config)
+        told = said(BIN, "plan", "-c", f.config, "--training.steps", "3", code=64)
+        check("prepd plan does not read --training.steps; these do: trainer train" in told and "add --shared" in told, told)
+        told = said(BIN, "status", "-c", f.config, "--data.path", "x", code=69)
+        check("warn  prepd: prepd status does not read --data.path, so it changes nothing here; these do: prepd serve, prepd check" in told, told)
+        check("does not read" not in said(BIN, "status", "-c", f.config, "--data.path", "x", "--shared", code=69), "a warning")
+        run("plan", "-c", f.config, "--training.steps", "3", "--shared")
+        run("record", "-c", f.config, "--prepd.ahead_bytes", "2MiB", "--steps", "1", "--out", f.file("rows"))
+        if TRAINER in PROGRAMS:
+            words = ["plan", "--model.path", "debug", "--training.backend", "cpu"]
+            for more, told in ((["--checkpoint.interval=5"], "trainer plan does not read --checkpoint.interval, so"),
+                               (["--checkpoint.interval=5", "--shared"], "")):
+                p = subprocess.run([TRAINER, *words, *more], capture_output=True, text=True, timeout=60)
+                check(p.returncode == 0 and told in p.stderr and bool(told) == bool(p.stderr), p.stderr)
+            told = said(TRAINER, "train", "-c", f.config, "--prepd.workers=5", code=64)
+            check("trainer train does not read --prepd.workers; these do: prepd serve" in told and "--shared" in told, told)
 
 
 def mistyped_words_have_a_suggestion():
@@ -346,16 +404,18 @@ def values_that_are_missing_or_out_of_range():
         if TRAINER not in PROGRAMS:
             return
         for words, code, remedy in (("verify", 64, "-c FILE"), (f"verify -c {f.config}", 66, "job.dump_folder must be"),
-                                    ("plan --sweep 3", 64, "--model.path"), ("plan --sweep 0", 64, "from 1 to 65536"),
+                                    ("plan --sweep 3", 64, "model.path is not set: name a Hugging Face folder or a preset"), ("plan --model.path debug --sweep 0", 64, "from 1 to 65536"),
                                     ("plan --model.path debug --sweep 3", 78, "no layout of 3 ranks is possible"),
                                     ("export --model a --out b --dtype f8", 64, "expected bf16 or f32"),
-                                    ("bench", 64, "what to measure: ops, step or memory")):
+                                    ("bench --model.path debug", 64, "what to measure: ops, step or memory"),
+                                    ("bench", 64, "model.path is not set")):
             got = said(TRAINER, *words.split(), code=code)
             check(remedy in got, f"{words}: {got}")
         check("qwen3-vl-30b-a3b\n" in said(TRAINER, "inspect", code=0), "no list of presets")
 
 
 main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_missing_or_belongs_to_another,
-     no_folder_can_hold_the_index, plan_opens_the_data_once, help_of_every_verb, mistyped_words_have_a_suggestion,
+     no_folder_can_hold_the_index, plan_opens_the_data_once, help_of_every_verb, all_mistakes_are_told_at_once,
+     an_option_that_the_verb_does_not_read, mistyped_words_have_a_suggestion,
      words_unlike_any_other_have_no_suggestion, a_word_after_a_switch, the_private_daemon_s_cause_is_told_once,
      names_are_shown_with_control_characters_escaped, values_that_are_missing_or_out_of_range)

@@ -42,7 +42,7 @@ def what_is_refused_makes_no_folder():
     with Folder(**STREAM) as f:
         out = ("train", "--job.dump_folder", f.file("o"))
         model = ("--model.path", f.file("data/model"))
-        for words, code, more in ((["command line: model.path is not set"], 78, ()), (["/nowhere"], 66, ("--model.path", "/nowhere")),
+        for words, code, more in ((["command line: model.path is not set"], 64, ()), (["/nowhere"], 66, ("--model.path", "/nowhere")),
                                   (["no/rows"], 66, (*model, "--feed.replay", f.file("no/rows"))),
                                   (["lora.targets"], 78, (*model, "--lora.rank", "2", "--lora.targets", "nothing"))):
             refused(words, code, *out, *more)

@@ -37,10 +37,11 @@ def trainer(*args, code=0):
 
 
 def train(folder, name, **changed):
-    """A short run into folder/name; returns its metrics, a dict for each step."""
+    """A short run into folder/name; returns its metrics, a dict for each step. Options of the daemon may be among the
+    changed ones."""
     values = dict(SHORT, **{"job.dump_folder": folder.file(name)})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
-    trainer("train", "-c", folder.config, *options(values))
+    trainer("train", "-c", folder.config, "--shared", *options(values))
     with open(os.path.join(folder.file(name), "metrics.jsonl")) as f:
         return [json.loads(line) for line in f]
 

@@ -112,7 +112,7 @@ def evaluated(f, model, path, **changed):
     args = options(data__path=path, eval__path=path, **changed)
     with Daemon(f.config, *args):
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        return trainer("eval", "-c", f.config, *args, *options(model__path=model, eval__page=f.file("page.html")))
+        return trainer("eval", "-c", f.config, "--shared", *args, *options(model__path=model, eval__page=f.file("page.html")))
 
 
 def held_out_questions_are_shown():

@@ -13,6 +13,12 @@
 
 enum { DEPTHS = 8, FRAME = 1200 /* patches of a 640 x 480 picture */ };
 
+/* What the verb cannot do without. */
+static const conf_need needs[] = {
+    {"model.path", NULL, "name a Hugging Face folder or a preset (trainer inspect lists them)"},
+    {0},
+};
+
 typedef struct request {
     const char *what, *op, *layers, *ranks, *load, *seconds, *rates;
     bool live, counted;
@@ -156,11 +162,9 @@ status verb_bench(int argc, char **argv)
 {
     conf c;
     request q;
-    TRY(conf_load(&c, &argc, argv));
+    TRY(verb_load(&c, &argc, argv, needs));
     log_init("trainer", c.log_level, c.log_json);
     status st = read_request(argc, argv, &q);
-    if (st == ST_OK && !c.model_path[0])
-        st = FAIL(ST_USAGE, "trainer bench needs -c FILE or --model.path DIR or a preset's name");
     if (st == ST_OK)
         st = strcmp(q.what, "ops") == 0 ? ops(&c, &q) : steps(&c, &q);
     conf_done(&c);

@@ -19,6 +19,12 @@
 #include "trainer/parallel/launcher.h"
 #include "trainer/cli/verbs.h"
 
+/* What the verb cannot do without. */
+static const conf_need needs[] = {
+    {"model.path", NULL, "name a Hugging Face folder or a preset (trainer inspect lists them)"},
+    {0},
+};
+
 typedef struct table {
     const conf *conf;  /* the options, changed to run on one rank */
     const conf *asked; /* the options as given */
@@ -299,7 +305,7 @@ static status compare_all(table *t, conf *c)
     return ST_OK;
 }
 
-/* Copies the arguments for the ranks, because conf_load removes from argv what it has read. */
+/* Copies the arguments for the ranks, because verb_load removes from argv what it has read. */
 static status keep_words(int argc, char **argv, char ***out)
 {
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
@@ -318,7 +324,7 @@ status verb_check(int argc, char **argv)
     TRY(launch_take(&argc, argv, &t.ranks));
     TRY(keep_words(argc, argv, &t.argv));
     t.argc = argc;
-    status st = conf_load(&c, &argc, argv);
+    status st = verb_load(&c, &argc, argv, needs);
     if (st != ST_OK) {
         free(t.argv);
         return st;

@@ -9,6 +9,12 @@
 #include "trainer/parallel/launcher.h"
 #include "trainer/cli/verbs.h"
 
+/* What the verb cannot do without. */
+static const conf_need needs[] = {
+    {"model.path", NULL, "name a Hugging Face folder or a preset (trainer inspect lists them)"},
+    {0},
+};
+
 static status evaluate_as(const conf *c, const world *w)
 {
     session s = {0};
@@ -59,12 +65,10 @@ status verb_eval(int argc, char **argv)
     int ranks;
     TRY(launch_take(&argc, argv, &ranks));
     if (ranks > 1)
-        return launch_again(ranks, check_ranks, argc, argv);
-    TRY(conf_load(&c, &argc, argv));
+        return launch_again(ranks, needs, check_ranks, argc, argv);
+    TRY(verb_load_last(&c, &argc, argv, needs));
     log_init("trainer", c.log_level, c.log_json);
-    status st = verb_all_taken(argc, argv);
-    if (st == ST_OK)
-        st = run_rank(&c);
+    status st = run_rank(&c);
     conf_done(&c);
     return st;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/program/log.h"
 #include "common/program/verb.h"
 #include "common/base/visible.h"
 #include "trainer/plan/cost.h"
@@ -16,6 +17,12 @@
 #include "trainer/cli/verbs.h"
 
 enum { MAX_ITEMS = 65536, BEST_LAYOUTS = 15, RANKS_MAX = 65536 };
+
+/* What the verb cannot do without. */
+static const conf_need needs[] = {
+    {"model.path", NULL, "name a Hugging Face folder or a preset (trainer inspect lists them)"},
+    {0},
+};
 
 /* The arguments of this verb that are no options. */
 typedef struct request {
@@ -209,15 +216,10 @@ status verb_plan(int argc, char **argv)
     conf c;
     request q;
     model_dims d;
-    TRY(conf_load(&c, &argc, argv));
+    TRY(verb_load(&c, &argc, argv, needs));
+    log_init("trainer", c.log_level, c.log_json);
     status st;
     TRY_OR(done, read_request(argc, argv, &q));
-    if (!c.model_path[0]) {
-        st = FAIL(ST_USAGE,
-                  "plan needs a model: -c FILE that names model.path, or --model.path with a "
-                  "folder or a preset (trainer inspect lists them)");
-        goto done;
-    }
     TRY_OR(done, session_dims(&c, &d));
     if (q.documents || q.grids)
         TRY_OR(done, plan_flops(&d, q.documents, q.grids));

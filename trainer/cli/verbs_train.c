@@ -12,6 +12,12 @@
 #include "trainer/train/train.h"
 #include "trainer/cli/verbs.h"
 
+/* What the verb cannot do without. */
+static const conf_need needs[] = {
+    {"model.path", NULL, "name a Hugging Face folder or a preset (trainer inspect lists them)"},
+    {0},
+};
+
 static status check_train(conf *c, int n)
 {
     TRY(engine_check_ranks(c));
@@ -83,8 +89,8 @@ status verb_train(int argc, char **argv)
         dry = dry || strcmp(argv[i], "--dry-run") == 0;
     TRY(choose_device(named_device(argc, argv), dry));
     if (ranks > 1)
-        return launch_again(ranks, dry ? check_dry : check_train, argc, argv);
-    TRY(conf_load(&c, &argc, argv));
+        return launch_again(ranks, needs, dry ? check_dry : check_train, argc, argv);
+    TRY(verb_load(&c, &argc, argv, needs));
     log_init("trainer", c.log_level, c.log_json);
     dry = verb_take_flag(&argc, argv, "--dry-run"); /* the launcher has passed it on */
     if (verb_take_flag(&argc, argv, "--profile"))

@@ -145,7 +145,7 @@ status verb_verify(int argc, char **argv)
     if (argc < 2)
         return FAIL(ST_USAGE, "verify needs the options of the run: -c FILE, or at least "
                               "--job.dump_folder DIR");
-    TRY(conf_load(&c, &argc, argv));
+    TRY(verb_load(&c, &argc, argv, NULL));
     log_init("trainer", c.log_level, c.log_json);
     c.eval_enable = false;
     status st = read_args(argc, argv, &want);

@@ -17,6 +17,7 @@
 
 #include "common/program/log.h"
 #include "common/program/module.h"
+#include "common/program/verb.h"
 #include "common/base/proc.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/launcher_own.h"
@@ -218,7 +219,8 @@ status launch_ranks(conf *c, int ranks, int argc, char **argv)
     return run_own(c, self, ranks, argc, argv);
 }
 
-status launch_again(int ranks, status (*check)(conf *, int), int argc, char **argv)
+status launch_again(int ranks, const conf_need *needs, status (*check)(conf *, int), int argc,
+                    char **argv)
 {
     conf c;
     int rest = argc;
@@ -226,7 +228,7 @@ status launch_again(int ranks, status (*check)(conf *, int), int argc, char **ar
     if (!copy)
         return FAIL(ST_NO_MEMORY, "no memory for the command line");
     memcpy(copy, argv, (size_t)argc * sizeof *copy);
-    status st = conf_load(&c, &rest, copy);
+    status st = verb_load(&c, &rest, copy, needs);
     if (st == ST_OK) {
         log_init("trainer", c.log_level, c.log_json);
         if (c.parallelism_world_size == 0) /* as the ranks themselves do in world_fit */

@@ -18,9 +18,10 @@ WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
  * failed. ST_USAGE if this process is itself a rank. */
 WARN_UNUSED status launch_ranks(conf *c, int ranks, int argc, char **argv);
 /* The same with a verb's arguments as they were typed. It reads the options only for what they say
- * about the ranks; the ranks read them again. `check` is given the options and the number of ranks:
- * it adds what the verb implies for them, and refuses what the ranks would refuse, so that a
- * refusal is printed once and no rank is started. */
-WARN_UNUSED status launch_again(int ranks, status (*check)(conf *, int), int argc, char **argv);
+ * about the ranks; the ranks read them again. `needs` is as for verb_load. `check` is given the
+ * options and the number of ranks: it adds what the verb implies for them, and refuses what the
+ * ranks would refuse, so that a refusal is printed once and no rank is started. */
+WARN_UNUSED status launch_again(int ranks, const conf_need *needs, status (*check)(conf *, int),
+                                int argc, char **argv);
 
 #endif

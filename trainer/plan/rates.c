@@ -126,7 +126,7 @@ status rates_read(const char *path, rates *out)
     *out = rates_h200();
     reading in = {path, out};
     snprintf(out->source, sizeof out->source, "%s", path);
-    return yaml_read(path, take_rate, &in);
+    return yaml_read(path, take_rate, NULL, &in);
 }
 
 void rates_write(const rates *r, FILE *to)

@@ -211,6 +211,106 @@ static void test_file__each_wrong_line_is_named(void **state)
     refuse_conf(r, "a: \xff\n", "not YAML");
 }
 
+/* 40 known keys and 25 unknown ones, as a file of another program has them. */
+static void test_file__all_mistakes_are_collected(void **state)
+{
+    const room *r = *state;
+    char text[4096] = "training:\n",
+         *argv[] = {(char *)"prepd", (char *)"-c", (char *)r->file, NULL};
+    for (int i = 0; i < 25; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "  seq_len%d: %d\n", i, i);
+    snprintf(text + strlen(text), sizeof text - strlen(text),
+             "  steps: many\n  seed: 1\n  seed: 2\n  global_batch_size: 0\n  epochs: 0\n"
+             "validation:\n  freq: 10\noptimizer:\n  name: lion\n");
+    write_yaml(r, text);
+    conf c;
+    mistakes wrong = {0};
+    int argc = 3;
+    static const conf_need needs[] = {
+        {"model.path", "model.tokenizer", "name one"}, {"data.path", NULL, "name the data"}, {0}};
+    assert_fails(ST_CONFIG, conf_load_all(&c, &argc, argv, needs, &wrong),
+                 "c.yaml:2: there is no option \"training.seq_len0\"; did you mean "
+                 "training.seq_len?");
+    assert_int_equal(wrong.n, 25 + 7);
+    static const char *const rest[] = {
+        "c.yaml:27: training.steps: expected a whole number",
+        "c.yaml:29: the key training.seed appears twice",
+        "c.yaml:30: training.global_batch_size: 0 is out of range",
+        "c.yaml:33: there is no option \"validation.freq\"; did you mean eval.freq?",
+        "c.yaml:35: optimizer.name: \"lion\" is refused, because this option no longer exists",
+        "c.yaml: model.path is not set: name one",
+        "c.yaml: data.path is not set: name the data",
+    };
+    for (int i = 0; i < 7; i++)
+        assert_non_null(strstr(wrong.text[25 + i], rest[i]));
+    mistakes_done(&wrong);
+    assert_int_equal(wrong.n, 0);
+}
+
+static void test_arguments__all_mistakes_are_collected(void **state)
+{
+    (void)state;
+    char *argv[] = {(char *)"trainer",
+                    (char *)"--training.sed",
+                    (char *)"1",
+                    (char *)"--log.json",
+                    (char *)"--training.steps=x",
+                    (char *)"--data.format",
+                    (char *)"vqa3",
+                    (char *)"word",
+                    NULL};
+    int argc = 8;
+    conf c;
+    mistakes wrong = {0};
+    assert_fails(ST_USAGE, conf_load_all(&c, &argc, argv, NULL, &wrong),
+                 "did you mean training.seed?");
+    assert_int_equal(wrong.n, 3);
+    assert_non_null(strstr(wrong.text[1], "command line: training.steps: expected a whole number"));
+    assert_non_null(strstr(wrong.text[2], "\"vqa3\" is not one of"));
+    mistakes_done(&wrong);
+}
+
+static int64_t mistakes_in(const room *r, const char *text, const char *first)
+{
+    char *argv[] = {(char *)"prepd", (char *)"-c", (char *)r->file, NULL};
+    int argc = 3;
+    conf c;
+    mistakes wrong = {0};
+    write_yaml(r, text);
+    assert_fails(ST_CONFIG, conf_load_all(&c, &argc, argv, NULL, &wrong), first);
+    const int64_t n = wrong.n;
+    mistakes_done(&wrong);
+    return n;
+}
+
+/* A value that is wrong already is no reason to complain about how it goes with others. */
+static void test_rules__all_that_are_broken_are_collected(void **state)
+{
+    const room *r = *state;
+    assert_int_equal(mistakes_in(r,
+                                 "training:\n  steps: 0\n"
+                                 "image:\n  min_pixels: 9\n  max_pixels: 8\n",
+                                 "training.steps is 0"),
+                     2);
+    assert_int_equal(
+        mistakes_in(r, "training:\n  steps: 0\n  epoch: 1\n", "did you mean training.epochs?"), 1);
+}
+
+/* Of a file that is something else altogether a part is enough. */
+static void test_mistakes__the_list_is_bounded(void **state)
+{
+    (void)state;
+    mistakes wrong = {0};
+    for (int i = 0; i < 3 * MISTAKES_KEPT; i++)
+        assert_ok(mistakes_add(&wrong, FAIL(ST_CONFIG, "mistake %d", i)));
+    assert_int_equal(wrong.n, 3 * MISTAKES_KEPT);
+    assert_string_equal(wrong.text[MISTAKES_KEPT - 1], "mistake 49");
+    assert_fails(ST_CONFIG, mistakes_first(&wrong), "mistake 0");
+    assert_fails(ST_NO_MEMORY, mistakes_add(&wrong, FAIL(ST_NO_MEMORY, "none")), "none");
+    assert_int_equal(wrong.n, 3 * MISTAKES_KEPT);
+    mistakes_done(&wrong);
+}
+
 static int64_t cache_bytes(const room *r, const char *text, const char *flag)
 {
     conf c;
@@ -347,29 +447,29 @@ static void test_print__loads_again_to_the_same(void **state)
     conf_done(&again);
 }
 
-static void print_help(const conf *c, FILE *to)
-{
-    assert_true(conf_help(to, c != NULL, NULL, false) > 0);
-}
-
-static void print_two(const conf *c, FILE *to)
-{
-    static const char *const keys[] = {"prepd.endpoint", "log.json", NULL};
-    (void)c;
-    assert_int_equal(conf_help(to, false, keys, false), 0);
-}
-
-static void print_all(const conf *c, FILE *to)
+static void help_prepd(const conf *c, FILE *to)
 {
     (void)c;
-    assert_int_equal(conf_help(to, true, NULL, true), 0);
+    assert_true(conf_help(to, false, "serve", NULL, false) > 0);
 }
 
-static void print_expert(const conf *c, FILE *to)
+static void help_train(const conf *c, FILE *to)
 {
-    static const char *const keys[] = {"comm.replay_rank", NULL};
+    static const char *const first[] = {"optimizer.lr", "prepd.endpoint", NULL};
     (void)c;
-    assert_int_equal(conf_help(to, true, keys, false), 0);
+    assert_true(conf_help(to, true, "train", first, false) > 0);
+}
+
+static void help_all(const conf *c, FILE *to)
+{
+    (void)c;
+    assert_int_equal(conf_help(to, true, "train", NULL, true), 0);
+}
+
+static void help_status(const conf *c, FILE *to)
+{
+    (void)c;
+    assert_int_equal(conf_help(to, false, "status", NULL, true), 0);
 }
 
 static void print_reference(const conf *c, FILE *to)
@@ -378,47 +478,75 @@ static void print_reference(const conf *c, FILE *to)
     conf_reference(to);
 }
 
-static void test_help__shows_each_program_its_options(void **state)
+/* No line is wider than a small terminal. */
+static void assert_narrow(const char *text)
+{
+    for (const char *at = text; *at; at += at[strcspn(at, "\n")] ? strcspn(at, "\n") + 1 : 0) {
+        if (strcspn(at, "\n") > 80)
+            fail_msg("wider than 80 columns: %.120s", at);
+        if (!at[strcspn(at, "\n")])
+            break;
+    }
+}
+
+static void test_help__shows_a_verb_what_it_reads(void **state)
 {
     (void)state;
-    conf any;
-    char *prepd = print_text(NULL, print_help), *trainer = print_text(&any, print_help);
-    char *reference = print_text(NULL, print_reference), *two = print_text(NULL, print_two);
-    assert_non_null(strstr(prepd, "--prepd.workers N"));
+    char *prepd = print_text(NULL, help_prepd), *trainer = print_text(NULL, help_train);
+    char *reference = print_text(NULL, print_reference), *asking = print_text(NULL, help_status);
+    assert_non_null(strstr(prepd, "\n  --prepd.workers N\n"));
     assert_null(strstr(prepd, "--optimizer.lr"));
-    assert_non_null(strstr(trainer, "--optimizer.lr X"));
+    assert_null(strstr(prepd, "--metrics.log_freq"));
+    assert_null(strstr(prepd, "Most used"));
+    assert_non_null(strstr(trainer, "\n  --training.seq_len N\n"));
     assert_null(strstr(trainer, "--prepd.workers"));
-    assert_non_null(strstr(trainer, "--training.seq_len"));
-    assert_non_null(strstr(two, "\nprepd: the data daemon\n  --prepd.endpoint URL\n"));
-    assert_non_null(strstr(two, "\n  --log.json [true|false]\n"));
-    assert_null(strstr(two, "--prepd.keys"));
-    assert_null(strstr(two, "\njob:"));
+    assert_null(strstr(trainer, "--bench.document"));
+    assert_non_null(strstr(asking, "\nprepd: the data daemon\n  --prepd.endpoint URL\n"));
+    assert_non_null(strstr(asking, "\n  --log.json [true|false]\n"));
+    assert_null(strstr(asking, "--data."));
+    assert_null(strstr(asking, "\njob:"));
     assert_non_null(strstr(reference, "| `training.seq_len` | integer, 16 to 1048576 tokens | "
                                       "`2048` | both | yes |  | Tokens that one row holds. |"));
     assert_non_null(strstr(reference, "| `compile.enable` | `cuda_graph.scope` |"));
+    assert_narrow(prepd);
+    assert_narrow(trainer);
     free(prepd);
     free(trainer);
-    free(two);
+    free(asking);
     free(reference);
+}
+
+static void test_help__the_most_used_come_first_and_once(void **state)
+{
+    (void)state;
+    char *trainer = print_text(NULL, help_train);
+    const char *at = trainer;
+    int times = 0;
+    assert_non_null(strstr(trainer, "\nMost used\n  --optimizer.lr X\n"));
+    while ((at = strstr(at, "\n  --optimizer.lr "))) {
+        times++;
+        at++;
+    }
+    assert_int_equal(times, 1);
+    assert_true(strstr(trainer, "--prepd.endpoint URL") < strstr(trainer, "\njob: "));
+    free(trainer);
 }
 
 static void test_help__shows_expert_options_only_on_request(void **state)
 {
     (void)state;
-    conf any;
-    char *plain = print_text(&any, print_help), *all = print_text(&any, print_all);
-    char *one = print_text(NULL, print_expert), *reference = print_text(NULL, print_reference);
+    char *plain = print_text(NULL, help_train), *all = print_text(NULL, help_all);
+    char *reference = print_text(NULL, print_reference);
     assert_null(strstr(plain, "--comm.replay_rank"));
     assert_null(strstr(plain, "(expert)"));
     assert_non_null(strstr(all, "\n  --comm.replay_rank N   (expert)\n"));
     assert_non_null(strstr(all, "\n  --training.seq_len N\n"));
-    assert_non_null(strstr(one, "\n  --comm.replay_rank N   (expert)\n"));
     assert_non_null(strstr(reference,
                            "| `comm.replay_rank` | integer, 0 to 1048575 | `1` | trainer "
                            "|  | expert | "));
+    assert_narrow(all);
     free(plain);
     free(all);
-    free(one);
     free(reference);
 }
 
@@ -548,12 +676,17 @@ int main(void)
         cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
         cmocka_unit_test(test_arguments__wrong_ones_are_refused),
         cmocka_unit_test(test_file__each_wrong_line_is_named),
+        cmocka_unit_test(test_file__all_mistakes_are_collected),
+        cmocka_unit_test(test_arguments__all_mistakes_are_collected),
+        cmocka_unit_test(test_rules__all_that_are_broken_are_collected),
+        cmocka_unit_test(test_mistakes__the_list_is_bounded),
         cmocka_unit_test(test_bytes__may_have_a_unit),
         cmocka_unit_test(test_rules__between_options),
         cmocka_unit_test(test_aliases__torchtitan_spellings),
         cmocka_unit_test(test_paths__are_relative_to_the_file_or_the_current_folder),
         cmocka_unit_test(test_print__loads_again_to_the_same),
-        cmocka_unit_test(test_help__shows_each_program_its_options),
+        cmocka_unit_test(test_help__shows_a_verb_what_it_reads),
+        cmocka_unit_test(test_help__the_most_used_come_first_and_once),
         cmocka_unit_test(test_help__shows_expert_options_only_on_request),
         cmocka_unit_test(test_removed__options_accept_only_their_old_value),
         cmocka_unit_test(test_stream__compares_only_what_changes_rows),

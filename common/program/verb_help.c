@@ -1,0 +1,68 @@
+/* verb_help.c: see verb_help.h. Everything fits a terminal of 80 columns. */
+#include "common/program/verb_help.h"
+
+#include <string.h>
+
+#include "common/conf/conf.h"
+
+enum { WIDTH = 80 };
+
+void help_of_program(const program *p, FILE *to)
+{
+    fprintf(to, "%s %s: %s\n\nusage: %s VERB ...\n\n", p->name, TESSERA_VERSION, p->purpose,
+            p->name);
+    for (int i = 0; i < p->n; i++)
+        fprintf(to, "  %-12s %s\n", p->verbs[i].name, p->verbs[i].summary);
+    fprintf(to,
+            "\n"
+            "  %s VERB --help                   usage of the verb and its options\n"
+            "  %s VERB --help all               the same with the expert options\n"
+            "  %s VERB -c FILE --print-config   every option with the value it has\n"
+            "  %s --reference                   a page with every option and exit code\n"
+            "  %s --version\n\n"
+            "Exit codes: 64 wrong command line, 65 bad data, 66 no such input, 69 no daemon\n"
+            "or rank answers, 73 an output cannot be made, 75 stopped or timed out,\n"
+            "78 wrong options in a file; the others stand in the reference.\n",
+            p->name, p->name, p->name, p->name, p->name);
+}
+
+/* The bytes up to the next blank that is not inside of brackets. */
+static int item_length(const char *text)
+{
+    int depth = 0, n = 0;
+    for (; text[n] && (depth > 0 || text[n] != ' '); n++)
+        depth += text[n] == '[' ? 1 : text[n] == ']' ? -1 : 0;
+    return n;
+}
+
+static void print_usage(const program *p, const verb *v)
+{
+    const int indent = printf("usage: %s %s", p->name, v->name);
+    int column = indent;
+    for (const char *at = v->usage; *at; at += strspn(at, " ")) {
+        const int n = item_length(at);
+        if (column + 1 + n > WIDTH && column > indent)
+            column = printf("\n%*s", indent, "") - 1;
+        column += printf(" %.*s", n, at);
+        at += n;
+    }
+    printf("\n\n");
+}
+
+void help_of_verb(const program *p, const verb *v, bool all)
+{
+    print_usage(p, v);
+    printf("%s\n", v->help);
+    if (!v->options)
+        return;
+    printf("\n"
+           "  -c FILE           reads options from a YAML file\n"
+           "  --section.key V   sets one option, whatever the file says\n"
+           "  " CONF_SHARED "          also takes options on the command line that only the other\n"
+           "                    program reads, for scripts that give both the same ones\n"
+           "  --print-config    prints every option with its value, and does nothing else\n\n");
+    const int left_out = conf_help(stdout, p->trainer, v->name, v->most_used, all);
+    if (left_out > 0)
+        printf("\n%d more options, which few runs need: %s %s --help all\n", left_out, p->name,
+               v->name);
+}
