@@ -51,7 +51,7 @@ static atomic_bool stop;
 static atomic_int missing, looked;
 
 /* Watches the folder of the step without pause. A run can be killed at any moment, so a complete
- * step must be there at every one. */
+ * step must always be there. */
 static void *watch_folder(void *path)
 {
     struct stat about;
@@ -100,8 +100,8 @@ static void write_words(const char *folder, const char *name, const char *text)
 }
 
 /* folder_check divides a manifest's files among the ranks by size before it has verified anything
- * in it. Here both files have a size whose sum overflows, that is negative, or that is not a
- * number. */
+ * in it. Here both files have the same size: one that overflows when added to itself, a
+ * negative one, or one that is not a number. */
 static void test_folder_check__impossible_sizes_are_refused(void **state)
 {
     (void)state;

@@ -95,7 +95,8 @@ static void write_all(bench *b, const layout *l, const char *folder, expert_layo
     char training[STATUS_PATH_MAX];
     snprintf(training, sizeof training, "%s/training", folder);
     assert_ok(file_make_folders(training));
-    for (int rank = (int)l->world - 1; rank >= 0; rank--) { /* no rank waits for one */
+    /* The last rank is first: none waits for another. */
+    for (int rank = (int)l->world - 1; rank >= 0; rank--) {
         part x;
         open_part(b, l, rank, &x);
         assert_ok(params_init(x.p, b->s, SEED));

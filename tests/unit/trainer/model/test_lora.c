@@ -145,9 +145,8 @@ static void test_lora__merged_is_the_same_model(void **state)
         double *v = malloc((size_t)q->count * sizeof *v);
         assert_non_null(v);
         assert_string_equal(q->name, plain.p->list[i].name);
-        for (int64_t at = 0, n; at < q->count;
-             /* in parts that end anywhere within the matrices */
-             at += n) {
+        /* Reads in parts that end anywhere within the matrices. */
+        for (int64_t at = 0, n; at < q->count; at += n) {
             n = q->count - at < 10007 ? q->count - at : 10007;
             assert_ok(lora_read_merged(q, f.s, at, n, v + at));
         }

@@ -248,7 +248,7 @@ static void test_model__no_target_is_loss_zero(void **state)
     assert_true(got.loss == 0);
     for (int64_t i = 0; i < f.p->n; i++)
         assert_true(size_of(&f, &got, f.p->list[i].name) == 0);
-    result none = run_rows(&f, &empty, 1); /* as fills up the last step of a run */
+    result none = run_rows(&f, &empty, 1); /* such a row fills up the last step of a run */
     assert_true(none.loss == 0);
     result_done(&got);
     result_done(&none);

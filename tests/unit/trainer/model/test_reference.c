@@ -10,8 +10,8 @@
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/checkpoint/hf_export.h"
 
-/* Float against double through ten layers, on a likelihood of about 10. The message prints the
- * difference found. */
+/* Float against double through ten layers, on a negative log-likelihood of about 10. The message
+ * prints the difference found. */
 static const double tolerance = 1e-4;
 
 static FILE *start_reference(const char *folder)

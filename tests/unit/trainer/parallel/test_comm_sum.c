@@ -19,14 +19,12 @@ static void test_comm_sum__bf16_is_rounded_once(void **state)
 {
     (void)state;
     enum { ONE = 0x3f80, EPS = 0x3b80 /* 2^-8: half a step above 1 */, NEXT = 0x3f81 };
-    expect_sum((uint16_t[]){ONE, EPS}, 2, COMM_SUM, ONE);            /* ties round to even */
-    expect_sum((uint16_t[]){ONE, EPS, EPS}, 3, COMM_SUM, NEXT);      /* small terms are not lost */
-    expect_sum((uint16_t[]){NEXT, EPS}, 2, COMM_SUM, NEXT + 1);      /* to even, upwards */
-    expect_sum((uint16_t[]){ONE, 0xbf80, EPS, 0}, 4, COMM_SUM, EPS); /* 1 - 1 + eps */
-    expect_sum((uint16_t[]){0x7f80, ONE}, 2, COMM_SUM, 0x7f80);      /* infinity stays */
-    expect_sum((uint16_t[]){ONE, 0x7fc1, NEXT}, 3, COMM_SUM,
-               /* So does a NaN. */
-               0x7fc1);
+    expect_sum((uint16_t[]){ONE, EPS}, 2, COMM_SUM, ONE);             /* ties round to even */
+    expect_sum((uint16_t[]){ONE, EPS, EPS}, 3, COMM_SUM, NEXT);       /* small terms are not lost */
+    expect_sum((uint16_t[]){NEXT, EPS}, 2, COMM_SUM, NEXT + 1);       /* to even, upwards */
+    expect_sum((uint16_t[]){ONE, 0xbf80, EPS, 0}, 4, COMM_SUM, EPS);  /* 1 - 1 + eps */
+    expect_sum((uint16_t[]){0x7f80, ONE}, 2, COMM_SUM, 0x7f80);       /* infinity stays */
+    expect_sum((uint16_t[]){ONE, 0x7fc1, NEXT}, 3, COMM_SUM, 0x7fc1); /* so does a NaN */
     expect_sum((uint16_t[]){ONE, NEXT, 0xbf80}, 3, COMM_MAX, NEXT);
     expect_sum((uint16_t[]){ONE, 0x7fc0, NEXT}, 3, COMM_MAX, 0x7fc0);
 }

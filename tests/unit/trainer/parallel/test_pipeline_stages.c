@@ -204,9 +204,8 @@ static void test_stage_passes__end_without_getting_stuck(void **state)
 static void test_stage_passes__are_1f1b(void **state)
 {
     (void)state;
-    static const char want[] =
-        /* The second of four stages, with five micro-batches. */
-        "F0F1F2B0F3B1F4B2B3B4";
+    /* The second of four stages, with five micro-batches. */
+    static const char want[] = "F0F1F2B0F3B1F4B2B3B4";
     char got[sizeof want] = "";
     for (int64_t i = 0; i < stage_passes(1, 4, 5); i++) {
         stage_pass p = stage_pass_at(1, 4, 5, i);

@@ -129,13 +129,12 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
      * 32 micro-steps. */
     expect_share((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2,
                  1e-9);
+    /* Recomputation makes both exchanges of the forward pass again. */
     expect_share((double)predict(&s, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
-                 /* Recomputation makes both exchanges of the forward pass again. */
                  32.0 * 48 * 7 * 8192 * 2048 * 2 / 2, 1e-9);
-    s.c.parallelism_expert_tensor_parallel_degree =
-        /* The experts' input crosses three times and the rest once: choices as i32, weights as
-         * fp32. */
-        2;
+    /* The experts' input crosses three times and the rest once: choices as i32, weights as
+     * fp32. */
+    s.c.parallelism_expert_tensor_parallel_degree = 2;
     expect_share((double)predict(&s, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
                  32.0 * 48 * (10 * 8192.0 * 2048 * 2 + 8192 * 8 * (4 + 3 * 4)) / 2, 1e-9);
     s.c.parallelism_expert_tensor_parallel_degree = 1;
@@ -209,9 +208,8 @@ static void test_cost__rows_without_packing(void **state)
     expect_share(k.tokens_per_s * k.step, 32 * 313, 1e-9);
     s.c.data_pack = true;
     cost packed = predict(&s, AC_NONE);
-    expect_share(k.memory, packed.memory / (8192 / 313),
-                 /* A full row holds 26 such samples and leaves 54 tokens. */
-                 0.01);
+    /* A full row holds 26 such samples and leaves 54 tokens. */
+    expect_share(k.memory, packed.memory / (8192 / 313), 0.01);
     expect_share(k.mfu * k.step, packed.mfu * packed.step / (8192 / 313), 0.01);
     close_setting(&s);
 }

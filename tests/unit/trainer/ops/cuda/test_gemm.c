@@ -74,8 +74,8 @@ static double draw_value(rng_key key, int64_t i)
     return (double)(int64_t)(rng_u64(key, (uint64_t)i) % 17) / 8 - 1; /* exact in bf16 */
 }
 
-/* Checks one product of numbers so small that they are exact in every type; the result must have
- * every bit. */
+/* Checks one product of numbers so small that they are exact in every type; the result must be
+ * equal bit for bit. */
 static void check_form(bench *b, const form *f)
 {
     double a[CELLS], w[CELLS], c[CELLS], added[CELLS], bias[SIDE], got[CELLS];
