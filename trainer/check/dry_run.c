@@ -146,7 +146,7 @@ static status play(const conf *c, const world *w, const plan_device *planned)
     d.planned = planned;
     plan_input in = dry_plan_input(&d);
     in.conf = c; /* the plan includes evaluation and checkpoints, which are not played */
-    TRY_OR(done, layout_print(&in, stdout, NULL));
+    TRY_OR(done, layout_print(&in, true, stdout, NULL));
     fflush(stdout);
     TRY_OR(done, w ? play_own(&d) : play_all(&d));
     dry_checks_print(&d.checks, d.layout.pipeline, stdout);

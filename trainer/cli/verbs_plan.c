@@ -177,7 +177,7 @@ static status plan_layout(const conf *c, const request *q, const model_dims *d, 
     TRY(choose_device(c, q, r, (int)ranks.world, &on));
     const plan_input in = {.conf = c, .layout = &ranks, .dims = d, .params = p, .device = &on};
     if (!q->sweep)
-        TRY(layout_print(&in, stdout, NULL));
+        TRY(layout_print(&in, true, stdout, NULL));
     return plan_cost(&in, q, r);
 }
 

@@ -309,7 +309,7 @@ static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to
     return ST_OK;
 }
 
-status layout_print(const plan_input *in, FILE *to, bool *out_fits)
+status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits)
 {
     const int64_t rows = in->conf->training_local_batch_size;
     const int table = (int)in->conf->memory_table;
@@ -324,7 +324,8 @@ status layout_print(const plan_input *in, FILE *to, bool *out_fits)
         print_phases(to, &m);
         TRY(print_kept(in, &recomputed, to));
     }
-    TRY(print_modes(in, &recomputed, to));
+    if (choices || table == TABLE_FULL)
+        TRY(print_modes(in, &recomputed, to));
     TRY(print_verdict(in, &m, to));
     if (out_fits)
         *out_fits = layout_fits(in, &m);

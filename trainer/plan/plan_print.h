@@ -34,10 +34,10 @@ const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT]);
  * for every region to the byte, or TABLE_SHORT for at most six lines. */
 void memory_plan_print(const memory_plan *plan, const layout *layout, const plan_device *on,
                        int table, FILE *to);
-/* Prints the mesh, that table, for each mode of activation checkpointing the largest micro-batch
- * that fits, and whether the configured one does; if it does not, also the smallest change that
- * does. The full table comes with what is in use in each phase of a step, and what activation
- * checkpointing keeps. out_fits may be NULL. */
-WARN_UNUSED status layout_print(const plan_input *in, FILE *to, bool *out_fits);
+/* Prints the mesh, that table, and whether the micro-batch fits; if it does not, also the smallest
+ * change that does. choices: also prints the largest micro-batch that fits with each mode of
+ * activation checkpointing. The full table comes with these, what is in use in each phase of a
+ * step, and what activation checkpointing keeps. out_fits may be NULL. */
+WARN_UNUSED status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits);
 
 #endif

@@ -169,7 +169,7 @@ static status print_for_gpu(const session *s)
     TRY(input_of(s, &whole, &in));
     in.layout = &l;
     in.device = &gpu;
-    status st = layout_print(&in, stdout, NULL);
+    status st = layout_print(&in, true, stdout, NULL);
     params_free(&whole);
     return st;
 }

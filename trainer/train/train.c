@@ -77,7 +77,7 @@ static status print_layout(const plan_input *in, bool shown)
     FILE *to = shown ? stdout : fopen("/dev/null", "we");
     if (!to)
         return FAIL_IN(ST_OS, "/dev/null", "cannot open it: %s", strerror(errno));
-    status st = layout_print(in, to, NULL);
+    status st = layout_print(in, false, to, NULL);
     if (shown)
         fflush(stdout);
     else
