@@ -1,5 +1,5 @@
-/* folders_refuse.h: an fsync in place of libc's, for one test program: some file systems refuse it
- * of folders, and then so does this. */
+/* folders_refuse.h: an fsync that takes the place of libc's in a test program. While folders_refuse
+ * is set, it fails for folders, as it does on some file systems. */
 #ifndef TESSERA_TESTS_FOLDERS_REFUSE_H
 #define TESSERA_TESTS_FOLDERS_REFUSE_H
 

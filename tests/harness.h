@@ -1,4 +1,4 @@
-/* harness.h: what every test shares: cmocka, the shared data, temporary folders, seeds. */
+/* harness.h: what all tests share: cmocka, shared data, temporary folders, ports, the seed. */
 #ifndef TESSERA_TESTS_HARNESS_H
 #define TESSERA_TESTS_HARNESS_H
 
@@ -11,35 +11,35 @@
 
 #include "common/base/status.h"
 
-/* Path under the shared data ($TESSERA_SHARED, else ../shared beside the source tree) or NULL: the
- * test then calls skip(). The string is the caller's to free. */
+/* Path of a shared file ($TESSERA_SHARED, else ../shared beside the tree), which the caller frees.
+ * NULL if there is none; the test then calls HARNESS_SKIP. */
 char *harness_shared(const char *relative);
-/* Skips the test loudly, with the reason. */
+/* Skips the test and prints the reason. */
 #define HARNESS_SKIP(reason)                                                                       \
     do {                                                                                           \
         print_message("skipped: %s\n", reason);                                                    \
         skip();                                                                                    \
     } while (0)
 
-/* A fresh folder under $TMPDIR; heap. harness_remove deletes it with all it holds. */
+/* Makes a folder below $TMPDIR. harness_remove deletes it with all it holds and frees the path. */
 char *harness_temp(void);
 void harness_remove(char **folder);
 
-/* A TCP port of loopback that nobody has now; with out_fd a socket has it, bound and not listening,
- * the caller's to close. */
+/* A TCP port of loopback that is free now. With out_fd, a socket that is bound to it and does not
+ * listen keeps it until the caller closes that. */
 int harness_port(int *out_fd);
 
-/* $TESSERA_SEED or 1; printed once, so that a failure can be repeated. */
+/* $TESSERA_SEED, or 1. It is printed once, so that a failure can be repeated. */
 uint64_t harness_seed(void);
 
-/* Fails the test with status_text() unless ok. */
+/* Fails the test with status_text() unless the call returns ST_OK. */
 #define assert_ok(call)                                                                            \
     do {                                                                                           \
         status harness_status_ = (call);                                                           \
         if (harness_status_ != ST_OK)                                                              \
             fail_msg("%s: %s", status_name(harness_status_), status_text());                       \
     } while (0)
-/* The call must fail with this code and its text must hold these words. */
+/* The call must fail with this code, and its text must contain these words. */
 #define assert_fails(code, call, words)                                                            \
     do {                                                                                           \
         status harness_status_ = (call);                                                           \

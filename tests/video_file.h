@@ -1,7 +1,7 @@
 /* video_file.h: small video files of moving stripes, made by FFmpeg for the tests of videos.
  *
- * The container follows the name's ending. Frame k shows grey stripes that move by `seed` pixels a
- * frame, and in its left upper quarter the colour of its number. Same arguments, same bytes. */
+ * The ending of the name chooses the container. Frame k shows grey stripes that move by `seed`
+ * pixels a frame, and in its upper left quarter the colour of k. Same arguments, same bytes. */
 #ifndef TESSERA_TESTS_VIDEO_FILE_H
 #define TESSERA_TESTS_VIDEO_FILE_H
 

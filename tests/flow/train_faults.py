@@ -86,7 +86,7 @@ def full_disk():
         out, err = p.communicate(timeout=LIMIT_S)
         check(p.returncode == 0 and "is not written" in err, f"exit code {p.returncode}\n{err}")
         same(f, "quiet", "full", 60)
-        p = subprocess.run(command(f, "never", **rows), capture_output=True, text=True, preexec_fn=limit)
+        p = subprocess.run(command(f, "never", **dict(rows, training__steps=4)), capture_output=True, text=True, preexec_fn=limit)
         check(p.returncode == 74 and "trained:" not in p.stdout, f"exit code {p.returncode}: {p.stderr}")
         check("is not kept, and the last whole checkpoint is that of step 0; make room" in p.stderr, p.stderr)
         check(not glob.glob(f.file("never/checkpoint/*step-*")), "leftovers fill the disk")

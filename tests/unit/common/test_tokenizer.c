@@ -138,7 +138,6 @@ static void test_encode__golden_merges_as_strings(void **state)
 }
 
 /* Bad bytes are encoded as the U+FFFD that Python's decode('utf-8', 'replace') puts in their
-
  * place. */
 static void test_encode__bad_bytes_become_replacement_characters(void **state)
 {
@@ -286,7 +285,6 @@ static void test_nfc__settled_characters_do_not_change(void **state)
 }
 
 /* Letters and marks in random order are normalised as by utf8proc. All of them are known to
-
  * both. */
 static void test_nfc__agrees_with_utf8proc(void **state)
 {

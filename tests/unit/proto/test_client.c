@@ -250,7 +250,6 @@ static void test_client__a_daemon_that_is_restarted(void **state)
 }
 
 /* client_open or the first failing client_next must fail like this with a daemon of this
-
  * behaviour. */
 static void assert_session_fails(behaviour how, status code, const char *words, const char *more)
 {

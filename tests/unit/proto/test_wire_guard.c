@@ -91,7 +91,6 @@ static void say_hi(fixture *f, int fd, wire_peer *from)
 }
 
 /* Connects as a DEALER would: the handshake of ZMTP 3.0 without security. Returns the
-
  * descriptor. */
 static int peer(fixture *f)
 {

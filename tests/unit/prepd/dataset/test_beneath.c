@@ -135,7 +135,6 @@ static void test_beneath_walk__follows_no_link(void **state)
 }
 
 /* If the kernel has no openat2 (ENOSYS) or a filter refuses it (EPERM), the path is walked
-
  * instead. */
 static void test_beneath__walks_without_openat2(void **state)
 {

@@ -298,7 +298,6 @@ static void test_open__whole_file_failures(void **state)
 }
 
 /* Pictures are found in the folders that the archives make, and in the older layout
-
  * Images/mscoco. */
 static void test_open__layouts(void **state)
 {

@@ -104,7 +104,6 @@ static void test_buckets__as_many_as_are_worth_it(void **state)
 }
 
 /* With lengths of any size, padding is at most 16 %, where a single bucket would double the
-
  * tokens. */
 static void test_buckets__rows_of_all_lengths(void **state)
 {

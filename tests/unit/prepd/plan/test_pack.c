@@ -95,7 +95,6 @@ static void test_pack__exact_cases(void **state)
 }
 
 /* Levels the rows, checks the budgets and gives the tokens of the emptiest and of the fullest
-
  * row. */
 static void level(const pack_item *items, int64_t n, int64_t tokens, int64_t patches,
                   int64_t *row_of, int64_t rows, int64_t *out_least, int64_t *out_most)

@@ -37,7 +37,6 @@ static void test_patch_cut__merge_order_and_columns(void **state)
 }
 
 /* A patch of a pair has the columns (channel, frame, y, x), and each frame is cut as a picture
-
  * is. */
 static void test_patch_cut_pair__cuts_each_frame_as_a_picture(void **state)
 {

@@ -45,7 +45,6 @@ static uint8_t *bytes_of(const char *path, video_bytes *out)
 }
 
 /* Makes a video of this kind; the caller frees its bytes. NULL if FFmpeg has no such encoder
-
  * here. */
 static uint8_t *make_video(int kind, const char *rate, video_bytes *out)
 {

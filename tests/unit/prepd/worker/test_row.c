@@ -22,7 +22,6 @@ static const int32_t golden[3][N] = {
 };
 
 /* Three documents in which each id, label and patch is different, so that a misplaced one is
-
  * seen. */
 typedef struct fixture {
     int32_t ids[N], labels[N];

@@ -156,7 +156,6 @@ static int by_reading(void)
 }
 
 /* Sanitizers and garbage collectors do this. glibc then asks for the CPUs of the thread by its
-
  * id. */
 static void *asks_for_its_stack(void *failed)
 {
