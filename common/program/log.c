@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #include "common/json/json.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/base/visible.h"
+#include "common/program/bar.h"
 
 enum {
     ROLE_MAX = 64,
@@ -42,6 +44,8 @@ void log_init(const char *role, int level, bool json)
     snprintf(state.role, sizeof state.role, "%s", role);
     state.level = level;
     state.json = json;
+    if (json)
+        bar_set_rule(BAR_PLAIN);
 }
 
 void log_set_level(int level)
@@ -59,26 +63,12 @@ bool log_on(int level)
     return level <= state.level;
 }
 
-/* Writes a whole line at once, so that lines of several processes on one terminal do not mix. */
-static void write_to(int fd, const char *line, size_t size)
-{
-    while (size > 0) {
-        ssize_t n = write(fd, line, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return; /* a log that cannot be written has nowhere to report that */
-        line += n;
-        size -= (size_t)n;
-    }
-}
-
 static void write_line(int level, const char *line, size_t size)
 {
     if (level <= state.stderr_level && !state.hushed)
-        write_to(STDERR_FILENO, line, size);
+        bar_write_line(line, size);
     if (state.file >= 0)
-        write_to(state.file, line, size);
+        (void)!file_write_all(state.file, line, size); /* there is nowhere to report a failure */
 }
 
 status log_keep(const char *path, int stderr_level)

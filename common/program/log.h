@@ -30,8 +30,8 @@ WARN_UNUSED status log_keep(const char *path, int stderr_level);
 void log_hush(bool hushed);
 /* Whether events of this level are written. */
 bool log_on(int level);
-/* Writes an event, by one write(2), so that lines of several processes do not mix. Use the macros
- * below. */
+/* Writes an event, by one write(2), so that lines of several processes do not mix; above the
+ * progress bar, if there is one (bar.h). Use the macros below. */
 void log_event(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Logs the thread's last failure as an error, and at debug level its code and place in our source.
  */

@@ -8,6 +8,7 @@
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/program/verb_help.h"
 #include "common/program/verb_words.h"
@@ -146,6 +147,7 @@ int program_run(const program *p, int argc, char **argv)
 {
     log_init(p->name, LOG_INFO, false);
     status st = dispatch_verb(p, argc, argv);
+    bar_clear();
     if (st != ST_OK && st != ST_END && status_last()->message[0]) /* else a child has logged it */
         log_status();
     const int failed = fflush(stdout) == 0 ? 0 : errno;

@@ -9,13 +9,12 @@
 
 #include "common/base/clock.h"
 #include "common/json/json.h"
+#include "common/program/bar.h"
 #include "common/base/visible.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
 #include "prepd/worker/image_files.h"
-
-enum { BAR_EVERY_MS = 200 };
 
 /* Prints a line per bad sample: number, name, file and cause, separated by tabs. Tabs within them
  * are escaped. */
@@ -25,6 +24,8 @@ static status list_bad(const row *one, int64_t index, int64_t *n_bad)
     if (!one->quarantine || !one->quarantine[0])
         return ST_OK;
     TRY(json_parse(one->quarantine, strlen(one->quarantine), "quarantine", &list));
+    if (json_count(list) > 0)
+        bar_clear();
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *q = json_item(list, i);
         printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(q, "id"), index),
@@ -41,8 +42,8 @@ static status check_rows(client *rows, int64_t samples, int64_t *out_bad, int64_
 {
     arena a;
     status st = ST_OK;
-    int64_t seen = 0, told_ns = clock_ns();
-    const bool bar = isatty(STDERR_FILENO);
+    int64_t seen = 0;
+    const int64_t began_ns = clock_ns();
     arena_init(&a, 0);
     *out_bad = 0;
     for (;; seen++) {
@@ -52,14 +53,11 @@ static status check_rows(client *rows, int64_t samples, int64_t *out_bad, int64_
         if (st != ST_OK)
             break;
         TRY_OR(done, list_bad(&one, seen, out_bad));
-        if (bar && clock_ns() - told_ns > (int64_t)BAR_EVERY_MS * 1000000) {
-            told_ns = clock_ns();
-            fprintf(stderr, "\rchecked %lld of %lld, %lld bad", (long long)seen + 1,
-                    (long long)samples, (long long)*out_bad);
-        }
+        bar_draw(samples > 0 ? (double)(seen + 1) / (double)samples : -1.0,
+                 bar_seconds_left(began_ns, seen + 1, samples), "sample %lld of %lld, %lld bad",
+                 (long long)seen + 1, (long long)samples, (long long)*out_bad);
     }
-    if (bar)
-        fprintf(stderr, "\r\033[K");
+    bar_clear();
     *out_seen = seen;
     if (st == ST_END)
         st = ST_OK;

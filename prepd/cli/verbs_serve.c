@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/serve/dispatch.h"
@@ -52,6 +53,7 @@ status verb_serve(int argc, char **argv)
     TRY(verb_conf(argc, argv, recording ? NULL : verb_needs_rows, &c, &args, &n_args));
     signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave */
     log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
+    bar_set_rule(quiet ? BAR_NEVER : BAR_FOREGROUND);
     const recorded_options recorded = {.path = recording,
                                        .endpoint = c.prepd_endpoint,
                                        .keys = c.prepd_keys,
@@ -59,8 +61,7 @@ status verb_serve(int argc, char **argv)
                                        .buffer_bytes = c.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = recording ? recorded_serve(&recorded)
-                       : dispatch_run(&c, args, n_args, quiet, parent > 0);
+        st = recording ? recorded_serve(&recorded) : dispatch_run(&c, args, n_args, parent > 0);
     if (parent)
         remove_private_folder(c.prepd_endpoint);
     free(args);

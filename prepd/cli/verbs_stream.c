@@ -5,7 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/json/json.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/visible.h"
 #include "prepd/cli/verbs.h"
@@ -64,11 +66,18 @@ static status take_range(int *argc, char **argv, step_range *out)
     return ST_OK;
 }
 
+static void draw_bar(int64_t done, int64_t total, int64_t began_ns)
+{
+    bar_draw((double)done / (double)total, bar_seconds_left(began_ns, done, total),
+             "row %lld of %lld", (long long)done, (long long)total);
+}
+
 /* Reads n rows, decoded and checked, and chains their digests in stream order. */
 static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_rows)
 {
     hash128 chain = hash_bytes("", 0);
     int64_t k = 0;
+    const int64_t began_ns = clock_ns();
     for (; k < n; k++) {
         row one;
         frame head;
@@ -80,6 +89,7 @@ static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_r
         TRY(st);
         TRY(row_digest(&one, &digest));
         chain = hash_chain(chain, digest);
+        draw_bar(k + 1, n, began_ns);
     }
     *out = chain;
     *out_rows = k;
@@ -103,6 +113,7 @@ status verb_digest(int argc, char **argv)
         log_warn("the stream ended after %lld of %lld rows", (long long)rows,
                  (long long)(range.steps * g));
     hash_print(chain, text);
+    bar_clear();
     printf("%s\n", text);
 done:
     close_stream_run(&r);
@@ -114,6 +125,7 @@ static status write_rows(stream_run *r, record_writer *w, int64_t n, int64_t *ou
     wire_msg *m = NULL;
     status st = ST_OK;
     int64_t k = 0;
+    const int64_t began_ns = clock_ns();
     TRY(wire_msg_new(&m));
     for (; k < n; k++) {
         wire_msg_clear(m);
@@ -122,6 +134,7 @@ static status write_rows(stream_run *r, record_writer *w, int64_t n, int64_t *ou
             break;
         TRY_OR(done, st);
         TRY_OR(done, record_add(w, m));
+        draw_bar(k + 1, n, began_ns);
     }
     st = ST_OK;
     *out_rows = k;
@@ -148,6 +161,7 @@ status verb_record(int argc, char **argv)
     TRY_OR(done, record_create(out, client_welcome(r.rows), &w));
     TRY_OR(done, write_rows(&r, w, range.steps * g, &rows));
     TRY_OR(done, record_finish(&w));
+    bar_clear();
     printf("%s: %lld rows\n", escape_text(out).text, (long long)rows);
 done:
     if (w)

@@ -7,7 +7,6 @@
 #include "prepd/serve/dispatch.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/serve/hello.h"
@@ -184,23 +184,16 @@ static void tell_service_manager(const dispatch *d)
 /* Shows on a terminal how far the epoch is and how long it still takes. */
 static void show_progress(dispatch *d)
 {
-    enum { WIDTH = 30 };
-    char bar[WIDTH + 1];
     const consumer_seat *consumer = leading(d);
-    if (d->quiet || !isatty(STDERR_FILENO) || !consumer || d->train.build.active)
+    if (d->train.build.active || d->eval.build.active)
+        return; /* index_build.c has the bar */
+    if (!consumer) {
+        bar_clear();
         return;
+    }
     const stream_place p = consumer_place(consumer);
-    memset(bar, '.', WIDTH);
-    memset(bar, '#', (size_t)(p.share * WIDTH));
-    bar[WIDTH] = 0;
-    fprintf(stderr, "\repoch %lld [%s] %3.0f%%  %.1f samples/s  ", (long long)p.epoch, bar,
-            100 * p.share, d->counts.samples_per_s);
-    if (p.seconds_left >= 0)
-        fprintf(stderr, "%.0f:%02d left \033[K", floor(p.seconds_left / 60),
-                (int)fmod(p.seconds_left, 60));
-    else
-        fprintf(stderr, "waiting \033[K");
-    fflush(stderr);
+    bar_draw(p.share, p.seconds_left, "epoch %lld, %.0f %%, %.1f samples/s%s", (long long)p.epoch,
+             100 * p.share, d->counts.samples_per_s, p.seconds_left < 0 ? ", waiting" : "");
 }
 
 /* Every RATE_WINDOW_NS: measures the rates, and tells them to the service manager and the terminal.
@@ -248,9 +241,9 @@ static void tick_dispatch(dispatch *d)
     local_tick(d, now);
     supervisors_tick(d, now);
     if (d->train.build.active)
-        index_build_progress(d, &d->train, false);
+        index_build_progress(d, &d->train);
     if (d->eval.build.active)
-        index_build_progress(d, &d->eval, false);
+        index_build_progress(d, &d->eval);
     measure(d, now);
 }
 
@@ -352,7 +345,7 @@ static void stop(dispatch *d)
     arena_done(&d->scratch);
 }
 
-status dispatch_run(conf *c, char *const *args, int n_args, bool quiet, bool for_command)
+status dispatch_run(conf *c, char *const *args, int n_args, bool for_command)
 {
     dispatch *d = calloc(1, sizeof(*d));
     if (!d)
@@ -360,7 +353,6 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool quiet, bool for
     *d = (dispatch){.c = c,
                     .args = args,
                     .n_args = n_args,
-                    .quiet = quiet,
                     .for_command = for_command,
                     .build = prepd_build,
                     .signal_fd = -1};

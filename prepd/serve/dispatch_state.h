@@ -221,8 +221,8 @@ struct dispatch {
     conf *c;
     char *const *args; /* [n_args] the command line of the options, which SIGHUP reads again */
     int n_args;
-    int reloaded;            /* options that the last reload changed */
-    bool quiet, for_command; /* as given to dispatch_run */
+    int reloaded;     /* options that the last reload changed */
+    bool for_command; /* as given to dispatch_run */
     wire *net;
     io_threads io;
     wire_socket *consumers, *workers, *control;
@@ -312,12 +312,11 @@ WARN_UNUSED status index_build_start(source *source);
 /* The next lease of the index; *out is NULL if there is nothing to lease now. */
 WARN_UNUSED status index_build_produce(dispatch *dispatch, source *source, lease **out);
 /* Records that an item of the lease is refused, because it kills its workers. */
-WARN_UNUSED status index_build_poison(dispatch *dispatch, lease *lease, int64_t item,
-                                      const char *cause);
+WARN_UNUSED status index_build_poison(lease *lease, int64_t item, const char *cause);
 /* Completes the index if no record is left to come. */
-WARN_UNUSED status index_build_finish(dispatch *dispatch, source *source);
-/* Shows how far the index is, now and then; `last`: it is complete. */
-void index_build_progress(dispatch *dispatch, source *source, bool last);
+WARN_UNUSED status index_build_finish(source *source);
+/* Shows how far the index is, by the bar or now and then by a line. */
+void index_build_progress(const dispatch *dispatch, source *source);
 
 /* index_records.c */
 /* Takes the records that a worker sent for a lease, or for its one solo item, which is then done

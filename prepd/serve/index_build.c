@@ -3,9 +3,9 @@
  * refused like a file that cannot be read. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
@@ -13,7 +13,7 @@ enum {
     IMAGES_PER_LEASE = 32,          /* reading so many headers takes milliseconds */
     TEXT_BYTES_PER_LEASE = 1 << 20, /* limits a lease of long texts */
 };
-static const int64_t TELL_EVERY_NS = 2000000000; /* for a line; a bar moves ten times as often */
+static const int64_t TELL_EVERY_NS = 2000000000; /* where there is no bar */
 
 status index_build_start(source *section)
 {
@@ -34,42 +34,39 @@ status index_build_start(source *section)
     return ST_OK;
 }
 
-status index_build_finish(dispatch *d, source *section)
+status index_build_finish(source *section)
 {
     if (!section->build.active || section->build.left > 0)
         return ST_OK;
     section->build.active = false;
-    index_build_progress(d, section, true);
+    bar_clear();
+    log_info("index built section=%s samples=%lld images=%lld seconds=%.1f", section->name,
+             (long long)index_samples(section->index), (long long)index_images(section->index),
+             (double)(clock_ns() - section->build.started_ns) / 1e9);
     return source_index_done(section);
 }
 
-void index_build_progress(dispatch *d, source *section, bool last)
+/* Of two indexes that are built at once, the bar shows the one for training. */
+static void draw_bar(const dispatch *d, const source *section, int64_t done, int64_t total)
+{
+    if (section != &d->train && d->train.build.active)
+        return;
+    bar_draw((double)done / (double)total, bar_seconds_left(section->build.started_ns, done, total),
+             "index of %s: %lld of %lld", section->name, (long long)done, (long long)total);
+}
+
+void index_build_progress(const dispatch *d, source *section)
 {
     index_build *b = &section->build;
-    int64_t now = clock_ns(), total = index_samples(section->index) + index_images(section->index);
-    bool bar = !d->quiet && isatty(STDERR_FILENO);
-    double seconds = (double)(now - b->started_ns) / 1e9;
-    if (!last && now - b->told_ns < (bar ? TELL_EVERY_NS / 10 : TELL_EVERY_NS))
+    const int64_t now = clock_ns();
+    const int64_t total = index_samples(section->index) + index_images(section->index);
+    const int64_t done = total - b->left;
+    draw_bar(d, section, done, total);
+    if (bar_is_shown() || now - b->told_ns < TELL_EVERY_NS)
         return;
     b->told_ns = now;
-    if (bar) {
-        enum { WIDTH = 40 };
-        char line[WIDTH + 1];
-        int full = total ? (int)((total - b->left) * WIDTH / total) : WIDTH;
-        memset(line, '.', WIDTH);
-        memset(line, '#', (size_t)full);
-        line[WIDTH] = 0;
-        fprintf(stderr, "\rindex %s [%s] %3d%%%s", section->name, line, full * 100 / WIDTH,
-                last ? "\n" : "");
-        fflush(stderr);
-    }
-    if (last)
-        log_info("index built section=%s samples=%lld images=%lld seconds=%.1f", section->name,
-                 (long long)index_samples(section->index), (long long)index_images(section->index),
-                 seconds);
-    else if (!bar)
-        log_info("index building section=%s done=%lld of=%lld seconds=%.0f", section->name,
-                 (long long)(total - b->left), (long long)total, seconds);
+    log_info("index building section=%s done=%lld of=%lld seconds=%.0f", section->name,
+             (long long)done, (long long)total, (double)(now - b->started_ns) / 1e9);
 }
 
 /* Why a clip of the sample cannot be used; NULL if all can. Without the clip its text is not known,
@@ -113,7 +110,7 @@ static status produce_texts(dispatch *d, source *section, lease **out)
         }
     }
     if (n == 0)
-        return index_build_finish(d, section);
+        return index_build_finish(section);
     return lease_new(&d->book, LEASE_TEXTS, section, 0, item, n, out);
 }
 
@@ -134,7 +131,7 @@ status index_build_produce(dispatch *d, source *section, lease **out)
     return ST_OK;
 }
 
-status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause)
+status index_build_poison(lease *l, int64_t item, const char *cause)
 {
     source *section = l->owner;
     if (l->kind == LEASE_IMAGES) {
@@ -149,5 +146,5 @@ status index_build_poison(dispatch *d, lease *l, int64_t item, const char *cause
     lease_drop_item(l, item);
     section->build.left--;
     section->build.images_left -= l->kind == LEASE_IMAGES;
-    return index_build_finish(d, section);
+    return index_build_finish(section);
 }

@@ -145,5 +145,5 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, const 
         lease_drop_item(l, solo);
     else
         l->n_items = 0;
-    return index_build_finish(d, l->owner);
+    return index_build_finish(l->owner);
 }

@@ -92,7 +92,7 @@ static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
         return;
     }
     log_warn("index: item %lld refused cause=\"%s\"", (long long)item, cause);
-    if (index_build_poison(d, l, item, cause) != ST_OK)
+    if (index_build_poison(l, item, cause) != ST_OK)
         dispatch_fail(d, status_last()->code);
 }
 

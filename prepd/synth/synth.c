@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/program/bar.h"
 #include "prepd/synth/synth_files.h"
 #include "prepd/synth/jpeg.h"
 #include "prepd/synth/model.h"
@@ -70,27 +71,15 @@ static status write_mark(const synth_options *options)
     return st;
 }
 
-/* A line on a terminal that is drawn again ten times a second. Nothing is drawn elsewhere. */
 typedef struct progress {
-    int64_t done, total, drawn_ns;
-    bool terminal;
+    int64_t done, total, began_ns;
 } progress;
 
 static void progress_step(progress *p)
 {
     p->done++;
-    int64_t now = clock_ns();
-    if (!p->terminal || (now - p->drawn_ns < 100000000 && p->done < p->total))
-        return;
-    enum { WIDTH = 40 };
-    char bar[WIDTH + 1];
-    int filled = (int)(p->done * WIDTH / p->total);
-    memset(bar, '.', WIDTH);
-    memset(bar, '#', (size_t)filled);
-    bar[WIDTH] = 0;
-    fprintf(stderr, "\rpictures [%s] %lld/%lld%s", bar, (long long)p->done, (long long)p->total,
-            p->done == p->total ? "\n" : "");
-    p->drawn_ns = now;
+    bar_draw((double)p->done / (double)p->total, bar_seconds_left(p->began_ns, p->done, p->total),
+             "picture %lld of %lld", (long long)p->done, (long long)p->total);
 }
 
 /* What painting a picture needs, used again for each. */
@@ -161,7 +150,7 @@ status synth_write(const synth_options *options)
     TRY(model_write(model, 1024, options->sizes == SIZES_COCO ? 1048576 : 65536));
     int64_t n_val = synth_held_out(options->images);
     int64_t counts[] = {options->images - n_val, n_val};
-    progress p = {.total = options->images, .terminal = isatty(STDERR_FILENO)};
+    progress p = {.total = options->images, .began_ns = clock_ns()};
     TRY_OR(done, easel_init(&e));
     int64_t first_id = 1;
     for (int k = 0; k < 2; k++) {
@@ -169,6 +158,7 @@ status synth_write(const synth_options *options)
         first_id += counts[k];
     }
 done:
+    bar_clear();
     easel_done(&e);
     return st;
 }

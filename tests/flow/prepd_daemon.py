@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import struct
@@ -19,6 +17,7 @@ import zmq
 
 from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, children, free_ports, gone, main, run, \
     unprivileged, wait_for, workers_below
+from terminal import Terminal
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -183,24 +182,19 @@ def no_process_for_a_supervisors_worker():
 
 
 def a_terminal_shows_the_epoch():
-    """Share and time left are shown in one line; a log file gets none of it."""
+    """Share and time left are shown in one line, which goes when the daemon ends."""
     with Folder(**{"training.epochs": 0}) as f:
-        ours, its = pty.openpty()
-        p = subprocess.Popen([BIN, "serve", "-c", f.config], stderr=its, stdin=subprocess.DEVNULL)
-        os.close(its)
+        terminal = Terminal(BIN, "serve", "-c", f.config, env=dict(os.environ, TERM="xterm"))
         try:
             ready(f)
-            said, end = b"", time.monotonic() + 120
             for row in client.connect("ipc://" + f.file("d.sock"), timeout=20.0):
-                while select.select([ours], [], [], 0.02)[0]:
-                    said += os.read(ours, 4096)
-                if re.search(rb"epoch \d+ \[#*\.*\] +\d+%  +[\d.]+ samples/s  \d+:\d\d left", said):
+                check(terminal.read(0.02), terminal.said)
+                if re.search(r"\r\[#*-*\] epoch \d+, \d+ %, [\d.]+ samples/s, \d+:\d\d left\x1b\[K\r", terminal.said):
                     break
-                check(time.monotonic() < end, said.decode())
         finally:
-            p.terminate()
-            check(p.wait(60) == 0, "exit code")
-            os.close(ours)
+            terminal.p.terminate()
+            check(terminal.end() == 0, terminal.said)
+        check(not any("epoch" in line for line in terminal.screen()), terminal.screen())
 
 
 def the_reader_of_the_log_may_leave():

@@ -1,11 +1,14 @@
-"""A terminal for a program, at which a test types."""
+"""A terminal for a program, at which a test types, and what a person sees on it."""
 
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
+import termios
 import time
 
 from prepd_flow import LIMIT_S, check
@@ -16,12 +19,35 @@ def hear_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
+def screen(said, columns):
+    """The lines that a terminal of this width shows after these characters. Only \\r and "erase the rest" are known:
+    any other control character fails."""
+    lines, at = [""], 0
+    for part in re.findall("\x1b\\[K|.", said, re.DOTALL):
+        if part == "\x1b[K":
+            lines[-1] = lines[-1][:at]
+        elif part == "\r":
+            at = 0
+        elif part == "\n":
+            lines.append("")
+            at = 0
+        else:
+            check(part.isprintable(), f"{part!r} in {said!r}")
+            if at == columns:
+                lines.append("")
+                at = 0
+            lines[-1] = lines[-1][:at].ljust(at) + part + lines[-1][at + 1:]
+            at += 1
+    return lines if lines[-1] else lines[:-1]
+
+
 class Terminal:
     """The program leads a session that has this terminal, so that Ctrl-C reaches it and what it has started."""
 
-    def __init__(self, *words, cwd=None, env=None):
+    def __init__(self, *words, cwd=None, env=None, columns=80):
         self.said = ""
         self.ours, its = pty.openpty()
+        self.resize(columns)
         # setsid -c makes the terminal at its input that of the new session.
         # A shell lets background processes ignore SIGINT, nohup lets them ignore SIGHUP, and both are inherited. A program
         # that someone starts at a terminal gets these signals.
@@ -37,8 +63,15 @@ class Terminal:
             data = os.read(self.ours, 65536)
         except OSError:
             return False
-        self.said += data.decode(errors="replace").replace("\r\n", "\n")
+        self.said = (self.said + data.decode(errors="replace")).replace("\r\n", "\n")
         return bool(data)
+
+    def resize(self, columns):
+        self.columns = columns
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def screen(self):
+        return screen(self.said, self.columns)
 
     def until(self, pattern):
         end = time.monotonic() + LIMIT_S

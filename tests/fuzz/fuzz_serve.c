@@ -164,7 +164,7 @@ static void make_dispatcher(void)
     options.data_ship = true;
     options.data_quarantine_limit = 100;
     FUZZ_HOLDS(mkdtemp(folder) != NULL);
-    d = (dispatch){.c = &options, .host = "here", .build = BUILD, .signal_fd = -1, .quiet = true};
+    d = (dispatch){.c = &options, .host = "here", .build = BUILD, .signal_fd = -1};
     memcpy(d.fingerprints.of, PRINTS, sizeof PRINTS);
     d.train =
         (source){.name = "train", .data = &data, .wanted = true, .opened = true, .ready = true};

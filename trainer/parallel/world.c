@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "trainer/parallel/comm_module.h"
@@ -120,6 +121,7 @@ static status print_nothing(void)
 {
     if (!freopen("/dev/null", "we", stdout))
         return FAIL_IN(ST_OS, "/dev/null", "cannot be opened: %s", strerror(errno));
+    bar_set_rule(BAR_NEVER);
     return ST_OK;
 }
 

@@ -12,10 +12,10 @@
 #include "common/base/clock.h"
 #include "common/base/digits.h"
 #include "common/json/json.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/ops/table.h"
-#include "trainer/report/bar.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/tensorboard.h"
 
@@ -30,8 +30,7 @@ struct reporter {
     bool told; /* the user knows that the disk refuses lines */
     bool mute; /* the user knows that standard output is closed */
     char path[STATUS_PATH_MAX];
-    tensorboard *board; /* NULL: not wanted */
-    bool bar;
+    tensorboard *board;  /* NULL: not wanted */
     double step_seconds; /* of the steps up to the last line, for the time left */
     /* The steps since the last line: how many, when they began, their sums, the last of them. */
     int64_t steps, since_ns;
@@ -79,7 +78,6 @@ status reporter_new(const conf *c, const session *s, const peak_rate *peak, cons
             return st;
         }
     }
-    r->bar = bar_wanted(c->log_json);
     status st = open_board(r, c, folder);
     if (st != ST_OK) {
         reporter_free(&r);
@@ -299,26 +297,39 @@ static status spare(reporter *r, status st)
     return ST_OK;
 }
 
+static void print_line(const reporter *r, const figures *f)
+{
+    const step_report *s = &r->last;
+    const char *simulated = world_simulated(r->session->world);
+    const bool is_full = r->session->conf->metrics_line == LINE_FULL;
+    char tps[DIGITS_TEXT], mfu[16] = "unknown";
+    if (isfinite(f->mfu))
+        snprintf(mfu, sizeof mfu, "%.2f%%", f->mfu);
+    bar_clear();
+    printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s",
+           s->step, s->loss, s->grad_norm, f->memory_gib, f->memory_share,
+           digits_with_commas(llround(f->tps), tps));
+    if (is_full)
+        printf("  tflops: %.*f", f->tflops < 1.0 ? 4 : 2, f->tflops);
+    printf("  mfu: %s", mfu);
+    if (is_full)
+        printf("  vision: %.0f%%", f->vision);
+    printf("  wait: %.1f%%", f->wait);
+    if (is_full)
+        printf("  fill: %.1f%%", f->fill);
+    printf("%s%s%s\n", s->skipped ? "  skipped" : "", simulated ? "  " : "",
+           simulated ? simulated : "");
+}
+
 static status print_last(reporter *r)
 {
     const step_report *s = &r->last;
-    const char *replayed = world_simulated(r->session->world);
     figures f;
     TRY(figures_of(r, &f));
     if (r->steps)
         r->step_seconds = f.seconds / (double)r->steps;
     f.left = seconds_left(r);
-    if (r->bar)
-        bar_clear();
-    char tps[DIGITS_TEXT], mfu[16] = "unknown";
-    if (isfinite(f.mfu))
-        snprintf(mfu, sizeof mfu, "%.2f%%", f.mfu);
-    printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s  "
-           "tflops: %.*f  mfu: %s  vision: %.0f%%  wait: %.1f%%  fill: %.1f%%%s%s%s\n",
-           s->step, s->loss, s->grad_norm, f.memory_gib, f.memory_share,
-           digits_with_commas(llround(f.tps), tps), f.tflops < 1.0 ? 4 : 2, f.tflops, mfu, f.vision,
-           f.wait, f.fill, s->skipped ? "  update skipped" : "", replayed ? "  " : "",
-           replayed ? replayed : "");
+    print_line(r, &f);
     if (fflush(stdout) != 0 && !r->mute) {
         r->mute = true;
         log_warn("standard output can no longer be written (%s); the run goes on", strerror(errno));
@@ -334,6 +345,16 @@ static status print_last(reporter *r)
     return ST_OK;
 }
 
+static void draw_bar(const reporter *r)
+{
+    const int64_t step = r->last.step, steps = r->session->schedule.steps;
+    if (steps > 0)
+        bar_draw((double)step / (double)steps, seconds_left(r), "step %" PRId64 " of %" PRId64,
+                 step, steps);
+    else
+        bar_draw(-1.0, -1.0, "step %" PRId64, step);
+}
+
 status reporter_step(reporter *r, const step_report *s)
 {
     add_report(&r->sum, s);
@@ -341,19 +362,15 @@ status reporter_step(reporter *r, const step_report *s)
     expert_load(r, s); /* now, before the session reuses the memory of the counts */
     r->steps++;
     r->unprinted = true;
-    if (r->bar)
-        bar_clear();
     if (s->step == 1 || s->step % r->log_freq == 0)
         TRY(print_last(r));
-    if (r->bar)
-        bar_draw(s->step, r->session->schedule.steps, seconds_left(r));
+    draw_bar(r);
     return ST_OK;
 }
 
 status reporter_finish(reporter *r)
 {
-    if (r->bar)
-        bar_clear();
+    bar_clear();
     return r->unprinted ? print_last(r) : ST_OK;
 }
 

@@ -203,6 +203,8 @@ static status open_run(training *t)
     TRY(session_meet(c, t->world, &t->session));
     TRY(find_start(t));
     TRY(session_go_on(t->resumes ? &t->from : NULL, &t->session));
+    if (t->resumes)
+        tell_finished(t);
     if (c->metrics_profile) {
         graph_replay_free(t->session.stream); /* no graphs: calls are measured one by one */
         TRY(profile_new(t->session.stream, &t->profile));

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/base/clock.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/stop.h"
@@ -52,8 +53,10 @@ static status note_step(training *t, const step_report *r)
         t->now.first_loss = r->loss;
         session_check_first_loss(&t->session, r->loss);
     }
-    if (++t->told == MEMORY_STEP)
+    if (++t->told == MEMORY_STEP) {
+        bar_clear();
         TRY(session_memory_tell(&t->session));
+    }
     if (r->skipped)
         tell_skipped(t, r);
     t->now.step = r->step;

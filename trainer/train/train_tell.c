@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/digits.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/words.h"
 #include "trainer/run/config_changes.h"
@@ -85,11 +86,25 @@ void tell_changes(const char *was, const char *now)
     config_changes(was, now, tell_change, NULL);
 }
 
+void tell_finished(const training *t)
+{
+    const int64_t steps = t->session.schedule.steps;
+    if (steps <= 0 || t->now.step < steps)
+        return;
+    log_info("this run is finished: %s has step %" PRId64 " of %" PRId64
+             ", so nothing is trained%s. "
+             "With --checkpoint.load_step 0 or another job.dump_folder it begins anew; with a "
+             "larger training.steps it goes on",
+             t->from.path, t->now.step, steps,
+             session_evaluates(t->conf) ? " and its model is evaluated again" : "");
+}
+
 status tell_evaluation(training *t)
 {
     evaluation e;
     int64_t start = clock_ns();
     TRY(evaluate_model(&t->session, false, 0, &e));
+    bar_clear();
     evaluation_print(&e, t->now.step);
     fflush(stdout);
     t->now.eval_loss = e.loss;

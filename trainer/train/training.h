@@ -56,6 +56,8 @@ void tell_end(const training *run);
 /* Says which options differ between two texts of config_text: those of the checkpoint and those of
  * this run. */
 void tell_changes(const char *was, const char *now);
+/* Of a run that goes on: says so if its checkpoint has all its steps already. */
+void tell_finished(const training *run);
 /* Evaluates between two steps, prints the result and writes it to the reporter's files. */
 WARN_UNUSED status tell_evaluation(training *run);
 /* Writes report.html. evaluated: the last evaluation, NULL if there is none. If that fails it

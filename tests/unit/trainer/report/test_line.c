@@ -12,16 +12,18 @@
 #include "common/base/clock.h"
 #include "common/json/json.h"
 #include "trainer/ops/open.h"
-#include "trainer/report/bar.h"
 #include "trainer/report/line.h"
 
-/* torchtitan's fields with two spaces between them, then vision, wait and fill. */
+/* torchtitan's fields with two spaces between them, then our own. */
 #define NUMBER "[0-9]+\\.[0-9]+"
-static const char line_form[] =
-    "^step: +[0-9]+  loss: +" NUMBER "  grad_norm: +" NUMBER
+#define FIRST                                                                                      \
+    "^step: +[0-9]+  loss: +" NUMBER "  grad_norm: +" NUMBER                                       \
     "  memory: [0-9]+\\.[0-9]{2}GiB\\([0-9]+\\.[0-9]{2}%\\)  tps: [0-9]{1,3}(,[0-9]{3})*"
-    "  tflops: " NUMBER "  mfu: [0-9]+\\.[0-9]{2}%  vision: [0-9]+%  wait: [0-9]+\\.[0-9]%"
-    "  fill: [0-9]+\\.[0-9]%(  update skipped)?\n$";
+static const char short_form[] =
+    FIRST "  mfu: [0-9]+\\.[0-9]{2}%  wait: [0-9]+\\.[0-9]%(  skipped)?\n$";
+static const char full_form[] =
+    FIRST "  tflops: " NUMBER "  mfu: [0-9]+\\.[0-9]{2}%  vision: [0-9]+%  wait: [0-9]+\\.[0-9]%"
+          "  fill: [0-9]+\\.[0-9]%(  skipped)?\n$";
 
 /* Higher than what any step here seems to do. */
 static const peak_rate high_peak = {.flops = 1e18};
@@ -106,24 +108,50 @@ static int lines_of(const char *text)
     return n;
 }
 
+static void assert_form(const char *line, const char *form)
+{
+    regex_t compiled;
+    assert_int_equal(regcomp(&compiled, form, REG_EXTENDED | REG_NOSUB), 0);
+    if (regexec(&compiled, line, 0, NULL, 0) != 0)
+        fail_msg("the line has another form: %s", line);
+    regfree(&compiled);
+}
+
 static void test_reporter__line_has_the_form_of_torchtitan(void **state)
 {
     (void)state;
     bench b;
-    regex_t form;
-    assert_int_equal(regcomp(&form, line_form, REG_EXTENDED | REG_NOSUB), 0);
     open_bench(&b, 10);
     report_steps(&b, 1, 1, false, false);
-    if (regexec(&form, b.printed, 0, NULL, 0) != 0)
-        fail_msg("the line has another form: %s", b.printed);
+    assert_form(b.printed, short_form);
     assert_non_null(strstr(b.printed, "step:  1  loss:  6.2500  grad_norm: 53.4530  memory: "));
-    assert_non_null(strstr(b.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
+    assert_non_null(strstr(b.printed, "%  wait: 0.0%\n"));
     report_steps(&b, 2, 10, false, true);
-    if (regexec(&form, b.printed, 0, NULL, 0) != 0)
-        fail_msg("the line has another form: %s", b.printed);
-    assert_non_null(strstr(b.printed, "update skipped"));
+    assert_form(b.printed, short_form);
+    assert_non_null(strstr(b.printed, "  skipped\n"));
+    b.c.metrics_line = LINE_FULL;
+    report_steps(&b, 11, 20, false, false);
+    assert_form(b.printed, full_form);
+    assert_non_null(strstr(b.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
     close_bench(&b);
-    regfree(&form);
+}
+
+static void test_reporter__short_line_fits_120_columns(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b, 1000000);
+    reporter_rest(b.r, -1000000000); /* these steps took a second: tps has three digits */
+    report_steps(&b, 1000000, 1000000, false, false);
+    assert_form(b.printed, short_form);
+    const char *widest[] = {"120.40GiB(85.69%)", "999,999", "42.07%", "12.5%"};
+    const char *here[] = {"0.00GiB(0.00%)", "900", "0.00%", "0.0%"};
+    size_t more = 0;
+    for (size_t i = 0; i < sizeof widest / sizeof *widest; i++)
+        more += strlen(widest[i]) - strlen(here[i]);
+    if (strlen(b.printed) - 1 > 120 - more)
+        fail_msg("%zu columns: %s", strlen(b.printed) - 1, b.printed);
+    close_bench(&b);
 }
 
 static void test_reporter__prints_the_first_every_nth_and_the_last(void **state)
@@ -310,40 +338,17 @@ static void test_reporter__rates_leave_out_rest(void **state)
     close_bench(&b);
 }
 
-static void test_bar__fits_its_terminal(void **state)
-{
-    (void)state;
-    static const struct {
-        int64_t done, total;
-        int columns;
-        const char *line;
-    } cases[] = {
-        {15, 30, 80, "[###############---------------] step 15 of 30, 1:05 left"},
-        {1, 3, 40, "[####----------] step 1 of 3, 1:05 left"},
-        {7, 0, 40, "step 7"},
-        {100, 3000, 24, "step 100 of 3000, 1:05 "},
-        {3, 3, 10, "step 3 of"},
-        {3, 3, 1, ""},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[200];
-        bar_line(cases[i].done, cases[i].total, 65, cases[i].columns, line, sizeof line);
-        assert_string_equal(line, cases[i].line);
-        assert_true(strlen(line) < (size_t)cases[i].columns);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reporter__line_has_the_form_of_torchtitan),
+        cmocka_unit_test(test_reporter__short_line_fits_120_columns),
         cmocka_unit_test(test_reporter__prints_the_first_every_nth_and_the_last),
         cmocka_unit_test(test_reporter__metrics_have_every_field),
         cmocka_unit_test(test_reporter__both_countings),
         cmocka_unit_test(test_reporter__mfu_is_never_above_100),
         cmocka_unit_test(test_reporter__load_is_of_its_step),
         cmocka_unit_test(test_reporter__rates_leave_out_rest),
-        cmocka_unit_test(test_bar__fits_its_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
