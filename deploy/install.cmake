@@ -8,12 +8,12 @@
 #   P/share/tessera           configs, client.py (the Python client), dashboard, licence,
 #                             train.sbatch
 #   P/share/doc/tessera       the pages that the units, the scripts and the programs refer to
-foreach(program prepd trainer)
+foreach(program IN LISTS tessera_programs)
     if(TARGET ${program})
         install(TARGETS ${program} RUNTIME DESTINATION bin)
     endif()
 endforeach()
-foreach(backend prepd_image prepd_video tessera_cuda tessera_mpi tessera_loopback tessera_nccl tessera_nccl_double)
+foreach(backend IN LISTS tessera_modules)
     if(TARGET ${backend})
         install(TARGETS ${backend} LIBRARY DESTINATION lib)
     endif()

@@ -97,17 +97,17 @@ void bar_line(double share, const char *words, int columns, char *out, size_t si
 }
 
 /* A terminal or a log that cannot be written has nowhere to report that. */
-static void put(const char *text, size_t size)
+static void write_bytes(const char *text, size_t size)
 {
     (void)!file_write_all(STDERR_FILENO, text, size);
 }
 
-static void draw(double share, const char *words)
+static void draw_now(double share, const char *words)
 {
     char text[LINE_MAX_BYTES + 8];
     bar_line(share, words, columns_now(), shown, sizeof shown);
     const int n = snprintf(text, sizeof text, START_OF_LINE "%s" ERASE_REST START_OF_LINE, shown);
-    put(text, (size_t)n);
+    write_bytes(text, (size_t)n);
 }
 
 void bar_draw(double share, double seconds_left, const char *words, ...)
@@ -123,7 +123,7 @@ void bar_draw(double share, double seconds_left, const char *words, ...)
         va_end(args);
         if (seconds_left >= 0 && n >= 0 && (size_t)n < sizeof text)
             snprintf(text + n, sizeof text - (size_t)n, ", %s left", bar_time(seconds_left, left));
-        draw(share, text);
+        draw_now(share, text);
         drawn_ns = now;
     } else if (is_due) {
         shown[0] = 0; /* another program has the terminal now */
@@ -135,7 +135,7 @@ void bar_clear(void)
 {
     pthread_mutex_lock(&lock);
     if (shown[0] && is_in_front())
-        put(START_OF_LINE ERASE_REST, strlen(START_OF_LINE ERASE_REST));
+        write_bytes(START_OF_LINE ERASE_REST, strlen(START_OF_LINE ERASE_REST));
     shown[0] = 0;
     drawn_ns = 0;
     pthread_mutex_unlock(&lock);
@@ -161,7 +161,7 @@ static bool write_above_bar(const char *line, size_t size)
         return false;
     const int n = snprintf(text, room, "%s" ERASE_REST "%.*s%s%s", has_bar ? START_OF_LINE : "",
                            (int)size, line, has_bar ? shown : "", has_bar ? START_OF_LINE : "");
-    put(text, (size_t)n);
+    write_bytes(text, (size_t)n);
     free(text);
     return true;
 }
@@ -170,6 +170,6 @@ void bar_write_line(const char *line, size_t size)
 {
     pthread_mutex_lock(&lock);
     if (!is_terminal() || !write_above_bar(line, size))
-        put(line, size);
+        write_bytes(line, size);
     pthread_mutex_unlock(&lock);
 }

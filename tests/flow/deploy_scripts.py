@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 
 from prepd_flow import BIN, LIMIT_S, check, main, wait_for
 from terminal import Terminal
@@ -79,7 +78,8 @@ def quickstart_makes_unfinished_data_again():
     alone."""
     with Place() as place:
         os.mkdir(place.file("deploy"))
-        shutil.copy(os.path.join(SOURCE, "deploy/quickstart"), place.file("deploy"))
+        for name in ("quickstart", "progress"):
+            shutil.copy(os.path.join(SOURCE, "deploy", name), place.file("deploy"))
         for name in ("cmake", "ninja"):
             place.program("path/" + name)
         place.program("build/bin/prepd", f'[ "$1" != synth ] || exec {shlex.quote(os.path.abspath(BIN))} synth --out "$3" '
@@ -148,7 +148,7 @@ for i in {1..6000}; do sleep 0.05; done"""
 
 def begun(place, phase):
     """Puts stand-ins for the programs of quickstart in place; the one of this phase waits when it is first run."""
-    for name in ("quickstart", "install-deps"):
+    for name in ("quickstart", "install-deps", "progress"):
         os.makedirs(place.file("deploy"), exist_ok=True)
         shutil.copy(os.path.join(SOURCE, "deploy", name), place.file("deploy"))
     waits = {phase: WAITS.format(name=phase)}
@@ -203,27 +203,61 @@ def ctrl_c_ends_quickstart_in_order():
             check(said.endswith("quickstart: loss 2 to 1\n"), said)
 
 
-# Plays seven seconds of a build.
-BUILDS = """for i in {1..70}; do echo "[$i/70] Building C object x.c.o"; sleep 0.1; done; echo '[1/1] Generating y'"""
+# Two seconds of a build, and of an installation.
+BUILDS = """for i in {1..70}; do echo "[$i/70] Building C object x.c.o"; sleep 0.03; done; echo 'a.c:1: a warning'"""
+INSTALLS = """[ "$1" = install ] || exit 0
+for i in {1..30}; do echo "dlstatus:$i:$i.5:Retrieving file $i of 30 (2s remaining)" >&3; sleep 0.03; done
+for i in {1..30}; do echo "pmstatus:libc6:amd64:$((i * 3)).3333:Unpacking libc6 (amd64)" >&3; sleep 0.03; done"""
+BAR = r"\[#+-*\] "
 
 
-def the_test_command_says_how_far_a_build_is():
-    """It prints a line every five seconds on a terminal, every thirty in a log."""
+def frames(terminal):
+    """The states of the line that is drawn over itself."""
+    found = re.findall("\r([^\r\n\x1b]*)\x1b\\[K\r", terminal.said)
+    check(all(len(frame) < terminal.columns for frame in found), found)
+    return found
+
+
+def builds_and_installations_say_how_far_they_are():
+    """By a line that is drawn over itself on a terminal; by plain lines, every half minute, in a log."""
     with Place() as place:
         for name in ("cmake", "ctest"):
             place.program("path/" + name)
         place.program("path/ninja", BUILDS)
-        words = [os.path.join(SOURCE, "tests/run"), "--no-install", "--only", "unit"]
-        env = dict(os.environ, PATH=place.file("path") + ":" + os.environ["PATH"])
-        began = time.monotonic()
-        terminal = Terminal(*words, env=env)
-        log = place.run(*words)
-        check(terminal.end() == 0, terminal.said)
-        took = time.monotonic() - began
-        for said, least, every_s in ((terminal.said, 1, 5), (log, 0, 30)):
-            told = len(re.findall(r"^built \d+ of 70$", said, re.M))
-            check(least <= told <= took / every_s + 1, f"{told} lines in {took:.1f} s: {said}")
-            check("Building" not in said and "[1/1] Generating y" in said, said)
+        place.program("path/apt-get", INSTALLS)
+        place.program("path/dpkg", "echo native")
+        place.program("path/dpkg-query", "exit 1")
+        place.program("path/id", "echo 0")
+        env = dict(os.environ, PATH=place.file("path") + ":" + os.environ["PATH"], TERM="xterm")
+        test = [os.path.join(SOURCE, "tests/run"), "--no-install", "--only", "unit"]
+        install = [os.path.join(SOURCE, "deploy/install-deps")]
+        for words, columns, form in ((test, 80, BAR + r"built \d+ of 70"), (test, 18, r"built \d+ of 70"),
+                                     (install, 80, BAR + r"downloaded \d+ of 30 files"),
+                                     (install, 80, BAR + r"unpacked and configured \d+ %")):
+            terminal = Terminal(*words, env=env, columns=columns)
+            check(terminal.end() == 0, terminal.said)
+            found = [frame for frame in frames(terminal) if re.fullmatch(form, frame)]
+            check(len(found) >= 3, f"{form}: {found}\n{terminal.said}")
+            check(not any("#" in line for line in terminal.screen()), terminal.screen())
+        for words, ends in ((test, ["a.c:1: a warning", "built 70 of 70"]), (install, ["downloaded 30 of 30 files"])):
+            log = place.run(*words, TERM="xterm")
+            check(not re.search(r"[\r\x1b]", log) and len(re.findall(r"^(built|downloaded|unpacked) ", log, re.M)) == 1, log)
+            check("\n".join(["", *ends, ""]) in log, log)
+
+
+def a_second_quickstart_says_what_it_takes_and_how_to_begin_anew():
+    with Place() as place:
+        begun(place, None)
+        at = place.file("build/smoke/run")
+        place.program("build/bin/trainer", f"mkdir -p {at}/checkpoint/step-9; touch {at}/report.html {at}/predictions.html\n"
+                      "echo 'trained: loss 2 to 1'")
+        first, second = (place.run(place.file("deploy/quickstart"), "--no-install") for _ in range(2))
+        pages = [f"{name}: {at}/{name}.html" for name in ("report", "predictions")]
+        for said in (first, second):
+            check(said.splitlines()[-3:] == [*pages, "quickstart: loss 2 to 1"], said)
+        check("anew" not in first, first)
+        check("going on from step 9, which an earlier quickstart left; rm -r build/smoke/run makes it train anew\n" in second, second)
+        check("nothing was trained now: step 9 is the last" in second, second)
 
 
 # libone is there for two architectures, libtwo for another one alone; all else for all of them.
@@ -383,7 +417,7 @@ def the_picture_of_the_readme_is_small_or_refused():
 
 
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, ctrl_c_ends_quickstart_in_order,
-     the_test_command_says_how_far_a_build_is,
+     a_second_quickstart_says_what_it_takes_and_how_to_begin_anew, builds_and_installations_say_how_far_they_are,
      packages_of_this_architecture_are_asked_for,
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
