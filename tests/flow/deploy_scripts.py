@@ -260,7 +260,7 @@ def a_second_quickstart_says_what_it_takes_and_how_to_begin_anew():
         check("nothing was trained now: step 9 is the last" in second, second)
 
 
-# libone is there for two architectures, libtwo for another one alone; all else for all of them.
+# libone is installed for two architectures, libtwo only for another one, and all others for every architecture.
 DPKG_QUERY = """case ${!#} in
 libzmq3-dev) printf 'foreign installed\\nnative installed\\n' ;;
 libyaml-dev) printf 'foreign installed\\n' ;;

@@ -157,7 +157,7 @@ def what_the_index_refuses_is_not_counted():
         check(f"refused: {len(wanted)}\n" in told, f"not reported: {told}")
         check(len(ids) > 1000 and len(wanted) > all_of_them // 5, f"too few: {len(ids)}, {len(wanted)}")
         check(sorted(set(ids) | wanted) == list(range(all_of_them)) and len(ids) + len(wanted) == all_of_them,
-              "not every sample once, or refused")
+              "not every sample came once or was refused")
 
 
 def dimensions(image):
@@ -180,7 +180,7 @@ def files_that_change_after_indexing():
             wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
             got = [int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0) for i in r["doc_sample_id"]]
             said = json.loads(run("status", "-c", f.config, "--json"))["train"]
-            check(sorted([*got, *refused]) == list(range(said["samples"])), "not every sample once")
+            check(sorted([*got, *refused]) == list(range(said["samples"])), "not every sample came once")
             return {q["id"]: q["cause"] for q in said["quarantined"]}
         with Daemon(f.config):
             check(blamed() == {}, "whole files are blamed")

@@ -32,7 +32,7 @@ def a_command_beside_the_daemon():
     with Folder(**{"prepd.workers": -1, "metrics.listen": listen}) as f:
         quiet = digest(f.config, "--steps", "2")
         with Daemon(f.config) as d:
-            wait_for(lambda: "serving" in d.said(), "it serves")
+            wait_for(lambda: "serving" in d.said(), "the daemon serves")
             check(digest(f.config, "--steps", "2") == quiet, "another stream")
             check(run("check", "-c", f.config).strip().endswith(" 0 bad"), "bad samples")
             check("epoch" in run("plan", "-c", f.config), "no plan")
@@ -337,7 +337,7 @@ def names_are_shown_with_control_characters_escaped():
         check(sum(line.startswith("hash\t") and line.endswith("\t" + shown) for line in lines) == 1, out)
         check(sum(line.startswith("1\t") and "absent" + shown in line for line in lines) == 1, out)
         with Daemon(f.config, *words[2:]) as d:
-            wait_for(lambda: "serving" in d.said(), "it serves")
+            wait_for(lambda: "serving" in d.said(), "the daemon serves")
             next(client.connect("ipc://" + f.file("d.sock")))
             wait_for(lambda: ", 1 quarantined" in run("status", "-c", f.config), "the cut picture is found")
             status, told = run("status", "-c", f.config), run("status", "-c", f.config, "--json")

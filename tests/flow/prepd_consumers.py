@@ -56,7 +56,7 @@ def every_sample_once():
         rows = rows_of(f)
         ids = sorted(i for r in rows for i in r[2])
         check(ids == list(range(len(ids))) and len(ids) == status(f)["train"]["samples"],
-              "an epoch is not every sample once")
+              "an epoch does not have every sample once")
         check([r[0] for r in rows] == list(range(len(rows))), "rows are not in stream order")
         check(len(rows) % STEP == 0, "the last step is not complete")
         check(d.p.poll() is None, d.said())
@@ -400,7 +400,7 @@ def train_and_eval_side_by_side():
         held_out = rows_of(f, stream="eval")
         ids = [i for r in held_out for i in r[2]]
         check(len(ids) == status(f)["eval"]["samples"] and sorted(ids) == list(range(len(ids))),
-              "eval is not every held-out sample once")
+              "eval does not give every held-out sample once")
         check(next(train)["number"] == first["number"] + 1, "train did not go on")
         train.close()
 
@@ -490,7 +490,7 @@ def a_slow_consumer_costs_only_itself():
         slow = client.connect(endpoint(f), timeout=30.0, credit_bytes=credit)
         next(slow)
         quick = rows_of(f, 300)
-        check(len(quick) == 300, "the quick one waits for the slow one")
+        check(len(quick) == 300, "the quick consumer waits for the slow one")
         sessions = status(f)["consumers"]
         for s in sessions:
             check(s["unreturned_bytes"] <= credit and s["credit_bytes"] <= credit,
@@ -499,7 +499,7 @@ def a_slow_consumer_costs_only_itself():
         time.sleep(0.5)
         check(status(f)["rss_bytes"] - before < 4 << 20, "the daemon grows while nobody reads")
         numbers = [next(slow)["number"] for _ in range(20)]
-        check(numbers == list(range(1, 21)), f"the slow one lost rows: {numbers}")
+        check(numbers == list(range(1, 21)), f"the slow consumer lost rows: {numbers}")
         slow.close()
         check(d.p.poll() is None, d.said())
 

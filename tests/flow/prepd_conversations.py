@@ -40,7 +40,7 @@ def same_rows_as_vqav2():
             if name == "m.json":
                 check(digest(f.config, "--steps", "8", *form(x.name)) == wanted, f"{name}: other rows")
             rows = stream_of(f, form(x.name, training__epochs=1))
-            check(sorted(i for r in rows for i in r["doc_sample_id"]) == list(range(len(samples))), f"{name}: not every record")
+            check(sorted(i for r in rows for i in r["doc_sample_id"]) == list(range(len(samples))), f"{name}: not every record came")
         moved = write_lines(f.file("c.jsonl"), [llava(*s) for s in samples])
         got = digest(f.config, "--steps", "8", *form(moved, data__images=f.file("data")))
         check(got == wanted, "data.images: other rows")
@@ -70,7 +70,7 @@ def every_record_once_and_resumed():
         args = form(write_lines(in_data(f, "multi.jsonl"), records), training__epochs=1)
         whole = stream_of(f, args)
         ids = [i for r in whole for i in r["doc_sample_id"]]
-        check(sorted(ids) == list(range(len(records))), "not every record once")
+        check(sorted(ids) == list(range(len(records))), "not every record came once")
         items = sum(len(r["grid_thw"]) for r in whole)
         check(items == sum(len(r.get("images", [])) for r in records), f"{items} images")
         first = stream_of(f, args, 3)
@@ -95,7 +95,7 @@ def a_template_of_another_model():
         taken = subprocess.run([BIN, "digest", "-c", f.config, "--steps", "2",
                                 *form(path, model__chat_template="instruct")], capture_output=True, text=True)
         check(taken.stdout.strip() == wanted, f"other rows: {taken.stdout}{taken.stderr}")
-        check(f"{template} is not used" in taken.stderr, f"no word of it: {taken.stderr}")
+        check(f"{template} is not used" in taken.stderr, f"the template is not mentioned: {taken.stderr}")
 
 
 def weights_of_stages():
@@ -155,7 +155,7 @@ def parsed_by_one_while_others_wait():
         os.mkdir(cache)
 
         def serving(d):
-            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "it serves")
+            wait_for(lambda: os.path.exists(f.file("d.sock.control")), "the daemon serves")
             return d.said()
 
         with Daemon(f.config, *args) as d:

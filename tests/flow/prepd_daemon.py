@@ -125,9 +125,9 @@ def no_process_for_another_worker():
             most(1)
             for left in (1, 0):
                 os.kill(workers_below(d.p.pid)[0], signal.SIGKILL)
-                wait_for(lambda: len(workers_below(d.p.pid)) == left, "it is gone")  # noqa: B023
+                wait_for(lambda: len(workers_below(d.p.pid)) == left, "the killed worker is gone")  # noqa: B023
                 before = d.said().count("worker not started")
-                wait_for(lambda: d.said().count("worker not started") > before, "it tries")  # noqa: B023
+                wait_for(lambda: d.said().count("worker not started") > before, "the daemon tries to start another one")  # noqa: B023
                 check(d.p.poll() is None, d.said())
             most(4096)
             wait_for(workers_joined(f, 2), "both are back")
@@ -171,7 +171,7 @@ def no_process_for_a_supervisors_worker():
                 wait_for(lambda: status(f)["train"]["state"] == "ready", "they have done work")
                 subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={supervisor.pid}", "--nproc=1:"], check=True)
                 os.kill(workers_below(supervisor.pid)[0], signal.SIGKILL)
-                wait_for(lambda: said().count("worker not started") > 1 or supervisor.poll() is not None, "it tries, and again")
+                wait_for(lambda: said().count("worker not started") > 1 or supervisor.poll() is not None, "it tries again and again")
                 check(supervisor.poll() is None and len(workers_below(supervisor.pid)) == 1, said())
                 subprocess.run([*UNPRIVILEGED, "prlimit", f"--pid={supervisor.pid}", "--nproc=4096:"], check=True)
                 wait_for(workers_joined(f, 2), "both are back")
@@ -216,7 +216,7 @@ def the_reader_of_the_log_may_leave():
                 for w in workers_below(supervisor.pid):
                     with contextlib.suppress(ProcessLookupError):  # it is being restarted
                         os.kill(w, signal.SIGKILL)
-                check([next(rows)["number"] for _ in range(9)] == [*range(1, 10)], "other rows")
+                check([next(rows)["number"] for _ in range(9)] == [*range(1, 10)], "the rows differ")
                 rows.close()
                 check(daemon.poll() is None and supervisor.poll() is None, "the daemon or the supervisor has ended")
                 daemon.terminate()
@@ -353,7 +353,7 @@ def strangers_are_refused_and_the_daemon_lives():
         options["training.seed"] = 99
         got = answer(context, end, message({**HELLO, "options": options}))
         check(b"training.seed" in got[1], f"the key that differs is not named: {got[1]}")
-        check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the daemon suffered")
+        check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the daemon no longer works")
         context.destroy(0)
 
 
@@ -496,7 +496,7 @@ def a_broken_model_folder_ends_the_daemon():
                 x.write(whole[:len(whole) // 2])
             said = run("check", "-c", f.config, code=65)
             check(name in said and "premature EOF" in said, said)
-            check("item" not in said and "quarantined" not in said, f"samples blamed: {said}")
+            check("item" not in said and "quarantined" not in said, f"samples in quarantine: {said}")
             with open(path, "wb") as x:
                 x.write(whole)
         check(run("check", "-c", f.config).strip().endswith(" 0 bad"), "the index was spoilt")

@@ -410,10 +410,10 @@ def said_by_a_worker(t):
     with Tap(t.port + 1) as tap:
         p = subprocess.Popen([BIN, "worker", "--connect", tap.endpoint, "--data-root", t.folder.file("data"),
                               *(("--keys", t.keys) if t.keys else ())], stderr=subprocess.DEVNULL)
-        wait_for(lambda: any(not w["local"] and w["leases"] > 10 for w in t.status()["workers"]), "its work")
+        wait_for(lambda: any(not w["local"] and w["leases"] > 10 for w in t.status()["workers"]), "the worker does some work")
         p.terminate()
         p.wait(60)
-        wait_for(lambda: all(w["local"] for w in t.status()["workers"]), "it has left")
+        wait_for(lambda: all(w["local"] for w in t.status()["workers"]), "the worker has left")
         return bytes(max(tap.said, key=len))
 
 

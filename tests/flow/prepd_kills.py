@@ -77,7 +77,7 @@ def under_fire(f, *kinds, elsewhere=False):
     with Daemon(f.config):
         ready(f)
         quiet, ids = epoch(f)
-        check(sorted(ids) == list(range(status(f)["train"]["samples"])), "not every sample once")
+        check(sorted(ids) == list(range(status(f)["train"]["samples"])), "not every sample came once")
     forget_index(f)
     deaths, times, end = Deaths(seed(), DEATHS, kinds), 0, time.monotonic() + LONG_S
     own_doing = DEATHS // 16 + 1 if "no memory" in kinds else 0
@@ -100,7 +100,7 @@ def under_fire(f, *kinds, elsewhere=False):
         now = status(f)
         said = all_died(deaths, now["leases_lost"])
         check(deaths.elsewhere == (deaths.n() if elsewhere else 0), f"{deaths.elsewhere} deaths were elsewhere: {said}")
-        check(now["train"]["quarantined_count"] == 0, f"good samples were blamed: {now['train']}")
+        check(now["train"]["quarantined_count"] == 0, f"good samples are in quarantine: {now['train']}")
         print(f"{said}, {now['lost_by_crash']} of them by the worker's own doing; {times} times {len(quiet)} rows of "
               f"{len(ids)} samples")
         return now
@@ -173,7 +173,7 @@ def samples_that_kill_among_deaths():
             ready(f)
             rows, ids = epoch(f)
             train = status(f)["train"]
-            check(sorted([*ids, *refused]) == list(range(train["samples"])), "not every sample once, or refused")
+            check(sorted([*ids, *refused]) == list(range(train["samples"])), "not every sample came once or was refused")
             return rows, {q["id"]: q["cause"] for q in train["quarantined"]}
         with Daemon(f.config):
             quiet = (*run_of_it(), the_index(f))

@@ -97,7 +97,7 @@ def epoch(f):
     wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
     ids = [int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=100.0) for i in r["doc_sample_id"]]
     said = json.loads(run("status", "-c", f.config, "--json"))["train"]
-    check(sorted(ids) == list(range(said["samples"])), "not every sample once")
+    check(sorted(ids) == list(range(said["samples"])), "not every sample came once")
     return {q["id"]: q["cause"] for q in said["quarantined"]}, len(ids)
 
 

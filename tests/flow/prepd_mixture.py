@@ -44,7 +44,7 @@ def every_sample_once_without_weights():
     with Folder(images=32) as f:
         args, sizes = sources(f)
         got = seen(stream_of(f, args + options(training__epochs=1)))
-        check(got == {i: 1 for i in range(sum(sizes))}, "an epoch is not every sample once")
+        check(got == {i: 1 for i in range(sum(sizes))}, "an epoch does not have every sample once")
         said = run("check", "-c", f.config, *args)
         check(f"checked {sum(sizes)} samples, 0 bad" in said, said)
         with open(f.file("data/model/chat_template.jinja"), "w") as x:

@@ -117,7 +117,7 @@ class Network:
         check(p.returncode == 0, p.stderr + self.daemon.said())
         digest, n, distinct, took_s = p.stdout.split()
         self.epoch_s = float(took_s)
-        check(n == distinct and int(n) == self.status()["train"]["samples"], "not every sample once")
+        check(n == distinct and int(n) == self.status()["train"]["samples"], "not every sample came once")
         return digest
 
     def worker(self, k, *args, root=None, ship=False, **environment):

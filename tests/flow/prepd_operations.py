@@ -268,7 +268,7 @@ def the_next_lease_is_sent_ahead():
     check(0 < said["leases_ahead"] < len(lasting), f"{said['leases_ahead']} of {len(lasting)} leases were sent ahead")
     changing, said = streamed("--prepd.recycle_leases", "5")
     check(changing == lasting, "workers that start anew change the rows")
-    check(said["workers_replaced"] > 3 and said["leases_ahead"] > 0, f"too little happened: {said}")
+    check(said["workers_replaced"] > 3 and said["leases_ahead"] > 0, f"too few workers were replaced: {said}")
     # On a busy machine the end of a worker is now and then seen before its last row, and then its lease does count.
     check(said["leases_lost"] < said["workers_replaced"] - 1, f"leases count as lost: {said}")
 
@@ -440,7 +440,7 @@ def reloaded_options_take_effect():
                 since = time.monotonic() if now != was else since
                 time.sleep(0.05)
             rows.close()
-            wait_for(lambda: not status()["consumers"], "it has left")
+            wait_for(lambda: not status()["consumers"], "the consumer has left")
             return now
 
         hangs, mark = f.train_images()[-1], b"POISON:hang"
@@ -569,7 +569,7 @@ def one_daemon_builds_the_index():
             state(of_d, waiting, d)
             who = f"pid {a.p.pid} on {socket.gethostname()}"
             check(of_d()["waits_for"] == who and f"{who}: waiting for it" in d.said(), f"{of_d()}\n{d.said()}")
-        check(c.stop(signal.SIGTERM) == 0, f"one that waits does not stop\n{c.said()}")
+        check(c.stop(signal.SIGTERM) == 0, f"a daemon that waits does not stop\n{c.said()}")
         name, = lock()
         a.stop(signal.SIGKILL)
         state(of_b, "ready", b)  # the kernel has released the lock

@@ -43,7 +43,7 @@ def the_same_rows_as_json():
                         "--out", f.file("made"), f.file("train-0.parquet"), f.file("train-1.parquet")], check=True)
         check("0 bad" in run("check", "-c", f.config, "--data.path", f.file("made")), "check")
         check(digest(f.config, "--steps", "6", "--data.path", f.file("made")) == digest(f.config, "--steps", "6"),
-              "other rows")
+              "the rows differ")
 
 
 main(the_same_rows_as_json)

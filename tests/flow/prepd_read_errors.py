@@ -32,7 +32,7 @@ def what_passes_changes_nothing():
                     got = digest(f.config, "--steps", "8")
                     check(left() <= 0, f"{call} never failed")
                 check(got == want, f"{call}, {errno.errorcode[error]}, index {'built' if fresh else 'kept'}: other rows")
-        check("0 bad" in run("check", "-c", f.config), "a good sample is blamed")
+        check("0 bad" in run("check", "-c", f.config), "a good sample is in quarantine")
 
 
 def what_stays_is_judged_and_looked_at_again():
@@ -77,7 +77,7 @@ def videos_in_tars():
             if fresh:
                 forget_index(f)
             with trouble(f, "pread", errno.EIO, "v.tar", 12) as left:
-                check([fingerprint(r) for r in stream_of(f, args)] == want, "other rows")
+                check([fingerprint(r) for r in stream_of(f, args)] == want, "the rows differ")
                 check(left() <= 0, "no read failed")
         forget_index(f)
         with trouble(f, "pread", errno.EIO, "v.tar", ALWAYS):

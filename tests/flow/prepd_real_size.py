@@ -133,7 +133,7 @@ def a_picture_is_encoded_once_for_its_questions():
         apart = counted(f, options)
         shared = counted(f, options + ["--data.group", "shared_image"])
         print(f"pictures {apart[1]} -> {shared[1]}, patches {apart[2]} -> {shared[2]}, visual tokens {apart[3]} -> {shared[3]}")
-        check(apart[0] == shared[0] == list(range(n_questions)), "not every sample once")
+        check(apart[0] == shared[0] == list(range(n_questions)), "not every sample came once")
         check(apart[1] == n_questions and shared[1] == n_images, "pictures")
         check(apart[2] == 5 * shared[2], "patches: there are five questions to each picture")
         check(apart[3] == shared[3] == apart[2] // 4, "visual tokens: each question has its picture's, four patches each")

@@ -148,8 +148,8 @@ def one_that_misses_files_is_dismissed():
         check(blind.wait(LIMIT_S) == 66, "the blind worker is dismissed")
         said = blind.stderr.read().decode()
         check("images/" in said and "--data-root" in said, f"it is not told why: {said}")
-        check(not site.status()["train"]["quarantined"], "samples were blamed")
-        check(good.poll() is None, "the good one left too")
+        check(not site.status()["train"]["quarantined"], "samples are in quarantine")
+        check(good.poll() is None, "the good worker left too")
         absent = site.worker(root=f.file("absent"))
         check(absent.wait(LIMIT_S) == 66 and "--data-root cannot be read: No such file" in absent.stderr.read().decode(), "no such folder")
 
@@ -179,7 +179,7 @@ def one_with_a_copy_that_is_not_whole_is_dismissed():
         site.joined(2)
         check(site.stream() == quiet, "a copy that is not whole changed the stream")
         check(blind.wait(LIMIT_S) == 66, "the worker is not dismissed")
-        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        check(not site.status()["train"]["quarantined"], "samples are in quarantine")
         whole.terminate()
         check(whole.wait(LIMIT_S) == 0, "the worker with all files does not leave")
         site.daemon.stop()
@@ -211,8 +211,8 @@ def one_whose_mount_fails_is_dismissed():
         site.joined(2)
         check(site.stream() == quiet, "files that one worker cannot read changed the stream")
         wait_for(lambda: blind.poll() is not None, "the blind worker is dismissed")
-        check(not site.status()["train"]["quarantined"], "samples were blamed")
-        check(good.poll() is None, "the good one left too")
+        check(not site.status()["train"]["quarantined"], "samples are in quarantine")
+        check(good.poll() is None, "the good worker left too")
 
 
 def what_no_one_can_open_now_counts_as_a_crash():
@@ -228,7 +228,7 @@ def what_no_one_can_open_now_counts_as_a_crash():
             left(11)  # twice: five tries by the worker and one by the daemon
             check(site.stream() == quiet, "what passed changed the stream")
             check(left() <= 0, "nothing failed")
-            check(not site.status()["train"]["quarantined"], "samples were blamed")
+            check(not site.status()["train"]["quarantined"], "samples are in quarantine")
             left(ALWAYS)
             site.stream()
             bad = {q["id"]: q["cause"] for q in site.status()["train"]["quarantined"]}
@@ -361,7 +361,7 @@ def another_decoder_is_refused():
             run("scale", "0", "--connect", end)
             again = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ, **OTHER_JPEG})
             wait_for(lambda: [w["local"] for w in json.loads(run("status", "--connect", end, "--json"))["workers"]] == [False],
-                     "it is taken")
+                     "the worker is accepted")
             again.kill()
             again.wait()
         check("69" not in unit_stays_down(), "the unit of a worker that was refused is not started again")
@@ -369,7 +369,7 @@ def another_decoder_is_refused():
                                               "true", "--prepd.mixed_workers", "true") as d:
             up(d, 0)
             rows = client.connect(end, timeout=60.0, cursor=cursor)
-            check(next(rows)["pixels"].tobytes() == row["pixels"].tobytes(), "other rows")
+            check(next(rows)["pixels"].tobytes() == row["pixels"].tobytes(), "the rows differ")
             rows.close()
             check("its stream continues with different rows" in d.said(), d.said())
             other = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={k: v for k, v in os.environ.items() if k not in OTHER_JPEG})
@@ -408,7 +408,7 @@ def another_tokenizer_is_refused():
         check(said.count("tokenizer and processor files have the digest") and "--model DIR" in said, said)
         site.joined(1)
         check(site.stream() == quiet, "the stream changed")
-        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        check(not site.status()["train"]["quarantined"], "samples are in quarantine")
         other_words(f.file("same"))  # while a worker has it loaded, which is then started again
         site.workers[0].kill()
         late = site.worker("--model", f.file("same"))
@@ -438,7 +438,7 @@ def another_decoder_of_videos_is_refused():
             check(odd.wait(60) == 69, "a worker with another decoder of videos was taken")
             check(b"videos" in odd.stderr.read(), "the worker was given no reason")
             check(site.stream(8) == rows, "the stream changed")
-            check(not site.status()["train"]["quarantined"], "samples were blamed")
+            check(not site.status()["train"]["quarantined"], "samples are in quarantine")
 
 
 def a_poisonous_sample_is_found_without_local_workers():
@@ -489,7 +489,7 @@ def signals_from_outside_blame_no_sample():
         while thread.is_alive():
             check(site.stream() == quiet, "signals to remote workers changed the stream")
         thread.join()
-        check(not site.status()["train"]["quarantined"], "samples were blamed")
+        check(not site.status()["train"]["quarantined"], "samples are in quarantine")
         site.joined(3)
         supervisor.terminate()
         check(supervisor.wait(60) == 0, "the supervisor does not leave")
@@ -537,7 +537,7 @@ def drained_for_good_a_supervisor_without_workers_leaves():
         vanishes = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
         wait_for(lambda: site.status()["supervisors"] == 1, "a supervisor is known")
         vanishes.kill()
-        wait_for(lambda: site.status()["supervisors"] == 0, "one that vanished is forgotten", 40)
+        wait_for(lambda: site.status()["supervisors"] == 0, "a supervisor that vanished is forgotten", 40)
         supervisor = site.worker(TESSERA_IMAGE_MODULE=f.file("module.so"))
         wait_for(lambda: site.status()["supervisors"] == 1, "the supervisor is known")
         check(not site.status()["workers"], "its worker has joined")

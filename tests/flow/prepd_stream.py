@@ -100,7 +100,7 @@ def a_whole_epoch_by_any_workers_for_any_consumers():
             workers(2, 0)
             rows = taken()
             ids = sorted(i for r in rows for i in r[2])
-            check(ids == list(range(status()["train"]["samples"])), "not every sample once")
+            check(ids == list(range(status()["train"]["samples"])), "not every sample came once")
             said, wanted = digest(f.config, "--steps", str(len(rows) // STEP)), chain(r[1] for r in rows)
             check(said == wanted, f"prepd digest of the epoch is {said}, that of the rows received {wanted}")
             for local, elsewhere in ((1, 0), (7, 0), (0, 2), (0, 7), (2, 2)):

@@ -60,7 +60,7 @@ def every_document_once_and_whole():
                     got.setdefault(int(sample), []).append((int(r["doc_part"][k]), r["input_ids"][at:end].tolist()))
                     check(r["labels"][at] == -100, "the first token of a document has a label")
                     check((r["labels"][at + 1:end] == r["input_ids"][at + 1:end]).all(), "all is trained")
-            check(sorted(got) == list(range(len(texts))), f"{path}: not every document")
+            check(sorted(got) == list(range(len(texts))), f"{path}: not every document came")
             for sample, parts in got.items():
                 parts.sort()
                 check([p for p, _ in parts] == list(range(len(parts))), f"parts of {sample}: {parts}")
@@ -183,7 +183,7 @@ def plain_txt_files():
         for path in (book, folder):
             args = form(path)
             check(digest(f.config, "--steps", "3", *args) == pixels, f"{path}: other rows than of JSON lines")
-            check(digest(f.config, "--steps", "3", *args, "--prepd.workers", "1") == pixels, f"{path}: the number of workers enters")
+            check(digest(f.config, "--steps", "3", *args, "--prepd.workers", "1") == pixels, f"{path}: the number of workers changes the stream")
             rows = stream_of(f, args)
             rest = stream_of(f, args, cursor=json.loads(rows[4]["cursor"]))
             check([fingerprint(r) for r in rest] == [fingerprint(r) for r in rows[5:]], f"{path}: resumed after 5 rows")

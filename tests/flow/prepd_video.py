@@ -80,7 +80,7 @@ def every_record_once_resumed_any_workers():
         path, n, _ = data_set(f)
         args = form(path)
         whole = stream_of(f, args)
-        check(sorted(int(i) for r in whole for i in r["doc_sample_id"]) == list(range(n)), "not every record once")
+        check(sorted(int(i) for r in whole for i in r["doc_sample_id"]) == list(range(n)), "not every record came once")
         check(sum(len(r["grid_thw"]) for r in whole) == n + 1, "items")
         check(any("pixels_video" in r and len(r["pixels"]) for r in whole), "no row has both")
         stop = len(whole) // 2
@@ -90,7 +90,7 @@ def every_record_once_resumed_any_workers():
               "the number of workers changes the stream")
         one = digest(f.config, "--steps", "4", *args)
         for more in (dict(video__fps=4), dict(video__max_frames=6), dict(video__max_pixels=20000)):
-            check(digest(f.config, "--steps", "4", *form(path, **more)) != one, f"{more} does not enter")
+            check(digest(f.config, "--steps", "4", *form(path, **more)) != one, f"{more} does not change the stream")
 
 
 def sample(f, path, index, **more):
@@ -241,7 +241,7 @@ def held_out_videos_alone():
             first = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
             check([w for w in workers_below(d.p.pid) if mapped(w)] == [], "FFmpeg without videos")
             held_out = list(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0))
-            check(sorted(int(i) for r in held_out for i in r["doc_sample_id"]) == list(range(n)), "not every record once")
+            check(sorted(int(i) for r in held_out for i in r["doc_sample_id"]) == list(range(n)), "not every record came once")
             check(any("pixels_video" in r for r in held_out), "no videos")
             again = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
             check(again == first, "the train stream changed")

@@ -30,7 +30,7 @@ def same_rows_without_unpacking():
     with Folder(images=64) as f:
         args = official(f, f.file("zips"))
         wanted = digest(f.config, "--steps", "6")
-        check(digest(f.config, "--steps", "6", *args) == wanted, "other rows")
+        check(digest(f.config, "--steps", "6", *args) == wanted, "the rows differ")
         check(digest(f.config, "--steps", "6", *args, "--prepd.workers", "3") == wanted, "3 workers")
         said = run("check", "-c", f.config, *args, "--hash")
         check(" 0 bad" in said and "hash\t-" not in said, said)

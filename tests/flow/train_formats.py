@@ -65,7 +65,7 @@ def conversations_reach_the_trainer():
             check(abs(loss - wanted) < 1e-5 * wanted, f"loss {loss}, from the logits {wanted}")
 
 
-FORMS = {  # what is asked -> the record; {0} and {1} are pictures
+FORMS = {  # {what is asked: the record}; {0} and {1} stand for pictures
     "Which digit stands there?": {"image": "{0}", "conversations": [
         {"from": "human", "value": "<image>\nWhich digit stands there?"}, {"from": "gpt", "value": "one"}]},
     "Which one is below?": {"image": "{0}", "conversations": [
@@ -202,12 +202,12 @@ def shared_images_give_the_same_loss():
         for args in (shared, shared + options(data__format="conversations", data__path=path)):
             rows = rows_of(f, *args)
             ids = sorted(int(i) for r in rows for i in r["doc_sample_id"])
-            check(ids == list(range(len(samples))), "not every sample once")
+            check(ids == list(range(len(samples))), "not every sample came once")
             pictures = {s[0] for s in samples}
             items = sum(len(r["grid_thw"]) for r in rows)
             check(items == len(pictures), f"{items} images are sent, there are {len(pictures)}")
         row = max(rows, key=lambda r: len(r["doc_sample_id"]) - len(r["grid_thw"]))
-        check(len(row["doc_sample_id"]) >= 2 * len(row["grid_thw"]), "nothing is shared")
+        check(len(row["doc_sample_id"]) >= 2 * len(row["grid_thw"]), "no picture is shared in any row")
         losses, grads = [], []
         for name, r in (("shared", row), ("apart", unshared(row))):
             out = f.file(name + ".out")

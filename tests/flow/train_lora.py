@@ -90,7 +90,7 @@ def adapter_and_model_are_the_merged_model():
         check("frozen" in said and "parameters are trained" in said, said)
         go(f, "parts", **dict(rows, training__steps=3), **lora)
         five = {"lora__adapter_for": "transformers5"}
-        check("going on from step 3" in go(f, "parts", **rows, **lora, **five), "it began anew")
+        check("going on from step 3" in go(f, "parts", **rows, **lora, **five), "the run began again from the start")
         same(f, "run", "parts", 6)
 
         for name, reader in (("run", "transformers4"), ("parts", "transformers5")):

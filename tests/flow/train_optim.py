@@ -50,7 +50,7 @@ def frozen_parts_stay():
         half = dict(freeze__vision="true", freeze__experts="true", freeze__pattern="lm_head*",
                     optimizer__groups="merger lr=1e-4 decay=0; router lr=0", **base)
         go(f, "parts", **dict(half, training__steps=2))
-        check("going on from step 2" in go(f, "parts", **half), "it began anew")
+        check("going on from step 2" in go(f, "parts", **half), "the run began again from the start")
         same(f, "some", "parts", 3)
         full, less = metrics(f, "base"), metrics(f, "some")
         check(less[0]["tflops"] > 0 and full[0]["tflops"] > 0, "no FLOPs")

@@ -179,7 +179,7 @@ def told_to_stop_while_it_waits():
         at = max(ledger(f, "stopped"))
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
         if at < 6:
-            check("going on from step" in go(f, "stopped", training__steps=6), "it began anew")
+            check("going on from step" in go(f, "stopped", training__steps=6), "the run began again from the start")
         same(f, "quiet", "stopped", 6)
 
 

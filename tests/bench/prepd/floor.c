@@ -1,5 +1,5 @@
-/* floor.c: the speed that no pipeline can exceed: libjpeg-turbo decodes the same files from memory
- * to RGB and does nothing else, in one thread.
+/* floor.c: measures the speed that no pipeline can exceed. libjpeg-turbo decodes the same files
+ * from memory to RGB, in one thread, and nothing else is done.
  *
  *   bench_floor LIST PASSES        LIST: paths of JPEG files, one per line
  *

@@ -6,7 +6,7 @@
 #include "common/base/arena.h"
 #include "proto/batch.h"
 
-/* What a row is made of. */
+/* Says what a row is made of. */
 typedef struct row_recipe {
     uint64_t seed;
     int n_docs;

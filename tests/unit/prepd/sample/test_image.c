@@ -101,7 +101,7 @@ static void check_cuts(span whole, const char *name)
     image im;
     assert_ok(image_decode(whole, name, &limits, &pixels, &im));
     for (size_t n = 0; n < whole.size; n++) {
-        /* A copy of just these bytes, so that a sanitizer sees a read past them. */
+        /* A copy of exactly these bytes, so that a sanitizer sees a read beyond them. */
         uint8_t *cut = malloc(n ? n : 1);
         assert_non_null(cut);
         memcpy(cut, whole.data, n);

@@ -145,7 +145,7 @@ static void test_chat__example_a(void **state)
         }
         assert_int_equal(f.out.n_targets, 3 + newline);
     }
-    f.visuals[0].tokens = 0; /* measuring */
+    f.visuals[0].tokens = 0; /* 0: only the length is measured */
     assert_ok(encode_sample(&f));
     assert_int_equal(f.out.n, 18);
     assert_int_equal(f.out.run_at[0], 4);
@@ -175,7 +175,7 @@ static void test_chat__example_c(void **state)
         for (int i = 0; i < 4; i++)
             assert_int_equal(f.out.ids[f.out.run_at[k] + i], f.ids.video_pad);
     const int64_t whole = f.out.n;
-    f.visuals[0].tokens = f.visuals[1].tokens = 0; /* measuring */
+    f.visuals[0].tokens = f.visuals[1].tokens = 0; /* 0: only the length is measured */
     assert_ok(encode_sample(&f));
     assert_int_equal(f.out.n, whole - 9);
     f.smp.n_images = 1; /* a clip that the sample does not have */
