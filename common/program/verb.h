@@ -2,10 +2,9 @@
  * their command lines.
  *
  * The usage and help of a verb name every --word that it accepts. Before the verb runs, every word
- * that neither names is refused, with the nearest one if there is one that is near, and so is every
- * --section.key that no verb of the program reads (common/conf/readers.def); one that only other
- * verbs of it read is warned of. With --shared neither happens. A usage that does not begin with
- * "-" or "[-" says that the verb accepts words without dashes. */
+ * that neither names is refused, with the nearest one if there is one that is near. A --section.key
+ * that only other verbs read (common/conf/readers.def) is warned of, unless --shared is given too.
+ * A usage that does not begin with "-" or "[-" says that the verb accepts words without dashes. */
 #ifndef TESSERA_COMMON_PROGRAM_VERB_H
 #define TESSERA_COMMON_PROGRAM_VERB_H
 

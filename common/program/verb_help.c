@@ -58,8 +58,8 @@ void help_of_verb(const program *p, const verb *v, bool all)
     printf("\n"
            "  -c FILE           reads options from a YAML file\n"
            "  --section.key V   sets one option, whatever the file says\n"
-           "  " CONF_SHARED "          also takes options on the command line that only the other\n"
-           "                    program reads, for scripts that give both the same ones\n"
+           "  " CONF_SHARED "          no warning of options on the command line that only other\n"
+           "                    verbs read, for scripts that give several the same ones\n"
            "  --print-config    prints every option with its value, and does nothing else\n\n");
     const int left_out = conf_help(stdout, p->trainer, v->name, v->most_used, all);
     if (left_out > 0)

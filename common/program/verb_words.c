@@ -82,27 +82,22 @@ static status check_switch(const program *p, const verb *v, const char *flag, co
                 next, flag, p->name, v->name);
 }
 
-/* An option on the command line that the verb does not read is told, because its author thinks that
- * it does something. It is refused if it belongs to the other program alone, and warned of if
- * another verb of this one reads it: a run is planned and verified with the words that it is made
- * with. In a file, which all verbs share, neither is a mistake. */
-static status check_read(const program *p, const verb *v, const char *flag)
+/* Warns of an option on the command line that the verb does not read, because its author thinks
+ * that it does something. It is no mistake: a run is planned and verified with the words that it is
+ * made with, and scripts give both programs the same ones. A file is for all verbs, so there is no
+ * warning for what stands in one. */
+static void warn_unread(const program *p, const verb *v, const char *flag)
 {
     char key[WORD_MAX * 2], who[512];
     snprintf(key, sizeof key, "%.*s", (int)strcspn(flag + 2, "="), flag + 2);
     const conf_row *r = conf_row_find(key);
     r = r ? conf_row_target(r) : NULL;
     if (!r || !conf_row_is_option(r) || conf_is_taken(r, p->trainer, v->name))
-        return ST_OK; /* conf_load says what else is wrong with it */
+        return; /* conf_load says what else is wrong with it */
     conf_readers_text(r, who, sizeof who);
-    if (!conf_is_taken(r, p->trainer, NULL))
-        return FAIL(ST_USAGE,
-                    "%s %s does not read --%s; these do: %s. Leave it out, or add " CONF_SHARED
-                    " if both programs are given the same options",
-                    p->name, v->name, key, who);
-    log_warn("%s %s does not read --%s, so it changes nothing here; these do: %s", p->name, v->name,
-             key, who);
-    return ST_OK;
+    log_warn("%s %s does not read --%s, so it changes nothing here (" CONF_SHARED
+             " if that is meant); these do: %s",
+             p->name, v->name, key, who);
 }
 
 static status check_word(const program *p, const verb *v, char *const *at, bool shared)
@@ -118,7 +113,7 @@ static status check_word(const program *p, const verb *v, char *const *at, bool 
                     "%s %s does not read the options of a YAML file, such as %s; see %s %s --help",
                     p->name, v->name, word, p->name, v->name);
     if (!shared)
-        TRY(check_read(p, v, *at));
+        warn_unread(p, v, *at);
     return check_switch(p, v, *at, at[1]);
 }
 

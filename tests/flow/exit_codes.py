@@ -22,7 +22,6 @@ MISTAKES = {
     "a word too many": (64, "unexpected \"more\"", ["check -c {c} more"], ["train -c {c} more", "eval -c {c} more"]),
     "an unknown option": (64, "there is no option \"job.no_such\"", ["serve -c {c} --job.no_such 1", "status -c {c} --job.no_such 1"],
                           ["train -c {c} --job.no_such 1", "plan -c {c} --job.no_such 1"]),
-    "an option of the other program": (64, "does not read --", ["serve -c {c} --optimizer.lr 1"], ["train -c {c} --data.path x"]),
     "a value out of range": (64, "is out of range", ["check -c {c} --training.seq_len 1"], ["train -c {c} --training.seq_len 1"]),
     "a value that is none": (64, "is not one of", ["check -c {c} --data.format vqa3"], ["eval -c {c} --data.format vqa3"]),
     "an option without its value": (64, "needs a value", ["check -c {c} --training.seq_len"], ["train -c {c} --training.seq_len"]),

@@ -229,11 +229,11 @@ status tell_result(training *t)
     TRY(st);
     evaluation_print(&e, -1);
     tell_trained(t);
-    printf(", accuracy %.1f %% (images swapped: %.1f %%", evaluation_percent(e.right, e.answers),
+    printf(", accuracy %.1f %% (images swapped: %.1f %%)", evaluation_percent(e.right, e.answers),
            evaluation_percent(e.swapped_right, e.swapped));
     if (isfinite(e.chance_percent))
         printf(", chance %.1f %%", e.chance_percent);
-    printf(")\n");
+    printf("\n");
     if (!training_is_first(t))
         return ST_OK;
     TRY(reporter_evaluated(t->reporter, t->now.step, &e, true));
