@@ -459,7 +459,11 @@ def main():
     parser.add_argument("--timeout", type=float, default=60.0, help="longest silence, in seconds")
     parser.add_argument("--unchecked", action="store_true", help="read a recording although its hashes cannot be checked")
     parser.add_argument("--out", help="write the arrays of the last row to this .npz file")
+    parser.add_argument("--overwrite", action="store_true", help="replace that file if it is there")
     args = parser.parse_args()
+    if args.out and os.path.exists(args.out) and not args.overwrite:
+        print(f"client.py: {args.out}: this exists already; name another place, or say --overwrite", file=sys.stderr)
+        sys.exit(EXIT_CODES["ST_CANT_CREATE"])
     live = args.source.startswith(("ipc://", "tcp://"))
     rows = connect(args.source, args.stream, timeout=args.timeout, keys=args.keys) if live else replay(args.source, args.unchecked)
     row = None

@@ -1,10 +1,12 @@
 /* verb.c: see verb.h. */
 #include "common/program/verb.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
@@ -196,6 +198,33 @@ bool verb_take_flag(int *argc, char **argv, const char *name)
         found = true;
     }
     return found;
+}
+
+bool verb_take_overwrite(int *argc, char **argv)
+{
+    return verb_take_flag(argc, argv, "--overwrite");
+}
+
+/* True for a folder with nothing in it. */
+static bool is_empty_folder(const char *path)
+{
+    bool empty = true;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return false;
+    for (struct dirent *entry; empty && (entry = readdir(dir));)
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    closedir(dir);
+    return empty;
+}
+
+status verb_may_write(const char *path, bool overwrite)
+{
+    struct stat info;
+    if (overwrite || lstat(path, &info) != 0 || is_empty_folder(path))
+        return ST_OK;
+    return FAIL_IN(ST_CANT_CREATE, path, "%s; name another place, or say --overwrite",
+                   S_ISDIR(info.st_mode) ? "this folder is not empty" : "this exists already");
 }
 
 status verb_all_taken(int argc, char **argv)

@@ -48,6 +48,11 @@ WARN_UNUSED status verb_load_last(conf *c, int *argc, char **argv, const conf_ne
 WARN_UNUSED status verb_take(int *argc, char **argv, const char *name, const char **out);
 /* Takes --NAME out of argv and returns whether it was there. */
 WARN_UNUSED bool verb_take_flag(int *argc, char **argv, const char *name);
+/* Takes --overwrite out of argv, by which a user lets a verb replace what is there. Every verb that
+ * writes a file or folder takes it, and calls verb_may_write before it does any work. */
+WARN_UNUSED bool verb_take_overwrite(int *argc, char **argv);
+/* ST_CANT_CREATE if something is at `path`: a file, or a folder that is not empty. */
+WARN_UNUSED status verb_may_write(const char *path, bool overwrite);
 /* ST_USAGE if argv has words left that nothing has taken. */
 WARN_UNUSED status verb_all_taken(int argc, char **argv);
 /* Reads a whole number from min to max. ST_USAGE, naming `name`, if text is none, or is NULL

@@ -79,10 +79,14 @@ static const verb verbs[] = {
     {.name = "sample",
      .run = verb_sample,
      .summary = "writes one sample as the model sees it to a file",
-     .usage = CONFIG " --index N --out F.safetensors",
+     .usage = CONFIG " --index N [--out F.safetensors] [--png F.png|DIR] [--overwrite]",
      .help = "Writes one sample as the model sees it.\n"
-             "  --index N   its position in the data set, from 0\n"
-             "  --out F     the safetensors file to write: the row with its pixels",
+             "  --index N     its position in the data set, from 0\n"
+             "  --out F       the safetensors file to write: the row with its pixels\n"
+             "  --png F|DIR   writes its pictures as PNG, resized as the model gets them, to\n"
+             "                look at: one picture to F.png; several, or the frames of clips,\n"
+             "                to the folder DIR\n"
+             "  --overwrite   replaces what is there",
      .options = true,
      .most_used = reading},
     {.name = "tokenize",
@@ -120,12 +124,13 @@ static const verb verbs[] = {
     {.name = "record",
      .run = verb_record,
      .summary = "writes a stream to a file from which feed.replay trains",
-     .usage = CONFIG " --steps N [--from K] --out F",
+     .usage = CONFIG " --steps N [--from K] --out F [--overwrite]",
      .help = "Writes the rows of steps K to K+N-1 to a file that a trainer replays\n"
              "(feed.replay).\n"
-             "  --steps N   number of steps, of training.global_batch_size rows each\n"
-             "  --from K    the first step; default 0\n"
-             "  --out F     the file to write",
+             "  --steps N     number of steps, of training.global_batch_size rows each\n"
+             "  --from K      the first step; default 0\n"
+             "  --out F       the file to write; a command that is stopped leaves none\n"
+             "  --overwrite   replaces a file that is there",
      .options = true,
      .most_used = reading},
     {.name = "synth",

@@ -12,6 +12,7 @@
 #include "common/program/bar.h"
 #include "common/base/visible.h"
 #include "prepd/dataset/dataset.h"
+#include "prepd/cli/interrupt.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
 #include "prepd/worker/image_files.h"
@@ -142,6 +143,8 @@ static status hash_images(const conf *c, hash_count *out)
     for (int64_t j = 0; j < d->v->images(d); j++) {
         char text[HASH_TEXT] = "-";
         hash128 h;
+        if (interrupt_heard())
+            break;
         const bool hashed = hash_image(d, j, &h) == ST_OK;
         if (hashed)
             hash_print(h, text);
@@ -189,8 +192,7 @@ status verb_check(int argc, char **argv)
 done:;
     status_note note = *status_last();
     json_free(&welcome);
-    client_close(&rows);
-    child_stop(&daemon, &note);
+    child_stop(&daemon, &rows, &note);
     free(args);
     conf_done(&c);
     status_set(&note);

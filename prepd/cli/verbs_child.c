@@ -12,6 +12,7 @@
 
 #include "common/program/log.h"
 #include "common/base/proc.h"
+#include "prepd/cli/interrupt.h"
 #include "proto/wire.h"
 
 enum {
@@ -28,6 +29,7 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
     char self[STATUS_PATH_MAX];
     const char *base = tmp && tmp[0] == '/' && strlen(tmp) < STATUS_PATH_MAX - 32 ? tmp : "/tmp";
     *out = (child_daemon){0};
+    interrupt_listen();
     TRY(proc_self_path(self, sizeof(self)));
     snprintf(out->folder, sizeof(out->folder), "%s/prepd-XXXXXX", base);
     if (!mkdtemp(out->folder))
@@ -96,20 +98,35 @@ static void leave_cause(const child_daemon *d, int wstatus, status_note *note)
     }
 }
 
-void child_stop(child_daemon *d, status_note *note)
+/* Removes the folder and the sockets that a daemon has left which was killed. */
+static void remove_folder(child_daemon *d)
+{
+    static const char *const sockets[] = {"", ".workers", ".control"};
+    char path[STATUS_PATH_MAX + 16];
+    for (size_t k = 0; d->folder[0] && k < sizeof sockets / sizeof *sockets; k++) {
+        snprintf(path, sizeof path, "%s/s%s", d->folder, sockets[k]);
+        unlink(path);
+    }
+    if (d->folder[0])
+        rmdir(d->folder);
+    d->folder[0] = 0;
+}
+
+void child_stop(child_daemon *d, client **rows, status_note *note)
 {
     int wstatus = 0;
+    interrupt_watch(NULL);
+    client_close(rows);
     if (d->pid)
-        kill(d->pid, SIGTERM);
+        kill(d->pid, interrupt_heard() ? SIGINT : SIGTERM); /* SIGINT finishes no work first */
     for (int ms = 0; alive(d, &wstatus); ms += 5) {
         if (ms > STOP_LIMIT_MS)
             kill(d->pid, SIGKILL);
         usleep(5000);
     }
     leave_cause(d, wstatus, note);
-    if (d->folder[0])
-        rmdir(d->folder); /* empty: the daemon removed its sockets */
-    d->folder[0] = 0;
+    remove_folder(d);
+    interrupt_end();
 }
 
 /* A child that failed has printed the reason on stderr; its exit code becomes our status. */
@@ -130,10 +147,11 @@ static pid_t
     waited_for; /* whose end ends the wait for WELCOME: client_options.stopped takes no context */
 
 /* Leaves its exit status to alive(). */
-static bool child_has_ended(void)
+static bool nothing_to_wait_for(void)
 {
     siginfo_t end = {0};
-    return waitid(P_PID, (id_t)waited_for, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+    return interrupt_heard() ||
+           waitid(P_PID, (id_t)waited_for, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
            end.si_pid != 0;
 }
 
@@ -143,6 +161,8 @@ static status open_stream(child_daemon *d, client_options *o, client **out)
     struct stat info;
     int wstatus = 0;
     while (stat(path, &info) != 0) {
+        if (interrupt_heard())
+            return FAIL(ST_STOPPED, "stopped by a signal");
         if (!alive(d, &wstatus))
             return child_failed(wstatus);
         usleep(2000);
@@ -152,8 +172,9 @@ static status open_stream(child_daemon *d, client_options *o, client **out)
     o->timeout_ms = SILENCE_MS;
     /* A daemon that ends between stat and connect leaves no connection that could break. */
     waited_for = d->pid;
-    o->stopped = child_has_ended;
+    o->stopped = nothing_to_wait_for;
     status st = client_open(o, out);
+    interrupt_watch(st == ST_OK ? *out : NULL);
     if (st == ST_UNAVAILABLE || st == ST_STOPPED) {
         status_note note = *status_last();
         usleep(200000); /* it may end a moment after its connection does */

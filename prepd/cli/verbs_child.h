@@ -19,13 +19,14 @@ typedef struct child_daemon {
 } child_daemon;
 
 /* Starts `prepd serve` with the same options, on an endpoint of its own, with workers of its own
- * and without metrics. args [n_args] are the words that the verb got (-c FILE and --section.key
- * VALUE), c is what they mean. */
+ * and without metrics. From now on signals are noted (interrupt.h). args [n_args] are the words
+ * that the verb got (-c FILE and --section.key VALUE), c is what they mean. */
 WARN_UNUSED status child_start(const conf *c, char *const *args, int n_args, child_daemon *out);
-/* Stops it and removes its folder. note is why the command failed, if it did: what the daemon has
- * printed on stderr already is removed from it, and so is the daemon's address, which the user did
- * not choose. */
-void child_stop(child_daemon *child, status_note *note);
+/* Closes its consumer (NULL: none), stops it and removes its folder. note is why the command
+ * failed, if it did: what the daemon has printed on stderr already is removed from it, and so is
+ * the daemon's address, which the user did not choose. Does not return if a signal stopped the
+ * command (interrupt.h), so whatever is half written must be removed before. */
+void child_stop(child_daemon *child, client **rows, status_note *note);
 
 /* Connects one consumer to a stream of the child, beginning at row from_row, and waits for it as
  * long as the child lives. If the child has failed, returns the status of its exit code without a

@@ -41,8 +41,7 @@ status verb_plan(int argc, char **argv)
         if (st == ST_OK)
             st = print_report(client_welcome(stream));
         status_note note = *status_last();
-        client_close(&stream);
-        child_stop(&daemon, &note);
+        child_stop(&daemon, &stream, &note);
         status_set(&note);
     }
     free(args);

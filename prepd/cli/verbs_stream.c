@@ -10,6 +10,7 @@
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/visible.h"
+#include "prepd/worker/row_png.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
 #include "proto/record.h"
@@ -40,8 +41,7 @@ static status open_stream(stream_run *r, const char *stream, int64_t from_row)
 static void close_stream_run(stream_run *r)
 {
     status_note note = *status_last();
-    client_close(&r->rows);
-    child_stop(&r->daemon, &note);
+    child_stop(&r->daemon, &r->rows, &note);
     arena_done(&r->memory);
     if (r->args)
         conf_done(&r->c);
@@ -151,10 +151,12 @@ status verb_record(int argc, char **argv)
     status st = ST_OK;
     int64_t rows;
     record_writer *w = NULL;
+    const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(take_range(&argc, argv, &range));
     TRY(verb_take(&argc, argv, "--out", &out));
     if (!out)
         return FAIL(ST_USAGE, "record needs --out FILE, the file to write");
+    TRY(verb_may_write(out, overwrite));
     TRY(open_stream_run(&r, argc, argv));
     const int64_t g = r.c.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
@@ -204,15 +206,22 @@ static status refuse_bad(const row *one, int64_t index)
 status verb_sample(int argc, char **argv)
 {
     stream_run r;
-    const char *number, *out;
+    const char *number, *out, *png, *self = argv[-1];
     int64_t index;
     status st = ST_OK;
     row one;
+    const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(verb_take(&argc, argv, "--index", &number));
     TRY(verb_take(&argc, argv, "--out", &out));
+    TRY(verb_take(&argc, argv, "--png", &png));
     TRY(verb_number("--index", number, 0, INT64_MAX, &index));
-    if (!out)
-        return FAIL(ST_USAGE, "sample needs --out FILE.safetensors, the file to write");
+    if (!out && !png)
+        return FAIL(ST_USAGE, "sample needs --out FILE.safetensors, the file to write, or --png "
+                              "FILE.png or FOLDER, for its pictures");
+    if (out)
+        TRY(verb_may_write(out, overwrite));
+    if (png)
+        TRY(verb_may_write(png, overwrite));
     TRY(open_stream_run(&r, argc, argv));
     TRY_OR(done, open_stream(&r, "sample", index));
     st = client_next(r.rows, &r.memory, &one, NULL, NULL);
@@ -220,10 +229,14 @@ status verb_sample(int argc, char **argv)
         st = past_the_end(&r, index);
     TRY_OR(done, st);
     TRY_OR(done, refuse_bad(&one, index));
-    TRY_OR(done, row_save(&one, out));
-    printf("%s: %lld tokens, %lld patches, %lld images\n", escape_text(out).text,
-           (long long)one.n_tokens, (long long)(one.n_patches + one.n_video_patches),
-           (long long)one.n_items);
+    if (png)
+        TRY_OR(done, row_png_write(&one, png, self));
+    if (out) {
+        TRY_OR(done, row_save(&one, out));
+        printf("%s: %lld tokens, %lld patches, %lld images\n", escape_text(out).text,
+               (long long)one.n_tokens, (long long)(one.n_patches + one.n_video_patches),
+               (long long)one.n_items);
+    }
 done:
     close_stream_run(&r);
     return st;

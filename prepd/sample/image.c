@@ -460,30 +460,44 @@ static VipsImage *borrow(const image *im)
     return rgb;
 }
 
-status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size)
+/* Gives a copy of what libvips made, so that the caller can use free(). Frees data. */
+static status hand_over(void *data, size_t size, uint8_t **out, size_t *out_size)
 {
-    status st = ST_OK;
+    uint8_t *copy = malloc(size);
+    if (copy) {
+        memcpy(copy, data, size);
+        *out = copy;
+        *out_size = size;
+    }
+    g_free(data);
+    return copy ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a picture of %zu bytes", size);
+}
+
+status image_write_png(const image *im, uint8_t **out, size_t *out_size)
+{
     void *data = NULL;
     size_t size = 0;
     forget_errors();
     VipsImage *rgb = borrow(im);
-    if (!rgb || vips_jpegsave_buffer(rgb, &data, &size, "Q", quality, "strip", TRUE, NULL)) {
-        st = fail_vips("picture in memory", "jpeg", "cannot be written");
-        goto done;
-    }
-    uint8_t *copy = malloc(size); /* so that the caller can use free() */
-    if (!copy) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a jpeg of %zu bytes", size);
-        goto done;
-    }
-    memcpy(copy, data, size);
-    *out = copy;
-    *out_size = size;
-done:
-    g_free(data);
+    const bool failed = !rgb || vips_pngsave_buffer(rgb, &data, &size, NULL);
     if (rgb)
         g_object_unref(rgb);
-    return st;
+    return failed ? fail_vips("picture in memory", "png", "cannot be written")
+                  : hand_over(data, size, out, out_size);
+}
+
+status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size)
+{
+    void *data = NULL;
+    size_t size = 0;
+    forget_errors();
+    VipsImage *rgb = borrow(im);
+    const bool failed =
+        !rgb || vips_jpegsave_buffer(rgb, &data, &size, "Q", quality, "strip", TRUE, NULL);
+    if (rgb)
+        g_object_unref(rgb);
+    return failed ? fail_vips("picture in memory", "jpeg", "cannot be written")
+                  : hand_over(data, size, out, out_size);
 }
 
 status image_resize_vips(const image *in, int32_t height, int32_t width, arena *memory, image *out)

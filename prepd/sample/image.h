@@ -76,6 +76,8 @@ WARN_UNUSED status image_decode_rows(span bytes, const char *file, const conf *l
  * give the same pixels. ST_UNAVAILABLE if the decoders of this machine disagree with each other. */
 WARN_UNUSED status image_fingerprint(hash128 *out);
 
+/* Writes a picture as a PNG file. The caller frees *out. */
+WARN_UNUSED status image_write_png(const image *im, uint8_t **out, size_t *out_size);
 /* Writes a picture as a JPEG file of this quality (1 to 100). The caller frees *out. */
 WARN_UNUSED status image_write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size);
 /* Resizes with libvips' own cubic filter, for image.resampler vips. */

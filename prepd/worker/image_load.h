@@ -13,7 +13,7 @@
 #include "prepd/sample/image.h"
 #include "prepd/sample/video.h"
 
-enum { IMAGE_API_VERSION = 7, VIDEO_API_VERSION = 2 };
+enum { IMAGE_API_VERSION = 8, VIDEO_API_VERSION = 2 };
 
 /* The functions of image.h, as the module exports them. */
 typedef struct image_api {
@@ -25,7 +25,7 @@ typedef struct image_api {
     status (*decode)(span bytes, const char *file, const conf *limits, const image_rows *rows,
                      arena *a, image *out); /* image_decode_rows */
     status (*fingerprint)(hash128 *out);
-    status (*write_jpeg)(const image *im, int quality, uint8_t **out, size_t *out_size);
+    status (*write_png)(const image *im, uint8_t **out, size_t *out_size);
     status (*resize_vips)(const image *in, int32_t height, int32_t width, arena *a, image *out);
 } image_api;
 

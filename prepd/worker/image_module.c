@@ -12,6 +12,6 @@ __attribute__((visibility("default"))) const image_api tessera_image_api = {
     .header_of_start = image_header_of_start,
     .decode = image_decode_rows,
     .fingerprint = image_fingerprint,
-    .write_jpeg = image_write_jpeg,
+    .write_png = image_write_png,
     .resize_vips = image_resize_vips,
 };

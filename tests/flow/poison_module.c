@@ -95,9 +95,9 @@ static status fingerprint(hash128 *out)
     return real->fingerprint(out);
 }
 
-static status write_jpeg(const image *im, int quality, uint8_t **out, size_t *out_size)
+static status write_png(const image *im, uint8_t **out, size_t *out_size)
 {
-    return real->write_jpeg(im, quality, out, out_size);
+    return real->write_png(im, out, out_size);
 }
 
 static status resize_vips(const image *in, int32_t height, int32_t width, arena *a, image *out)
@@ -115,7 +115,7 @@ const image_api tessera_image_api = {
     .header_of_start = header_of_start,
     .decode = decode_poisoned,
     .fingerprint = fingerprint,
-    .write_jpeg = write_jpeg,
+    .write_png = write_png,
     .resize_vips = resize_vips,
 };
 

@@ -2,11 +2,14 @@
 prints."""
 
 import ctypes
+import errno
 import io
 import json
 import os
 import re
+import resource
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -16,7 +19,8 @@ import tempfile
 import unicodedata
 import urllib.request
 
-from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, digest, free_ports, main, run, unprivileged, wait_for
+from faults import sanitized, trap, trouble
+from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, children, command_line, digest, free_ports, main, run, unprivileged, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -293,6 +297,127 @@ def a_word_after_a_switch():
     check("scale 2000:" in said(BIN, "scale", "--log.json", "2000", code=64), "not scale's")
 
 
+def nothing_is_replaced_unasked():
+    """What is there stays, whatever the verb, and the refusal comes before any work; --overwrite replaces it."""
+    with Folder() as f:
+        there, full = f.file("there"), f.file("full")
+        os.mkdir(full)
+        os.mkdir(f.file("empty"))
+        for path in (there, os.path.join(full, "there")):
+            with open(path, "w") as x:
+                x.write("mine")
+        rows = said(BIN, "record", "-c", f.config, "--steps", "1", "--out", f.file("rows.rec"), code=0)
+        check("rows.rec: 4 rows" in rows, rows)
+        verbs = [(BIN, "record", "-c", f.config, "--steps", "1", "--out", there), (BIN, "sample", "-c", f.config, "--index", "0", "--out", there),
+                 (BIN, "sample", "-c", f.config, "--index", "0", "--png", there), (BIN, "sample", "-c", f.config, "--index", "0", "--png", full),
+                 (sys.executable, CLIENT, f.file("rows.rec"), "--out", there)]
+        if TRAINER in PROGRAMS:
+            verbs += [(TRAINER, "export", "--model", f.file("data/model"), "--out", full), (TRAINER, "probe", "--model", "x", "--batch", "y", "--out", there),
+                      (TRAINER, "bench", "ops", "--model.path", "debug", "--rates", there)]
+        for words in verbs:
+            told = said(*words, code=73)
+            check("; name another place, or say --overwrite" in told and told.count("\n") == 1, told)
+        for path in (there, os.path.join(full, "there")):
+            with open(path) as x:
+                check(x.read() == "mine", f"{path} was replaced")
+        said(BIN, "sample", "-c", f.config, "--index", "0", "--png", f.file("empty"), code=0)
+        for words in verbs[:2] + verbs[3:5]:
+            said(*words, "--overwrite", code=0)
+        with open(there, "rb") as x:
+            check(x.read(4) != b"mine", "not replaced")
+
+
+def a_sample_as_png():
+    """The PNG files have the pixels that the model gets: read again, they give the same patches."""
+    with Folder(images=16) as f:
+        folder, frames = f.file("png"), f.file("frames")
+
+        def tensors(index, *more):
+            run("sample", "-c", f.config, "--index", str(index), "--out", f.file("s"), "--overwrite", *more)
+            with open(f.file("s"), "rb") as x:
+                return client.tensors(x.read())[0]
+        picture, other = (os.path.basename(p) for p in f.train_images()[:2])
+        images = os.path.dirname(f.train_images()[0])
+        talks = ["--data.format", "video", "--data.path", f.file("talks.jsonl"), "--data.images", images]
+
+        def write(*records):
+            with open(f.file("talks.jsonl"), "w") as x:
+                x.writelines(json.dumps({**r, "question": "what?", "answer": "red"}) + "\n" for r in records)
+        write({"images": [picture, other]}, {"image": other}, {})
+        both, one = tensors(0, *talks, "--png", folder), tensors(1, *talks, "--png", f.file("one.png"))
+        check(sorted(os.listdir(folder)) == ["image-0.png", "image-1.png"], os.listdir(folder))
+        for index, png in ((0, os.path.join(folder, "image-0.png")), (1, f.file("one.png"))):
+            shutil.copy(png, os.path.join(images, f"again{index}.png"))
+        for k in range(4):  # a picture four times, as the frames of a clip
+            os.makedirs(os.path.join(images, "clip"), exist_ok=True)
+            shutil.copy(os.path.join(folder, "image-0.png"), os.path.join(images, "clip", f"{k}.png"))
+        told = said(BIN, "sample", "-c", f.config, *talks, "--index", "0", "--png", f.file("two.png"), code=64)
+        check("shows 2 pictures: name a folder, not a file" in told, told)
+        told = said(BIN, "sample", "-c", f.config, *talks, "--index", "2", "--png", f.file("none.png"), code=64)
+        check("the sample shows no picture" in told, told)
+        write({"images": ["again0.png", "again1.png"]}, {"video": "clip", "fps": 2})
+        check(tensors(0, *talks)["pixels"].tobytes() == both["pixels"].tobytes(), "other pixels of two pictures")
+        check(both["pixels"].tobytes().endswith(one["pixels"].tobytes()), "the second is not the picture alone")
+        clip = tensors(1, *talks, "--png", frames)
+        check(sorted(os.listdir(frames)) == [f"clip-0-frame-{k:02}.png" for k in range(4)], os.listdir(frames))
+        shutil.rmtree(os.path.join(images, "clip"))
+        shutil.copytree(frames, os.path.join(images, "clip"))
+        check(tensors(1, *talks)["pixels_video"].tobytes() == clip["pixels_video"].tobytes(), "other pixels of a clip")
+
+
+def a_stopped_command_leaves_nothing():
+    """Neither its output, half written, nor its temporary folder, whatever stops it, also on a file system without
+    unnamed files; and it ends by the signal."""
+    with Folder(images=64, **{"prepd.workers": 1}) as f, trap():
+        out, tmp = f.file("outputs"), f.file("tmp")
+        os.mkdir(out)
+        os.mkdir(tmp)
+        rows = os.path.join(out, "rows.rec")
+        record = ("record", "--steps", "4", "--out", rows)
+        digest(f.config, "--steps", "1")  # the index
+        env = {**os.environ, "TMPDIR": tmp, "POISON_SLOW_MS": "400"}
+
+        def hears():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup would have ignored
+
+        def begun(*words, half=False, before=hears, **more):
+            p = subprocess.Popen([BIN, words[0], "-c", f.config, *words[1:]], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, preexec_fn=before, **more)
+            wait_for(lambda: p.poll() is not None or (os.path.exists(rows + ".tmp") if half else any("s" in os.listdir(os.path.join(tmp, d)) for d in os.listdir(tmp))),
+                     f"{words} begins")
+            return p
+
+        def left(p, codes, *words):
+            told = p.communicate(timeout=LIMIT_S)[1]
+            check(p.returncode in codes and all(w in told for w in words), f"{p.args}: {p.returncode}, {told}")
+            check(os.listdir(out) == [] and os.listdir(tmp) == [], f"{p.args}: left {os.listdir(out)} {os.listdir(tmp)}")
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for words in (record, ("digest", "--steps", "4"), ("check",), ("sample", "--index", "0", "--out", rows, "--png", out + "/png"))[:4 if sig == signal.SIGINT else 1]:
+                p = begun(*words)
+                p.send_signal(sig)
+                left(p, (-sig,), "stopped before the end signal=")
+        p = begun(*record, start_new_session=True)
+        os.killpg(p.pid, signal.SIGINT)  # as a terminal does: the private daemon gets it too
+        left(p, (-signal.SIGINT,))
+        p = begun(*record)
+        os.kill(next(c for c in children(p.pid) if "serve" in command_line(c)), signal.SIGKILL)
+        left(p, (69, 70), "daemon")  # before WELCOME, or after
+
+        def small_disk():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        env["POISON_SLOW_MS"] = "0"  # what is written reaches the file at its end
+        left(begun(*record, before=small_disk), (74,), "rows.rec.tmp: the recording cannot be written: File too large")
+        if sanitized():
+            return
+        env["POISON_SLOW_MS"] = "400"
+        with trouble(f, "open", errno.EOPNOTSUPP, out, 1, verb="record"):
+            env.update({k: v for k, v in os.environ.items() if k.startswith("FAULT_") or k == "LD_PRELOAD"})
+            p = begun(*record, half=True)
+            p.send_signal(signal.SIGTERM)
+            left(p, (-signal.SIGTERM,))
+
+
 def the_private_daemon_s_cause_is_told_once():
     with Folder(images=128) as f:
         def told(code, *words):
@@ -417,5 +542,6 @@ def values_that_are_missing_or_out_of_range():
 main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_missing_or_belongs_to_another,
      no_folder_can_hold_the_index, plan_opens_the_data_once, help_of_every_verb, all_mistakes_are_told_at_once,
      an_option_that_the_verb_does_not_read, mistyped_words_have_a_suggestion,
-     words_unlike_any_other_have_no_suggestion, a_word_after_a_switch, the_private_daemon_s_cause_is_told_once,
+     words_unlike_any_other_have_no_suggestion, a_word_after_a_switch,
+     nothing_is_replaced_unasked, a_sample_as_png, a_stopped_command_leaves_nothing, the_private_daemon_s_cause_is_told_once,
      names_are_shown_with_control_characters_escaped, values_that_are_missing_or_out_of_range)

@@ -95,7 +95,7 @@ def every_record_once_resumed_any_workers():
 
 def sample(f, path, index, **more):
     out = f.file(f"{index}.row")
-    run("sample", "-c", f.config, "--index", str(index), "--out", out, *form(path, **more))
+    run("sample", "-c", f.config, "--index", str(index), "--out", out, "--overwrite", *form(path, **more))
     with open(out, "rb") as x:
         return client.tensors(x.read())[0]
 

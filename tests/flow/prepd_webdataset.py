@@ -62,7 +62,7 @@ def every_kind_of_words():
         args = form(path, data__prompt="Describe it.")
         check("checked 7 samples, 0 bad" in run("check", "-c", f.config, *args), "check")
         for index, images in enumerate((1, 1, 2, 1, 1, 0, 1)):
-            said = run("sample", "-c", f.config, "--index", str(index), "--out", f.file("s"), *args)
+            said = run("sample", "-c", f.config, "--index", str(index), "--out", f.file("s"), "--overwrite", *args)
             check(said.rstrip().endswith(f"{images} images"), said)
         one = digest(f.config, "--steps", "1", *args)
         check(digest(f.config, "--steps", "1", *form(path)) != one, "data.prompt changes nothing")

@@ -62,7 +62,7 @@ def same(f, one, other, step):
 
 
 def recorded(f, steps=8):
-    run("record", "-c", f.config, "--steps", str(steps), "--out", f.file("rows.rec"))
+    run("record", "-c", f.config, "--steps", str(steps), "--overwrite", "--out", f.file("rows.rec"))
     return {"feed__replay": f.file("rows.rec"), "training__steps": steps}
 
 

@@ -140,7 +140,7 @@ def two_steps_at_reduced_size():
             kind = (c["data.format"].replace("mixture", "vqav2"), c["data.pack"])
             if kind not in rows:
                 rows[kind] = f.file("-".join(kind) + ".rec")
-                run("record", "-c", path, "--shared", "--steps", "2", "--out", rows[kind], *options(small),
+                run("record", "-c", path, "--shared", "--steps", "2", "--out", rows[kind], "--overwrite", *options(small),
                     "--data.format", kind[0], "--data.path", data_of(f, kind[0]))
             said = trainer("train", "-c", path, "--shared", *options(small), "--feed.replay", rows[kind],
                            "--job.dump_folder", f.file(name), "--training.steps", "2",

@@ -31,8 +31,8 @@ def with_weights(f):
 
 def probe(f, model, name, index, *args):
     batch, out = f.file(name + ".row"), f.file(name + ".out")
-    run("sample", "-c", f.config, "--index", str(index), "--out", batch, *args)
-    trainer("probe", "--model", model, "--batch", batch, "--out", out)
+    run("sample", "-c", f.config, "--index", str(index), "--out", batch, "--overwrite", *args)
+    trainer("probe", "--model", model, "--batch", batch, "--out", out, "--overwrite")
     return read(batch), read(out)
 
 
@@ -154,7 +154,7 @@ def short_rows_are_evaluated():
 def rows_of(f, *args):
     """The rows of an epoch, through a recording."""
     path = f.file("shared.rec")
-    run("record", "-c", f.config, "--steps", "1000", "--out", path, *options(training__epochs=1), *args)
+    run("record", "-c", f.config, "--steps", "1000", "--out", path, "--overwrite", *options(training__epochs=1), *args)
     return [row for row in client.replay(path) if len(row["input_ids"])]
 
 
@@ -211,7 +211,7 @@ def shared_images_give_the_same_loss():
         losses, grads = [], []
         for name, r in (("shared", row), ("apart", unshared(row))):
             out = f.file(name + ".out")
-            trainer("probe", "--model", model, "--batch", save(f.file(name + ".row"), r), "--out", out)
+            trainer("probe", "--model", model, "--batch", save(f.file(name + ".row"), r), "--out", out, "--overwrite")
             tensors = read(out)
             losses.append(float(tensors["loss"].reshape(-1)[0]))
             grads.append({k: v for k, v in tensors.items() if k.startswith("grad.")})

@@ -42,7 +42,7 @@ def tokens(f, name, rank):
         ids = re.search(r"step 1: update skipped: .* documents, samples((?: \d+)+)\n", log.read())[1].split()
     for sample in ids:
         path = f.file("sample.safetensors")
-        run("sample", "-c", f.config, "--index", sample, "--out", path)
+        run("sample", "-c", f.config, "--index", sample, "--out", path, "--overwrite")
         with open(path, "rb") as file:
             start, tensors = header(file)
             begin, end = tensors["input_ids"]["data_offsets"]

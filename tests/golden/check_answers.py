@@ -48,7 +48,7 @@ def prompt_of(args, folder, sample):
     """Ids before the first target, pixels as the reference takes them, grid."""
     path = os.path.join(folder, "sample.safetensors")
     subprocess.run([os.path.join(args.bin, "prepd"), "sample", "-c", args.config, "--data.split", args.split,
-                    "--index", str(sample), "--out", path], check=True, capture_output=True)
+                    "--index", str(sample), "--out", path, "--overwrite"], check=True, capture_output=True)
     t = load_file(path)
     cut = int(np.argmax(t["labels"] >= 0))
     pixels = (t["pixels"].astype(np.float32).reshape(-1, 3, 1, 256) - 127.5) / 127.5

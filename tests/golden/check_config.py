@@ -117,7 +117,7 @@ def reference(flavour, folder, doc, batch):
 
 
 def ours(trainer, folder, batch, out, aux_coef):
-    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--aux", repr(aux_coef)]
+    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(aux_coef)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return None, "refused: " + done.stderr.strip().split(": ", 2)[-1]

@@ -101,7 +101,7 @@ def losses(trainer, folder, flavour, model, seed):
                 raise SystemExit(f"{case}: 50 rows with experts too close to tell apart")
             batch, got = os.path.join(scratch, "batch.safetensors"), os.path.join(scratch, "probe.safetensors")
             save_file(rows.pack(documents, [positions_of(model, flavour, d) for d in documents]), batch)
-            command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", got, "--aux", repr(aux_coef)]
+            command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", got, "--overwrite", "--aux", repr(aux_coef)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             ours = load_file(got)
             out[case] = loss, ours["loss"].item() + aux_coef * ours["aux_loss"].item()

@@ -201,7 +201,7 @@ def by_hand(p, kept):
     index, name = next((i, n) for i, n in enumerate(p.found) if "grid" in kept[n][0])
     out = os.path.join(p.root, "one.safetensors")
     p.write_config("pillow", LIMITS["published"])
-    subprocess.run([p.prepd, "sample", "-c", p.config, "--index", str(index), "--out", out], check=True,
+    subprocess.run([p.prepd, "sample", "-c", p.config, "--index", str(index), "--out", out, "--overwrite"], check=True,
                    stdout=subprocess.DEVNULL)
     with open(out, "rb") as f:
         row, _ = client.tensors(f.read())

@@ -51,7 +51,7 @@ def check_gradients(folder, at, layout):
     """Checks that gradients of a folder in another layout have the names and layout of its tensors and the same values."""
     def probe(model):
         works("probe", "--model", model, "--batch", os.path.join(folder, "aux", "batch.safetensors"), "--out", at + ".out",
-              "--aux", "0.1")
+              "--overwrite", "--aux", "0.1")
         raw, grads = read(at + ".out", bare=True), {}
         for name, t in raw.items():
             if name.startswith("grad."):
@@ -104,9 +104,9 @@ def check_flavour(flavour, root):
     at = os.path.join(root, flavour + "-place")  # into its own folder, with other shards and another layout, and back
     shutil.copytree(folder, at, ignore=lambda _, names: [n for n in names if "." not in n])
     other = ["--layout", "v5"] if moe else []
-    works("export", "--model", at, "--out", at, "--shard-bytes", "20000", *other)
+    works("export", "--model", at, "--out", at, "--overwrite", "--shard-bytes", "20000", *other)
     expect("model.safetensors" not in os.listdir(at), f"{at}: the old file is left")
-    works("export", "--model", at, "--out", at, "--shard-bytes", "1000000000", "--layout", "published")
+    works("export", "--model", at, "--out", at, "--overwrite", "--shard-bytes", "1000000000", "--layout", "published")
     expect(sorted(os.listdir(at)) == ["config.json", "model.safetensors"], f"{at}: {os.listdir(at)}")
     check_tensors(at, stored, at)
     at = os.path.join(root, flavour + "-cut")  # through another layout, dtype and shards, and back

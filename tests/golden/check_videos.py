@@ -58,7 +58,7 @@ def samples(prepd, root, model, paths, settings):
     out = os.path.join(root, "rows")
     words = [w for k, v in dict(PUBLISHED, **settings).items() for w in (f"--video.{k}", str(v))]
     subprocess.run([prepd, "record", "-c", os.path.join(root, "c.yaml"), "--steps", str(len(paths)), "--out", out,
-                    *words], check=True, stdout=subprocess.DEVNULL)
+                    "--overwrite", *words], check=True, stdout=subprocess.DEVNULL)
     with open(os.path.join(model, "tokenizer.json")) as f:
         t = json.load(f)
     names = {i: s for s, i in t["model"]["vocab"].items()}

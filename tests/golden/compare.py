@@ -83,7 +83,7 @@ def errors_of(ours, theirs):
 def run_probe(trainer, folder, case, coef, out):
     """(tensors, "") or (None, what went wrong)"""
     batch = os.path.join(folder, case, "batch.safetensors")
-    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--aux", repr(coef)]
+    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None, f"exit {done.returncode}: {done.stderr.strip()}"

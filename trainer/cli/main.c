@@ -119,34 +119,38 @@ static const verb verbs[] = {
     {.name = "probe",
      .run = verb_probe,
      .summary = "writes the logits, the loss and every gradient of one row",
-     .usage = "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF]",
+     .usage = "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF] "
+              "[--overwrite]",
      .help = "Runs one forward and one backward pass of a row, which prepd sample writes. G\n"
              "receives these tensors, all F32: logits [tokens, vocabulary]; loss, the mean\n"
              "over targets without the auxiliary loss; aux_loss, the auxiliary loss of the\n"
              "routers, not multiplied by COEF; and for every tensor NAME of the folder\n"
              "grad.NAME, the gradient of loss + COEF aux_loss. COEF is 0 unless given,\n"
-             "whatever config.json says."},
+             "whatever config.json says. --overwrite replaces G if it exists."},
     {.name = "export",
      .run = verb_export,
      .summary = "writes a Hugging Face folder again, checked or converted",
      .usage = "--model DIR --out DIR [--layout published|v5|per-expert] [--dtype bf16|f32] "
-              "[--shard-bytes N]",
+              "[--shard-bytes N] [--overwrite]",
      .help = "Loads a Hugging Face folder, checks it and writes it again. Without options\n"
              "every tensor, every file and the index stay as they are.\n"
              "--layout: how experts are stored. published is [experts, in, out], or one\n"
              "tensor per expert for a text-only model; v5 is [experts, out, in].\n"
-             "--shard-bytes N: cuts the weights into new files of at most N bytes."},
+             "--shard-bytes N: cuts the weights into new files of at most N bytes.\n"
+             "--overwrite: writes even if --out is a folder that is not empty."},
     {.name = "bench",
      .run = verb_bench,
      .summary = "measures ops, steps or memory against the device's limits",
-     .usage = "ops [OP] [--rates FILE] [--count] | step [--layers N,N,..] [--ranks R] "
-              "[--load L] [--live] | memory [--layers N] -c FILE | --model.path DIR",
+     .usage =
+         "ops [OP] [--rates FILE [--overwrite]] [--count] | step [--layers N,N,..] [--ranks R] "
+         "[--load L] [--live] | memory [--layers N] -c FILE | --model.path DIR",
      .help = "ops [OP]: times every op, or one, at the model's shapes for\n"
              "training.local_batch_size rows of training.seq_len tokens, and compares it\n"
              "with a large copy and a large matrix product measured in the same run\n"
              "(--seconds S for each line). --rates FILE writes the file that trainer plan\n"
-             "--measured reads. --count uses no device: it prints the bytes and FLOPs of\n"
-             "each line in bf16, and the least time that the limits of an H200 allow.\n"
+             "--measured reads; --overwrite replaces one that exists. --count uses no device:\n"
+             "it prints the bytes and FLOPs of each line in bf16, and the least time that the\n"
+             "limits of an H200 allow.\n"
              "step: times training.steps steps at each depth of --layers (0: all layers),\n"
              "fits a line through the depths, and projects it to the whole model, with the\n"
              "optimiser shared by --ranks R ranks. The rows come from feed.replay, or are\n"

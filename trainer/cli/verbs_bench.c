@@ -42,6 +42,7 @@ static status read_request(int argc, char **argv, request *q)
         if (given)
             *flags[f].value = given;
     }
+    const bool overwrite = verb_take_overwrite(&argc, argv);
     q->live = verb_take_flag(&argc, argv, "--live");
     q->counted = verb_take_flag(&argc, argv, "--count");
     q->what = argc > 1 ? argv[1] : NULL;
@@ -53,7 +54,7 @@ static status read_request(int argc, char **argv, request *q)
                      strcmp(q->what, "memory") != 0))
         return FAIL(ST_USAGE, "bench needs to know what to measure: ops, step or memory; see "
                               "trainer bench --help");
-    return ST_OK;
+    return q->rates ? verb_may_write(q->rates, overwrite) : ST_OK;
 }
 
 static status read_depths(const char *text, int64_t *out, int *out_n)

@@ -41,6 +41,7 @@ static status read_args(int argc, char **argv, export_args *a)
 {
     const char *dtype, *arrangement, *bytes;
     *a = (export_args){.how.dtype = HF_EXPORT_AS_SOURCE};
+    const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(verb_take(&argc, argv, "--model", &a->model));
     TRY(verb_take(&argc, argv, "--out", &a->out));
     TRY(verb_take(&argc, argv, "--dtype", &dtype));
@@ -55,7 +56,7 @@ static status read_args(int argc, char **argv, export_args *a)
         return FAIL(ST_USAGE, "--layout %s: expected published, v5 or per-expert", arrangement);
     if (bytes)
         TRY(verb_number("--shard-bytes", bytes, 1, INT64_MAX, &a->how.shard_bytes));
-    return ST_OK;
+    return verb_may_write(a->out, overwrite);
 }
 
 static status export_params(const export_args *a, const char *folder, const model_dims *d,

@@ -171,6 +171,7 @@ done:
 status verb_probe(int argc, char **argv)
 {
     const char *folder, *batch, *out, *aux_text;
+    const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(verb_take(&argc, argv, "--model", &folder));
     TRY(verb_take(&argc, argv, "--batch", &batch));
     TRY(verb_take(&argc, argv, "--out", &out));
@@ -183,6 +184,7 @@ status verb_probe(int argc, char **argv)
     double aux = aux_text ? strtod(aux_text, &end) : 0.0;
     if ((end && (*end || end == aux_text)) || !(aux >= 0.0))
         return FAIL(ST_USAGE, "--aux: expected a coefficient of at least 0, got \"%s\"", aux_text);
+    TRY(verb_may_write(out, overwrite));
     probe p = {0};
     st_file file = {0};
     row r;

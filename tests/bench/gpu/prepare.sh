@@ -135,7 +135,7 @@ record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
         --model.tokenizer "$shared/data/tokenizer" --data.path "$shared/data/vqav2" \
         --data.limit "$5" --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.image_filter plane --prepd.image_codec zstd --prepd.endpoint "ipc://$PWD/$work/d.sock" \
-        --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --out ".gpu/rows/$1.rec"
+        --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --overwrite --out ".gpu/rows/$1.rec"
 }
 
 # Records packed documents of C4.
@@ -147,7 +147,7 @@ record_text() { # NAME SEQ_LEN ROWS STEPS
         --model.tokenizer "$shared/data/tokenizer" --data.format text --data.path "$text/c4.jsonl" \
         --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
-        --steps "$4" --out ".gpu/rows/$1.rec"
+        --steps "$4" --overwrite --out ".gpu/rows/$1.rec"
 }
 
 # Records generated pictures for a small model, which a CPU can train too, and copies its folder.
@@ -156,7 +156,7 @@ record_debug() {
     build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
         --data.path "$work/synth" --training.seq_len 256 --training.global_batch_size 2 \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
-        --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --out .gpu/rows/debug.rec
+        --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --overwrite --out .gpu/rows/debug.rec
     cp -r "$work/synth/model" .gpu/rows/debug-model
 }
 

@@ -47,7 +47,7 @@ static void test_child_open__a_daemon_that_ends_is_not_waited_for(void **state)
         /* far less than the 600 s that a silent daemon is waited for */
         assert_true(clock_ns() - start < INT64_C(60) * 1000000000);
         assert_null(c);
-        child_stop(&d, &note);
+        child_stop(&d, NULL, &note);
     }
 }
 

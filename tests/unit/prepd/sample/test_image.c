@@ -221,24 +221,29 @@ static void test_image_decode__names_other_formats(void **state)
                      cases[i].words);
 }
 
-static void test_image_write_jpeg__is_read_back(void **state)
+static void test_image_write__is_read_back(void **state)
 {
     enum { SIDE = 48 };
     uint8_t rgb[SIDE * SIDE * 3];
     image in = {SIDE, SIDE, rgb}, out;
-    uint8_t *jpeg = NULL;
+    uint8_t *file = NULL;
     size_t size = 0;
     int worst = 0;
     (void)state;
     for (int i = 0; i < SIDE * SIDE * 3; i++)
         rgb[i] = (uint8_t)(40 + i / (SIDE * 3) * 2 + i % (SIDE * 3) / 3 + 20 * (i % 3));
-    assert_ok(image_write_jpeg(&in, 95, &jpeg, &size));
-    assert_ok(image_decode(span_of(jpeg, size), "memory", &limits, &pixels, &out));
+    assert_ok(image_write_jpeg(&in, 95, &file, &size));
+    assert_ok(image_decode(span_of(file, size), "memory", &limits, &pixels, &out));
     assert_int_equal(out.width, SIDE);
     for (int i = 0; i < SIDE * SIDE * 3; i++)
         worst = abs(out.rgb[i] - rgb[i]) > worst ? abs(out.rgb[i] - rgb[i]) : worst;
     assert_in_range(worst, 0, 8);
-    free(jpeg);
+    free(file);
+    assert_ok(image_write_png(&in, &file, &size));
+    assert_ok(image_decode(span_of(file, size), "memory", &limits, &pixels, &out));
+    assert_int_equal(out.width, SIDE);
+    assert_memory_equal(out.rgb, rgb, sizeof rgb);
+    free(file);
 
     image resized;
     assert_ok(image_resize_vips(&in, 32, 64, &pixels, &resized));
@@ -269,7 +274,7 @@ int main(void)
         cmocka_unit_test(test_image_decode__survives_damage),
         cmocka_unit_test(test_image_decode__limits),
         cmocka_unit_test(test_image_decode__names_other_formats),
-        cmocka_unit_test(test_image_write_jpeg__is_read_back),
+        cmocka_unit_test(test_image_write__is_read_back),
         cmocka_unit_test(test_image_fingerprint__is_that_of_this_decoder),
     };
     return cmocka_run_group_tests(tests, setup_images, teardown_images);
