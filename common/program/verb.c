@@ -17,8 +17,10 @@
 
 static status refuse_word(const char *name, const char *word)
 {
-    return FAIL(ST_USAGE, "%s: unexpected \"%.200s\"; see %s %s --help", name, word,
-                program_invocation_short_name, name);
+    return FAIL(ST_USAGE,
+                "%s: unexpected \"%.200s\": a value follows its --option, a YAML file follows -c; "
+                "see %s %s --help",
+                name, word, program_invocation_short_name, name);
 }
 
 /* Logs every mistake if there are several, and returns a failure that counts them. */
@@ -235,12 +237,12 @@ status verb_all_taken(int argc, char **argv)
 status verb_number(const char *name, const char *text, int64_t min, int64_t max, int64_t *out)
 {
     char *end, range[64];
-    if (!text)
-        return FAIL(ST_USAGE, "%s is missing", name);
     if (max == INT64_MAX)
         snprintf(range, sizeof range, "of at least %lld", (long long)min);
     else
         snprintf(range, sizeof range, "from %lld to %lld", (long long)min, (long long)max);
+    if (!text)
+        return FAIL(ST_USAGE, "%s is missing: give it a whole number %s", name, range);
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (errno || end == text || *end || v < min || v > max)

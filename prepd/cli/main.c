@@ -123,7 +123,7 @@ static const verb verbs[] = {
      .most_used = reading},
     {.name = "record",
      .run = verb_record,
-     .summary = "writes a stream to a file from which feed.replay trains",
+     .summary = "writes rows to a file, which feed.replay gives to a trainer",
      .usage = CONFIG " --steps N [--from K] --out F [--overwrite]",
      .help = "Writes the rows of steps K to K+N-1 to a file that a trainer replays\n"
              "(feed.replay).\n"

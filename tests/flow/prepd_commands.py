@@ -509,6 +509,8 @@ def values_that_are_missing_or_out_of_range():
                  ("synth --out x --images 1 --seed 0", "--images 1: expected a whole number from 2 to 1000000"),
                  ("synth --out x --images", "--images needs a value"),
                  ("sample --out --index 3", "--out needs a value"),
+                 (f"sample -c {f.config} --out x", "--index is missing: give it a whole number of at least 0"),
+                 ("tokenize folder", "unexpected \"folder\": a value follows its --option, a YAML file follows -c; see prepd tokenize --help"),
                  (f"serve -c {f.path}", "is a folder; -c takes a YAML file"),
                  ("check --prepd.workers 99999", "allowed: -1 to 1024 processes"),
                  (f"sample -c {f.config} --index 100000 --out {f.file('s')}", "past the last sample: the data set has")]

@@ -137,7 +137,8 @@ static const verb verbs[] = {
              "--layout: how experts are stored. published is [experts, in, out], or one\n"
              "tensor per expert for a text-only model; v5 is [experts, out, in].\n"
              "--shard-bytes N: cuts the weights into new files of at most N bytes.\n"
-             "--overwrite: writes even if --out is a folder that is not empty."},
+             "--overwrite: writes even if --out is a folder that is not empty: files of the\n"
+             "same names are replaced, and weights of an earlier export are removed."},
     {.name = "bench",
      .run = verb_bench,
      .summary = "measures ops, steps or memory against the device's limits",

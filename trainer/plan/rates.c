@@ -31,7 +31,7 @@ static const struct {
     {"vision_attention_tflops", 1e12, 340, RATE_PUBLISHED,
      "H200: head 72, 1,024 patches, forward 320 (ai-dynamo/aiconfigurator, sglang 0.5.14); H100: "
      "head 64, backward 348 (cuDNN in arXiv:2407.08608)"},
-    {"copy_gbs", 1e9, 4300, RATE_MEASURED, "an H200 of this project's kind: device copy"},
+    {"copy_gbs", 1e9, 4300, RATE_MEASURED, "one H200: device copy, read and written both counted"},
     {"link_gbs", 1e9, 337, RATE_PUBLISHED,
      "H200: NCCL 2.29.2, all gather and reduce scatter of 512 MiB by 8 in a node "
      "(ai-dynamo/aiconfigurator)"},
