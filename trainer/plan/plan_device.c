@@ -119,13 +119,15 @@ status plan_device_opened(device *d, plan_device *out, plan_room *out_room)
         p = gpu_of(d->description, 0, d->multiprocessors);
         p.name[strcspn(p.name, ",")] = 0;
     }
-    /* `used` is this process's own on the CPU; of a GPU it is everyone's, so there it is the
-     * context. */
-    const plan_room room = {.memory = (double)total,
-                            .available = (double)available,
-                            .own = (double)(d->v->immediate ? used : d->context_bytes)};
+    /* `used` is this process's own on the CPU. Of a GPU it is everyone's: there the context is this
+     * process's, and what was taken since, such as NCCL's buffers, if it has the GPU alone. */
+    plan_room room = {.memory = (double)total, .available = (double)available, .own = (double)used};
+    if (!d->v->immediate) {
+        room.own = (double)d->context_bytes;
+        room.grown = used > d->used_at_open ? (double)(used - d->used_at_open) : 0.0;
+    }
     p.memory = room.memory;
-    p.usable = fmin(room.memory, room.available + room.own);
+    p.usable = fmin(room.memory, room.available + room.own + room.grown);
     *out = p;
     if (out_room)
         *out_room = room;

@@ -25,6 +25,7 @@ typedef struct plan_room {
     double memory;    /* bytes in all */
     double available; /* bytes that a process could still take */
     double own;       /* bytes that this rank has taken already, which its plan counts too */
+    double grown;     /* bytes of a GPU taken since it was opened, by whom is not known */
 } plan_room;
 
 /* The values of --device, for messages. */

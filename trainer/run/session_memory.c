@@ -46,6 +46,8 @@ static double divide_room(const device_facts *of, int ranks, int r, int *out_sha
         available = fmin(available, of[i].room.available);
         own += of[i].room.own;
     }
+    if (sharers == 1)
+        own += of[r].room.grown;
     *out_sharers = sharers;
     return fmin(of[r].room.memory, available + own) / sharers;
 }

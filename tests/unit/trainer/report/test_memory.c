@@ -258,6 +258,7 @@ static void test_device__others_and_sharers_are_taken_off(void **state)
     device d = {.v = &gpu,
                 .multiprocessors = 77,
                 .context_bytes = 500,
+                .used_at_open = 29000,
                 .description = "NVIDIA H200, sm_90"};
     plan_device on;
     plan_room room;
@@ -266,12 +267,13 @@ static void test_device__others_and_sharers_are_taken_off(void **state)
     said_used = 30000; /* of a GPU this is everyone's */
     said_available = 70000;
     assert_ok(plan_device_opened(&d, &on, &room));
-    assert_true(on.memory == 100000 && on.usable == 70500 && room.own == 500);
+    assert_true(on.memory == 100000 && on.usable == 71500);
+    assert_true(room.own == 500 && room.grown == 1000);
     assert_int_equal(on.multiprocessors, 77); /* not those that an H200 has */
     assert_string_equal(on.name, "NVIDIA H200");
     plan_device_share(&on, 3);
     plan_device_share(&on, 3);
-    assert_true(fabs(on.usable - 23500) < 1e-6 && on.sharers == 3 && on.memory == 100000);
+    assert_true(fabs(on.usable - 71500.0 / 3) < 1e-6 && on.sharers == 3 && on.memory == 100000);
     d.v = &cpu;
     assert_ok(plan_device_opened(&d, &on, NULL)); /* of a CPU it is this process's */
     assert_true(on.usable == 100000 && plan_device_is_cpu(&on));
