@@ -148,7 +148,7 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
         lines.writelines(json.dumps({"text": f"the number of this line is {i} " * 30}) + "\n" for i in range(30))
     data = {"data.format": "text", "data.path": f.file("lines.jsonl"), "training.epochs": 1}
     run("record", "-c", f.config, "--steps", "2", "--out", f.file("text.rec"), *options(data))
-    rows = {"feed__replay": f.file("text.rec"), **{k.replace(".", "__"): v for k, v in data.items()}}
+    rows = {"feed__replay": f.file("text.rec"), "data__format": "text", "training__epochs": 1}
     go(f, "text-run", **rows, **dict(lora, training__steps=2, lora__targets="gate,gate_up_proj", lora__random_base="true",
                                      model__path=f.file("text"), lora__adapter_for="transformers5"))
     step = f.file("text-run/checkpoint/step-2/")
