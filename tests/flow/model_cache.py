@@ -59,7 +59,7 @@ def both_programs_run_from_it():
     set_cache(HOME="/")
     with Folder(images=16, **{"model.path": NAME, "training.seq_len": 256}) as f:
         at = make_cache(f.file("hub"), f.file("data/model"))
-        said = run("check", "-c", f.config, code=78)
+        said = run("check", "-c", f.config, code=66)
         check("models--Tiny-Org--tiny.model-1" in said, f"prepd does not say where it looked: {said}")
         set_cache(HOME="/", HF_HUB_CACHE=f.file("hub"))
         run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows.rec"))

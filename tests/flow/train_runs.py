@@ -141,8 +141,7 @@ def daemon_dies_while_training():
 
 def epochs_end_the_run():
     with Folder(images=80, **STREAM) as f:
-        ends = {"training.epochs": "1", "training.steps": "0"}
-        with Daemon(f.config, *options(ends)):
+        with Daemon(f.config, "--training.epochs", "1"):
             metrics = train(f, "run", training__epochs=1, training__steps=0)
         seen = sum(m["samples"] for m in metrics)
         samples = len(run("check", "-c", f.config).splitlines())
