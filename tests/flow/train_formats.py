@@ -110,7 +110,7 @@ class Cells(html.parser.HTMLParser):
 def evaluated(f, model, path, **changed):
     """What an evaluation of this file's samples says."""
     args = options(data__path=path, eval__path=path, **changed)
-    with Daemon(f.config, *args):
+    with Daemon(f.config, "--shared", *args):
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
         return trainer("eval", "-c", f.config, "--shared", *args, *options(model__path=model, eval__page=f.file("page.html")))
 
