@@ -26,7 +26,10 @@ status model_files_absent(const char *key, const char *path)
 {
     char looked[STATUS_PATH_MAX + 64];
     model_cache_explain(last_two_words(path), looked, sizeof looked);
-    return FAIL(ST_NO_INPUT, "%s: %s is not a folder, and %s", key, path, looked);
+    return FAIL(ST_NO_INPUT,
+                "%s: %s is not a folder, and %s; correct the path, or download the model (hf "
+                "download Org/Name)",
+                key, path, looked);
 }
 
 status model_files_find(const char *name, char out[STATUS_PATH_MAX])

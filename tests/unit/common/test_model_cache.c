@@ -136,6 +136,8 @@ static void test_model_files__folder_names_must_be_utf8(void **state)
     assert_ok(model_files_told(&d));
     snprintf(path, sizeof path, "%s/mod\xe8le", root);
     assert_fails(ST_NO_INPUT, model_files_told(&d), "is not a folder");
+    assert_fails(ST_NO_INPUT, model_files_told(&d),
+                 "correct the path, or download the model (hf download Org/Name)");
     assert_int_equal(mkdir(path, 0755), 0);
     assert_fails(ST_CONFIG, model_files_told(&c), "model.path: the folder's name is not UTF-8");
     assert_fails(ST_CONFIG, model_files_told(&d), "model.tokenizer: the folder's");
