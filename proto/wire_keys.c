@@ -230,14 +230,14 @@ void wire_keys_close(wire_keys *k)
 typedef struct zap_request {
     char part[ZAP_PARTS][256];
     size_t size[ZAP_PARTS];
-    int n;
+    int count;
 } zap_request;
 
 static bool receive_request(void *socket, zap_request *r)
 {
     int more = 1;
     size_t more_size = sizeof more;
-    r->n = 0;
+    r->count = 0;
     for (int i = 0; more; i++) {
         char rest[256];
         const int slot = i < ZAP_PARTS ? i : ZAP_PARTS - 1;
@@ -250,7 +250,7 @@ static bool receive_request(void *socket, zap_request *r)
         if (i < ZAP_PARTS) {
             r->size[i] = (size_t)size;
             r->part[i][size] = 0;
-            r->n = i + 1;
+            r->count = i + 1;
         }
         if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &more_size) != 0)
             return false;
@@ -270,23 +270,23 @@ static void answer_one(wire_keys *k, const zap_request *r)
 {
     char key[KEY_TEXT] = "";
     const allowed_key *a = NULL;
-    if (r->n == ZAP_PARTS && strcmp(r->part[5], "CURVE") == 0 && r->size[6] == KEY_BYTES &&
+    if (r->count == ZAP_PARTS && strcmp(r->part[5], "CURVE") == 0 && r->size[6] == KEY_BYTES &&
         zmq_z85_encode(key, (const uint8_t *)r->part[6], KEY_BYTES))
         a = find_allowed(k, key);
     if (!a) {
         k->n_refused++;
         snprintf(k->refused, sizeof k->refused, "key %s from %s is not in %s/allowed",
-                 key[0] ? key : "(none)", r->n > 3 ? r->part[3] : "?", k->folder);
+                 key[0] ? key : "(none)", r->count > 3 ? r->part[3] : "?", k->folder);
     }
     const char *parts[] = {"1.0",
-                           r->n > 1 ? r->part[1] : "",
+                           r->count > 1 ? r->part[1] : "",
                            a ? "200" : "400",
                            a ? "known" : "unknown key",
                            a ? a->name : "",
                            ""};
     const int n = sizeof parts / sizeof *parts;
     for (int i = 0; i < n; i++) {
-        const size_t size = i == 1 && r->n > 1 ? r->size[1] : strlen(parts[i]);
+        const size_t size = i == 1 && r->count > 1 ? r->size[1] : strlen(parts[i]);
         if (zmq_send(k->zap, parts[i], size, ZMQ_DONTWAIT | (i + 1 < n ? ZMQ_SNDMORE : 0)) < 0)
             return; /* the connection has ended */
     }

@@ -31,7 +31,7 @@ static const conf_row *resolve_key(const char *key, const char **value)
 }
 
 typedef struct loading {
-    conf *c;
+    conf *options;
     conf_origin origin;
     int64_t *set_at; /* [conf_n_rows] line that set the option, 0 = none so far */
     mistakes *wrong;
@@ -53,7 +53,7 @@ static status set_item(loading *l, const yaml_item *item)
     *before = item->line;
     if (item->is_list && r->kind != ROW_TEXT)
         return CONF_FAIL(&l->origin, "%s: expected one value, found a list", r->key);
-    return conf_value_set(l->c, r, value, &l->origin);
+    return conf_value_set(l->options, r, value, &l->origin);
 }
 
 static status set_from_file(void *user, const yaml_item *item)
@@ -244,7 +244,7 @@ static status load_options(conf *c, int *argc, char **argv, const conf_need *nee
     if (read == ST_OK) /* else what is missing may stand in the part that was not read */
         TRY(check_needs(c, needs, file ? ST_CONFIG : ST_USAGE, wrong));
     /* Rules between options say nothing true while one of them has a value it should not have. */
-    return wrong->n > 0 ? ST_OK : conf_check_all(c, wrong);
+    return wrong->count > 0 ? ST_OK : conf_check_all(c, wrong);
 }
 
 status conf_load_all(conf *c, int *argc, char **argv, const conf_need *needs, mistakes *wrong)

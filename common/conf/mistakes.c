@@ -18,11 +18,11 @@ status mistakes_add(mistakes *list, status st)
         return st;
     if (!list->first)
         list->first = copy_note(status_last());
-    if (list->n < MISTAKES_KEPT)
-        list->text[list->n] = strdup(status_text());
-    if (!list->first || (list->n < MISTAKES_KEPT && !list->text[list->n]))
+    if (list->count < MISTAKES_KEPT)
+        list->text[list->count] = strdup(status_text());
+    if (!list->first || (list->count < MISTAKES_KEPT && !list->text[list->count]))
         return FAIL(ST_NO_MEMORY, "no memory for a list of mistakes");
-    list->n++;
+    list->count++;
     return ST_OK;
 }
 
@@ -36,7 +36,7 @@ status mistakes_first(const mistakes *list)
 
 void mistakes_done(mistakes *list)
 {
-    for (int64_t i = 0; i < list->n && i < MISTAKES_KEPT; i++)
+    for (int64_t i = 0; i < list->count && i < MISTAKES_KEPT; i++)
         free(list->text[i]);
     free(list->first);
     *list = (mistakes){0};

@@ -14,7 +14,7 @@ enum { MISTAKES_KEPT = 50 };
 
 /* An empty list is all zeros. */
 typedef struct mistakes {
-    int64_t n;                 /* how many were found; the first MISTAKES_KEPT are kept */
+    int64_t count;             /* how many were found; the first MISTAKES_KEPT are kept */
     char *text[MISTAKES_KEPT]; /* each as status_text() gives it, on the heap */
     status_note *first;        /* on the heap; NULL while the list is empty */
 } mistakes;

@@ -135,7 +135,7 @@ static uint32_t table_size(uint32_t n)
 
 int64_t json_table_find(const json_value *object, const char *key, size_t size)
 {
-    const uint32_t mask = table_size(object->n) - 1;
+    const uint32_t mask = table_size(object->count) - 1;
     for (uint32_t at = key_hash(key, size) & mask;; at = (at + 1) & mask) {
         uint32_t entry = object->as.object.table[at];
         if (entry == 0)
@@ -174,22 +174,22 @@ static status make_table(json_builder *b, const json_pair *pairs, uint32_t n, co
 static status end_object(json_builder *b, const json_pair *children, json_value *v)
 {
     void *room;
-    TRY(arena_alloc(b->memory, v->n * sizeof(json_pair), &room));
-    if (v->n)
-        memcpy(room, children, v->n * sizeof(json_pair));
+    TRY(arena_alloc(b->memory, v->count * sizeof(json_pair), &room));
+    if (v->count)
+        memcpy(room, children, v->count * sizeof(json_pair));
     v->as.object.pairs = (const json_pair *)room;
     v->as.object.table = NULL;
-    if (v->n <= SMALL_OBJECT)
-        return check_small(v->as.object.pairs, v->n);
-    return make_table(b, v->as.object.pairs, v->n, &v->as.object.table);
+    if (v->count <= SMALL_OBJECT)
+        return check_small(v->as.object.pairs, v->count);
+    return make_table(b, v->as.object.pairs, v->count, &v->as.object.table);
 }
 
 static status end_array(json_builder *b, const json_pair *children, json_value *v)
 {
     void *room;
-    TRY(arena_alloc(b->memory, v->n * sizeof(json_value), &room));
+    TRY(arena_alloc(b->memory, v->count * sizeof(json_value), &room));
     json_value *items = (json_value *)room;
-    for (uint32_t i = 0; i < v->n; i++)
+    for (uint32_t i = 0; i < v->count; i++)
         items[i] = children[i].value;
     v->as.items = items;
     return ST_OK;
@@ -200,7 +200,7 @@ status json_builder_end(json_builder *b)
     json_frame frame = b->frames[--b->depth];
     const json_pair *children = b->pairs + frame.first;
     json_value *v = &b->pairs[frame.first - 1].value;
-    v->n = (uint32_t)(b->n_pairs - frame.first);
+    v->count = (uint32_t)(b->n_pairs - frame.first);
     b->n_pairs = frame.first;
     return frame.is_object ? end_object(b, children, v) : end_array(b, children, v);
 }

@@ -66,7 +66,7 @@ done:
 
 /* The input on its way to the parser. */
 typedef struct stream {
-    json_parser p;
+    json_parser parser;
     json_next next;
     void *input;
     unsigned char *buffer;
@@ -83,7 +83,7 @@ typedef struct stream {
  * text. */
 static size_t piece_bytes(const stream *s)
 {
-    const int64_t had = s->skipping || !s->scan.in_text ? 0 : s->p.base - s->text_at;
+    const int64_t had = s->skipping || !s->scan.in_text ? 0 : s->parser.base - s->text_at;
     const int64_t most = JSON_ITEM_BYTES + 1 - had, want = had < most ? had : most;
     return want > CHUNK_BYTES ? (size_t)want : CHUNK_BYTES;
 }
@@ -98,7 +98,7 @@ static status read_piece(stream *s, size_t *out_n)
     if (want > s->capacity) {
         unsigned char *grown = (unsigned char *)realloc(s->buffer, want);
         if (!grown)
-            return FAIL_IN(ST_NO_MEMORY, s->p.source, "no memory for %zu bytes of JSON", want);
+            return FAIL_IN(ST_NO_MEMORY, s->parser.source, "no memory for %zu bytes of JSON", want);
         s->buffer = grown;
         s->capacity = want;
     }
@@ -113,7 +113,7 @@ static status read_piece(stream *s, size_t *out_n)
 /* Notes which token the bytes that were fed leave incomplete. */
 static void look_at_rest(stream *s)
 {
-    const json_parser *p = &s->p;
+    const json_parser *p = &s->parser;
     size_t from = 0;
     if (p->token_end >= p->base) {
         from = (size_t)(p->token_end - p->base);
@@ -128,7 +128,7 @@ static void look_at_rest(stream *s)
  * item that is. */
 static status check_lengths(stream *s)
 {
-    json_parser *p = &s->p;
+    json_parser *p = &s->parser;
     const int64_t text = s->scan.in_text ? p->base - s->text_at : 0;
     const int64_t depth = p->build.depth + p->left_out;
     const int64_t item = depth > 0 ? p->base - p->item.offset : text;
@@ -151,15 +151,15 @@ static status feed_some(stream *s, const unsigned char *bytes, size_t size)
     size_t n = size < CHUNK_BYTES ? size : CHUNK_BYTES;
     if (ahead.in_text)
         n = json_scan_text(&ahead, bytes, size);
-    TRY(json_parser_feed(&s->p, bytes, n));
+    TRY(json_parser_feed(&s->parser, bytes, n));
     look_at_rest(s);
-    json_parser_advance(&s->p);
+    json_parser_advance(&s->parser);
     return check_lengths(s);
 }
 
 static status skip_some(stream *s, const unsigned char *bytes, size_t size)
 {
-    json_parser *p = &s->p;
+    json_parser *p = &s->parser;
     p->chunk = bytes;
     p->chunk_size = json_scan_close(&s->scan, &s->depth, bytes, size);
     json_parser_advance(p);
@@ -174,7 +174,7 @@ static status skip_some(stream *s, const unsigned char *bytes, size_t size)
 
 static status stream_pieces(stream *s)
 {
-    json_parser *p = &s->p;
+    json_parser *p = &s->parser;
     for (size_t n;;) {
         TRY(read_piece(s, &n));
         if (n == 0)
@@ -197,16 +197,16 @@ status json_stream_from(const char *source, json_next next, void *input, const c
     stream s = {.next = next, .input = input};
     arena memory;
     arena_init(&memory, 0);
-    status st = json_parser_open(&s.p, source, &memory);
-    s.p.streaming = true;
-    s.p.wanted = key;
-    s.p.without = without;
-    s.p.each = each;
-    s.p.user = user;
+    status st = json_parser_open(&s.parser, source, &memory);
+    s.parser.streaming = true;
+    s.parser.wanted = key;
+    s.parser.without = without;
+    s.parser.each = each;
+    s.parser.user = user;
     if (st == ST_OK)
         st = stream_pieces(&s);
     free(s.buffer);
-    json_parser_close(&s.p);
+    json_parser_close(&s.parser);
     arena_done(&memory);
     return st;
 }

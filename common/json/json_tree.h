@@ -13,7 +13,7 @@ typedef struct json_pair json_pair;
 
 struct json_value {
     json_type type;
-    uint32_t n; /* number of items or members */
+    uint32_t count; /* number of items or members */
     union {
         bool yes;
         int64_t integer;
@@ -22,9 +22,9 @@ struct json_value {
             const char *bytes; /* ended by a NUL */
             size_t size;
         } text;
-        const json_value *items; /* [n] */
+        const json_value *items; /* [count] */
         struct {
-            const json_pair *pairs; /* [n] in the order of the text */
+            const json_pair *pairs; /* [count] in the order of the text */
             const uint32_t *table;  /* open addressing: 1 + index into pairs, 0 = empty; NULL for
                                      * small  objects */
         } object;

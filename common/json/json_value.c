@@ -37,7 +37,7 @@ static const json_value *find_member(const json_value *v, const char *key, size_
         int64_t at = json_table_find(v, key, size);
         return at < 0 ? NULL : &v->as.object.pairs[at].value;
     }
-    for (uint32_t i = 0; i < v->n; i++) {
+    for (uint32_t i = 0; i < v->count; i++) {
         const json_pair *pair = &v->as.object.pairs[i];
         if (pair->key_size == size && memcmp(pair->key, key, size) == 0)
             return &pair->value;
@@ -58,19 +58,19 @@ const json_value *json_given(const json_value *v, const char *key)
 
 size_t json_count(const json_value *v)
 {
-    return v && (v->type == JSON_ARRAY || v->type == JSON_OBJECT) ? v->n : 0;
+    return v && (v->type == JSON_ARRAY || v->type == JSON_OBJECT) ? v->count : 0;
 }
 
 const json_value *json_item(const json_value *array, size_t i)
 {
-    if (!array || array->type != JSON_ARRAY || i >= array->n)
+    if (!array || array->type != JSON_ARRAY || i >= array->count)
         return NULL;
     return &array->as.items[i];
 }
 
 const json_value *json_member(const json_value *object, size_t i, const char **out_key)
 {
-    if (!object || object->type != JSON_OBJECT || i >= object->n)
+    if (!object || object->type != JSON_OBJECT || i >= object->count)
         return NULL;
     if (out_key)
         *out_key = object->as.object.pairs[i].key;

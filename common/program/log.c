@@ -110,13 +110,13 @@ typedef struct field {
 
 typedef struct fields {
     field list[FIELDS_MAX];
-    int n;
+    int count;
 } fields;
 
 static bool is_new_key(const fields *f, const char *word)
 {
     const size_t size = key_length(word);
-    for (int i = 0; i < f->n; i++)
+    for (int i = 0; i < f->count; i++)
         if (f->list[i].key_size == size && memcmp(f->list[i].key, word, size) == 0)
             return false;
     return size > 0;
@@ -140,9 +140,9 @@ static const char *closing_quote(const fields *f, const char *p)
 /* Reads the field that begins at `word` and returns its end; NULL if there is no field. */
 static const char *read_field(fields *f, const char *word)
 {
-    if (f->n == FIELDS_MAX || !is_new_key(f, word))
+    if (f->count == FIELDS_MAX || !is_new_key(f, word))
         return NULL;
-    field *x = &f->list[f->n++];
+    field *x = &f->list[f->count++];
     x->key = word;
     x->key_size = key_length(word);
     x->value = word + x->key_size + 1;
@@ -158,13 +158,13 @@ static const char *read_field(fields *f, const char *word)
 /* Whether the text consists of fields only; reads them into f. */
 static bool read_fields(fields *f, const char *text)
 {
-    f->n = 0;
+    f->count = 0;
     while (text && *text) {
         text = read_field(f, text);
         text = text && (*text == ' ' || !*text) ? text + strspn(text, " ") : NULL;
     }
     if (!text)
-        f->n = 0;
+        f->count = 0;
     return text != NULL;
 }
 
@@ -216,7 +216,7 @@ static void event_json(int level, const struct timespec *now, const char *text)
     gmtime_r(&now->tv_sec, &utc);
     size_t n = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
     snprintf(stamp + n, sizeof stamp - n, ".%03ldZ", now->tv_nsec / 1000000);
-    fields f = {.n = 0};
+    fields f = {.count = 0};
     size_t event = (size_t)(fields_start(text, &f) - text);
     while (event > 0 && text[event - 1] == ' ')
         event--;
@@ -228,9 +228,9 @@ static void event_json(int level, const struct timespec *now, const char *text)
     json_put_key_cstr(&w, "role", state.role);
     json_put_key_int(&w, "pid", getpid());
     json_put_key_text(&w, "event", text, event);
-    if (f.n) { /* in an object of their own, because a field can be named "time" too */
+    if (f.count) { /* in an object of their own, because a field can be named "time" too */
         json_begin_key_object(&w, "fields");
-        for (const field *x = f.list; x < f.list + f.n; x++) {
+        for (const field *x = f.list; x < f.list + f.count; x++) {
             char name[KEY_MAX];
             snprintf(name, sizeof name, "%.*s", (int)x->key_size, x->key);
             json_put_key(&w, name);

@@ -26,16 +26,16 @@ static status refuse_word(const char *name, const char *word)
 /* Logs every mistake if there are several, and returns a failure that counts them. */
 static status tell_mistakes(const mistakes *wrong, status st)
 {
-    if (wrong->n < 2)
+    if (wrong->count < 2)
         return st;
-    for (int64_t i = 0; i < wrong->n && i < MISTAKES_KEPT; i++)
+    for (int64_t i = 0; i < wrong->count && i < MISTAKES_KEPT; i++)
         log_error("%s", wrong->text[i]);
-    if (wrong->n > MISTAKES_KEPT)
-        log_error("and %lld more like these", (long long)wrong->n - MISTAKES_KEPT);
+    if (wrong->count > MISTAKES_KEPT)
+        log_error("and %lld more like these", (long long)wrong->count - MISTAKES_KEPT);
     return FAIL(st,
                 "%lld mistakes in the options, so nothing was started; %s --reference lists "
                 "all options",
-                (long long)wrong->n, program_invocation_short_name);
+                (long long)wrong->count, program_invocation_short_name);
 }
 
 static status load_and_tell(conf *c, int *argc, char **argv, const conf_need *needs, bool last)
@@ -43,10 +43,10 @@ static status load_and_tell(conf *c, int *argc, char **argv, const conf_need *ne
     mistakes wrong = {0};
     status st = conf_load_all(c, argc, argv, needs, &wrong);
     const bool loaded = st == ST_OK;
-    for (int i = 1; last && i < *argc && (loaded || wrong.n > 0); i++)
+    for (int i = 1; last && i < *argc && (loaded || wrong.count > 0); i++)
         if (mistakes_add(&wrong, refuse_word(argv[0], argv[i])) != ST_OK)
             break;
-    if (wrong.n > 0)
+    if (wrong.count > 0)
         st = tell_mistakes(&wrong, mistakes_first(&wrong));
     if (loaded && st != ST_OK) {
         status_note note = *status_last();
@@ -101,7 +101,7 @@ static status run_verb(const program *p, const verb *v, int argc, char **argv)
         }
     mistakes wrong = {0};
     status st = verb_check_words(p, v, argc, argv, &wrong);
-    if (st == ST_OK && wrong.n > 0)
+    if (st == ST_OK && wrong.count > 0)
         st = refuse_words(v, argc, argv, &wrong);
     mistakes_done(&wrong);
     TRY(st);
@@ -113,7 +113,7 @@ static status run_verb(const program *p, const verb *v, int argc, char **argv)
 static status unknown_verb(const program *p, const char *name)
 {
     const verb *best = &p->verbs[0];
-    for (int i = 1; i < p->n; i++)
+    for (int i = 1; i < p->count; i++)
         if (conf_distance(name, p->verbs[i].name) < conf_distance(name, best->name))
             best = &p->verbs[i];
     if (!conf_is_near(name, conf_distance(name, best->name)))
@@ -141,7 +141,7 @@ static status dispatch_verb(const program *p, int argc, char **argv)
         conf_reference(stdout);
         return ST_OK;
     }
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->count; i++)
         if (strcmp(name, p->verbs[i].name) == 0)
             return run_verb(p, &p->verbs[i], argc - 1, argv + 1);
     return unknown_verb(p, name);

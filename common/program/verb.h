@@ -26,8 +26,8 @@ typedef struct verb {
 
 typedef struct program {
     const char *name, *purpose;
-    const verb *verbs; /* [n] */
-    int n;
+    const verb *verbs; /* [count] */
+    int count;
     bool trainer; /* else it is prepd: whose verbs readers.def means */
 } program;
 

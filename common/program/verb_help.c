@@ -11,7 +11,7 @@ void help_of_program(const program *p, FILE *to)
 {
     fprintf(to, "%s %s: %s\n\nusage: %s VERB ...\n\n", p->name, TESSERA_VERSION, p->purpose,
             p->name);
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->count; i++)
         fprintf(to, "  %-12s %s\n", p->verbs[i].name, p->verbs[i].summary);
     fprintf(to,
             "\n"

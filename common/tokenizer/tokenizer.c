@@ -87,7 +87,7 @@ token_list *tokenizer_scratch_list(tokenizer_scratch *s)
 
 static status list_put(token_list *l, int32_t id, int64_t offset)
 {
-    if (l->n == l->capacity) {
+    if (l->count == l->capacity) {
         size_t capacity = l->capacity * 2 + 64;
         int32_t *ids = realloc(l->id, capacity * sizeof *ids);
         if (!ids)
@@ -99,8 +99,8 @@ static status list_put(token_list *l, int32_t id, int64_t offset)
         l->offset = offsets;
         l->capacity = capacity;
     }
-    l->id[l->n] = id;
-    l->offset[l->n++] = offset;
+    l->id[l->count] = id;
+    l->offset[l->count++] = offset;
     return ST_OK;
 }
 
@@ -185,10 +185,10 @@ status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *te
         x.size = s->repaired.size;
         x.repairs = s->repaired.source;
     }
-    size_t n = out->n;
+    size_t n = out->count;
     status st = encode_text(t, s, x, out);
     if (st != ST_OK)
-        out->n = n;
+        out->count = n;
     return st;
 }
 
@@ -236,7 +236,7 @@ status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n, bool sk
 
 static int32_t find_added(const added_set *s, const char *content)
 {
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->count; i++)
         if (!strcmp(s->tokens[i].text, content))
             return s->tokens[i].id;
     return -1;

@@ -37,11 +37,11 @@ void tokenizer_scratch_free(tokenizer_scratch **scratch);
 
 /* Tokens of a text. A list of zeros is empty; it grows on the heap and is reused between calls. */
 typedef struct token_list {
-    int32_t *id;     /* [n] */
-    int64_t *offset; /* [n] the token's first byte in the text that the caller gave. In a fragment
-                      * that NFC changed: the first byte of the character from which the token's
-                      * first character was made */
-    size_t n, capacity;
+    int32_t *id;     /* [count] */
+    int64_t *offset; /* [count] the token's first byte in the text that the caller gave. In a
+                      * fragment that NFC changed: the first byte of the character from which the
+                      * token's first character was made */
+    size_t count, capacity;
 } token_list;
 
 void token_list_done(token_list *list);

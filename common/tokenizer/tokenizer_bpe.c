@@ -22,7 +22,7 @@ typedef struct candidate {
 } candidate;
 
 typedef struct cached {
-    uint8_t size, n; /* bytes and tokens of the piece; size 0: an empty slot */
+    uint8_t size, count; /* bytes and tokens of the piece; size 0: an empty slot */
     uint8_t piece[CACHE_PIECE_BYTES];
     bpe_token tokens[CACHE_TOKENS];
 } cached;
@@ -216,14 +216,14 @@ status bpe_encode(const bpe_merges *m, const int32_t *byte_id, bpe_scratch *s, c
     cached *slot = size <= CACHE_PIECE_BYTES ? cache_slot(s, piece, size) : NULL;
     if (slot && slot->size == size && !memcmp(slot->piece, piece, size)) {
         *out = slot->tokens;
-        *out_n = slot->n;
+        *out_n = slot->count;
         return ST_OK;
     }
     TRY(reserve_scratch(s, size));
     size_t n = merge_piece(m, byte_id, s, piece, (int32_t)size);
     if (slot && n <= CACHE_TOKENS) {
         slot->size = (uint8_t)size;
-        slot->n = (uint8_t)n;
+        slot->count = (uint8_t)n;
         memcpy(slot->piece, piece, size);
         memcpy(slot->tokens, s->tokens, n * sizeof *s->tokens);
     }

@@ -17,8 +17,8 @@ typedef struct code_range {
 } code_range;
 
 typedef struct code_set {
-    const code_range *ranges; /* [n], ascending */
-    size_t n;
+    const code_range *ranges; /* [count], ascending */
+    size_t count;
 } code_set;
 
 extern const code_set code_letters; /* \p{L} */
@@ -32,7 +32,7 @@ extern const code_set code_nfc;
  * has a table for many. */
 static inline bool code_set_has(code_set set, int32_t code)
 {
-    size_t low = 0, high = set.n;
+    size_t low = 0, high = set.count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
         if (code > set.ranges[middle].last)
@@ -40,7 +40,7 @@ static inline bool code_set_has(code_set set, int32_t code)
         else
             high = middle;
     }
-    return low < set.n && code >= set.ranges[low].first;
+    return low < set.count && code >= set.ranges[low].first;
 }
 
 #endif

@@ -13,8 +13,8 @@ status tokenizer_rules(hash128 *out)
     hasher *h = NULL;
     TRY(hasher_new(&h));
     for (int k = 0; k < N_SETS; k++) {
-        hasher_add_u64(h, SETS[k]->n);
-        for (size_t i = 0; i < SETS[k]->n; i++) {
+        hasher_add_u64(h, SETS[k]->count);
+        for (size_t i = 0; i < SETS[k]->count; i++) {
             hasher_add_u64(h, (uint64_t)SETS[k]->ranges[i].first);
             hasher_add_u64(h, (uint64_t)SETS[k]->ranges[i].last);
         }
@@ -46,9 +46,9 @@ static status add_around(const tokenizer *t, tokenizer_scratch *s, int32_t code,
     token_list *l = tokenizer_scratch_list(s);
     if (code < 0 || (code >= 0xD800 && code < 0xE000))
         return ST_OK;
-    l->n = 0;
+    l->count = 0;
     TRY(tokenizer_encode(t, s, text, around(code, text), l));
-    hasher_add(h, l->id, l->n * sizeof *l->id);
+    hasher_add(h, l->id, l->count * sizeof *l->id);
     return ST_OK;
 }
 
@@ -60,7 +60,7 @@ status tokenizer_fingerprint(const tokenizer *t, hash128 *out)
     TRY(tokenizer_scratch_new(t, &s));
     TRY_OR(done, hasher_new(&h));
     for (int k = 0; k < N_SETS; k++)
-        for (size_t i = 0; i < SETS[k]->n; i++) {
+        for (size_t i = 0; i < SETS[k]->count; i++) {
             const code_range r = SETS[k]->ranges[i];
             for (int32_t d = 0; d < 2; d++) {
                 TRY_OR(done, add_around(t, s, r.first - d, h));

@@ -92,7 +92,7 @@ static status load_added(loading *l, const json_value *added)
             st = FAIL_IN(ST_BAD_INPUT, l->file, "%s.content is empty", at);
             goto done;
         }
-        if (l->t->tokens[id].kind > TOKEN_BASE) {
+        if (l->vocabulary->tokens[id].kind > TOKEN_BASE) {
             st = FAIL_IN(ST_BAD_INPUT, l->file, "%s repeats id %d", at, id);
             goto done;
         }
@@ -102,15 +102,16 @@ static status load_added(loading *l, const json_value *added)
         /* If "normalized" is absent, it is true for tokens that are not special. */
         bool in_normalised =
             normalized ? json_bool(normalized, false) : !(special && json_bool(special, false));
-        if (in_normalised && l->t->nfc) {
+        if (in_normalised && l->vocabulary->nfc) {
             TRY_OR(done, nfc_normalise(text, size, &scratch, &composed));
             text = composed.bytes;
             size = composed.size;
         }
-        TRY_OR(done, added_set_put(in_normalised ? &l->t->normalised : &l->t->raw, text, size, id));
+        TRY_OR(done, added_set_put(in_normalised ? &l->vocabulary->normalised : &l->vocabulary->raw,
+                                   text, size, id));
     }
-    added_set_seal(&l->t->raw);
-    added_set_seal(&l->t->normalised);
+    added_set_seal(&l->vocabulary->raw);
+    added_set_seal(&l->vocabulary->normalised);
 done:
     nfc_scratch_done(&scratch);
     mapped_text_done(&composed);
@@ -129,7 +130,7 @@ static status load_normalizer(loading *l, const json_value *root)
     if (strcmp(type, "NFC"))
         return FAIL_IN(ST_BAD_INPUT, l->file, "normalizer.type is \"%.64s\", expected NFC or null",
                        type);
-    l->t->nfc = true;
+    l->vocabulary->nfc = true;
     return ST_OK;
 }
 
@@ -149,7 +150,7 @@ static status load_split(loading *l, const json_value *split)
                        json_text(behavior, ""));
     TRY(loading_must_be_off(l, split, at, "invert"));
     return splitter_new(json_text(expression, ""), json_text_size(expression), l->file,
-                        &l->t->split);
+                        &l->vocabulary->split);
 }
 
 static status load_pre_tokenizer(loading *l, const json_value *root)
@@ -212,17 +213,17 @@ static status load_document(loading *l)
 status tokenizer_parse(const char *text, size_t size, const char *source, tokenizer **out)
 {
     status st;
-    loading l = {.file = source, .t = calloc(1, sizeof *l.t)};
-    if (!l.t)
+    loading l = {.file = source, .vocabulary = calloc(1, sizeof *l.vocabulary)};
+    if (!l.vocabulary)
         return FAIL(ST_NO_MEMORY, "no memory for a tokenizer");
     byte_symbols(l.to_byte);
-    l.t->digest = hash_bytes(text, size);
+    l.vocabulary->digest = hash_bytes(text, size);
     TRY_OR(done, json_parse(text, size, source, &l.document));
     TRY_OR(done, load_document(&l));
-    *out = l.t;
-    l.t = NULL;
+    *out = l.vocabulary;
+    l.vocabulary = NULL;
 done:
-    tokenizer_free(&l.t);
+    tokenizer_free(&l.vocabulary);
     json_free(&l.document);
     free(l.symbols);
     return st;

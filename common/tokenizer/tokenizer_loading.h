@@ -18,10 +18,10 @@ typedef struct symbol_entry {
 typedef struct loading {
     const char *file; /* its name for errors */
     json_value *document;
-    tokenizer *t;          /* the tokenizer that is being made */
+    tokenizer *vocabulary; /* the tokenizer that is being made */
     symbol_entry *symbols; /* open addressing */
     size_t symbol_mask;
-    size_t bytes_used, bytes_capacity; /* of t->bytes */
+    size_t bytes_used, bytes_capacity; /* of vocabulary->bytes */
     int16_t to_byte[BYTE_SYMBOLS_END];
 } loading;
 

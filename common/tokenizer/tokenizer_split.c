@@ -11,7 +11,7 @@
 
 void added_set_done(added_set *s)
 {
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->count; i++)
         free(s->tokens[i].text);
     free(s->tokens);
     *s = (added_set){0};
@@ -19,7 +19,7 @@ void added_set_done(added_set *s)
 
 status added_set_put(added_set *s, const uint8_t *text, size_t size, int32_t id)
 {
-    if (s->n == s->capacity) {
+    if (s->count == s->capacity) {
         size_t capacity = s->capacity * 2 + 32;
         added_token *grown = realloc(s->tokens, capacity * sizeof *grown);
         if (!grown)
@@ -32,7 +32,7 @@ status added_set_put(added_set *s, const uint8_t *text, size_t size, int32_t id)
         return FAIL(ST_NO_MEMORY, "no memory for an added token of %zu bytes", size);
     memcpy(copy, text, size);
     copy[size] = 0;
-    s->tokens[s->n++] = (added_token){copy, size, id};
+    s->tokens[s->count++] = (added_token){copy, size, id};
     return ST_OK;
 }
 
@@ -49,21 +49,21 @@ static int by_first_byte_then_longest(const void *a, const void *b)
 
 void added_set_seal(added_set *s)
 {
-    if (s->n)
-        qsort(s->tokens, s->n, sizeof *s->tokens, by_first_byte_then_longest);
+    if (s->count)
+        qsort(s->tokens, s->count, sizeof *s->tokens, by_first_byte_then_longest);
     size_t i = 0;
     for (int b = 0; b < 256; b++) {
         s->first[b] = i;
-        while (i < s->n && (uint8_t)s->tokens[i].text[0] == b)
+        while (i < s->count && (uint8_t)s->tokens[i].text[0] == b)
             i++;
     }
-    s->first[256] = s->n;
+    s->first[256] = s->count;
 }
 
 const added_token *added_set_find(const added_set *s, const uint8_t *text, size_t size, size_t from,
                                   size_t *out_at)
 {
-    if (!s->n)
+    if (!s->count)
         return NULL;
     for (size_t at = from; at < size; at++)
         for (size_t i = s->first[text[at]]; i < s->first[text[at] + 1]; i++) {

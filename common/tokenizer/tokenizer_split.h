@@ -18,7 +18,7 @@ typedef struct added_token {
 
 typedef struct added_set {
     added_token *tokens; /* sorted by their first byte, and then by length, the longest first */
-    size_t n, capacity;
+    size_t count, capacity;
     size_t first[257]; /* the tokens that begin with byte b are [first[b], first[b + 1]) */
 } added_set;
 

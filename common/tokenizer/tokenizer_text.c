@@ -131,9 +131,9 @@ static bool is_later(int32_t code)
 
 static status decompose(const uint8_t *text, size_t size, nfc_scratch *s)
 {
-    s->n = 0;
+    s->count = 0;
     for (size_t i = 0; i < size;) {
-        if (s->capacity - s->n < DECOMPOSED_MAX) {
+        if (s->capacity - s->count < DECOMPOSED_MAX) {
             size_t capacity = s->capacity + s->capacity / 2 + 256;
             nfc_point *grown = realloc(s->points, capacity * sizeof *grown);
             if (!grown)
@@ -154,8 +154,8 @@ static status decompose(const uint8_t *text, size_t size, nfc_scratch *s)
             return FAIL(ST_INTERNAL, "U+%04X: %s", (unsigned)code, utf8proc_errmsg(n));
         for (utf8proc_ssize_t k = 0; k < n; k++) {
             int32_t combining = later ? 0 : utf8proc_get_property(part[k])->combining_class;
-            s->points[s->n] = (nfc_point){part[k], combining, (int64_t)i, (int64_t)s->n};
-            s->n++;
+            s->points[s->count] = (nfc_point){part[k], combining, (int64_t)i, (int64_t)s->count};
+            s->count++;
         }
         i += length;
     }
@@ -173,10 +173,10 @@ static int by_combining_class(const void *a, const void *b)
 /* Sorts each run of combining marks by class. */
 static void reorder_marks(nfc_scratch *s)
 {
-    for (size_t i = 0; i < s->n;) {
+    for (size_t i = 0; i < s->count;) {
         size_t end = i;
         bool sorted = true;
-        for (; end < s->n && s->points[end].combining; end++)
+        for (; end < s->count && s->points[end].combining; end++)
             sorted =
                 sorted && (end == i || s->points[end - 1].combining <= s->points[end].combining);
         if (!sorted)
@@ -204,7 +204,7 @@ static void compose(nfc_scratch *s)
     size_t n = 0;
     nfc_point *starter = NULL;
     int32_t highest = -1;
-    for (size_t i = 0; i < s->n; i++) {
+    for (size_t i = 0; i < s->count; i++) {
         nfc_point p = s->points[i];
         int32_t joined = starter && p.combining > highest ? compose_pair(starter->code, p.code) : 0;
         if (joined) {
@@ -220,7 +220,7 @@ static void compose(nfc_scratch *s)
         }
         n++;
     }
-    s->n = n;
+    s->count = n;
 }
 
 status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *s, mapped_text *out)
@@ -229,7 +229,7 @@ status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *s, mapped_te
     reorder_marks(s);
     compose(s);
     out->size = 0;
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->count; i++)
         TRY(mapped_put(out, s->points[i].code, s->points[i].source));
     return ST_OK;
 }

@@ -31,7 +31,7 @@ typedef struct nfc_point {
 
 typedef struct nfc_scratch {
     nfc_point *points;
-    size_t n, capacity;
+    size_t count, capacity;
 } nfc_scratch;
 
 void mapped_text_done(mapped_text *text);

@@ -23,7 +23,7 @@ void byte_symbols(int16_t to_byte[BYTE_SYMBOLS_END])
 
 status loading_put_text(loading *l, int32_t id, const uint8_t *text, size_t size, uint8_t kind)
 {
-    tokenizer *t = l->t;
+    tokenizer *t = l->vocabulary;
     if (l->bytes_capacity - l->bytes_used < size) {
         size_t capacity = l->bytes_capacity * 2 + size + 4096;
         uint8_t *grown = realloc(t->bytes, capacity);
@@ -110,11 +110,11 @@ static status size_tables(loading *l, const json_value *vocab, const json_value 
     size_t slots = 16;
     while (slots < 2 * n)
         slots *= 2;
-    l->t->size = (int32_t)largest + 1;
-    l->t->tokens = calloc((size_t)l->t->size + 1, sizeof *l->t->tokens);
+    l->vocabulary->size = (int32_t)largest + 1;
+    l->vocabulary->tokens = calloc((size_t)l->vocabulary->size + 1, sizeof *l->vocabulary->tokens);
     l->symbols = calloc(slots, sizeof *l->symbols);
     l->symbol_mask = slots - 1;
-    if (!l->t->tokens || !l->symbols)
+    if (!l->vocabulary->tokens || !l->symbols)
         return FAIL_IN(ST_NO_MEMORY, l->file, "no memory for a vocabulary of %zu symbols", n);
     return ST_OK;
 }
@@ -136,22 +136,22 @@ static status load_vocab(loading *l, const json_value *vocab)
         return FAIL(ST_NO_MEMORY, "no memory for a token of %zu bytes", longest);
     status st = ST_OK;
     for (int b = 0; b < 256; b++)
-        l->t->byte_id[b] = -1;
+        l->vocabulary->byte_id[b] = -1;
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         const char *key;
         int32_t id = (int32_t)json_int(json_member(vocab, i, &key), 0);
-        if (l->t->tokens[id].kind != TOKEN_UNUSED) {
+        if (l->vocabulary->tokens[id].kind != TOKEN_UNUSED) {
             st = FAIL_IN(ST_BAD_INPUT, l->file, "model.vocab: \"%.64s\" repeats id %d", key, id);
             break;
         }
         size_t size = symbol_bytes(l, key, strlen(key), bytes);
         if (size == 1)
-            l->t->byte_id[bytes[0]] = id;
+            l->vocabulary->byte_id[bytes[0]] = id;
         st = loading_put_text(l, id, bytes, size, TOKEN_BASE);
     }
     free(bytes);
     for (int b = 0; b < 256 && st == ST_OK; b++)
-        if (l->t->byte_id[b] < 0)
+        if (l->vocabulary->byte_id[b] < 0)
             st = FAIL_IN(ST_BAD_INPUT, l->file,
                          "model.vocab has no symbol for byte 0x%02X; a byte-level vocabulary has "
                          "all 256",
@@ -207,7 +207,7 @@ static status load_merges(loading *l, const json_value *merges)
     size_t n = json_count(merges), capacity = 0;
     char *joined = NULL;
     status st = ST_OK;
-    TRY(bpe_merges_init(&l->t->merges, n));
+    TRY(bpe_merges_init(&l->vocabulary->merges, n));
     for (size_t i = 0; i < n; i++) {
         const char *half[2];
         size_t size[2];
@@ -238,7 +238,7 @@ static status load_merges(loading *l, const json_value *merges)
             st = unknown_symbol(l, i, joined, all);
             goto done;
         }
-        bpe_merges_put(&l->t->merges, (bpe_merge){id[0], id[1], (int32_t)i, whole->id});
+        bpe_merges_put(&l->vocabulary->merges, (bpe_merge){id[0], id[1], (int32_t)i, whole->id});
     }
 done:
     free(joined);

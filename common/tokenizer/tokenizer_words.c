@@ -28,7 +28,7 @@ struct word_classes {
 
 static bool mark_ranges(word_classes *w, code_set set, kind k)
 {
-    for (size_t i = 0; i < set.n; i++) {
+    for (size_t i = 0; i < set.count; i++) {
         const code_range r = set.ranges[i];
         if (r.last >= TABLE_END)
             return false;

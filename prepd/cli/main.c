@@ -195,6 +195,6 @@ int main(int argc, char **argv)
     const program p = {.name = "prepd",
                        .purpose = "streams packed, tokenised image-text batches to trainers",
                        .verbs = verbs,
-                       .n = sizeof verbs / sizeof *verbs};
+                       .count = sizeof verbs / sizeof *verbs};
     return program_run(&p, argc, argv);
 }

@@ -97,7 +97,8 @@ static status hash_frames(const dataset *d, int64_t j, const image_place *place,
     char path[PATH_MAX];
     hash128 whole = {{0}}, one;
     for (int32_t k = 0; k < place->n_frames; k++) {
-        snprintf(path, sizeof(path), "%s/%s/%s", d->v->root(d), place->path, d->v->frame(d, j, k));
+        snprintf(path, sizeof(path), "%s/%s/%s", d->adapter->root(d), place->path,
+                 d->adapter->frame(d, j, k));
         TRY(hash_file(path, &one));
         whole = hash_chain(whole, one);
     }
@@ -116,14 +117,14 @@ static status hash_image(const dataset *d, int64_t j, hash128 *out)
     dataset_image_place(d, j, &place);
     dataset_image_stat(d, j, &file_bytes, &mtime_ns);
     if (file_bytes == 0 && mtime_ns == 0)
-        return FAIL_IN(ST_NO_INPUT, d->v->image_path(d, j), "cannot be read");
+        return FAIL_IN(ST_NO_INPUT, d->adapter->image_path(d, j), "cannot be read");
     if (place.n_frames)
         return hash_frames(d, j, &place, out);
     if (place.bytes < 0) {
-        snprintf(path, sizeof(path), "%s/%s", d->v->root(d), place.path);
+        snprintf(path, sizeof(path), "%s/%s", d->adapter->root(d), place.path);
         return hash_file(path, out);
     }
-    TRY(file_resolve(d->v->root(d), place.path, path, sizeof(path)));
+    TRY(file_resolve(d->adapter->root(d), place.path, path, sizeof(path)));
     arena_init(&a, 0);
     status st = file_read_piece(path, place.offset, place.bytes, INT64_MAX, &a, &bytes, &mtime_ns);
     if (st == ST_OK)
@@ -140,7 +141,7 @@ static status hash_images(const conf *c, hash_count *out)
 {
     dataset *d = NULL;
     TRY(dataset_open(c, &d));
-    for (int64_t j = 0; j < d->v->images(d); j++) {
+    for (int64_t j = 0; j < d->adapter->images(d); j++) {
         char text[HASH_TEXT] = "-";
         hash128 h;
         if (interrupt_heard())
@@ -150,7 +151,7 @@ static status hash_images(const conf *c, hash_count *out)
             hash_print(h, text);
         out->done += hashed;
         out->failed += !hashed;
-        printf("hash\t%s\t%s\n", text, escape_text(d->v->image_path(d, j)).text);
+        printf("hash\t%s\t%s\n", text, escape_text(d->adapter->image_path(d, j)).text);
     }
     dataset_close(&d);
     return ST_OK;

@@ -17,7 +17,7 @@
 
 /* What the three verbs have in common. */
 typedef struct stream_run {
-    conf c;
+    conf options;
     char **args;
     int n_args;
     child_daemon daemon;
@@ -29,13 +29,13 @@ static status open_stream_run(stream_run *r, int argc, char **argv)
 {
     *r = (stream_run){0};
     arena_init(&r->memory, 0);
-    return verb_conf(argc, argv, verb_needs_rows, &r->c, &r->args, &r->n_args);
+    return verb_conf(argc, argv, verb_needs_rows, &r->options, &r->args, &r->n_args);
 }
 
 static status open_stream(stream_run *r, const char *stream, int64_t from_row)
 {
-    TRY(child_start(&r->c, r->args, r->n_args, &r->daemon));
-    return child_open(&r->daemon, stream, from_row, r->c.prepd_ahead_bytes, &r->rows);
+    TRY(child_start(&r->options, r->args, r->n_args, &r->daemon));
+    return child_open(&r->daemon, stream, from_row, r->options.prepd_ahead_bytes, &r->rows);
 }
 
 static void close_stream_run(stream_run *r)
@@ -44,7 +44,7 @@ static void close_stream_run(stream_run *r)
     child_stop(&r->daemon, &r->rows, &note);
     arena_done(&r->memory);
     if (r->args)
-        conf_done(&r->c);
+        conf_done(&r->options);
     free(r->args);
     status_set(&note);
 }
@@ -106,7 +106,7 @@ status verb_digest(int argc, char **argv)
     char text[HASH_TEXT];
     TRY(take_range(&argc, argv, &range));
     TRY(open_stream_run(&r, argc, argv));
-    const int64_t g = r.c.training_global_batch_size;
+    const int64_t g = r.options.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
     TRY_OR(done, digest_rows(&r, range.steps * g, &chain, &rows));
     if (rows < range.steps * g)
@@ -158,7 +158,7 @@ status verb_record(int argc, char **argv)
         return FAIL(ST_USAGE, "record needs --out FILE, the file to write");
     TRY(verb_may_write(out, overwrite));
     TRY(open_stream_run(&r, argc, argv));
-    const int64_t g = r.c.training_global_batch_size;
+    const int64_t g = r.options.training_global_batch_size;
     TRY_OR(done, open_stream(&r, "train", range.from * g));
     TRY_OR(done, record_create(out, client_welcome(r.rows), &w));
     TRY_OR(done, write_rows(&r, w, range.steps * g, &rows));

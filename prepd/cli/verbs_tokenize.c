@@ -42,7 +42,7 @@ static void put_ids(const answering *a)
 {
     if (a->jsonl)
         putchar('[');
-    for (size_t i = 0; i < a->tokens.n; i++) {
+    for (size_t i = 0; i < a->tokens.count; i++) {
         if (i)
             fputs(a->jsonl ? ", " : " ", stdout);
         printf("%d", a->tokens.id[i]);
@@ -54,7 +54,7 @@ static status answer_line(answering *a, const char *text, size_t size)
 {
     json_value *value = NULL;
     a->line++;
-    a->tokens.n = 0;
+    a->tokens.count = 0;
     if (a->jsonl) {
         if (json_parse(text, size, STDIN_NAME, &value) != ST_OK) {
             status code = status_last()->code;

@@ -13,7 +13,7 @@ typedef struct expansion {
     const char *pattern;
     brace_each each;
     void *user;
-    long n; /* names so far */
+    long count; /* names so far */
     int depth;
 } expansion;
 
@@ -76,7 +76,7 @@ static status expand(expansion *x, const char *done, const char *rest)
     const char *open = strchr(rest, '{');
     if (!open) {
         char name[NAME_MAX_BYTES];
-        if (++x->n > MAX_NAMES)
+        if (++x->count > MAX_NAMES)
             return FAIL_IN(ST_CONFIG, x->pattern, "it stands for more than %d names", MAX_NAMES);
         if (snprintf(name, sizeof name, "%s%s", done, rest) >= (int)sizeof name)
             return FAIL_IN(ST_CONFIG, x->pattern, "it gives a name of more than %d bytes",

@@ -42,11 +42,11 @@ static const double NO_CLIP = -1;
 
 static status gather_records(const conversations *set, kept_chats *k)
 {
-    k->records = malloc(((size_t)set->n * RECORD_NUMBERS + 1) * sizeof *k->records);
-    k->rates = malloc(((size_t)set->images.n + 1) * sizeof *k->rates);
+    k->records = malloc(((size_t)set->count * RECORD_NUMBERS + 1) * sizeof *k->records);
+    k->rates = malloc(((size_t)set->images.count + 1) * sizeof *k->rates);
     if (!k->records || !k->rates)
-        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", set->n);
-    for (int64_t i = 0; i < set->n; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", set->count);
+    for (int64_t i = 0; i < set->count; i++) {
         const conversation *x = &set->all[i];
         int64_t *to = k->records + i * RECORD_NUMBERS;
         to[0] = x->at.offset;
@@ -54,7 +54,7 @@ static status gather_records(const conversations *set, kept_chats *k)
         to[2] = (int64_t)x->at.file << FILE_BITS | (uint32_t)x->at.bytes;
         to[3] = x->cause ? -x->cause : x->n_images;
     }
-    for (int64_t j = 0; j < set->images.n; j++) {
+    for (int64_t j = 0; j < set->images.count; j++) {
         const clip_entry *e = &set->clips.of[j];
         const double rate = e->kind == ENTRY_IMAGE ? NO_CLIP : e->fps;
         memcpy(&k->rates[j], &rate, sizeof rate);
@@ -74,9 +74,9 @@ static status save_chats(const conversations *set, const kept_name *name)
         const st_tensor tensors[] = {
             k.points.tensors[0],
             k.points.tensors[1],
-            kept_column("records", DT_I64, set->n * RECORD_NUMBERS, k.records),
-            kept_column("name_at", DT_I64, set->images.n, set->images.at),
-            kept_column("rates", DT_I64, set->images.n, k.rates),
+            kept_column("records", DT_I64, set->count * RECORD_NUMBERS, k.records),
+            kept_column("name_at", DT_I64, set->images.count, set->images.at),
+            kept_column("rates", DT_I64, set->images.count, k.rates),
             kept_column("shown", DT_I32, set->n_shown, set->shown),
             kept_column("names", DT_U8, (int64_t)set->images.texts.size, set->images.texts.bytes),
             kept_column("causes", DT_U8, (int64_t)set->causes.size, set->causes.bytes),
@@ -138,12 +138,12 @@ static status take_images(conversations *set, const st_file *file, const char *p
     const uint8_t *rates;
     int64_t n_rates;
     TRY(take_texts(file, path, "names", &set->images.texts));
-    TRY(read_column(file, path, "name_at", DT_I64, (void **)&set->images.at, &set->images.n));
-    set->images.capacity = set->images.n;
-    TRY(kept_words(file, path, "rates", 1, set->images.n, &rates, &n_rates));
-    if (set->images.n > INT32_MAX)
+    TRY(read_column(file, path, "name_at", DT_I64, (void **)&set->images.at, &set->images.count));
+    set->images.capacity = set->images.count;
+    TRY(kept_words(file, path, "rates", 1, set->images.count, &rates, &n_rates));
+    if (set->images.count > INT32_MAX)
         return unfit(path);
-    for (int64_t j = 0; j < set->images.n; j++) {
+    for (int64_t j = 0; j < set->images.count; j++) {
         const int64_t at = set->images.at[j], bits = kept_number(rates, j);
         chat_item item;
         if (at < 1 || (size_t)at >= set->images.texts.size)
@@ -176,13 +176,13 @@ static status take_records(conversations *set, const st_file *file, const char *
     TRY(read_column(file, path, "shown", DT_I32, (void **)&set->shown, &set->n_shown));
     set->shown_capacity = set->n_shown;
     for (int64_t i = 0; i < set->n_shown; i++)
-        if (set->shown[i] < 0 || set->shown[i] >= set->images.n)
+        if (set->shown[i] < 0 || set->shown[i] >= set->images.count)
             return unfit(path);
     TRY(kept_words(file, path, "records", RECORD_NUMBERS, -1, &words, &n));
     set->all = malloc(((size_t)n + 1) * sizeof *set->all);
     if (!set->all)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", n);
-    set->n = set->capacity = n;
+    set->count = set->capacity = n;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = i * RECORD_NUMBERS, which = kept_number(words, at + 2);
         const int64_t images = kept_number(words, at + 3);
@@ -236,7 +236,7 @@ static void forget_records(conversations *set)
     set->all = NULL;
     set->shown = NULL;
     set->contents = NULL;
-    set->n = set->capacity = set->n_shown = set->shown_capacity = 0;
+    set->count = set->capacity = set->n_shown = set->shown_capacity = 0;
     const int64_t most = set->clips.max_frames;
     name_list_done(&set->images);
     clip_table_done(&set->clips);

@@ -9,7 +9,7 @@ status conversations_identify(conversations *set, const conf *c)
         TRY(records_contents(set->files, &set->contents));
     TRY(hasher_new(&hash));
     hasher_add(hash, "conversations", 13);
-    hasher_add_u64(hash, (uint64_t)set->n);
+    hasher_add_u64(hash, (uint64_t)set->count);
     hasher_add_u64(hash, (uint64_t)c->data_loss_on);
     hasher_add_u64(hash, c->data_trim);
     hasher_add_text(hash, c->data_stage_weights);

@@ -12,19 +12,19 @@ const char *const chat_words[CHAT_KINDS] = {"image", "video"};
 
 status chat_names_put(chat_names *list, chat_item item, const char *source, arena *memory)
 {
-    if (list->n == 2 * MAX_NAMES)
+    if (list->count == 2 * MAX_NAMES)
         return FAIL_IN(ST_BAD_INPUT, source, "it has more than %d images and videos",
                        2 * MAX_NAMES);
-    if (list->n == list->capacity) {
+    if (list->count == list->capacity) {
         const int32_t more = list->capacity ? 2 * list->capacity : 4;
         chat_item *grown;
         TRY(arena_calloc(memory, (size_t)more, sizeof *grown, (void **)&grown));
-        for (int32_t i = 0; i < list->n; i++)
+        for (int32_t i = 0; i < list->count; i++)
             grown[i] = list->items[i];
         list->items = grown;
         list->capacity = more;
     }
-    list->items[list->n++] = item;
+    list->items[list->count++] = item;
     return ST_OK;
 }
 
@@ -66,7 +66,7 @@ status chat_names_add(chat_names *list, chat_kind kind, const json_value *name,
     if (strstr(text, "://") || strncmp(text, "data:", 5) == 0)
         return FAIL_IN(ST_BAD_INPUT, source,
                        "%s \"%.60s\" is not a file name; only local files can be read", word, text);
-    if (list->n == MAX_NAMES)
+    if (list->count == MAX_NAMES)
         return FAIL_IN(ST_BAD_INPUT, source, "it has more than %d %ss", MAX_NAMES, word);
     if (item.video)
         TRY(read_rate(owner, source, &item.fps));

@@ -12,8 +12,8 @@ typedef enum chat_kind { CHAT_IMAGE, CHAT_VIDEO, CHAT_KINDS } chat_kind;
 extern const char *const chat_words[CHAT_KINDS];
 
 typedef struct chat_names {
-    chat_item *items; /* [n] in the arena */
-    int32_t n, capacity;
+    chat_item *items; /* [count] in the arena */
+    int32_t count, capacity;
 } chat_names;
 
 /* Adds one name, given as a text or as {"path": text}. `owner` is the object in which a video's

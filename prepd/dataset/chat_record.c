@@ -61,7 +61,7 @@ static chat_kind kind_outside(const reading *reader, int32_t i)
 
 static int32_t n_listed(const reading *reader, chat_kind kind)
 {
-    int32_t n = reader->listed[kind].n;
+    int32_t n = reader->listed[kind].count;
     for (int32_t i = 0; reader->rules->outside && i < reader->rules->n_outside; i++)
         n += kind_outside(reader, i) == kind;
     return n;
@@ -77,7 +77,7 @@ static status show_next(reading *reader, chat_kind kind, part *out)
         return FAIL_IN(ST_BAD_INPUT, reader->source,
                        "its texts show %s as number %d, but that member is of the other kind",
                        marks[kind], (int)reader->n_images + 1);
-    if (next < reader->listed[kind].n)
+    if (next < reader->listed[kind].count)
         TRY(chat_names_put(&reader->images, reader->listed[kind].items[next], reader->source,
                            reader->memory));
     *out = (part){.image = reader->n_images++};
@@ -93,7 +93,7 @@ static status list_images(reading *reader, const json_value *value)
     TRY(chat_names_list(&reader->listed[CHAT_VIDEO], CHAT_VIDEO, value, reader->source,
                         reader->memory));
     TRY(chat_names_list(images, CHAT_IMAGE, value, reader->source, reader->memory));
-    if (images->n == 0 && id && json_text_size(id)) {
+    if (images->count == 0 && id && json_text_size(id)) {
         static const char suffix[] = ".jpg"; /* Kvasir-VQA names its files so */
         const size_t n = json_text_size(id);
         char *name;
@@ -231,7 +231,7 @@ static status put_image_part(reading *reader, chat_kind kind, const json_value *
         name = NULL;
     if (!name)
         return show_next(reader, kind, out);
-    if (reader->listed[kind].n > 0)
+    if (reader->listed[kind].count > 0)
         return FAIL_IN(ST_BAD_INPUT, reader->source,
                        "%ss are both listed beside the messages and named inside them",
                        chat_words[kind]);

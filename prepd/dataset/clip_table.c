@@ -77,7 +77,7 @@ static status take_frames(clip_table *table, clip_entry *e, const char *folder, 
                 "the folder \"%.200s\" holds a picture whose name is not UTF-8 (\"%.80s\"): "
                 "rename it",
                 name, list[i]);
-    e->first_frame = table->frames.n;
+    e->first_frame = table->frames.count;
     e->n_frames = (int32_t)n;
     for (int64_t i = 0; st == ST_OK && i < n; i++) {
         int64_t ignored;
@@ -115,9 +115,9 @@ status clip_table_note(clip_table *table, int64_t j, const char *root, const cha
                        const chat_item *item, const char *source)
 {
     char path[PATH_MAX];
-    if (j == table->n) {
-        TRY(array_room((void **)&table->of, table->n, &table->capacity, sizeof *table->of));
-        table->of[table->n++] = (clip_entry){.kind = ENTRY_UNKNOWN};
+    if (j == table->count) {
+        TRY(array_room((void **)&table->of, table->count, &table->capacity, sizeof *table->of));
+        table->of[table->count++] = (clip_entry){.kind = ENTRY_UNKNOWN};
     }
     clip_entry *e = &table->of[j];
     const bool known = e->kind != ENTRY_UNKNOWN;
@@ -159,7 +159,7 @@ const char *clip_table_frame(const clip_table *table, int64_t j, int32_t k)
 
 void clip_table_digest(const clip_table *table, hasher *hash)
 {
-    for (int64_t j = 0; table->any && j < table->n; j++) {
+    for (int64_t j = 0; table->any && j < table->count; j++) {
         const clip_entry *e = &table->of[j];
         char rate[32]; /* written as text, which is the same on every machine */
         const int n = snprintf(rate, sizeof rate, "%.17g", e->fps);

@@ -15,8 +15,8 @@ typedef struct clip_entry {
 } clip_entry;
 
 typedef struct clip_table {
-    clip_entry *of; /* [n] by the image's number */
-    int64_t n, capacity;
+    clip_entry *of; /* [count] by the image's number */
+    int64_t count, capacity;
     name_list frames;
     int64_t max_frames; /* video.input_frames; set by the caller */
     bool any;           /* at least one image is a clip */

@@ -65,8 +65,8 @@ static status add_images(conversations *set, const chat_record *r, const char *s
         const char *name;
         TRY(find_name(set, r->images[i].name, source, &name));
         const int64_t known = name_list_find(&set->images, name, strlen(name));
-        const status st = clip_table_note(&set->clips, known < 0 ? set->images.n : known, set->root,
-                                          name, &r->images[i], source);
+        const status st = clip_table_note(&set->clips, known < 0 ? set->images.count : known,
+                                          set->root, name, &r->images[i], source);
         set->clip_refused |= st != ST_OK;
         TRY(st); /* only an image that is not refused gets a number */
         TRY(array_room((void **)&set->shown, set->n_shown, &set->shown_capacity,
@@ -87,12 +87,12 @@ static status on_record(void *user, const json_value *value, const record_place 
     arena memory;
     char source[320];
     status st = ST_OK;
-    if (set->limit && set->n >= set->limit)
+    if (set->limit && set->count >= set->limit)
         return FAIL(ST_END, "data.limit");
-    TRY(array_room((void **)&set->all, set->n, &set->capacity, sizeof *set->all));
+    TRY(array_room((void **)&set->all, set->count, &set->capacity, sizeof *set->all));
     if (cause) {
         TRY(text_pool_format(&set->causes, &c.cause, "%s", cause));
-        set->all[set->n++] = c;
+        set->all[set->count++] = c;
         return ST_OK;
     }
     place_text(set, at, source);
@@ -108,7 +108,7 @@ static status on_record(void *user, const json_value *value, const record_place 
     }
     arena_done(&memory);
     TRY(st);
-    set->all[set->n++] = c;
+    set->all[set->count++] = c;
     return ST_OK;
 }
 
@@ -116,7 +116,7 @@ static status on_record(void *user, const json_value *value, const record_place 
 static status read_all(conversations *set, const conf *c)
 {
     TRY(records_scan(set->files, on_record, set));
-    if (set->n == 0)
+    if (set->count == 0)
         return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no record");
     name_list_seal(&set->images);
     TRY(conversations_identify(set, c));
@@ -136,7 +136,7 @@ static status chat_open(const conf *c, dataset **out)
     conversations *set = (conversations *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    set->base.v = &dataset_conversations;
+    set->base.adapter = &dataset_conversations;
     set->limit = c->data_limit;
     set->clips.max_frames = c->video_input_frames;
     TRY_OR(failed, chat_rules_of(c, &set->rules));
@@ -161,12 +161,12 @@ failed:
 
 static int64_t chat_samples(const dataset *set)
 {
-    return as_chat(set)->n;
+    return as_chat(set)->count;
 }
 
 static int64_t chat_images(const dataset *set)
 {
-    return as_chat(set)->images.n;
+    return as_chat(set)->images.count;
 }
 
 static const char *chat_image_path(const dataset *set, int64_t j)
@@ -210,8 +210,8 @@ static status chat_outline(const dataset *base, int64_t i, arena *memory, sample
 {
     const conversations *set = as_chat(base);
     char text[320], *name;
-    if (i < 0 || i >= set->n)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
+    if (i < 0 || i >= set->count)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->count);
     const conversation *c = &set->all[i];
     place_text(set, &c->at, text);
     TRY(arena_strndup(memory, text, strlen(text), &name));

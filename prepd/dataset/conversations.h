@@ -26,8 +26,8 @@ typedef struct conversations {
     chat_rules rules;
     char *root;        /* absolute path of the folder of the images */
     int64_t limit;     /* data.limit; 0: none */
-    conversation *all; /* [n] */
-    int64_t n, capacity;
+    conversation *all; /* [count] */
+    int64_t count, capacity;
     int32_t
         *shown; /* [n_shown] numbers of the images; those of a sample stand together, in order */
     int64_t n_shown, shown_capacity;

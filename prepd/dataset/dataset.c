@@ -12,7 +12,7 @@
 
 hash128 dataset_contents(const dataset *set)
 {
-    return set->v->contents ? set->v->contents(set) : set->v->identity(set);
+    return set->adapter->contents ? set->adapter->contents(set) : set->adapter->identity(set);
 }
 
 void dataset_image_place(const dataset *set, int64_t j, image_place *out)
@@ -22,10 +22,10 @@ void dataset_image_place(const dataset *set, int64_t j, image_place *out)
     out->video = false;
     out->n_frames = 0;
     out->fps = 0;
-    if (set->v->place)
-        set->v->place(set, j, out);
+    if (set->adapter->place)
+        set->adapter->place(set, j, out);
     else
-        snprintf(out->path, sizeof out->path, "%s", set->v->image_path(set, j));
+        snprintf(out->path, sizeof out->path, "%s", set->adapter->image_path(set, j));
 }
 
 bool dataset_image_has(const dataset *set, int64_t j, const char *path)
@@ -38,7 +38,7 @@ bool dataset_image_has(const dataset *set, int64_t j, const char *path)
     if (strncmp(path, place.path, n) != 0 || path[n] != '/')
         return false;
     for (int32_t k = 0; k < place.n_frames; k++)
-        if (strcmp(path + n + 1, set->v->frame(set, j, k)) == 0)
+        if (strcmp(path + n + 1, set->adapter->frame(set, j, k)) == 0)
             return true;
     return false;
 }
@@ -64,8 +64,8 @@ void dataset_image_stat(const dataset *set, int64_t j, int64_t *out_bytes, int64
     bool there = true;
     dataset_image_place(set, j, &place);
     for (int32_t k = 0; there && k < (place.n_frames ? place.n_frames : 1); k++) {
-        snprintf(path, sizeof path, "%s/%s%s%s", set->v->root(set), place.path,
-                 place.n_frames ? "/" : "", place.n_frames ? set->v->frame(set, j, k) : "");
+        snprintf(path, sizeof path, "%s/%s%s%s", set->adapter->root(set), place.path,
+                 place.n_frames ? "/" : "", place.n_frames ? set->adapter->frame(set, j, k) : "");
         there = add_stat(path, &bytes, &mtime_ns);
     }
     *out_bytes = !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
@@ -74,13 +74,13 @@ void dataset_image_stat(const dataset *set, int64_t j, int64_t *out_bytes, int64
 
 const char *dataset_holder(const dataset *set, int64_t j)
 {
-    return set->v->holder ? set->v->holder(set, j) : set->v->root(set);
+    return set->adapter->holder ? set->adapter->holder(set, j) : set->adapter->root(set);
 }
 
 int dataset_image_open(const dataset *set, int64_t j, const char *path, int flags)
 {
     char full[PATH_MAX + PLACE_PATH];
-    const char *holder = dataset_holder(set, j), *root = set->v->root(set);
+    const char *holder = dataset_holder(set, j), *root = set->adapter->root(set);
     if (strcmp(holder, root) == 0)
         return beneath_open(root, path, flags);
     const size_t n = strlen(holder);
@@ -95,6 +95,6 @@ void dataset_close(dataset **set)
 {
     if (!set || !*set)
         return;
-    (*set)->v->close(*set);
+    (*set)->adapter->close(*set);
     *set = NULL;
 }

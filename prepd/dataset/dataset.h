@@ -64,12 +64,12 @@ typedef struct image_place {
     double fps;            /* frames a second of such a folder */
 } image_place;
 
-/* One source of a mixture, which has the samples [first, first + n). Its share of an epoch's
+/* One source of a mixture, which has the samples [first, first + count). Its share of an epoch's
  * samples is its weight divided by the sum of all weights. If all weights are 0, an epoch has every
  * sample once. */
 typedef struct dataset_part {
     const char *name;
-    int64_t first, n;
+    int64_t first, count;
     double weight;
 } dataset_part;
 
@@ -113,7 +113,7 @@ typedef struct dataset_vtable {
 } dataset_vtable;
 
 struct dataset {
-    const dataset_vtable *v;
+    const dataset_vtable *adapter;
 };
 
 /* Opens data.path with the adapter that data.format names. The errors are the adapter's: ST_CONFIG

@@ -20,26 +20,26 @@ bool line_is_blank(span line)
 /* Where a line that straddles buffers is joined. */
 typedef struct joining {
     uint8_t *bytes;
-    size_t n, capacity;
+    size_t count, capacity;
     bool too_long;
 } joining;
 
 static status extend_line(joining *j, const uint8_t *more, size_t n, int64_t most)
 {
-    if (j->too_long || (int64_t)(j->n + n) > most) {
+    if (j->too_long || (int64_t)(j->count + n) > most) {
         j->too_long = true;
         return ST_OK;
     }
-    if (j->n + n > j->capacity) {
-        size_t capacity = 2 * (j->n + n);
+    if (j->count + n > j->capacity) {
+        size_t capacity = 2 * (j->count + n);
         uint8_t *grown = (uint8_t *)realloc(j->bytes, capacity);
         if (!grown)
             return FAIL(ST_NO_MEMORY, "no memory for a line of %zu bytes", capacity);
         j->bytes = grown;
         j->capacity = capacity;
     }
-    memcpy(j->bytes + j->n, more, n);
-    j->n += n;
+    memcpy(j->bytes + j->count, more, n);
+    j->count += n;
     return ST_OK;
 }
 
@@ -68,23 +68,23 @@ static status read_lines(unpack *file, int64_t most, uint8_t *buffer, joining *j
         for (size_t from = 0; from < n;) {
             const uint8_t *end = (const uint8_t *)memchr(buffer + from, '\n', n - from);
             const size_t stop = end ? (size_t)(end - buffer) : n;
-            const bool whole = end && j->n == 0 && !j->too_long;
+            const bool whole = end && j->count == 0 && !j->too_long;
             if (!whole)
                 TRY(extend_line(j, buffer + from, stop - from, most));
             if (!end)
                 break;
             TRY(hand_out(whole         ? span_of(buffer + from, stop - from)
                          : j->too_long ? span_of(NULL, 0)
-                                       : span_of(j->bytes, j->n),
+                                       : span_of(j->bytes, j->count),
                          at, most, each, user));
             from = stop + 1;
             at = (line_place){base + (int64_t)from, at.line + 1};
-            j->n = 0;
+            j->count = 0;
             j->too_long = false;
         }
     }
-    if (j->n || j->too_long) /* the last line may have no line end */
-        TRY(hand_out(j->too_long ? span_of(NULL, 0) : span_of(j->bytes, j->n), at, most, each,
+    if (j->count || j->too_long) /* the last line may have no line end */
+        TRY(hand_out(j->too_long ? span_of(NULL, 0) : span_of(j->bytes, j->count), at, most, each,
                      user));
     return ST_OK;
 }

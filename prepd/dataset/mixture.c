@@ -35,9 +35,9 @@ typedef struct mixture {
     dataset base;
     char file[PATH_MAX], folder[PATH_MAX]; /* the list, and the folder it lies in */
     const conf *from;                      /* the options, while opening */
-    mixed_source *sources;                 /* [n] on the heap, because conf is large */
-    dataset_part *parts;                   /* [n] */
-    int n;
+    mixed_source *sources;                 /* [count] on the heap, because conf is large */
+    dataset_part *parts;                   /* [count] */
+    int count;
     int64_t n_samples;
     name_list images; /* relative to root */
     char root[PATH_MAX];
@@ -54,7 +54,7 @@ static void mixture_close(dataset *base)
     mixture *mix = (mixture *)base;
     if (!mix)
         return;
-    for (int k = 0; mix->sources && k < mix->n; k++) {
+    for (int k = 0; mix->sources && k < mix->count; k++) {
         dataset_close(&mix->sources[k].set);
         free(mix->sources[k].holder);
         if (mix->sources[k].have_conf)
@@ -94,17 +94,17 @@ static status unknown_key(const mixture *mix, const yaml_item *item)
 
 static status new_source(mixture *mix, const char *name, size_t n, mixed_source **out)
 {
-    if (mix->n == MAX_SOURCES)
+    if (mix->count == MAX_SOURCES)
         return FAIL_IN(ST_CONFIG, mix->file, "it lists more than %d sources", MAX_SOURCES);
     if (n >= NAME_BYTES)
         return FAIL_IN(ST_CONFIG, mix->file, "the name of a source is longer than %d bytes",
                        NAME_BYTES - 1);
-    mixed_source *source = &mix->sources[mix->n];
+    mixed_source *source = &mix->sources[mix->count];
     memcpy(source->name, name, n);
     TRY(conf_copy(mix->from, &source->conf));
     source->have_conf = true;
-    mix->parts[mix->n].name = source->name;
-    mix->n++;
+    mix->parts[mix->count].name = source->name;
+    mix->count++;
     TRY(conf_set(&source->conf, "data.path", ""));
     TRY(conf_set(&source->conf, "data.images", ""));
     TRY(conf_set(&source->conf, "data.format", "vqav2"));
@@ -156,7 +156,7 @@ static status on_leaf(void *user, const yaml_item *item)
     mixed_source *source = NULL;
     if (!dot || (!is_own_key(dot + 1) && strcmp(dot + 1, "weight") != 0))
         return unknown_key(mix, item);
-    for (int k = 0; k < mix->n && !source; k++)
+    for (int k = 0; k < mix->count && !source; k++)
         if (strlen(mix->sources[k].name) == (size_t)(dot - item->key) &&
             strncmp(mix->sources[k].name, item->key, (size_t)(dot - item->key)) == 0)
             source = &mix->sources[k];
@@ -180,9 +180,9 @@ static status read_list(mixture *mix, const conf *c)
     if (slash)
         *slash = 0;
     TRY(yaml_read(mix->file, on_leaf, NULL, mix));
-    if (mix->n == 0)
+    if (mix->count == 0)
         return FAIL_IN(ST_CONFIG, mix->file, "it lists no source");
-    for (int k = 1; k < mix->n; k++)
+    for (int k = 1; k < mix->count; k++)
         if (mix->sources[k].weighted != mix->sources[0].weighted)
             return FAIL_IN(
                 ST_CONFIG, mix->file,
@@ -210,8 +210,8 @@ static status open_source(mixture *mix, int k)
     if (st != ST_OK)
         return status_context(st, "source %s", source->name);
     mix->parts[k].first = mix->n_samples;
-    mix->parts[k].n = source->set->v->samples(source->set);
-    mix->n_samples += mix->parts[k].n;
+    mix->parts[k].count = source->set->adapter->samples(source->set);
+    mix->n_samples += mix->parts[k].count;
     return ST_OK;
 }
 
@@ -220,9 +220,10 @@ static status real_root(const mixture *mix, int k, char out[PATH_MAX])
 {
     const dataset *set = mix->sources[k].set;
     out[0] = 0;
-    if (set->v->images(set) && !realpath(set->v->root(set), out))
-        return FAIL_IN(ST_NO_INPUT, set->v->root(set), "source %s: its folder cannot be read: %s",
-                       mix->sources[k].name, strerror(errno));
+    if (set->adapter->images(set) && !realpath(set->adapter->root(set), out))
+        return FAIL_IN(ST_NO_INPUT, set->adapter->root(set),
+                       "source %s: its folder cannot be read: %s", mix->sources[k].name,
+                       strerror(errno));
     return ST_OK;
 }
 
@@ -242,7 +243,7 @@ static void common_folder(char *root, const char *path)
  * user named for it, outside which none of its files is sent. */
 static status find_holder(mixed_source *source)
 {
-    if (!source->set->v->images(source->set))
+    if (!source->set->adapter->images(source->set))
         return ST_OK;
     const char *holder = dataset_holder(source->set, 0);
     source->holder = realpath(holder, NULL);
@@ -254,7 +255,7 @@ static status find_holder(mixed_source *source)
 static status place_images(mixture *mix)
 {
     char root[PATH_MAX], path[2 * PATH_MAX];
-    for (int k = 0; k < mix->n; k++) {
+    for (int k = 0; k < mix->count; k++) {
         TRY(real_root(mix, k, root));
         if (!root[0])
             continue;
@@ -264,17 +265,17 @@ static status place_images(mixture *mix)
             snprintf(mix->root, sizeof mix->root, "%s", root);
     }
     const size_t skip = strlen(mix->root);
-    for (int k = 0; k < mix->n; k++) {
+    for (int k = 0; k < mix->count; k++) {
         TRY(find_holder(&mix->sources[k]));
         const dataset *set = mix->sources[k].set;
-        mix->sources[k].first_image = mix->images.n;
+        mix->sources[k].first_image = mix->images.count;
         TRY(real_root(mix, k, root));
         const char *under = root[0] ? root + skip : root;
         under += *under == '/';
-        for (int64_t j = 0; j < set->v->images(set); j++) {
+        for (int64_t j = 0; j < set->adapter->images(set); j++) {
             int64_t ignored;
             int n = snprintf(path, sizeof path, "%s%s%s", under, *under ? "/" : "",
-                             set->v->image_path(set, j));
+                             set->adapter->image_path(set, j));
             TRY(name_list_append(&mix->images, path, (size_t)n, &ignored));
         }
     }
@@ -290,8 +291,8 @@ static status digest_of(const mixture *mix, bool weights, hash128 *out)
     hasher *h = NULL;
     TRY(hasher_new(&h));
     hasher_add(h, "mixture", 7);
-    for (int k = 0; k < mix->n; k++) {
-        const hash128 one = mix->sources[k].set->v->identity(mix->sources[k].set);
+    for (int k = 0; k < mix->count; k++) {
+        const hash128 one = mix->sources[k].set->adapter->identity(mix->sources[k].set);
         char weight[32]; /* written as text, which is the same on every machine */
         const int n = snprintf(weight, sizeof weight, "%.17g", mix->parts[k].weight);
         hasher_add(h, one.bytes, sizeof one.bytes);
@@ -313,7 +314,7 @@ static status mixture_open(const conf *c, dataset **out)
     mixture *mix = (mixture *)calloc(1, sizeof *mix);
     if (!mix)
         return FAIL(ST_NO_MEMORY, "no memory for a mixture");
-    mix->base.v = &dataset_mixture;
+    mix->base.adapter = &dataset_mixture;
     mix->from = c;
     mix->sources = (mixed_source *)calloc(MAX_SOURCES, sizeof *mix->sources);
     mix->parts = (dataset_part *)calloc(MAX_SOURCES, sizeof *mix->parts);
@@ -322,7 +323,7 @@ static status mixture_open(const conf *c, dataset **out)
         goto failed;
     }
     TRY_OR(failed, read_list(mix, c));
-    for (int k = 0; k < mix->n; k++)
+    for (int k = 0; k < mix->count; k++)
         TRY_OR(failed, open_source(mix, k));
     TRY_OR(failed, place_images(mix));
     TRY_OR(failed, digest_of(mix, true, &mix->identity));
@@ -342,7 +343,7 @@ static int64_t mixture_samples(const dataset *set)
 
 static int64_t mixture_images(const dataset *set)
 {
-    return as_mixture(set)->images.n;
+    return as_mixture(set)->images.count;
 }
 
 static const char *mixture_image_path(const dataset *set, int64_t j)
@@ -352,7 +353,7 @@ static const char *mixture_image_path(const dataset *set, int64_t j)
 
 static int source_of_image(const mixture *mix, int64_t j)
 {
-    int k = mix->n - 1;
+    int k = mix->count - 1;
     while (k > 0 && mix->sources[k].first_image > j)
         k--;
     return k;
@@ -367,7 +368,7 @@ static void mixture_place(const dataset *set, int64_t j, image_place *out)
     const dataset *source = mix->sources[k].set;
     const int64_t mine = j - mix->sources[k].first_image;
     const char *whole = name_list_at(&mix->images, j);
-    const size_t under = strlen(whole) - strlen(source->v->image_path(source, mine));
+    const size_t under = strlen(whole) - strlen(source->adapter->image_path(source, mine));
     image_place place;
     dataset_image_place(source, mine, &place);
     *out = place;
@@ -378,14 +379,15 @@ static const char *mixture_frame(const dataset *set, int64_t j, int32_t k)
 {
     const mixture *mix = as_mixture(set);
     const mixed_source *source = &mix->sources[source_of_image(mix, j)];
-    return source->set->v->frame(source->set, j - source->first_image, k);
+    return source->set->adapter->frame(source->set, j - source->first_image, k);
 }
 
 static bool mixture_videos(const dataset *set)
 {
     const mixture *mix = as_mixture(set);
-    for (int k = 0; k < mix->n; k++)
-        if (mix->sources[k].set->v->videos && mix->sources[k].set->v->videos(mix->sources[k].set))
+    for (int k = 0; k < mix->count; k++)
+        if (mix->sources[k].set->adapter->videos &&
+            mix->sources[k].set->adapter->videos(mix->sources[k].set))
             return true;
     return false;
 }
@@ -414,14 +416,14 @@ static hash128 mixture_contents(const dataset *set)
 static int mixture_parts(const dataset *set, const dataset_part **out)
 {
     *out = as_mixture(set)->parts;
-    return as_mixture(set)->n;
+    return as_mixture(set)->count;
 }
 
 /* The source of sample i; -1 if there is none. */
 static int source_of(const mixture *mix, int64_t i)
 {
-    for (int k = 0; k < mix->n; k++)
-        if (i >= mix->parts[k].first && i < mix->parts[k].first + mix->parts[k].n)
+    for (int k = 0; k < mix->count; k++)
+        if (i >= mix->parts[k].first && i < mix->parts[k].first + mix->parts[k].count)
             return k;
     return -1;
 }
@@ -431,7 +433,7 @@ static int64_t mixture_chunk(const dataset *set, int64_t i)
     const mixture *mix = as_mixture(set);
     const int k = source_of(mix, i);
     const dataset *source = mix->sources[k].set;
-    return source->v->chunk ? source->v->chunk(source, i - mix->parts[k].first) : -1;
+    return source->adapter->chunk ? source->adapter->chunk(source, i - mix->parts[k].first) : -1;
 }
 
 static const char *mixture_reference(const dataset *set, int64_t i)
@@ -439,8 +441,9 @@ static const char *mixture_reference(const dataset *set, int64_t i)
     const mixture *mix = as_mixture(set);
     const int k = source_of(mix, i);
     const dataset *source = k < 0 ? NULL : mix->sources[k].set;
-    return source && source->v->reference ? source->v->reference(source, i - mix->parts[k].first)
-                                          : NULL;
+    return source && source->adapter->reference
+               ? source->adapter->reference(source, i - mix->parts[k].first)
+               : NULL;
 }
 
 static status get_mixed_sample(const dataset *set, int64_t i, bool whole, arena *memory,
@@ -453,8 +456,8 @@ static status get_mixed_sample(const dataset *set, int64_t i, bool whole, arena 
     const mixed_source *source = &mix->sources[k];
     sample x;
     const int64_t j = i - mix->parts[k].first;
-    TRY(whole ? source->set->v->sample(source->set, j, memory, &x)
-              : source->set->v->outline(source->set, j, memory, &x));
+    TRY(whole ? source->set->adapter->sample(source->set, j, memory, &x)
+              : source->set->adapter->outline(source->set, j, memory, &x));
     int32_t *images;
     char *name;
     const size_t room = strlen(source->name) + strlen(x.name) + 3;

@@ -33,7 +33,7 @@ status name_list_add(name_list *list, const char *name, size_t n, int32_t *out)
     bool is_new;
     int64_t at = look_up(list, name, n, &key);
     if (at < 0) {
-        TRY(id_map_put(&list->by_hash, key, list->n, &at, &is_new));
+        TRY(id_map_put(&list->by_hash, key, list->count, &at, &is_new));
         TRY(name_list_append(list, name, n, &at));
     }
     *out = (int32_t)at;
@@ -42,11 +42,11 @@ status name_list_add(name_list *list, const char *name, size_t n, int32_t *out)
 
 status name_list_append(name_list *list, const char *name, size_t n, int64_t *out)
 {
-    if (list->n == INT32_MAX)
+    if (list->count == INT32_MAX)
         return FAIL(ST_BAD_INPUT, "the data set has more than %d files", INT32_MAX);
-    TRY(array_room((void **)&list->at, list->n, &list->capacity, sizeof *list->at));
-    TRY(text_pool_add(&list->texts, name, n, &list->at[list->n]));
-    *out = list->n++;
+    TRY(array_room((void **)&list->at, list->count, &list->capacity, sizeof *list->at));
+    TRY(text_pool_add(&list->texts, name, n, &list->at[list->count]));
+    *out = list->count++;
     return ST_OK;
 }
 

@@ -8,8 +8,8 @@
 /* Start it with {0}. */
 typedef struct name_list {
     text_pool texts;
-    int64_t *at; /* [n] offset of each name in texts */
-    int64_t n, capacity;
+    int64_t *at; /* [count] offset of each name in texts */
+    int64_t count, capacity;
     id_map by_hash; /* hash of a name -> its number */
 } name_list;
 

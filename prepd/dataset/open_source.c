@@ -19,7 +19,7 @@ status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **o
     if (opened == ST_NO_INPUT)
         return foreign_explain(c, opened);
     TRY(opened);
-    const char *root = (*out)->v->root(*out);
+    const char *root = (*out)->adapter->root(*out);
     if (utf8_valid(root, strlen(root)))
         return ST_OK;
     const status st = FAIL_IN(ST_CONFIG, root,

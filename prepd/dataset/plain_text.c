@@ -42,12 +42,12 @@ static status on_document(void *user, const record_place *at, const char *cause)
 {
     texts *set = (texts *)user;
     text_document x = {.at = *at};
-    if (set->limit && set->n >= set->limit)
+    if (set->limit && set->count >= set->limit)
         return FAIL(ST_END, "data.limit");
-    TRY(array_room((void **)&set->all, set->n, &set->capacity, sizeof *set->all));
+    TRY(array_room((void **)&set->all, set->count, &set->capacity, sizeof *set->all));
     if (cause)
         TRY(text_pool_format(&set->causes, &x.cause, "%s", cause));
-    set->all[set->n++] = x;
+    set->all[set->count++] = x;
     return ST_OK;
 }
 
@@ -69,7 +69,7 @@ static status compute_identity(texts *set)
     hasher *hash = NULL;
     TRY(hasher_new(&hash));
     hasher_add(hash, "text", 4);
-    hasher_add_u64(hash, (uint64_t)set->n);
+    hasher_add_u64(hash, (uint64_t)set->count);
     if (records_form(set->files) != RECORDS_JSON) /* of JSON it is as it always was */
         hasher_add_u64(hash, (uint64_t)records_form(set->files));
     status st = records_digest(set->files, hash);
@@ -84,7 +84,7 @@ static status read_all(texts *set, const conf *c)
     const bool json = records_form(set->files) == RECORDS_JSON;
     TRY(json ? records_scan(set->files, on_record, set)
              : documents_scan(set->files, on_document, set));
-    if (set->n == 0)
+    if (set->count == 0)
         return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no %s", json ? "record" : "text");
     TRY(compute_identity(set));
     text_cache_save(set, c);
@@ -100,7 +100,7 @@ static status text_open(const conf *c, dataset **out)
     texts *set = (texts *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    set->base.v = &dataset_text;
+    set->base.adapter = &dataset_text;
     set->limit = c->data_limit;
     TRY_OR(failed, records_open(c, &set->files));
     cache_lock lock = {0};
@@ -118,7 +118,7 @@ failed:
 
 static int64_t text_samples(const dataset *set)
 {
-    return as_texts(set)->n;
+    return as_texts(set)->count;
 }
 
 static int64_t text_images(const dataset *set)
@@ -154,8 +154,8 @@ static status text_outline(const dataset *base, int64_t i, arena *memory, sample
 {
     const texts *set = as_texts(base);
     char name[320], *copy;
-    if (i < 0 || i >= set->n)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
+    if (i < 0 || i >= set->count)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->count);
     const text_document *x = &set->all[i];
     if (records_form(set->files) == RECORDS_FILES)
         snprintf(name, sizeof name, "%.250s", records_name(set->files, x->at.file));

@@ -17,8 +17,8 @@ typedef struct text_document {
 typedef struct texts {
     dataset base;
     record_files *files;
-    text_document *all; /* [n] */
-    int64_t n, capacity;
+    text_document *all; /* [count] */
+    int64_t count, capacity;
     int64_t limit; /* data.limit; 0: none */
     text_pool causes;
     bool random; /* any document can be read at any time */

@@ -26,12 +26,12 @@ static status save_texts(const texts *set, const kept_name *name)
 {
     kept_points points = {0};
     char identity[HASH_TEXT];
-    const size_t room = ((size_t)set->n * PLACE_NUMBERS + 1) * sizeof(int64_t);
+    const size_t room = ((size_t)set->count * PLACE_NUMBERS + 1) * sizeof(int64_t);
     int64_t *places = malloc(room);
-    status st =
-        places ? kept_points_of(set->files, &points)
-               : FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", set->n);
-    for (int64_t i = 0; st == ST_OK && i < set->n; i++) {
+    status st = places ? kept_points_of(set->files, &points)
+                       : FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents",
+                              set->count);
+    for (int64_t i = 0; st == ST_OK && i < set->count; i++) {
         const text_document *x = &set->all[i];
         int64_t *to = places + i * PLACE_NUMBERS;
         to[0] = x->at.offset;
@@ -44,7 +44,7 @@ static status save_texts(const texts *set, const kept_name *name)
         const st_meta words[] = {{"identity", identity}};
         const st_tensor tensors[] = {
             points.tensors[0],
-            kept_column("places", DT_I64, set->n * PLACE_NUMBERS, places),
+            kept_column("places", DT_I64, set->count * PLACE_NUMBERS, places),
             points.tensors[1],
             kept_column("causes", DT_U8, (int64_t)set->causes.size, set->causes.bytes),
             points.tensors[2],
@@ -85,7 +85,7 @@ static status take_places(texts *set, const st_file *file, const char *path)
     set->causes.bytes = malloc(t->data.size + 1);
     if (!set->all || !set->causes.bytes)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", n);
-    set->n = set->capacity = n;
+    set->count = set->capacity = n;
     if (t->data.size)
         memcpy(set->causes.bytes, t->data.data, t->data.size);
     set->causes.size = set->causes.capacity = t->data.size;
@@ -143,7 +143,7 @@ bool text_cache_load(texts *set, const conf *c)
     kept_points_forget(set->files);
     free(set->all);
     set->all = NULL;
-    set->n = set->capacity = 0;
+    set->count = set->capacity = 0;
     text_pool_done(&set->causes);
     return false;
 }

@@ -33,7 +33,7 @@ typedef struct record_file {
 struct record_files {
     char folder[PATH_BYTES];
     record_file *files;
-    int64_t n, capacity;
+    int64_t count, capacity;
     record_form form;
     bool of_texts;        /* data.format is text */
     int32_t awake[AWAKE]; /* [n_awake] the open files, the one that was read last first */
@@ -60,12 +60,12 @@ static size_t stem_of(const char *name, const char *const *suffixes)
 
 static status add_file(record_files *files, const char *path)
 {
-    TRY(array_room((void **)&files->files, files->n, &files->capacity, sizeof *files->files));
-    record_file *x = &files->files[files->n++];
+    TRY(array_room((void **)&files->files, files->count, &files->capacity, sizeof *files->files));
+    record_file *x = &files->files[files->count++];
     *x = (record_file){.path = strdup(path)};
     if (!x->path)
         return FAIL(ST_NO_MEMORY, "no memory for a path");
-    if (files->n > INT32_MAX)
+    if (files->count > INT32_MAX)
         return FAIL_IN(ST_BAD_INPUT, files->folder, "it holds more than %d files", INT32_MAX);
     TRY(unpack_open(path, &x->bytes));
     unpack_rest(x->bytes); /* of many files only those that are read are open */
@@ -149,7 +149,7 @@ static status find_in_folder(const conf *c, record_files *files)
         st = add_files(c, files, dir, false, &names);
     closedir(dir);
     TRY(st);
-    if (files->n == 0)
+    if (files->count == 0)
         return FAIL_IN(
             ST_NO_INPUT, files->folder,
             "the folder holds no file for data.split \"%s\" (NAME-%s.jsonl, .json, .jsonl.gz, "
@@ -159,7 +159,7 @@ static status find_in_folder(const conf *c, record_files *files)
     if (names.texts > 0)
         files->form = RECORDS_FILES;
     TRY(check_no_split(c, files, &names));
-    qsort(files->files, (size_t)files->n, sizeof *files->files, by_path);
+    qsort(files->files, (size_t)files->count, sizeof *files->files, by_path);
     return ST_OK;
 }
 
@@ -215,7 +215,7 @@ void records_close(record_files **files)
 {
     if (!files || !*files)
         return;
-    for (int64_t k = 0; k < (*files)->n; k++) {
+    for (int64_t k = 0; k < (*files)->count; k++) {
         unpack_close(&(*files)->files[k].bytes);
         free((*files)->files[k].path);
     }
@@ -410,7 +410,7 @@ status records_scan(record_files *files, record_each each, void *user)
 {
     int64_t points = 0;
     status st = ST_OK;
-    for (int64_t k = 0; k < files->n && st == ST_OK; k++) {
+    for (int64_t k = 0; k < files->count && st == ST_OK; k++) {
         record_file *x = &files->files[k];
         scanning s = {.files = files, .file = (int32_t)k, .each = each, .user = user};
         beginning begins;
@@ -470,11 +470,11 @@ status records_read(record_files *files, const record_place *at, json_value **ou
 
 status records_contents(const record_files *files, hash128 **out)
 {
-    hash128 *all = (hash128 *)malloc(((size_t)files->n + 1) * sizeof *all);
+    hash128 *all = (hash128 *)malloc(((size_t)files->count + 1) * sizeof *all);
     status st =
         all ? ST_OK
-            : FAIL(ST_NO_MEMORY, "no memory for digests of %lld files", (long long)files->n);
-    for (int64_t k = 0; st == ST_OK && k < files->n; k++)
+            : FAIL(ST_NO_MEMORY, "no memory for digests of %lld files", (long long)files->count);
+    for (int64_t k = 0; st == ST_OK && k < files->count; k++)
         st = hash_file(files->files[k].path, &all[k]);
     if (st == ST_OK)
         *out = all;
@@ -487,15 +487,15 @@ status records_digest(const record_files *files, hasher *hash)
 {
     hash128 *all = NULL;
     TRY(records_contents(files, &all));
-    hasher_add_u64(hash, (uint64_t)files->n);
-    hasher_add(hash, all, (size_t)files->n * sizeof *all);
+    hasher_add_u64(hash, (uint64_t)files->count);
+    hasher_add(hash, all, (size_t)files->count * sizeof *all);
     free(all);
     return ST_OK;
 }
 
 void records_stamp(const record_files *files, hasher *hash)
 {
-    for (int64_t k = 0; k < files->n; k++) {
+    for (int64_t k = 0; k < files->count; k++) {
         int64_t bytes, mtime_ns;
         unpack_stamp(files->files[k].bytes, &bytes, &mtime_ns);
         hasher_add(hash, files->files[k].path, strlen(files->files[k].path) + 1);
@@ -507,7 +507,7 @@ void records_stamp(const record_files *files, hasher *hash)
 int64_t records_unpacked(const record_files *files)
 {
     int64_t bytes = 0;
-    for (int64_t k = 0; k < files->n; k++) {
+    for (int64_t k = 0; k < files->count; k++) {
         const int64_t one = unpack_total(files->files[k].bytes);
         if (one < 0)
             return -1;
@@ -519,7 +519,7 @@ int64_t records_unpacked(const record_files *files)
 int64_t records_bytes(const record_files *files)
 {
     int64_t sum = 0;
-    for (int64_t k = 0; k < files->n; k++) {
+    for (int64_t k = 0; k < files->count; k++) {
         int64_t bytes, mtime_ns;
         unpack_stamp(files->files[k].bytes, &bytes, &mtime_ns);
         sum += bytes;
@@ -529,7 +529,7 @@ int64_t records_bytes(const record_files *files)
 
 int64_t records_count(const record_files *files)
 {
-    return files->n;
+    return files->count;
 }
 
 unpack *records_unpack(const record_files *files, int64_t file)
@@ -540,7 +540,7 @@ unpack *records_unpack(const record_files *files, int64_t file)
 void records_adopted(record_files *files)
 {
     int64_t points = 0;
-    for (int64_t k = 0; k < files->n; k++) {
+    for (int64_t k = 0; k < files->count; k++) {
         files->files[k].first_point = points;
         unpack_rest(files->files[k].bytes);
         warn_if_far(&files->files[k]);
@@ -550,7 +550,7 @@ void records_adopted(record_files *files)
 
 bool records_random(const record_files *files)
 {
-    for (int64_t k = 0; k < files->n; k++)
+    for (int64_t k = 0; k < files->count; k++)
         if (!unpack_random(files->files[k].bytes))
             return false;
     return true;

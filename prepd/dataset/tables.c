@@ -97,13 +97,13 @@ static status map_grow(id_map *map)
 
 status id_map_put(id_map *map, int64_t id, int64_t value, int64_t *out, bool *out_new)
 {
-    if (2 * (map->n + 1) > map->capacity)
+    if (2 * (map->count + 1) > map->capacity)
         TRY(map_grow(map));
     id_slot *slot = find_slot(map->slots, map->capacity, id);
     *out_new = slot->value == 0;
     if (*out_new) {
         *slot = (id_slot){id, value + 1};
-        map->n++;
+        map->count++;
     }
     *out = slot->value - 1;
     return ST_OK;

@@ -31,7 +31,7 @@ typedef struct id_slot {
 } id_slot;
 typedef struct id_map {
     id_slot *slots;
-    size_t n, capacity; /* the capacity is a power of two */
+    size_t count, capacity; /* the capacity is a power of two */
 } id_map;
 
 /* Puts the value under the id unless one is there already. *out is the value that is held now, and

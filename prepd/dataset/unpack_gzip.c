@@ -16,7 +16,7 @@ enum {
 };
 
 struct unpack_decoder {
-    z_stream z;
+    z_stream zlib;
     bool open;
     bool raw;        /* it began inside a member, whose trailer is then skipped */
     int trailer;     /* bytes of the trailer that are still to be skipped */
@@ -36,7 +36,7 @@ static status gzip_begin(unpack_decoder **out)
 static void gzip_close(unpack_decoder *decoder)
 {
     if (decoder->open)
-        inflateEnd(&decoder->z);
+        inflateEnd(&decoder->zlib);
     decoder->open = false;
 }
 
@@ -52,8 +52,8 @@ static void gzip_end(unpack_decoder **decoder)
 static status gzip_open(unpack_decoder *decoder, int bits)
 {
     gzip_close(decoder);
-    decoder->z = (z_stream){0};
-    if (inflateInit2(&decoder->z, bits) != Z_OK)
+    decoder->zlib = (z_stream){0};
+    if (inflateInit2(&decoder->zlib, bits) != Z_OK)
         return FAIL(ST_NO_MEMORY, "no memory for a gzip decoder");
     decoder->open = true;
     decoder->raw = bits == RAW_DEFLATE;
@@ -68,9 +68,9 @@ static status gzip_restart(unpack_decoder *decoder, const unpack_restart *at, ui
     TRY(gzip_open(decoder, at->fresh ? GZIP_MEMBER : RAW_DEFLATE));
     if (at->fresh)
         return ST_OK;
-    if (at->bits && inflatePrime(&decoder->z, at->bits, before >> (8 - at->bits)) != Z_OK)
+    if (at->bits && inflatePrime(&decoder->zlib, at->bits, before >> (8 - at->bits)) != Z_OK)
         return FAIL(ST_INTERNAL, "zlib refuses %d bits of a shared byte", at->bits);
-    if (inflateSetDictionary(&decoder->z, at->window, UNPACK_WINDOW) != Z_OK)
+    if (inflateSetDictionary(&decoder->zlib, at->window, UNPACK_WINDOW) != Z_OK)
         return FAIL(ST_INTERNAL, "zlib refuses the window of a restart point");
     return ST_OK;
 }
@@ -104,13 +104,13 @@ static status gzip_step(unpack_decoder *decoder, const uint8_t *in, size_t *in_n
         *at = (unpack_restart){.fresh = true};
         return ST_OK;
     }
-    decoder->z.next_in = (Bytef *)(uintptr_t)in;
-    decoder->z.avail_in = *in_n > INT32_MAX ? INT32_MAX : (uInt)*in_n;
-    decoder->z.next_out = out;
-    decoder->z.avail_out = *out_n > INT32_MAX ? INT32_MAX : (uInt)*out_n;
-    int code = inflate(&decoder->z, Z_BLOCK);
-    *in_n = (size_t)(decoder->z.next_in - in);
-    *out_n = (size_t)(decoder->z.next_out - out);
+    decoder->zlib.next_in = (Bytef *)(uintptr_t)in;
+    decoder->zlib.avail_in = *in_n > INT32_MAX ? INT32_MAX : (uInt)*in_n;
+    decoder->zlib.next_out = out;
+    decoder->zlib.avail_out = *out_n > INT32_MAX ? INT32_MAX : (uInt)*out_n;
+    int code = inflate(&decoder->zlib, Z_BLOCK);
+    *in_n = (size_t)(decoder->zlib.next_in - in);
+    *out_n = (size_t)(decoder->zlib.next_out - out);
     decoder->at_member &= *in_n == 0;
     if (code == Z_STREAM_END) {
         decoder->trailer = decoder->raw ? TRAILER_BYTES : 0;
@@ -121,10 +121,10 @@ static status gzip_step(unpack_decoder *decoder, const uint8_t *in, size_t *in_n
     if (code == Z_NEED_DICT || (code != Z_OK && code != Z_BUF_ERROR))
         return FAIL(code == Z_MEM_ERROR ? ST_NO_MEMORY : ST_BAD_INPUT,
                     "the gzip data are damaged: %s",
-                    decoder->z.msg ? decoder->z.msg : zError(code));
-    if ((decoder->z.data_type & BLOCK_END) && !(decoder->z.data_type & LAST_BLOCK)) {
+                    decoder->zlib.msg ? decoder->zlib.msg : zError(code));
+    if ((decoder->zlib.data_type & BLOCK_END) && !(decoder->zlib.data_type & LAST_BLOCK)) {
         *out_border = true;
-        *at = (unpack_restart){.bits = decoder->z.data_type & UNUSED_BITS};
+        *at = (unpack_restart){.bits = decoder->zlib.data_type & UNUSED_BITS};
     }
     return ST_OK;
 }

@@ -7,7 +7,7 @@
 enum { WINDOW_LOG = 27 }; /* 128 MiB, which `zstd --long` uses; a file that needs more is refused */
 
 struct unpack_decoder {
-    ZSTD_DCtx *z;
+    ZSTD_DCtx *zstd;
     bool at_frame; /* nothing of the next frame was read yet */
     bool any_frame;
 };
@@ -16,7 +16,7 @@ static void zstd_end(unpack_decoder **decoder)
 {
     if (!*decoder)
         return;
-    ZSTD_freeDCtx((*decoder)->z);
+    ZSTD_freeDCtx((*decoder)->zstd);
     free(*decoder);
     *decoder = NULL;
 }
@@ -25,9 +25,9 @@ static status zstd_begin(unpack_decoder **out)
 {
     unpack_decoder *decoder = (unpack_decoder *)calloc(1, sizeof *decoder);
     if (decoder)
-        decoder->z = ZSTD_createDCtx();
-    if (!decoder || !decoder->z ||
-        ZSTD_isError(ZSTD_DCtx_setParameter(decoder->z, ZSTD_d_windowLogMax, WINDOW_LOG))) {
+        decoder->zstd = ZSTD_createDCtx();
+    if (!decoder || !decoder->zstd ||
+        ZSTD_isError(ZSTD_DCtx_setParameter(decoder->zstd, ZSTD_d_windowLogMax, WINDOW_LOG))) {
         zstd_end(&decoder);
         return FAIL(ST_NO_MEMORY, "no memory for a zstd decoder");
     }
@@ -38,7 +38,7 @@ static status zstd_begin(unpack_decoder **out)
 static status zstd_restart(unpack_decoder *decoder, const unpack_restart *at, uint8_t before)
 {
     (void)before;
-    ZSTD_DCtx_reset(decoder->z, ZSTD_reset_session_only);
+    ZSTD_DCtx_reset(decoder->zstd, ZSTD_reset_session_only);
     decoder->at_frame = true;
     decoder->any_frame = at->packed > 0;
     return ST_OK;
@@ -49,7 +49,7 @@ static status zstd_step(unpack_decoder *decoder, const uint8_t *in, size_t *in_n
 {
     ZSTD_inBuffer from = {in, *in_n, 0};
     ZSTD_outBuffer to = {out, *out_n, 0};
-    size_t code = ZSTD_decompressStream(decoder->z, &to, &from);
+    size_t code = ZSTD_decompressStream(decoder->zstd, &to, &from);
     *in_n = from.pos;
     *out_n = to.pos;
     *out_border = false;

@@ -24,10 +24,10 @@ typedef struct vqa_question {
     bool answered; /* it has an annotation */
 } vqa_question;
 
-/* A sample is n questions from vqa.order[first] on: one question, or a conversation. */
+/* A sample is `count` questions from vqa.order[first] on: one question, or a conversation. */
 typedef struct vqa_sample {
     int64_t first;
-    int32_t n;
+    int32_t count;
 } vqa_sample;
 
 /* A picture inside a zip file. Its bytes are -1 if it is deflated there, because then it cannot be

@@ -73,7 +73,7 @@ static status group_conversations(vqa *set, int64_t limit)
             next += count[q->image];
         }
         vqa_sample *mine = &set->samples[*s];
-        set->order[mine->first + mine->n++] = i;
+        set->order[mine->first + mine->count++] = i;
     }
     free(sample_of);
     free(count);
@@ -103,8 +103,8 @@ static status compute_identity(vqa *set, int group)
                  (int64_t)strlen(text_pool_at(&set->texts, set->image_paths[j])));
     hasher_add_u64(hash, (uint64_t)set->n_samples);
     for (int64_t s = 0; s < set->n_samples; s++) {
-        hasher_add_u64(hash, (uint64_t)set->samples[s].n);
-        for (int32_t k = 0; k < set->samples[s].n; k++) {
+        hasher_add_u64(hash, (uint64_t)set->samples[s].count);
+        for (int32_t k = 0; k < set->samples[s].count; k++) {
             const vqa_question *q = &set->questions[set->order[set->samples[s].first + k]];
             hasher_add_u64(hash, (uint64_t)q->id);
             hasher_add_u64(hash, (uint64_t)q->image);
@@ -162,7 +162,7 @@ static status new_vqa(const conf *c, vqa **out)
     vqa *set = (vqa *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    set->base.v = &dataset_vqav2;
+    set->base.adapter = &dataset_vqav2;
     status st = vqa_find_files(c, &set->paths);
     if (st != ST_OK)
         vqa_close(&set->base);
@@ -236,9 +236,9 @@ static status name_sample(const vqa *set, const vqa_sample *s, arena *memory, co
 {
     char text[128];
     const vqa_question *q = &set->questions[set->order[s->first]];
-    if (s->n > 1)
+    if (s->count > 1)
         snprintf(text, sizeof text, "image %" PRId64 " (%d questions from %" PRId64 " on)",
-                 q->image_id, s->n, q->id);
+                 q->image_id, s->count, q->id);
     else if (q->id || !q->cause)
         snprintf(text, sizeof text, "question %" PRId64, q->id);
     else
@@ -318,9 +318,9 @@ static status vqa_get(const dataset *base, int64_t i, arena *memory, sample *out
         return ST_OK;
     }
     const vqa_sample *s = &set->samples[i];
-    TRY(arena_calloc(memory, 2 * (size_t)s->n, sizeof(turn), (void **)&x.turns));
-    x.n_turns = 2 * s->n;
-    for (int32_t k = 0; k < s->n; k++)
+    TRY(arena_calloc(memory, 2 * (size_t)s->count, sizeof(turn), (void **)&x.turns));
+    x.n_turns = 2 * s->count;
+    for (int32_t k = 0; k < s->count; k++)
         TRY(fill_turns(set, &set->questions[set->order[s->first + k]], k == 0, memory,
                        x.turns + 2 * k));
     *out = x;
@@ -332,7 +332,7 @@ static const char *vqa_reference(const dataset *base, int64_t i)
     const vqa *set = as_vqa(base);
     const vqa_sample *s = &set->samples[i];
     const vqa_question *q = &set->questions[set->order[s->first]];
-    return s->n == 1 && q->reference ? text_pool_at(&set->texts, q->reference) : NULL;
+    return s->count == 1 && q->reference ? text_pool_at(&set->texts, q->reference) : NULL;
 }
 
 static const char *vqa_holder(const dataset *set, int64_t j)

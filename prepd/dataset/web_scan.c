@@ -22,7 +22,7 @@ typedef struct scanning {
     int32_t shard;
     char key[TAR_NAME_MAX];
     bool open, limit_reached;
-    web_sample s;
+    web_sample sample;
     member_place found[WORDS_KINDS];
     char *words[WORDS_KINDS]; /* heap; NULL if it has no such member */
     char endings[1024];       /* endings seen so far, each between slashes */
@@ -67,7 +67,7 @@ static words_kind choose_words(const scanning *k)
 static status finish_sample(scanning *k)
 {
     webdataset *set = k->set;
-    web_sample *s = &k->s;
+    web_sample *s = &k->sample;
     chat_record r;
     arena a;
     if (!k->open)
@@ -95,8 +95,8 @@ static status finish_sample(scanning *k)
         k->words[w] = NULL;
     }
     TRY(st);
-    TRY(array_room((void **)&set->samples, set->n, &set->capacity, sizeof *set->samples));
-    set->samples[set->n++] = *s;
+    TRY(array_room((void **)&set->samples, set->count, &set->capacity, sizeof *set->samples));
+    set->samples[set->count++] = *s;
     return ST_OK;
 }
 
@@ -104,16 +104,16 @@ static status begin_sample(scanning *k, const char *key)
 {
     webdataset *set = k->set;
     TRY(finish_sample(k));
-    if (set->limit && set->n >= set->limit) {
+    if (set->limit && set->count >= set->limit) {
         k->limit_reached = true;
         return FAIL(ST_END, "data.limit");
     }
     snprintf(k->key, sizeof k->key, "%s", key);
-    k->s = (web_sample){.shard = k->shard, .first_image = set->n_images};
+    k->sample = (web_sample){.shard = k->shard, .first_image = set->n_images};
     k->open = true;
     strcpy(k->endings, "/");
-    return text_pool_format(&set->texts, &k->s.name, "%s:%s", name_list_at(&set->shards, k->shard),
-                            key);
+    return text_pool_format(&set->texts, &k->sample.name, "%s:%s",
+                            name_list_at(&set->shards, k->shard), key);
 }
 
 static words_kind kind_of(const char *last)
@@ -152,14 +152,14 @@ static status add_image(scanning *k, const tar_member *m, bool video)
     TRY(text_pool_format(&set->texts, &x->name, "%s:%s", name_list_at(&set->shards, k->shard),
                          m->name));
     set->n_images++;
-    k->s.n_images++;
+    k->sample.n_images++;
     return ST_OK;
 }
 
 static status add_words(scanning *k, words_kind kind, const tar_member *m, int fd)
 {
     if (m->bytes > MAX_WORDS)
-        return blame(k->set, &k->s, "its text is longer than 64 MiB", false);
+        return blame(k->set, &k->sample, "its text is longer than 64 MiB", false);
     if (k->words[kind])
         return ST_OK; /* a second one with another ending, such as .a.txt: the first counts */
     k->found[kind] = (member_place){m->offset, m->bytes};
@@ -184,7 +184,7 @@ static status on_member(void *user, const tar_member *m, int fd)
     if (snprintf(ending, sizeof ending, "/%s/", dot + 1) < (int)sizeof ending &&
         strlen(k->endings) + strlen(ending) < sizeof k->endings) {
         if (strstr(k->endings, ending))
-            return blame(k->set, &k->s, "it has two members of the same name", false);
+            return blame(k->set, &k->sample, "it has two members of the same name", false);
         strcat(k->endings, ending + 1);
     }
     if (is_image(last) || is_video(last))
@@ -276,7 +276,7 @@ status web_scan(webdataset *set, hasher *hash)
 {
     scanning k = {.set = set, .hash = hash};
     status st = ST_OK;
-    for (int64_t s = 0; s < set->shards.n && st == ST_OK && !k.limit_reached; s++) {
+    for (int64_t s = 0; s < set->shards.count && st == ST_OK && !k.limit_reached; s++) {
         char path[2 * TAR_NAME_MAX];
         snprintf(path, sizeof path, "%s/%s", set->root, name_list_at(&set->shards, s));
         k.shard = (int32_t)s;

@@ -46,7 +46,7 @@ static status web_open(const conf *c, dataset **out)
     webdataset *set = (webdataset *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    set->base.v = &dataset_webdataset;
+    set->base.adapter = &dataset_webdataset;
     set->limit = c->data_limit;
     set->prompt = strdup(c->data_prompt);
     if (!set->prompt) {
@@ -62,7 +62,7 @@ static status web_open(const conf *c, dataset **out)
     hasher_add_text(hash, c->data_stage_weights);
     hasher_add_text(hash, c->data_prompt);
     TRY_OR(done, web_scan(set, hash));
-    hasher_add_u64(hash, (uint64_t)set->n);
+    hasher_add_u64(hash, (uint64_t)set->count);
     if (set->any_video)
         hasher_add(hash, "videos",
                    6); /* so that data without videos keep the identity they always had */
@@ -74,7 +74,7 @@ static status web_open(const conf *c, dataset **out)
     }
     for (int64_t j = 0; j < set->n_images; j++)
         set->numbers[j] = (int32_t)j;
-    if (set->n == 0)
+    if (set->count == 0)
         st = FAIL_IN(ST_BAD_INPUT, c->data_path, "the tar files hold no sample");
 done:
     hasher_free(&hash);
@@ -89,7 +89,7 @@ done:
 
 static int64_t web_samples(const dataset *set)
 {
-    return as_web(set)->n;
+    return as_web(set)->count;
 }
 
 static int64_t web_images(const dataset *set)
@@ -130,8 +130,8 @@ static hash128 web_identity(const dataset *set)
 static status web_outline(const dataset *base, int64_t i, arena *memory, sample *out)
 {
     const webdataset *set = as_web(base);
-    if (i < 0 || i >= set->n)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n);
+    if (i < 0 || i >= set->count)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->count);
     const web_sample *s = &set->samples[i];
     (void)memory;
     *out = (sample){

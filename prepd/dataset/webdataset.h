@@ -39,7 +39,7 @@ typedef struct webdataset {
     char *prompt;  /* data.prompt */
     int64_t limit; /* data.limit; 0: none */
     web_sample *samples;
-    int64_t n, capacity; /* of samples */
+    int64_t count, capacity; /* of samples */
     web_image *images;
     int32_t *numbers; /* [n_images] 0, 1, 2, ...: sample.images points into it, because the images
                        * of a sample are consecutive */

@@ -22,9 +22,9 @@ static int area_of(int64_t patches)
 
 static int aspect_of(fit_grid g)
 {
-    if (g.w * SQUARE_DEN > g.h * SQUARE_NUM)
+    if (g.columns * SQUARE_DEN > g.rows * SQUARE_NUM)
         return 0;
-    return g.h * SQUARE_DEN > g.w * SQUARE_NUM ? 2 : 1;
+    return g.rows * SQUARE_DEN > g.columns * SQUARE_NUM ? 2 : 1;
 }
 
 int plan_class_of(fit_grid g)

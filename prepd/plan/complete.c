@@ -14,9 +14,9 @@ enum { FIRST_TRIES = 32 };
 
 typedef struct filling {
     const pack_item *items;
-    int64_t n, token_budget;
+    int64_t count, token_budget;
     lists left; /* items not placed, by token_budget - tokens, so rising keys are falling lengths */
-    bool *placed; /* [n] */
+    bool *placed; /* [count] */
     int64_t next; /* every item before it is placed */
     int64_t mean; /* tokens of an item, on average */
     int64_t *row_of;
@@ -41,7 +41,7 @@ static void place_item(filling *f, int64_t item)
 /* The first item from `item` on that is not placed; n if there is none. */
 static int64_t following(const filling *f, int64_t item)
 {
-    while (item < f->n && f->placed[item])
+    while (item < f->count && f->placed[item])
         item++;
     return item;
 }
@@ -108,7 +108,7 @@ static bool complete_row(filling *f)
     try_pairs(f, -1, (pack_item){0, 0}, &best);
     for (int k = 0; k < FIRST_TRIES && best.tokens < f->room; k++) {
         item = following(f, item);
-        if (item == f->n)
+        if (item == f->count)
             break;
         /* The item tried is the head of its list, the first in order of that length. */
         int64_t head = f->left.head[key_of(f, f->items[item].tokens)];
@@ -136,7 +136,7 @@ static bool complete_row(filling *f)
 status pack_complete(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
                      arena *a, int64_t *row_of, int64_t *out_rows)
 {
-    filling f = {.items = items, .n = n, .token_budget = token_budget, .row_of = row_of};
+    filling f = {.items = items, .count = n, .token_budget = token_budget, .row_of = row_of};
     TRY(lists_init(&f.left, token_budget + 1, n, a));
     TRY(arena_calloc(a, (size_t)n + 1, sizeof *f.placed, (void **)&f.placed));
     for (int64_t i = n - 1; i >= 0; i--) { /* backwards, since the last one added is the head */

@@ -9,8 +9,8 @@
 enum { BUFFER = GREEDY_BUFFER };
 
 typedef struct greedy {
-    plan *p;
-    uint64_t next, n; /* units read so far, and units of the epoch; lane after lane */
+    plan *planned;
+    uint64_t next, count; /* units read so far, and units of the epoch; lane after lane */
     int lane;
     uint64_t position;
     int64_t held[BUFFER];
@@ -19,8 +19,8 @@ typedef struct greedy {
 
 static status refill(greedy *g)
 {
-    plan *p = g->p;
-    while (g->n_held < BUFFER && g->next < g->n) {
+    plan *p = g->planned;
+    while (g->n_held < BUFFER && g->next < g->count) {
         uint64_t unit;
         while (g->position == p->lanes[g->lane].per_epoch) {
             g->lane++;
@@ -40,7 +40,7 @@ static bool take_fitting(greedy *g, int64_t *tokens, int64_t *patches)
 {
     int kept = 0;
     for (int k = 0; k < g->n_held; k++) {
-        const plan_unit *u = &g->p->units[g->held[k]];
+        const plan_unit *u = &g->planned->units[g->held[k]];
         if (u->tokens <= *tokens && u->patches <= *patches) {
             *tokens -= u->tokens;
             *patches -= u->patches;
@@ -55,7 +55,7 @@ static bool take_fitting(greedy *g, int64_t *tokens, int64_t *patches)
 
 status plan_greedy_rows(plan *p, int64_t *out_rows)
 {
-    greedy g = {.p = p, .n = p->epoch_units};
+    greedy g = {.planned = p, .count = p->epoch_units};
     int64_t rows = 0;
     TRY(refill(&g));
     while (g.n_held > 0) {

@@ -61,10 +61,10 @@ static status begin_windows(plan *p)
 {
     const double epochs = p->conf->training_epochs;
     if (p->kind == PLAN_SAMPLES) {
-        p->whole.end_row = p->whole.full_rows = (uint64_t)p->data->v->samples(p->data);
+        p->whole.end_row = p->whole.full_rows = (uint64_t)p->data->adapter->samples(p->data);
         return ST_OK;
     }
-    if (p->data->v->samples(p->data) == 0)
+    if (p->data->adapter->samples(p->data) == 0)
         return FAIL(ST_BAD_INPUT,
                     "the data set holds no sample; data.path, data.split and data.limit "
                     "say which samples are taken");
@@ -117,11 +117,12 @@ status plan_prepare(plan *p, row_range *s, uint64_t row, int64_t until_ns, bool 
 status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
 {
     status st;
-    if (index_samples(x) != d->v->samples(d) || index_images(x) != d->v->images(d))
+    if (index_samples(x) != d->adapter->samples(d) || index_images(x) != d->adapter->images(d))
         return FAIL(ST_BAD_INPUT,
                     "the index has %" PRId64 " samples and %" PRId64
                     " images, but the data set has %" PRId64 " and %" PRId64,
-                    index_samples(x), index_images(x), d->v->samples(d), d->v->images(d));
+                    index_samples(x), index_images(x), d->adapter->samples(d),
+                    d->adapter->images(d));
     plan *p = (plan *)calloc(1, sizeof *p);
     if (!p)
         return FAIL(ST_NO_MEMORY, "no memory for a plan");

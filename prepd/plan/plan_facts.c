@@ -38,7 +38,7 @@ const char *plan_cause(const plan *p, int64_t i)
 
 int64_t plan_refused(const plan *p)
 {
-    return p->data->v->samples(p->data) - p->n_usable;
+    return p->data->adapter->samples(p->data) - p->n_usable;
 }
 
 const shape_bucket *plan_buckets(const plan *p, int *out_n)

@@ -85,15 +85,15 @@ done:
 static void report_sources(const plan *p, FILE *to)
 {
     const dataset_part *parts;
-    if (!p->data->v->parts)
+    if (!p->data->adapter->parts)
         return;
-    p->data->v->parts(p->data, &parts);
+    p->data->adapter->parts(p->data, &parts);
     for (int k = 0; k < p->n_lanes; k++) {
         const mixture_lane *l = &p->lanes[k];
         fprintf(to,
                 "source %s: %" PRId64 " samples; an epoch takes %" PRIu64 " (%.2f %% of it), each "
                 "%.3f times\n",
-                escape_text(parts[k].name).text, parts[k].n, l->per_epoch,
+                escape_text(parts[k].name).text, parts[k].count, l->per_epoch,
                 100.0 * (double)l->per_epoch / (double)p->epoch_units,
                 (double)l->per_epoch / (double)l->n_units);
     }
@@ -133,7 +133,7 @@ static void report_buckets(const plan *p, FILE *to)
 
 status plan_report(plan *p, FILE *to)
 {
-    int64_t samples = p->data->v->samples(p->data), refused = plan_refused(p);
+    int64_t samples = p->data->adapter->samples(p->data), refused = plan_refused(p);
     row_stat sum = {0};
     char digest[HASH_TEXT];
     hash_print(index_digest(p->index), digest);

@@ -36,7 +36,7 @@ static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int
     for (int32_t k = 0; k < s->n_images; k++) {
         index_image im;
         index_image_get(p->index, s->images[k], &im);
-        const char *path = p->data->v->image_path(p->data, s->images[k]);
+        const char *path = p->data->adapter->image_path(p->data, s->images[k]);
         if (im.cause && strncmp(im.cause, path, strlen(path)) == 0) /* it begins with the path */
             REFUSE("%s", im.cause);
         if (im.cause)
@@ -63,7 +63,7 @@ static status shrink_grids(const plan *p, const sample *s, int64_t room, int64_t
             share = left;
         if (fit_grid_of(p, &im, share, &grids[k]) != ST_OK)
             REFUSE("%s: cannot be shrunk to fit its row: %s",
-                   p->data->v->image_path(p->data, s->images[k]), status_last()->message);
+                   p->data->adapter->image_path(p->data, s->images[k]), status_last()->message);
         left -= fit_patches(grids[k]);
     }
     return ST_OK;
@@ -87,7 +87,7 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     fit_grid *grids;
     int64_t patches;
     *out_cause = false;
-    TRY(p->data->v->outline(p->data, i, a, &s));
+    TRY(p->data->adapter->outline(p->data, i, a, &s));
     if (s.cause)
         REFUSE("%s", s.cause);
     index_sample_get(p->index, i, &r);
@@ -121,7 +121,7 @@ status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *
     }
     int32_t frames = 0, frame = 0;
     for (int32_t k = 0; k < s.n_images; k++) {
-        const int32_t each = grids[k].h * grids[k].w;
+        const int32_t each = grids[k].rows * grids[k].columns;
         frames += fit_runs(grids[k]);
         frame = each > frame ? each : frame;
     }

@@ -84,8 +84,8 @@ static status measure_some(plan *p, int64_t to)
 struct grouping {
     int64_t *open;     /* [images] the group that takes its next sample; -1 if there is none */
     int64_t *group_of; /* [units] */
-    plan_unit *groups; /* [n]; until lay_out, `first` is one of the group's samples */
-    int64_t n;
+    plan_unit *groups; /* [count]; until lay_out, `first` is one of the group's samples */
+    int64_t count;
 };
 
 /* Sets *out to whether both samples show the same images at the same sizes. */
@@ -100,8 +100,8 @@ static status same_images(plan *p, int64_t a, int64_t b, bool *out)
     if (st == ST_OK) {
         *out = x.n_images == y.n_images;
         for (int32_t k = 0; *out && k < x.n_images; k++)
-            *out = x.images[k] == y.images[k] && x.grids[k].h == y.grids[k].h &&
-                   x.grids[k].w == y.grids[k].w;
+            *out = x.images[k] == y.images[k] && x.grids[k].rows == y.grids[k].rows &&
+                   x.grids[k].columns == y.grids[k].columns;
     }
     arena_release(&p->scratch, mark);
     return st;
@@ -133,9 +133,9 @@ static status find_group(plan *p, grouping *g, int64_t u)
         g->group_of[u] = *open;
         return ST_OK;
     }
-    g->groups[g->n] = *one;
-    g->groups[g->n].first = mine;
-    g->group_of[u] = g->n++;
+    g->groups[g->count] = *one;
+    g->groups[g->count].first = mine;
+    g->group_of[u] = g->count++;
     if (open)
         *open = g->group_of[u];
     return ST_OK;
@@ -149,7 +149,7 @@ static status lay_out(plan *p, grouping *g)
     int64_t next = 0;
     if (!docs)
         return FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", p->n_docs);
-    for (int64_t k = 0; k < g->n; k++) {
+    for (int64_t k = 0; k < g->count; k++) {
         g->groups[k].first = next;
         next += g->groups[k].n_docs;
         g->groups[k].n_docs = 0;
@@ -162,7 +162,7 @@ static status lay_out(plan *p, grouping *g)
     free(p->units);
     p->docs = docs;
     p->units = g->groups;
-    p->n_units = g->n;
+    p->n_units = g->count;
     g->groups = NULL;
     return ST_OK;
 }
@@ -171,7 +171,7 @@ static status lay_out(plan *p, grouping *g)
  * documents then stand in one row and share the picture's visual tokens. */
 static status begin_joining(plan *p)
 {
-    const int64_t n_images = p->data->v->images(p->data);
+    const int64_t n_images = p->data->adapter->images(p->data);
     grouping *g = p->joining = (grouping *)calloc(1, sizeof *g);
     if (g) {
         g->open = (int64_t *)malloc(((size_t)n_images + 1) * sizeof *g->open);
@@ -205,7 +205,7 @@ static status find_chunks(plan *p, mixture_lane *l)
     int64_t capacity = 0, last = -1;
     for (uint64_t u = 0; u < l->n_units; u++) {
         const unit_doc *doc = &p->docs[p->units[l->first + u].first];
-        const int64_t chunk = p->data->v->chunk(p->data, doc->sample);
+        const int64_t chunk = p->data->adapter->chunk(p->data, doc->sample);
         if (chunk < 0) /* the source can be read at any place */
             return ST_OK;
         if (u > 0 && chunk == last)
@@ -230,9 +230,9 @@ static uint64_t share_of(double weight, double weights, int64_t units)
  * samples, so the units of a part lie side by side. */
 static status make_lanes(plan *p)
 {
-    const int64_t n_samples = p->data->v->samples(p->data);
+    const int64_t n_samples = p->data->adapter->samples(p->data);
     const dataset_part whole = {"", 0, n_samples, 0}, *parts = &whole;
-    const int n = p->data->v->parts ? p->data->v->parts(p->data, &parts) : 1;
+    const int n = p->data->adapter->parts ? p->data->adapter->parts(p->data, &parts) : 1;
     double weights = 0;
     int64_t u = 0;
     p->lanes = (mixture_lane *)calloc((size_t)n, sizeof *p->lanes);
@@ -244,10 +244,11 @@ static status make_lanes(plan *p)
     for (int k = 0; k < n; k++) {
         mixture_lane *l = &p->lanes[k];
         *l = (mixture_lane){.number = k, .first = (uint64_t)u};
-        while (u < p->n_units && p->docs[p->units[u].first].sample < parts[k].first + parts[k].n)
+        while (u < p->n_units &&
+               p->docs[p->units[u].first].sample < parts[k].first + parts[k].count)
             u++;
         l->n_units = (uint64_t)u - l->first;
-        if (parts[k].n == 0)
+        if (parts[k].count == 0)
             return FAIL(ST_BAD_INPUT, "source %s holds no sample", parts[k].name);
         if (l->n_units == 0)
             return FAIL(
@@ -255,7 +256,7 @@ static status make_lanes(plan *p)
                 "source %s has no sample that can be used; what is wrong with the first: %s",
                 parts[k].name, plan_cause(p, parts[k].first));
         l->per_epoch = weights > 0 ? share_of(parts[k].weight, weights, p->n_units) : l->n_units;
-        if (p->data->v->chunk)
+        if (p->data->adapter->chunk)
             TRY(find_chunks(p, l));
     }
     return ST_OK;
@@ -268,7 +269,7 @@ static int64_t some_more(int64_t at, int64_t n)
 
 static status measure_more(plan *p)
 {
-    const int64_t n = p->data->v->samples(p->data), to = some_more(p->at, n);
+    const int64_t n = p->data->adapter->samples(p->data), to = some_more(p->at, n);
     TRY(measure_some(p, to));
     p->at = to;
     if (to < n)

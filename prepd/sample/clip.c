@@ -131,8 +131,8 @@ static status round_to_grid(int64_t n_frames, int64_t height, int64_t width, int
                     n_frames, to_w, to_h);
     *out = (fit_grid){.height = (int32_t)to_h,
                       .width = (int32_t)to_w,
-                      .h = (int32_t)to_h / PATCH_SIDE,
-                      .w = (int32_t)to_w / PATCH_SIDE,
+                      .rows = (int32_t)to_h / PATCH_SIDE,
+                      .columns = (int32_t)to_w / PATCH_SIDE,
                       .pairs = (int32_t)clip_pairs(n_frames)};
     return ST_OK;
 }

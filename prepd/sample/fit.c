@@ -33,8 +33,8 @@ static fit_grid round_to_grid(int64_t height, int64_t width, int64_t min_pixels,
     }
     return (fit_grid){.height = (int32_t)to_h,
                       .width = (int32_t)to_w,
-                      .h = (int32_t)to_h / PATCH_SIDE,
-                      .w = (int32_t)to_w / PATCH_SIDE};
+                      .rows = (int32_t)to_h / PATCH_SIDE,
+                      .columns = (int32_t)to_w / PATCH_SIDE};
 }
 
 static status check_input(int64_t height, int64_t width, fit_limits limits)

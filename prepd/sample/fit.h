@@ -21,7 +21,7 @@ typedef struct fit_limits {
 
 typedef struct fit_grid {
     int32_t height, width; /* pixels, multiples of 32 */
-    int32_t h, w;          /* patches of 16 x 16 pixels; both are even */
+    int32_t rows, columns; /* patches of 16 x 16 pixels; both are even */
     int32_t pairs;         /* pairs of frames, each with such a grid (clip.h); 0: a still picture */
 } fit_grid;
 
@@ -35,12 +35,12 @@ static inline int32_t fit_runs(fit_grid grid)
 /* Tokens of one run: 2 x 2 patches are merged into one token. */
 static inline int64_t fit_run_tokens(fit_grid grid)
 {
-    return (int64_t)grid.h * grid.w / 4;
+    return (int64_t)grid.rows * grid.columns / 4;
 }
 
 static inline int64_t fit_patches(fit_grid grid)
 {
-    return (int64_t)grid.h * grid.w * fit_runs(grid);
+    return (int64_t)grid.rows * grid.columns * fit_runs(grid);
 }
 
 static inline int64_t fit_tokens(fit_grid grid)

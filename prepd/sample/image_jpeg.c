@@ -20,7 +20,7 @@ enum {
 /* The state of one decoding. libjpeg knows only the first member; callbacks find the rest through
  * client_data. */
 typedef struct decoder {
-    struct jpeg_decompress_struct j;
+    struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     jmp_buf left; /* where leave_decoder jumps to */
     span bytes;
@@ -72,7 +72,7 @@ static bool match_marker(const struct jpeg_marker_struct *m, const char *with)
 static bool find_orientation(decoder *d)
 {
     span exif = {0}, xmp = {0};
-    for (const struct jpeg_marker_struct *m = d->j.marker_list; m; m = m->next) {
+    for (const struct jpeg_marker_struct *m = d->jpeg.marker_list; m; m = m->next) {
         span *kind = match_marker(m, "Exif") ? &exif : match_marker(m, "http") ? &xmp : NULL;
         if (kind && kind->data)
             return false;
@@ -88,7 +88,7 @@ static bool find_orientation(decoder *d)
 
 static bool is_plain(decoder *d)
 {
-    struct jpeg_decompress_struct *j = &d->j;
+    struct jpeg_decompress_struct *j = &d->jpeg;
     return !j->progressive_mode && !j->arith_code && !jpeg_has_multiple_scans(j) &&
            j->data_precision == 8 && j->num_components == 3 && j->jpeg_color_space == JCS_YCbCr &&
            (int64_t)j->image_width * j->image_height <= d->limits->image_input_pixels &&
@@ -97,7 +97,7 @@ static bool is_plain(decoder *d)
 
 static bool read_lines(decoder *d)
 {
-    struct jpeg_decompress_struct *j = &d->j;
+    struct jpeg_decompress_struct *j = &d->jpeg;
     const size_t stride = (size_t)j->output_width * 3;
     while (j->output_scanline < j->output_height) {
         JSAMPROW line[LINES];
@@ -116,12 +116,12 @@ static bool read_lines(decoder *d)
 /* Bytes of a row of a plane, which has whole blocks. */
 static size_t plane_stride(const decoder *d)
 {
-    return ((size_t)d->j.image_width + DCTSIZE - 1) / DCTSIZE * DCTSIZE;
+    return ((size_t)d->jpeg.image_width + DCTSIZE - 1) / DCTSIZE * DCTSIZE;
 }
 
 static bool read_planes(decoder *d)
 {
-    struct jpeg_decompress_struct *j = &d->j;
+    struct jpeg_decompress_struct *j = &d->jpeg;
     const size_t stride = plane_stride(d), bytes = stride * d->kept;
     const uint8_t *const planes[] = {d->read, d->read + bytes, d->read + 2 * bytes};
     while (j->output_scanline < j->output_height) {
@@ -144,18 +144,18 @@ static bool read_planes(decoder *d)
 static bool full_planes(const decoder *d)
 {
     for (int c = 0; c < 3; c++)
-        if (d->j.comp_info[c].h_samp_factor != 1 || d->j.comp_info[c].v_samp_factor != 1)
+        if (d->jpeg.comp_info[c].h_samp_factor != 1 || d->jpeg.comp_info[c].v_samp_factor != 1)
             return false;
     return d->rows->take_ycc && d->rows->band % DCTSIZE == 0;
 }
 
 static void prepare_decoder(decoder *d)
 {
-    d->j.err = jpeg_std_error(&d->errors);
+    d->jpeg.err = jpeg_std_error(&d->errors);
     d->errors.error_exit = leave_decoder;
     d->errors.emit_message = record_message;
     d->errors.output_message = say_nothing;
-    d->j.client_data = d;
+    d->jpeg.client_data = d;
 }
 
 /* Everything that may leave through leave_decoder is in the functions with setjmp below. What they
@@ -164,26 +164,26 @@ static bool read_header(decoder *d)
 {
     if (setjmp(d->left))
         return false;
-    jpeg_create_decompress(&d->j);
-    jpeg_save_markers(&d->j, JPEG_APP0 + 1, MARKER_BYTES);
-    jpeg_mem_src(&d->j, d->bytes.data, d->bytes.size);
-    return jpeg_read_header(&d->j, TRUE) == JPEG_HEADER_OK && is_plain(d);
+    jpeg_create_decompress(&d->jpeg);
+    jpeg_save_markers(&d->jpeg, JPEG_APP0 + 1, MARKER_BYTES);
+    jpeg_mem_src(&d->jpeg, d->bytes.data, d->bytes.size);
+    return jpeg_read_header(&d->jpeg, TRUE) == JPEG_HEADER_OK && is_plain(d);
 }
 
 static bool read_picture(decoder *d)
 {
     if (setjmp(d->left))
         return false;
-    if (d->rows && (d->orientation > 1 || (int64_t)d->j.image_width != d->rows->width ||
-                    (int64_t)d->j.image_height != d->rows->height))
+    if (d->rows && (d->orientation > 1 || (int64_t)d->jpeg.image_width != d->rows->width ||
+                    (int64_t)d->jpeg.image_height != d->rows->height))
         d->rows = NULL;
     d->planes = d->rows && full_planes(d);
-    d->j.raw_data_out = d->planes;
-    jpeg_start_decompress(&d->j);
-    if (d->j.output_components != 3)
+    d->jpeg.raw_data_out = d->planes;
+    jpeg_start_decompress(&d->jpeg);
+    if (d->jpeg.output_components != 3)
         return false;
-    d->kept = d->rows ? (JDIMENSION)d->rows->band : d->j.output_height;
-    const size_t stride = d->planes ? plane_stride(d) : d->j.output_width;
+    d->kept = d->rows ? (JDIMENSION)d->rows->band : d->jpeg.output_height;
+    const size_t stride = d->planes ? plane_stride(d) : d->jpeg.output_width;
     d->st = arena_alloc(d->memory, stride * d->kept * 3, (void **)&d->read);
     return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
 }
@@ -194,13 +194,13 @@ static void read_end(decoder *d)
 {
     d->keeps_warnings = d->at_end = true;
     if (setjmp(d->left) == 0)
-        jpeg_finish_decompress(&d->j);
+        jpeg_finish_decompress(&d->jpeg);
 }
 
 /* Decodes every line at an eighth of the size and throws it away. */
 static void read_small(decoder *d)
 {
-    struct jpeg_decompress_struct *j = &d->j;
+    struct jpeg_decompress_struct *j = &d->jpeg;
     if (setjmp(d->left))
         return;
     j->scale_num = 1;
@@ -219,9 +219,9 @@ static bool open_sequential(decoder *d)
 {
     if (setjmp(d->left))
         return false;
-    jpeg_create_decompress(&d->j);
-    jpeg_mem_src(&d->j, d->bytes.data, d->bytes.size);
-    return jpeg_read_header(&d->j, TRUE) == JPEG_HEADER_OK && !jpeg_has_multiple_scans(&d->j);
+    jpeg_create_decompress(&d->jpeg);
+    jpeg_mem_src(&d->jpeg, d->bytes.data, d->bytes.size);
+    return jpeg_read_header(&d->jpeg, TRUE) == JPEG_HEADER_OK && !jpeg_has_multiple_scans(&d->jpeg);
 }
 
 static status keep_warning(const decoder *d, arena *memory, const char **out)
@@ -239,7 +239,7 @@ status image_jpeg_end(span bytes, arena *memory, const char **out)
     prepare_decoder(&d);
     if (open_sequential(&d))
         read_small(&d);
-    jpeg_destroy_decompress(&d.j);
+    jpeg_destroy_decompress(&d.jpeg);
     return keep_warning(&d, memory, out);
 }
 
@@ -252,10 +252,10 @@ bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32
     const bool plain = read_header(&d);
     if (plain) {
         const bool swap = orient_swaps_sides(d.orientation);
-        *out_width = (int32_t)(swap ? d.j.image_height : d.j.image_width);
-        *out_height = (int32_t)(swap ? d.j.image_width : d.j.image_height);
+        *out_width = (int32_t)(swap ? d.jpeg.image_height : d.jpeg.image_width);
+        *out_height = (int32_t)(swap ? d.jpeg.image_width : d.jpeg.image_height);
     }
-    jpeg_destroy_decompress(&d.j);
+    jpeg_destroy_decompress(&d.jpeg);
     return plain;
 }
 
@@ -283,8 +283,8 @@ static status decode_jpeg(decoder *d, image *out, bool *out_done)
     const bool done = read_header(d) && read_picture(d);
     if (done)
         read_end(d);
-    const int32_t width = (int32_t)d->j.output_width, height = (int32_t)d->j.output_height;
-    jpeg_destroy_decompress(&d->j);
+    const int32_t width = (int32_t)d->jpeg.output_width, height = (int32_t)d->jpeg.output_height;
+    jpeg_destroy_decompress(&d->jpeg);
     const status st = done ? take_picture(d, height, width, out) : d->st;
     *out_done = done && st == ST_OK;
     if (!*out_done)

@@ -156,7 +156,7 @@ struct resampler {
     size_t in_bytes, out_bytes; /* of a row */
     bool widths, heights;       /* whether the axis changes its size */
     bool wide_x, wide_y;        /* whether it uses wide kernels */
-    axis x, y;
+    axis across, down;
     resample_pixel *pixels; /* [in_width] scratch for the plain width loop */
     uint8_t *columns;       /* [in_height, out_width, channels] the result of the width pass */
     int32_t made;           /* how many of its rows are there */
@@ -166,21 +166,21 @@ static status prepare_axes(resampler *maker, int method, int32_t out_width, aren
 {
     const resample_wide *wide = maker->kernels->wide;
     if (maker->widths) {
-        TRY(axis_make(&maker->x, method, maker->in_width, out_width, memory));
+        TRY(axis_make(&maker->across, method, maker->in_width, out_width, memory));
         TRY(arena_calloc(memory, (size_t)maker->in_width, sizeof *maker->pixels,
                          (void **)&maker->pixels));
-        maker->wide_x = wide && maker->channels == 3 && fit_pairs(&maker->x);
+        maker->wide_x = wide && maker->channels == 3 && fit_pairs(&maker->across);
         if (maker->wide_x)
-            TRY(width_pairs(&maker->x, wide->group, memory));
+            TRY(width_pairs(&maker->across, wide->group, memory));
         if (maker->heights)
             TRY(arena_alloc(memory, (size_t)maker->in_height * maker->out_bytes,
                             (void **)&maker->columns));
     }
     if (maker->heights) {
-        TRY(axis_make(&maker->y, method, maker->in_height, maker->out_height, memory));
-        maker->wide_y = wide && fit_pairs(&maker->y);
+        TRY(axis_make(&maker->down, method, maker->in_height, maker->out_height, memory));
+        maker->wide_y = wide && fit_pairs(&maker->down);
         if (maker->wide_y)
-            TRY(height_pairs(&maker->y, memory));
+            TRY(height_pairs(&maker->down, memory));
     }
     return ST_OK;
 }
@@ -253,16 +253,16 @@ static void width_row(resampler *maker, int32_t row, uint8_t *out)
     const uint8_t *in = maker->in + (size_t)row * maker->in_bytes;
     const size_t after = (size_t)(maker->in_height - row - 1) * maker->in_bytes;
     int32_t done = 0;
-    if (maker->wide_x && after > (size_t)maker->x.steps * STEP_TAPS * 3)
-        done = maker->kernels->wide->width(&maker->x, in, out);
-    if (done < maker->x.n_out)
-        maker->kernels->loops->width(&maker->x, maker->channels, in, maker->in_width, done,
+    if (maker->wide_x && after > (size_t)maker->across.steps * STEP_TAPS * 3)
+        done = maker->kernels->wide->width(&maker->across, in, out);
+    if (done < maker->across.n_out)
+        maker->kernels->loops->width(&maker->across, maker->channels, in, maker->in_width, done,
                                      maker->pixels, out);
 }
 
 static void height_row(const resampler *maker, int32_t row, const uint8_t *columns, uint8_t *out)
 {
-    const axis *y = &maker->y;
+    const axis *y = &maker->down;
     const uint8_t *rows = columns + (size_t)y->first[row] * maker->out_bytes;
     size_t done = 0;
     if (maker->wide_y)
@@ -286,7 +286,7 @@ void resampler_rows(resampler *maker, int32_t from, int32_t n, uint8_t *out)
             width_row(maker, row, out);
             continue;
         }
-        for (const int32_t need = maker->y.first[row] + maker->y.taps[row];
+        for (const int32_t need = maker->down.first[row] + maker->down.taps[row];
              maker->widths && maker->made < need; maker->made++)
             width_row(maker, maker->made, maker->columns + (size_t)maker->made * maker->out_bytes);
         height_row(maker, row, maker->widths ? maker->columns : maker->in, out);

@@ -2,7 +2,7 @@
 #include "prepd/sample/sniff.h"
 
 typedef struct magic {
-    uint8_t offset, n;
+    uint8_t offset, count;
     const char *bytes;
     const char *name;
 } magic;
@@ -87,7 +87,7 @@ picture_format sniff_format(span bytes, const char **out_name)
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const magic *m = &table[i];
-        if (match_bytes(bytes, m->offset, m->bytes, m->n)) {
+        if (match_bytes(bytes, m->offset, m->bytes, m->count)) {
             *out_name = m->name;
             return PICTURE_OTHER;
         }

@@ -269,7 +269,7 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
                            const token_list *tokens)
 {
     int64_t run = 0;
-    for (size_t i = 0; i < tokens->n; i++) {
+    for (size_t i = 0; i < tokens->count; i++) {
         int32_t id = tokens->id[i];
         const char *name = id == ids->vision_start ? VISION_START
                            : id == ids->vision_end ? VISION_END
@@ -325,7 +325,7 @@ static const trained_span *token_span(const rendering *r, int64_t at, int64_t st
 static float weight_of(const rendering *r, const token_list *tokens, size_t i, int64_t *next)
 {
     const int64_t start = tokens->offset[i];
-    const int64_t end = i + 1 < tokens->n ? tokens->offset[i + 1] : r->size;
+    const int64_t end = i + 1 < tokens->count ? tokens->offset[i + 1] : r->size;
     while (*next < r->n_spans && start >= r->spans[*next].end)
         ++*next;
     if (*next == r->n_spans || start < r->spans[*next].start)
@@ -339,7 +339,7 @@ static void fill_tokens(const rendering *r, const chat_ids *ids, const token_lis
 {
     int64_t n = 0, run = 0, next = 0;
     out->n_targets = 0;
-    for (size_t i = 0; i < tokens->n; i++) {
+    for (size_t i = 0; i < tokens->count; i++) {
         int32_t id = tokens->id[i];
         if (id == ids->image_pad || id == ids->video_pad) {
             const int64_t pads = r->visuals[r->runs[run].image].tokens;
@@ -361,7 +361,7 @@ static void fill_tokens(const rendering *r, const chat_ids *ids, const token_lis
         n++;
         out->n_targets += trained;
     }
-    out->n = n;
+    out->count = n;
 }
 
 status chat_encode(const tokenizer *with, tokenizer_scratch *scratch, const chat_ids *ids,
@@ -373,12 +373,12 @@ status chat_encode(const tokenizer *with, tokenizer_scratch *scratch, const chat
     chat_text made = {0};
     void *p;
     TRY(from->plain ? render_plain(ids, from, memory, &r) : render(c, from, visuals, memory, &r));
-    tokens->n = 0;
+    tokens->count = 0;
     status st = tokenizer_encode(with, scratch, r.text, (size_t)r.size, tokens);
     if (st != ST_OK)
         return status_context(st, "%s", from->name);
     TRY(check_visual(from, &r, ids, tokens));
-    int64_t n = (int64_t)tokens->n - r.n_runs;
+    int64_t n = (int64_t)tokens->count - r.n_runs;
     for (int64_t k = 0; k < r.n_runs; k++)
         n += visuals[r.runs[k].image].tokens;
     TRY(arena_calloc(memory, (size_t)n, sizeof *made.ids, &p));

@@ -36,13 +36,14 @@ typedef struct chat_visual {
 
 /* The arrays live in the arena. */
 typedef struct chat_text {
-    int32_t *ids;    /* [n] */
-    int32_t *labels; /* [n] the id, or NO_LABEL; the first one is always NO_LABEL */
-    int64_t n;
+    int32_t *ids;    /* [count] */
+    int32_t *labels; /* [count] the id, or NO_LABEL; the first one is always NO_LABEL */
+    int64_t count;
     int64_t n_targets; /* how many labels are not NO_LABEL */
     int64_t *run_at;   /* [n_runs] where the pads of each picture and each pair of frames begin */
     int64_t n_runs;
-    float *weights; /* [n] weights of the labels in the loss, 1 where there is none; NULL: all 1 */
+    float *
+        weights; /* [count] weights of the labels in the loss, 1 where there is none; NULL: all 1 */
 } chat_text;
 
 /* Renders and tokenises a sample. `visuals` [n_images] are those of its images.

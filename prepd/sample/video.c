@@ -325,14 +325,14 @@ done:
 /* --- frames --- */
 
 typedef struct decoding {
-    opened o;
+    opened image;
     AVCodecContext *codec;
     AVFrame *frame, *rgb;
     struct SwsContext *convert;
     int32_t width, height;
     enum AVPixelFormat pixels;
     const int64_t *index;
-    int64_t n;     /* of index */
+    int64_t count; /* of index */
     int64_t next;  /* position in index of the next frame to be taken */
     int64_t shown; /* frames decoded so far */
     arena *memory;
@@ -342,7 +342,7 @@ typedef struct decoding {
 
 static status open_decoder(decoding *d, const conf *limits)
 {
-    const AVCodecParameters *p = d->o.stream->codecpar;
+    const AVCodecParameters *p = d->image.stream->codecpar;
     const AVCodec *c = decoder_of(p->codec_id);
     d->codec = avcodec_alloc_context3(c);
     d->frame = av_frame_alloc();
@@ -355,7 +355,7 @@ static status open_decoder(decoding *d, const conf *limits)
     d->codec->max_pixels = limits->image_input_pixels;
     if (code >= 0)
         code = avcodec_open2(d->codec, c, NULL);
-    return code < 0 ? fail_av(&d->o, code, "cannot be decoded") : ST_OK;
+    return code < 0 ? fail_av(&d->image, code, "cannot be decoded") : ST_OK;
 }
 
 /* Prepares the conversion to RGB, with the matrix and range that the frames name. */
@@ -373,7 +373,7 @@ static status open_convert(decoding *d)
     d->rgb->height = f->height;
     d->rgb->format = AV_PIX_FMT_RGB24;
     if (!d->convert || av_frame_get_buffer(d->rgb, 0) < 0)
-        return FAIL_IN(ST_NO_MEMORY, d->o.file, "no memory for frames of %d x %d", f->width,
+        return FAIL_IN(ST_NO_MEMORY, d->image.file, "no memory for frames of %d x %d", f->width,
                        f->height);
     /* This fails for formats that have no matrix (grey, RGB) and need none. */
     (void)sws_setColorspaceDetails(d->convert, sws_getCoefficients(matrix), full,
@@ -389,19 +389,19 @@ static status take_frame(decoding *d)
     if (!d->convert)
         TRY(open_convert(d));
     if (f->width != d->width || f->height != d->height || f->format != (int)d->pixels)
-        return FAIL_IN(ST_BAD_INPUT, d->o.file,
+        return FAIL_IN(ST_BAD_INPUT, d->image.file,
                        "the video changes from %d x %d to %d x %d or to another format at frame "
                        "%" PRId64,
                        d->width, d->height, f->width, f->height, d->shown);
     TRY(arena_alloc(d->memory, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
     if (sws_scale(d->convert, (const uint8_t *const *)f->data, f->linesize, 0, f->height,
                   d->rgb->data, d->rgb->linesize) != f->height)
-        return FAIL_IN(ST_BAD_INPUT, d->o.file, "frame %" PRId64 " cannot be converted to RGB",
+        return FAIL_IN(ST_BAD_INPUT, d->image.file, "frame %" PRId64 " cannot be converted to RGB",
                        d->shown);
     av_image_copy_plane(im.rgb, im.width * 3, d->rgb->data[0], d->rgb->linesize[0], im.width * 3,
                         im.height);
     status st = ST_OK;
-    for (; st == ST_OK && d->next < d->n && d->index[d->next] == d->shown; d->next++)
+    for (; st == ST_OK && d->next < d->count && d->index[d->next] == d->shown; d->next++)
         st = d->take(d->user, d->next, &im);
     arena_release(d->memory, mark);
     return st;
@@ -411,10 +411,10 @@ static status take_frame(decoding *d)
 static status drain_frames(decoding *d)
 {
     int code = 0;
-    while (d->next < d->n && (code = avcodec_receive_frame(d->codec, d->frame)) >= 0) {
+    while (d->next < d->count && (code = avcodec_receive_frame(d->codec, d->frame)) >= 0) {
         status st = ST_OK;
         if (d->frame->decode_error_flags || (d->frame->flags & AV_FRAME_FLAG_CORRUPT))
-            st = fail_av(&d->o, AVERROR_INVALIDDATA, "is damaged");
+            st = fail_av(&d->image, AVERROR_INVALIDDATA, "is damaged");
         else if (d->index[d->next] == d->shown)
             st = take_frame(d);
         d->shown++;
@@ -422,27 +422,28 @@ static status drain_frames(decoding *d)
         TRY(st);
     }
     return code < 0 && code != AVERROR(EAGAIN) && code != AVERROR_EOF
-               ? fail_av(&d->o, code, "is damaged")
+               ? fail_av(&d->image, code, "is damaged")
                : ST_OK;
 }
 
 static status decode_frames(decoding *d)
 {
     int code = 0;
-    while (d->next < d->n && code != AVERROR_EOF) {
-        code = av_read_frame(d->o.format, d->o.packet);
+    while (d->next < d->count && code != AVERROR_EOF) {
+        code = av_read_frame(d->image.format, d->image.packet);
         if (code < 0 && code != AVERROR_EOF)
-            return fail_av(&d->o, code, "is truncated or damaged");
-        const bool ours = code < 0 || d->o.packet->stream_index == d->o.stream->index;
-        const int sent = ours ? avcodec_send_packet(d->codec, code < 0 ? NULL : d->o.packet) : 0;
-        av_packet_unref(d->o.packet);
+            return fail_av(&d->image, code, "is truncated or damaged");
+        const bool ours = code < 0 || d->image.packet->stream_index == d->image.stream->index;
+        const int sent =
+            ours ? avcodec_send_packet(d->codec, code < 0 ? NULL : d->image.packet) : 0;
+        av_packet_unref(d->image.packet);
         if (sent < 0)
-            return fail_av(&d->o, sent, "is damaged");
+            return fail_av(&d->image, sent, "is damaged");
         if (ours)
             TRY(drain_frames(d));
     }
-    if (d->next < d->n)
-        return FAIL_IN(ST_BAD_INPUT, d->o.file,
+    if (d->next < d->count)
+        return FAIL_IN(ST_BAD_INPUT, d->image.file,
                        "the video ends after %" PRId64 " frames, but frame %" PRId64 " is needed",
                        d->shown, d->index[d->next]);
     return ST_OK;
@@ -451,10 +452,10 @@ static status decode_frames(decoding *d)
 status video_decode(const video_bytes *bytes, const char *file, const conf *limits,
                     const int64_t *index, int64_t n, arena *memory, video_take take, void *user)
 {
-    decoding d = {.index = index, .n = n, .memory = memory, .take = take, .user = user};
+    decoding d = {.index = index, .count = n, .memory = memory, .take = take, .user = user};
     const arena_mark mark = arena_save(memory);
     status st;
-    TRY(open_video(bytes, file, limits, &d.o));
+    TRY(open_video(bytes, file, limits, &d.image));
     TRY_OR(done, open_decoder(&d, limits));
     TRY_OR(done, decode_frames(&d));
 done:
@@ -462,9 +463,9 @@ done:
     av_frame_free(&d.rgb);
     av_frame_free(&d.frame);
     avcodec_free_context(&d.codec);
-    close_video(&d.o);
+    close_video(&d.image);
     arena_release(memory, mark);
-    return after_reads(&d.o, st);
+    return after_reads(&d.image, st);
 }
 
 static status hash_frame(void *user, int64_t nth, const image *frame)

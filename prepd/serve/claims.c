@@ -79,8 +79,9 @@ static void dismiss_claimant(dispatch *d, uint64_t number, const source *section
     worker_seat *worker = seat_of_number(d, number);
     if (!worker)
         return;
-    const char *what =
-        kind == LEASE_IMAGES ? section->data->v->image_path(section->data, item) : section->name;
+    const char *what = kind == LEASE_IMAGES
+                           ? section->data->adapter->image_path(section->data, item)
+                           : section->name;
     const status st = FAIL_IN(
         ST_PROTOCOL, what,
         "a remote worker (pid %d on %s) told a record of %s %lld for the index that differs "

@@ -86,7 +86,7 @@ static int64_t row_cost(const planned_row *r)
  * samples may be short; no rank gets what lies past its end. END if the step has no row. */
 static status assign_step(dispatch *d, consumer_seat *consumer, uint64_t step)
 {
-    const int64_t g = consumer->src->c.training_global_batch_size;
+    const int64_t g = consumer->src->options.training_global_batch_size;
     int64_t *cost = calloc((size_t)g, sizeof(*cost));
     status st = ST_OK;
     if (!cost)
@@ -114,14 +114,14 @@ done:
 /* The last row that next_owed will ask the plan for. */
 static uint64_t last_looked_at(const consumer_seat *consumer)
 {
-    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size;
+    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size;
     return consumer->ranks > 1 ? (consumer->next_row / g + 1) * g - 1 : consumer->next_row;
 }
 
 /* Finds the first row from next_row on that this rank is owed. rank_of then describes its step. */
 static status next_owed(dispatch *d, consumer_seat *consumer, uint64_t *out)
 {
-    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size;
+    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size;
     for (; consumer->ranks > 1; consumer->next_row++) {
         if (consumer->step != consumer->next_row / g)
             TRY(assign_step(d, consumer, consumer->next_row / g));
@@ -137,7 +137,7 @@ static status next_owed(dispatch *d, consumer_seat *consumer, uint64_t *out)
  * the first row of the next step, where all ranks agree. */
 static uint64_t row_after(const consumer_seat *consumer, uint64_t row)
 {
-    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size;
+    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size;
     if (consumer->ranks == 1)
         return row + 1;
     for (uint64_t k = row + 1; k % g != 0; k++)
@@ -176,7 +176,7 @@ static void end_if_done(dispatch *d, consumer_seat *consumer)
  * may grant any credit; if it then does not read, it only fills its own share. */
 static bool may_reserve(const dispatch *d, const consumer_seat *consumer)
 {
-    const int64_t share = d->c->prepd_buffer_bytes / d->n_consumers;
+    const int64_t share = d->options->prepd_buffer_bytes / d->n_consumers;
     return (consumer->need <= consumer->credit &&
             consumer->reserved + consumer->unreturned + consumer->need <= share) ||
            (consumer->n_slots == 0 && consumer->unreturned <= 0);
@@ -212,7 +212,7 @@ status consumer_produce(dispatch *d, consumer_seat *consumer, lease **out)
         return st;
     consumer->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
                      ROW_BYTES + consumer->bad.n_entries * DECISION_BYTES +
-                     (consumer->src->c.data_references ? r.n_docs * REFERENCE_BYTES : 0);
+                     (consumer->src->options.data_references ? r.n_docs * REFERENCE_BYTES : 0);
     if (!may_reserve(d, consumer))
         return ST_OK;
     int64_t *item = NULL;
@@ -237,7 +237,7 @@ static void judge_quarantine(dispatch *d)
 {
     const serve_counts *k = &d->counts;
     const double share = k->samples ? 100.0 * (double)k->blank / (double)k->samples : 0.0;
-    if (k->samples < QUARANTINE_JUDGED || share <= d->c->data_quarantine_limit || d->stopping)
+    if (k->samples < QUARANTINE_JUDGED || share <= d->options->data_quarantine_limit || d->stopping)
         return;
     const source *section = d->train.bad.n_entries ? &d->train : &d->eval;
     const quarantined *some = section->bad.n_entries ? &section->bad.entry[0] : NULL;
@@ -246,7 +246,7 @@ static void judge_quarantine(dispatch *d)
                           "data.quarantine_limit allows (%.1f %%); one of them is sample %lld: %s; "
                           "prepd check lists them all. Raise the limit to continue from the "
                           "checkpoint, or repair the samples and start again",
-                          share, (unsigned long long)k->samples, d->c->data_quarantine_limit,
+                          share, (unsigned long long)k->samples, d->options->data_quarantine_limit,
                           some ? (long long)some->sample : -1, some ? some->cause : "-"));
 }
 

@@ -17,7 +17,7 @@ static status note_damage(dispatch *d, source *section, int64_t id, int64_t k, c
     bool fresh = false;
     char text[WARNING_BYTES];
     arena_reset(&d->scratch);
-    TRY(section->data->v->outline(section->data, id, &d->scratch, &smp));
+    TRY(section->data->adapter->outline(section->data, id, &d->scratch, &smp));
     if (k < 0 || k >= smp.n_images)
         return FAIL(ST_PROTOCOL,
                     "the worker reported damage of picture %lld of a sample that has %d pictures",
@@ -28,10 +28,10 @@ static status note_damage(dispatch *d, source *section, int64_t id, int64_t k, c
         return ST_OK;
     }
     if (fresh && section->damaged.n_entries <= TOLD)
-        log_warn("picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
-                 section->name, section->data->v->image_path(section->data, smp.images[k]), text,
-                 section->damaged.n_entries == TOLD ? "; further ones are counted (prepd status)"
-                                                    : "");
+        log_warn(
+            "picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
+            section->name, section->data->adapter->image_path(section->data, smp.images[k]), text,
+            section->damaged.n_entries == TOLD ? "; further ones are counted (prepd status)" : "");
     return ST_OK;
 }
 
@@ -63,7 +63,7 @@ int64_t damage_put(const source *section, int64_t from, int64_t most, json_write
         json_begin_object(w);
         json_put_key_cstr(
             w, "file",
-            section->data->v->image_path(section->data, section->damaged.entry[i].sample));
+            section->data->adapter->image_path(section->data, section->damaged.entry[i].sample));
         json_put_key_cstr(w, "warning", section->damaged.entry[i].cause);
         json_end_object(w);
     }

@@ -88,22 +88,22 @@ static status may_bind_beside(const dispatch *d, const char *whose, const char *
     const status st = wire_may_bind(d->net, beside);
     return st == ST_OK || wire_is_ipc(beside)
                ? st
-               : status_context(st, "the %s port of %s", whose, d->c->prepd_endpoint);
+               : status_context(st, "the %s port of %s", whose, d->options->prepd_endpoint);
 }
 
 /* Checks that every address can be listened on, before anything does listen. */
 static status may_listen(dispatch *d)
 {
-    d->io = io_threads_of(d->c, proc_cpus());
+    d->io = io_threads_of(d->options, proc_cpus());
     TRY(wire_new(&d->net));
     TRY(wire_io_threads(d->net, d->io.n_threads));
-    if (d->c->prepd_keys[0] && !wire_is_ipc(d->c->prepd_endpoint))
-        TRY(wire_serve_keys(d->net, d->c->prepd_keys));
-    TRY(wire_may_bind(d->net, d->c->prepd_endpoint));
+    if (d->options->prepd_keys[0] && !wire_is_ipc(d->options->prepd_endpoint))
+        TRY(wire_serve_keys(d->net, d->options->prepd_keys));
+    TRY(wire_may_bind(d->net, d->options->prepd_endpoint));
     TRY(may_bind_beside(d, "workers'", d->workers_endpoint));
     TRY(may_bind_beside(d, "control", d->control_endpoint));
-    if (d->c->metrics_listen[0])
-        TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
+    if (d->options->metrics_listen[0])
+        TRY(http_open(d->options->metrics_listen, metrics_answer, d, &d->metrics));
     http_close(&d->metrics);
     return ST_OK;
 }
@@ -114,8 +114,8 @@ static status start_dispatch(dispatch *d)
         snprintf(d->host, sizeof(d->host), "localhost");
     raise_descriptors();
     TRY(proc_signal_fd(&d->signal_fd));
-    TRY(wire_beside(d->c->prepd_endpoint, 1, &d->workers_endpoint));
-    TRY(wire_beside(d->c->prepd_endpoint, 2, &d->control_endpoint));
+    TRY(wire_beside(d->options->prepd_endpoint, 1, &d->workers_endpoint));
+    TRY(wire_beside(d->options->prepd_endpoint, 2, &d->control_endpoint));
     TRY(may_listen(d)); /* an address that cannot be used is told before data is read for minutes */
     /* The data is opened before there is a socket: a consumer that sees a socket waits for the
      * daemon, and would wait in vain if the data cannot be opened. */
@@ -123,13 +123,13 @@ static status start_dispatch(dispatch *d)
     if (d->stopping)
         return ST_OK;
     TRY(dispatch_make_terms(d));
-    if (d->c->metrics_listen[0])
-        TRY(http_open(d->c->metrics_listen, metrics_answer, d, &d->metrics));
+    if (d->options->metrics_listen[0])
+        TRY(http_open(d->options->metrics_listen, metrics_answer, d, &d->metrics));
     wire_limits from_consumer = consumer_limits, from_worker = worker_limits;
     from_consumer.io_threads = d->io.consumers;
-    TRY(wire_bind(d->net, d->c->prepd_endpoint, &from_consumer, &d->consumers));
+    TRY(wire_bind(d->net, d->options->prepd_endpoint, &from_consumer, &d->consumers));
     from_worker.io_threads = d->io.workers;
-    from_worker.part_bytes += 2 * consumer_row_bytes(d->c);
+    from_worker.part_bytes += 2 * consumer_row_bytes(d->options);
     from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
     TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
@@ -350,7 +350,7 @@ status dispatch_run(conf *c, char *const *args, int n_args, bool for_command)
     dispatch *d = calloc(1, sizeof(*d));
     if (!d)
         return FAIL(ST_NO_MEMORY, "no memory for the dispatcher");
-    *d = (dispatch){.c = c,
+    *d = (dispatch){.options = c,
                     .args = args,
                     .n_args = n_args,
                     .for_command = for_command,

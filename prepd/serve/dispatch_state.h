@@ -57,10 +57,10 @@ typedef struct opening opening; /* a section that is being opened by a thread; s
  * wanted, or at the start for train. */
 struct source {
     const char *name;
-    conf c;      /* the options as resolved for this section */
-    bool wanted; /* the options are resolved, and the data set is being opened */
-    bool opened; /* the data set is open; the index is there or is being built */
-    bool ready;  /* the index is complete */
+    conf options; /* the options as resolved for this section */
+    bool wanted;  /* the options are resolved, and the data set is being opened */
+    bool opened;  /* the data set is open; the index is there or is being built */
+    bool ready;   /* the index is complete */
     dataset *data;
     data_index *index;
     clip_limits clips;
@@ -70,7 +70,7 @@ struct source {
                                   first WELCOME on */
     hash128 index_key;
     hash128 model_digest;
-    char *stream_json; /* heap; conf_stream_json of c */
+    char *stream_json; /* heap; conf_stream_json of options */
     index_build build;
     quarantine bad;       /* samples that this daemon's workers found bad */
     quarantine damaged;   /* pictures that decoded with a warning; here an entry is an image */
@@ -218,7 +218,7 @@ typedef struct print_maker {
 } print_maker;
 
 struct dispatch {
-    conf *c;
+    conf *options;
     char *const *args; /* [n_args] the command line of the options, which SIGHUP reads again */
     int n_args;
     int reloaded;     /* options that the last reload changed */

@@ -44,7 +44,7 @@ status fingerprints_check_cursor(const dispatch *d, const source *section, const
     const print_kind kind = fingerprints_other(&was, &section->fingerprints);
     if (kind == N_PRINTS)
         return ST_OK;
-    if (d->c->prepd_mixed_resume) {
+    if (d->options->prepd_mixed_resume) {
         log_warn("the cursor of %s has fingerprint %s of %s, but this daemon has %s: its stream "
                  "continues with different rows (prepd.mixed_resume)",
                  name, was.of[kind], print_names[kind], section->fingerprints.of[kind]);
@@ -60,7 +60,8 @@ status fingerprints_check_cursor(const dispatch *d, const source *section, const
 
 void fingerprints_of_source(const dispatch *d, source *section)
 {
-    const bool videos = section->data->v->videos && section->data->v->videos(section->data);
+    const bool videos =
+        section->data->adapter->videos && section->data->adapter->videos(section->data);
     section->fingerprints = d->fingerprints;
     if (!videos)
         section->fingerprints.of[PRINT_VIDEOS][0] = 0;

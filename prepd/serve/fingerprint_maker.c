@@ -32,7 +32,7 @@ status fingerprint_process_start(dispatch *d)
     if (m->pid || fingerprints_are_known(d))
         return ST_OK;
     TRY(proc_self_path(self, sizeof self));
-    TRY(model_files_folder(d->c, &folder));
+    TRY(model_files_folder(d->options, &folder));
     snprintf(parent, sizeof parent, "%d", (int)getpid());
     for (int k = 0; k < N_PRINTS; k++)
         if (prints_are_wanted(d, (print_kind)k))

@@ -47,7 +47,7 @@ static status take_begin(consumer_seat *consumer, const json_value *begin, const
     int64_t epoch, row;
     TRY(json_want_int(begin, "epoch", name, &epoch));
     TRY(json_want_int(begin, "row", name, &row));
-    const int64_t g = consumer->src->c.training_global_batch_size,
+    const int64_t g = consumer->src->options.training_global_batch_size,
                   next = (int64_t)consumer->next_row;
     if (epoch < 0 || row < 0 || row > next - next % g)
         return FAIL_IN(ST_PROTOCOL, name,
@@ -73,7 +73,8 @@ static void weight_words(double weight, char out[WEIGHT_TEXT])
 static status check_weights(const source *section, const json_value *cursor, const char *name)
 {
     const dataset_part *parts = NULL;
-    const int n = section->data->v->parts ? section->data->v->parts(section->data, &parts) : 0;
+    const int n =
+        section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
     const json_value *weights = json_find(cursor, "weights");
     const char *contents = json_text(json_find(cursor, "contents"), "");
     char ours[HASH_TEXT], was[WEIGHT_TEXT], is[WEIGHT_TEXT];
@@ -90,7 +91,7 @@ static status check_weights(const source *section, const json_value *cursor, con
             "%s: "
             "further rows would repeat some samples and leave out others. Set the weight back, "
             "or start the epochs again (checkpoint.load_step 0); the index stays as it is",
-            parts[k].name, was, section->c.data_path, is);
+            parts[k].name, was, section->options.data_path, is);
     }
     return ST_OK;
 }
@@ -130,7 +131,7 @@ static status take_cursor(const dispatch *d, consumer_seat *consumer, const json
  * that their cursors brought, kept as long as they stay. */
 static status keep_told(const dispatch *d, consumer_seat *consumer, int64_t bytes, const char *name)
 {
-    const int64_t most = d->c->prepd_buffer_bytes / TOLD_SHARE;
+    const int64_t most = d->options->prepd_buffer_bytes / TOLD_SHARE;
     int64_t others = 0;
     for (const consumer_seat *other = d->consumer_seats; other; other = other->next)
         others += other == consumer ? 0 : other->told_bytes;
@@ -155,15 +156,15 @@ static int64_t list_bytes(const quarantine *q)
  * share is, so many consumers need a buffer for many rows. */
 static status check_crowd(const dispatch *d, const consumer_seat *consumer, const char *name)
 {
-    const int64_t row = consumer_row_bytes(&consumer->src->c),
-                  most = d->c->prepd_buffer_bytes / row;
+    const int64_t row = consumer_row_bytes(&consumer->src->options),
+                  most = d->options->prepd_buffer_bytes / row;
     if (d->n_consumers < CROWD || d->n_consumers < most)
         return ST_OK;
     return FAIL_IN(
         ST_UNAVAILABLE, name,
         "%d consumers are here already, and prepd.buffer_bytes (%lld) holds a row of %lld bytes "
         "for no more than %lld of them",
-        d->n_consumers, (long long)d->c->prepd_buffer_bytes, (long long)row, (long long)most);
+        d->n_consumers, (long long)d->options->prepd_buffer_bytes, (long long)row, (long long)most);
 }
 
 static status check_row(const consumer_seat *consumer, const char *name)
@@ -244,10 +245,10 @@ static status send_welcome(dispatch *d, const consumer_seat *consumer)
     json_put_key_int(&w, "samples", index_samples(src->index));
     json_put_key_int(&w, "refused", plan_refused(consumer->plan));
     json_put_key_int(&w, "quarantined", consumer->bad.n_entries);
-    json_put_key_int(&w, "seq_len", src->c.training_seq_len);
+    json_put_key_int(&w, "seq_len", src->options.training_seq_len);
     json_put_key_int(&w, "token_budget", plan_token_budget(consumer->plan));
     json_put_key_int(&w, "patch_budget", plan_patch_budget(consumer->plan));
-    json_put_key_int(&w, "global_batch_size", src->c.training_global_batch_size);
+    json_put_key_int(&w, "global_batch_size", src->options.training_global_batch_size);
     json_put_key_int(&w, "epoch_rows", plan_epoch_rows(consumer->plan));
     if (rows == UINT64_MAX && !plan_endless(consumer->plan)) /* not known yet; END will say it */
         json_put_key_null(&w, "rows");
@@ -350,7 +351,7 @@ static status read_hello(dispatch *d, consumer_seat *consumer, const json_value 
                          const char *name)
 {
     hello h;
-    const int64_t g = d->c->training_global_batch_size;
+    const int64_t g = d->options->training_global_batch_size;
     TRY(hello_read(said, g, name, &h));
     snprintf(consumer->stream, sizeof(consumer->stream), "%s", h.stream);
     consumer->src = strcmp(h.stream, "eval") == 0 ? &d->eval : &d->train;

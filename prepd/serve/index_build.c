@@ -17,8 +17,8 @@ static const int64_t TELL_EVERY_NS = 2000000000; /* where there is no bar */
 
 status index_build_start(source *section)
 {
-    int64_t samples = section->data->v->samples(section->data),
-            images = section->data->v->images(section->data);
+    int64_t samples = section->data->adapter->samples(section->data),
+            images = section->data->adapter->images(section->data);
     TRY(index_new(samples, images, &section->index));
     index_identify(section->index, dataset_contents(section->data));
     section->build = (index_build){.src = section,
@@ -98,7 +98,7 @@ static status produce_texts(dispatch *d, source *section, lease **out)
            b->next_sample < index_samples(section->index);
          b->next_sample++) {
         sample smp;
-        TRY(section->data->v->outline(section->data, b->next_sample, a, &smp));
+        TRY(section->data->adapter->outline(section->data, b->next_sample, a, &smp));
         const char *cause = smp.cause ? smp.cause : bad_clip(section, &smp);
         if (cause) {
             index_sample refused = {.cause = cause};

@@ -34,7 +34,7 @@ static status read_size(const source *section, const json_value *r, const char *
     TRY(json_want_int(r, "height", from, &height));
     x->frames = json_int(json_find(r, "frames"), 0);
     x->fps = json_real(json_find(r, "fps"), 0);
-    const int64_t most = x->frames ? INT32_MAX : section->c.image_input_pixels;
+    const int64_t most = x->frames ? INT32_MAX : section->options.image_input_pixels;
     if (width < 1 || height < 1 || width > INT32_MAX || height > INT32_MAX || width > most / height)
         return FAIL_IN(ST_PROTOCOL, from,
                        "the worker told an impossible image of %lld x %lld pixels",

@@ -60,7 +60,7 @@ static bool has_said_all(const dispatch *d, const worker_seat *worker)
 status seat_prove(dispatch *d, worker_seat *worker, const char *name)
 {
     const print_kind other = fingerprints_other(&worker->fingerprints, &d->fingerprints);
-    if (other < N_PRINTS && !d->c->prepd_mixed_workers)
+    if (other < N_PRINTS && !d->options->prepd_mixed_workers)
         return refuse_other(d, worker,
                             fingerprints_refuse_worker(&worker->fingerprints, &d->fingerprints,
                                                        other, worker->pid, worker->host, name));
@@ -75,7 +75,8 @@ status seat_prove(dispatch *d, worker_seat *worker, const char *name)
         worker->has_terms = true;
     }
     const bool was = worker->proved;
-    worker->proved = worker->has_terms && (has_said_all(d, worker) || d->c->prepd_mixed_workers);
+    worker->proved =
+        worker->has_terms && (has_said_all(d, worker) || d->options->prepd_mixed_workers);
     if (worker->proved && !was && other < N_PRINTS)
         log_warn("worker accepted although it differs (prepd.mixed_workers) pid=%d host=\"%s\" "
                  "fingerprint=%s theirs=%s ours=%s",
@@ -123,7 +124,7 @@ static status check_build(const dispatch *d, const char *name, const joiner *j)
 {
     if (strcmp(j->build, d->build) == 0 && strcmp(j->version, TESSERA_VERSION) == 0)
         return ST_OK;
-    if (d->c->prepd_mixed_workers) {
+    if (d->options->prepd_mixed_workers) {
         log_warn(
             "worker of version %s, build %s accepted (prepd.mixed_workers) pid=%lld host=\"%s\"",
             j->version, j->build, (long long)j->pid, j->host);
@@ -141,13 +142,14 @@ static status may_join(const dispatch *d, const char *name, const joiner *j)
     TRY(check_build(d, name, j));
     if (!j->ship)
         return ST_OK;
-    if (!d->c->data_ship)
+    if (!d->options->data_ship)
         return FAIL_IN(
             ST_CONFIG, name,
             "this worker (pid %lld on %s) was started without --data-root DIR: say where the "
             "images are on its machine, or let the daemon send them (data.ship true)",
             (long long)j->pid, j->host);
-    if (d->c->video_file_bytes > FRAME_MAX_PAYLOAD || d->c->image_file_bytes > FRAME_MAX_PAYLOAD)
+    if (d->options->video_file_bytes > FRAME_MAX_PAYLOAD ||
+        d->options->image_file_bytes > FRAME_MAX_PAYLOAD)
         return FAIL_IN(ST_CONFIG, name,
                        "with data.ship, image.file_bytes and video.file_bytes may be at most %d, "
                        "since a message holds no more",

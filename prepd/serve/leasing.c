@@ -38,7 +38,8 @@ static bool is_lost(dispatch *d, worker_seat *worker, int64_t now)
 
 void seats_check_time(dispatch *d, int64_t now)
 {
-    const int64_t limit = (int64_t)(d->c->prepd_sample_timeout * PATIENCE * 1e9) + PATIENCE_NS;
+    const int64_t limit =
+        (int64_t)(d->options->prepd_sample_timeout * PATIENCE * 1e9) + PATIENCE_NS;
     for (worker_seat *worker = d->seats, *next; worker; worker = next) {
         next = worker->next;
         if (!worker->local && is_lost(d, worker, now))
@@ -91,7 +92,7 @@ static status produce(dispatch *d, lease **out)
  * there is no link. */
 static bool press_row(dispatch *d, const worker_seat *worker, const lease *l)
 {
-    if (l->kind != LEASE_ROW || wire_is_ipc(d->c->prepd_endpoint))
+    if (l->kind != LEASE_ROW || wire_is_ipc(d->options->prepd_endpoint))
         return false;
     consumer_seat *consumer = l->owner;
     consumer->press =
@@ -109,7 +110,7 @@ static bool may_ship(const dispatch *d, const worker_seat *worker)
     int64_t under_way = 0;
     for (const worker_seat *other = d->seats; worker->ship && other; other = other->next)
         under_way += other->shipped;
-    return under_way < d->c->prepd_ship_bytes;
+    return under_way < d->options->prepd_ship_bytes;
 }
 
 /* Gives a worker a lease: to do now, or next if it is at work. False if there was nothing to give.

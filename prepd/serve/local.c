@@ -35,14 +35,14 @@ status local_start(dispatch *d)
     local_pool *p = &d->local;
     TRY(proc_self_path(p->self, sizeof(p->self)));
     TRY(wire_reachable(d->workers_endpoint, &p->endpoint));
-    p->target = local_wanted(d->c);
+    p->target = local_wanted(d->options);
     local_tick(d, clock_ns());
     return ST_OK;
 }
 
 static status spawn_one(dispatch *d, local_child *child)
 {
-    const char *keys = wire_is_ipc(d->local.endpoint) ? "" : d->c->prepd_keys;
+    const char *keys = wire_is_ipc(d->local.endpoint) ? "" : d->options->prepd_keys;
     char parent[16];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
     char *argv[] = {d->local.self,

@@ -14,24 +14,24 @@
 #include "prepd/serve/dispatch_state.h"
 
 typedef struct put {
-    FILE *f;
+    FILE *file;
 } put;
 
 static void family(const put *p, const char *name, const char *type, const char *help)
 {
-    fprintf(p->f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    fprintf(p->file, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 static void one(const put *p, const char *name, const char *type, const char *help, double value)
 {
     family(p, name, type, help);
-    fprintf(p->f, "%s %.17g\n", name, value);
+    fprintf(p->file, "%s %.17g\n", name, value);
 }
 
 static void labelled(const put *p, const char *name, const char *label, const char *is,
                      double value)
 {
-    fprintf(p->f, "%s{%s=\"%s\"} %.17g\n", name, label, is, value);
+    fprintf(p->file, "%s{%s=\"%s\"} %.17g\n", name, label, is, value);
 }
 
 static int open_descriptors(void)
@@ -137,7 +137,7 @@ static void put_all(const put *p, const dispatch *d)
  * and nothing happens. */
 const char *metrics_unhealthy(const dispatch *d, int64_t now)
 {
-    const double patience = 4 * d->c->prepd_sample_timeout + 30;
+    const double patience = 4 * d->options->prepd_sample_timeout + 30;
     bool out = false;
     for (const worker_seat *worker = d->seats; worker && !out; worker = worker->next)
         out = worker->work != NULL;

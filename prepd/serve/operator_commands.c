@@ -74,7 +74,7 @@ static void put_source(const source *section, json_writer *w)
                                                   : "not opened");
     json_put_key_cstr(w, "waits_for", source_waits_for(section) ? source_waits_for(section) : "");
     if (section->opened) {
-        json_put_key_int(w, "samples", section->data->v->samples(section->data));
+        json_put_key_int(w, "samples", section->data->adapter->samples(section->data));
         json_put_key_int(w, "records_left", section->build.active ? section->build.left : 0);
     }
     json_put_key_int(w, "quarantined_count", section->bad.n_entries);
@@ -111,7 +111,7 @@ static void put_status(const dispatch *d, json_writer *w)
     int64_t now = clock_ns();
     json_put_key_cstr(w, "version", TESSERA_VERSION);
     json_put_key_int(w, "pid", getpid());
-    json_put_key_cstr(w, "endpoint", d->c->prepd_endpoint);
+    json_put_key_cstr(w, "endpoint", d->options->prepd_endpoint);
     json_put_key_cstr(w, "build", d->build);
     fingerprints_put(&d->fingerprints, w);
     json_put_key_real(w, "seconds", (double)(now - d->started_ns) / 1e9);

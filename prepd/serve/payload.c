@@ -69,10 +69,10 @@ static void put_turns(json_writer *w, const sample *s)
     json_end_array(w);
 }
 
-/* Which frames of an image are taken. n is 0 for a still picture. */
+/* Which frames of an image are taken. `count` is 0 for a still picture. */
 typedef struct taken {
-    int64_t *index; /* [n] in the arena */
-    int64_t n;
+    int64_t *index; /* [count] in the arena */
+    int64_t count;
     double fps;
 } taken;
 
@@ -81,7 +81,7 @@ static status take_frames(const source *section, int64_t j, arena *a, taken *out
     index_image x;
     index_image_get(section->index, j, &x);
     *out = (taken){.fps = x.fps};
-    return x.frames ? clip_choose(x.frames, x.fps, &section->clips, a, &out->index, &out->n)
+    return x.frames ? clip_choose(x.frames, x.fps, &section->clips, a, &out->index, &out->count)
                     : ST_OK;
 }
 
@@ -92,19 +92,19 @@ static status put_clips(const source *section, const sample *smp, arena *a, json
     TRY(arena_calloc(a, (size_t)smp->n_images + 1, sizeof(*t), (void **)&t));
     for (int32_t k = 0; k < smp->n_images; k++) {
         TRY(take_frames(section, smp->images[k], a, &t[k]));
-        any |= t[k].n > 0;
+        any |= t[k].count > 0;
     }
     if (!any)
         return ST_OK;
     json_begin_key_array(w, "clips");
     for (int32_t k = 0; k < smp->n_images; k++) {
-        if (t[k].n == 0) {
+        if (t[k].count == 0) {
             json_put_null(w);
             continue;
         }
         json_begin_object(w);
         json_begin_key_array(w, "index");
-        for (int64_t i = 0; i < t[k].n; i++)
+        for (int64_t i = 0; i < t[k].count; i++)
             json_put_int(w, t[k].index[i]);
         json_end_array(w);
         json_put_key_real(w, "fps", t[k].fps);
@@ -120,8 +120,8 @@ static void put_frames(const dataset *d, int64_t j, const image_place *place, co
 {
     json_put_key_real(w, "fps", place->fps);
     json_begin_key_array(w, "frames");
-    for (int64_t i = 0; i < (t ? t->n : place->n_frames); i++)
-        json_put_cstr(w, d->v->frame(d, j, (int32_t)(t ? t->index[i] : i)));
+    for (int64_t i = 0; i < (t ? t->count : place->n_frames); i++)
+        json_put_cstr(w, d->adapter->frame(d, j, (int32_t)(t ? t->index[i] : i)));
     json_end_array(w);
 }
 
@@ -135,7 +135,7 @@ static status put_file(const source *section, int64_t j, const index_image *know
     dataset_image_place(d, j, &place);
     int64_t bytes = known ? known->file_bytes : -1;
     json_begin_object(w);
-    json_put_key_cstr(w, "path", d->v->image_path(d, j));
+    json_put_key_cstr(w, "path", d->adapter->image_path(d, j));
     if (place.bytes >= 0) {
         json_put_key_cstr(w, "in", place.path);
         json_put_key_int(w, "at", place.offset);
@@ -152,8 +152,8 @@ static status put_file(const source *section, int64_t j, const index_image *know
     if (place.n_frames)
         put_frames(d, j, &place, t, w);
     if (ship)
-        TRY(ship_file(d, j, &place, t ? t->index : NULL, t ? t->n : place.n_frames, &section->c,
-                      ship, w));
+        TRY(ship_file(d, j, &place, t ? t->index : NULL, t ? t->count : place.n_frames,
+                      &section->options, ship, w));
     json_end_object(w);
     return ST_OK;
 }
@@ -162,7 +162,7 @@ static status put_images(source *section, const lease *l, int64_t solo, wire_msg
                          json_writer *w)
 {
     const dataset *d = section->data;
-    json_put_key_cstr(w, "root", d->v->root(d));
+    json_put_key_cstr(w, "root", d->adapter->root(d));
     json_begin_key_array(w, "files");
     for (int64_t i = 0; i < l->n_items; i++)
         if (solo < 0 || l->item[i] == solo)
@@ -183,7 +183,7 @@ static status put_texts(source *section, const lease *l, int64_t solo, arena *a,
         sample smp;
         if (solo >= 0 && l->item[i] != solo)
             continue;
-        TRY(section->data->v->sample(section->data, l->item[i], a, &smp));
+        TRY(section->data->adapter->sample(section->data, l->item[i], a, &smp));
         json_begin_object(w);
         json_put_key_int(w, "id", l->item[i]);
         json_put_key_int(w, "images", smp.n_images);
@@ -198,24 +198,24 @@ static status put_texts(source *section, const lease *l, int64_t solo, arena *a,
 
 /* The distinct image files of a row, in order of first appearance. */
 typedef struct file_set {
-    int32_t *image; /* [n] numbers in the data set */
-    int64_t n;
+    int32_t *image; /* [count] numbers in the data set */
+    int64_t count;
 } file_set;
 
 static int64_t file_number(file_set *f, int32_t image)
 {
-    for (int64_t i = f->n - 1; i >= 0; i--)
+    for (int64_t i = f->count - 1; i >= 0; i--)
         if (f->image[i] == image)
             return i;
-    f->image[f->n] = image;
-    return f->n++;
+    f->image[f->count] = image;
+    return f->count++;
 }
 
 static status put_files(const source *section, const file_set *f, arena *a, wire_msg *ship,
                         json_writer *w)
 {
     json_begin_key_array(w, "files");
-    for (int64_t i = 0; i < f->n; i++) {
+    for (int64_t i = 0; i < f->count; i++) {
         index_image x;
         taken t;
         index_image_get(section->index, f->image[i], &x);
@@ -254,8 +254,8 @@ static status put_doc(const consumer_seat *consumer, const planned_doc *p, bool 
     json_begin_key_array(w, "grids");
     for (int32_t k = 0; k < p->n_images; k++) {
         json_begin_array(w);
-        json_put_int(w, p->grids[k].h);
-        json_put_int(w, p->grids[k].w);
+        json_put_int(w, p->grids[k].rows);
+        json_put_int(w, p->grids[k].columns);
         json_end_array(w);
     }
     json_end_array(w);
@@ -268,13 +268,14 @@ static status put_decision(const source *section, int64_t id, const char *cause,
                            json_writer *w)
 {
     sample smp;
-    TRY(section->data->v->outline(section->data, id, a, &smp));
+    TRY(section->data->adapter->outline(section->data, id, a, &smp));
     json_begin_object(w);
     json_put_key_int(w, "id", id);
     json_put_key_cstr(w, "cause", cause);
     json_put_key_cstr(w, "name", smp.name ? smp.name : "");
     if (smp.n_images > 0)
-        json_put_key_cstr(w, "file", section->data->v->image_path(section->data, smp.images[0]));
+        json_put_key_cstr(w, "file",
+                          section->data->adapter->image_path(section->data, smp.images[0]));
     json_end_object(w);
     return ST_OK;
 }
@@ -318,12 +319,12 @@ static status put_references(const source *section, const planned_row *r, json_w
     char *text = NULL;
     size_t size;
     bool any = false;
-    if (!section->c.data_references || !section->data->v->reference)
+    if (!section->options.data_references || !section->data->adapter->reference)
         return ST_OK;
     json_writer_init(&list);
     json_begin_array(&list);
     for (int64_t i = 0; i < r->n_docs; i++) {
-        const char *reference = section->data->v->reference(section->data, r->docs[i].sample);
+        const char *reference = section->data->adapter->reference(section->data, r->docs[i].sample);
         any |= reference != NULL;
         if (reference)
             json_put_raw(&list, reference, strlen(reference));
@@ -343,7 +344,7 @@ static status put_references(const source *section, const planned_row *r, json_w
 static void put_begin(const consumer_seat *consumer, const planned_row *r, uint64_t next,
                       json_writer *w)
 {
-    const uint64_t g = (uint64_t)consumer->src->c.training_global_batch_size,
+    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size,
                    step = next - next % g;
     uint64_t first;
     const uint64_t epoch =
@@ -360,7 +361,8 @@ static void put_begin(const consumer_seat *consumer, const planned_row *r, uint6
 static void put_weights(const source *section, json_writer *w)
 {
     const dataset_part *parts = NULL;
-    const int n = section->data->v->parts ? section->data->v->parts(section->data, &parts) : 0;
+    const int n =
+        section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
     char digest[HASH_TEXT];
     if (n == 0)
         return;
@@ -384,7 +386,7 @@ status payload_cursor(consumer_seat *consumer, const planned_row *r, uint64_t ne
     json_put_key_cstr(&w, "stream", consumer->stream);
     json_put_key_int(&w, "row", (int64_t)next);
     json_put_key_int(&w, "step",
-                     (int64_t)(next / (uint64_t)consumer->src->c.training_global_batch_size));
+                     (int64_t)(next / (uint64_t)consumer->src->options.training_global_batch_size));
     json_put_key_int(&w, "epoch", (int64_t)r->epoch);
     json_put_key_int(&w, "window", (int64_t)r->window);
     put_begin(consumer, r, next, &w);
@@ -416,7 +418,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
         most += r.docs[i].n_images;
     TRY(arena_calloc(a, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
     json_put_key_cstr(w, "stream", section->name);
-    json_put_key_cstr(w, "root", section->data->v->root(section->data));
+    json_put_key_cstr(w, "root", section->data->adapter->root(section->data));
     json_put_key_int(w, "row", (int64_t)l->row);
     TRY(payload_cursor(consumer, &r, l->after, &cursor));
     json_put_key_cstr(w, "cursor", cursor);
@@ -432,7 +434,7 @@ static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, js
         if (solo >= 0 && r.docs[i].sample != solo)
             continue;
         if (!same)
-            TRY(section->data->v->sample(section->data, r.docs[i].sample, a, &smp));
+            TRY(section->data->adapter->sample(section->data, r.docs[i].sample, a, &smp));
         if (smp.n_images != r.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, but the plan counts %d",
                         (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);

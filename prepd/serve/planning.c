@@ -36,7 +36,7 @@ status planning_want(consumer_seat *consumer)
         return shared->failed.code;
     }
     if (!shared->plan)
-        TRY(plan_begin(&src->c, src->data, src->index, consumer->kind, &shared->plan));
+        TRY(plan_begin(&src->options, src->data, src->index, consumer->kind, &shared->plan));
     if (!consumer->plan) {
         consumer->plan = shared->plan;
         plan_walkers(shared->plan, ++shared->walkers);

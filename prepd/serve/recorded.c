@@ -50,7 +50,7 @@ typedef struct server {
     peer_limits peer_limits;
     int signal_fd;
     consumer *first;
-    int n;
+    int count;
     int64_t told_ns;
     bool more; /* a consumer would take more at once */
     bool stopping;
@@ -78,7 +78,7 @@ static void remove_consumer(server *s, consumer *gone)
         at = &(*at)->after;
     if (*at)
         *at = gone->after;
-    s->n--;
+    s->count--;
     log_info("consumer left rows=%llu", (unsigned long long)gone->sent);
     consumer_free(gone);
 }
@@ -205,7 +205,7 @@ static status admit_consumer(server *s, const wire_peer *from, const json_value 
         peer_limits_offence(&s->peer_limits); /* to start again it should make a new connection */
         remove_consumer(s, old);
     }
-    if (s->n == MOST_CONSUMERS)
+    if (s->count == MOST_CONSUMERS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MOST_CONSUMERS);
     c = calloc(1, sizeof *c);
     if (!c)
@@ -218,8 +218,8 @@ static status admit_consumer(server *s, const wire_peer *from, const json_value 
     }
     c->after = s->first;
     s->first = c;
-    s->n++;
-    log_info("consumer joined consumers=%d", s->n);
+    s->count++;
+    log_info("consumer joined consumers=%d", s->count);
     return ST_OK;
 }
 
@@ -272,7 +272,7 @@ static status read_next(const server *s, consumer *c)
 static bool may_send(const server *s, const consumer *c, int64_t bytes)
 {
     return c->unreturned == 0 ||
-           (bytes <= c->credit && c->unreturned + bytes <= s->buffer_bytes / s->n);
+           (bytes <= c->credit && c->unreturned + bytes <= s->buffer_bytes / s->count);
 }
 
 /* Sends rows until the consumer's credit or its time in this turn is used up. TIMEOUT if it takes

@@ -66,7 +66,7 @@ static void report_change(dispatch *d, const char *key, const char *value)
 
 static void apply_options(dispatch *d, const conf *now)
 {
-    conf *c = d->c;
+    conf *c = d->options;
     const bool new_terms = c->prepd_sample_timeout != now->prepd_sample_timeout ||
                            c->prepd_worker_bytes != now->prepd_worker_bytes;
     c->prepd_sample_timeout = now->prepd_sample_timeout;
@@ -107,7 +107,7 @@ void dispatch_reload(dispatch *d)
     if (read_again(d, &now) != ST_OK) {
         log_warn("not reloaded, and nothing changes: %s", status_text());
     } else {
-        char *was = print_options(d->c), *is = print_options(&now);
+        char *was = print_options(d->options), *is = print_options(&now);
         d->reloaded = 0;
         if (was && is)
             compare_options(d, was, is, report_change);

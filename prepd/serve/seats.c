@@ -84,7 +84,7 @@ static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
         return;
     if (how == LOSS_TIMEOUT)
         snprintf(cause, sizeof(cause), "takes a worker longer than %.3g s (prepd.sample_timeout)",
-                 d->c->prepd_sample_timeout);
+                 d->options->prepd_sample_timeout);
     else
         snprintf(cause, sizeof(cause), "ends its worker: %s", what);
     if (l->kind == LEASE_ROW) {

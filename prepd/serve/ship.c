@@ -55,7 +55,8 @@ static status add_part(int fd, const struct stat *info, int64_t offset, int64_t 
 static void name_file(const dataset *d, int64_t j, const image_place *place, const int64_t *index,
                       int64_t k, char *out, size_t size)
 {
-    const char *name = place->n_frames ? d->v->frame(d, j, (int32_t)(index ? index[k] : k)) : "";
+    const char *name =
+        place->n_frames ? d->adapter->frame(d, j, (int32_t)(index ? index[k] : k)) : "";
     snprintf(out, size, "%s%s%s", place->path, *name ? "/" : "", name);
 }
 
@@ -107,7 +108,7 @@ status ship_check(const dataset *d)
     char path[2 * PLACE_PATH], first[2 * PLACE_PATH] = "";
     const char *holder = "";
     int64_t n = 0;
-    for (int64_t j = 0; j < d->v->images(d); j++) {
+    for (int64_t j = 0; j < d->adapter->images(d); j++) {
         image_place place;
         dataset_image_place(d, j, &place);
         for (int64_t k = 0; k < (place.n_frames ? place.n_frames : 1); k++) {

@@ -41,7 +41,7 @@ static status check_held_out(const conf *c)
 static status check_template(const source *section)
 {
     chat_template t;
-    TRY(chat_template_check(&section->c, &t));
+    TRY(chat_template_check(&section->options, &t));
     if (t.path[0] && !t.releases)
         log_warn("the chat template %s is not used: conversations are written as the template of "
                  "Qwen3-VL Instruct does (model.chat_template is instruct) section=%s",
@@ -54,15 +54,16 @@ static status check_template(const source *section)
 static status check_mixture(const source *section)
 {
     const dataset_part *parts;
-    const int n = section->data->v->parts ? section->data->v->parts(section->data, &parts) : 0;
+    const int n =
+        section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
     bool plain = true;
     arena a;
     arena_init(&a, 0);
     status st = ST_OK;
     for (int k = 0; k < n && st == ST_OK; k++) {
         sample first = {.plain = true};
-        if (parts[k].n > 0)
-            st = section->data->v->outline(section->data, parts[k].first, &a, &first);
+        if (parts[k].count > 0)
+            st = section->data->adapter->outline(section->data, parts[k].first, &a, &first);
         plain = plain && first.plain;
     }
     arena_done(&a);
@@ -73,18 +74,19 @@ static status check_mixture(const source *section)
 static status resolve_options(dispatch *d, source *section)
 {
     if (section == &d->eval) {
-        TRY(check_held_out(d->c));
-        TRY(conf_eval(d->c, &section->c));
+        TRY(check_held_out(d->options));
+        TRY(conf_eval(d->options, &section->options));
     } else {
-        TRY(conf_copy(d->c,
-                      &section->c)); /* a copy, since a thread that hangs outlives the options */
+        TRY(conf_copy(
+            d->options,
+            &section->options)); /* a copy, since a thread that hangs outlives the options */
     }
-    TRY(model_files_told(&section->c));
-    TRY(model_files_digest(&section->c, &section->model_digest));
-    if (section->c.data_format != DATA_MIXTURE)
+    TRY(model_files_told(&section->options));
+    TRY(model_files_digest(&section->options, &section->model_digest));
+    if (section->options.data_format != DATA_MIXTURE)
         TRY(check_template(section));
-    TRY(conf_stream_json(d->c, section->model_digest, &section->stream_json));
-    return clip_limits_load(&section->c, &section->clips);
+    TRY(conf_stream_json(d->options, section->model_digest, &section->stream_json));
+    return clip_limits_load(&section->options, &section->clips);
 }
 
 /* Identifies the index file that lies there now, to notice when another prepd puts a new one in its
@@ -113,7 +115,7 @@ static bool same_mark(file_mark a, file_mark b)
 struct opening {
     pthread_t thread;
     source made;
-    const conf *c;
+    const conf *options;
     status st;
     status_note note;         /* the thread's */
     char holder[LOCK_HOLDER]; /* the process that builds the index */
@@ -176,8 +178,8 @@ static status find_place(source *section)
 {
     char folder[PATH_MAX], key[HASH_TEXT], path[PATH_MAX + HASH_TEXT + 16] = "";
     TRY(source_index_key(section, &section->index_key));
-    const status found = cache_folder(&section->c, folder);
-    if (found != ST_OK && section->c.prepd_cache_dir[0])
+    const status found = cache_folder(&section->options, folder);
+    if (found != ST_OK && section->options.prepd_cache_dir[0])
         return found;
     if (found !=
         ST_OK) /* the index is only a cache, so the daemon can do without a folder for it */
@@ -194,14 +196,14 @@ static status find_place(source *section)
 static status open_files(opening *o)
 {
     source *section = &o->made;
-    TRY(dataset_open(o->c, &section->data));
-    if (o->c->data_ship)
+    TRY(dataset_open(o->options, &section->data));
+    if (o->options->data_ship)
         TRY(ship_check(section->data));
     TRY(check_mixture(section));
     TRY(find_place(section));
     log_info("data set opened section=%s samples=%lld images=%lld", section->name,
-             (long long)section->data->v->samples(section->data),
-             (long long)section->data->v->images(section->data));
+             (long long)section->data->adapter->samples(section->data),
+             (long long)section->data->adapter->images(section->data));
     return find_index(o);
 }
 
@@ -209,7 +211,8 @@ static status open_files(opening *o)
 static status opened(dispatch *d, source *section)
 {
     section->opened = true;
-    if (!d->videos && section->data->v->videos && section->data->v->videos(section->data)) {
+    if (!d->videos && section->data->adapter->videos &&
+        section->data->adapter->videos(section->data)) {
         d->videos = true; /* workers get these TERMS before any lease with a video */
         TRY(dispatch_new_terms(d));
         for (worker_seat *worker = d->seats; worker; worker = worker->next)
@@ -233,9 +236,9 @@ static status open_beside(source *section)
     opening *o = calloc(1, sizeof(*o));
     if (!o)
         return FAIL(ST_NO_MEMORY, "no memory to open a data set");
-    o->c = &section->c;
+    o->options = &section->options;
     o->made = (source){.name = section->name,
-                       .c = section->c,
+                       .options = section->options,
                        .model_digest = section->model_digest,
                        .clips = section->clips};
     const int err = pthread_create(&o->thread, NULL, open_thread, o);
@@ -327,6 +330,6 @@ void source_done(source *section)
     dataset_close(&section->data);
     free(section->index_path);
     free(section->stream_json);
-    conf_done(&section->c);
+    conf_done(&section->options);
     *section = (source){.name = name};
 }

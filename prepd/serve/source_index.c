@@ -15,7 +15,7 @@ enum { RECORDS_VERSION = 3 };
 /* Adds what decides which frames of a clip are taken: their times are part of a sample's text. */
 static void add_clip_options(const source *section, hasher *h)
 {
-    const conf *c = &section->c;
+    const conf *c = &section->options;
     const clip_limits l = section->clips;
     char fps[32];
     const int n = snprintf(fps, sizeof fps, "%.17g", l.fps);
@@ -29,7 +29,7 @@ static void add_clip_options(const source *section, hasher *h)
 
 status source_index_key(const source *section, hash128 *out)
 {
-    const conf *c = &section->c;
+    const conf *c = &section->options;
     const hash128 data = dataset_contents(section->data);
     hash128 rules;
     hasher *h = NULL;
@@ -64,7 +64,7 @@ static bool images_unchanged(const source *section)
         dataset_image_stat(section->data, j, &bytes, &mtime);
         if (bytes != x.file_bytes || mtime != x.mtime_ns) {
             log_info("index is stale: %s has changed since",
-                     section->data->v->image_path(section->data, j));
+                     section->data->adapter->image_path(section->data, j));
             return false;
         }
     }
@@ -75,7 +75,7 @@ static bool images_unchanged(const source *section)
  * the file. */
 static status mix(source *section)
 {
-    const hash128 identity = section->data->v->identity(section->data);
+    const hash128 identity = section->data->adapter->identity(section->data);
     return hash_equal(identity, dataset_contents(section->data))
                ? ST_OK
                : index_mix(section->index, identity);
@@ -85,8 +85,8 @@ status source_load_index(source *section)
 {
     status st = index_load(section->index_path, section->index_key, &section->index);
     if (st == ST_OK) {
-        if (index_samples(section->index) == section->data->v->samples(section->data) &&
-            index_images(section->index) == section->data->v->images(section->data) &&
+        if (index_samples(section->index) == section->data->adapter->samples(section->data) &&
+            index_images(section->index) == section->data->adapter->images(section->data) &&
             images_unchanged(section))
             return mix(section);
         index_free(&section->index);

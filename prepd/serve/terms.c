@@ -15,7 +15,7 @@ status dispatch_make_terms(dispatch *d)
     FILE *f = open_memstream(&yaml, &yaml_size);
     if (!f)
         return FAIL(ST_NO_MEMORY, "no memory for the terms");
-    conf_print(d->c, f);
+    conf_print(d->options, f);
     if (fclose(f) != 0) {
         free(yaml);
         return FAIL(ST_NO_MEMORY, "no memory for the terms");

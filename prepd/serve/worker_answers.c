@@ -78,7 +78,7 @@ static sight look_at(const source *section, const char *file, int64_t *out_size)
 {
     char path[PATH_MAX];
     struct stat info;
-    snprintf(path, sizeof(path), "%s/%s", section->data->v->root(section->data), file);
+    snprintf(path, sizeof(path), "%s/%s", section->data->adapter->root(section->data), file);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return file_error_is_its_own(errno) ? SIGHT_GONE : SIGHT_TROUBLE;
@@ -94,7 +94,7 @@ static sight look_at_indexed(dispatch *d, const source *section, int64_t id, con
     sample smp;
     int32_t i = 0;
     arena_reset(&d->scratch);
-    if (section->data->v->outline(section->data, id, &d->scratch, &smp) != ST_OK)
+    if (section->data->adapter->outline(section->data, id, &d->scratch, &smp) != ST_OK)
         return SIGHT_GONE;
     while (i < smp.n_images && !dataset_image_has(section->data, smp.images[i], file))
         i++;
@@ -186,7 +186,7 @@ static int64_t missed_files(const worker_seat *worker, const lease *l, const jso
         if (!contradicts(worker, section, j, missing, json_int(json_find(r, "bytes"), -1)))
             continue;
         missed++;
-        *out_file = missing ? missing : section->data->v->image_path(section->data, j);
+        *out_file = missing ? missing : section->data->adapter->image_path(section->data, j);
     }
     return missed;
 }

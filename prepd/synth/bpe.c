@@ -12,13 +12,13 @@ typedef struct piece {
     const char *text; /* where it first stands in the texts */
     int length;       /* bytes */
     int64_t count;    /* how often it occurs */
-    int n;            /* of ids */
+    int how_many;     /* of ids */
     int ids[BPE_TOKEN_BYTES];
 } piece;
 
 typedef struct corpus {
     piece *pieces;
-    int n, capacity;
+    int count, capacity;
 } corpus;
 
 /* Whether the symbol of a byte in the vocabulary is the character of the same number. The other 68
@@ -69,7 +69,7 @@ static int first_piece(const char *s, int n)
 static status add_piece(corpus *known, const int byte_id[256], const char *s, int length,
                         int64_t count)
 {
-    for (int i = 0; i < known->n; i++)
+    for (int i = 0; i < known->count; i++)
         if (known->pieces[i].length == length &&
             memcmp(known->pieces[i].text, s, (size_t)length) == 0) {
             known->pieces[i].count += count;
@@ -78,7 +78,7 @@ static status add_piece(corpus *known, const int byte_id[256], const char *s, in
     if (length > BPE_TOKEN_BYTES)
         return FAIL(ST_INTERNAL, "a piece of the texts has %d bytes; the most is %d", length,
                     BPE_TOKEN_BYTES);
-    if (known->n == known->capacity) {
+    if (known->count == known->capacity) {
         int capacity = known->capacity ? 2 * known->capacity : 256;
         piece *grown = (piece *)realloc(known->pieces, (size_t)capacity * sizeof *grown);
         if (!grown)
@@ -86,8 +86,8 @@ static status add_piece(corpus *known, const int byte_id[256], const char *s, in
         known->pieces = grown;
         known->capacity = capacity;
     }
-    piece *p = &known->pieces[known->n++];
-    *p = (piece){.text = s, .length = length, .count = count, .n = length};
+    piece *p = &known->pieces[known->count++];
+    *p = (piece){.text = s, .length = length, .count = count, .how_many = length};
     for (int i = 0; i < length; i++)
         p->ids[i] = byte_id[(uint8_t)s[i]];
     return ST_OK;
@@ -96,8 +96,8 @@ static status add_piece(corpus *known, const int byte_id[256], const char *s, in
 /* Adds the count of each piece to the entries of its pairs, or clears those entries. */
 static void count_pairs(const corpus *known, int n_tokens, int64_t *pairs, bool clear)
 {
-    for (int i = 0; i < known->n; i++)
-        for (int k = 0; k + 1 < known->pieces[i].n; k++) {
+    for (int i = 0; i < known->count; i++)
+        for (int k = 0; k + 1 < known->pieces[i].how_many; k++) {
             int64_t at = (int64_t)known->pieces[i].ids[k] * n_tokens + known->pieces[i].ids[k + 1];
             pairs[at] = clear ? 0 : pairs[at] + known->pieces[i].count;
         }
@@ -111,8 +111,8 @@ static bool best_pair(const corpus *known, int n_tokens, int64_t *pairs, int *ou
 {
     int64_t best = 1, best_at = -1;
     count_pairs(known, n_tokens, pairs, false);
-    for (int i = 0; i < known->n; i++)
-        for (int k = 0; k + 1 < known->pieces[i].n; k++) {
+    for (int i = 0; i < known->count; i++)
+        for (int k = 0; k + 1 < known->pieces[i].how_many; k++) {
             int64_t at = (int64_t)known->pieces[i].ids[k] * n_tokens + known->pieces[i].ids[k + 1];
             if (pairs[at] > best || (pairs[at] == best && best_at >= 0 && at < best_at)) {
                 best = pairs[at];
@@ -129,15 +129,15 @@ static bool best_pair(const corpus *known, int n_tokens, int64_t *pairs, int *ou
 
 static void merge_pair(corpus *known, int left, int right, int merged)
 {
-    for (int i = 0; i < known->n; i++) {
+    for (int i = 0; i < known->count; i++) {
         piece *p = &known->pieces[i];
         int to = 0;
-        for (int k = 0; k < p->n; k++) {
-            bool here = k + 1 < p->n && p->ids[k] == left && p->ids[k + 1] == right;
+        for (int k = 0; k < p->how_many; k++) {
+            bool here = k + 1 < p->how_many && p->ids[k] == left && p->ids[k + 1] == right;
             p->ids[to++] = here ? merged : p->ids[k];
             k += here;
         }
-        p->n = to;
+        p->how_many = to;
     }
 }
 

@@ -149,7 +149,8 @@ static void paint_shape(const scene *from, const scene_shape *shape, const light
                         float *canvas)
 {
     float radius = shape->radius;
-    float centre_x = shape->x * (float)from->width, centre_y = shape->y * (float)from->height;
+    float centre_x = shape->centre_x * (float)from->width,
+          centre_y = shape->centre_y * (float)from->height;
     float cos_a = cosf(shape->angle), sin_a = sinf(shape->angle);
     float shadow_x = -0.10f * l->x, shadow_y = -0.10f * l->y; /* in radii, away from the light */
     float reach = radius * 1.5f;

@@ -55,12 +55,12 @@ static void place_single(scene *s, rng_key key)
 {
     uint64_t c = 0;
     scene_shape *shape = &s->shapes[0];
-    shape->x = draw_between(key, &c, 0.29, 0.32);
-    shape->y = draw_between(key, &c, 0.29, 0.32);
+    shape->centre_x = draw_between(key, &c, 0.29, 0.32);
+    shape->centre_y = draw_between(key, &c, 0.29, 0.32);
     if (s->right)
-        shape->x = 1.0f - shape->x;
+        shape->centre_x = 1.0f - shape->centre_x;
     if (s->bottom)
-        shape->y = 1.0f - shape->y;
+        shape->centre_y = 1.0f - shape->centre_y;
     shape->radius = draw_between(key, &c, 0.28, 0.31) * shorter_side(s);
     shape->angle = draw_between(key, &c, -0.1, 0.1);
 }
@@ -80,8 +80,8 @@ static void place_several(scene *s, rng_key key)
     for (int k = 0; k < s->n_shapes; k++) {
         uint64_t quarter = rng_permute(quarters, 4, (uint64_t)k);
         scene_shape *shape = &s->shapes[k];
-        shape->x = (quarter & 1 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
-        shape->y = (quarter & 2 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
+        shape->centre_x = (quarter & 1 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
+        shape->centre_y = (quarter & 2 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
         shape->radius = radius;
         shape->angle = draw_between(key, &c, -0.1, 0.1);
     }

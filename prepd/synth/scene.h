@@ -21,9 +21,9 @@ enum { FORM_SQUARE, FORM_RING, FORM_TRIANGLE, FORM_CROSS, N_FORMS };
 enum { N_COLOURS = 6, MAX_SHAPES = 3, MAX_QUESTIONS = 4 };
 
 typedef struct scene_shape {
-    float x, y;   /* its centre, as a share of the picture's width and height */
-    float radius; /* half of its extent, in pixels */
-    float angle;  /* radians */
+    float centre_x, centre_y; /* its centre, as a share of the picture's width and height */
+    float radius;             /* half of its extent, in pixels */
+    float angle;              /* radians */
 } scene_shape;
 
 typedef struct scene {

@@ -135,7 +135,7 @@ status clips_facts(workshop *s, const conf *c, const char *root, const file_ref 
 
 typedef struct clip_work {
     workshop *shop;
-    const conf *c;
+    const conf *options;
     fit_grid grid;
     int64_t n_frames;
     uint8_t *frames[2]; /* [height, width, 3] each: the pair being collected */
@@ -152,12 +152,12 @@ static status take_frame(void *user, int64_t nth, const image *im)
     arena *a = &work->shop->sample;
     const arena_mark mark = arena_save(a);
     int64_t since = clock_ns();
-    if (work->c->image_resampler == RESAMPLER_VIPS) {
+    if (work->options->image_resampler == RESAMPLER_VIPS) {
         image sized;
         TRY(work->shop->images->resize_vips(im, g.height, g.width, a, &sized));
         memcpy(work->frames[nth % 2], sized.rgb, bytes);
     } else {
-        TRY(resample_pixels(work->c->image_resampler, 3, im->rgb, im->height, im->width,
+        TRY(resample_pixels(work->options->image_resampler, 3, im->rgb, im->height, im->width,
                             work->frames[nth % 2], g.height, g.width, a));
     }
     arena_release(a, mark);
@@ -166,7 +166,7 @@ static status take_frame(void *user, int64_t nth, const image *im)
         memcpy(work->frames[1], work->frames[0], bytes);
     if (last || nth % 2 == 1)
         patch_cut_pair(work->frames[0], work->frames[1], g.height, g.width,
-                       work->patches + nth / 2 * g.h * g.w * VIDEO_PATCH_BYTES);
+                       work->patches + nth / 2 * g.rows * g.columns * VIDEO_PATCH_BYTES);
     const int64_t spent = clock_ns() - since;
     work->shop->stage_ns[STAGE_RESIZE] += spent;
     work->shop->stage_ns[STAGE_DECODE] -= spent; /* the caller counts the whole time as decoding */
@@ -185,8 +185,9 @@ static status folder_frames(clip_work *work, const char *root, const file_ref *f
         image im;
         const arena_mark mark = arena_save(&work->shop->sample);
         TRY(ref_frame(f, i, path, sizeof path, &one));
-        TRY(ref_load(&one, root, work->c->image_file_bytes, &work->shop->sample, &data));
-        TRY(work->shop->images->decode(data, one.name, work->c, NULL, &work->shop->sample, &im));
+        TRY(ref_load(&one, root, work->options->image_file_bytes, &work->shop->sample, &data));
+        TRY(work->shop->images->decode(data, one.name, work->options, NULL, &work->shop->sample,
+                                       &im));
         if (i == 0)
             first = im;
         if (im.width != first.width || im.height != first.height)
@@ -204,7 +205,7 @@ status clips_patches(workshop *s, const conf *c, const char *root, const file_re
                      const lease_clip *clip, fit_grid grid, uint8_t *patches)
 {
     clip_work work = {
-        .shop = s, .c = c, .grid = grid, .n_frames = clip->n_frames, .patches = patches};
+        .shop = s, .options = c, .grid = grid, .n_frames = clip->n_frames, .patches = patches};
     const int64_t began = clock_ns();
     status st;
     workshop_begin_image(s);

@@ -189,8 +189,8 @@ hash128 image_cache_key(const image_cache *cache, span file, int64_t height, int
     memcpy(name, content.bytes, 16);
     memcpy(name + 16, cache->decoder.bytes, 16);
     store_u64(name + 32, file.size);
-    store_u32(name + 40, (uint32_t)grid.h);
-    store_u32(name + 44, (uint32_t)grid.w);
+    store_u32(name + 40, (uint32_t)grid.rows);
+    store_u32(name + 44, (uint32_t)grid.columns);
     store_u64(name + 48, (uint64_t)c->image_resampler);
     store_u64(name + 56, (uint64_t)c->image_input_pixels);
     store_u64(name + 64, (uint64_t)c->image_decoder);

@@ -115,7 +115,7 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
             return st;
         json_begin_object(w);
         if (st == ST_OK) {
-            json_put_key_int(w, "tokens", text.n);
+            json_put_key_int(w, "tokens", text.count);
             json_put_key_int(w, "targets", text.n_targets);
         } else {
             json_put_key_cstr(w, "cause", status_text());

@@ -16,7 +16,7 @@ enum { MAX_SIDE = 1 << 20 }; /* most patches along one axis that a lease may ask
 typedef struct row_work {
     workshop *shop;
     const json_value *lease;
-    const conf *c;
+    const conf *options;
     image_filter filter;
     image_codec codec;
     row_images images;
@@ -110,7 +110,7 @@ static status whole_text(row_work *work, const json_value *v, const chat_visual 
                              (unsigned long long)doc->sample_id);
     int64_t since = clock_ns();
     TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
-    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, work->c, &smp, visuals, &s->row,
+    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, work->options, &smp, visuals, &s->row,
                     &work->whole));
     workshop_stage_end(s, STAGE_TEXT, &since);
     return ST_OK;
@@ -141,17 +141,17 @@ static status make_doc(row_work *work, const json_value *v, document *doc)
     doc->text = work->whole;
     from = json_int(json_find(v, "from"), 0);
     whole = json_int(json_find(v, "whole"), tokens);
-    if (doc->text.n != whole || from < 0 || tokens < 1 || from > whole - tokens)
+    if (doc->text.count != whole || from < 0 || tokens < 1 || from > whole - tokens)
         return FAIL_IN(
             ST_INTERNAL, SOURCE,
             "sample %llu has %lld tokens here, but %lld in the plan: worker and index disagree",
-            (unsigned long long)doc->sample_id, (long long)doc->text.n, (long long)whole);
+            (unsigned long long)doc->sample_id, (long long)doc->text.count, (long long)whole);
     if (tokens < whole && doc->n_images > 0)
         return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures cannot be split");
     doc->text.ids += from;
     doc->text.labels += from;
     doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
-    doc->text.n = tokens;
+    doc->text.count = tokens;
     return doc_images(work, v, clips, doc);
 }
 
@@ -210,13 +210,13 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     int64_t most = 0;
     size_t size;
     status st = ST_OK;
-    row_work work = {.shop = s, .lease = lease, .c = lease_conf(s, lease)};
+    row_work work = {.shop = s, .lease = lease, .options = lease_conf(s, lease)};
     const bool press = json_bool(json_find(lease, "press"), false);
     work.filter = filter_of(&s->train, press);
     work.codec = codec_of(&s->train, press);
     work.images = (row_images){
         .shop = s,
-        .c = work.c,
+        .options = work.options,
         .in_place = work.filter == IMAGE_FILTER_NONE && work.codec == IMAGE_CODEC_NONE,
     };
     arena_reset(&s->row);

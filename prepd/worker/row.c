@@ -20,7 +20,8 @@ void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int3
         /* A picture, or a pair of frames as if it were one: time stands still, height and width
          * count merged rows and columns. The text then continues after the longer side, not after
          * the number of visual tokens. */
-        const int32_t height = grids[item].h / MERGE_SIDE, width = grids[item].w / MERGE_SIDE;
+        const int32_t height = grids[item].rows / MERGE_SIDE,
+                      width = grids[item].columns / MERGE_SIDE;
         for (int32_t y = 0; y < height; y++) {
             for (int32_t x = 0; x < width; x++, i++) {
                 at_t[i] = now;
@@ -40,19 +41,19 @@ void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int3
 /* Checks that the pads of all items lie inside the document, one after the other. */
 static status check_document(const document *d)
 {
-    if (d->text.n < 1)
+    if (d->text.count < 1)
         return FAIL(ST_BAD_INPUT, "sample %" PRIu64 " has no tokens", d->sample_id);
     int64_t free_from = 0, run = 0;
     for (int32_t k = 0; k < d->n_images; k++) {
         const int64_t tokens = fit_run_tokens(d->grids[k]), end = run + fit_runs(d->grids[k]);
         for (; run < end; run++) {
-            const int64_t at = run < d->text.n_runs ? d->text.run_at[run] : d->text.n;
-            if (at < free_from || tokens < 1 || at > d->text.n - tokens)
+            const int64_t at = run < d->text.n_runs ? d->text.run_at[run] : d->text.count;
+            if (at < free_from || tokens < 1 || at > d->text.count - tokens)
                 return FAIL(ST_BAD_INPUT,
                             "sample %" PRIu64 ": image %d takes tokens %" PRId64 " to %" PRId64
                             ", expected within %" PRId64 " to %" PRId64
                             " (its text was measured with another grid)",
-                            d->sample_id, k, at, at + tokens, free_from, d->text.n);
+                            d->sample_id, k, at, at + tokens, free_from, d->text.count);
             free_from = at + tokens;
         }
     }
@@ -63,7 +64,8 @@ static status check_shared(const document *before, const document *d)
 {
     bool same = before && before->n_images == d->n_images && d->n_images > 0;
     for (int32_t k = 0; same && k < d->n_images; k++)
-        same = before->grids[k].h == d->grids[k].h && before->grids[k].w == d->grids[k].w &&
+        same = before->grids[k].rows == d->grids[k].rows &&
+               before->grids[k].columns == d->grids[k].columns &&
                before->grids[k].pairs == d->grids[k].pairs;
     if (!same)
         return FAIL(ST_BAD_INPUT,
@@ -78,7 +80,7 @@ static status count_row(const document *docs, int64_t n_docs, row *r)
     *r = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
     for (int64_t i = 0; i < n_docs; i++) {
         TRY(check_document(&docs[i]));
-        r->n_tokens += docs[i].text.n;
+        r->n_tokens += docs[i].text.count;
         if (docs[i].shared) {
             TRY(check_shared(i ? &docs[i - 1] : NULL, &docs[i]));
             continue;
@@ -133,8 +135,8 @@ static void put_images(const document *d, row *r, place *p)
             *item = (item_pixels){p->zeros, g.pairs > 0};
         int32_t *grid = r->grid_thw + at.item++ * 3;
         grid[0] = fit_runs(g);
-        grid[1] = g.h;
-        grid[2] = g.w;
+        grid[1] = g.rows;
+        grid[2] = g.columns;
     }
     if (!d->shared)
         p->next = at;
@@ -169,16 +171,16 @@ status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
     TRY(row_alloc(&r, a, weighted ? ROW_WEIGHTS : 0)); /* labels NO_LABEL, visual_row -1 */
     for (int64_t i = 0; i < n_docs; i++) {
         const document *d = &docs[i];
-        const size_t n = (size_t)d->text.n;
+        const size_t n = (size_t)d->text.count;
         memcpy(r.input_ids + p.token, d->text.ids, n * sizeof *r.input_ids);
         if (!d->quarantined) /* no token before the first one could predict it */
             memcpy(r.labels + p.token + 1, d->text.labels + 1, (n - 1) * sizeof *r.labels);
         for (size_t t = 0; weighted && t < n; t++)
             r.loss_weight[p.token + (int64_t)t] = d->text.weights ? d->text.weights[t] : 1.0F;
-        row_positions(d->text.n, d->text.run_at, d->grids, d->n_images, r.position_ids + p.token,
-                      r.n_tokens);
+        row_positions(d->text.count, d->text.run_at, d->grids, d->n_images,
+                      r.position_ids + p.token, r.n_tokens);
         put_images(d, &r, &p);
-        p.token += d->text.n;
+        p.token += d->text.count;
         r.cu_seqlens[i + 1] = (int32_t)p.token;
         r.doc_sample_id[i] = d->sample_id;
         r.doc_part[i] = d->part;

@@ -45,7 +45,7 @@ static status cut_patches(row_images *images, const image *im, fit_grid grid, ui
     image sized;
     resampler *r;
     uint8_t *band;
-    if (images->c->image_resampler == RESAMPLER_VIPS) {
+    if (images->options->image_resampler == RESAMPLER_VIPS) {
         TRY(images->shop->images->resize_vips(im, grid.height, grid.width, a, &sized));
         patch_cut(sized.rgb, grid.height, grid.width, patches);
         return ST_OK;
@@ -55,8 +55,8 @@ static status cut_patches(row_images *images, const image *im, fit_grid grid, ui
         return ST_OK;
     }
     const size_t band_bytes = (size_t)grid.width * BAND * 3;
-    TRY(resampler_new(images->c->image_resampler, 3, im->rgb, im->height, im->width, grid.height,
-                      grid.width, a, &r));
+    TRY(resampler_new(images->options->image_resampler, 3, im->rgb, im->height, im->width,
+                      grid.height, grid.width, a, &r));
     TRY(arena_alloc(a, band_bytes, (void **)&band));
     for (int32_t y = 0; y < grid.height; y += BAND, patches += band_bytes) {
         resampler_rows(r, y, BAND, band);
@@ -72,10 +72,10 @@ static status decode_file(row_images *images, const file_ref *f, fit_grid grid, 
     image im;
     workshop_begin_image(s);
     int64_t since = clock_ns();
-    TRY(ref_load(f, images->root, images->c->image_file_bytes, &s->sample, &data));
-    const hash128 key = s->cache
-                            ? image_cache_key(s->cache, data, f->height, f->width, grid, images->c)
-                            : (hash128){{0}};
+    TRY(ref_load(f, images->root, images->options->image_file_bytes, &s->sample, &data));
+    const hash128 key =
+        s->cache ? image_cache_key(s->cache, data, f->height, f->width, grid, images->options)
+                 : (hash128){{0}};
     const size_t bytes = (size_t)row_item_bytes(grid);
     const bool hit = s->cache && image_cache_get(s->cache, key, patches, bytes);
     s->cache_hits += hit;
@@ -85,8 +85,8 @@ static status decode_file(row_images *images, const file_ref *f, fit_grid grid, 
         return ST_OK;
     cutting cut = {grid.width, patches};
     const image_rows rows = {grid.height, grid.width, BAND, cut_band, cut_ycc_band, &cut};
-    const bool whole = images->c->image_resampler == RESAMPLER_VIPS;
-    TRY(s->images->decode(data, f->name, images->c, whole ? NULL : &rows, &s->sample, &im));
+    const bool whole = images->options->image_resampler == RESAMPLER_VIPS;
+    TRY(s->images->decode(data, f->name, images->options, whole ? NULL : &rows, &s->sample, &im));
     workshop_stage_end(s, STAGE_DECODE, &since);
     if (f->height >= 0 && (im.height != f->height || im.width != f->width))
         return FAIL_IN(ST_BAD_INPUT, f->name,
@@ -135,8 +135,8 @@ static const row_item *same_image(const row_images *images, const row_item *t)
 {
     for (int64_t i = 0; i < images->n_items; i++) {
         const row_item *d = &images->items[i];
-        if (d->done && d->file == t->file && d->grid.h == t->grid.h && d->grid.w == t->grid.w &&
-            d->grid.pairs == t->grid.pairs)
+        if (d->done && d->file == t->file && d->grid.rows == t->grid.rows &&
+            d->grid.columns == t->grid.columns && d->grid.pairs == t->grid.pairs)
             return d;
     }
     return NULL;
@@ -156,8 +156,8 @@ static status fill_item(row_images *images, row_item *t, const lease_clip *clip)
         TRY(ref_read(json_item(images->files, (size_t)t->file), images->shop->parts, &f));
         if (!t->patches)
             TRY(arena_alloc(&images->shop->row, bytes, (void **)&t->patches));
-        TRY(clip->n_frames ? clips_patches(images->shop, images->c, images->root, &f, clip, t->grid,
-                                           t->patches)
+        TRY(clip->n_frames ? clips_patches(images->shop, images->options, images->root, &f, clip,
+                                           t->grid, t->patches)
                            : decode_file(images, &f, t->grid, t->patches));
     }
     t->done = true;

@@ -13,7 +13,7 @@ typedef struct row_item row_item;
 
 typedef struct row_images {
     workshop *shop;
-    const conf *c;
+    const conf *options;
     const char *root;
     const json_value *files; /* the files of the lease */
     bool in_place;           /* neither filter nor codec: patches lie in shop->items_made */

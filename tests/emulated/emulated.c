@@ -129,13 +129,13 @@ static status emulated_alloc(device *base, size_t bytes, void **out)
     emulated_device *d = (emulated_device *)base;
     TRY(refuse_in_capture(d, "an allocation"));
     base->counts.allocations++;
-    return d->cpu->v->alloc(d->cpu, bytes, out);
+    return d->cpu->backend->alloc(d->cpu, bytes, out);
 }
 
 static void emulated_release(device *base, void *p)
 {
     device *cpu = ((emulated_device *)base)->cpu;
-    cpu->v->release(cpu, p);
+    cpu->backend->release(cpu, p);
 }
 
 static status emulated_alloc_host(device *base, size_t bytes, void **out)
@@ -391,13 +391,13 @@ static void emulated_graph_free(graph **g)
 static status emulated_memory(device *d, size_t *out_used, size_t *out_total)
 {
     device *cpu = ((emulated_device *)d)->cpu;
-    return cpu->v->memory(cpu, out_used, out_total);
+    return cpu->backend->memory(cpu, out_used, out_total);
 }
 
 static status emulated_available(device *d, size_t *out)
 {
     device *cpu = ((emulated_device *)d)->cpu;
-    return cpu->v->available(cpu, out);
+    return cpu->backend->available(cpu, out);
 }
 
 static void emulated_close(device *base)
@@ -414,7 +414,7 @@ static void emulated_close(device *base)
         free(d->meetings);
     }
     if (d->streams.hands)
-        d->cpu->v->stream_free(&d->streams.hands);
+        d->cpu->backend->stream_free(&d->streams.hands);
     device_close(&d->cpu);
     free(d);
 }
@@ -451,7 +451,7 @@ status emulated_open(int ahead, bool graphs, device **out)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
     d->v = emulated;
     d->v.ahead = ahead;
-    d->base.v = &d->v;
+    d->base.backend = &d->v;
     d->base.ops = &ops_emulated;
     if (graphs) {
         d->v.capture_begin = emulated_capture_begin;
@@ -461,9 +461,9 @@ status emulated_open(int ahead, bool graphs, device **out)
     }
     status st = device_open(BACKEND_CPU, &(device_options){.threads = 2}, &d->cpu);
     if (st == ST_OK) {
-        d->v.act = d->cpu->v->act;
-        d->v.acc = d->cpu->v->acc;
-        st = d->cpu->v->stream_new(d->cpu, &d->streams.hands);
+        d->v.act = d->cpu->backend->act;
+        d->v.acc = d->cpu->backend->acc;
+        st = d->cpu->backend->stream_new(d->cpu, &d->streams.hands);
     }
     if (st != ST_OK) {
         emulated_close(&d->base);

@@ -19,5 +19,5 @@ status __wrap_device_open(int kind, const device_options *o, device **out)
     TRY(emulated_open(1, true, &d));
     snprintf(d->description, sizeof d->description, "NVIDIA H200, emulated");
     *out = d;
-    return d->v->memory(d, &d->used_at_open, &total);
+    return d->backend->memory(d, &d->used_at_open, &total);
 }

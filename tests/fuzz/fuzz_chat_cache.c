@@ -37,7 +37,7 @@ static void read_records(const conversations *d)
 {
     arena a;
     arena_init(&a, 0);
-    for (int64_t i = 0; i < d->n && i < MOST; i++) {
+    for (int64_t i = 0; i < d->count && i < MOST; i++) {
         sample s;
         image_place place;
         status_clear();
@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         make_file();
     if (st_parse(span_of(data, size), "fuzz", &f) != ST_OK)
         return 0;
-    conversations d = {.base.v = &dataset_conversations, .random = true};
+    conversations d = {.base.adapter = &dataset_conversations, .random = true};
     c.data_format = DATA_CONVERSATIONS;
     c.data_path = path;
     d.clips.max_frames = c.video_input_frames;

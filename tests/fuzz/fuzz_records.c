@@ -56,7 +56,7 @@ static void make_folder(void)
 static void check_sample(const dataset *d, int64_t i, arena *a)
 {
     sample s;
-    FUZZ_HOLDS(d->v->sample(d, i, a, &s) == ST_OK);
+    FUZZ_HOLDS(d->adapter->sample(d, i, a, &s) == ST_OK);
     FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
     FUZZ_HOLDS(!s.plain || s.cause || s.turns[0].parts[0].text_bytes > 0);
     for (int32_t t = 0; !s.cause && t < s.n_turns; t++)
@@ -66,7 +66,7 @@ static void check_sample(const dataset *d, int64_t i, arena *a)
             FUZZ_HOLDS(!s.turns[t].weights || s.turns[t].weights[k] >= 0);
         }
     for (int32_t k = 0; k < s.n_images; k++)
-        FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->v->images(d));
+        FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->adapter->images(d));
 }
 
 /* A document of a .txt file has neither ends of blank lines nor line ends of Windows; one of
@@ -74,7 +74,7 @@ static void check_sample(const dataset *d, int64_t i, arena *a)
 static void check_document(const dataset *d, int64_t i, bool alone, arena *a)
 {
     sample s;
-    FUZZ_HOLDS(d->v->sample(d, i, a, &s) == ST_OK);
+    FUZZ_HOLDS(d->adapter->sample(d, i, a, &s) == ST_OK);
     if (s.cause)
         return;
     const char *text = s.turns[0].parts[0].text;
@@ -88,9 +88,9 @@ static void check_image(const dataset *d, int64_t j)
 {
     image_place place;
     dataset_image_place(d, j, &place);
-    FUZZ_HOLDS(d->v->image_path(d, j)[0]);
+    FUZZ_HOLDS(d->adapter->image_path(d, j)[0]);
     for (int32_t k = 0; k < place.n_frames; k++)
-        FUZZ_HOLDS(d->v->frame(d, j, k)[0]);
+        FUZZ_HOLDS(d->adapter->frame(d, j, k)[0]);
 }
 
 /* Writes the input and returns the name of what data.path is to be. */
@@ -128,11 +128,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     arena_init(&a, 0);
     /* Goes backwards, so that restart points are used. */
-    for (int64_t i = d->v->samples(d) - 1; i >= 0; i--)
+    for (int64_t i = d->adapter->samples(d) - 1; i >= 0; i--)
         check_sample(d, i, &a);
-    for (int64_t i = 0; document && i < d->v->samples(d); i++)
+    for (int64_t i = 0; document && i < d->adapter->samples(d); i++)
         check_document(d, i, kind == 'd', &a);
-    for (int64_t j = 0; j < d->v->images(d); j++)
+    for (int64_t j = 0; j < d->adapter->images(d); j++)
         check_image(d, j);
     dataset_close(&d);
     arena_done(&a);

@@ -164,11 +164,11 @@ static void make_dispatcher(void)
     options.data_ship = true;
     options.data_quarantine_limit = 100;
     FUZZ_HOLDS(mkdtemp(folder) != NULL);
-    d = (dispatch){.c = &options, .host = "here", .build = BUILD, .signal_fd = -1};
+    d = (dispatch){.options = &options, .host = "here", .build = BUILD, .signal_fd = -1};
     memcpy(d.fingerprints.of, PRINTS, sizeof PRINTS);
     d.train =
         (source){.name = "train", .data = &data, .wanted = true, .opened = true, .ready = true};
-    MUST(conf_copy(&options, &d.train.c));
+    MUST(conf_copy(&options, &d.train.options));
     d.eval.name = "eval";
     make_index(&d.train.index);
     MUST(clip_limits_load(&options, &d.train.clips));
@@ -234,7 +234,7 @@ static int64_t items_reached(void)
 static void open_held_out(void)
 {
     d.eval = (source){.name = "eval", .data = &data, .wanted = true, .opened = true};
-    MUST(conf_copy(&options, &d.eval.c));
+    MUST(conf_copy(&options, &d.eval.options));
     d.eval.clips = d.train.clips;
     FUZZ_HOLDS((d.eval.stream_json = strdup(d.train.stream_json)) &&
                (d.eval.index_path = strdup("/nowhere/index")));

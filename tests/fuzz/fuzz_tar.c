@@ -41,19 +41,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     arena_init(&a, 0);
-    for (int64_t i = 0; i < d->v->samples(d); i++) {
+    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
         sample s;
-        FUZZ_HOLDS(d->v->sample(d, i, &a, &s) == ST_OK);
+        FUZZ_HOLDS(d->adapter->sample(d, i, &a, &s) == ST_OK);
         FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
         for (int32_t k = 0; k < s.n_images; k++)
-            FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->v->images(d));
+            FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->adapter->images(d));
     }
-    for (int64_t j = 0; j < d->v->images(d); j++) {
+    for (int64_t j = 0; j < d->adapter->images(d); j++) {
         image_place place;
         dataset_image_place(d, j, &place);
         FUZZ_HOLDS(place.offset >= 512 && place.bytes >= 0);
         FUZZ_HOLDS(place.offset + place.bytes <= (int64_t)size);
-        FUZZ_HOLDS(d->v->image_path(d, j)[0]);
+        FUZZ_HOLDS(d->adapter->image_path(d, j)[0]);
     }
     dataset_close(&d);
     arena_done(&a);

@@ -39,7 +39,7 @@ static void read_documents(const texts *d)
 {
     arena a;
     arena_init(&a, 0);
-    for (int64_t i = 0; i < d->n && i < MOST; i++) {
+    for (int64_t i = 0; i < d->count && i < MOST; i++) {
         sample s;
         status_clear();
         if (dataset_text.sample(&d->base, i, &a, &s) == ST_OK)
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         make_file();
     if (st_parse(span_of(data, size), "fuzz", &f) != ST_OK)
         return 0;
-    texts d = {.base.v = &dataset_text};
+    texts d = {.base.adapter = &dataset_text};
     c.data_format = DATA_TEXT;
     c.data_path = path;
     FUZZ_HOLDS(records_open(&c, &d.files) == ST_OK);

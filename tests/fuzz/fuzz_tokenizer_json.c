@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     /* A changed expression may exceed the limits of the matcher, which is refused too. */
     if (tokenizer_scratch_new(t, &s) == ST_OK &&
         tokenizer_encode(t, s, text, sizeof text, &list) == ST_OK) {
-        if (tokenizer_decode(t, list.id, list.n, false, &back, &back_size) != ST_OK)
+        if (tokenizer_decode(t, list.id, list.count, false, &back, &back_size) != ST_OK)
             abort();
         free(back);
     }

@@ -32,15 +32,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     char *text = NULL, *twice = NULL;
     size_t text_size, twice_size;
-    first.n = again.n = 0;
+    first.count = again.count = 0;
     require_true(tokenizer_encode(t, s, (const char *)data, size, &first) == ST_OK, "encode");
-    for (size_t i = 0; i < first.n; i++)
+    for (size_t i = 0; i < first.count; i++)
         require_true(first.offset[i] >= 0 && (size_t)first.offset[i] < size, "offset");
-    require_true(tokenizer_decode(t, first.id, first.n, false, &text, &text_size) == ST_OK,
+    require_true(tokenizer_decode(t, first.id, first.count, false, &text, &text_size) == ST_OK,
                  "decode");
     require_true(utf8_valid(text, text_size), "UTF-8");
     require_true(tokenizer_encode(t, s, text, text_size, &again) == ST_OK, "encode again");
-    require_true(tokenizer_decode(t, again.id, again.n, false, &twice, &twice_size) == ST_OK,
+    require_true(tokenizer_decode(t, again.id, again.count, false, &twice, &twice_size) == ST_OK,
                  "decode");
     require_true(twice_size == text_size && !memcmp(twice, text, text_size), "comes back");
     free(text);

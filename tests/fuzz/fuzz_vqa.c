@@ -81,11 +81,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             continue;
         }
         arena_init(&a, 0);
-        for (int64_t i = 0; i < d->v->samples(d); i++) {
+        for (int64_t i = 0; i < d->adapter->samples(d); i++) {
             sample s;
-            FUZZ_HOLDS(d->v->sample(d, i, &a, &s) == ST_OK);
+            FUZZ_HOLDS(d->adapter->sample(d, i, &a, &s) == ST_OK);
             FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
-            const char *reference = d->v->reference(d, i);
+            const char *reference = d->adapter->reference(d, i);
             FUZZ_HOLDS(!reference || reference[0] == '{');
             for (int32_t t = 0; !s.cause && t < s.n_turns; t++)
                 for (int32_t k = 0; k < s.turns[t].n_parts; k++) {
@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                     FUZZ_HOLDS(p->text ? p->text[p->text_bytes] == 0 : p->image < s.n_images);
                 }
             for (int32_t k = 0; k < s.n_images; k++)
-                FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->v->images(d));
+                FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->adapter->images(d));
         }
         dataset_close(&d);
         arena_done(&a);

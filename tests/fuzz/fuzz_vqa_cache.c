@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     st_file f;
     if (st_parse(span_of(data, size), "fuzz", &f) != ST_OK)
         return 0;
-    vqa d = {.base.v = &dataset_vqav2};
+    vqa d = {.base.adapter = &dataset_vqav2};
     if (st_find(&f, "places"))
         strcpy(d.paths.picture_zip, "pictures.zip");
     status_clear();

@@ -49,7 +49,7 @@ static status call(const table *t, int which)
     case 1:
         return e->reduce_scatter(&t->c, t->s, from, to, COUNT, DT_I32);
     case 2:
-        TRY(t->s->dev->v->copy(t->s, to, from, COUNT * sizeof *to));
+        TRY(t->s->dev->backend->copy(t->s, to, from, COUNT * sizeof *to));
         TRY(e->broadcast(&t->c, t->s, to, COUNT, DT_I32, 0));
         return e->all_reduce(&t->c, t->s, to, COUNT, DT_I32, COMM_SUM);
     default:
@@ -64,12 +64,12 @@ static status send_table(const table *t, int round)
         t->host[i] = make_value(i, round);
         t->host[COUNT + i] = -1;
     }
-    return t->s->dev->v->to_device(t->s, t->device, t->host, 2 * COUNT * sizeof *t->host);
+    return t->s->dev->backend->to_device(t->s, t->device, t->host, 2 * COUNT * sizeof *t->host);
 }
 
 static status expect_table(const table *t, int round, const char *what)
 {
-    const backend_vtable *v = t->s->dev->v;
+    const backend_vtable *v = t->s->dev->backend;
     TRY(v->to_host(t->s, t->host, t->device, 2 * COUNT * sizeof *t->host));
     TRY(v->wait(t->s));
     for (int64_t i = 0; i < COUNT; i++)
@@ -94,7 +94,7 @@ static status check_calls(const table *t)
 /* Each call is captured once and then run on other values. */
 static status check_captured(const table *t)
 {
-    const backend_vtable *v = t->s->dev->v;
+    const backend_vtable *v = t->s->dev->backend;
     for (int i = 0; i < CALLS; i++) {
         graph *made = NULL;
         TRY(v->wait(t->s));
@@ -125,7 +125,7 @@ static status check_host(const table *t)
 
 static status check_collectives(device *d, table *t)
 {
-    const backend_vtable *v = d->v;
+    const backend_vtable *v = d->backend;
     void *memory = NULL, *pinned = NULL;
     TRY(v->stream_new(d, &t->s));
     TRY(v->alloc(d, 2 * COUNT * sizeof *t->device, &memory));

@@ -73,7 +73,7 @@ static status third_call(const table *t, const char *what, bool last)
 
 static status call_all(const table *t, const char *what)
 {
-    const backend_vtable *v = t->s->dev->v;
+    const backend_vtable *v = t->s->dev->backend;
     TRY(gather_table(t, t->s));
     TRY(sum_table(t, COUNT, DT_I64, COMM_SUM));
     TRY(third_call(t, what, t->c->rank == t->c->size - 1));
@@ -94,9 +94,9 @@ static status run_difference(const world *w, const char *where, const char *what
                                      : emulated_open(0, false, &d));
     TRY(world_attach(w, d));
     TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &m));
-    TRY(d->v->stream_new(d, &t.s));
-    TRY(d->v->stream_new(d, &t.other));
-    TRY(d->v->alloc(d, BYTES, &memory));
+    TRY(d->backend->stream_new(d, &t.s));
+    TRY(d->backend->stream_new(d, &t.other));
+    TRY(d->backend->alloc(d, BYTES, &memory));
     t.memory = memory;
     t.c = mesh_comm(&m, MESH_WORLD);
     status st = call_all(&t, what);
@@ -105,9 +105,9 @@ static status run_difference(const world *w, const char *where, const char *what
         st = FAIL(ST_INTERNAL, "a call after the one that failed went well");
     else
         status_set(&note);
-    d->v->stream_free(&t.s);
-    d->v->stream_free(&t.other);
-    d->v->release(d, memory);
+    d->backend->stream_free(&t.s);
+    d->backend->stream_free(&t.other);
+    d->backend->release(d, memory);
     mesh_close(&m);
     world_detach(w);
     device_close(&d);

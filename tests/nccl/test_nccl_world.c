@@ -46,8 +46,8 @@ static status sum_world(const place *p, stream *s)
 
 static status wait_streams(const place *p)
 {
-    TRY(p->d->v->wait(p->s));
-    return p->d->v->wait(p->other);
+    TRY(p->d->backend->wait(p->s));
+    return p->d->backend->wait(p->other);
 }
 
 /* Waits until another rank has said that it waits for rows. */
@@ -180,18 +180,18 @@ static status open_place(const world *w, place *p)
     TRY(emulated_open(0, false, &p->d));
     TRY(world_attach(w, p->d));
     TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &p->m));
-    TRY(p->d->v->stream_new(p->d, &p->s));
-    TRY(p->d->v->stream_new(p->d, &p->other));
-    TRY(p->d->v->alloc(p->d, COUNT * sizeof(float), &values));
+    TRY(p->d->backend->stream_new(p->d, &p->s));
+    TRY(p->d->backend->stream_new(p->d, &p->other));
+    TRY(p->d->backend->alloc(p->d, COUNT * sizeof(float), &values));
     p->values = values;
     return ST_OK;
 }
 
 static void close_place(place *p)
 {
-    p->d->v->stream_free(&p->s);
-    p->d->v->stream_free(&p->other);
-    p->d->v->release(p->d, p->values);
+    p->d->backend->stream_free(&p->s);
+    p->d->backend->stream_free(&p->other);
+    p->d->backend->release(p->d, p->values);
     mesh_close(&p->m);
     world_detach(p->w);
     device_close(&p->d);

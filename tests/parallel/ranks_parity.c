@@ -42,7 +42,7 @@ typedef struct outcome {
 
 static status zero_routers(session *s)
 {
-    for (int64_t i = 0; i < s->params->n; i++) {
+    for (int64_t i = 0; i < s->params->count; i++) {
         const param *p = &s->params->list[i];
         if (p->group != GROUP_ROUTER)
             continue;
@@ -58,8 +58,8 @@ static status zero_routers(session *s)
 
 static status keep_gradients(session *s, outcome *o)
 {
-    const backend_vtable *v = s->device->v;
-    for (int64_t i = 0; i < s->params->n; i++) {
+    const backend_vtable *v = s->device->backend;
+    for (int64_t i = 0; i < s->params->count; i++) {
         const param *p = &s->params->list[i];
         size_t bytes = (size_t)p->own_n * st_dtype_size(v->acc);
         o->gradient[i] = calloc(1, bytes ? bytes : 1);
@@ -75,7 +75,7 @@ static status record_steps(session *s, outcome *o)
 {
     o->steps = s->conf->training_steps;
     o->loss = calloc((size_t)o->steps, sizeof *o->loss);
-    o->gradient = calloc((size_t)s->params->n, sizeof *o->gradient);
+    o->gradient = calloc((size_t)s->params->count, sizeof *o->gradient);
     if (!o->loss || !o->gradient)
         return FAIL(ST_NO_MEMORY, "no memory for %lld steps", (long long)o->steps);
     if (getenv("RANKS_PARITY_TIES"))
@@ -92,8 +92,8 @@ static status record_steps(session *s, outcome *o)
 
 static status write_file(const session *s, const outcome *o, const char *path)
 {
-    const st_dtype acc = s->device->v->acc;
-    st_tensor *list = calloc((size_t)s->params->n + 1, sizeof *list);
+    const st_dtype acc = s->device->backend->acc;
+    st_tensor *list = calloc((size_t)s->params->count + 1, sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of tensors");
     size_t n = 0;
@@ -102,7 +102,7 @@ static status write_file(const session *s, const outcome *o, const char *path)
                             .n_dims = 1,
                             .shape = {o->steps},
                             .data = span_of(o->loss, (size_t)o->steps * sizeof *o->loss)};
-    for (int64_t i = 0; i < s->params->n; i++) {
+    for (int64_t i = 0; i < s->params->count; i++) {
         const param *p = &s->params->list[i];
         list[n++] =
             (st_tensor){.name = p->name,
@@ -167,8 +167,8 @@ typedef struct reference {
 
 static status square_all(const session *s, const outcome *o, const reference *r, double *squares)
 {
-    const st_dtype acc = s->device->v->acc;
-    for (int64_t i = 0; i < s->params->n; i++) {
+    const st_dtype acc = s->device->backend->acc;
+    for (int64_t i = 0; i < s->params->count; i++) {
         const param *p = &s->params->list[i];
         const st_tensor *want, *beside = NULL;
         TRY(st_want(&r->file, p->name, acc, 1, r->path, &want));
@@ -177,12 +177,12 @@ static status square_all(const session *s, const outcome *o, const reference *r,
         sum_errors(p, o->gradient[i], want->data.data, beside ? beside->data.data : NULL, acc,
                    squares + SUMS * i);
     }
-    return sum_ranks(s, squares, s->params->n);
+    return sum_ranks(s, squares, s->params->count);
 }
 
 static status compare_gradients(const session *s, const outcome *o, const reference *r, double most)
 {
-    const int64_t n = s->params->n;
+    const int64_t n = s->params->count;
     double worst = 0, all[SUMS] = {0}, *squares = calloc((size_t)n, SUMS * sizeof *squares);
     const char *where = "none";
     status st = squares ? square_all(s, o, r, squares)
@@ -282,7 +282,7 @@ static status check_captures(const session *s, const outcome *o)
 {
     const bool shared = s->mesh.layout.expert * s->mesh.layout.expert_tensor > 1;
     const bool wanted = strcmp(s->conf->cuda_graph_scope, "step") == 0 && o->steps > 2 &&
-                        s->device->v->capture_begin && s->mesh.layout.pipeline == 1 &&
+                        s->device->backend->capture_begin && s->mesh.layout.pipeline == 1 &&
                         (!shared || model_exchange(s->model));
     if (wanted == (s->device->counts.captures > 0))
         return ST_OK;
@@ -318,7 +318,7 @@ static status parity(conf *c, const world *w, const char *path, const double *mo
         st = write_losses(&s, &o);
     if (st == ST_OK)
         st = most ? compare_reference(&s, &o, path, most) : write_file(&s, &o, path);
-    for (int64_t i = 0; o.gradient && i < s.params->n; i++)
+    for (int64_t i = 0; o.gradient && i < s.params->count; i++)
         free(o.gradient[i]);
     free(o.gradient);
     free(o.loss);

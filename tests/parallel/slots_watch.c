@@ -39,9 +39,9 @@ static status listen(const comm *c, stream *s, const void *recv, int64_t count)
     int32_t *host = malloc(bytes);
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory for counts of experts");
-    status st = s->dev->v->to_host(s, host, recv, bytes);
+    status st = s->dev->backend->to_host(s, host, recv, bytes);
     if (st == ST_OK)
-        st = s->dev->v->wait(s);
+        st = s->dev->backend->wait(s);
     if (st == ST_OK)
         note_slots(c, layer, host, count);
     free(host);

@@ -214,7 +214,7 @@ static void grow_trees(parity *p, built *b)
 static built build(parity *p, const int64_t *full)
 {
     /* A processor that stands in for tensor cores is slow, so long cases are cut to a tenth. */
-    bool shorter = p->s->dev->v->fixed_shapes && strncmp(p->name, "real", 4) == 0;
+    bool shorter = p->s->dev->backend->fixed_shapes && strncmp(p->name, "real", 4) == 0;
     int64_t shape[PARITY_SHAPE];
     memcpy(shape, full, sizeof shape);
     shape[0] /= shorter ? 10 : 1;
@@ -405,7 +405,8 @@ static void attention_refuses(parity *p, const int64_t *shape)
                             .o_stride = 4,
                             .o = x.dev,
                             .lse = x.dev};
-    if (p->s->dev->v->fixed_shapes) { /* such a device cannot see it, and stays inside its arrays */
+    if (p->s->dev->backend
+            ->fixed_shapes) { /* such a device cannot see it, and stays inside its arrays */
         assert_ok(op_attention_fwd(p->s, &a));
         a.cu = late;
         assert_ok(op_attention_fwd(p->s, &a));
@@ -450,7 +451,8 @@ static void prefix_refuses(parity *p, const int64_t *shape)
                                 .o_stride = 4,
                                 .o = x.dev,
                                 .lse = x.dev};
-        if (p->s->dev->v->fixed_shapes) /* the device cannot see it, and stays inside its arrays */
+        if (p->s->dev->backend
+                ->fixed_shapes) /* the device cannot see it, and stays inside its arrays */
             assert_ok(op_attention_fwd(p->s, &a));
         else
             assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "has the prefix");
@@ -519,7 +521,8 @@ static void cached_refuses(parity *p, const int64_t *shape)
                                .k = x.dev,
                                .v = x.dev,
                                .o = o.dev};
-    if (p->s->dev->v->fixed_shapes) /* such a device cannot see it, and stays inside its arrays */
+    if (p->s->dev->backend
+            ->fixed_shapes) /* such a device cannot see it, and stays inside its arrays */
         assert_ok(op_attention_cached(p->s, &a));
     else
         assert_fails(ST_BAD_INPUT, op_attention_cached(p->s, &a),

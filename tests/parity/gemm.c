@@ -239,7 +239,7 @@ static void grouped_refuses(parity *p, const int64_t *shape)
                            .x = x.dev,
                            .w = parity_tensor(p, 32, 1).dev,
                            .y = parity_tensor(p, 16, 1).dev};
-    if (strcmp(p->s->dev->v->name, "cpu") != 0) {
+    if (strcmp(p->s->dev->backend->name, "cpu") != 0) {
         a.offset = parity_ints(p, past, 3);
         assert_ok(op_grouped_gemm(p->s, &a));
         a.offset = parity_ints(p, back, 3);

@@ -46,8 +46,8 @@ static void slopes_loop(const chunk *o, double *out)
 /* Copies bytes from the device, for what is not a tensor. */
 static void fetch_bytes(parity *p, void *to, const void *dev, size_t bytes)
 {
-    assert_ok(p->s->dev->v->to_host(p->s, to, dev, bytes));
-    assert_ok(p->s->dev->v->wait(p->s));
+    assert_ok(p->s->dev->backend->to_host(p->s, to, dev, bytes));
+    assert_ok(p->s->dev->backend->wait(p->s));
 }
 
 /* shape: n, vocabulary, flags */
@@ -83,7 +83,7 @@ static void xent_case(parity *p, const int64_t *shape)
                                       flags & ONLY_SUMS ? NULL : best, dev_sums, dev_sums + 1}));
     if (p->bench)
         return;
-    double got[2], eps = p->s->dev->v->acc == DT_F64 ? 2.3e-16 : 1.2e-7;
+    double got[2], eps = p->s->dev->backend->acc == DT_F64 ? 2.3e-16 : 1.2e-7;
     fetch_bytes(p, got, dev_sums, sizeof got);
     double magnitude = fabs(loss) + (double)n * (flags & FAR ? 8000 : 8);
     assert_true(fabs(got[0] - loss) <= 64 * eps * magnitude);
@@ -115,7 +115,7 @@ static void xent_refuses(parity *p, const int64_t *shape)
                    .logits = z.dev,
                    .loss_sum = dev_sums,
                    .weight_sum = dev_sums + 1};
-    if (p->s->dev->v->fixed_shapes) { /* such a device cannot see it, and ignores the row */
+    if (p->s->dev->backend->fixed_shapes) { /* such a device cannot see it, and ignores the row */
         assert_ok(op_xent(p->s, &a));
         fetch_bytes(p, sums, dev_sums, sizeof sums);
         assert_true(sums[1] == 1);

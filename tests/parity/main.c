@@ -22,13 +22,13 @@ static uint64_t run_case(const parity_case *c, int variant, int run, parity *p)
     const ops_table *ops = NULL;
     parity_here.open(variant, run, &d, &ops);
     *p = (parity){.op = c->op, .name = c->name, .bench = p->bench, .bits_only = p->bits_only};
-    assert_ok(d->v->stream_new(d, &p->s));
+    assert_ok(d->backend->stream_new(d, &p->s));
     p->s->ops = ops;
     p->key = rng_key_make(harness_seed(), c->op);
     p->bits = 0xcbf29ce484222325u;
     c->run(p, c->shape);
     parity_done(p);
-    d->v->stream_free(&p->s);
+    d->backend->stream_free(&p->s);
     device_close(&d);
     return p->bits;
 }
@@ -82,7 +82,7 @@ static void test_orders(void **state)
     device *d = NULL;
     const ops_table *ops = NULL;
     parity_here.open(0, 0, &d, &ops);
-    bool rounds = d->v->act == DT_BF16;
+    bool rounds = d->backend->act == DT_BF16;
     device_close(&d);
 #define OP(name)                                                                                   \
     if (rounds && is_here(#name) && errors_wanted(#name) && (!only || strcmp(only, #name) == 0) && \

@@ -28,7 +28,7 @@ void parity_done(parity *p)
     for (int i = 0; i < p->n_held; i++)
         free(p->held[i]);
     for (int i = 0; i < p->n_dev; i++)
-        p->s->dev->v->release(p->s->dev, p->dev[i]);
+        p->s->dev->backend->release(p->s->dev, p->dev[i]);
     free(p->held);
     free(p->dev);
 }
@@ -85,8 +85,8 @@ static double read_element(const void *at, st_dtype dtype, int64_t i)
 double parity_round(const parity *p, double x)
 {
     double room;
-    store_element(&room, p->s->dev->v->act, 0, x);
-    return read_element(&room, p->s->dev->v->act, 0);
+    store_element(&room, p->s->dev->backend->act, 0, x);
+    return read_element(&room, p->s->dev->backend->act, 0);
 }
 
 double parity_uniform(parity *p, double low, double high)
@@ -121,9 +121,9 @@ double *parity_copy(parity *p, const double *init, int64_t n)
 void *parity_bytes(parity *p, const void *values, size_t bytes)
 {
     void *dev = NULL;
-    assert_ok(p->s->dev->v->alloc(p->s->dev, bytes, &dev));
+    assert_ok(p->s->dev->backend->alloc(p->s->dev, bytes, &dev));
     keep_pointer(&p->dev, &p->n_dev, dev);
-    assert_ok(p->s->dev->v->to_device(p->s, dev, values, bytes));
+    assert_ok(p->s->dev->backend->to_device(p->s, dev, values, bytes));
     return dev;
 }
 
@@ -147,12 +147,12 @@ static tensor upload_tensor(parity *p, const double *values, int64_t n, st_dtype
 
 tensor parity_upload(parity *p, const double *values, int64_t n)
 {
-    return upload_tensor(p, values, n, p->s->dev->v->act);
+    return upload_tensor(p, values, n, p->s->dev->backend->act);
 }
 
 tensor parity_upload_acc(parity *p, const double *values, int64_t n)
 {
-    return upload_tensor(p, values, n, p->s->dev->v->acc);
+    return upload_tensor(p, values, n, p->s->dev->backend->acc);
 }
 
 static tensor drawn(parity *p, int64_t n, double scale, st_dtype dtype)
@@ -165,12 +165,12 @@ static tensor drawn(parity *p, int64_t n, double scale, st_dtype dtype)
 
 tensor parity_tensor(parity *p, int64_t n, double scale)
 {
-    return drawn(p, n, scale, p->s->dev->v->act);
+    return drawn(p, n, scale, p->s->dev->backend->act);
 }
 
 tensor parity_tensor_acc(parity *p, int64_t n, double scale)
 {
-    return drawn(p, n, scale, p->s->dev->v->acc);
+    return drawn(p, n, scale, p->s->dev->backend->acc);
 }
 
 void *parity_at(tensor t, int64_t i)
@@ -189,8 +189,8 @@ double *parity_fetch(parity *p, tensor t)
 {
     size_t bytes = (size_t)t.n * (size_t)st_dtype_size(t.dtype);
     void *got = hold_memory(p, bytes);
-    assert_ok(p->s->dev->v->to_host(p->s, got, t.dev, bytes));
-    assert_ok(p->s->dev->v->wait(p->s));
+    assert_ok(p->s->dev->backend->to_host(p->s, got, t.dev, bytes));
+    assert_ok(p->s->dev->backend->wait(p->s));
     mix_bits(p, got, bytes);
     double *out = parity_zeros(p, t.n);
     for (int64_t i = 0; i < t.n; i++)
@@ -279,7 +279,7 @@ void parity_expect_order(parity *p, const char *what, tensor t, const double *wa
     }
     for (int64_t i = 0; i < t.n; i++)
         compare_values(p, what, i, got[i], want[i], slack);
-    if (order && p->s->dev->v->act == DT_BF16)
+    if (order && p->s->dev->backend->act == DT_BF16)
         compare_errors(p, what, t.n, got, want, order, slack);
 }
 
@@ -294,8 +294,8 @@ void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const i
     if (p->bench)
         return;
     int32_t *got = parity_zero_ints(p, n);
-    assert_ok(p->s->dev->v->to_host(p->s, got, dev, (size_t)n * sizeof *got));
-    assert_ok(p->s->dev->v->wait(p->s));
+    assert_ok(p->s->dev->backend->to_host(p->s, got, dev, (size_t)n * sizeof *got));
+    assert_ok(p->s->dev->backend->wait(p->s));
     mix_bits(p, got, (size_t)n * sizeof *got);
     for (int64_t i = 0; i < n; i++)
         if (got[i] != want[i])

@@ -228,23 +228,23 @@ static void move_rank(parity *p, const played *g, int64_t rank, int32_t round, b
 {
     const routed *o = g->o;
     const planned *a = &g->plan[rank];
-    PARITY_RUN(
-        p, op_exchange_rows(p->s, &(exchange_rows_args){
-                                      .peers = {g->base, (int32_t)rank, (int32_t)o->ranks},
-                                      .at = (size_t)g->lead * st_dtype_size(p->s->dev->v->act),
-                                      .back = back,
-                                      .round = round,
-                                      .slots = o->slots,
-                                      .width = g->width,
-                                      .experts = o->experts,
-                                      .rows = o->rows,
-                                      .offset = parity_ints(p, o->offset + rank * (o->experts + 1),
-                                                            o->experts + 1),
-                                      .place = a->place,
-                                      .order = a->order,
-                                      .rounds = a->rounds,
-                                      .mine = parity_at(g->mine, rank * o->slots * g->width),
-                                      .round_offset = round_offset}));
+    PARITY_RUN(p, op_exchange_rows(
+                      p->s, &(exchange_rows_args){
+                                .peers = {g->base, (int32_t)rank, (int32_t)o->ranks},
+                                .at = (size_t)g->lead * st_dtype_size(p->s->dev->backend->act),
+                                .back = back,
+                                .round = round,
+                                .slots = o->slots,
+                                .width = g->width,
+                                .experts = o->experts,
+                                .rows = o->rows,
+                                .offset = parity_ints(p, o->offset + rank * (o->experts + 1),
+                                                      o->experts + 1),
+                                .place = a->place,
+                                .order = a->order,
+                                .rounds = a->rounds,
+                                .mine = parity_at(g->mine, rank * o->slots * g->width),
+                                .round_offset = round_offset}));
 }
 
 /* The specification: copies every slot of the round to its owner, or back. */
@@ -303,7 +303,7 @@ static void answer_round(parity *p, const played *g, int32_t round)
 static void rows_case(parity *p, const int64_t *shape)
 {
     const routed o = draw_routed(p, shape);
-    const int64_t own = o.experts / o.ranks, act = (int64_t)st_dtype_size(p->s->dev->v->act);
+    const int64_t own = o.experts / o.ranks, act = (int64_t)st_dtype_size(p->s->dev->backend->act);
     row_of *where = calloc((size_t)(o.ranks * o.slots), sizeof *where);
     planned plan[RANKS_MOST];
     played g = {.o = &o, .where = where, .plan = plan, .width = shape[4], .lead = LEAD / act};

@@ -289,7 +289,7 @@ static void aux_golden(parity *p, const int64_t *shape)
     run_aux(p, &o, 1, &r, aux, parity_upload_acc(p, &one, 1), dz);
     assert_true(fabs(*parity_fetch(p, aux) - 2.160412505) < 5e-7);
     /* The expected numbers have 8 digits, so 2e-7. */
-    parity_expect(p, "dlogits", dz, want, p->s->dev->v->acc == DT_F64 ? 7e9 : 13);
+    parity_expect(p, "dlogits", dz, want, p->s->dev->backend->acc == DT_F64 ? 7e9 : 13);
 }
 
 /* shape: tokens, experts, k, and n: every n-th token has no expert (0: all have one). shape[6]: one
@@ -354,7 +354,7 @@ static void permute_refuses(parity *p, const int64_t *shape)
     int32_t *slot_row = parity_ints(p, parity_zero_ints(p, 2), 2);
     int32_t *row_token = parity_ints(p, parity_zero_ints(p, 2), 2);
     permute_args a = {2, 4, 1, expert, offset, slot_row, row_token};
-    if (p->s->dev->v->fixed_shapes) { /* such a device cannot see it, and drops the slot */
+    if (p->s->dev->backend->fixed_shapes) { /* such a device cannot see it, and drops the slot */
         static const int32_t ends[] = {0, 1, 1, 1, 1}, rows[] = {0, -1}, tokens[] = {0, -1};
         assert_ok(op_permute(p->s, &a));
         parity_expect_ints(p, "offset", offset, ends, 5);

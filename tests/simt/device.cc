@@ -24,7 +24,7 @@ static status simt_open(const device_options *o, device **out)
     device *d = (device *)calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "out of memory for a device");
-    d->v = backend_simt();
+    d->backend = backend_simt();
     d->ops = &ops_cuda;
     snprintf(d->description, sizeof d->description, "SIMT harness");
     *out = d;

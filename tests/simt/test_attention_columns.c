@@ -12,8 +12,8 @@ static void check_columns(stream *s, int64_t rows, int64_t heads, int64_t head, 
     const int64_t stride = (width + 3) / 4 * 4;
     device *d = s->dev;
     void *from, *to;
-    assert_ok(d->v->alloc(d, (size_t)(rows * heads) * sizeof(float), &from));
-    assert_ok(d->v->alloc(d, (size_t)(rows * stride) * sizeof(float), &to));
+    assert_ok(d->backend->alloc(d, (size_t)(rows * heads) * sizeof(float), &from));
+    assert_ok(d->backend->alloc(d, (size_t)(rows * stride) * sizeof(float), &to));
     for (int64_t i = 0; i < rows * heads; i++)
         ((float *)from)[i] = (float)(i + 1);
     for (int64_t i = 0; i < rows * stride; i++)
@@ -30,8 +30,8 @@ static void check_columns(stream *s, int64_t rows, int64_t heads, int64_t head, 
             float want = i < width ? (float)(r * heads + head + i + 1) : -1;
             assert_true(((float *)to)[r * stride + i] == want);
         }
-    d->v->release(d, from);
-    d->v->release(d, to);
+    d->backend->release(d, from);
+    d->backend->release(d, to);
 }
 
 static void test_columns__every_head(void **state)
@@ -40,7 +40,7 @@ static void test_columns__every_head(void **state)
     device *d;
     stream *s;
     assert_ok(backend_simt()->open(&(device_options){0}, &d));
-    assert_ok(d->v->stream_new(d, &s));
+    assert_ok(d->backend->stream_new(d, &s));
     simt_schedule(SIMT_FORWARD, 1);
     for (int64_t head = 0; head < 16; head++)
         check_columns(s, 301, 16, head, 1);
@@ -48,8 +48,8 @@ static void test_columns__every_head(void **state)
         check_columns(s, 301, 6, head, 2);
     check_columns(s, 1, 300, 1, 299);
     check_columns(s, 0, 4, 0, 2);
-    d->v->stream_free(&s);
-    d->v->close(d);
+    d->backend->stream_free(&s);
+    d->backend->close(d);
 }
 
 int main(void)

@@ -22,14 +22,14 @@ static void open_bench(bench *b)
 {
     void *cu, *prefix;
     assert_ok(backend_simt()->open(&(device_options){0}, &b->d));
-    assert_ok(b->d->v->stream_new(b->d, &b->s));
+    assert_ok(b->d->backend->stream_new(b->d, &b->s));
     for (int i = 0; i < 9; i++) {
-        assert_ok(b->d->v->alloc(b->d, TOKENS * WIDTH * sizeof(float), &b->array[i]));
-        assert_ok(b->d->v->zero(b->s, b->array[i], TOKENS * WIDTH * sizeof(float)));
+        assert_ok(b->d->backend->alloc(b->d, TOKENS * WIDTH * sizeof(float), &b->array[i]));
+        assert_ok(b->d->backend->zero(b->s, b->array[i], TOKENS * WIDTH * sizeof(float)));
     }
-    assert_ok(b->d->v->alloc(b->d, (DOCS_MAX + 1) * sizeof(int32_t), &cu));
+    assert_ok(b->d->backend->alloc(b->d, (DOCS_MAX + 1) * sizeof(int32_t), &cu));
     b->cu = cu;
-    assert_ok(b->d->v->alloc(b->d, DOCS_MAX * sizeof(int32_t), &prefix));
+    assert_ok(b->d->backend->alloc(b->d, DOCS_MAX * sizeof(int32_t), &prefix));
     b->prefix = prefix;
     simt_schedule(SIMT_FORWARD, 1);
 }
@@ -37,11 +37,11 @@ static void open_bench(bench *b)
 static void close_bench(bench *b)
 {
     for (int i = 0; i < 9; i++)
-        b->d->v->release(b->d, b->array[i]);
-    b->d->v->release(b->d, b->cu);
-    b->d->v->release(b->d, b->prefix);
-    b->d->v->stream_free(&b->s);
-    b->d->v->close(b->d);
+        b->d->backend->release(b->d, b->array[i]);
+    b->d->backend->release(b->d, b->cu);
+    b->d->backend->release(b->d, b->prefix);
+    b->d->backend->stream_free(&b->s);
+    b->d->backend->close(b->d);
 }
 
 /* The numbers of products in forward and backward, over documents of one length. */

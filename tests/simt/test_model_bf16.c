@@ -51,15 +51,15 @@ static void *fetch_array(stream *s, const void *src, size_t bytes)
 {
     void *out = malloc(bytes ? bytes : 1);
     assert_non_null(out);
-    assert_ok(s->dev->v->to_host(s, out, src, bytes));
-    assert_ok(s->dev->v->wait(s));
+    assert_ok(s->dev->backend->to_host(s, out, src, bytes));
+    assert_ok(s->dev->backend->wait(s));
     return out;
 }
 
 static void send_array(stream *s, void *dst, const void *src, size_t bytes)
 {
-    assert_ok(s->dev->v->to_device(s, dst, src, bytes));
-    assert_ok(s->dev->v->wait(s));
+    assert_ok(s->dev->backend->to_device(s, dst, src, bytes));
+    assert_ok(s->dev->backend->wait(s));
 }
 
 /* Computes one token's weights for these experts from its probabilities. */
@@ -179,10 +179,10 @@ static void open_bf16(fixture *f, fixture *from)
 {
     *f = (fixture){.d = from->d};
     assert_ok(bf16_device_open(&f->dev));
-    assert_ok(f->dev->v->stream_new(f->dev, &f->s));
+    assert_ok(f->dev->backend->stream_new(f->dev, &f->s));
     assert_ok(params_new(&f->d, &f->p));
     assert_ok(params_alloc(f->p, f->s, true));
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         const param *p = &f->p->list[i];
         double *v = malloc((size_t)p->count * sizeof *v);
         uint16_t *rounded = malloc((size_t)p->count * sizeof *rounded);
@@ -196,7 +196,7 @@ static void open_bf16(fixture *f, fixture *from)
     }
     void *sums[3];
     for (int i = 0; i < 3; i++)
-        assert_ok(f->dev->v->alloc(f->dev, sizeof(double), &sums[i]));
+        assert_ok(f->dev->backend->alloc(f->dev, sizeof(double), &sums[i]));
     f->sums = (loss_sums){sums[0], sums[1], sums[2]};
     arena_init(&f->rows, 0);
 }
@@ -213,7 +213,7 @@ static double difference(const double *a, const double *b, int64_t n)
 
 static void compare_gradients(fixture *f, fixture *g, double *out_worst)
 {
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         const param *p = &f->p->list[i];
         double *want = fixture_grad(f, p), *got = fixture_grad(g, &g->p->list[i]);
         double d = difference(want, got, p->count);

@@ -42,7 +42,7 @@ static void watch_copy(void *of, int64_t ns)
 static void open_simt(device **d, stream **s)
 {
     assert_ok(backend_simt()->open(&(device_options){0}, d));
-    assert_ok((*d)->v->stream_new(*d, s));
+    assert_ok((*d)->backend->stream_new(*d, s));
     simt_schedule(SIMT_FORWARD, 1);
 }
 
@@ -53,8 +53,8 @@ static void test_paced__keeps_the_pace(void **state)
     stream *s;
     void *x, *y;
     open_simt(&d, &s);
-    assert_ok(d->v->alloc(d, BYTES, &x));
-    assert_ok(d->v->alloc(d, BYTES, &y));
+    assert_ok(d->backend->alloc(d, BYTES, &x));
+    assert_ok(d->backend->alloc(d, BYTES, &y));
     memset(x, 7, BYTES);
     watched w = {.y = y};
     simt_on_clock(watch_copy, &w);
@@ -68,10 +68,10 @@ static void test_paced__keeps_the_pace(void **state)
     /* The first thread's first reading is the start; the other 511 threads read the clock after
      * it. */
     assert_true(w.last - w.start >= WAIT_NS + SPAN_NS);
-    d->v->release(d, x);
-    d->v->release(d, y);
-    d->v->stream_free(&s);
-    d->v->close(d);
+    d->backend->release(d, x);
+    d->backend->release(d, y);
+    d->backend->stream_free(&s);
+    d->backend->close(d);
 }
 
 /* Blocks that have no chunk are not started, and each of several blocks keeps the pace of its own
@@ -83,8 +83,8 @@ static void test_paced__blocks_share_the_chunks(void **state)
     stream *s;
     void *x, *y;
     open_simt(&d, &s);
-    assert_ok(d->v->alloc(d, 8 * BYTES, &x));
-    assert_ok(d->v->alloc(d, BYTES, &y));
+    assert_ok(d->backend->alloc(d, 8 * BYTES, &x));
+    assert_ok(d->backend->alloc(d, BYTES, &y));
     float *number = x;
     for (int64_t i = 0; i < 8 * BYTES / (int64_t)sizeof(float); i++)
         number[i] = (float)(i % 1000);
@@ -106,10 +106,10 @@ static void test_paced__blocks_share_the_chunks(void **state)
             want += number[p * n + i];
         assert_true(((float *)y)[i] == want);
     }
-    d->v->release(d, x);
-    d->v->release(d, y);
-    d->v->stream_free(&s);
-    d->v->close(d);
+    d->backend->release(d, x);
+    d->backend->release(d, y);
+    d->backend->stream_free(&s);
+    d->backend->close(d);
 }
 
 int main(void)

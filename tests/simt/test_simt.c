@@ -20,14 +20,14 @@ static int setup_simt(void **state)
 {
     (void)state;
     assert_ok(backend_simt()->open(&(device_options){0}, &d));
-    assert_ok(d->v->stream_new(d, &s));
+    assert_ok(d->backend->stream_new(d, &s));
     return 0;
 }
 
 static int teardown_simt(void **state)
 {
     (void)state;
-    d->v->stream_free(&s);
+    d->backend->stream_free(&s);
     device_close(&d);
     return 0;
 }

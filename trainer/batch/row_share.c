@@ -11,7 +11,7 @@ enum {
 /* Work to be given to a rank: a document, or a visual item. */
 typedef struct job {
     double work;
-    int32_t first, n; /* the first of its tokens; or the item's number and its merged rows */
+    int32_t first, count; /* the first of its tokens; or the item's number and its merged rows */
 } job;
 
 typedef struct worker {
@@ -65,7 +65,7 @@ static double causal_work(int64_t from, int64_t to)
 
 typedef struct tokens_share {
     const int32_t *cu;
-    worker *w;
+    worker *by_rank;
     int32_t *owner;
     int64_t ranks;
 } tokens_share;
@@ -75,8 +75,8 @@ static void give_tokens(tokens_share *share, int64_t rank, int64_t doc_first, in
 {
     for (int64_t p = first; p < first + n; p++)
         share->owner[p] = (int32_t)rank;
-    share->w[rank].room -= n;
-    share->w[rank].work += causal_work(first - doc_first, first - doc_first + n);
+    share->by_rank[rank].room -= n;
+    share->by_rank[rank].work += causal_work(first - doc_first, first - doc_first + n);
 }
 
 /* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, the same
@@ -95,11 +95,11 @@ static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t n
 static void give_jobs(tokens_share *share, const job *jobs, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        int64_t first = jobs[i].first, left = jobs[i].n;
+        int64_t first = jobs[i].first, left = jobs[i].count;
         while (left > 0) {
-            int64_t rank = idlest(share->w, share->ranks, left);
-            rank = rank < 0 ? roomiest(share->w, share->ranks) : rank;
-            int64_t part = share->w[rank].room < left ? share->w[rank].room : left;
+            int64_t rank = idlest(share->by_rank, share->ranks, left);
+            rank = rank < 0 ? roomiest(share->by_rank, share->ranks) : rank;
+            int64_t part = share->by_rank[rank].room < left ? share->by_rank[rank].room : left;
             give_tokens(share, rank, jobs[i].first, first, part);
             first += part;
             left -= part;
@@ -189,7 +189,7 @@ status row_share_items(const row *rows, int64_t n_rows, const vision_dims *dims,
     for (int64_t i = 0; i < n; i++) {
         int64_t *first = &merged[out[i].rank];
         out[i].first = (int32_t)*first;
-        *first += jobs[i].n;
+        *first += jobs[i].count;
         *out_merged = *first > *out_merged ? *first : *out_merged;
     }
     *out_uneven = uneven(workers, ranks);

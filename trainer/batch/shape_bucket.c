@@ -83,10 +83,10 @@ status bucket_list_read(const json_value *welcome, int64_t rows, const batch_cap
         return FAIL(ST_PROTOCOL, "WELCOME: %zu buckets, expected at most %d", n, BUCKETS_MAX);
     for (size_t i = 0; i < n; i++) {
         TRY(read_bucket(json_item(list, i), &before, widest, &before));
-        made.cap[made.n++] = multiply_caps(&before, rows);
+        made.cap[made.count++] = multiply_caps(&before, rows);
     }
     if (n == 0)
-        made.cap[made.n++] = multiply_caps(widest, rows);
+        made.cap[made.count++] = multiply_caps(widest, rows);
     *out = made;
     return ST_OK;
 }

@@ -15,7 +15,7 @@ enum { BUCKETS_MAX = 8 };
 
 typedef struct bucket_list {
     batch_caps cap[BUCKETS_MAX]; /* of a micro-batch, ascending */
-    int n;
+    int count;
 } bucket_list;
 
 /* Reads the buckets of a WELCOME for micro-batches of `rows` rows. widest: the most that a row may

@@ -23,7 +23,7 @@ typedef struct part {
 } part;
 
 struct stager {
-    const model_dims *d;
+    const model_dims *dims;
     device_batch batch; /* device pointers */
     device_batch host;  /* arrays of the whole rows, on the host */
     device_batch mine;  /* if ranks share rows: this rank's arrays, on the host */
@@ -90,7 +90,7 @@ static bool is_shared(const stager *g)
 /* Allocates the blocks of arrays on host and device. */
 static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row_share *share)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const row_share alone = row_share_alone();
     const batch_caps own = batch_caps_shared(cap, share), rows = batch_caps_seen(cap, share);
     size_t acc = st_dtype_size(v->acc);
@@ -130,9 +130,9 @@ status stager_new_shared(stream *s, const model_dims *dims, const batch_caps *ca
     stager *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "no memory for a batch's buffers");
-    g->d = dims;
+    g->dims = dims;
     g->room = *cap;
-    g->fixed_shapes = s->dev->v->fixed_shapes;
+    g->fixed_shapes = s->dev->backend->fixed_shapes;
     status st = take_blocks(g, s, cap, share);
     if (st == ST_OK)
         st = take_lists(g, cap);
@@ -154,11 +154,11 @@ void stager_free(stager **gp, stream *s)
     if (!g)
         return;
     if (g->host_block)
-        s->dev->v->release_host(s->dev, g->host_block);
+        s->dev->backend->release_host(s->dev, g->host_block);
     if (g->mine_block)
-        s->dev->v->release_host(s->dev, g->mine_block);
+        s->dev->backend->release_host(s->dev, g->mine_block);
     if (g->device_block)
-        s->dev->v->release(s->dev, g->device_block);
+        s->dev->backend->release(s->dev, g->device_block);
     view_scratch_done(&g->view);
     free(g->item_kind);
     free(g->place);
@@ -246,11 +246,11 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
         for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++) {
             int32_t id = r->input_ids[t], label = r->labels[t];
             unsigned long long sample = r->doc_sample_id[doc];
-            if (id < 0 || id >= g->d->text.vocab)
+            if (id < 0 || id >= g->dims->text.vocab)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: token id %d is outside the vocabulary of %lld; does "
                             "model.tokenizer belong to this model?",
-                            sample, id, (long long)g->d->text.vocab);
+                            sample, id, (long long)g->dims->text.vocab);
             h->input_ids[t0 + t] = id;
             h->token_samples[t0 + t] = samples;
             for (int axis = 0; axis < 3; axis++)
@@ -259,11 +259,11 @@ static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, de
                 in_reply = false;
                 continue;
             }
-            if (label < 0 || label >= g->d->text.vocab || t == r->cu_seqlens[doc])
+            if (label < 0 || label >= g->dims->text.vocab || t == r->cu_seqlens[doc])
                 return FAIL(ST_BAD_INPUT, "sample %llu: label %d at token %lld of its document %s",
                             sample, label, (long long)(t - r->cu_seqlens[doc]),
-                            label < 0 || label >= g->d->text.vocab ? "is outside the vocabulary"
-                                                                   : "has no token before it");
+                            label < 0 || label >= g->dims->text.vocab ? "is outside the vocabulary"
+                                                                      : "has no token before it");
             double w = counts * (r->loss_weight ? r->loss_weight[t] : 1);
             int64_t n = at->targets++;
             h->target_token[n] = (int32_t)(t0 + t - 1);
@@ -347,7 +347,7 @@ static status upload_batch(stager *g, stream *s, size_t acc)
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (parts[i].bytes > 0)
-            TRY(s->dev->v->to_device(s, parts[i].device, parts[i].host, parts[i].bytes));
+            TRY(s->dev->backend->to_device(s, parts[i].device, parts[i].host, parts[i].bytes));
     }
     return ST_OK;
 }
@@ -357,8 +357,8 @@ static status share_items(stager *g, const row *rows, int64_t n_rows, device_bat
 {
     const int64_t ranks = row_share_ranks(&b->share);
     for (int64_t i = 0; i < n_rows; i++)
-        TRY(stage_visual_check(&rows[i], g->d));
-    TRY(row_share_items(rows, n_rows, &g->d->vision, ranks, g->place, &b->feature_rows,
+        TRY(stage_visual_check(&rows[i], g->dims));
+    TRY(row_share_items(rows, n_rows, &g->dims->vision, ranks, g->place, &b->feature_rows,
                         &b->vision_uneven));
     if (g->fixed_shapes)
         b->feature_rows = b->cap.patches / MERGED;
@@ -404,7 +404,7 @@ static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weig
 
 status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_batch **out)
 {
-    st_dtype acc = s->dev->v->acc;
+    st_dtype acc = s->dev->backend->acc;
     device_batch *h = &g->host, *b = &g->batch;
     batch_caps n = batch_caps_count(rows, n_rows);
     TRY(batch_caps_check(&g->room, &n, rows, n_rows));
@@ -414,7 +414,7 @@ status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_
     TRY(share_items(g, rows, n_rows, b));
     int64_t stride = g->fixed_shapes ? h->cap.tokens : n.tokens;
     device_batch at = {0}; /* the counts of the rows so far */
-    visual_stage visual = {.dims = g->d,
+    visual_stage visual = {.dims = g->dims,
                            .host = h,
                            .mine = is_shared(g) ? &g->mine : h,
                            .place = g->place,

@@ -11,14 +11,14 @@ typedef struct buffer {
 
 struct upload_ring {
     stream *compute, *copies; /* the same stream on a backend that stages nothing ahead */
-    int n, at, oldest;        /* number of buffers; the next one; the oldest one in use */
+    int count, at, oldest;    /* number of buffers; the next one; the oldest one in use */
     buffer list[STAGERS_MAX];
 };
 
 static status buffer_new(upload_ring *ring, const model_dims *dims, const upload_ring_options *o,
                          int i)
 {
-    const backend_vtable *v = ring->compute->dev->v;
+    const backend_vtable *v = ring->compute->dev->backend;
     buffer *b = &ring->list[i];
     row_share share = o->share.context > 0 ? o->share : row_share_alone();
     TRY(stager_new_shared(ring->compute, dims, &o->cap, &share, &b->stager));
@@ -38,14 +38,14 @@ int upload_ring_count(const backend_vtable *backend, int in_use)
 status upload_ring_new(stream *compute, const model_dims *dims, const upload_ring_options *o,
                        upload_ring **out)
 {
-    const backend_vtable *v = compute->dev->v;
+    const backend_vtable *v = compute->dev->backend;
     upload_ring *ring = calloc(1, sizeof *ring);
     if (!ring)
         return FAIL(ST_NO_MEMORY, "no memory for batches under way");
     ring->compute = ring->copies = compute;
-    ring->n = upload_ring_count(v, o->in_use);
+    ring->count = upload_ring_count(v, o->in_use);
     status st = v->ahead > 0 ? v->stream_new(compute->dev, &ring->copies) : ST_OK;
-    for (int i = 0; i < ring->n && st == ST_OK; i++)
+    for (int i = 0; i < ring->count && st == ST_OK; i++)
         st = buffer_new(ring, dims, o, i);
     if (st != ST_OK)
         upload_ring_free(&ring);
@@ -59,8 +59,8 @@ void upload_ring_free(upload_ring **held)
     upload_ring *ring = *held;
     if (!ring)
         return;
-    const backend_vtable *v = ring->compute->dev->v;
-    for (int i = 0; i < ring->n; i++) {
+    const backend_vtable *v = ring->compute->dev->backend;
+    for (int i = 0; i < ring->count; i++) {
         buffer *b = &ring->list[i];
         stager_free(&b->stager, ring->compute);
         if (b->arrived)
@@ -77,14 +77,14 @@ void upload_ring_free(upload_ring **held)
 status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows, device_batch **out)
 {
     device *dev = ring->compute->dev;
-    const backend_vtable *v = dev->v;
+    const backend_vtable *v = dev->backend;
     buffer *b = &ring->list[ring->at];
     if (b->taken) {
         TRY(v->event_wait(dev, b->arrived)); /* until its pinned memory has been read */
         TRY(v->event_follow(ring->copies, b->used));
     }
     TRY(stage_rows(b->stager, ring->copies, rows, n_rows, out));
-    ring->at = (ring->at + 1) % ring->n;
+    ring->at = (ring->at + 1) % ring->count;
     TRY(v->event_record(ring->copies, b->arrived));
     return v->event_follow(ring->compute, b->arrived);
 }
@@ -92,9 +92,9 @@ status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows, dev
 status upload_ring_used(upload_ring *ring)
 {
     buffer *b = &ring->list[ring->oldest];
-    TRY(ring->compute->dev->v->event_record(ring->compute, b->used));
+    TRY(ring->compute->dev->backend->event_record(ring->compute, b->used));
     b->taken = true;
-    ring->oldest = (ring->oldest + 1) % ring->n;
+    ring->oldest = (ring->oldest + 1) % ring->count;
     return ST_OK;
 }
 
@@ -105,5 +105,5 @@ stager *upload_ring_stager(upload_ring *ring)
 
 int64_t upload_ring_buffers(const upload_ring *ring)
 {
-    return ring->n;
+    return ring->count;
 }

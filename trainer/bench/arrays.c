@@ -12,7 +12,7 @@ static void *hold(bench_case *c, size_t bytes)
     if (c->st == ST_OK && c->n_held == BENCH_ARRAYS)
         c->st = FAIL(ST_INTERNAL, "bench: a case has more than %d arrays", BENCH_ARRAYS);
     if (c->st == ST_OK)
-        c->st = c->s->dev->v->alloc(c->s->dev, bytes, &p);
+        c->st = c->queue->dev->backend->alloc(c->queue->dev, bytes, &p);
     if (c->st == ST_OK)
         c->held[c->n_held++] = p;
     return p;
@@ -22,18 +22,18 @@ static void *numbers(bench_case *c, int64_t n, size_t size)
 {
     void *p = hold(c, (size_t)n * size);
     if (c->st == ST_OK && !c->counted)
-        c->st = speed_fill(c->s, p, n, size);
+        c->st = speed_fill(c->queue, p, n, size);
     return p;
 }
 
 void *bench_act(bench_case *c, int64_t n)
 {
-    return numbers(c, n, st_dtype_size(c->s->dev->v->act));
+    return numbers(c, n, st_dtype_size(c->queue->dev->backend->act));
 }
 
 void *bench_acc(bench_case *c, int64_t n)
 {
-    return numbers(c, n, st_dtype_size(c->s->dev->v->acc));
+    return numbers(c, n, st_dtype_size(c->queue->dev->backend->acc));
 }
 
 void *bench_raw(bench_case *c, int64_t bytes)
@@ -47,9 +47,9 @@ void *bench_upload(bench_case *c, const void *host, size_t bytes)
     if (c->counted)
         return NULL;
     if (c->st == ST_OK)
-        c->st = c->s->dev->v->to_device(c->s, p, host, bytes);
+        c->st = c->queue->dev->backend->to_device(c->queue, p, host, bytes);
     if (c->st == ST_OK)
-        c->st = c->s->dev->v->wait(c->s);
+        c->st = c->queue->dev->backend->wait(c->queue);
     return p;
 }
 
@@ -67,7 +67,7 @@ int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes
         return NULL;
     }
     for (int64_t i = 0; i < n; i++)
-        host[i] = value(c->z, i);
+        host[i] = value(c->sizes, i);
     int32_t *p = bench_ints_of(c, host, n);
     free(host);
     return p;
@@ -75,10 +75,10 @@ int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes
 
 double bench_act_bytes(const bench_case *c)
 {
-    return (double)st_dtype_size(c->s->dev->v->act);
+    return (double)st_dtype_size(c->queue->dev->backend->act);
 }
 
 double bench_acc_bytes(const bench_case *c)
 {
-    return (double)st_dtype_size(c->s->dev->v->acc);
+    return (double)st_dtype_size(c->queue->dev->backend->acc);
 }

@@ -25,7 +25,7 @@ void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset);
 
 /* The sizes of the model and the micro-batch that ops are called with. */
 typedef struct bench_sizes {
-    const model_dims *d;
+    const model_dims *dims;
     int64_t tokens, row;    /* tokens of a micro-batch, and of one row in it */
     int64_t patches, frame; /* patches of the micro-batch, and of one image */
     int64_t document;       /* tokens of a packed document */

@@ -19,9 +19,9 @@ typedef union bench_args {
 enum { BENCH_ARRAYS = 16 };
 
 typedef struct bench_case {
-    stream *s;
-    const bench_sizes *z;
-    bench_args a;
+    stream *queue;
+    const bench_sizes *sizes;
+    bench_args args;
     double bytes, flops; /* with each input read once and each output written once */
     bool counted;        /* only bytes and FLOPs are wanted, so no arrays are made */
     void *held[BENCH_ARRAYS];

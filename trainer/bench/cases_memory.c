@@ -3,10 +3,10 @@
 #include "trainer/bench/cases.h"
 
 enum { LOGIT_ROWS = 1024 };
-#define TEXT (c->z->d->text)
-#define EYE  (c->z->d->vision)
-#define T    (c->z->tokens)
-#define S    (c->z->patches)
+#define TEXT (c->sizes->dims->text)
+#define EYE  (c->sizes->dims->vision)
+#define T    (c->sizes->tokens)
+#define S    (c->sizes->patches)
 
 static double count_act_bytes(const bench_case *c, double n)
 {
@@ -21,7 +21,8 @@ static double count_acc_bytes(const bench_case *c, double n)
 static void add_residual(bench_case *c)
 {
     int64_t n = T * TEXT.hidden;
-    c->a.add = (add_args){.n = n, .a = bench_act(c, n), .b = bench_act(c, n), .y = bench_act(c, n)};
+    c->args.add =
+        (add_args){.n = n, .a = bench_act(c, n), .b = bench_act(c, n), .y = bench_act(c, n)};
     c->bytes = count_act_bytes(c, 3.0 * (double)n);
 }
 
@@ -29,14 +30,14 @@ static void add_residual(bench_case *c)
 static void scale(bench_case *c)
 {
     int64_t n = T * TEXT.hidden;
-    c->a.scale = (scale_args){.n = n, .factor = 1.0, .y = bench_act(c, n)};
+    c->args.scale = (scale_args){.n = n, .factor = 1.0, .y = bench_act(c, n)};
     c->bytes = count_act_bytes(c, 2.0 * (double)n);
 }
 
 static void bias_grad(bench_case *c)
 {
     int64_t rows = S, n = EYE.intermediate;
-    c->a.bias_grad =
+    c->args.bias_grad =
         (bias_grad_args){.rows = rows, .n = n, .dy = bench_act(c, rows * n), .db = bench_acc(c, n)};
     c->bytes = count_act_bytes(c, (double)(rows * n));
 }
@@ -46,17 +47,17 @@ static void rmsnorm(bench_case *c, bool backward, int64_t rows, int64_t n)
     void *x = bench_act(c, rows * n), *w = bench_act(c, n), *rstd = bench_acc(c, rows);
     void *y = bench_act(c, rows * n);
     if (backward) /* adds the residual's gradient as well */
-        c->a.rmsnorm_bwd = (rmsnorm_bwd_args){.rows = rows,
-                                              .n = n,
-                                              .x = x,
-                                              .w = w,
-                                              .rstd = rstd,
-                                              .dy = y,
-                                              .dx = bench_act(c, rows * n),
-                                              .dw = bench_acc(c, n),
-                                              .dx_accumulate = true};
+        c->args.rmsnorm_bwd = (rmsnorm_bwd_args){.rows = rows,
+                                                 .n = n,
+                                                 .x = x,
+                                                 .w = w,
+                                                 .rstd = rstd,
+                                                 .dy = y,
+                                                 .dx = bench_act(c, rows * n),
+                                                 .dw = bench_acc(c, n),
+                                                 .dx_accumulate = true};
     else
-        c->a.rmsnorm_fwd = (rmsnorm_fwd_args){
+        c->args.rmsnorm_fwd = (rmsnorm_fwd_args){
             .rows = rows, .n = n, .eps = 1e-6, .x = x, .w = w, .y = y, .rstd = rstd};
     c->bytes = count_act_bytes(c, (backward ? 4.0 : 2.0) * (double)(rows * n)) +
                count_acc_bytes(c, (double)rows);
@@ -75,16 +76,16 @@ static void rmsnorm_hidden_bwd(bench_case *c)
 static void norm_rope(bench_case *c)
 {
     int64_t heads = TEXT.heads, d = TEXT.head_dim, n = T * heads * d;
-    c->a.norm_rope_fwd = (norm_rope_fwd_args){.rows = T,
-                                              .heads = heads,
-                                              .head_dim = d,
-                                              .eps = 1e-6,
-                                              .x = bench_act(c, n),
-                                              .w = bench_act(c, d),
-                                              .cos = bench_acc(c, T * d / 2),
-                                              .sin = bench_acc(c, T * d / 2),
-                                              .y = bench_act(c, n),
-                                              .rstd = bench_acc(c, T * heads)};
+    c->args.norm_rope_fwd = (norm_rope_fwd_args){.rows = T,
+                                                 .heads = heads,
+                                                 .head_dim = d,
+                                                 .eps = 1e-6,
+                                                 .x = bench_act(c, n),
+                                                 .w = bench_act(c, d),
+                                                 .cos = bench_acc(c, T * d / 2),
+                                                 .sin = bench_acc(c, T * d / 2),
+                                                 .y = bench_act(c, n),
+                                                 .rstd = bench_acc(c, T * heads)};
     c->bytes = count_act_bytes(c, 2.0 * (double)n) + count_acc_bytes(c, (double)(T * (d + heads)));
 }
 
@@ -92,32 +93,32 @@ static void norm_rope_bwd(bench_case *c)
 {
     int64_t heads = TEXT.heads, d = TEXT.head_dim, n = T * heads * d;
     void *dy = bench_act(c, n); /* in place, as the model calls it */
-    c->a.norm_rope_bwd = (norm_rope_bwd_args){.rows = T,
-                                              .heads = heads,
-                                              .head_dim = d,
-                                              .x = bench_act(c, n),
-                                              .w = bench_act(c, d),
-                                              .cos = bench_acc(c, T * d / 2),
-                                              .sin = bench_acc(c, T * d / 2),
-                                              .rstd = bench_acc(c, T * heads),
-                                              .dy = dy,
-                                              .dx = dy,
-                                              .dw = bench_acc(c, d)};
+    c->args.norm_rope_bwd = (norm_rope_bwd_args){.rows = T,
+                                                 .heads = heads,
+                                                 .head_dim = d,
+                                                 .x = bench_act(c, n),
+                                                 .w = bench_act(c, d),
+                                                 .cos = bench_acc(c, T * d / 2),
+                                                 .sin = bench_acc(c, T * d / 2),
+                                                 .rstd = bench_acc(c, T * heads),
+                                                 .dy = dy,
+                                                 .dx = dy,
+                                                 .dw = bench_acc(c, d)};
     c->bytes = count_act_bytes(c, 3.0 * (double)n) + count_acc_bytes(c, (double)(T * (d + heads)));
 }
 
 static void layernorm(bench_case *c)
 {
     int64_t rows = S, n = EYE.hidden;
-    c->a.layernorm_fwd = (layernorm_fwd_args){.rows = rows,
-                                              .n = n,
-                                              .eps = 1e-6,
-                                              .x = bench_act(c, rows * n),
-                                              .w = bench_act(c, n),
-                                              .b = bench_act(c, n),
-                                              .y = bench_act(c, rows * n),
-                                              .mean = bench_acc(c, rows),
-                                              .rstd = bench_acc(c, rows)};
+    c->args.layernorm_fwd = (layernorm_fwd_args){.rows = rows,
+                                                 .n = n,
+                                                 .eps = 1e-6,
+                                                 .x = bench_act(c, rows * n),
+                                                 .w = bench_act(c, n),
+                                                 .b = bench_act(c, n),
+                                                 .y = bench_act(c, rows * n),
+                                                 .mean = bench_acc(c, rows),
+                                                 .rstd = bench_acc(c, rows)};
     c->bytes =
         count_act_bytes(c, 2.0 * (double)(rows * n)) + count_acc_bytes(c, 2.0 * (double)rows);
 }
@@ -125,17 +126,17 @@ static void layernorm(bench_case *c)
 static void layernorm_bwd(bench_case *c)
 {
     int64_t rows = S, n = EYE.hidden;
-    c->a.layernorm_bwd = (layernorm_bwd_args){.rows = rows,
-                                              .n = n,
-                                              .x = bench_act(c, rows * n),
-                                              .w = bench_act(c, n),
-                                              .mean = bench_acc(c, rows),
-                                              .rstd = bench_acc(c, rows),
-                                              .dy = bench_act(c, rows * n),
-                                              .dx = bench_act(c, rows * n),
-                                              .dw = bench_acc(c, n),
-                                              .db = bench_acc(c, n),
-                                              .dx_accumulate = true};
+    c->args.layernorm_bwd = (layernorm_bwd_args){.rows = rows,
+                                                 .n = n,
+                                                 .x = bench_act(c, rows * n),
+                                                 .w = bench_act(c, n),
+                                                 .mean = bench_acc(c, rows),
+                                                 .rstd = bench_acc(c, rows),
+                                                 .dy = bench_act(c, rows * n),
+                                                 .dx = bench_act(c, rows * n),
+                                                 .dw = bench_acc(c, n),
+                                                 .db = bench_acc(c, n),
+                                                 .dx_accumulate = true};
     c->bytes =
         count_act_bytes(c, 4.0 * (double)(rows * n)) + count_acc_bytes(c, 2.0 * (double)rows);
 }
@@ -148,7 +149,7 @@ static int32_t position(const bench_sizes *z, int64_t i)
 static void rope_text(bench_case *c)
 {
     int64_t half = TEXT.head_dim / 2;
-    c->a.rope_text = (rope_text_args){
+    c->args.rope_text = (rope_text_args){
         .tokens = T,
         .head_dim = TEXT.head_dim,
         .theta = TEXT.rope_theta,
@@ -161,27 +162,27 @@ static void rope_text(bench_case *c)
 
 static void rope_vision(bench_case *c)
 {
-    int64_t d = dims_vision_head_dim(c->z->d);
-    c->a.rope_vision = (rope_vision_args){.patches = S,
-                                          .head_dim = d,
-                                          .theta = 10000.0,
-                                          .row_col = bench_ints(c, 2 * S, position),
-                                          .cos = bench_acc(c, S * d / 2),
-                                          .sin = bench_acc(c, S * d / 2)};
+    int64_t d = dims_vision_head_dim(c->sizes->dims);
+    c->args.rope_vision = (rope_vision_args){.patches = S,
+                                             .head_dim = d,
+                                             .theta = 10000.0,
+                                             .row_col = bench_ints(c, 2 * S, position),
+                                             .cos = bench_acc(c, S * d / 2),
+                                             .sin = bench_acc(c, S * d / 2)};
     c->bytes = count_acc_bytes(c, (double)(S * d)) + 8.0 * (double)S;
 }
 
 /* Rotates the q part of packed q, k and v. */
 static void rope_apply(bench_case *c)
 {
-    int64_t heads = EYE.heads, d = dims_vision_head_dim(c->z->d), stride = 3 * heads * d;
-    c->a.rope_apply = (rope_apply_args){.rows = S,
-                                        .heads = heads,
-                                        .head_dim = d,
-                                        .x_stride = stride,
-                                        .cos = bench_acc(c, S * d / 2),
-                                        .sin = bench_acc(c, S * d / 2),
-                                        .x = bench_act(c, S * stride)};
+    int64_t heads = EYE.heads, d = dims_vision_head_dim(c->sizes->dims), stride = 3 * heads * d;
+    c->args.rope_apply = (rope_apply_args){.rows = S,
+                                           .heads = heads,
+                                           .head_dim = d,
+                                           .x_stride = stride,
+                                           .cos = bench_acc(c, S * d / 2),
+                                           .sin = bench_acc(c, S * d / 2),
+                                           .x = bench_act(c, S * stride)};
     c->bytes =
         count_act_bytes(c, 2.0 * (double)(S * heads * d)) + count_acc_bytes(c, (double)(S * d));
 }
@@ -189,7 +190,7 @@ static void rope_apply(bench_case *c)
 static void bench_swiglu(bench_case *c)
 {
     int64_t rows = T * TEXT.top_k, n = TEXT.expert_width;
-    c->a.swiglu_fwd = (swiglu_fwd_args){
+    c->args.swiglu_fwd = (swiglu_fwd_args){
         .rows = rows, .width = n, .x = bench_act(c, 2 * rows * n), .y = bench_act(c, rows * n)};
     c->bytes = count_act_bytes(c, 3.0 * (double)(rows * n));
 }
@@ -198,7 +199,7 @@ static void swiglu_bwd(bench_case *c)
 {
     int64_t rows = T * TEXT.top_k, n = TEXT.expert_width;
     void *x = bench_act(c, 2 * rows * n);
-    c->a.swiglu_bwd =
+    c->args.swiglu_bwd =
         (swiglu_bwd_args){.rows = rows, .width = n, .x = x, .dy = bench_act(c, rows * n), .dx = x};
     c->bytes = count_act_bytes(c, 5.0 * (double)(rows * n));
 }
@@ -206,7 +207,7 @@ static void swiglu_bwd(bench_case *c)
 static void bench_gelu(bench_case *c)
 {
     int64_t n = S * EYE.intermediate;
-    c->a.gelu_fwd =
+    c->args.gelu_fwd =
         (gelu_fwd_args){.kind = GELU_TANH, .n = n, .x = bench_act(c, n), .y = bench_act(c, n)};
     c->bytes = count_act_bytes(c, 2.0 * (double)n);
 }
@@ -214,25 +215,25 @@ static void bench_gelu(bench_case *c)
 static void gelu_bwd(bench_case *c)
 {
     int64_t n = S * EYE.intermediate;
-    c->a.gelu_bwd = (gelu_bwd_args){.kind = GELU_TANH,
-                                    .n = n,
-                                    .x = bench_act(c, n),
-                                    .dy = bench_act(c, n),
-                                    .dx = bench_act(c, n)};
+    c->args.gelu_bwd = (gelu_bwd_args){.kind = GELU_TANH,
+                                       .n = n,
+                                       .x = bench_act(c, n),
+                                       .dy = bench_act(c, n),
+                                       .dx = bench_act(c, n)};
     c->bytes = count_act_bytes(c, 3.0 * (double)n);
 }
 
 static void patch_input(bench_case *c)
 {
     int64_t wide = EYE.patch_bytes;
-    c->a.patch_input = (patch_input_args){
+    c->args.patch_input = (patch_input_args){
         .patches = S, .pixels = bench_raw(c, S * wide / 2), .out = bench_act(c, S * wide)};
     c->bytes = (double)(S * wide / 2) + count_act_bytes(c, (double)(S * wide));
 }
 
 static int32_t some_token(const bench_sizes *z, int64_t i)
 {
-    return (int32_t)(i * 7919 % z->d->text.vocab);
+    return (int32_t)(i * 7919 % z->dims->text.vocab);
 }
 
 static int32_t slot_token(const bench_sizes *z, int64_t i)
@@ -249,24 +250,24 @@ static int32_t own_row(const bench_sizes *z, int64_t i)
 static void gather_slots(bench_case *c)
 {
     int64_t n = T * TEXT.top_k, width = TEXT.hidden;
-    c->a.rows_gather = (rows_gather_args){.n = n,
-                                          .width = width,
-                                          .index = bench_ints(c, n, slot_token),
-                                          .x = bench_act(c, T * width),
-                                          .y = bench_act(c, n * width)};
+    c->args.rows_gather = (rows_gather_args){.n = n,
+                                             .width = width,
+                                             .index = bench_ints(c, n, slot_token),
+                                             .x = bench_act(c, T * width),
+                                             .y = bench_act(c, n * width)};
     c->bytes = count_act_bytes(c, (double)((n + T) * width)) + 4.0 * (double)n;
 }
 
 static void scatter_embedding(bench_case *c)
 {
     int64_t width = TEXT.hidden;
-    c->a.rows_scatter = (rows_scatter_args){.n = T,
-                                            .width = width,
-                                            .y_rows = TEXT.vocab,
-                                            .index = bench_ints(c, T, some_token),
-                                            .x = bench_act(c, T * width),
-                                            .y = bench_acc(c, TEXT.vocab * width),
-                                            .y_acc = true};
+    c->args.rows_scatter = (rows_scatter_args){.n = T,
+                                               .width = width,
+                                               .y_rows = TEXT.vocab,
+                                               .index = bench_ints(c, T, some_token),
+                                               .x = bench_act(c, T * width),
+                                               .y = bench_acc(c, TEXT.vocab * width),
+                                               .y_acc = true};
     c->bytes =
         count_act_bytes(c, (double)(T * width)) + count_acc_bytes(c, 2.0 * (double)(T * width));
 }
@@ -274,31 +275,31 @@ static void scatter_embedding(bench_case *c)
 static void scatter_visual(bench_case *c)
 {
     int64_t n = S / 4 < T ? S / 4 : T, width = TEXT.hidden;
-    c->a.rows_scatter = (rows_scatter_args){.n = n,
-                                            .width = width,
-                                            .y_rows = T,
-                                            .index = bench_ints(c, n, own_row),
-                                            .x = bench_act(c, n * width),
-                                            .y = bench_act(c, T * width),
-                                            .distinct = true};
+    c->args.rows_scatter = (rows_scatter_args){.n = n,
+                                               .width = width,
+                                               .y_rows = T,
+                                               .index = bench_ints(c, n, own_row),
+                                               .x = bench_act(c, n * width),
+                                               .y = bench_act(c, T * width),
+                                               .distinct = true};
     c->bytes = count_act_bytes(c, 3.0 * (double)(n * width));
 }
 
 static int32_t table_row(const bench_sizes *z, int64_t i)
 {
-    return (int32_t)(i / 4 * 13 % z->d->vision.positions);
+    return (int32_t)(i / 4 * 13 % z->dims->vision.positions);
 }
 
 static void weighted(bench_case *c)
 {
     int64_t width = EYE.hidden;
-    c->a.rows_weighted = (rows_weighted_args){.n = S,
-                                              .width = width,
-                                              .table_rows = EYE.positions,
-                                              .index = bench_ints(c, 4 * S, table_row),
-                                              .weight = bench_acc(c, 4 * S),
-                                              .table = bench_act(c, EYE.positions * width),
-                                              .y = bench_act(c, S * width)};
+    c->args.rows_weighted = (rows_weighted_args){.n = S,
+                                                 .width = width,
+                                                 .table_rows = EYE.positions,
+                                                 .index = bench_ints(c, 4 * S, table_row),
+                                                 .weight = bench_acc(c, 4 * S),
+                                                 .table = bench_act(c, EYE.positions * width),
+                                                 .y = bench_act(c, S * width)};
     c->bytes = count_act_bytes(c, 2.0 * (double)(S * width)) + count_acc_bytes(c, 4.0 * (double)S) +
                16.0 * (double)S;
 }
@@ -306,7 +307,7 @@ static void weighted(bench_case *c)
 static void weighted_bwd(bench_case *c)
 {
     int64_t width = EYE.hidden;
-    c->a.rows_weighted_bwd =
+    c->args.rows_weighted_bwd =
         (rows_weighted_bwd_args){.n = S,
                                  .width = width,
                                  .table_rows = EYE.positions,
@@ -321,14 +322,14 @@ static void weighted_bwd(bench_case *c)
 static void xent(bench_case *c)
 {
     int64_t n = LOGIT_ROWS, vocab = TEXT.vocab;
-    c->a.xent = (xent_args){.n = n,
-                            .vocab = vocab,
-                            .label = bench_ints(c, n, some_token),
-                            .weight = bench_acc(c, n),
-                            .logits = bench_act(c, n * vocab),
-                            .backward = true,
-                            .loss_sum = bench_raw(c, 8),
-                            .weight_sum = bench_raw(c, 8)};
+    c->args.xent = (xent_args){.n = n,
+                               .vocab = vocab,
+                               .label = bench_ints(c, n, some_token),
+                               .weight = bench_acc(c, n),
+                               .logits = bench_act(c, n * vocab),
+                               .backward = true,
+                               .loss_sum = bench_raw(c, 8),
+                               .weight_sum = bench_raw(c, 8)};
     c->bytes = count_act_bytes(c, 2.0 * (double)(n * vocab));
 }
 
@@ -341,7 +342,7 @@ static int64_t expert_values(const bench_case *c)
 static optim_list one_tensor(bench_case *c, bool moments)
 {
     int64_t n = expert_values(c);
-    bool copy = moments && c->s->dev->v->act != c->s->dev->v->acc;
+    bool copy = moments && c->queue->dev->backend->act != c->queue->dev->backend->acc;
     optim_tensor host = {.n = n, .lr_factor = 1.0, .decay = 0.1, .g = bench_acc(c, n)};
     if (moments) {
         host.p = bench_acc(c, n);
@@ -358,15 +359,16 @@ static optim_list one_tensor(bench_case *c, bool moments)
 
 static void sum_squares(bench_case *c)
 {
-    c->a.sum_squares = (sum_squares_args){.list = one_tensor(c, false), .total = bench_raw(c, 8)};
+    c->args.sum_squares =
+        (sum_squares_args){.list = one_tensor(c, false), .total = bench_raw(c, 8)};
 }
 
 static void step_finish(bench_case *c)
 {
-    c->a.step_finish = (step_finish_args){.max_norm = 1.0,
-                                          .sum_squares = bench_raw(c, 8),
-                                          .weight = bench_raw(c, 8),
-                                          .step = bench_raw(c, sizeof(step_scalars))};
+    c->args.step_finish = (step_finish_args){.max_norm = 1.0,
+                                             .sum_squares = bench_raw(c, 8),
+                                             .weight = bench_raw(c, 8),
+                                             .step = bench_raw(c, sizeof(step_scalars))};
     c->bytes = sizeof(step_scalars);
 }
 
@@ -379,7 +381,7 @@ static void adamw(bench_case *c)
                          .bias1 = 0.1,
                          .bias2 = 0.05,
                          .grad_scale = 1.0};
-    c->a.adamw =
+    c->args.adamw =
         (adamw_args){.list = one_tensor(c, true), .step = bench_upload(c, &host, sizeof host)};
 }
 
@@ -395,24 +397,24 @@ static int64_t experts_piece(const bench_case *c)
 static void paced_copy(bench_case *c)
 {
     const int64_t n = experts_piece(c), size = (int64_t)bench_act_bytes(c);
-    c->a.paced_copy = (paced_copy_args){.pace = {.blocks = REPLAY_BLOCKS},
-                                        .n = 1,
-                                        .run = {{.y = bench_act(c, (RANKS - 1) * n),
-                                                 .x = bench_act(c, n),
-                                                 .bytes = (RANKS - 1) * n * size,
-                                                 .x_bytes = n * size}}};
+    c->args.paced_copy = (paced_copy_args){.pace = {.blocks = REPLAY_BLOCKS},
+                                           .n = 1,
+                                           .run = {{.y = bench_act(c, (RANKS - 1) * n),
+                                                    .x = bench_act(c, n),
+                                                    .bytes = (RANKS - 1) * n * size,
+                                                    .x_bytes = n * size}}};
     c->bytes = count_act_bytes(c, 2.0 * (double)((RANKS - 1) * n));
 }
 
 static void paced_sum(bench_case *c)
 {
     const int64_t n = experts_piece(c);
-    c->a.paced_sum = (paced_sum_args){.pace = {.blocks = REPLAY_BLOCKS},
-                                      .n = n,
-                                      .pieces = RANKS,
-                                      .acc = true,
-                                      .x = bench_acc(c, RANKS * n),
-                                      .y = bench_acc(c, n)};
+    c->args.paced_sum = (paced_sum_args){.pace = {.blocks = REPLAY_BLOCKS},
+                                         .n = n,
+                                         .pieces = RANKS,
+                                         .acc = true,
+                                         .x = bench_acc(c, RANKS * n),
+                                         .y = bench_acc(c, n)};
     c->bytes = count_acc_bytes(c, (double)((RANKS + 1) * n));
 }
 

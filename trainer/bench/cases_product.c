@@ -6,12 +6,12 @@
 
 static const text_dims *text(const bench_case *c)
 {
-    return &c->z->d->text;
+    return &c->sizes->dims->text;
 }
 
 static const vision_dims *eye(const bench_case *c)
 {
-    return &c->z->d->vision;
+    return &c->sizes->dims->vision;
 }
 
 enum { Y = 1, DX = 2, DW = 4, BIAS = 8, RESIDUAL = 16 };
@@ -23,7 +23,7 @@ enum {
 static void size_product(bench_case *c, int kind, int64_t m, int64_t n, int64_t k)
 {
     double act = bench_act_bytes(c), acc = bench_acc_bytes(c);
-    gemm_args *a = &c->a.gemm;
+    gemm_args *a = &c->args.gemm;
     if (kind & DW) {
         *a = (gemm_args){.m = n,
                          .n = k,
@@ -71,8 +71,8 @@ static void size_product(bench_case *c, int kind, int64_t m, int64_t n, int64_t 
         (void)v;                                                                                   \
         size_product(c, (kind), (m), (n), (k));                                                    \
     }
-#define T c->z->tokens
-#define S c->z->patches
+#define T c->sizes->tokens
+#define S c->sizes->patches
 PRODUCT(gemm_q, Y, T, t->heads * t->head_dim, t->hidden)
 PRODUCT(gemm_q_dx, DX, T, t->heads * t->head_dim, t->hidden)
 PRODUCT(gemm_q_dw, DW, T, t->heads * t->head_dim, t->hidden)
@@ -99,14 +99,14 @@ static void grouped(bench_case *c, int mode, bool wide, double skew)
         return;
     }
     bench_loads(e, slots, skew, offset);
-    c->a.grouped_gemm = (grouped_gemm_args){.mode = mode,
-                                            .experts = e,
-                                            .k = k,
-                                            .n = n,
-                                            .rows_cap = slots,
-                                            .offset = bench_ints_of(c, offset, e + 1)};
+    c->args.grouped_gemm = (grouped_gemm_args){.mode = mode,
+                                               .experts = e,
+                                               .k = k,
+                                               .n = n,
+                                               .rows_cap = slots,
+                                               .offset = bench_ints_of(c, offset, e + 1)};
     free(offset);
-    grouped_gemm_args *a = &c->a.grouped_gemm;
+    grouped_gemm_args *a = &c->args.grouped_gemm;
     a->x = bench_act(c, slots * k);
     a->y = bench_act(c, slots * n);
     double moved = bench_act_bytes(c) * (double)(slots * (k + n));
@@ -125,7 +125,7 @@ static void grouped(bench_case *c, int mode, bool wide, double skew)
 static void grouped_gated(bench_case *c)
 {
     grouped(c, GROUPED_FWD, true, 3);
-    grouped_gemm_args *a = &c->a.grouped_gemm;
+    grouped_gemm_args *a = &c->args.grouped_gemm;
     a->gated = bench_act(c, a->rows_cap * a->n / 2);
     c->bytes += bench_act_bytes(c) * (double)(a->rows_cap * a->n / 2);
 }
@@ -156,7 +156,7 @@ static void attention(bench_case *c, bool vision, bool backward, int64_t length)
     const vision_dims *v = eye(c);
     int64_t n = vision ? S : T, heads = vision ? v->heads : t->heads;
     int64_t kv = vision ? v->heads : t->kv_heads;
-    int64_t d = vision ? dims_vision_head_dim(c->z->d) : t->head_dim;
+    int64_t d = vision ? dims_vision_head_dim(c->sizes->dims) : t->head_dim;
     int64_t segments = (n + length - 1) / length;
     int32_t *cu = malloc((size_t)(segments + 1) * sizeof *cu);
     if (!cu) {
@@ -197,10 +197,10 @@ static void attention(bench_case *c, bool vision, bool backward, int64_t length)
                                   .o = o,
                                   .lse = lse};
     if (!backward) {
-        c->a.attention_fwd = f;
+        c->args.attention_fwd = f;
         return;
     }
-    attention_bwd_args *b = &c->a.attention_bwd;
+    attention_bwd_args *b = &c->args.attention_bwd;
     *b = attention_bwd_of(&f);
     b->do_ = bench_act(c, n * heads * d);
     b->dq = bench_act(c, n * heads * d);
@@ -214,12 +214,12 @@ static void attention(bench_case *c, bool vision, bool backward, int64_t length)
     {                                                                                              \
         attention(c, (vision), (backward), (length));                                              \
     }
-ATTENTION(attention_row, false, false, c->z->row)
-ATTENTION(attention_row_bwd, false, true, c->z->row)
-ATTENTION(attention_packed, false, false, c->z->document)
-ATTENTION(attention_packed_bwd, false, true, c->z->document)
-ATTENTION(attention_frames, true, false, c->z->frame)
-ATTENTION(attention_frames_bwd, true, true, c->z->frame)
+ATTENTION(attention_row, false, false, c->sizes->row)
+ATTENTION(attention_row_bwd, false, true, c->sizes->row)
+ATTENTION(attention_packed, false, false, c->sizes->document)
+ATTENTION(attention_packed_bwd, false, true, c->sizes->document)
+ATTENTION(attention_frames, true, false, c->sizes->frame)
+ATTENTION(attention_frames_bwd, true, true, c->sizes->frame)
 
 static int32_t first_row(const bench_sizes *z, int64_t i)
 {
@@ -236,20 +236,20 @@ static int32_t all_rows(const bench_sizes *z, int64_t i)
 static void attention_cached(bench_case *c)
 {
     const text_dims *t = text(c);
-    int64_t d = t->head_dim, n = T / c->z->document < 1 ? 1 : T / c->z->document;
-    int64_t rows = n * c->z->document;
-    c->a.attention_cached = (attention_cached_args){.queries = n,
-                                                    .heads = t->heads,
-                                                    .kv_heads = t->kv_heads,
-                                                    .head_dim = d,
-                                                    .rows = rows,
-                                                    .scale = 0.1,
-                                                    .first = bench_ints(c, n, first_row),
-                                                    .length = bench_ints(c, n, all_rows),
-                                                    .q = bench_act(c, n * t->heads * d),
-                                                    .k = bench_act(c, rows * t->kv_heads * d),
-                                                    .v = bench_act(c, rows * t->kv_heads * d),
-                                                    .o = bench_act(c, n * t->heads * d)};
+    int64_t d = t->head_dim, n = T / c->sizes->document < 1 ? 1 : T / c->sizes->document;
+    int64_t rows = n * c->sizes->document;
+    c->args.attention_cached = (attention_cached_args){.queries = n,
+                                                       .heads = t->heads,
+                                                       .kv_heads = t->kv_heads,
+                                                       .head_dim = d,
+                                                       .rows = rows,
+                                                       .scale = 0.1,
+                                                       .first = bench_ints(c, n, first_row),
+                                                       .length = bench_ints(c, n, all_rows),
+                                                       .q = bench_act(c, n * t->heads * d),
+                                                       .k = bench_act(c, rows * t->kv_heads * d),
+                                                       .v = bench_act(c, rows * t->kv_heads * d),
+                                                       .o = bench_act(c, n * t->heads * d)};
     c->flops = 4.0 * (double)(rows * t->heads * d);
     c->bytes = 2.0 * bench_act_bytes(c) * (double)((rows * t->kv_heads + n * t->heads) * d);
 }

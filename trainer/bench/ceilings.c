@@ -19,12 +19,12 @@ typedef struct copy_job {
 static status run_copy(stream *s, const void *context)
 {
     const copy_job *j = context;
-    return s->dev->v->copy(s, j->to, j->from, j->bytes);
+    return s->dev->backend->copy(s, j->to, j->from, j->bytes);
 }
 
 static status measure_copy(stream *s, int64_t bytes, double *out)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     copy_job j = {.bytes = (size_t)bytes};
     double ns;
     status st = ST_OK;

@@ -22,7 +22,7 @@ typedef struct reading {
 static status read_now(const session *s, reading *out)
 {
     size_t used, total;
-    TRY(s->device->v->memory(s->device, &used, &total));
+    TRY(s->device->backend->memory(s->device, &used, &total));
     *out = (reading){(double)used, (double)s->device->counts.scratch};
     return ST_OK;
 }
@@ -80,7 +80,7 @@ static void print_growth(const session *s, const memory_plan *p, const reading r
  * before the last two steps, and r[3] at the end. */
 static status measure_steps(session *s, int64_t steps, reading r[4])
 {
-    const int64_t first = s->device->v->ahead + 1;
+    const int64_t first = s->device->backend->ahead + 1;
     TRY(read_now(s, &r[0]));
     for (int64_t i = 1; i <= steps; i++) {
         step_report told;

@@ -8,7 +8,7 @@
 
 typedef struct call {
     bench_op op;
-    const bench_args *a;
+    const bench_args *args;
 } call;
 
 static status run_call(stream *s, const void *context)
@@ -17,7 +17,7 @@ static status run_call(stream *s, const void *context)
     switch (k->op) {
 #define OP(name)                                                                                   \
     case BENCH_##name:                                                                             \
-        return op_##name(s, &k->a->name);
+        return op_##name(s, &k->args->name);
 #include "trainer/ops/ops.def"
     default:
         return FAIL(ST_INTERNAL, "bench: there is no op %d", (int)k->op);
@@ -60,15 +60,15 @@ static rate_key rate_of(const bench_row *row)
 static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
                       const bench_ceilings *limit, double limit_s, bench_sums *sums, FILE *to)
 {
-    bench_case c = {.s = s, .z = z, .st = ST_OK};
+    bench_case c = {.queue = s, .sizes = z, .st = ST_OK};
     double ns = 0.0;
     row->make(&c);
     status st = c.st;
-    call k = {.op = row->op, .a = &c.a};
+    call k = {.op = row->op, .args = &c.args};
     if (st == ST_OK)
         st = speed_time(s, run_call, &k, limit_s, &ns);
     for (int i = 0; i < c.n_held; i++)
-        s->dev->v->release(s->dev, c.held[i]);
+        s->dev->backend->release(s->dev, c.held[i]);
     if (st != ST_OK)
         return status_context(st, "bench of %s, %s", row->op_name, row->shape);
     rate_key key = rate_of(row);
@@ -106,11 +106,11 @@ enum { LISTS = sizeof lists / sizeof *lists };
 status bench_ops_counted(const bench_sizes *z, const bench_ceilings *limit, FILE *to)
 {
     const backend_vtable sizes = {.name = "counted", .act = DT_BF16, .acc = DT_F32};
-    device dev = {.v = &sizes};
+    device dev = {.backend = &sizes};
     stream s = {.dev = &dev};
     for (int l = 0; l < LISTS; l++)
         for (const bench_row *row = lists[l]; row->op_name; row++) {
-            bench_case c = {.s = &s, .z = z, .counted = true};
+            bench_case c = {.queue = &s, .sizes = z, .counted = true};
             row->make(&c);
             TRY(c.st);
             const double copy_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;

@@ -32,7 +32,7 @@ void skew_free(skew **held, session *s)
     if (!k)
         return;
     if (k->bias)
-        s->device->v->release(s->device, k->bias);
+        s->device->backend->release(s->device, k->bias);
     free(k->value);
     free(k->slots);
     free(k->reach);
@@ -45,7 +45,7 @@ void skew_free(skew **held, session *s)
 
 status skew_new(session *s, double load, skew **out)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     const int64_t layers = s->dims.text.layers, experts = s->dims.text.experts;
     size_t n = (size_t)(layers * experts), act = st_dtype_size(v->act);
     if (experts == 0)
@@ -82,7 +82,7 @@ status skew_new(session *s, double load, skew **out)
 
 status skew_measure(skew *k, session *s, double *out_load)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     double sum = 0.0;
     int64_t n = 0;
     TRY(v->to_host(s->stream, k->count, model_expert_count(s->model),
@@ -107,7 +107,7 @@ status skew_measure(skew *k, session *s, double *out_load)
 /* Moves each bias by its reach, or by less if the load is off by less than a factor of two. */
 static status move_biases(skew *k, session *s, bool first)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     for (int64_t i = 0; i < k->layers * k->experts; i++) {
         int64_t e = i % k->experts;
         double want = (double)(k->target[e + 1] - k->target[e]);

@@ -49,7 +49,7 @@ typedef struct depth {
 
 static status time_updates(session *s, double *out_ms)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     event *from = NULL, *to = NULL;
     double ms[UPDATES];
     status st = ST_OK;
@@ -74,7 +74,7 @@ done:
 /* Waits for the next step, after queueing as many ahead as a run does. */
 static status next_step(session *s, int64_t *queued, int64_t last, step_report *out)
 {
-    while (step_under_way(s) <= s->device->v->ahead && *queued < last)
+    while (step_under_way(s) <= s->device->backend->ahead && *queued < last)
         TRY(step_queue(s, ++*queued));
     TRY(step_told(s, out));
     return isfinite(out->loss)
@@ -196,7 +196,7 @@ static status run_depth(const conf *c, const world *w, double load, bool live, d
         state_link(w, d);
     }
     TRY_OR(done, time_updates(&s, &d->optimizer));
-    TRY_OR(done, s.device->v->memory(s.device, &d->used, &d->total));
+    TRY_OR(done, s.device->backend->memory(s.device, &d->used, &d->total));
     if (*peak == 0.0) {
         bench_ceilings ceilings;
         TRY_OR(done, bench_ceilings_measure(s.stream, &ceilings));
@@ -206,7 +206,7 @@ static status run_depth(const conf *c, const world *w, double load, bool live, d
         bench_ceilings_print(&ceilings, stdout);
     }
 done:
-    if (k && s.device->v->wait(s.stream) != ST_OK) /* before the bias is released */
+    if (k && s.device->backend->wait(s.stream) != ST_OK) /* before the bias is released */
         log_error("bench: %s", status_text());
     skew_free(&k, &s);
     session_close(&s);

@@ -8,10 +8,10 @@
 static status count_group_new(void *world, const int *world_rank, int size, void **out_handle)
 {
     comm_count *all = world;
-    if (all->n == COUNTED_GROUPS_MAX)
+    if (all->count == COUNTED_GROUPS_MAX)
         return FAIL(ST_INTERNAL, "a dry run can count the calls of %d groups, and there are more",
                     COUNTED_GROUPS_MAX);
-    comm_counted *g = &all->group[all->n++];
+    comm_counted *g = &all->group[all->count++];
     *g = (comm_counted){.first = world_rank[0], .size = size};
     *out_handle = g;
     return ST_OK;
@@ -28,7 +28,7 @@ static void note_call(const comm *c, int64_t kind, int64_t count, st_dtype dtype
     comm_counted *g = c->handle;
     const int64_t call[] = {kind, count, (int64_t)dtype, more};
     g->list = hash_chain(g->list, hash_bytes(call, sizeof call));
-    g->n++;
+    g->count++;
 }
 
 /* Checks that `count` elements from p on lie inside an allocation of the device. */

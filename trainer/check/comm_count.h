@@ -15,9 +15,9 @@ enum { COUNTED_GROUPS_MAX = 16 };
 typedef struct comm_counted {
     int first; /* its first rank, numbered in the world */
     int size;
-    int64_t n;    /* number of calls */
-    hash128 list; /* chain over the calls' kinds, counts, dtypes and roots; an all-to-all has no
-                     count */
+    int64_t count; /* number of calls */
+    hash128 list;  /* chain over the calls' kinds, counts, dtypes and roots; an all-to-all has no
+                      count */
     int64_t sent, received; /* elements to and from other ranks by all-to-all, send and receive */
 } comm_counted;
 
@@ -25,7 +25,7 @@ typedef struct comm_counted {
  * made, which is the same on all ranks. */
 typedef struct comm_count {
     comm_counted group[COUNTED_GROUPS_MAX];
-    int n;
+    int count;
 } comm_count;
 
 extern const comm_engine comm_count_engine;

@@ -66,7 +66,7 @@ static status open_dry(const conf *c, const world *w, dry *d)
     TRY(groups_apply(c, d->whole));
     TRY(stage_plan(c, &d->dims, d->whole, &d->layout));
     TRY(dry_source_open(d->whole, c->model_path, &d->source));
-    TRY(dry_owners_new(d->whole->n, (int)d->layout.world, &d->owners));
+    TRY(dry_owners_new(d->whole->count, (int)d->layout.world, &d->owners));
     if (!w) {
         d->counts = calloc((size_t)d->layout.world, sizeof *d->counts);
         if (!d->counts)
@@ -109,7 +109,7 @@ static status play_all(dry *d)
     for (int rank = 0; rank <= last; rank++)
         TRY(dry_play(d, rank, NULL));
     for (int rank = 0; rank <= last; rank++)
-        for (int g = 0; g < d->counts[rank].n; g++) {
+        for (int g = 0; g < d->counts[rank].count; g++) {
             d->checks.sent += d->counts[rank].group[g].sent;
             d->checks.received += d->counts[rank].group[g].received;
         }
@@ -141,7 +141,7 @@ static status play(const conf *c, const world *w, const plan_device *planned)
     TRY_OR(done, open_dry(c, w, &d));
     printf("dry run: %s, %" PRId64 " parameters in %" PRId64 " tensors, %" PRId64
            " ranks %s; nothing is computed\n",
-           escape_text(d.dims.name).text, d.whole->total, d.whole->n, d.layout.world,
+           escape_text(d.dims.name).text, d.whole->total, d.whole->count, d.layout.world,
            w ? "in processes of their own" : "one after another");
     d.planned = planned;
     plan_input in = dry_plan_input(&d);

@@ -75,7 +75,7 @@ void dry_checks_print(const dry_checks *all, int64_t stages, FILE *to)
 
 struct dry_owner {
     slice held;
-    int64_t first, n; /* local elements */
+    int64_t first, count; /* local elements */
 };
 
 status dry_owners_new(int64_t n, int ranks, dry_owners *out)
@@ -95,40 +95,41 @@ void dry_owners_free(dry_owners *o)
 
 void dry_owners_note(dry_owners *o, const params *p, int rank)
 {
-    for (int64_t i = 0; i < o->n; i++) {
+    for (int64_t i = 0; i < o->count; i++) {
         const param *q = &p->list[i];
-        o->of[rank * o->n + i] = (struct dry_owner){q->held, q->own_first, q->own_n};
+        o->of[rank * o->count + i] = (struct dry_owner){q->held, q->own_first, q->own_n};
     }
 }
 
 static bool same_box(const slice *a, const slice *b)
 {
-    return memcmp(a->first, b->first, sizeof a->first) == 0 && memcmp(a->n, b->n, sizeof a->n) == 0;
+    return memcmp(a->first, b->first, sizeof a->first) == 0 &&
+           memcmp(a->count, b->count, sizeof a->count) == 0;
 }
 
 static bool apart(const slice *a, const slice *b)
 {
     for (int x = 0; x < SLICE_AXES; x++)
-        if (a->first[x] + a->n[x] <= b->first[x] || b->first[x] + b->n[x] <= a->first[x])
+        if (a->first[x] + a->count[x] <= b->first[x] || b->first[x] + b->count[x] <= a->first[x])
             return true;
     return false;
 }
 
 static bool share_elements(const struct dry_owner *a, const struct dry_owner *b)
 {
-    if (a->n == 0 || b->n == 0 || apart(&a->held, &b->held))
+    if (a->count == 0 || b->count == 0 || apart(&a->held, &b->held))
         return false;
     /* Boxes that overlap only in part count as shared. No layout makes such boxes. */
     return !same_box(&a->held, &b->held) ||
-           (a->first < b->first + b->n && b->first < a->first + a->n);
+           (a->first < b->first + b->count && b->first < a->first + a->count);
 }
 
 static bool holds_slice(const struct dry_owner *a, const param *q)
 {
-    bool fits = a->first >= 0 && a->n >= 0 && a->first + a->n <= slice_count(&a->held);
+    bool fits = a->first >= 0 && a->count >= 0 && a->first + a->count <= slice_count(&a->held);
     int64_t all = 1;
     for (int x = 0; x < SLICE_AXES; x++) {
-        fits &= a->held.first[x] >= 0 && a->held.first[x] + a->held.n[x] <= a->held.size[x];
+        fits &= a->held.first[x] >= 0 && a->held.first[x] + a->held.count[x] <= a->held.size[x];
         all *= a->held.size[x];
     }
     return fits && all == q->count;
@@ -136,7 +137,7 @@ static bool holds_slice(const struct dry_owner *a, const param *q)
 
 char *dry_owners_bytes(dry_owners *o, int64_t *out_each)
 {
-    *out_each = o->n * (int64_t)sizeof *o->of;
+    *out_each = o->count * (int64_t)sizeof *o->of;
     return (char *)o->of;
 }
 
@@ -155,12 +156,12 @@ static status check_param(const dry_owners *o, const param *q, int64_t i, const 
     const int first = next_of(l, replica, -1);
     int64_t sum = 0;
     for (int r = first; r < o->ranks; r = next_of(l, replica, r)) {
-        const struct dry_owner *a = &o->of[r * o->n + i];
+        const struct dry_owner *a = &o->of[r * o->count + i];
         if (!holds_slice(a, q))
             return FAIL(ST_INTERNAL, "rank %d stores elements that %s does not have", r, q->name);
-        sum += a->n;
+        sum += a->count;
         for (int other = first; other < r; other = next_of(l, replica, other))
-            if (share_elements(a, &o->of[other * o->n + i]))
+            if (share_elements(a, &o->of[other * o->count + i]))
                 return FAIL(ST_INTERNAL, "ranks %d and %d both store elements of %s", other, r,
                             q->name);
     }
@@ -175,10 +176,10 @@ status dry_owners_check(dry_checks *all, const dry_owners *o, const params *whol
 {
     for (int replica = 0; replica < l->replicate; replica++) {
         int64_t sum = 0;
-        for (int64_t i = 0; i < o->n; i++) {
+        for (int64_t i = 0; i < o->count; i++) {
             TRY(check_param(o, &whole->list[i], i, l, replica));
             for (int r = next_of(l, replica, -1); r < o->ranks; r = next_of(l, replica, r))
-                sum += o->of[r * o->n + i].n;
+                sum += o->of[r * o->count + i].count;
         }
         TRY(dry_check(all, DRY_OWNED, whole->total, sum));
     }
@@ -200,7 +201,7 @@ static status read_sizes(const params *whole, const char *path, dry_source *s)
     s->layout = report.layout;
     TRY_OR(done, params_pieces(whole, report.layout, &pieces, &n));
     for (int64_t i = 0; i < n; i++)
-        s->size[pieces[i].p - whole->list] =
+        s->size[pieces[i].weight - whole->list] =
             (int64_t)st_dtype_size(hf_folder_find(&f, pieces[i].name)->dtype);
     s->repeats = !params_find(whole, head_name) && hf_folder_find(&f, head_name);
     s->reads = true;
@@ -213,11 +214,11 @@ done:
 
 status dry_source_open(const params *whole, const char *path, dry_source *out)
 {
-    *out = (dry_source){.layout = params_published(whole), .n = whole->n};
-    out->size = calloc((size_t)whole->n + 1, sizeof *out->size);
+    *out = (dry_source){.layout = params_published(whole), .count = whole->count};
+    out->size = calloc((size_t)whole->count + 1, sizeof *out->size);
     if (!out->size)
-        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sizes", whole->n);
-    for (int64_t i = 0; i < whole->n; i++)
+        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sizes", whole->count);
+    for (int64_t i = 0; i < whole->count; i++)
         out->size[i] = whole->list[i].adapter ? 0 : (int64_t)st_dtype_size(DT_BF16);
     if (!file_is_folder(path) || !hf_has_weights(path))
         return ST_OK;
@@ -240,7 +241,7 @@ static int64_t whole_experts(const param *q)
 int64_t dry_bytes_to_read(const dry_source *s, const params *p)
 {
     int64_t sum = 0;
-    for (int64_t i = 0; i < s->n; i++) {
+    for (int64_t i = 0; i < s->count; i++) {
         const param *q = &p->list[i];
         bool turned = q->group == GROUP_EXPERTS && s->layout != EXPERTS_FUSED;
         sum += (turned ? whole_experts(q) : q->own_n) * s->size[i];
@@ -251,7 +252,7 @@ int64_t dry_bytes_to_read(const dry_source *s, const params *p)
 int64_t dry_bytes_to_write(const dry_source *s, const params *p)
 {
     int64_t sum = s->repeats ? p->list[0].own_n * s->size[0] : 0;
-    for (int64_t i = 0; i < s->n; i++)
+    for (int64_t i = 0; i < s->count; i++)
         sum += p->list[i].own_n * s->size[i];
     return sum;
 }
@@ -259,7 +260,7 @@ int64_t dry_bytes_to_write(const dry_source *s, const params *p)
 int64_t dry_state_bytes(const params *p)
 {
     int64_t sum = 0;
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         sum += p->list[i].own_n * (p->list[i].frozen ? 1 : 3);
     return sum * (int64_t)st_dtype_size(DT_F32);
 }
@@ -271,7 +272,7 @@ static status check_weights(dry_checks *all, const dry_source *s, const params *
     hf_report report = {0};
     int64_t want = s->repeats ? whole->list[0].count * s->size[0] : 0, got = 0;
     TRY(hf_folder_open(folder, &f));
-    for (int64_t i = 0; i < whole->n; i++)
+    for (int64_t i = 0; i < whole->count; i++)
         want += whole->list[i].count * s->size[i];
     for (int64_t i = 0; i < f.n_tensors; i++)
         got += (int64_t)f.tensors[i]->data.size;

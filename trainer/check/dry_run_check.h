@@ -46,8 +46,8 @@ void dry_checks_print(const dry_checks *all, int64_t stages, FILE *to);
 
 /* Which part of every parameter each rank stores. */
 typedef struct dry_owners {
-    struct dry_owner *of; /* heap: [ranks, n] */
-    int64_t n;
+    struct dry_owner *of; /* heap: [ranks, count] */
+    int64_t count;
     int ranks;
 } dry_owners;
 
@@ -65,10 +65,10 @@ WARN_UNUSED status dry_owners_check(dry_checks *all, const dry_owners *owners, c
  * checkpoint that it will write. */
 typedef struct dry_source {
     bool reads;    /* there are files to begin with */
-    int64_t *size; /* heap: [n] bytes of an element in the files, by parameter */
+    int64_t *size; /* heap: [count] bytes of an element in the files, by parameter */
     expert_layout layout;
     bool repeats; /* the files store the head of a tied model a second time; so will a checkpoint */
-    int64_t n;
+    int64_t count;
 } dry_source;
 
 WARN_UNUSED status dry_source_open(const params *whole, const char *path, dry_source *out);

@@ -210,15 +210,15 @@ static status check_calls(dry *d, const session *s, const step_report *step,
 static status check_order(dry *d, int rank)
 {
     const comm_count *mine = &d->counts[rank];
-    for (int g = 0; g < mine->n; g++) {
+    for (int g = 0; g < mine->count; g++) {
         const comm_counted *a = &mine->group[g], *b = &d->counts[a->first].group[g];
-        if (b->first != a->first || b->size != a->size || a->n != b->n ||
+        if (b->first != a->first || b->size != a->size || a->count != b->count ||
             !hash_equal(a->list, b->list))
             return FAIL(ST_INTERNAL,
                         "group %d of %d ranks: rank %d makes %" PRId64 " calls and rank %d %" PRId64
                         "; they differ in number, in kind or in order",
-                        g, a->size, rank, a->n, a->first, b->n);
-        TRY(dry_check(&d->checks, DRY_ORDER, b->n, a->n));
+                        g, a->size, rank, a->count, a->first, b->count);
+        TRY(dry_check(&d->checks, DRY_ORDER, b->count, a->count));
     }
     return ST_OK;
 }

@@ -19,8 +19,8 @@ static const char config_name[] = "adapter_config.json";
 /* One matrix of the file: the A or the B of a base row, of all its experts or of one. */
 typedef struct adapter_tensor {
     char name[TENSOR_NAME];
-    const param *p; /* the adapter's row in the registry; NULL: the values are zeros */
-    bool is_b;      /* it is a lora_B in the file */
+    const param *weight; /* the adapter's row in the registry; NULL: the values are zeros */
+    bool is_b;           /* it is a lora_B in the file */
     bool of_b;      /* its values are those of B; for exchanged experts the file swaps A and B */
     bool linear;    /* of a linear map, which is written as it is stored */
     int64_t expert; /* one expert's; WHOLE: of all experts */
@@ -30,8 +30,8 @@ typedef struct adapter_tensor {
 
 typedef struct adapter_list {
     adapter_tensor *tensor;
-    int64_t n;
-    stream *s;
+    int64_t count;
+    stream *queue;
     adapter_reader reader;
     int64_t rank;
     const param **parameter; /* [n_parameters] base rows that are target_parameters */
@@ -40,7 +40,7 @@ typedef struct adapter_list {
 
 static adapter_tensor *add_tensor(adapter_list *l, const char *module, bool is_b)
 {
-    adapter_tensor *t = &l->tensor[l->n++];
+    adapter_tensor *t = &l->tensor[l->count++];
     *t = (adapter_tensor){.is_b = is_b, .expert = WHOLE};
     snprintf(t->name, sizeof t->name, "base_model.model.%s.lora_%c.weight", module,
              is_b ? 'B' : 'A');
@@ -54,9 +54,9 @@ static void add_linear(adapter_list *list, const param *w, bool text_only)
     snprintf(module, sizeof module, "%.*s", (int)lora_module_size(w), w->name);
     for (int b = 0; b < 2; b++) {
         adapter_tensor *tensor = add_tensor(list, module, b);
-        tensor->p = w + w->lora + b;
+        tensor->weight = w + w->lora + b;
         tensor->linear = true;
-        memcpy(tensor->shape, tensor->p->shape, sizeof tensor->shape);
+        memcpy(tensor->shape, tensor->weight->shape, sizeof tensor->shape);
     }
     if (w->group == GROUP_ROUTER && !text_only && list->reader == ADAPTER_TRANSFORMERS_5)
         list->parameter[list->n_parameters++] = w;
@@ -74,7 +74,7 @@ static void add_fused(adapter_list *list, const param *w, bool inside)
     for (int b = 0; b < 2; b++) {
         adapter_tensor *tensor = add_tensor(list, module, b);
         tensor->of_b = exchanged ? !b : b;
-        tensor->p = w->lora ? w + w->lora + tensor->of_b : NULL;
+        tensor->weight = w->lora ? w + w->lora + tensor->of_b : NULL;
         tensor->shape[b] = list->rank * w->shape[0];
         tensor->shape[!b] = b ? out : in;
     }
@@ -106,7 +106,7 @@ static void add_expert(adapter_list *list, const param *w, int64_t e, const char
              w->name, (long long)e, which);
     for (int b = 0; b < 2; b++) {
         adapter_tensor *tensor = add_tensor(list, module, b);
-        tensor->p = w->lora ? w + w->lora + b : NULL;
+        tensor->weight = w->lora ? w + w->lora + b : NULL;
         tensor->of_b = b;
         tensor->expert = e;
         tensor->column = b ? column : 0;
@@ -150,18 +150,18 @@ static void list_free(adapter_list *l)
 static status list_make(const params *registry, stream *s, adapter_reader reader, adapter_list *out)
 {
     int64_t most = 1;
-    for (int64_t i = 0; i < registry->n; i++)
+    for (int64_t i = 0; i < registry->count; i++)
         most += 2 + (registry->list[i].n_dims == 3 ? 4 * registry->list[i].shape[0] : 0);
     adapter_list list = {.tensor = calloc((size_t)most, sizeof *list.tensor),
-                         .s = s,
+                         .queue = s,
                          .reader = reader,
                          .rank = registry->lora_rank,
-                         .parameter = calloc((size_t)registry->n + 1, sizeof *list.parameter)};
+                         .parameter = calloc((size_t)registry->count + 1, sizeof *list.parameter)};
     if (!list.tensor || !list.parameter) {
         list_free(&list);
         return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
     }
-    for (int64_t i = 0; i < registry->n; i++)
+    for (int64_t i = 0; i < registry->count; i++)
         add_row(&list, registry, &registry->list[i]);
     *out = list;
     return ST_OK;
@@ -170,7 +170,8 @@ static status list_make(const params *registry, stream *s, adapter_reader reader
 /* Arranges the values as the file has them. from: the whole row, A [E, in, r] or B [E, r, out]. */
 static void arrange_adapter(const adapter_tensor *t, const double *from, double *to)
 {
-    const int64_t experts = t->p->shape[0], rows = t->p->shape[1], columns = t->p->shape[2];
+    const int64_t experts = t->weight->shape[0], rows = t->weight->shape[1],
+                  columns = t->weight->shape[2];
     const bool exchanged = t->of_b != t->is_b;
     for (int64_t i = 0; i < t->shape[0]; i++)
         for (int64_t j = 0; j < t->shape[1]; j++, to++) {
@@ -191,17 +192,17 @@ static status read_tensor(void *context, int64_t i, double *out)
 {
     const adapter_list *l = context;
     const adapter_tensor *t = &l->tensor[i];
-    if (!t->p) {
+    if (!t->weight) {
         memset(out, 0, (size_t)(t->shape[0] * t->shape[1]) * sizeof *out);
         return ST_OK;
     }
     if (t->linear)
-        return lora_read(t->p, l->s, 0, t->p->count, out);
-    double *all = malloc((size_t)t->p->count * sizeof *all);
+        return lora_read(t->weight, l->queue, 0, t->weight->count, out);
+    double *all = malloc((size_t)t->weight->count * sizeof *all);
     if (!all)
         return FAIL(ST_NO_MEMORY, "no memory for an adapter of %lld values",
-                    (long long)t->p->count);
-    status st = lora_read(t->p, l->s, 0, t->p->count, all);
+                    (long long)t->weight->count);
+    status st = lora_read(t->weight, l->queue, 0, t->weight->count, all);
     if (st == ST_OK)
         arrange_adapter(t, all, out);
     free(all);
@@ -210,16 +211,16 @@ static status read_tensor(void *context, int64_t i, double *out)
 
 static status write_weights(const adapter_list *l, const char *folder)
 {
-    st_tensor *list = calloc((size_t)l->n + 1, sizeof *list);
+    st_tensor *list = calloc((size_t)l->count + 1, sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
-    for (int64_t i = 0; i < l->n; i++) {
+    for (int64_t i = 0; i < l->count; i++) {
         const adapter_tensor *t = &l->tensor[i];
         list[i] = (st_tensor){.name = t->name, .dtype = DT_F32, .n_dims = 2};
         memcpy(list[i].shape, t->shape, sizeof t->shape);
         list[i].data.size = (size_t)(t->shape[0] * t->shape[1]) * sizeof(float);
     }
-    status st = hf_write_values(folder, weights_name, list, l->n, read_tensor, (void *)l);
+    status st = hf_write_values(folder, weights_name, list, l->count, read_tensor, (void *)l);
     free(list);
     return st;
 }
@@ -228,7 +229,7 @@ static bool is_parameter(const adapter_list *l, const adapter_tensor *t)
 {
     bool found = !t->linear && t->expert == WHOLE;
     for (int64_t i = 0; i < l->n_parameters && !found; i++)
-        found = t->p == l->parameter[i] + l->parameter[i]->lora;
+        found = t->weight == l->parameter[i] + l->parameter[i]->lora;
     return found;
 }
 
@@ -237,7 +238,7 @@ static void put_modules(json_writer *json, const adapter_list *list)
 {
     static const char start[] = "base_model.model.", end[] = ".lora_A.weight";
     json_begin_array(json);
-    for (int64_t i = 0; i < list->n; i++) {
+    for (int64_t i = 0; i < list->count; i++) {
         const adapter_tensor *tensor = &list->tensor[i];
         char module[TENSOR_NAME];
         if (tensor->is_b || is_parameter(list, tensor))
@@ -264,7 +265,7 @@ static status write_config(const params *registry, const adapter_list *list, con
     char *text = NULL;
     size_t size;
     json_writer json;
-    for (int64_t i = 0; i < registry->n; i++)
+    for (int64_t i = 0; i < registry->count; i++)
         if (registry->list[i].lora)
             alpha = registry->list[i].lora_scale * (double)registry->lora_rank;
     json_writer_init(&json);

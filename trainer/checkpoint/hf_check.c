@@ -80,7 +80,7 @@ static bool fits_param(const st_tensor *t, const param *p, bool exchanged)
 static expert_layout find_layout(const hf_folder *folder, const params *registry)
 {
     bool maybe_p = true, maybe_v5 = true, fused = false;
-    for (int64_t i = 0; i < registry->n; i++) {
+    for (int64_t i = 0; i < registry->count; i++) {
         const param *row = &registry->list[i];
         const st_tensor *tensor =
             row->group == GROUP_EXPERTS ? hf_folder_find(folder, row->name) : NULL;
@@ -93,7 +93,7 @@ static expert_layout find_layout(const hf_folder *folder, const params *registry
     if (fused)
         return maybe_v5 && !maybe_p ? EXPERTS_EXCHANGED : EXPERTS_FUSED;
     /* There is no fused tensor: experts are separate, or else as the model is published. */
-    for (int64_t i = 0; i < registry->n; i++) {
+    for (int64_t i = 0; i < registry->count; i++) {
         char name[160];
         const param *row = &registry->list[i];
         if (row->group != GROUP_EXPERTS)

@@ -40,7 +40,7 @@ static status write_index(const hf_plan *e, const char *folder)
     json_put_key_int(&w, "total_size", e->total_bytes);
     json_end_object(&w);
     json_begin_key_object(&w, "weight_map");
-    for (int64_t i = 0; i < e->n; i++)
+    for (int64_t i = 0; i < e->count; i++)
         json_put_key_cstr(&w, e->items[i].piece.name, e->files[e->items[i].file]);
     json_end_object(&w);
     json_end_object(&w);
@@ -58,7 +58,7 @@ static status write_weights(const hf_plan *plan, const char *folder,
         TRY(hf_write_slices(plan, folder, options->writer == 0, s, options->value_bytes));
     for (int64_t file = 0, first = 0; file < plan->n_files && !slices; file++) {
         int64_t n = 0;
-        while (first + n < plan->n && plan->items[first + n].file == file)
+        while (first + n < plan->count && plan->items[first + n].file == file)
             n++;
         TRY(hf_write_items(folder, plan->files[file], plan->items + first, n, s));
         first += n;
@@ -135,7 +135,7 @@ static status make_folder(const char *folder)
 /* The dtype that config.json must name if the caller chose one; NULL: the member is not changed. */
 static const char *config_dtype(const hf_plan *e, const hf_export_options *o)
 {
-    if (o->dtype == HF_EXPORT_AS_SOURCE || e->n == 0)
+    if (o->dtype == HF_EXPORT_AS_SOURCE || e->count == 0)
         return NULL;
     return o->dtype == HF_EXPORT_F32 ? "float32" : "bfloat16";
 }

@@ -60,9 +60,10 @@ static void take_columns(const param *p, const st_tensor *tensor, int64_t first,
                          int64_t rows, load_buffers b)
 {
     const slice *box = &p->held; /* [E, in, parts, out / parts] */
-    int64_t stored_in = box->size[1], in = box->n[1], out = p->local[2], begin = -1, end = 0;
+    int64_t stored_in = box->size[1], in = box->count[1], out = p->local[2], begin = -1, end = 0;
     for (int64_t j = 0; j < out; j++) {
-        int64_t from = j / box->n[3] * box->size[3] + box->first[3] + j % box->n[3] - column;
+        int64_t from =
+            j / box->count[3] * box->size[3] + box->first[3] + j % box->count[3] - column;
         if (from < 0 || from >= rows)
             continue;
         int64_t at = first + from * stored_in + box->first[1];
@@ -93,7 +94,7 @@ static status put_expert(const param *p, stream *s, int64_t expert, load_buffers
 static status load_exchanged(const param *p, stream *s, const st_tensor *tensor, load_buffers b)
 {
     int64_t in = p->shape[1], out = p->shape[2], first = p->held.first[0];
-    for (int64_t e = first; e < first + p->held.n[0]; e++) {
+    for (int64_t e = first; e < first + p->held.count[0]; e++) {
         if (!stores_expert(p, e))
             continue;
         take_columns(p, tensor, e * in * out, 0, out, b);
@@ -106,7 +107,7 @@ static status load_exchanged(const param *p, stream *s, const st_tensor *tensor,
 static status load_experts(const hf_folder *folder, const param_piece *piece, int64_t n, stream *s,
                            load_buffers b)
 {
-    const param *p = piece->p;
+    const param *p = piece->weight;
     for (int64_t i = 0; i < n; i++) {
         if (!stores_expert(p, piece[i].expert))
             continue;
@@ -123,7 +124,7 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
 {
     int64_t largest = CHUNK, longest = 1;
     for (int64_t i = 0; i < n; i++) {
-        const param *p = pieces[i].p;
+        const param *p = pieces[i].weight;
         if (p->group != GROUP_EXPERTS)
             continue;
         largest = p->local[1] * p->local[2] > largest ? p->local[1] * p->local[2] : largest;
@@ -134,8 +135,8 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
                       !device_has_storage(s->dev)};
     status st = b.matrix && b.row ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
     for (int64_t i = 0, run = 1; i < n && st == ST_OK; i += run) {
-        const param *p = pieces[i].p;
-        for (run = 1; i + run < n && pieces[i + run].p == p;)
+        const param *p = pieces[i].weight;
+        for (run = 1; i + run < n && pieces[i + run].weight == p;)
             run++;
         if (pieces[i].expert >= 0)
             st = load_experts(folder, &pieces[i], run, s, b);

@@ -63,9 +63,9 @@ static status list_items(hf_plan *plan, const params *registry, const source *fr
     }
     for (int64_t i = 0; i < n; i++)
         plan->items[i].piece = pieces[i];
-    plan->n = n;
+    plan->count = n;
     if (head) { /* the embedding is the registry's first row */
-        param_piece *piece = &plan->items[plan->n++].piece;
+        param_piece *piece = &plan->items[plan->count++].piece;
         *piece = pieces[0];
         snprintf(piece->name, sizeof piece->name, "%s", head_name);
     }
@@ -83,18 +83,20 @@ static st_dtype stored_dtype(const source *from, const char *name, st_dtype othe
  * dtype of the source's tensors of the same parameter. */
 static status choose_dtypes(hf_plan *plan, const params *registry, const source *from, int dtype)
 {
-    st_dtype *of_param = malloc((size_t)(registry->n + 1) * sizeof *of_param);
+    st_dtype *of_param = malloc((size_t)(registry->count + 1) * sizeof *of_param);
     param_piece *stored = NULL;
     int64_t n = 0;
-    status st = of_param ? params_pieces(registry, from->layout, &stored, &n)
-                         : FAIL(ST_NO_MEMORY, "no memory for %lld dtypes", (long long)registry->n);
+    status st = of_param
+                    ? params_pieces(registry, from->layout, &stored, &n)
+                    : FAIL(ST_NO_MEMORY, "no memory for %lld dtypes", (long long)registry->count);
     if (st == ST_OK) {
         for (int64_t i = 0; i < n; i++)
-            of_param[stored[i].p - registry->list] = stored_dtype(from, stored[i].name, DT_BF16);
-        for (int64_t i = 0; i < plan->n; i++) {
+            of_param[stored[i].weight - registry->list] =
+                stored_dtype(from, stored[i].name, DT_BF16);
+        for (int64_t i = 0; i < plan->count; i++) {
             hf_item *item = &plan->items[i];
             st_dtype same =
-                stored_dtype(from, item->piece.name, of_param[item->piece.p - registry->list]);
+                stored_dtype(from, item->piece.name, of_param[item->piece.weight - registry->list]);
             item->dtype = dtype == HF_EXPORT_F32    ? DT_F32
                           : dtype == HF_EXPORT_BF16 ? DT_BF16
                                                     : same;
@@ -129,7 +131,7 @@ static status keep_files(hf_plan *plan, const hf_folder *folder, bool *out_kept)
 {
     bool same = true;
     *out_kept = false;
-    for (int64_t i = 0; i < plan->n; i++) {
+    for (int64_t i = 0; i < plan->count; i++) {
         hf_item *item = &plan->items[i];
         const st_tensor *tensor = hf_folder_find(folder, item->piece.name);
         if (!tensor)
@@ -144,7 +146,7 @@ static status keep_files(hf_plan *plan, const hf_folder *folder, bool *out_kept)
     for (int64_t i = 0; i < folder->n_files; i++)
         snprintf(plan->files[i], HF_NAME_MAX, "%s", folder->names[i]);
     plan->single = folder->n_files == 1 && strcmp(folder->names[0], single_name) == 0;
-    plan->same = same && plan->n == folder->n_tensors;
+    plan->same = same && plan->count == folder->n_tensors;
     *out_kept = true;
     return ST_OK;
 }
@@ -153,7 +155,7 @@ static status keep_files(hf_plan *plan, const hf_folder *folder, bool *out_kept)
 static status cut_files(hf_plan *e, int64_t shard_bytes)
 {
     int64_t filled = 0, file = 0;
-    for (int64_t i = 0; i < e->n; i++) {
+    for (int64_t i = 0; i < e->count; i++) {
         hf_item *item = &e->items[i];
         int64_t bytes = item->piece.count * (int64_t)st_dtype_size(item->dtype);
         if (filled > 0 && filled + bytes > shard_bytes) {
@@ -186,10 +188,10 @@ static status fill_plan(hf_plan *plan, const params *registry, const hf_export_o
         TRY(keep_files(plan, &from->folder, &kept));
     if (!kept)
         TRY(cut_files(plan, options->shard_bytes > 0 ? options->shard_bytes : default_shard_bytes));
-    for (int64_t i = 0; i < plan->n; i++)
+    for (int64_t i = 0; i < plan->count; i++)
         plan->total_bytes +=
             plan->items[i].piece.count * (int64_t)st_dtype_size(plan->items[i].dtype);
-    qsort(plan->items, (size_t)plan->n, sizeof *plan->items, by_place);
+    qsort(plan->items, (size_t)plan->count, sizeof *plan->items, by_place);
     return ST_OK;
 }
 

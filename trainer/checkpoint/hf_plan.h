@@ -14,7 +14,7 @@ enum { HF_NAME_MAX = 256 };
 
 typedef struct hf_plan {
     hf_item *items; /* heap; in the order of files and of places in them */
-    int64_t n;
+    int64_t count;
     char (*files)[HF_NAME_MAX]; /* heap; names of the files */
     int64_t n_files;
     int64_t total_bytes; /* of all tensors, as the index says */

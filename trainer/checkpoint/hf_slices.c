@@ -89,7 +89,7 @@ static status put_columns(const param *p, const target *file, const transposed *
     const int64_t begin = first % (p->local[1] * out), end = begin + n;
     for (int64_t j = 0; j < out; j++) {
         int64_t column =
-            j / box->n[3] * box->size[3] + box->first[3] + j % box->n[3] - matrix->column;
+            j / box->count[3] * box->size[3] + box->first[3] + j % box->count[3] - matrix->column;
         int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
         if (column < 0 || column >= matrix->rows || high <= low)
             continue;
@@ -104,7 +104,7 @@ static status put_columns(const param *p, const target *file, const transposed *
 /* Writes all that this rank stores of one piece. */
 static status put_piece(const param_piece *piece, const target *file, stream *s, const buffers *b)
 {
-    const param *p = piece->p;
+    const param *p = piece->weight;
     const int64_t end = p->own_first + p->own_n, matrix = p->local[1] * p->local[2];
     const bool transposes = piece->exchanged || piece->expert >= 0;
     for (int64_t at = p->own_first, n; at < end; at += n) {
@@ -173,7 +173,7 @@ status hf_write_slices(const hf_plan *plan, const char *folder, bool with_header
         b.values && b.column && b.bytes ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to write weights");
     for (int64_t file = 0, first = 0, n; file < plan->n_files && st == ST_OK; file++, first += n) {
         char path[STATUS_PATH_MAX];
-        for (n = 0; first + n < plan->n && plan->items[first + n].file == file;)
+        for (n = 0; first + n < plan->count && plan->items[first + n].file == file;)
             n++;
         st = hf_path(path, folder, plan->files[file]);
         if (st == ST_OK)

@@ -109,7 +109,7 @@ status hf_copy_file(const char *from_folder, const char *folder, const char *nam
 static status read_piece(const param_piece *piece, stream *s, int64_t first, int64_t n, double *to,
                          double *matrix)
 {
-    const param *p = piece->p;
+    const param *p = piece->weight;
     if (piece->expert < 0)
         return lora_read_merged(p, s, first, n, to);
     int64_t in = p->shape[1], out = p->shape[2];
@@ -131,7 +131,7 @@ typedef struct buffers {
 static status put_piece(output *out, const param_piece *piece, st_dtype dtype, stream *s, buffers b)
 {
     if (piece->exchanged) { /* all columns of each expert in turn */
-        param_piece one = {.p = piece->p, .count = piece->shape[1] * piece->shape[2]};
+        param_piece one = {.weight = piece->weight, .count = piece->shape[1] * piece->shape[2]};
         for (one.expert = 0; one.expert < piece->shape[0]; one.expert++)
             TRY(put_piece(out, &one, dtype, s, b));
         return ST_OK;
@@ -169,7 +169,7 @@ status hf_write_items(const char *folder, const char *name, const hf_item *items
 {
     int64_t largest = 1;
     for (int64_t i = 0; i < n; i++) {
-        const param *p = items[i].piece.p;
+        const param *p = items[i].piece.weight;
         if (p->group == GROUP_EXPERTS && p->shape[1] * p->shape[2] > largest)
             largest = p->shape[1] * p->shape[2];
     }

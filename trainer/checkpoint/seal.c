@@ -28,15 +28,15 @@ static void add_to_seal(hasher *h, const char *name, int64_t bytes, const char *
 
 /* A manifest under construction. */
 typedef struct sealing {
-    json_writer w;
-    hasher *h;                 /* of the list */
-    const folder_known *known; /* [n] */
-    int n;
+    json_writer writer;
+    hasher *hash;              /* of the list */
+    const folder_known *known; /* [count] */
+    int count;
 } sealing;
 
 static status digest_of(const sealing *s, const char *path, const char *name, hash128 *out)
 {
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->count; i++)
         if (strcmp(s->known[i].name, name) == 0) {
             *out = s->known[i].digest;
             return ST_OK;
@@ -46,7 +46,7 @@ static status digest_of(const sealing *s, const char *path, const char *name, ha
 
 static status put_file(sealing *s, const char *path, const char *name)
 {
-    json_writer *const w = &s->w;
+    json_writer *const w = &s->writer;
     struct stat about;
     hash128 digest;
     char text[HASH_TEXT];
@@ -54,7 +54,7 @@ static status put_file(sealing *s, const char *path, const char *name)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     TRY(digest_of(s, path, name, &digest));
     hash_print(digest, text);
-    add_to_seal(s->h, name, (int64_t)about.st_size, text);
+    add_to_seal(s->hash, name, (int64_t)about.st_size, text);
     json_begin_object(w);
     json_put_key_cstr(w, "name", name);
     json_put_key_int(w, "bytes", (int64_t)about.st_size);
@@ -98,26 +98,26 @@ status folder_seal(const char *path, const folder_known *known, int n)
 {
     char text[HASH_TEXT], training[STATUS_PATH_MAX], *json = NULL;
     size_t size;
-    sealing s = {.known = known, .n = n};
+    sealing s = {.known = known, .count = n};
     TRY(hf_path(training, path, FOLDER_TRAINING));
-    TRY(hasher_new(&s.h));
-    json_writer_init(&s.w);
-    json_begin_object(&s.w);
-    json_put_key_int(&s.w, "version", MANIFEST_VERSION);
-    json_begin_key_array(&s.w, "files");
+    TRY(hasher_new(&s.hash));
+    json_writer_init(&s.writer);
+    json_begin_object(&s.writer);
+    json_put_key_int(&s.writer, "version", MANIFEST_VERSION);
+    json_begin_key_array(&s.writer, "files");
     status st = put_files(&s, path, "");
-    json_end_array(&s.w);
-    hash_print(hasher_value(s.h), text);
-    json_put_key_cstr(&s.w, "seal", text);
-    json_end_object(&s.w);
+    json_end_array(&s.writer);
+    hash_print(hasher_value(s.hash), text);
+    json_put_key_cstr(&s.writer, "seal", text);
+    json_end_object(&s.writer);
     if (st == ST_OK)
-        st = json_writer_take(&s.w, &json, &size);
+        st = json_writer_take(&s.writer, &json, &size);
     if (st == ST_OK)
         st = hf_write_text(training, manifest_name, json,
                            size); /* synced together with its folder */
     free(json);
-    json_writer_done(&s.w);
-    hasher_free(&s.h);
+    json_writer_done(&s.writer);
+    hasher_free(&s.hash);
     return st;
 }
 

@@ -34,13 +34,13 @@ static void *array_of(const param *p, int which)
     return which == 0 ? p->value : which == 1 ? p->moment1 : p->moment2;
 }
 
-/* The tensors of this rank's file, all [n]. */
+/* The tensors of this rank's file, all [count]. */
 typedef struct state_list {
     st_tensor *tensor;
     void **array; /* where the values are in device memory */
     char (*name)[TENSOR_NAME];
     const param **of; /* the parameter that each belongs to */
-    size_t n;
+    size_t count;
 } state_list;
 
 static void list_done(state_list *l)
@@ -53,7 +53,7 @@ static void list_done(state_list *l)
 
 static status list_make(const params *registry, st_dtype acc, state_list *list)
 {
-    size_t most = (size_t)(registry->n * ARRAYS);
+    size_t most = (size_t)(registry->count * ARRAYS);
     *list = (state_list){.tensor = calloc(most, sizeof *list->tensor),
                          .array = calloc(most, sizeof *list->array),
                          .name = calloc(most, sizeof *list->name),
@@ -63,20 +63,20 @@ static status list_make(const params *registry, st_dtype acc, state_list *list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of %zu tensors", most);
     }
     for (int which = 0; which < ARRAYS; which++)
-        for (int64_t i = 0; i < registry->n; i++) {
+        for (int64_t i = 0; i < registry->count; i++) {
             const param *q = &registry->list[i];
             if (!array_of(q, which) || q->own_n == 0)
                 continue;
-            snprintf(list->name[list->n], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
-            list->array[list->n] = array_of(q, which);
-            list->of[list->n] = q;
-            list->tensor[list->n] =
-                (st_tensor){.name = list->name[list->n],
+            snprintf(list->name[list->count], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
+            list->array[list->count] = array_of(q, which);
+            list->of[list->count] = q;
+            list->tensor[list->count] =
+                (st_tensor){.name = list->name[list->count],
                             .dtype = acc,
                             .n_dims = 1,
                             .shape = {q->own_n},
                             .data = {.size = (size_t)q->own_n * st_dtype_size(acc)}};
-            list->n++;
+            list->count++;
         }
     return ST_OK;
 }
@@ -92,7 +92,7 @@ static status write_block(FILE *f, const char *path, const void *data, size_t si
 static status put_hole(FILE *f, const char *path, const state_list *l)
 {
     off_t end = ftello(f);
-    for (size_t i = 0; i < l->n; i++)
+    for (size_t i = 0; i < l->count; i++)
         end += (off_t)l->tensor[i].data.size;
     if (fflush(f) != 0 || ftruncate(fileno(f), end) != 0)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
@@ -102,10 +102,10 @@ static status put_hole(FILE *f, const char *path, const state_list *l)
 static status put_arrays(FILE *file, const char *path, const state_list *list, stream *s,
                          void *chunk)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     if (!device_has_storage(s->dev))
         return put_hole(file, path, list);
-    for (size_t i = 0; i < list->n; i++)
+    for (size_t i = 0; i < list->count; i++)
         for (size_t at = 0, size = list->tensor[i].data.size; at < size; at += CHUNK_BYTES) {
             size_t n = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES;
             TRY(v->to_host(s, chunk, (const char *)list->array[i] + at, n));
@@ -123,7 +123,7 @@ typedef struct stored_slice {
 
 static void print_slice(const stored_slice *x, char out[SLICE_TEXT])
 {
-    const int64_t *const list[] = {x->held.size, x->held.first, x->held.n};
+    const int64_t *const list[] = {x->held.size, x->held.first, x->held.count};
     size_t n = 0;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (int a = 0; a < SLICE_AXES; a++)
@@ -133,7 +133,7 @@ static void print_slice(const stored_slice *x, char out[SLICE_TEXT])
 
 static bool read_slice(const char *text, stored_slice *out)
 {
-    int64_t *const list[] = {out->held.size, out->held.first, out->held.n};
+    int64_t *const list[] = {out->held.size, out->held.first, out->held.count};
     for (size_t i = 0; i < sizeof list / sizeof *list * SLICE_AXES + 1; i++) {
         char *end;
         int64_t *to = i == 3 * SLICE_AXES ? &out->first : &list[i / SLICE_AXES][i % SLICE_AXES];
@@ -144,7 +144,7 @@ static bool read_slice(const char *text, stored_slice *out)
     }
     int64_t elements = 1;
     for (int a = 0; a < SLICE_AXES; a++)
-        if (out->held.n[a] < 1 || out->held.first[a] > out->held.size[a] - out->held.n[a] ||
+        if (out->held.count[a] < 1 || out->held.first[a] > out->held.size[a] - out->held.count[a] ||
             __builtin_mul_overflow(elements, out->held.size[a], &elements))
             return false;
     return !*text;
@@ -155,12 +155,12 @@ static bool read_slice(const char *text, stored_slice *out)
 static status list_slices(const state_list *l, st_meta **out)
 {
     char(*text)[SLICE_TEXT];
-    st_meta *list = calloc(l->n + 1, sizeof *list + sizeof *text + TENSOR_NAME);
+    st_meta *list = calloc(l->count + 1, sizeof *list + sizeof *text + TENSOR_NAME);
     if (!list)
-        return FAIL(ST_NO_MEMORY, "no memory for a list of %zu slices", l->n);
-    text = (char(*)[SLICE_TEXT])(list + l->n + 1);
-    char(*key)[TENSOR_NAME] = (char(*)[TENSOR_NAME])(text + l->n + 1);
-    for (size_t i = 0; i < l->n; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for a list of %zu slices", l->count);
+    text = (char(*)[SLICE_TEXT])(list + l->count + 1);
+    char(*key)[TENSOR_NAME] = (char(*)[TENSOR_NAME])(text + l->count + 1);
+    for (size_t i = 0; i < l->count; i++) {
         stored_slice x = {l->of[i]->held, l->of[i]->own_first};
         snprintf(key[i], sizeof key[i], "slice/%s", l->name[i]);
         print_slice(&x, text[i]);
@@ -184,11 +184,11 @@ status train_state_write(const params *registry, stream *s, state_writer writer,
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
     TRY_OR(done, file_path(path, folder, writer));
-    TRY_OR(done, list_make(registry, s->dev->v->acc, &list));
+    TRY_OR(done, list_make(registry, s->dev->backend->acc, &list));
     if (writer.ranks > 1)
         TRY_OR(done, list_slices(&list, &slices));
-    TRY_OR(done,
-           st_header(list.tensor, list.n, slices, slices ? list.n : 0, &header, &header_size));
+    TRY_OR(done, st_header(list.tensor, list.count, slices, slices ? list.count : 0, &header,
+                           &header_size));
     file =
         fopen(path, "wbe"); /* under its own name: the folder is renamed when all of it is whole */
     if (!file) {
@@ -224,7 +224,7 @@ static status find_stored(const st_file *file, const char *path, const param *p,
     slice whole = p->held;
     for (int a = 0; a < SLICE_AXES; a++) {
         whole.first[a] = 0;
-        whole.n[a] = whole.size[a];
+        whole.count[a] = whole.size[a];
     }
     *out_slice = (stored_slice){.held = whole};
     if (text && (!read_slice(text, out_slice) ||
@@ -246,7 +246,7 @@ static status find_stored(const st_file *file, const char *path, const param *p,
 static status take_stored(const param *p, stream *s, const st_tensor *tensor, const stored_slice *x,
                           void *to, int64_t *inout_found)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const int64_t size = (int64_t)st_dtype_size(v->acc), most = CHUNK_BYTES / size;
     for (int64_t i = 0, n; i < p->own_n; i += n) {
         int64_t stored, theirs;
@@ -276,14 +276,14 @@ static status take_stored(const param *p, stream *s, const st_tensor *tensor, co
 }
 
 typedef struct state_files {
-    st_file *file; /* [n] */
+    st_file *file; /* [count] */
     char (*path)[STATUS_PATH_MAX];
-    int n;
+    int count;
 } state_files;
 
 static void close_files(state_files *f)
 {
-    for (int i = 0; i < f->n; i++)
+    for (int i = 0; i < f->count; i++)
         st_close(&f->file[i]);
     free(f->file);
     free(f->path);
@@ -318,7 +318,7 @@ static status open_files(const char *folder, state_files *f)
     for (int r = 0; r < ranks; r++) {
         TRY(file_path(f->path[r], folder, (state_writer){r, ranks}));
         TRY(st_open(f->path[r], &f->file[r]));
-        f->n++;
+        f->count++;
     }
     return ST_OK;
 }
@@ -328,12 +328,12 @@ static status load_array(const state_files *files, const char *folder, const sta
 {
     const param *p = list->of[i];
     int64_t found = 0;
-    for (int k = 0; k < files->n && found < p->own_n; k++) {
+    for (int k = 0; k < files->count && found < p->own_n; k++) {
         const st_tensor *tensor;
         stored_slice x;
         bool there;
-        TRY(find_stored(&files->file[k], files->path[k], p, list->name[i], s->dev->v->acc, &tensor,
-                        &x, &there));
+        TRY(find_stored(&files->file[k], files->path[k], p, list->name[i], s->dev->backend->acc,
+                        &tensor, &x, &there));
         if (!there)
             continue;
         TRY(take_stored(p, s, tensor, &x, list->array[i], &found));
@@ -353,8 +353,8 @@ status train_state_load(params *registry, stream *s, const char *folder)
     state_list list = {0};
     status st;
     TRY_OR(done, open_files(folder, &files));
-    TRY_OR(done, list_make(registry, s->dev->v->acc, &list));
-    for (size_t i = 0; i < list.n; i++) {
+    TRY_OR(done, list_make(registry, s->dev->backend->acc, &list));
+    for (size_t i = 0; i < list.count; i++) {
         TRY_OR(done, load_array(&files, folder, &list, i, s));
         registry->bytes_read += (int64_t)list.tensor[i].data.size;
     }

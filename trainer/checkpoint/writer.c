@@ -226,17 +226,17 @@ static void *writer_thread(void *user)
 static status make_view(checkpoint_writer *k)
 {
     k->view = *k->live;
-    k->view.list = malloc((size_t)k->live->n * sizeof *k->view.list);
+    k->view.list = malloc((size_t)k->live->count * sizeof *k->view.list);
     if (!k->view.list)
         return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
-    memcpy(k->view.list, k->live->list, (size_t)k->live->n * sizeof *k->view.list);
+    memcpy(k->view.list, k->live->list, (size_t)k->live->count * sizeof *k->view.list);
     k->view.values = k->snapshot[0];
     k->view.moments1 = k->snapshot[1];
     k->view.moments2 = k->snapshot[2];
     k->view.acts = k->view.grads = NULL;
 #define MOVED(row, field, block)                                                                   \
     ((row)->field ? (char *)k->view.block + ((char *)(row)->field - (char *)k->live->block) : NULL)
-    for (int64_t i = 0; i < k->live->n; i++) {
+    for (int64_t i = 0; i < k->live->count; i++) {
         const param *from = &k->live->list[i];
         param *to = &k->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
         to->value = to->act = MOVED(from, value, values);
@@ -250,17 +250,17 @@ static status make_view(checkpoint_writer *k)
 
 static status open_background(checkpoint_writer *k)
 {
-    const backend_vtable *v = k->live_stream->dev->v;
+    const backend_vtable *v = k->live_stream->dev->backend;
     device *d = k->live_stream->dev;
     const size_t size = st_dtype_size(v->acc);
     TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[0]));
     for (int i = 1; i < BLOCKS; i++)
         TRY(v->alloc_host(d, (size_t)k->live->trained_elements * size, &k->snapshot[i]));
     TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &k->host));
-    TRY(k->host->v->stream_new(k->host, &k->view_stream));
-    if (k->host->v->acc != v->acc)
+    TRY(k->host->backend->stream_new(k->host, &k->view_stream));
+    if (k->host->backend->acc != v->acc)
         return FAIL(ST_INTERNAL, "the snapshot has dtype %s, but the device has %s",
-                    st_dtype_name(k->host->v->acc), st_dtype_name(v->acc));
+                    st_dtype_name(k->host->backend->acc), st_dtype_name(v->acc));
     TRY(make_view(k));
     if (pthread_create(&k->thread, NULL, writer_thread, k) != 0)
         return FAIL(ST_OS, "the thread that writes checkpoints cannot be started");
@@ -317,12 +317,12 @@ void checkpoint_writer_free(checkpoint_writer **held)
         pthread_join(k->thread, NULL);
     }
     if (k->background) {
-        const backend_vtable *v = k->live_stream->dev->v;
+        const backend_vtable *v = k->live_stream->dev->backend;
         for (int i = 0; i < BLOCKS; i++)
             if (k->snapshot[i])
                 v->release_host(k->live_stream->dev, k->snapshot[i]);
         if (k->host && k->view_stream != k->live_stream)
-            k->host->v->stream_free(&k->view_stream);
+            k->host->backend->stream_free(&k->view_stream);
         device_close(&k->host);
         if (k->view.list != k->live->list)
             free(k->view.list);
@@ -336,7 +336,7 @@ void checkpoint_writer_free(checkpoint_writer **held)
 
 static status take_snapshot(checkpoint_writer *k)
 {
-    const backend_vtable *v = k->live_stream->dev->v;
+    const backend_vtable *v = k->live_stream->dev->backend;
     const void *from[BLOCKS] = {k->live->values, k->live->moments1, k->live->moments2};
     const int64_t n[BLOCKS] = {k->live->block_elements, k->live->trained_elements,
                                k->live->trained_elements};
@@ -353,7 +353,7 @@ enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
 static status take_adapters(checkpoint_writer *k)
 {
     TRY(lora_gather(k->live, k->live_stream));
-    for (int64_t i = 0; i < k->live->n && k->background; i++)
+    for (int64_t i = 0; i < k->live->count && k->background; i++)
         k->view.list[i].whole = k->live->list[i].whole;
     return ST_OK;
 }

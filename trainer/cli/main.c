@@ -176,7 +176,7 @@ int main(int argc, char **argv)
     const program p = {.name = "trainer",
                        .purpose = "trains Qwen3-VL mixture-of-experts models",
                        .verbs = verbs,
-                       .n = sizeof verbs / sizeof *verbs,
+                       .count = sizeof verbs / sizeof *verbs,
                        .trainer = true};
     return program_run(&p, argc, argv);
 }

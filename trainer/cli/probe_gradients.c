@@ -32,7 +32,7 @@ static void put_transposed(const double *from, int64_t in, int64_t out, int64_t 
 /* Picks and arranges the values of one piece from those of its whole parameter. */
 static void arrange_piece(const param_piece *piece, const double *all, double *to)
 {
-    const param *q = piece->p;
+    const param *q = piece->weight;
     if (piece->expert < 0 && !piece->exchanged) {
         memcpy(to, all, (size_t)q->count * sizeof *to);
         return;
@@ -76,14 +76,14 @@ static status put_tensors(const param_piece *pieces, int64_t n, stream *s, doubl
 {
     int64_t most = 1;
     for (int64_t i = 0; i < n; i++)
-        most = pieces[i].p->count > most ? pieces[i].p->count : most;
+        most = pieces[i].weight->count > most ? pieces[i].weight->count : most;
     double *all = malloc((size_t)most * sizeof *all), *values = malloc((size_t)most * sizeof *all);
     status st = all && values ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for gradients");
     for (int64_t i = 0; i < n && st == ST_OK; i++) {
-        if (i == 0 || pieces[i].p != pieces[i - 1].p)
-            st = read_gradient(pieces[i].p, s, factor, all);
+        if (i == 0 || pieces[i].weight != pieces[i - 1].weight)
+            st = read_gradient(pieces[i].weight, s, factor, all);
         if (st == ST_OK)
-            st = put_tensor(&pieces[i], s->dev->v->acc, all, values, a, &out[i]);
+            st = put_tensor(&pieces[i], s->dev->backend->acc, all, values, a, &out[i]);
     }
     free(values);
     free(all);

@@ -107,7 +107,7 @@ static status ops(const conf *c, const request *q)
     device_options o = {.threads = (int)c->training_threads,
                         .attention = c->training_attention,
                         .deterministic = c->training_deterministic};
-    bench_sizes z = {.d = &d,
+    bench_sizes z = {.dims = &d,
                      .tokens = c->training_seq_len * c->training_local_batch_size,
                      .row = c->training_seq_len,
                      .frame = FRAME,
@@ -117,7 +117,7 @@ static status ops(const conf *c, const request *q)
     if (q->counted) /* copy and product rates measured on one H200, in bytes/s and FLOP/s */
         return bench_ops_counted(&z, &(bench_ceilings){.copy = 4.3e12, .product = 780e12}, stdout);
     TRY_OR(done, device_open(c->training_backend, &o, &dev));
-    TRY_OR(done, dev->v->stream_new(dev, &s));
+    TRY_OR(done, dev->backend->stream_new(dev, &s));
     printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description,
            escape_text(d.name).text, (long long)z.tokens, (long long)z.patches);
     TRY_OR(done, bench_ceilings_measure(s, &ceilings));
@@ -129,7 +129,7 @@ static status ops(const conf *c, const request *q)
         st = keep_rates(q->rates, &measured);
 done:
     if (s)
-        dev->v->stream_free(&s);
+        dev->backend->stream_free(&s);
     device_close(&dev);
     return st;
 }

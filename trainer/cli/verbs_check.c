@@ -65,7 +65,7 @@ static status run_case(const conf *c, int64_t steps, trace *out, table *base)
     if (st == ST_OK)
         st = trace_steps(&s, 1, steps, out);
     if (st == ST_OK && base) {
-        st_dtype act = s.device->v->act;
+        st_dtype act = s.device->backend->act;
         base->limit = act == DT_F64 ? 1e-10 : act == DT_F32 ? 2e-5 : 2e-2;
         base->exact = act != DT_BF16;
     }
@@ -132,7 +132,7 @@ done:
  * its own. The norm comes from an update with a learning rate of 0. */
 static status gradients(session *s, const row *rows, int64_t n, double out[2])
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
     optimizer_report made;
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));

@@ -25,7 +25,7 @@ static status evaluate_as(const conf *c, const world *w)
     TRY_OR(done, evaluate_model(&s, true, c->eval_show, &e));
     session_check_first_loss(&s, e.loss);
     evaluation_print(&e, -1);
-    if (e.vqa.all.n)
+    if (e.vqa.all.count)
         vqa_tally_print(&e.vqa, stdout);
 done:
     session_close(&s);

@@ -87,13 +87,13 @@ status verb_export(int argc, char **argv)
     TRY(model_files_find(a.model, folder));
     TRY(dims_load(folder, &d));
     TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
-    TRY_OR(done, dev->v->stream_new(dev, &s));
+    TRY_OR(done, dev->backend->stream_new(dev, &s));
     TRY_OR(done, params_new(&d, &p));
     st = export_params(&a, folder, &d, p, s);
 done:
     params_free(&p);
     if (s)
-        dev->v->stream_free(&s);
+        dev->backend->stream_free(&s);
     device_close(&dev);
     return st;
 }

@@ -21,7 +21,7 @@ static void print_tensors(const param_piece *pieces, int64_t n, const hf_folder 
     for (int64_t i = 0; i < n; i++) {
         const param_piece *piece = &pieces[i];
         const st_tensor *t = weights ? hf_folder_find(weights, piece->name) : NULL;
-        int group = (int)piece->p->group;
+        int group = (int)piece->weight->group;
         char shape[HF_SHAPE_TEXT];
         count[group] += piece->count;
         tensors[group]++;

@@ -173,7 +173,7 @@ static status plan_layout(const conf *c, const request *q, const model_dims *d, 
     layout ranks;
     TRY(layout_of(c, &limits, &ranks));
     printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", escape_text(d->name).text,
-           p->total, p->n);
+           p->total, p->count);
     TRY(choose_device(c, q, r, (int)ranks.world, &on));
     const plan_input in = {.conf = c, .layout = &ranks, .dims = d, .params = p, .device = &on};
     if (!q->sweep)

@@ -34,7 +34,7 @@ typedef struct probe {
 static void probe_close(probe *p)
 {
     if (p->stream) {
-        const backend_vtable *v = p->device->v;
+        const backend_vtable *v = p->device->backend;
         stager_free(&p->stager, p->stream);
         model_free(&p->model, p->stream);
         if (p->params)
@@ -52,7 +52,7 @@ static status probe_open(probe *p, const char *name, const row *r, double aux_co
 {
     TRY(model_files_find(name, p->folder));
     TRY(device_open(BACKEND_CPU, &(device_options){0}, &p->device));
-    const backend_vtable *v = p->device->v;
+    const backend_vtable *v = p->device->backend;
     TRY(v->stream_new(p->device, &p->stream));
     TRY(dims_load(p->folder, &p->dims));
     TRY(params_new(&p->dims, &p->params));
@@ -71,7 +71,7 @@ static status probe_open(probe *p, const char *name, const row *r, double aux_co
 /* Computes all logits of the row, into host memory of the arena. */
 static status probe_logits(probe *p, const row *r, const device_batch *b, arena *a, void **out)
 {
-    const backend_vtable *v = p->device->v;
+    const backend_vtable *v = p->device->backend;
     int64_t vocab = p->dims.text.vocab;
     size_t row_bytes = (size_t)vocab * st_dtype_size(v->act);
     void *logits = NULL;
@@ -105,7 +105,7 @@ static double read_acc(const void *p, st_dtype dtype, int64_t i)
 static status probe_backward(probe *p, const device_batch *b, double *loss, double *weight,
                              double *aux)
 {
-    const backend_vtable *v = p->device->v;
+    const backend_vtable *v = p->device->backend;
     unsigned char aux_raw[8] = {0};
     loss_sums sums = {p->loss, p->weight, p->aux};
     TRY(v->zero(p->stream, p->loss, sizeof(double)));
@@ -127,7 +127,7 @@ static status write_tensors(const probe *p, const row *r, void *logits, float lo
     st_tensor *list = calloc((size_t)n + 3, sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of %" PRId64 " tensors", n + 3);
-    const st_dtype act = p->device->v->act;
+    const st_dtype act = p->device->backend->act;
     const int64_t vocab = p->dims.text.vocab;
     const size_t bytes = (size_t)(r->n_tokens * vocab) * st_dtype_size(act);
     list[0] = (st_tensor){.name = "logits",

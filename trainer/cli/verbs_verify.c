@@ -59,7 +59,7 @@ static status find_start(const conf *c, int64_t from, resume_point *out, bool *o
 /* The options that differ from those of the run, as "; KEY: VALUE here, VALUE in the run, .." */
 typedef struct changes {
     char text[1024];
-    size_t n;
+    size_t count;
 } changes;
 
 static void add_change(void *user, const char *key, const char *was, const char *now)
@@ -70,8 +70,8 @@ static void add_change(void *user, const char *key, const char *was, const char 
         if (strncmp(key, harmless[i], strlen(harmless[i])) == 0)
             return;
     if (*was) /* an option that did not exist when the run was made cannot be compared */
-        c->n = words_add(c->text, sizeof c->text, c->n, "%s%s: %s here, %s in the run",
-                         c->n ? ", " : "; ", key, now, was);
+        c->count = words_add(c->text, sizeof c->text, c->count, "%s%s: %s here, %s in the run",
+                             c->count ? ", " : "; ", key, now, was);
 }
 
 /* Compares the options with those kept in the newest checkpoint that can be read. A run without

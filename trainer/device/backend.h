@@ -159,7 +159,7 @@ typedef struct device_watch {
 enum { DEVICE_MEMORY_NAME = 640 };
 
 struct device {
-    const backend_vtable *v;
+    const backend_vtable *backend;
     const struct ops_table *ops;
     device_counts counts;
     device_watch watch;
@@ -181,7 +181,7 @@ struct device {
  * wasted time. */
 static inline bool device_has_storage(const device *d)
 {
-    return !d->v->no_storage;
+    return !d->backend->no_storage;
 }
 
 /* A backend calls this pair around each of its waits. */
@@ -215,7 +215,7 @@ static inline void device_close(device **d)
 {
     if (!*d)
         return;
-    (*d)->v->close(*d);
+    (*d)->backend->close(*d);
     *d = NULL;
 }
 

@@ -44,7 +44,7 @@ int cpu_threads(const stream *s)
 }
 
 typedef struct job {
-    int64_t n, each; /* items in all, items in one part */
+    int64_t count, each; /* items in all, items in one part */
     cpu_body body;
     const void *context;
 } job;
@@ -53,7 +53,7 @@ static void run_part(const void *context, int64_t task, int thread)
 {
     const job *j = context;
     part p = {.begin = task * j->each, .end = (task + 1) * j->each, .thread = thread};
-    p.end = p.end < j->n ? p.end : j->n;
+    p.end = p.end < j->count ? p.end : j->count;
     j->body(j->context, p);
 }
 
@@ -64,7 +64,7 @@ void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *cont
     work = work < 1 ? 1 : work;
     int64_t count = work > INT64_MAX / n ? PARTS_MAX : n * work / PART_WORK;
     count = count > PARTS_MAX ? PARTS_MAX : count < 1 ? 1 : count;
-    job j = {.n = n, .each = (n + count - 1) / count, .body = body, .context = context};
+    job j = {.count = n, .each = (n + count - 1) / count, .body = body, .context = context};
     pool_run(((cpu_device *)s->dev)->pool, (n + j.each - 1) / j.each, run_part, &j);
 }
 
@@ -141,7 +141,7 @@ static status cpu_open(const device_options *o, device **out)
         free(d);
         return st;
     }
-    d->base.v = &backend_cpu;
+    d->base.backend = &backend_cpu;
     d->memory = memory.total;
     snprintf(d->base.memory_name, sizeof d->base.memory_name, "%s%s", memory.machine, memory.group);
     const char *set = cpu_has_avx2() ? ", AVX2" : "";

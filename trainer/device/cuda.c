@@ -152,7 +152,7 @@ static status cuda_open(const device_options *o, device **out)
     cuda_device *d = calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "out of memory while the CUDA device was opened");
-    d->base.v = &backend_cuda;
+    d->base.backend = &backend_cuda;
     d->options = *o;
     d->options.index = index;
     status st = read_facts(d, &p);

@@ -13,7 +13,7 @@ typedef struct entry {
 struct replay {
     unsigned scope; /* a bit for each piece that is captured */
     entry *list;
-    int64_t n, capacity;
+    int64_t count, capacity;
     int64_t open;  /* the entry that is being captured; -1: none */
     int64_t inner; /* how many pieces have begun inside it and not ended */
     graph_replay_watch watch;
@@ -52,7 +52,7 @@ status graph_replay_new(stream *s, const char *scope)
     replay *r = calloc(1, sizeof *r);
     if (!r)
         return FAIL(ST_NO_MEMORY, "no memory for captured steps");
-    r->scope = s->dev->v->capture_begin ? pieces : 0;
+    r->scope = s->dev->backend->capture_begin ? pieces : 0;
     r->open = -1;
     s->replay = r;
     return ST_OK;
@@ -68,9 +68,9 @@ void graph_replay_free(stream *s)
     replay *r = s->replay;
     if (!r)
         return;
-    for (int64_t i = 0; i < r->n; i++)
+    for (int64_t i = 0; i < r->count; i++)
         if (r->list[i].graph)
-            s->dev->v->graph_free(&r->list[i].graph);
+            s->dev->backend->graph_free(&r->list[i].graph);
     free(r->list);
     free(r);
     s->replay = NULL;
@@ -79,13 +79,13 @@ void graph_replay_free(stream *s)
 /* Finds the entry of a key. *out is -1 if the key is new; it is then added to the list. */
 static status find_graph(replay *r, const graph_replay_key *key, int64_t *out)
 {
-    for (int64_t i = 0; i < r->n; i++) {
+    for (int64_t i = 0; i < r->count; i++) {
         if (memcmp(&r->list[i].key, key, sizeof *key) == 0) {
             *out = i;
             return ST_OK;
         }
     }
-    if (r->n == r->capacity) {
+    if (r->count == r->capacity) {
         int64_t capacity = r->capacity ? 2 * r->capacity : 16;
         entry *list = realloc(r->list, (size_t)capacity * sizeof *list);
         if (!list)
@@ -93,7 +93,7 @@ static status find_graph(replay *r, const graph_replay_key *key, int64_t *out)
         r->list = list;
         r->capacity = capacity;
     }
-    r->list[r->n++] = (entry){.key = *key};
+    r->list[r->count++] = (entry){.key = *key};
     *out = -1;
     return ST_OK;
 }
@@ -114,11 +114,11 @@ status graph_replay_begin(stream *s, const graph_replay_key *key, bool *out_done
         *out_done = true;
         if (r->watch.again)
             r->watch.again(r->watch.context, at);
-        return s->dev->v->graph_launch(s, r->list[at].graph);
+        return s->dev->backend->graph_launch(s, r->list[at].graph);
     }
     if (r->watch.captured)
         TRY(r->watch.captured(r->watch.context, at, true));
-    TRY(s->dev->v->capture_begin(s));
+    TRY(s->dev->backend->capture_begin(s));
     r->open = at;
     return ST_OK;
 }
@@ -137,14 +137,14 @@ status graph_replay_end(stream *s, status st)
     r->open = -1;
     if (st != ST_OK) { /* report the body's failure, not what becomes of its capture */
         status_note cause = *status_last();
-        if (s->dev->v->capture_end(s, &made) == ST_OK && made)
-            s->dev->v->graph_free(&made);
+        if (s->dev->backend->capture_end(s, &made) == ST_OK && made)
+            s->dev->backend->graph_free(&made);
         status_set(&cause);
         return st;
     }
-    TRY(s->dev->v->capture_end(s, &made));
+    TRY(s->dev->backend->capture_end(s, &made));
     e->graph = made;
     if (r->watch.captured)
         TRY(r->watch.captured(r->watch.context, e - r->list, false));
-    return s->dev->v->graph_launch(s, made);
+    return s->dev->backend->graph_launch(s, made);
 }

@@ -17,7 +17,7 @@ typedef struct block {
 typedef struct shapes_device {
     device base;
     block list[BLOCKS_MAX];
-    int n, streams;
+    int count, streams;
     size_t memory; /* device_claims.memory */
 } shapes_device;
 
@@ -39,7 +39,7 @@ static shapes_place place_of(const device *d, const void *p, size_t bytes)
 {
     const shapes_device *all = as_shapes(d);
     const char *at = p;
-    for (int i = 0; i < all->n; i++) {
+    for (int i = 0; i < all->count; i++) {
         const block *b = &all->list[i];
         if (at >= b->at && bytes <= b->bytes && (size_t)(at - b->at) <= b->bytes - bytes)
             return b->pinned ? SHAPES_PINNED : SHAPES_HOLLOW;
@@ -55,7 +55,7 @@ bool shapes_hold(const device *d, const void *p, size_t bytes)
 int shapes_allocations(const device *d, size_t bytes)
 {
     int n = 0;
-    for (int i = 0; i < as_shapes(d)->n; i++)
+    for (int i = 0; i < as_shapes(d)->count; i++)
         n += !as_shapes(d)->list[i].pinned && as_shapes(d)->list[i].bytes == bytes;
     return n;
 }
@@ -63,7 +63,7 @@ int shapes_allocations(const device *d, size_t bytes)
 size_t shapes_bytes(const device *d)
 {
     size_t sum = 0;
-    for (int i = 0; i < as_shapes(d)->n; i++)
+    for (int i = 0; i < as_shapes(d)->count; i++)
         sum += as_shapes(d)->list[i].pinned ? 0 : as_shapes(d)->list[i].bytes;
     return sum;
 }
@@ -81,7 +81,7 @@ static status shapes_open(const device_options *o, device **out)
     shapes_device *d = calloc(1, sizeof *d);
     if (!d)
         return FAIL(ST_NO_MEMORY, "out of memory while the device of shapes was opened");
-    d->base.v = &backend_shapes;
+    d->base.backend = &backend_shapes;
     d->memory = o->claims.memory;
     d->base.multiprocessors = o->claims.multiprocessors;
     snprintf(d->base.description, sizeof d->base.description, "shapes alone, no storage");
@@ -97,14 +97,14 @@ static void shapes_close(device *d)
 static status take_block(device *base, size_t bytes, bool pinned, void **out)
 {
     shapes_device *d = (shapes_device *)base;
-    if (d->n == BLOCKS_MAX)
+    if (d->count == BLOCKS_MAX)
         return FAIL(ST_INTERNAL, "shapes: more than %d allocations", BLOCKS_MAX);
     void *p = mmap(NULL, bytes ? bytes : 1, pinned ? PROT_READ | PROT_WRITE : PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return FAIL(ST_NO_MEMORY, "the address space has no room for %zu bytes", bytes);
     base->counts.allocations++;
-    d->list[d->n++] = (block){p, bytes, pinned};
+    d->list[d->count++] = (block){p, bytes, pinned};
     *out = p;
     return ST_OK;
 }
@@ -122,10 +122,10 @@ static status shapes_alloc_host(device *d, size_t bytes, void **out)
 static void shapes_release(device *base, void *p)
 {
     shapes_device *d = (shapes_device *)base;
-    for (int i = 0; i < d->n; i++)
+    for (int i = 0; i < d->count; i++)
         if (d->list[i].at == p) {
             munmap(p, d->list[i].bytes ? d->list[i].bytes : 1);
-            d->list[i] = d->list[--d->n];
+            d->list[i] = d->list[--d->count];
             return;
         }
 }

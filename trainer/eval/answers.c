@@ -14,16 +14,16 @@
 
 /* What is answered of a row: all replies of the chosen documents. */
 typedef struct chosen {
-    int64_t n;
-    reply *reply;      /* [n] */
-    bool *judged;      /* [n] it will be judged by the annotators' answers */
-    bool *shown;       /* [n] it will be printed */
-    token_list *words; /* [n] the generated answers */
+    int64_t count;
+    reply *reply;      /* [count] */
+    bool *judged;      /* [count] it will be judged by the annotators' answers */
+    bool *shown;       /* [count] it will be printed */
+    token_list *words; /* [count] the generated answers */
 } chosen;
 
 static void chosen_done(chosen *picked)
 {
-    for (int64_t i = 0; i < picked->n && picked->words; i++)
+    for (int64_t i = 0; i < picked->count && picked->words; i++)
         token_list_done(&picked->words[i]);
     free(picked->reply);
     free(picked->judged);
@@ -84,9 +84,9 @@ static status choose_replies(answers *state, const row *r, const json_value *ref
         if (!is_chosen)
             continue;
         state->judged += judge;
-        out->reply[out->n] = replies[i];
-        out->judged[out->n] = judge;
-        out->shown[out->n++] = shown[i];
+        out->reply[out->count] = replies[i];
+        out->judged[out->count] = judge;
+        out->shown[out->count++] = shown[i];
     }
     free(shown);
     return ST_OK;
@@ -108,7 +108,7 @@ static page_verdict verdict_of(const row *r, const reply *to, const token_list *
                                int32_t end_token)
 {
     const int32_t *wanted = r->input_ids + to->begin;
-    const int64_t n = to->end - to->begin, said = (int64_t)words->n;
+    const int64_t n = to->end - to->begin, said = (int64_t)words->count;
     for (int64_t i = 0; i < said; i++)
         if (i >= n || words->id[i] != wanted[i])
             return PAGE_WRONG;
@@ -130,7 +130,7 @@ static status tell_answer(answers *state, const row *r, const json_value *refere
     page_entry entry = {.score = -1,
                         .verdict = verdict_of(r, to, ids, s->dims.eos_token),
                         .goes_on = i > 0 && picked->reply[i - 1].doc == to->doc};
-    TRY_OR(done, tokenizer_decode(s->tokenizer, ids->id, ids->n, true, &words, &size));
+    TRY_OR(done, tokenizer_decode(s->tokenizer, ids->id, ids->count, true, &words, &size));
     TRY_OR(done, texts_of(s, r, to, &asked, &wanted));
     if (picked->judged[i])
         TRY_OR(done, vqa_tally_add(state->tally, json_item(references, (size_t)to->doc), words,
@@ -161,9 +161,9 @@ status answers_row(answers *state, const row *r, const reply *replies, int64_t n
     if (r->references[0])
         TRY(json_parse(r->references, strlen(r->references), "references", &references));
     TRY_OR(done, choose_replies(state, r, references, replies, n, &picked));
-    TRY_OR(done,
-           generate_answers(s->generator, r, picked.reply, picked.n, GENERATE_MAX, picked.words));
-    for (int64_t i = 0; i < picked.n && state->trouble.code == ST_OK; i++)
+    TRY_OR(done, generate_answers(s->generator, r, picked.reply, picked.count, GENERATE_MAX,
+                                  picked.words));
+    for (int64_t i = 0; i < picked.count && state->trouble.code == ST_OK; i++)
         if (tell_answer(state, r, references, &picked, i) != ST_OK)
             state->trouble = *status_last();
 done:

@@ -36,9 +36,9 @@ static bool shows_picture(const row *r, int64_t doc)
 
 static status make_room(chance *all, int64_t n)
 {
-    if (all->n + n <= all->capacity)
+    if (all->count + n <= all->capacity)
         return ST_OK;
-    const int64_t capacity = 2 * (all->n + n);
+    const int64_t capacity = 2 * (all->count + n);
     chance_entry *more = realloc(all->list, (size_t)capacity * sizeof *more);
     if (!more)
         return FAIL(ST_NO_MEMORY, "chance: out of memory");
@@ -54,10 +54,10 @@ status chance_add(chance *all, const row *r, const reply *replies, int64_t n)
         const reply *at = &replies[i];
         if (!shows_picture(r, at->doc))
             continue;
-        chance_entry *entry = &all->list[all->n];
+        chance_entry *entry = &all->list[all->count];
         TRY(hash_text(r, r->cu_seqlens[at->doc], at->begin, &entry->question));
         TRY(hash_text(r, at->begin, at->end, &entry->answer));
-        all->n++;
+        all->count++;
     }
     return ST_OK;
 }
@@ -75,7 +75,7 @@ static int64_t count_alike(const chance *all, int64_t first, bool and_answer)
 {
     const chance_entry *is = &all->list[first];
     int64_t i = first;
-    while (i < all->n && all->list[i].question == is->question &&
+    while (i < all->count && all->list[i].question == is->question &&
            (!and_answer || all->list[i].answer == is->answer))
         i++;
     return i - first;
@@ -85,9 +85,9 @@ double chance_percent(chance *all)
 {
     int64_t repeated = 0;
     double right = 0;
-    if (all->n > 0)
-        qsort(all->list, (size_t)all->n, sizeof *all->list, by_question_then_answer);
-    for (int64_t first = 0, n; first < all->n; first += n) {
+    if (all->count > 0)
+        qsort(all->list, (size_t)all->count, sizeof *all->list, by_question_then_answer);
+    for (int64_t first = 0, n; first < all->count; first += n) {
         n = count_alike(all, first, false);
         if (n < 2)
             continue;
@@ -97,7 +97,7 @@ double chance_percent(chance *all)
             right += (double)(c * (c - 1)) / (double)(n - 1);
         }
     }
-    return all->n > 0 && 10 * repeated >= 9 * all->n ? 100 * right / (double)repeated : NAN;
+    return all->count > 0 && 10 * repeated >= 9 * all->count ? 100 * right / (double)repeated : NAN;
 }
 
 void chance_done(chance *all)

@@ -14,8 +14,8 @@ typedef struct chance_entry {
 } chance_entry;
 
 typedef struct chance {
-    chance_entry *list; /* [n] heap; 16 bytes a reply */
-    int64_t n, capacity;
+    chance_entry *list; /* [count] heap; 16 bytes a reply */
+    int64_t count, capacity;
 } chance;
 
 /* Adds those replies of a row whose documents show pictures. A chance that is all 0 is empty. */

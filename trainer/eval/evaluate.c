@@ -28,7 +28,7 @@ typedef struct verdicts {
 
 static void verdicts_done(verdicts *verdict, session *s)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     v->release(s->device, verdict->device_nll);
     v->release(s->device, verdict->device_best);
     free(verdict->best);
@@ -37,7 +37,7 @@ static void verdicts_done(verdicts *verdict, session *s)
 
 static status verdicts_init(verdicts *verdict, session *s)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     memset(verdict, 0, sizeof *verdict);
     size_t n = (size_t)s->cap.targets;
     TRY(v->alloc(s->device, n * st_dtype_size(v->acc), &verdict->device_nll));
@@ -118,7 +118,7 @@ static status sum_counts(const session *s, evaluation *result)
 
 static status keep_sums(session *s, double keep[2])
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     TRY(v->to_host(s->stream, &keep[0], s->sums.loss, sizeof(double)));
     TRY(v->to_host(s->stream, &keep[1], s->sums.weight, sizeof(double)));
     return v->wait(s->stream);
@@ -126,7 +126,7 @@ static status keep_sums(session *s, double keep[2])
 
 static status give_back_sums(session *s, const double keep[2])
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     TRY(v->to_device(s->stream, s->sums.loss, &keep[0], sizeof(double)));
     TRY(v->to_device(s->stream, s->sums.weight, &keep[1], sizeof(double)));
     return v->wait(s->stream);
@@ -136,15 +136,15 @@ static status give_back_sums(session *s, const double keep[2])
  * needs their pictures for swapping and their questions for the answers, and judges its own. */
 typedef struct rows_turn {
     received *got; /* [ranks] */
-    int n, ranks, own;
-    row none;        /* an empty row, for a rank without one */
-    const row *mine; /* this rank's row */
-    device_batch *b; /* this rank's row, staged */
+    int count, ranks, own;
+    row none;            /* an empty row, for a rank without one */
+    const row *mine;     /* this rank's row */
+    device_batch *batch; /* this rank's row, staged */
 } rows_turn;
 
 /* One evaluation. */
 typedef struct pass {
-    session *s;
+    session *run;
     evaluation *out;
     bool swapped;
     receiver *source;
@@ -178,8 +178,8 @@ static bool can_swap(const row *r)
  * set for those with a missed target. */
 static status judge_row(pass *p, const device_batch *b, bool *wrong)
 {
-    session *s = p->s;
-    const backend_vtable *v = s->device->v;
+    session *s = p->run;
+    const backend_vtable *v = s->device->backend;
     const verdicts *verdict = &p->found;
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
     TRY(model_forward(s->model, s->stream, b, &sums, verdict->device_nll, verdict->device_best));
@@ -211,13 +211,13 @@ static void count_answers(const pass *p)
 /* Exchanges the pictures of the round's rows, and judges this rank's row again if it has any. */
 static status evaluate_swapped(pass *p)
 {
-    session *s = p->s;
+    session *s = p->run;
     const rows_turn *turn = &p->turn;
     const bool lends = can_swap(turn->mine);
     double keep[2]; /* the swapped pass must not enter the held-out loss */
     const row none = no_row(turn->mine), *judged = lends ? turn->mine : &none;
     device_batch *b;
-    for (int i = 0; i < turn->n; i++)
+    for (int i = 0; i < turn->count; i++)
         if (can_swap(&turn->got[i].row))
             TRY(image_swap_exchange(p->image_swap, &turn->got[i].row,
                                     i == turn->own ? p->lent : p->others));
@@ -261,9 +261,9 @@ static status evaluate_round(pass *p)
         return ST_OK;
     p->judged += turn->mine->n_docs > 0;
     p->n_replies = replies_of_row(turn->mine, p->replies);
-    TRY(judge_row(p, turn->b, p->wrong));
+    TRY(judge_row(p, turn->batch, p->wrong));
     count_answers(p);
-    for (int i = 0; i < turn->n; i++) {
+    for (int i = 0; i < turn->count; i++) {
         if (turn->got[i].row.n_docs == 0)
             continue;
         p->rows++;
@@ -284,12 +284,12 @@ static status take_rows(pass *p)
     rows_turn *turn = &p->turn;
     int64_t waited = 0;
     status st = ST_OK;
-    say_waiting(p->s, true);
-    while (turn->n < turn->ranks && st == ST_OK) {
-        st = receiver_next(p->source, &turn->got[turn->n], &waited);
-        turn->n += st == ST_OK;
+    say_waiting(p->run, true);
+    while (turn->count < turn->ranks && st == ST_OK) {
+        st = receiver_next(p->source, &turn->got[turn->count], &waited);
+        turn->count += st == ST_OK;
     }
-    say_waiting(p->s, false);
+    say_waiting(p->run, false);
     return st == ST_END ? ST_OK : st;
 }
 
@@ -298,11 +298,11 @@ static status take_rows(pass *p)
  * now too. After the last round turn.n is 0. */
 static status take_round(pass *p)
 {
-    session *s = p->s;
+    session *s = p->run;
     rows_turn *turn = &p->turn;
     const status_note *trouble = &p->words.trouble;
     status st = ST_OK;
-    turn->n = 0;
+    turn->count = 0;
     if (trouble->code != ST_OK) {
         status_set(trouble);
         return agree_rows(s, trouble->code, 0);
@@ -311,18 +311,18 @@ static status take_round(pass *p)
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
     if (st == ST_OK)
         st = take_rows(p);
-    if (st == ST_OK && turn->n > 0) {
+    if (st == ST_OK && turn->count > 0) {
         turn->none = no_row(&turn->got[0].row);
-        turn->mine = turn->own < turn->n ? &turn->got[turn->own].row : &turn->none;
-        st = stage_rows(s->stager, s->stream, turn->mine, 1, &turn->b);
+        turn->mine = turn->own < turn->count ? &turn->got[turn->own].row : &turn->none;
+        st = stage_rows(s->stager, s->stream, turn->mine, 1, &turn->batch);
     }
-    return agree_rows(s, st, turn->n);
+    return agree_rows(s, st, turn->count);
 }
 
 static void give_back_round(pass *p)
 {
-    for (rows_turn *turn = &p->turn; turn->n > 0; turn->n--)
-        receiver_give_back(p->source, &turn->got[turn->n - 1]);
+    for (rows_turn *turn = &p->turn; turn->count > 0; turn->count--)
+        receiver_give_back(p->source, &turn->got[turn->count - 1]);
 }
 
 static status write_page(const answers *words, const evaluation *result)
@@ -351,7 +351,7 @@ static status open_own(const session *s, page **out_page, receiver **out)
 
 static status pass_init(pass *p)
 {
-    const session *s = p->s;
+    const session *s = p->run;
     const size_t docs = (size_t)s->cap.docs + 1, targets = (size_t)s->cap.targets + 1;
     p->turn.ranks = (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
     p->turn.own = s->mesh.place.consumer;
@@ -364,14 +364,14 @@ static status pass_init(pass *p)
     if (!p->turn.got || !p->replies || !p->wrong || !p->wrong_swapped || !p->lent || !p->others)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
     TRY(image_swap_new(&p->image_swap));
-    return verdicts_init(&p->found, p->s);
+    return verdicts_init(&p->found, p->run);
 }
 
 static void pass_done(pass *p)
 {
     page_free(&p->words.page);
     receiver_close(&p->source);
-    verdicts_done(&p->found, p->s);
+    verdicts_done(&p->found, p->run);
     image_swap_free(&p->image_swap);
     free(p->replies);
     free(p->wrong);
@@ -386,7 +386,7 @@ static status pass_rows(pass *p)
 {
     for (;;) {
         status st = take_round(p);
-        if (st == ST_OK && p->turn.n == 0)
+        if (st == ST_OK && p->turn.count == 0)
             return ST_OK;
         if (st == ST_OK)
             st = evaluate_round(p);
@@ -397,8 +397,8 @@ static status pass_rows(pass *p)
 
 static status sum_pass(pass *p)
 {
-    session *s = p->s;
-    const backend_vtable *v = s->device->v;
+    session *s = p->run;
+    const backend_vtable *v = s->device->backend;
     double loss, weight;
     TRY(sum_loss(s));
     TRY(sum_counts(s, p->out));
@@ -412,8 +412,8 @@ static status sum_pass(pass *p)
 
 static status pass_run(pass *p)
 {
-    session *s = p->s;
-    const backend_vtable *v = s->device->v;
+    session *s = p->run;
+    const backend_vtable *v = s->device->backend;
     const int64_t start = clock_ns();
     TRY(agree_rows(s, open_own(s, &p->words.page, &p->source), 0));
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
@@ -429,7 +429,7 @@ static status pass_run(pass *p)
 status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out)
 {
     memset(out, 0, sizeof *out);
-    pass p = {.s = s,
+    pass p = {.run = s,
               .out = out,
               .swapped = swapped,
               .words = {.session = s, .show = show, .tally = &out->vqa}};

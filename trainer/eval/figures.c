@@ -27,13 +27,13 @@ void evaluation_print(const evaluation *e, int64_t step)
     if (e->documents != e->answers)
         printf("eval: %.1f%% of %" PRId64 " documents have all answers right\n",
                evaluation_percent(e->documents_right, e->documents), e->documents);
-    if (!e->vqa.all.n)
+    if (!e->vqa.all.count)
         return;
     printf("vqa: ");
     if (step >= 0)
         printf("step: %" PRId64 "  ", step);
     printf("accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e->vqa.all),
-           e->vqa.all.n);
+           e->vqa.all.count);
 }
 
 static void set_percent(html_fact *fact, const char *name, double percent)
@@ -68,10 +68,10 @@ int evaluation_facts(const evaluation *e, html_fact out[EVALUATION_FACTS])
         snprintf(out[n].note, sizeof out[n].note,
                  "how often a question asked of two pictures has the same answer");
     }
-    if (e->vqa.all.n) {
+    if (e->vqa.all.count) {
         set_percent(&out[++n], "generated answers", vqa_share_percent(&e->vqa.all));
         snprintf(out[n].note, sizeof out[n].note,
-                 "agreement with annotators on %" PRId64 " questions", e->vqa.all.n);
+                 "agreement with annotators on %" PRId64 " questions", e->vqa.all.count);
     }
     return n + 1;
 }

@@ -13,7 +13,7 @@ typedef struct lent_grid {
 
 struct image_swap {
     lent_grid grids[MAX_GRIDS];
-    int64_t n;
+    int64_t count;
 };
 
 status image_swap_new(image_swap **out)
@@ -27,7 +27,7 @@ void image_swap_free(image_swap **held)
     image_swap *swap = *held;
     if (!swap)
         return;
-    for (int64_t i = 0; i < swap->n; i++) {
+    for (int64_t i = 0; i < swap->count; i++) {
         free(swap->grids[i].current);
         free(swap->grids[i].other);
     }
@@ -48,13 +48,13 @@ static status copy_of(const uint8_t *pixels, size_t bytes, uint8_t **out)
 static lent_grid *entry_of(image_swap *swap, const int32_t *grid)
 {
     int64_t i = 0;
-    while (i < swap->n && memcmp(swap->grids[i].grid, grid, sizeof swap->grids[i].grid) != 0)
+    while (i < swap->count && memcmp(swap->grids[i].grid, grid, sizeof swap->grids[i].grid) != 0)
         i++;
     if (i == MAX_GRIDS)
         return NULL;
-    if (i == swap->n) {
+    if (i == swap->count) {
         memcpy(swap->grids[i].grid, grid, sizeof swap->grids[i].grid);
-        swap->n++;
+        swap->count++;
     }
     return &swap->grids[i];
 }

@@ -123,7 +123,7 @@ static void put_shares(FILE *f, const char *what, const vqa_share *list, int n)
     for (int i = 0; i < n; i++) {
         fputs("<tr><td>", f);
         html_put_text(f, list[i].type);
-        fprintf(f, "</td><td>%" PRId64 "</td><td>%.2f %%</td></tr>\n", list[i].n,
+        fprintf(f, "</td><td>%" PRId64 "</td><td>%.2f %%</td></tr>\n", list[i].count,
                 vqa_share_percent(&list[i]));
     }
     fputs("</table>\n", f);
@@ -155,9 +155,10 @@ static void put_note(FILE *f, const page *p, const vqa_tally *tally)
             " questions below are answered in the model's own words, at most %d tokens; %" PRId64
             " answers are right. ",
             GENERATE_MAX, p->right);
-    fputs(tally->all.n ? "A score in percent is the agreement with annotators, and right from 50 % "
-                         "on; without them an answer"
-                       : "An answer",
+    fputs(tally->all.count
+              ? "A score in percent is the agreement with annotators, and right from 50 % "
+                "on; without them an answer"
+              : "An answer",
           f);
     fputs(" is right if its words are the reference's.", f);
     if (p->conversations)

@@ -12,7 +12,7 @@ static const char source[] = "references";
 
 double vqa_share_percent(const vqa_share *share)
 {
-    return share->n ? 100.0 * share->sum / (double)share->n : 0.0;
+    return share->count ? 100.0 * share->sum / (double)share->count : 0.0;
 }
 
 /* Adds to the entry of a type. Types that find no room in the table share its last entry. */
@@ -26,7 +26,7 @@ static void count_type(vqa_share *list, int *n, const char *type, double accurac
     else if (i == *n)
         snprintf(list[(*n)++].type, VQA_TYPE_TEXT, "%s", type);
     list[i].sum += accuracy;
-    list[i].n++;
+    list[i].count++;
 }
 
 status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *answer, double *out)
@@ -43,7 +43,7 @@ status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *
     count_type(tally->question, &tally->n_question, question_type, accuracy);
     count_type(tally->answer, &tally->n_answer, answer_type, accuracy);
     tally->all.sum += accuracy;
-    tally->all.n++;
+    tally->all.count++;
     if (out)
         *out = accuracy;
     return ST_OK;
@@ -53,7 +53,7 @@ static void print_shares(const char *what, const vqa_share *list, int n, FILE *t
 {
     for (int i = 0; i < n; i++)
         fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, escape_text(list[i].type).text,
-                vqa_share_percent(&list[i]), list[i].n);
+                vqa_share_percent(&list[i]), list[i].count);
 }
 
 void vqa_tally_print(const vqa_tally *tally, FILE *to)

@@ -15,8 +15,8 @@ enum {
 
 typedef struct vqa_share {
     char type[VQA_TYPE_TEXT];
-    double sum; /* of the accuracies */
-    int64_t n;  /* of the questions */
+    double sum;    /* of the accuracies */
+    int64_t count; /* of the questions */
 } vqa_share;
 
 typedef struct vqa_tally {

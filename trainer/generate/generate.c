@@ -18,11 +18,11 @@ enum {
 };
 
 struct generator {
-    generator_options o;
+    generator_options options;
     /* Documents answered at once: DOCS, or as many as the model has room for. */
     int64_t docs;
-    stager *step;          /* stages the steps: one token of each document */
-    const device_batch *b; /* the last batch */
+    stager *step;              /* stages the steps: one token of each document */
+    const device_batch *batch; /* the last batch */
     kv_cache cache;
     void *logits, *host_logits; /* [DOCS, V] act */
     int32_t *last;              /* [DOCS] on the device: the tokens whose logits are wanted */
@@ -64,20 +64,21 @@ status generate_new(const generator_options *o, generator **out)
     const int64_t ranks = row_share_ranks(&share);
     const int64_t queries = row_share_tokens(&share, docs) * share.tensor;
     const int64_t tokens = row_share_tokens(&share, o->cap.tokens) * ranks;
-    size_t logits = (size_t)(DOCS * o->dims->text.vocab) * st_dtype_size(dev->v->act);
+    size_t logits = (size_t)(DOCS * o->dims->text.vocab) * st_dtype_size(dev->backend->act);
     status st;
     generator *g = calloc(1, sizeof *g);
     if (!g)
         return FAIL(ST_NO_MEMORY, "generate: out of memory");
-    g->o = *o;
+    g->options = *o;
     g->docs = docs;
     TRY_OR(undo, stager_new_shared(o->stream, o->dims, &one, &share, &g->step));
     TRY_OR(undo, kv_cache_new(dev, o->dims, o->mesh, o->longest + DOCS * GENERATE_MAX, tokens,
                               queries, &g->cache));
-    TRY_OR(undo, dev->v->alloc(dev, logits, &g->logits));
-    TRY_OR(undo, dev->v->alloc(dev, DOCS * sizeof *g->last, (void **)&g->last));
-    TRY_OR(undo, dev->v->alloc_host(dev, logits, &g->host_logits));
-    TRY_OR(undo, dev->v->alloc_host(dev, (size_t)tokens * sizeof *g->index, (void **)&g->index));
+    TRY_OR(undo, dev->backend->alloc(dev, logits, &g->logits));
+    TRY_OR(undo, dev->backend->alloc(dev, DOCS * sizeof *g->last, (void **)&g->last));
+    TRY_OR(undo, dev->backend->alloc_host(dev, logits, &g->host_logits));
+    TRY_OR(undo,
+           dev->backend->alloc_host(dev, (size_t)tokens * sizeof *g->index, (void **)&g->index));
     g->said = calloc((size_t)(ranks * DOCS), sizeof *g->said);
     if (!g->said) {
         st = FAIL(ST_NO_MEMORY, "generate: out of memory");
@@ -95,13 +96,13 @@ void generate_free(generator **gp)
     generator *g = *gp;
     if (!g)
         return;
-    device *dev = g->o.stream->dev;
-    stager_free(&g->step, g->o.stream);
+    device *dev = g->options.stream->dev;
+    stager_free(&g->step, g->options.stream);
     kv_cache_free(&g->cache, dev);
-    dev->v->release(dev, g->logits);
-    dev->v->release(dev, g->last);
-    dev->v->release_host(dev, g->host_logits);
-    dev->v->release_host(dev, g->index);
+    dev->backend->release(dev, g->logits);
+    dev->backend->release(dev, g->last);
+    dev->backend->release_host(dev, g->host_logits);
+    dev->backend->release_host(dev, g->index);
     free(g->said);
     free(g);
     *gp = NULL;
@@ -109,7 +110,7 @@ void generate_free(generator **gp)
 
 static status push(token_list *l, int32_t id)
 {
-    if (l->n == l->capacity) {
+    if (l->count == l->capacity) {
         size_t capacity = l->capacity ? 2 * l->capacity : 32;
         int32_t *ids = realloc(l->id, capacity * sizeof *ids);
         if (!ids)
@@ -117,7 +118,7 @@ static status push(token_list *l, int32_t id)
         l->id = ids;
         l->capacity = capacity;
     }
-    l->id[l->n++] = id;
+    l->id[l->count++] = id;
     return ST_OK;
 }
 
@@ -150,7 +151,7 @@ static int32_t best_word(const void *logits, st_dtype dtype, int64_t n, const mo
 
 bool generate_can(const generator *g, const row *r)
 {
-    const st_dtype act = g->o.stream->dev->v->act;
+    const st_dtype act = g->options.stream->dev->backend->act;
     return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
 }
 
@@ -159,37 +160,37 @@ bool generate_can(const generator *g, const row *r)
  * [0, their number) means that it is another rank's. */
 static int64_t place_of(const generator *g, int64_t token, bool query)
 {
-    const row_share share = row_share_of(g->o.mesh);
-    const int64_t each = batch_sizes(g->b).tokens;
+    const row_share share = row_share_of(g->options.mesh);
+    const int64_t each = batch_sizes(g->batch).tokens;
     const int64_t rank = query ? share.context_rank * share.tensor : row_share_rank(&share);
-    return (g->b->host_place ? g->b->host_place[token] : token) - rank * each;
+    return (g->batch->host_place ? g->batch->host_place[token] : token) - rank * each;
 }
 
 /* Chooses the next word of the documents whose last tokens this rank has; word[i] becomes -1 for
  * the others. */
 static status choose_own(generator *g, const growing *doc, int64_t n, int32_t *word)
 {
-    const backend_vtable *v = g->o.stream->dev->v;
+    const backend_vtable *v = g->options.stream->dev->backend;
     const size_t act = st_dtype_size(v->act);
-    const int64_t vocab = g->o.dims->text.vocab;
+    const int64_t vocab = g->options.dims->text.vocab;
     int64_t own[DOCS], n_own = 0;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = place_of(g, doc[i].at, false);
         word[i] = -1;
-        if (at < 0 || at >= batch_sizes(g->b).tokens)
+        if (at < 0 || at >= batch_sizes(g->batch).tokens)
             continue;
         g->index[n_own] = (int32_t)at;
         own[n_own++] = i;
     }
-    if (!model_chooses(g->o.model))
+    if (!model_chooses(g->options.model))
         return ST_OK;
-    TRY(v->to_device(g->o.stream, g->last, g->index, (size_t)n_own * sizeof *g->index));
-    TRY(model_logits(g->o.model, g->o.stream, g->last, n_own, g->logits));
-    TRY(v->to_host(g->o.stream, g->host_logits, g->logits, (size_t)(n_own * vocab) * act));
-    TRY(v->wait(g->o.stream));
+    TRY(v->to_device(g->options.stream, g->last, g->index, (size_t)n_own * sizeof *g->index));
+    TRY(model_logits(g->options.model, g->options.stream, g->last, n_own, g->logits));
+    TRY(v->to_host(g->options.stream, g->host_logits, g->logits, (size_t)(n_own * vocab) * act));
+    TRY(v->wait(g->options.stream));
     for (int64_t i = 0; i < n_own; i++)
         word[own[i]] = best_word((const char *)g->host_logits + (size_t)(i * vocab) * act, v->act,
-                                 vocab, g->o.dims);
+                                 vocab, g->options.dims);
     return ST_OK;
 }
 
@@ -198,9 +199,10 @@ static status choose_own(generator *g, const growing *doc, int64_t n, int32_t *w
  * may round them differently. */
 static status hear_words(const generator *g, int64_t n, int32_t *word)
 {
-    const comm *peers = mesh_comm(g->o.mesh, MESH_ROW), *all = mesh_comm(g->o.mesh, MESH_WORLD);
+    const comm *peers = mesh_comm(g->options.mesh, MESH_ROW),
+               *all = mesh_comm(g->options.mesh, MESH_WORLD);
     const comm_at at = {"choose words", -1};
-    const int64_t stages = g->o.mesh->layout.pipeline;
+    const int64_t stages = g->options.mesh->layout.pipeline;
     if (all->size == 1)
         return ST_OK;
     TRY(comm_host_all_gather(peers, at, word, g->said, n * (int64_t)sizeof *word));
@@ -224,11 +226,11 @@ static status choose_tokens(generator *g, growing *doc, int64_t *inout_n, int64_
     for (int64_t i = 0; i < n; i++) {
         int32_t id = word[i];
         token_list *answer = &out[doc[i].answer];
-        if (id == g->o.dims->eos_token)
+        if (id == g->options.dims->eos_token)
             continue;
         TRY(push(answer, id));
         doc[i].id = id;
-        if ((int64_t)answer->n < max_new)
+        if ((int64_t)answer->count < max_new)
             doc[(*inout_n)++] = doc[i];
     }
     return ST_OK;
@@ -238,24 +240,24 @@ static status send_index(generator *g, int32_t *to, int64_t n, int64_t capacity,
 {
     for (int64_t i = n; i < capacity; i++)
         g->index[i] = pad;
-    TRY(g->o.stream->dev->v->to_device(g->o.stream, to, g->index,
-                                       (size_t)capacity * sizeof *g->index));
+    TRY(g->options.stream->dev->backend->to_device(g->options.stream, to, g->index,
+                                                   (size_t)capacity * sizeof *g->index));
     /* The host's index array is used again after this. */
-    return g->o.stream->dev->v->wait(g->o.stream);
+    return g->options.stream->dev->backend->wait(g->options.stream);
 }
 
 /* The number of tokens of the last batch on all ranks that share it, padding included. */
 static int64_t all_tokens(const generator *g)
 {
-    const row_share share = row_share_of(g->o.mesh);
-    return batch_sizes(g->b).tokens * row_share_ranks(&share);
+    const row_share share = row_share_of(g->options.mesh);
+    return batch_sizes(g->batch).tokens * row_share_ranks(&share);
 }
 
 /* Runs the model with the cache over the batch that was staged last. */
 static status run_cached_pass(generator *g, bool step)
 {
     g->cache.step = step;
-    return model_forward_cached(g->o.model, g->o.stream, g->b, &g->cache);
+    return model_forward_cached(g->options.model, g->options.stream, g->batch, &g->cache);
 }
 
 /* Runs the prompts, which leaves their keys and values in the cache. */
@@ -275,9 +277,9 @@ static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
         doc[i].at = (int32_t)(t - 1);
         rows += p->n_tokens + GENERATE_MAX;
     }
-    TRY(stage_rows(g->o.prompts, g->o.stream, prompts, n, &b));
-    g->b = b;
-    TRY(kv_cache_clear(&g->cache, g->o.stream));
+    TRY(stage_rows(g->options.prompts, g->options.stream, prompts, n, &b));
+    g->batch = b;
+    TRY(kv_cache_clear(&g->cache, g->options.stream));
     TRY(send_index(g, g->cache.row, t, all_tokens(g), -1));
     return run_cached_pass(g, false);
 }
@@ -286,8 +288,8 @@ static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
  * is no query. */
 static status send_by_query(generator *g, int32_t *to, const growing *doc, int64_t n, bool lengths)
 {
-    const row_share share = row_share_of(g->o.mesh);
-    const int64_t queries = batch_sizes(g->b).tokens * share.tensor;
+    const row_share share = row_share_of(g->options.mesh);
+    const int64_t queries = batch_sizes(g->batch).tokens * share.tensor;
     memset(g->index, 0, (size_t)queries * sizeof *g->index);
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = place_of(g, i, true);
@@ -311,8 +313,8 @@ static status step(generator *g, row *r, growing *doc, int64_t n)
         doc[i].at = (int32_t)i;
         g->index[i] = (int32_t)(doc[i].first + doc[i].length++);
     }
-    TRY(stage_rows(g->step, g->o.stream, r, 1, &b));
-    g->b = b;
+    TRY(stage_rows(g->step, g->options.stream, r, 1, &b));
+    g->batch = b;
     TRY(send_index(g, g->cache.row, n, all_tokens(g), -1));
     TRY(send_by_query(g, g->cache.first, doc, n, false));
     TRY(send_by_query(g, g->cache.length, doc, n, true));
@@ -328,9 +330,11 @@ static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64
     next.docs++;
     next.items += p->n_items;
     next.patches += p->n_patches;
-    if (next.docs > g->docs || next.tokens > g->o.cap.tokens || next.items > g->o.cap.items ||
-        next.items > g->o.cap.frames || /* an image is one frame */
-        next.patches > g->o.cap.patches || *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
+    if (next.docs > g->docs || next.tokens > g->options.cap.tokens ||
+        next.items > g->options.cap.items ||
+        next.items > g->options.cap.frames || /* an image is one frame */
+        next.patches > g->options.cap.patches ||
+        *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
         return false;
     *sum = next;
     *inout_rows += p->n_tokens + GENERATE_MAX;
@@ -382,7 +386,8 @@ status generate_answers(generator *g, const row *r, const reply *replies, int64_
             ST_BAD_DEVICE,
             "generate: answers need logits of f32, f64 or bf16 (%s gives %s) and rows without "
             "video",
-            g->o.stream->dev->v->name, st_dtype_name(g->o.stream->dev->v->act));
+            g->options.stream->dev->backend->name,
+            st_dtype_name(g->options.stream->dev->backend->act));
     if (max_new > GENERATE_MAX)
         return FAIL(ST_INTERNAL,
                     "generate: %lld words were asked for, but an answer has room for %d",

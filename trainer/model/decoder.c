@@ -313,7 +313,7 @@ static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t l
 static status add_embedding_gradient(const decoder *stack, const pass_context *ctx)
 {
     const text_dims *dims = &ctx->dims->text;
-    const backend_vtable *v = ctx->stream->dev->v;
+    const backend_vtable *v = ctx->stream->dev->backend;
     const size_t bytes = (size_t)dims->hidden * ctx->acc;
     char *of_pad = (char *)stack->embed->grad + (size_t)dims->pad_token * bytes;
     if (dims->has_pad)

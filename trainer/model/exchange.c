@@ -76,7 +76,7 @@ static void even_borders(const pass *p)
 /* Gathers every rank's offsets to the host, and counts the rounds that the fullest owner needs. */
 static status gather_borders(pass *p, const int32_t *offset)
 {
-    const backend_vtable *v = p->ctx->stream->dev->v;
+    const backend_vtable *v = p->ctx->stream->dev->backend;
     const exchange *state = p->state;
     int64_t n = p->experts + 1, most = 0;
     TRY(comm_all_gather(p->group, p->ctx->stream,
@@ -164,7 +164,7 @@ static void plan_rows(pass *p, int64_t round)
 
 static status plan_round(pass *p, int64_t round)
 {
-    const backend_vtable *v = p->ctx->stream->dev->v;
+    const backend_vtable *v = p->ctx->stream->dev->backend;
     const exchange *state = p->state;
     stream *s = p->ctx->stream;
     size_t bytes;
@@ -194,7 +194,7 @@ static status move_slots(const pass *p, const char *what, bool there, const void
     int64_t *const list[] = {state->send_first, state->send_count, state->came_first,
                              state->came_count};
     const comm_at at = {what, p->weights->layer};
-    st_dtype act = p->ctx->stream->dev->v->act;
+    st_dtype act = p->ctx->stream->dev->backend->act;
     for (int i = 0; i < 4; i++)
         scale_counts(p, list[i], true);
     status st = there ? comm_all_to_all(p->group, p->ctx->stream, at, from, list[0], list[1], to,

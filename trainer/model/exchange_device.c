@@ -57,7 +57,8 @@ int64_t exchange_window_bytes(const text_dims *dims, const layout *l, int64_t sl
 static status open_window(stream *s, const mesh *m, const text_dims *dims, int64_t slots,
                           exchange_window *out)
 {
-    exchange_window window = window_of(dims, &m->layout, slots, st_dtype_size(s->dev->v->act));
+    exchange_window window =
+        window_of(dims, &m->layout, slots, st_dtype_size(s->dev->backend->act));
     if (slots > ROWS_MOST / m->layout.expert)
         return FAIL(ST_UNAVAILABLE, "%lld slots of each of %lld ranks are more than 2^31 rows",
                     (long long)slots, (long long)m->layout.expert);
@@ -120,12 +121,13 @@ static int64_t *moved_of(const exchange_window *window)
 
 status exchange_clear_moved(stream *s, const exchange_window *window)
 {
-    return s->dev->v->zero(s, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
+    return s->dev->backend->zero(s, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
 }
 
 status exchange_fetch_moved(stream *s, const exchange_window *window, int64_t *out_pinned)
 {
-    return s->dev->v->to_host(s, out_pinned, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
+    return s->dev->backend->to_host(s, out_pinned, moved_of(window),
+                                    EXCHANGE_MOVED * sizeof(int64_t));
 }
 
 /* The purposes of calls, in messages and in the ledger of traffic. */

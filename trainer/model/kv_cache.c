@@ -34,13 +34,13 @@ int64_t kv_cache_bytes(const model_dims *dims, const mesh *m, int64_t rows, cons
 status kv_cache_new(device *dev, const model_dims *dims, const mesh *m, int64_t rows,
                     int64_t tokens, int64_t queries, kv_cache *out)
 {
-    size_t act = st_dtype_size(dev->v->act);
+    size_t act = st_dtype_size(dev->backend->act);
     space sp = {0};
     kv_cache c = cache_of(dims, m, rows);
     c.tokens = tokens;
     c.queries = queries;
     lay_out(&c, act, &sp);
-    TRY(dev->v->alloc(dev, sp.peak, &c.block));
+    TRY(dev->backend->alloc(dev, sp.peak, &c.block));
     sp = (space){.base = c.block};
     lay_out(&c, act, &sp);
     *out = c;
@@ -50,15 +50,15 @@ status kv_cache_new(device *dev, const model_dims *dims, const mesh *m, int64_t 
 void kv_cache_free(kv_cache *c, device *dev)
 {
     if (c->block)
-        dev->v->release(dev, c->block);
+        dev->backend->release(dev, c->block);
     *c = (kv_cache){0};
 }
 
 status kv_cache_clear(const kv_cache *c, stream *s)
 {
-    size_t bytes = (size_t)(c->layers * c->rows * c->width) * st_dtype_size(s->dev->v->act);
-    TRY(s->dev->v->zero(s, c->k, bytes));
-    return s->dev->v->zero(s, c->v, bytes);
+    size_t bytes = (size_t)(c->layers * c->rows * c->width) * st_dtype_size(s->dev->backend->act);
+    TRY(s->dev->backend->zero(s, c->k, bytes));
+    return s->dev->backend->zero(s, c->v, bytes);
 }
 
 static status keep_rows(const pass_context *ctx, const void *x, void *layer)

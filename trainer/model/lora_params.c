@@ -42,7 +42,7 @@ static status mark_targets(params *p, const char *targets, int64_t *inout_n)
         if (!n)
             continue;
         bool found = false;
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->count; i++) {
             param *q = &p->list[i];
             if (!may_adapt(p, q) || !is_named(q, target))
                 continue;
@@ -67,7 +67,7 @@ static void append_adapter(params *p, const param *base, const char *which, para
                            int n_dims, const int64_t *shape, int shared_axis)
 {
     bool linear = base->n_dims == 2;
-    param *q = &p->list[p->n++];
+    param *q = &p->list[p->count++];
     *q = (param){.n_dims = n_dims,
                  .count = 1,
                  .unit = base->unit,
@@ -104,11 +104,11 @@ static void append_pair(params *p, int64_t i)
     param *w = &p->list[i];
     const int64_t *s = w->shape, r = p->lora_rank;
     bool linear = w->n_dims == 2;
-    w->lora = p->n - i;
+    w->lora = p->count - i;
     append_adapter(p, w, "lora_A", INIT_NORMAL, w->n_dims,
                    linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r}, 1);
     /* The variance of PEFT's first values, which are uniform within 1 / sqrt(in). */
-    p->list[p->n - 1].init_std = 1 / sqrt(3 * (double)s[1]);
+    p->list[p->count - 1].init_std = 1 / sqrt(3 * (double)s[1]);
     append_adapter(p, w, "lora_B", INIT_ZERO, w->n_dims,
                    linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]},
                    linear ? 0 : 2);
@@ -117,9 +117,9 @@ static void append_pair(params *p, int64_t i)
 
 status lora_add(params *p, int64_t rank, double alpha, const char *targets)
 {
-    int64_t n = 0, rows = p->n;
+    int64_t n = 0, rows = p->count;
     TRY(mark_targets(p, targets, &n));
-    param *list = realloc(p->list, (size_t)(p->n + 2 * n) * sizeof *list);
+    param *list = realloc(p->list, (size_t)(p->count + 2 * n) * sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)n);
     p->list = list;
@@ -160,7 +160,7 @@ status lora_read(const param *p, stream *s, int64_t first, int64_t n, double *to
 /* all [count] = what this rank stores of a row, at its place; zeros elsewhere. */
 static status place_own(const param *p, stream *s, void *all)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const size_t acc = st_dtype_size(v->acc);
     TRY(v->zero(s, all, (size_t)p->count * acc));
     for (int64_t i = 0, n, stored; i < p->own_n; i += n) {
@@ -178,19 +178,19 @@ static status gather_row(const params *p, const param *q, stream *s, void *all)
     TRY(place_own(q, s, all));
     for (int i = 0; i < 2; i++)
         TRY(comm_all_reduce(mesh_comm(p->mesh, groups[i]), s,
-                            (comm_at){"gather adapters", q->layer}, all, q->count, s->dev->v->acc,
-                            COMM_SUM));
+                            (comm_at){"gather adapters", q->layer}, all, q->count,
+                            s->dev->backend->acc, COMM_SUM));
     return params_read(all, s, 0, q->count, q->whole);
 }
 
 status lora_gather(params *p, stream *s)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     int64_t sum = 0, most = 0;
     void *all;
     if (!p->mesh || p->mesh->layout.world == 1 || !p->lora_rank)
         return ST_OK;
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         sum += p->list[i].adapter ? p->list[i].count : 0;
         most = p->list[i].adapter && p->list[i].count > most ? p->list[i].count : most;
     }
@@ -201,7 +201,7 @@ status lora_gather(params *p, stream *s)
     TRY(v->alloc(s->dev, (size_t)most * st_dtype_size(v->acc), &all));
     status st = ST_OK;
     double *at = p->adapters;
-    for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
+    for (int64_t i = 0; i < p->count && st == ST_OK; i++) {
         param *q = &p->list[i];
         if (!q->adapter)
             continue;

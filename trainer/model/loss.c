@@ -82,7 +82,7 @@ static status project_bwd(const head *l, stream *s, const void *z, int64_t n, vo
 static status compute_chunk(const head *l, stream *s, const head_targets *t, int64_t from,
                             int64_t n, bool backward)
 {
-    size_t act = st_dtype_size(s->dev->v->act), acc = st_dtype_size(s->dev->v->acc);
+    size_t act = st_dtype_size(s->dev->backend->act), acc = st_dtype_size(s->dev->backend->acc);
     const void *z = index_array(l->z, from * l->hidden, act);
     TRY(project_logits(l, s, z, n, l->logits));
     TRY(op_xent(s, &(xent_args){.n = n,
@@ -101,13 +101,14 @@ static status compute_chunk(const head *l, stream *s, const head_targets *t, int
 status head_loss(const head *l, stream *s, int64_t tokens, const void *h, const head_targets *t,
                  bool backward, void *dh)
 {
-    size_t act = st_dtype_size(s->dev->v->act);
-    TRY(pick(l, s, h, t->token, t->n));
-    for (int64_t from = 0; from < t->n; from += l->rows)
-        TRY(compute_chunk(l, s, t, from, t->n - from < l->rows ? t->n - from : l->rows, backward));
+    size_t act = st_dtype_size(s->dev->backend->act);
+    TRY(pick(l, s, h, t->token, t->count));
+    for (int64_t from = 0; from < t->count; from += l->rows)
+        TRY(compute_chunk(l, s, t, from, t->count - from < l->rows ? t->count - from : l->rows,
+                          backward));
     if (!backward)
         return ST_OK;
-    TRY(op_rmsnorm_bwd(s, &(rmsnorm_bwd_args){.rows = t->n,
+    TRY(op_rmsnorm_bwd(s, &(rmsnorm_bwd_args){.rows = t->count,
                                               .n = l->hidden,
                                               .x = l->picked,
                                               .w = l->norm,
@@ -115,8 +116,8 @@ status head_loss(const head *l, stream *s, int64_t tokens, const void *h, const 
                                               .dy = l->dz,
                                               .dx = l->dz,
                                               .dw = l->dnorm}));
-    TRY(s->dev->v->zero(s, dh, (size_t)(tokens * l->hidden) * act));
-    return op_rows_scatter(s, &(rows_scatter_args){.n = t->n,
+    TRY(s->dev->backend->zero(s, dh, (size_t)(tokens * l->hidden) * act));
+    return op_rows_scatter(s, &(rows_scatter_args){.n = t->count,
                                                    .width = l->hidden,
                                                    .y_rows = tokens,
                                                    .index = t->token,
@@ -128,7 +129,7 @@ status head_loss(const head *l, stream *s, int64_t tokens, const void *h, const 
 status head_logits(const head *l, stream *s, const void *h, const int32_t *token, int64_t n,
                    void *out)
 {
-    size_t act = st_dtype_size(s->dev->v->act);
+    size_t act = st_dtype_size(s->dev->backend->act);
     for (int64_t from = 0; from < n; from += l->rows) {
         int64_t rows = n - from < l->rows ? n - from : l->rows;
         TRY(pick(l, s, h, token + from, rows));

@@ -33,13 +33,13 @@ void head_layout(head *l, space *sp, int64_t targets, size_t act, size_t acc, bo
 
 /* The targets of a batch; arrays are in device memory. */
 typedef struct head_targets {
-    int64_t n;              /* rows that ops run on, padding included */
-    const int32_t *token;   /* [n] token whose state predicts the target; -1: padding */
-    const int32_t *label;   /* [n] token id to be predicted; -1: padding */
-    const void *weight;     /* [n] acc */
+    int64_t count;          /* rows that ops run on, padding included */
+    const int32_t *token;   /* [count] token whose state predicts the target; -1: padding */
+    const int32_t *label;   /* [count] token id to be predicted; -1: padding */
+    const void *weight;     /* [count] acc */
     double *loss, *weights; /* sums, added to */
-    void *nll;              /* [n] acc, written: negative log-likelihoods; NULL: not wanted */
-    int32_t *best;          /* [n] written: likeliest token; NULL: not wanted */
+    void *nll;              /* [count] acc, written: negative log-likelihoods; NULL: not wanted */
+    int32_t *best;          /* [count] written: likeliest token; NULL: not wanted */
 } head_targets;
 
 /* Adds the loss of h [T, H] act, the output of the last layer, to the sums. With `backward` it also

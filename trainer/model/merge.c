@@ -115,7 +115,7 @@ status merge_collect(const pass_context *ctx, const void *dh, void *dy)
 {
     const layout *l = &ctx->mesh->layout;
     int64_t m = ctx->batch->feature_rows * l->context * l->tensor, h = ctx->dims->text.hidden;
-    TRY(ctx->stream->dev->v->zero(ctx->stream, dy, (size_t)(m * h) * ctx->act));
+    TRY(ctx->stream->dev->backend->zero(ctx->stream, dy, (size_t)(m * h) * ctx->act));
     return op_rows_scatter(ctx->stream,
                            &(rows_scatter_args){.n = ctx->sizes.tokens,
                                                 .width = h,

@@ -16,9 +16,9 @@ typedef struct flight {
 } flight;
 
 struct model {
-    model_dims d;
-    model_options o;
-    params *p;
+    model_dims dims;
+    model_options options;
+    params *registry;
     mesh alone;     /* a mesh of one rank, used if none is given */
     batch_caps cap; /* largest micro-batch of this rank */
     stage_part part;

@@ -80,7 +80,7 @@ void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
 
 status moe_aux_clear(const pass_context *ctx, const moe_aux *aux)
 {
-    const backend_vtable *v = ctx->stream->dev->v;
+    const backend_vtable *v = ctx->stream->dev->backend;
     TRY(v->zero(ctx->stream, aux->count_total, (size_t)(2 * ctx->dims->text.experts) * ctx->acc));
     return v->copy(ctx->stream, aux->of_batch, ctx->batch->aux_scale, 2 * ctx->acc);
 }
@@ -284,8 +284,8 @@ status moe_aux_sum(const pass_context *ctx, const moe_aux *aux)
     if (shares_stage(ctx))
         TRY(comm_all_reduce(mesh_comm(ctx->mesh, MESH_STAGE), ctx->stream,
                             (comm_at){"sum router statistics", -1}, aux->count_total,
-                            moe_aux_elements(ctx->dims->text.experts), ctx->stream->dev->v->acc,
-                            COMM_SUM));
+                            moe_aux_elements(ctx->dims->text.experts),
+                            ctx->stream->dev->backend->acc, COMM_SUM));
     return moe_aux_value(ctx, aux);
 }
 

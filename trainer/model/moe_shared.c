@@ -52,7 +52,7 @@ static status see_weights(const pass_context *ctx, const moe *block, const moe_s
     if (*out == saved->weight)
         return ST_OK;
     return gather_choices(ctx, block, saved->weight, scratch->wide_weight,
-                          ctx->stream->dev->v->acc);
+                          ctx->stream->dev->backend->acc);
 }
 
 /* Sorts the slots of all W tokens, in place of those of this rank's own. */
@@ -152,7 +152,7 @@ status moe_shared_bwd(const pass_context *ctx, const moe *block, const moe_saved
         TRY(comm_reduce_scatter(mesh_comm(ctx->mesh, MESH_TENSOR), ctx->stream,
                                 (comm_at){"reduce gradients of choices", block->layer},
                                 scratch->wide_dweight, scratch->dweight,
-                                ctx->sizes.tokens * dims->top_k, ctx->stream->dev->v->acc));
+                                ctx->sizes.tokens * dims->top_k, ctx->stream->dev->backend->acc));
     TRY(spread_shared(ctx, block, saved, scratch));
     TRY(exchange_bwd(ctx, &scratch->exchange, &experts, saved->offset, scratch->xp, saved->o));
     return combine_shared(ctx, (comm_at){"reduce expert gradient", block->layer}, saved, scratch,

@@ -9,8 +9,8 @@
 typedef struct model_output {
     int unit;
     bool arrived;  /* it came from the pipeline stage before */
-    const void *x; /* [n] act on the device; borrowed, valid until the next pass */
-    int64_t n;
+    const void *x; /* [count] act on the device; borrowed, valid until the next pass */
+    int64_t count;
 } model_output;
 
 /* Writes the outputs of the flight's last micro-batch b, in forward order, to out, which has room

@@ -41,7 +41,7 @@ void params_free(params **p)
 
 const param *params_find(const params *p, const char *name)
 {
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         if (strcmp(p->list[i].name, name) == 0)
             return &p->list[i];
     }
@@ -71,14 +71,14 @@ status params_may_be_kept(const params *p)
 int64_t params_trained(const params *p)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         n += p->list[i].frozen ? 0 : p->list[i].count;
     return n;
 }
 
 bool params_trains(const params *p, param_group group)
 {
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         if (p->list[i].group == group && !p->list[i].frozen)
             return true;
     return false;
@@ -87,7 +87,7 @@ bool params_trains(const params *p, param_group group)
 /* Writes stored values, and the copy that the model computes with if it has another dtype. */
 static status write_own(const param *p, stream *s, int64_t at, int64_t n, const double *from)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     void *host = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)n);
@@ -117,7 +117,7 @@ status params_write(const param *p, stream *s, int64_t first, int64_t n, const d
 
 status params_read(const void *acc_array, stream *s, int64_t first, int64_t n, double *to)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     size_t size = st_dtype_size(v->acc);
     void *host = malloc((size_t)(n > 0 ? n : 1) * size);
     if (!host)
@@ -140,7 +140,7 @@ status params_refresh(params *p, stream *s)
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to refresh parameters");
     status st = ST_OK;
-    for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
+    for (int64_t i = 0; i < p->count && st == ST_OK; i++) {
         const param *row = &p->list[i];
         for (int64_t at = 0; at < row->own_n && st == ST_OK; at += CHUNK) {
             int64_t n = row->own_n - at < CHUNK ? row->own_n - at : CHUNK;

@@ -88,8 +88,8 @@ static inline void *param_gradient(const param *p)
 }
 
 typedef struct params {
-    param *list; /* [n] in the order of the published files, adapters last */
-    int64_t n;
+    param *list; /* [count] in the order of the published files, adapters last */
+    int64_t count;
     int64_t total;           /* elements of all rows */
     bool text_only_names;    /* names of a text-only model: three tensors per expert */
     const char *text_prefix; /* "model.language_model." or "model." */
@@ -178,15 +178,15 @@ static inline expert_layout params_published(const params *p)
 
 /* One tensor of a Hugging Face file and the row that holds its values. With expert >= 0 the tensor
  * [rows, columns] is the transpose of columns [column, column + rows) of that expert's matrix in
- * p [E, in, out]. With exchanged the tensor [E, out, in] is p [E, in, out] with every matrix
- * transposed. Otherwise it is p. */
+ * weight [E, in, out]. With exchanged the tensor [E, out, in] is weight [E, in, out] with every
+ * matrix transposed. Otherwise it is `weight`. */
 typedef struct param_piece {
     char name[128];
     int n_dims;
     int64_t shape[5];
     int64_t count;
-    const param *p;
-    int64_t expert; /* -1: the tensor holds all experts, or p has none */
+    const param *weight;
+    int64_t expert; /* -1: the tensor holds all experts, or `weight` has none */
     int64_t column;
     bool exchanged;
 } param_piece;

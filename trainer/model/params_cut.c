@@ -52,7 +52,7 @@ status params_cut(params *p, const model_dims *dims, const layout *l, mesh_place
     layout_limits limits = params_limits(dims);
     TRY(layout_check(l, &limits));
     const stage_part part = stage_part_of(dims, l, at.pipeline);
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         param *row = &p->list[i];
         cut_row(row, l, at);
         row->elsewhere =

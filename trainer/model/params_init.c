@@ -18,13 +18,13 @@ enum {
     THREADS_MAX = 64, /* with more, memory would be the limit */
 };
 
-/* Values [at, at + n) of one row, while they are drawn and copied. */
+/* Values [at, at + count) of one row, while they are drawn and copied. */
 typedef struct drawing {
     const param *row;
     rng_key key;
-    int64_t at, n;
+    int64_t at, count;
     st_dtype acc, act;
-    char *as_acc, *as_act; /* [n] in both dtypes; as_act is NULL if the row has no such copy */
+    char *as_acc, *as_act; /* [count] in both dtypes; as_act is NULL if the row has no such copy */
 } drawing;
 
 static void first_values(const drawing *d, int64_t first, int64_t n, double *out)
@@ -42,7 +42,7 @@ static void draw_piece(const void *context, int64_t task, int thread)
 {
     const drawing *d = context;
     double value[PIECE];
-    const int64_t from = task * PIECE, n = d->n - from < PIECE ? d->n - from : PIECE;
+    const int64_t from = task * PIECE, n = d->count - from < PIECE ? d->count - from : PIECE;
     int64_t run, stored;
     (void)thread;
     for (int64_t done = 0; done < n; done += run) {
@@ -56,14 +56,15 @@ static void draw_piece(const void *context, int64_t task, int thread)
 
 static status send_values(const drawing *d, stream *s)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const param *row = d->row;
     const int64_t place = d->at - row->own_first;
     const size_t acc = st_dtype_size(d->acc), act = st_dtype_size(d->act);
-    TRY(v->to_device(s, (char *)row->value + (size_t)place * acc, d->as_acc, (size_t)d->n * acc));
+    TRY(v->to_device(s, (char *)row->value + (size_t)place * acc, d->as_acc,
+                     (size_t)d->count * acc));
     if (d->as_act)
         TRY(v->to_device(s, (char *)row->own_act + (size_t)place * act, d->as_act,
-                         (size_t)d->n * act));
+                         (size_t)d->count * act));
     return v->wait(s); /* before the host buffers are written again */
 }
 
@@ -72,8 +73,8 @@ static status init_row(drawing *d, stream *s, pool *threads)
     const param *row = d->row;
     const int64_t end = row->own_first + row->own_n;
     for (d->at = row->own_first; d->at < end; d->at += BLOCK) {
-        d->n = end - d->at < BLOCK ? end - d->at : BLOCK;
-        pool_run(threads, (d->n + PIECE - 1) / PIECE, draw_piece, d);
+        d->count = end - d->at < BLOCK ? end - d->at : BLOCK;
+        pool_run(threads, (d->count + PIECE - 1) / PIECE, draw_piece, d);
         TRY(send_values(d, s));
     }
     return ST_OK;
@@ -83,7 +84,7 @@ static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
 {
     if (!device_has_storage(s->dev))
         return ST_OK;
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
     char *as_acc = malloc(BLOCK * st_dtype_size(v->acc)), *as_act = NULL;
     pool *threads = NULL;
@@ -92,7 +93,7 @@ static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
         as_act = malloc(BLOCK * st_dtype_size(v->act));
     if (st == ST_OK && (!as_acc || (v->act != v->acc && !as_act)))
         st = FAIL(ST_NO_MEMORY, "no memory to initialise parameters");
-    for (int64_t i = 0; i < p->n && st == ST_OK; i++) {
+    for (int64_t i = 0; i < p->count && st == ST_OK; i++) {
         drawing d = {.row = &p->list[i], .acc = v->acc, .act = v->act, .as_acc = as_acc};
         char purpose[160];
         if (adapters_only && !d.row->adapter)

@@ -10,7 +10,7 @@
 #include "trainer/model/unit_order.h"
 
 typedef struct lister {
-    params *p;
+    params *registry;
     int64_t capacity;
     bool failed;
     double std;
@@ -22,8 +22,8 @@ typedef struct lister {
 
 static param *add_row(lister *l, param_init init, int n_dims, const int64_t *shape)
 {
-    params *p = l->p;
-    if (p->n == l->capacity) {
+    params *p = l->registry;
+    if (p->count == l->capacity) {
         int64_t more = l->capacity ? 2 * l->capacity : 256;
         param *list = realloc(p->list, (size_t)more * sizeof *list);
         if (!list) {
@@ -33,7 +33,7 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
         p->list = list;
         l->capacity = more;
     }
-    param *row = &p->list[p->n++];
+    param *row = &p->list[p->count++];
     *row = (param){.n_dims = n_dims, .count = 1, .group = l->group, .init = init};
     for (int i = 0; i < n_dims; i++) {
         row->shape[i] = shape[i];
@@ -74,7 +74,7 @@ static void cut_matrix(lister *l, int axis)
 {
     if (l->failed)
         return;
-    param *row = &l->p->list[l->p->n - 1];
+    param *row = &l->registry->list[l->registry->count - 1];
     row->cut = CUT_TENSOR;
     row->cut_axis = axis;
     row->held = slice_whole(row->shape[0], row->shape[1], 1, 1);
@@ -86,7 +86,7 @@ static void cut_experts(lister *l, int axis, int64_t parts)
 {
     if (l->failed)
         return;
-    param *row = &l->p->list[l->p->n - 1];
+    param *row = &l->registry->list[l->registry->count - 1];
     row->cut = CUT_EXPERT;
     row->cut_axis = axis;
     row->held = slice_whole(row->shape[0], row->shape[1], parts, row->shape[2] / parts);
@@ -103,7 +103,7 @@ static void list_decoder_layer(lister *l, const model_dims *dims, int layer)
     const text_dims *text = &dims->text;
     int64_t h = text->hidden, hd = text->head_dim;
     char at[64];
-    snprintf(at, sizeof at, "%slayers.%d", l->p->text_prefix, layer);
+    snprintf(at, sizeof at, "%slayers.%d", l->registry->text_prefix, layer);
     l->unit = unit_layer(dims, layer);
     l->layer = layer;
     l->group = GROUP_TEXT;
@@ -197,7 +197,7 @@ static void list_vision(lister *l, const model_dims *dims)
 status params_list(const model_dims *dims, params *p)
 {
     const text_dims *text = &dims->text;
-    lister l = {.p = p,
+    lister l = {.registry = p,
                 .std = text->initializer_range,
                 .group = GROUP_TEXT,
                 .unit = unit_embedding(dims),
@@ -220,6 +220,6 @@ status params_list(const model_dims *dims, params *p)
     if (dims->vision.depth > 0)
         list_vision(&l, dims);
     if (l.failed)
-        return FAIL(ST_NO_MEMORY, "no memory for the list of %lld parameters", (long long)p->n);
+        return FAIL(ST_NO_MEMORY, "no memory for the list of %lld parameters", (long long)p->count);
     return ST_OK;
 }

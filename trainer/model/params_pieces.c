@@ -16,7 +16,7 @@ static int stem_size(const param *p)
 static param_piece expert_piece(const param *p, int64_t expert, const char *which, int64_t column,
                                 int64_t rows)
 {
-    param_piece piece = {.n_dims = 2, .p = p, .expert = expert, .column = column};
+    param_piece piece = {.n_dims = 2, .weight = p, .expert = expert, .column = column};
     snprintf(piece.name, sizeof piece.name, "%.*s.%lld.%s_proj.weight", stem_size(p), p->name,
              (long long)expert, which);
     piece.shape[0] = rows;
@@ -27,7 +27,7 @@ static param_piece expert_piece(const param *p, int64_t expert, const char *whic
 
 static param_piece whole_piece(const param *p, expert_layout stored)
 {
-    param_piece piece = {.n_dims = p->n_dims, .count = p->count, .p = p, .expert = -1};
+    param_piece piece = {.n_dims = p->n_dims, .count = p->count, .weight = p, .expert = -1};
     memcpy(piece.name, p->name, sizeof piece.name);
     memcpy(piece.shape, p->shape, sizeof piece.shape);
     if (p->group == GROUP_EXPERTS && stored == EXPERTS_EXCHANGED) {
@@ -41,8 +41,8 @@ static param_piece whole_piece(const param *p, expert_layout stored)
 status params_pieces(const params *p, expert_layout stored, param_piece **out, int64_t *out_n)
 {
     bool per_expert = stored == EXPERTS_SEPARATE;
-    int64_t most = p->n;
-    for (int64_t i = 0; i < p->n && per_expert; i++) {
+    int64_t most = p->count;
+    for (int64_t i = 0; i < p->count && per_expert; i++) {
         if (p->list[i].group == GROUP_EXPERTS && !p->list[i].adapter)
             most += 2 * p->list[i].shape[0];
     }
@@ -50,7 +50,7 @@ status params_pieces(const params *p, expert_layout stored, param_piece **out, i
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld tensor names", (long long)most);
     int64_t n = 0;
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *row = &p->list[i];
         if (row->adapter)
             continue;

@@ -16,7 +16,7 @@ status params_sketch_new(const params *p, const model_dims *dims, const layout *
                          bool reshard, params **out)
 {
     sketch *k = calloc(1, sizeof *k);
-    param *list = malloc((size_t)(p->n > 0 ? p->n : 1) * sizeof *list);
+    param *list = malloc((size_t)(p->count > 0 ? p->count : 1) * sizeof *list);
     params_sizes size;
     status st = ST_OK;
     if (!k || !list) {
@@ -24,7 +24,7 @@ status params_sketch_new(const params *p, const model_dims *dims, const layout *
         free(list);
         return FAIL(ST_NO_MEMORY, "no memory for the parameters of a layout");
     }
-    memcpy(list, p->list, (size_t)p->n * sizeof *list);
+    memcpy(list, p->list, (size_t)p->count * sizeof *list);
     k->params = *p;
     k->params.list = list;
     k->params.spans = NULL;

@@ -22,23 +22,23 @@ static int64_t align_count(int64_t n)
 /* The rows of each unit: those of unit u are row[first[u]] to row[first[u + 1] - 1]. */
 typedef struct unit_rows {
     int64_t *first, *row; /* one heap block, owned by first */
-    int n;                /* the number of units */
+    int count;            /* the number of units */
 } unit_rows;
 
 static status rows_by_unit(const params *p, unit_rows *out)
 {
     unit_rows r = {0};
-    for (int64_t i = 0; i < p->n; i++)
-        r.n = p->list[i].unit >= r.n ? p->list[i].unit + 1 : r.n;
-    r.first = calloc((size_t)(r.n + 2 + p->n), sizeof *r.first);
+    for (int64_t i = 0; i < p->count; i++)
+        r.count = p->list[i].unit >= r.count ? p->list[i].unit + 1 : r.count;
+    r.first = calloc((size_t)(r.count + 2 + p->count), sizeof *r.first);
     if (!r.first)
-        return FAIL(ST_NO_MEMORY, "no memory for %d units", r.n);
-    r.row = r.first + r.n + 2;
-    for (int64_t i = 0; i < p->n; i++)
+        return FAIL(ST_NO_MEMORY, "no memory for %d units", r.count);
+    r.row = r.first + r.count + 2;
+    for (int64_t i = 0; i < p->count; i++)
         r.first[p->list[i].unit + 2]++;
-    for (int u = 0; u < r.n; u++)
+    for (int u = 0; u < r.count; u++)
         r.first[u + 2] += r.first[u + 1];
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         r.row[r.first[p->list[i].unit + 1]++] = i;
     *out = r;
     return ST_OK;
@@ -91,7 +91,7 @@ static void mark_reached(params *p)
     int64_t layer = INT64_MAX;
     int block = INT_MAX; /* the lowest trained unit of the tower */
     bool features = false;
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *row = &p->list[i];
         const bool eye = is_vision(row), tower = row->group == GROUP_VISION || row->forward_only;
         const int64_t first =
@@ -104,7 +104,7 @@ static void mark_reached(params *p)
         if (!eye && first >= 0 && first < layer)
             layer = first;
     }
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         param *row = &p->list[i];
         if (is_vision(row))
             row->reached = row->group == GROUP_VISION ? row->unit >= block : features;
@@ -116,7 +116,7 @@ static void mark_reached(params *p)
 /* Sets which elements of each row this rank stores. */
 static void set_own(params *p)
 {
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         param *row = &p->list[i];
         const unit_span *in = &p->spans[row->span];
         row->own_first = row->own_n = 0;
@@ -135,16 +135,16 @@ static status make_spans(params *p)
     unit_rows rows;
     TRY(rows_by_unit(p, &rows));
     free(p->spans);
-    p->spans = calloc((size_t)rows.n * 2 * OWNERS + 1, sizeof *p->spans);
+    p->spans = calloc((size_t)rows.count * 2 * OWNERS + 1, sizeof *p->spans);
     p->n_spans = p->block_elements = p->trained_elements = 0;
     mark_reached(p);
-    for (int unit = 0; unit < rows.n && p->spans; unit++)
+    for (int unit = 0; unit < rows.count && p->spans; unit++)
         for (int g = 0; g < OWNERS; g++)
             for (int frozen = 0; frozen < 2; frozen++)
                 add_span(p, &rows, unit, owners[g], !frozen);
     free(rows.first);
     if (!p->spans)
-        return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.n);
+        return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.count);
     set_own(p);
     return ST_OK;
 }
@@ -174,7 +174,7 @@ status params_size(params *p, const backend_vtable *v, bool with_training, param
 static int64_t longest_frozen(const params *p)
 {
     int64_t longest = 0;
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *row = &p->list[i];
         if (row->frozen && row->n_dims == 1 && row->n_local > longest)
             longest = row->n_local;
@@ -201,7 +201,7 @@ static void place_spans(params *p, size_t act, size_t acc)
 
 static void place_rows(params *p, size_t act, size_t acc)
 {
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         param *row = &p->list[i];
         const unit_span *in = &p->spans[row->span];
         if (row->elsewhere)
@@ -221,7 +221,7 @@ static void place_rows(params *p, size_t act, size_t acc)
 
 static status take_blocks(params *p, stream *s, bool with_training)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const size_t acc = st_dtype_size(v->acc), trained = (size_t)p->trained_elements * acc;
     const int64_t longest = longest_frozen(p);
     TRY(v->alloc(s->dev, (size_t)p->block_elements * acc, &p->values));
@@ -238,7 +238,7 @@ static status take_blocks(params *p, stream *s, bool with_training)
 
 status params_alloc(params *p, stream *s, bool with_training)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
     const unit_options o = options_of(p, with_training);
     status st;
@@ -260,7 +260,7 @@ void params_release(params *p, stream *s)
     fsdp_units_free(&p->fsdp_units, s);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         if (*blocks[i])
-            s->dev->v->release(s->dev, *blocks[i]);
+            s->dev->backend->release(s->dev, *blocks[i]);
         *blocks[i] = NULL;
     }
     if (!p->spans)
@@ -271,8 +271,8 @@ void params_release(params *p, stream *s)
 
 status params_zero_grad(params *p, stream *s)
 {
-    size_t bytes = (size_t)p->trained_elements * st_dtype_size(s->dev->v->acc);
-    return s->dev->v->zero(s, p->grads, bytes);
+    size_t bytes = (size_t)p->trained_elements * st_dtype_size(s->dev->backend->acc);
+    return s->dev->backend->zero(s, p->grads, bytes);
 }
 
 status params_sum_replicas(params *p, stream *s)
@@ -281,5 +281,5 @@ status params_sum_replicas(params *p, stream *s)
         return ST_OK;
     return comm_all_reduce(mesh_comm(p->mesh, MESH_REPLICATE), s,
                            (comm_at){"sum replicas' gradients", -1}, p->grads, p->trained_elements,
-                           s->dev->v->acc, COMM_SUM);
+                           s->dev->backend->acc, COMM_SUM);
 }

@@ -37,7 +37,7 @@ static void list_of(const pipeline_exchange *b, bool out, const comm *c, const s
     cargo one = {.what = ahead ? activations : gradients,
                  .at = ahead ? stack->x[layer] : stack->dx,
                  .count = b->tokens * dims->text.hidden,
-                 .dtype = s->dev->v->act,
+                 .dtype = s->dev->backend->act,
                  .stage = ahead == out ? c->rank + 1 : c->rank - 1,
                  .out = out};
     if (ahead || decoder_reaches_below(stack, layer))
@@ -47,7 +47,7 @@ static void list_of(const pipeline_exchange *b, bool out, const comm *c, const s
     one.what = statistics;
     one.at = out && !ahead ? stack->aux.sent : stack->aux.count_total;
     one.count = moe_aux_elements(dims->text.experts);
-    one.dtype = s->dev->v->acc;
+    one.dtype = s->dev->backend->acc;
     add_cargo(list, inout_n, one);
 }
 
@@ -69,9 +69,9 @@ status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims
     if (n == 0)
         return ST_OK;
     if (done->kind != PASS_NONE && done->stack->aux.on)
-        TRY(s->dev->v->copy(s, done->stack->aux.sent, done->stack->aux.count_total,
-                            (size_t)moe_aux_elements(dims->text.experts) *
-                                st_dtype_size(s->dev->v->acc)));
+        TRY(s->dev->backend->copy(s, done->stack->aux.sent, done->stack->aux.count_total,
+                                  (size_t)moe_aux_elements(dims->text.experts) *
+                                      st_dtype_size(s->dev->backend->acc)));
     TRY(comm_begin(pipeline, s));
     for (int i = 0; i < n; i++)
         TRY(move_cargo(pipeline, s, &list[i]));

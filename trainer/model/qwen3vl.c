@@ -15,7 +15,7 @@
 
 static const mesh *mesh_of(const model *m)
 {
-    return m->o.mesh ? m->o.mesh : &m->alone;
+    return m->options.mesh ? m->options.mesh : &m->alone;
 }
 
 int64_t model_logit_rows(const model_options *o)
@@ -58,7 +58,7 @@ int model_flights_of(const model_options *o)
 
 static status parts_init(model *m, const model_dims *dims, const model_options *o)
 {
-    *m = (model){.d = *dims, .o = *o};
+    *m = (model){.dims = *dims, .options = *o};
     mesh_alone(&m->alone);
     row_share share = row_share_of(mesh_of(m));
     m->cap = batch_caps_shared(&o->cap, &share);
@@ -75,9 +75,9 @@ static status parts_init(model *m, const model_dims *dims, const model_options *
     status st = ST_OK;
     while (m->n_flights < n && st == ST_OK) {
         flight *f = &m->flight[m->n_flights++];
-        st = decoder_init(&f->decoder, &m->d, &mesh_of(m)->layout, &m->part, m->cap.tokens);
+        st = decoder_init(&f->decoder, &m->dims, &mesh_of(m)->layout, &m->part, m->cap.tokens);
         if (st == ST_OK && m->has_vision)
-            st = vision_init(&f->vision, &m->d);
+            st = vision_init(&f->vision, &m->dims);
     }
     set_exchange(m, o->exchange != EXCHANGE_BY_HOST, NULL);
     if (st != ST_OK)
@@ -100,7 +100,7 @@ static int64_t scratch(space *sp, size_t mark, size_t *inout_peak)
 static shape shape_of(const model *m, const backend_vtable *v)
 {
     const layout *ranks = &mesh_of(m)->layout;
-    return (shape){.dims = &m->d,
+    return (shape){.dims = &m->dims,
                    .cap = m->cap,
                    .act = st_dtype_size(v->act),
                    .acc = st_dtype_size(v->acc),
@@ -111,7 +111,7 @@ static shape shape_of(const model *m, const backend_vtable *v)
 
 static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions *out)
 {
-    const model_options *o = &m->o;
+    const model_options *o = &m->options;
     shape sizes = shape_of(m, v);
     bool eye_trains = o->training && !o->vision_frozen;
     vision_modes eye = {
@@ -147,7 +147,7 @@ static void lay_out(model *m, space *sp, const backend_vtable *v, model_regions 
     out->head_scratch = scratch(sp, mark, &peak);
     if (exchange_of(m)->on_device)
         out->window =
-            exchange_window_bytes(&m->d.text, sizes.ranks, exchange_of(m)->slots, sizes.act);
+            exchange_window_bytes(&m->dims.text, sizes.ranks, exchange_of(m)->slots, sizes.act);
     out->total = (int64_t)peak + out->window;
 }
 
@@ -199,20 +199,21 @@ void model_options_freeze(model_options *o, const params *p)
 
 static void bind(model *m, params *p)
 {
-    m->p = p;
+    m->registry = p;
     for (int f = 0; f < m->n_flights; f++) {
-        decoder_bind(&m->flight[f].decoder, p, &m->d);
+        decoder_bind(&m->flight[f].decoder, p, &m->dims);
         if (m->has_vision)
-            vision_bind(&m->flight[f].vision, p, &m->d);
+            vision_bind(&m->flight[f].vision, p, &m->dims);
     }
 }
 
 /* Takes the addresses of the head's weights; in a tied model they are those of the embedding. */
 static void bind_head(model *m)
 {
-    param *norm = params_get(m->p, "%snorm.weight", m->p->text_prefix);
-    param *w = m->d.text.tied ? params_get(m->p, "%sembed_tokens.weight", m->p->text_prefix)
-                              : params_get(m->p, "lm_head.weight");
+    param *norm = params_get(m->registry, "%snorm.weight", m->registry->text_prefix);
+    param *w = m->dims.text.tied
+                   ? params_get(m->registry, "%sembed_tokens.weight", m->registry->text_prefix)
+                   : params_get(m->registry, "lm_head.weight");
     m->head.norm = norm->act;
     m->head.dnorm = param_gradient(norm);
     m->head.weight = w->act;
@@ -222,11 +223,11 @@ static void bind_head(model *m)
 static status open_exchange(model *m, stream *s)
 {
     const exchange *state = exchange_of(m);
-    const bool must = m->o.exchange == EXCHANGE_BY_DEVICE;
+    const bool must = m->options.exchange == EXCHANGE_BY_DEVICE;
     bool open;
     if (!state->on_device)
         return ST_OK;
-    TRY(exchange_window_open(s, mesh_of(m), &m->d.text, state->slots, must, &m->window, &open));
+    TRY(exchange_window_open(s, mesh_of(m), &m->dims.text, state->slots, must, &m->window, &open));
     set_exchange(m, open, &m->window);
     return ST_OK;
 }
@@ -264,15 +265,15 @@ status model_new(stream *s, const model_dims *dims, params *p, const model_optio
     }
     space sp = {0};
     model_regions regions;
-    lay_out(m, &sp, s->dev->v, &regions);
-    st = s->dev->v->alloc(s->dev, (size_t)(regions.total - regions.window), &m->block);
+    lay_out(m, &sp, s->dev->backend, &regions);
+    st = s->dev->backend->alloc(s->dev, (size_t)(regions.total - regions.window), &m->block);
     if (st != ST_OK) {
         model_free(&m, s);
         return status_context(st, "activations of %lld tokens and %lld patches",
                               (long long)o->cap.tokens, (long long)o->cap.patches);
     }
     sp = (space){.base = m->block};
-    lay_out(m, &sp, s->dev->v, &regions);
+    lay_out(m, &sp, s->dev->backend, &regions);
     *out = m;
     return ST_OK;
 }
@@ -284,7 +285,7 @@ void model_free(model **mp, stream *s)
         return;
     exchange_window_close(s, &m->window);
     if (m->block)
-        s->dev->v->release(s->dev, m->block);
+        s->dev->backend->release(s->dev, m->block);
     parts_done(m);
     free(m);
     *mp = NULL;
@@ -295,15 +296,15 @@ static pass_context start_run(const model *m, stream *s, const device_batch *bat
     const layout *l = &mesh_of(m)->layout;
     batch_caps sizes = batch_sizes(batch);
     return (pass_context){.stream = s,
-                          .dims = &m->d,
+                          .dims = &m->dims,
                           .batch = batch,
                           .mesh = mesh_of(m),
-                          .fsdp_units = m->p->fsdp_units,
+                          .fsdp_units = m->registry->fsdp_units,
                           .sizes = sizes,
                           .context_tokens = sizes.tokens * l->tensor,
                           .all_tokens = sizes.tokens * l->tensor * l->context,
-                          .act = st_dtype_size(s->dev->v->act),
-                          .acc = st_dtype_size(s->dev->v->acc),
+                          .act = st_dtype_size(s->dev->backend->act),
+                          .acc = st_dtype_size(s->dev->backend->acc),
                           .router_bias = m->router_bias};
 }
 
@@ -344,7 +345,7 @@ static status backward(model *m, flight *f, pass_context *ctx, void *aux)
 
 static head_targets targets_of(const pass_context *ctx, const loss_sums *sums)
 {
-    return (head_targets){.n = ctx->sizes.targets,
+    return (head_targets){.count = ctx->sizes.targets,
                           .token = ctx->batch->target_token,
                           .label = ctx->batch->target_label,
                           .weight = ctx->batch->target_weight,
@@ -356,9 +357,9 @@ static head_targets targets_of(const pass_context *ctx, const loss_sums *sums)
  * follows. */
 static status head_pass(model *m, flight *f, pass_context *ctx, const head_targets *t, unit_use use)
 {
-    const int unit = unit_head(&m->d);
+    const int unit = unit_head(&m->dims);
     TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit, use));
-    TRY(head_loss(&m->head, ctx->stream, ctx->sizes.tokens, f->decoder.x[m->d.text.layers], t,
+    TRY(head_loss(&m->head, ctx->stream, ctx->sizes.tokens, f->decoder.x[m->dims.text.layers], t,
                   use == UNIT_TURN, f->decoder.dx));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, use);
 }
@@ -372,7 +373,7 @@ static pipeline_exchange pipeline_exchange_of(model *m, stream *s, const model_p
 {
     if (p->kind == PASS_NONE)
         return (pipeline_exchange){0};
-    pass_context ctx = start_run(m, s, p->b);
+    pass_context ctx = start_run(m, s, p->batch);
     return (pipeline_exchange){p->kind, &m->flight[p->flight].decoder, ctx.sizes.tokens};
 }
 
@@ -380,18 +381,18 @@ status model_hand_over(model *m, stream *s, const model_pass *next)
 {
     const pipeline_exchange done = m->done, in = pipeline_exchange_of(m, s, next);
     m->done = (pipeline_exchange){0};
-    return pipeline_exchange_cross(mesh_comm(mesh_of(m), MESH_PIPELINE), s, &m->d, &done, &in);
+    return pipeline_exchange_cross(mesh_comm(mesh_of(m), MESH_PIPELINE), s, &m->dims, &done, &in);
 }
 
 status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums)
 {
-    pass_context ctx = start_run(m, s, p->b);
+    pass_context ctx = start_run(m, s, p->batch);
     ctx.step = true;
     flight *f = &m->flight[p->flight];
     head_targets t = targets_of(&ctx, sums);
-    if (!m->o.training)
+    if (!m->options.training)
         return FAIL(ST_INTERNAL, "a model made without training cannot run a training pass");
-    TRY(check_batch(m, p->b));
+    TRY(check_batch(m, p->batch));
     TRY(fsdp_units_begin(ctx.fsdp_units, s));
     if (p->kind != PASS_BACKWARD)
         TRY(forward_model(m, f, &ctx, sums->aux));
@@ -409,13 +410,13 @@ status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums
 
 status model_forward_backward(model *m, stream *s, const device_batch *batch, const loss_sums *sums)
 {
-    return model_run(m, s, &(model_pass){.kind = PASS_BOTH, .b = batch}, sums);
+    return model_run(m, s, &(model_pass){.kind = PASS_BOTH, .batch = batch}, sums);
 }
 
 status model_forward(model *m, stream *s, const device_batch *batch, const loss_sums *sums,
                      void *nll, int32_t *best)
 {
-    const model_pass p = {.kind = PASS_FORWARD, .b = batch};
+    const model_pass p = {.kind = PASS_FORWARD, .batch = batch};
     pass_context ctx = start_run(m, s, batch);
     flight *f = &m->flight[0];
     head_targets t = targets_of(&ctx, sums);
@@ -436,7 +437,7 @@ status model_forward(model *m, stream *s, const device_batch *batch, const loss_
 
 status model_forward_cached(model *m, stream *s, const device_batch *batch, const kv_cache *cache)
 {
-    const model_pass p = {.kind = PASS_FORWARD, .b = batch};
+    const model_pass p = {.kind = PASS_FORWARD, .batch = batch};
     pass_context ctx = start_run(m, s, batch);
     ctx.cache = cache;
     TRY(check_batch(m, batch));
@@ -458,16 +459,17 @@ bool model_chooses(const model *m)
 
 status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n, void *out_logits)
 {
-    fsdp_units *u = m->p->fsdp_units;
+    fsdp_units *u = m->registry->fsdp_units;
     bind_head(m);
     TRY(fsdp_units_begin(u, s));
-    if (m->d.text.tied) { /* the head's weights are those of the embedding's unit */
-        TRY(fsdp_units_enter(u, s, unit_embedding(&m->d), UNIT_FORWARD));
-        TRY(fsdp_units_leave(u, s, unit_embedding(&m->d), UNIT_FORWARD));
+    if (m->dims.text.tied) { /* the head's weights are those of the embedding's unit */
+        TRY(fsdp_units_enter(u, s, unit_embedding(&m->dims), UNIT_FORWARD));
+        TRY(fsdp_units_leave(u, s, unit_embedding(&m->dims), UNIT_FORWARD));
     }
-    TRY(fsdp_units_enter(u, s, unit_head(&m->d), UNIT_FORWARD));
-    TRY(head_logits(&m->head, s, m->flight[0].decoder.x[m->d.text.layers], tokens, n, out_logits));
-    TRY(fsdp_units_leave(u, s, unit_head(&m->d), UNIT_FORWARD));
+    TRY(fsdp_units_enter(u, s, unit_head(&m->dims), UNIT_FORWARD));
+    TRY(head_logits(&m->head, s, m->flight[0].decoder.x[m->dims.text.layers], tokens, n,
+                    out_logits));
+    TRY(fsdp_units_leave(u, s, unit_head(&m->dims), UNIT_FORWARD));
     return fsdp_units_end(u, s);
 }
 

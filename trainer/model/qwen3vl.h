@@ -93,7 +93,7 @@ typedef struct loss_sums {
 typedef struct model_pass {
     pass_kind kind;
     int flight;
-    const device_batch *b;
+    const device_batch *batch;
 } model_pass;
 
 /* How many micro-batches a model can have between their forward and their backward. */

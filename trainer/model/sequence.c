@@ -5,7 +5,7 @@
 
 static st_dtype act_of(const pass_context *ctx)
 {
-    return ctx->stream->dev->v->act;
+    return ctx->stream->dev->backend->act;
 }
 
 status sequence_gather(const pass_context *ctx, comm_at at, const void *x, int64_t width,

@@ -86,7 +86,7 @@ status device_open(int kind, const device_options *o, device **out)
     device *d = NULL;
     size_t total;
     TRY(open_kind(kind, o, &d));
-    status st = d->v->memory(d, &d->used_at_open, &total);
+    status st = d->backend->memory(d, &d->used_at_open, &total);
     if (st != ST_OK) {
         device_close(&d);
         return st;

@@ -46,7 +46,7 @@ const char *ops_first_missing(const ops_table *table);
     WARN_UNUSED static inline status op_##op(stream *s, const struct op##_args *a)                 \
     {                                                                                              \
         if (!s->ops->op)                                                                           \
-            return FAIL(ST_BAD_DEVICE, "%s has no op " #op, s->dev->v->name);                      \
+            return FAIL(ST_BAD_DEVICE, "%s has no op " #op, s->dev->backend->name);                \
         return s->ops->op(s, a);                                                                   \
     }
 #include "trainer/ops/ops.def"

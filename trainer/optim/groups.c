@@ -37,7 +37,7 @@ static status apply_rule(const conf *c, const rule *r, const char *key, params *
             "%s: \"%s\" sets a learning rate while optimizer.lr is 0: set optimizer.lr to the "
             "rate, and give lr=0 or frozen to the groups that must not change",
             key, r->pattern);
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         param *q = &p->list[i];
         if (!matches(r, q))
             continue;
@@ -149,7 +149,7 @@ void groups_print(const conf *c, const params *p, FILE *to)
 {
     fprintf(to, "%-8s %8s %18s  %-10s %s\n", "group", "tensors", "parameters", "rate", "decay");
     for (int g = 0; g < GROUP_COUNT; g++)
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->count; i++) {
             const param *first = &p->list[i];
             int64_t tensors = 0, count = 0;
             bool seen = (int)first->group != g;
@@ -157,7 +157,7 @@ void groups_print(const conf *c, const params *p, FILE *to)
                 seen = alike(c, &p->list[j], first);
             if (seen)
                 continue;
-            for (int64_t j = i; j < p->n; j++)
+            for (int64_t j = i; j < p->count; j++)
                 if (alike(c, &p->list[j], first)) {
                     tensors++;
                     count += p->list[j].count;
@@ -181,7 +181,7 @@ static int64_t find_lowest_layer(const params *p, const char *prefix, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         char stem[96];
         int size = snprintf(stem, sizeof stem, "%s%lld.", prefix, (long long)i);
-        for (int64_t j = 0; j < p->n; j++)
+        for (int64_t j = 0; j < p->count; j++)
             if (!p->list[j].frozen && strncmp(p->list[j].name, stem, (size_t)size) == 0)
                 return i;
     }
@@ -202,7 +202,7 @@ static double adapters_share(const params *p, const model_dims *d)
     char layers[64];
     int n = snprintf(layers, sizeof layers, "%slayers.", p->text_prefix);
     double matrices = 0, adapters = 0;
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *q = &p->list[i];
         double work = (double)q->count * (q->n_dims == 3 ? chosen : 1);
         if (q->n_dims > 1 && strncmp(q->name, layers, (size_t)n) == 0)
@@ -219,7 +219,7 @@ void groups_share(const params *p, const model_dims *d, training_share *out)
     snprintf(embed, sizeof embed, "%sembed_tokens.weight", p->text_prefix);
     snprintf(head, sizeof head, "%s", d->text.tied ? embed : "lm_head.weight");
     snprintf(layers, sizeof layers, "%slayers.", p->text_prefix);
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *q = &p->list[i];
         if (q->n_dims < 2 || q->adapter || strcmp(q->name, embed) == 0 ||
             strcmp(q->name, head) == 0 || strcmp(q->name, table_name) == 0 || q->n_dims == 5)

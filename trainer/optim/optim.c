@@ -36,9 +36,9 @@ static optim_tensor tensor_of(const optimizer *o, const param *q, int64_t first_
 /* Lists what is trained, by group, and sends the list to the device. Waits for that. */
 static status send_tensors(optimizer *o, stream *s)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const params *p = o->params;
-    const size_t bytes = (size_t)p->n * sizeof(optim_tensor);
+    const size_t bytes = (size_t)p->count * sizeof(optim_tensor);
     TRY(v->alloc(s->dev, bytes, (void **)&o->tensors));
     optim_tensor *host = malloc(bytes > 0 ? bytes : 1);
     if (!host)
@@ -48,7 +48,7 @@ static status send_tensors(optimizer *o, stream *s)
         optim_list *own = &o->group[g];
         *own =
             (optim_list){.tensor = o->tensors + o->all.n_tensors, .first_chunk = o->all.n_chunks};
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->count; i++) {
             const param *q = &p->list[i];
             if ((int)q->group != g || q->frozen || q->own_n == 0)
                 continue;
@@ -77,7 +77,7 @@ status optimizer_new(const conf *c, params *p, stream *s, optimizer **out)
     o->eps = c->optimizer_eps;
     o->decay = c->optimizer_weight_decay;
     o->max_norm = c->training_max_norm;
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     TRY_OR(done, v->alloc(s->dev, sizeof *o->sum_squares, (void **)&o->sum_squares));
     TRY_OR(done, v->alloc(s->dev, GROUP_COUNT * sizeof(double), (void **)&o->after_group));
     TRY_OR(done, v->alloc(s->dev, sizeof *o->scalars, (void **)&o->scalars));
@@ -96,12 +96,12 @@ void optimizer_free(optimizer **held, stream *s)
     optimizer *o = *held;
     if (!o)
         return;
-    s->dev->v->release(s->dev, o->sum_squares);
-    s->dev->v->release(s->dev, o->after_group);
-    s->dev->v->release(s->dev, o->scalars);
-    s->dev->v->release(s->dev, o->tensors);
+    s->dev->backend->release(s->dev, o->sum_squares);
+    s->dev->backend->release(s->dev, o->after_group);
+    s->dev->backend->release(s->dev, o->scalars);
+    s->dev->backend->release(s->dev, o->tensors);
     if (o->sent)
-        s->dev->v->release_host(s->dev, o->sent);
+        s->dev->backend->release_host(s->dev, o->sent);
     free(o);
     *held = NULL;
 }
@@ -118,14 +118,14 @@ static status sum_ranks(optimizer *o, stream *s)
                         COMM_SUM));
     TRY(comm_all_reduce(mesh_comm(m, MESH_PIPELINE), s, at, o->after_group, GROUP_COUNT, DT_F64,
                         COMM_SUM));
-    return s->dev->v->copy(s, o->sum_squares, &o->after_group[GROUP_COUNT - 1],
-                           sizeof *o->sum_squares);
+    return s->dev->backend->copy(s, o->sum_squares, &o->after_group[GROUP_COUNT - 1],
+                                 sizeof *o->sum_squares);
 }
 
 /* Computes the sum of squares, and keeps its value after each group. */
 static status sum_gradients(optimizer *o, stream *s)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     TRY(v->zero(s, o->sum_squares, sizeof *o->sum_squares));
     for (int g = 0; g < GROUP_COUNT; g++) {
         TRY(op_sum_squares(s, &(sum_squares_args){.list = o->group[g], .total = o->sum_squares}));
@@ -136,7 +136,7 @@ static status sum_gradients(optimizer *o, stream *s)
 
 status optimizer_send(optimizer *o, stream *s, int64_t step, double lr)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     step_scalars *sent = &o->sent[step % (v->ahead + 1)];
     *sent = (step_scalars){
         .lr = lr,
@@ -167,7 +167,7 @@ status optimizer_step(optimizer *o, stream *s, int64_t step, double lr, const do
 
 status optimizer_fetch(const optimizer *o, stream *s, optimizer_facts *host)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     TRY(v->to_host(s, &host->scalars, o->scalars, sizeof host->scalars));
     return v->to_host(s, host->after_group, o->after_group, sizeof host->after_group);
 }
@@ -188,7 +188,7 @@ status optimizer_read(const optimizer *o, stream *s, optimizer_report *out)
 {
     optimizer_facts f;
     TRY(optimizer_fetch(o, s, &f));
-    TRY(s->dev->v->wait(s));
+    TRY(s->dev->backend->wait(s));
     *out = optimizer_report_of(&f);
     return ST_OK;
 }

@@ -8,7 +8,7 @@
 
 /* What a rank says: how it fared, and its value. */
 typedef struct word {
-    int64_t code, n;
+    int64_t code, count;
 } word;
 
 /* The first rank that failed; else the first whose value differs from rank 0's; else -1. */
@@ -18,7 +18,7 @@ static int first_trouble(const word *said, int ranks)
         if (said[r].code != ST_OK)
             return r;
     for (int r = 1; r < ranks; r++)
-        if (said[r].n != said[0].n)
+        if (said[r].count != said[0].count)
             return r;
     return -1;
 }
@@ -54,7 +54,7 @@ status comm_agree(const comm *group, comm_at at, status mine, int64_t value)
         return st;
     if (other.code == ST_OK)
         return FAIL(ST_PROTOCOL, "%s: rank %d has %" PRId64 " where rank 0 has %" PRId64, at.what,
-                    trouble, other.n, first.n);
+                    trouble, other.count, first.count);
     status_set(&why);
     return tell_trouble(group, at, trouble, (status)other.code);
 }

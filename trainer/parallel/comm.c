@@ -24,7 +24,7 @@ static status copy_own(stream *s, const void *from, void *to, int64_t count, st_
 {
     if (from == to || count == 0)
         return ST_OK;
-    return s->dev->v->copy(s, to, from, (size_t)count * st_dtype_size(dtype));
+    return s->dev->backend->copy(s, to, from, (size_t)count * st_dtype_size(dtype));
 }
 
 static void enter_call(const comm *c, comm_kind kind, comm_at at, int64_t count, st_dtype dtype)

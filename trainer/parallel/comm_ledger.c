@@ -19,7 +19,7 @@ typedef struct counted {
 
 struct comm_ledger {
     comm_tally tally[TALLIES];
-    int n;
+    int count;
     counted before[TALLIES]; /* at the beginning of the capture in progress */
     counted **piece;         /* [n_pieces] of [TALLIES]; NULL: not captured */
     int64_t n_pieces;
@@ -65,7 +65,7 @@ void comm_ledger_free(comm_ledger **ledger)
 /* The index of a tally, or -1. */
 static int find_tally(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
 {
-    for (int i = 0; i < l->n; i++) {
+    for (int i = 0; i < l->count; i++) {
         const comm_tally *t = &l->tally[i];
         if (t->kind == kind && (t->what == what || strcmp(t->what, what) == 0) &&
             strcmp(t->group, group) == 0)
@@ -89,8 +89,8 @@ void comm_ledger_enter(comm_ledger *ledger, const comm *group, comm_kind kind, c
         return;
     int i = find_tally(ledger, group->name, kind, at.what);
     if (i < 0) {
-        assert(ledger->n < TALLIES);
-        i = ledger->n++;
+        assert(ledger->count < TALLIES);
+        i = ledger->count++;
         ledger->tally[i] = (comm_tally){.kind = kind, .what = at.what};
         memcpy(ledger->tally[i].group, group->name, sizeof ledger->tally[i].group);
     }
@@ -151,7 +151,7 @@ static status keep_piece(comm_ledger *l, int64_t piece)
     counted *c = l->piece[piece] = calloc(TALLIES, sizeof *c);
     if (!c)
         return FAIL(ST_NO_MEMORY, "no memory for the ledger of captured steps");
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; i < l->count; i++)
         c[i] = (counted){l->tally[i].calls - l->before[i].calls,
                          l->tally[i].bytes - l->before[i].bytes};
     return ST_OK;
@@ -164,14 +164,14 @@ status comm_ledger_captured(comm_ledger *ledger, int64_t piece, bool begins)
     if (!begins)
         return keep_piece(ledger, piece);
     memset(ledger->before, 0, sizeof ledger->before);
-    for (int i = 0; i < ledger->n; i++)
+    for (int i = 0; i < ledger->count; i++)
         ledger->before[i] = (counted){ledger->tally[i].calls, ledger->tally[i].bytes};
     return ST_OK;
 }
 
 void comm_ledger_replayed(comm_ledger *ledger, int64_t piece)
 {
-    for (int i = 0; ledger && i < ledger->n; i++) {
+    for (int i = 0; ledger && i < ledger->count; i++) {
         ledger->tally[i].calls += ledger->piece[piece][i].calls;
         ledger->tally[i].bytes += ledger->piece[piece][i].bytes;
     }
@@ -179,7 +179,7 @@ void comm_ledger_replayed(comm_ledger *ledger, int64_t piece)
 
 void comm_ledger_close_step(comm_ledger *ledger)
 {
-    for (int i = 0; ledger && i < ledger->n; i++) {
+    for (int i = 0; ledger && i < ledger->count; i++) {
         comm_tally *t = &ledger->tally[i];
         t->step_calls = t->calls - t->closed_calls;
         t->step_bytes = t->bytes - t->closed_bytes;
@@ -191,7 +191,7 @@ void comm_ledger_close_step(comm_ledger *ledger)
 int comm_ledger_list(const comm_ledger *ledger, const comm_tally **out)
 {
     *out = ledger ? ledger->tally : NULL;
-    return ledger ? ledger->n : 0;
+    return ledger ? ledger->count : 0;
 }
 
 const comm_tally *comm_ledger_find(const comm_ledger *ledger, const char *group, comm_kind kind,
@@ -206,7 +206,7 @@ void comm_ledger_print(const comm_ledger *ledger, FILE *to)
     int64_t calls = 0, bytes = 0;
     fprintf(to, "received from other ranks in the last step:\n%-14s %-15s %-24s %8s %16s\n",
             "group", "kind", "for", "calls", "bytes");
-    for (int i = 0; ledger && i < ledger->n; i++) {
+    for (int i = 0; ledger && i < ledger->count; i++) {
         const comm_tally *t = &ledger->tally[i];
         if (t->step_calls == 0)
             continue;

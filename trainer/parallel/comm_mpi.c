@@ -31,7 +31,7 @@ typedef struct mpi_group {
     bool together;          /* between comm_begin and comm_end */
     piece *piece;           /* [room]: what has to be sent and received */
     mpi_transfer *transfer; /* [room] */
-    int n, room;
+    int count, room;
     char *stage; /* host memory: copies of device memory, and the others' pieces of a sum */
     int64_t stage_bytes;
     const void **source; /* [size]: where each rank's piece of a sum is */
@@ -49,7 +49,7 @@ static size_t dtype_size(st_dtype d)
 
 static status add_piece(mpi_group *g, piece p)
 {
-    if (g->n == g->room) {
+    if (g->count == g->room) {
         int room = g->room ? 2 * g->room : 64;
         piece *pieces = realloc(g->piece, (size_t)room * sizeof *pieces);
         if (pieces)
@@ -61,7 +61,7 @@ static status add_piece(mpi_group *g, piece p)
             return FAIL(ST_NO_MEMORY, "no memory for %d messages", room);
         g->room = room;
     }
-    g->piece[g->n++] = p;
+    g->piece[g->count++] = p;
     return ST_OK;
 }
 
@@ -81,7 +81,7 @@ static status need_stage(mpi_group *g, int64_t bytes)
 /* Whether a piece must be copied through host memory. */
 static bool is_staged(const stream *s, const piece *p)
 {
-    return p->bytes > 0 && !p->host && !s->dev->v->immediate;
+    return p->bytes > 0 && !p->host && !s->dev->backend->immediate;
 }
 
 /* Lists the transfers. Pieces of device memory get room in the stage from byte `first` on, and what
@@ -90,12 +90,12 @@ static status stage_pieces(const comm *group, stream *s, int64_t first)
 {
     mpi_group *state = group->handle;
     int64_t bytes = first;
-    for (int i = 0; i < state->n; i++)
+    for (int i = 0; i < state->count; i++)
         bytes += is_staged(s, &state->piece[i]) ? state->piece[i].bytes : 0;
     if (first == 0) /* otherwise the caller has made room and holds pointers into it */
         TRY(need_stage(state, bytes));
     int64_t used = first;
-    for (int i = 0; i < state->n; i++) {
+    for (int i = 0; i < state->count; i++) {
         const piece *p = &state->piece[i];
         mpi_transfer *transfer = &state->transfer[i];
         *transfer = (mpi_transfer){p->sends, group->world_rank[p->peer], p->at, p->bytes};
@@ -104,9 +104,9 @@ static status stage_pieces(const comm *group, stream *s, int64_t first)
         transfer->at = state->stage + used;
         used += p->bytes;
         if (p->sends)
-            TRY(s->dev->v->to_host(s, transfer->at, p->at, (size_t)p->bytes));
+            TRY(s->dev->backend->to_host(s, transfer->at, p->at, (size_t)p->bytes));
     }
-    return used > first ? s->dev->v->wait(s) : ST_OK;
+    return used > first ? s->dev->backend->wait(s) : ST_OK;
 }
 
 /* Runs the pieces that were added. first: how many bytes of the stage the caller uses itself. */
@@ -115,22 +115,22 @@ static status run_pieces(const comm *group, stream *s, int64_t first)
     mpi_group *state = group->handle;
     bool came = false;
     TRY(stage_pieces(group, s, first));
-    TRY(mpi_exchange(state->world, state->tag, state->transfer, state->n));
-    for (int i = 0; i < state->n; i++) {
+    TRY(mpi_exchange(state->world, state->tag, state->transfer, state->count));
+    for (int i = 0; i < state->count; i++) {
         const piece *p = &state->piece[i];
         if (p->sends || !is_staged(s, p))
             continue;
-        TRY(s->dev->v->to_device(s, p->at, state->transfer[i].at, (size_t)p->bytes));
+        TRY(s->dev->backend->to_device(s, p->at, state->transfer[i].at, (size_t)p->bytes));
         came = true;
     }
-    return came ? s->dev->v->wait(s) : ST_OK; /* the next call writes to the stage again */
+    return came ? s->dev->backend->wait(s) : ST_OK; /* the next call writes to the stage again */
 }
 
 static status run_now(const comm *group, stream *s)
 {
     mpi_group *state = group->handle;
     status st = run_pieces(group, s, 0);
-    state->n = 0;
+    state->count = 0;
     return st;
 }
 
@@ -138,7 +138,7 @@ static status own_piece(stream *s, const void *from, void *to, int64_t bytes)
 {
     if (from == to || bytes == 0)
         return ST_OK;
-    return s->dev->v->copy(s, to, from, (size_t)bytes);
+    return s->dev->backend->copy(s, to, from, (size_t)bytes);
 }
 
 static status mpi_all_gather(const comm *group, stream *s, const void *send, void *recv,
@@ -209,16 +209,16 @@ static status sum_part(const comm *group, stream *s, share_of cut, int64_t count
     TRY(run_pieces(group, s, group->size * row));
     if (n == 0)
         return ST_OK;
-    if (s->dev->v->immediate) {
+    if (s->dev->backend->immediate) {
         state->source[group->rank] = own;
         return comm_sum(to, state->source, group->size, n, dtype, reduction);
     }
     char *sum = state->stage + group->rank * row;
-    TRY(s->dev->v->to_host(s, sum, own, (size_t)(n * size)));
-    TRY(s->dev->v->wait(s));
+    TRY(s->dev->backend->to_host(s, sum, own, (size_t)(n * size)));
+    TRY(s->dev->backend->wait(s));
     TRY(comm_sum(sum, state->source, group->size, n, dtype, reduction));
-    TRY(s->dev->v->to_device(s, to, sum, (size_t)(n * size)));
-    return s->dev->v->wait(s);
+    TRY(s->dev->backend->to_device(s, to, sum, (size_t)(n * size)));
+    return s->dev->backend->wait(s);
 }
 
 static status sum_shares(const comm *group, stream *s, share_of cut, int64_t count,
@@ -233,7 +233,7 @@ static status sum_shares(const comm *group, stream *s, share_of cut, int64_t cou
     for (int64_t at = 0; at < longest; at += most) {
         status st = sum_part(group, s, cut, count, at, most, from, (char *)to + at * size, dtype,
                              reduction);
-        state->n = 0;
+        state->count = 0;
         TRY(st);
     }
     return ST_OK;

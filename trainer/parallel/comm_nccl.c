@@ -51,7 +51,7 @@ static cudaStream_t stream_of(const stream *s)
 
 static status keep_own(stream *s, const char *from, char *to, int64_t bytes)
 {
-    return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
+    return from == to || bytes == 0 ? ST_OK : s->dev->backend->copy(s, to, from, (size_t)bytes);
 }
 
 static status nccl_all_gather(const comm *group, stream *s, const void *send, void *recv,
@@ -171,7 +171,7 @@ static status gather_stage(const comm *group, const char *send, char *recv, int6
                            int64_t each)
 {
     const nccl_stage *stage = nccl_world_stage(((nccl_group *)group->handle)->world);
-    const backend_vtable *v = stage->stream->dev->v;
+    const backend_vtable *v = stage->stream->dev->backend;
     for (int64_t first = 0; first < bytes; first += each) {
         const int64_t n = bytes - first < each ? bytes - first : each;
         char *own = stage->device + group->rank * n;
@@ -196,7 +196,7 @@ static status nccl_host_all_gather(const comm *c, const void *send, void *recv, 
 static status nccl_host_broadcast(const comm *group, void *inout, int64_t bytes, int root)
 {
     const nccl_stage *stage = nccl_world_stage(((nccl_group *)group->handle)->world);
-    const backend_vtable *v = stage->stream->dev->v;
+    const backend_vtable *v = stage->stream->dev->backend;
     char *at = inout;
     for (int64_t first = 0; first < bytes; first += COMM_STAGE_BYTES) {
         const int64_t n = bytes - first < COMM_STAGE_BYTES ? bytes - first : COMM_STAGE_BYTES;

@@ -20,28 +20,28 @@ int64_t comm_simulated_ns(const comm_simulated *rank, int64_t bytes)
 
 /* A call that is being made: its runs are collected and copied when there is no room for more. */
 typedef struct moving {
-    const comm_simulated *r;
-    stream *s;
-    paced_copy_args a;
+    const comm_simulated *rank;
+    stream *queue;
+    paced_copy_args args;
     int64_t bytes; /* of the runs collected */
 } moving;
 
 static moving begin_moving(const comm *group, stream *s)
 {
     const comm_simulated *rank = group->handle;
-    return (moving){.r = rank,
-                    .s = s,
-                    .a.pace = {.wait_ns = rank->latency_ns, .blocks = (int32_t)rank->blocks}};
+    return (moving){.rank = rank,
+                    .queue = s,
+                    .args.pace = {.wait_ns = rank->latency_ns, .blocks = (int32_t)rank->blocks}};
 }
 
 static status flush_runs(moving *m)
 {
     if (m->bytes == 0)
         return ST_OK;
-    m->a.pace.span_ns = transfer_ns(m->r, m->bytes);
-    TRY(op_paced_copy(m->s, &m->a));
-    m->a.pace.wait_ns = 0; /* a call has its latency once */
-    m->a.n = 0;
+    m->args.pace.span_ns = transfer_ns(m->rank, m->bytes);
+    TRY(op_paced_copy(m->queue, &m->args));
+    m->args.pace.wait_ns = 0; /* a call has its latency once */
+    m->args.n = 0;
     m->bytes = 0;
     return ST_OK;
 }
@@ -50,9 +50,9 @@ static status add_run(moving *call, void *y, const void *x, int64_t bytes, int64
 {
     if (bytes == 0)
         return ST_OK;
-    if (call->a.n == PACED_RUNS)
+    if (call->args.n == PACED_RUNS)
         TRY(flush_runs(call));
-    call->a.run[call->a.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
+    call->args.run[call->args.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
     call->bytes += bytes;
     return ST_OK;
 }
@@ -60,7 +60,7 @@ static status add_run(moving *call, void *y, const void *x, int64_t bytes, int64
 /* Copies a rank's own part to its place; that crosses no link, so it is not paced. */
 static status keep_own(stream *s, const void *from, void *to, int64_t bytes)
 {
-    return from == to || bytes == 0 ? ST_OK : s->dev->v->copy(s, to, from, (size_t)bytes);
+    return from == to || bytes == 0 ? ST_OK : s->dev->backend->copy(s, to, from, (size_t)bytes);
 }
 
 static status simulated_all_gather(const comm *group, stream *s, const void *send, void *recv,
@@ -79,7 +79,7 @@ static status simulated_reduce_scatter(const comm *group, stream *s, const void 
                                        int64_t count, st_dtype dtype)
 {
     const comm_simulated *rank = group->handle;
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const int64_t bytes = (group->size - 1) * count * (int64_t)st_dtype_size(dtype);
     if (dtype != v->acc && dtype != v->act)
         return FAIL(ST_INTERNAL, "replay: pieces of type %s cannot be summed",

@@ -6,7 +6,7 @@
 /* A group of one rank: ordinary device memory and a list with its own address. */
 static status own_new(stream *s, size_t bytes, comm_window *out)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     TRY(v->alloc(s->dev, bytes, &out->own));
     TRY(v->alloc(s->dev, sizeof *out->base, (void **)&out->base));
     TRY(v->to_device(s, out->base, &out->own, sizeof out->own));
@@ -46,7 +46,7 @@ status comm_window_open(const comm *all, const comm *group, stream *s, size_t by
 
 void comm_window_close(const comm *group, stream *s, comm_window *window)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     if (group->size > 1 && group->engine->window_free)
         group->engine->window_free(group, s, window);
     else if (window->own)

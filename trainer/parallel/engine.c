@@ -22,7 +22,7 @@ static status find_backend(conf *c, int gpu)
     device_options o = {.index = gpu, .threads = 1, .attention = c->training_attention};
     device *dev = NULL;
     TRY(device_open(BACKEND_AUTO, &o, &dev));
-    c->training_backend = dev->v->immediate ? BACKEND_CPU : BACKEND_CUDA;
+    c->training_backend = dev->backend->immediate ? BACKEND_CPU : BACKEND_CUDA;
     device_close(&dev);
     return ST_OK;
 }

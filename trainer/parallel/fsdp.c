@@ -22,11 +22,11 @@ typedef struct turn {
 struct fsdp_units {
     const mesh *mesh;
     unit_span *span;
-    int64_t n;
+    int64_t count;
     int n_units, lowest; /* lowest: the first unit with gradients */
     int64_t *first;      /* [n_units + 1] unit k has the spans [first[k], first[k + 1]) */
     bool *stayed;        /* [n_units] the unit's staying spans were gathered in this micro-batch */
-    unit_options o;
+    unit_options options;
     stream *side; /* of collectives; NULL: they run on the compute stream */
     event *edge;
     turn turn[TURNS];
@@ -101,13 +101,13 @@ int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *options
 /* Finds the spans of each unit, and the unit at which a backward pass ends. */
 static status index_units(fsdp_units *u)
 {
-    u->n_units = u->span[u->n - 1].unit + 1;
+    u->n_units = u->span[u->count - 1].unit + 1;
     u->lowest = u->n_units;
     u->first = calloc((size_t)u->n_units + 1, sizeof *u->first);
     u->stayed = calloc((size_t)u->n_units, sizeof *u->stayed);
     if (!u->first || !u->stayed)
         return FAIL(ST_NO_MEMORY, "no memory for a list of %d FSDP units", u->n_units);
-    for (int64_t i = u->n - 1; i >= 0; i--) {
+    for (int64_t i = u->count - 1; i >= 0; i--) {
         if (u->span[i].trained)
             u->lowest = u->span[i].unit;
         u->first[u->span[i].unit + 1]++;
@@ -120,7 +120,7 @@ static status index_units(fsdp_units *u)
 static status open_units(fsdp_units *units, stream *s)
 {
     device *dev = s->dev;
-    const backend_vtable *v = dev->v;
+    const backend_vtable *v = dev->backend;
     TRY(index_units(units));
     if (v->ahead > 0)
         TRY(v->stream_new(dev, &units->side));
@@ -131,13 +131,13 @@ static status open_units(fsdp_units *units, stream *s)
         TRY(v->event_new(dev, &units->turn[t].reduced));
     }
     size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
-    size_t bytes = (size_t)fsdp_units_bytes(units->span, units->n, &units->o, act, acc);
+    size_t bytes = (size_t)fsdp_units_bytes(units->span, units->count, &units->options, act, acc);
     TRY(v->alloc(dev, bytes, &units->block));
-    for (int64_t i = 0; i < units->n; i++) {
+    for (int64_t i = 0; i < units->count; i++) {
         units->span[i].whole_act = units->span[i].act;
         units->span[i].whole_grad = units->span[i].grad;
     }
-    lay_out(units->span, units->n, &units->o, act, acc, &(space){.base = units->block});
+    lay_out(units->span, units->count, &units->options, act, acc, &(space){.base = units->block});
     return ST_OK;
 }
 
@@ -153,7 +153,7 @@ status fsdp_units_new(stream *s, const mesh *ranks, unit_span *list, int64_t n,
     fsdp_units *units = calloc(1, sizeof *units);
     if (!units)
         return FAIL(ST_NO_MEMORY, "no memory for the FSDP units");
-    *units = (fsdp_units){.mesh = ranks, .span = list, .n = n, .o = *options};
+    *units = (fsdp_units){.mesh = ranks, .span = list, .count = n, .options = *options};
     status st = open_units(units, s);
     if (st != ST_OK)
         fsdp_units_free(&units, s);
@@ -167,7 +167,7 @@ void fsdp_units_free(fsdp_units **held, stream *s)
     fsdp_units *units = *held;
     if (!units)
         return;
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     if (units->block)
         v->release(s->dev, units->block);
     for (int t = 0; t < TURNS; t++) {
@@ -191,15 +191,15 @@ static status join_streams(fsdp_units *u, stream *from, stream *to)
 {
     if (!u->side)
         return ST_OK;
-    TRY(from->dev->v->event_record(from, u->edge));
-    return from->dev->v->event_follow(to, u->edge);
+    TRY(from->dev->backend->event_record(from, u->edge));
+    return from->dev->backend->event_follow(to, u->edge);
 }
 
 /* Lets the compute stream wait for a collective; a profile counts the wait as part of it. */
 static status wait_for(stream *s, event *e, const char *what)
 {
     TRY(device_call_begins(s, what));
-    TRY(s->dev->v->event_follow(s, e));
+    TRY(s->dev->backend->event_follow(s, e));
     return device_call_ended(s);
 }
 
@@ -227,18 +227,18 @@ status fsdp_units_end(fsdp_units *units, stream *s)
         return ST_OK;
     const bool trained = units->lowest < units->n_units; /* the lowest unit is reduced last */
     const bool vision = trained && units->span[units->first[units->lowest]].vision;
-    TRY(s->dev->v->event_record(units->side, units->edge));
+    TRY(s->dev->backend->event_record(units->side, units->edge));
     return wait_for(s, units->edge, vision ? UNITS_REDUCE_VISION : UNITS_REDUCE);
 }
 
 static status gather_unit(const fsdp_units *units, stream *side, int unit, bool staying)
 {
-    const backend_vtable *v = side->dev->v;
+    const backend_vtable *v = side->dev->backend;
     const kind k = {.stay = staying};
     for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++) {
         const unit_span *part = &units->span[i];
         comm_at at = {part->vision ? UNITS_GATHER_VISION : UNITS_GATHER, part->layer};
-        if (is_of(part, &units->o, &k))
+        if (is_of(part, &units->options, &k))
             TRY(comm_all_gather(mesh_comm(units->mesh, part->group), side, at, part->act,
                                 part->whole_act, part->piece, v->act));
     }
@@ -248,7 +248,7 @@ static status gather_unit(const fsdp_units *units, stream *side, int unit, bool 
 /* Begins to gather the unit's weights into its buffer, unless they are there already. */
 static status fetch_unit(fsdp_units *units, stream *s, int unit)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     turn *buffer = &units->turn[unit % TURNS];
     stream *side = side_of(units, s);
     if (buffer->holds == unit)
@@ -291,7 +291,7 @@ status fsdp_units_enter(fsdp_units *units, stream *s, int unit, unit_use use)
  * the buffer. */
 static status reduce_unit(const fsdp_units *units, stream *side, int unit)
 {
-    const backend_vtable *v = side->dev->v;
+    const backend_vtable *v = side->dev->backend;
     const size_t size = st_dtype_size(v->acc);
     for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++) {
         const unit_span *part = &units->span[i];
@@ -311,7 +311,7 @@ status fsdp_units_leave(fsdp_units *units, stream *s, int unit, unit_use use)
 {
     if (!units)
         return ST_OK;
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     turn *buffer = &units->turn[unit % TURNS];
     TRY(v->event_record(s, buffer->used));
     buffer->was_used = true;

@@ -26,8 +26,8 @@
 static const int64_t GRACE_NS = INT64_C(10) * 1000 * 1000 * 1000;
 
 typedef struct ranks {
-    pid_t *pid;        /* [n]; 0: the rank has ended */
-    int n, left;       /* how many there are, and how many have not ended */
+    pid_t *pid;        /* [count]; 0: the rank has ended */
+    int count, left;   /* how many there are, and how many have not ended */
     int code;          /* exit code of the first that failed; 0: none has */
     int64_t failed_at; /* clock_ns() when it did */
 } ranks;
@@ -90,7 +90,7 @@ static status start_rank(char **command, int rank, pid_t *out)
 
 static void signal_all(const ranks *r, int number)
 {
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < r->count; i++)
         if (r->pid[i] > 0)
             kill(r->pid[i], number);
 }
@@ -119,7 +119,7 @@ static bool is_stopped(pid_t pid)
 /* A rank that is stopped, which then is the reason why another one ended; -1 if there is none. */
 static int find_stopped(const ranks *r)
 {
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < r->count; i++)
         if (r->pid[i] > 0 && is_stopped(r->pid[i]))
             return i;
     return -1;
@@ -153,7 +153,7 @@ static void note_end(ranks *r, int rank, int how)
 static void reap_ranks(ranks *r)
 {
     int how;
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < r->count; i++)
         if (r->pid[i] > 0 && waitpid(r->pid[i], &how, WNOHANG) == r->pid[i])
             note_end(r, i, how);
 }
@@ -161,7 +161,7 @@ static void reap_ranks(ranks *r)
 /* Kills the ranks that did not end by themselves in time. */
 static void end_late(const ranks *r)
 {
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < r->count; i++)
         if (r->pid[i] > 0 && is_stopped(r->pid[i]))
             log_error(
                 "rank %d (pid %d) is still stopped (SIGSTOP), which ends the run; it is killed", i,
@@ -197,7 +197,7 @@ static status wait_for_ranks(int signals, ranks *r)
 static status run_ranks(char **command, int signals, ranks *r)
 {
     status st = ST_OK;
-    for (int i = 0; i < r->n && st == ST_OK; i++) {
+    for (int i = 0; i < r->count && st == ST_OK; i++) {
         st = start_rank(command, i, &r->pid[i]);
         r->left += st == ST_OK;
     }
@@ -210,7 +210,7 @@ static status run_ranks(char **command, int signals, ranks *r)
 status launch_own(char **command, int count, int port)
 {
     int signals;
-    ranks r = {.n = count};
+    ranks r = {.count = count};
     TRY(set_common(count, port));
     log_info("starting %d ranks: RANK=0..%d trainer %s ..", count, count - 1, command[1]);
     r.pid = calloc((size_t)count, sizeof *r.pid);

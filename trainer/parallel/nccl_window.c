@@ -59,13 +59,13 @@ status nccl_window_new(const comm *group, stream *s, size_t bytes, comm_window *
     if (result != ncclSuccess)
         return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left for a window: ncclMemAlloc: %s",
                     s->dev->description, bytes, nccl_api()->GetErrorString(result));
-    TRY(s->dev->v->zero(s, memory->memory, bytes));
-    return s->dev->v->wait(s);
+    TRY(s->dev->backend->zero(s, memory->memory, bytes));
+    return s->dev->backend->wait(s);
 }
 
 static status read_addresses(const comm *group, stream *s, comm_window *w)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const size_t bytes = nccl_lsa_window_bytes();
     void *window = malloc(bytes), **list = calloc((size_t)group->size, sizeof *list);
     status st = window && list ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a window");
@@ -109,7 +109,7 @@ void nccl_window_free(const comm *group, stream *s, comm_window *window)
     held *memory = window->handle;
     if (!memory)
         return;
-    if (s->dev->v->wait(s) != ST_OK) /* the run has reported its error already */
+    if (s->dev->backend->wait(s) != ST_OK) /* the run has reported its error already */
         status_clear();
     if (memory->window && g->comm && nccl_enter(g->world) == ST_OK &&
         nccl_leave(g, nccl_api()->CommWindowDeregister(g->comm, memory->window),

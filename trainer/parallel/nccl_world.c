@@ -320,7 +320,7 @@ static status add_group(nccl_world *w, const int *world_rank, int size, nccl_gro
  * memory. */
 static status open_stage(nccl_world *w)
 {
-    const backend_vtable *v = w->device->v;
+    const backend_vtable *v = w->device->backend;
     const bool kept = device_has_storage(w->device);
     void *device_memory = NULL, *host = NULL, *stop = NULL;
     TRY(v->stream_new(w->device, &w->stage.stream));
@@ -362,7 +362,7 @@ void nccl_world_detach(nccl_world *world)
 {
     if (!world->device)
         return;
-    const backend_vtable *v = world->device->v;
+    const backend_vtable *v = world->device->backend;
     if (world->stage.stream)
         v->stream_free(&world->stage.stream);
     if (world->stage.device)

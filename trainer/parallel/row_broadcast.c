@@ -26,10 +26,10 @@ enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, RETRY_NS = 50 *
 static const int64_t HELLO_NS = INT64_C(2) * 1000 * 1000 * 1000;
 
 struct row_broadcast {
-    int n, me;   /* how many members there are; this rank's place among them, 0: the source */
-    int *member; /* [n] their ranks in the job */
-    int *fd;     /* [n] on the source one for each peer, on a peer only fd[0]; -1: none */
-    bool *gone;  /* [n] peers that can no longer be reached */
+    int count, me; /* how many members there are; this rank's place among them, 0: the source */
+    int *member;   /* [count] their ranks in the job */
+    int *fd;       /* [count] on the source one for each peer, on a peer only fd[0]; -1: none */
+    bool *gone;    /* [count] peers that can no longer be reached */
     atomic_bool interrupted;
 };
 
@@ -65,7 +65,7 @@ static void name_machine(char *out, size_t size)
 
 static bool one_machine(const row_broadcast *f, const card *cards)
 {
-    for (int i = 1; i < f->n; i++)
+    for (int i = 1; i < f->count; i++)
         if (strcmp(cards[f->member[i]].machine, cards[f->member[0]].machine) != 0)
             return false;
     return true;
@@ -103,7 +103,7 @@ static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_
     if (tcp_recv(fd, &h, sizeof h, clock_ns() + HELLO_NS) == ST_OK &&
         memcmp(h.secret, mine->secret, sizeof h.secret) == 0) {
         uint32_t member = load_u32(h.member);
-        if (member > 0 && member < (uint32_t)f->n && f->fd[member] < 0) {
+        if (member > 0 && member < (uint32_t)f->count && f->fd[member] < 0) {
             tcp_set_up(fd);
             f->fd[member] = fd;
             (*inout_here)++;
@@ -118,7 +118,7 @@ static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_
 static status gather_members(row_broadcast *f, int listener, const card *mine, int64_t deadline_ns)
 {
     int here = 1;
-    while (here < f->n) {
+    while (here < f->count) {
         int fd = tcp_ready(listener, POLLIN, deadline_ns)
                      ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
                      : -1;
@@ -126,7 +126,7 @@ static status gather_members(row_broadcast *f, int listener, const card *mine, i
             greet_member(f, fd, mine, &here);
         else if (clock_ns() > deadline_ns)
             return FAIL(ST_TIMEOUT, "%d of %d ranks did not connect to receive their rows",
-                        f->n - here, f->n - 1);
+                        f->count - here, f->count - 1);
     }
     return ST_OK;
 }
@@ -178,7 +178,7 @@ static status row_broadcast_new(const mesh *m, row_broadcast **out)
         row_broadcast_close(&f);
         return FAIL(ST_NO_MEMORY, "no memory to share rows among ranks");
     }
-    f->n = mesh_feed_members(&m->layout, m->rank, f->member);
+    f->count = mesh_feed_members(&m->layout, m->rank, f->member);
     while (f->member[f->me] != m->rank)
         f->me++;
     for (size_t i = 0; i < world; i++)
@@ -199,7 +199,7 @@ static status open_source(row_broadcast *f, const card *cards, int *out_listener
 {
     if (getrandom(mine->secret, sizeof mine->secret, 0) != (ssize_t)sizeof mine->secret)
         return FAIL(ST_OS, "the system gives no random bytes: %s", strerror(errno));
-    return listen_here(one_machine(f, cards), f->n, out_listener, &mine->port);
+    return listen_here(one_machine(f, cards), f->count, out_listener, &mine->port);
 }
 
 static status meet_members(row_broadcast *f, const mesh *m, double timeout_s, card *cards)
@@ -244,7 +244,7 @@ void row_broadcast_close(row_broadcast **held)
     row_broadcast *f = *held;
     if (!f)
         return;
-    for (int i = 0; i < f->n; i++)
+    for (int i = 0; i < f->count; i++)
         if (f->fd[i] >= 0)
             close(f->fd[i]);
     free(f->member);
@@ -271,7 +271,7 @@ static status interrupted(void)
 
 status row_broadcast_send(row_broadcast *rows, const void *bytes, size_t size)
 {
-    for (int i = 1; i < rows->n; i++) {
+    for (int i = 1; i < rows->count; i++) {
         if (rows->gone[i])
             continue;
         if (tcp_send(rows->fd[i], bytes, size, INT64_MAX) != ST_OK) {
@@ -297,7 +297,7 @@ status row_broadcast_recv(row_broadcast *rows, void *bytes, size_t size)
 void row_broadcast_interrupt(row_broadcast *rows)
 {
     atomic_store(&rows->interrupted, true);
-    for (int i = 0; i < rows->n; i++)
+    for (int i = 0; i < rows->count; i++)
         if (rows->fd[i] >= 0)
             shutdown(rows->fd[i], SHUT_RDWR);
 }

@@ -4,18 +4,18 @@
 
 slice slice_whole(int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    return (slice){.size = {a, b, c, d}, .n = {a, b, c, d}};
+    return (slice){.size = {a, b, c, d}, .count = {a, b, c, d}};
 }
 
 void slice_cut(slice *box, int axis, int64_t share, int64_t shares)
 {
-    box->n[axis] /= shares;
-    box->first[axis] += share * box->n[axis];
+    box->count[axis] /= shares;
+    box->first[axis] += share * box->count[axis];
 }
 
 int64_t slice_count(const slice *box)
 {
-    return box->n[0] * box->n[1] * box->n[2] * box->n[3];
+    return box->count[0] * box->count[1] * box->count[2] * box->count[3];
 }
 
 int64_t slice_run(const slice *box, int64_t local, int64_t most, int64_t *out_stored)
@@ -23,13 +23,13 @@ int64_t slice_run(const slice *box, int64_t local, int64_t most, int64_t *out_st
     int64_t stored = 0, stride = 1, rest = local;
     int64_t block = 1, inside = 0, run = 0; /* of the fastest axes that the box has whole */
     for (int axis = SLICE_AXES - 1; axis >= 0; axis--) {
-        int64_t i = rest % box->n[axis];
-        rest /= box->n[axis];
+        int64_t i = rest % box->count[axis];
+        rest /= box->count[axis];
         stored += (box->first[axis] + i) * stride;
         stride *= box->size[axis];
         inside += i * block;
-        block *= box->n[axis];
-        if (run == 0 && (box->n[axis] != box->size[axis] || axis == 0))
+        block *= box->count[axis];
+        if (run == 0 && (box->count[axis] != box->size[axis] || axis == 0))
             run = block - inside;
     }
     *out_stored = stored;
@@ -42,10 +42,10 @@ int64_t slice_find(const slice *box, int64_t stored)
     for (int axis = SLICE_AXES - 1; axis >= 0; axis--) {
         int64_t i = stored % box->size[axis] - box->first[axis];
         stored /= box->size[axis];
-        if (i < 0 || i >= box->n[axis])
+        if (i < 0 || i >= box->count[axis])
             return -1;
         local += i * stride;
-        stride *= box->n[axis];
+        stride *= box->count[axis];
     }
     return local;
 }
@@ -58,7 +58,8 @@ int64_t slice_gap(const slice *box, int64_t stored)
         int64_t i = stored / stride % box->size[axis];
         if (i < box->first[axis]) /* the gap ends where the box begins */
             return (box->first[axis] - i) * stride - stored % stride;
-        if (i >= box->first[axis] + box->n[axis]) /* the gap goes to the end of the axis at least */
+        if (i >=
+            box->first[axis] + box->count[axis]) /* the gap goes to the end of the axis at least */
             return (box->size[axis] - i) * stride - stored % stride;
     }
     return 1;

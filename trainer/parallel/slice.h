@@ -14,10 +14,10 @@
 
 enum { SLICE_AXES = 4 };
 
-/* The box has the elements [first, first + n) of each axis. */
+/* The box has the elements [first, first + count) of each axis. */
 typedef struct slice {
     int64_t size[SLICE_AXES]; /* of the whole tensor */
-    int64_t first[SLICE_AXES], n[SLICE_AXES];
+    int64_t first[SLICE_AXES], count[SLICE_AXES];
 } slice;
 
 /* All of a tensor [a, b, c, d]. */

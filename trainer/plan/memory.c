@@ -76,7 +76,7 @@ static model_options model_of(const memory_options *o, const memory_rank *r, con
 {
     const int64_t patches = r->dims->vision.depth ? o->patch_budget : 0;
     return (model_options){
-        .cap = z->n ? z->largest : memory_caps(o->rows, o->seq_len, patches),
+        .cap = z->count ? z->largest : memory_caps(o->rows, o->seq_len, patches),
         .mesh = r->mesh,
         .training = o->training,
         .recomputed = o->recomputed,
@@ -107,8 +107,8 @@ static void plan_gpu(const model_options *m, const memory_options *o, const memo
 {
     *out = (memory_gpu){0};
     const batch_caps guess = usual(&m->cap, o->rows);
-    const memory_steps steps = {.caps = z->n ? z->caps : &guess,
-                                .n = z->n ? z->n : 1,
+    const memory_steps steps = {.caps = z->count ? z->caps : &guess,
+                                .count = z->count ? z->count : 1,
                                 .buffers = upload_ring_count(on->sizes, model_flights_of(m))};
     if (on->sizes->overhead)
         memory_gpu_plan(r->dims, m, &steps, on->multiprocessors, out);

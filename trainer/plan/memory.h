@@ -54,11 +54,12 @@ typedef struct memory_rank {
     bool lora_experts;
 } memory_rank;
 
-/* The shapes of micro-batches, which the stream tells. n = 0: not known yet. Then the widest shapes
- * that the options allow are planned, and the GPU's regions are those of rows of one document. */
+/* The shapes of micro-batches, which the stream tells. count = 0: not known yet. Then the widest
+ * shapes that the options allow are planned, and the GPU's regions are those of rows of one
+ * document. */
 typedef struct memory_shapes {
-    const batch_caps *caps; /* [n] borrowed */
-    int n;
+    const batch_caps *caps; /* [count] borrowed */
+    int count;
     batch_caps largest; /* the maximum of all of them and of held-out micro-batches */
 } memory_shapes;
 

@@ -116,7 +116,7 @@ void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_s
                      int multiprocessors, memory_gpu *out)
 {
     double workspace = PRODUCT_BYTES, nodes = 0.0;
-    for (int i = 0; i < s->n && o->training; i++) {
+    for (int i = 0; i < s->count && o->training; i++) {
         const batch_caps *c = &s->caps[i];
         workspace =
             pick_more_bytes(workspace, pick_more_bytes(text_bytes(d, c), vision_bytes(d, c)));

@@ -20,8 +20,8 @@ typedef struct memory_gpu {
 
 /* The captured steps: the shapes of their micro-batches, and how many buffers these arrive in. */
 typedef struct memory_steps {
-    const batch_caps *caps; /* [n] borrowed; with longest and frame where they are known */
-    int n, buffers;
+    const batch_caps *caps; /* [count] borrowed; with longest and frame where they are known */
+    int count, buffers;
 } memory_steps;
 
 /* multiprocessors: how many the GPU has. */

@@ -111,9 +111,9 @@ status plan_device_opened(device *d, plan_device *out, plan_room *out_room)
 {
     size_t used, total, available;
     plan_device p;
-    TRY(d->v->memory(d, &used, &total));
-    TRY(d->v->available(d, &available));
-    if (d->v->immediate) {
+    TRY(d->backend->memory(d, &used, &total));
+    TRY(d->backend->available(d, &available));
+    if (d->backend->immediate) {
         p = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
     } else {
         p = gpu_of(d->description, 0, d->multiprocessors);
@@ -122,7 +122,7 @@ status plan_device_opened(device *d, plan_device *out, plan_room *out_room)
     /* `used` is this process's own on the CPU. Of a GPU it is everyone's: there the context is this
      * process's, and what was taken since, such as NCCL's buffers, if it has the GPU alone. */
     plan_room room = {.memory = (double)total, .available = (double)available, .own = (double)used};
-    if (!d->v->immediate) {
+    if (!d->backend->immediate) {
         room.own = (double)d->context_bytes;
         room.grown = used > d->used_at_open ? (double)(used - d->used_at_open) : 0.0;
     }

@@ -64,7 +64,7 @@ rates rates_h200(void)
 
 typedef struct reading {
     const char *path;
-    rates *r;
+    rates *speeds;
 } reading;
 
 static status read_number(const reading *in, const yaml_item *item, double *out)
@@ -85,21 +85,21 @@ static status take_rate(void *user, const yaml_item *item)
     const reading *in = user;
     double v;
     if (strcmp(item->key, "source") == 0) {
-        snprintf(in->r->source, sizeof in->r->source, "%s", item->text ? item->text : "");
+        snprintf(in->speeds->source, sizeof in->speeds->source, "%s", item->text ? item->text : "");
         return ST_OK;
     }
     for (int k = 0; k < RATE_KEYS; k++) {
         if (strcmp(item->key, keys[k].name) != 0)
             continue;
         TRY(read_number(in, item, &v));
-        in->r->of[k] = v * keys[k].unit;
-        in->r->kind[k] = k == RATE_PEAK ? RATE_NOMINAL : RATE_MEASURED;
-        in->r->from[k] = NULL;
+        in->speeds->of[k] = v * keys[k].unit;
+        in->speeds->kind[k] = k == RATE_PEAK ? RATE_NOMINAL : RATE_MEASURED;
+        in->speeds->from[k] = NULL;
         return ST_OK;
     }
     if (strcmp(item->key, "memory_gib") == 0) {
         TRY(read_number(in, item, &v));
-        in->r->memory = v * GIB;
+        in->speeds->memory = v * GIB;
         return ST_OK;
     }
     if (strcmp(item->key, "ranks_per_node") == 0) {
@@ -107,7 +107,7 @@ static status take_rate(void *user, const yaml_item *item)
         if (v != floor(v) || v > 1024)
             return FAIL(ST_CONFIG, "%s:%lld: ranks_per_node: expected 1 to 1024, got \"%s\"",
                         in->path, (long long)item->line, item->text);
-        in->r->per_node = (int)v;
+        in->speeds->per_node = (int)v;
         return ST_OK;
     }
     char known[256] = "";

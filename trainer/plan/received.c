@@ -8,13 +8,13 @@
 
 typedef struct list {
     received_line *line;
-    int n;
+    int count;
 } list;
 
 static void add_line(list *l, const char *what, mesh_group group, int64_t bytes)
 {
-    assert(l->n < RECEIVED_LINES);
-    l->line[l->n++] = (received_line){what, group, bytes};
+    assert(l->count < RECEIVED_LINES);
+    l->line[l->count++] = (received_line){what, group, bytes};
 }
 
 /* How often a micro-step gathers a span. It is gathered again for the backward pass unless it is
@@ -252,5 +252,5 @@ int received_lines(const params *p, const model_dims *d, const mesh *m, const re
                  part.closes * w->micro_steps * reduced(mesh_comm(m, MESH_STAGE), statistics) *
                      acc);
     add_borders(&l, d, &a, w);
-    return l.n;
+    return l.count;
 }

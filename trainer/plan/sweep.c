@@ -20,12 +20,12 @@ typedef struct candidate {
 
 typedef struct candidates {
     candidate *list; /* heap */
-    size_t n, room, tried;
+    size_t count, room, tried;
 } candidates;
 
 static status keep_candidate(candidates *all, const candidate *one)
 {
-    if (all->n == all->room) {
+    if (all->count == all->room) {
         size_t room = all->room ? 2 * all->room : 64;
         candidate *list = realloc(all->list, room * sizeof *list);
         if (!list)
@@ -33,7 +33,7 @@ static status keep_candidate(candidates *all, const candidate *one)
         all->list = list;
         all->room = room;
     }
-    all->list[all->n++] = *one;
+    all->list[all->count++] = *one;
     return ST_OK;
 }
 
@@ -149,7 +149,7 @@ status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int mo
                   "sweep: no layout of %" PRId64 " ranks is possible with this model and "
                   "training.global_batch_size %" PRId64 "; the last one tried says: %s",
                   ranks, c->training_global_batch_size, status_text());
-    if (st == ST_OK && all.n == 0)
+    if (st == ST_OK && all.count == 0)
         st = FAIL(ST_CONFIG,
                   "sweep: none of %zu layouts of %" PRId64
                   " ranks fits memory.limit %.0f %% of %s with "
@@ -158,17 +158,17 @@ status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int mo
                   all.tried, ranks, c->memory_limit * 100.0, in->device->name, c->training_seq_len,
                   c->training_global_batch_size);
     if (st == ST_OK) {
-        qsort(all.list, all.n, sizeof *all.list, faster);
+        qsort(all.list, all.count, sizeof *all.list, faster);
         fprintf(to,
                 "%zu of %zu layouts of %" PRId64 " ranks fit; predicted, not measured, fastest "
                 "first; memory is that of %s of %.1f GiB\n",
-                all.n, all.tried, ranks, escape_text(in->device->name).text,
+                all.count, all.tried, ranks, escape_text(in->device->name).text,
                 in->device->memory / 1073741824.0);
         fprintf(to, "%9s %5s %7s %6s %8s %6s %6s %5s %8s %8s %9s %6s %6s\n", "replicate", "shard",
                 "context", "tensor", "pipeline", "expert", "exp-tp", "rows", "recomp.", "memory",
                 "step ms", "tps", "mfu");
     }
-    for (size_t i = 0; st == ST_OK && i < all.n && i < (size_t)most; i++) {
+    for (size_t i = 0; st == ST_OK && i < all.count && i < (size_t)most; i++) {
         const candidate *k = &all.list[i];
         const layout *l = &k->layout;
         fprintf(to,

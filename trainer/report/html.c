@@ -53,12 +53,12 @@ enum {
 typedef struct point {
     int64_t step, line;
     double seconds; /* of the steps that the line counts */
-    double y[N_CURVES];
+    double value[N_CURVES];
 } point;
 
 typedef struct points {
     point *list; /* heap */
-    int64_t n;
+    int64_t count;
 } points;
 
 static int by_step_then_line(const void *a, const void *b)
@@ -97,7 +97,7 @@ static status read_points(const char *path, point **out, int64_t *out_n)
             p->line = number;
             p->seconds = json_real(json_find(v, "seconds"), 0);
             for (int c = 0; c < N_CURVES; c++)
-                p->y[c] = json_real(json_find(v, curves[c].key), NAN);
+                p->value[c] = json_real(json_find(v, curves[c].key), NAN);
         }
         json_free(&v);
     }
@@ -115,7 +115,7 @@ static status read_points(const char *path, point **out, int64_t *out_n)
 
 static bool can_draw(const point *p, int c)
 {
-    return isfinite(p->y[c]) && (!curves[c].logarithmic || p->y[c] > 0);
+    return isfinite(p->value[c]) && (!curves[c].logarithmic || p->value[c] > 0);
 }
 
 /* How many points of a curve can be drawn, and which are the first and the last of them. */
@@ -123,7 +123,7 @@ static int64_t count_drawn(const points *all, int c, const point **first, const 
 {
     int64_t n = 0;
     *first = *last = NULL;
-    for (int64_t i = 0; i < all->n; i++) {
+    for (int64_t i = 0; i < all->count; i++) {
         if (!can_draw(&all->list[i], c))
             continue;
         *last = &all->list[i];
@@ -139,7 +139,7 @@ static bool range_of(const point *p, int64_t n, int c, double *low, double *high
     *low = INFINITY;
     *high = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
-        double y = p[i].y[c];
+        double y = p[i].value[c];
         if (!can_draw(&p[i], c))
             continue;
         *low = fmin(*low, y);
@@ -222,12 +222,12 @@ static void put_axes(FILE *f, const frame_of *a)
 static void put_line(FILE *f, const points *all, const frame_of *a, int c, double span,
                      const char *class)
 {
-    const int64_t every = span > 0 ? 1 : all->n / MOST_POINTS + 1;
+    const int64_t every = span > 0 ? 1 : all->count / MOST_POINTS + 1;
     const double keep = span > 0 ? 1 - 2 / (span + 1) : 0;
     double sum = 0, weight = 0; /* the mean begins at the first point, without a value before it */
     bool open = false;
-    for (int64_t i = 0; i < all->n; i += every) {
-        const double y = all->list[i].y[c];
+    for (int64_t i = 0; i < all->count; i += every) {
+        const double y = all->list[i].value[c];
         const bool drawn = can_draw(&all->list[i], c);
         if (drawn && !open)
             fprintf(f, "<polyline class=\"%s\" points=\"", class);
@@ -253,24 +253,24 @@ static void put_curve(FILE *f, const points *all, int c)
     const double parts = floor((double)n / SMOOTH_PARTS);
     const double span = is->smooth && parts >= 2 ? fmin(parts, SMOOTH_MOST) : 0;
     frame_of a = {.first = (double)all->list[0].step,
-                  .last = (double)all->list[all->n - 1].step,
+                  .last = (double)all->list[all->count - 1].step,
                   .logarithmic = is->logarithmic};
-    if (n < 2 || !range_of(all->list, all->n, c, &a.low, &a.high))
+    if (n < 2 || !range_of(all->list, all->count, c, &a.low, &a.high))
         return;
     fprintf(f,
             "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s by step: %.5g at step "
             "%" PRId64 ", %.5g at step %" PRId64 "; between %.5g and %.5g\">"
             "<text class=\"title\" x=\"%d\" y=\"18\">%s</text>"
             "<text class=\"unit\" x=\"%d\" y=\"18\">%s%s</text>\n",
-            WIDTH, HEIGHT, is->title, first->y[c], first->step, last->y[c], last->step, a.low,
-            a.high, LEFT, is->title, WIDTH - RIGHT, is->unit,
+            WIDTH, HEIGHT, is->title, first->value[c], first->step, last->value[c], last->step,
+            a.low, a.high, LEFT, is->title, WIDTH - RIGHT, is->unit,
             span > 0 ? "; the strong line is smoothed" : "");
     put_axes(f, &a);
     put_line(f, all, &a, c, 0, span > 0 ? "raw" : "line");
-    for (int64_t i = 0; i < all->n && all->n <= FEW && span == 0; i++)
+    for (int64_t i = 0; i < all->count && all->count <= FEW && span == 0; i++)
         if (can_draw(&all->list[i], c))
             fprintf(f, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
-                    x_of(&a, (double)all->list[i].step), y_of(&a, all->list[i].y[c]));
+                    x_of(&a, (double)all->list[i].step), y_of(&a, all->list[i].value[c]));
     if (span > 0)
         put_line(f, all, &a, c, span, "line");
     fputs("</svg>\n", f);
@@ -295,7 +295,7 @@ static int add_facts(const points all[2], html_fact *facts, int n)
 {
     const point *first, *last;
     double seconds = 0;
-    for (int64_t i = 0; i < all[0].n; i++)
+    for (int64_t i = 0; i < all[0].count; i++)
         seconds += all[0].list[i].seconds;
     facts[n] = (html_fact){.name = "duration", .note = "of the training steps"};
     duration_text(seconds, facts[n].value, sizeof facts[n].value);
@@ -304,7 +304,7 @@ static int add_facts(const points all[2], html_fact *facts, int n)
         if (curves[c].held_out || count_drawn(&all[0], c, &first, &last) != 1)
             continue;
         facts[n] = (html_fact){.name = curves[c].title};
-        snprintf(facts[n].value, sizeof facts[n].value, "%.5g", last->y[c]);
+        snprintf(facts[n].value, sizeof facts[n].value, "%.5g", last->value[c]);
         snprintf(facts[n].note, sizeof facts[n].note, "%s%sat step %" PRId64, curves[c].unit,
                  curves[c].unit[0] ? ", " : "", last->step);
         n++;
@@ -334,7 +334,7 @@ static void put_page(FILE *f, const char *title, const html_fact *told, int n, c
     html_page_facts(f, facts, add_facts(all, facts, n));
     fputs("<div class=\"plots\">\n", f);
     for (int c = 0; c < N_CURVES; c++)
-        if (all[curves[c].held_out].n > 0)
+        if (all[curves[c].held_out].count > 0)
             put_curve(f, &all[curves[c].held_out], c);
     fputs("</div>\n<details><summary>All options of the run</summary><pre>", f);
     html_put_text(f, config);
@@ -352,9 +352,9 @@ status html_report(const char *folder, const char *title, const html_fact *facts
     snprintf(held_out, sizeof held_out, "%s/eval.jsonl", folder);
     snprintf(path, sizeof path, "%s/report.html", folder);
     snprintf(aside, sizeof aside, "%s/.report.html.tmp", folder);
-    status st = read_points(metrics, &all[0].list, &all[0].n);
+    status st = read_points(metrics, &all[0].list, &all[0].count);
     if (st == ST_OK && access(held_out, F_OK) == 0)
-        st = read_points(held_out, &all[1].list, &all[1].n);
+        st = read_points(held_out, &all[1].list, &all[1].count);
     FILE *f = st == ST_OK ? fopen(aside, "we") : NULL;
     if (st == ST_OK && !f)
         st = FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));

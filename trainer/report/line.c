@@ -169,7 +169,7 @@ static status figures_of(reporter *r, figures *f)
      */
     f->until_ns = clock_ns();
     f->seconds = (double)(f->until_ns - r->since_ns) * 1e-9;
-    TRY(s->device->v->memory(s->device, &used, &total));
+    TRY(s->device->backend->memory(s->device, &used, &total));
     f->memory_gib = (double)used / 1073741824.0;
     f->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
     /* Tokens and FLOPs of one device. metrics.mfu torchtitan counts whole rows with their padding,
@@ -425,7 +425,7 @@ status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool s
     }
     if (isfinite(e->chance_percent))
         list[n++] = (number){"chance_percent", "eval/chance(%)", e->chance_percent};
-    if (e->vqa.all.n)
+    if (e->vqa.all.count)
         list[n++] = (number){"vqa_percent", "eval/vqa(%)", vqa_share_percent(&e->vqa.all)};
     for (int i = 0; i < n; i++)
         scalars[i] = (scalar){list[i].tag, list[i].value};

@@ -20,8 +20,8 @@ typedef struct mark {
 
 struct profile {
     ops_table ops; /* must be first: stream.ops points here, and so leads back to the profile */
-    backend_vtable v;
-    stream *s;
+    backend_vtable backend;
+    stream *queue;
     const ops_table *ops_below;
     const backend_vtable *v_below;
     mark *marks; /* of the current step */
@@ -142,8 +142,8 @@ static status grow_marks(profile *p)
     while (p->cap_marks < cap) {
         mark *m = &p->marks[p->cap_marks++];
         *m = (mark){0};
-        TRY(p->v_below->event_new(p->s->dev, &m->from));
-        TRY(p->v_below->event_new(p->s->dev, &m->to));
+        TRY(p->v_below->event_new(p->queue->dev, &m->from));
+        TRY(p->v_below->event_new(p->queue->dev, &m->to));
     }
     return ST_OK;
 }
@@ -165,7 +165,7 @@ static status mark_new(profile *p, stream *s, profile_kind kind, mark **out)
 static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
 {
     *out = NULL;
-    if (s != p->s || p->depth > 0)
+    if (s != p->queue || p->depth > 0)
         return ST_OK;
     p->depth++;
     return mark_new(p, s, kind, out);
@@ -192,7 +192,7 @@ static status mark_end(profile *p, const mark *m)
 
 static profile *profile_of(const stream *s)
 {
-    return (profile *)((char *)(uintptr_t)s->dev->v - offsetof(profile, v));
+    return (profile *)((char *)(uintptr_t)s->dev->backend - offsetof(profile, backend));
 }
 
 /* A single thread queues calls, and it queues a whole collective before anything else. So one open
@@ -253,21 +253,21 @@ status profile_new(stream *s, profile **out)
     profile *p = calloc(1, sizeof *p);
     if (!p)
         return FAIL(ST_NO_MEMORY, "no memory for a profile");
-    p->s = s;
+    p->queue = s;
     p->ops_below = s->ops;
-    p->v_below = s->dev->v;
+    p->v_below = s->dev->backend;
 #define OP(name) p->ops.name = p->ops_below->name ? timed_##name : NULL;
 #include "trainer/ops/ops.def"
-    p->v = *p->v_below;
-    p->v.to_device = timed_to_device;
-    p->v.copy = timed_copy;
-    p->v.zero = timed_zero;
+    p->backend = *p->v_below;
+    p->backend.to_device = timed_to_device;
+    p->backend.copy = timed_copy;
+    p->backend.zero = timed_zero;
     status st = ST_OK;
     TRY_OR(failed, p->v_below->event_new(s->dev, &p->first));
     TRY_OR(failed, p->v_below->event_new(s->dev, &p->last));
     s->ops = &p->ops;
     s->dev->calls = &watch;
-    s->dev->v = &p->v;
+    s->dev->backend = &p->backend;
     *out = p;
     return ST_OK;
 failed:
@@ -280,10 +280,10 @@ void profile_free(profile **held)
     profile *p = *held;
     if (!p)
         return;
-    if (p->s->ops == &p->ops) {
-        p->s->ops = p->ops_below;
-        p->s->dev->calls = NULL;
-        p->s->dev->v = p->v_below;
+    if (p->queue->ops == &p->ops) {
+        p->queue->ops = p->ops_below;
+        p->queue->dev->calls = NULL;
+        p->queue->dev->backend = p->v_below;
     }
     for (int64_t i = 0; i < p->cap_marks; i++) {
         p->v_below->event_free(&p->marks[i].from);
@@ -308,7 +308,7 @@ static status add_call(profile *p, const mark *m, int64_t ns)
     if (i == sums->n_calls)
         sums->call[sums->n_calls++] = (profile_call){.what = m->what};
     profile_call *c = &sums->call[i];
-    *(m->on == p->s ? &c->exposed_ns : &c->aside_ns) += ns;
+    *(m->on == p->queue ? &c->exposed_ns : &c->aside_ns) += ns;
     return ST_OK;
 }
 
@@ -317,15 +317,15 @@ status profile_begin(profile *p)
     if (!p)
         return ST_OK;
     p->n_marks = p->depth = 0;
-    return p->v_below->event_record(p->s, p->first);
+    return p->v_below->event_record(p->queue, p->first);
 }
 
 status profile_end(profile *p, int64_t wait_ns)
 {
     if (!p)
         return ST_OK;
-    TRY(p->v_below->event_record(p->s, p->last));
-    TRY(p->v_below->event_wait(p->s->dev, p->last));
+    TRY(p->v_below->event_record(p->queue, p->last));
+    TRY(p->v_below->event_wait(p->queue->dev, p->last));
     profile_sums step = {.steps = 1, .calls = p->n_marks};
     TRY(p->v_below->event_ns(p->first, p->last, &step.total_ns));
     int64_t rest = step.total_ns;
@@ -335,7 +335,7 @@ status profile_end(profile *p, int64_t wait_ns)
         TRY(p->v_below->event_ns(m->from, m->to, &ns));
         if (m->what)
             TRY(add_call(p, m, ns));
-        if (m->on != p->s)
+        if (m->on != p->queue)
             continue; /* on another stream: beside the step, part of no sum */
         step.ns[m->kind] += ns;
         rest -= ns;

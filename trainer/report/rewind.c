@@ -20,7 +20,7 @@ typedef struct verdict {
 
 typedef struct verdicts {
     verdict *list;
-    int64_t n, capacity;
+    int64_t count, capacity;
     int64_t go;   /* how many lines do not stay */
     bool unended; /* the last line has no newline */
 } verdicts;
@@ -39,7 +39,7 @@ static int64_t step_of(const char *line, size_t size, const char *path)
 
 static status add_verdict(verdicts *v, int64_t step)
 {
-    if (v->n == v->capacity) {
+    if (v->count == v->capacity) {
         const int64_t capacity = v->capacity ? 2 * v->capacity : 1024;
         verdict *more = realloc(v->list, (size_t)capacity * sizeof *more);
         if (!more)
@@ -47,7 +47,7 @@ static status add_verdict(verdicts *v, int64_t step)
         v->list = more;
         v->capacity = capacity;
     }
-    v->list[v->n++] = (verdict){.step = step};
+    v->list[v->count++] = (verdict){.step = step};
     return ST_OK;
 }
 
@@ -56,7 +56,7 @@ static status add_verdict(verdicts *v, int64_t step)
 static void decide(verdicts *v, int64_t step)
 {
     int64_t below = INT64_MAX;
-    for (int64_t i = v->n - 1; i >= 0; i--) {
+    for (int64_t i = v->count - 1; i >= 0; i--) {
         verdict *line = &v->list[i];
         if (line->step >= 0 && line->step < below) {
             below = line->step;
@@ -88,7 +88,7 @@ static status copy_lines(FILE *f, const char *path, const verdicts *v, bool stay
     char *line = NULL;
     size_t room = 0;
     bool ok = fseeko(f, 0, SEEK_SET) == 0;
-    for (int64_t i = 0; i < v->n && ok; i++) {
+    for (int64_t i = 0; i < v->count && ok; i++) {
         const ssize_t size = getline(&line, &room, f);
         ok = size > 0;
         if (!ok || v->list[i].stays != stays)

@@ -24,7 +24,7 @@ static const double LIKELY = 0.8;
 
 status speed_time(stream *s, speed_call call, const void *context, double limit_s, double *out_ns)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     event *from = NULL, *to = NULL;
     double ns[CALLS_MOST];
     int n = 0;
@@ -69,7 +69,7 @@ static void put_number(char *at, float x, size_t size)
 
 status speed_fill(stream *s, void *dst, int64_t n, size_t size)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     int64_t chunk = n < CHUNK ? n : CHUNK;
     char *host = malloc((size_t)(chunk > 0 ? chunk : 1) * size);
     if (!host)
@@ -116,7 +116,7 @@ static status run_product(stream *s, const void *context)
 
 status speed_product(stream *s, int64_t side, double limit_s, double *out)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     size_t act = st_dtype_size(v->act);
     void *m[3] = {NULL};
     double ns;
@@ -139,7 +139,7 @@ done:
 static status cpu_product(stream *s, double *out)
 {
     enum { TIMES = 40 };
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     const size_t bytes = (size_t)SPEED_CPU_SIDE * SPEED_CPU_SIDE * st_dtype_size(v->act);
     void *m[3] = {NULL};
     status st = ST_OK;
@@ -164,7 +164,7 @@ done:
 
 bool speed_is_gpu(const device *d)
 {
-    return strcmp(d->v->name, "cuda") == 0;
+    return strcmp(d->backend->name, "cuda") == 0;
 }
 
 double speed_known(const device *d)

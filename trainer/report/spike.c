@@ -39,9 +39,9 @@ bool spike_add(spike *s, double loss, double *out_median)
 {
     if (!isfinite(loss))
         return false;
-    const long n = s->n < SPIKE_WINDOW ? s->n : SPIKE_WINDOW;
+    const long n = s->count < SPIKE_WINDOW ? s->count : SPIKE_WINDOW;
     const bool leaps = n >= SPIKE_LEAST && is_leap(s, n, loss, out_median);
-    s->log_loss[s->n++ % SPIKE_WINDOW] = log_of(loss);
+    s->log_loss[s->count++ % SPIKE_WINDOW] = log_of(loss);
     s->before = loss;
     return leaps;
 }

@@ -27,7 +27,7 @@ enum { SPIKE_WINDOW = 64, SPIKE_LEAST = 32 /* losses needed before any is judged
 
 typedef struct spike {
     double log_loss[SPIKE_WINDOW];
-    long n;        /* losses that have entered the window so far */
+    long count;    /* losses that have entered the window so far */
     double before; /* the loss of the step before */
 } spike;
 

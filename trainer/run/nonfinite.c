@@ -43,7 +43,7 @@ typedef struct probe {
  * as well. */
 static status probe_array(stream *s, probe *dev, const void *x, int64_t n, bool *out_finite)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     probe host = {.tensor = {.n = n, .g = x}};
     const sum_squares_args args = {
         .list = {&dev->tensor, 1, 0, (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK}, .total = &dev->total};
@@ -63,7 +63,7 @@ static status probe_params(const session *s, probe *dev, bool gradients, int64_t
     const int n_units = unit_count(&s->dims);
     *out = -1;
     for (int k = 0; k < n_units; k++)
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->count; i++) {
             const param *q = &p->list[i];
             const void *x = gradients ? q->own_grad : q->value;
             bool finite;
@@ -80,7 +80,7 @@ static status probe_params(const session *s, probe *dev, bool gradients, int64_t
 
 static status find_params(const session *s, bool with_gradients, trace *t)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     int64_t gradient = -1;
     probe *dev;
     TRY(v->alloc(s->device, sizeof *dev, (void **)&dev));
@@ -100,11 +100,11 @@ typedef struct reader {
 
 static status read_output(const session *s, const reader *to, const model_output *o, bool *finite)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     const size_t size = st_dtype_size(v->act);
     *finite = true;
-    for (int64_t at = 0; at < o->n && *finite; at += CHUNK) {
-        const int64_t n = o->n - at < CHUNK ? o->n - at : CHUNK;
+    for (int64_t at = 0; at < o->count && *finite; at += CHUNK) {
+        const int64_t n = o->count - at < CHUNK ? o->count - at : CHUNK;
         TRY(v->to_host(s->stream, to->raw, (const char *)o->x + (size_t)at * size,
                        (size_t)n * size));
         TRY(v->wait(s->stream));
@@ -139,7 +139,7 @@ static status find_in_flight(const session *s, const reader *to, const model_out
 
 static status find_output(const session *s, device_batch *const *batch, trace *t)
 {
-    reader to = {.raw = malloc(CHUNK * st_dtype_size(s->device->v->act)),
+    reader to = {.raw = malloc(CHUNK * st_dtype_size(s->device->backend->act)),
                  .value = malloc(CHUNK * sizeof *to.value)};
     model_output *list = calloc((size_t)unit_count(&s->dims), sizeof *list);
     status st = ST_OK;
@@ -196,7 +196,7 @@ static void say_unit(words *w, const model_dims *d, int unit)
 /* The traces of all ranks; if the other ranks are simulated, only this rank's own. */
 typedef struct traces {
     const trace *of;
-    int n, first_rank;
+    int count, first_rank;
     int64_t accumulation;
 } traces;
 
@@ -231,7 +231,7 @@ static bool holds_gradient(const trace *t, int64_t of)
 static int count_ranks(const traces *all, rank_choice *is, int64_t of)
 {
     int n = 0;
-    for (int r = 0; r < all->n; r++)
+    for (int r = 0; r < all->count; r++)
         n += is(&all->of[r], of);
     return n;
 }
@@ -240,7 +240,7 @@ static int count_ranks(const traces *all, rank_choice *is, int64_t of)
 static void say_ranks(words *w, const traces *all, rank_choice *is, int64_t of, bool with_samples)
 {
     int told = 0;
-    for (int r = 0; r < all->n && told < RANKS_TOLD; r++) {
+    for (int r = 0; r < all->count && told < RANKS_TOLD; r++) {
         const trace *t = &all->of[r];
         if (!is(t, of))
             continue;
@@ -260,7 +260,7 @@ static void say_ranks(words *w, const traces *all, rank_choice *is, int64_t of, 
 static int64_t first_unit(const traces *all)
 {
     int64_t first = -1;
-    for (int r = 0; r < all->n; r++)
+    for (int r = 0; r < all->count; r++)
         if (all->of[r].output >= 0 && (first < 0 || all->of[r].output < first))
             first = all->of[r].output;
     return first;
@@ -270,7 +270,7 @@ static int64_t first_unit(const traces *all)
 static int64_t last_unit(const traces *all)
 {
     int64_t last = -1;
-    for (int r = 0; r < all->n; r++)
+    for (int r = 0; r < all->count; r++)
         last = all->of[r].gradient > last ? all->of[r].gradient : last;
     return last;
 }
@@ -281,7 +281,7 @@ static int64_t first_param(const session *s, const traces *all)
 {
     const param *list = s->params->list;
     int64_t first = -1;
-    for (int r = 0; r < all->n; r++) {
+    for (int r = 0; r < all->count; r++) {
         const int64_t own = all->of[r].value;
         if (own >= 0 && (first < 0 || list[own].unit < list[first].unit))
             first = own;
@@ -330,7 +330,7 @@ static void say_all(words *w, const session *s, const traces *all, bool looked)
         append_phrase(w, "every loss is finite, and in the backward pass ");
         say_unit(w, &s->dims, (int)gradient);
         append_phrase(w, " is the first whose gradient is not, held by ");
-        say_ranks(w, all, holds_gradient, gradient, all->n == 1);
+        say_ranks(w, all, holds_gradient, gradient, all->count == 1);
     } else {
         append_phrase(w, "every loss is finite; the layer is not known, because the next step was "
                          "already under way");
@@ -372,7 +372,7 @@ status nonfinite_find(session *s, const step_report *r, double own_loss, device_
     for (int64_t i = 0; i < r->n_samples && i < SAMPLES_TOLD; i++)
         own.sample[i] = r->sample[i];
     out[0] = '\0';
-    TRY(s->device->v->wait(s->stream));
+    TRY(s->device->backend->wait(s->stream));
     TRY(find_params(s, batch != NULL, &own));
     if (batch)
         TRY(find_output(s, batch, &own));

@@ -287,14 +287,14 @@ static status open_shape(session *s)
     if (trains) {
         TRY(rows_of(s->train, &s->stream_rows));
         TRY(read_shape(s, s->train, &s->seq_len, &s->buckets));
-        s->cap = s->buckets.cap[s->buckets.n - 1];
+        s->cap = s->buckets.cap[s->buckets.count - 1];
     }
     if (!trains || session_evaluates(s->conf)) {
         TRY(session_stream(s, "eval", s->conf, &held));
         status st = read_shape(s, held, &seq_len, &l);
         receiver_close(&held);
         TRY(st);
-        bucket_include(&s->cap, &l.cap[l.n - 1]);
+        bucket_include(&s->cap, &l.cap[l.count - 1]);
         if (!trains) {
             s->buckets = l;
             s->seq_len = seq_len;
@@ -308,7 +308,7 @@ static status open_shape(session *s)
 /* Reserves the scratch memory of ops as one block of the planned size. */
 static status reserve_workspace(const session *s)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     memory_plan p;
     if (!v->reserve)
         return ST_OK;
@@ -331,7 +331,7 @@ static status open_generator(session *s)
 static status open_step(session *s, enum session_use use)
 {
     const conf *c = s->conf;
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     size_t acc = st_dtype_size(v->acc);
     TRY(v->alloc(s->device, sizeof(double), (void **)&s->sums.loss));
     TRY(v->alloc(s->device, sizeof(double), (void **)&s->sums.weight));
@@ -348,7 +348,7 @@ static status open_step(session *s, enum session_use use)
     TRY(model_new(s->stream, &s->dims, s->params, &o, &s->model));
     upload_ring_options l = {.cap = s->cap,
                              .buckets = s->buckets.cap,
-                             .n_buckets = s->buckets.n,
+                             .n_buckets = s->buckets.count,
                              .share = row_share_of(&s->mesh),
                              .in_use = model_flights(s->model),
                              .aux_coefficient = c->loss_router_aux_coef,
@@ -506,7 +506,7 @@ void session_close(session *s)
 {
     receiver_close(&s->train);
     if (s->stream) {
-        const backend_vtable *v = s->device->v;
+        const backend_vtable *v = s->device->backend;
         step_close(s);
         graph_replay_free(s->stream);
         optimizer_free(&s->optimizer, s->stream);

@@ -22,7 +22,7 @@ status session_device(session *s)
     TRY(device_open(other ? other : (int)c->training_backend, &o, &s->device));
     log_info("device %s", s->device->description);
     TRY(world_attach(s->world, s->device));
-    return s->device->v->stream_new(s->device, &s->stream);
+    return s->device->backend->stream_new(s->device, &s->stream);
 }
 
 /* The part of a step that may be captured. Nothing is captured in two cases. If ranks share
@@ -34,7 +34,7 @@ static const char *scope(const session *s)
     const bool shared =
         moe_is_shared(&s->mesh.layout) && s->dims.text.experts > 0 && !model_exchange(s->model);
     const bool staged = s->mesh.layout.pipeline > 1;
-    if ((!shared && !staged) || !s->device->v->capture_begin)
+    if ((!shared && !staged) || !s->device->backend->capture_begin)
         return s->conf->cuda_graph_scope;
     log_warn("cuda_graph.scope: steps of this layout are not captured, because the host reads "
              "counts of shared experts inside them, or because the ranks are stages of a pipeline");

@@ -22,7 +22,7 @@ static bool trains(const session *s)
 
 static bool knows_shapes(const session *s)
 {
-    return s->buckets.n > 0;
+    return s->buckets.count > 0;
 }
 
 /* What a rank tells the others of its device. */
@@ -118,7 +118,7 @@ static status input_of(const session *s, params **out_whole, plan_input *out)
         const int64_t rows = s->conf->training_local_batch_size;
         out->seq_len = s->cap.tokens / rows;
         out->patch_budget = s->cap.patches / rows;
-        out->shapes = (memory_shapes){s->buckets.cap, s->buckets.n, s->cap};
+        out->shapes = (memory_shapes){s->buckets.cap, s->buckets.count, s->cap};
     }
     *out_whole = whole;
     return ST_OK;
@@ -151,7 +151,7 @@ status session_memory_plan(const session *s, memory_plan *out)
     memory_rank r;
     o.recomputed = s->recomputed;
     if (knows_shapes(s))
-        shapes = (memory_shapes){s->buckets.cap, s->buckets.n, s->cap};
+        shapes = (memory_shapes){s->buckets.cap, s->buckets.count, s->cap};
     TRY(memory_rank_of(s->params, &s->dims, &s->planned, trains(s), &r));
     return memory_plan_make(&o, &r, &shapes, &s->planned, out);
 }
@@ -224,7 +224,7 @@ status session_memory_check(const session *s)
 status session_memory_taken(const session *s, size_t *out)
 {
     size_t used, total;
-    TRY(s->device->v->memory(s->device, &used, &total));
+    TRY(s->device->backend->memory(s->device, &used, &total));
     size_t before = s->device->used_at_open - s->device->context_bytes;
     *out = used > before ? used - before : 0;
     return ST_OK;
@@ -239,11 +239,12 @@ status session_memory_tell(const session *s)
     char context[64] = "";
     TRY(session_memory_plan(s, &p));
     TRY(session_memory_taken(s, &taken));
-    if (d->v->overhead && d->context_bytes == 0) { /* not measured: leave it out on both sides */
+    if (d->backend->overhead &&
+        d->context_bytes == 0) { /* not measured: leave it out on both sides */
         p.total -= p.gpu.context;
         snprintf(context, sizeof context, ", both without the context");
     }
-    if (!s->conf->feed_replay[0] && d->v == &backend_cpu) {
+    if (!s->conf->feed_replay[0] && d->backend == &backend_cpu) {
         printf("memory: planned %.3f GiB, taken %.3f GiB with up to %.3f GiB of rows under way "
                "(prepd.ahead_bytes)\n",
                (double)p.total / gib, (double)taken / gib,

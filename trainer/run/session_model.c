@@ -108,7 +108,7 @@ status session_values(session *s)
         TRY(params_init(s->params, s->stream, (uint64_t)c->training_seed));
     }
     log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s bytes=%" PRId64, s->dims.name,
-             s->params->total, s->params->n,
+             s->params->total, s->params->count,
              have ? "loaded from its weights" : "initialised from training.seed",
              s->params->bytes_read);
     return ST_OK;

@@ -31,7 +31,7 @@ enum { SLOTS_MAX = 4 };
 /* The sample ids of a step, in stream order. */
 typedef struct sample_list {
     uint64_t *id; /* heap */
-    int64_t n, capacity;
+    int64_t count, capacity;
 } sample_list;
 
 /* What the host and the device exchange about a step, in pinned host memory. */
@@ -59,7 +59,7 @@ typedef struct step_slot {
 } step_slot;
 
 struct step_slots {
-    int64_t n;            /* 1 + ahead */
+    int64_t count;        /* 1 + ahead */
     int64_t queued, told; /* how many steps since the session was opened */
     step_totals *totals;  /* device memory; NULL for one rank */
     step_slot slot[SLOTS_MAX];
@@ -78,15 +78,15 @@ static size_t expert_count_bytes(const session *s)
 
 status step_open(session *s)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     const size_t counts = expert_count_bytes(s);
     s->steps = calloc(1, sizeof *s->steps);
     if (!s->steps)
         return FAIL(ST_NO_MEMORY, "no memory for the steps under way");
-    s->steps->n = v->ahead + 1 < SLOTS_MAX ? v->ahead + 1 : SLOTS_MAX;
+    s->steps->count = v->ahead + 1 < SLOTS_MAX ? v->ahead + 1 : SLOTS_MAX;
     if (step_shared(s))
         TRY(v->alloc(s->device, sizeof(step_totals), (void **)&s->steps->totals));
-    for (int64_t i = 0; i < s->steps->n; i++) {
+    for (int64_t i = 0; i < s->steps->count; i++) {
         step_slot *t = &s->steps->slot[i];
         TRY(v->alloc_host(s->device, sizeof *t->facts, (void **)&t->facts));
         if (counts)
@@ -102,11 +102,11 @@ void step_close(session *s)
 {
     if (!s->steps)
         return;
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     /* The device may still use the buffers that are released below. */
     if (step_under_way(s) > 0 && v->wait(s->stream) != ST_OK)
         log_error("the steps under way failed: %s", status_text());
-    for (int64_t i = 0; i < s->steps->n; i++) {
+    for (int64_t i = 0; i < s->steps->count; i++) {
         step_slot *t = &s->steps->slot[i];
         free(t->samples.id);
         free(t->cursor);
@@ -138,8 +138,8 @@ bool step_is_void(const session *s)
 /* Appends the sample ids of a row to those of the step. A prefix is no sample. */
 static status note_samples(sample_list *l, const row *w)
 {
-    if (l->n + w->n_docs > l->capacity) {
-        int64_t capacity = 2 * (l->n + w->n_docs);
+    if (l->count + w->n_docs > l->capacity) {
+        int64_t capacity = 2 * (l->count + w->n_docs);
         uint64_t *id = realloc(l->id, (size_t)capacity * sizeof *id);
         if (!id)
             return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sample ids", capacity);
@@ -148,7 +148,7 @@ static status note_samples(sample_list *l, const row *w)
     }
     for (int64_t d = 0; d < w->n_docs; d++)
         if (!row_is_prefix(w, d))
-            l->id[l->n++] = w->doc_sample_id[d];
+            l->id[l->count++] = w->doc_sample_id[d];
     return ST_OK;
 }
 
@@ -167,13 +167,13 @@ static status account(session *s, const received *rows, int64_t n_rows, step_slo
     step_report *r = &t->report;
     for (int64_t i = 0; i < n_rows; i++) {
         const row *w = &rows[i].row;
-        const int64_t samples = t->samples.n;
+        const int64_t samples = t->samples.count;
         TRY(note_samples(&t->samples, w));
         flops f;
         dims_flops(&s->dims, w->n_tokens, (row_squares(w) + w->n_tokens) / 2, w->grid_thw,
                    w->n_items, &f);
         flops_add(&r->flops, &f);
-        r->documents += t->samples.n - samples;
+        r->documents += t->samples.count - samples;
         r->cost += predicted_cost(w);
         r->tokens += w->n_tokens;
         r->patches += w->n_patches + w->n_video_patches;
@@ -241,7 +241,8 @@ static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
 static status run_pass(session *s, const model_pass *p)
 {
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    graph_replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->b->variant};
+    graph_replay_key key = {
+        .piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->batch->variant};
     bool done;
     TRY(graph_replay_begin(s->stream, &key, &done));
     if (done)
@@ -293,7 +294,7 @@ static status take_batch(session *s, bool first, step_slot *t, device_batch **ou
         goto done;
     if (first) {
         t->first_wait_ns = t->report.wait_ns;
-        TRY_OR(done, s->device->v->event_record(s->stream, t->ready));
+        TRY_OR(done, s->device->backend->event_record(s->stream, t->ready));
     }
     t->report.targets += (*out)->targets;
     t->report.own_tokens += batch_sizes(*out).tokens;
@@ -301,7 +302,7 @@ static status take_batch(session *s, bool first, step_slot *t, device_batch **ou
     t->report.own_context_balance = fmax(t->report.own_context_balance, (*out)->context_uneven);
     t->report.own_vision_balance = fmax(t->report.own_vision_balance, (*out)->vision_uneven);
     if (s->world) /* if this rank is lost from here on, the others can say with which samples */
-        rank_link_at_step(s->world->rank_link, t->report.step, t->samples.id, t->samples.n);
+        rank_link_at_step(s->world->rank_link, t->report.step, t->samples.id, t->samples.count);
 done:
     for (int64_t i = 0; i < n; i++)
         receiver_give_back(s->train, &s->got[i]);
@@ -337,7 +338,7 @@ static status take_passes(session *s, step_slot *t)
 
 static status clear(session *s)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     s->stream->part = PART_OPTIMIZER;
     TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
     TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
@@ -368,7 +369,7 @@ static status update_params(session *s)
 
 static status fetch_facts(session *s, step_slot *t)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     step_facts *f = t->facts;
     TRY(v->to_host(s->stream, &f->loss, s->sums.loss, sizeof f->loss));
     TRY(v->to_host(s->stream, &f->weight, s->sums.weight, sizeof f->weight));
@@ -392,8 +393,8 @@ static status send_void(session *s, step_slot *t)
     if (s->steps->no_rows.code == ST_OK)
         return ST_OK;
     t->facts->void_weight = -INFINITY;
-    return s->device->v->to_device(s->stream, s->sums.weight, &t->facts->void_weight,
-                                   sizeof t->facts->void_weight);
+    return s->device->backend->to_device(s->stream, s->sums.weight, &t->facts->void_weight,
+                                         sizeof t->facts->void_weight);
 }
 
 static status send_counts(session *s, step_slot *t)
@@ -403,31 +404,31 @@ static status send_counts(session *s, step_slot *t)
     t->report.stop = stop_heard();
     step_totals_of(s, &t->report, s->steps->unsaid_wait_ns, &t->facts->ours);
     s->steps->unsaid_wait_ns = 0;
-    TRY(s->device->v->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
-                              sizeof t->facts->own_loss));
-    return s->device->v->to_device(s->stream, s->steps->totals, &t->facts->ours,
-                                   sizeof t->facts->ours);
+    TRY(s->device->backend->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
+                                    sizeof t->facts->own_loss));
+    return s->device->backend->to_device(s->stream, s->steps->totals, &t->facts->ours,
+                                         sizeof t->facts->ours);
 }
 
 status step_queue(session *s, int64_t step)
 {
     struct step_slots *all = s->steps;
-    if (step_under_way(s) == all->n)
+    if (step_under_way(s) == all->count)
         return FAIL(ST_INTERNAL, "step %" PRId64 " is queued before an earlier one was told", step);
-    step_slot *t = &all->slot[all->queued % all->n];
+    step_slot *t = &all->slot[all->queued % all->count];
     step_report *r = &t->report;
     memset(r, 0, sizeof *r);
     r->step = step;
-    t->samples.n = 0;
+    t->samples.count = 0;
     t->first_wait_ns = 0;
     TRY(clear(s));
-    TRY(s->device->v->event_record(s->stream, t->wanted));
+    TRY(s->device->backend->event_record(s->stream, t->wanted));
     TRY(take_passes(s, t));
 
     r->flops.training = groups_training_flops(&r->flops, &s->share);
     r->sample = t->samples.id;
-    r->n_samples = t->samples.n;
-    r->samples_digest = hash_bytes(t->samples.id, (size_t)t->samples.n * sizeof *t->samples.id);
+    r->n_samples = t->samples.count;
+    r->samples_digest = hash_bytes(t->samples.id, (size_t)t->samples.count * sizeof *t->samples.id);
     TRY(keep_cursor(t, receiver_cursor(s->train)));
     r->cursor = t->cursor;
     r->expert_count = t->expert_count;
@@ -473,10 +474,10 @@ static status find_where(session *s, const step_facts *f, step_report *r)
 status step_told(session *s, step_report *out)
 {
     struct step_slots *all = s->steps;
-    step_slot *t = &all->slot[all->told % all->n];
+    step_slot *t = &all->slot[all->told % all->count];
     step_report *r = &t->report;
-    TRY(s->device->v->event_wait(s->device, t->done));
-    TRY(s->device->v->event_ns(t->wanted, t->ready, &r->input_ns));
+    TRY(s->device->backend->event_wait(s->device, t->done));
+    TRY(s->device->backend->event_ns(t->wanted, t->ready, &r->input_ns));
     /* The host may have waited longer than the device stood idle, if the device was still busy with
      * the step before. Only the idle part counts. */
     if (t->first_wait_ns > r->input_ns)
@@ -487,7 +488,7 @@ status step_told(session *s, step_report *out)
     optimizer_report updated = optimizer_report_of(&f->update);
     r->loss = f->weight > 0.0 ? f->loss / f->weight : 0.0;
     r->weight = f->weight;
-    r->aux = s->device->v->acc == DT_F64 ? f->aux[0] : (double)*(const float *)f->aux;
+    r->aux = s->device->backend->acc == DT_F64 ? f->aux[0] : (double)*(const float *)f->aux;
     r->grad_norm = updated.grad_norm;
     memcpy(r->group_norm, updated.group_norm, sizeof r->group_norm);
     r->skipped = updated.skipped;
@@ -495,7 +496,7 @@ status step_told(session *s, step_report *out)
         step_totals_into(s, &f->totals, r);
     if (model_exchange(s->model))
         exchange_told_moved(model_exchange(s->model), f->moved,
-                            s->dims.text.hidden * (int64_t)st_dtype_size(s->device->v->act));
+                            s->dims.text.hidden * (int64_t)st_dtype_size(s->device->backend->act));
     if (r->stop)
         stop_agree();
     TRY(find_where(s, f, r));
@@ -515,7 +516,7 @@ received_work step_received_work(const session *s, const step_report *step)
                            .tokens = step->own_tokens,
                            .feature_rows = step->own_features,
                            .recomputed = s->recomputed.text,
-                           .act = st_dtype_size(s->device->v->act),
-                           .acc = st_dtype_size(s->device->v->acc),
+                           .act = st_dtype_size(s->device->backend->act),
+                           .acc = st_dtype_size(s->device->backend->acc),
                            .aux = s->conf->loss_router_aux_coef};
 }

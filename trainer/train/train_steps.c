@@ -123,7 +123,7 @@ static status queue_steps(training *t)
     /* A run that ends at a bad step must leave the values from before it, so no step may be queued
      * after one. Nor is one queued after the step that follows a bad one: if that one is bad too,
      * its outputs must still be there to find the layer. */
-    int ahead = c->training_nonfinite == NONFINITE_STOP || t->bad ? 0 : s->device->v->ahead;
+    int ahead = c->training_nonfinite == NONFINITE_STOP || t->bad ? 0 : s->device->backend->ahead;
     while (step_under_way(s) <= ahead && !stop_asked()) {
         int64_t under_way = step_under_way(s), last = t->now.step + under_way;
         if (c->training_steps && last >= c->training_steps)

@@ -231,7 +231,7 @@ static void test_file__all_mistakes_are_collected(void **state)
     assert_fails(ST_CONFIG, conf_load_all(&c, &argc, argv, needs, &wrong),
                  "c.yaml:2: there is no option \"training.seq_len0\"; did you mean "
                  "training.seq_len?");
-    assert_int_equal(wrong.n, 25 + 7);
+    assert_int_equal(wrong.count, 25 + 7);
     static const char *const rest[] = {
         "c.yaml:27: training.steps: expected a whole number",
         "c.yaml:29: the key training.seed appears twice",
@@ -244,7 +244,7 @@ static void test_file__all_mistakes_are_collected(void **state)
     for (int i = 0; i < 7; i++)
         assert_non_null(strstr(wrong.text[25 + i], rest[i]));
     mistakes_done(&wrong);
-    assert_int_equal(wrong.n, 0);
+    assert_int_equal(wrong.count, 0);
 }
 
 static void test_arguments__all_mistakes_are_collected(void **state)
@@ -264,7 +264,7 @@ static void test_arguments__all_mistakes_are_collected(void **state)
     mistakes wrong = {0};
     assert_fails(ST_USAGE, conf_load_all(&c, &argc, argv, NULL, &wrong),
                  "did you mean training.seed?");
-    assert_int_equal(wrong.n, 3);
+    assert_int_equal(wrong.count, 3);
     assert_non_null(strstr(wrong.text[1], "command line: training.steps: expected a whole number"));
     assert_non_null(strstr(wrong.text[2], "\"vqa3\" is not one of"));
     mistakes_done(&wrong);
@@ -278,7 +278,7 @@ static int64_t mistakes_in(const room *r, const char *text, const char *first)
     mistakes wrong = {0};
     write_yaml(r, text);
     assert_fails(ST_CONFIG, conf_load_all(&c, &argc, argv, NULL, &wrong), first);
-    const int64_t n = wrong.n;
+    const int64_t n = wrong.count;
     mistakes_done(&wrong);
     return n;
 }
@@ -303,11 +303,11 @@ static void test_mistakes__the_list_is_bounded(void **state)
     mistakes wrong = {0};
     for (int i = 0; i < 3 * MISTAKES_KEPT; i++)
         assert_ok(mistakes_add(&wrong, FAIL(ST_CONFIG, "mistake %d", i)));
-    assert_int_equal(wrong.n, 3 * MISTAKES_KEPT);
+    assert_int_equal(wrong.count, 3 * MISTAKES_KEPT);
     assert_string_equal(wrong.text[MISTAKES_KEPT - 1], "mistake 49");
     assert_fails(ST_CONFIG, mistakes_first(&wrong), "mistake 0");
     assert_fails(ST_NO_MEMORY, mistakes_add(&wrong, FAIL(ST_NO_MEMORY, "none")), "none");
-    assert_int_equal(wrong.n, 3 * MISTAKES_KEPT);
+    assert_int_equal(wrong.count, 3 * MISTAKES_KEPT);
     mistakes_done(&wrong);
 }
 

@@ -79,15 +79,15 @@ static bool open_published(fixture *f)
 
 static void check_ids(fixture *f, const char *text, size_t size, const int32_t *want, size_t n)
 {
-    f->list.n = 0;
+    f->list.count = 0;
     assert_ok(tokenizer_encode(f->t, f->s, text, size, &f->list));
-    bool same = f->list.n == n && (n == 0 || !memcmp(f->list.id, want, n * sizeof *want));
+    bool same = f->list.count == n && (n == 0 || !memcmp(f->list.id, want, n * sizeof *want));
     if (same)
         return;
     print_message("text: %.*s\n", (int)size, text);
-    for (size_t i = 0; i < n || i < f->list.n; i++)
+    for (size_t i = 0; i < n || i < f->list.count; i++)
         print_message("%zu: wanted %d, got %d\n", i, i < n ? want[i] : -1,
-                      i < f->list.n ? f->list.id[i] : -1);
+                      i < f->list.count ? f->list.id[i] : -1);
     fail_msg("the ids differ");
 }
 
@@ -163,7 +163,7 @@ static void test_encode__bad_bytes_become_replacement_characters(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         token_list want = {0};
         assert_ok(tokenizer_encode(f.t, f.s, cases[i].good, strlen(cases[i].good), &want));
-        check_ids(&f, cases[i].bad, strlen(cases[i].bad), want.id, want.n);
+        check_ids(&f, cases[i].bad, strlen(cases[i].bad), want.id, want.count);
         token_list_done(&want);
     }
     fixture_close(&f);
@@ -182,7 +182,7 @@ static void test_encode__offsets_are_those_of_the_input(void **state)
      * from the e at byte 4. */
     int32_t end = tokenizer_added(f.t, "<|im_end|>");
     bool seen = false;
-    for (size_t i = 0; i < f.list.n; i++) {
+    for (size_t i = 0; i < f.list.count; i++) {
         assert_true(i == 0 || f.list.offset[i] >= f.list.offset[i - 1]);
         if (f.list.id[i] == end) {
             assert_int_equal(f.list.offset[i], 7);
@@ -193,11 +193,11 @@ static void test_encode__offsets_are_those_of_the_input(void **state)
         }
     }
     assert_true(seen);
-    assert_int_equal(f.list.offset[f.list.n - 1], 19); /* b */
+    assert_int_equal(f.list.offset[f.list.count - 1], 19); /* b */
     /* A second call appends and leaves what was there. */
-    size_t n = f.list.n;
+    size_t n = f.list.count;
     assert_ok(tokenizer_encode(f.t, f.s, "red", 3, &f.list));
-    assert_true(f.list.n > n && f.list.id[0] == f.list.id[n] && f.list.offset[n] == 0);
+    assert_true(f.list.count > n && f.list.id[0] == f.list.id[n] && f.list.offset[n] == 0);
     fixture_close(&f);
 }
 
@@ -214,7 +214,7 @@ static void test_encode__a_long_piece_is_decoded_to_itself(void **state)
         text[i] = "redsquare"[i % 9];
     size_t size;
     assert_ok(tokenizer_encode(f.t, f.s, text, SIZE, &f.list));
-    assert_ok(tokenizer_decode(f.t, f.list.id, f.list.n, false, &back, &size));
+    assert_ok(tokenizer_decode(f.t, f.list.id, f.list.count, false, &back, &size));
     assert_int_equal(size, SIZE);
     assert_memory_equal(back, text, SIZE);
     free(back);
@@ -240,10 +240,10 @@ static void test_encode__random_text_is_decoded_to_its_nfc(void **state)
         nfc_scratch scratch = {0};
         mapped_text nfc = {0};
         assert_ok(nfc_normalise((const uint8_t *)text, n, &scratch, &nfc));
-        f.list.n = 0;
+        f.list.count = 0;
         assert_ok(tokenizer_encode(f.t, f.s, text, n, &f.list));
         char *back;
-        assert_ok(tokenizer_decode(f.t, f.list.id, f.list.n, false, &back, &size));
+        assert_ok(tokenizer_decode(f.t, f.list.id, f.list.count, false, &back, &size));
         assert_int_equal(size, nfc.size);
         assert_true(n == 0 || !memcmp(back, nfc.bytes, size));
         free(back);
@@ -319,7 +319,7 @@ static void test_decode__replaces_cut_characters_and_skips_special(void **state)
     size_t size;
     open_golden(&f, "pairs");
     assert_ok(tokenizer_encode(f.t, f.s, "\xF0\x9F\x98\x8A<|im_end|><think>", 21, &f.list));
-    assert_int_equal(f.list.n, 6);
+    assert_int_equal(f.list.count, 6);
     assert_ok(tokenizer_decode(f.t, f.list.id + 1, 5, true, &text, &size));
     assert_string_equal(text, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD<think>");
     free(text);
@@ -444,7 +444,7 @@ static void test_encode__published_pieces(void **state)
             strcat(whole, samples[i][k]);
             assert_ok(tokenizer_encode(f.t, f.s, samples[i][k], strlen(samples[i][k]), &want));
         }
-        check_ids(&f, whole, strlen(whole), want.id, want.n);
+        check_ids(&f, whole, strlen(whole), want.id, want.count);
         token_list_done(&want);
     }
     fixture_close(&f);

@@ -58,7 +58,7 @@ static void accept(const char *from, const char *to, const char *text, int32_t w
     assert_ok(tokenizer_parse(good, strlen(good), "some.json", &t));
     assert_ok(tokenizer_scratch_new(t, &s));
     assert_ok(tokenizer_encode(t, s, text, strlen(text), &list));
-    assert_true(list.n > 0);
+    assert_true(list.count > 0);
     assert_int_equal(list.id[0], want);
     token_list_done(&list);
     tokenizer_scratch_free(&s);

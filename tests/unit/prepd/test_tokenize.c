@@ -108,7 +108,7 @@ static void test_tokenize__lines(void **state)
     assert_ok(tokenizer_scratch_new(t, &s));
     assert_ok(tokenizer_encode(t, s, "red", 3, &red));
     size_t n = 0;
-    for (size_t i = 0; i < red.n; i++)
+    for (size_t i = 0; i < red.count; i++)
         n += (size_t)sprintf(want + n, "%s%d", i ? " " : "", red.id[i]);
     sprintf(want + n, "\n\n%d 64 201\n32\n", tokenizer_added(t, "<|im_end|>"));
     assert_string_equal(out, want);

@@ -7,7 +7,7 @@
 #include "trainer/ops/cpu/attention_head.h"
 
 typedef struct cached_job {
-    const attention_cached_args *a;
+    const attention_cached_args *args;
     real *scratch; /* [threads, longest] scores */
     int64_t longest;
 } cached_job;
@@ -64,7 +64,7 @@ static void query_head(const real *q, const real *k, const real *v, int64_t stri
 static void cached_heads(const void *context, part p)
 {
     const cached_job *job = context;
-    const attention_cached_args *a = job->a;
+    const attention_cached_args *a = job->args;
     const int64_t d = a->head_dim, group = a->heads / a->kv_heads, stride = a->kv_heads * d;
     for (int64_t t = p.begin; t < p.end; t++) {
         int64_t i = t / a->kv_heads, kv = t % a->kv_heads;
@@ -79,7 +79,7 @@ static void cached_heads(const void *context, part p)
 
 status CPU_OP(attention_cached)(stream *s, const attention_cached_args *a)
 {
-    cached_job job = {.a = a};
+    cached_job job = {.args = a};
     void *scratch;
     TRY(cached_check(a, &job.longest));
     TRY(cpu_scratch(s, (size_t)(cpu_threads(s) * job.longest) * sizeof(real), &scratch));

@@ -79,14 +79,14 @@ static void gemm_tile(const gemm_args *a, int64_t i0, int64_t i1, int64_t j0, in
 }
 
 typedef struct gemm_job {
-    const gemm_args *a;
+    const gemm_args *args;
     int64_t tm, tn;
 } gemm_job;
 
 static void gemm_body(const void *context, part p)
 {
     const gemm_job *job = context;
-    const gemm_args *a = job->a;
+    const gemm_args *a = job->args;
     int64_t across = ceil_div(a->n, job->tn);
     for (int64_t t = p.begin; t < p.end; t++) {
         int64_t i = t / across * job->tm, j = t % across * job->tn;
@@ -110,7 +110,7 @@ status CPU_OP(gemm)(stream *s, const gemm_args *a)
             (long long)a->lda, (long long)a->ldb, (long long)a->ldc, (long long)a_width,
             (long long)b_width, (long long)a->n);
     TRY(gemm_check_residual(a));
-    gemm_job job = {.a = a};
+    gemm_job job = {.args = a};
     gemm_cut(a->m, a->n, a->k, &job.tm, &job.tn);
     cpu_run(s, ceil_div(a->m, job.tm) * ceil_div(a->n, job.tn),
             job.tm * job.tn * a->k / MULTIPLY_ADDS, gemm_body, &job);

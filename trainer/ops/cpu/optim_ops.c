@@ -3,7 +3,7 @@
 
 /* A chunk of a list: the elements [begin, end) of one of its tensors. */
 typedef struct chunk {
-    const optim_tensor *t;
+    const optim_tensor *tensor;
     int64_t begin, end;
 } chunk;
 
@@ -27,7 +27,7 @@ static chunk chunk_of(const optim_list *l, int64_t i)
 
 static double chunk_squares(const chunk *c)
 {
-    const real *x = c->t->g;
+    const real *x = c->tensor->g;
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = c->begin; i < c->end; i++)
@@ -36,7 +36,7 @@ static double chunk_squares(const chunk *c)
 }
 
 typedef struct squares_job {
-    const sum_squares_args *a;
+    const sum_squares_args *args;
     double *part;
 } squares_job;
 
@@ -44,7 +44,7 @@ static void squares_chunks(const void *context, part p)
 {
     const squares_job *job = context;
     for (int64_t i = p.begin; i < p.end; i++) {
-        chunk c = chunk_of(&job->a->list, i);
+        chunk c = chunk_of(&job->args->list, i);
         job->part[i] = chunk_squares(&c);
     }
 }
@@ -75,7 +75,7 @@ status CPU_OP(step_finish)(stream *s, const step_finish_args *a)
 
 static void adamw_chunk(const step_scalars *t, const chunk *c)
 {
-    const optim_tensor *x = c->t;
+    const optim_tensor *x = c->tensor;
     const double lr = t->lr * x->lr_factor;
     const real b1 = (real)t->beta1, b2 = (real)t->beta2;
     const real c1 = (real)(1 - t->beta1), c2 = (real)(1 - t->beta2);

@@ -48,14 +48,14 @@ static real xent_row(real *z, int64_t n, int32_t label, real w, real max, bool b
 }
 
 typedef struct xent_job {
-    const xent_args *a;
+    const xent_args *args;
     real *nll;
 } xent_job;
 
 static void xent_rows(const void *context, part p)
 {
     const xent_job *job = context;
-    const xent_args *a = job->a;
+    const xent_args *a = job->args;
     const int64_t n = a->vocab;
     const real *weight = a->weight;
     for (int64_t i = p.begin; i < p.end; i++) {

@@ -479,7 +479,7 @@ status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_don
         return ST_OK;
     TRY(find_room(s, &b, &shape, a->tokens, true, copies, plan));
     if (b.dq_sum) /* cuDNN's blocks add to it, so it starts at 0 */
-        TRY(s->dev->v->zero(s, b.dq_sum, (size_t)b.dq_sum_bytes));
+        TRY(s->dev->backend->zero(s, b.dq_sum, (size_t)b.dq_sum_bytes));
     attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
     put_tail(&pack, 0, a->dq, a->q_stride, a->heads * a->head_dim);
     put_tail(&pack, 1, a->dk, a->k_stride, a->kv_heads * a->head_dim);

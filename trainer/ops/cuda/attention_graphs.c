@@ -17,8 +17,8 @@
 #include <stdlib.h>
 
 typedef struct tensors {
-    cudnn_graph *g;
-    const attention_shape *a;
+    cudnn_graph *graph;
+    const attention_shape *shape;
     int64_t score[CUDNN_DIMS], row[CUDNN_DIMS]; /* [B, Q, S, S], [B, Q, S, 1] */
     cudnn_tensor q, kt, o, lse;
     cudnn_tensor length, length_kv;
@@ -30,7 +30,7 @@ typedef struct tensors {
 static cudnn_tensor packed(const tensors *t, int64_t uid, int64_t heads, int64_t stride,
                            const cudnn_tensor *first, bool transposed)
 {
-    const attention_shape *a = t->a;
+    const attention_shape *a = t->shape;
     int64_t d = a->head_dim, s = a->longest;
     cudnn_layout l = {.type = CUDNN_DATA_BFLOAT16,
                       .dim = {a->segments, heads, s, d},
@@ -42,7 +42,7 @@ static cudnn_tensor packed(const tensors *t, int64_t uid, int64_t heads, int64_t
         l.stride[2] = 1;
         l.stride[3] = stride;
     }
-    return cudnn_graph_tensor(t->g, uid, &l);
+    return cudnn_graph_tensor(t->graph, uid, &l);
 }
 
 /* One float per token and head in a packed array. The library has no engine for such a tensor
@@ -50,10 +50,10 @@ static cudnn_tensor packed(const tensors *t, int64_t uid, int64_t heads, int64_t
  * (attention_cudnn.c). */
 static cudnn_tensor packed_rows(const tensors *t, int64_t uid)
 {
-    int64_t stride = t->a->lse_stride, s = t->a->longest;
-    return cudnn_graph_tensor(t->g, uid,
+    int64_t stride = t->shape->lse_stride, s = t->shape->longest;
+    return cudnn_graph_tensor(t->graph, uid,
                               &(cudnn_layout){.type = CUDNN_DATA_FLOAT,
-                                              .dim = {t->a->segments, t->a->heads, s, 1},
+                                              .dim = {t->shape->segments, t->shape->heads, s, 1},
                                               .stride = {s * stride, 1, stride, 1},
                                               .ragged = &t->first_lse});
 }
@@ -61,10 +61,10 @@ static cudnn_tensor packed_rows(const tensors *t, int64_t uid)
 /* [B, Q, S, width] f32: sums that the library wants in memory. */
 static cudnn_tensor padded(const tensors *t, int64_t uid, int64_t width)
 {
-    int64_t heads = t->a->heads, s = t->a->longest;
-    return cudnn_graph_tensor(t->g, uid,
+    int64_t heads = t->shape->heads, s = t->shape->longest;
+    return cudnn_graph_tensor(t->graph, uid,
                               &(cudnn_layout){.type = CUDNN_DATA_FLOAT,
-                                              .dim = {t->a->segments, heads, s, width},
+                                              .dim = {t->shape->segments, heads, s, width},
                                               .stride = {heads * s * width, s * width, width, 1}});
 }
 
@@ -80,7 +80,8 @@ static status begin_graph(tensors *t, const attention_shape *a)
     if (!g)
         return FAIL(ST_NO_MEMORY, "no memory for a cuDNN graph");
     int64_t b = a->segments, s = a->longest;
-    *t = (tensors){.g = g, .a = a, .score = {b, a->heads, s, s}, .row = {b, a->heads, s, 1}};
+    *t =
+        (tensors){.graph = g, .shape = a, .score = {b, a->heads, s, s}, .row = {b, a->heads, s, 1}};
     t->length = vector(g, ATTENTION_LENGTH, CUDNN_DATA_INT32, b);
     t->length_kv = vector(g, ATTENTION_LENGTH_KV, CUDNN_DATA_INT32, b);
     t->first_q = vector(g, ATTENTION_FIRST_Q, CUDNN_DATA_INT64, b + 1);
@@ -99,7 +100,7 @@ static status begin_graph(tensors *t, const attention_shape *a)
 
 static cudnn_tensor inner(const tensors *t, cudnnDataType_t type, const int64_t *dim)
 {
-    return cudnn_graph_inner(t->g, type, dim);
+    return cudnn_graph_inner(t->graph, type, dim);
 }
 
 /* f(x) or f(x, b) as a new tensor of x's size. */
@@ -107,7 +108,7 @@ static cudnn_tensor map(const tensors *t, cudnnPointwiseMode_t f, cudnn_tensor x
                         const cudnn_tensor *b)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_FLOAT, x.dim);
-    cudnn_graph_map(t->g, f, CUDNN_DATA_FLOAT, x, b, y);
+    cudnn_graph_map(t->graph, f, CUDNN_DATA_FLOAT, x, b, y);
     return y;
 }
 
@@ -115,21 +116,21 @@ static cudnn_tensor compare_tensors(const tensors *t, cudnnPointwiseMode_t f, cu
                                     const cudnn_tensor *b)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_BOOLEAN, t->score);
-    cudnn_graph_map(t->g, f, CUDNN_DATA_BOOLEAN, x, b, y);
+    cudnn_graph_map(t->graph, f, CUDNN_DATA_BOOLEAN, x, b, y);
     return y;
 }
 
 static cudnn_tensor index_of(const tensors *t, cudnn_tensor s, int64_t axis)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_INT32, t->score);
-    cudnn_graph_index(t->g, axis, s, y);
+    cudnn_graph_index(t->graph, axis, s, y);
     return y;
 }
 
 static cudnn_tensor select_allowed(const tensors *t, cudnn_tensor s, cudnn_tensor allowed)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_FLOAT, t->score);
-    cudnn_graph_select(t->g, s, t->minus, allowed, y);
+    cudnn_graph_select(t->graph, s, t->minus, allowed, y);
     return y;
 }
 
@@ -150,7 +151,7 @@ static cudnn_tensor not_ahead(const tensors *t, cudnn_tensor s)
 static cudnn_tensor build_scores(const tensors *t)
 {
     cudnn_tensor s = inner(t, CUDNN_DATA_FLOAT, t->score);
-    cudnn_graph_matmul(t->g, t->q, t->kt, s,
+    cudnn_graph_matmul(t->graph, t->q, t->kt, s,
                        (cudnn_sizes){.rows = &t->length, .columns = &t->length_kv});
     return mask_padding(t, map(t, CUDNN_POINTWISE_MUL, s, &t->scale));
 }
@@ -158,7 +159,7 @@ static cudnn_tensor build_scores(const tensors *t)
 static cudnn_tensor reduce_rows(const tensors *t, cudnnReduceTensorOp_t f, cudnn_tensor x)
 {
     cudnn_tensor y = inner(t, CUDNN_DATA_FLOAT, t->row);
-    cudnn_graph_reduce(t->g, f, x, y);
+    cudnn_graph_reduce(t->graph, f, x, y);
     return y;
 }
 
@@ -175,22 +176,22 @@ status attention_graph_forward(const attention_shape *a, const cudnn_target *tar
     cudnn_tensor e = map(&t, CUDNN_POINTWISE_EXP, map(&t, CUDNN_POINTWISE_SUB, s, &m), NULL);
     cudnn_tensor l = reduce_rows(&t, CUDNN_REDUCE_TENSOR_ADD, e);
     cudnn_tensor log_l = map(&t, CUDNN_POINTWISE_LOG, l, NULL);
-    cudnn_graph_map(t.g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, m, &log_l, t.lse);
+    cudnn_graph_map(t.graph, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, m, &log_l, t.lse);
     cudnn_tensor p = inner(&t, CUDNN_DATA_BFLOAT16, t.score);
-    cudnn_graph_map(t.g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, e, &l, p);
-    cudnn_graph_matmul(t.g, p, v, t.o, (cudnn_sizes){.rows = &t.length, .inner = &t.length_kv});
-    return cudnn_graph_plan(t.g, target, out);
+    cudnn_graph_map(t.graph, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, e, &l, p);
+    cudnn_graph_matmul(t.graph, p, v, t.o, (cudnn_sizes){.rows = &t.length, .inner = &t.length_kv});
+    return cudnn_graph_plan(t.graph, target, out);
 }
 
 /* x [B, Q, S, S] transposed, for a product that sums over queries. */
 static cudnn_tensor turned(const tensors *t, cudnn_tensor x)
 {
-    int64_t s = t->a->longest, heads = t->a->heads;
+    int64_t s = t->shape->longest, heads = t->shape->heads;
     cudnn_tensor y =
-        cudnn_graph_inner_as(t->g, &(cudnn_layout){.type = CUDNN_DATA_BFLOAT16,
-                                                   .dim = {t->a->segments, heads, s, s},
-                                                   .stride = {heads * s * s, s * s, 1, s}});
-    cudnn_graph_reshape(t->g, x, y);
+        cudnn_graph_inner_as(t->graph, &(cudnn_layout){.type = CUDNN_DATA_BFLOAT16,
+                                                       .dim = {t->shape->segments, heads, s, s},
+                                                       .stride = {heads * s * s, s * s, 1, s}});
+    cudnn_graph_reshape(t->graph, x, y);
     return y;
 }
 
@@ -199,46 +200,46 @@ static cudnn_tensor turned(const tensors *t, cudnn_tensor x)
 static void key_gradient(const tensors *t, cudnn_tensor pt, cudnn_tensor w, int64_t uid,
                          int64_t stride, const cudnn_tensor *first, int64_t full_uid)
 {
-    const attention_shape *a = t->a;
+    const attention_shape *a = t->shape;
     cudnn_sizes of = {.rows = &t->length_kv, .inner = &t->length};
     cudnn_tensor d = packed(t, uid, a->kv_heads, stride, first, false);
     if (a->heads == a->kv_heads) {
-        cudnn_graph_matmul(t->g, pt, w, d, of);
+        cudnn_graph_matmul(t->graph, pt, w, d, of);
         return;
     }
     /* The library takes the same first elements, scaled by the ratio of the strides. */
     cudnn_tensor full =
         packed(t, full_uid, a->heads, stride * (a->heads / a->kv_heads), first, false);
-    cudnn_graph_matmul(t->g, pt, w, full, of);
-    cudnn_graph_reduce(t->g, CUDNN_REDUCE_TENSOR_ADD, full, d);
+    cudnn_graph_matmul(t->graph, pt, w, full, of);
+    cudnn_graph_reduce(t->graph, CUDNN_REDUCE_TENSOR_ADD, full, d);
 }
 
 /* dq = ds k. Without determinism it goes through an array in f32 to which blocks add in any order.
  */
 static void query_gradient(const tensors *t, cudnn_tensor ds)
 {
-    const attention_shape *a = t->a;
+    const attention_shape *a = t->shape;
     int64_t d = a->head_dim, s = a->longest, b = a->segments;
     cudnn_sizes of = {.rows = &t->length, .inner = &t->length_kv};
-    cudnn_tensor k =
-        cudnn_graph_inner_as(t->g, &(cudnn_layout){.type = CUDNN_DATA_BFLOAT16,
-                                                   .dim = {b, a->kv_heads, s, d},
-                                                   .stride = {s * a->k_stride, d, a->k_stride, 1},
-                                                   .ragged = &t->first_k});
-    cudnn_graph_reshape(t->g, t->kt, k);
+    cudnn_tensor k = cudnn_graph_inner_as(
+        t->graph, &(cudnn_layout){.type = CUDNN_DATA_BFLOAT16,
+                                  .dim = {b, a->kv_heads, s, d},
+                                  .stride = {s * a->k_stride, d, a->k_stride, 1},
+                                  .ragged = &t->first_k});
+    cudnn_graph_reshape(t->graph, t->kt, k);
     cudnn_tensor dq = packed(t, ATTENTION_DQ, a->heads, a->q_stride, &t->first_q, false);
     if (a->deterministic) {
-        cudnn_graph_matmul(t->g, ds, k, dq, of);
+        cudnn_graph_matmul(t->graph, ds, k, dq, of);
         return;
     }
     cudnn_layout l = {.type = CUDNN_DATA_FLOAT,
                       .dim = {b, a->heads, s, d},
                       .stride = {s * a->o_stride, d, a->o_stride, 1},
                       .ragged = &t->first_o};
-    cudnn_tensor sum = attention_packs_sums(a) ? cudnn_graph_tensor(t->g, ATTENTION_DQ_SUM, &l)
+    cudnn_tensor sum = attention_packs_sums(a) ? cudnn_graph_tensor(t->graph, ATTENTION_DQ_SUM, &l)
                                                : padded(t, ATTENTION_DQ_SUM, d);
-    cudnn_graph_matmul(t->g, ds, k, sum, of);
-    cudnn_graph_map(t->g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, sum, NULL, dq);
+    cudnn_graph_matmul(t->graph, ds, k, sum, of);
+    cudnn_graph_map(t->graph, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, sum, NULL, dq);
 }
 
 status attention_graph_backward(const attention_shape *a, const cudnn_target *target,
@@ -248,11 +249,11 @@ status attention_graph_backward(const attention_shape *a, const cudnn_target *ta
     TRY(begin_graph(&t, a));
     cudnn_tensor vt = packed(&t, ATTENTION_V, a->kv_heads, a->v_stride, &t.first_v, true);
     cudnn_tensor do_ = packed(&t, ATTENTION_DO, a->heads, a->o_stride, &t.first_o, false);
-    cudnn_tensor one = cudnn_graph_number(t.g, ATTENTION_ONE, CUDNN_DATA_FLOAT);
+    cudnn_tensor one = cudnn_graph_number(t.graph, ATTENTION_ONE, CUDNN_DATA_FLOAT);
     cudnn_tensor sum =
         attention_packs_sums(a) ? packed_rows(&t, ATTENTION_SUM) : padded(&t, ATTENTION_SUM, 1);
     cudnn_tensor product = map(&t, CUDNN_POINTWISE_MUL, do_, &t.o);
-    cudnn_graph_map(t.g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT,
+    cudnn_graph_map(t.graph, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT,
                     reduce_rows(&t, CUDNN_REDUCE_TENSOR_ADD, product), &one, sum);
 
     cudnn_tensor s = map(&t, CUDNN_POINTWISE_SUB, build_scores(&t), &t.lse);
@@ -262,12 +263,13 @@ status attention_graph_backward(const attention_shape *a, const cudnn_target *ta
     key_gradient(&t, turned(&t, p), do_, ATTENTION_DV, a->v_stride, &t.first_v, ATTENTION_DV_FULL);
 
     cudnn_tensor dp = inner(&t, CUDNN_DATA_FLOAT, t.score);
-    cudnn_graph_matmul(t.g, do_, vt, dp, (cudnn_sizes){.rows = &t.length, .columns = &t.length_kv});
+    cudnn_graph_matmul(t.graph, do_, vt, dp,
+                       (cudnn_sizes){.rows = &t.length, .columns = &t.length_kv});
     cudnn_tensor ds = map(&t, CUDNN_POINTWISE_MUL, map(&t, CUDNN_POINTWISE_SUB, dp, &sum), &p);
     ds = map(&t, CUDNN_POINTWISE_MUL, ds, &t.scale);
     key_gradient(&t, turned(&t, ds), t.q, ATTENTION_DK, a->k_stride, &t.first_k, ATTENTION_DK_FULL);
     query_gradient(&t, ds);
-    return cudnn_graph_plan(t.g, target, out);
+    return cudnn_graph_plan(t.graph, target, out);
 }
 
 #endif

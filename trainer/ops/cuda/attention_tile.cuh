@@ -27,10 +27,11 @@ template <int D> struct tile {
     static const size_t BYTES = (size_t)TILE * STRIDE * sizeof(bf16);
 };
 
-/* One head of q, k, v or a gradient: row t is at p + t * stride. wide: rows allow 16-byte accesses.
+/* One head of q, k, v or a gradient: row t is at at + t * stride. wide: rows allow 16-byte
+ * accesses.
  */
 typedef struct head {
-    bf16 *p;
+    bf16 *at;
     int64_t stride;
     int dim;
     bool wide;
@@ -51,10 +52,10 @@ static __device__ inline void tile_load(bf16 *tile_at, const head &x, int64_t fi
     for (int i = (int)threadIdx.x; i < TILE * pieces; i += OWN_THREADS) {
         const int row = i / pieces, column = i % pieces * VECTOR;
         bf16 *to = tile_at + row * tile<D>::STRIDE + column;
-        const bf16 *from = x.p + (first + row) * x.stride + column;
+        const bf16 *from = x.at + (first + row) * x.stride + column;
         const bool there = first + row < end;
         if (x.wide)
-            copy16_async(to, there && column < x.dim ? from : x.p, there && column < x.dim);
+            copy16_async(to, there && column < x.dim ? from : x.at, there && column < x.dim);
         else
             for (int j = 0; j < VECTOR; j++)
                 to[j] = there && column + j < x.dim ? from[j] : to_bf16(0);
@@ -158,7 +159,7 @@ static __device__ inline void warp_store(const head &x, int64_t first, int64_t e
         uint4 bits = *(const uint4 *)(tile_at + row * tile<D>::STRIDE + column);
         if (first + row >= used)
             bits = make_uint4(0, 0, 0, 0);
-        bf16 *to = x.p + (first + row) * x.stride + column;
+        bf16 *to = x.at + (first + row) * x.stride + column;
         if (x.wide)
             *(uint4 *)to = bits;
         else

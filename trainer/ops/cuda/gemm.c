@@ -34,7 +34,7 @@ typedef struct key {
 typedef struct plan {
     key key;
     cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t a, b, c; /* the library's first operand is b */
+    cublasLtMatrixLayout_t left, right, result; /* the library's first operand is right */
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
 } plan;
@@ -49,12 +49,12 @@ static void plan_done(plan *p)
 {
     if (p->product)
         cublas_api()->MatmulDescDestroy(p->product);
-    if (p->a)
-        cublas_api()->MatrixLayoutDestroy(p->a);
-    if (p->b)
-        cublas_api()->MatrixLayoutDestroy(p->b);
-    if (p->c)
-        cublas_api()->MatrixLayoutDestroy(p->c);
+    if (p->left)
+        cublas_api()->MatrixLayoutDestroy(p->left);
+    if (p->right)
+        cublas_api()->MatrixLayoutDestroy(p->right);
+    if (p->result)
+        cublas_api()->MatrixLayoutDestroy(p->result);
 }
 
 static void plans_done(void *data)
@@ -115,11 +115,11 @@ static status describe_product(plan *p)
     const key *k = &p->key;
     cudaDataType_t c_type = k->c_acc ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
     /* A row-major [r, c] is a column-major [c, r] for the library. */
-    CUBLAS_TRY(MatrixLayoutCreate(&p->a, CUDA_R_16BF, (uint64_t)(k->trans_a ? k->m : k->k),
+    CUBLAS_TRY(MatrixLayoutCreate(&p->left, CUDA_R_16BF, (uint64_t)(k->trans_a ? k->m : k->k),
                                   (uint64_t)(k->trans_a ? k->k : k->m), k->lda));
-    CUBLAS_TRY(MatrixLayoutCreate(&p->b, CUDA_R_16BF, (uint64_t)(k->trans_b ? k->k : k->n),
+    CUBLAS_TRY(MatrixLayoutCreate(&p->right, CUDA_R_16BF, (uint64_t)(k->trans_b ? k->k : k->n),
                                   (uint64_t)(k->trans_b ? k->n : k->k), k->ldb));
-    CUBLAS_TRY(MatrixLayoutCreate(&p->c, c_type, (uint64_t)k->n, (uint64_t)k->m, k->ldc));
+    CUBLAS_TRY(MatrixLayoutCreate(&p->result, c_type, (uint64_t)k->n, (uint64_t)k->m, k->ldc));
     CUBLAS_TRY(MatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     cublasOperation_t first = k->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = k->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -171,7 +171,7 @@ static status ask_heuristic(cublasLtHandle_t handle, plan *p, cublasLtMatmulPref
     int found = 0;
     TRY(set_preference(prefer, &p->key));
     cublasStatus_t error = cublas_api()->MatmulAlgoGetHeuristic(
-        handle, p->product, p->b, p->a, p->c, p->c, prefer, 1, &best, &found);
+        handle, p->product, p->right, p->left, p->result, p->result, prefer, 1, &best, &found);
     if (error != CUBLAS_STATUS_SUCCESS || found == 0 || best.state != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE,
                     "cublasLtMatmulAlgoGetHeuristic: error %d, %s; no algorithm for m %lld n %lld "
@@ -251,7 +251,7 @@ static status check_gemm(const gemm_args *g)
 /* K = 0: the sum has no terms, so only the bias, the residual or the old C remains. */
 static status empty_sum(stream *s, const gemm_args *g)
 {
-    const backend_vtable *v = s->dev->v;
+    const backend_vtable *v = s->dev->backend;
     size_t size = g->c_acc ? sizeof(float) : sizeof(uint16_t), bytes = (size_t)g->n * size;
     for (int64_t i = 0; i < g->m && !g->accumulate; i++) {
         size_t at = (size_t)(i * g->ldc) * size;
@@ -278,9 +278,9 @@ status cuda_gemm(stream *s, const gemm_args *g)
     TRY(cuda_scratch(s, p->workspace, &workspace));
     float alpha = (float)g->alpha, beta = g->accumulate || g->residual ? 1.0f : 0.0f;
     const void *added = g->residual ? g->residual : g->c;
-    cublasStatus_t error =
-        cublas_api()->Matmul(all->handle, p->product, &alpha, g->b, p->b, g->a, p->a, &beta, added,
-                             p->c, g->c, p->c, &p->algorithm, workspace, p->workspace, s->handle);
+    cublasStatus_t error = cublas_api()->Matmul(
+        all->handle, p->product, &alpha, g->b, p->right, g->a, p->left, &beta, added, p->result,
+        g->c, p->result, &p->algorithm, workspace, p->workspace, s->handle);
     if (error != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE, "cublasLtMatmul of m %lld n %lld k %lld: error %d, %s",
                     (long long)g->m, (long long)g->n, (long long)g->k, (int)error,

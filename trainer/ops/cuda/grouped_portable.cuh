@@ -108,7 +108,7 @@ static __device__ __forceinline__ void portable_b(uint32_t (&b)[4], const unsign
 }
 
 typedef struct portable_sources {
-    portable_source a, b;
+    portable_source source_a, source_b;
 } portable_sources;
 
 template <int MODE>
@@ -120,19 +120,19 @@ static __device__ __forceinline__ portable_sources portable_sources_of(const gro
     portable_sources s;
     const __nv_bfloat16 *pa = (const __nv_bfloat16 *)a, *pb = (const __nv_bfloat16 *)b;
     int32_t rows = begin[t.expert + 1] - begin[t.expert];
-    s.a.width = MODE == GROUPED_WGRAD ? w.out_m : w.reduce;
-    s.a.base = pa + t.row * s.a.width + (MODE == GROUPED_WGRAD ? t.m : 0);
-    s.a.rows = t.valid;
-    s.a.reduce = s.b.reduce = MODE == GROUPED_WGRAD ? rows : w.reduce;
-    s.a.up = 0;
-    s.b.up = t.up;
-    s.b.width = MODE == GROUPED_DGRAD ? w.reduce : t.up ? 2 * t.up : w.out_n;
-    s.b.rows = grouped_min(w.out_n - t.n, w.tile_n);
+    s.source_a.width = MODE == GROUPED_WGRAD ? w.out_m : w.reduce;
+    s.source_a.base = pa + t.row * s.source_a.width + (MODE == GROUPED_WGRAD ? t.m : 0);
+    s.source_a.rows = t.valid;
+    s.source_a.reduce = s.source_b.reduce = MODE == GROUPED_WGRAD ? rows : w.reduce;
+    s.source_a.up = 0;
+    s.source_b.up = t.up;
+    s.source_b.width = MODE == GROUPED_DGRAD ? w.reduce : t.up ? 2 * t.up : w.out_n;
+    s.source_b.rows = grouped_min(w.out_n - t.n, w.tile_n);
     if (MODE == GROUPED_WGRAD)
-        s.b.base = pb + t.row * s.b.width + t.n;
+        s.source_b.base = pb + t.row * s.source_b.width + t.n;
     else
-        s.b.base = pb + (int64_t)t.expert * w.reduce * (t.up ? 2 * t.up : w.out_n) +
-                   (MODE == GROUPED_FWD ? t.n : t.n * s.b.width);
+        s.source_b.base = pb + (int64_t)t.expert * w.reduce * (t.up ? 2 * t.up : w.out_n) +
+                          (MODE == GROUPED_FWD ? t.n : t.n * s.source_b.width);
     return s;
 }
 
@@ -239,8 +239,8 @@ portable_tile(const grouped_work &w, const grouped_tile &t, const int32_t *begin
     for (int step = 0; step < t.steps + PORTABLE_STAGES - 1; step++) {
         if (step < t.steps) {
             unsigned char *to = stages + step % PORTABLE_STAGES * PORTABLE_STAGE;
-            portable_load<A_MN, ALIGNED>(to, s.a, step);
-            portable_load<B_MN, ALIGNED>(to + PORTABLE_OPERAND, s.b, step);
+            portable_load<A_MN, ALIGNED>(to, s.source_a, step);
+            portable_load<B_MN, ALIGNED>(to + PORTABLE_OPERAND, s.source_b, step);
         }
         copy_commit();
         int ready = step - (PORTABLE_STAGES - 1);

@@ -20,7 +20,7 @@ static dim3 grid_of_chunks(const optim_list &l)
 
 /* Chunk i of a list, counted from the list's first chunk: the elements [begin, end) of a tensor. */
 typedef struct chunk {
-    optim_tensor t;
+    optim_tensor tensor;
     int64_t begin, end;
 } chunk;
 
@@ -37,8 +37,8 @@ static __device__ inline chunk chunk_of(const optim_list &l, int64_t i)
             high = middle;
     }
     chunk c = {l.tensor[low], 0, 0};
-    c.begin = (i - c.t.first_chunk) * OPTIM_CHUNK;
-    c.end = min(c.begin + OPTIM_CHUNK, c.t.n);
+    c.begin = (i - c.tensor.first_chunk) * OPTIM_CHUNK;
+    c.end = min(c.begin + OPTIM_CHUNK, c.tensor.n);
     return c;
 }
 
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS) squares_kernel(sum_squares_arg
 {
     for (int64_t i = blockIdx.x; i < a.list.n_chunks; i += gridDim.x) {
         const chunk c = chunk_of(a.list, i);
-        const float *g = (const float *)c.t.g;
+        const float *g = (const float *)c.tensor.g;
         double sum = 0;
 #pragma unroll 4
         for (int64_t j = c.begin + QUAD * threadIdx.x; j < c.end - QUAD + 1; j += QUAD * THREADS) {
@@ -182,15 +182,15 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(adamw_args a)
         const chunk c = chunk_of(a.list, i);
         __syncthreads();
         if (threadIdx.x == 0) /* a square root and divisions in double, so once per chunk */
-            shared = rates_of(a.step, c.t);
+            shared = rates_of(a.step, c.tensor);
         __syncthreads();
         const adamw_rates r = shared;
         for (int64_t j = c.begin + QUAD * threadIdx.x; j < c.end; j += QUAD * THREADS)
             if (j + QUAD <= c.end)
-                update_quad(c.t, r, j);
+                update_quad(c.tensor, r, j);
             else
                 for (int64_t one = j; one < c.end; one++)
-                    update_one(c.t, r, one);
+                    update_one(c.tensor, r, one);
     }
 }
 

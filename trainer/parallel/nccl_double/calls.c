@@ -45,7 +45,7 @@ static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const
     }
     for (int i = 0; i < n; i++)
         own[i] = part[i];
-    *work = (shim_work){.comm = comm, .part = own, .n = n};
+    *work = (shim_work){.comm = comm, .part = own, .count = n};
     if (shim_shapes_of(handle))
         return shim_start(comm, work);
     emulated_handle *on = (emulated_handle *)handle;

@@ -266,7 +266,7 @@ static bool is_next(const shim_work *w, int i)
 static bool poll_messages(struct ncclComm *c, shim_work *work)
 {
     bool done = true;
-    for (int i = 0; i < work->n; i++) {
+    for (int i = 0; i < work->count; i++) {
         shim_part *part = &work->part[i];
         if (!part->done && is_next(work, i)) {
             if (part->call.kind == SHIM_SEND)
@@ -283,7 +283,7 @@ static void begin_work(shim_work *work)
 {
     struct ncclComm *c = work->comm;
     work->phase = ARRIVE;
-    for (int i = 0; i < work->n; i++) {
+    for (int i = 0; i < work->count; i++) {
         shim_part *part = &work->part[i];
         part->begun = part->done = false;
         part->first = 0;

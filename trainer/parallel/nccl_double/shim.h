@@ -117,8 +117,8 @@ typedef struct shim_part {
 /* What a call queues on a stream. In a captured graph it runs many times. */
 typedef struct shim_work {
     struct ncclComm *comm;
-    shim_part *part;          /* [n] one collective, or the messages of a group */
-    int n, phase;             /* phase: of a collective (polls.c) */
+    shim_part *part;          /* [count] one collective, or the messages of a group */
+    int count, phase;         /* phase: of a collective (polls.c) */
     int64_t runs;             /* how often it has run to its end */
     struct shim_work *before; /* work on another stream that must have run first; NULL: none */
     const void *capture;      /* the capture it is part of; NULL: none */

@@ -91,18 +91,18 @@ static char *show_chats(const char *root)
     arena_init(&a, 0);
     assert_ok(dataset_open(&c, &d));
     FILE *f = open_memstream(&text, &size);
-    hash_print(d->v->identity(d), identity);
-    fprintf(f, "%s, %lld images\n", identity, (long long)d->v->images(d));
-    for (int64_t i = 0; i < d->v->samples(d); i++) {
+    hash_print(d->adapter->identity(d), identity);
+    fprintf(f, "%s, %lld images\n", identity, (long long)d->adapter->images(d));
+    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
         sample s;
-        assert_ok(d->v->sample(d, i, &a, &s));
+        assert_ok(d->adapter->sample(d, i, &a, &s));
         fprintf(f, "%s|%s|%s", s.name, s.cause ? s.cause : "",
                 s.n_turns ? s.turns[0].parts[s.turns[0].n_parts - 1].text : "");
         for (int32_t k = 0; k < s.n_images; k++) {
             image_place place;
             dataset_image_place(d, s.images[k], &place);
             fprintf(f, "|%s %d %g %s", place.path, place.n_frames, place.fps,
-                    place.n_frames ? d->v->frame(d, s.images[k], 0) : "");
+                    place.n_frames ? d->adapter->frame(d, s.images[k], 0) : "");
         }
         fprintf(f, "\n");
     }

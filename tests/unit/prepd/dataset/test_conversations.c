@@ -46,8 +46,8 @@ static void close_fixture(fixture *f)
 static sample fetch_sample(fixture *f, int64_t i)
 {
     sample s, outline;
-    assert_ok(f->d->v->sample(f->d, i, &f->a, &s));
-    assert_ok(f->d->v->outline(f->d, i, &f->a, &outline));
+    assert_ok(f->d->adapter->sample(f->d, i, &f->a, &s));
+    assert_ok(f->d->adapter->outline(f->d, i, &f->a, &outline));
     assert_int_equal(s.id, i);
     assert_int_equal(s.n_images, outline.n_images);
     for (int32_t k = 0; k < s.n_images; k++)
@@ -83,13 +83,13 @@ static void test_array__marks_become_images(void **state)
                                                                                                  "w"
                                                                                                  "o")) "]");
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->samples(f.d), 2);
-    assert_int_equal(f.d->v->images(f.d), 2);
-    assert_string_equal(f.d->v->root(f.d), f.folder);
+    assert_int_equal(f.d->adapter->samples(f.d), 2);
+    assert_int_equal(f.d->adapter->images(f.d), 2);
+    assert_string_equal(f.d->adapter->root(f.d), f.folder);
     sample s = fetch_sample(&f, 1);
     assert_string_equal(s.name, "a.json:3");
-    assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "b.jpg");
-    assert_string_equal(f.d->v->image_path(f.d, s.images[1]), "a/1.png");
+    assert_string_equal(f.d->adapter->image_path(f.d, s.images[0]), "b.jpg");
+    assert_string_equal(f.d->adapter->image_path(f.d, s.images[1]), "a/1.png");
     assert_int_equal(s.n_turns, 5);
     assert_int_equal(s.turns[1].n_parts, 4);
     assert_string_equal(s.turns[1].parts[0].text, "From ");
@@ -143,7 +143,7 @@ static void test_stages__weights_of_parts_turns_and_options(void **state)
     assert_float_equal(s.turns[1].weights[2], 3, 0);
     assert_float_equal(s.turns[3].weights[0], 2, 0);
     s = fetch_sample(&f, 1);
-    assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "cla.jpg");
+    assert_string_equal(f.d->adapter->image_path(f.d, s.images[0]), "cla.jpg");
     assert_int_equal(s.turns[0].parts[0].image, 0);
     assert_float_equal(s.turns[1].weights[0], 0.25, 0);
     assert_float_equal(s.turns[1].weights[1], 0, 0);
@@ -208,16 +208,16 @@ static void test_videos__may_stand_beside_pictures(void **state)
     assert_int_equal(s.n_images, 3);
     for (int32_t k = 0, at = 0; k < 3; k++, at++) {
         image_place place;
-        assert_string_equal(f.d->v->image_path(f.d, s.images[k]), names[k]);
+        assert_string_equal(f.d->adapter->image_path(f.d, s.images[k]), names[k]);
         dataset_image_place(f.d, s.images[k], &place);
         assert_int_equal(place.video, k == 0);
         assert_int_equal(place.n_frames, k == 2 ? 3 : 0);
         at += s.turns[0].parts[at].image < 0;
         assert_int_equal(s.turns[0].parts[at].image, k);
     }
-    assert_string_equal(f.d->v->frame(f.d, s.images[2], 0), "f_1.webp");
-    assert_string_equal(f.d->v->frame(f.d, s.images[2], 1), "f_2.JPG");
-    assert_string_equal(f.d->v->frame(f.d, s.images[2], 2), "f_10.png");
+    assert_string_equal(f.d->adapter->frame(f.d, s.images[2], 0), "f_1.webp");
+    assert_string_equal(f.d->adapter->frame(f.d, s.images[2], 1), "f_2.JPG");
+    assert_string_equal(f.d->adapter->frame(f.d, s.images[2], 2), "f_10.png");
     static const char *const others[] = {
         "", "a.mp4", "dump", "dump/", "dump/notes.txt", "f_2.JPG", "dump/../dump/f_2.JPG"};
     assert_true(dataset_image_has(f.d, s.images[0], "a.mp4"));
@@ -230,7 +230,7 @@ static void test_videos__may_stand_beside_pictures(void **state)
     assert_non_null(strstr(fetch_sample(&f, 3).cause, "beside its name, as \"fps\""));
     assert_non_null(strstr(fetch_sample(&f, 4).cause, "shown elsewhere as a video"));
     assert_int_equal(fetch_sample(&f, 5).images[0], s.images[0]);
-    const hash128 one = f.d->v->identity(f.d);
+    const hash128 one = f.d->adapter->identity(f.d);
     dataset_close(&f.d);
     f.c.video_input_frames = 2;
     assert_ok(dataset_open(&f.c, &f.d));
@@ -239,7 +239,7 @@ static void test_videos__may_stand_beside_pictures(void **state)
     f.c.video_input_frames = 9;
     touch(&f, "dump/f_11.png");
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_false(hash_equal(one, f.d->v->identity(f.d)));
+    assert_false(hash_equal(one, f.d->adapter->identity(f.d)));
     dataset_close(&f.d);
     touch(&f, "dump/f_\xe9.png");
     assert_ok(dataset_open(&f.c, &f.d));
@@ -268,7 +268,7 @@ static void test_stat__is_zero_for_what_no_worker_can_read(void **state)
     f.c.video_input_frames = 3;
     assert_ok(dataset_open(&f.c, &f.d));
     assert_non_null(strstr(fetch_sample(&f, 3).cause, "is a folder of frames"));
-    assert_int_equal(f.d->v->images(f.d), 3); /* the refused one is not counted */
+    assert_int_equal(f.d->adapter->images(f.d), 3); /* the refused one is not counted */
     for (int64_t j = 0; j < 3; j++) {
         dataset_image_stat(f.d, j, &bytes, &mtime_ns);
         assert_int_equal(mtime_ns != 0, j == 0);
@@ -297,7 +297,7 @@ static void test_names__absolute_paths_below_the_root_are_accepted(void **state)
         const sample s = fetch_sample(&f, 0);
         if (s.cause)
             fail_msg("\"%s\": %s", ends[k], s.cause);
-        assert_string_equal(f.d->v->image_path(f.d, s.images[0]), "a.jpg");
+        assert_string_equal(f.d->adapter->image_path(f.d, s.images[0]), "a.jpg");
         close_fixture(&f);
     }
 }
@@ -341,8 +341,8 @@ static void test_nulls__count_as_absent_members(void **state)
         strcat(strcat(text, lines[k]), "\n");
     open_text(&f, "a.jsonl", text);
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->images(f.d), 1);
-    assert_string_equal(f.d->v->image_path(f.d, 0), "a.jpg");
+    assert_int_equal(f.d->adapter->images(f.d), 1);
+    assert_string_equal(f.d->adapter->image_path(f.d, 0), "a.jpg");
     for (int k = 0; k < N; k++) {
         const sample s = fetch_sample(&f, k);
         if (s.cause)
@@ -392,7 +392,7 @@ static void test_bad_records__keep_their_place_and_say_why(void **state)
     }
     open_text(&f, "a.jsonl", text);
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->samples(f.d), N + 1);
+    assert_int_equal(f.d->adapter->samples(f.d), N + 1);
     assert_null(fetch_sample(&f, 0).cause);
     for (int k = 0; k < N; k++) {
         char place[32];
@@ -415,7 +415,7 @@ static void test_files__found_by_split_and_refused_by_name(void **state)
     assert_fails(ST_NO_INPUT, dataset_open(&f.c, &f.d), "it holds: mine-validation.jsonl");
     f.c.data_split = "val";
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->samples(f.d), 1);
+    assert_int_equal(f.d->adapter->samples(f.d), 1);
     close_fixture(&f);
     open_text(&f, "a.json", "[{\"messages\": []},\n ]");
     assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "a.json:2: ");
@@ -437,7 +437,7 @@ static void test_identity__depends_on_texts_and_what_is_trained(void **state)
         open_text(&f, "a.jsonl", line);
         f.c.data_loss_on = k == 3 ? LOSS_ON_LAST : LOSS_ON_ALL;
         assert_ok(dataset_open(&f.c, &f.d));
-        seen[k] = f.d->v->identity(f.d);
+        seen[k] = f.d->adapter->identity(f.d);
         close_fixture(&f);
     }
     assert_true(hash_equal(seen[0], seen[1]));

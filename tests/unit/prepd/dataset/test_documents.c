@@ -64,7 +64,7 @@ static void open_file(fixture *f, const char *name)
 static sample fetch(fixture *f, int64_t i)
 {
     sample s;
-    assert_ok(f->d->v->sample(f->d, i, &f->a, &s));
+    assert_ok(f->d->adapter->sample(f->d, i, &f->a, &s));
     assert_true(s.plain);
     assert_int_equal(s.n_turns, s.cause ? 0 : 1);
     return s;
@@ -89,15 +89,15 @@ static void test_blocks__blank_lines_divide(void **state)
     begin(&f, DATA_TEXT);
     write_text(&f, "book.txt", text);
     open_file(&f, "book.txt");
-    assert_int_equal(f.d->v->samples(f.d), 3);
+    assert_int_equal(f.d->adapter->samples(f.d), 3);
     assert_document(&f, 2, "book.txt:10", "Last,\nwithout an end");
     assert_document(&f, 0, "book.txt:3", "  First line,\nsecond line ");
     assert_document(&f, 1, "book.txt:8", "Only \xc3\xa9\xe2\x82\xac.");
-    const hash128 whole = f.d->v->identity(f.d);
+    const hash128 whole = f.d->adapter->identity(f.d);
     f.c.data_limit = 2;
     open_file(&f, "book.txt");
-    assert_int_equal(f.d->v->samples(f.d), 2);
-    const hash128 two = f.d->v->identity(f.d);
+    assert_int_equal(f.d->adapter->samples(f.d), 2);
+    const hash128 two = f.d->adapter->identity(f.d);
     assert_memory_not_equal(&whole, &two, sizeof whole);
     end(&f);
 }
@@ -110,7 +110,7 @@ static void test_blocks__bad_ones_keep_their_numbers(void **state)
     begin(&f, DATA_TEXT);
     write_bytes(&f, "t.txt", text, sizeof text - 1);
     open_file(&f, "t.txt");
-    assert_int_equal(f.d->v->samples(f.d), 4);
+    assert_int_equal(f.d->adapter->samples(f.d), 4);
     assert_string_equal(fetch(&f, 1).cause,
                         "t.txt:4: the text is not UTF-8: convert the file with iconv");
     assert_string_equal(fetch(&f, 2).cause, "t.txt:6: the text has a zero byte, so it is no text");
@@ -138,7 +138,7 @@ static void test_blocks__too_long(void **state)
     write_bytes(&f, "long.txt", text, 2 * (size_t)LONG_BYTES + 5);
     free(text);
     open_file(&f, "long.txt");
-    assert_int_equal(f.d->v->samples(f.d), 3);
+    assert_int_equal(f.d->adapter->samples(f.d), 3);
     assert_non_null(strstr(fetch(&f, 0).cause, "more than 64 MiB; blank lines divide a file"));
     assert_non_null(strstr(fetch(&f, 1).cause, "the document has more than 64 MiB"));
     assert_string_equal(fetch(&f, 2).turns->parts->text, "end");
@@ -158,7 +158,7 @@ static void test_blocks__compressed_the_same(void **state)
         gzprintf(to, "document %d\r\nof many\r\n\r\n", i);
     assert_int_equal(gzclose(to), Z_OK);
     open_file(&f, "t.txt.gz");
-    assert_int_equal(f.d->v->samples(f.d), N);
+    assert_int_equal(f.d->adapter->samples(f.d), N);
     for (int i = N - 1; i >= 0; i -= 501) {
         snprintf(line, sizeof line, "document %d\nof many", i);
         assert_string_equal(fetch(&f, i).turns->parts->text, line);
@@ -178,7 +178,7 @@ static void test_folder__each_file_is_a_document(void **state)
     write_text(&f, "notes.md", "Nor this.");
     assert_false(records_have_splits(&f.c));
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->samples(f.d), 3);
+    assert_int_equal(f.d->adapter->samples(f.d), 3);
     assert_document(&f, 1, "b.txt", "Second,\n\nin two paragraphs.");
     assert_document(&f, 0, "a.txt", "First.");
     assert_string_equal(fetch(&f, 2).cause, "c.txt: the file holds no text");
@@ -187,7 +187,7 @@ static void test_folder__each_file_is_a_document(void **state)
     write_text(&f, "train.jsonl", "{\"text\": \"JSON.\"}\n");
     assert_true(records_have_splits(&f.c));
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->samples(f.d), 1);
+    assert_int_equal(f.d->adapter->samples(f.d), 1);
     assert_document(&f, 0, "train.jsonl:1", "JSON.");
     end(&f);
 }
@@ -226,7 +226,7 @@ static void test_folder__of_many_files_few_are_open(void **state)
     few.rlim_max = before.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->v->samples(f.d), N);
+    assert_int_equal(f.d->adapter->samples(f.d), N);
     for (int i = 0; i < N; i++) {
         const int k = i * 7 % N;
         snprintf(text, sizeof text, "number %d", k);

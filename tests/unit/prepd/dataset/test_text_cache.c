@@ -73,12 +73,12 @@ static void open_and_look(const conf *c, hash128 *out_identity)
     arena a;
     arena_init(&a, 0);
     assert_ok(dataset_open(c, &d));
-    assert_int_equal(d->v->samples(d), DOCUMENTS + 1);
-    *out_identity = d->v->identity(d);
+    assert_int_equal(d->adapter->samples(d), DOCUMENTS + 1);
+    *out_identity = d->adapter->identity(d);
     for (size_t k = 0; k < 3; k++) {
         const int64_t i = looked_at[k];
         sample s;
-        assert_ok(d->v->sample(d, i, &a, &s));
+        assert_ok(d->adapter->sample(d, i, &a, &s));
         assert_int_equal(s.cause != NULL, i == 6);
         if (!s.cause)
             assert_int_equal(strtoll(s.turns->parts->text, NULL, 10), i - (i > 6));

@@ -74,15 +74,15 @@ static char *shown_in(const char *root, const char *cache)
     arena_init(&a, 0);
     assert_ok(dataset_open(&c, &d));
     FILE *f = open_memstream(&text, &size);
-    for (int64_t i = 0; i < d->v->samples(d); i++) {
+    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
         sample s;
-        assert_ok(d->v->sample(d, i, &a, &s));
+        assert_ok(d->adapter->sample(d, i, &a, &s));
         fprintf(f, "%s|%s", s.name, s.cause ? s.cause : "");
         for (int32_t t = 0; t < s.n_turns; t++)
             for (int32_t p = 0; p < s.turns[t].n_parts; p++)
                 fprintf(f, "|%s",
                         s.turns[t].parts[p].text ? s.turns[t].parts[p].text
-                                                 : d->v->image_path(d, s.images[0]));
+                                                 : d->adapter->image_path(d, s.images[0]));
         fprintf(f, "\n");
     }
     fclose(f);

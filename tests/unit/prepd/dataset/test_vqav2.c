@@ -65,7 +65,7 @@ static conf conf_of(const char *root)
 static sample sample_of(const dataset *d, int64_t i, arena *a)
 {
     sample s;
-    assert_ok(d->v->sample(d, i, a, &s));
+    assert_ok(d->adapter->sample(d, i, a, &s));
     assert_int_equal(s.id, i);
     return s;
 }
@@ -82,10 +82,11 @@ static void test_good_item__has_picture_question_and_answer(void **state)
     arena_init(&a, 0);
     c.data_suffix = " Be brief.";
     assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->v->samples(d), 2);
-    assert_int_equal(d->v->images(d), 2);
-    assert_string_equal(d->v->root(d), root);
-    assert_string_equal(d->v->image_path(d, 1), "images/train2014/COCO_train2014_000000000009.jpg");
+    assert_int_equal(d->adapter->samples(d), 2);
+    assert_int_equal(d->adapter->images(d), 2);
+    assert_string_equal(d->adapter->root(d), root);
+    assert_string_equal(d->adapter->image_path(d, 1),
+                        "images/train2014/COCO_train2014_000000000009.jpg");
     sample s = sample_of(d, 0, &a);
     assert_null(s.cause);
     assert_string_equal(s.name, "question 7000");
@@ -165,7 +166,7 @@ static void test_bad_items__cost_only_themselves(void **state)
     arena_init(&a, 0);
     assert_ok(dataset_open(&c, &d));
     int64_t n = sizeof causes / sizeof *causes;
-    assert_int_equal(d->v->samples(d), n);
+    assert_int_equal(d->adapter->samples(d), n);
     for (int64_t i = 0; i < n; i++) {
         sample s = sample_of(d, i, &a);
         if (!causes[i][0]) {
@@ -180,7 +181,7 @@ static void test_bad_items__cost_only_themselves(void **state)
     /* Grouped into conversations, the bad questions are left out, each with its cause. */
     c.data_group = GROUP_CONVERSATION;
     assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->v->samples(d), n);
+    assert_int_equal(d->adapter->samples(d), n);
     assert_null(sample_of(d, 0, &a).cause);
     assert_non_null(sample_of(d, 1, &a).cause);
     dataset_close(&d);
@@ -202,7 +203,7 @@ static void test_group_conversation__questions_become_turns(void **state)
     arena_init(&a, 0);
     c.data_group = GROUP_CONVERSATION;
     assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->v->samples(d), 3);
+    assert_int_equal(d->adapter->samples(d), 3);
     sample s = sample_of(d, 0, &a);
     assert_int_equal(s.n_turns, 6);
     assert_int_equal(s.n_images, 1);
@@ -217,7 +218,7 @@ static void test_group_conversation__questions_become_turns(void **state)
     dataset_close(&d);
     c.data_limit = 2;
     assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->v->samples(d), 2);
+    assert_int_equal(d->adapter->samples(d), 2);
     assert_int_equal(sample_of(d, 0, &a).n_turns, 6);
     dataset_close(&d);
     arena_done(&a);
@@ -250,7 +251,7 @@ static void test_answer_drawn__by_seed_and_question(void **state)
         assert_ok(dataset_open(&c, &d));
         for (int k = 0; k < 40; k++)
             drawn[run][k] = sample_of(d, k, &a).turns[1].parts[0].text[0];
-        identity[run] = d->v->identity(d);
+        identity[run] = d->adapter->identity(d);
         dataset_close(&d);
     }
     assert_string_equal(drawn[0], drawn[1]);
@@ -323,7 +324,7 @@ static void test_open__layouts(void **state)
         snprintf(want, sizeof want, "%s/COCO_val2014_000000000007.jpg", last);
         for (int filled = 0; filled < 2; filled++) { /* an empty folder of this name is enough */
             assert_ok(dataset_open(&c, &d));
-            assert_string_equal(d->v->image_path(d, 0), want);
+            assert_string_equal(d->adapter->image_path(d, 0), want);
             dataset_close(&d);
             snprintf(name, sizeof name, "%s", want);
             put_file(root, name, "");
@@ -344,14 +345,14 @@ static void test_open__pictures_elsewhere(void **state)
     make_folder(other, "train2014");
     put_file(other, "train2014/COCO_train2014_000000000007.jpg", "");
     assert_ok(dataset_open(&c, &d));
-    assert_string_equal(d->v->root(d), other);
-    assert_string_equal(d->v->image_path(d, 0), "train2014/COCO_train2014_000000000007.jpg");
+    assert_string_equal(d->adapter->root(d), other);
+    assert_string_equal(d->adapter->image_path(d, 0), "train2014/COCO_train2014_000000000007.jpg");
     dataset_close(&d);
     put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"seven.png\"}]");
     put_file(other, "seven.png", "");
     assert_ok(dataset_open(&c, &d));
-    assert_string_equal(d->v->root(d), other);
-    assert_string_equal(d->v->image_path(d, 0), "seven.png");
+    assert_string_equal(d->adapter->root(d), other);
+    assert_string_equal(d->adapter->image_path(d, 0), "seven.png");
     dataset_close(&d);
     harness_remove(&other);
     harness_remove(&root);
@@ -369,9 +370,9 @@ static void test_images_json__names_and_unknown_ids(void **state)
     put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"seven.png\", \"width\": 3}]");
     put_file(root, "images/seven.png", "");
     assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->v->images(d), 1);
-    assert_string_equal(d->v->image_path(d, 0), "seven.png");
-    assert_string_equal(d->v->root(d) + strlen(d->v->root(d)) - 7, "/images");
+    assert_int_equal(d->adapter->images(d), 1);
+    assert_string_equal(d->adapter->image_path(d, 0), "seven.png");
+    assert_string_equal(d->adapter->root(d) + strlen(d->adapter->root(d)) - 7, "/images");
     assert_null(sample_of(d, 0, &a).cause);
     sample s = sample_of(d, 1, &a);
     assert_non_null(s.cause);
@@ -396,20 +397,21 @@ static void count_usable(const char *folder, const char *split, int64_t want_sam
     c.data_split = split;
     assert_ok(dataset_open(&c, &d));
     if (want_samples)
-        assert_int_equal(d->v->samples(d), want_samples);
+        assert_int_equal(d->adapter->samples(d), want_samples);
     if (want_images)
-        assert_int_equal(d->v->images(d), want_images);
-    for (int64_t i = 0; i < d->v->samples(d); i++) {
+        assert_int_equal(d->adapter->images(d), want_images);
+    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
         arena_reset(&a);
         sample s = sample_of(d, i, &a);
         if (s.cause)
             fail_msg("%s: %s", s.name, s.cause);
-        snprintf(path, sizeof path, "%s/%s", d->v->root(d), d->v->image_path(d, s.images[0]));
+        snprintf(path, sizeof path, "%s/%s", d->adapter->root(d),
+                 d->adapter->image_path(d, s.images[0]));
         if (access(path, R_OK))
             fail_msg("%s: no picture %s", s.name, path);
     }
     print_message("%s %s: %lld samples, %lld pictures\n", folder, split,
-                  (long long)d->v->samples(d), (long long)d->v->images(d));
+                  (long long)d->adapter->samples(d), (long long)d->adapter->images(d));
     dataset_close(&d);
     arena_done(&a);
 }

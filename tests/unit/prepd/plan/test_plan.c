@@ -357,7 +357,7 @@ static void test_from__begins_at_an_epoch_whose_first_row_is_known(void **state)
 
 static int aspect(fit_grid g)
 {
-    return g.w * 4 > g.h * 5 ? 0 : g.h * 4 > g.w * 5 ? 2 : 1;
+    return g.columns * 4 > g.rows * 5 ? 0 : g.rows * 4 > g.columns * 5 ? 2 : 1;
 }
 
 /* With data.resolution_class, most rows have pictures of one class, no sample is lost or repeated,

@@ -68,10 +68,10 @@ static void check_case(const json_value *one, arena *a)
     }
     assert_ok(st);
     assert_int_equal(grid.pairs, read_whole(want, 0));
-    assert_int_equal(grid.h, read_whole(want, 1));
-    assert_int_equal(grid.w, read_whole(want, 2));
-    assert_int_equal(grid.height, grid.h * 16);
-    assert_int_equal(grid.width, grid.w * 16);
+    assert_int_equal(grid.rows, read_whole(want, 1));
+    assert_int_equal(grid.columns, read_whole(want, 2));
+    assert_int_equal(grid.height, grid.rows * 16);
+    assert_int_equal(grid.width, grid.columns * 16);
 }
 
 static void test_clip__equals_the_reference(void **state)
@@ -116,8 +116,8 @@ static void test_clip__worked_example(void **state)
     assert_string_equal(text, "<1.6 seconds>");
     assert_ok(clip_fit(n, 64, 64, &clip_published, &grid));
     assert_int_equal(grid.pairs, 2);
-    assert_int_equal(grid.h, 4);
-    assert_int_equal(grid.w, 4);
+    assert_int_equal(grid.rows, 4);
+    assert_int_equal(grid.columns, 4);
     arena_done(&a);
 }
 
@@ -140,7 +140,7 @@ static void test_clip_shrink__fits(void **state)
                 assert_ok(st);
                 assert_true(fit_patches(g) <= rooms[i]);
                 assert_int_equal(g.pairs, clip_pairs(n));
-                assert_true(g.h > 0 && g.w > 0 && g.h % 2 == 0 && g.w % 2 == 0);
+                assert_true(g.rows > 0 && g.columns > 0 && g.rows % 2 == 0 && g.columns % 2 == 0);
                 if (fit_patches(whole) <= rooms[i])
                     assert_memory_equal(&g, &whole, sizeof g);
                 assert_ok(clip_shrink(n, height, 320, &clip_published, fit_patches(g), &one_less));

@@ -34,8 +34,8 @@ static void test_fit_image__published_sizes(void **state)
         assert_ok(fit_image(cases[i].height, cases[i].width, published, &g));
         assert_int_equal(g.height, cases[i].to_height);
         assert_int_equal(g.width, cases[i].to_width);
-        assert_int_equal(g.h, g.height / 16);
-        assert_int_equal(g.w, g.width / 16);
+        assert_int_equal(g.rows, g.height / 16);
+        assert_int_equal(g.columns, g.width / 16);
         assert_int_equal(fit_tokens(g), cases[i].tokens);
         assert_int_equal(fit_patches(g), cases[i].tokens * 4);
     }
@@ -80,7 +80,7 @@ static void test_fit_shrink__is_the_largest_that_fits(void **state)
         fit_grid g, wanted = {0};
         if (fit_image(height, width, limits, &g) != ST_OK)
             continue;
-        for (int64_t max = limits.max_pixels; max >= 1 && !wanted.h; max--) {
+        for (int64_t max = limits.max_pixels; max >= 1 && !wanted.rows; max--) {
             const int64_t min = max < limits.min_pixels ? max : limits.min_pixels;
             assert_ok(fit_image(height, width, (fit_limits){min, max}, &g));
             if (fit_patches(g) <= patches)

@@ -102,11 +102,11 @@ static void check_text(fixture *f, const char *want, const char *want_trained)
     char *text;
     size_t size, n = 0;
     assert_ok(encode_sample(f));
-    assert_ok(tokenizer_decode(f->t, f->out.ids, (size_t)f->out.n, false, &text, &size));
+    assert_ok(tokenizer_decode(f->t, f->out.ids, (size_t)f->out.count, false, &text, &size));
     assert_string_equal(text, want);
     free(text);
     int32_t trained[4096];
-    for (int64_t i = 0; i < f->out.n; i++) {
+    for (int64_t i = 0; i < f->out.count; i++) {
         assert_true(f->out.labels[i] == NO_LABEL || f->out.labels[i] == f->out.ids[i]);
         if (f->out.labels[i] != NO_LABEL)
             trained[n++] = f->out.labels[i];
@@ -133,7 +133,7 @@ static void test_chat__example_a(void **state)
     for (int newline = 0; newline < 2; newline++) {
         f.c.data_label_newline = newline;
         assert_ok(encode_sample(&f));
-        assert_int_equal(f.out.n, 318);
+        assert_int_equal(f.out.count, 318);
         assert_memory_equal(f.out.ids, before, sizeof before);
         for (int i = 4; i < 304; i++)
             assert_int_equal(f.out.ids[i], 151655);
@@ -147,7 +147,7 @@ static void test_chat__example_a(void **state)
     }
     f.visuals[0].tokens = 0; /* 0: only the length is measured */
     assert_ok(encode_sample(&f));
-    assert_int_equal(f.out.n, 18);
+    assert_int_equal(f.out.count, 18);
     assert_int_equal(f.out.run_at[0], 4);
     fixture_close(&f);
 }
@@ -174,10 +174,10 @@ static void test_chat__example_c(void **state)
     for (int k = 1; k < 3; k++)
         for (int i = 0; i < 4; i++)
             assert_int_equal(f.out.ids[f.out.run_at[k] + i], f.ids.video_pad);
-    const int64_t whole = f.out.n;
+    const int64_t whole = f.out.count;
     f.visuals[0].tokens = f.visuals[1].tokens = 0; /* 0: only the length is measured */
     assert_ok(encode_sample(&f));
-    assert_int_equal(f.out.n, whole - 9);
+    assert_int_equal(f.out.count, whole - 9);
     f.smp.n_images = 1; /* a clip that the sample does not have */
     assert_fails(ST_BAD_INPUT, encode_sample(&f), "image 2 of 1");
     f.smp.n_images = 2;
@@ -214,7 +214,7 @@ static part read_part(fixture *f, const json_value *v)
     assert_ok(arena_calloc(&f->a, (size_t)n, sizeof *seconds, (void **)&seconds));
     for (int64_t p = 0; p < g.pairs; p++)
         seconds[p] = clip_seconds(index, n, p, fps);
-    f->visuals[k] = (chat_visual){(int64_t)g.h * g.w / 4, seconds, g.pairs};
+    f->visuals[k] = (chat_visual){(int64_t)g.rows * g.columns / 4, seconds, g.pairs};
     return (part){.image = k};
 }
 
@@ -250,7 +250,7 @@ static void test_chat__clips_as_in_each_version(void **state)
             for (size_t k = 0; k < json_count(parts); k++)
                 f.parts[0][k] = read_part(&f, json_item(parts, k));
             assert_ok(encode_sample(&f));
-            assert_true(json_count(want) > 20 && f.out.n > (int64_t)json_count(want));
+            assert_true(json_count(want) > 20 && f.out.count > (int64_t)json_count(want));
             for (size_t k = 0; k < json_count(want); k++)
                 assert_int_equal(f.out.ids[k], json_int(json_item(want, k), -1));
             assert_int_equal(f.out.ids[json_count(want)], f.ids.im_start); /* the answer begins */
@@ -289,8 +289,8 @@ static void test_chat__example_b(void **state)
     /* Only the last answer is trained. */
     f.turns[2].trained = false;
     assert_ok(encode_sample(&f));
-    assert_int_equal(f.out.labels[f.out.n - 2], f.ids.im_end);
-    assert_int_equal(f.out.labels[f.out.n - 1], NO_LABEL);
+    assert_int_equal(f.out.labels[f.out.count - 2], f.ids.im_end);
+    assert_int_equal(f.out.labels[f.out.count - 1], NO_LABEL);
     int64_t targets = f.out.n_targets;
     f.turns[2].trained = true;
     assert_ok(encode_sample(&f));
@@ -311,9 +311,9 @@ static void test_chat__answer_that_begins_with_a_newline(void **state)
     TURN(&f, ROLE_USER, "Hi");
     TURN(&f, ROLE_ASSISTANT, "\nHello");
     assert_ok(encode_sample(&f));
-    assert_int_equal(f.out.n, sizeof ids / sizeof *ids);
+    assert_int_equal(f.out.count, sizeof ids / sizeof *ids);
     assert_memory_equal(f.out.ids, ids, sizeof ids);
-    for (int i = 0; i < f.out.n; i++)
+    for (int i = 0; i < f.out.count; i++)
         assert_int_equal(f.out.labels[i], i == 9 || i == 10 ? ids[i] : NO_LABEL);
     fixture_close(&f);
 }
@@ -328,7 +328,7 @@ static void check_stages(fixture *f, const char *const *texts, const float *weig
     add_turn(f, ROLE_ASSISTANT, texts);
     f->turns[1].weights = weights;
     assert_ok(encode_sample(f));
-    for (int64_t i = 0; i < f->out.n; i++) {
+    for (int64_t i = 0; i < f->out.count; i++) {
         char *text;
         size_t size;
         if (f->out.labels[i] == NO_LABEL)

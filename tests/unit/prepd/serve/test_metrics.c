@@ -26,7 +26,7 @@ static int setup_metrics(void **state)
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     f->c.prepd_sample_timeout = 5; /* the watchdog waits 4 x 5 + 30 s */
-    f->d.c = &f->c;
+    f->d.options = &f->c;
     f->d.seats = &f->seat;
     f->d.train.ready = true;
     f->seat.work = &f->work;

@@ -32,7 +32,7 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     static const char join[] = "{\"version\":\"1\",\"host\":\"there\",\"pid\":7}";
     const wire_limits limits = {.part_bytes = 1 << 16, .unsent = 64};
     conf c = {0};
-    dispatch d = {.c = &c, .signal_fd = -1};
+    dispatch d = {.options = &c, .signal_fd = -1};
     char endpoint[64];
     wire *outside = NULL;
     wire_socket *worker = NULL;

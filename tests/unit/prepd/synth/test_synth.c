@@ -71,20 +71,20 @@ static void test_scene__shapes_lie_inside_and_apart(void **state)
         float side = (float)(s.width < s.height ? s.width : s.height);
         for (int a = 0; a < s.n_shapes; a++) {
             const scene_shape *p = &s.shapes[a];
-            float x = p->x * (float)s.width, y = p->y * (float)s.height;
+            float x = p->centre_x * (float)s.width, y = p->centre_y * (float)s.height;
             float r = 0.84f * p->radius; /* the narrowest shape reaches this far */
             assert_true(x - r >= -2 && x + r <= (float)s.width + 2);
             assert_true(y - r >= -2 && y + r <= (float)s.height + 2);
             for (int b = 0; b < a; b++) {
-                float dx = fabsf(p->x - s.shapes[b].x) * (float)s.width;
-                float dy = fabsf(p->y - s.shapes[b].y) * (float)s.height;
+                float dx = fabsf(p->centre_x - s.shapes[b].centre_x) * (float)s.width;
+                float dy = fabsf(p->centre_y - s.shapes[b].centre_y) * (float)s.height;
                 assert_true(dx > 1.9f * r || dy > 1.9f * r);
             }
         }
         if (s.single) {
             assert_true(2 * 0.84f * s.shapes[0].radius >= 0.4f * side);
-            assert_int_equal(s.shapes[0].x > 0.5f, s.right);
-            assert_int_equal(s.shapes[0].y > 0.5f, s.bottom);
+            assert_int_equal(s.shapes[0].centre_x > 0.5f, s.right);
+            assert_int_equal(s.shapes[0].centre_y > 0.5f, s.bottom);
         }
     }
 }
@@ -224,11 +224,11 @@ static void test_model_folder__tokenizer_agrees(void **state)
         char *back;
         size_t size;
         const char *text = scene_text(i);
-        ids.n = 0;
+        ids.count = 0;
         assert_ok(tokenizer_encode(t, scratch, text, strlen(text), &ids));
-        if (!strchr(text, ' ') && ids.n != 1)
-            fail_msg("\"%s\" is %zu tokens", text, ids.n);
-        assert_ok(tokenizer_decode(t, ids.id, ids.n, false, &back, &size));
+        if (!strchr(text, ' ') && ids.count != 1)
+            fail_msg("\"%s\" is %zu tokens", text, ids.count);
+        assert_ok(tokenizer_decode(t, ids.id, ids.count, false, &back, &size));
         assert_string_equal(back, text);
         free(back);
     }

@@ -248,7 +248,7 @@ static void test_row_build__empty_and_refused(void **state)
     assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7: image 1");
     f.image_at[1] = 9; /* it would lie inside the first image */
     assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7: image 1");
-    f.docs[0].text.n = 0;
+    f.docs[0].text.count = 0;
     assert_fails(ST_BAD_INPUT, row_build(f.docs, 3, &a, &r), "sample 7 has no tokens");
     arena_done(&a);
 }

@@ -236,7 +236,7 @@ static void test_buckets__are_read_from_welcome(void **state)
     "{\"tokens\":" #t ",\"patches\":" #p ",\"documents\":" #d ",\"longest\":" #g                   \
     ",\"images\":3,\"frames\":" #f ",\"frame\":48,\"targets\":9}"
     welcome_list("[" TEXT(64, 99, 5, 30, 4) "," TEXT(100, 200, 60, 30, 4) "]", 2, &l, ST_OK, NULL);
-    assert_int_equal(l.n, 2);
+    assert_int_equal(l.count, 2);
     const batch_caps first = {.tokens = 128,
                               .docs = 10,
                               .patches = 200,
@@ -249,11 +249,12 @@ static void test_buckets__are_read_from_welcome(void **state)
     /* An older daemon names fewer bounds and a recording none; then the budgets bound the rest. */
     welcome_list("[{\"tokens\":64,\"patches\":8,\"documents\":5,\"longest\":30,\"images\":3}]", 1,
                  &l, ST_OK, NULL);
-    assert_true(l.n == 1 && l.cap[0].targets == 64 && l.cap[0].frames == 100 && !l.cap[0].frame);
+    assert_true(l.count == 1 && l.cap[0].targets == 64 && l.cap[0].frames == 100 &&
+                !l.cap[0].frame);
     welcome_list("[]", 3, &l, ST_OK, NULL);
-    assert_true(l.n == 1 && l.cap[0].tokens == 300 && l.cap[0].docs == 78 && !l.cap[0].longest);
+    assert_true(l.count == 1 && l.cap[0].tokens == 300 && l.cap[0].docs == 78 && !l.cap[0].longest);
     welcome_list("null", 1, &l, ST_OK, NULL);
-    assert_int_equal(l.n, 1);
+    assert_int_equal(l.count, 1);
     welcome_list("[" TEXT(101, 99, 5, 30, 4) "]", 1, &l, ST_PROTOCOL, "tokens 101");
     welcome_list("[" TEXT(64, 99, 5, -1, 4) "]", 1, &l, ST_PROTOCOL, "longest -1");
     welcome_list("[" TEXT(64, 99, 5, 30, 4) "," TEXT(64, 99, 4, 30, 4) "]", 1, &l, ST_PROTOCOL,
@@ -374,7 +375,8 @@ static void test_stager__later_stages_have_only_text(void **state)
         }
         assert_true(b[0]->patches > 0 && b[0]->frames > 0);
         assert_int_equal(b[1]->patches + b[1]->frames, 0);
-        assert_true(stager_bytes(&cap, &seeing, f.dev->v) - stager_bytes(&cap, &blind, f.dev->v) >=
+        assert_true(stager_bytes(&cap, &seeing, f.dev->backend) -
+                        stager_bytes(&cap, &blind, f.dev->backend) >=
                     cap.patches * (PATCH_BYTES + VIDEO_PATCH_BYTES));
         assert_int_equal(b[1]->tokens, b[0]->tokens);
         assert_int_equal(b[1]->targets, b[0]->targets);

@@ -87,22 +87,22 @@ static void test_attention__is_timed_with_its_bounds(void **state)
 {
     (void)state;
     const backend_vtable sizes = {.act = DT_BF16, .acc = DT_F32};
-    device dev = {.v = &sizes};
+    device dev = {.backend = &sizes};
     stream s = {.dev = &dev};
     model_dims d;
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
     const bench_sizes z = {
-        .d = &d, .tokens = 32768, .row = 4096, .patches = 16384, .frame = 1024, .document = 128};
+        .dims = &d, .tokens = 32768, .row = 4096, .patches = 16384, .frame = 1024, .document = 128};
     int seen = 0;
     for (const bench_row *b = bench_products; b->op_name; b++) {
         const bool backward = b->op == BENCH_attention_bwd;
         if (b->op != BENCH_attention_fwd && !backward)
             continue;
-        bench_case c = {.s = &s, .z = &z, .counted = true};
+        bench_case c = {.queue = &s, .sizes = &z, .counted = true};
         b->make(&c);
         assert_ok(c.st);
-        const attention_fwd_args *f = &c.a.attention_fwd;
-        const attention_bwd_args *back = &c.a.attention_bwd;
+        const attention_fwd_args *f = &c.args.attention_fwd;
+        const attention_bwd_args *back = &c.args.attention_bwd;
         assert_int_equal(backward ? back->longest : f->longest,
                          (backward ? back->tokens : f->tokens) /
                              (backward ? back->segments : f->segments));
@@ -133,7 +133,7 @@ static void test_text_rows__carry_their_bounds(void **state)
     const batch_caps widest = {.tokens = SEQ_LEN, .docs = SEQ_LEN, .targets = SEQ_LEN};
     assert_ok(bucket_list_read(welcome, LOCAL, &widest, &list));
     json_free(&welcome);
-    assert_int_equal(list.n, 1);
+    assert_int_equal(list.count, 1);
     assert_int_equal(list.cap[0].longest, DOCUMENT);
     assert_true(attention_is_dense(list.cap[0].tokens, list.cap[0].docs, list.cap[0].longest));
     assert_ok(receiver_next(r, &got, &waited));

@@ -45,7 +45,7 @@ static void open_text_only(fixture *f)
 static double *values_of(fixture *f)
 {
     double *v = malloc((size_t)f->p->total * sizeof *v), *to = v;
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         assert_ok(params_read(f->p->list[i].value, f->s, 0, f->p->list[i].count, to));
         to += f->p->list[i].count;
     }
@@ -55,7 +55,7 @@ static double *values_of(fixture *f)
 static void clear_values(fixture *f)
 {
     size_t bytes = (size_t)f->p->block_elements * sizeof(float);
-    assert_ok(f->dev->v->zero(f->s, f->p->values, bytes));
+    assert_ok(f->dev->backend->zero(f->s, f->p->values, bytes));
 }
 
 static void assert_loads_as(fixture *f, const char *folder, const double *want)
@@ -157,7 +157,7 @@ static void rewrite_done(rewrite *w)
 static float *read_floats(fixture *f, const param *p)
 {
     float *out = malloc((size_t)p->count * sizeof *out);
-    assert_ok(f->dev->v->to_host(f->s, out, p->value, (size_t)p->count * sizeof *out));
+    assert_ok(f->dev->backend->to_host(f->s, out, p->value, (size_t)p->count * sizeof *out));
     return out;
 }
 
@@ -205,7 +205,7 @@ static void add_per_expert(rewrite *w, const param *p, const float *from)
 static rewrite rewrite_as(fixture *f, expert_layout stored)
 {
     rewrite w = {0};
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         const param *p = &f->p->list[i];
         float *values = read_floats(f, p);
         if (p->group == GROUP_EXPERTS && stored != EXPERTS_FUSED) {
@@ -275,7 +275,7 @@ static void test_hf__a_rank_loads_its_slices(void **state)
             assert_ok(params_alloc(p, f.s, false));
             assert_ok(hf_load(p, f.s, folder));
             const double *whole = want;
-            for (int64_t i = 0; i < p->n; whole += p->list[i++].count) {
+            for (int64_t i = 0; i < p->count; whole += p->list[i++].count) {
                 const param *q = &p->list[i];
                 double *got = malloc((size_t)q->n_local * sizeof *got);
                 int64_t at;

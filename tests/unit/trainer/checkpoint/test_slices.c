@@ -78,7 +78,7 @@ static void close_part(bench *b, part *x)
 /* Fills the moments with values that tell their element, as the values do. */
 static void fill_moments(const part *x)
 {
-    for (int64_t i = 0; i < x->p->n; i++) {
+    for (int64_t i = 0; i < x->p->count; i++) {
         const param *p = &x->p->list[i];
         for (int64_t j = 0, n, stored; j < p->own_n; j += n) {
             n = slice_run(&p->held, p->own_first + j, p->own_n - j, &stored);
@@ -136,12 +136,12 @@ static void open_bench(bench *b)
 {
     assert_ok(dims_preset("debug", &b->d));
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &b->dev));
-    assert_ok(b->dev->v->stream_new(b->dev, &b->s));
+    assert_ok(b->dev->backend->stream_new(b->dev, &b->s));
 }
 
 static void close_bench(bench *b)
 {
-    b->dev->v->stream_free(&b->s);
+    b->dev->backend->stream_free(&b->s);
     device_close(&b->dev);
 }
 
@@ -179,7 +179,7 @@ static void check_part(bench *b, const char *folder, const layout *l, int rank, 
             assert_ok(train_state_load(x.p, b->s, training));
         else
             assert_ok(hf_load(x.p, b->s, folder));
-        for (int64_t i = 0; i < x.p->n; i++) {
+        for (int64_t i = 0; i < x.p->count; i++) {
             const param *p = &x.p->list[i], *q = &whole->list[i];
             own += p->own_n;
             for (int64_t j = 0, n, at; j < p->own_n; j += n) {
@@ -193,7 +193,8 @@ static void check_part(bench *b, const char *folder, const layout *l, int rank, 
             }
         }
         /* Of a weight file, a rank may also read the experts that its slice cuts at either end. */
-        int64_t ends = from_state ? 0 : x.p->n * 2 * 4 * b->d.text.hidden * b->d.text.expert_width;
+        int64_t ends =
+            from_state ? 0 : x.p->count * 2 * 4 * b->d.text.hidden * b->d.text.expert_width;
         int64_t arrays = from_state ? 3 : 1;
         assert_in_range(x.p->bytes_read, own * arrays * 4, (own * arrays + ends) * 4);
     }

@@ -94,7 +94,7 @@ static void test_facts__say_what_they_are_taken_over(void **state)
     e.swapped_right = 1;
     e.own_right = 4;
     e.chance_percent = 25;
-    e.vqa.all = (vqa_share){.sum = 3, .n = 4};
+    e.vqa.all = (vqa_share){.sum = 3, .count = 4};
     n = evaluation_facts(&e, facts);
     assert_int_equal(n, EVALUATION_FACTS);
     assert_non_null(strstr(fact_named(facts, n, "whole documents")->note, "of 4 documents"));

@@ -111,7 +111,7 @@ static void test_prompt_of_reply__ends_before_a_later_reply(void **state)
 static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *answer)
 {
     row p, out;
-    int64_t extra = (int64_t)answer->n;
+    int64_t extra = (int64_t)answer->count;
     const reply wanted = reply_to(r, doc);
     assert_ok(prompt_of_reply(r, &wanted, &f->rows, &p));
     out = p;
@@ -140,7 +140,7 @@ static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *a
 /* The token that follows a row of one document, by a forward pass over all of it. */
 static int32_t next_word(session *s, const row *r)
 {
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     const int32_t at = (int32_t)(r->n_tokens - 1);
     loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
     int64_t vocab = s->dims.text.vocab, best = -1;
@@ -169,12 +169,12 @@ static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc,
     int32_t id[NEW_TOKENS];
     *out = (token_list){.id = malloc(sizeof id), .capacity = NEW_TOKENS};
     assert_non_null(out->id);
-    while (out->n < NEW_TOKENS) {
+    while (out->count < NEW_TOKENS) {
         row forced = forced_row(f, r, doc, out);
         int32_t word = next_word(s, &forced);
         if (word == s->dims.eos_token)
             break;
-        out->id[out->n++] = word;
+        out->id[out->count++] = word;
     }
 }
 
@@ -227,8 +227,8 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     token_list_done(&want[0]);
     for (int64_t doc = 0; doc < 3; doc++) {
         recomputed_answer(&f, &s, &r, doc, &want[doc]);
-        words += want[doc].n;
-        ended |= want[doc].n < NEW_TOKENS;
+        words += want[doc].count;
+        ended |= want[doc].count < NEW_TOKENS;
     }
     assert_true(ended && words > NEW_TOKENS);
     const int64_t docs[3] = {2, 0, 1};
@@ -240,8 +240,8 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
         memset(got, 0, sizeof got);
         assert_ok(generate_answers(s.generator, &r, replies, 3, NEW_TOKENS, got));
         for (int i = 0; i < 3; i++) {
-            assert_int_equal(got[i].n, want[docs[i]].n);
-            assert_memory_equal(got[i].id, want[docs[i]].id, got[i].n * sizeof(int32_t));
+            assert_int_equal(got[i].count, want[docs[i]].count);
+            assert_memory_equal(got[i].id, want[docs[i]].id, got[i].count * sizeof(int32_t));
             token_list_done(&got[i]);
         }
         generate_free(&s.generator);
@@ -338,7 +338,7 @@ static void test_answers__are_counted_even_if_one_fails(void **state)
             assert_int_equal(a[fails].judged, turn == 0 ? 3 : 4);
             assert_int_equal(a[fails].show, turn == 0 ? 1 : 0); /* 4 are asked for: 3 and 1 */
         }
-        assert_int_equal(tally[fails].all.n, fails ? 0 : 4);
+        assert_int_equal(tally[fails].all.count, fails ? 0 : 4);
         assert_int_equal(a[fails].trouble.code, fails ? ST_BAD_INPUT : ST_OK);
     }
     tokenizer_free(&s.tokenizer);

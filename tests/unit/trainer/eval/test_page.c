@@ -119,7 +119,7 @@ static void test_page__has_questions_under_their_pictures(void **state)
     close(fd);
     page *p = NULL;
     const html_fact facts[] = {{"accuracy", "50.0 %", "of <2> answers"}, {"model", "m & n", ""}};
-    vqa_tally t = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .n = 2}}};
+    vqa_tally t = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .count = 2}}};
     assert_ok(page_new(path, &p));
     assert_ok(page_add(p, &r, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
     assert_ok(

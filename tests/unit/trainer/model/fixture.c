@@ -28,7 +28,7 @@ static double lively(const param *p, rng_key key, int64_t i)
 
 static void fill_params(fixture *f)
 {
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         const param *p = &f->p->list[i];
         rng_key key = rng_key_make(5, p->name);
         double *v = malloc((size_t)p->n_local * sizeof *v);
@@ -58,7 +58,7 @@ void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m)
 {
     *f = (fixture){.d = *d, .mesh = m};
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &f->dev));
-    assert_ok(f->dev->v->stream_new(f->dev, &f->s));
+    assert_ok(f->dev->backend->stream_new(f->dev, &f->s));
     assert_ok(params_new(&f->d, &f->p));
     if (m)
         assert_ok(params_cut(f->p, &f->d, &m->layout, m->place));
@@ -66,7 +66,7 @@ void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m)
     fill_params(f);
     void *sums[3];
     for (int i = 0; i < 3; i++)
-        assert_ok(f->dev->v->alloc(f->dev, sizeof(double), &sums[i]));
+        assert_ok(f->dev->backend->alloc(f->dev, sizeof(double), &sums[i]));
     f->sums = (loss_sums){sums[0], sums[1], sums[2]};
     arena_init(&f->rows, 0);
 }
@@ -77,11 +77,11 @@ void fixture_close(fixture *f)
     stager_free(&f->g, f->s);
     params_release(f->p, f->s);
     params_free(&f->p);
-    f->dev->v->release(f->dev, f->sums.loss);
-    f->dev->v->release(f->dev, f->sums.weight);
-    f->dev->v->release(f->dev, f->sums.aux);
+    f->dev->backend->release(f->dev, f->sums.loss);
+    f->dev->backend->release(f->dev, f->sums.weight);
+    f->dev->backend->release(f->dev, f->sums.aux);
     arena_done(&f->rows);
-    f->dev->v->stream_free(&f->s);
+    f->dev->backend->stream_free(&f->s);
     device_close(&f->dev);
 }
 
@@ -233,8 +233,8 @@ row fixture_row(fixture *f, const document *docs, int n, bool weights)
 static double read_double(fixture *f, const void *p)
 {
     double v = 0;
-    assert_ok(f->dev->v->to_host(f->s, &v, p, sizeof v));
-    assert_ok(f->dev->v->wait(f->s));
+    assert_ok(f->dev->backend->to_host(f->s, &v, p, sizeof v));
+    assert_ok(f->dev->backend->wait(f->s));
     return v;
 }
 
@@ -249,8 +249,8 @@ static device_batch *stage(fixture *f, const row *rows, int64_t n_rows)
 {
     device_batch *b = NULL;
     assert_ok(stage_rows(f->g, f->s, rows, n_rows, &b));
-    assert_ok(f->dev->v->zero(f->s, f->sums.loss, sizeof(double)));
-    assert_ok(f->dev->v->zero(f->s, f->sums.weight, sizeof(double)));
+    assert_ok(f->dev->backend->zero(f->s, f->sums.loss, sizeof(double)));
+    assert_ok(f->dev->backend->zero(f->s, f->sums.weight, sizeof(double)));
     return b;
 }
 

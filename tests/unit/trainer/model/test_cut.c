@@ -27,7 +27,7 @@ static params *cut_for(const model_dims *d, const layout *l, int rank)
     params *p;
     assert_ok(params_new(d, &p));
     assert_ok(params_cut(p, d, l, mesh_place_of(l, rank)));
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *q = &p->list[i];
         int64_t elements = 1;
         for (int a = 0; a < q->n_dims; a++)
@@ -53,7 +53,7 @@ static void test_cut__stages_have_every_unit_once(void **state)
     params *of[3];
     for (int stage = 0; stage < 3; stage++)
         of[stage] = cut_for(&d, &l, stage * 4 + 1);
-    for (int64_t i = 0; i < of[0]->n; i++) {
+    for (int64_t i = 0; i < of[0]->count; i++) {
         const param *p = &of[0]->list[i];
         int want = p->layer >= 0 ? (p->layer >= 12) + (p->layer >= 31)
                    : strcmp(p->name, "lm_head.weight") == 0 ||
@@ -81,8 +81,8 @@ static bool overlap_slices(const slice *a, const slice *b)
 {
     bool all = true;
     for (int axis = 0; axis < SLICE_AXES; axis++)
-        all = all && a->first[axis] < b->first[axis] + b->n[axis] &&
-              b->first[axis] < a->first[axis] + a->n[axis];
+        all = all && a->first[axis] < b->first[axis] + b->count[axis] &&
+              b->first[axis] < a->first[axis] + a->count[axis];
     return all;
 }
 
@@ -96,7 +96,7 @@ static void check_shapes(const char *preset, layout l)
     assert_ok(dims_preset(preset, &d));
     for (int rank = 0; rank < world; rank++)
         of[rank] = cut_for(&d, &l, rank);
-    for (int64_t i = 0; i < of[0]->n; i++)
+    for (int64_t i = 0; i < of[0]->count; i++)
         for (int a = 0; a < world; a++) {
             const param *mine = &of[a]->list[i];
             int owners = mesh_members(&l, a, params_owners(mine), owner), same = 0;
@@ -146,7 +146,7 @@ static void check_slice(const slice *s)
         bool held = true;
         while (axis-- > 0) {
             int64_t i = rest % s->size[axis];
-            held = held && i >= s->first[axis] && i < s->first[axis] + s->n[axis];
+            held = held && i >= s->first[axis] && i < s->first[axis] + s->count[axis];
             rest /= s->size[axis];
         }
         assert_int_equal(slice_find(s, stored), held ? local : -1);
@@ -189,7 +189,7 @@ static void test_cut__initial_values_are_the_same(void **state)
     params *whole;
     assert_ok(dims_preset("debug", &d));
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &dev));
-    assert_ok(dev->v->stream_new(dev, &s));
+    assert_ok(dev->backend->stream_new(dev, &s));
     assert_ok(params_new(&d, &whole));
     assert_ok(params_alloc(whole, s, false));
     assert_ok(params_init(whole, s, 3));
@@ -197,7 +197,7 @@ static void test_cut__initial_values_are_the_same(void **state)
         params *p = cut_for(&d, &l, rank);
         assert_ok(params_alloc(p, s, false));
         assert_ok(params_init(p, s, 3));
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->count; i++) {
             const float *got = p->list[i].value, *want = whole->list[i].value;
             for (int64_t j = 0, run, at; j < p->list[i].n_local; j += run) {
                 run = slice_run(&p->list[i].held, j, p->list[i].n_local, &at);
@@ -209,7 +209,7 @@ static void test_cut__initial_values_are_the_same(void **state)
     }
     params_release(whole, s);
     params_free(&whole);
-    dev->v->stream_free(&s);
+    dev->backend->stream_free(&s);
     device_close(&dev);
 }
 

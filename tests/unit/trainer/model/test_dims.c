@@ -32,7 +32,7 @@ static void test_params__counts_of_published_sizes(void **state)
         assert_ok(dims_preset(want[i].name, &d));
         assert_ok(params_new(&d, &p));
         assert_ok(params_pieces(p, params_published(p), &pieces, &n));
-        for (int64_t k = 0; k < p->n; k++)
+        for (int64_t k = 0; k < p->count; k++)
             vision += p->list[k].group <= GROUP_MERGER ? p->list[k].count : 0;
         assert_int_equal(p->total, want[i].total);
         assert_int_equal(n, want[i].tensors);

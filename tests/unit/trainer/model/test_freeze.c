@@ -68,10 +68,10 @@ static grads collect_gradients(const conf *c, bool again)
     memset(&count, 0, sizeof count);
     fixture_forward_backward(&f, &r, 1);
     f.s->ops = real;
-    grads g = {.of = calloc((size_t)f.p->n, sizeof *g.of)};
+    grads g = {.of = calloc((size_t)f.p->count, sizeof *g.of)};
     assert_non_null(g.of);
     assert_ok(model_bytes(&d, &o, &backend_cpu, &g.activation_bytes));
-    for (int64_t i = 0; i < f.p->n; i++) {
+    for (int64_t i = 0; i < f.p->count; i++) {
         const param *p = &f.p->list[i];
         assert_int_equal(p->frozen, p->grad == NULL);
         assert_int_equal(p->frozen, p->moment1 == NULL);
@@ -84,7 +84,7 @@ static grads collect_gradients(const conf *c, bool again)
 
 static void grads_done(grads *g, const params *p)
 {
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         free(g->of[i]);
     free(g->of);
 }
@@ -134,7 +134,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
             c.freeze_pattern = cases[k].pattern ? cases[k].pattern : "";
             grads got = collect_gradients(&c, again);
             int64_t frozen = 0;
-            for (int64_t i = 0; i < p->n; i++) {
+            for (int64_t i = 0; i < p->count; i++) {
                 frozen += !got.of[i];
                 if (got.of[i] &&
                     memcmp(got.of[i], want.of[i], (size_t)p->list[i].count * sizeof(double)) != 0)
@@ -168,7 +168,7 @@ static void test_freeze__flags_cover_every_parameter(void **state)
         c.freeze_merger = merger;
         assert_ok(params_new(&d, &p));
         assert_ok(groups_apply(&c, p));
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->count; i++) {
             const char *name = p->list[i].name;
             bool table = strstr(name, "pos_embed"), is_merger = strstr(name, "merger");
             bool visual = strncmp(name, "model.visual.", 13) == 0;

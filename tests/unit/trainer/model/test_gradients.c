@@ -162,7 +162,7 @@ static void check_all(const model_dims *d, double aux, bool again, int direction
     fixture_model(&c.f, &o, false);
     double loss = fixture_forward_backward(&c.f, &c.batch, 1);
     assert_true(isfinite(loss) && loss > 0);
-    int64_t largest = 0, n_params = c.f.p->n;
+    int64_t largest = 0, n_params = c.f.p->count;
     double **grad = calloc((size_t)n_params, sizeof *grad);
     for (int64_t i = 0; i < n_params; i++) {
         grad[i] = fixture_grad(&c.f, &c.f.p->list[i]);

@@ -81,7 +81,7 @@ static void test_lora__gradients_agree_with_differences(void **state)
     open_adapted(&c.f, false);
     const params *p = c.f.p;
     int64_t largest = 0, adapters = 0, kinds[GROUP_COUNT] = {0};
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         largest = p->list[i].count > largest ? p->list[i].count : largest;
     c.batch = fixture_row(&c.f, debug_documents, 3, true);
     c.value = malloc((size_t)largest * sizeof(double));
@@ -91,7 +91,7 @@ static void test_lora__gradients_agree_with_differences(void **state)
     assert_true(c.value && c.direction && c.count);
     fixture_forward_backward(&c.f, &c.batch, 1);
     memcpy(c.count, model_expert_count(c.f.m), c.count_bytes);
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         const param *q = &p->list[i];
         assert_true(q->adapter == (q->grad != NULL)); /* the model itself is frozen */
         if (!q->adapter)
@@ -121,7 +121,7 @@ static void test_lora__recomputation_changes_no_bit(void **state)
         row r = fixture_row(&f[full], debug_documents, 3, true);
         fixture_forward_backward(&f[full], &r, 1);
     }
-    for (int64_t i = 0; i < f[0].p->n; i++) {
+    for (int64_t i = 0; i < f[0].p->count; i++) {
         const param *q = &f[0].p->list[i];
         if (q->adapter)
             assert_memory_equal(q->grad, f[1].p->list[i].grad, (size_t)q->count * sizeof(double));
@@ -140,7 +140,7 @@ static void test_lora__merged_is_the_same_model(void **state)
     fixture_model(&plain, &(model_options){.cap = f.o.cap}, false);
     double adapted = fixture_forward(&f, &r, 1), base = fixture_forward(&plain, &r, 1);
     assert_true(fabs(adapted - base) > 1e-3 * base); /* the adapters have an effect */
-    for (int64_t i = 0; i < plain.p->n; i++) {
+    for (int64_t i = 0; i < plain.p->count; i++) {
         const param *q = &f.p->list[i];
         double *v = malloc((size_t)q->count * sizeof *v);
         assert_non_null(v);
@@ -190,7 +190,7 @@ static void test_lora_add__refuses_bad_targets(void **state)
     assert_ok(params_new(&d, &p));
     assert_ok(lora_add(p, 4, 4, "*layers.1.self_attn.?_proj"));
     int64_t adapters = 0;
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         adapters += p->list[i].adapter;
     assert_int_equal(adapters, 2 * 4);
     assert_non_null(params_find(p, "model.language_model.layers.1.self_attn.q_proj.lora_A.weight"));

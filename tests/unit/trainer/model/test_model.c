@@ -20,7 +20,7 @@ typedef struct result {
 
 static result run_rows(fixture *f, const row *rows, int64_t n_rows)
 {
-    result r = {.loss = fixture_forward_backward(f, rows, n_rows), .n = f->p->n};
+    result r = {.loss = fixture_forward_backward(f, rows, n_rows), .n = f->p->count};
     r.grad = calloc((size_t)r.n, sizeof *r.grad);
     for (int64_t i = 0; i < r.n; i++)
         r.grad[i] = fixture_grad(f, &f->p->list[i]);
@@ -56,7 +56,7 @@ static void assert_same(const fixture *f, const result *a, const result *b, doub
 {
     double worst = fabs(a->loss - b->loss) / fabs(b->loss);
     const char *name = "loss";
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         double d = measure_difference(a->grad[i], b->grad[i], f->p->list[i].count);
         if (!(d <= worst)) {
             worst = d;
@@ -246,7 +246,7 @@ static void test_model__no_target_is_loss_zero(void **state)
     fixture_model(&f, &o, false);
     result got = run_rows(&f, &r, 1);
     assert_true(got.loss == 0);
-    for (int64_t i = 0; i < f.p->n; i++)
+    for (int64_t i = 0; i < f.p->count; i++)
         assert_true(size_of(&f, &got, f.p->list[i].name) == 0);
     result none = run_rows(&f, &empty, 1); /* such a row fills up the last step of a run */
     assert_true(none.loss == 0);
@@ -269,11 +269,11 @@ static void test_model__forward_outputs_agree(void **state)
     device_batch *b = NULL;
     void *nll, *best, *logits;
     int64_t vocab = f.d.text.vocab, n = o.cap.targets;
-    assert_ok(f.dev->v->alloc(f.dev, (size_t)n * sizeof(float), &nll));
-    assert_ok(f.dev->v->alloc(f.dev, (size_t)n * sizeof(int32_t), &best));
-    assert_ok(f.dev->v->alloc(f.dev, (size_t)(n * vocab) * sizeof(float), &logits));
+    assert_ok(f.dev->backend->alloc(f.dev, (size_t)n * sizeof(float), &nll));
+    assert_ok(f.dev->backend->alloc(f.dev, (size_t)n * sizeof(int32_t), &best));
+    assert_ok(f.dev->backend->alloc(f.dev, (size_t)(n * vocab) * sizeof(float), &logits));
     assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
-    assert_ok(f.dev->v->zero(f.s, f.sums.loss, sizeof(double)));
+    assert_ok(f.dev->backend->zero(f.s, f.sums.loss, sizeof(double)));
     assert_ok(model_forward(f.m, f.s, b, &f.sums, nll, best));
     assert_ok(model_logits(f.m, f.s, b->target_token, b->targets, logits));
     double sum = 0;
@@ -291,9 +291,9 @@ static void test_model__forward_outputs_agree(void **state)
         sum += want * ((float *)b->target_weight)[i];
     }
     assert_true(fabs(*f.sums.loss - sum) < 1e-5 * sum);
-    f.dev->v->release(f.dev, nll);
-    f.dev->v->release(f.dev, best);
-    f.dev->v->release(f.dev, logits);
+    f.dev->backend->release(f.dev, nll);
+    f.dev->backend->release(f.dev, best);
+    f.dev->backend->release(f.dev, logits);
     o.training = true; /* training must give the same loss */
     fixture_model(&f, &o, false);
     assert_true(fabs(fixture_forward_backward(&f, &r, 1) - sum) < 1e-5 * sum);

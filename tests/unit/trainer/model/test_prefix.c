@@ -137,7 +137,7 @@ static row pack_trees(fixture *f, const tree *trees, int n)
 static double worst_difference(fixture *f, double loss, double want_loss, double **want)
 {
     double worst = fabs(loss - want_loss) / fabs(want_loss);
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         double *got = fixture_grad(f, &f->p->list[i]), difference = 0, size = 0;
         for (int64_t j = 0; j < f->p->list[i].count; j++) {
             difference += (got[j] - want[i][j]) * (got[j] - want[i][j]);
@@ -159,8 +159,8 @@ static double compare(fixture *f, const row *packed, const row *samples, int n, 
     fixture_model(f, &o, false);
     stager_weigh(f->g, weighting);
     const double want_loss = fixture_forward_backward(f, samples, n);
-    double **want = calloc((size_t)f->p->n, sizeof *want);
-    for (int64_t i = 0; i < f->p->n; i++)
+    double **want = calloc((size_t)f->p->count, sizeof *want);
+    for (int64_t i = 0; i < f->p->count; i++)
         want[i] = fixture_grad(f, &f->p->list[i]);
     o.cap = (batch_caps){0};
     batch_caps_for(packed, 1, fixed_shapes ? 64 : 1, fixed_shapes ? 32 : 4, &o.cap);
@@ -169,7 +169,7 @@ static double compare(fixture *f, const row *packed, const row *samples, int n, 
     stager_weigh(f->g, weighting);
     const double loss = fixture_forward_backward(f, packed, 1);
     const double worst = worst_difference(f, loss, want_loss, want);
-    for (int64_t i = 0; i < f->p->n; i++)
+    for (int64_t i = 0; i < f->p->count; i++)
         free(want[i]);
     free(want);
     return worst;

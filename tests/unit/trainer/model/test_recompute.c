@@ -52,15 +52,15 @@ static void open_scene(scene *s)
     batch_caps_for(&s->r, 1, 1, 4, &s->o.cap);
     fixture_model(&s->f, &s->o, false);
     s->loss = fixture_forward_backward(&s->f, &s->r, 1);
-    s->grad = calloc((size_t)s->f.p->n, sizeof *s->grad);
+    s->grad = calloc((size_t)s->f.p->count, sizeof *s->grad);
     assert_non_null(s->grad);
-    for (int64_t i = 0; i < s->f.p->n; i++)
+    for (int64_t i = 0; i < s->f.p->count; i++)
         s->grad[i] = fixture_grad(&s->f, &s->f.p->list[i]);
 }
 
 static void close_scene(scene *s)
 {
-    for (int64_t i = 0; i < s->f.p->n; i++)
+    for (int64_t i = 0; i < s->f.p->count; i++)
         free(s->grad[i]);
     free(s->grad);
     fixture_close(&s->f);
@@ -73,7 +73,7 @@ static void check_bits(scene *s, const recompute *text, const recompute *vision)
     /* Runs twice, since a step must not depend on what the last one left in memory. */
     for (int time = 0; time < 2; time++)
         assert_true(fixture_forward_backward(&s->f, &s->r, 1) == s->loss);
-    for (int64_t i = 0; i < s->f.p->n; i++) {
+    for (int64_t i = 0; i < s->f.p->count; i++) {
         const param *p = &s->f.p->list[i];
         double *got = fixture_grad(&s->f, p);
         if (memcmp(got, s->grad[i], (size_t)p->count * sizeof *got) != 0)

@@ -56,7 +56,7 @@ static void compare_documents(const document *docs, int n)
     assert_ok(row_save(&r, path));
     assert_ok(hf_export(f.p, f.s, &f.d, folder, &(hf_export_options){.dtype = HF_EXPORT_F32}));
 
-    assert_ok(f.dev->v->alloc(f.dev, (size_t)o.cap.targets * sizeof(float), &nll));
+    assert_ok(f.dev->backend->alloc(f.dev, (size_t)o.cap.targets * sizeof(float), &nll));
     assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
     assert_ok(model_forward(f.m, f.s, b, &f.sums, nll, NULL));
     FILE *p = start_reference(folder);
@@ -70,7 +70,7 @@ static void compare_documents(const document *docs, int n)
                   (long long)b->targets, worst, fixture_aux(&f), aux);
     assert_true(worst < tolerance);
     assert_true(fabs(fixture_aux(&f) - aux) < tolerance * aux);
-    f.dev->v->release(f.dev, nll);
+    f.dev->backend->release(f.dev, nll);
     harness_remove(&folder);
     fixture_close(&f);
 }

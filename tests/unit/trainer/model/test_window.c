@@ -102,7 +102,7 @@ static void test_window__all_ranks_or_none(void **state)
     device *d;
     stream *s;
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
-    assert_ok(d->v->stream_new(d, &s));
+    assert_ok(d->backend->stream_new(d, &s));
     assert_ok(open_as(s, ST_OK, ST_OK, MANY, false, &open));
     assert_true(open);
     assert_ok(open_as(s, ST_UNAVAILABLE, ST_OK, MANY, false, &open));
@@ -119,7 +119,7 @@ static void test_window__all_ranks_or_none(void **state)
     for (int answers = 0; answers < 2; answers++)
         assert_fails(ST_UNAVAILABLE, open_as(s, ST_OK, ST_OK, answers, false, &open),
                      "rank 1 died");
-    d->v->stream_free(&s);
+    d->backend->stream_free(&s);
     device_close(&d);
 }
 

@@ -45,16 +45,16 @@ static void open_bench(bench *b, double max_norm)
     d.text.vocab = 64; /* small, since every element is compared */
     d.text.experts = 4;
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &b->dev));
-    assert_ok(b->dev->v->stream_new(b->dev, &b->s));
+    assert_ok(b->dev->backend->stream_new(b->dev, &b->s));
     assert_ok(params_new(&d, &b->p));
     assert_ok(params_alloc(b->p, b->s, true));
-    assert_ok(b->dev->v->alloc(b->dev, sizeof *b->weight, (void **)&b->weight));
-    size_t n = (size_t)b->p->n;
+    assert_ok(b->dev->backend->alloc(b->dev, sizeof *b->weight, (void **)&b->weight));
+    size_t n = (size_t)b->p->count;
     b->value = calloc(n, sizeof *b->value);
     b->m = calloc(n, sizeof *b->m);
     b->v = calloc(n, sizeof *b->v);
     b->g = calloc(n, sizeof *b->g);
-    for (int64_t i = 0; i < b->p->n; i++) {
+    for (int64_t i = 0; i < b->p->count; i++) {
         const param *q = &b->p->list[i];
         b->value[i] = filled(q->count, 0.5, 0.3, q->name, 1);
         assert_ok(params_write(q, b->s, 0, q->count, b->value[i]));
@@ -71,7 +71,7 @@ static void open_bench(bench *b, double max_norm)
 
 static void close_bench(bench *b)
 {
-    for (int64_t i = 0; i < b->p->n; i++) {
+    for (int64_t i = 0; i < b->p->count; i++) {
         free(b->value[i]);
         free(b->m[i]);
         free(b->v[i]);
@@ -82,37 +82,37 @@ static void close_bench(bench *b)
     free(b->v);
     free(b->g);
     optimizer_free(&b->o, b->s);
-    b->dev->v->release(b->dev, b->weight);
+    b->dev->backend->release(b->dev, b->weight);
     params_release(b->p, b->s);
     params_free(&b->p);
-    b->dev->v->stream_free(&b->s);
+    b->dev->backend->stream_free(&b->s);
     device_close(&b->dev);
 }
 
 /* Gives both sides gradients that are sums over `weight` targets. */
 static void put_gradients(bench *b, uint64_t seed, double weight)
 {
-    for (int64_t i = 0; i < b->p->n; i++) {
+    for (int64_t i = 0; i < b->p->count; i++) {
         param as_value = b->p->list[i];
         free(b->g[i]);
         b->g[i] = filled(as_value.count, 0.0, weight, as_value.name, seed);
         as_value.value = as_value.own_act = as_value.grad; /* params_write writes `value` */
         assert_ok(params_write(&as_value, b->s, 0, as_value.count, b->g[i]));
     }
-    assert_ok(b->dev->v->to_device(b->s, b->weight, &weight, sizeof weight));
+    assert_ok(b->dev->backend->to_device(b->s, b->weight, &weight, sizeof weight));
 }
 
 /* One step of the loop. Returns the norm of the mean gradient before clipping. */
 static double loop_step(bench *b, int64_t step, double lr, double weight)
 {
     double squares = 0;
-    for (int64_t i = 0; i < b->p->n; i++)
+    for (int64_t i = 0; i < b->p->count; i++)
         for (int64_t j = 0; j < b->p->list[i].count; j++)
             squares += pow(b->g[i][j] / weight, 2);
     double norm = sqrt(squares), clip = 1, max = b->c.training_max_norm;
     if (max > 0 && norm > max)
         clip = max / norm;
-    for (int64_t i = 0; i < b->p->n; i++) {
+    for (int64_t i = 0; i < b->p->count; i++) {
         double decay = b->p->list[i].n_dims > 1 ? 0.1 : 0;
         for (int64_t j = 0; j < b->p->list[i].count; j++) {
             double g = b->g[i][j] / weight * clip;
@@ -130,7 +130,7 @@ static double loop_step(bench *b, int64_t step, double lr, double weight)
 /* Compares the values on the device with those of the loop. */
 static void compare_params(const bench *b)
 {
-    for (int64_t i = 0; i < b->p->n; i++) {
+    for (int64_t i = 0; i < b->p->count; i++) {
         const param *q = &b->p->list[i];
         double *got = malloc((size_t)q->count * sizeof *got);
         assert_ok(params_read(q->value, b->s, 0, q->count, got));
@@ -190,7 +190,7 @@ static void skipped_then_good(double bad_value, double weight)
     loop_step(&b, 1, 0.1, 2.0);
 
     put_gradients(&b, 4, weight);
-    param as_value = b.p->list[b.p->n / 2];
+    param as_value = b.p->list[b.p->count / 2];
     as_value.value = as_value.own_act = as_value.grad;
     assert_ok(params_write(&as_value, b.s, as_value.count - 1, 1, &bad_value));
     assert_ok(optimizer_step(b.o, b.s, 2, 0.1, b.weight));
@@ -234,7 +234,7 @@ static void test_optimizer__sums_are_divided_by_targets(void **state)
     assert_ok(optimizer_step(twice.o, twice.s, 1, 0.1, twice.weight));
     loop_step(&once, 1, 0.1, 1.0);
     compare_params(&once);
-    for (int64_t i = 0; i < twice.p->n; i++)
+    for (int64_t i = 0; i < twice.p->count; i++)
         memcpy(twice.value[i], once.value[i], (size_t)twice.p->list[i].count * sizeof(double));
     compare_params(&twice);
     close_bench(&once);

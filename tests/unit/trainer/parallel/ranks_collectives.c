@@ -41,7 +41,7 @@ static block block_new(int64_t bytes)
 {
     block b = {.bytes = bytes};
     void *p;
-    MUST(on->dev->v->alloc(on->dev, (size_t)bytes + 2 * GUARD, &p));
+    MUST(on->dev->backend->alloc(on->dev, (size_t)bytes + 2 * GUARD, &p));
     b.at = (char *)p + GUARD;
     b.host = malloc((size_t)bytes + 2 * GUARD);
     memset(b.host, GUARD_BYTE, (size_t)bytes + 2 * GUARD);
@@ -51,14 +51,16 @@ static block block_new(int64_t bytes)
 
 static void block_send(block *b)
 {
-    MUST(on->dev->v->to_device(on, b->at - GUARD, b->host - GUARD, (size_t)b->bytes + 2 * GUARD));
-    MUST(on->dev->v->wait(on));
+    MUST(on->dev->backend->to_device(on, b->at - GUARD, b->host - GUARD,
+                                     (size_t)b->bytes + 2 * GUARD));
+    MUST(on->dev->backend->wait(on));
 }
 
 static void block_fetch(block *b, const char *what)
 {
-    MUST(on->dev->v->to_host(on, b->host - GUARD, b->at - GUARD, (size_t)b->bytes + 2 * GUARD));
-    MUST(on->dev->v->wait(on));
+    MUST(on->dev->backend->to_host(on, b->host - GUARD, b->at - GUARD,
+                                   (size_t)b->bytes + 2 * GUARD));
+    MUST(on->dev->backend->wait(on));
     for (int i = 0; i < GUARD; i++)
         if ((unsigned char)b->host[-1 - i] != GUARD_BYTE ||
             (unsigned char)b->host[b->bytes + i] != GUARD_BYTE) {
@@ -69,7 +71,7 @@ static void block_fetch(block *b, const char *what)
 
 static void block_free(block *b)
 {
-    on->dev->v->release(on->dev, b->at - GUARD);
+    on->dev->backend->release(on->dev, b->at - GUARD);
     free(b->host - GUARD);
 }
 
@@ -280,7 +282,7 @@ static void neighbours(const comm *c, int64_t n, st_dtype t)
     } else if (c->rank == c->size - 1) {
         MUST(comm_recv(c, on, label_call("send"), recv.at, n, t, 0));
         MUST(comm_send(c, on, label_call("send back"), send.at, n, t, 0));
-        MUST(on->dev->v->wait(on)); /* `send` is read until then */
+        MUST(on->dev->backend->wait(on)); /* `send` is read until then */
     }
     block_free(&send);
     block_free(&recv);
@@ -460,9 +462,9 @@ int main(int argc, char **argv)
     device_options o = {.threads = 1};
     MUST(emulated ? emulated_open(0, false, &d) : device_open(BACKEND_CPU, &o, &d));
     MUST(world_attach(&w, d));
-    MUST(d->v->stream_new(d, &on));
+    MUST(d->backend->stream_new(d, &on));
     check_all(&w);
-    d->v->stream_free(&on);
+    d->backend->stream_free(&on);
     world_detach(&w);
     device_close(&d);
     MUST(world_close(&w, ST_OK));

@@ -66,7 +66,7 @@ static status one_step(const world *w, const mesh *m, stream *s, float *values, 
     for (int layer = 0; layer < LAYERS; layer++)
         TRY(comm_all_reduce(c, s, (comm_at){"sum of nothing", layer}, values, VALUES, DT_F32,
                             COMM_SUM));
-    TRY(s->dev->v->wait(s));
+    TRY(s->dev->backend->wait(s));
     if (cut)
         cut_links();
     while (hangs)
@@ -86,7 +86,7 @@ static status loop_steps(const world *w, const char *folder, int64_t steps, cons
                                       : device_open(BACKEND_CPU, &o, &d));
     TRY(world_attach(w, d));
     TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &m));
-    TRY(d->v->stream_new(d, &s));
+    TRY(d->backend->stream_new(d, &s));
     TRY(write_number(folder, "pid", w->place.rank, getpid()));
     status st = ST_OK;
     for (int64_t step = 1; st == ST_OK && step <= steps; step++) {
@@ -96,7 +96,7 @@ static status loop_steps(const world *w, const char *folder, int64_t steps, cons
         if (st == ST_OK && w->place.rank == 0)
             st = write_number(folder, "step", -1, step);
     }
-    d->v->stream_free(&s);
+    d->backend->stream_free(&s);
     mesh_close(&m);
     world_detach(w);
     device_close(&d);

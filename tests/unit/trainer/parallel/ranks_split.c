@@ -64,7 +64,7 @@ static const scene scenes[] = {
 /* Sets the routers to zero: all experts tie, and the first ones win. */
 static void blind_routers(fixture *f)
 {
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         const param *p = &f->p->list[i];
         double *zero = calloc((size_t)p->n_local, sizeof *zero);
         if (p->group == GROUP_ROUTER)
@@ -92,26 +92,26 @@ static double run_rows(fixture *f, const row *rows, int64_t n)
     device_batch *b;
     double loss = 0;
     MUST(stage_rows(f->g, f->s, rows, n, &b));
-    MUST(f->dev->v->zero(f->s, f->sums.loss, sizeof(double)));
-    MUST(f->dev->v->zero(f->s, f->sums.weight, sizeof(double)));
+    MUST(f->dev->backend->zero(f->s, f->sums.loss, sizeof(double)));
+    MUST(f->dev->backend->zero(f->s, f->sums.weight, sizeof(double)));
     MUST(params_zero_grad(f->p, f->s));
     MUST(model_forward_backward(f->m, f->s, b, &f->sums));
     if (f->mesh)
         MUST(comm_all_reduce(mesh_comm(f->mesh, MESH_STAGE), f->s, (comm_at){"loss", -1},
                              f->sums.loss, 1, DT_F64, COMM_SUM));
-    MUST(f->dev->v->to_host(f->s, &loss, f->sums.loss, sizeof loss));
-    MUST(f->dev->v->wait(f->s));
+    MUST(f->dev->backend->to_host(f->s, &loss, f->sums.loss, sizeof loss));
+    MUST(f->dev->backend->wait(f->s));
     return loss;
 }
 
 static void sum_gradients(fixture *f)
 {
-    for (int64_t i = 0; i < f->p->n; i++) {
+    for (int64_t i = 0; i < f->p->count; i++) {
         param *p = &f->p->list[i];
         const mesh_group groups[] = {params_owners(p), MESH_REPLICATE};
         for (int g = 0; g < 2; g++)
             MUST(comm_all_reduce(mesh_comm(f->mesh, groups[g]), f->s, (comm_at){"gradient", -1},
-                                 p->grad, p->n_local, f->dev->v->acc, COMM_SUM));
+                                 p->grad, p->n_local, f->dev->backend->acc, COMM_SUM));
     }
 }
 
@@ -120,7 +120,7 @@ static double compare_fixtures(fixture *cut, fixture *whole, const char **out_na
 {
     double worst = 0;
     *out_name = "";
-    for (int64_t i = 0; i < cut->p->n; i++) {
+    for (int64_t i = 0; i < cut->p->count; i++) {
         const param *p = &cut->p->list[i], *q = &whole->p->list[i];
         double *got = fixture_grad(cut, p), *want = fixture_grad(whole, q), off = 0, size = 0;
         for (int64_t j = 0, at; j < p->n_local; j++) {

@@ -32,7 +32,7 @@ static const comm_at at = {"test", -1};
 static void open_alone(alone *a, double bytes_per_s, int64_t latency_ns)
 {
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &a->d));
-    assert_ok(a->d->v->stream_new(a->d, &a->s));
+    assert_ok(a->d->backend->stream_new(a->d, &a->s));
     assert_ok(comm_ledger_new(&a->ledger));
     a->r = calloc(1, sizeof *a->r);
     assert_non_null(a->r);
@@ -49,7 +49,7 @@ static void close_alone(alone *a)
 {
     comm_simulated_engine.leave(a->r, true);
     comm_ledger_free(&a->ledger);
-    a->d->v->stream_free(&a->s);
+    a->d->backend->stream_free(&a->s);
     device_close(&a->d);
 }
 
@@ -211,9 +211,9 @@ static received_slots *alike_slots(const session *s)
     int32_t *count = calloc((size_t)(t->layers * t->experts), sizeof *count);
     received_slots *slots = calloc((size_t)t->layers, sizeof *slots);
     assert_true(count && slots);
-    assert_ok(s->device->v->to_host(s->stream, count, model_expert_count(s->model),
-                                    (size_t)(t->layers * t->experts) * sizeof *count));
-    assert_ok(s->device->v->wait(s->stream));
+    assert_ok(s->device->backend->to_host(s->stream, count, model_expert_count(s->model),
+                                          (size_t)(t->layers * t->experts) * sizeof *count));
+    assert_ok(s->device->backend->wait(s->stream));
     for (int64_t i = 0; i < t->layers * t->experts; i++) {
         const bool mine = i % t->experts / own == c->rank;
         slots[i / t->experts].come += mine ? (c->size - 1) * count[i] * wide : 0;

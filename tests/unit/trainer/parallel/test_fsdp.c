@@ -146,8 +146,8 @@ static void test_units__collectives_overlap_with_computing(void **state)
     mesh m;
     unit_span list[UNITS];
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &cpu));
-    assert_ok(cpu->v->stream_new(cpu, &s));
-    cpu->v = &v;
+    assert_ok(cpu->backend->stream_new(cpu, &s));
+    cpu->backend = &v;
     mesh_alone(&m);
     m.group[MESH_WHOLE] =
         (comm){.engine = &engine, .name = "whole", .size = RANKS, .world_rank = world};
@@ -174,8 +174,8 @@ static void test_units__collectives_overlap_with_computing(void **state)
     assert_in_range(run_units(u, s, 1, 10, 10), 10 * (2 * UNITS - BUFFERS + UNITS),
                     10 * (2 * UNITS - BUFFERS + UNITS) + PASSES);
     fsdp_units_free(&u, s);
-    cpu->v->stream_free(&s);
-    cpu->v = &backend_cpu;
+    cpu->backend->stream_free(&s);
+    cpu->backend = &backend_cpu;
     device_close(&cpu);
 }
 

@@ -86,7 +86,7 @@ static double gathered_once(const params *p)
     static const char *const parts[] = {".embed_tokens.", "lm_head.",     ".language_model.norm.",
                                         ".layers.47.",    "patch_embed.", "pos_embed."};
     double n = 0;
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->count; i++)
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
             n += strstr(p->list[i].name, parts[k]) ? (double)p->list[i].count : 0;
     return n;

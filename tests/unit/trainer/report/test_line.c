@@ -48,14 +48,14 @@ static void open_bench(bench *b, int64_t log_freq)
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &b->s.device));
     b->s.conf = &b->c;
     mesh_alone(&b->s.mesh);
-    assert_ok(b->s.device->v->stream_new(b->s.device, &b->s.stream));
+    assert_ok(b->s.device->backend->stream_new(b->s.device, &b->s.stream));
     assert_ok(reporter_new(&b->c, &b->s, &high_peak, b->folder, &b->r));
 }
 
 static void close_bench(bench *b)
 {
     reporter_free(&b->r);
-    b->s.device->v->stream_free(&b->s.stream);
+    b->s.device->backend->stream_free(&b->s.stream);
     device_close(&b->s.device);
     harness_remove(&b->folder);
 }

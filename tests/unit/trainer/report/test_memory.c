@@ -255,7 +255,7 @@ static void test_device__others_and_sharers_are_taken_off(void **state)
     const backend_vtable gpu = {.memory = say_memory, .available = say_available};
     backend_vtable cpu = gpu;
     cpu.immediate = true;
-    device d = {.v = &gpu,
+    device d = {.backend = &gpu,
                 .multiprocessors = 77,
                 .context_bytes = 500,
                 .used_at_open = 29000,
@@ -274,7 +274,7 @@ static void test_device__others_and_sharers_are_taken_off(void **state)
     plan_device_share(&on, 3);
     plan_device_share(&on, 3);
     assert_true(fabs(on.usable - 71500.0 / 3) < 1e-6 && on.sharers == 3 && on.memory == 100000);
-    d.v = &cpu;
+    d.backend = &cpu;
     assert_ok(plan_device_opened(&d, &on, NULL)); /* of a CPU it is this process's */
     assert_true(on.usable == 100000 && plan_device_is_cpu(&on));
     said_available = 20000;
@@ -411,7 +411,7 @@ static int64_t workspace(const batch_caps *caps, int n)
 {
     model_dims d;
     memory_gpu m;
-    const memory_steps steps = {.caps = caps, .n = n, .buffers = 2};
+    const memory_steps steps = {.caps = caps, .count = n, .buffers = 2};
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
     memory_gpu_plan(&d, &(model_options){.training = true}, &steps, 132, &m);
     return m.workspace;
@@ -431,7 +431,7 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
                  {4, 1, 2, mib + 3 * communicator + peer}};
     model_dims d;
     const batch_caps caps = {.tokens = 64};
-    const memory_steps steps = {.caps = &caps, .n = 1, .buffers = 2};
+    const memory_steps steps = {.caps = &caps, .count = 1, .buffers = 2};
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mesh m;
@@ -553,7 +553,7 @@ static int64_t taken_by(const conf *c, const layout *l, const model_dims *d, int
     model *m;
     mesh at;
     assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &dev));
-    assert_ok(dev->v->stream_new(dev, &s));
+    assert_ok(dev->backend->stream_new(dev, &s));
     assert_ok(params_new(d, &p));
     mesh_sketch(l, rank, &at);
     assert_ok(params_cut(p, d, l, at.place));
@@ -570,7 +570,7 @@ static int64_t taken_by(const conf *c, const layout *l, const model_dims *d, int
     model_free(&m, s);
     params_release(p, s);
     params_free(&p);
-    dev->v->stream_free(&s);
+    dev->backend->stream_free(&s);
     device_close(&dev);
     return bytes;
 }

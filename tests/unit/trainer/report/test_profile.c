@@ -117,10 +117,10 @@ static void open_scene(scene *c)
     c->v.copy = time_copy;
     c->v.zero = zero;
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &c->cpu));
-    assert_ok(c->cpu->v->stream_new(c->cpu, &c->s));
-    assert_ok(c->cpu->v->stream_new(c->cpu, &c->side));
+    assert_ok(c->cpu->backend->stream_new(c->cpu, &c->s));
+    assert_ok(c->cpu->backend->stream_new(c->cpu, &c->side));
     c->d = *c->cpu;
-    c->d.v = &c->v;
+    c->d.backend = &c->v;
     c->ops = c->s->ops;
     c->s->dev = c->side->dev = &c->d;
     now.of[0] = c->s;
@@ -131,11 +131,11 @@ static void open_scene(scene *c)
 static void close_scene(scene *c)
 {
     profile_free(&c->p);
-    assert_true(c->d.v == &c->v && !c->d.calls);
+    assert_true(c->d.backend == &c->v && !c->d.calls);
     c->s->ops = c->ops;
     c->s->dev = c->side->dev = c->cpu;
-    c->cpu->v->stream_free(&c->s);
-    c->cpu->v->stream_free(&c->side);
+    c->cpu->backend->stream_free(&c->s);
+    c->cpu->backend->stream_free(&c->side);
     device_close(&c->cpu);
 }
 
@@ -150,10 +150,10 @@ static void test_profile__exposed_and_overlapped(void **state)
         now.ns[0] = now.ns[1] = 0;
         assert_ok(profile_begin(c.p));
         time_collective(side, "gather", 25000);
-        assert_ok(c.d.v->copy(s, NULL, NULL, 0)); /* computing until 10 us */
-        wait_for("gather");                       /* 15 of the gather's 25 us */
-        time_collective(side, "reduce", 8000);    /* overlaps with the copy below */
-        assert_ok(c.d.v->copy(s, NULL, NULL, 0));
+        assert_ok(c.d.backend->copy(s, NULL, NULL, 0)); /* computing until 10 us */
+        wait_for("gather");                             /* 15 of the gather's 25 us */
+        time_collective(side, "reduce", 8000);          /* overlaps with the copy below */
+        assert_ok(c.d.backend->copy(s, NULL, NULL, 0));
         wait_for("reduce");
         assert_ok(device_call_begins(s, NULL)); /* a group of messages is named by its first */
         time_collective(s, "exchange", 4000);
@@ -184,8 +184,8 @@ static void test_profile__exposed_and_overlapped(void **state)
 static status time_product(stream *s, const gemm_args *a)
 {
     (void)a;
-    TRY(s->dev->v->zero(s, NULL, 0));
-    TRY(s->dev->v->copy(s, NULL, NULL, 0));
+    TRY(s->dev->backend->zero(s, NULL, 0));
+    TRY(s->dev->backend->copy(s, NULL, NULL, 0));
     *clock_of(s) += 30000;
     return ST_OK;
 }
@@ -200,7 +200,8 @@ static void test_profile__a_call_inside_another_is_counted_once(void **state)
     assert_ok(profile_new(c.s, &c.p));
     assert_ok(profile_begin(c.p));
     assert_ok(op_gemm(c.s, NULL));
-    assert_ok(c.d.v->copy(c.s, NULL, NULL, 0)); /* a copy outside a product counts as before */
+    assert_ok(
+        c.d.backend->copy(c.s, NULL, NULL, 0)); /* a copy outside a product counts as before */
     now.ns[0] += 3000;
     assert_ok(profile_end(c.p, 0));
     const profile_sums *sums = profile_read(c.p);

@@ -63,7 +63,7 @@ const bucket_list bench_buckets = {
              .targets = 150,
              .longest = 40,
              .frame = 48}},
-    .n = 2,
+    .count = 2,
 };
 
 static void open_device(bench *b, int ahead, bool graphs)
@@ -73,9 +73,9 @@ static void open_device(bench *b, int ahead, bool graphs)
         return;
     }
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &b->s.device));
-    b->fixed = *b->s.device->v;
+    b->fixed = *b->s.device->backend;
     b->fixed.fixed_shapes = true;
-    b->s.device->v = &b->fixed;
+    b->s.device->backend = &b->fixed;
 }
 
 void bench_open(bench *b, const char *recording, int ahead, const char *scope,
@@ -97,7 +97,7 @@ void bench_open(bench *b, const char *recording, int ahead, const char *scope,
     s->accumulation = ACCUMULATION;
     s->schedule = (schedule){.peak = 1e-3, .steps = STEPS, .warmup_steps = 2, .decay_ratio = 1.0};
     open_device(b, ahead, strcmp(scope, "none") != 0);
-    assert_ok(s->device->v->stream_new(s->device, &s->stream));
+    assert_ok(s->device->backend->stream_new(s->device, &s->stream));
     assert_ok(dims_preset("debug", &s->dims));
     assert_ok(params_new(&s->dims, &s->params));
     assert_ok(params_alloc(s->params, s->stream, true));
@@ -109,7 +109,7 @@ void bench_open(bench *b, const char *recording, int ahead, const char *scope,
                           .items = 16,
                           .frames = 16,
                           .targets = LOCAL * SEQ_LEN};
-    const backend_vtable *v = s->device->v;
+    const backend_vtable *v = s->device->backend;
     assert_ok(v->alloc(s->device, sizeof(double), (void **)&s->sums.loss));
     assert_ok(v->alloc(s->device, sizeof(double), (void **)&s->sums.weight));
     assert_ok(v->alloc(s->device, sizeof(double), &s->sums.aux));
@@ -117,7 +117,7 @@ void bench_open(bench *b, const char *recording, int ahead, const char *scope,
     assert_ok(model_new(s->stream, &s->dims, s->params, &o, &s->model));
     upload_ring_options l = {.cap = s->cap,
                              .buckets = s->buckets.cap,
-                             .n_buckets = s->buckets.n,
+                             .n_buckets = s->buckets.count,
                              .aux_coefficient = 0.01};
     assert_ok(upload_ring_new(s->stream, &s->dims, &l, &s->upload_ring));
     s->stager = upload_ring_stager(s->upload_ring);

@@ -48,7 +48,7 @@ static void read_values(bench *b, outcome *out)
     const params *p = b->s.params;
     out->values = calloc((size_t)p->total, sizeof *out->values);
     assert_non_null(out->values);
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; i < p->count; i++) {
         assert_ok(
             params_read(p->list[i].value, b->s.stream, 0, p->list[i].count, out->values + out->n));
         out->n += p->list[i].count;
@@ -67,7 +67,7 @@ static void run_training(bench *b, outcome *out, int64_t steady, device_counts *
         if (step == steady)
             before = s->device->counts;
         assert_ok(step_queue(s, step));
-        if (step_under_way(s) > s->device->v->ahead) {
+        if (step_under_way(s) > s->device->backend->ahead) {
             tell_outcome(b, out);
             told++;
         }
@@ -275,20 +275,20 @@ static void test_step__refuses_what_a_graph_cannot_hold(void **state)
     void *p, *pinned;
     char pageable[8] = {0};
     assert_ok(emulated_open(1, true, &d));
-    assert_ok(d->v->stream_new(d, &s));
-    assert_ok(d->v->alloc(d, 8, &p));
-    assert_ok(d->v->alloc_host(d, 8, &pinned));
-    assert_ok(d->v->capture_begin(s));
-    assert_ok(d->v->to_device(s, p, pinned, 8));
-    assert_fails(ST_BAD_DEVICE, d->v->to_device(s, p, pageable, 8), "not pinned");
-    assert_fails(ST_BAD_DEVICE, d->v->wait(s), "waiting");
-    assert_fails(ST_BAD_DEVICE, d->v->alloc(d, 8, &p), "allocation");
+    assert_ok(d->backend->stream_new(d, &s));
+    assert_ok(d->backend->alloc(d, 8, &p));
+    assert_ok(d->backend->alloc_host(d, 8, &pinned));
+    assert_ok(d->backend->capture_begin(s));
+    assert_ok(d->backend->to_device(s, p, pinned, 8));
+    assert_fails(ST_BAD_DEVICE, d->backend->to_device(s, p, pageable, 8), "not pinned");
+    assert_fails(ST_BAD_DEVICE, d->backend->wait(s), "waiting");
+    assert_fails(ST_BAD_DEVICE, d->backend->alloc(d, 8, &p), "allocation");
     graph *g;
-    assert_ok(d->v->capture_end(s, &g));
-    d->v->graph_free(&g);
-    d->v->release(d, p);
-    d->v->release_host(d, pinned);
-    d->v->stream_free(&s);
+    assert_ok(d->backend->capture_end(s, &g));
+    d->backend->graph_free(&g);
+    d->backend->release(d, p);
+    d->backend->release_host(d, pinned);
+    d->backend->stream_free(&s);
     device_close(&d);
 }
 
@@ -331,7 +331,7 @@ static void test_replay__scope(void **state)
     device *d;
     stream *s;
     assert_ok(emulated_open(0, true, &d));
-    assert_ok(d->v->stream_new(d, &s));
+    assert_ok(d->backend->stream_new(d, &s));
     const char *good[] = {"off", "step", "attn", "attn,router, experts,vision", ""};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_ok(graph_replay_new(s, good[i]));
@@ -339,7 +339,7 @@ static void test_replay__scope(void **state)
     }
     assert_fails(ST_CONFIG, graph_replay_new(s, "attn,moe"), "\"moe\" is not known");
     assert_fails(ST_CONFIG, graph_replay_new(s, "step,attn"), "\"step\" is not known");
-    d->v->stream_free(&s);
+    d->backend->stream_free(&s);
     device_close(&d);
 }
 

@@ -50,7 +50,7 @@ typedef struct bench {
 
 static void open_bench(bench *b)
 {
-    *b = (bench){.d.base.v = &backend};
+    *b = (bench){.d.base.backend = &backend};
     b->s = (stream){.dev = &b->d.base};
     cublas_host = (struct cublas_host){0};
 }
