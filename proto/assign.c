@@ -14,30 +14,31 @@ typedef struct costed {
     int64_t cost, row;
 } costed;
 
-static int dearer_first(const void *a, const void *b)
+static int dearer_first(const void *left, const void *right)
 {
-    const costed *x = (const costed *)a, *y = (const costed *)b;
-    if (x->cost != y->cost)
-        return x->cost > y->cost ? -1 : 1;
-    return x->row < y->row ? -1 : x->row > y->row;
+    const costed *first = (const costed *)left, *second = (const costed *)right;
+    if (first->cost != second->cost)
+        return first->cost > second->cost ? -1 : 1;
+    return first->row < second->row ? -1 : first->row > second->row;
 }
 
-int64_t assign_cost(const row_measure *m)
+int64_t assign_cost(const row_measure *measure)
 {
-    return m->tokens * 18250 + m->patches * 2900 + m->squares * 118 / 100;
+    return measure->tokens * 18250 + measure->patches * 2900 + measure->squares * 118 / 100;
 }
 
 enum { EVEN = 1000 }; /* stop when the dearest rank is within a thousandth of the mean */
 
 /* Exchanges a row of the dearest rank for a row of another. It takes the pair after which the
  * dearer of the two ranks is cheapest. False if no exchange helps the dearest rank. */
-static bool exchange(const int64_t *row_cost, int64_t n, int dearest, int64_t *load, int *rank_of)
+static bool exchange(const int64_t *row_cost, int64_t count, int dearest, int64_t *load,
+                     int *rank_of)
 {
     int64_t least = load[dearest], best[2] = {-1, -1};
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         if (rank_of[i] != dearest)
             continue;
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = 0; j < count; j++) {
             const int64_t less = row_cost[i] - row_cost[j];
             if (rank_of[j] == dearest || less <= 0)
                 continue;
@@ -60,19 +61,21 @@ static bool exchange(const int64_t *row_cost, int64_t n, int dearest, int64_t *l
     return true;
 }
 
-static void even_out(const int64_t *row_cost, int64_t n, int ranks, int64_t *load, int *rank_of)
+static void even_out(const int64_t *row_cost, int64_t n_rows, int ranks, int64_t *load,
+                     int *rank_of)
 {
     int64_t total = 0;
-    for (int r = 0; r < ranks; r++)
-        total += load[r];
+    for (int rank = 0; rank < ranks; rank++)
+        total += load[rank];
     const int64_t enough = total / ranks + total / ranks / EVEN;
-    /* Every exchange lowers the sum of the squared loads, so this ends; n exchanges are enough. */
-    for (int64_t k = 0; k < n; k++) {
+    /* Every exchange lowers the sum of the squared loads, so this ends; `n_rows` exchanges are
+     * enough. */
+    for (int64_t k = 0; k < n_rows; k++) {
         int dearest = 0;
-        for (int r = 1; r < ranks; r++)
-            if (load[r] > load[dearest])
-                dearest = r;
-        if (load[dearest] <= enough || !exchange(row_cost, n, dearest, load, rank_of))
+        for (int rank = 1; rank < ranks; rank++)
+            if (load[rank] > load[dearest])
+                dearest = rank;
+        if (load[dearest] <= enough || !exchange(row_cost, n_rows, dearest, load, rank_of))
             return;
     }
 }
@@ -92,16 +95,16 @@ status assign_rows(const int64_t *row_cost, int64_t n_rows, int ranks, int *rank
         goto done;
     }
     /* If the count does not divide, the first ranks take one more. */
-    for (int r = 0; r < ranks; r++)
-        room[r] = n_rows / ranks + (r < n_rows % ranks);
+    for (int rank = 0; rank < ranks; rank++)
+        room[rank] = n_rows / ranks + (rank < n_rows % ranks);
     for (int64_t i = 0; i < n_rows; i++)
         rows[i] = (costed){row_cost[i], i};
     qsort(rows, (size_t)n_rows, sizeof *rows, dearer_first);
     for (int64_t i = 0; i < n_rows; i++) {
         int best = -1;
-        for (int r = 0; r < ranks; r++)
-            if (room[r] && (best < 0 || load[r] < load[best]))
-                best = r;
+        for (int rank = 0; rank < ranks; rank++)
+            if (room[rank] && (best < 0 || load[rank] < load[best]))
+                best = rank;
         rank_of[rows[i].row] = best;
         load[best] += rows[i].cost;
         room[best]--;

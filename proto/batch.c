@@ -48,292 +48,307 @@ static const tensor_id file_order[T_COUNT] = {
     T_LABELS,        T_LOSS_WEIGHT, T_POSITION_IDS, T_VISUAL_ROW, T_PIXELS,   T_PIXELS_VIDEO,
 };
 
-status row_alloc(row *r, arena *a, unsigned optional)
+status row_alloc(row *packed, arena *memory, unsigned optional)
 {
-    size_t n_tokens = (size_t)r->n_tokens, n_docs = (size_t)r->n_docs;
-    row n = *r;
+    size_t n_tokens = (size_t)packed->n_tokens, n_docs = (size_t)packed->n_docs;
+    row next = *packed;
 
-    TRY(arena_calloc(a, n_tokens, sizeof(int32_t), (void **)&n.input_ids));
-    TRY(arena_calloc(a, n_tokens, sizeof(int32_t), (void **)&n.labels));
-    TRY(arena_calloc(a, n_tokens, 3 * sizeof(int32_t), (void **)&n.position_ids));
-    TRY(arena_calloc(a, n_docs + 1, sizeof(int32_t), (void **)&n.cu_seqlens));
-    TRY(arena_calloc(a, n_tokens, sizeof(int32_t), (void **)&n.visual_row));
-    TRY(arena_calloc(a, (size_t)r->n_items, 3 * sizeof(int32_t), (void **)&n.grid_thw));
-    n.pixels = n.pixels_video = NULL;
-    if (!r->items)
-        TRY(arena_calloc(a, (size_t)r->n_patches, PATCH_BYTES, (void **)&n.pixels));
-    if (!r->items && r->n_video_patches > 0)
-        TRY(arena_calloc(a, (size_t)r->n_video_patches, VIDEO_PATCH_BYTES,
-                         (void **)&n.pixels_video));
-    n.loss_weight = NULL;
-    n.doc_prefix = NULL;
+    TRY(arena_calloc(memory, n_tokens, sizeof(int32_t), (void **)&next.input_ids));
+    TRY(arena_calloc(memory, n_tokens, sizeof(int32_t), (void **)&next.labels));
+    TRY(arena_calloc(memory, n_tokens, 3 * sizeof(int32_t), (void **)&next.position_ids));
+    TRY(arena_calloc(memory, n_docs + 1, sizeof(int32_t), (void **)&next.cu_seqlens));
+    TRY(arena_calloc(memory, n_tokens, sizeof(int32_t), (void **)&next.visual_row));
+    TRY(arena_calloc(memory, (size_t)packed->n_items, 3 * sizeof(int32_t),
+                     (void **)&next.grid_thw));
+    next.pixels = next.pixels_video = NULL;
+    if (!packed->items)
+        TRY(arena_calloc(memory, (size_t)packed->n_patches, PATCH_BYTES, (void **)&next.pixels));
+    if (!packed->items && packed->n_video_patches > 0)
+        TRY(arena_calloc(memory, (size_t)packed->n_video_patches, VIDEO_PATCH_BYTES,
+                         (void **)&next.pixels_video));
+    next.loss_weight = NULL;
+    next.doc_prefix = NULL;
     if (optional & ROW_WEIGHTS)
-        TRY(arena_calloc(a, n_tokens, sizeof(float), (void **)&n.loss_weight));
-    TRY(arena_calloc(a, n_docs, sizeof(uint64_t), (void **)&n.doc_sample_id));
-    TRY(arena_calloc(a, n_docs, sizeof(int32_t), (void **)&n.doc_part));
+        TRY(arena_calloc(memory, n_tokens, sizeof(float), (void **)&next.loss_weight));
+    TRY(arena_calloc(memory, n_docs, sizeof(uint64_t), (void **)&next.doc_sample_id));
+    TRY(arena_calloc(memory, n_docs, sizeof(int32_t), (void **)&next.doc_part));
     if (optional & ROW_PREFIXES)
-        TRY(arena_calloc(a, n_docs, sizeof(int32_t), (void **)&n.doc_prefix));
-    for (size_t d = 0; d < n_docs && n.doc_prefix; d++)
-        n.doc_prefix[d] = -1;
-    for (size_t t = 0; t < n_tokens; t++) {
-        n.labels[t] = NO_LABEL;
-        n.visual_row[t] = -1;
+        TRY(arena_calloc(memory, n_docs, sizeof(int32_t), (void **)&next.doc_prefix));
+    for (size_t doc = 0; doc < n_docs && next.doc_prefix; doc++)
+        next.doc_prefix[doc] = -1;
+    for (size_t token = 0; token < n_tokens; token++) {
+        next.labels[token] = NO_LABEL;
+        next.visual_row[token] = -1;
     }
-    n.cursor = "";
-    n.quarantine = "";
-    n.references = "";
-    *r = n;
+    next.cursor = "";
+    next.quarantine = "";
+    next.references = "";
+    *packed = next;
     return ST_OK;
 }
 
-int64_t row_squares(const row *r)
+int64_t row_squares(const row *packed)
 {
     int64_t sum = 0;
-    for (int64_t d = 0; d < r->n_docs; d++) {
-        const int64_t n = r->cu_seqlens[d + 1] - r->cu_seqlens[d];
-        sum += n * n + 2 * n * row_tokens_before(r, d);
+    for (int64_t doc = 0; doc < packed->n_docs; doc++) {
+        const int64_t count = packed->cu_seqlens[doc + 1] - packed->cu_seqlens[doc];
+        sum += count * count + 2 * count * row_tokens_before(packed, doc);
     }
     return sum;
 }
 
 /* Makes *out a view of one tensor of the row; false if the row does not have it. */
-static bool view(const row *r, tensor_id id, st_tensor *out)
+static bool view(const row *packed, tensor_id id, st_tensor *out)
 {
     const void *data = NULL;
-    int64_t n = 0, columns = 0;
+    int64_t how_many = 0, columns = 0;
     switch (id) {
     case T_CU_SEQLENS:
-        data = r->cu_seqlens, n = r->n_docs + 1;
+        data = packed->cu_seqlens, how_many = packed->n_docs + 1;
         break;
     case T_DOC_PART:
-        data = r->doc_part, n = r->n_docs;
+        data = packed->doc_part, how_many = packed->n_docs;
         break;
     case T_DOC_PREFIX:
-        data = r->doc_prefix, n = r->n_docs;
+        data = packed->doc_prefix, how_many = packed->n_docs;
         break;
     case T_DOC_SAMPLE_ID:
-        data = r->doc_sample_id, n = r->n_docs;
+        data = packed->doc_sample_id, how_many = packed->n_docs;
         break;
     case T_GRID_THW:
-        data = r->grid_thw, n = r->n_items, columns = 3;
+        data = packed->grid_thw, how_many = packed->n_items, columns = 3;
         break;
     case T_INPUT_IDS:
-        data = r->input_ids, n = r->n_tokens;
+        data = packed->input_ids, how_many = packed->n_tokens;
         break;
     case T_LABELS:
-        data = r->labels, n = r->n_tokens;
+        data = packed->labels, how_many = packed->n_tokens;
         break;
     case T_LOSS_WEIGHT:
-        data = r->loss_weight, n = r->n_tokens;
+        data = packed->loss_weight, how_many = packed->n_tokens;
         break;
     case T_PIXELS:
-        data = r->pixels, n = r->n_patches, columns = PATCH_BYTES;
+        data = packed->pixels, how_many = packed->n_patches, columns = PATCH_BYTES;
         break;
     case T_PIXELS_VIDEO:
-        data = r->pixels_video, n = r->n_video_patches, columns = VIDEO_PATCH_BYTES;
+        data = packed->pixels_video, how_many = packed->n_video_patches,
+        columns = VIDEO_PATCH_BYTES;
         break;
     case T_POSITION_IDS:
-        data = r->position_ids, n = 3, columns = r->n_tokens;
+        data = packed->position_ids, how_many = 3, columns = packed->n_tokens;
         break;
     case T_VISUAL_ROW:
-        data = r->visual_row, n = r->n_tokens;
+        data = packed->visual_row, how_many = packed->n_tokens;
         break;
     case T_COUNT:
         return false;
     }
-    if ((id == T_LOSS_WEIGHT && !r->loss_weight) || (id == T_DOC_PREFIX && !r->doc_prefix) ||
-        (id == T_PIXELS_VIDEO && n == 0))
+    if ((id == T_LOSS_WEIGHT && !packed->loss_weight) ||
+        (id == T_DOC_PREFIX && !packed->doc_prefix) || (id == T_PIXELS_VIDEO && how_many == 0))
         return false;
-    st_tensor t = {.name = tensor_table[id].name,
-                   .dtype = tensor_table[id].dtype,
-                   .n_dims = tensor_table[id].n_dims,
-                   .shape = {n, columns}};
-    size_t count = (size_t)n * (t.n_dims == 2 ? (size_t)columns : 1);
-    t.data = span_of(data, count * st_dtype_size(t.dtype));
-    *out = t;
+    st_tensor tensor = {.name = tensor_table[id].name,
+                        .dtype = tensor_table[id].dtype,
+                        .n_dims = tensor_table[id].n_dims,
+                        .shape = {how_many, columns}};
+    size_t count = (size_t)how_many * (tensor.n_dims == 2 ? (size_t)columns : 1);
+    tensor.data = span_of(data, count * st_dtype_size(tensor.dtype));
+    *out = tensor;
     return true;
 }
 
-void row_tensors(const row *r, int with_pixels, st_tensor out[ROW_TENSORS], size_t *out_n)
+void row_tensors(const row *packed, int with_pixels, st_tensor out[ROW_TENSORS], size_t *out_n)
 {
-    size_t n = 0;
+    size_t count = 0;
     for (int i = 0; i < T_COUNT; i++) {
         tensor_id id = file_order[i];
         if (!with_pixels && (id == T_PIXELS || id == T_PIXELS_VIDEO))
             continue;
-        if (view(r, id, &out[n]))
-            n++;
+        if (view(packed, id, &out[count]))
+            count++;
     }
-    *out_n = n;
+    *out_n = count;
 }
 
-static void add_items(hasher *h, const row *r, bool videos)
+static void add_items(hasher *hash, const row *packed, bool videos)
 {
     const size_t each = videos ? VIDEO_PATCH_BYTES : PATCH_BYTES;
-    for (int64_t i = 0; i < r->n_items; i++) {
-        const int32_t *g = r->grid_thw + 3 * i;
-        if (r->items[i].is_video == videos)
-            hasher_add(h, r->items[i].patches, (size_t)g[0] * (size_t)g[1] * (size_t)g[2] * each);
+    for (int64_t i = 0; i < packed->n_items; i++) {
+        const int32_t *grid = packed->grid_thw + 3 * i;
+        if (packed->items[i].is_video == videos)
+            hasher_add(hash, packed->items[i].patches,
+                       (size_t)grid[0] * (size_t)grid[1] * (size_t)grid[2] * each);
     }
 }
 
-status row_digest(const row *r, hash128 *out)
+status row_digest(const row *packed, hash128 *out)
 {
-    hasher *h = NULL;
-    TRY(hasher_new(&h));
+    hasher *hash = NULL;
+    TRY(hasher_new(&hash));
     for (int id = 0; id < T_COUNT; id++) {
-        st_tensor t;
-        if (!view(r, (tensor_id)id, &t))
+        st_tensor tensor;
+        if (!view(packed, (tensor_id)id, &tensor))
             continue;
-        const char *dtype = st_dtype_name(t.dtype);
-        hasher_add_text(h, t.name);
-        hasher_add_text(h, dtype);
-        hasher_add_u64(h, (uint64_t)t.n_dims);
-        for (int d = 0; d < t.n_dims; d++)
-            hasher_add_u64(h, (uint64_t)t.shape[d]);
-        if (r->items && (id == T_PIXELS || id == T_PIXELS_VIDEO))
-            add_items(h, r, id == T_PIXELS_VIDEO);
-        else if (t.data.size > 0)
-            hasher_add(h, t.data.data, t.data.size);
+        const char *dtype = st_dtype_name(tensor.dtype);
+        hasher_add_text(hash, tensor.name);
+        hasher_add_text(hash, dtype);
+        hasher_add_u64(hash, (uint64_t)tensor.n_dims);
+        for (int dim = 0; dim < tensor.n_dims; dim++)
+            hasher_add_u64(hash, (uint64_t)tensor.shape[dim]);
+        if (packed->items && (id == T_PIXELS || id == T_PIXELS_VIDEO))
+            add_items(hash, packed, id == T_PIXELS_VIDEO);
+        else if (tensor.data.size > 0)
+            hasher_add(hash, tensor.data.data, tensor.data.size);
     }
-    *out = hasher_value(h);
-    hasher_free(&h);
+    *out = hasher_value(hash);
+    hasher_free(&hash);
     return ST_OK;
 }
 
-/* Finds a tensor of the shape [n, columns], or [n] if it has one dimension. *out points to its
- * bytes; it is NULL if the tensor is optional and absent. */
-static status take_tensor(const st_file *f, tensor_id id, const char *source, int64_t n,
+/* Finds a tensor of the shape [length, columns], or [length] if it has one dimension. *out points
+ * to its bytes; it is NULL if the tensor is optional and absent. */
+static status take_tensor(const st_file *tensors, tensor_id id, const char *source, int64_t length,
                           int64_t columns, bool optional, void **out)
 {
     const char *name = tensor_table[id].name;
-    const st_tensor *t;
+    const st_tensor *tensor;
     *out = NULL;
-    if (optional && !st_find(f, name))
+    if (optional && !st_find(tensors, name))
         return ST_OK;
-    TRY(st_want(f, name, tensor_table[id].dtype, tensor_table[id].n_dims, source, &t));
-    if (t->shape[0] != n || (t->n_dims == 2 && t->shape[1] != columns))
+    TRY(st_want(tensors, name, tensor_table[id].dtype, tensor_table[id].n_dims, source, &tensor));
+    if (tensor->shape[0] != length || (tensor->n_dims == 2 && tensor->shape[1] != columns))
         return FAIL_IN(ST_BAD_INPUT, source, "%s has shape [%lld, %lld], expected [%lld, %lld]",
-                       name, (long long)t->shape[0], (long long)(t->n_dims == 2 ? t->shape[1] : 1),
-                       (long long)n, (long long)(t->n_dims == 2 ? columns : 1));
-    if ((uintptr_t)t->data.data % st_dtype_size(t->dtype))
+                       name, (long long)tensor->shape[0],
+                       (long long)(tensor->n_dims == 2 ? tensor->shape[1] : 1), (long long)length,
+                       (long long)(tensor->n_dims == 2 ? columns : 1));
+    if ((uintptr_t)tensor->data.data % st_dtype_size(tensor->dtype))
         return FAIL_IN(
             ST_BAD_INPUT, source,
             "%s is not aligned to its %zu-byte elements: sort the tensors by element size, "
             "largest first, and pad the header to a multiple of 8",
-            name, st_dtype_size(t->dtype));
-    *out = (void *)(uintptr_t)t->data.data;
+            name, st_dtype_size(tensor->dtype));
+    *out = (void *)(uintptr_t)tensor->data.data;
     return ST_OK;
 }
 
 /* The first dimension of a tensor whose rows give a count; 0 if it is optional and absent. */
-static status count_of(const st_file *f, tensor_id id, const char *source, bool optional,
+static status count_of(const st_file *tensors, tensor_id id, const char *source, bool optional,
                        int64_t *out)
 {
-    const st_tensor *t;
+    const st_tensor *tensor;
     *out = 0;
-    if (optional && !st_find(f, tensor_table[id].name))
+    if (optional && !st_find(tensors, tensor_table[id].name))
         return ST_OK;
-    TRY(st_want(f, tensor_table[id].name, tensor_table[id].dtype, tensor_table[id].n_dims, source,
-                &t));
-    *out = t->shape[0];
+    TRY(st_want(tensors, tensor_table[id].name, tensor_table[id].dtype, tensor_table[id].n_dims,
+                source, &tensor));
+    *out = tensor->shape[0];
     return ST_OK;
 }
 
 /* On the wire a block may hold nothing but the row's own tensors, all of which the digest covers.
  */
-static status refuse_others(const st_file *f, const char *source)
+static status refuse_others(const st_file *tensors, const char *source)
 {
-    for (size_t i = 0; i < f->n_tensors; i++) {
+    for (size_t i = 0; i < tensors->n_tensors; i++) {
         int id = 0;
-        while (id < T_COUNT && strcmp(f->tensors[i].name, tensor_table[id].name))
+        while (id < T_COUNT && strcmp(tensors->tensors[i].name, tensor_table[id].name))
             id++;
         if (id == T_COUNT || id == T_PIXELS || id == T_PIXELS_VIDEO)
             return FAIL_IN(ST_BAD_INPUT, source,
                            "the row block has a tensor \"%s\", which no row has on the wire",
-                           f->tensors[i].name);
+                           tensors->tensors[i].name);
     }
     return ST_OK;
 }
 
-status row_from_tensors(const st_file *f, const char *source, int with_pixels, row *out)
+status row_from_tensors(const st_file *tensors, const char *source, int with_pixels, row *out)
 {
-    row r = {0};
-    TRY(count_of(f, T_INPUT_IDS, source, false, &r.n_tokens));
-    TRY(count_of(f, T_DOC_SAMPLE_ID, source, false, &r.n_docs));
-    TRY(count_of(f, T_GRID_THW, source, false, &r.n_items));
+    row packed = {0};
+    TRY(count_of(tensors, T_INPUT_IDS, source, false, &packed.n_tokens));
+    TRY(count_of(tensors, T_DOC_SAMPLE_ID, source, false, &packed.n_docs));
+    TRY(count_of(tensors, T_GRID_THW, source, false, &packed.n_items));
     if (with_pixels) {
-        TRY(count_of(f, T_PIXELS, source, true, &r.n_patches));
-        TRY(count_of(f, T_PIXELS_VIDEO, source, true, &r.n_video_patches));
+        TRY(count_of(tensors, T_PIXELS, source, true, &packed.n_patches));
+        TRY(count_of(tensors, T_PIXELS_VIDEO, source, true, &packed.n_video_patches));
     } else {
-        TRY(refuse_others(f, source));
+        TRY(refuse_others(tensors, source));
     }
-    TRY(row_check_counts(&r, source));
+    TRY(row_check_counts(&packed, source));
 
-    int64_t n = r.n_tokens;
-    TRY(take_tensor(f, T_CU_SEQLENS, source, r.n_docs + 1, 0, false, (void **)&r.cu_seqlens));
-    TRY(take_tensor(f, T_DOC_PART, source, r.n_docs, 0, false, (void **)&r.doc_part));
-    TRY(take_tensor(f, T_DOC_PREFIX, source, r.n_docs, 0, true, (void **)&r.doc_prefix));
-    TRY(take_tensor(f, T_DOC_SAMPLE_ID, source, r.n_docs, 0, false, (void **)&r.doc_sample_id));
-    TRY(take_tensor(f, T_GRID_THW, source, r.n_items, 3, false, (void **)&r.grid_thw));
-    TRY(take_tensor(f, T_INPUT_IDS, source, n, 0, false, (void **)&r.input_ids));
-    TRY(take_tensor(f, T_LABELS, source, n, 0, false, (void **)&r.labels));
-    TRY(take_tensor(f, T_LOSS_WEIGHT, source, n, 0, true, (void **)&r.loss_weight));
-    TRY(take_tensor(f, T_POSITION_IDS, source, 3, n, false, (void **)&r.position_ids));
-    TRY(take_tensor(f, T_VISUAL_ROW, source, n, 0, false, (void **)&r.visual_row));
+    int64_t n_tokens = packed.n_tokens;
+    TRY(take_tensor(tensors, T_CU_SEQLENS, source, packed.n_docs + 1, 0, false,
+                    (void **)&packed.cu_seqlens));
+    TRY(take_tensor(tensors, T_DOC_PART, source, packed.n_docs, 0, false,
+                    (void **)&packed.doc_part));
+    TRY(take_tensor(tensors, T_DOC_PREFIX, source, packed.n_docs, 0, true,
+                    (void **)&packed.doc_prefix));
+    TRY(take_tensor(tensors, T_DOC_SAMPLE_ID, source, packed.n_docs, 0, false,
+                    (void **)&packed.doc_sample_id));
+    TRY(take_tensor(tensors, T_GRID_THW, source, packed.n_items, 3, false,
+                    (void **)&packed.grid_thw));
+    TRY(take_tensor(tensors, T_INPUT_IDS, source, n_tokens, 0, false, (void **)&packed.input_ids));
+    TRY(take_tensor(tensors, T_LABELS, source, n_tokens, 0, false, (void **)&packed.labels));
+    TRY(take_tensor(tensors, T_LOSS_WEIGHT, source, n_tokens, 0, true,
+                    (void **)&packed.loss_weight));
+    TRY(take_tensor(tensors, T_POSITION_IDS, source, 3, n_tokens, false,
+                    (void **)&packed.position_ids));
+    TRY(take_tensor(tensors, T_VISUAL_ROW, source, n_tokens, 0, false,
+                    (void **)&packed.visual_row));
     if (with_pixels) {
-        TRY(take_tensor(f, T_PIXELS, source, r.n_patches, PATCH_BYTES, true, (void **)&r.pixels));
-        TRY(take_tensor(f, T_PIXELS_VIDEO, source, r.n_video_patches, VIDEO_PATCH_BYTES, true,
-                        (void **)&r.pixels_video));
-        TRY(row_check(&r, source));
+        TRY(take_tensor(tensors, T_PIXELS, source, packed.n_patches, PATCH_BYTES, true,
+                        (void **)&packed.pixels));
+        TRY(take_tensor(tensors, T_PIXELS_VIDEO, source, packed.n_video_patches, VIDEO_PATCH_BYTES,
+                        true, (void **)&packed.pixels_video));
+        TRY(row_check(&packed, source));
     } else {
         /* A guess that codec.c corrects: only the image parts tell clips of one frame from
          * pictures. */
-        TRY(row_check_grids(&r, source));
-        for (int64_t i = 0; i < r.n_items; i++) {
-            const int32_t *g = r.grid_thw + 3 * i;
-            *(g[0] > 1 ? &r.n_video_patches : &r.n_patches) += (int64_t)g[0] * g[1] * g[2];
+        TRY(row_check_grids(&packed, source));
+        for (int64_t i = 0; i < packed.n_items; i++) {
+            const int32_t *grid = packed.grid_thw + 3 * i;
+            *(grid[0] > 1 ? &packed.n_video_patches : &packed.n_patches) +=
+                (int64_t)grid[0] * grid[1] * grid[2];
         }
     }
-    const char *cursor = st_meta_find(f, "cursor"), *quarantine = st_meta_find(f, "quarantine");
-    r.cursor = cursor ? cursor : "";
-    r.quarantine = quarantine ? quarantine : "";
-    const char *references = st_meta_find(f, "references");
-    r.references = references ? references : "";
-    *out = r;
+    const char *cursor = st_meta_find(tensors, "cursor"),
+               *quarantine = st_meta_find(tensors, "quarantine");
+    packed.cursor = cursor ? cursor : "";
+    packed.quarantine = quarantine ? quarantine : "";
+    const char *references = st_meta_find(tensors, "references");
+    packed.references = references ? references : "";
+    *out = packed;
     return ST_OK;
 }
 
-size_t row_meta(const row *r, st_meta out[ROW_META])
+size_t row_meta(const row *packed, st_meta out[ROW_META])
 {
-    size_t n = 0;
-    if (r->cursor && r->cursor[0])
-        out[n++] = (st_meta){"cursor", r->cursor};
-    if (r->quarantine && r->quarantine[0])
-        out[n++] = (st_meta){"quarantine", r->quarantine};
-    if (r->references && r->references[0])
-        out[n++] = (st_meta){"references", r->references};
-    return n;
+    size_t count = 0;
+    if (packed->cursor && packed->cursor[0])
+        out[count++] = (st_meta){"cursor", packed->cursor};
+    if (packed->quarantine && packed->quarantine[0])
+        out[count++] = (st_meta){"quarantine", packed->quarantine};
+    if (packed->references && packed->references[0])
+        out[count++] = (st_meta){"references", packed->references};
+    return count;
 }
 
-status row_save(const row *r, const char *path)
+status row_save(const row *packed, const char *path)
 {
     st_tensor tensors[ROW_TENSORS];
-    size_t n;
+    size_t count;
     st_meta meta[ROW_META];
-    row_tensors(r, 1, tensors, &n);
-    return st_write(path, tensors, n, meta, row_meta(r, meta));
+    row_tensors(packed, 1, tensors, &count);
+    return st_write(path, tensors, count, meta, row_meta(packed, meta));
 }
 
 status row_open(const char *path, st_file *file, row *out)
 {
-    st_file f;
-    TRY(st_open(path, &f));
-    status st = row_from_tensors(&f, path, 1, out);
+    st_file tensors;
+    TRY(st_open(path, &tensors));
+    status st = row_from_tensors(&tensors, path, 1, out);
     if (st != ST_OK) {
-        st_close(&f);
+        st_close(&tensors);
         return st;
     }
-    *file = f;
+    *file = tensors;
     return ST_OK;
 }

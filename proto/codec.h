@@ -37,9 +37,9 @@ WARN_UNUSED status codec_encode(codec *coder, const row *packed, uint64_t number
  * Appends a part for an item of this many bytes of pixels to items; the caller fills *out_pixels
  * [bytes] before the message changes again. */
 WARN_UNUSED status codec_item_room(wire_msg *items, size_t bytes, uint8_t **out_pixels);
-/* The pixels of item i are written: fills in its head. The head has a hash of the pixels, so it is
- * best called while they are still in the processor's cache. */
-void codec_item_done(wire_msg *items, size_t i, bool is_video);
+/* The pixels of item `index` are written: fills in its head. The head has a hash of the pixels, so
+ * it is best called while they are still in the processor's cache. */
+void codec_item_done(wire_msg *items, size_t index, bool is_video);
 /* codec_encode for a row whose items all have such a finished part, in order. Moves the parts of
  * items to out. ST_INTERNAL if parts and items do not agree. */
 WARN_UNUSED status codec_encode_made(codec *coder, const row *packed, uint64_t number,

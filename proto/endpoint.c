@@ -44,9 +44,9 @@ static int port_of(const char *text)
 {
     char *end;
     errno = 0;
-    long v = strtol(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 && v > 0 && v < 65536
-               ? (int)v
+    long value = strtol(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 && value > 0 && value < 65536
+               ? (int)value
                : 0;
 }
 
@@ -75,14 +75,14 @@ static status parse_tcp(const char *text, endpoint *out)
 
 status endpoint_parse(const char *text, endpoint *out)
 {
-    endpoint e = {.is_ipc = wire_is_ipc(text)};
-    if (e.is_ipc)
-        TRY(parse_ipc(text, &e));
+    endpoint address = {.is_ipc = wire_is_ipc(text)};
+    if (address.is_ipc)
+        TRY(parse_ipc(text, &address));
     else if (strncmp(text, TCP, sizeof TCP - 1) == 0)
-        TRY(parse_tcp(text, &e));
+        TRY(parse_tcp(text, &address));
     else
         return FAIL(ST_CONFIG, "endpoint \"%s\": expected ipc://PATH or tcp://HOST:PORT", text);
-    *out = e;
+    *out = address;
     return ST_OK;
 }
 
@@ -109,28 +109,28 @@ static status open_folder(const char *folder, endpoint_folders *open_ones, int *
     return ST_OK;
 }
 
-status endpoint_shorten(endpoint *e, endpoint_folders *open_ones)
+status endpoint_shorten(endpoint *address, endpoint_folders *open_ones)
 {
     enum { MOST = sizeof((struct sockaddr_un *)NULL)->sun_path - 1 };
-    char path[MOST + 1], *slash = strrchr(e->path, '/');
+    char path[MOST + 1], *slash = strrchr(address->path, '/');
     int fd;
-    if (!e->is_ipc || strlen(e->path) <= MOST)
+    if (!address->is_ipc || strlen(address->path) <= MOST)
         return ST_OK;
     if (slash) {
         *slash = 0;
-        status st = open_folder(slash == e->path ? "/" : e->path, open_ones, &fd);
+        status st = open_folder(slash == address->path ? "/" : address->path, open_ones, &fd);
         *slash = '/';
         TRY(st);
         if (snprintf(path, sizeof path, "/proc/self/fd/%d/%s", fd, slash + 1) <= MOST) {
-            memcpy(e->path, path, sizeof path);
-            snprintf(e->text, sizeof e->text, "%s%s", IPC, path);
+            memcpy(address->path, path, sizeof path);
+            snprintf(address->text, sizeof address->text, "%s%s", IPC, path);
             return ST_OK;
         }
     }
     return FAIL(ST_CONFIG,
                 "endpoint \"%s\": the file's name is too long for a socket; choose a shorter one "
                 "for prepd.endpoint (workers and control append up to 8 bytes)",
-                e->text);
+                address->text);
 }
 
 void endpoint_folders_done(endpoint_folders *open_ones)
@@ -142,12 +142,12 @@ void endpoint_folders_done(endpoint_folders *open_ones)
 }
 
 /* *out_failed: the error of a connection to the socket, 0 if a process listens. */
-static status probe_socket(const endpoint *e, int *out_failed)
+static status probe_socket(const endpoint *whose, int *out_failed)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(e->path) >= sizeof address.sun_path)
-        return FAIL(ST_INTERNAL, "the path %s is too long for a socket's address", e->path);
-    memcpy(address.sun_path, e->path, strlen(e->path));
+    if (strlen(whose->path) >= sizeof address.sun_path)
+        return FAIL(ST_INTERNAL, "the path %s is too long for a socket's address", whose->path);
+    memcpy(address.sun_path, whose->path, strlen(whose->path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return FAIL(ST_OS, "cannot make a socket: %s", strerror(errno));
@@ -176,14 +176,14 @@ static status no_permission(const char *path)
 
 status wire_listens(const char *text)
 {
-    endpoint e;
+    endpoint address;
     endpoint_folders folders = {0};
     int failed = 0;
-    TRY(endpoint_parse(text, &e));
+    TRY(endpoint_parse(text, &address));
     const char *path = text + sizeof IPC - 1; /* as the user wrote it */
-    status st = e.is_ipc ? endpoint_shorten(&e, &folders) : ST_OK;
-    if (st == ST_OK && e.is_ipc)
-        st = probe_socket(&e, &failed);
+    status st = address.is_ipc ? endpoint_shorten(&address, &folders) : ST_OK;
+    if (st == ST_OK && address.is_ipc)
+        st = probe_socket(&address, &failed);
     if (st == ST_OK && failed == EACCES)
         st = no_permission(path);
     else if (st == ST_OK && failed == ECONNREFUSED)
@@ -201,16 +201,16 @@ status wire_listens(const char *text)
 /* The error of binding the address, 0 if it is free. The socket does not listen, so no one can
  * connect to it before it is closed again. Addresses that are not numeric are left to the bind
  * itself. */
-static int tcp_bind_fails(const endpoint *e)
+static int tcp_bind_fails(const endpoint *address)
 {
     static const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                           .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
     char host[256], port[16];
     struct addrinfo *found = NULL;
-    const char *name = e->text + sizeof TCP - 1, *colon = strrchr(name, ':');
+    const char *name = address->text + sizeof TCP - 1, *colon = strrchr(name, ':');
     const int bracket = name[0] == '[', any = strncmp(name, "*:", 2) == 0;
     snprintf(host, sizeof host, "%.*s", (int)(colon - name) - 2 * bracket, name + bracket);
-    snprintf(port, sizeof port, "%d", e->port);
+    snprintf(port, sizeof port, "%d", address->port);
     if (getaddrinfo(any ? NULL : host, port, &hints, &found) != 0)
         return 0;
     const int on = 1, fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -226,13 +226,13 @@ static int tcp_bind_fails(const endpoint *e)
 
 status endpoint_unused(const char *text, const endpoint *parsed)
 {
-    endpoint e = *parsed;
+    endpoint address = *parsed;
     endpoint_folders folders = {0};
-    if (!e.is_ipc)
-        return tcp_bind_fails(&e) == EADDRINUSE ? endpoint_in_use(text) : ST_OK;
-    status st = endpoint_shorten(&e, &folders);
+    if (!address.is_ipc)
+        return tcp_bind_fails(&address) == EADDRINUSE ? endpoint_in_use(text) : ST_OK;
+    status st = endpoint_shorten(&address, &folders);
     if (st == ST_OK)
-        st = endpoint_clear_ipc(&e);
+        st = endpoint_clear_ipc(&address);
     endpoint_folders_done(&folders);
     return st;
 }
@@ -248,9 +248,9 @@ static status folder_of(const char *path)
 {
     char folder[ENDPOINT_PATH];
     const char *slash = strrchr(path, '/');
-    const size_t n = slash ? (size_t)(slash - path) + 1 : 0; /* "/" stays */
-    memcpy(folder, n ? path : "./", n ? n : 2);
-    folder[n ? n : 2] = 0;
+    const size_t count = slash ? (size_t)(slash - path) + 1 : 0; /* "/" stays */
+    memcpy(folder, count ? path : "./", count ? count : 2);
+    folder[count ? count : 2] = 0;
     if (access(folder, W_OK | X_OK) == 0)
         return ST_OK;
     return FAIL_IN(ST_CANT_CREATE, folder,
@@ -259,42 +259,42 @@ static status folder_of(const char *path)
                    strerror(errno));
 }
 
-status endpoint_clear_ipc(const endpoint *e)
+status endpoint_clear_ipc(const endpoint *address)
 {
     struct stat info;
     int failed;
-    if (lstat(e->path, &info) != 0)
-        return folder_of(e->path);
+    if (lstat(address->path, &info) != 0)
+        return folder_of(address->path);
     if (!S_ISSOCK(info.st_mode))
         return FAIL_IN(
-            ST_CANT_CREATE, e->path,
+            ST_CANT_CREATE, address->path,
             "the file exists and is not a socket; choose another prepd.endpoint or move it away");
-    TRY(probe_socket(e, &failed));
+    TRY(probe_socket(address, &failed));
     if (failed == ENOENT)
         return ST_OK;
     if (failed == ECONNREFUSED) {
-        if (unlink(e->path) != 0 && errno != ENOENT)
-            return FAIL_IN(ST_CANT_CREATE, e->path, "cannot remove the stale socket: %s",
+        if (unlink(address->path) != 0 && errno != ENOENT)
+            return FAIL_IN(ST_CANT_CREATE, address->path, "cannot remove the stale socket: %s",
                            strerror(errno));
         return ST_OK;
     }
     if (failed == 0)
         return FAIL_IN(
-            ST_UNAVAILABLE, e->path,
+            ST_UNAVAILABLE, address->path,
             "this socket is in use by a running daemon; stop it or choose another prepd.endpoint");
-    return FAIL_IN(ST_CANT_CREATE, e->path, "cannot tell whether a process listens there: %s",
+    return FAIL_IN(ST_CANT_CREATE, address->path, "cannot tell whether a process listens there: %s",
                    strerror(failed));
 }
 
 status wire_reachable(const char *text, char **out)
 {
     static const char *const every[] = {"tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:"};
-    endpoint e;
+    endpoint address;
     char *reachable = NULL;
-    TRY(endpoint_parse(text, &e));
+    TRY(endpoint_parse(text, &address));
     for (size_t i = 0; i < sizeof every / sizeof *every && !reachable; i++)
-        if (strncmp(e.text, every[i], strlen(every[i])) == 0 &&
-            asprintf(&reachable, "tcp://127.0.0.1:%d", e.port) < 0)
+        if (strncmp(address.text, every[i], strlen(every[i])) == 0 &&
+            asprintf(&reachable, "tcp://127.0.0.1:%d", address.port) < 0)
             return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
     if (!reachable)
         reachable = strdup(text);
@@ -304,20 +304,20 @@ status wire_reachable(const char *text, char **out)
 
 status wire_beside(const char *text, int step, char **out)
 {
-    endpoint e;
+    endpoint address;
     char *beside = NULL;
-    int n;
-    TRY(endpoint_parse(text, &e));
-    if (e.is_ipc) {
-        n = asprintf(&beside, "%s%s", e.text, step == 1 ? ".workers" : ".control");
+    int count;
+    TRY(endpoint_parse(text, &address));
+    if (address.is_ipc) {
+        count = asprintf(&beside, "%s%s", address.text, step == 1 ? ".workers" : ".control");
     } else {
-        if (e.port + step > 65535)
+        if (address.port + step > 65535)
             return FAIL(ST_CONFIG, "endpoint \"%s\": the %d ports after it must exist too", text,
                         step);
-        int host = (int)(strrchr(e.text, ':') - e.text);
-        n = asprintf(&beside, "%.*s:%d", host, e.text, e.port + step);
+        int host = (int)(strrchr(address.text, ':') - address.text);
+        count = asprintf(&beside, "%.*s:%d", host, address.text, address.port + step);
     }
-    if (n < 0)
+    if (count < 0)
         return FAIL(ST_NO_MEMORY, "no memory for an endpoint");
     *out = beside;
     return ST_OK;

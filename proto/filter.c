@@ -9,15 +9,15 @@ enum { SIDE = FILTER_SIDE, PLANE = FILTER_PLANE, CHANNELS = 3 };
 static void apply_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
 {
     uint8_t above[SIDE] = {0}; /* the differences along x of the row above */
-    for (int y = 0; y < SIDE; y++) {
+    for (int j = 0; j < SIDE; j++) {
         uint8_t left = 0;
-        for (int x = 0; x < SIDE; x++) {
-            const int i = y * SIDE + x;
-            const uint8_t v = (uint8_t)(in[i] - (green ? green[i] : 0));
-            const uint8_t difference = (uint8_t)(v - left);
-            out[i] = (uint8_t)(difference - above[x]);
-            left = v;
-            above[x] = difference;
+        for (int k = 0; k < SIDE; k++) {
+            const int i = j * SIDE + k;
+            const uint8_t value = (uint8_t)(in[i] - (green ? green[i] : 0));
+            const uint8_t difference = (uint8_t)(value - left);
+            out[i] = (uint8_t)(difference - above[k]);
+            left = value;
+            above[k] = difference;
         }
     }
 }
@@ -26,13 +26,13 @@ static void apply_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
 static void undo_plane(const uint8_t *in, const uint8_t *green, uint8_t *out)
 {
     uint8_t sum[SIDE] = {0}; /* running sums along y */
-    for (int y = 0; y < SIDE; y++) {
-        uint8_t v = 0;
-        for (int x = 0; x < SIDE; x++) {
-            const int i = y * SIDE + x;
-            sum[x] = (uint8_t)(sum[x] + in[i]);
-            v = (uint8_t)(v + sum[x]);
-            out[i] = (uint8_t)(v + (green ? green[i] : 0));
+    for (int j = 0; j < SIDE; j++) {
+        uint8_t value = 0;
+        for (int k = 0; k < SIDE; k++) {
+            const int i = j * SIDE + k;
+            sum[k] = (uint8_t)(sum[k] + in[i]);
+            value = (uint8_t)(value + sum[k]);
+            out[i] = (uint8_t)(value + (green ? green[i] : 0));
         }
     }
 }
@@ -70,8 +70,8 @@ static void every_frame(void (*each)(const uint8_t *, int64_t, uint8_t *), const
 {
     const int64_t channel = (int64_t)n_frames * PLANE;
     for (int64_t i = 0; i < n_patches; i++)
-        for (int f = 0; f < n_frames; f++) {
-            const int64_t at = i * CHANNELS * channel + (int64_t)f * PLANE;
+        for (int frame = 0; frame < n_frames; frame++) {
+            const int64_t at = i * CHANNELS * channel + (int64_t)frame * PLANE;
             each(in + at, channel, out + at);
         }
 }

@@ -7,87 +7,88 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 
-status wire_send_json(wire_socket *s, const wire_peer *to, int kind, uint64_t row, const char *json,
-                      size_t size)
+status wire_send_json(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
+                      const char *json, size_t size)
 {
-    return wire_send_json_with(s, to, kind, row, json, size, NULL);
+    return wire_send_json_with(socket, to, kind, row, json, size, NULL);
 }
 
-status wire_send_json_with(wire_socket *s, const wire_peer *to, int kind, uint64_t row,
+status wire_send_json_with(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
                            const char *json, size_t size, wire_msg *more)
 {
-    frame f = {.kind = (frame_kind)kind,
-               .row = row,
-               .block_bytes = size,
-               .digest = hash_bytes(json, size)};
+    frame header = {.kind = (frame_kind)kind,
+                    .row = row,
+                    .block_bytes = size,
+                    .digest = hash_bytes(json, size)};
     uint8_t head[FRAME_BYTES];
-    wire_msg *m = NULL;
+    wire_msg *msg = NULL;
     status st = ST_OK;
     if (size > FRAME_MAX_PAYLOAD)
         return FAIL(ST_INTERNAL, "a message of kind %s has %zu bytes; at most %d can be sent",
                     frame_kind_name(kind), size, FRAME_MAX_PAYLOAD);
-    frame_encode(&f, head);
-    TRY(wire_msg_new(&m));
-    TRY_OR(done, wire_msg_add(m, head, sizeof head));
-    TRY_OR(done, wire_msg_add(m, json, size));
+    frame_encode(&header, head);
+    TRY(wire_msg_new(&msg));
+    TRY_OR(done, wire_msg_add(msg, head, sizeof head));
+    TRY_OR(done, wire_msg_add(msg, json, size));
     if (more)
-        TRY_OR(done, wire_msg_move(m, more));
-    TRY_OR(done, wire_send(s, to, m));
+        TRY_OR(done, wire_msg_move(msg, more));
+    TRY_OR(done, wire_send(socket, to, msg));
 done:
-    wire_msg_free(&m);
+    wire_msg_free(&msg);
     return st;
 }
 
-status wire_read_json(const wire_msg *m, const char *peer, frame *out_head, json_value **out)
+status wire_read_json(const wire_msg *msg, const char *peer, frame *out_head, json_value **out)
 {
     static const hash128 not_given = {{0}};
-    frame f;
-    json_value *v = NULL;
-    TRY(frame_decode(wire_msg_part(m, 0), peer, &f));
-    if (f.kind == KIND_ROW || wire_msg_parts(m) < 2 ||
-        (wire_msg_parts(m) > 2 && f.kind != KIND_LEASE))
+    frame head;
+    json_value *value = NULL;
+    TRY(frame_decode(wire_msg_part(msg, 0), peer, &head));
+    if (head.kind == KIND_ROW || wire_msg_parts(msg) < 2 ||
+        (wire_msg_parts(msg) > 2 && head.kind != KIND_LEASE))
         return FAIL_IN(ST_PROTOCOL, peer,
                        "a message of kind %s has %zu parts, expected header and JSON",
-                       frame_kind_name(f.kind), wire_msg_parts(m));
-    span json = wire_msg_part(m, 1);
-    if (json.size != f.block_bytes)
+                       frame_kind_name(head.kind), wire_msg_parts(msg));
+    span json = wire_msg_part(msg, 1);
+    if (json.size != head.block_bytes)
         return FAIL_IN(ST_PROTOCOL, peer,
                        "a message of kind %s has %zu bytes of JSON, but its header says %llu",
-                       frame_kind_name(f.kind), json.size, (unsigned long long)f.block_bytes);
-    if (!hash_equal(f.digest, not_given) && !hash_equal(f.digest, hash_bytes(json.data, json.size)))
+                       frame_kind_name(head.kind), json.size, (unsigned long long)head.block_bytes);
+    if (!hash_equal(head.digest, not_given) &&
+        !hash_equal(head.digest, hash_bytes(json.data, json.size)))
         return FAIL_IN(ST_PROTOCOL, peer,
                        "the JSON of a message of kind %s does not match the hash in its header",
-                       frame_kind_name(f.kind));
-    status st = json_parse((const char *)json.data, json.size, peer, &v);
-    if (st == ST_OK && json_typeof(v) != JSON_OBJECT) {
+                       frame_kind_name(head.kind));
+    status st = json_parse((const char *)json.data, json.size, peer, &value);
+    if (st == ST_OK && json_typeof(value) != JSON_OBJECT) {
         st = FAIL_IN(ST_PROTOCOL, peer, "a message of kind %s holds %s, expected an object",
-                     frame_kind_name(f.kind), json_type_name(json_typeof(v)));
-        json_free(&v);
+                     frame_kind_name(head.kind), json_type_name(json_typeof(value)));
+        json_free(&value);
     }
     if (st == ST_BAD_INPUT) /* it is the peer that sent bad data */
-        return status_context(ST_PROTOCOL, "message of kind %s", frame_kind_name(f.kind));
+        return status_context(ST_PROTOCOL, "message of kind %s", frame_kind_name(head.kind));
     TRY(st);
-    *out_head = f;
-    *out = v;
+    *out_head = head;
+    *out = value;
     return ST_OK;
 }
 
-status wire_send_error(wire_socket *s, const wire_peer *to, uint64_t row, status code)
+status wire_send_error(wire_socket *socket, const wire_peer *to, uint64_t row, status code)
 {
-    json_writer w;
+    json_writer writer;
     char *text;
     size_t size;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "code", status_name(code));
-    json_put_key_cstr(&w, "message", wire_peer_text());
-    json_end_object(&w);
-    status st = json_writer_take(&w, &text, &size);
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "code", status_name(code));
+    json_put_key_cstr(&writer, "message", wire_peer_text());
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
     if (st == ST_OK) {
-        st = wire_send_json(s, to, KIND_ERROR, row, text, size);
+        st = wire_send_json(socket, to, KIND_ERROR, row, text, size);
         free(text);
     }
-    json_writer_done(&w);
+    json_writer_done(&writer);
     return st;
 }
 
@@ -96,8 +97,8 @@ status wire_error(const json_value *error, const char *peer)
     const char *name = json_text(json_find(error, "code"), "");
     const char *message = json_text(json_find(error, "message"), "no reason given");
     status code = ST_PROTOCOL;
-    for (int c = ST_OK + 1; c < ST_COUNT; c++)
-        if (c != ST_END && strcmp(name, status_name((status)c)) == 0)
-            code = (status)c;
+    for (int i = ST_OK + 1; i < ST_COUNT; i++)
+        if (i != ST_END && strcmp(name, status_name((status)i)) == 0)
+            code = (status)i;
     return FAIL_IN(code, peer, "refused: %s", message);
 }

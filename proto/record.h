@@ -35,11 +35,12 @@ const char *record_welcome(const record_reader *reader);
 /* How many rows there are. */
 uint64_t record_rows(const record_reader *reader);
 /* Reads header and block of the i-th row into message, without its images. */
-WARN_UNUSED status record_read_block(const record_reader *reader, uint64_t i, wire_msg *message);
+WARN_UNUSED status record_read_block(const record_reader *reader, uint64_t index,
+                                     wire_msg *message);
 /* The header of the i-th row alone. Its hash is not checked, only its form. ST_END after the last
  * row. */
-WARN_UNUSED status record_head(const record_reader *reader, uint64_t i, frame *out);
+WARN_UNUSED status record_head(const record_reader *reader, uint64_t index, frame *out);
 /* Copies the i-th recorded message into message. ST_END after the last row. */
-WARN_UNUSED status record_read(const record_reader *reader, uint64_t i, wire_msg *message);
+WARN_UNUSED status record_read(const record_reader *reader, uint64_t index, wire_msg *message);
 
 #endif

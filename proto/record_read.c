@@ -44,79 +44,82 @@ static status map_file(const char *path, span *out)
     return st;
 }
 
-static status read_head(record_reader *r)
+static status read_head(record_reader *reader)
 {
-    const uint8_t *p = r->file.data;
-    if (r->file.size < HEAD_BYTES || load_u32(p + HEAD_AT_MAGIC) != RECORD_MAGIC)
+    const uint8_t *at = reader->file.data;
+    if (reader->file.size < HEAD_BYTES || load_u32(at + HEAD_AT_MAGIC) != RECORD_MAGIC)
         return FAIL_AT(
-            ST_BAD_INPUT, r->path, -1, 0,
+            ST_BAD_INPUT, reader->path, -1, 0,
             "this is not a recording: expected a head of %d bytes that begins with \"TSRR\"",
             HEAD_BYTES);
-    uint16_t version = load_u16(p + HEAD_AT_VERSION);
+    uint16_t version = load_u16(at + HEAD_AT_VERSION);
     if (version != RECORD_VERSION)
         return FAIL_AT(
-            ST_BAD_INPUT, r->path, -1, HEAD_AT_VERSION,
+            ST_BAD_INPUT, reader->path, -1, HEAD_AT_VERSION,
             "the recording has version %d, this program reads version %d: record it again", version,
             RECORD_VERSION);
-    uint64_t size = load_u64(p + HEAD_AT_WELCOME);
-    if (!span_holds(r->file, HEAD_BYTES, size))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
+    uint64_t size = load_u64(at + HEAD_AT_WELCOME);
+    if (!span_holds(reader->file, HEAD_BYTES, size))
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)reader->file.size,
                        "the recording is cut short: the file ends inside the WELCOME of %llu bytes",
                        (unsigned long long)size);
-    hash128 hash = hash_bytes(p + HEAD_BYTES, size);
-    if (memcmp(hash.bytes, p + HEAD_AT_HASH, sizeof hash.bytes))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, HEAD_BYTES,
+    hash128 hash = hash_bytes(at + HEAD_BYTES, size);
+    if (memcmp(hash.bytes, at + HEAD_AT_HASH, sizeof hash.bytes))
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, HEAD_BYTES,
                        "the WELCOME does not match the hash in the head: the file is damaged");
-    r->welcome = strndup((const char *)p + HEAD_BYTES, size);
-    if (!r->welcome)
+    reader->welcome = strndup((const char *)at + HEAD_BYTES, size);
+    if (!reader->welcome)
         return FAIL(ST_NO_MEMORY, "no memory for a WELCOME of %llu bytes",
                     (unsigned long long)size);
-    r->data = align_offset(HEAD_BYTES + size);
+    reader->data = align_offset(HEAD_BYTES + size);
     return ST_OK;
 }
 
 /* The failure of a file without a tail. Walks from chunk to chunk to say where the file was cut. */
-static status cut_short(const record_reader *r)
+static status cut_short(const record_reader *reader)
 {
-    uint64_t at = r->data, rows = 0, size = 0;
-    while (span_holds(r->file, at, CHUNK_BYTES)) {
-        const uint8_t *p = r->file.data + at;
-        uint32_t type = load_u32(p + CHUNK_AT_TYPE);
-        size = load_u64(p + CHUNK_AT_SIZE);
+    uint64_t at = reader->data, rows = 0, size = 0;
+    while (span_holds(reader->file, at, CHUNK_BYTES)) {
+        const uint8_t *from = reader->file.data + at;
+        uint32_t type = load_u32(from + CHUNK_AT_TYPE);
+        size = load_u64(from + CHUNK_AT_SIZE);
         if ((type != CHUNK_IMAGE && type != CHUNK_ROW) ||
-            !span_holds(r->file, at + CHUNK_BYTES, size))
+            !span_holds(reader->file, at + CHUNK_BYTES, size))
             break;
         rows += type == CHUNK_ROW;
         at = align_offset(at + CHUNK_BYTES + size);
     }
-    return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->file.size,
+    return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)reader->file.size,
                    "the recording is cut short: the file ends here without its index, %llu whole "
                    "rows end at byte %llu; record it again",
                    (unsigned long long)rows, (unsigned long long)at);
 }
 
-static status read_tail(record_reader *r)
+static status read_tail(record_reader *reader)
 {
-    if (r->file.size < r->data + TAIL_BYTES)
-        return cut_short(r);
-    uint64_t end = r->file.size - TAIL_BYTES;
-    const uint8_t *tail = r->file.data + end;
+    if (reader->file.size < reader->data + TAIL_BYTES)
+        return cut_short(reader);
+    uint64_t end = reader->file.size - TAIL_BYTES;
+    const uint8_t *tail = reader->file.data + end;
     if (load_u32(tail + TAIL_AT_MAGIC) != RECORD_TAIL)
-        return cut_short(r);
-    r->index = load_u64(tail + TAIL_AT_INDEX);
-    r->n_rows = load_u64(tail + TAIL_AT_ROWS);
-    r->n_images = load_u32(tail + TAIL_AT_IMAGES);
-    if (r->index < r->data || r->index > end || r->n_rows > end / INDEX_ROW_BYTES ||
-        end - r->index != r->n_rows * INDEX_ROW_BYTES + r->n_images * INDEX_IMAGE_BYTES)
+        return cut_short(reader);
+    reader->index = load_u64(tail + TAIL_AT_INDEX);
+    reader->n_rows = load_u64(tail + TAIL_AT_ROWS);
+    reader->n_images = load_u32(tail + TAIL_AT_IMAGES);
+    if (reader->index < reader->data || reader->index > end ||
+        reader->n_rows > end / INDEX_ROW_BYTES ||
+        end - reader->index !=
+            reader->n_rows * INDEX_ROW_BYTES + reader->n_images * INDEX_IMAGE_BYTES)
         return FAIL_AT(
-            ST_BAD_INPUT, r->path, -1, (int64_t)end,
+            ST_BAD_INPUT, reader->path, -1, (int64_t)end,
             "an index of %llu rows and %llu images cannot begin at byte %llu: the file is "
             "damaged",
-            (unsigned long long)r->n_rows, (unsigned long long)r->n_images,
-            (unsigned long long)r->index);
-    hash128 check = hash_bytes(r->file.data + r->index, end - r->index + TAIL_AT_CHECK);
+            (unsigned long long)reader->n_rows, (unsigned long long)reader->n_images,
+            (unsigned long long)reader->index);
+    hash128 check =
+        hash_bytes(reader->file.data + reader->index, end - reader->index + TAIL_AT_CHECK);
     if (memcmp(check.bytes, tail + TAIL_AT_CHECK, TAIL_CHECK_BYTES))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)r->index,
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)reader->index,
                        "the index does not match the hash in the tail: the file is damaged");
     return ST_OK;
 }
@@ -124,154 +127,157 @@ static status read_tail(record_reader *r)
 status record_open(const char *path, record_reader **out)
 {
     status st = ST_OK;
-    record_reader *r = calloc(1, sizeof *r);
-    if (!r || !(r->path = strdup(path))) {
-        free(r);
+    record_reader *reader = calloc(1, sizeof *reader);
+    if (!reader || !(reader->path = strdup(path))) {
+        free(reader);
         return FAIL(ST_NO_MEMORY, "no memory for a recording");
     }
-    TRY_OR(failed, map_file(path, &r->file));
-    TRY_OR(failed, read_head(r));
-    TRY_OR(failed, read_tail(r));
-    *out = r;
+    TRY_OR(failed, map_file(path, &reader->file));
+    TRY_OR(failed, read_head(reader));
+    TRY_OR(failed, read_tail(reader));
+    *out = reader;
     return ST_OK;
 failed:
-    record_close(&r);
+    record_close(&reader);
     return st;
 }
 
-void record_close(record_reader **r)
+void record_close(record_reader **reader)
 {
-    if (!r || !*r)
+    if (!reader || !*reader)
         return;
-    if ((*r)->file.data)
-        munmap((void *)(uintptr_t)(*r)->file.data, (*r)->file.size);
-    free((*r)->welcome);
-    free((*r)->path);
-    free(*r);
-    *r = NULL;
+    if ((*reader)->file.data)
+        munmap((void *)(uintptr_t)(*reader)->file.data, (*reader)->file.size);
+    free((*reader)->welcome);
+    free((*reader)->path);
+    free(*reader);
+    *reader = NULL;
 }
 
-const char *record_welcome(const record_reader *r)
+const char *record_welcome(const record_reader *reader)
 {
-    return r->welcome;
+    return reader->welcome;
 }
 
-uint64_t record_rows(const record_reader *r)
+uint64_t record_rows(const record_reader *reader)
 {
-    return r->n_rows;
+    return reader->n_rows;
 }
 
 /* Finds the payload of the chunk at this offset; false if no whole chunk of this type is there. */
-static bool find_chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
+static bool find_chunk(const record_reader *reader, uint64_t at, chunk_type type, span *out)
 {
-    span data = span_of(r->file.data, r->index);
-    if (at < r->data || !span_holds(data, at, CHUNK_BYTES))
+    span data = span_of(reader->file.data, reader->index);
+    if (at < reader->data || !span_holds(data, at, CHUNK_BYTES))
         return false;
-    const uint8_t *p = data.data + at;
-    uint64_t size = load_u64(p + CHUNK_AT_SIZE);
-    *out = span_of(p + CHUNK_BYTES, size);
-    return load_u32(p + CHUNK_AT_TYPE) == (uint32_t)type &&
+    const uint8_t *from = data.data + at;
+    uint64_t size = load_u64(from + CHUNK_AT_SIZE);
+    *out = span_of(from + CHUNK_BYTES, size);
+    return load_u32(from + CHUNK_AT_TYPE) == (uint32_t)type &&
            span_holds(data, at + CHUNK_BYTES, size);
 }
 
-static status read_chunk(const record_reader *r, uint64_t at, chunk_type type, span *out)
+static status read_chunk(const record_reader *reader, uint64_t at, chunk_type type, span *out)
 {
     const char *what = type == CHUNK_ROW ? "row" : "image";
     span payload;
-    if (!find_chunk(r, at, type, &payload))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
+    if (!find_chunk(reader, at, type, &payload))
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)at,
                        "no %s begins here, though the index says so: the file is damaged", what);
     hash128 hash = hash_bytes(payload.data, payload.size);
     if (memcmp(hash.bytes, payload.data - CHUNK_BYTES + CHUNK_AT_HASH, sizeof hash.bytes))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)at,
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)at,
                        "the %s here does not match its hash: the file is damaged", what);
     *out = payload;
     return ST_OK;
 }
 
-static status find_image(const record_reader *r, const uint8_t *hash, span *out)
+static status find_image(const record_reader *reader, const uint8_t *hash, span *out)
 {
-    const uint8_t *entries = r->file.data + r->index + r->n_rows * INDEX_ROW_BYTES;
-    uint64_t low = 0, high = r->n_images;
+    const uint8_t *entries = reader->file.data + reader->index + reader->n_rows * INDEX_ROW_BYTES;
+    uint64_t low = 0, high = reader->n_images;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
         const uint8_t *entry = entries + middle * INDEX_IMAGE_BYTES;
         int order = memcmp(hash, entry, ROW_IMAGE_BYTES);
         if (order == 0)
-            return read_chunk(r, load_u64(entry + ROW_IMAGE_BYTES), CHUNK_IMAGE, out);
+            return read_chunk(reader, load_u64(entry + ROW_IMAGE_BYTES), CHUNK_IMAGE, out);
         if (order < 0)
             high = middle;
         else
             low = middle + 1;
     }
-    return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)(hash - r->file.data),
+    return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)(hash - reader->file.data),
                    "an image of this row is not in the index: the file is damaged");
 }
 
-static status read_row(const record_reader *r, uint64_t offset, bool with_images, wire_msg *m)
+static status read_row(const record_reader *reader, uint64_t offset, bool with_images,
+                       wire_msg *message)
 {
     span row;
-    frame f;
-    TRY(read_chunk(r, offset, CHUNK_ROW, &row));
+    frame head;
+    TRY(read_chunk(reader, offset, CHUNK_ROW, &row));
     if (row.size < ROW_AT_BLOCK)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, (int64_t)offset,
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)offset,
                        "a row has %zu bytes, expected at least %d: the file is damaged", row.size,
                        ROW_AT_BLOCK);
-    TRY(frame_decode(span_of(row.data, FRAME_BYTES), r->path, &f));
+    TRY(frame_decode(span_of(row.data, FRAME_BYTES), reader->path, &head));
     uint64_t block = load_u64(row.data + ROW_AT_BLOCK_SIZE);
-    uint64_t images = (uint64_t)f.n_images * ROW_IMAGE_BYTES;
-    if (f.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
+    uint64_t images = (uint64_t)head.n_images * ROW_IMAGE_BYTES;
+    if (head.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
         row.size - ROW_AT_BLOCK - block != images)
         return FAIL_AT(
-            ST_BAD_INPUT, r->path, -1, (int64_t)offset,
+            ST_BAD_INPUT, reader->path, -1, (int64_t)offset,
             "a %s of %zu bytes cannot hold a block of %llu and %u images: the file is damaged",
-            frame_kind_name(f.kind), row.size, (unsigned long long)block, f.n_images);
-    TRY(wire_msg_add(m, row.data, FRAME_BYTES));
-    TRY(wire_msg_add(m, row.data + ROW_AT_BLOCK, block));
-    for (uint32_t i = 0; i < (with_images ? f.n_images : 0); i++) {
+            frame_kind_name(head.kind), row.size, (unsigned long long)block, head.n_images);
+    TRY(wire_msg_add(message, row.data, FRAME_BYTES));
+    TRY(wire_msg_add(message, row.data + ROW_AT_BLOCK, block));
+    for (uint32_t i = 0; i < (with_images ? head.n_images : 0); i++) {
         span image;
-        TRY(find_image(r, row.data + ROW_AT_BLOCK + block + (uint64_t)i * ROW_IMAGE_BYTES, &image));
-        TRY(wire_msg_add(m, image.data, image.size));
+        TRY(find_image(reader, row.data + ROW_AT_BLOCK + block + (uint64_t)i * ROW_IMAGE_BYTES,
+                       &image));
+        TRY(wire_msg_add(message, image.data, image.size));
     }
     return ST_OK;
 }
 
-static status check_row_number(const record_reader *r, uint64_t i)
+static status check_row_number(const record_reader *reader, uint64_t index)
 {
-    if (i < r->n_rows)
+    if (index < reader->n_rows)
         return ST_OK;
-    return FAIL_IN(ST_END, r->path, "there is no row %llu of %llu", (unsigned long long)i,
-                   (unsigned long long)r->n_rows);
+    return FAIL_IN(ST_END, reader->path, "there is no row %llu of %llu", (unsigned long long)index,
+                   (unsigned long long)reader->n_rows);
 }
 
-static status read_at(const record_reader *r, uint64_t i, bool with_images, wire_msg *m)
+static status read_at(const record_reader *reader, uint64_t index, bool with_images,
+                      wire_msg *message)
 {
-    TRY(check_row_number(r, i));
-    wire_msg_clear(m);
-    uint64_t offset = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
-    status st = read_row(r, offset, with_images, m);
+    TRY(check_row_number(reader, index));
+    wire_msg_clear(message);
+    uint64_t offset = load_u64(reader->file.data + reader->index + index * INDEX_ROW_BYTES);
+    status st = read_row(reader, offset, with_images, message);
     if (st != ST_OK)
-        wire_msg_clear(m);
+        wire_msg_clear(message);
     return st;
 }
 
-status record_head(const record_reader *r, uint64_t i, frame *out)
+status record_head(const record_reader *reader, uint64_t index, frame *out)
 {
     span row;
-    TRY(check_row_number(r, i));
-    const uint64_t at = load_u64(r->file.data + r->index + i * INDEX_ROW_BYTES);
-    if (!find_chunk(r, at, CHUNK_ROW, &row) || row.size < ROW_AT_BLOCK)
-        return FAIL_IN(ST_BAD_INPUT, r->path, "the header of row %llu is damaged",
-                       (unsigned long long)i);
-    return frame_decode(span_of(row.data, FRAME_BYTES), r->path, out);
+    TRY(check_row_number(reader, index));
+    const uint64_t at = load_u64(reader->file.data + reader->index + index * INDEX_ROW_BYTES);
+    if (!find_chunk(reader, at, CHUNK_ROW, &row) || row.size < ROW_AT_BLOCK)
+        return FAIL_IN(ST_BAD_INPUT, reader->path, "the header of row %llu is damaged",
+                       (unsigned long long)index);
+    return frame_decode(span_of(row.data, FRAME_BYTES), reader->path, out);
 }
 
-status record_read(const record_reader *r, uint64_t i, wire_msg *m)
+status record_read(const record_reader *reader, uint64_t index, wire_msg *message)
 {
-    return read_at(r, i, true, m);
+    return read_at(reader, index, true, message);
 }
 
-status record_read_block(const record_reader *r, uint64_t i, wire_msg *m)
+status record_read_block(const record_reader *reader, uint64_t index, wire_msg *message)
 {
-    return read_at(r, i, false, m);
+    return read_at(reader, index, false, message);
 }

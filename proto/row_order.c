@@ -4,111 +4,114 @@
 
 static bool read_number(const json_value *object, const char *key, uint64_t *out)
 {
-    const int64_t n = json_int(json_find(object, key), -1);
-    if (n >= 0)
-        *out = (uint64_t)n;
-    return n >= 0;
+    const int64_t count = json_int(json_find(object, key), -1);
+    if (count >= 0)
+        *out = (uint64_t)count;
+    return count >= 0;
 }
 
-static uint64_t number_at(const row_order *o, uint64_t place)
+static uint64_t number_at(const row_order *order, uint64_t place)
 {
-    return o->rows ? o->first + place % o->rows : place;
+    return order->rows ? order->first + place % order->rows : place;
 }
 
 /* True if a session may begin at this row: the one asked for or, with several ranks, a later row of
  * its step, since each rank begins at its own first row. */
-static bool is_start(const row_order *o, uint64_t asked, uint64_t row)
+static bool is_start(const row_order *order, uint64_t asked, uint64_t row)
 {
-    return row == asked ||
-           (o->ranks > 1 && row > asked && (o->step_rows == 0 || row - asked < o->step_rows));
+    return row == asked || (order->ranks > 1 && row > asked &&
+                            (order->step_rows == 0 || row - asked < order->step_rows));
 }
 
 status row_order_begin(const json_value *welcome, const char *peer, uint64_t asked, int rank,
                        int ranks, row_order *out)
 {
-    row_order o = {.rank = (uint64_t)rank, .ranks = (uint64_t)(ranks > 1 ? ranks : 1)};
+    row_order order = {.rank = (uint64_t)rank, .ranks = (uint64_t)(ranks > 1 ? ranks : 1)};
     const json_value *recording = json_find(welcome, "recording");
     uint64_t row;
-    (void)read_number(welcome, "global_batch_size", &o.step_rows);
-    if (recording && !(read_number(recording, "first", &o.first) &&
-                       read_number(recording, "rows", &o.rows) && o.rows > 0))
+    (void)read_number(welcome, "global_batch_size", &order.step_rows);
+    if (recording && !(read_number(recording, "first", &order.first) &&
+                       read_number(recording, "rows", &order.rows) && order.rows > 0))
         return FAIL_IN(ST_PROTOCOL, peer, "WELCOME does not say which rows the recording has");
-    asked = asked > o.first ? asked - o.first : 0;
-    o.next = asked;
+    asked = asked > order.first ? asked - order.first : 0;
+    order.next = asked;
     if (read_number(welcome, "row", &row)) {
-        row = row > o.first ? row - o.first : 0;
-        if (!is_start(&o, asked, row))
+        row = row > order.first ? row - order.first : 0;
+        if (!is_start(&order, asked, row))
             return FAIL_IN(
                 ST_PROTOCOL, peer, "the stream begins at row %llu, but row %llu was asked for",
-                (unsigned long long)(row + o.first), (unsigned long long)(asked + o.first));
-        o.next = row;
+                (unsigned long long)(row + order.first), (unsigned long long)(asked + order.first));
+        order.next = row;
     }
-    if (o.rows > 0 && o.rows / 2 < o.step_rows)
-        o.step_rows = 0; /* a number would not tell the round of its row */
-    if (o.step_rows > 0) {
-        o.step = o.next / o.step_rows;
-        o.entered = o.next % o.step_rows != 0;
+    if (order.rows > 0 && order.rows / 2 < order.step_rows)
+        order.step_rows = 0; /* a number would not tell the round of its row */
+    if (order.step_rows > 0) {
+        order.step = order.next / order.step_rows;
+        order.entered = order.next % order.step_rows != 0;
     }
-    *out = o;
+    *out = order;
     return ST_OK;
 }
 
 /* The next place at which a row with this number comes; false if there is no such row. */
-static bool find_place(const row_order *o, uint64_t number, uint64_t *out)
+static bool find_place(const row_order *order, uint64_t number, uint64_t *out)
 {
     *out = number;
-    if (o->rows == 0)
+    if (order->rows == 0)
         return true;
-    if (number < o->first || number - o->first >= o->rows)
+    if (number < order->first || number - order->first >= order->rows)
         return false;
-    *out = o->next - o->next % o->rows + (number - o->first);
-    *out += *out < o->next ? o->rows : 0;
+    *out = order->next - order->next % order->rows + (number - order->first);
+    *out += *out < order->next ? order->rows : 0;
     return true;
 }
 
-static status out_of_order(const row_order *o, const char *peer, uint64_t number)
+static status out_of_order(const row_order *order, const char *peer, uint64_t number)
 {
     return FAIL_IN(ST_PROTOCOL, peer, "row %llu came where row %llu%s was expected",
-                   (unsigned long long)number, (unsigned long long)number_at(o, o->next),
-                   o->ranks > 1 ? " or a later one of its step" : "");
+                   (unsigned long long)number, (unsigned long long)number_at(order, order->next),
+                   order->ranks > 1 ? " or a later one of its step" : "");
 }
 
 /* Takes a row of one of several ranks: checks how many of a step this rank has got. */
-static status take_of_step(row_order *o, const char *peer, uint64_t number, uint64_t place)
+static status take_of_step(row_order *order, const char *peer, uint64_t number, uint64_t place)
 {
-    const uint64_t step = place / o->step_rows, rank = o->rank;
-    const uint64_t share = o->step_rows / o->ranks + (rank < o->step_rows % o->ranks);
-    const bool is_next = step == o->step + 1 && (o->got == share || o->entered);
-    if (step != o->step && !is_next)
+    const uint64_t step = place / order->step_rows, rank = order->rank;
+    const uint64_t share =
+        order->step_rows / order->ranks + (rank < order->step_rows % order->ranks);
+    const bool is_next = step == order->step + 1 && (order->got == share || order->entered);
+    if (step != order->step && !is_next)
         return FAIL_IN(ST_PROTOCOL, peer,
                        "row %llu of step %llu came where a row of step %llu from row %llu on was "
                        "expected: rank %llu of %llu has got %llu of its %llu rows",
                        (unsigned long long)number, (unsigned long long)step,
-                       (unsigned long long)(o->got == share ? o->step + 1 : o->step),
-                       (unsigned long long)number_at(o, o->next), (unsigned long long)rank,
-                       (unsigned long long)o->ranks, (unsigned long long)o->got,
+                       (unsigned long long)(order->got == share ? order->step + 1 : order->step),
+                       (unsigned long long)number_at(order, order->next), (unsigned long long)rank,
+                       (unsigned long long)order->ranks, (unsigned long long)order->got,
                        (unsigned long long)share);
-    if (step == o->step && o->got == share)
+    if (step == order->step && order->got == share)
         return FAIL_IN(
             ST_PROTOCOL, peer,
             "row %llu came where a row from %llu on was expected: rank %llu of %llu has got "
             "all its %llu rows of step %llu",
-            (unsigned long long)number, (unsigned long long)number_at(o, (step + 1) * o->step_rows),
-            (unsigned long long)rank, (unsigned long long)o->ranks, (unsigned long long)share,
+            (unsigned long long)number,
+            (unsigned long long)number_at(order, (step + 1) * order->step_rows),
+            (unsigned long long)rank, (unsigned long long)order->ranks, (unsigned long long)share,
             (unsigned long long)step);
-    o->entered = o->entered && step == o->step;
-    o->got = step == o->step ? o->got + 1 : 1;
-    o->step = step;
+    order->entered = order->entered && step == order->step;
+    order->got = step == order->step ? order->got + 1 : 1;
+    order->step = step;
     return ST_OK;
 }
 
-status row_order_take(row_order *o, const char *peer, uint64_t number)
+status row_order_take(row_order *order, const char *peer, uint64_t number)
 {
     uint64_t place;
-    if (!find_place(o, number, &place) || place < o->next || (o->ranks == 1 && place != o->next))
-        return out_of_order(o, peer, number);
-    if (o->ranks > 1 && o->step_rows > 0)
-        TRY(take_of_step(o, peer, number, place));
-    o->next = place + 1;
+    if (!find_place(order, number, &place) || place < order->next ||
+        (order->ranks == 1 && place != order->next))
+        return out_of_order(order, peer, number);
+    if (order->ranks > 1 && order->step_rows > 0)
+        TRY(take_of_step(order, peer, number, place));
+    order->next = place + 1;
     return ST_OK;
 }

@@ -35,36 +35,36 @@ status wire_new(wire **out)
         return FAIL(ST_OS,
                     "libzmq %d.%d.%d is loaded, but at least 4.3.4 is needed (CVE-2020-15166)",
                     major, minor, patch);
-    wire *w = calloc(1, sizeof *w);
-    if (!w)
+    wire *context = calloc(1, sizeof *context);
+    if (!context)
         return FAIL(ST_NO_MEMORY, "no memory for a ZeroMQ context");
-    w->context = zmq_ctx_new();
-    if (!w->context) {
-        free(w);
+    context->context = zmq_ctx_new();
+    if (!context->context) {
+        free(context);
         return wire_zmq_failed("making", "a ZeroMQ context");
     }
-    *out = w;
+    *out = context;
     return ST_OK;
 }
 
-status wire_io_threads(wire *w, int n)
+status wire_io_threads(wire *context, int count)
 {
-    return zmq_ctx_set(w->context, ZMQ_IO_THREADS, n) == 0
+    return zmq_ctx_set(context->context, ZMQ_IO_THREADS, count) == 0
                ? ST_OK
                : wire_zmq_failed("setting up", "ZeroMQ's threads");
 }
 
-void wire_free(wire **w)
+void wire_free(wire **context)
 {
-    if (!w || !*w)
+    if (!context || !*context)
         return;
-    if ((*w)->keys)
-        wire_keys_free(&(*w)->keys);
-    while (zmq_ctx_term((*w)->context) != 0 && zmq_errno() == EINTR)
+    if ((*context)->keys)
+        wire_keys_free(&(*context)->keys);
+    while (zmq_ctx_term((*context)->context) != 0 && zmq_errno() == EINTR)
         continue;
-    endpoint_folders_done(&(*w)->folders);
-    free(*w);
-    *w = NULL;
+    endpoint_folders_done(&(*context)->folders);
+    free(*context);
+    *context = NULL;
 }
 
 static status set_int(void *socket, int option, int value, const char *name)
@@ -77,7 +77,7 @@ static status set_int(void *socket, int option, int value, const char *name)
 /* Must come before bind and connect, since later settings are ignored. The kernel finds dead
  * connections (keepalives), not ZeroMQ's heartbeats: they would need an answer from a program that
  * may be busy. */
-static status set_options(wire_socket *s, const endpoint *e, const wire_limits *limits)
+static status set_options(wire_socket *socket, const endpoint *address, const wire_limits *limits)
 {
     const int64_t part_bytes = limits->part_bytes ? limits->part_bytes : MAX_PART_BYTES;
     const int options[][2] = {
@@ -92,62 +92,62 @@ static status set_options(wire_socket *s, const endpoint *e, const wire_limits *
         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
         {ZMQ_BACKLOG, BACKLOG},
-        {ZMQ_IPV6, e->is_ip6},
+        {ZMQ_IPV6, address->is_ip6},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
-        TRY(set_int(s->socket, options[i][0], options[i][1], s->name));
-    if (s->is_router)
-        TRY(set_int(s->socket, ZMQ_ROUTER_MANDATORY, 1, s->name));
+        TRY(set_int(socket->socket, options[i][0], options[i][1], socket->name));
+    if (socket->is_router)
+        TRY(set_int(socket->socket, ZMQ_ROUTER_MANDATORY, 1, socket->name));
     const uint64_t io_threads = limits->io_threads;
-    if (zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &part_bytes, sizeof part_bytes) != 0 ||
-        zmq_setsockopt(s->socket, ZMQ_AFFINITY, &io_threads, sizeof io_threads) != 0)
-        return wire_zmq_failed("setting up", s->name);
-    if (s->wire->keys && !e->is_ipc)
-        TRY(wire_keys_apply(s->wire->keys, s->socket, s->name));
+    if (zmq_setsockopt(socket->socket, ZMQ_MAXMSGSIZE, &part_bytes, sizeof part_bytes) != 0 ||
+        zmq_setsockopt(socket->socket, ZMQ_AFFINITY, &io_threads, sizeof io_threads) != 0)
+        return wire_zmq_failed("setting up", socket->name);
+    if (socket->wire->keys && !address->is_ipc)
+        TRY(wire_keys_apply(socket->wire->keys, socket->socket, socket->name));
     return ST_OK;
 }
 
 /* On this machine, being able to connect is trusted; beyond it, only keys are. */
-static status check_keys(const wire *w, const char *text, const endpoint *e, bool binds)
+static status check_keys(const wire *context, const char *text, const endpoint *address, bool binds)
 {
-    if (e->is_ipc || e->is_local || w->keys)
+    if (address->is_ipc || address->is_local || context->keys)
         return ST_OK;
     return FAIL(ST_CONFIG, "endpoint \"%s\": an address beyond loopback needs CURVE keys: %s", text,
                 binds ? "make them with prepd keygen --out FOLDER and name FOLDER in prepd.keys"
                       : WIRE_KEYS_REMEDY " and name that folder in prepd.keys (--keys)");
 }
 
-status wire_may_bind(const wire *w, const char *text)
+status wire_may_bind(const wire *context, const char *text)
 {
-    endpoint e;
-    TRY(endpoint_parse(text, &e));
-    TRY(check_keys(w, text, &e, true));
-    return endpoint_unused(text, &e);
+    endpoint address;
+    TRY(endpoint_parse(text, &address));
+    TRY(check_keys(context, text, &address, true));
+    return endpoint_unused(text, &address);
 }
 
-static status socket_new(wire *w, const char *name, const endpoint *e, bool is_router,
+static status socket_new(wire *context, const char *name, const endpoint *address, bool is_router,
                          const wire_limits *limits, wire_socket **out)
 {
     static const wire_limits none = {0};
-    TRY(check_keys(w, name, e, is_router));
-    wire_socket *s = calloc(1, sizeof *s);
+    TRY(check_keys(context, name, address, is_router));
+    wire_socket *socket = calloc(1, sizeof *socket);
     status st = ST_OK;
-    if (!s || !(s->name = strdup(name))) {
+    if (!socket || !(socket->name = strdup(name))) {
         st = FAIL(ST_NO_MEMORY, "no memory for a socket");
         goto failed;
     }
-    s->wire = w;
-    s->is_router = is_router;
-    s->socket = zmq_socket(w->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
-    if (!s->socket) {
+    socket->wire = context;
+    socket->is_router = is_router;
+    socket->socket = zmq_socket(context->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+    if (!socket->socket) {
         st = wire_zmq_failed("making a socket for", name);
         goto failed;
     }
-    TRY_OR(failed, set_options(s, e, limits ? limits : &none));
-    *out = s;
+    TRY_OR(failed, set_options(socket, address, limits ? limits : &none));
+    *out = socket;
     return ST_OK;
 failed:
-    wire_close(&s);
+    wire_close(&socket);
     return st;
 }
 
@@ -159,36 +159,36 @@ static status bind_failed(const char *name)
     return FAIL(ST_CANT_CREATE, "cannot listen on %s: %s", name, zmq_strerror(error));
 }
 
-status wire_serve_keys(wire *w, const char *folder)
+status wire_serve_keys(wire *context, const char *folder)
 {
-    TRY(wire_keys_load(folder, true, &w->keys));
-    return wire_keys_listen(w->keys, w->context);
+    TRY(wire_keys_load(folder, true, &context->keys));
+    return wire_keys_listen(context->keys, context->context);
 }
 
-status wire_use_keys(wire *w, const char *folder)
+status wire_use_keys(wire *context, const char *folder)
 {
-    return wire_keys_load(folder, false, &w->keys);
+    return wire_keys_load(folder, false, &context->keys);
 }
 
-int64_t wire_were_cut(wire_socket *s, char out[WIRE_REFUSED_TEXT])
+int64_t wire_were_cut(wire_socket *socket, char out[WIRE_REFUSED_TEXT])
 {
-    return s->guard ? wire_guard_were_cut(s->guard, out) : 0;
+    return socket->guard ? wire_guard_were_cut(socket->guard, out) : 0;
 }
 
-void wire_know(wire_socket *s, const wire_peer *peer)
+void wire_know(wire_socket *socket, const wire_peer *peer)
 {
-    if (s->guard)
-        wire_guard_know(s->guard, peer->connection);
+    if (socket->guard)
+        wire_guard_know(socket->guard, peer->connection);
 }
 
-status wire_reload_keys(wire *w)
+status wire_reload_keys(wire *context)
 {
-    return w->keys ? wire_keys_reload(w->keys) : ST_OK;
+    return context->keys ? wire_keys_reload(context->keys) : ST_OK;
 }
 
-int64_t wire_keys_were_refused(wire *w, char out[WIRE_REFUSED_TEXT])
+int64_t wire_keys_were_refused(wire *context, char out[WIRE_REFUSED_TEXT])
 {
-    return w->keys ? wire_keys_refused(w->keys, out) : 0;
+    return context->keys ? wire_keys_refused(context->keys, out) : 0;
 }
 
 /* A ROUTER counts the ids that it gives to peers from rand(), which libzmq does not seed, so they
@@ -203,92 +203,92 @@ static status seed_ids(const char *name)
     return ST_OK;
 }
 
-status wire_bind(wire *w, const char *text, const wire_limits *limits, wire_socket **out)
+status wire_bind(wire *context, const char *text, const wire_limits *limits, wire_socket **out)
 {
-    endpoint e;
-    wire_socket *s = NULL;
+    endpoint address;
+    wire_socket *socket = NULL;
     status st = ST_OK;
-    TRY(endpoint_parse(text, &e));
-    TRY(endpoint_shorten(&e, &w->folders));
-    if (e.is_ipc)
-        TRY(endpoint_clear_ipc(&e));
+    TRY(endpoint_parse(text, &address));
+    TRY(endpoint_shorten(&address, &context->folders));
+    if (address.is_ipc)
+        TRY(endpoint_clear_ipc(&address));
     TRY(seed_ids(text));
-    TRY(socket_new(w, text, &e, true, limits, &s));
-    if (!e.is_ipc && limits && limits->unread_bytes)
-        TRY_OR(failed,
-               wire_guard_new(w, s->socket, text, e.port, limits, w->keys != NULL, &s->guard));
-    if (zmq_bind(s->socket, e.text) != 0) {
+    TRY(socket_new(context, text, &address, true, limits, &socket));
+    if (!address.is_ipc && limits && limits->unread_bytes)
+        TRY_OR(failed, wire_guard_new(context, socket->socket, text, address.port, limits,
+                                      context->keys != NULL, &socket->guard));
+    if (zmq_bind(socket->socket, address.text) != 0) {
         st = bind_failed(text);
         goto failed;
     }
-    if (e.is_ipc && !(s->bound_path = strdup(e.path))) {
+    if (address.is_ipc && !(socket->bound_path = strdup(address.path))) {
         st = FAIL(ST_NO_MEMORY, "no memory for a socket");
         goto failed;
     }
-    *out = s;
+    *out = socket;
     return ST_OK;
 failed:
-    wire_close(&s);
+    wire_close(&socket);
     return st;
 }
 
-status wire_connect(wire *w, const char *text, wire_socket **out)
+status wire_connect(wire *context, const char *text, wire_socket **out)
 {
-    endpoint e;
-    wire_socket *s = NULL;
+    endpoint address;
+    wire_socket *socket = NULL;
     status st = ST_OK;
-    TRY(endpoint_parse(text, &e));
-    TRY(endpoint_shorten(&e, &w->folders));
-    TRY(socket_new(w, text, &e, false, NULL, &s));
-    TRY_OR(failed, wire_monitor(w, s->socket, text, EVENTS, &s->monitor));
-    if (zmq_connect(s->socket, e.text) != 0) {
+    TRY(endpoint_parse(text, &address));
+    TRY(endpoint_shorten(&address, &context->folders));
+    TRY(socket_new(context, text, &address, false, NULL, &socket));
+    TRY_OR(failed, wire_monitor(context, socket->socket, text, EVENTS, &socket->monitor));
+    if (zmq_connect(socket->socket, address.text) != 0) {
         st = FAIL(ST_UNAVAILABLE, "cannot connect to %s: %s", text, zmq_strerror(zmq_errno()));
         goto failed;
     }
-    *out = s;
+    *out = socket;
     return ST_OK;
 failed:
-    wire_close(&s);
+    wire_close(&socket);
     return st;
 }
 
-bool wire_greeted(wire_socket *s)
+bool wire_greeted(wire_socket *socket)
 {
-    wire_read_events(s);
-    return s->greeted;
+    wire_read_events(socket);
+    return socket->greeted;
 }
 
-void wire_expect(wire_socket *s)
+void wire_expect(wire_socket *socket)
 {
-    s->expected = true;
+    socket->expected = true;
 }
 
-bool wire_cut(wire_socket *s)
+bool wire_cut(wire_socket *socket)
 {
-    wire_read_events(s);
-    return s->cut > 0;
+    wire_read_events(socket);
+    return socket->cut > 0;
 }
 
 void wire_close(wire_socket **socket)
 {
-    wire_socket *s = socket ? *socket : NULL;
-    if (!s)
+    wire_socket *wire_end = socket ? *socket : NULL;
+    if (!wire_end)
         return;
-    if (s->monitor) {
+    if (wire_end->monitor) {
         int linger = 0;
-        wire_read_events(s);
-        if (!s->greeted || s->lost) /* there is no peer to wait for */
-            zmq_setsockopt(s->socket, ZMQ_LINGER, &linger, sizeof linger);
-        zmq_socket_monitor(s->socket, NULL, 0);
-        zmq_close(s->monitor);
+        wire_read_events(wire_end);
+        if (!wire_end->greeted || wire_end->lost) /* there is no peer to wait for */
+            zmq_setsockopt(wire_end->socket, ZMQ_LINGER, &linger, sizeof linger);
+        zmq_socket_monitor(wire_end->socket, NULL, 0);
+        zmq_close(wire_end->monitor);
     }
-    wire_guard_free(&s->guard);
-    if (s->socket)
-        zmq_close(s->socket);
-    if (s->bound_path)
-        unlink(s->bound_path); /* ZeroMQ does so too, but later and in its own thread */
-    free(s->bound_path);
-    free(s->name);
-    free(s);
+    wire_guard_free(&wire_end->guard);
+    if (wire_end->socket)
+        zmq_close(wire_end->socket);
+    if (wire_end->bound_path)
+        unlink(wire_end->bound_path); /* ZeroMQ does so too, but later and in its own thread */
+    free(wire_end->bound_path);
+    free(wire_end->name);
+    free(wire_end);
     *socket = NULL;
 }

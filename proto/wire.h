@@ -36,9 +36,10 @@ typedef struct wire_peer {
 
 /* ST_OS if the libzmq that was loaded is older than 4.3.4. */
 WARN_UNUSED status wire_new(wire **out);
-/* Lets n threads of ZeroMQ read, write and encrypt the connections, each of which stays with one
- * thread. Without this call there is one. Call it before the first socket and before the keys. */
-WARN_UNUSED status wire_io_threads(wire *context, int n);
+/* Lets `count` threads of ZeroMQ read, write and encrypt the connections, each of which stays with
+ * one thread. Without this call there is one. Call it before the first socket and before the keys.
+ */
+WARN_UNUSED status wire_io_threads(wire *context, int count);
 /* Call after all its sockets are closed. */
 void wire_free(wire **context);
 
@@ -119,14 +120,15 @@ void wire_msg_free(wire_msg **message);
 void wire_msg_clear(wire_msg *message); /* drops all parts */
 size_t wire_msg_parts(const wire_msg *message);
 size_t wire_msg_bytes(const wire_msg *message); /* of all parts together */
-/* Part i, borrowed until the message changes; empty if there is no such part. */
-span wire_msg_part(const wire_msg *message, size_t i);
+/* Part `index`, borrowed until the message changes; empty if there is no such part. */
+span wire_msg_part(const wire_msg *message, size_t index);
 /* Appends a part with a copy of these bytes. */
 WARN_UNUSED status wire_msg_add(wire_msg *message, const void *data, size_t size);
 /* Appends a part of this size, for the caller to fill before the message changes again. */
 WARN_UNUSED status wire_msg_add_space(wire_msg *message, size_t size, uint8_t **out);
-/* Replaces part i by a copy of these bytes, for example by a header with another row number. */
-WARN_UNUSED status wire_msg_set(wire_msg *message, size_t i, const void *data, size_t size);
+/* Replaces part `index` by a copy of these bytes, for example by a header with another row number.
+ */
+WARN_UNUSED status wire_msg_set(wire_msg *message, size_t index, const void *data, size_t size);
 /* Moves all parts of `from` to the end of `to`. */
 WARN_UNUSED status wire_msg_move(wire_msg *to, wire_msg *from);
 /* Appends references to the bytes of all parts of `from`, without copying them. */
@@ -155,7 +157,7 @@ typedef struct wire_wait {
     int fd;              /* used if socket is NULL; -1 to ignore the entry */
     bool ready;          /* result */
 } wire_wait;
-WARN_UNUSED status wire_poll(wire_wait *items, size_t n, int timeout_ms);
+WARN_UNUSED status wire_poll(wire_wait *items, size_t count, int timeout_ms);
 
 /* --- messages of JSON --- */
 

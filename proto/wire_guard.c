@@ -57,19 +57,20 @@ static uint64_t cookie_of(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-static int port_of(const struct sockaddr_storage *a)
+static int port_of(const struct sockaddr_storage *address)
 {
-    if (a->ss_family == AF_INET6)
-        return ntohs(((const struct sockaddr_in6 *)a)->sin6_port);
-    return a->ss_family == AF_INET ? ntohs(((const struct sockaddr_in *)a)->sin_port) : 0;
+    if (address->ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)address)->sin6_port);
+    return address->ss_family == AF_INET ? ntohs(((const struct sockaddr_in *)address)->sin_port)
+                                         : 0;
 }
 
 /* The port at our end; 0 if this is not a tcp connection. */
 static int own_port(int fd)
 {
-    struct sockaddr_storage a = {0};
-    socklen_t size = sizeof a;
-    return getsockname(fd, (struct sockaddr *)&a, &size) == 0 ? port_of(&a) : 0;
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof address;
+    return getsockname(fd, (struct sockaddr *)&address, &size) == 0 ? port_of(&address) : 0;
 }
 
 /* Bytes that came over a connection so far; -1 if the kernel does not say. */
@@ -96,134 +97,134 @@ static void check_kernel(const char *name)
     close(fd);
 }
 
-status wire_guard_new(wire *w, void *socket, const char *name, int port, const wire_limits *limits,
-                      bool curve, wire_guard **out)
+status wire_guard_new(wire *context, void *socket, const char *name, int port,
+                      const wire_limits *limits, bool curve, wire_guard **out)
 {
-    wire_guard *g = calloc(1, sizeof *g);
-    if (!g)
+    wire_guard *guard = calloc(1, sizeof *guard);
+    if (!guard)
         return FAIL(ST_NO_MEMORY, "no memory for a socket");
-    g->socket = socket;
-    g->port = port;
-    g->limits = *limits;
-    g->curve = curve;
-    status st = wire_monitor(w, socket, name, ZMQ_EVENT_ACCEPTED, &g->events);
+    guard->socket = socket;
+    guard->port = port;
+    guard->limits = *limits;
+    guard->curve = curve;
+    status st = wire_monitor(context, socket, name, ZMQ_EVENT_ACCEPTED, &guard->events);
     if (st != ST_OK) {
-        wire_guard_free(&g);
+        wire_guard_free(&guard);
         return st;
     }
     check_kernel(name);
-    *out = g;
+    *out = guard;
     return ST_OK;
 }
 
 void wire_guard_free(wire_guard **guard)
 {
-    wire_guard *g = guard ? *guard : NULL;
-    if (!g)
+    wire_guard *watch = guard ? *guard : NULL;
+    if (!watch)
         return;
-    zmq_socket_monitor(g->socket, NULL, 0); /* while the socket lives */
-    if (g->events)
-        zmq_close(g->events);
-    free(g->at);
-    free(g);
+    zmq_socket_monitor(watch->socket, NULL, 0); /* while the socket lives */
+    if (watch->events)
+        zmq_close(watch->events);
+    free(watch->at);
+    free(watch);
     *guard = NULL;
 }
 
 /* Notes a connection. It becomes known through the monitor or through its own first message,
  * whichever comes first, since one thread of ZeroMQ accepts it and another may read it. */
-static void accepted(wire_guard *g, int fd)
+static void accepted(wire_guard *guard, int fd)
 {
     if (fd < 0 || fd >= MAX_FD)
         return;
-    if (fd >= g->capacity) {
-        const int n = fd + fd / 2 + 16;
-        connection *grown = realloc(g->at, (size_t)n * sizeof *grown);
+    if (fd >= guard->capacity) {
+        const int count = fd + fd / 2 + 16;
+        connection *grown = realloc(guard->at, (size_t)count * sizeof *grown);
         if (!grown)
             return; /* then it is not watched; memory is exhausted anyway */
-        memset(grown + g->capacity, 0, (size_t)(n - g->capacity) * sizeof *grown);
-        g->at = grown;
-        g->capacity = n;
+        memset(grown + guard->capacity, 0, (size_t)(count - guard->capacity) * sizeof *grown);
+        guard->at = grown;
+        guard->capacity = count;
     }
     /* The connection may have ended meanwhile, and a connection of another socket may have its
      * descriptor, so the port is compared. It is asked after the cookie: if the descriptor changes
      * hands in between, the cookie is that of an ended connection and matches nothing later. */
     const uint64_t cookie = cookie_of(fd);
-    if (!cookie || g->at[fd].cookie != cookie)
-        g->at[fd] = (connection){.cookie = own_port(fd) == g->port ? cookie : 0};
+    if (!cookie || guard->at[fd].cookie != cookie)
+        guard->at[fd] = (connection){.cookie = own_port(fd) == guard->port ? cookie : 0};
 }
 
-static void read_events(wire_guard *g)
+static void read_events(wire_guard *guard)
 {
     for (;;) {
         uint8_t event[6]; /* u16 event, u32 value, in the machine's byte order */
         uint32_t fd;
         char address[256];
-        const int size = zmq_recv(g->events, event, sizeof event, ZMQ_DONTWAIT);
+        const int size = zmq_recv(guard->events, event, sizeof event, ZMQ_DONTWAIT);
         if (size < 0 && zmq_errno() == EINTR)
             continue;
         if (size < 0)
             return;
-        (void)!zmq_recv(g->events, address, sizeof address, ZMQ_DONTWAIT);
+        (void)!zmq_recv(guard->events, address, sizeof address, ZMQ_DONTWAIT);
         if (size != sizeof event)
             continue;
         memcpy(&fd, event + 2, sizeof fd);
-        accepted(g, (int)fd);
+        accepted(guard, (int)fd);
     }
 }
 
-static connection *find_connection(wire_guard *g, int fd)
+static connection *find_connection(wire_guard *guard, int fd)
 {
-    return fd > 0 && fd < g->capacity && g->at[fd].cookie ? &g->at[fd] : NULL;
+    return fd > 0 && fd < guard->capacity && guard->at[fd].cookie ? &guard->at[fd] : NULL;
 }
 
-int64_t wire_guard_framed(const wire_guard *g, int part_bytes)
+int64_t wire_guard_framed(const wire_guard *guard, int part_bytes)
 {
-    const int64_t bytes = (int64_t)part_bytes + (g->curve ? CURVE_BYTES : 0);
+    const int64_t bytes = (int64_t)part_bytes + (guard->curve ? CURVE_BYTES : 0);
     return bytes + (bytes > SHORT_FRAME ? 9 : 2);
 }
 
-void wire_guard_count(wire_guard *g, int fd, int64_t bytes)
+void wire_guard_count(wire_guard *guard, int fd, int64_t bytes)
 {
-    accepted(g, fd);
-    connection *c = find_connection(g, fd);
-    if (c)
-        c->read += bytes;
+    accepted(guard, fd);
+    connection *peer = find_connection(guard, fd);
+    if (peer)
+        peer->read += bytes;
 }
 
-void wire_guard_know(wire_guard *g, int fd)
+void wire_guard_know(wire_guard *guard, int fd)
 {
-    connection *c = find_connection(g, fd);
-    if (c)
-        c->known = true;
+    connection *peer = find_connection(guard, fd);
+    if (peer)
+        peer->known = true;
 }
 
 /* Bytes that came over the connection and were not read; -1 if it has ended. Bytes that belong to
  * no message (the handshake, a peer's heartbeats) or to needlessly long frames stay in the count:
  * forgiving them would let a message without an end hide as many of its own. */
-static int64_t unread(connection *c, int fd)
+static int64_t unread(connection *peer, int fd)
 {
     const int64_t came = came_of(fd);
-    if (came < 0 || cookie_of(fd) != c->cookie)
+    if (came < 0 || cookie_of(fd) != peer->cookie)
         return -1;
-    if (c->read > came) /* some were counted for an earlier connection at this descriptor */
-        c->read = came;
-    return came - c->read;
+    if (peer->read > came) /* some were counted for an earlier connection at this descriptor */
+        peer->read = came;
+    return came - peer->read;
 }
 
 /* Writes the peer's address, "" if it has none, and returns its port. */
 static int peer_of(int fd, char host[WIRE_HOST_TEXT])
 {
-    struct sockaddr_storage a = {0};
-    socklen_t size = sizeof a;
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof address;
     host[0] = 0;
-    if (getpeername(fd, (struct sockaddr *)&a, &size) == 0 && a.ss_family == AF_INET6) {
-        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&a;
+    if (getpeername(fd, (struct sockaddr *)&address, &size) == 0 && address.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&address;
         inet_ntop(AF_INET6, &in->sin6_addr, host, WIRE_HOST_TEXT);
-    } else if (a.ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)&a;
+    } else if (address.ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)&address;
         inet_ntop(AF_INET, &in->sin_addr, host, WIRE_HOST_TEXT);
     }
-    return port_of(&a);
+    return port_of(&address);
 }
 
 void wire_peer_host(const wire_peer *peer, char out[WIRE_HOST_TEXT])
@@ -233,37 +234,37 @@ void wire_peer_host(const wire_peer *peer, char out[WIRE_HOST_TEXT])
         (void)peer_of(peer->connection, out);
 }
 
-static void cut_connection(wire_guard *g, int fd, int64_t bytes)
+static void cut_connection(wire_guard *guard, int fd, int64_t bytes)
 {
     char host[WIRE_HOST_TEXT];
     const int port = peer_of(fd, host);
-    snprintf(g->last, sizeof g->last,
+    snprintf(guard->last, sizeof guard->last,
              "%s port %d: %lld bytes that make no whole message or wait unread",
              host[0] ? host : "?", port, (long long)bytes);
     shutdown(fd, SHUT_RDWR); /* ZeroMQ sees the end, frees its buffers and closes */
-    g->at[fd] = (connection){0};
-    g->cut++;
+    guard->at[fd] = (connection){0};
+    guard->cut++;
 }
 
-void wire_guard_look(wire_guard *g)
+void wire_guard_look(wire_guard *guard)
 {
     const int64_t now = clock_ns();
-    if (now < g->next_ns)
+    if (now < guard->next_ns)
         return;
     int64_t all = 0, most = 0;
-    int worst = -1, n = 0;
-    read_events(g);
-    for (int fd = 0; fd < g->capacity; fd++) {
-        connection *c = find_connection(g, fd);
-        if (!c)
+    int worst = -1, count = 0;
+    read_events(guard);
+    for (int fd = 0; fd < guard->capacity; fd++) {
+        connection *peer = find_connection(guard, fd);
+        if (!peer)
             continue;
-        n++;
-        const int64_t bytes = unread(c, fd);
+        count++;
+        const int64_t bytes = unread(peer, fd);
         if (bytes < 0)
-            *c = (connection){0};
-        else if (bytes > (c->known ? g->limits.known_bytes : g->limits.unread_bytes))
-            cut_connection(g, fd, bytes);
-        else if (!c->known && bytes > HANDSHAKE_BYTES) {
+            *peer = (connection){0};
+        else if (bytes > (peer->known ? guard->limits.known_bytes : guard->limits.unread_bytes))
+            cut_connection(guard, fd, bytes);
+        else if (!peer->known && bytes > HANDSHAKE_BYTES) {
             all += bytes - HANDSHAKE_BYTES;
             if (bytes > most) {
                 most = bytes;
@@ -271,21 +272,21 @@ void wire_guard_look(wire_guard *g)
             }
         }
     }
-    if (all > g->limits.all_unread_bytes) /* one per look; the next look sees what that freed */
-        cut_connection(g, worst, most);
-    int64_t pause = (int64_t)n * LOOKED_NS;
+    if (all > guard->limits.all_unread_bytes) /* one per look; the next look sees what that freed */
+        cut_connection(guard, worst, most);
+    int64_t pause = (int64_t)count * LOOKED_NS;
     if (pause < WIRE_GUARD_MS * 1000000LL)
         pause = WIRE_GUARD_MS * 1000000LL;
     if (pause > MOST_MS * 1000000LL)
         pause = MOST_MS * 1000000LL;
-    g->next_ns = now + pause;
+    guard->next_ns = now + pause;
 }
 
-int64_t wire_guard_were_cut(wire_guard *g, char out[WIRE_REFUSED_TEXT])
+int64_t wire_guard_were_cut(wire_guard *guard, char out[WIRE_REFUSED_TEXT])
 {
-    const int64_t n = g->cut;
-    if (n)
-        memcpy(out, g->last, sizeof g->last);
-    g->cut = 0;
-    return n;
+    const int64_t cut = guard->cut;
+    if (cut)
+        memcpy(out, guard->last, sizeof guard->last);
+    guard->cut = 0;
+    return cut;
 }

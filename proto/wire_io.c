@@ -12,20 +12,20 @@
 #include "proto/wire_msg.h"
 #include "proto/wire_socket.h"
 
-static status explain_gone(const wire_socket *s)
+static status explain_gone(const wire_socket *socket)
 {
-    if (s->refused && s->wire->keys)
+    if (socket->refused && socket->wire->keys)
         return FAIL(
             ST_CONFIG,
             "%s refuses our key, or its own key is not the one in daemon.pub: " WIRE_KEYS_REMEDY
             "; then let the daemon reload (SIGHUP)",
-            s->name);
-    if (s->refused)
+            socket->name);
+    if (socket->refused)
         return FAIL(ST_CONFIG,
                     "%s demands CURVE keys, or is not prepd: " WIRE_KEYS_REMEDY
                     " and name that folder in prepd.keys (--keys)",
-                    s->name);
-    return FAIL(ST_UNAVAILABLE, "the peer at %s closed the connection or died", s->name);
+                    socket->name);
+    return FAIL(ST_UNAVAILABLE, "the peer at %s closed the connection or died", socket->name);
 }
 
 /* Sends one part by reference, so that the message keeps its parts if a later one fails. */
@@ -46,41 +46,43 @@ static int send_copy(void *socket, zmq_msg_t *part, int flags)
 
 /* Sends the routing id that must precede a message. ZMQ_ROUTER_MANDATORY makes this fail if the
  * peer cannot be reached. */
-static status send_address(wire_socket *s, const wire_peer *to)
+static status send_address(wire_socket *socket, const wire_peer *to)
 {
     int sent;
     do
-        sent = zmq_send(s->socket, to->id, to->size, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+        sent = zmq_send(socket->socket, to->id, to->size, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (sent < 0 && zmq_errno() == EINTR);
     if (sent < 0) {
         char name[WIRE_PEER_TEXT];
         wire_peer_print(to, name);
         if (zmq_errno() == EAGAIN)
-            return FAIL_IN(ST_TIMEOUT, name, "the peer has not taken what %s sent before", s->name);
-        return FAIL_IN(ST_UNAVAILABLE, name, "the peer cannot be reached from %s: %s", s->name,
+            return FAIL_IN(ST_TIMEOUT, name, "the peer has not taken what %s sent before",
+                           socket->name);
+        return FAIL_IN(ST_UNAVAILABLE, name, "the peer cannot be reached from %s: %s", socket->name,
                        zmq_strerror(zmq_errno()));
     }
     return ST_OK;
 }
 
-status wire_send(wire_socket *s, const wire_peer *to, wire_msg *m)
+status wire_send(wire_socket *socket, const wire_peer *to, wire_msg *message)
 {
-    if (m->n_parts == 0)
+    if (message->n_parts == 0)
         return FAIL(ST_INTERNAL, "a message without parts cannot be sent");
-    if (s->is_router) {
+    if (socket->is_router) {
         if (!to || to->size == 0)
-            return FAIL(ST_INTERNAL, "a message from %s needs a peer to go to", s->name);
-        TRY(send_address(s, to));
+            return FAIL(ST_INTERNAL, "a message from %s needs a peer to go to", socket->name);
+        TRY(send_address(socket, to));
     } else {
-        wire_read_events(s);
-        if (s->lost || s->refused)
-            return explain_gone(s);
+        wire_read_events(socket);
+        if (socket->lost || socket->refused)
+            return explain_gone(socket);
     }
-    for (size_t i = 0; i < m->n_parts; i++)
-        if (send_copy(s->socket, &m->parts[i], i + 1 < m->n_parts ? ZMQ_SNDMORE : 0) < 0)
-            return FAIL(ST_UNAVAILABLE, "cannot send part %zu of %zu over %s: %s", i, m->n_parts,
-                        s->name, zmq_strerror(zmq_errno()));
-    wire_msg_clear(m);
+    for (size_t i = 0; i < message->n_parts; i++)
+        if (send_copy(socket->socket, &message->parts[i],
+                      i + 1 < message->n_parts ? ZMQ_SNDMORE : 0) < 0)
+            return FAIL(ST_UNAVAILABLE, "cannot send part %zu of %zu over %s: %s", i,
+                        message->n_parts, socket->name, zmq_strerror(zmq_errno()));
+    wire_msg_clear(message);
     return ST_OK;
 }
 
@@ -106,50 +108,50 @@ static status take_id(zmq_msg_t *part, wire_peer *out)
 
 /* Receives a message if one is there, else ST_TIMEOUT. from gets the peer if the socket is a
  * ROUTER. */
-static status receive_parts(wire_socket *s, wire_peer *from, wire_msg *m)
+static status receive_parts(wire_socket *socket, wire_peer *from, wire_msg *message)
 {
     wire_peer peer = {.size = 0};
-    size_t n = 0;
+    size_t count = 0;
     int64_t bytes = 0;
     status st = ST_OK;
     int more = 1;
-    wire_msg_clear(m);
+    wire_msg_clear(message);
     while (more) {
         zmq_msg_t part;
         zmq_msg_init(&part);
         int size;
         do
-            size = zmq_msg_recv(&part, s->socket, ZMQ_DONTWAIT);
+            size = zmq_msg_recv(&part, socket->socket, ZMQ_DONTWAIT);
         while (size < 0 && zmq_errno() == EINTR);
         if (size < 0) {
             zmq_msg_close(&part);
-            if (n == 0 && zmq_errno() == EAGAIN)
+            if (count == 0 && zmq_errno() == EAGAIN)
                 return ST_TIMEOUT; /* without a note: the caller waits on */
-            return wire_zmq_failed("receiving from", s->name);
+            return wire_zmq_failed("receiving from", socket->name);
         }
         more = zmq_msg_more(&part);
-        if (s->guard &&
-            n > 0) /* part 0 is the routing id, which did not come over the connection */
-            bytes += wire_guard_framed(s->guard, size);
-        if (s->guard && !more) {
+        if (socket->guard &&
+            count > 0) /* part 0 is the routing id, which did not come over the connection */
+            bytes += wire_guard_framed(socket->guard, size);
+        if (socket->guard && !more) {
             peer.connection = zmq_msg_get(&part, ZMQ_SRCFD);
-            wire_guard_count(s->guard, peer.connection, bytes);
+            wire_guard_count(socket->guard, peer.connection, bytes);
         }
-        if (s->is_router && n == 0) {
+        if (socket->is_router && count == 0) {
             st = take_id(&part, &peer);
-        } else if (st == ST_OK && m->n_parts == WIRE_MAX_PARTS) {
-            st =
-                FAIL_IN(ST_PROTOCOL, s->name, "the message has more than %d parts", WIRE_MAX_PARTS);
+        } else if (st == ST_OK && message->n_parts == WIRE_MAX_PARTS) {
+            st = FAIL_IN(ST_PROTOCOL, socket->name, "the message has more than %d parts",
+                         WIRE_MAX_PARTS);
         } else if (st == ST_OK) {
-            st = wire_msg_take(m, &part);
+            st = wire_msg_take(message, &part);
         }
         zmq_msg_close(&part);
-        n++;
+        count++;
     }
     if (from)
         *from = peer;
     if (st != ST_OK)
-        wire_msg_clear(m);
+        wire_msg_clear(message);
     return st;
 }
 
@@ -167,51 +169,53 @@ static long left_ms(int64_t deadline)
     return left <= 0 ? 0 : (long)((left + 999999) / 1000000);
 }
 
-status wire_recv(wire_socket *s, int timeout_ms, wire_peer *from, wire_msg *m)
+status wire_recv(wire_socket *socket, int timeout_ms, wire_peer *from, wire_msg *message)
 {
     int64_t deadline = deadline_of(timeout_ms);
     for (;;) {
         wire_read_events(
-            s); /* before reading: what arrived before the connection ended must be returned */
-        if (s->guard)
-            wire_guard_look(s->guard);
-        status st = receive_parts(s, from, m);
+            socket); /* before reading: what arrived before the connection ended must be returned */
+        if (socket->guard)
+            wire_guard_look(socket->guard);
+        status st = receive_parts(socket, from, message);
         if (st != ST_TIMEOUT)
             return st;
-        if (s->lost || s->refused)
-            return explain_gone(s);
+        if (socket->lost || socket->refused)
+            return explain_gone(socket);
         long wait_ms = left_ms(deadline);
         if (wait_ms == 0)
-            return FAIL(ST_TIMEOUT, "nothing came from %s for %.1f s", s->name, timeout_ms / 1e3);
-        zmq_pollitem_t items[2] = {{s->socket, 0, ZMQ_POLLIN, 0}, {s->monitor, 0, ZMQ_POLLIN, 0}};
-        if (zmq_poll(items, s->monitor ? 2 : 1, wait_ms) < 0 && zmq_errno() != EINTR)
-            return wire_zmq_failed("waiting for", s->name);
+            return FAIL(ST_TIMEOUT, "nothing came from %s for %.1f s", socket->name,
+                        timeout_ms / 1e3);
+        zmq_pollitem_t items[2] = {{socket->socket, 0, ZMQ_POLLIN, 0},
+                                   {socket->monitor, 0, ZMQ_POLLIN, 0}};
+        if (zmq_poll(items, socket->monitor ? 2 : 1, wait_ms) < 0 && zmq_errno() != EINTR)
+            return wire_zmq_failed("waiting for", socket->name);
     }
 }
 
 /* One round of waiting. Sets `ready` of each entry, and *out_any if one is. */
-static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long wait_ms,
+static status poll_round(wire_wait *waits, size_t count, zmq_pollitem_t *items, long wait_ms,
                          bool *out_any)
 {
     int n_items = 0;
     wire_keys *keys = NULL; /* handshakes that wait for our answer */
     bool guarded = false;
     *out_any = false;
-    for (size_t i = 0; i < n; i++) {
-        wire_socket *s = waits[i].socket;
+    for (size_t i = 0; i < count; i++) {
+        wire_socket *socket = waits[i].socket;
         waits[i].ready = false;
-        if (s && (s->lost || s->refused))
+        if (socket && (socket->lost || socket->refused))
             waits[i].ready = *out_any = true; /* wire_recv will say so */
-        guarded |= s && s->guard;
-        if (s) {
-            items[n_items++] = (zmq_pollitem_t){s->socket, 0, ZMQ_POLLIN, 0};
-            if (s->monitor)
-                items[n_items++] = (zmq_pollitem_t){s->monitor, 0, ZMQ_POLLIN, 0};
+        guarded |= socket && socket->guard;
+        if (socket) {
+            items[n_items++] = (zmq_pollitem_t){socket->socket, 0, ZMQ_POLLIN, 0};
+            if (socket->monitor)
+                items[n_items++] = (zmq_pollitem_t){socket->monitor, 0, ZMQ_POLLIN, 0};
         } else if (waits[i].fd >= 0) {
             items[n_items++] = (zmq_pollitem_t){NULL, waits[i].fd, ZMQ_POLLIN, 0};
         }
     }
-    for (size_t i = 0; i < n && !keys; i++)
+    for (size_t i = 0; i < count && !keys; i++)
         if (waits[i].socket && waits[i].socket->wire->keys)
             keys = waits[i].socket->wire->keys;
     if (keys && wire_keys_socket(keys))
@@ -220,36 +224,37 @@ static status poll_round(wire_wait *waits, size_t n, zmq_pollitem_t *items, long
         wait_ms = WIRE_GUARD_MS;
     if (zmq_poll(items, n_items, *out_any ? 0 : wait_ms) < 0)
         return zmq_errno() == EINTR ? ST_OK : wire_zmq_failed("waiting for", "sockets");
-    for (size_t i = 0; i < n && guarded; i++)
+    for (size_t i = 0; i < count && guarded; i++)
         if (waits[i].socket && waits[i].socket->guard)
             wire_guard_look(waits[i].socket->guard);
     if (keys)
         wire_keys_answer(keys);
     n_items = 0;
-    for (size_t i = 0; i < n; i++) {
-        wire_socket *s = waits[i].socket;
-        if (!s && waits[i].fd < 0)
+    for (size_t i = 0; i < count; i++) {
+        wire_socket *socket = waits[i].socket;
+        if (!socket && waits[i].fd < 0)
             continue;
         waits[i].ready |= items[n_items++].revents != 0;
-        if (s && s->monitor && items[n_items++].revents) {
-            wire_read_events(s);
-            waits[i].ready |= s->lost || s->refused;
+        if (socket && socket->monitor && items[n_items++].revents) {
+            wire_read_events(socket);
+            waits[i].ready |= socket->lost || socket->refused;
         }
         *out_any |= waits[i].ready;
     }
     return ST_OK;
 }
 
-status wire_poll(wire_wait *waits, size_t n, int timeout_ms)
+status wire_poll(wire_wait *waits, size_t count, int timeout_ms)
 {
     int64_t deadline = deadline_of(timeout_ms);
     zmq_pollitem_t few[32], *items = few;
     status st = ST_OK;
     bool any = false;
-    if (2 * n + 1 > sizeof few / sizeof few[0] && !(items = calloc(2 * n + 1, sizeof *items)))
-        return FAIL(ST_NO_MEMORY, "no memory to wait for %zu sockets", n);
+    if (2 * count + 1 > sizeof few / sizeof few[0] &&
+        !(items = calloc(2 * count + 1, sizeof *items)))
+        return FAIL(ST_NO_MEMORY, "no memory to wait for %zu sockets", count);
     do {
-        st = poll_round(waits, n, items, left_ms(deadline), &any);
+        st = poll_round(waits, count, items, left_ms(deadline), &any);
     } while (st == ST_OK && !any && left_ms(deadline) != 0);
     if (items != few)
         free(items);

@@ -54,23 +54,23 @@ static status open_file(const char *path, const char *remedy, FILE **out)
     return ST_OK;
 }
 
-/* Reads the first word of the first n lines of a file, which must be keys. */
+/* Reads the first word of the first `count` lines of a file, which must be keys. */
 static status read_keys(const char *folder, const char *file, const char *remedy,
-                        char (*key)[KEY_TEXT], int n)
+                        char (*key)[KEY_TEXT], int count)
 {
     char path[PATH_MAX + 32], line[LINE_BYTES];
-    FILE *f;
+    FILE *out_file;
     status st = ST_OK;
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    TRY(open_file(path, remedy, &f));
-    for (int i = 0; i < n && st == ST_OK; i++) {
+    TRY(open_file(path, remedy, &out_file));
+    for (int i = 0; i < count && st == ST_OK; i++) {
         char word[KEY_TEXT + 1] = "";
-        if (!fgets(line, sizeof line, f) || sscanf(line, "%41s", word) != 1 || !is_key(word))
+        if (!fgets(line, sizeof line, out_file) || sscanf(line, "%41s", word) != 1 || !is_key(word))
             st = FAIL_AT(ST_CONFIG, path, i + 1, -1, "expected a key of 40 characters (Z85)");
         else
             memcpy(key[i], word, KEY_TEXT);
     }
-    fclose(f);
+    fclose(out_file);
     return st;
 }
 
@@ -80,12 +80,12 @@ static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
 {
     char path[PATH_MAX + 32], line[LINE_BYTES];
     allowed_key *list = NULL;
-    size_t n = 0;
-    FILE *f;
+    size_t count = 0;
+    FILE *file;
     status st = ST_OK;
     snprintf(path, sizeof path, "%s/allowed", folder);
-    TRY(open_file(path, DAEMON_REMEDY, &f));
-    for (int number = 1; fgets(line, sizeof line, f); number++) {
+    TRY(open_file(path, DAEMON_REMEDY, &file));
+    for (int number = 1; fgets(line, sizeof line, file); number++) {
         char word[KEY_TEXT + 1] = "", name[NAME_BYTES] = "unnamed";
         if (line[0] == '#' || sscanf(line, "%41s %63s", word, name) < 1)
             continue;
@@ -93,22 +93,22 @@ static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
             st = FAIL_AT(ST_CONFIG, path, number, -1, "expected a key of 40 characters (Z85)");
             break;
         }
-        allowed_key *more = realloc(list, (n + 1) * sizeof *more);
+        allowed_key *more = realloc(list, (count + 1) * sizeof *more);
         if (!more) {
-            st = FAIL(ST_NO_MEMORY, "no memory for %zu keys", n + 1);
+            st = FAIL(ST_NO_MEMORY, "no memory for %zu keys", count + 1);
             break;
         }
         list = more;
-        memcpy(list[n].key, word, KEY_TEXT);
-        memcpy(list[n++].name, name, NAME_BYTES);
+        memcpy(list[count].key, word, KEY_TEXT);
+        memcpy(list[count++].name, name, NAME_BYTES);
     }
-    fclose(f);
+    fclose(file);
     if (st != ST_OK) {
         free(list);
         return st;
     }
     *out = list;
-    *out_n = n;
+    *out_n = count;
     return ST_OK;
 }
 
@@ -148,82 +148,82 @@ status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
     char pair[2][KEY_TEXT];
     if (!zmq_has("curve"))
         return FAIL(ST_OS, "this libzmq was built without CURVE: keys cannot be used");
-    wire_keys *k = calloc(1, sizeof *k);
-    if (!k)
+    wire_keys *keys = calloc(1, sizeof *keys);
+    if (!keys)
         return FAIL(ST_NO_MEMORY, "no memory for keys");
     status st = ST_OK;
-    k->is_daemon = daemon;
-    snprintf(k->folder, sizeof k->folder, "%s", folder);
+    keys->is_daemon = daemon;
+    snprintf(keys->folder, sizeof keys->folder, "%s", folder);
     TRY_OR(failed, check_private(folder, own));
     TRY_OR(failed, read_keys(folder, own, remedy_of(folder, daemon), pair, 2));
-    memcpy(k->public_key, pair[0], KEY_TEXT);
-    memcpy(k->secret, pair[1], KEY_TEXT);
+    memcpy(keys->public_key, pair[0], KEY_TEXT);
+    memcpy(keys->secret, pair[1], KEY_TEXT);
     if (daemon)
-        TRY_OR(failed, read_allowed(folder, &k->allowed, &k->n_allowed));
+        TRY_OR(failed, read_allowed(folder, &keys->allowed, &keys->n_allowed));
     else
-        TRY_OR(failed, read_keys(folder, "daemon.pub", WIRE_KEYS_REMEDY, &k->server, 1));
-    *out = k;
+        TRY_OR(failed, read_keys(folder, "daemon.pub", WIRE_KEYS_REMEDY, &keys->server, 1));
+    *out = keys;
     return ST_OK;
 failed:
-    wire_keys_free(&k);
+    wire_keys_free(&keys);
     return st;
 }
 
 void wire_keys_free(wire_keys **held)
 {
-    wire_keys *k = *held;
-    if (!k)
+    wire_keys *keys = *held;
+    if (!keys)
         return;
-    wire_keys_close(k);
-    free(k->allowed);
-    explicit_bzero(k, sizeof *k);
-    free(k);
+    wire_keys_close(keys);
+    free(keys->allowed);
+    explicit_bzero(keys, sizeof *keys);
+    free(keys);
     *held = NULL;
 }
 
-bool wire_keys_is_daemon(const wire_keys *k)
+bool wire_keys_is_daemon(const wire_keys *keys)
 {
-    return k->is_daemon;
+    return keys->is_daemon;
 }
 
-status wire_keys_apply(const wire_keys *k, void *socket, const char *name)
+status wire_keys_apply(const wire_keys *keys, void *socket, const char *name)
 {
     static const char domain[] = "tessera";
     const int on = 1;
     int bad;
-    if (k->is_daemon)
+    if (keys->is_daemon)
         bad = zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &on, sizeof on) |
               zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, sizeof domain - 1) |
-              zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT);
+              zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, KEY_TEXT);
     else
-        bad = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, k->server, KEY_TEXT) |
-              zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, k->public_key, KEY_TEXT) |
-              zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT);
+        bad = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys->server, KEY_TEXT) |
+              zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys->public_key, KEY_TEXT) |
+              zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, KEY_TEXT);
     return bad ? FAIL(ST_OS, "cannot set the keys of %s: %s", name, zmq_strerror(zmq_errno()))
                : ST_OK;
 }
 
-status wire_keys_listen(wire_keys *k, void *context)
+status wire_keys_listen(wire_keys *keys, void *context)
 {
     const int linger = 0;
-    k->zap = zmq_socket(context, ZMQ_REP);
-    if (!k->zap || zmq_setsockopt(k->zap, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
-        zmq_bind(k->zap, "inproc://zeromq.zap.01") != 0)
+    keys->zap = zmq_socket(context, ZMQ_REP);
+    if (!keys->zap || zmq_setsockopt(keys->zap, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_bind(keys->zap, "inproc://zeromq.zap.01") != 0)
         return FAIL(ST_OS, "cannot listen for authentication requests: %s",
                     zmq_strerror(zmq_errno()));
     return ST_OK;
 }
 
-void *wire_keys_socket(const wire_keys *k)
+void *wire_keys_socket(const wire_keys *keys)
 {
-    return k->zap;
+    return keys->zap;
 }
 
-void wire_keys_close(wire_keys *k)
+void wire_keys_close(wire_keys *keys)
 {
-    if (k->zap)
-        zmq_close(k->zap);
-    k->zap = NULL;
+    if (keys->zap)
+        zmq_close(keys->zap);
+    keys->zap = NULL;
 }
 
 /* Its parts: version, request id, domain, address, identity, mechanism, credentials (RFC 27). */
@@ -233,24 +233,24 @@ typedef struct zap_request {
     int count;
 } zap_request;
 
-static bool receive_request(void *socket, zap_request *r)
+static bool receive_request(void *socket, zap_request *request)
 {
     int more = 1;
     size_t more_size = sizeof more;
-    r->count = 0;
+    request->count = 0;
     for (int i = 0; more; i++) {
         char rest[256];
         const int slot = i < ZAP_PARTS ? i : ZAP_PARTS - 1;
-        char *to = i < ZAP_PARTS ? r->part[slot] : rest;
+        char *to = i < ZAP_PARTS ? request->part[slot] : rest;
         int size = zmq_recv(socket, to, sizeof rest - 1, ZMQ_DONTWAIT);
         if (size < 0)
             return false;
         if (size > (int)sizeof rest - 1) /* it was cut; no valid request is that long */
             size = 0;
         if (i < ZAP_PARTS) {
-            r->size[i] = (size_t)size;
-            r->part[i][size] = 0;
-            r->count = i + 1;
+            request->size[i] = (size_t)size;
+            request->part[i][size] = 0;
+            request->count = i + 1;
         }
         if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &more_size) != 0)
             return false;
@@ -258,66 +258,69 @@ static bool receive_request(void *socket, zap_request *r)
     return true;
 }
 
-static const allowed_key *find_allowed(const wire_keys *k, const char *key)
+static const allowed_key *find_allowed(const wire_keys *keys, const char *key)
 {
-    for (size_t i = 0; i < k->n_allowed; i++)
-        if (strcmp(k->allowed[i].key, key) == 0)
-            return &k->allowed[i];
+    for (size_t i = 0; i < keys->n_allowed; i++)
+        if (strcmp(keys->allowed[i].key, key) == 0)
+            return &keys->allowed[i];
     return NULL;
 }
 
-static void answer_one(wire_keys *k, const zap_request *r)
+static void answer_one(wire_keys *keys, const zap_request *request)
 {
     char key[KEY_TEXT] = "";
-    const allowed_key *a = NULL;
-    if (r->count == ZAP_PARTS && strcmp(r->part[5], "CURVE") == 0 && r->size[6] == KEY_BYTES &&
-        zmq_z85_encode(key, (const uint8_t *)r->part[6], KEY_BYTES))
-        a = find_allowed(k, key);
-    if (!a) {
-        k->n_refused++;
-        snprintf(k->refused, sizeof k->refused, "key %s from %s is not in %s/allowed",
-                 key[0] ? key : "(none)", r->count > 3 ? r->part[3] : "?", k->folder);
+    const allowed_key *allowed = NULL;
+    if (request->count == ZAP_PARTS && strcmp(request->part[5], "CURVE") == 0 &&
+        request->size[6] == KEY_BYTES &&
+        zmq_z85_encode(key, (const uint8_t *)request->part[6], KEY_BYTES))
+        allowed = find_allowed(keys, key);
+    if (!allowed) {
+        keys->n_refused++;
+        snprintf(keys->refused, sizeof keys->refused, "key %s from %s is not in %s/allowed",
+                 key[0] ? key : "(none)", request->count > 3 ? request->part[3] : "?",
+                 keys->folder);
     }
     const char *parts[] = {"1.0",
-                           r->count > 1 ? r->part[1] : "",
-                           a ? "200" : "400",
-                           a ? "known" : "unknown key",
-                           a ? a->name : "",
+                           request->count > 1 ? request->part[1] : "",
+                           allowed ? "200" : "400",
+                           allowed ? "known" : "unknown key",
+                           allowed ? allowed->name : "",
                            ""};
-    const int n = sizeof parts / sizeof *parts;
-    for (int i = 0; i < n; i++) {
-        const size_t size = i == 1 && r->count > 1 ? r->size[1] : strlen(parts[i]);
-        if (zmq_send(k->zap, parts[i], size, ZMQ_DONTWAIT | (i + 1 < n ? ZMQ_SNDMORE : 0)) < 0)
+    const int count = sizeof parts / sizeof *parts;
+    for (int i = 0; i < count; i++) {
+        const size_t size = i == 1 && request->count > 1 ? request->size[1] : strlen(parts[i]);
+        if (zmq_send(keys->zap, parts[i], size, ZMQ_DONTWAIT | (i + 1 < count ? ZMQ_SNDMORE : 0)) <
+            0)
             return; /* the connection has ended */
     }
 }
 
-void wire_keys_answer(wire_keys *k)
+void wire_keys_answer(wire_keys *keys)
 {
-    zap_request r;
-    while (k->zap && receive_request(k->zap, &r))
-        answer_one(k, &r);
+    zap_request request;
+    while (keys->zap && receive_request(keys->zap, &request))
+        answer_one(keys, &request);
 }
 
-status wire_keys_reload(wire_keys *k)
+status wire_keys_reload(wire_keys *keys)
 {
     allowed_key *list;
-    size_t n;
-    if (!k->is_daemon)
+    size_t count;
+    if (!keys->is_daemon)
         return ST_OK;
-    TRY(read_allowed(k->folder, &list, &n));
-    free(k->allowed);
-    k->allowed = list;
-    k->n_allowed = n;
+    TRY(read_allowed(keys->folder, &list, &count));
+    free(keys->allowed);
+    keys->allowed = list;
+    keys->n_allowed = count;
     return ST_OK;
 }
 
-int64_t wire_keys_refused(wire_keys *k, char out[WIRE_REFUSED_TEXT])
+int64_t wire_keys_refused(wire_keys *keys, char out[WIRE_REFUSED_TEXT])
 {
-    const int64_t n = k->n_refused;
-    memcpy(out, k->refused, WIRE_REFUSED_TEXT);
-    k->n_refused = 0;
-    return n;
+    const int64_t n_refused = keys->n_refused;
+    memcpy(out, keys->refused, WIRE_REFUSED_TEXT);
+    keys->n_refused = 0;
+    return n_refused;
 }
 
 /* --- keygen: a failure leaves no file that would prevent another try --- */
@@ -413,10 +416,10 @@ static status write_public(const char *folder, const char *key)
 static status make_client(const char *folder, const char *client)
 {
     char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX], first[PATH_MAX + 64];
-    const size_t n = strlen(client);
-    if (n == 0 || n >= NAME_BYTES ||
+    const size_t length = strlen(client);
+    if (length == 0 || length >= NAME_BYTES ||
         strspn(client, "abcdefghijklmnopqrstuvwxyz"
-                       "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != n)
+                       "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != length)
         return FAIL(ST_USAGE,
                     "--client \"%s\": expected a name of letters, digits, - and _, at most %d",
                     client, NAME_BYTES - 1);

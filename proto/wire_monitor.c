@@ -17,16 +17,17 @@ status wire_zmq_failed(const char *what, const char *name)
     return FAIL(ST_OS, "%s %s: %s", what, name, zmq_strerror(zmq_errno()));
 }
 
-status wire_monitor(wire *w, void *socket, const char *name, int events, void **out)
+status wire_monitor(wire *context, void *socket, const char *name, int events, void **out)
 {
     char address[64];
     const int zero = 0;
     /* Each monitor gets a name of its own: a thread of ZeroMQ's frees a name some time after its
      * socket was closed. */
-    snprintf(address, sizeof address, "inproc://monitor-%llu", (unsigned long long)w->monitors++);
+    snprintf(address, sizeof address, "inproc://monitor-%llu",
+             (unsigned long long)context->monitors++);
     /* RCVHWM 0, or ZeroMQ's thread would wait until we read. */
     if (zmq_socket_monitor(socket, address, events) != 0 ||
-        !(*out = zmq_socket(w->context, ZMQ_PAIR)) ||
+        !(*out = zmq_socket(context->context, ZMQ_PAIR)) ||
         zmq_setsockopt(*out, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
         zmq_setsockopt(*out, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
         zmq_connect(*out, address) != 0)
@@ -34,30 +35,30 @@ status wire_monitor(wire *w, void *socket, const char *name, int events, void **
     return ST_OK;
 }
 
-void wire_read_events(wire_socket *s)
+void wire_read_events(wire_socket *socket)
 {
-    while (s->monitor) {
+    while (socket->monitor) {
         uint8_t event[6]; /* u16 event, u32 value, in the machine's byte order */
         char address[256];
-        int size = zmq_recv(s->monitor, event, sizeof event, ZMQ_DONTWAIT);
+        int size = zmq_recv(socket->monitor, event, sizeof event, ZMQ_DONTWAIT);
         if (size < 0 && zmq_errno() == EINTR)
             continue;
         if (size < 0)
             return;
-        (void)!zmq_recv(s->monitor, address, sizeof address, ZMQ_DONTWAIT);
+        (void)!zmq_recv(socket->monitor, address, sizeof address, ZMQ_DONTWAIT);
         uint16_t what = 0;
         uint32_t value = 0;
         if (size >= (int)sizeof event) {
             memcpy(&what, event, sizeof what);
             memcpy(&value, event + sizeof what, sizeof value);
         }
-        s->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-        s->lost |= what == ZMQ_EVENT_DISCONNECTED && s->greeted;
+        socket->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        socket->lost |= what == ZMQ_EVENT_DISCONNECTED && socket->greeted;
         /* A handshake that took too long does not count: the other side may be stopped or busy. */
-        s->cut +=
+        socket->cut +=
             what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
-        s->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
-                      what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
-                      (s->cut >= CUT_LIMIT && !s->greeted && !s->expected);
+        socket->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
+                           what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+                           (socket->cut >= CUT_LIMIT && !socket->greeted && !socket->expected);
     }
 }

@@ -6,108 +6,110 @@
 
 status wire_msg_new(wire_msg **out)
 {
-    wire_msg *m = calloc(1, sizeof *m);
-    if (!m)
+    wire_msg *message = calloc(1, sizeof *message);
+    if (!message)
         return FAIL(ST_NO_MEMORY, "no memory for a message");
-    *out = m;
+    *out = message;
     return ST_OK;
 }
 
-void wire_msg_clear(wire_msg *m)
+void wire_msg_clear(wire_msg *message)
 {
-    for (size_t i = 0; i < m->n_parts; i++)
-        zmq_msg_close(&m->parts[i]);
-    m->n_parts = 0;
+    for (size_t i = 0; i < message->n_parts; i++)
+        zmq_msg_close(&message->parts[i]);
+    message->n_parts = 0;
 }
 
-void wire_msg_free(wire_msg **m)
+void wire_msg_free(wire_msg **message)
 {
-    if (!m || !*m)
+    if (!message || !*message)
         return;
-    wire_msg_clear(*m);
-    free((*m)->parts);
-    free(*m);
-    *m = NULL;
+    wire_msg_clear(*message);
+    free((*message)->parts);
+    free(*message);
+    *message = NULL;
 }
 
-size_t wire_msg_parts(const wire_msg *m)
+size_t wire_msg_parts(const wire_msg *message)
 {
-    return m->n_parts;
+    return message->n_parts;
 }
 
-size_t wire_msg_bytes(const wire_msg *m)
+size_t wire_msg_bytes(const wire_msg *message)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < m->n_parts; i++)
-        bytes += zmq_msg_size(&m->parts[i]);
+    for (size_t i = 0; i < message->n_parts; i++)
+        bytes += zmq_msg_size(&message->parts[i]);
     return bytes;
 }
 
-span wire_msg_part(const wire_msg *m, size_t i)
+span wire_msg_part(const wire_msg *message, size_t index)
 {
-    if (i >= m->n_parts)
+    if (index >= message->n_parts)
         return span_of(NULL, 0);
-    return span_of(zmq_msg_data(&m->parts[i]), zmq_msg_size(&m->parts[i]));
+    return span_of(zmq_msg_data(&message->parts[index]), zmq_msg_size(&message->parts[index]));
 }
 
-/* Makes room for n more parts. A zmq_msg_t is opaque, so parts are moved one by one. */
-static status grow_parts(wire_msg *m, size_t n)
+/* Makes room for `n_parts` more parts. A zmq_msg_t is opaque, so parts are moved one by one. */
+static status grow_parts(wire_msg *message, size_t n_parts)
 {
-    if (n <= m->capacity - m->n_parts)
+    if (n_parts <= message->capacity - message->n_parts)
         return ST_OK;
-    size_t capacity = 2 * (m->n_parts + n);
+    size_t capacity = 2 * (message->n_parts + n_parts);
     if (capacity < 8)
         capacity = 8;
     zmq_msg_t *parts = calloc(capacity, sizeof *parts);
     if (!parts)
-        return FAIL(ST_NO_MEMORY, "no memory for a message of %zu parts", m->n_parts + n);
-    for (size_t i = 0; i < m->n_parts; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for a message of %zu parts",
+                    message->n_parts + n_parts);
+    for (size_t i = 0; i < message->n_parts; i++) {
         zmq_msg_init(&parts[i]);
-        zmq_msg_move(&parts[i], &m->parts[i]);
-        zmq_msg_close(&m->parts[i]);
+        zmq_msg_move(&parts[i], &message->parts[i]);
+        zmq_msg_close(&message->parts[i]);
     }
-    free(m->parts);
-    m->parts = parts;
-    m->capacity = capacity;
+    free(message->parts);
+    message->parts = parts;
+    message->capacity = capacity;
     return ST_OK;
 }
 
-status wire_msg_take(wire_msg *m, zmq_msg_t *part)
+status wire_msg_take(wire_msg *message, zmq_msg_t *part)
 {
-    TRY(grow_parts(m, 1));
-    zmq_msg_init(&m->parts[m->n_parts]);
-    zmq_msg_move(&m->parts[m->n_parts++], part);
+    TRY(grow_parts(message, 1));
+    zmq_msg_init(&message->parts[message->n_parts]);
+    zmq_msg_move(&message->parts[message->n_parts++], part);
     return ST_OK;
 }
 
-status wire_msg_add_space(wire_msg *m, size_t size, uint8_t **out)
+status wire_msg_add_space(wire_msg *message, size_t size, uint8_t **out)
 {
-    TRY(grow_parts(m, 1));
-    if (zmq_msg_init_size(&m->parts[m->n_parts], size) != 0)
+    TRY(grow_parts(message, 1));
+    if (zmq_msg_init_size(&message->parts[message->n_parts], size) != 0)
         return FAIL(ST_NO_MEMORY, "no memory for a message part of %zu bytes", size);
-    *out = zmq_msg_data(&m->parts[m->n_parts++]);
+    *out = zmq_msg_data(&message->parts[message->n_parts++]);
     return ST_OK;
 }
 
-status wire_msg_add(wire_msg *m, const void *data, size_t size)
+status wire_msg_add(wire_msg *message, const void *data, size_t size)
 {
     uint8_t *to;
-    TRY(wire_msg_add_space(m, size, &to));
+    TRY(wire_msg_add_space(message, size, &to));
     if (size > 0)
         memcpy(to, data, size);
     return ST_OK;
 }
 
-status wire_msg_set(wire_msg *m, size_t i, const void *data, size_t size)
+status wire_msg_set(wire_msg *message, size_t index, const void *data, size_t size)
 {
     zmq_msg_t part;
-    if (i >= m->n_parts)
-        return FAIL(ST_INTERNAL, "there is no part %zu in a message of %zu parts", i, m->n_parts);
+    if (index >= message->n_parts)
+        return FAIL(ST_INTERNAL, "there is no part %zu in a message of %zu parts", index,
+                    message->n_parts);
     if (zmq_msg_init_size(&part, size) != 0)
         return FAIL(ST_NO_MEMORY, "no memory for a message part of %zu bytes", size);
     if (size > 0)
         memcpy(zmq_msg_data(&part), data, size);
-    zmq_msg_move(&m->parts[i], &part);
+    zmq_msg_move(&message->parts[index], &part);
     zmq_msg_close(&part);
     return ST_OK;
 }

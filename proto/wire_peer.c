@@ -9,13 +9,13 @@ static const char PEER_WORD[] = "peer ";
 void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT])
 {
     enum { SHOWN = 64 };
-    char *p = out + sprintf(out, PEER_WORD);
+    char *at = out + sprintf(out, PEER_WORD);
     for (size_t i = 0; i < peer->size && i < SHOWN; i++)
-        p += sprintf(p, "%02x", peer->id[i]);
+        at += sprintf(at, "%02x", peer->id[i]);
     if (peer->size > SHOWN)
-        strcpy(p, "..");
+        strcpy(at, "..");
     if (peer->size == 0)
-        strcpy(p, "unnamed");
+        strcpy(at, "unnamed");
 }
 
 const char *wire_peer_text(void)

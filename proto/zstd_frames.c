@@ -24,104 +24,106 @@ static status zstd_failed(const char *what, size_t code)
     return FAIL(ST_INTERNAL, "zstd: %s: %s", what, ZSTD_getErrorName(code));
 }
 
-static status set_parameter(ZSTD_CCtx *c, ZSTD_cParameter which, int value)
+static status set_parameter(ZSTD_CCtx *context, ZSTD_cParameter which, int value)
 {
-    size_t code = ZSTD_CCtx_setParameter(c, which, value);
+    size_t code = ZSTD_CCtx_setParameter(context, which, value);
     return ZSTD_isError(code) ? zstd_failed("setting a parameter", code) : ST_OK;
 }
 
-static status set_up(zstd_frames *p)
+static status set_up(zstd_frames *contexts)
 {
-    if (!p->block || !p->entropy || !p->open)
+    if (!contexts->block || !contexts->entropy || !contexts->open)
         return FAIL(ST_NO_MEMORY, "no memory for zstd");
-    TRY(set_parameter(p->block, ZSTD_c_compressionLevel, LEVEL));
-    TRY(set_parameter(p->block, ZSTD_c_checksumFlag, 1));
+    TRY(set_parameter(contexts->block, ZSTD_c_compressionLevel, LEVEL));
+    TRY(set_parameter(contexts->block, ZSTD_c_checksumFlag, 1));
     /* This parameter is experimental; a libzstd without it compresses at the ordinary level. */
     int level = ENTROPY_LEVEL;
-    if (ZSTD_isError(
-            ZSTD_CCtx_setParameter(p->entropy, ZSTD_c_literalCompressionMode, (int)ZSTD_ps_enable)))
+    if (ZSTD_isError(ZSTD_CCtx_setParameter(contexts->entropy, ZSTD_c_literalCompressionMode,
+                                            (int)ZSTD_ps_enable)))
         level = LEVEL;
-    TRY(set_parameter(p->entropy, ZSTD_c_compressionLevel, level));
-    size_t code = ZSTD_DCtx_setParameter(p->open, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
+    TRY(set_parameter(contexts->entropy, ZSTD_c_compressionLevel, level));
+    size_t code = ZSTD_DCtx_setParameter(contexts->open, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
     return ZSTD_isError(code) ? zstd_failed("setting the window limit", code) : ST_OK;
 }
 
 status zstd_frames_new(zstd_frames **out)
 {
-    zstd_frames *p = calloc(1, sizeof *p);
-    if (!p)
+    zstd_frames *contexts = calloc(1, sizeof *contexts);
+    if (!contexts)
         return FAIL(ST_NO_MEMORY, "no memory for zstd");
-    p->block = ZSTD_createCCtx();
-    p->entropy = ZSTD_createCCtx();
-    p->open = ZSTD_createDCtx();
-    status st = set_up(p);
+    contexts->block = ZSTD_createCCtx();
+    contexts->entropy = ZSTD_createCCtx();
+    contexts->open = ZSTD_createDCtx();
+    status st = set_up(contexts);
     if (st == ST_OK)
-        *out = p;
+        *out = contexts;
     else
-        zstd_frames_free(&p);
+        zstd_frames_free(&contexts);
     return st;
 }
 
-void zstd_frames_free(zstd_frames **p)
+void zstd_frames_free(zstd_frames **held)
 {
-    if (!p || !*p)
+    if (!held || !*held)
         return;
-    ZSTD_freeCCtx((*p)->block);
-    ZSTD_freeCCtx((*p)->entropy);
-    ZSTD_freeDCtx((*p)->open);
-    free((*p)->out);
-    free(*p);
-    *p = NULL;
+    ZSTD_freeCCtx((*held)->block);
+    ZSTD_freeCCtx((*held)->entropy);
+    ZSTD_freeDCtx((*held)->open);
+    free((*held)->out);
+    free(*held);
+    *held = NULL;
 }
 
-status zstd_frames_compress(zstd_frames *p, span in, int entropy_only, span *out)
+status zstd_frames_compress(zstd_frames *contexts, span in, int entropy_only, span *out)
 {
     size_t bound = ZSTD_compressBound(in.size);
-    if (bound > p->capacity) {
-        uint8_t *grown = realloc(p->out, bound);
+    if (bound > contexts->capacity) {
+        uint8_t *grown = realloc(contexts->out, bound);
         if (!grown)
             return FAIL(ST_NO_MEMORY, "no memory to compress %zu bytes", in.size);
-        p->out = grown;
-        p->capacity = bound;
+        contexts->out = grown;
+        contexts->capacity = bound;
     }
-    size_t size =
-        ZSTD_compress2(entropy_only ? p->entropy : p->block, p->out, p->capacity, in.data, in.size);
+    size_t size = ZSTD_compress2(entropy_only ? contexts->entropy : contexts->block, contexts->out,
+                                 contexts->capacity, in.data, in.size);
     if (ZSTD_isError(size))
         return zstd_failed("compressing", size);
-    *out = span_of(p->out, size);
+    *out = span_of(contexts->out, size);
     return ST_OK;
 }
 
 status zstd_frames_check(span in, uint64_t size, const char *peer, const char *what)
 {
-    ZSTD_frameHeader h;
-    size_t code = ZSTD_getFrameHeader(&h, in.data, in.size);
-    if (code != 0 || h.frameType != ZSTD_frame)
+    ZSTD_frameHeader header;
+    size_t code = ZSTD_getFrameHeader(&header, in.data, in.size);
+    if (code != 0 || header.frameType != ZSTD_frame)
         return FAIL_IN(ST_PROTOCOL, peer, "%s: its %zu bytes do not begin a zstd frame", what,
                        in.size);
-    if (h.frameContentSize != size)
-        return FAIL_IN(
-            ST_PROTOCOL, peer, "%s: the zstd frame declares %lld bytes, but the header %llu", what,
-            h.frameContentSize == ZSTD_CONTENTSIZE_UNKNOWN ? -1LL : (long long)h.frameContentSize,
-            (unsigned long long)size);
+    if (header.frameContentSize != size)
+        return FAIL_IN(ST_PROTOCOL, peer,
+                       "%s: the zstd frame declares %lld bytes, but the header %llu", what,
+                       header.frameContentSize == ZSTD_CONTENTSIZE_UNKNOWN
+                           ? -1LL
+                           : (long long)header.frameContentSize,
+                       (unsigned long long)size);
     /* The window of a single-segment frame is its content, whose memory is taken anyway. */
-    if (h.windowSize > (1ULL << WINDOW_LOG_MAX) && h.windowSize > h.frameContentSize)
+    if (header.windowSize > (1ULL << WINDOW_LOG_MAX) && header.windowSize > header.frameContentSize)
         return FAIL_IN(ST_PROTOCOL, peer,
                        "%s: the zstd window has %llu bytes, expected at most 2^%d", what,
-                       (unsigned long long)h.windowSize, WINDOW_LOG_MAX);
-    if (h.dictID != 0)
+                       (unsigned long long)header.windowSize, WINDOW_LOG_MAX);
+    if (header.dictID != 0)
         return FAIL_IN(ST_PROTOCOL, peer, "%s: the zstd frame needs dictionary %u, expected none",
-                       what, h.dictID);
+                       what, header.dictID);
     if (ZSTD_findFrameCompressedSize(in.data, in.size) != in.size)
         return FAIL_IN(ST_PROTOCOL, peer, "%s: its %zu bytes are not exactly one whole zstd frame",
                        what, in.size);
     return ST_OK;
 }
 
-status zstd_frames_open(zstd_frames *p, span in, uint8_t *out, uint64_t size, const char *peer,
-                        const char *what)
+status zstd_frames_open(zstd_frames *contexts, span in, uint8_t *out, uint64_t size,
+                        const char *peer, const char *what)
 {
-    size_t got = ZSTD_decompressDCtx(p->open, out, size, in.data, in.size);
+    size_t got = ZSTD_decompressDCtx(contexts->open, out, size, in.data, in.size);
     if (ZSTD_isError(got))
         return FAIL_IN(ST_PROTOCOL, peer, "%s: zstd: %s", what, ZSTD_getErrorName(got));
     if (got != size)

@@ -15,131 +15,133 @@ struct arena_block {
     _Alignas(ALIGN) unsigned char data[];
 };
 
-void arena_init(arena *a, size_t cap_bytes)
+void arena_init(arena *memory, size_t cap_bytes)
 {
-    memset(a, 0, sizeof *a);
-    a->cap_bytes = cap_bytes;
+    memset(memory, 0, sizeof *memory);
+    memory->cap_bytes = cap_bytes;
 }
 
-void arena_done(arena *a)
+void arena_done(arena *memory)
 {
-    if (!a)
+    if (!memory)
         return;
-    for (arena_block *b = a->first, *next; b; b = next) {
-        next = b->next;
-        free(b);
+    for (arena_block *block = memory->first, *next; block; block = next) {
+        next = block->next;
+        free(block);
     }
-    memset(a, 0, sizeof *a);
+    memset(memory, 0, sizeof *memory);
 }
 
 static arena_block *block_new(size_t size)
 {
     size_t total = sizeof(arena_block) + size;
     total = (total + ALIGN - 1) / ALIGN * ALIGN;
-    arena_block *b = (arena_block *)aligned_alloc(ALIGN, total);
-    if (!b)
+    arena_block *block = (arena_block *)aligned_alloc(ALIGN, total);
+    if (!block)
         return NULL;
-    b->next = NULL;
-    b->size = size;
-    b->used = 0;
-    return b;
+    block->next = NULL;
+    block->size = size;
+    block->used = 0;
+    return block;
 }
 
-status arena_alloc(arena *a, size_t n_bytes, void **out)
+status arena_alloc(arena *memory, size_t n_bytes, void **out)
 {
     if (n_bytes > SIZE_MAX / 2)
         return FAIL(ST_NO_MEMORY, "a request for %zu bytes of memory cannot be met", n_bytes);
-    size_t n = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
-    if (a->cap_bytes &&
-        n > a->cap_bytes - (a->used_bytes < a->cap_bytes ? a->used_bytes : a->cap_bytes))
+    size_t count = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (memory->cap_bytes &&
+        count > memory->cap_bytes - (memory->used_bytes < memory->cap_bytes ? memory->used_bytes
+                                                                            : memory->cap_bytes))
         return FAIL(ST_NO_MEMORY,
-                    "%zu more bytes would pass this arena's cap of %zu bytes (%zu are in use)", n,
-                    a->cap_bytes, a->used_bytes);
-    arena_block *b = a->current;
-    while (b && b->size - b->used < n) {
-        b = b->next; /* left over from before a reset; nothing in it is in use */
-        if (b)
-            b->used = 0;
+                    "%zu more bytes would pass this arena's cap of %zu bytes (%zu are in use)",
+                    count, memory->cap_bytes, memory->used_bytes);
+    arena_block *block = memory->current;
+    while (block && block->size - block->used < count) {
+        block = block->next; /* left over from before a reset; nothing in it is in use */
+        if (block)
+            block->used = 0;
     }
-    if (!b) {
-        size_t size = a->current ? a->current->size * 2 : MIN_BLOCK;
+    if (!block) {
+        size_t size = memory->current ? memory->current->size * 2 : MIN_BLOCK;
         if (size > MAX_DOUBLED)
             size = MAX_DOUBLED;
-        if (size < n)
-            size = n;
-        b = block_new(size);
-        if (!b)
+        if (size < count)
+            size = count;
+        block = block_new(size);
+        if (!block)
             return FAIL(ST_NO_MEMORY, "no memory for a block of %zu bytes", size);
-        if (a->current) {
-            b->next = a->current->next;
-            a->current->next = b;
+        if (memory->current) {
+            block->next = memory->current->next;
+            memory->current->next = block;
         } else {
-            a->first = b;
+            memory->first = block;
         }
     }
-    a->current = b;
-    *out = b->data + b->used;
-    b->used += n;
-    a->used_bytes += n;
+    memory->current = block;
+    *out = block->data + block->used;
+    block->used += count;
+    memory->used_bytes += count;
     return ST_OK;
 }
 
-status arena_calloc(arena *a, size_t n, size_t size, void **out)
+status arena_calloc(arena *memory, size_t count, size_t size, void **out)
 {
     size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes))
-        return FAIL(ST_NO_MEMORY, "the size of %zu items of %zu bytes overflows", n, size);
-    void *p;
-    TRY(arena_alloc(a, bytes, &p));
-    memset(p, 0, bytes);
-    *out = p;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return FAIL(ST_NO_MEMORY, "the size of %zu items of %zu bytes overflows", count, size);
+    void *room;
+    TRY(arena_alloc(memory, bytes, &room));
+    memset(room, 0, bytes);
+    *out = room;
     return ST_OK;
 }
 
-status arena_strndup(arena *a, const char *s, size_t n, char **out)
+status arena_strndup(arena *memory, const char *text, size_t length, char **out)
 {
-    void *p;
-    TRY(arena_alloc(a, n + 1, &p));
-    if (n)
-        memcpy(p, s, n);
-    ((char *)p)[n] = 0;
-    *out = (char *)p;
+    void *room;
+    TRY(arena_alloc(memory, length + 1, &room));
+    if (length)
+        memcpy(room, text, length);
+    ((char *)room)[length] = 0;
+    *out = (char *)room;
     return ST_OK;
 }
 
-arena_mark arena_save(const arena *a)
+arena_mark arena_save(const arena *memory)
 {
-    arena_mark m = {a->current, a->current ? a->current->used : 0, a->used_bytes};
-    return m;
+    arena_mark mark = {memory->current, memory->current ? memory->current->used : 0,
+                       memory->used_bytes};
+    return mark;
 }
 
-void arena_release(arena *a, arena_mark mark)
+void arena_release(arena *memory, arena_mark mark)
 {
-    assert(mark.used_bytes <= a->used_bytes);
-    a->current = mark.block ? mark.block : a->first;
-    if (a->current)
-        a->current->used = mark.block ? mark.block_used : 0;
-    a->used_bytes = mark.used_bytes;
+    assert(mark.used_bytes <= memory->used_bytes);
+    memory->current = mark.block ? mark.block : memory->first;
+    if (memory->current)
+        memory->current->used = mark.block ? mark.block_used : 0;
+    memory->used_bytes = mark.used_bytes;
     /* Blocks after the current one are emptied when arena_alloc comes to them. */
 }
 
-void arena_reset(arena *a)
+void arena_reset(arena *memory)
 {
-    a->current = a->first;
-    if (a->first)
-        a->first->used = 0;
-    a->used_bytes = 0;
+    memory->current = memory->first;
+    if (memory->first)
+        memory->first->used = 0;
+    memory->used_bytes = 0;
 }
 
-void arena_trim(arena *a, size_t keep_bytes)
+void arena_trim(arena *memory, size_t keep_bytes)
 {
     size_t held_bytes = 0;
-    arena_reset(a);
-    for (const arena_block *b = a->first; b; b = b->next)
-        held_bytes += b->size;
+    arena_reset(memory);
+    for (const arena_block *block = memory->first; block; block = block->next)
+        held_bytes += block->size;
     if (held_bytes > keep_bytes) {
-        const size_t cap_bytes = a->cap_bytes;
-        arena_done(a);
-        arena_init(a, cap_bytes);
+        const size_t cap_bytes = memory->cap_bytes;
+        arena_done(memory);
+        arena_init(memory, cap_bytes);
     }
 }

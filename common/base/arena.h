@@ -35,10 +35,11 @@ void arena_done(arena *memory);
 /* Gives n_bytes (0 is allowed), aligned to 64 bytes and not cleared. ST_NO_MEMORY if the cap would
  * be passed or the machine has no memory. */
 WARN_UNUSED status arena_alloc(arena *memory, size_t n_bytes, void **out);
-/* The same for n items of `size` bytes, set to zero. ST_NO_MEMORY also if n * size overflows. */
-WARN_UNUSED status arena_calloc(arena *memory, size_t n, size_t size, void **out);
-/* Copies n bytes of text and ends the copy with a NUL. */
-WARN_UNUSED status arena_strndup(arena *memory, const char *text, size_t n, char **out);
+/* The same for `count` items of `size` bytes, set to zero. ST_NO_MEMORY also if count * size
+ * overflows. */
+WARN_UNUSED status arena_calloc(arena *memory, size_t count, size_t size, void **out);
+/* Copies `length` bytes of text and ends the copy with a NUL. */
+WARN_UNUSED status arena_strndup(arena *memory, const char *text, size_t length, char **out);
 
 /* Notes the present point; arena_release gives back what was allocated after it. A release makes
  * the marks that were set after its own mark invalid. */

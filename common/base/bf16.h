@@ -9,16 +9,16 @@
 static inline float bf16_to_float(uint16_t half)
 {
     uint32_t bits = (uint32_t)half << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 /* Rounds to the nearest bfloat16, ties to even. A NaN stays a NaN of the same sign, made quiet. */
-static inline uint16_t bf16_from_float(float f)
+static inline uint16_t bf16_from_float(float value)
 {
     uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    memcpy(&bits, &value, sizeof bits);
     if ((bits & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(bits >> 16 | 0x0040u);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);

@@ -10,11 +10,11 @@ bool cgroup_read_line(const char *folder, const char *file, char *out, size_t si
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
         return false;
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *out_file = fopen(path, "re");
+    if (!out_file)
         return false;
-    bool ok = fgets(out, (int)size, f) != NULL;
-    fclose(f);
+    bool ok = fgets(out, (int)size, out_file) != NULL;
+    fclose(out_file);
     return ok;
 }
 
@@ -26,16 +26,16 @@ typedef struct walk {
 } walk;
 
 /* Visits the group's folder and those above it, up to the mount point. */
-static void climb_folders(const walk *w, const char *group, bool v2)
+static void climb_folders(const walk *way, const char *group, bool v2)
 {
     char folder[PATH_MAX];
-    const int mount = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", w->root,
-                               v2 ? "" : "/", v2 ? "" : w->controller);
+    const int mount = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", way->root,
+                               v2 ? "" : "/", v2 ? "" : way->controller);
     const size_t left = sizeof folder - (size_t)mount;
     if ((size_t)snprintf(folder + mount, left, "%s", group) >= left)
         return;
     for (;;) {
-        w->visit(w->user, folder, v2);
+        way->visit(way->user, folder, v2);
         char *slash = strrchr(folder, '/');
         if (!slash || slash - folder < mount)
             return;
@@ -46,22 +46,22 @@ static void climb_folders(const walk *w, const char *group, bool v2)
 static bool lists_controller(char *controllers, const char *wanted)
 {
     char *rest = NULL;
-    for (char *c = strtok_r(controllers, ",", &rest); c; c = strtok_r(NULL, ",", &rest))
-        if (strcmp(c, wanted) == 0)
+    for (char *name = strtok_r(controllers, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
+        if (strcmp(name, wanted) == 0)
             return true;
     return false;
 }
 
 void cgroup_walk(const char *root, const char *controller, cgroup_visit visit, void *user)
 {
-    const walk w = {root, controller, visit, user};
+    const walk way = {root, controller, visit, user};
     char line[PATH_MAX + 256], path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= sizeof path)
         return;
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return;
-    while (fgets(line, sizeof line, f)) { /* "4:cpu,cpuacct:/path" in v1, "0::/path" in v2 */
+    while (fgets(line, sizeof line, file)) { /* "4:cpu,cpuacct:/path" in v1, "0::/path" in v2 */
         line[strcspn(line, "\n")] = 0;
         char *controllers = strchr(line, ':');
         char *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -70,9 +70,9 @@ void cgroup_walk(const char *root, const char *controller, cgroup_visit visit, v
         controllers++;
         *group++ = 0;
         if (!*controllers)
-            climb_folders(&w, group, true);
+            climb_folders(&way, group, true);
         else if (lists_controller(controllers, controller))
-            climb_folders(&w, group, false);
+            climb_folders(&way, group, false);
     }
-    fclose(f);
+    fclose(file);
 }

@@ -7,23 +7,23 @@
 #include <string.h>
 
 /* Items are int64_t; ascending. */
-static inline int compare_ints(const void *a, const void *b)
+static inline int compare_ints(const void *left, const void *right)
 {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
+    const int64_t first = *(const int64_t *)left, second = *(const int64_t *)right;
+    return (first > second) - (first < second);
 }
 
 /* Items are double, none of them NaN; ascending. */
-static inline int compare_reals(const void *a, const void *b)
+static inline int compare_reals(const void *left, const void *right)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    const double first = *(const double *)left, second = *(const double *)right;
+    return (first > second) - (first < second);
 }
 
 /* Items are const char *; in the order of strcmp. */
-static inline int compare_texts(const void *a, const void *b)
+static inline int compare_texts(const void *left, const void *right)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
 #endif

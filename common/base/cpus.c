@@ -12,11 +12,11 @@
 
 static int affinity_cpus(void)
 {
-    for (int n = 1024; n <= 1 << 20; n *= 4) { /* the kernel's mask can be wider than cpu_set_t */
-        cpu_set_t *set = CPU_ALLOC(n);
+    for (int i = 1024; i <= 1 << 20; i *= 4) { /* the kernel's mask can be wider than cpu_set_t */
+        cpu_set_t *set = CPU_ALLOC(i);
         if (!set)
             break;
-        size_t size = CPU_ALLOC_SIZE(n);
+        size_t size = CPU_ALLOC_SIZE(i);
         int err = sched_getaffinity(0, size, set) == 0 ? 0 : errno;
         int found = err ? 0 : CPU_COUNT_S(size, set);
         CPU_FREE(set);

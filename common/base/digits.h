@@ -8,10 +8,10 @@
 enum { DIGITS_TEXT = 32 }; /* bytes that hold any int64_t with its commas and a NUL */
 
 /* Writes the count into out and returns out, so that the call can be an argument of printf. */
-static inline const char *digits_with_commas(int64_t n, char out[DIGITS_TEXT])
+static inline const char *digits_with_commas(int64_t total, char out[DIGITS_TEXT])
 {
     char digits[24];
-    int size = snprintf(digits, sizeof digits, "%" PRId64, n), at = 0, first = n < 0;
+    int size = snprintf(digits, sizeof digits, "%" PRId64, total), at = 0, first = total < 0;
     for (int i = 0; i < size; i++) {
         if (i > first && (size - i) % 3 == 0)
             out[at++] = ',';

@@ -24,11 +24,11 @@ status file_sync_parent(const char *path)
     const char *slash = strrchr(path, '/');
     if (!slash)
         return file_sync_folder(".");
-    const size_t n = slash == path ? 1 : (size_t)(slash - path);
-    if (n >= sizeof folder)
+    const size_t count = slash == path ? 1 : (size_t)(slash - path);
+    if (count >= sizeof folder)
         return FAIL_IN(ST_IO, path, "the path is longer than %zu bytes", sizeof folder - 1);
-    memcpy(folder, path, n);
-    folder[n] = 0;
+    memcpy(folder, path, count);
+    folder[count] = 0;
     return file_sync_folder(folder);
 }
 
@@ -37,13 +37,13 @@ bool file_write_all(int fd, const void *data, size_t size)
     enum { MOST = 1 << 30 }; /* one write(2) takes less than 2 GiB */
     const char *at = data;
     while (size > 0) {
-        const ssize_t n = write(fd, at, size < MOST ? size : MOST);
-        if (n < 0 && errno == EINTR)
+        const ssize_t sent = write(fd, at, size < MOST ? size : MOST);
+        if (sent < 0 && errno == EINTR)
             continue;
-        if (n < 0)
+        if (sent < 0)
             return false;
-        at += n;
-        size -= (size_t)n;
+        at += sent;
+        size -= (size_t)sent;
     }
     return true;
 }
@@ -53,14 +53,14 @@ status file_make_folders(const char *path)
     char part[STATUS_PATH_MAX];
     if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
         return FAIL_IN(ST_CANT_CREATE, path, "the path is longer than %zu bytes", sizeof part - 1);
-    for (char *p = part + 1;; p++) {
-        if (*p && *p != '/')
+    for (char *at = part + 1;; at++) {
+        if (*at && *at != '/')
             continue;
-        char kept = *p;
-        *p = 0;
+        char kept = *at;
+        *at = 0;
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
             return FAIL_IN(ST_CANT_CREATE, part, "cannot make the folder: %s", strerror(errno));
-        *p = kept;
+        *at = kept;
         if (!kept)
             return ST_OK;
     }

@@ -5,9 +5,9 @@
 
 #include "common/base/visible.h"
 
-static const char *html_name(char c)
+static const char *html_name(char letter)
 {
-    switch (c) {
+    switch (letter) {
     case '<':
         return "&lt;";
     case '>':
@@ -22,12 +22,12 @@ static const char *html_name(char c)
     return NULL;
 }
 
-void html_put_text(FILE *f, const char *text)
+void html_put_text(FILE *to, const char *text)
 {
-    for (size_t left = strlen(text), n; left > 0; text += n, left -= n) {
+    for (size_t left = strlen(text), i; left > 0; text += i, left -= i) {
         const char *name = html_name(*text);
         char one[VISIBLE_CHAR] = "\n";
-        n = *text == '\n' ? 1 : visible_char(text, left, one);
-        fputs(name ? name : one, f);
+        i = *text == '\n' ? 1 : visible_char(text, left, one);
+        fputs(name ? name : one, to);
     }
 }

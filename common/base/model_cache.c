@@ -51,9 +51,9 @@ static bool read_commit(const char *path, char out[COMMIT_MAX])
     FILE *file = fopen(path, "r");
     if (!file)
         return false;
-    size_t n = fread(out, 1, COMMIT_MAX - 1, file);
+    size_t got = fread(out, 1, COMMIT_MAX - 1, file);
     fclose(file);
-    out[n] = 0;
+    out[got] = 0;
     out[strcspn(out, " \t\r\n")] = 0;
     return out[0] && out[0] != '.' && !strchr(out, '/');
 }

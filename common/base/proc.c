@@ -134,12 +134,12 @@ proc_end proc_end_of(int wstatus, char *what, size_t size)
 
 status proc_self_path(char *out, size_t size)
 {
-    ssize_t n = readlink("/proc/self/exe", out, size);
-    if (n < 0)
+    ssize_t length = readlink("/proc/self/exe", out, size);
+    if (length < 0)
         return FAIL_IN(ST_OS, "/proc/self/exe", "readlink: %s", strerror(errno));
-    if ((size_t)n >= size)
+    if ((size_t)length >= size)
         return FAIL_IN(ST_OS, "/proc/self/exe", "the path is longer than %zu bytes", size);
-    out[n] = 0;
+    out[length] = 0;
     return ST_OK;
 }
 
@@ -163,19 +163,19 @@ status proc_signal_fd(int *out_fd)
 
 bool proc_ignores(int sig)
 {
-    struct sigaction a;
-    return sigaction(sig, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
+    struct sigaction action;
+    return sigaction(sig, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 int64_t proc_rss_bytes(void)
 {
     long long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (!f)
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (!file)
         return 0;
-    if (fscanf(f, "%*s %lld", &pages) != 1)
+    if (fscanf(file, "%*s %lld", &pages) != 1)
         pages = 0;
-    fclose(f);
+    fclose(file);
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
@@ -183,12 +183,12 @@ int64_t proc_peak_rss_bytes(void)
 {
     long long kib = 0;
     char line[256];
-    FILE *f = fopen("/proc/self/status", "re");
-    if (!f)
+    FILE *file = fopen("/proc/self/status", "re");
+    if (!file)
         return 0;
-    while (fgets(line, sizeof line, f))
+    while (fgets(line, sizeof line, file))
         if (sscanf(line, "VmHWM: %lld kB", &kib) == 1)
             break;
-    fclose(f);
+    fclose(file);
     return (int64_t)kib * 1024;
 }

@@ -19,6 +19,7 @@ enum { USE_DRAW = 0, USE_PERMUTE = 1 };
 #define PHILOX_W1 UINT32_C(0xBB67AE85)
 enum { PHILOX_ROUNDS = 10, FEISTEL_ROUNDS = 8 };
 
+/* Letters: a, b, c, d the four words of the counter, as Philox mixes them. */
 void rng_block(rng_key key, const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
@@ -42,8 +43,8 @@ rng_key rng_key_make(uint64_t seed, const char *purpose)
 {
     hash128 seed_bytes = {{0}};
     store_u64(seed_bytes.bytes, seed);
-    hash128 h = hash_chain(seed_bytes, hash_bytes(purpose, strlen(purpose)));
-    rng_key key = {{load_u32(h.bytes), load_u32(h.bytes + 4)}};
+    hash128 digest = hash_chain(seed_bytes, hash_bytes(purpose, strlen(purpose)));
+    rng_key key = {{load_u32(digest.bytes), load_u32(digest.bytes + 4)}};
     return key;
 }
 
@@ -53,29 +54,29 @@ static void draw_block(rng_key key, uint64_t counter, uint32_t attempt, uint32_t
     rng_block(key, block, out);
 }
 
-static uint64_t join_words(const uint32_t *w)
+static uint64_t join_words(const uint32_t *drawn)
 {
-    return (uint64_t)w[0] | (uint64_t)w[1] << 32;
+    return (uint64_t)drawn[0] | (uint64_t)drawn[1] << 32;
 }
 
 uint64_t rng_u64(rng_key key, uint64_t counter)
 {
-    uint32_t w[4];
-    draw_block(key, counter, 0, w);
-    return join_words(w);
+    uint32_t drawn[4];
+    draw_block(key, counter, 0, drawn);
+    return join_words(drawn);
 }
 
-uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n)
+uint64_t rng_below(rng_key key, uint64_t counter, uint64_t count)
 {
-    assert(n > 0);
+    assert(count > 0);
     /* Lemire 2019, "Fast random integer generation in an interval": the high half of a random word
-     * times n. Words whose low half falls below 2^64 mod n would make some values likelier, so they
-     * are drawn again. */
-    const uint64_t unfair = (0 - n) % n;
+     * times `count`. Words whose low half falls below 2^64 mod `count` would make some values
+     * likelier, so they are drawn again. */
+    const uint64_t unfair = (0 - count) % count;
     for (uint32_t attempt = 0;; attempt++) {
-        uint32_t w[4];
-        draw_block(key, counter, attempt, w);
-        unsigned __int128 product = (unsigned __int128)join_words(w) * n;
+        uint32_t drawn[4];
+        draw_block(key, counter, attempt, drawn);
+        unsigned __int128 product = (unsigned __int128)join_words(drawn) * count;
         if ((uint64_t)product >= unfair)
             return (uint64_t)(product >> 64);
     }
@@ -93,36 +94,36 @@ double rng_uniform(rng_key key, uint64_t counter)
 
 double rng_normal(rng_key key, uint64_t counter)
 {
-    uint32_t w[4];
-    draw_block(key, counter, 0, w);
-    double radius = sqrt(-2.0 * log(1.0 - unit_interval(join_words(w)))); /* 1 - x is never 0 */
-    return radius * cos(2.0 * M_PI * unit_interval(join_words(w + 2)));
+    uint32_t drawn[4];
+    draw_block(key, counter, 0, drawn);
+    double radius = sqrt(-2.0 * log(1.0 - unit_interval(join_words(drawn)))); /* 1 - x is never 0 */
+    return radius * cos(2.0 * M_PI * unit_interval(join_words(drawn + 2)));
 }
 
-uint64_t rng_permute(rng_key key, uint64_t n, uint64_t i)
+uint64_t rng_permute(rng_key key, uint64_t count, uint64_t index)
 {
-    assert(i < n);
-    if (n == 1)
+    assert(index < count);
+    if (count == 1)
         return 0;
-    int bits = 64 - __builtin_clzll(n - 1);
+    int bits = 64 - __builtin_clzll(count - 1);
     int half = (bits + 1) / 2;
     const uint64_t mask = (UINT64_C(1) << half) - 1;
-    /* The power of 4 is below 4 n, so the loop takes fewer than four rounds on average. It ends,
-     * because the network is a bijection and its cycle through i comes back to i, which is below
-     * n. */
-    uint64_t x = i;
+    /* The power of 4 is below 4 `count`, so the loop takes fewer than four rounds on average. It
+     * ends, because the network is a bijection and its cycle through `index` comes back to `index`,
+     * which is below count. */
+    uint64_t value = index;
     do {
-        uint64_t left = x >> half, right = x & mask;
+        uint64_t left = value >> half, right = value & mask;
         for (uint32_t round = 0; round < FEISTEL_ROUNDS; round++) {
-            const uint32_t block[4] = {(uint32_t)right, (uint32_t)n,
-                                       (uint32_t)(n >> 32) ^ round << 24, USE_PERMUTE};
-            uint32_t w[4];
-            rng_block(key, block, w);
-            uint64_t next = left ^ (w[0] & mask);
+            const uint32_t block[4] = {(uint32_t)right, (uint32_t)count,
+                                       (uint32_t)(count >> 32) ^ round << 24, USE_PERMUTE};
+            uint32_t drawn[4];
+            rng_block(key, block, drawn);
+            uint64_t next = left ^ (drawn[0] & mask);
             left = right;
             right = next;
         }
-        x = left << half | right;
-    } while (x >= n);
-    return x;
+        value = left << half | right;
+    } while (value >= count);
+    return value;
 }

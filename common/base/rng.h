@@ -23,17 +23,17 @@ void rng_block(rng_key key, const uint32_t counter[4], uint32_t out[4]);
 
 /* 64 random bits. */
 uint64_t rng_u64(rng_key key, uint64_t counter);
-/* Uniform in [0, n), without bias; n must be above 0. */
-uint64_t rng_below(rng_key key, uint64_t counter, uint64_t n);
+/* Uniform in [0, count), without bias; `count` must be above 0. */
+uint64_t rng_below(rng_key key, uint64_t counter, uint64_t count);
 /* Uniform in [0, 1) with 53 bits. */
 double rng_uniform(rng_key key, uint64_t counter);
 /* Standard normal: mean 0, variance 1 (Box-Muller, from the bits of one counter). */
 double rng_normal(rng_key key, uint64_t counter);
 
-/* Where a random permutation of [0, n) puts `index`, which is below n. The permutation is computed
- * for one index at a time and never stored: a Feistel network permutes the next power of 4 that is
- * at least n, and is applied again until the value falls below n. It is a bijection for every
- * key. */
-uint64_t rng_permute(rng_key key, uint64_t n, uint64_t index);
+/* Where a random permutation of [0, count) puts `index`, which is below `count`. The permutation is
+ * computed for one index at a time and never stored: a Feistel network permutes the next power of 4
+ * that is at least `count`, and is applied again until the value falls below `count`. It is a
+ * bijection for every key. */
+uint64_t rng_permute(rng_key key, uint64_t count, uint64_t index);
 
 #endif

@@ -11,9 +11,9 @@ static _Thread_local char text[STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 64];
 
 static void copy_text(char *to, size_t size, const char *from)
 {
-    size_t n = strnlen(from, size - 1);
-    memcpy(to, from, n);
-    to[n] = 0;
+    size_t count = strnlen(from, size - 1);
+    memcpy(to, from, count);
+    to[count] = 0;
 }
 
 status status_fail(status code, const char *source, int source_line, const char *input,
@@ -45,11 +45,11 @@ status status_context(status code, const char *fmt, ...)
     char message[STATUS_MESSAGE_MAX];
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(message, sizeof message, fmt, args);
+    int length = vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    if (n < 0 || (size_t)n >= sizeof message)
-        n = (int)strlen(message);
-    snprintf(message + n, sizeof message - (size_t)n, ": %s", last.message);
+    if (length < 0 || (size_t)length >= sizeof message)
+        length = (int)strlen(message);
+    snprintf(message + length, sizeof message - (size_t)length, ": %s", last.message);
     copy_text(last.message, sizeof last.message, message);
     return code;
 }

@@ -5,47 +5,47 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The length in bytes, 1 to 4, of the character at s, of which n > 0 bytes are there; 0 if they are
- * not well-formed: overlong forms, surrogates and truncated characters are refused (The Unicode
- * Standard, table 3-7). */
-static inline size_t utf8_length(const unsigned char *s, size_t n)
+/* The length in bytes, 1 to 4, of the character at `bytes`, of which size > 0 bytes are there; 0 if
+ * they are not well-formed: overlong forms, surrogates and truncated characters are refused (The
+ * Unicode Standard, table 3-7). */
+static inline size_t utf8_length(const unsigned char *bytes, size_t size)
 {
     unsigned char low = 0x80, high = 0xBF;
     size_t length;
-    if (s[0] < 0x80)
+    if (bytes[0] < 0x80)
         return 1;
-    if (s[0] >= 0xC2 && s[0] <= 0xDF)
+    if (bytes[0] >= 0xC2 && bytes[0] <= 0xDF)
         length = 2;
-    else if (s[0] >= 0xE0 && s[0] <= 0xEF)
+    else if (bytes[0] >= 0xE0 && bytes[0] <= 0xEF)
         length = 3;
-    else if (s[0] >= 0xF0 && s[0] <= 0xF4)
+    else if (bytes[0] >= 0xF0 && bytes[0] <= 0xF4)
         length = 4;
     else
         return 0;
-    if (s[0] == 0xE0)
+    if (bytes[0] == 0xE0)
         low = 0xA0;
-    if (s[0] == 0xED)
+    if (bytes[0] == 0xED)
         high = 0x9F;
-    if (s[0] == 0xF0)
+    if (bytes[0] == 0xF0)
         low = 0x90;
-    if (s[0] == 0xF4)
+    if (bytes[0] == 0xF4)
         high = 0x8F;
-    if (n < length || s[1] < low || s[1] > high)
+    if (size < length || bytes[1] < low || bytes[1] > high)
         return 0;
     for (size_t i = 2; i < length; i++)
-        if (s[i] < 0x80 || s[i] > 0xBF)
+        if (bytes[i] < 0x80 || bytes[i] > 0xBF)
             return 0;
     return length;
 }
 
 static inline bool utf8_valid(const void *text, size_t size)
 {
-    const unsigned char *s = (const unsigned char *)text;
+    const unsigned char *bytes = (const unsigned char *)text;
     for (size_t i = 0; i < size;) {
-        size_t n = utf8_length(s + i, size - i);
-        if (n == 0)
+        size_t count = utf8_length(bytes + i, size - i);
+        if (count == 0)
             return false;
-        i += n;
+        i += count;
     }
     return true;
 }

@@ -16,46 +16,46 @@ static bool is_steering(unsigned point)
 
 /* The code point of a valid character of two or three bytes; 0 for other lengths, which are all
  * shown as they are. */
-static unsigned point_of(const unsigned char *p, size_t length)
+static unsigned point_of(const unsigned char *at, size_t length)
 {
     if (length == 2)
-        return (p[0] & 31u) << 6 | (p[1] & 63u);
-    return length == 3 ? (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u) : 0;
+        return (at[0] & 31u) << 6 | (at[1] & 63u);
+    return length == 3 ? (at[0] & 15u) << 12 | (at[1] & 63u) << 6 | (at[2] & 63u) : 0;
 }
 
 size_t visible_char(const char *text, size_t size, char out[VISIBLE_CHAR])
 {
-    const unsigned char *p = (const unsigned char *)text;
-    const size_t length = utf8_length(p, size);
-    if (length == 0 || *p < 0x20 || *p == 0x7F) {
-        snprintf(out, VISIBLE_CHAR, "\\x%02x", *p);
+    const unsigned char *at = (const unsigned char *)text;
+    const size_t length = utf8_length(at, size);
+    if (length == 0 || *at < 0x20 || *at == 0x7F) {
+        snprintf(out, VISIBLE_CHAR, "\\x%02x", *at);
         return 1;
     }
-    const unsigned point = point_of(p, length);
+    const unsigned point = point_of(at, length);
     if (is_steering(point)) {
         snprintf(out, VISIBLE_CHAR, "\\u%04x", point & 0xFFFF);
         return length;
     }
-    memcpy(out, p, length);
+    memcpy(out, at, length);
     out[length] = 0;
     return length;
 }
 
 size_t visible_copy(char *to, size_t size, const char *text)
 {
-    size_t n = 0;
+    size_t count = 0;
     for (size_t left = strlen(text); left > 0;) {
         char one[VISIBLE_CHAR];
         const size_t taken = visible_char(text, left, one), more = strlen(one);
-        if (n + more >= size)
+        if (count + more >= size)
             break;
-        memcpy(to + n, one, more);
-        n += more;
+        memcpy(to + count, one, more);
+        count += more;
         text += taken;
         left -= taken;
     }
-    to[n] = 0;
-    return n;
+    to[count] = 0;
+    return count;
 }
 
 visible_text escape_text(const char *text)

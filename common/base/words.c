@@ -8,11 +8,11 @@ size_t words_add(char *out, size_t size, size_t used, const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    const int n = vsnprintf(out + used, size - used, format, values);
+    const int length = vsnprintf(out + used, size - used, format, values);
     va_end(values);
-    if (n < 0) {
+    if (length < 0) {
         out[used] = 0;
         return used;
     }
-    return (size_t)n < size - used ? used + (size_t)n : size - 1;
+    return (size_t)length < size - used ? used + (size_t)length : size - 1;
 }

@@ -63,7 +63,7 @@ typedef struct conf {
 /* Loads the options of a command line: -c FILE (or --config FILE) and every --section.key VALUE in
  * argv[1..*argc). The other words stay, in their order, in argv[1..*argc) with *argc reduced, for
  * the verb to read. A switch can stand alone (--log.json) or be followed by true or false. Whatever
- * c held before is overwritten without being freed. Ends with conf_check.
+ * options held before is overwritten without being freed. Ends with conf_check.
  *
  * Relative paths in the file start at the file's folder; those on the command line and in defaults
  * start at the working directory. The default endpoint starts at the file's folder, so that both
@@ -71,10 +71,10 @@ typedef struct conf {
  * be the name of a preset. An Org/Name in model.path or model.tokenizer for which there is no
  * folder means the snapshot in the Hugging Face cache, if there is one (common/base/model_cache.h).
  *
- * On failure c is empty and need not be freed. ST_USAGE: the command line is wrong; ST_CONFIG: the
- * file is wrong (the message names the line), or options contradict each other; ST_NO_INPUT: the
- * file does not exist. */
-WARN_UNUSED status conf_load(conf *c, int *argc, char **argv);
+ * On failure `options` is empty and need not be freed. ST_USAGE: the command line is wrong;
+ * ST_CONFIG: the file is wrong (the message names the line), or options contradict each other;
+ * ST_NO_INPUT: the file does not exist. */
+WARN_UNUSED status conf_load(conf *options, int *argc, char **argv);
 
 /* An option that a verb cannot do without. */
 typedef struct conf_need {
@@ -87,42 +87,42 @@ typedef struct conf_need {
  * each wrong key and value of the file and of the command line, each of `needs` that is not set
  * (NULL: none is needed), and, where there is nothing else, each rule between options that is
  * broken. Fails with the first mistake of the list if there is any. */
-WARN_UNUSED status conf_load_all(conf *c, int *argc, char **argv, const conf_need *needs,
+WARN_UNUSED status conf_load_all(conf *options, int *argc, char **argv, const conf_need *needs,
                                  mistakes *wrong);
 
 /* A word of the command line that conf_load passes over (common/program/verb.h says what it means).
  */
 #define CONF_SHARED "--shared"
-/* Frees what c owns and empties it. Accepts NULL and an empty conf. */
-void conf_done(conf *c);
+/* Frees what `options` owns and empties it. Accepts NULL and an empty conf. */
+void conf_done(conf *options);
 
-/* c->place, or NULL if all values are defaults: the `input` of a failure (common/base/status.h) for
- * which a combination of values is to blame. */
-static inline const char *conf_place(const conf *c)
+/* options->place, or NULL if all values are defaults: the `input` of a failure
+ * (common/base/status.h) for which a combination of values is to blame. */
+static inline const char *conf_place(const conf *options)
 {
-    return c->place && *c->place ? c->place : NULL;
+    return options->place && *options->place ? options->place : NULL;
 }
 
 /* Checks the rules between options; ST_CONFIG with the rule that is broken. conf_load calls it. A
  * caller that changes fields afterwards may call it again. */
-WARN_UNUSED status conf_check(const conf *c);
+WARN_UNUSED status conf_check(const conf *options);
 /* Adds every rule that is broken to the list. */
-WARN_UNUSED status conf_check_all(const conf *c, mistakes *wrong);
+WARN_UNUSED status conf_check_all(const conf *options, mistakes *wrong);
 
 /* Sets one option as the command line would; `key` is without dashes. Does not call conf_check.
  * ST_USAGE if there is no such option or the text is not one of its values. */
-WARN_UNUSED status conf_set(conf *c, const char *key, const char *value);
+WARN_UNUSED status conf_set(conf *options, const char *key, const char *value);
 
 /* Makes a copy that owns its texts. The caller ends it with conf_done, also after a failure. */
 WARN_UNUSED status conf_copy(const conf *from, conf *to);
 
-/* Makes the options of the held-out stream: a copy of c in which eval.* has replaced data.*, with
- * one epoch, in the order of the data set, with majority answers and with reference answers sent
- * along. The caller ends it with conf_done; after a failure *out is untouched. */
-WARN_UNUSED status conf_eval(const conf *c, conf *out);
+/* Makes the options of the held-out stream: a copy of `options` in which eval.* has replaced
+ * data.*, with one epoch, in the order of the data set, with majority answers and with reference
+ * answers sent along. The caller ends it with conf_done; after a failure *out is untouched. */
+WARN_UNUSED status conf_eval(const conf *options, conf *out);
 
 /* Prints "key: value" of every option in a form that conf_load reads again (--print-config). */
-void conf_print(const conf *c, FILE *to);
+void conf_print(const conf *options, FILE *to);
 /* Prints the options part of `trainer VERB --help`, or else of `prepd VERB --help`: first those of
  * most_used (keys, ended by NULL; NULL: none), then, section by section, the other options that the
  * verb acts on: the BASIC ones, and with `all` the EXPERT ones too. Returns how many EXPERT options
@@ -135,7 +135,7 @@ void conf_reference(FILE *to);
  * goes into HELLO. In place of the paths model.path and model.tokenizer stands model_digest, a hash
  * of what these folders hold, because they may be mounted elsewhere on another machine. *out is on
  * the heap and the caller frees it. */
-WARN_UNUSED status conf_stream_json(const conf *c, hash128 model_digest, char **out);
+WARN_UNUSED status conf_stream_json(const conf *options, hash128 model_digest, char **out);
 /* Compares two such objects. *out_difference is NULL if they agree, else a heap string that names
  * the first key that differs: "training.seed: 1 here, 2 there". A key that one of them lacks has
  * its default there, because that stream was made by a build that did not know the option yet.

@@ -6,141 +6,150 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status bad(const conf *c, const char *text)
+static status bad(const conf *options, const char *text)
 {
-    return FAIL_IN(ST_CONFIG, conf_place(c), "%s", text);
+    return FAIL_IN(ST_CONFIG, conf_place(options), "%s", text);
 }
 
 /* Accepts `one`, `other`, or a comma-separated list of the words in `parts`, which ends with NULL.
  */
-static status check_list(const conf *c, const char *key, const char *text, const char *one,
+static status check_list(const conf *options, const char *key, const char *text, const char *one,
                          const char *other, const char *const *parts)
 {
     char words[128] = "";
     if (strcmp(text, one) == 0 || strcmp(text, other) == 0)
         return ST_OK;
-    for (const char *p = text;; p++) {
-        p += strspn(p, " ");
-        size_t n = strcspn(p, ", ");
+    for (const char *at = text;; at++) {
+        at += strspn(at, " ");
+        size_t count = strcspn(at, ", ");
         bool known = false;
-        for (const char *const *w = parts; *w; w++)
-            known |= strlen(*w) == n && strncmp(p, *w, n) == 0;
-        p += n + strspn(p + n, " ");
-        if (known && !*p)
+        for (const char *const *word = parts; *word; word++)
+            known |= strlen(*word) == count && strncmp(at, *word, count) == 0;
+        at += count + strspn(at + count, " ");
+        if (known && !*at)
             return ST_OK;
-        if (!known || *p != ',')
+        if (!known || *at != ',')
             break;
     }
-    for (const char *const *w = parts; *w; w++)
+    for (const char *const *word = parts; *word; word++)
         snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", *words ? ", " : "",
-                 *w);
-    return FAIL_IN(ST_CONFIG, conf_place(c), "%s: \"%.100s\" is not %s, %s, or a list of %s", key,
-                   text, one, other, words);
+                 *word);
+    return FAIL_IN(ST_CONFIG, conf_place(options), "%s: \"%.100s\" is not %s, %s, or a list of %s",
+                   key, text, one, other, words);
 }
 
-static status check_scope(const conf *c)
+static status check_scope(const conf *options)
 {
     static const char *const parts[] = {"attn", "router", "experts", "vision", NULL};
-    return check_list(c, "cuda_graph.scope", c->cuda_graph_scope, "off", "step", parts);
+    return check_list(options, "cuda_graph.scope", options->cuda_graph_scope, "off", "step", parts);
 }
 
-static status check_recompute(const conf *c)
+static status check_recompute(const conf *options)
 {
     static const char *const parts[] = {"qkv", "attention", "proj", "fc1", "fc2", NULL};
     static const char *const vision[] = {"qkv", "attention", "proj", "fc1", NULL};
-    const char *option = c->activation_checkpoint_selective_ac_option;
+    const char *option = options->activation_checkpoint_selective_ac_option;
     if (strcmp(option, "op") != 0 &&
         (strspn(option, "0123456789") != strlen(option) || strlen(option) > 9 || atoi(option) < 1))
-        return FAIL_IN(ST_CONFIG, conf_place(c),
+        return FAIL_IN(ST_CONFIG, conf_place(options),
                        "activation_checkpoint.selective_ac_option: \"%.100s\" is neither op nor a "
                        "whole number of at least 1",
                        option);
-    TRY(check_list(c, "activation_checkpoint.save", c->activation_checkpoint_save, "auto", "none",
-                   parts));
-    return check_list(c, "activation_checkpoint.vision_save", c->activation_checkpoint_vision_save,
-                      "auto", "none", vision);
+    TRY(check_list(options, "activation_checkpoint.save", options->activation_checkpoint_save,
+                   "auto", "none", parts));
+    return check_list(options, "activation_checkpoint.vision_save",
+                      options->activation_checkpoint_vision_save, "auto", "none", vision);
 }
 
 /* With comm.engine replay one process models the other ranks, so the values it computes are not a
  * trained model. Options that would save or publish them as one are refused. */
-static status check_replay(const conf *c)
+static status check_replay(const conf *options)
 {
-    if (c->comm_engine != ENGINE_REPLAY)
+    if (options->comm_engine != ENGINE_REPLAY)
         return ST_OK;
-    if (c->checkpoint_enable)
-        return bad(c, "comm.engine replay: one rank without the others does not train the model, "
-                      "so there is nothing to save: checkpoint.enable must be false");
-    if (c->metrics_enable_tensorboard)
-        return bad(c, "comm.engine replay: TensorBoard files cannot say that their figures are "
-                      "modelled, not measured: metrics.enable_tensorboard must be false");
-    if (c->parallelism_pipeline_parallel_degree > 1)
-        return bad(c, "comm.engine replay: a pipeline stage waits for the other stages to compute, "
-                      "and one rank does not know how long that takes: "
-                      "parallelism.pipeline_parallel_degree must be 1");
-    if (c->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
-        return bad(c, "comm.engine replay: the device exchange loads from and stores to the "
-                      "memory of other ranks, which do not exist here: comm.expert_exchange must "
-                      "be auto or host");
+    if (options->checkpoint_enable)
+        return bad(options,
+                   "comm.engine replay: one rank without the others does not train the model, "
+                   "so there is nothing to save: checkpoint.enable must be false");
+    if (options->metrics_enable_tensorboard)
+        return bad(options,
+                   "comm.engine replay: TensorBoard files cannot say that their figures are "
+                   "modelled, not measured: metrics.enable_tensorboard must be false");
+    if (options->parallelism_pipeline_parallel_degree > 1)
+        return bad(options,
+                   "comm.engine replay: a pipeline stage waits for the other stages to compute, "
+                   "and one rank does not know how long that takes: "
+                   "parallelism.pipeline_parallel_degree must be 1");
+    if (options->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
+        return bad(options,
+                   "comm.engine replay: the device exchange loads from and stores to the "
+                   "memory of other ranks, which do not exist here: comm.expert_exchange must "
+                   "be auto or host");
     return ST_OK;
 }
 
-static status check_length(const conf *c)
+static status check_length(const conf *options)
 {
-    if (c->training_steps == 0 && c->training_epochs == 0)
-        return bad(c, "training.steps is 0, so training.epochs decides when the run ends, but it "
-                      "is 0 too; set one of them");
+    if (options->training_steps == 0 && options->training_epochs == 0)
+        return bad(options,
+                   "training.steps is 0, so training.epochs decides when the run ends, but it "
+                   "is 0 too; set one of them");
     return ST_OK;
 }
 
-static status check_pixels(const conf *c)
+static status check_pixels(const conf *options)
 {
-    if (c->image_min_pixels && c->image_max_pixels && c->image_min_pixels > c->image_max_pixels)
-        return bad(c, "image.min_pixels is larger than image.max_pixels");
+    if (options->image_min_pixels && options->image_max_pixels &&
+        options->image_min_pixels > options->image_max_pixels)
+        return bad(options, "image.min_pixels is larger than image.max_pixels");
     return ST_OK;
 }
 
-static status check_dump_folder(const conf *c)
+static status check_dump_folder(const conf *options)
 {
-    if (!*c->job_dump_folder)
-        return bad(c, "job.dump_folder is empty; name a folder, for example outputs");
+    if (!*options->job_dump_folder)
+        return bad(options, "job.dump_folder is empty; name a folder, for example outputs");
     return ST_OK;
 }
 
-static status check_splits(const conf *c)
+static status check_splits(const conf *options)
 {
-    if (!*c->data_split || !*c->eval_split)
-        return bad(c, "data.split and eval.split must name a split, for example train and val");
+    if (!*options->data_split || !*options->eval_split)
+        return bad(options,
+                   "data.split and eval.split must name a split, for example train and val");
     return ST_OK;
 }
 
-static status check_shards(const conf *c)
+static status check_shards(const conf *options)
 {
-    if (c->parallelism_data_parallel_shard_degree == 0)
-        return bad(c,
+    if (options->parallelism_data_parallel_shard_degree == 0)
+        return bad(options,
                    "parallelism.data_parallel_shard_degree cannot be 0; use -1 for all ranks that "
                    "the other degrees leave");
     return ST_OK;
 }
 
-static status check_expert_tensor(const conf *c)
+static status check_expert_tensor(const conf *options)
 {
-    if (c->parallelism_expert_tensor_parallel_degree != 1 &&
-        c->parallelism_expert_tensor_parallel_degree != c->parallelism_tensor_parallel_degree)
-        return bad(c, "parallelism.expert_tensor_parallel_degree must be 1 or equal "
-                      "parallelism.tensor_parallel_degree");
+    if (options->parallelism_expert_tensor_parallel_degree != 1 &&
+        options->parallelism_expert_tensor_parallel_degree !=
+            options->parallelism_tensor_parallel_degree)
+        return bad(options, "parallelism.expert_tensor_parallel_degree must be 1 or equal "
+                            "parallelism.tensor_parallel_degree");
     return ST_OK;
 }
 
-static status check_checkpoint_folder(const conf *c)
+static status check_checkpoint_folder(const conf *options)
 {
-    if (!*c->checkpoint_folder || c->checkpoint_folder[0] == '/' ||
-        strstr(c->checkpoint_folder, ".."))
-        return bad(c, "checkpoint.folder must name a folder inside job.dump_folder, for example "
-                      "checkpoint; it cannot be absolute or contain \"..\"");
+    if (!*options->checkpoint_folder || options->checkpoint_folder[0] == '/' ||
+        strstr(options->checkpoint_folder, ".."))
+        return bad(options,
+                   "checkpoint.folder must name a folder inside job.dump_folder, for example "
+                   "checkpoint; it cannot be absolute or contain \"..\"");
     return ST_OK;
 }
 
-status conf_check_all(const conf *c, mistakes *wrong)
+status conf_check_all(const conf *options, mistakes *wrong)
 {
     static status (*const rules[])(const conf *) = {
         check_scope,       check_recompute,     check_replay,
@@ -149,14 +158,14 @@ status conf_check_all(const conf *c, mistakes *wrong)
         check_dump_folder,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        TRY(mistakes_add(wrong, rules[i](c)));
+        TRY(mistakes_add(wrong, rules[i](options)));
     return ST_OK;
 }
 
-status conf_check(const conf *c)
+status conf_check(const conf *options)
 {
     mistakes wrong = {0};
-    status st = conf_check_all(c, &wrong);
+    status st = conf_check_all(options, &wrong);
     if (st == ST_OK)
         st = mistakes_first(&wrong);
     mistakes_done(&wrong);

@@ -11,9 +11,9 @@ enum { HELP_INDENT = 6, HELP_WIDTH = 80 };
 static void print_folded(FILE *to, const char *words, int indent)
 {
     int column = 0;
-    for (const char *p = words; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column > 0 && column + 1 + n > HELP_WIDTH) {
+    for (const char *at = words; *at;) {
+        int count = (int)strcspn(at, " ");
+        if (column > 0 && column + 1 + count > HELP_WIDTH) {
             fputc('\n', to);
             column = 0;
         }
@@ -21,16 +21,16 @@ static void print_folded(FILE *to, const char *words, int indent)
             column = fprintf(to, "%*s", indent, "");
         else
             column += fprintf(to, " ");
-        column += fprintf(to, "%.*s", n, p);
-        p += n;
-        p += strspn(p, " ");
+        column += fprintf(to, "%.*s", count, at);
+        at += count;
+        at += strspn(at, " ");
     }
     fputc('\n', to);
 }
 
-static const char *value_name(const conf_row *r)
+static const char *value_name(const conf_row *option)
 {
-    switch (r->kind) {
+    switch (option->kind) {
     case ROW_INT:
         return "N";
     case ROW_REAL:
@@ -38,20 +38,22 @@ static const char *value_name(const conf_row *r)
     case ROW_BOOL:
         return "[true|false]";
     case ROW_ENUM:
-        return r->choices;
+        return option->choices;
     default:
-        return r->text_kind == TEXT_PATH ? "PATH" : r->text_kind == TEXT_ENDPOINT ? "URL" : "TEXT";
+        return option->text_kind == TEXT_PATH       ? "PATH"
+               : option->text_kind == TEXT_ENDPOINT ? "URL"
+                                                    : "TEXT";
     }
 }
 
-static void help_row(FILE *to, const conf_row *r)
+static void help_row(FILE *to, const conf_row *option)
 {
     char text[CONF_TEXT_MAX], range[128], words[CONF_TEXT_MAX];
-    conf_default_text(r, text, sizeof text);
-    conf_range_text(r, range, sizeof range);
-    fprintf(to, "  --%s %s%s\n", r->key, value_name(r),
-            r->level == LEVEL_EXPERT ? "   (expert)" : "");
-    snprintf(words, sizeof words, "%s Default: %.400s%s%s.", r->help, *text ? text : "empty",
+    conf_default_text(option, text, sizeof text);
+    conf_range_text(option, range, sizeof range);
+    fprintf(to, "  --%s %s%s\n", option->key, value_name(option),
+            option->level == LEVEL_EXPERT ? "   (expert)" : "");
+    snprintf(words, sizeof words, "%s Default: %.400s%s%s.", option->help, *text ? text : "empty",
              *range ? "; range: " : "", range);
     print_folded(to, words, HELP_INDENT);
 }
@@ -81,13 +83,13 @@ int conf_help(FILE *to, bool trainer, const char *verb, const char *const *most_
                 "they start at the working directory.\n");
     help_most_used(to, most_used);
     for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION)
-            snprintf(heading, sizeof heading, "%s: %s", r->key, r->help);
-        if (!conf_row_is_option(r) || !conf_is_read(r, trainer, verb) ||
-            is_among(most_used, r->key))
+        const conf_row *option = &conf_rows[i];
+        if (option->kind == ROW_SECTION)
+            snprintf(heading, sizeof heading, "%s: %s", option->key, option->help);
+        if (!conf_row_is_option(option) || !conf_is_read(option, trainer, verb) ||
+            is_among(most_used, option->key))
             continue;
-        if (r->level == LEVEL_EXPERT && !all) {
+        if (option->level == LEVEL_EXPERT && !all) {
             left_out++;
             continue;
         }
@@ -96,7 +98,7 @@ int conf_help(FILE *to, bool trainer, const char *verb, const char *const *most_
             print_folded(to, heading, 0);
         }
         heading[0] = 0;
-        help_row(to, r);
+        help_row(to, option);
     }
     return left_out;
 }

@@ -7,17 +7,17 @@
 #include "common/base/words.h"
 #include "common/conf/conf_table.h"
 
-size_t conf_distance(const char *a, const char *b)
+size_t conf_distance(const char *one, const char *other)
 {
     enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is ignored */
-    size_t n = strnlen(a, WIDTH), m = strnlen(b, WIDTH), row[WIDTH + 1];
-    for (size_t j = 0; j <= m; j++)
+    size_t rows = strnlen(one, WIDTH), columns = strnlen(other, WIDTH), row[WIDTH + 1];
+    for (size_t j = 0; j <= columns; j++)
         row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
+    for (size_t i = 1; i <= rows; i++) {
         size_t diagonal = row[0];
         row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
+        for (size_t j = 1; j <= columns; j++) {
+            bool same = tolower((unsigned char)one[i - 1]) == tolower((unsigned char)other[j - 1]);
             size_t best = diagonal + !same;
             diagonal = row[j];
             if (row[j] + 1 < best)
@@ -27,7 +27,7 @@ size_t conf_distance(const char *a, const char *b)
             row[j] = best;
         }
     }
-    return row[m];
+    return row[columns];
 }
 
 bool conf_is_near(const char *word, size_t distance)
@@ -43,13 +43,13 @@ const char *conf_nearest_key(const char *key)
     size_t least = SIZE_MAX;
     bool whole = strchr(key, '.') != NULL;
     for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION || r->kind == ROW_REMOVED)
+        const conf_row *option = &conf_rows[i];
+        if (option->kind == ROW_SECTION || option->kind == ROW_REMOVED)
             continue;
-        size_t d = conf_distance(key, whole ? r->key : strchr(r->key, '.') + 1);
-        if (d < least) {
-            least = d;
-            nearest = r->key;
+        size_t distance = conf_distance(key, whole ? option->key : strchr(option->key, '.') + 1);
+        if (distance < least) {
+            least = distance;
+            nearest = option->key;
         }
     }
     return conf_is_near(key, least) ? nearest : NULL;
@@ -61,11 +61,11 @@ static int same_last_word(const char *word, int most, char *out, size_t size)
     int found = 0;
     size_t used = 0;
     for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (!conf_row_is_option(r) || strcasecmp(strrchr(r->key, '.') + 1, word) != 0)
+        const conf_row *option = &conf_rows[i];
+        if (!conf_row_is_option(option) || strcasecmp(strrchr(option->key, '.') + 1, word) != 0)
             continue;
         if (found++ < most)
-            used = words_add(out, size, used, "%s%s", used ? " or " : "", r->key);
+            used = words_add(out, size, used, "%s%s", used ? " or " : "", option->key);
     }
     return found;
 }

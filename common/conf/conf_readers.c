@@ -39,9 +39,9 @@ static bool is_among(const char *verbs, const char *verb)
 {
     if (!verb)
         return *verbs != 0;
-    const size_t n = strlen(verb);
-    for (const char *at = verbs; (at = strstr(at, verb)); at += n)
-        if ((at == verbs || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
+    const size_t length = strlen(verb);
+    for (const char *at = verbs; (at = strstr(at, verb)); at += length)
+        if ((at == verbs || at[-1] == ' ') && (at[length] == ' ' || !at[length]))
             return true;
     return false;
 }
@@ -62,12 +62,13 @@ void conf_readers_text(const conf_row *row, char *out, size_t size)
     static const char *const programs[] = {"prepd", "trainer"};
     size_t used = 0;
     out[0] = 0;
-    for (int p = 0; p < N_PROGRAMS; p++) {
-        const char *at = find_readers(row)->verbs[p];
+    for (int i = 0; i < N_PROGRAMS; i++) {
+        const char *at = find_readers(row)->verbs[i];
         for (; *at; at += strspn(at, " ")) {
-            const int n = (int)strcspn(at, " ");
-            used = words_add(out, size, used, "%s%s %.*s", used ? ", " : "", programs[p], n, at);
-            at += n;
+            const int count = (int)strcspn(at, " ");
+            used =
+                words_add(out, size, used, "%s%s %.*s", used ? ", " : "", programs[i], count, at);
+            at += count;
         }
     }
 }

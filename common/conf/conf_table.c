@@ -55,9 +55,9 @@ const conf_row conf_rows[] = {
 
 const size_t conf_n_rows = sizeof conf_rows / sizeof conf_rows[0];
 
-bool conf_row_is_option(const conf_row *r)
+bool conf_row_is_option(const conf_row *row)
 {
-    return r->kind >= ROW_INT;
+    return row->kind >= ROW_INT;
 }
 
 const conf_row *conf_row_find(const char *key)
@@ -68,18 +68,19 @@ const conf_row *conf_row_find(const char *key)
     return NULL;
 }
 
-const conf_row *conf_row_target(const conf_row *r)
+const conf_row *conf_row_target(const conf_row *row)
 {
-    return r->kind == ROW_ALIAS ? conf_row_find(r->text) : r;
+    return row->kind == ROW_ALIAS ? conf_row_find(row->text) : row;
 }
 
 bool conf_is_section(const char *name)
 {
-    size_t n = strlen(name);
+    size_t length = strlen(name);
     for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (strncmp(r->key, name, n) == 0 && (r->key[n] == '.' || r->kind == ROW_SECTION) &&
-            (r->key[n] == '.' || r->key[n] == 0))
+        const conf_row *option = &conf_rows[i];
+        if (strncmp(option->key, name, length) == 0 &&
+            (option->key[length] == '.' || option->kind == ROW_SECTION) &&
+            (option->key[length] == '.' || option->key[length] == 0))
             return true;
     }
     return false;
@@ -87,35 +88,35 @@ bool conf_is_section(const char *name)
 
 const char *conf_first_key(const char *section)
 {
-    const size_t n = strlen(section);
+    const size_t length = strlen(section);
     for (size_t i = 0; i < conf_n_rows; i++)
-        if (strncmp(conf_rows[i].key, section, n) == 0 && conf_rows[i].key[n] == '.' &&
+        if (strncmp(conf_rows[i].key, section, length) == 0 && conf_rows[i].key[length] == '.' &&
             conf_row_is_option(&conf_rows[i]))
             return conf_rows[i].key;
     return section;
 }
 
-int conf_choice_count(const conf_row *r)
+int conf_choice_count(const conf_row *row)
 {
-    int n = 1;
-    for (const char *p = r->choices; *p; p++)
-        n += *p == '|';
-    return n;
+    int count = 1;
+    for (const char *at = row->choices; *at; at++)
+        count += *at == '|';
+    return count;
 }
 
-void conf_choice_name(const conf_row *r, int i, char *out, size_t size)
+void conf_choice_name(const conf_row *row, int index, char *out, size_t size)
 {
-    const char *p = r->choices;
-    while (i-- > 0)
-        p = strchr(p, '|') + 1;
-    snprintf(out, size, "%.*s", (int)strcspn(p, "|"), p);
+    const char *choices = row->choices;
+    while (index-- > 0)
+        choices = strchr(choices, '|') + 1;
+    snprintf(out, size, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
-int conf_choice_find(const conf_row *r, const char *text)
+int conf_choice_find(const conf_row *row, const char *text)
 {
     char name[64];
-    for (int i = 0; i < conf_choice_count(r); i++) {
-        conf_choice_name(r, i, name, sizeof name);
+    for (int i = 0; i < conf_choice_count(row); i++) {
+        conf_choice_name(row, i, name, sizeof name);
         if (strcasecmp(name, text) == 0)
             return i;
     }
@@ -123,23 +124,23 @@ int conf_choice_find(const conf_row *r, const char *text)
 }
 
 /* The shortest text that strtod reads back as the same number. */
-static void real_text(double v, char *out, size_t size)
+static void real_text(double value, char *out, size_t size)
 {
-    if (v == floor(v) && fabs(v) < 1e15) {
-        snprintf(out, size, "%.0f", v); /* %g would write 30 as 3e+01 */
+    if (value == floor(value) && fabs(value) < 1e15) {
+        snprintf(out, size, "%.0f", value); /* %g would write 30 as 3e+01 */
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, size, "%.*g", digits, v);
-        if (strtod(out, NULL) == v)
+        snprintf(out, size, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
             return;
     }
 }
 
-void conf_value_text(const conf *c, const conf_row *r, char *out, size_t size)
+void conf_value_text(const conf *options, const conf_row *row, char *out, size_t size)
 {
-    const char *field = (const char *)c + r->offset;
-    switch (r->kind) {
+    const char *field = (const char *)options + row->offset;
+    switch (row->kind) {
     case ROW_INT:
         snprintf(out, size, "%" PRId64, *(const int64_t *)(const void *)field);
         break;
@@ -153,38 +154,38 @@ void conf_value_text(const conf *c, const conf_row *r, char *out, size_t size)
         snprintf(out, size, "%s", *(const char *const *)(const void *)field);
         break;
     case ROW_ENUM:
-        conf_choice_name(r, *(const int *)(const void *)field, out, size);
+        conf_choice_name(row, *(const int *)(const void *)field, out, size);
         break;
     default:
         out[0] = 0;
     }
 }
 
-void conf_default_text(const conf_row *r, char *out, size_t size)
+void conf_default_text(const conf_row *row, char *out, size_t size)
 {
-    if (r->kind == ROW_INT)
-        snprintf(out, size, "%" PRId64, r->integer);
-    else if (r->kind == ROW_REAL)
-        real_text(r->real, out, size);
-    else if (r->kind == ROW_BOOL)
-        snprintf(out, size, "%s", r->yes ? "true" : "false");
+    if (row->kind == ROW_INT)
+        snprintf(out, size, "%" PRId64, row->integer);
+    else if (row->kind == ROW_REAL)
+        real_text(row->real, out, size);
+    else if (row->kind == ROW_BOOL)
+        snprintf(out, size, "%s", row->yes ? "true" : "false");
     else
-        snprintf(out, size, "%s", r->text ? r->text : "");
+        snprintf(out, size, "%s", row->text ? row->text : "");
 }
 
-void conf_range_text(const conf_row *r, char *out, size_t size)
+void conf_range_text(const conf_row *row, char *out, size_t size)
 {
-    const char *space = r->unit && *r->unit ? " " : "";
+    const char *space = row->unit && *row->unit ? " " : "";
     char low[40], high[40];
-    if (r->kind == ROW_INT && r->integer_max == INT64_MAX) {
-        snprintf(out, size, "at least %" PRId64 "%s%s", r->integer_min, space, r->unit);
-    } else if (r->kind == ROW_INT) {
-        snprintf(out, size, "%" PRId64 " to %" PRId64 "%s%s", r->integer_min, r->integer_max, space,
-                 r->unit);
-    } else if (r->kind == ROW_REAL) {
-        real_text(r->real_min, low, sizeof low);
-        real_text(r->real_max, high, sizeof high);
-        snprintf(out, size, "%s to %s%s%s", low, high, space, r->unit);
+    if (row->kind == ROW_INT && row->integer_max == INT64_MAX) {
+        snprintf(out, size, "at least %" PRId64 "%s%s", row->integer_min, space, row->unit);
+    } else if (row->kind == ROW_INT) {
+        snprintf(out, size, "%" PRId64 " to %" PRId64 "%s%s", row->integer_min, row->integer_max,
+                 space, row->unit);
+    } else if (row->kind == ROW_REAL) {
+        real_text(row->real_min, low, sizeof low);
+        real_text(row->real_max, high, sizeof high);
+        snprintf(out, size, "%s to %s%s%s", low, high, space, row->unit);
     } else {
         out[0] = 0;
     }

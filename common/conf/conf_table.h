@@ -84,13 +84,13 @@ void conf_readers_text(const conf_row *row, char *out, size_t size);
 
 /* The choices of an ENUM row, counted from 0. */
 int conf_choice_count(const conf_row *row);
-void conf_choice_name(const conf_row *row, int i, char *out, size_t size);
+void conf_choice_name(const conf_row *row, int index, char *out, size_t size);
 /* The number of the choice, found without regard to case; -1 if there is none. */
 int conf_choice_find(const conf_row *row, const char *text);
 
-/* The value of the option in c as a text without quotes, which would be read back as the same
- * value. `size` CONF_TEXT_MAX is always enough. */
-void conf_value_text(const conf *c, const conf_row *row, char *out, size_t size);
+/* The value of the option in `options` as a text without quotes, which would be read back as the
+ * same value. `size` CONF_TEXT_MAX is always enough. */
+void conf_value_text(const conf *options, const conf_row *row, char *out, size_t size);
 /* The default in the same form. */
 void conf_default_text(const conf_row *row, char *out, size_t size);
 /* The range with its unit ("16 to 1048576 tokens", "at least 0 steps"); "" for rows without one. */
@@ -100,29 +100,29 @@ enum { CONF_TEXT_MAX = 4096 }; /* bytes that hold any value as text, the NUL inc
 
 /* The field of struct conf that belongs to the row, which must be of this kind. */
 
-static inline int64_t *conf_int(conf *c, const conf_row *r)
+static inline int64_t *conf_int(conf *options, const conf_row *option)
 {
-    return (int64_t *)(void *)((char *)c + r->offset);
+    return (int64_t *)(void *)((char *)options + option->offset);
 }
 
-static inline double *conf_real(conf *c, const conf_row *r)
+static inline double *conf_real(conf *options, const conf_row *option)
 {
-    return (double *)(void *)((char *)c + r->offset);
+    return (double *)(void *)((char *)options + option->offset);
 }
 
-static inline bool *conf_bool(conf *c, const conf_row *r)
+static inline bool *conf_bool(conf *options, const conf_row *option)
 {
-    return (bool *)(void *)((char *)c + r->offset);
+    return (bool *)(void *)((char *)options + option->offset);
 }
 
-static inline int *conf_enum(conf *c, const conf_row *r)
+static inline int *conf_enum(conf *options, const conf_row *option)
 {
-    return (int *)(void *)((char *)c + r->offset);
+    return (int *)(void *)((char *)options + option->offset);
 }
 
-static inline const char **conf_text(conf *c, const conf_row *r)
+static inline const char **conf_text(conf *options, const conf_row *option)
 {
-    return (const char **)(void *)((char *)c + r->offset);
+    return (const char **)(void *)((char *)options + option->offset);
 }
 
 /* Where a value comes from. Errors name it, and relative paths start at its folder. */
@@ -136,10 +136,10 @@ typedef struct conf_origin {
 #define CONF_FAIL(origin, ...)                                                                     \
     FAIL_AT((origin)->code, (origin)->name, (origin)->line, -1, __VA_ARGS__)
 
-/* Checks the text against the row, which is not an alias, and stores the value in c; a text is
- * copied into the conf's arena. For a removed option nothing is stored. Fails with origin->code and
- * with the place if the text is not a value of the option. */
-WARN_UNUSED status conf_value_set(conf *c, const conf_row *r, const char *text,
+/* Checks the text against the row, which is not an alias, and stores the value in `options`; a text
+ * is copied into the conf's arena. For a removed option nothing is stored. Fails with origin->code
+ * and with the place if the text is not a value of the option. */
+WARN_UNUSED status conf_value_set(conf *options, const conf_row *option, const char *text,
                                   const conf_origin *origin);
 /* Reads true, yes, on, 1 and their opposites, in any case of letters. Returns false if text is none
  * of them. */

@@ -12,41 +12,42 @@
  * which YAML forbids and the JSON writer does not escape, so they are escaped here. */
 static void print_quoted(FILE *to, const char *text)
 {
-    json_writer w;
-    json_writer_init(&w);
-    json_put_cstr(&w, text);
-    for (const unsigned char *p = (const unsigned char *)(w.text ? w.text : "\"\""); *p; p++) {
+    json_writer writer;
+    json_writer_init(&writer);
+    json_put_cstr(&writer, text);
+    for (const unsigned char *at = (const unsigned char *)(writer.text ? writer.text : "\"\""); *at;
+         at++) {
         unsigned point = 0;
-        if (p[0] >= 0xE0 && p[0] <= 0xEF) /* valid UTF-8: two bytes follow */
-            point = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        if (at[0] >= 0xE0 && at[0] <= 0xEF) /* valid UTF-8: two bytes follow */
+            point = (at[0] & 15u) << 12 | (at[1] & 63u) << 6 | (at[2] & 63u);
         if (point == 0xFEFF || point >= 0xFFFE) {
             fprintf(to, "\\u%04x", point);
-            p += 2;
+            at += 2;
         } else {
-            fputc(*p, to);
+            fputc(*at, to);
         }
     }
-    json_writer_done(&w);
+    json_writer_done(&writer);
 }
 
-void conf_print(const conf *c, FILE *to)
+void conf_print(const conf *options, FILE *to)
 {
     char text[CONF_TEXT_MAX];
     const char *between = "";
     for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION) {
-            fprintf(to, "%s# %s: %s\n", between, r->key, r->help);
+        const conf_row *option = &conf_rows[i];
+        if (option->kind == ROW_SECTION) {
+            fprintf(to, "%s# %s: %s\n", between, option->key, option->help);
             between = "\n";
         }
-        if (!conf_row_is_option(r))
+        if (!conf_row_is_option(option))
             continue;
-        conf_value_text(c, r, text, sizeof text);
-        if (r->kind != ROW_TEXT) {
-            fprintf(to, "%s: %s\n", r->key, text);
+        conf_value_text(options, option, text, sizeof text);
+        if (option->kind != ROW_TEXT) {
+            fprintf(to, "%s: %s\n", option->key, text);
             continue;
         }
-        fprintf(to, "%s: ", r->key);
+        fprintf(to, "%s: ", option->key);
         print_quoted(to, text);
         fputc('\n', to);
     }
@@ -55,53 +56,53 @@ void conf_print(const conf *c, FILE *to)
 /* Prints a text into a table cell of Markdown, where | would end the cell and < begin a tag. */
 static void cell(FILE *to, const char *text)
 {
-    for (const char *p = text; *p; p++) {
-        if (*p == '|')
+    for (const char *at = text; *at; at++) {
+        if (*at == '|')
             fputs("\\|", to);
-        else if (*p == '<')
+        else if (*at == '<')
             fputs("&lt;", to);
         else
-            fputc(*p, to);
+            fputc(*at, to);
     }
 }
 
-static void reference_type(FILE *to, const conf_row *r)
+static void reference_type(FILE *to, const conf_row *option)
 {
     char name[64], range[128];
-    switch (r->kind) {
+    switch (option->kind) {
     case ROW_INT:
     case ROW_REAL:
-        conf_range_text(r, range, sizeof range);
-        fprintf(to, "%s, %s", r->kind == ROW_INT ? "integer" : "number", range);
+        conf_range_text(option, range, sizeof range);
+        fprintf(to, "%s, %s", option->kind == ROW_INT ? "integer" : "number", range);
         break;
     case ROW_BOOL:
         fputs("true or false", to);
         break;
     case ROW_ENUM:
-        for (int i = 0; i < conf_choice_count(r); i++) {
-            conf_choice_name(r, i, name, sizeof name);
+        for (int i = 0; i < conf_choice_count(option); i++) {
+            conf_choice_name(option, i, name, sizeof name);
             fprintf(to, "%s`%s`", i ? ", " : "", name);
         }
         break;
     default:
-        fputs(r->text_kind == TEXT_PATH       ? "path"
-              : r->text_kind == TEXT_ENDPOINT ? "endpoint"
-                                              : "text",
+        fputs(option->text_kind == TEXT_PATH       ? "path"
+              : option->text_kind == TEXT_ENDPOINT ? "endpoint"
+                                                   : "text",
               to);
     }
 }
 
-static void reference_row(FILE *to, const conf_row *r)
+static void reference_row(FILE *to, const conf_row *option)
 {
     static const char *const owners[] = {"prepd", "trainer", "both"};
     char text[CONF_TEXT_MAX];
-    conf_default_text(r, text, sizeof text);
-    fprintf(to, "| `%s` | ", r->key);
-    reference_type(to, r);
+    conf_default_text(option, text, sizeof text);
+    fprintf(to, "| `%s` | ", option->key);
+    reference_type(to, option);
     fprintf(to, " | %s%s%s | %s | %s | %s | ", *text ? "`" : "", *text ? text : "empty",
-            *text ? "`" : "", owners[r->owner], r->flow == FLOW_STREAM ? "yes" : "",
-            r->level == LEVEL_EXPERT ? "expert" : "");
-    cell(to, r->help);
+            *text ? "`" : "", owners[option->owner], option->flow == FLOW_STREAM ? "yes" : "",
+            option->level == LEVEL_EXPERT ? "expert" : "");
+    cell(to, option->help);
     fputs(" |\n", to);
 }
 
@@ -171,16 +172,18 @@ void conf_reference(FILE *to)
         "have a default that serves nearly every run; `VERB --help all`\n"
         "lists them.\n");
     for (size_t i = 0; i < conf_n_rows; i++) {
-        const conf_row *r = &conf_rows[i];
-        if (r->kind == ROW_SECTION)
+        const conf_row *option = &conf_rows[i];
+        if (option->kind == ROW_SECTION)
             fprintf(to,
                     "\n## %s\n\n%c%s.\n\n"
                     "| key | value | default | read by | stream | level | meaning |\n"
                     "|---|---|---|---|---|---|---|\n",
-                    r->key, r->help[0] >= 'a' && r->help[0] <= 'z' ? r->help[0] - 32 : r->help[0],
-                    r->help + 1);
-        else if (conf_row_is_option(r))
-            reference_row(to, r);
+                    option->key,
+                    option->help[0] >= 'a' && option->help[0] <= 'z' ? option->help[0] - 32
+                                                                     : option->help[0],
+                    option->help + 1);
+        else if (conf_row_is_option(option))
+            reference_row(to, option);
     }
     fputs("\n## Other spellings\n\nThese keys are accepted too, so that torchtitan's spelling can "
           "be kept. Values that are one of\na list can be written in any case of letters.\n\n"

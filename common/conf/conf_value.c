@@ -19,19 +19,19 @@ enum { PORT_MAX = 65533 /* the two ports after it are used too, for workers and 
  * is anywhere else, or a character cannot be part of a number. */
 static bool plain_number(const char *text, char *out, size_t size)
 {
-    size_t n = 0;
-    for (const char *p = text; *p; p++) {
-        if (*p == '_') {
-            if (p == text || !isdigit((unsigned char)p[-1]) || !isdigit((unsigned char)p[1]))
+    size_t count = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at == '_') {
+            if (at == text || !isdigit((unsigned char)at[-1]) || !isdigit((unsigned char)at[1]))
                 return false;
             continue;
         }
-        if (n + 1 >= size || !(isdigit((unsigned char)*p) || strchr("+-.eE", *p)))
+        if (count + 1 >= size || !(isdigit((unsigned char)*at) || strchr("+-.eE", *at)))
             return false; /* hexadecimal, inf and spaces are not accepted */
-        out[n++] = *p;
+        out[count++] = *at;
     }
-    out[n] = 0;
-    return n > 0;
+    out[count] = 0;
+    return count > 0;
 }
 
 static bool parse_int(const char *text, int64_t *out)
@@ -40,9 +40,9 @@ static bool parse_int(const char *text, int64_t *out)
     if (!plain_number(text, digits, sizeof digits))
         return false;
     errno = 0;
-    long long v = strtoll(digits, &end, 10);
+    long long value = strtoll(digits, &end, 10);
     if (!*end && errno == 0) {
-        *out = v;
+        *out = value;
         return true;
     }
     double real = strtod(digits, &end); /* such as 1e6 */
@@ -58,8 +58,8 @@ static int64_t cut_unit(char *text)
 {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
     enum { LETTERS = 3, N_UNITS = sizeof units / sizeof *units };
-    const size_t n = strlen(text);
-    char *end = text + n - (n > LETTERS ? LETTERS : n);
+    const size_t length = strlen(text);
+    char *end = text + length - (length > LETTERS ? LETTERS : length);
     for (int i = 0; i < N_UNITS; i++) {
         if (strcasecmp(end, units[i]) != 0)
             continue;
@@ -76,8 +76,8 @@ static bool parse_bytes(const char *text, int64_t *out)
     if (snprintf(number, sizeof number, "%s", text) >= (int)sizeof number)
         return false;
     const int64_t unit = cut_unit(number);
-    int64_t v;
-    return parse_int(number, &v) && !__builtin_mul_overflow(v, unit, out);
+    int64_t value;
+    return parse_int(number, &value) && !__builtin_mul_overflow(value, unit, out);
 }
 
 static bool parse_real(const char *text, double *out)
@@ -85,10 +85,10 @@ static bool parse_real(const char *text, double *out)
     char digits[64], *end;
     if (!plain_number(text, digits, sizeof digits))
         return false;
-    double v = strtod(digits, &end);
-    if (*end || end == digits || !isfinite(v))
+    double value = strtod(digits, &end);
+    if (*end || end == digits || !isfinite(value))
         return false;
-    *out = v;
+    *out = value;
     return true;
 }
 
@@ -97,64 +97,67 @@ bool conf_bool_parse(const char *text, bool *out)
     static const char *const words[][2] = {
         {"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        for (int v = 0; v < 2; v++)
-            if (strcasecmp(text, words[i][v]) == 0) {
-                *out = v;
+        for (int j = 0; j < 2; j++)
+            if (strcasecmp(text, words[i][j]) == 0) {
+                *out = j;
                 return true;
             }
     return false;
 }
 
-static status set_int(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+static status set_int(conf *options, const conf_row *option, const char *text,
+                      const conf_origin *origin)
 {
     char range[128];
-    int64_t v;
-    conf_range_text(r, range, sizeof range);
-    const bool bytes = strcmp(r->unit, "bytes") == 0;
-    if (bytes ? !parse_bytes(text, &v) : !parse_int(text, &v))
-        return CONF_FAIL(origin, "%s: expected a whole number (%s%s), found \"%.100s\"", r->key,
-                         range, bytes ? ", or in KiB, MiB, GiB, TiB" : "", text);
-    if (v < r->integer_min || v > r->integer_max)
-        return CONF_FAIL(origin, "%s: %lld is out of range; allowed: %s", r->key, (long long)v,
-                         range);
-    *conf_int(c, r) = v;
+    int64_t value;
+    conf_range_text(option, range, sizeof range);
+    const bool bytes = strcmp(option->unit, "bytes") == 0;
+    if (bytes ? !parse_bytes(text, &value) : !parse_int(text, &value))
+        return CONF_FAIL(origin, "%s: expected a whole number (%s%s), found \"%.100s\"",
+                         option->key, range, bytes ? ", or in KiB, MiB, GiB, TiB" : "", text);
+    if (value < option->integer_min || value > option->integer_max)
+        return CONF_FAIL(origin, "%s: %lld is out of range; allowed: %s", option->key,
+                         (long long)value, range);
+    *conf_int(options, option) = value;
     return ST_OK;
 }
 
-static status set_real(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+static status set_real(conf *options, const conf_row *option, const char *text,
+                       const conf_origin *origin)
 {
     char range[128];
-    double v;
-    conf_range_text(r, range, sizeof range);
-    if (!parse_real(text, &v))
-        return CONF_FAIL(origin, "%s: expected a number (%s), found \"%.100s\"", r->key, range,
+    double value;
+    conf_range_text(option, range, sizeof range);
+    if (!parse_real(text, &value))
+        return CONF_FAIL(origin, "%s: expected a number (%s), found \"%.100s\"", option->key, range,
                          text);
-    if (v < r->real_min || v > r->real_max)
-        return CONF_FAIL(origin, "%s: %g is out of range; allowed: %s", r->key, v, range);
-    *conf_real(c, r) = v;
+    if (value < option->real_min || value > option->real_max)
+        return CONF_FAIL(origin, "%s: %g is out of range; allowed: %s", option->key, value, range);
+    *conf_real(options, option) = value;
     return ST_OK;
 }
 
-static status set_enum(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+static status set_enum(conf *options, const conf_row *option, const char *text,
+                       const conf_origin *origin)
 {
-    int choice = conf_choice_find(r, text);
+    int choice = conf_choice_find(option, text);
     if (choice >= 0) {
-        *conf_enum(c, r) = choice;
+        *conf_enum(options, option) = choice;
         return ST_OK;
     }
     char name[64], nearest[64] = "", list[512] = "";
     size_t least = SIZE_MAX;
-    for (int i = 0; i < conf_choice_count(r); i++) {
-        conf_choice_name(r, i, name, sizeof name);
+    for (int i = 0; i < conf_choice_count(option); i++) {
+        conf_choice_name(option, i, name, sizeof name);
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", name);
-        size_t d = conf_distance(text, name);
-        if (d < least) {
-            least = d;
+        size_t distance = conf_distance(text, name);
+        if (distance < least) {
+            least = distance;
             memcpy(nearest, name, sizeof nearest);
         }
     }
     bool close_enough = least <= strlen(nearest) / 2;
-    return CONF_FAIL(origin, "%s: \"%.100s\" is not one of: %s%s%s%s", r->key, text, list,
+    return CONF_FAIL(origin, "%s: \"%.100s\" is not one of: %s%s%s%s", option->key, text, list,
                      close_enough ? "; did you mean " : "", close_enough ? nearest : "",
                      close_enough ? "?" : "");
 }
@@ -162,11 +165,11 @@ static status set_enum(conf *c, const conf_row *r, const char *text, const conf_
 /* What a relative path means: `joined`, the path below the folder it starts at. A model for which
  * there is no such folder may be an Org/Name in the Hugging Face cache; a model.path without a
  * slash stays as it is, since it may be the name of a preset. */
-static const char *meaning(const conf_row *r, const char *text, const char *joined,
+static const char *meaning(const conf_row *option, const char *text, const char *joined,
                            char found[STATUS_PATH_MAX])
 {
-    bool model = strcmp(r->key, "model.path") == 0;
-    if ((!model && strcmp(r->key, "model.tokenizer") != 0) || file_is_folder(joined))
+    bool model = strcmp(option->key, "model.path") == 0;
+    if ((!model && strcmp(option->key, "model.tokenizer") != 0) || file_is_folder(joined))
         return joined;
     if (model_cache_find(text, found))
         return found;
@@ -183,72 +186,74 @@ static bool is_endpoint(const char *text)
     if (strncmp(text, "tcp://", 6) != 0 || port <= text + 6 || !isdigit((unsigned char)port[1]))
         return false;
     char *end;
-    const long n = strtol(port + 1, &end, 10);
-    return !*end && n >= 1 && n <= PORT_MAX;
+    const long count = strtol(port + 1, &end, 10);
+    return !*end && count >= 1 && count <= PORT_MAX;
 }
 
-static status set_text(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+static status set_text(conf *options, const conf_row *option, const char *text,
+                       const conf_origin *origin)
 {
     char joined[CONF_TEXT_MAX], found[STATUS_PATH_MAX];
     const char *path = text, *scheme = "";
     if (strlen(text) >= CONF_TEXT_MAX)
-        return CONF_FAIL(origin, "%s: the value is longer than %d bytes", r->key,
+        return CONF_FAIL(origin, "%s: the value is longer than %d bytes", option->key,
                          CONF_TEXT_MAX - 1);
-    if (r->text_kind == TEXT_ENDPOINT && !is_endpoint(text))
+    if (option->text_kind == TEXT_ENDPOINT && !is_endpoint(text))
         return CONF_FAIL(origin,
                          "%s: \"%.200s\" is neither ipc://PATH nor tcp://HOST:PORT with a port of "
                          "1 to %d",
-                         r->key, text, PORT_MAX);
-    if (r->text_kind == TEXT_ENDPOINT && strncmp(text, "ipc://", 6) == 0) {
+                         option->key, text, PORT_MAX);
+    if (option->text_kind == TEXT_ENDPOINT && strncmp(text, "ipc://", 6) == 0) {
         scheme = "ipc://";
         path = text + 6;
     }
-    bool is_path = r->text_kind == TEXT_PATH || *scheme;
+    bool is_path = option->text_kind == TEXT_PATH || *scheme;
     if (is_path && *path && *path != '/' && !(*scheme && *path == '@')) { /* @: abstract socket */
         while (strncmp(path, "./", 2) == 0)
             path += 2;
         if ((size_t)snprintf(joined, sizeof joined, "%s%s%s%s", scheme, origin->base,
                              strcmp(origin->base, "/") == 0 ? "" : "/", path) >= sizeof joined)
-            return CONF_FAIL(origin, "%s: the path is longer than %d bytes", r->key,
+            return CONF_FAIL(origin, "%s: the path is longer than %d bytes", option->key,
                              CONF_TEXT_MAX - 1);
-        text = meaning(r, text, joined, found);
+        text = meaning(option, text, joined, found);
     }
     char *kept;
-    TRY(arena_strndup(&c->texts, text, strlen(text), &kept));
-    *conf_text(c, r) = kept;
+    TRY(arena_strndup(&options->texts, text, strlen(text), &kept));
+    *conf_text(options, option) = kept;
     return ST_OK;
 }
 
-static status check_removed(const conf_row *r, const char *text, const conf_origin *origin)
+static status check_removed(const conf_row *option, const char *text, const conf_origin *origin)
 {
-    if (strcasecmp(text, r->text) == 0)
+    if (strcasecmp(text, option->text) == 0)
         return ST_OK;
     return CONF_FAIL(
         origin,
         "%s: \"%.100s\" is refused, because this option no longer exists: %s; leave it "
         "out",
-        r->key, text, r->help);
+        option->key, text, option->help);
 }
 
-status conf_value_set(conf *c, const conf_row *r, const char *text, const conf_origin *origin)
+status conf_value_set(conf *options, const conf_row *option, const char *text,
+                      const conf_origin *origin)
 {
-    switch (r->kind) {
+    switch (option->kind) {
     case ROW_REMOVED:
-        return check_removed(r, text, origin);
+        return check_removed(option, text, origin);
     case ROW_INT:
-        return set_int(c, r, text, origin);
+        return set_int(options, option, text, origin);
     case ROW_REAL:
-        return set_real(c, r, text, origin);
+        return set_real(options, option, text, origin);
     case ROW_BOOL:
-        if (!conf_bool_parse(text, conf_bool(c, r)))
+        if (!conf_bool_parse(text, conf_bool(options, option)))
             return CONF_FAIL(
                 origin, "%s: expected true or false (yes, no, on, off, 1, 0), found \"%.100s\"",
-                r->key, text);
+                option->key, text);
         return ST_OK;
     case ROW_ENUM:
-        return set_enum(c, r, text, origin);
+        return set_enum(options, option, text, origin);
     default:
-        return set_text(c, r, text, origin);
+        return set_text(options, option, text, origin);
     }
 }
 

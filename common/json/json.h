@@ -52,10 +52,10 @@ const json_value *json_given(const json_value *value, const char *key);
 /* The number of items of an array or members of an object; 0 for NULL and other types. */
 size_t json_count(const json_value *value);
 /* The i-th item of an array; NULL if there is none. */
-const json_value *json_item(const json_value *array, size_t i);
+const json_value *json_item(const json_value *array, size_t index);
 /* The i-th member of an object in the order of the text, and its key (out_key can be NULL); NULL if
  * there is none. */
-const json_value *json_member(const json_value *object, size_t i, const char **out_key);
+const json_value *json_member(const json_value *object, size_t index, const char **out_key);
 
 /* The value if it has this type, else `otherwise`; value can be NULL. */
 int64_t json_int(const json_value *value, int64_t otherwise);

@@ -20,153 +20,155 @@ typedef struct document {
 } document;
 
 /* How many bytes of the chunk yajl has consumed, the current token included. */
-static size_t consumed(const json_parser *p)
+static size_t consumed(const json_parser *parser)
 {
-    size_t n = yajl_get_bytes_consumed(p->yajl);
-    return n < p->chunk_size ? n : p->chunk_size;
+    size_t count = yajl_get_bytes_consumed(parser->yajl);
+    return count < parser->chunk_size ? count : parser->chunk_size;
 }
 
 /* The line of the chunk's byte `at`, and the offset at which that line begins. */
-static void locate(const json_parser *p, size_t at, int64_t *out_line, int64_t *out_start)
+static void locate(const json_parser *parser, size_t at, int64_t *out_line, int64_t *out_start)
 {
-    *out_line = p->line;
-    *out_start = p->line_base;
+    *out_line = parser->line;
+    *out_start = parser->line_base;
     for (size_t i = 0; i < at;) {
-        const unsigned char *end = (const unsigned char *)memchr(p->chunk + i, '\n', at - i);
+        const unsigned char *end = (const unsigned char *)memchr(parser->chunk + i, '\n', at - i);
         if (!end)
             break;
-        i = (size_t)(end - p->chunk) + 1;
+        i = (size_t)(end - parser->chunk) + 1;
         ++*out_line;
-        *out_start = p->base + (int64_t)i;
+        *out_start = parser->base + (int64_t)i;
     }
 }
 
 /* Notes that an item begins at this byte of the chunk. `at` is negative for a number that began in
  * the chunk before. Lines are counted from the last item on, so every byte is looked at once. */
-static void item_begins(json_parser *p, int64_t at)
+static void item_begins(json_parser *parser, int64_t at)
 {
-    while ((int64_t)p->counted < at) {
-        const unsigned char *from = p->chunk + p->counted;
+    while ((int64_t)parser->counted < at) {
+        const unsigned char *from = parser->chunk + parser->counted;
         const unsigned char *end =
-            (const unsigned char *)memchr(from, '\n', (size_t)at - p->counted);
-        p->counted = end ? (size_t)(end - p->chunk) + 1 : (size_t)at;
-        p->counted_line += end != NULL;
+            (const unsigned char *)memchr(from, '\n', (size_t)at - parser->counted);
+        parser->counted = end ? (size_t)(end - parser->chunk) + 1 : (size_t)at;
+        parser->counted_line += end != NULL;
     }
-    p->item = (json_place){.offset = p->base + at, .line = p->counted_line};
+    parser->item = (json_place){.offset = parser->base + at, .line = parser->counted_line};
 }
 
-status json_parser_fail(const json_parser *p, int64_t at, const char *what)
+status json_parser_fail(const json_parser *parser, int64_t at, const char *what)
 {
     int64_t line, start;
-    locate(p, at > 0 ? (size_t)at : 0, &line, &start);
-    int64_t offset = p->base + at;
-    return FAIL_AT(ST_BAD_INPUT, p->source, line, offset, "%s (column %lld, byte %lld)", what,
+    locate(parser, at > 0 ? (size_t)at : 0, &line, &start);
+    int64_t offset = parser->base + at;
+    return FAIL_AT(ST_BAD_INPUT, parser->source, line, offset, "%s (column %lld, byte %lld)", what,
                    (long long)(offset - start + 1), (long long)offset);
 }
 
-static status fail_here(const json_parser *p, const char *what)
+static status fail_here(const json_parser *parser, const char *what)
 {
-    return json_parser_fail(p, (int64_t)consumed(p), what);
+    return json_parser_fail(parser, (int64_t)consumed(parser), what);
 }
 
 /* Called first by every callback: notes where the token that yajl just read ends. */
 static json_parser *take_token(void *user)
 {
-    json_parser *p = (json_parser *)user;
-    p->token_end = p->base + (int64_t)consumed(p);
-    return p;
+    json_parser *parser = (json_parser *)user;
+    parser->token_end = parser->base + (int64_t)consumed(parser);
+    return parser;
 }
 
 /* Whether the current token is neither an item of the streamed array nor inside of one. */
-static bool outside_item(const json_parser *p)
+static bool outside_item(const json_parser *parser)
 {
-    return p->streaming && !p->in_array;
+    return parser->streaming && !parser->in_array;
 }
 
 /* Turns a status of the builder into the answer of a callback. A failure stops the parse, and gets
  * the present place if it has none. */
-static int settle_status(json_parser *p, status st)
+static int settle_status(json_parser *parser, status st)
 {
     if (st == ST_OK)
         return 1;
     if (st == ST_BAD_INPUT && status_last()->line < 0) {
         char what[STATUS_MESSAGE_MAX];
         strcpy(what, status_last()->message);
-        st = fail_here(p, what);
+        st = fail_here(parser, what);
     }
-    p->st = st;
+    parser->st = st;
     return 0;
 }
 
 /* Puts null in place of a value that is left out. */
-static int put_nothing(json_parser *p)
+static int put_nothing(json_parser *parser)
 {
     const json_value none = {.type = JSON_NULL};
-    p->leave_next = false;
-    return settle_status(p, json_builder_scalar(&p->build, none));
+    parser->leave_next = false;
+    return settle_status(parser, json_builder_scalar(&parser->build, none));
 }
 
 /* Called at the end of every value. If it was an item of the streamed array, passes it to `each`.
  */
-static int value_done(json_parser *p)
+static int value_done(json_parser *parser)
 {
-    const json_value *v = p->streaming ? json_builder_value(&p->build) : NULL;
-    if (!v)
+    const json_value *value = parser->streaming ? json_builder_value(&parser->build) : NULL;
+    if (!value)
         return 1;
-    if (v->type == JSON_OBJECT || v->type == JSON_ARRAY)
-        p->item.bytes = p->base + (int64_t)consumed(p) - p->item.offset;
-    p->st = p->each(p->user, p->item.bytes > JSON_ITEM_BYTES ? NULL : v, &p->item);
-    arena_reset(p->build.memory);
-    json_builder_reset(&p->build);
-    return p->st == ST_OK;
+    if (value->type == JSON_OBJECT || value->type == JSON_ARRAY)
+        parser->item.bytes = parser->base + (int64_t)consumed(parser) - parser->item.offset;
+    parser->st = parser->each(parser->user, parser->item.bytes > JSON_ITEM_BYTES ? NULL : value,
+                              &parser->item);
+    arena_reset(parser->build.memory);
+    json_builder_reset(&parser->build);
+    return parser->st == ST_OK;
 }
 
 /* Skips a value outside of the items. The wanted member must be an array, and is entered. */
-static int skip_value(json_parser *p, json_type type)
+static int skip_value(json_parser *parser, json_type type)
 {
-    bool is_wanted = p->wanted_next || (!p->wanted && p->skipped == 0);
-    p->wanted_next = false;
+    bool is_wanted = parser->wanted_next || (!parser->wanted && parser->skipped == 0);
+    parser->wanted_next = false;
     if (is_wanted && type != JSON_ARRAY) {
         char what[256];
-        snprintf(what, sizeof what, "%s%.*s%s: expected an array, found %s", p->wanted ? "\"" : "",
-                 KEY_SHOWN, p->wanted ? p->wanted : "top level", p->wanted ? "\"" : "",
+        snprintf(what, sizeof what, "%s%.*s%s: expected an array, found %s",
+                 parser->wanted ? "\"" : "", KEY_SHOWN,
+                 parser->wanted ? parser->wanted : "top level", parser->wanted ? "\"" : "",
                  json_type_name(type));
-        return settle_status(p, fail_here(p, what));
+        return settle_status(parser, fail_here(parser, what));
     }
-    if (p->wanted && p->skipped == 0 && type != JSON_OBJECT)
-        return settle_status(p, fail_here(p, "expected an object at the top level"));
+    if (parser->wanted && parser->skipped == 0 && type != JSON_OBJECT)
+        return settle_status(parser, fail_here(parser, "expected an object at the top level"));
     if (is_wanted) {
-        p->in_array = true;
-        p->found = true;
+        parser->in_array = true;
+        parser->found = true;
     } else if (type == JSON_ARRAY || type == JSON_OBJECT) {
-        p->skipped++;
+        parser->skipped++;
     }
     return 1;
 }
 
-static int put_scalar(json_parser *p, json_value v, size_t token_bytes)
+static int put_scalar(json_parser *parser, json_value value, size_t token_bytes)
 {
-    if (outside_item(p))
-        return skip_value(p, v.type);
-    if (p->left_out > 0)
+    if (outside_item(parser))
+        return skip_value(parser, value.type);
+    if (parser->left_out > 0)
         return 1;
-    if (p->leave_next)
-        return put_nothing(p);
-    if (p->build.depth == 0)
-        item_begins(p, (int64_t)consumed(p) - (int64_t)token_bytes);
-    return settle_status(p, json_builder_scalar(&p->build, v)) && value_done(p);
+    if (parser->leave_next)
+        return put_nothing(parser);
+    if (parser->build.depth == 0)
+        item_begins(parser, (int64_t)consumed(parser) - (int64_t)token_bytes);
+    return settle_status(parser, json_builder_scalar(&parser->build, value)) && value_done(parser);
 }
 
 static int on_null(void *user)
 {
-    json_value v = {.type = JSON_NULL};
-    return put_scalar(take_token(user), v, 4);
+    json_value value = {.type = JSON_NULL};
+    return put_scalar(take_token(user), value, 4);
 }
 
 static int on_bool(void *user, int yes)
 {
-    json_value v = {.type = JSON_BOOL, .as.yes = yes != 0};
-    return put_scalar(take_token(user), v, yes ? 4 : 5);
+    json_value value = {.type = JSON_BOOL, .as.yes = yes != 0};
+    return put_scalar(take_token(user), value, yes ? 4 : 5);
 }
 
 /* Reads a whole number that certainly fits into 64 bits; false for any other number. yajl has
@@ -174,88 +176,91 @@ static int on_bool(void *user, int yes)
 static bool small_int(const char *digits, size_t size, int64_t *out)
 {
     const bool minus = digits[0] == '-';
-    int64_t v = 0;
+    int64_t value = 0;
     if (size > SMALL_DIGITS)
         return false;
     for (size_t i = minus; i < size; i++) {
         if (digits[i] < '0' || digits[i] > '9')
             return false;
-        v = 10 * v + (digits[i] - '0');
+        value = 10 * value + (digits[i] - '0');
     }
-    *out = minus ? -v : v;
+    *out = minus ? -value : value;
     return true;
 }
 
 static int on_number(void *user, const char *digits, size_t size)
 {
-    json_parser *p = take_token(user);
+    json_parser *parser = take_token(user);
     char text[JSON_NUMBER_MAX];
-    json_value v = {.type = JSON_INT};
-    if (p->left_out > 0)
+    json_value value = {.type = JSON_INT};
+    if (parser->left_out > 0)
         return 1;
-    if (small_int(digits, size, &v.as.integer))
-        return put_scalar(p, v, size);
+    if (small_int(digits, size, &value.as.integer))
+        return put_scalar(parser, value, size);
     if (size >= sizeof text)
-        return settle_status(p, fail_here(p, "a number of more than 511 digits"));
+        return settle_status(parser, fail_here(parser, "a number of more than 511 digits"));
     memcpy(text, digits, size);
     text[size] = 0;
     errno = 0;
     if (!strpbrk(text, ".eE"))
-        v.as.integer = strtoll(text, NULL, 10);
+        value.as.integer = strtoll(text, NULL, 10);
     if (errno == ERANGE ||
         strpbrk(text, ".eE")) { /* an integer beyond 64 bits becomes a real too */
-        v.type = JSON_REAL;
-        v.as.real = strtod(text, NULL);
-        if (!isfinite(v.as.real))
-            return settle_status(p, fail_here(p, "a number beyond the range of a double"));
+        value.type = JSON_REAL;
+        value.as.real = strtod(text, NULL);
+        if (!isfinite(value.as.real))
+            return settle_status(parser,
+                                 fail_here(parser, "a number beyond the range of a double"));
     }
-    return put_scalar(p, v, size);
+    return put_scalar(parser, value, size);
 }
 
-static int on_text(void *user, const unsigned char *s, size_t size)
+static int on_text(void *user, const unsigned char *bytes, size_t size)
 {
-    json_parser *p = take_token(user);
-    if (!utf8_valid(s, size)) /* yajl accepts surrogates and overlong forms */
-        return settle_status(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
-    if (outside_item(p))
-        return skip_value(p, JSON_TEXT);
-    if (p->left_out > 0)
+    json_parser *parser = take_token(user);
+    if (!utf8_valid(bytes, size)) /* yajl accepts surrogates and overlong forms */
+        return settle_status(parser, fail_here(parser, "not JSON: invalid bytes in UTF8 string"));
+    if (outside_item(parser))
+        return skip_value(parser, JSON_TEXT);
+    if (parser->left_out > 0)
         return 1;
-    if (p->leave_next)
-        return put_nothing(p);
-    if (p->build.depth == 0) /* its length in the file is unknown (escapes), so its end is noted */
-        item_begins(p, (int64_t)consumed(p));
-    return settle_status(p, json_builder_text(&p->build, (const char *)s, size)) && value_done(p);
+    if (parser->leave_next)
+        return put_nothing(parser);
+    if (parser->build.depth ==
+        0) /* its length in the file is unknown (escapes), so its end is noted */
+        item_begins(parser, (int64_t)consumed(parser));
+    return settle_status(parser, json_builder_text(&parser->build, (const char *)bytes, size)) &&
+           value_done(parser);
 }
 
-static int begin_container(json_parser *p, bool is_object)
+static int begin_container(json_parser *parser, bool is_object)
 {
-    if (outside_item(p))
-        return skip_value(p, is_object ? JSON_OBJECT : JSON_ARRAY);
-    if (p->left_out > 0 || p->leave_next) {
-        p->leave_next = false;
-        if (p->build.depth + p->left_out == JSON_MAX_DEPTH)
-            return settle_status(p, fail_here(p, "values are nested too deep"));
-        p->left_out++;
+    if (outside_item(parser))
+        return skip_value(parser, is_object ? JSON_OBJECT : JSON_ARRAY);
+    if (parser->left_out > 0 || parser->leave_next) {
+        parser->leave_next = false;
+        if (parser->build.depth + parser->left_out == JSON_MAX_DEPTH)
+            return settle_status(parser, fail_here(parser, "values are nested too deep"));
+        parser->left_out++;
         return 1;
     }
-    if (p->build.depth == 0)
-        item_begins(p, (int64_t)consumed(p) - 1);
-    return settle_status(p, json_builder_begin(&p->build, is_object));
+    if (parser->build.depth == 0)
+        item_begins(parser, (int64_t)consumed(parser) - 1);
+    return settle_status(parser, json_builder_begin(&parser->build, is_object));
 }
 
-static int end_container(json_parser *p)
+static int end_container(json_parser *parser)
 {
-    if (p->left_out > 0)
-        return --p->left_out > 0 ? 1 : put_nothing(p);
-    if (p->streaming && p->build.depth == 0) {
-        if (p->in_array)
-            p->in_array = false; /* the bracket of the array itself */
+    if (parser->left_out > 0)
+        return --parser->left_out > 0 ? 1 : put_nothing(parser);
+    if (parser->streaming && parser->build.depth == 0) {
+        if (parser->in_array)
+            parser->in_array = false; /* the bracket of the array itself */
         else
-            p->skipped--;
+            parser->skipped--;
         return 1;
     }
-    return settle_status(p, json_builder_end(&p->build)) && value_done(p);
+    return settle_status(parser, json_builder_end(&parser->build)) && value_done(parser);
 }
 
 static int on_begin_object(void *user)
@@ -280,18 +285,18 @@ static bool is_name(const char *name, const unsigned char *key, size_t size)
 
 static int on_key(void *user, const unsigned char *key, size_t size)
 {
-    json_parser *p = take_token(user);
+    json_parser *parser = take_token(user);
     if (!utf8_valid(key, size))
-        return settle_status(p, fail_here(p, "not JSON: invalid bytes in UTF8 string"));
-    if (p->left_out > 0)
+        return settle_status(parser, fail_here(parser, "not JSON: invalid bytes in UTF8 string"));
+    if (parser->left_out > 0)
         return 1;
-    if (!outside_item(p)) {
-        p->leave_next = p->build.depth == 1 && is_name(p->without, key, size);
-        return settle_status(p, json_builder_key(&p->build, (const char *)key, size));
+    if (!outside_item(parser)) {
+        parser->leave_next = parser->build.depth == 1 && is_name(parser->without, key, size);
+        return settle_status(parser, json_builder_key(&parser->build, (const char *)key, size));
     }
-    p->wanted_next = p->skipped == 1 && is_name(p->wanted, key, size);
-    if (p->wanted_next && p->found)
-        return settle_status(p, fail_here(p, "the key of the array appears twice"));
+    parser->wanted_next = parser->skipped == 1 && is_name(parser->wanted, key, size);
+    if (parser->wanted_next && parser->found)
+        return settle_status(parser, fail_here(parser, "the key of the array appears twice"));
     return 1;
 }
 
@@ -307,120 +312,121 @@ static const yajl_callbacks CALLS = {
     .yajl_end_array = on_end,
 };
 
-static status yajl_begin(json_parser *p)
+static status yajl_begin(json_parser *parser)
 {
-    p->calls = CALLS;
-    p->yajl = yajl_alloc(&p->calls, NULL, p);
-    if (!p->yajl)
+    parser->calls = CALLS;
+    parser->yajl = yajl_alloc(&parser->calls, NULL, parser);
+    if (!parser->yajl)
         return FAIL(ST_NO_MEMORY, "no memory for a JSON parser");
     return ST_OK;
 }
 
-status json_parser_open(json_parser *p, const char *source, arena *memory)
+status json_parser_open(json_parser *parser, const char *source, arena *memory)
 {
-    memset(p, 0, sizeof *p);
-    p->source = source;
-    p->line = 1;
-    json_builder_init(&p->build, memory);
-    return yajl_begin(p);
+    memset(parser, 0, sizeof *parser);
+    parser->source = source;
+    parser->line = 1;
+    json_builder_init(&parser->build, memory);
+    return yajl_begin(parser);
 }
 
-void json_parser_close(json_parser *p)
+void json_parser_close(json_parser *parser)
 {
-    if (p->yajl)
-        yajl_free(p->yajl);
-    p->yajl = NULL;
-    json_builder_done(&p->build);
+    if (parser->yajl)
+        yajl_free(parser->yajl);
+    parser->yajl = NULL;
+    json_builder_done(&parser->build);
 }
 
-status json_parser_step_over(json_parser *p)
+status json_parser_step_over(json_parser *parser)
 {
-    const char *before = p->wanted ? "{\"\":[null" : "[null";
-    yajl_free(p->yajl);
-    TRY(yajl_begin(p));
-    p->calls = (yajl_callbacks){0};
-    yajl_parse(p->yajl, (const unsigned char *)before, strlen(before));
-    p->calls = CALLS;
-    arena_reset(p->build.memory);
-    json_builder_reset(&p->build);
-    p->pairs = (json_pairs){.seen = p->base};
-    p->leave_next = false;
-    p->left_out = 0;
-    p->token_end = p->base;
+    const char *before = parser->wanted ? "{\"\":[null" : "[null";
+    yajl_free(parser->yajl);
+    TRY(yajl_begin(parser));
+    parser->calls = (yajl_callbacks){0};
+    yajl_parse(parser->yajl, (const unsigned char *)before, strlen(before));
+    parser->calls = CALLS;
+    arena_reset(parser->build.memory);
+    json_builder_reset(&parser->build);
+    parser->pairs = (json_pairs){.seen = parser->base};
+    parser->leave_next = false;
+    parser->left_out = 0;
+    parser->token_end = parser->base;
     return ST_OK;
 }
 
 /* Fails with the first line of what yajl says is wrong, and the place. */
-static status yajl_failure(json_parser *p, yajl_status code)
+static status yajl_failure(json_parser *parser, yajl_status code)
 {
     if (code == yajl_status_client_canceled)
-        return p->st;
-    unsigned char *words = yajl_get_error(p->yajl, 0, NULL, 0);
+        return parser->st;
+    unsigned char *words = yajl_get_error(parser->yajl, 0, NULL, 0);
     char what[256];
     snprintf(what, sizeof what, "not JSON: %s", words ? (const char *)words : "unknown error");
-    yajl_free_error(p->yajl, words);
+    yajl_free_error(parser->yajl, words);
     what[strcspn(what, "\n")] = 0;
-    return fail_here(p, what);
+    return fail_here(parser, what);
 }
 
-status json_parser_feed(json_parser *p, const unsigned char *bytes, size_t size)
+status json_parser_feed(json_parser *parser, const unsigned char *bytes, size_t size)
 {
-    p->chunk = bytes;
-    p->chunk_size = size;
-    p->counted = 0;
-    p->counted_line = p->line;
+    parser->chunk = bytes;
+    parser->chunk_size = size;
+    parser->counted = 0;
+    parser->counted_line = parser->line;
     /* Bytes before half a pair are parsed first, so that their items are passed on and a fault in
      * them is the one that is reported. */
-    const int64_t half = json_pairs_find(&p->pairs, bytes, size), good = half - p->base;
+    const int64_t half = json_pairs_find(&parser->pairs, bytes, size), good = half - parser->base;
     if (half >= 0)
         size = good > 0 ? (size_t)good : 0;
-    yajl_status code = yajl_parse(p->yajl, bytes, size);
+    yajl_status code = yajl_parse(parser->yajl, bytes, size);
     if (code != yajl_status_ok)
-        return yajl_failure(p, code);
+        return yajl_failure(parser, code);
     if (half >= 0)
-        return json_parser_fail(p, good, "not JSON: an escaped surrogate without the other half");
+        return json_parser_fail(parser, good,
+                                "not JSON: an escaped surrogate without the other half");
     return ST_OK;
 }
 
-void json_parser_advance(json_parser *p)
+void json_parser_advance(json_parser *parser)
 {
-    locate(p, p->chunk_size, &p->line, &p->line_base);
-    p->base += (int64_t)p->chunk_size;
-    p->chunk_size = 0;
+    locate(parser, parser->chunk_size, &parser->line, &parser->line_base);
+    parser->base += (int64_t)parser->chunk_size;
+    parser->chunk_size = 0;
 }
 
-status json_parser_finish(json_parser *p)
+status json_parser_finish(json_parser *parser)
 {
     /* yajl_complete_parse counts its bytes from 0 again. Ours stay at the end of the input. */
-    json_parser_advance(p);
-    yajl_status code = yajl_complete_parse(p->yajl);
+    json_parser_advance(parser);
+    yajl_status code = yajl_complete_parse(parser->yajl);
     if (code != yajl_status_ok)
-        return yajl_failure(p, code);
+        return yajl_failure(parser, code);
     return ST_OK;
 }
 
-static status parse_document(json_parser *p, const char *text, size_t size, json_value *out)
+static status parse_document(json_parser *parser, const char *text, size_t size, json_value *out)
 {
-    TRY(json_parser_feed(p, (const unsigned char *)text, size));
-    TRY(json_parser_finish(p));
-    const json_value *v = json_builder_value(&p->build);
-    if (!v)
-        return fail_here(p, "not JSON: no value");
-    *out = *v;
+    TRY(json_parser_feed(parser, (const unsigned char *)text, size));
+    TRY(json_parser_finish(parser));
+    const json_value *value = json_builder_value(&parser->build);
+    if (!value)
+        return fail_here(parser, "not JSON: no value");
+    *out = *value;
     return ST_OK;
 }
 
 status json_parse(const char *text, size_t size, const char *source, json_value **out)
 {
-    json_parser p;
+    json_parser parser;
     document *doc = (document *)calloc(1, sizeof *doc);
     if (!doc)
         return FAIL(ST_NO_MEMORY, "no memory for a JSON document");
     arena_init(&doc->memory, 0);
-    status st = json_parser_open(&p, source, &doc->memory);
+    status st = json_parser_open(&parser, source, &doc->memory);
     if (st == ST_OK)
-        st = parse_document(&p, text, size, &doc->root);
-    json_parser_close(&p);
+        st = parse_document(&parser, text, size, &doc->root);
+    json_parser_close(&parser);
     if (st == ST_OK) {
         *out = &doc->root;
         return ST_OK;
@@ -430,12 +436,12 @@ status json_parse(const char *text, size_t size, const char *source, json_value 
     return st;
 }
 
-void json_free(json_value **v)
+void json_free(json_value **value)
 {
-    if (!v || !*v)
+    if (!value || !*value)
         return;
-    document *doc = (document *)(void *)*v;
+    document *doc = (document *)(void *)*value;
     arena_done(&doc->memory);
     free(doc);
-    *v = NULL;
+    *value = NULL;
 }

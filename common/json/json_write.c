@@ -9,320 +9,320 @@
 #include "common/base/utf8.h"
 #include "common/base/visible.h"
 
-void json_writer_init(json_writer *w)
+void json_writer_init(json_writer *writer)
 {
-    memset(w, 0, sizeof *w);
+    memset(writer, 0, sizeof *writer);
 }
 
-void json_writer_done(json_writer *w)
+void json_writer_done(json_writer *writer)
 {
-    if (!w)
+    if (!writer)
         return;
-    free(w->text);
-    memset(w, 0, sizeof *w);
+    free(writer->text);
+    memset(writer, 0, sizeof *writer);
 }
 
-static void append_text(json_writer *w, const char *s, size_t n)
+static void append_text(json_writer *writer, const char *text, size_t size)
 {
-    if (w->out_of_memory)
+    if (writer->out_of_memory)
         return;
-    if (n >= w->capacity - w->size) {
+    if (size >= writer->capacity - writer->size) {
         size_t want;
-        if (__builtin_add_overflow(w->size + 1, n, &want) || want > SIZE_MAX / 2) {
-            w->out_of_memory = true;
+        if (__builtin_add_overflow(writer->size + 1, size, &want) || want > SIZE_MAX / 2) {
+            writer->out_of_memory = true;
             return;
         }
-        if (want < 2 * w->capacity)
-            want = 2 * w->capacity;
+        if (want < 2 * writer->capacity)
+            want = 2 * writer->capacity;
         if (want < 256)
             want = 256;
-        char *grown = (char *)realloc(w->text, want);
+        char *grown = (char *)realloc(writer->text, want);
         if (!grown) {
-            w->out_of_memory = true;
+            writer->out_of_memory = true;
             return;
         }
-        w->text = grown;
-        w->capacity = want;
+        writer->text = grown;
+        writer->capacity = want;
     }
-    if (n)
-        memcpy(w->text + w->size, s, n);
-    w->size += n;
-    w->text[w->size] = 0;
+    if (size)
+        memcpy(writer->text + writer->size, text, size);
+    writer->size += size;
+    writer->text[writer->size] = 0;
 }
 
-static void append_cstr(json_writer *w, const char *s)
+static void append_cstr(json_writer *writer, const char *text)
 {
-    append_text(w, s, strlen(s));
+    append_text(writer, text, strlen(text));
 }
 
 /* Called before a value or key: puts the comma that separates it from the one before. */
-static void separate(json_writer *w)
+static void separate(json_writer *writer)
 {
-    if (w->need_comma)
-        append_text(w, ",", 1);
-    w->need_comma = false;
+    if (writer->need_comma)
+        append_text(writer, ",", 1);
+    writer->need_comma = false;
 }
 
-static void put_word(json_writer *w, const char *word)
+static void put_word(json_writer *writer, const char *word)
 {
-    separate(w);
-    append_cstr(w, word);
-    w->need_comma = true;
+    separate(writer);
+    append_cstr(writer, word);
+    writer->need_comma = true;
 }
 
-static void open_bracket(json_writer *w, const char *bracket)
+static void open_bracket(json_writer *writer, const char *bracket)
 {
-    separate(w);
-    append_text(w, bracket, 1);
+    separate(writer);
+    append_text(writer, bracket, 1);
 }
 
-static void close_bracket(json_writer *w, const char *bracket)
+static void close_bracket(json_writer *writer, const char *bracket)
 {
-    append_text(w, bracket, 1);
-    w->need_comma = true;
+    append_text(writer, bracket, 1);
+    writer->need_comma = true;
 }
 
-void json_begin_object(json_writer *w)
+void json_begin_object(json_writer *writer)
 {
-    open_bracket(w, "{");
+    open_bracket(writer, "{");
 }
 
-void json_end_object(json_writer *w)
+void json_end_object(json_writer *writer)
 {
-    close_bracket(w, "}");
+    close_bracket(writer, "}");
 }
 
-void json_begin_array(json_writer *w)
+void json_begin_array(json_writer *writer)
 {
-    open_bracket(w, "[");
+    open_bracket(writer, "[");
 }
 
-void json_end_array(json_writer *w)
+void json_end_array(json_writer *writer)
 {
-    close_bracket(w, "]");
+    close_bracket(writer, "]");
 }
 
-static void put_escaped(json_writer *w, unsigned char c)
+static void put_escaped(json_writer *writer, unsigned char byte)
 {
     static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-    const char *at = c ? strchr(plain, c) : NULL;
+    const char *at = byte ? strchr(plain, byte) : NULL;
     char text[8];
     if (at)
         snprintf(text, sizeof text, "\\%c", letter[at - plain]);
     else
-        snprintf(text, sizeof text, "\\u%04x", c);
-    append_cstr(w, text);
+        snprintf(text, sizeof text, "\\u%04x", byte);
+    append_cstr(writer, text);
 }
 
 /* Writes a character of several bytes. One that would control a terminal is written as visible.h
  * shows it (\u202e), which is also how JSON escapes it. */
-static void put_wide(json_writer *w, const char *s, size_t length)
+static void put_wide(json_writer *writer, const char *text, size_t length)
 {
     char one[VISIBLE_CHAR];
-    visible_char(s, length, one);
-    append_cstr(w, one);
+    visible_char(text, length, one);
+    append_cstr(writer, one);
 }
 
-void json_put_text(json_writer *w, const char *s, size_t size)
+void json_put_text(json_writer *writer, const char *text, size_t size)
 {
-    const unsigned char *p = (const unsigned char *)s;
-    separate(w);
-    append_text(w, "\"", 1);
+    const unsigned char *at = (const unsigned char *)text;
+    separate(writer);
+    append_text(writer, "\"", 1);
     size_t i = 0;
     while (i < size) {
         size_t run = i; /* characters that need no change are copied in one piece */
-        while (run < size && p[run] >= 0x20 && p[run] < 0x7F && p[run] != '"' && p[run] != '\\')
+        while (run < size && at[run] >= 0x20 && at[run] < 0x7F && at[run] != '"' && at[run] != '\\')
             run++;
-        append_text(w, s + i, run - i);
+        append_text(writer, text + i, run - i);
         i = run;
         if (i == size)
             break;
-        size_t length = utf8_length(p + i, size - i);
+        size_t length = utf8_length(at + i, size - i);
         if (length > 1)
-            put_wide(w, s + i, length);
+            put_wide(writer, text + i, length);
         else if (length == 0)
-            append_text(w, "\xEF\xBF\xBD",
+            append_text(writer, "\xEF\xBF\xBD",
                         3); /* U+FFFD: JSON must be UTF-8, a file name need not */
         else
-            put_escaped(w, p[i]);
+            put_escaped(writer, at[i]);
         i += length ? length : 1;
     }
-    append_text(w, "\"", 1);
-    w->need_comma = true;
+    append_text(writer, "\"", 1);
+    writer->need_comma = true;
 }
 
-void json_put_cstr(json_writer *w, const char *s)
+void json_put_cstr(json_writer *writer, const char *text)
 {
-    json_put_text(w, s, strlen(s));
+    json_put_text(writer, text, strlen(text));
 }
 
-void json_put_key(json_writer *w, const char *key)
+void json_put_key(json_writer *writer, const char *key)
 {
-    json_put_cstr(w, key);
-    append_text(w, ":", 1);
-    w->need_comma = false;
+    json_put_cstr(writer, key);
+    append_text(writer, ":", 1);
+    writer->need_comma = false;
 }
 
-void json_put_int(json_writer *w, int64_t v)
+void json_put_int(json_writer *writer, int64_t value)
 {
     char text[24];
     size_t at = sizeof text;
-    uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do
         text[--at] = (char)('0' + left % 10);
     while ((left /= 10) > 0);
-    if (v < 0)
+    if (value < 0)
         text[--at] = '-';
-    separate(w);
-    append_text(w, text + at, sizeof text - at);
-    w->need_comma = true;
+    separate(writer);
+    append_text(writer, text + at, sizeof text - at);
+    writer->need_comma = true;
 }
 
-void json_put_real(json_writer *w, double v)
+void json_put_real(json_writer *writer, double value)
 {
     char text[40];
-    if (!isfinite(v)) {
-        put_word(w, "null"); /* JSON has no infinities and no NaN */
+    if (!isfinite(value)) {
+        put_word(writer, "null"); /* JSON has no infinities and no NaN */
         return;
     }
-    if (v == floor(v) && fabs(v) < 1e15) {
-        snprintf(text, sizeof text, "%.1f", v); /* %g would write 30.0 as 3e+01 */
-        put_word(w, text);
+    if (value == floor(value) && fabs(value) < 1e15) {
+        snprintf(text, sizeof text, "%.1f", value); /* %g would write 30.0 as 3e+01 */
+        put_word(writer, text);
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v)
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
             break;
     }
     if (!strpbrk(text, ".e"))
         strcat(text, ".0"); /* so that it reads back as a real */
-    put_word(w, text);
+    put_word(writer, text);
 }
 
-void json_put_bool(json_writer *w, bool v)
+void json_put_bool(json_writer *writer, bool value)
 {
-    put_word(w, v ? "true" : "false");
+    put_word(writer, value ? "true" : "false");
 }
 
-void json_put_null(json_writer *w)
+void json_put_null(json_writer *writer)
 {
-    put_word(w, "null");
+    put_word(writer, "null");
 }
 
-void json_put_value(json_writer *w, const json_value *v)
+void json_put_value(json_writer *writer, const json_value *value)
 {
     const char *key;
-    switch (json_typeof(v)) {
+    switch (json_typeof(value)) {
     case JSON_NULL:
-        json_put_null(w);
+        json_put_null(writer);
         break;
     case JSON_BOOL:
-        json_put_bool(w, json_bool(v, false));
+        json_put_bool(writer, json_bool(value, false));
         break;
     case JSON_INT:
-        json_put_int(w, json_int(v, 0));
+        json_put_int(writer, json_int(value, 0));
         break;
     case JSON_REAL:
-        json_put_real(w, json_real(v, 0));
+        json_put_real(writer, json_real(value, 0));
         break;
     case JSON_TEXT:
-        json_put_text(w, json_text(v, ""), json_text_size(v));
+        json_put_text(writer, json_text(value, ""), json_text_size(value));
         break;
     case JSON_ARRAY:
-        json_begin_array(w);
-        for (size_t i = 0; i < json_count(v); i++)
-            json_put_value(w, json_item(v, i));
-        json_end_array(w);
+        json_begin_array(writer);
+        for (size_t i = 0; i < json_count(value); i++)
+            json_put_value(writer, json_item(value, i));
+        json_end_array(writer);
         break;
     case JSON_OBJECT:
-        json_begin_object(w);
-        for (size_t i = 0; i < json_count(v); i++) {
-            const json_value *member = json_member(v, i, &key);
-            json_put_key_value(w, key, member);
+        json_begin_object(writer);
+        for (size_t i = 0; i < json_count(value); i++) {
+            const json_value *member = json_member(value, i, &key);
+            json_put_key_value(writer, key, member);
         }
-        json_end_object(w);
+        json_end_object(writer);
         break;
     }
 }
 
-void json_put_raw(json_writer *w, const char *json, size_t size)
+void json_put_raw(json_writer *writer, const char *json, size_t size)
 {
-    separate(w);
-    append_text(w, json, size);
-    w->need_comma = true;
+    separate(writer);
+    append_text(writer, json, size);
+    writer->need_comma = true;
 }
 
-void json_put_key_text(json_writer *w, const char *key, const char *s, size_t size)
+void json_put_key_text(json_writer *writer, const char *key, const char *text, size_t size)
 {
-    json_put_key(w, key);
-    json_put_text(w, s, size);
+    json_put_key(writer, key);
+    json_put_text(writer, text, size);
 }
 
-void json_put_key_cstr(json_writer *w, const char *key, const char *s)
+void json_put_key_cstr(json_writer *writer, const char *key, const char *text)
 {
-    json_put_key(w, key);
-    json_put_cstr(w, s);
+    json_put_key(writer, key);
+    json_put_cstr(writer, text);
 }
 
-void json_put_key_int(json_writer *w, const char *key, int64_t v)
+void json_put_key_int(json_writer *writer, const char *key, int64_t value)
 {
-    json_put_key(w, key);
-    json_put_int(w, v);
+    json_put_key(writer, key);
+    json_put_int(writer, value);
 }
 
-void json_put_key_real(json_writer *w, const char *key, double v)
+void json_put_key_real(json_writer *writer, const char *key, double value)
 {
-    json_put_key(w, key);
-    json_put_real(w, v);
+    json_put_key(writer, key);
+    json_put_real(writer, value);
 }
 
-void json_put_key_bool(json_writer *w, const char *key, bool v)
+void json_put_key_bool(json_writer *writer, const char *key, bool value)
 {
-    json_put_key(w, key);
-    json_put_bool(w, v);
+    json_put_key(writer, key);
+    json_put_bool(writer, value);
 }
 
-void json_put_key_null(json_writer *w, const char *key)
+void json_put_key_null(json_writer *writer, const char *key)
 {
-    json_put_key(w, key);
-    json_put_null(w);
+    json_put_key(writer, key);
+    json_put_null(writer);
 }
 
-void json_put_key_value(json_writer *w, const char *key, const json_value *v)
+void json_put_key_value(json_writer *writer, const char *key, const json_value *value)
 {
-    json_put_key(w, key);
-    json_put_value(w, v);
+    json_put_key(writer, key);
+    json_put_value(writer, value);
 }
 
-void json_put_key_raw(json_writer *w, const char *key, const char *json, size_t size)
+void json_put_key_raw(json_writer *writer, const char *key, const char *json, size_t size)
 {
-    json_put_key(w, key);
-    json_put_raw(w, json, size);
+    json_put_key(writer, key);
+    json_put_raw(writer, json, size);
 }
 
-void json_begin_key_object(json_writer *w, const char *key)
+void json_begin_key_object(json_writer *writer, const char *key)
 {
-    json_put_key(w, key);
-    json_begin_object(w);
+    json_put_key(writer, key);
+    json_begin_object(writer);
 }
 
-void json_begin_key_array(json_writer *w, const char *key)
+void json_begin_key_array(json_writer *writer, const char *key)
 {
-    json_put_key(w, key);
-    json_begin_array(w);
+    json_put_key(writer, key);
+    json_begin_array(writer);
 }
 
-status json_writer_take(json_writer *w, char **out_text, size_t *out_size)
+status json_writer_take(json_writer *writer, char **out_text, size_t *out_size)
 {
-    append_text(w, "", 0); /* so that an empty text is a text and not NULL */
-    if (w->out_of_memory) {
-        json_writer_done(w);
+    append_text(writer, "", 0); /* so that an empty text is a text and not NULL */
+    if (writer->out_of_memory) {
+        json_writer_done(writer);
         return FAIL(ST_NO_MEMORY, "no memory to write JSON");
     }
-    *out_text = w->text;
+    *out_text = writer->text;
     if (out_size)
-        *out_size = w->size;
-    json_writer_init(w);
+        *out_size = writer->size;
+    json_writer_init(writer);
     return ST_OK;
 }

@@ -45,43 +45,43 @@ status model_files_find(const char *name, char out[STATUS_PATH_MAX])
     return ST_OK;
 }
 
-status model_files_folder(const conf *c, const char **out)
+status model_files_folder(const conf *options, const char **out)
 {
-    if (c->model_tokenizer[0]) {
-        if (!file_is_folder(c->model_tokenizer))
-            return model_files_absent("model.tokenizer", c->model_tokenizer);
-        *out = c->model_tokenizer;
+    if (options->model_tokenizer[0]) {
+        if (!file_is_folder(options->model_tokenizer))
+            return model_files_absent("model.tokenizer", options->model_tokenizer);
+        *out = options->model_tokenizer;
         return ST_OK;
     }
-    if (!c->model_path[0])
-        return FAIL_IN(ST_CONFIG, conf_place(c),
+    if (!options->model_path[0])
+        return FAIL_IN(ST_CONFIG, conf_place(options),
                        "model.path is not set: name a Hugging Face folder, or a preset and "
                        "model.tokenizer");
-    if (!file_is_folder(c->model_path) && strchr(c->model_path, '/'))
-        return model_files_absent("model.path", c->model_path);
-    if (!file_is_folder(c->model_path))
+    if (!file_is_folder(options->model_path) && strchr(options->model_path, '/'))
+        return model_files_absent("model.path", options->model_path);
+    if (!file_is_folder(options->model_path))
         return FAIL_IN(
-            ST_NO_INPUT, conf_place(c),
+            ST_NO_INPUT, conf_place(options),
             "model.path %s is not a folder; if it is the name of a preset, set model.tokenizer to "
             "the folder of tokenizer.json",
-            c->model_path);
-    *out = c->model_path;
+            options->model_path);
+    *out = options->model_path;
     return ST_OK;
 }
 
-status model_files_told(const conf *c)
+status model_files_told(const conf *options)
 {
     const char *folder;
-    TRY(model_files_folder(c, &folder));
+    TRY(model_files_folder(options, &folder));
     if (utf8_valid(folder, strlen(folder)))
         return ST_OK;
     return FAIL_IN(ST_CONFIG, folder,
                    "%s: the folder's name is not UTF-8, so it cannot be sent to workers: rename "
                    "the folder, or name a link to it",
-                   folder == c->model_path ? "model.path" : "model.tokenizer");
+                   folder == options->model_path ? "model.path" : "model.tokenizer");
 }
 
-static status add_file(hasher *h, const char *folder, const char *name, bool required)
+static status add_file(hasher *hash, const char *folder, const char *name, bool required)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
@@ -91,23 +91,23 @@ static status add_file(hasher *h, const char *folder, const char *name, bool req
         return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
     hash128 file;
     TRY(hash_file(path, &file));
-    hasher_add_text(h, name);
-    hasher_add(h, file.bytes, sizeof file.bytes);
+    hasher_add_text(hash, name);
+    hasher_add(hash, file.bytes, sizeof file.bytes);
     return ST_OK;
 }
 
-status model_files_digest(const conf *c, hash128 *out)
+status model_files_digest(const conf *options, hash128 *out)
 {
     status st = ST_OK;
     const char *folder;
-    hasher *h = NULL;
-    TRY(model_files_folder(c, &folder));
-    TRY(hasher_new(&h));
-    TRY_OR(done, add_file(h, folder, "tokenizer.json", true));
-    TRY_OR(done, add_file(h, folder, "preprocessor_config.json", false));
-    TRY_OR(done, add_file(h, folder, "video_preprocessor_config.json", false));
-    *out = hasher_value(h);
+    hasher *hash = NULL;
+    TRY(model_files_folder(options, &folder));
+    TRY(hasher_new(&hash));
+    TRY_OR(done, add_file(hash, folder, "tokenizer.json", true));
+    TRY_OR(done, add_file(hash, folder, "preprocessor_config.json", false));
+    TRY_OR(done, add_file(hash, folder, "video_preprocessor_config.json", false));
+    *out = hasher_value(hash);
 done:
-    hasher_free(&h);
+    hasher_free(&hash);
     return st;
 }

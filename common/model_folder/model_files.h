@@ -12,14 +12,14 @@
 /* Gives model.tokenizer, or model.path if that is empty; borrowed from the conf. ST_CONFIG if
  * neither is set; ST_NO_INPUT, with the remedy, if the folder does not exist, or model.path names a
  * preset and model.tokenizer is empty. */
-WARN_UNUSED status model_files_folder(const conf *c, const char **out);
+WARN_UNUSED status model_files_folder(const conf *options, const char **out);
 
 /* Checks that the name of this folder is UTF-8, in which it is sent to workers. ST_CONFIG. */
-WARN_UNUSED status model_files_told(const conf *c);
+WARN_UNUSED status model_files_told(const conf *options);
 
 /* A hash over this folder's tokenizer.json and, if they exist, preprocessor_config.json and
  * video_preprocessor_config.json. */
-WARN_UNUSED status model_files_digest(const conf *c, hash128 *out);
+WARN_UNUSED status model_files_digest(const conf *options, hash128 *out);
 
 /* Turns the name that a user gives a model into a folder: an existing folder stays as it is, and
  * Org/Name becomes its snapshot in the Hugging Face cache (model_cache.h). ST_NO_INPUT if the cache

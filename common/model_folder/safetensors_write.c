@@ -17,59 +17,61 @@ enum { LENGTH_BYTES = 8 };
 /* Checks a tensor that would begin at data byte `at`. The tensors come from our own code, so a
  * fault is our mistake. It is reported all the same, because a wrong file would be noticed only
  * when it is read. */
-static status check_tensor(const st_tensor *t, uint64_t at)
+static status check_tensor(const st_tensor *tensor, uint64_t at)
 {
-    uint64_t bytes = st_dtype_size(t->dtype);
-    if (t->dtype >= DT_COUNT || t->n_dims < 0 || t->n_dims > ST_MAX_DIMS)
+    uint64_t bytes = st_dtype_size(tensor->dtype);
+    if (tensor->dtype >= DT_COUNT || tensor->n_dims < 0 || tensor->n_dims > ST_MAX_DIMS)
         return FAIL(ST_INTERNAL, "tensor \"%s\" has an unknown dtype or too many dimensions",
-                    t->name);
-    for (int i = 0; i < t->n_dims; i++)
-        if (t->shape[i] < 0 || __builtin_mul_overflow(bytes, (uint64_t)t->shape[i], &bytes))
+                    tensor->name);
+    for (int i = 0; i < tensor->n_dims; i++)
+        if (tensor->shape[i] < 0 ||
+            __builtin_mul_overflow(bytes, (uint64_t)tensor->shape[i], &bytes))
             return FAIL(ST_INTERNAL,
-                        "tensor \"%s\" has a negative dimension, or its size overflows", t->name);
-    if (bytes != t->data.size)
+                        "tensor \"%s\" has a negative dimension, or its size overflows",
+                        tensor->name);
+    if (bytes != tensor->data.size)
         return FAIL(ST_INTERNAL,
-                    "tensor \"%s\": shape and dtype need %llu bytes, but %zu are given", t->name,
-                    (unsigned long long)bytes, t->data.size);
-    if (at % st_dtype_size(t->dtype) != 0)
+                    "tensor \"%s\": shape and dtype need %llu bytes, but %zu are given",
+                    tensor->name, (unsigned long long)bytes, tensor->data.size);
+    if (at % st_dtype_size(tensor->dtype) != 0)
         return FAIL(ST_INTERNAL,
                     "tensor \"%s\" of %s would begin at data byte %llu: give larger dtypes first",
-                    t->name, st_dtype_name(t->dtype), (unsigned long long)at);
+                    tensor->name, st_dtype_name(tensor->dtype), (unsigned long long)at);
     return ST_OK;
 }
 
-static void put_tensor(json_writer *w, const st_tensor *t, uint64_t at)
+static void put_tensor(json_writer *writer, const st_tensor *tensor, uint64_t at)
 {
-    json_begin_key_object(w, t->name);
-    json_put_key_cstr(w, "dtype", st_dtype_name(t->dtype));
-    json_begin_key_array(w, "shape");
-    for (int i = 0; i < t->n_dims; i++)
-        json_put_int(w, t->shape[i]);
-    json_end_array(w);
-    json_begin_key_array(w, "data_offsets");
-    json_put_int(w, (int64_t)at);
-    json_put_int(w, (int64_t)(at + t->data.size));
-    json_end_array(w);
-    json_end_object(w);
+    json_begin_key_object(writer, tensor->name);
+    json_put_key_cstr(writer, "dtype", st_dtype_name(tensor->dtype));
+    json_begin_key_array(writer, "shape");
+    for (int i = 0; i < tensor->n_dims; i++)
+        json_put_int(writer, tensor->shape[i]);
+    json_end_array(writer);
+    json_begin_key_array(writer, "data_offsets");
+    json_put_int(writer, (int64_t)at);
+    json_put_int(writer, (int64_t)(at + tensor->data.size));
+    json_end_array(writer);
+    json_end_object(writer);
 }
 
-static status put_header(json_writer *w, const st_tensor *tensors, size_t n_tensors,
+static status put_header(json_writer *writer, const st_tensor *tensors, size_t n_tensors,
                          const st_meta *meta, size_t n_meta)
 {
     uint64_t at = 0;
-    json_begin_object(w);
+    json_begin_object(writer);
     if (n_meta) {
-        json_begin_key_object(w, "__metadata__");
+        json_begin_key_object(writer, "__metadata__");
         for (size_t i = 0; i < n_meta; i++)
-            json_put_key_cstr(w, meta[i].key, meta[i].value);
-        json_end_object(w);
+            json_put_key_cstr(writer, meta[i].key, meta[i].value);
+        json_end_object(writer);
     }
     for (size_t i = 0; i < n_tensors; i++) {
         TRY(check_tensor(&tensors[i], at));
-        put_tensor(w, &tensors[i], at);
+        put_tensor(writer, &tensors[i], at);
         at += tensors[i].data.size;
     }
-    json_end_object(w);
+    json_end_object(writer);
     return ST_OK;
 }
 
@@ -77,14 +79,14 @@ static status put_header(json_writer *w, const st_tensor *tensors, size_t n_tens
 static status make_block(const st_tensor *tensors, size_t n_tensors, const st_meta *meta,
                          size_t n_meta, size_t extra, uint8_t **out, size_t *out_header)
 {
-    json_writer w;
+    json_writer writer;
     char *text = NULL;
     size_t size = 0;
-    json_writer_init(&w);
-    status st = put_header(&w, tensors, n_tensors, meta, n_meta);
+    json_writer_init(&writer);
+    status st = put_header(&writer, tensors, n_tensors, meta, n_meta);
     if (st == ST_OK)
-        st = json_writer_take(&w, &text, &size);
-    json_writer_done(&w);
+        st = json_writer_take(&writer, &text, &size);
+    json_writer_done(&writer);
     TRY(st);
     size_t padded = (size + LENGTH_BYTES - 1) / LENGTH_BYTES * LENGTH_BYTES, total;
     uint8_t *block = NULL;

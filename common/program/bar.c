@@ -83,16 +83,16 @@ void bar_line(double share, const char *words, int columns, char *out, size_t si
 {
     char cells[CELLS + 1];
     /* The last column stays free, because some terminals begin a new line once it is written. */
-    int n = columns - 1 - (int)strlen(words) - (int)strlen("[] ");
-    n = n < CELLS ? n : CELLS;
-    if (share < 0 || n < FEWEST_CELLS) {
+    int count = columns - 1 - (int)strlen(words) - (int)strlen("[] ");
+    count = count < CELLS ? count : CELLS;
+    if (share < 0 || count < FEWEST_CELLS) {
         snprintf(out, size, "%.*s", columns > 1 ? columns - 1 : 0, words);
         return;
     }
-    const int full = share < 1 ? (int)(n * share) : n;
+    const int full = share < 1 ? (int)(count * share) : count;
     memset(cells, '-', sizeof cells);
     memset(cells, '#', (size_t)full);
-    cells[n] = 0;
+    cells[count] = 0;
     snprintf(out, size, "[%s] %s", cells, words);
 }
 
@@ -106,8 +106,9 @@ static void draw_now(double share, const char *words)
 {
     char text[LINE_MAX_BYTES + 8];
     bar_line(share, words, columns_now(), shown, sizeof shown);
-    const int n = snprintf(text, sizeof text, START_OF_LINE "%s" ERASE_REST START_OF_LINE, shown);
-    write_bytes(text, (size_t)n);
+    const int length =
+        snprintf(text, sizeof text, START_OF_LINE "%s" ERASE_REST START_OF_LINE, shown);
+    write_bytes(text, (size_t)length);
 }
 
 void bar_draw(double share, double seconds_left, const char *words, ...)
@@ -119,10 +120,11 @@ void bar_draw(double share, double seconds_left, const char *words, ...)
     if (is_due && is_terminal() && is_in_front()) {
         va_list args;
         va_start(args, words);
-        const int n = vsnprintf(text, sizeof text, words, args);
+        const int length = vsnprintf(text, sizeof text, words, args);
         va_end(args);
-        if (seconds_left >= 0 && n >= 0 && (size_t)n < sizeof text)
-            snprintf(text + n, sizeof text - (size_t)n, ", %s left", bar_time(seconds_left, left));
+        if (seconds_left >= 0 && length >= 0 && (size_t)length < sizeof text)
+            snprintf(text + length, sizeof text - (size_t)length, ", %s left",
+                     bar_time(seconds_left, left));
         draw_now(share, text);
         drawn_ns = now;
     } else if (is_due) {
@@ -159,9 +161,10 @@ static bool write_above_bar(const char *line, size_t size)
     char *text = malloc(room);
     if (!text)
         return false;
-    const int n = snprintf(text, room, "%s" ERASE_REST "%.*s%s%s", has_bar ? START_OF_LINE : "",
-                           (int)size, line, has_bar ? shown : "", has_bar ? START_OF_LINE : "");
-    write_bytes(text, (size_t)n);
+    const int length =
+        snprintf(text, room, "%s" ERASE_REST "%.*s%s%s", has_bar ? START_OF_LINE : "", (int)size,
+                 line, has_bar ? shown : "", has_bar ? START_OF_LINE : "");
+    write_bytes(text, (size_t)length);
     free(text);
     return true;
 }

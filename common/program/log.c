@@ -83,12 +83,13 @@ status log_keep(const char *path, int stderr_level)
     return ST_OK;
 }
 
-static void event_plain(int level, const struct tm *t, const char *text)
+static void event_plain(int level, const struct tm *utc, const char *text)
 {
     char line[2 * TEXT_MAX + ROLE_MAX];
-    int n = snprintf(line, sizeof line, "%02d:%02d:%02d %-5s %s%s", t->tm_hour, t->tm_min,
-                     t->tm_sec, level_name[level], state.role, state.role[0] ? ": " : "");
-    size_t size = (size_t)n + visible_copy(line + n, sizeof line - (size_t)n - 1, text);
+    int length = snprintf(line, sizeof line, "%02d:%02d:%02d %-5s %s%s", utc->tm_hour, utc->tm_min,
+                          utc->tm_sec, level_name[level], state.role, state.role[0] ? ": " : "");
+    size_t size =
+        (size_t)length + visible_copy(line + length, sizeof line - (size_t)length - 1, text);
     line[size++] = '\n';
     write_line(level, line, size);
 }
@@ -96,10 +97,11 @@ static void event_plain(int level, const struct tm *t, const char *text)
 /* The length of the key if the word has the form key=value, else 0. */
 static size_t key_length(const char *word)
 {
-    size_t n = 0;
-    while (islower((unsigned char)word[n]) || isdigit((unsigned char)word[n]) || word[n] == '_')
-        n++;
-    return word[n] == '=' && n > 0 && n < KEY_MAX ? n : 0;
+    size_t count = 0;
+    while (islower((unsigned char)word[count]) || isdigit((unsigned char)word[count]) ||
+           word[count] == '_')
+        count++;
+    return word[count] == '=' && count > 0 && count < KEY_MAX ? count : 0;
 }
 
 typedef struct field {
@@ -113,65 +115,68 @@ typedef struct fields {
     int count;
 } fields;
 
-static bool is_new_key(const fields *f, const char *word)
+static bool is_new_key(const fields *line, const char *word)
 {
     const size_t size = key_length(word);
-    for (int i = 0; i < f->count; i++)
-        if (f->list[i].key_size == size && memcmp(f->list[i].key, word, size) == 0)
+    for (int i = 0; i < line->count; i++)
+        if (line->list[i].key_size == size && memcmp(line->list[i].key, word, size) == 0)
             return false;
     return size > 0;
 }
 
-/* Finds the quote that ends a value that begins at p; NULL if there is none. The value may contain
- * quotes itself. So the closing quote is the one that is the last byte of the text or is followed
- * by another field. A key that was seen before does not count, because the value could contain it
- * to forge a field. */
-static const char *closing_quote(const fields *f, const char *p)
+/* Finds the quote that ends a value that begins at `value`; NULL if there is none. The value may
+ * contain quotes itself. So the closing quote is the one that is the last byte of the text or is
+ * followed by another field. A key that was seen before does not count, because the value could
+ * contain it to forge a field. */
+static const char *closing_quote(const fields *line, const char *value)
 {
-    for (; *p; p++) {
-        if (*p == '"' && (!p[1] || (p[1] == ' ' && is_new_key(f, p + 1 + strspn(p + 1, " ")))))
-            return p;
-        if (*p == '\\' && p[1] && p[2]) /* the last quote closes the value even after a backslash */
-            p++;
+    for (; *value; value++) {
+        if (*value == '"' && (!value[1] || (value[1] == ' ' &&
+                                            is_new_key(line, value + 1 + strspn(value + 1, " ")))))
+            return value;
+        if (*value == '\\' && value[1] &&
+            value[2]) /* the last quote closes the value even after a backslash */
+            value++;
     }
     return NULL;
 }
 
 /* Reads the field that begins at `word` and returns its end; NULL if there is no field. */
-static const char *read_field(fields *f, const char *word)
+static const char *read_field(fields *line, const char *word)
 {
-    if (f->count == FIELDS_MAX || !is_new_key(f, word))
+    if (line->count == FIELDS_MAX || !is_new_key(line, word))
         return NULL;
-    field *x = &f->list[f->count++];
-    x->key = word;
-    x->key_size = key_length(word);
-    x->value = word + x->key_size + 1;
-    x->quoted = *x->value == '"';
-    x->value += x->quoted;
-    const char *end = x->quoted ? closing_quote(f, x->value) : x->value + strcspn(x->value, " \"");
-    if (!end || (!x->quoted && *end == '"'))
+    field *entry = &line->list[line->count++];
+    entry->key = word;
+    entry->key_size = key_length(word);
+    entry->value = word + entry->key_size + 1;
+    entry->quoted = *entry->value == '"';
+    entry->value += entry->quoted;
+    const char *end = entry->quoted ? closing_quote(line, entry->value)
+                                    : entry->value + strcspn(entry->value, " \"");
+    if (!end || (!entry->quoted && *end == '"'))
         return NULL;
-    x->size = (size_t)(end - x->value);
-    return end + x->quoted;
+    entry->size = (size_t)(end - entry->value);
+    return end + entry->quoted;
 }
 
-/* Whether the text consists of fields only; reads them into f. */
-static bool read_fields(fields *f, const char *text)
+/* Whether the text consists of fields only; reads them into `line`. */
+static bool read_fields(fields *line, const char *text)
 {
-    f->count = 0;
+    line->count = 0;
     while (text && *text) {
-        text = read_field(f, text);
+        text = read_field(line, text);
         text = text && (*text == ' ' || !*text) ? text + strspn(text, " ") : NULL;
     }
     if (!text)
-        f->count = 0;
+        line->count = 0;
     return text != NULL;
 }
 
 /* The start of the key=value words at the end of the text, or the text's end if there are none. */
-static const char *fields_start(const char *text, fields *f)
+static const char *fields_start(const char *text, fields *line)
 {
-    while (*text && !read_fields(f, text)) {
+    while (*text && !read_fields(line, text)) {
         text += strcspn(text, " ");
         text += strspn(text, " ");
     }
@@ -179,34 +184,34 @@ static const char *fields_start(const char *text, fields *f)
 }
 
 /* Writes a quoted value without the backslashes before quotes and backslashes. */
-static void put_quoted(json_writer *w, const char *value, size_t size)
+static void put_quoted(json_writer *writer, const char *value, size_t size)
 {
     char text[TEXT_MAX];
-    size_t n = 0;
+    size_t count = 0;
     for (size_t i = 0; i < size; i++) {
         i += value[i] == '\\' && i + 1 < size && strchr("\\\"", value[i + 1]);
-        text[n++] = value[i];
+        text[count++] = value[i];
     }
-    json_put_text(w, text, n);
+    json_put_text(writer, text, count);
 }
 
-static void put_field_value(json_writer *w, const char *value, size_t n)
+static void put_field_value(json_writer *writer, const char *value, size_t size)
 {
     char number[48], *end = NULL;
-    if (n > 0 && n < sizeof number && (isdigit((unsigned char)value[0]) || value[0] == '-')) {
-        memcpy(number, value, n);
-        number[n] = 0;
+    if (size > 0 && size < sizeof number && (isdigit((unsigned char)value[0]) || value[0] == '-')) {
+        memcpy(number, value, size);
+        number[size] = 0;
         double real = strtod(number, &end);
-        if (!*end && !strpbrk(number, "xX") && strspn(number, "-0123456789") == n && n < 18) {
-            json_put_int(w, strtoll(number, NULL, 10));
+        if (!*end && !strpbrk(number, "xX") && strspn(number, "-0123456789") == size && size < 18) {
+            json_put_int(writer, strtoll(number, NULL, 10));
             return;
         }
         if (!*end && !strpbrk(number, "xXiInN")) {
-            json_put_real(w, real);
+            json_put_real(writer, real);
             return;
         }
     }
-    json_put_text(w, value, n);
+    json_put_text(writer, value, size);
 }
 
 static void event_json(int level, const struct timespec *now, const char *text)
@@ -214,37 +219,37 @@ static void event_json(int level, const struct timespec *now, const char *text)
     struct tm utc;
     char stamp[64];
     gmtime_r(&now->tv_sec, &utc);
-    size_t n = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
-    snprintf(stamp + n, sizeof stamp - n, ".%03ldZ", now->tv_nsec / 1000000);
-    fields f = {.count = 0};
-    size_t event = (size_t)(fields_start(text, &f) - text);
+    size_t count = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(stamp + count, sizeof stamp - count, ".%03ldZ", now->tv_nsec / 1000000);
+    fields list = {.count = 0};
+    size_t event = (size_t)(fields_start(text, &list) - text);
     while (event > 0 && text[event - 1] == ' ')
         event--;
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "time", stamp);
-    json_put_key_cstr(&w, "level", level_name[level]);
-    json_put_key_cstr(&w, "role", state.role);
-    json_put_key_int(&w, "pid", getpid());
-    json_put_key_text(&w, "event", text, event);
-    if (f.count) { /* in an object of their own, because a field can be named "time" too */
-        json_begin_key_object(&w, "fields");
-        for (const field *x = f.list; x < f.list + f.count; x++) {
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "time", stamp);
+    json_put_key_cstr(&writer, "level", level_name[level]);
+    json_put_key_cstr(&writer, "role", state.role);
+    json_put_key_int(&writer, "pid", getpid());
+    json_put_key_text(&writer, "event", text, event);
+    if (list.count) { /* in an object of their own, because a field can be named "time" too */
+        json_begin_key_object(&writer, "fields");
+        for (const field *entry = list.list; entry < list.list + list.count; entry++) {
             char name[KEY_MAX];
-            snprintf(name, sizeof name, "%.*s", (int)x->key_size, x->key);
-            json_put_key(&w, name);
-            if (x->quoted)
-                put_quoted(&w, x->value, x->size);
+            snprintf(name, sizeof name, "%.*s", (int)entry->key_size, entry->key);
+            json_put_key(&writer, name);
+            if (entry->quoted)
+                put_quoted(&writer, entry->value, entry->size);
             else
-                put_field_value(&w, x->value, x->size);
+                put_field_value(&writer, entry->value, entry->size);
         }
-        json_end_object(&w);
+        json_end_object(&writer);
     }
-    json_end_object(&w);
+    json_end_object(&writer);
     char *line = NULL;
     size_t size = 0;
-    if (json_writer_take(&w, &line, &size) != ST_OK)
+    if (json_writer_take(&writer, &line, &size) != ST_OK)
         return;
     line[size] = '\n'; /* in place of the terminator */
     write_line(level, line, size + 1);

@@ -38,10 +38,11 @@ static status tell_mistakes(const mistakes *wrong, status st)
                 (long long)wrong->count, program_invocation_short_name);
 }
 
-static status load_and_tell(conf *c, int *argc, char **argv, const conf_need *needs, bool last)
+static status load_and_tell(conf *options, int *argc, char **argv, const conf_need *needs,
+                            bool last)
 {
     mistakes wrong = {0};
-    status st = conf_load_all(c, argc, argv, needs, &wrong);
+    status st = conf_load_all(options, argc, argv, needs, &wrong);
     const bool loaded = st == ST_OK;
     for (int i = 1; last && i < *argc && (loaded || wrong.count > 0); i++)
         if (mistakes_add(&wrong, refuse_word(argv[0], argv[i])) != ST_OK)
@@ -50,107 +51,107 @@ static status load_and_tell(conf *c, int *argc, char **argv, const conf_need *ne
         st = tell_mistakes(&wrong, mistakes_first(&wrong));
     if (loaded && st != ST_OK) {
         status_note note = *status_last();
-        conf_done(c);
+        conf_done(options);
         status_set(&note);
     }
     mistakes_done(&wrong);
     return st;
 }
 
-status verb_load(conf *c, int *argc, char **argv, const conf_need *needs)
+status verb_load(conf *options, int *argc, char **argv, const conf_need *needs)
 {
-    return load_and_tell(c, argc, argv, needs, false);
+    return load_and_tell(options, argc, argv, needs, false);
 }
 
-status verb_load_last(conf *c, int *argc, char **argv, const conf_need *needs)
+status verb_load_last(conf *options, int *argc, char **argv, const conf_need *needs)
 {
-    return load_and_tell(c, argc, argv, needs, true);
+    return load_and_tell(options, argc, argv, needs, true);
 }
 
 /* --print-config: prints the options that this command line results in, in a form that can be
  * loaded again. Its other words are ignored. */
 static status print_config(int argc, char **argv)
 {
-    conf c;
-    TRY(verb_load(&c, &argc, argv, NULL));
-    conf_print(&c, stdout);
-    conf_done(&c);
+    conf options;
+    TRY(verb_load(&options, &argc, argv, NULL));
+    conf_print(&options, stdout);
+    conf_done(&options);
     return ST_OK;
 }
 
 /* Adds what is wrong with the options to the wrong words found already, and tells all of it. */
-static status refuse_words(const verb *v, int argc, char **argv, mistakes *wrong)
+static status refuse_words(const verb *command, int argc, char **argv, mistakes *wrong)
 {
-    conf c;
+    conf options;
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
     status st = mistakes_first(wrong);
-    if (copy && v->options) {
+    if (copy && command->options) {
         memcpy(copy, argv, (size_t)argc * sizeof *copy);
-        st = conf_load_all(&c, &argc, copy, NULL, wrong);
+        st = conf_load_all(&options, &argc, copy, NULL, wrong);
     }
     free(copy);
     return tell_mistakes(wrong, st);
 }
 
-static status run_verb(const program *p, const verb *v, int argc, char **argv)
+static status run_verb(const program *self, const verb *command, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            help_of_verb(p, v, i + 1 < argc && strcmp(argv[i + 1], "all") == 0);
+            help_of_verb(self, command, i + 1 < argc && strcmp(argv[i + 1], "all") == 0);
             return ST_OK;
         }
     mistakes wrong = {0};
-    status st = verb_check_words(p, v, argc, argv, &wrong);
+    status st = verb_check_words(self, command, argc, argv, &wrong);
     if (st == ST_OK && wrong.count > 0)
-        st = refuse_words(v, argc, argv, &wrong);
+        st = refuse_words(command, argc, argv, &wrong);
     mistakes_done(&wrong);
     TRY(st);
-    if (v->options && verb_take_flag(&argc, argv, "--print-config"))
+    if (command->options && verb_take_flag(&argc, argv, "--print-config"))
         return print_config(argc, argv);
-    return v->run(argc, argv);
+    return command->run(argc, argv);
 }
 
-static status unknown_verb(const program *p, const char *name)
+static status unknown_verb(const program *self, const char *name)
 {
-    const verb *best = &p->verbs[0];
-    for (int i = 1; i < p->count; i++)
-        if (conf_distance(name, p->verbs[i].name) < conf_distance(name, best->name))
-            best = &p->verbs[i];
+    const verb *best = &self->verbs[0];
+    for (int i = 1; i < self->count; i++)
+        if (conf_distance(name, self->verbs[i].name) < conf_distance(name, best->name))
+            best = &self->verbs[i];
     if (!conf_is_near(name, conf_distance(name, best->name)))
-        return FAIL(ST_USAGE, "there is no verb \"%.100s\"; %s --help lists all", name, p->name);
+        return FAIL(ST_USAGE, "there is no verb \"%.100s\"; %s --help lists all", name, self->name);
     return FAIL(ST_USAGE, "there is no verb \"%.100s\"; did you mean \"%s\"? %s --help lists all",
-                name, best->name, p->name);
+                name, best->name, self->name);
 }
 
-static status dispatch_verb(const program *p, int argc, char **argv)
+static status dispatch_verb(const program *self, int argc, char **argv)
 {
     if (argc < 2) {
-        help_of_program(p, stderr);
+        help_of_program(self, stderr);
         return FAIL(ST_USAGE, "no verb is given");
     }
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        help_of_program(p, stdout);
+        help_of_program(self, stdout);
         return ST_OK;
     }
     if (strcmp(name, "--version") == 0) {
-        printf("%s %s\n", p->name, TESSERA_VERSION);
+        printf("%s %s\n", self->name, TESSERA_VERSION);
         return ST_OK;
     }
     if (strcmp(name, "--reference") == 0) {
         conf_reference(stdout);
         return ST_OK;
     }
-    for (int i = 0; i < p->count; i++)
-        if (strcmp(name, p->verbs[i].name) == 0)
-            return run_verb(p, &p->verbs[i], argc - 1, argv + 1);
-    return unknown_verb(p, name);
+    for (int i = 0; i < self->count; i++)
+        if (strcmp(name, self->verbs[i].name) == 0)
+            return run_verb(self, &self->verbs[i], argc - 1, argv + 1);
+    return unknown_verb(self, name);
 }
 
-int program_run(const program *p, int argc, char **argv)
+int program_run(const program *self, int argc, char **argv)
 {
-    log_init(p->name, LOG_INFO, false);
-    status st = dispatch_verb(p, argc, argv);
+    log_init(self->name, LOG_INFO, false);
+    status st = dispatch_verb(self, argc, argv);
     bar_clear();
     if (st != ST_OK && st != ST_END && status_last()->message[0]) /* else a child has logged it */
         log_status();
@@ -166,7 +167,7 @@ int program_run(const program *p, int argc, char **argv)
 
 status verb_take(int *argc, char **argv, const char *name, const char **out)
 {
-    const size_t n = strlen(name);
+    const size_t length = strlen(name);
     *out = NULL;
     for (int i = 1; i < *argc; i++) {
         int used = 0;
@@ -175,8 +176,8 @@ status verb_take(int *argc, char **argv, const char *name, const char **out)
                 return FAIL(ST_USAGE, "%s needs a value", name);
             *out = argv[i + 1];
             used = 2;
-        } else if (strncmp(argv[i], name, n) == 0 && argv[i][n] == '=') {
-            *out = argv[i] + n + 1;
+        } else if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=') {
+            *out = argv[i] + length + 1;
             used = 1;
         }
         if (!used)
@@ -244,9 +245,9 @@ status verb_number(const char *name, const char *text, int64_t min, int64_t max,
     if (!text)
         return FAIL(ST_USAGE, "%s is missing: give it a whole number %s", name, range);
     errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (errno || end == text || *end || v < min || v > max)
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < min || value > max)
         return FAIL(ST_USAGE, "%s %.100s: expected a whole number %s", name, text, range);
-    *out = v;
+    *out = value;
     return ST_OK;
 }

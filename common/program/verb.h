@@ -36,11 +36,11 @@ typedef struct program {
 int program_run(const program *program, int argc, char **argv);
 
 /* conf_load_all for a verb: logs every mistake in the file and on the command line, and fails with
- * their number, or with the mistake itself if there is one. c is as after conf_load. */
-WARN_UNUSED status verb_load(conf *c, int *argc, char **argv, const conf_need *needs);
+ * their number, or with the mistake itself if there is one. `options` is as after conf_load. */
+WARN_UNUSED status verb_load(conf *options, int *argc, char **argv, const conf_need *needs);
 /* The same for a verb that has taken its own words out of argv already, so that every word which is
  * left is a mistake too. */
-WARN_UNUSED status verb_load_last(conf *c, int *argc, char **argv, const conf_need *needs);
+WARN_UNUSED status verb_load_last(conf *options, int *argc, char **argv, const conf_need *needs);
 
 /* Takes --NAME VALUE or --NAME=VALUE out of argv; `name` includes the dashes. *out is the value,
  * NULL if the word is absent, the last one if it is given twice. ST_USAGE if the value is missing.

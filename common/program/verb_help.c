@@ -7,12 +7,12 @@
 
 enum { WIDTH = 80 };
 
-void help_of_program(const program *p, FILE *to)
+void help_of_program(const program *self, FILE *to)
 {
-    fprintf(to, "%s %s: %s\n\nusage: %s VERB ...\n\n", p->name, TESSERA_VERSION, p->purpose,
-            p->name);
-    for (int i = 0; i < p->count; i++)
-        fprintf(to, "  %-12s %s\n", p->verbs[i].name, p->verbs[i].summary);
+    fprintf(to, "%s %s: %s\n\nusage: %s VERB ...\n\n", self->name, TESSERA_VERSION, self->purpose,
+            self->name);
+    for (int i = 0; i < self->count; i++)
+        fprintf(to, "  %-12s %s\n", self->verbs[i].name, self->verbs[i].summary);
     fprintf(to,
             "\n"
             "  %s VERB --help                   usage of the verb and its options\n"
@@ -23,37 +23,37 @@ void help_of_program(const program *p, FILE *to)
             "Exit codes: 64 wrong command line, 65 bad data, 66 no such input, 69 no daemon\n"
             "or rank answers, 73 an output cannot be made, 75 stopped or timed out,\n"
             "78 wrong options in a file; the others stand in the reference.\n",
-            p->name, p->name, p->name, p->name, p->name);
+            self->name, self->name, self->name, self->name, self->name);
 }
 
 /* The bytes up to the next blank that is not inside of brackets. */
 static int item_length(const char *text)
 {
-    int depth = 0, n = 0;
-    for (; text[n] && (depth > 0 || text[n] != ' '); n++)
-        depth += text[n] == '[' ? 1 : text[n] == ']' ? -1 : 0;
-    return n;
+    int depth = 0, count = 0;
+    for (; text[count] && (depth > 0 || text[count] != ' '); count++)
+        depth += text[count] == '[' ? 1 : text[count] == ']' ? -1 : 0;
+    return count;
 }
 
-static void print_usage(const program *p, const verb *v)
+static void print_usage(const program *self, const verb *command)
 {
-    const int indent = printf("usage: %s %s", p->name, v->name);
+    const int indent = printf("usage: %s %s", self->name, command->name);
     int column = indent;
-    for (const char *at = v->usage; *at; at += strspn(at, " ")) {
-        const int n = item_length(at);
-        if (column + 1 + n > WIDTH && column > indent)
+    for (const char *at = command->usage; *at; at += strspn(at, " ")) {
+        const int count = item_length(at);
+        if (column + 1 + count > WIDTH && column > indent)
             column = printf("\n%*s", indent, "") - 1;
-        column += printf(" %.*s", n, at);
-        at += n;
+        column += printf(" %.*s", count, at);
+        at += count;
     }
     printf("\n\n");
 }
 
-void help_of_verb(const program *p, const verb *v, bool all)
+void help_of_verb(const program *self, const verb *command, bool all)
 {
-    print_usage(p, v);
-    printf("%s\n", v->help);
-    if (!v->options)
+    print_usage(self, command);
+    printf("%s\n", command->help);
+    if (!command->options)
         return;
     printf("\n"
            "  -c FILE           reads options from a YAML file\n"
@@ -61,8 +61,8 @@ void help_of_verb(const program *p, const verb *v, bool all)
            "  " CONF_SHARED "          no warning of options on the command line that only other\n"
            "                    verbs read, for scripts that give several the same ones\n"
            "  --print-config    prints every option with its value, and does nothing else\n\n");
-    const int left_out = conf_help(stdout, p->trainer, v->name, v->most_used, all);
+    const int left_out = conf_help(stdout, self->trainer, command->name, command->most_used, all);
     if (left_out > 0)
-        printf("\n%d more options, which few runs need: %s %s --help all\n", left_out, p->name,
-               v->name);
+        printf("\n%d more options, which few runs need: %s %s --help all\n", left_out, self->name,
+               command->name);
 }

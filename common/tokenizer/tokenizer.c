@@ -29,191 +29,196 @@ typedef struct stretch {
 
 void tokenizer_free(tokenizer **out)
 {
-    tokenizer *t = *out;
-    if (!t)
+    tokenizer *vocabulary = *out;
+    if (!vocabulary)
         return;
-    splitter_free(&t->split);
-    added_set_done(&t->raw);
-    added_set_done(&t->normalised);
-    bpe_merges_done(&t->merges);
-    free(t->tokens);
-    free(t->bytes);
-    free(t);
+    splitter_free(&vocabulary->split);
+    added_set_done(&vocabulary->raw);
+    added_set_done(&vocabulary->normalised);
+    bpe_merges_done(&vocabulary->merges);
+    free(vocabulary->tokens);
+    free(vocabulary->bytes);
+    free(vocabulary);
     *out = NULL;
 }
 
-status tokenizer_scratch_new(const tokenizer *t, tokenizer_scratch **out)
+status tokenizer_scratch_new(const tokenizer *vocabulary, tokenizer_scratch **out)
 {
-    (void)t;
-    tokenizer_scratch *s = calloc(1, sizeof *s);
-    if (!s)
+    (void)vocabulary;
+    tokenizer_scratch *scratch = calloc(1, sizeof *scratch);
+    if (!scratch)
         return FAIL(ST_NO_MEMORY, "no memory for a tokenizer's scratch");
-    status st = bpe_scratch_new(&s->bpe);
+    status st = bpe_scratch_new(&scratch->bpe);
     if (st == ST_OK)
-        st = splitter_scratch_new(&s->split);
+        st = splitter_scratch_new(&scratch->split);
     if (st != ST_OK) {
-        tokenizer_scratch_free(&s);
+        tokenizer_scratch_free(&scratch);
         return st;
     }
-    *out = s;
+    *out = scratch;
     return ST_OK;
 }
 
-void tokenizer_scratch_free(tokenizer_scratch **s)
+void tokenizer_scratch_free(tokenizer_scratch **scratch)
 {
-    if (!*s)
+    if (!*scratch)
         return;
-    bpe_scratch_free(&(*s)->bpe);
-    splitter_scratch_free(&(*s)->split);
-    nfc_scratch_done(&(*s)->nfc);
-    mapped_text_done(&(*s)->repaired);
-    mapped_text_done(&(*s)->normalised);
-    token_list_done(&(*s)->list);
-    free(*s);
-    *s = NULL;
+    bpe_scratch_free(&(*scratch)->bpe);
+    splitter_scratch_free(&(*scratch)->split);
+    nfc_scratch_done(&(*scratch)->nfc);
+    mapped_text_done(&(*scratch)->repaired);
+    mapped_text_done(&(*scratch)->normalised);
+    token_list_done(&(*scratch)->list);
+    free(*scratch);
+    *scratch = NULL;
 }
 
-void token_list_done(token_list *l)
+void token_list_done(token_list *list)
 {
-    free(l->id);
-    free(l->offset);
-    *l = (token_list){0};
+    free(list->id);
+    free(list->offset);
+    *list = (token_list){0};
 }
 
-token_list *tokenizer_scratch_list(tokenizer_scratch *s)
+token_list *tokenizer_scratch_list(tokenizer_scratch *scratch)
 {
-    return &s->list;
+    return &scratch->list;
 }
 
-static status list_put(token_list *l, int32_t id, int64_t offset)
+static status list_put(token_list *list, int32_t id, int64_t offset)
 {
-    if (l->count == l->capacity) {
-        size_t capacity = l->capacity * 2 + 64;
-        int32_t *ids = realloc(l->id, capacity * sizeof *ids);
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity * 2 + 64;
+        int32_t *ids = realloc(list->id, capacity * sizeof *ids);
         if (!ids)
             return FAIL(ST_NO_MEMORY, "no memory for %zu tokens", capacity);
-        l->id = ids;
-        int64_t *offsets = realloc(l->offset, capacity * sizeof *offsets);
+        list->id = ids;
+        int64_t *offsets = realloc(list->offset, capacity * sizeof *offsets);
         if (!offsets)
             return FAIL(ST_NO_MEMORY, "no memory for %zu tokens", capacity);
-        l->offset = offsets;
-        l->capacity = capacity;
+        list->offset = offsets;
+        list->capacity = capacity;
     }
-    l->id[l->count] = id;
-    l->offset[l->count++] = offset;
+    list->id[list->count] = id;
+    list->offset[list->count++] = offset;
     return ST_OK;
 }
 
-static int64_t source_offset(const stretch *x, size_t at)
+static int64_t source_offset(const stretch *range, size_t at)
 {
-    int64_t offset = x->base + (x->source ? x->source[at] : (int64_t)at);
-    return x->repairs ? x->repairs[offset] : offset;
+    int64_t offset = range->base + (range->source ? range->source[at] : (int64_t)at);
+    return range->repairs ? range->repairs[offset] : offset;
 }
 
-/* Encodes the bytes [from, to) of x, which contain no added tokens: cuts pieces and merges them. */
-static status encode_words(const tokenizer *t, tokenizer_scratch *s, const stretch *x, size_t from,
-                           size_t to, token_list *out)
+/* Encodes the bytes [from, to) of `range`, which contain no added tokens: cuts pieces and merges
+ * them. */
+static status encode_words(const tokenizer *vocabulary, tokenizer_scratch *scratch,
+                           const stretch *range, size_t from, size_t to, token_list *out)
 {
     split_walk walk;
     size_t start, end;
     bool more;
-    TRY(split_begin(t->split, s->split, x->text + from, to - from, &walk));
+    TRY(split_begin(vocabulary->split, scratch->split, range->text + from, to - from, &walk));
     for (;;) {
-        TRY(split_next(t->split, s->split, &walk, &start, &end, &more));
+        TRY(split_next(vocabulary->split, scratch->split, &walk, &start, &end, &more));
         if (!more)
             return ST_OK;
         const bpe_token *tokens;
-        size_t n;
+        size_t count;
         start += from;
         end += from;
-        TRY(bpe_encode(&t->merges, t->byte_id, s->bpe, x->text + start, end - start, &tokens, &n));
-        for (size_t i = 0; i < n; i++)
-            TRY(list_put(out, tokens[i].id, source_offset(x, start + (size_t)tokens[i].start)));
+        TRY(bpe_encode(&vocabulary->merges, vocabulary->byte_id, scratch->bpe, range->text + start,
+                       end - start, &tokens, &count));
+        for (size_t i = 0; i < count; i++)
+            TRY(list_put(out, tokens[i].id, source_offset(range, start + (size_t)tokens[i].start)));
     }
 }
 
 /* Encodes one fragment between the added tokens of the raw text. */
-static status encode_fragment(const tokenizer *t, tokenizer_scratch *s, stretch x, token_list *out)
+static status encode_fragment(const tokenizer *vocabulary, tokenizer_scratch *scratch,
+                              stretch range, token_list *out)
 {
-    if (t->nfc && !nfc_settled(x.text, x.size)) {
-        TRY(nfc_normalise(x.text, x.size, &s->nfc, &s->normalised));
-        if (s->normalised.size != x.size || memcmp(s->normalised.bytes, x.text, x.size)) {
-            x.text = s->normalised.bytes;
-            x.size = s->normalised.size;
-            x.source = s->normalised.source;
+    if (vocabulary->nfc && !nfc_settled(range.text, range.size)) {
+        TRY(nfc_normalise(range.text, range.size, &scratch->nfc, &scratch->normalised));
+        if (scratch->normalised.size != range.size ||
+            memcmp(scratch->normalised.bytes, range.text, range.size)) {
+            range.text = scratch->normalised.bytes;
+            range.size = scratch->normalised.size;
+            range.source = scratch->normalised.source;
         }
     }
     size_t at = 0, found;
     const added_token *token;
-    while ((token = added_set_find(&t->normalised, x.text, x.size, at, &found))) {
-        TRY(encode_words(t, s, &x, at, found, out));
-        TRY(list_put(out, token->id, source_offset(&x, found)));
+    while ((token = added_set_find(&vocabulary->normalised, range.text, range.size, at, &found))) {
+        TRY(encode_words(vocabulary, scratch, &range, at, found, out));
+        TRY(list_put(out, token->id, source_offset(&range, found)));
         at = found + token->size;
     }
-    return encode_words(t, s, &x, at, x.size, out);
+    return encode_words(vocabulary, scratch, &range, at, range.size, out);
 }
 
-static status encode_text(const tokenizer *t, tokenizer_scratch *s, stretch x, token_list *out)
+static status encode_text(const tokenizer *vocabulary, tokenizer_scratch *scratch, stretch range,
+                          token_list *out)
 {
-    const uint8_t *text = x.text;
-    size_t size = x.size, at = 0, found;
+    const uint8_t *text = range.text;
+    size_t size = range.size, at = 0, found;
     const added_token *token;
-    while ((token = added_set_find(&t->raw, text, size, at, &found))) {
-        x.text = text + at;
-        x.size = found - at;
-        x.base = (int64_t)at;
-        TRY(encode_fragment(t, s, x, out));
-        x.base = (int64_t)found;
-        TRY(list_put(out, token->id, source_offset(&x, 0)));
+    while ((token = added_set_find(&vocabulary->raw, text, size, at, &found))) {
+        range.text = text + at;
+        range.size = found - at;
+        range.base = (int64_t)at;
+        TRY(encode_fragment(vocabulary, scratch, range, out));
+        range.base = (int64_t)found;
+        TRY(list_put(out, token->id, source_offset(&range, 0)));
         at = found + token->size;
     }
-    x.text = text + at;
-    x.size = size - at;
-    x.base = (int64_t)at;
-    return encode_fragment(t, s, x, out);
+    range.text = text + at;
+    range.size = size - at;
+    range.base = (int64_t)at;
+    return encode_fragment(vocabulary, scratch, range, out);
 }
 
-status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *text, size_t size,
-                        token_list *out)
+status tokenizer_encode(const tokenizer *vocabulary, tokenizer_scratch *scratch, const char *text,
+                        size_t size, token_list *out)
 {
     if (!size)
         return ST_OK;
-    stretch x = {.text = (const uint8_t *)text, .size = size};
-    if (!utf8_valid(x.text, size)) {
-        TRY(utf8_repair(x.text, size, &s->repaired));
-        x.text = s->repaired.bytes;
-        x.size = s->repaired.size;
-        x.repairs = s->repaired.source;
+    stretch range = {.text = (const uint8_t *)text, .size = size};
+    if (!utf8_valid(range.text, size)) {
+        TRY(utf8_repair(range.text, size, &scratch->repaired));
+        range.text = scratch->repaired.bytes;
+        range.size = scratch->repaired.size;
+        range.repairs = scratch->repaired.source;
     }
-    size_t n = out->count;
-    status st = encode_text(t, s, x, out);
+    size_t count = out->count;
+    status st = encode_text(vocabulary, scratch, range, out);
     if (st != ST_OK)
-        out->count = n;
+        out->count = count;
     return st;
 }
 
-status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n, bool skip_special,
-                        char **out, size_t *out_size)
+status tokenizer_decode(const tokenizer *vocabulary, const int32_t *id, size_t count,
+                        bool skip_special, char **out, size_t *out_size)
 {
     size_t size = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (id[i] < 0)
             return FAIL(ST_BAD_INPUT, "id %d (number %zu of %zu) is not a token; ids are 0 to %d",
-                        id[i], i + 1, n, t->size - 1);
-        if (id[i] < t->size)
-            size += t->tokens[id[i]].size;
+                        id[i], i + 1, count, vocabulary->size - 1);
+        if (id[i] < vocabulary->size)
+            size += vocabulary->tokens[id[i]].size;
     }
     uint8_t *joined = malloc(size + 1);
     if (!joined)
         return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of text", size);
     size = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (id[i] >= t->size)
+    for (size_t i = 0; i < count; i++) {
+        if (id[i] >= vocabulary->size)
             continue;
-        token_text token = t->tokens[id[i]];
+        token_text token = vocabulary->tokens[id[i]];
         if (token.kind == TOKEN_UNUSED || (skip_special && token.kind == TOKEN_SPECIAL))
             continue;
-        memcpy(joined + size, t->bytes + token.start, token.size);
+        memcpy(joined + size, vocabulary->bytes + token.start, token.size);
         size += token.size;
     }
     if (!utf8_valid(joined, size)) { /* a token may end inside a character */
@@ -234,26 +239,26 @@ status tokenizer_decode(const tokenizer *t, const int32_t *id, size_t n, bool sk
     return ST_OK;
 }
 
-static int32_t find_added(const added_set *s, const char *content)
+static int32_t find_added(const added_set *set, const char *content)
 {
-    for (size_t i = 0; i < s->count; i++)
-        if (!strcmp(s->tokens[i].text, content))
-            return s->tokens[i].id;
+    for (size_t i = 0; i < set->count; i++)
+        if (!strcmp(set->tokens[i].text, content))
+            return set->tokens[i].id;
     return -1;
 }
 
-int32_t tokenizer_added(const tokenizer *t, const char *content)
+int32_t tokenizer_added(const tokenizer *vocabulary, const char *content)
 {
-    int32_t id = find_added(&t->raw, content);
-    return id >= 0 ? id : find_added(&t->normalised, content);
+    int32_t id = find_added(&vocabulary->raw, content);
+    return id >= 0 ? id : find_added(&vocabulary->normalised, content);
 }
 
-int32_t tokenizer_size(const tokenizer *t)
+int32_t tokenizer_size(const tokenizer *vocabulary)
 {
-    return t->size;
+    return vocabulary->size;
 }
 
-hash128 tokenizer_digest(const tokenizer *t)
+hash128 tokenizer_digest(const tokenizer *vocabulary)
 {
-    return t->digest;
+    return vocabulary->digest;
 }

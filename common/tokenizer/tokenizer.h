@@ -54,11 +54,11 @@ token_list *tokenizer_scratch_list(tokenizer_scratch *scratch);
  * decode('utf-8', 'replace'). */
 WARN_UNUSED status tokenizer_encode(const tokenizer *tokenizer, tokenizer_scratch *scratch,
                                     const char *text, size_t size, token_list *out);
-/* Makes the text of n ids, on the heap and ended by a NUL. Bytes that are not UTF-8 become U+FFFD.
- * skip_special leaves out the added tokens that are marked special. Ids beyond the vocabulary are
- * left out, as the published library does, since the head of a model can have padded rows and
- * choose one of them. ST_BAD_INPUT for a negative id. */
-WARN_UNUSED status tokenizer_decode(const tokenizer *tokenizer, const int32_t *id, size_t n,
+/* Makes the text of `count` ids, on the heap and ended by a NUL. Bytes that are not UTF-8 become
+ * U+FFFD. skip_special leaves out the added tokens that are marked special. Ids beyond the
+ * vocabulary are left out, as the published library does, since the head of a model can have padded
+ * rows and choose one of them. ST_BAD_INPUT for a negative id. */
+WARN_UNUSED status tokenizer_decode(const tokenizer *tokenizer, const int32_t *id, size_t count,
                                     bool skip_special, char **out, size_t *out_size);
 
 /* The id of the added token with this text; -1 if there is none. */

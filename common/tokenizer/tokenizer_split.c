@@ -9,65 +9,65 @@
 
 /* ---- added tokens ---- */
 
-void added_set_done(added_set *s)
+void added_set_done(added_set *set)
 {
-    for (size_t i = 0; i < s->count; i++)
-        free(s->tokens[i].text);
-    free(s->tokens);
-    *s = (added_set){0};
+    for (size_t i = 0; i < set->count; i++)
+        free(set->tokens[i].text);
+    free(set->tokens);
+    *set = (added_set){0};
 }
 
-status added_set_put(added_set *s, const uint8_t *text, size_t size, int32_t id)
+status added_set_put(added_set *set, const uint8_t *text, size_t size, int32_t id)
 {
-    if (s->count == s->capacity) {
-        size_t capacity = s->capacity * 2 + 32;
-        added_token *grown = realloc(s->tokens, capacity * sizeof *grown);
+    if (set->count == set->capacity) {
+        size_t capacity = set->capacity * 2 + 32;
+        added_token *grown = realloc(set->tokens, capacity * sizeof *grown);
         if (!grown)
             return FAIL(ST_NO_MEMORY, "no memory for %zu added tokens", capacity);
-        s->tokens = grown;
-        s->capacity = capacity;
+        set->tokens = grown;
+        set->capacity = capacity;
     }
     char *copy = malloc(size + 1);
     if (!copy)
         return FAIL(ST_NO_MEMORY, "no memory for an added token of %zu bytes", size);
     memcpy(copy, text, size);
     copy[size] = 0;
-    s->tokens[s->count++] = (added_token){copy, size, id};
+    set->tokens[set->count++] = (added_token){copy, size, id};
     return ST_OK;
 }
 
-static int by_first_byte_then_longest(const void *a, const void *b)
+static int by_first_byte_then_longest(const void *left, const void *right)
 {
-    const added_token *x = a, *y = b;
-    uint8_t fx = (uint8_t)x->text[0], fy = (uint8_t)y->text[0];
+    const added_token *first = left, *second = right;
+    uint8_t fx = (uint8_t)first->text[0], fy = (uint8_t)second->text[0];
     if (fx != fy)
         return fx < fy ? -1 : 1;
-    if (x->size != y->size)
-        return x->size > y->size ? -1 : 1;
-    return memcmp(x->text, y->text, x->size);
+    if (first->size != second->size)
+        return first->size > second->size ? -1 : 1;
+    return memcmp(first->text, second->text, first->size);
 }
 
-void added_set_seal(added_set *s)
+void added_set_seal(added_set *set)
 {
-    if (s->count)
-        qsort(s->tokens, s->count, sizeof *s->tokens, by_first_byte_then_longest);
+    if (set->count)
+        qsort(set->tokens, set->count, sizeof *set->tokens, by_first_byte_then_longest);
     size_t i = 0;
-    for (int b = 0; b < 256; b++) {
-        s->first[b] = i;
-        while (i < s->count && (uint8_t)s->tokens[i].text[0] == b)
+    for (int j = 0; j < 256; j++) {
+        set->first[j] = i;
+        while (i < set->count && (uint8_t)set->tokens[i].text[0] == j)
             i++;
     }
-    s->first[256] = s->count;
+    set->first[256] = set->count;
 }
 
-const added_token *added_set_find(const added_set *s, const uint8_t *text, size_t size, size_t from,
-                                  size_t *out_at)
+const added_token *added_set_find(const added_set *set, const uint8_t *text, size_t size,
+                                  size_t from, size_t *out_at)
 {
-    if (!s->count)
+    if (!set->count)
         return NULL;
     for (size_t at = from; at < size; at++)
-        for (size_t i = s->first[text[at]]; i < s->first[text[at] + 1]; i++) {
-            const added_token *token = &s->tokens[i];
+        for (size_t i = set->first[text[at]]; i < set->first[text[at] + 1]; i++) {
+            const added_token *token = &set->tokens[i];
             if (token->size <= size - at && !memcmp(token->text, text + at, token->size)) {
                 *out_at = at;
                 return token;
@@ -127,139 +127,142 @@ static status compile_pattern(const char *expression, size_t size, const char *f
 
 status splitter_new(const char *expression, size_t size, const char *file, splitter **out)
 {
-    splitter *s = calloc(1, sizeof *s);
-    if (!s)
+    splitter *split = calloc(1, sizeof *split);
+    if (!split)
         return FAIL(ST_NO_MEMORY, "no memory for the pre-tokeniser expression");
-    status st = words_know(expression, size) ? word_classes_new(&s->words)
-                                             : compile_pattern(expression, size, file, &s->code);
+    status st = words_know(expression, size)
+                    ? word_classes_new(&split->words)
+                    : compile_pattern(expression, size, file, &split->code);
     if (st != ST_OK) {
-        splitter_free(&s);
+        splitter_free(&split);
         return st;
     }
-    *out = s;
+    *out = split;
     return ST_OK;
 }
 
-void splitter_free(splitter **s)
+void splitter_free(splitter **split)
 {
-    if (!*s)
+    if (!*split)
         return;
-    word_classes_free(&(*s)->words);
-    pcre2_code_free((*s)->code);
-    free(*s);
-    *s = NULL;
+    word_classes_free(&(*split)->words);
+    pcre2_code_free((*split)->code);
+    free(*split);
+    *split = NULL;
 }
 
 status splitter_scratch_new(splitter_scratch **out)
 {
-    splitter_scratch *x = calloc(1, sizeof *x);
-    if (!x)
+    splitter_scratch *scratch = calloc(1, sizeof *scratch);
+    if (!scratch)
         return FAIL(ST_NO_MEMORY, "no memory for matching");
-    x->match = pcre2_match_data_create(1, NULL);
-    x->context = pcre2_match_context_create(NULL);
-    x->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
-    if (!x->match || !x->context || !x->stack) {
-        splitter_scratch_free(&x);
+    scratch->match = pcre2_match_data_create(1, NULL);
+    scratch->context = pcre2_match_context_create(NULL);
+    scratch->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
+    if (!scratch->match || !scratch->context || !scratch->stack) {
+        splitter_scratch_free(&scratch);
         return FAIL(ST_NO_MEMORY, "no memory for matching");
     }
-    pcre2_jit_stack_assign(x->context, NULL, x->stack);
-    *out = x;
+    pcre2_jit_stack_assign(scratch->context, NULL, scratch->stack);
+    *out = scratch;
     return ST_OK;
 }
 
-void splitter_scratch_free(splitter_scratch **x)
+void splitter_scratch_free(splitter_scratch **scratch)
 {
-    if (!*x)
+    if (!*scratch)
         return;
-    pcre2_match_data_free((*x)->match);
-    pcre2_match_context_free((*x)->context);
-    pcre2_jit_stack_free((*x)->stack);
-    free((*x)->masked);
-    free(*x);
-    *x = NULL;
+    pcre2_match_data_free((*scratch)->match);
+    pcre2_match_context_free((*scratch)->context);
+    pcre2_jit_stack_free((*scratch)->stack);
+    free((*scratch)->masked);
+    free(*scratch);
+    *scratch = NULL;
 }
 
-status split_begin(const splitter *s, splitter_scratch *x, const uint8_t *text, size_t size,
-                   split_walk *out)
+status split_begin(const splitter *split, splitter_scratch *scratch, const uint8_t *text,
+                   size_t size, split_walk *out)
 {
     *out = (split_walk){.text = text, .size = size};
-    if (s->words || !size || !memmem(text, size, VOWEL_SEPARATOR, sizeof VOWEL_SEPARATOR))
+    if (split->words || !size || !memmem(text, size, VOWEL_SEPARATOR, sizeof VOWEL_SEPARATOR))
         return ST_OK;
-    if (size > x->capacity) {
-        free(x->masked);
-        x->capacity = 0;
-        x->masked = malloc(size);
-        if (!x->masked)
+    if (size > scratch->capacity) {
+        free(scratch->masked);
+        scratch->capacity = 0;
+        scratch->masked = malloc(size);
+        if (!scratch->masked)
             return FAIL(ST_NO_MEMORY, "no memory to match %zu bytes of text", size);
-        x->capacity = size;
+        scratch->capacity = size;
     }
-    memcpy(x->masked, text, size);
-    for (uint8_t *p = x->masked; (p = memmem(p, size - (size_t)(p - x->masked), VOWEL_SEPARATOR,
-                                             sizeof VOWEL_SEPARATOR)) != NULL;)
-        memcpy(p, ZERO_WIDTH_SPACE, sizeof ZERO_WIDTH_SPACE);
-    out->text = x->masked;
+    memcpy(scratch->masked, text, size);
+    for (uint8_t *mark = scratch->masked;
+         (mark = memmem(mark, size - (size_t)(mark - scratch->masked), VOWEL_SEPARATOR,
+                        sizeof VOWEL_SEPARATOR)) != NULL;)
+        memcpy(mark, ZERO_WIDTH_SPACE, sizeof ZERO_WIDTH_SPACE);
+    out->text = scratch->masked;
     return ST_OK;
 }
 
-/* Finds the next match at or after w->search. If there is none, notes an empty one at the end of
+/* Finds the next match at or after walk->search. If there is none, notes an empty one at the end of
  * the text. */
-static status find_match(const splitter *s, splitter_scratch *x, split_walk *w)
+static status find_match(const splitter *split, splitter_scratch *scratch, split_walk *walk)
 {
-    w->match_start = w->match_end = w->size;
-    if (w->search >= w->size)
+    walk->match_start = walk->match_end = walk->size;
+    if (walk->search >= walk->size)
         return ST_OK;
-    int found =
-        pcre2_match(s->code, w->text, w->size, w->search, PCRE2_NO_UTF_CHECK, x->match, x->context);
+    int found = pcre2_match(split->code, walk->text, walk->size, walk->search, PCRE2_NO_UTF_CHECK,
+                            scratch->match, scratch->context);
     if (found == PCRE2_ERROR_NOMATCH)
         return ST_OK;
     if (found < 0) {
         char text[ERROR_TEXT];
         pcre2_get_error_message(found, (PCRE2_UCHAR *)text, sizeof text);
         return FAIL(ST_BAD_INPUT, "the pre-tokeniser expression failed at byte %zu of %zu: %s",
-                    w->search, w->size, text);
+                    walk->search, walk->size, text);
     }
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(x->match);
-    if (range[0] < w->search || range[1] < range[0])
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(scratch->match);
+    if (range[0] < walk->search || range[1] < range[0])
         return FAIL(ST_BAD_INPUT, "the pre-tokeniser expression moves its match outside the text "
                                   "(\\K in a look-around)");
-    w->match_start = range[0];
-    w->match_end = range[1];
+    walk->match_start = range[0];
+    walk->match_end = range[1];
     return ST_OK;
 }
 
-static size_t next_character(const split_walk *w, size_t at)
+static size_t next_character(const split_walk *walk, size_t at)
 {
     do
         at++;
-    while (at < w->size && (w->text[at] & 0xC0) == 0x80);
+    while (at < walk->size && (walk->text[at] & 0xC0) == 0x80);
     return at;
 }
 
-status split_next(const splitter *s, splitter_scratch *x, split_walk *w, size_t *out_start,
-                  size_t *out_end, bool *out_more)
+status split_next(const splitter *split, splitter_scratch *scratch, split_walk *walk,
+                  size_t *out_start, size_t *out_end, bool *out_more)
 {
-    *out_more = w->at < w->size;
+    *out_more = walk->at < walk->size;
     if (!*out_more)
         return ST_OK;
-    *out_start = w->at;
-    if (s->words) {
-        *out_end = w->at = words_next(s->words, w->text, w->size, w->at);
+    *out_start = walk->at;
+    if (split->words) {
+        *out_end = walk->at = words_next(split->words, walk->text, walk->size, walk->at);
         return ST_OK;
     }
-    if (w->match_end <= w->at) { /* no match is waiting */
-        TRY(find_match(s, x, w));
+    if (walk->match_end <= walk->at) { /* no match is waiting */
+        TRY(find_match(split, scratch, walk));
         /* An empty match cuts the text too, but not at the start of a piece, where it would cut
          * nothing off. */
-        while (w->match_end == w->at) {
-            w->search = next_character(w, w->at);
-            TRY(find_match(s, x, w));
+        while (walk->match_end == walk->at) {
+            walk->search = next_character(walk, walk->at);
+            TRY(find_match(split, scratch, walk));
         }
     }
-    if (w->match_start > w->at) { /* the text before the match is a piece too */
-        *out_end = w->at = w->match_start;
-        w->search = w->at == w->match_end ? next_character(w, w->at) : w->match_end;
+    if (walk->match_start > walk->at) { /* the text before the match is a piece too */
+        *out_end = walk->at = walk->match_start;
+        walk->search =
+            walk->at == walk->match_end ? next_character(walk, walk->at) : walk->match_end;
         return ST_OK;
     }
-    *out_end = w->at = w->search = w->match_end;
+    *out_end = walk->at = walk->search = walk->match_end;
     return ST_OK;
 }

@@ -14,39 +14,39 @@ enum {
         18, /* code points; far above the longest canonical decomposition, which is 4 */
 };
 
-void mapped_text_done(mapped_text *m)
+void mapped_text_done(mapped_text *text)
 {
-    free(m->bytes);
-    free(m->source);
-    *m = (mapped_text){0};
+    free(text->bytes);
+    free(text->source);
+    *text = (mapped_text){0};
 }
 
-void nfc_scratch_done(nfc_scratch *s)
+void nfc_scratch_done(nfc_scratch *scratch)
 {
-    free(s->points);
-    *s = (nfc_scratch){0};
+    free(scratch->points);
+    *scratch = (nfc_scratch){0};
 }
 
-static status mapped_reserve(mapped_text *m, size_t more)
+static status mapped_reserve(mapped_text *text, size_t more)
 {
-    if (m->capacity - m->size >= more)
+    if (text->capacity - text->size >= more)
         return ST_OK;
-    size_t capacity = m->capacity + m->capacity / 2 + more + 256;
-    uint8_t *bytes = realloc(m->bytes, capacity);
+    size_t capacity = text->capacity + text->capacity / 2 + more + 256;
+    uint8_t *bytes = realloc(text->bytes, capacity);
     if (!bytes)
         return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of text", capacity);
-    m->bytes = bytes;
-    int64_t *source = realloc(m->source, capacity * sizeof *source);
+    text->bytes = bytes;
+    int64_t *source = realloc(text->source, capacity * sizeof *source);
     if (!source)
         return FAIL(ST_NO_MEMORY, "no memory for the offsets of %zu bytes of text", capacity);
-    m->source = source;
-    m->capacity = capacity;
+    text->source = source;
+    text->capacity = capacity;
     return ST_OK;
 }
 
-size_t utf8_next(const uint8_t *p, size_t left, int32_t *out_code)
+size_t utf8_next(const uint8_t *bytes, size_t left, int32_t *out_code)
 {
-    uint8_t lead = p[0];
+    uint8_t lead = bytes[0];
     *out_code = -1;
     if (lead < 0x80) {
         *out_code = lead;
@@ -61,9 +61,9 @@ size_t utf8_next(const uint8_t *p, size_t left, int32_t *out_code)
         return 1;
     int32_t code = lead & (0x7F >> length);
     for (size_t i = 1; i < length; i++) {
-        if (i == left || p[i] < low || p[i] > high)
+        if (i == left || bytes[i] < low || bytes[i] > high)
             return i;
-        code = code << 6 | (p[i] & 0x3F);
+        code = code << 6 | (bytes[i] & 0x3F);
         low = 0x80;
         high = 0xBF;
     }
@@ -76,12 +76,12 @@ size_t utf8_put(int32_t code, uint8_t out[4])
     return (size_t)utf8proc_encode_char(code, out);
 }
 
-static status mapped_put(mapped_text *m, int32_t code, int64_t source)
+static status mapped_put(mapped_text *text, int32_t code, int64_t source)
 {
-    TRY(mapped_reserve(m, 4));
-    size_t n = utf8_put(code, m->bytes + m->size);
-    for (size_t i = 0; i < n; i++)
-        m->source[m->size++] = source;
+    TRY(mapped_reserve(text, 4));
+    size_t count = utf8_put(code, text->bytes + text->size);
+    for (size_t i = 0; i < count; i++)
+        text->source[text->size++] = source;
     return ST_OK;
 }
 
@@ -90,9 +90,9 @@ status utf8_repair(const uint8_t *text, size_t size, mapped_text *out)
     out->size = 0;
     for (size_t i = 0; i < size;) {
         int32_t code;
-        size_t n = utf8_next(text + i, size - i, &code);
+        size_t count = utf8_next(text + i, size - i, &code);
         TRY(mapped_put(out, code < 0 ? REPLACEMENT : code, (int64_t)i));
-        i += n;
+        i += count;
     }
     return ST_OK;
 }
@@ -100,10 +100,10 @@ status utf8_repair(const uint8_t *text, size_t size, mapped_text *out)
 /* Whether a character is its own NFC, is not a combining mark, and never composes with the one
  * before. Only whole blocks of such characters are listed, so that ordinary text needs no table. A
  * test checks the ranges. */
-static bool code_settled(int32_t c)
+static bool code_settled(int32_t code)
 {
-    return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x4E00 && c <= 0x9FFF) ||
-           (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0x1F300 && c <= 0x1FAFF);
+    return code < 0x300 || (code >= 0x400 && code <= 0x482) || (code >= 0x4E00 && code <= 0x9FFF) ||
+           (code >= 0xAC00 && code <= 0xD7A3) || (code >= 0x1F300 && code <= 0x1FAFF);
 }
 
 bool nfc_settled(const uint8_t *text, size_t size)
@@ -129,58 +129,59 @@ static bool is_later(int32_t code)
     return !code_set_has(code_nfc, code);
 }
 
-static status decompose(const uint8_t *text, size_t size, nfc_scratch *s)
+static status decompose(const uint8_t *text, size_t size, nfc_scratch *scratch)
 {
-    s->count = 0;
+    scratch->count = 0;
     for (size_t i = 0; i < size;) {
-        if (s->capacity - s->count < DECOMPOSED_MAX) {
-            size_t capacity = s->capacity + s->capacity / 2 + 256;
-            nfc_point *grown = realloc(s->points, capacity * sizeof *grown);
+        if (scratch->capacity - scratch->count < DECOMPOSED_MAX) {
+            size_t capacity = scratch->capacity + scratch->capacity / 2 + 256;
+            nfc_point *grown = realloc(scratch->points, capacity * sizeof *grown);
             if (!grown)
                 return FAIL(ST_NO_MEMORY, "no memory to normalise %zu bytes of text", size);
-            s->points = grown;
-            s->capacity = capacity;
+            scratch->points = grown;
+            scratch->capacity = capacity;
         }
         int32_t code, part[DECOMPOSED_MAX];
         int boundary = 0;
         size_t length = utf8_next(text + i, size - i, &code);
         bool later = is_later(code);
-        utf8proc_ssize_t n = 1;
+        utf8proc_ssize_t got = 1;
         part[0] = code;
         if (!later)
-            n = utf8proc_decompose_char(code, part, DECOMPOSED_MAX,
-                                        UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
-        if (n < 0 || n > DECOMPOSED_MAX)
-            return FAIL(ST_INTERNAL, "U+%04X: %s", (unsigned)code, utf8proc_errmsg(n));
-        for (utf8proc_ssize_t k = 0; k < n; k++) {
+            got = utf8proc_decompose_char(code, part, DECOMPOSED_MAX,
+                                          UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
+        if (got < 0 || got > DECOMPOSED_MAX)
+            return FAIL(ST_INTERNAL, "U+%04X: %s", (unsigned)code, utf8proc_errmsg(got));
+        for (utf8proc_ssize_t k = 0; k < got; k++) {
             int32_t combining = later ? 0 : utf8proc_get_property(part[k])->combining_class;
-            s->points[s->count] = (nfc_point){part[k], combining, (int64_t)i, (int64_t)s->count};
-            s->count++;
+            scratch->points[scratch->count] =
+                (nfc_point){part[k], combining, (int64_t)i, (int64_t)scratch->count};
+            scratch->count++;
         }
         i += length;
     }
     return ST_OK;
 }
 
-static int by_combining_class(const void *a, const void *b)
+static int by_combining_class(const void *left, const void *right)
 {
-    const nfc_point *x = a, *y = b;
-    if (x->combining != y->combining)
-        return x->combining < y->combining ? -1 : 1;
-    return x->order < y->order ? -1 : 1;
+    const nfc_point *first = left, *second = right;
+    if (first->combining != second->combining)
+        return first->combining < second->combining ? -1 : 1;
+    return first->order < second->order ? -1 : 1;
 }
 
 /* Sorts each run of combining marks by class. */
-static void reorder_marks(nfc_scratch *s)
+static void reorder_marks(nfc_scratch *scratch)
 {
-    for (size_t i = 0; i < s->count;) {
+    for (size_t i = 0; i < scratch->count;) {
         size_t end = i;
         bool sorted = true;
-        for (; end < s->count && s->points[end].combining; end++)
-            sorted =
-                sorted && (end == i || s->points[end - 1].combining <= s->points[end].combining);
+        for (; end < scratch->count && scratch->points[end].combining; end++)
+            sorted = sorted && (end == i || scratch->points[end - 1].combining <=
+                                                scratch->points[end].combining);
         if (!sorted)
-            qsort(s->points + i, end - i, sizeof *s->points, by_combining_class);
+            qsort(scratch->points + i, end - i, sizeof *scratch->points, by_combining_class);
         i = end + (end == i);
     }
 }
@@ -188,48 +189,49 @@ static void reorder_marks(nfc_scratch *s)
 /* The primary composite of two code points, or 0 if there is none. U+11A7, the code point before
  * the first trailing consonant of Hangul, is excluded because utf8proc 2.8 mistakes it for one and
  * drops it after a syllable. */
-static int32_t compose_pair(int32_t a, int32_t b)
+static int32_t compose_pair(int32_t first, int32_t second)
 {
-    if (b < 0x300 || b == 0x11A7 || is_later(b))
+    if (second < 0x300 || second == 0x11A7 || is_later(second))
         return 0;
-    int32_t pair[3] = {a, b, 0};
+    int32_t pair[3] = {first, second, 0};
     return utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE) == 1 ? pair[0] : 0;
 }
 
 /* Canonical composition (Unicode 15, section 3.11, D117): a character composes with the last
  * starter unless a character of the same or a higher class lies between them. The composite keeps
  * the starter's source. */
-static void compose(nfc_scratch *s)
+static void compose(nfc_scratch *scratch)
 {
-    size_t n = 0;
+    size_t count = 0;
     nfc_point *starter = NULL;
     int32_t highest = -1;
-    for (size_t i = 0; i < s->count; i++) {
-        nfc_point p = s->points[i];
-        int32_t joined = starter && p.combining > highest ? compose_pair(starter->code, p.code) : 0;
+    for (size_t i = 0; i < scratch->count; i++) {
+        nfc_point point = scratch->points[i];
+        int32_t joined =
+            starter && point.combining > highest ? compose_pair(starter->code, point.code) : 0;
         if (joined) {
             starter->code = joined;
             continue;
         }
-        s->points[n] = p;
-        if (p.combining == 0) {
-            starter = &s->points[n];
+        scratch->points[count] = point;
+        if (point.combining == 0) {
+            starter = &scratch->points[count];
             highest = -1;
-        } else if (p.combining > highest) {
-            highest = p.combining;
+        } else if (point.combining > highest) {
+            highest = point.combining;
         }
-        n++;
+        count++;
     }
-    s->count = n;
+    scratch->count = count;
 }
 
-status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *s, mapped_text *out)
+status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *scratch, mapped_text *out)
 {
-    TRY(decompose(text, size, s));
-    reorder_marks(s);
-    compose(s);
+    TRY(decompose(text, size, scratch));
+    reorder_marks(scratch);
+    compose(scratch);
     out->size = 0;
-    for (size_t i = 0; i < s->count; i++)
-        TRY(mapped_put(out, s->points[i].code, s->points[i].source));
+    for (size_t i = 0; i < scratch->count; i++)
+        TRY(mapped_put(out, scratch->points[i].code, scratch->points[i].source));
     return ST_OK;
 }

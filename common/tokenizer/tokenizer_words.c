@@ -26,36 +26,36 @@ struct word_classes {
     uint8_t kind_of[TABLE_END]; /* code points at and above TABLE_END are OTHER */
 };
 
-static bool mark_ranges(word_classes *w, code_set set, kind k)
+static bool mark_ranges(word_classes *classes, code_set set, kind wanted)
 {
     for (size_t i = 0; i < set.count; i++) {
-        const code_range r = set.ranges[i];
-        if (r.last >= TABLE_END)
+        const code_range range = set.ranges[i];
+        if (range.last >= TABLE_END)
             return false;
-        memset(w->kind_of + r.first, k, (size_t)(r.last - r.first + 1));
+        memset(classes->kind_of + range.first, wanted, (size_t)(range.last - range.first + 1));
     }
     return true;
 }
 
 status word_classes_new(word_classes **out)
 {
-    word_classes *w = calloc(1, sizeof *w);
-    if (!w)
+    word_classes *classes = calloc(1, sizeof *classes);
+    if (!classes)
         return FAIL(ST_NO_MEMORY, "no memory for the tokenizer's character classes");
-    if (!mark_ranges(w, code_letters, LETTER) || !mark_ranges(w, code_numbers, NUMBER) ||
-        !mark_ranges(w, code_spaces, SPACE)) {
-        free(w);
+    if (!mark_ranges(classes, code_letters, LETTER) ||
+        !mark_ranges(classes, code_numbers, NUMBER) || !mark_ranges(classes, code_spaces, SPACE)) {
+        free(classes);
         return FAIL(ST_INTERNAL, "a character class reaches beyond U+%X", TABLE_END - 1);
     }
-    w->kind_of['\r'] = w->kind_of['\n'] = NEWLINE;
-    *out = w;
+    classes->kind_of['\r'] = classes->kind_of['\n'] = NEWLINE;
+    *out = classes;
     return ST_OK;
 }
 
-void word_classes_free(word_classes **w)
+void word_classes_free(word_classes **classes)
 {
-    free(*w);
-    *w = NULL;
+    free(*classes);
+    *classes = NULL;
 }
 
 /* A character of valid text. */
@@ -64,31 +64,32 @@ typedef struct character {
     size_t end; /* where the next one begins */
 } character;
 
-static inline character read_character(const word_classes *w, const uint8_t *text, size_t at)
+static inline character read_character(const word_classes *classes, const uint8_t *text, size_t at)
 {
-    const uint8_t *p = text + at;
-    if (p[0] < 0x80)
-        return (character){w->kind_of[p[0]], at + 1};
-    if (p[0] < 0xE0)
-        return (character){w->kind_of[(p[0] & 0x1F) << 6 | (p[1] & 0x3F)], at + 2};
-    if (p[0] < 0xF0)
-        return (character){w->kind_of[(p[0] & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F)],
-                           at + 3};
+    const uint8_t *from = text + at;
+    if (from[0] < 0x80)
+        return (character){classes->kind_of[from[0]], at + 1};
+    if (from[0] < 0xE0)
+        return (character){classes->kind_of[(from[0] & 0x1F) << 6 | (from[1] & 0x3F)], at + 2};
+    if (from[0] < 0xF0)
+        return (character){
+            classes->kind_of[(from[0] & 0x0F) << 12 | (from[1] & 0x3F) << 6 | (from[2] & 0x3F)],
+            at + 3};
     const int32_t code =
-        (p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F);
-    return (character){code < TABLE_END ? w->kind_of[code] : OTHER, at + 4};
+        (from[0] & 0x07) << 18 | (from[1] & 0x3F) << 12 | (from[2] & 0x3F) << 6 | (from[3] & 0x3F);
+    return (character){code < TABLE_END ? classes->kind_of[code] : OTHER, at + 4};
 }
 
 /* Where the run of characters of one kind ends that begins at `at`; `at` itself if there is none.
  */
-static inline size_t run_of(const word_classes *w, const uint8_t *text, size_t size, size_t at,
-                            kind wanted)
+static inline size_t run_of(const word_classes *classes, const uint8_t *text, size_t size,
+                            size_t at, kind wanted)
 {
     while (at < size) {
-        const character c = read_character(w, text, at);
-        if (c.kind != wanted)
+        const character code = read_character(classes, text, at);
+        if (code.kind != wanted)
             break;
-        at = c.end;
+        at = code.end;
     }
     return at;
 }
@@ -113,16 +114,16 @@ static size_t contraction(const uint8_t *text, size_t size, size_t at)
  * up to its last line end. Without one, it is the whole run at the end of the text; elsewhere it is
  * the run without its last character, which belongs to what follows, or that one character alone.
  */
-static size_t white(const word_classes *w, const uint8_t *text, size_t size, size_t at)
+static size_t white(const word_classes *classes, const uint8_t *text, size_t size, size_t at)
 {
     size_t end = at, last = at, newline = at;
     while (end < size) {
-        const character c = read_character(w, text, end);
-        if (c.kind != SPACE && c.kind != NEWLINE)
+        const character code = read_character(classes, text, end);
+        if (code.kind != SPACE && code.kind != NEWLINE)
             break;
         last = end;
-        end = c.end;
-        if (c.kind == NEWLINE)
+        end = code.end;
+        if (code.kind == NEWLINE)
             newline = end;
     }
     if (newline > at)
@@ -130,24 +131,24 @@ static size_t white(const word_classes *w, const uint8_t *text, size_t size, siz
     return end == size || last == at ? end : last;
 }
 
-size_t words_next(const word_classes *w, const uint8_t *text, size_t size, size_t at)
+size_t words_next(const word_classes *classes, const uint8_t *text, size_t size, size_t at)
 {
-    const character c = read_character(w, text, at);
-    if (c.kind == LETTER)
-        return run_of(w, text, size, c.end, LETTER);
-    if (c.kind == NUMBER)
-        return c.end;
-    if (c.kind == NEWLINE)
-        return white(w, text, size, at);
+    const character code = read_character(classes, text, at);
+    if (code.kind == LETTER)
+        return run_of(classes, text, size, code.end, LETTER);
+    if (code.kind == NUMBER)
+        return code.end;
+    if (code.kind == NEWLINE)
+        return white(classes, text, size, at);
     if (text[at] == '\'') {
         const size_t end = contraction(text, size, at);
         if (end > at)
             return end;
     }
-    const kind next = c.end < size ? read_character(w, text, c.end).kind : NEWLINE;
+    const kind next = code.end < size ? read_character(classes, text, code.end).kind : NEWLINE;
     if (next == LETTER)
-        return run_of(w, text, size, c.end, LETTER);
-    if (c.kind == SPACE && !(text[at] == ' ' && next == OTHER))
-        return white(w, text, size, at);
-    return run_of(w, text, size, run_of(w, text, size, c.end, OTHER), NEWLINE);
+        return run_of(classes, text, size, code.end, LETTER);
+    if (code.kind == SPACE && !(text[at] == ' ' && next == OTHER))
+        return white(classes, text, size, at);
+    return run_of(classes, text, size, run_of(classes, text, size, code.end, OTHER), NEWLINE);
 }
