@@ -192,9 +192,9 @@ static const verb verbs[] = {
 
 int main(int argc, char **argv)
 {
-    const program p = {.name = "prepd",
-                       .purpose = "streams packed, tokenised image-text batches to trainers",
-                       .verbs = verbs,
-                       .count = sizeof verbs / sizeof *verbs};
-    return program_run(&p, argc, argv);
+    const program self = {.name = "prepd",
+                          .purpose = "streams packed, tokenised image-text batches to trainers",
+                          .verbs = verbs,
+                          .count = sizeof verbs / sizeof *verbs};
+    return program_run(&self, argc, argv);
 }

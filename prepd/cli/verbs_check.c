@@ -28,11 +28,11 @@ static status list_bad(const row *one, int64_t index, int64_t *n_bad)
     if (json_count(list) > 0)
         bar_clear();
     for (size_t i = 0; i < json_count(list); i++) {
-        const json_value *q = json_item(list, i);
-        printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(q, "id"), index),
-               escape_text(json_text(json_find(q, "name"), "-")).text,
-               escape_text(json_text(json_find(q, "file"), "-")).text,
-               escape_text(json_text(json_find(q, "cause"), "-")).text);
+        const json_value *question = json_item(list, i);
+        printf("%lld\t%s\t%s\t%s\n", (long long)json_int(json_find(question, "id"), index),
+               escape_text(json_text(json_find(question, "name"), "-")).text,
+               escape_text(json_text(json_find(question, "file"), "-")).text,
+               escape_text(json_text(json_find(question, "cause"), "-")).text);
         (*n_bad)++;
     }
     json_free(&list);
@@ -41,16 +41,16 @@ static status list_bad(const row *one, int64_t index, int64_t *n_bad)
 
 static status check_rows(client *rows, int64_t samples, int64_t *out_bad, int64_t *out_seen)
 {
-    arena a;
+    arena memory;
     status st = ST_OK;
     int64_t seen = 0;
     const int64_t began_ns = clock_ns();
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     *out_bad = 0;
     for (;; seen++) {
         row one;
-        arena_reset(&a);
-        st = client_next(rows, &a, &one, NULL, NULL);
+        arena_reset(&memory);
+        st = client_next(rows, &memory, &one, NULL, NULL);
         if (st != ST_OK)
             break;
         TRY_OR(done, list_bad(&one, seen, out_bad));
@@ -63,7 +63,7 @@ static status check_rows(client *rows, int64_t samples, int64_t *out_bad, int64_
     if (st == ST_END)
         st = ST_OK;
 done:
-    arena_done(&a);
+    arena_done(&memory);
     return st;
 }
 
@@ -74,31 +74,31 @@ static status list_damaged(const char *endpoint, int64_t *out_n)
     int64_t from = 0, count = 1;
     while (from < count) {
         char command[64];
-        json_value *v = NULL;
+        json_value *value = NULL;
         snprintf(command, sizeof(command), "{\"command\":\"damaged\",\"from\":%lld}",
                  (long long)from);
-        TRY(verb_ask(endpoint, command, &v));
-        const json_value *list = json_find(v, "damaged");
+        TRY(verb_ask(endpoint, command, &value));
+        const json_value *list = json_find(value, "damaged");
         for (size_t i = 0; i < json_count(list); i++)
             printf("damaged\t%s\t%s\n",
                    escape_text(json_text(json_find(json_item(list, i), "file"), "-")).text,
                    escape_text(json_text(json_find(json_item(list, i), "warning"), "-")).text);
-        from = json_int(json_find(v, "next"), 0);
-        count = json_count(list) > 0 ? json_int(json_find(v, "count"), 0) : 0;
-        json_free(&v);
+        from = json_int(json_find(value, "next"), 0);
+        count = json_count(list) > 0 ? json_int(json_find(value, "count"), 0) : 0;
+        json_free(&value);
     }
     *out_n = from;
     return ST_OK;
 }
 
 /* The hash of a folder's frames, one after the other. */
-static status hash_frames(const dataset *d, int64_t j, const image_place *place, hash128 *out)
+static status hash_frames(const dataset *set, int64_t index, const image_place *place, hash128 *out)
 {
     char path[PATH_MAX];
     hash128 whole = {{0}}, one;
     for (int32_t k = 0; k < place->n_frames; k++) {
-        snprintf(path, sizeof(path), "%s/%s/%s", d->adapter->root(d), place->path,
-                 d->adapter->frame(d, j, k));
+        snprintf(path, sizeof(path), "%s/%s/%s", set->adapter->root(set), place->path,
+                 set->adapter->frame(set, index, k));
         TRY(hash_file(path, &one));
         whole = hash_chain(whole, one);
     }
@@ -107,29 +107,30 @@ static status hash_frames(const dataset *d, int64_t j, const image_place *place,
 }
 
 /* The content hash of a file, of a piece of one, or of a folder of frames. */
-static status hash_image(const dataset *d, int64_t j, hash128 *out)
+static status hash_image(const dataset *set, int64_t index, hash128 *out)
 {
     char path[PATH_MAX];
     image_place place;
-    arena a;
+    arena memory;
     span bytes;
     int64_t file_bytes, mtime_ns;
-    dataset_image_place(d, j, &place);
-    dataset_image_stat(d, j, &file_bytes, &mtime_ns);
+    dataset_image_place(set, index, &place);
+    dataset_image_stat(set, index, &file_bytes, &mtime_ns);
     if (file_bytes == 0 && mtime_ns == 0)
-        return FAIL_IN(ST_NO_INPUT, d->adapter->image_path(d, j), "cannot be read");
+        return FAIL_IN(ST_NO_INPUT, set->adapter->image_path(set, index), "cannot be read");
     if (place.n_frames)
-        return hash_frames(d, j, &place, out);
+        return hash_frames(set, index, &place, out);
     if (place.bytes < 0) {
-        snprintf(path, sizeof(path), "%s/%s", d->adapter->root(d), place.path);
+        snprintf(path, sizeof(path), "%s/%s", set->adapter->root(set), place.path);
         return hash_file(path, out);
     }
-    TRY(file_resolve(d->adapter->root(d), place.path, path, sizeof(path)));
-    arena_init(&a, 0);
-    status st = file_read_piece(path, place.offset, place.bytes, INT64_MAX, &a, &bytes, &mtime_ns);
+    TRY(file_resolve(set->adapter->root(set), place.path, path, sizeof(path)));
+    arena_init(&memory, 0);
+    status st =
+        file_read_piece(path, place.offset, place.bytes, INT64_MAX, &memory, &bytes, &mtime_ns);
     if (st == ST_OK)
         *out = hash_bytes(bytes.data, bytes.size);
-    arena_done(&a);
+    arena_done(&memory);
     return st;
 }
 
@@ -137,29 +138,29 @@ typedef struct hash_count {
     int64_t done, failed;
 } hash_count;
 
-static status hash_images(const conf *c, hash_count *out)
+static status hash_images(const conf *options, hash_count *out)
 {
-    dataset *d = NULL;
-    TRY(dataset_open(c, &d));
-    for (int64_t j = 0; j < d->adapter->images(d); j++) {
+    dataset *set = NULL;
+    TRY(dataset_open(options, &set));
+    for (int64_t j = 0; j < set->adapter->images(set); j++) {
         char text[HASH_TEXT] = "-";
-        hash128 h;
+        hash128 digest;
         if (interrupt_heard())
             break;
-        const bool hashed = hash_image(d, j, &h) == ST_OK;
+        const bool hashed = hash_image(set, j, &digest) == ST_OK;
         if (hashed)
-            hash_print(h, text);
+            hash_print(digest, text);
         out->done += hashed;
         out->failed += !hashed;
-        printf("hash\t%s\t%s\n", text, escape_text(d->adapter->image_path(d, j)).text);
+        printf("hash\t%s\t%s\n", text, escape_text(set->adapter->image_path(set, j)).text);
     }
-    dataset_close(&d);
+    dataset_close(&set);
     return ST_OK;
 }
 
 status verb_check(int argc, char **argv)
 {
-    conf c;
+    conf options;
     char **args;
     int n_args;
     child_daemon daemon = {0};
@@ -169,15 +170,15 @@ status verb_check(int argc, char **argv)
     int64_t bad = 0, seen = 0, damaged = 0;
     hash_count hashed = {0};
     const bool hash = verb_take_flag(&argc, argv, "--hash");
-    TRY(verb_conf(argc, argv, verb_needs_rows, &c, &args, &n_args));
-    TRY_OR(done, child_start(&c, args, n_args, &daemon));
-    TRY_OR(done, child_open(&daemon, "sample", 0, c.prepd_ahead_bytes, &rows));
+    TRY(verb_conf(argc, argv, verb_needs_rows, &options, &args, &n_args));
+    TRY_OR(done, child_start(&options, args, n_args, &daemon));
+    TRY_OR(done, child_open(&daemon, "sample", 0, options.prepd_ahead_bytes, &rows));
     const char *text = client_welcome(rows);
     TRY_OR(done, json_parse(text, strlen(text), "welcome", &welcome));
     TRY_OR(done, check_rows(rows, json_int(json_find(welcome, "samples"), 0), &bad, &seen));
     TRY_OR(done, list_damaged(daemon.endpoint, &damaged));
     if (hash)
-        TRY_OR(done, hash_images(&c, &hashed));
+        TRY_OR(done, hash_images(&options, &hashed));
     printf("checked %lld samples, %lld bad", (long long)seen, (long long)bad);
     if (damaged > 0)
         printf(", %lld pictures damaged but used (data.damaged accept)", (long long)damaged);
@@ -195,7 +196,7 @@ done:;
     json_free(&welcome);
     child_stop(&daemon, &rows, &note);
     free(args);
-    conf_done(&c);
+    conf_done(&options);
     status_set(&note);
     return st;
 }

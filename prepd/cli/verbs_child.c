@@ -23,7 +23,7 @@ enum {
     SILENCE_MS = 600000,
 };
 
-status child_start(const conf *c, char *const *args, int n_args, child_daemon *out)
+status child_start(const conf *options, char *const *args, int n_args, child_daemon *out)
 {
     const char *tmp = getenv("TMPDIR");
     char self[STATUS_PATH_MAX];
@@ -44,26 +44,27 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
     char parent[16], workers[16];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
     /* At least 0, whatever the file says: workers on other machines do not know of this daemon. */
-    snprintf(workers, sizeof(workers), "%d", c->prepd_workers < 0 ? 0 : (int)c->prepd_workers);
-    int n = 0;
-    argv[n++] = self;
-    argv[n++] = (char[]){"serve"};
+    snprintf(workers, sizeof(workers), "%d",
+             options->prepd_workers < 0 ? 0 : (int)options->prepd_workers);
+    int count = 0;
+    argv[count++] = self;
+    argv[count++] = (char[]){"serve"};
     for (int i = 0; i < n_args; i++)
-        argv[n++] = args[i];
-    argv[n++] = (char[]){"--prepd.endpoint"};
-    argv[n++] = out->endpoint;
+        argv[count++] = args[i];
+    argv[count++] = (char[]){"--prepd.endpoint"};
+    argv[count++] = out->endpoint;
     /* A command looks at the data as they are and must not end over their bad samples. */
-    argv[n++] = (char[]){"--data.quarantine_limit"};
-    argv[n++] = (char[]){"100"};
+    argv[count++] = (char[]){"--data.quarantine_limit"};
+    argv[count++] = (char[]){"100"};
     /* The daemon that the file is meant for may be running and use this port. */
-    argv[n++] = (char[]){"--metrics.listen"};
-    argv[n++] = (char[]){""};
-    argv[n++] = (char[]){"--prepd.workers"};
-    argv[n++] = workers;
-    argv[n++] = (char[]){"--parent"};
-    argv[n++] = parent;
-    argv[n++] = (char[]){"--quiet"};
-    argv[n++] = (char[]){CONF_SHARED}; /* the command may read an option that serve does not */
+    argv[count++] = (char[]){"--metrics.listen"};
+    argv[count++] = (char[]){""};
+    argv[count++] = (char[]){"--prepd.workers"};
+    argv[count++] = workers;
+    argv[count++] = (char[]){"--parent"};
+    argv[count++] = parent;
+    argv[count++] = (char[]){"--quiet"};
+    argv[count++] = (char[]){CONF_SHARED}; /* the command may read an option that serve does not */
     status st = proc_spawn(argv, &out->pid);
     free(argv);
     if (st != ST_OK) {
@@ -74,58 +75,58 @@ status child_start(const conf *c, char *const *args, int n_args, child_daemon *o
 }
 
 /* True if the child still runs; otherwise *out_wstatus is its exit status. */
-static bool alive(child_daemon *d, int *out_wstatus)
+static bool alive(child_daemon *child, int *out_wstatus)
 {
-    if (d->pid && waitpid(d->pid, out_wstatus, WNOHANG) == d->pid)
-        d->pid = 0;
-    return d->pid != 0;
+    if (child->pid && waitpid(child->pid, out_wstatus, WNOHANG) == child->pid)
+        child->pid = 0;
+    return child->pid != 0;
 }
 
 /* Reduces a note that came over the stream to its cause, or to nothing if the child ended with an
  * exit code and so has printed the cause itself. */
-static void leave_cause(const child_daemon *d, int wstatus, status_note *note)
+static void leave_cause(const child_daemon *child, int wstatus, status_note *note)
 {
     static const char refused[] = "refused: ";
-    const size_t n = sizeof refused - 1;
-    if (!d->endpoint[0] || strcmp(note->input, d->endpoint) != 0)
+    const size_t count = sizeof refused - 1;
+    if (!child->endpoint[0] || strcmp(note->input, child->endpoint) != 0)
         return;
     snprintf(note->input, sizeof note->input, "the private daemon");
     if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus)) {
         note->message[0] = 0;
-    } else if (strncmp(note->message, refused, n) == 0) {
+    } else if (strncmp(note->message, refused, count) == 0) {
         note->input[0] = 0;
-        memmove(note->message, note->message + n, strlen(note->message + n) + 1);
+        memmove(note->message, note->message + count, strlen(note->message + count) + 1);
     }
 }
 
 /* Removes the folder and the sockets that a daemon has left which was killed. */
-static void remove_folder(child_daemon *d)
+static void remove_folder(child_daemon *child)
 {
     static const char *const sockets[] = {"", ".workers", ".control"};
     char path[STATUS_PATH_MAX + 16];
-    for (size_t k = 0; d->folder[0] && k < sizeof sockets / sizeof *sockets; k++) {
-        snprintf(path, sizeof path, "%s/s%s", d->folder, sockets[k]);
+    for (size_t k = 0; child->folder[0] && k < sizeof sockets / sizeof *sockets; k++) {
+        snprintf(path, sizeof path, "%s/s%s", child->folder, sockets[k]);
         unlink(path);
     }
-    if (d->folder[0])
-        rmdir(d->folder);
-    d->folder[0] = 0;
+    if (child->folder[0])
+        rmdir(child->folder);
+    child->folder[0] = 0;
 }
 
-void child_stop(child_daemon *d, client **rows, status_note *note)
+void child_stop(child_daemon *child, client **rows, status_note *note)
 {
     int wstatus = 0;
     interrupt_watch(NULL);
     client_close(rows);
-    if (d->pid)
-        kill(d->pid, interrupt_heard() ? SIGINT : SIGTERM); /* SIGINT finishes no work first */
-    for (int ms = 0; alive(d, &wstatus); ms += 5) {
+    if (child->pid)
+        kill(child->pid, interrupt_heard() ? SIGINT : SIGTERM); /* SIGINT finishes no work first */
+    for (int ms = 0; alive(child, &wstatus); ms += 5) {
         if (ms > STOP_LIMIT_MS)
-            kill(d->pid, SIGKILL);
+            kill(child->pid, SIGKILL);
         usleep(5000);
     }
-    leave_cause(d, wstatus, note);
-    remove_folder(d);
+    leave_cause(child, wstatus, note);
+    remove_folder(child);
     interrupt_end();
 }
 
@@ -133,11 +134,11 @@ void child_stop(child_daemon *d, client **rows, status_note *note)
 static status child_failed(int wstatus)
 {
     char what[96];
-    for (int s = ST_OK + 1; s < ST_COUNT; s++)
+    for (int i = ST_OK + 1; i < ST_COUNT; i++)
         if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) &&
-            status_exit_code((status)s) == WEXITSTATUS(wstatus)) {
+            status_exit_code((status)i) == WEXITSTATUS(wstatus)) {
             status_clear();
-            return (status)s;
+            return (status)i;
         }
     proc_end_of(wstatus, what, sizeof(what));
     return FAIL(ST_INTERNAL, "the private daemon ended by %s", what);
@@ -155,48 +156,48 @@ static bool nothing_to_wait_for(void)
            end.si_pid != 0;
 }
 
-static status open_stream(child_daemon *d, client_options *o, client **out)
+static status open_stream(child_daemon *child, client_options *options, client **out)
 {
-    const char *path = d->endpoint + strlen("ipc://");
+    const char *path = child->endpoint + strlen("ipc://");
     struct stat info;
     int wstatus = 0;
     while (stat(path, &info) != 0) {
         if (interrupt_heard())
             return FAIL(ST_STOPPED, "stopped by a signal");
-        if (!alive(d, &wstatus))
+        if (!alive(child, &wstatus))
             return child_failed(wstatus);
         usleep(2000);
     }
-    o->endpoint = d->endpoint;
-    o->ranks = 1;
-    o->timeout_ms = SILENCE_MS;
+    options->endpoint = child->endpoint;
+    options->ranks = 1;
+    options->timeout_ms = SILENCE_MS;
     /* A daemon that ends between stat and connect leaves no connection that could break. */
-    waited_for = d->pid;
-    o->stopped = nothing_to_wait_for;
-    status st = client_open(o, out);
+    waited_for = child->pid;
+    options->stopped = nothing_to_wait_for;
+    status st = client_open(options, out);
     interrupt_watch(st == ST_OK ? *out : NULL);
     if (st == ST_UNAVAILABLE || st == ST_STOPPED) {
         status_note note = *status_last();
         usleep(200000); /* it may end a moment after its connection does */
-        if (!alive(d, &wstatus))
+        if (!alive(child, &wstatus))
             return child_failed(wstatus);
         status_set(&note);
     }
     return st;
 }
 
-status child_open(child_daemon *d, const char *stream, int64_t from_row, int64_t credit_bytes,
+status child_open(child_daemon *child, const char *stream, int64_t from_row, int64_t credit_bytes,
                   client **out)
 {
-    client_options o = {
+    client_options options = {
         .stream = stream, .start_row = from_row, .credit_bytes = credit_bytes, .rows_later = true};
-    return open_stream(d, &o, out);
+    return open_stream(child, &options, out);
 }
 
-status child_report(child_daemon *d, client **out)
+status child_report(child_daemon *child, client **out)
 {
-    client_options o = {.stream = "train", .credit_bytes = 1, .report = true};
-    return open_stream(d, &o, out);
+    client_options options = {.stream = "train", .credit_bytes = 1, .report = true};
+    return open_stream(child, &options, out);
 }
 
 const conf_need verb_needs_rows[] = {
@@ -206,22 +207,22 @@ const conf_need verb_needs_rows[] = {
     {0},
 };
 
-status verb_conf(int argc, char **argv, const conf_need *needs, conf *c, char ***out_args,
+status verb_conf(int argc, char **argv, const conf_need *needs, conf *options, char ***out_args,
                  int *out_n_args)
 {
     char **args = calloc((size_t)argc + 1, sizeof(*args));
     if (!args)
         return FAIL(ST_NO_MEMORY, "no memory for a command line");
     memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof(*args));
-    const int n = argc - 1;
-    status st = verb_load_last(c, &argc, argv, needs);
+    const int count = argc - 1;
+    status st = verb_load_last(options, &argc, argv, needs);
     if (st != ST_OK) {
         free(args);
         return st;
     }
     *out_args = args;
-    *out_n_args = n;
-    log_init("prepd", c->log_level, c->log_json);
+    *out_n_args = count;
+    log_init("prepd", options->log_level, options->log_json);
     return ST_OK;
 }
 

@@ -20,8 +20,9 @@ typedef struct child_daemon {
 
 /* Starts `prepd serve` with the same options, on an endpoint of its own, with workers of its own
  * and without metrics. From now on signals are noted (interrupt.h). args [n_args] are the words
- * that the verb got (-c FILE and --section.key VALUE), c is what they mean. */
-WARN_UNUSED status child_start(const conf *c, char *const *args, int n_args, child_daemon *out);
+ * that the verb got (-c FILE and --section.key VALUE), `options` is what they mean. */
+WARN_UNUSED status child_start(const conf *options, char *const *args, int n_args,
+                               child_daemon *out);
 /* Closes its consumer (NULL: none), stops it and removes its folder. note is why the command
  * failed, if it did: what the daemon has printed on stderr already is removed from it, and so is
  * the daemon's address, which the user did not choose. Does not return if a signal stopped the
@@ -41,10 +42,10 @@ WARN_UNUSED status child_report(child_daemon *child, client **out);
 /* What making rows cannot do without: a model and data. */
 extern const conf_need verb_needs_rows[];
 
-/* Reads options into c, with the user's logging; `needs` are as for verb_load, and any other word
- * left in argv is refused. *out_args [*out_n_args] are the words for child_start: a heap array that
- * borrows from argv. */
-WARN_UNUSED status verb_conf(int argc, char **argv, const conf_need *needs, conf *c,
+/* Reads options into `options`, with the user's logging; `needs` are as for verb_load, and any
+ * other word left in argv is refused. *out_args [*out_n_args] are the words for child_start: a heap
+ * array that borrows from argv. */
+WARN_UNUSED status verb_conf(int argc, char **argv, const conf_need *needs, conf *options,
                              char ***out_args, int *out_n_args);
 
 /* ST_USAGE if text, the value of --connect, is not an endpoint. */

@@ -25,34 +25,35 @@ typedef struct daemon_address {
     char *endpoint, *keys;
 } daemon_address;
 
-static void address_done(daemon_address *a)
+static void address_done(daemon_address *daemon)
 {
-    free(a->endpoint);
-    free(a->keys);
+    free(daemon->endpoint);
+    free(daemon->keys);
 }
 
-static status address_set(daemon_address *a, const char *endpoint, const char *keys)
+static status address_set(daemon_address *daemon, const char *endpoint, const char *keys)
 {
-    a->endpoint = strdup(endpoint);
-    a->keys = strdup(keys);
-    return a->endpoint && a->keys ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
+    daemon->endpoint = strdup(endpoint);
+    daemon->keys = strdup(keys);
+    return daemon->endpoint && daemon->keys ? ST_OK
+                                            : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
 }
 
 /* Takes the words of the address out of argv. */
 static status find_daemon(int *argc, char **argv, daemon_address *out)
 {
     const char *given, *keys;
-    conf c;
+    conf options;
     TRY(verb_take(argc, argv, "--connect", &given));
     TRY(verb_take(argc, argv, "--keys", &keys));
     if (given) {
         TRY(verb_endpoint(given));
         return address_set(out, given, keys ? keys : "");
     }
-    TRY(verb_load(&c, argc, argv, NULL));
-    log_init("prepd", c.log_level, c.log_json);
-    status st = address_set(out, c.prepd_endpoint, keys ? keys : c.prepd_keys);
-    conf_done(&c);
+    TRY(verb_load(&options, argc, argv, NULL));
+    log_init("prepd", options.log_level, options.log_json);
+    status st = address_set(out, options.prepd_endpoint, keys ? keys : options.prepd_keys);
+    conf_done(&options);
     return st;
 }
 
@@ -77,16 +78,16 @@ static status no_answer(const char *control)
                    ANSWER_MS / 1000);
 }
 
-static status await_answer(wire_socket *s, const char *control, wire_msg *m)
+static status await_answer(wire_socket *socket, const char *control, wire_msg *message)
 {
-    status st = wire_recv(s, ANSWER_MS, NULL, m);
+    status st = wire_recv(socket, ANSWER_MS, NULL, message);
     if (st != ST_TIMEOUT)
         return st;
-    if (!wire_greeted(s))
+    if (!wire_greeted(socket))
         return no_answer(control);
     log_info("the daemon is there but has not answered yet; waiting for at most %d s",
              (ANSWER_MS + BUSY_MS) / 1000);
-    st = wire_recv(s, BUSY_MS, NULL, m);
+    st = wire_recv(socket, BUSY_MS, NULL, message);
     if (st != ST_TIMEOUT)
         return st;
     return FAIL_IN(ST_UNAVAILABLE, control, "the daemon is there but did not answer within %d s",
@@ -99,8 +100,8 @@ static status send_command(const daemon_address *daemon, const char *command, ch
 {
     char *control = NULL;
     wire *net = NULL;
-    wire_socket *s = NULL;
-    wire_msg *m = NULL;
+    wire_socket *socket = NULL;
+    wire_msg *message = NULL;
     frame head;
     status st = ST_OK;
     char *reachable = NULL;
@@ -110,17 +111,17 @@ static status send_command(const daemon_address *daemon, const char *command, ch
     TRY_OR(done, wire_new(&net));
     if (daemon->keys[0])
         TRY_OR(done, wire_use_keys(net, daemon->keys));
-    TRY_OR(failed, wire_connect(net, control, &s));
-    TRY_OR(failed, wire_send_json(s, NULL, KIND_COMMAND, 0, command, strlen(command)));
-    TRY_OR(failed, wire_msg_new(&m));
-    TRY_OR(failed, await_answer(s, control, m));
-    TRY_OR(failed, wire_read_json(m, control, &head, out));
+    TRY_OR(failed, wire_connect(net, control, &socket));
+    TRY_OR(failed, wire_send_json(socket, NULL, KIND_COMMAND, 0, command, strlen(command)));
+    TRY_OR(failed, wire_msg_new(&message));
+    TRY_OR(failed, await_answer(socket, control, message));
+    TRY_OR(failed, wire_read_json(message, control, &head, out));
     if (head.kind == KIND_ERROR) {
         st = wire_error(*out, control);
         json_free(out);
         goto failed;
     }
-    span body = wire_msg_part(m, 1);
+    span body = wire_msg_part(message, 1);
     *out_text = strndup((const char *)body.data, body.size);
     if (!*out_text) {
         json_free(out);
@@ -131,8 +132,8 @@ failed: /* over tcp the note names a port that the user did not write */
     if (!wire_is_ipc(control))
         st = status_context(st, "the control port of %s", daemon->endpoint);
 done:
-    wire_msg_free(&m);
-    wire_close(&s);
+    wire_msg_free(&message);
+    wire_close(&socket);
     wire_free(&net);
     free(control);
     free(reachable);
@@ -151,44 +152,45 @@ status verb_ask(const char *endpoint, const char *command, json_value **out)
     return st;
 }
 
-static long long read_integer(const json_value *v, const char *key)
+static long long read_integer(const json_value *value, const char *key)
 {
-    return (long long)json_int(json_find(v, key), 0);
+    return (long long)json_int(json_find(value, key), 0);
 }
 
-static double real(const json_value *v, const char *key)
+static double real(const json_value *value, const char *key)
 {
-    return json_real(json_find(v, key), 0);
+    return json_real(json_find(value, key), 0);
 }
 
 static void print_source(const json_value *all, const char *name)
 {
-    const json_value *s = json_find(all, name), *bad = json_find(s, "quarantined");
+    const json_value *value = json_find(all, name), *bad = json_find(value, "quarantined");
     const long long shown = (long long)json_count(bad),
-                    all_bad = read_integer(s, "quarantined_count");
+                    all_bad = read_integer(value, "quarantined_count");
     printf("%-11s %s, %lld samples, %lld quarantined\n", name,
-           escape_text(json_text(json_find(s, "state"), "-")).text, read_integer(s, "samples"),
-           all_bad);
+           escape_text(json_text(json_find(value, "state"), "-")).text,
+           read_integer(value, "samples"), all_bad);
     for (size_t i = 0; i < json_count(bad); i++)
         printf("            sample %lld: %s\n", read_integer(json_item(bad, i), "id"),
                escape_text(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
     if (all_bad > shown)
         printf("            and %lld more\n", all_bad - shown);
-    const json_value *damaged = json_find(s, "damaged");
-    const long long n = read_integer(s, "damaged_count");
-    if (n > 0)
-        printf("            %lld damaged pictures used as they decode (data.damaged)\n", n);
+    const json_value *damaged = json_find(value, "damaged");
+    const long long count = read_integer(value, "damaged_count");
+    if (count > 0)
+        printf("            %lld damaged pictures used as they decode (data.damaged)\n", count);
     for (size_t i = 0; i < json_count(damaged) && i < DAMAGED_SHOWN; i++)
         printf("            picture %s: %s\n",
                escape_text(json_text(json_find(json_item(damaged, i), "file"), "-")).text,
                escape_text(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
-    if (n > DAMAGED_SHOWN)
-        printf("            and %lld more; prepd check lists all\n", n - DAMAGED_SHOWN);
+    if (count > DAMAGED_SHOWN)
+        printf("            and %lld more; prepd check lists all\n", count - DAMAGED_SHOWN);
 }
 
-static void print_status(const json_value *v)
+static void print_status(const json_value *value)
 {
-    const json_value *workers = json_find(v, "workers"), *consumers = json_find(v, "consumers");
+    const json_value *workers = json_find(value, "workers"),
+                     *consumers = json_find(value, "consumers");
     int64_t busy = 0;
     double oldest = 0;
     for (size_t i = 0; i < json_count(workers); i++)
@@ -197,44 +199,47 @@ static void print_status(const json_value *v)
             busy++;
             oldest = age > oldest ? age : oldest;
         }
-    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", read_integer(v, "pid"),
-           escape_text(json_text(json_find(v, "endpoint"), "-")).text, real(v, "seconds"),
-           real(v, "rss_bytes") / 1048576.0,
-           json_bool(json_find(v, "draining"), false) ? ", draining" : "");
+    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", read_integer(value, "pid"),
+           escape_text(json_text(json_find(value, "endpoint"), "-")).text, real(value, "seconds"),
+           real(value, "rss_bytes") / 1048576.0,
+           json_bool(json_find(value, "draining"), false) ? ", draining" : "");
     printf("sent        %lld rows, %lld samples, %.1f MiB; now %.1f rows/s, %.1f samples/s\n",
-           read_integer(v, "rows"), read_integer(v, "samples"), real(v, "bytes") / 1048576.0,
-           real(v, "rows_per_s"), real(v, "samples_per_s"));
+           read_integer(value, "rows"), read_integer(value, "samples"),
+           real(value, "bytes") / 1048576.0, real(value, "rows_per_s"),
+           real(value, "samples_per_s"));
     printf("workers     %zu joined (%lld busy), %lld local of %lld wanted, %lld replaced\n",
-           json_count(workers), (long long)busy, read_integer(v, "workers_alive"),
-           read_integer(v, "workers_target"), read_integer(v, "workers_replaced"));
+           json_count(workers), (long long)busy, read_integer(value, "workers_alive"),
+           read_integer(value, "workers_target"), read_integer(value, "workers_replaced"));
     printf("leases      oldest %.1f s; %lld lost (%lld crash, %lld timeout, %lld from outside, "
            "%lld broken protocol), %lld waiting\n",
-           oldest, read_integer(v, "leases_lost"), read_integer(v, "lost_by_crash"),
-           read_integer(v, "lost_by_timeout"), read_integer(v, "lost_from_outside"),
-           read_integer(v, "lost_by_breach"), read_integer(v, "leases_waiting"));
-    const json_value *cache = json_find(v, "cache");
+           oldest, read_integer(value, "leases_lost"), read_integer(value, "lost_by_crash"),
+           read_integer(value, "lost_by_timeout"), read_integer(value, "lost_from_outside"),
+           read_integer(value, "lost_by_breach"), read_integer(value, "leases_waiting"));
+    const json_value *cache = json_find(value, "cache");
     const long long hits = read_integer(cache, "hits"), misses = read_integer(cache, "misses");
     if (hits + misses > 0)
         printf("cache       %lld pictures found, %lld not (%.1f %%)\n", hits, misses,
                100.0 * (double)hits / (double)(hits + misses));
     printf("stages      ");
     for (int i = 0; i < N_STAGES; i++)
-        printf("%s %.1f s%s", stage_names[i], real(json_find(v, "stage_seconds"), stage_names[i]),
+        printf("%s %.1f s%s", stage_names[i],
+               real(json_find(value, "stage_seconds"), stage_names[i]),
                i + 1 < N_STAGES ? ", " : " (all workers together)\n");
     for (size_t i = 0; i < json_count(consumers); i++) {
-        const json_value *s = json_item(consumers, i);
+        const json_value *member = json_item(consumers, i);
         printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
                "%.1f MiB credit left\n",
-               escape_text(json_text(json_find(s, "stream"), "-")).text, read_integer(s, "rank"),
-               read_integer(s, "ranks"), read_integer(s, "rows_sent"), read_integer(s, "next_row"),
-               read_integer(s, "in_work"), real(s, "credit_bytes") / 1048576.0);
-        const double left = json_real(json_find(s, "epoch_seconds_left"), -1);
-        printf("            epoch %lld, %.1f %% done", read_integer(s, "epoch"),
-               100 * real(s, "epoch_share"));
+               escape_text(json_text(json_find(member, "stream"), "-")).text,
+               read_integer(member, "rank"), read_integer(member, "ranks"),
+               read_integer(member, "rows_sent"), read_integer(member, "next_row"),
+               read_integer(member, "in_work"), real(member, "credit_bytes") / 1048576.0);
+        const double left = json_real(json_find(member, "epoch_seconds_left"), -1);
+        printf("            epoch %lld, %.1f %% done", read_integer(member, "epoch"),
+               100 * real(member, "epoch_share"));
         printf(left >= 0 ? ", %.0f min left\n" : "\n", left / 60);
     }
-    print_source(v, "train");
-    print_source(v, "eval");
+    print_source(value, "train");
+    print_source(value, "eval");
 }
 
 static status run_command(int argc, char **argv, const char *command, char **out_text,
@@ -274,15 +279,15 @@ status verb_keygen(int argc, char **argv)
 status verb_status(int argc, char **argv)
 {
     char *text = NULL;
-    json_value *v = NULL;
+    json_value *value = NULL;
     const bool json = verb_take_flag(&argc, argv, "--json");
-    TRY(run_command(argc, argv, "{\"command\":\"status\"}", &text, &v));
+    TRY(run_command(argc, argv, "{\"command\":\"status\"}", &text, &value));
     if (json)
         printf("%s\n", text);
     else
-        print_status(v);
+        print_status(value);
     free(text);
-    json_free(&v);
+    json_free(&value);
     return ST_OK;
 }
 
@@ -290,35 +295,36 @@ status verb_scale(int argc, char **argv)
 {
     enum { MOST = 1024 };
     char *text = NULL, command[64];
-    json_value *v = NULL;
+    json_value *value = NULL;
     daemon_address daemon = {0};
-    int64_t n;
+    int64_t count;
     status st;
     TRY_OR(done, find_daemon(&argc, argv, &daemon));
     if (argc < 2) {
         st = FAIL(ST_USAGE, "scale needs the number of workers: prepd scale N -c FILE");
         goto done;
     }
-    TRY_OR(done, verb_number("scale", argv[1], 0, MOST, &n));
+    TRY_OR(done, verb_number("scale", argv[1], 0, MOST, &count));
     argv[1] = argv[0];
     TRY_OR(done, verb_all_taken(argc - 1, argv + 1));
-    snprintf(command, sizeof(command), "{\"command\":\"scale\",\"workers\":%lld}", (long long)n);
-    TRY_OR(done, send_command(&daemon, command, &text, &v));
-    printf("workers wanted: %lld\n", read_integer(v, "workers_target"));
+    snprintf(command, sizeof(command), "{\"command\":\"scale\",\"workers\":%lld}",
+             (long long)count);
+    TRY_OR(done, send_command(&daemon, command, &text, &value));
+    printf("workers wanted: %lld\n", read_integer(value, "workers_target"));
 done:
     address_done(&daemon);
     free(text);
-    json_free(&v);
+    json_free(&value);
     return st;
 }
 
 status verb_drain(int argc, char **argv)
 {
     char *text = NULL;
-    json_value *v = NULL;
-    TRY(run_command(argc, argv, "{\"command\":\"drain\"}", &text, &v));
+    json_value *value = NULL;
+    TRY(run_command(argc, argv, "{\"command\":\"drain\"}", &text, &value));
     printf("draining\n");
     free(text);
-    json_free(&v);
+    json_free(&value);
     return ST_OK;
 }

@@ -32,11 +32,11 @@ static status of_videos(hash128 *out)
 static status of_tokens(const char *model, hash128 *out)
 {
     char folder[STATUS_PATH_MAX];
-    tokenizer *t = NULL;
+    tokenizer *vocabulary = NULL;
     TRY(model_files_find(model, folder));
-    TRY(tokenizer_load(folder, &t));
-    const status st = tokenizer_fingerprint(t, out);
-    tokenizer_free(&t);
+    TRY(tokenizer_load(folder, &vocabulary));
+    const status st = tokenizer_fingerprint(vocabulary, out);
+    tokenizer_free(&vocabulary);
     return st;
 }
 

@@ -10,32 +10,32 @@
 
 static status print_report(const char *welcome)
 {
-    json_value *v = NULL;
+    json_value *value = NULL;
     const char *report;
     int64_t samples, planning_ns;
-    TRY(json_parse(welcome, strlen(welcome), "welcome", &v));
-    status st = json_want_text(v, "report", "welcome", &report);
+    TRY(json_parse(welcome, strlen(welcome), "welcome", &value));
+    status st = json_want_text(value, "report", "welcome", &report);
     if (st == ST_OK)
-        st = json_want_int(v, "samples", "welcome", &samples);
+        st = json_want_int(value, "samples", "welcome", &samples);
     if (st == ST_OK)
-        st = json_want_int(v, "planning_ns", "welcome", &planning_ns);
+        st = json_want_int(value, "planning_ns", "welcome", &planning_ns);
     if (st == ST_OK)
         printf("%splanning: %.2f s for epoch 0, %.2f us a sample\n", report,
                (double)planning_ns / 1e9,
                (double)planning_ns / 1e3 / (samples ? (double)samples : 1));
-    json_free(&v);
+    json_free(&value);
     return st;
 }
 
 status verb_plan(int argc, char **argv)
 {
-    conf c;
+    conf options;
     char **args;
     int n_args;
     child_daemon daemon = {0};
     client *stream = NULL;
-    TRY(verb_conf(argc, argv, verb_needs_rows, &c, &args, &n_args));
-    status st = child_start(&c, args, n_args, &daemon);
+    TRY(verb_conf(argc, argv, verb_needs_rows, &options, &args, &n_args));
+    status st = child_start(&options, args, n_args, &daemon);
     if (st == ST_OK) {
         st = child_report(&daemon, &stream);
         if (st == ST_OK)
@@ -45,6 +45,6 @@ status verb_plan(int argc, char **argv)
         status_set(&note);
     }
     free(args);
-    conf_done(&c);
+    conf_done(&options);
     return st;
 }

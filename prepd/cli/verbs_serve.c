@@ -42,7 +42,7 @@ static void remove_private_folder(const char *endpoint)
 
 status verb_serve(int argc, char **argv)
 {
-    conf c;
+    conf options;
     char **args;
     int n_args;
     int64_t parent;
@@ -50,37 +50,39 @@ status verb_serve(int argc, char **argv)
     const bool quiet = verb_take_flag(&argc, argv, "--quiet");
     TRY(verb_take(&argc, argv, "--recording", &recording));
     TRY(take_parent(&argc, argv, &parent));
-    TRY(verb_conf(argc, argv, recording ? NULL : verb_needs_rows, &c, &args, &n_args));
+    TRY(verb_conf(argc, argv, recording ? NULL : verb_needs_rows, &options, &args, &n_args));
     signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave */
-    log_init("prepd", quiet && c.log_level > LOG_WARN ? LOG_WARN : c.log_level, c.log_json);
+    log_init("prepd", quiet && options.log_level > LOG_WARN ? LOG_WARN : options.log_level,
+             options.log_json);
     bar_set_rule(quiet ? BAR_NEVER : BAR_FOREGROUND);
     const recorded_options recorded = {.path = recording,
-                                       .endpoint = c.prepd_endpoint,
-                                       .keys = c.prepd_keys,
-                                       .io_threads = io_threads_of(&c, proc_cpus()).n_threads,
-                                       .buffer_bytes = c.prepd_buffer_bytes};
+                                       .endpoint = options.prepd_endpoint,
+                                       .keys = options.prepd_keys,
+                                       .io_threads = io_threads_of(&options, proc_cpus()).n_threads,
+                                       .buffer_bytes = options.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = recording ? recorded_serve(&recorded) : dispatch_run(&c, args, n_args, parent > 0);
+        st = recording ? recorded_serve(&recorded)
+                       : dispatch_run(&options, args, n_args, parent > 0);
     if (parent)
-        remove_private_folder(c.prepd_endpoint);
+        remove_private_folder(options.prepd_endpoint);
     free(args);
-    conf_done(&c);
+    conf_done(&options);
     return st;
 }
 
 /* Runs a supervisor. Its workers get the words that it was given, without --workers. */
-static status keep_workers(const worker_options *o, int64_t n)
+static status keep_workers(const worker_options *asked, int64_t count)
 {
     char self[STATUS_PATH_MAX];
     char *args[16];
     int n_args = 0;
     const struct {
         const char *flag, *value;
-    } options[] = {{"--connect", o->endpoint},
-                   {"--keys", o->keys},
-                   {"--data-root", o->data_root},
-                   {"--model", o->model}};
+    } options[] = {{"--connect", asked->endpoint},
+                   {"--keys", asked->keys},
+                   {"--data-root", asked->data_root},
+                   {"--model", asked->model}};
     TRY(proc_self_path(self, sizeof(self)));
     args[n_args++] = self;
     args[n_args++] = (char[]){"worker"};
@@ -90,13 +92,13 @@ static status keep_workers(const worker_options *o, int64_t n)
         args[n_args++] = (char *)(uintptr_t)options[i].flag; /* proc_spawn only reads them */
         args[n_args++] = (char *)(uintptr_t)options[i].value;
     }
-    return supervisor_run(args, n_args, (int)n, o->endpoint, o->keys);
+    return supervisor_run(args, n_args, (int)count, asked->endpoint, asked->keys);
 }
 
-static status run_worker(const worker_options *o)
+static status run_worker(const worker_options *options)
 {
     int code = 0;
-    TRY(worker_run(o, &code));
+    TRY(worker_run(options, &code));
     if (code)
         exit(code);
     return ST_OK;
@@ -104,30 +106,31 @@ static status run_worker(const worker_options *o)
 
 status verb_worker(int argc, char **argv)
 {
-    worker_options o = {.program = argv[-1]};
+    worker_options options = {.program = argv[-1]};
     const char *workers, *early;
-    int64_t parent, n = 1;
+    int64_t parent, count = 1;
     TRY(take_parent(&argc, argv, &parent));
-    o.heard = verb_take_flag(
+    options.heard = verb_take_flag(
         &argc, argv, "--heard"); /* only a supervisor passes this, as --parent and --supervisor */
-    TRY(verb_take(&argc, argv, "--connect", &o.endpoint));
-    TRY(verb_take(&argc, argv, "--data-root", &o.data_root));
-    TRY(verb_take(&argc, argv, "--model", &o.model));
-    TRY(verb_take(&argc, argv, "--keys", &o.keys));
+    TRY(verb_take(&argc, argv, "--connect", &options.endpoint));
+    TRY(verb_take(&argc, argv, "--data-root", &options.data_root));
+    TRY(verb_take(&argc, argv, "--model", &options.model));
+    TRY(verb_take(&argc, argv, "--keys", &options.keys));
     TRY(verb_take(&argc, argv, "--keeper", &early)); /* what early supervisors say */
-    TRY(verb_take(&argc, argv, "--supervisor", &o.supervisor));
-    if (!o.supervisor)
-        o.supervisor = early;
+    TRY(verb_take(&argc, argv, "--supervisor", &options.supervisor));
+    if (!options.supervisor)
+        options.supervisor = early;
     TRY(verb_take(&argc, argv, "--workers", &workers));
     if (workers)
-        TRY(verb_number("--workers", workers, 1, 1024, &n));
-    o.parent = (pid_t)parent;
+        TRY(verb_number("--workers", workers, 1, 1024, &count));
+    options.parent = (pid_t)parent;
     TRY(verb_all_taken(argc, argv));
-    if (!o.endpoint)
+    if (!options.endpoint)
         return FAIL(ST_USAGE, "worker needs --connect ENDPOINT: the daemon's prepd.endpoint with "
                               ".workers appended (tcp: the next port)");
-    TRY(verb_endpoint(o.endpoint));
-    if (o.data_root && access(o.data_root, R_OK | X_OK) != 0)
-        return FAIL_IN(ST_NO_INPUT, o.data_root, "--data-root cannot be read: %s", strerror(errno));
-    return o.parent ? run_worker(&o) : keep_workers(&o, n);
+    TRY(verb_endpoint(options.endpoint));
+    if (options.data_root && access(options.data_root, R_OK | X_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, options.data_root, "--data-root cannot be read: %s",
+                       strerror(errno));
+    return options.parent ? run_worker(&options) : keep_workers(&options, count);
 }

@@ -25,27 +25,27 @@ typedef struct stream_run {
     arena memory; /* of the row in hand */
 } stream_run;
 
-static status open_stream_run(stream_run *r, int argc, char **argv)
+static status open_stream_run(stream_run *run, int argc, char **argv)
 {
-    *r = (stream_run){0};
-    arena_init(&r->memory, 0);
-    return verb_conf(argc, argv, verb_needs_rows, &r->options, &r->args, &r->n_args);
+    *run = (stream_run){0};
+    arena_init(&run->memory, 0);
+    return verb_conf(argc, argv, verb_needs_rows, &run->options, &run->args, &run->n_args);
 }
 
-static status open_stream(stream_run *r, const char *stream, int64_t from_row)
+static status open_stream(stream_run *run, const char *stream, int64_t from_row)
 {
-    TRY(child_start(&r->options, r->args, r->n_args, &r->daemon));
-    return child_open(&r->daemon, stream, from_row, r->options.prepd_ahead_bytes, &r->rows);
+    TRY(child_start(&run->options, run->args, run->n_args, &run->daemon));
+    return child_open(&run->daemon, stream, from_row, run->options.prepd_ahead_bytes, &run->rows);
 }
 
-static void close_stream_run(stream_run *r)
+static void close_stream_run(stream_run *run)
 {
     status_note note = *status_last();
-    child_stop(&r->daemon, &r->rows, &note);
-    arena_done(&r->memory);
-    if (r->args)
-        conf_done(&r->options);
-    free(r->args);
+    child_stop(&run->daemon, &run->rows, &note);
+    arena_done(&run->memory);
+    if (run->args)
+        conf_done(&run->options);
+    free(run->args);
     status_set(&note);
 }
 
@@ -72,24 +72,24 @@ static void draw_bar(int64_t done, int64_t total, int64_t began_ns)
              "row %lld of %lld", (long long)done, (long long)total);
 }
 
-/* Reads n rows, decoded and checked, and chains their digests in stream order. */
-static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_rows)
+/* Reads `count` rows, decoded and checked, and chains their digests in stream order. */
+static status digest_rows(stream_run *run, int64_t count, hash128 *out, int64_t *out_rows)
 {
     hash128 chain = hash_bytes("", 0);
     int64_t k = 0;
     const int64_t began_ns = clock_ns();
-    for (; k < n; k++) {
+    for (; k < count; k++) {
         row one;
         frame head;
         hash128 digest;
-        arena_reset(&r->memory);
-        status st = client_next(r->rows, &r->memory, &one, &head, NULL);
+        arena_reset(&run->memory);
+        status st = client_next(run->rows, &run->memory, &one, &head, NULL);
         if (st == ST_END)
             break;
         TRY(st);
         TRY(row_digest(&one, &digest));
         chain = hash_chain(chain, digest);
-        draw_bar(k + 1, n, began_ns);
+        draw_bar(k + 1, count, began_ns);
     }
     *out = chain;
     *out_rows = k;
@@ -98,85 +98,86 @@ static status digest_rows(stream_run *r, int64_t n, hash128 *out, int64_t *out_r
 
 status verb_digest(int argc, char **argv)
 {
-    stream_run r;
+    stream_run run;
     step_range range;
     status st = ST_OK;
     hash128 chain;
     int64_t rows;
     char text[HASH_TEXT];
     TRY(take_range(&argc, argv, &range));
-    TRY(open_stream_run(&r, argc, argv));
-    const int64_t g = r.options.training_global_batch_size;
-    TRY_OR(done, open_stream(&r, "train", range.from * g));
-    TRY_OR(done, digest_rows(&r, range.steps * g, &chain, &rows));
-    if (rows < range.steps * g)
+    TRY(open_stream_run(&run, argc, argv));
+    const int64_t batch = run.options.training_global_batch_size;
+    TRY_OR(done, open_stream(&run, "train", range.from * batch));
+    TRY_OR(done, digest_rows(&run, range.steps * batch, &chain, &rows));
+    if (rows < range.steps * batch)
         log_warn("the stream ended after %lld of %lld rows", (long long)rows,
-                 (long long)(range.steps * g));
+                 (long long)(range.steps * batch));
     hash_print(chain, text);
     bar_clear();
     printf("%s\n", text);
 done:
-    close_stream_run(&r);
+    close_stream_run(&run);
     return st;
 }
 
-static status write_rows(stream_run *r, record_writer *w, int64_t n, int64_t *out_rows)
+static status write_rows(stream_run *run, record_writer *writer, int64_t count, int64_t *out_rows)
 {
-    wire_msg *m = NULL;
+    wire_msg *message = NULL;
     status st = ST_OK;
     int64_t k = 0;
     const int64_t began_ns = clock_ns();
-    TRY(wire_msg_new(&m));
-    for (; k < n; k++) {
-        wire_msg_clear(m);
-        st = client_next_raw(r->rows, m, NULL);
+    TRY(wire_msg_new(&message));
+    for (; k < count; k++) {
+        wire_msg_clear(message);
+        st = client_next_raw(run->rows, message, NULL);
         if (st == ST_END)
             break;
         TRY_OR(done, st);
-        TRY_OR(done, record_add(w, m));
-        draw_bar(k + 1, n, began_ns);
+        TRY_OR(done, record_add(writer, message));
+        draw_bar(k + 1, count, began_ns);
     }
     st = ST_OK;
     *out_rows = k;
 done:
-    wire_msg_free(&m);
+    wire_msg_free(&message);
     return st;
 }
 
 status verb_record(int argc, char **argv)
 {
-    stream_run r;
+    stream_run run;
     step_range range;
     const char *out;
     status st = ST_OK;
     int64_t rows;
-    record_writer *w = NULL;
+    record_writer *writer = NULL;
     const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(take_range(&argc, argv, &range));
     TRY(verb_take(&argc, argv, "--out", &out));
     if (!out)
         return FAIL(ST_USAGE, "record needs --out FILE, the file to write");
     TRY(verb_may_write(out, overwrite));
-    TRY(open_stream_run(&r, argc, argv));
-    const int64_t g = r.options.training_global_batch_size;
-    TRY_OR(done, open_stream(&r, "train", range.from * g));
-    TRY_OR(done, record_create(out, client_welcome(r.rows), &w));
-    TRY_OR(done, write_rows(&r, w, range.steps * g, &rows));
-    TRY_OR(done, record_finish(&w));
+    TRY(open_stream_run(&run, argc, argv));
+    const int64_t batch = run.options.training_global_batch_size;
+    TRY_OR(done, open_stream(&run, "train", range.from * batch));
+    TRY_OR(done, record_create(out, client_welcome(run.rows), &writer));
+    TRY_OR(done, write_rows(&run, writer, range.steps * batch, &rows));
+    TRY_OR(done, record_finish(&writer));
     bar_clear();
     printf("%s: %lld rows\n", escape_text(out).text, (long long)rows);
 done:
-    if (w)
-        record_abandon(&w);
-    close_stream_run(&r);
+    if (writer)
+        record_abandon(&writer);
+    close_stream_run(&run);
     return st;
 }
 
 /* The failure of an index that is too large. WELCOME has the number of samples. */
-static status past_the_end(const stream_run *r, int64_t index)
+static status past_the_end(const stream_run *run, int64_t index)
 {
     json_value *welcome = NULL;
-    TRY(json_parse(client_welcome(r->rows), strlen(client_welcome(r->rows)), "welcome", &welcome));
+    TRY(json_parse(client_welcome(run->rows), strlen(client_welcome(run->rows)), "welcome",
+                   &welcome));
     const int64_t samples = json_int(json_find(welcome, "samples"), 0);
     json_free(&welcome);
     return FAIL(ST_USAGE,
@@ -194,10 +195,10 @@ static status refuse_bad(const row *one, int64_t index)
         return ST_OK;
     TRY(json_parse(one->quarantine, strlen(one->quarantine), "quarantine", &list));
     if (json_count(list) > 0) {
-        const json_value *q = json_item(list, 0);
+        const json_value *question = json_item(list, 0);
         st = FAIL(ST_BAD_INPUT, "sample %lld (%s) cannot be used: %s", (long long)index,
-                  json_text(json_find(q, "name"), "unnamed"),
-                  json_text(json_find(q, "cause"), "no cause given"));
+                  json_text(json_find(question, "name"), "unnamed"),
+                  json_text(json_find(question, "cause"), "no cause given"));
     }
     json_free(&list);
     return st;
@@ -205,7 +206,7 @@ static status refuse_bad(const row *one, int64_t index)
 
 status verb_sample(int argc, char **argv)
 {
-    stream_run r;
+    stream_run run;
     const char *number, *out, *png, *self = argv[-1];
     int64_t index;
     status st = ST_OK;
@@ -222,11 +223,11 @@ status verb_sample(int argc, char **argv)
         TRY(verb_may_write(out, overwrite));
     if (png)
         TRY(verb_may_write(png, overwrite));
-    TRY(open_stream_run(&r, argc, argv));
-    TRY_OR(done, open_stream(&r, "sample", index));
-    st = client_next(r.rows, &r.memory, &one, NULL, NULL);
+    TRY(open_stream_run(&run, argc, argv));
+    TRY_OR(done, open_stream(&run, "sample", index));
+    st = client_next(run.rows, &run.memory, &one, NULL, NULL);
     if (st == ST_END)
-        st = past_the_end(&r, index);
+        st = past_the_end(&run, index);
     TRY_OR(done, st);
     TRY_OR(done, refuse_bad(&one, index));
     if (png)
@@ -238,6 +239,6 @@ status verb_sample(int argc, char **argv)
                (long long)one.n_items);
     }
 done:
-    close_stream_run(&r);
+    close_stream_run(&run);
     return st;
 }

@@ -38,43 +38,43 @@ static status read_options(int argc, char **argv, const char **out_model, bool *
     return ST_OK;
 }
 
-static void put_ids(const answering *a)
+static void put_ids(const answering *answer)
 {
-    if (a->jsonl)
+    if (answer->jsonl)
         putchar('[');
-    for (size_t i = 0; i < a->tokens.count; i++) {
+    for (size_t i = 0; i < answer->tokens.count; i++) {
         if (i)
-            fputs(a->jsonl ? ", " : " ", stdout);
-        printf("%d", a->tokens.id[i]);
+            fputs(answer->jsonl ? ", " : " ", stdout);
+        printf("%d", answer->tokens.id[i]);
     }
-    fputs(a->jsonl ? "]\n" : "\n", stdout);
+    fputs(answer->jsonl ? "]\n" : "\n", stdout);
 }
 
-static status answer_line(answering *a, const char *text, size_t size)
+static status answer_line(answering *answer, const char *text, size_t size)
 {
     json_value *value = NULL;
-    a->line++;
-    a->tokens.count = 0;
-    if (a->jsonl) {
+    answer->line++;
+    answer->tokens.count = 0;
+    if (answer->jsonl) {
         if (json_parse(text, size, STDIN_NAME, &value) != ST_OK) {
             status code = status_last()->code;
-            return FAIL_AT(code, STDIN_NAME, a->line, -1, "expected a JSON string: %s",
+            return FAIL_AT(code, STDIN_NAME, answer->line, -1, "expected a JSON string: %s",
                            status_last()->message);
         }
         if (json_typeof(value) != JSON_TEXT) {
             json_type found = json_typeof(value);
             json_free(&value);
-            return FAIL_AT(ST_BAD_INPUT, STDIN_NAME, a->line, -1,
+            return FAIL_AT(ST_BAD_INPUT, STDIN_NAME, answer->line, -1,
                            "expected a JSON string, found %s", json_type_name(found));
         }
         text = json_text(value, "");
         size = json_text_size(value);
     }
-    status st = tokenizer_encode(a->tokenizer, a->scratch, text, size, &a->tokens);
+    status st = tokenizer_encode(answer->tokenizer, answer->scratch, text, size, &answer->tokens);
     json_free(&value);
     if (st != ST_OK)
-        return status_context(st, "%s, line %lld", STDIN_NAME, (long long)a->line);
-    put_ids(a);
+        return status_context(st, "%s, line %lld", STDIN_NAME, (long long)answer->line);
+    put_ids(answer);
     return ST_OK;
 }
 
@@ -87,20 +87,20 @@ static status flush_stdout(void)
 
 /* Answers every whole line in buffer [size], of which the first `searched` bytes have no LF.
  * *out_used gets the bytes of the lines answered. */
-static status answer_lines(answering *a, const char *buffer, size_t size, size_t searched,
+static status answer_lines(answering *answer, const char *buffer, size_t size, size_t searched,
                            size_t *out_used)
 {
     size_t used = 0;
     const char *end;
     while ((end = memchr(buffer + searched, '\n', size - searched))) {
-        TRY(answer_line(a, buffer + used, (size_t)(end - buffer) - used));
+        TRY(answer_line(answer, buffer + used, (size_t)(end - buffer) - used));
         used = searched = (size_t)(end - buffer) + 1;
     }
     *out_used = used;
     return ST_OK;
 }
 
-static status answer_input(answering *a)
+static status answer_input(answering *answer)
 {
     char *buffer = NULL;
     size_t size = 0, capacity = 0;
@@ -110,7 +110,7 @@ static status answer_input(answering *a)
             size_t grown = 2 * capacity + READ_BYTES;
             char *moved = realloc(buffer, grown);
             if (!moved) {
-                st = FAIL_AT(ST_NO_MEMORY, STDIN_NAME, a->line + 1, -1,
+                st = FAIL_AT(ST_NO_MEMORY, STDIN_NAME, answer->line + 1, -1,
                              "no memory for a line of %zu bytes", grown);
                 break;
             }
@@ -118,21 +118,21 @@ static status answer_input(answering *a)
             capacity = grown;
         }
         TRY_OR(done, flush_stdout());
-        ssize_t n = read(STDIN_FILENO, buffer + size, capacity - size);
-        if (n < 0 && errno == EINTR)
+        ssize_t got = read(STDIN_FILENO, buffer + size, capacity - size);
+        if (got < 0 && errno == EINTR)
             continue;
-        if (n < 0) {
+        if (got < 0) {
             st = FAIL_IN(ST_IO, STDIN_NAME, "cannot be read: %s", strerror(errno));
             break;
         }
-        if (n == 0) {
+        if (got == 0) {
             if (size)
-                st = answer_line(a, buffer, size);
+                st = answer_line(answer, buffer, size);
             break;
         }
         size_t used, searched = size;
-        size += (size_t)n;
-        TRY_OR(done, answer_lines(a, buffer, size, searched, &used));
+        size += (size_t)got;
+        TRY_OR(done, answer_lines(answer, buffer, size, searched, &used));
         memmove(buffer, buffer + used, size - used);
         size -= used;
     }
@@ -145,21 +145,21 @@ status verb_tokenize(int argc, char **argv)
 {
     const char *model = NULL;
     char folder[STATUS_PATH_MAX];
-    answering a = {0};
+    answering answer = {0};
     status st;
-    TRY(read_options(argc, argv, &model, &a.jsonl));
+    TRY(read_options(argc, argv, &model, &answer.jsonl));
     TRY(model_files_find(model, folder));
-    TRY(tokenizer_load(folder, &a.tokenizer));
-    TRY_OR(done, tokenizer_scratch_new(a.tokenizer, &a.scratch));
-    st = answer_input(&a);
+    TRY(tokenizer_load(folder, &answer.tokenizer));
+    TRY_OR(done, tokenizer_scratch_new(answer.tokenizer, &answer.scratch));
+    st = answer_input(&answer);
     if (st != ST_OK) { /* the answers to the lines before the bad one are printed */
         (void)fflush(stdout);
         goto done;
     }
     st = flush_stdout();
 done:
-    token_list_done(&a.tokens);
-    tokenizer_scratch_free(&a.scratch);
-    tokenizer_free(&a.tokenizer);
+    token_list_done(&answer.tokens);
+    tokenizer_scratch_free(&answer.scratch);
+    tokenizer_free(&answer.tokenizer);
     return st;
 }

@@ -58,15 +58,15 @@ int beneath_walk(const char *folder, const char *path, int flags)
     int at = open_folder(folder);
     while (at >= 0) {
         path += strspn(path, "/");
-        const size_t n = strcspn(path, "/"), rest = strspn(path + n, "/");
-        if (n == 0 || n > NAME_MAX) {
+        const size_t count = strcspn(path, "/"), rest = strspn(path + count, "/");
+        if (count == 0 || count > NAME_MAX) {
             close(at);
-            errno = n == 0 ? ENOENT : ENAMETOOLONG;
+            errno = count == 0 ? ENOENT : ENAMETOOLONG;
             return -1;
         }
-        memcpy(name, path, n);
-        name[n] = 0;
-        path += n + rest;
+        memcpy(name, path, count);
+        name[count] = 0;
+        path += count + rest;
         const bool last = *path == 0;
         const int next =
             open_no_link(at, name, last ? flags | O_CLOEXEC : O_PATH | O_DIRECTORY | O_CLOEXEC);

@@ -42,12 +42,12 @@ static status own_folder(const char *path)
                                               : "can be written by other users");
 }
 
-status cache_folder(const conf *c, char out[PATH_MAX])
+status cache_folder(const conf *options, char out[PATH_MAX])
 {
     const char *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tmp = getenv("TMPDIR");
     char first[PATH_MAX] = "";
-    if (c->prepd_cache_dir[0]) {
-        snprintf(out, PATH_MAX, "%s", c->prepd_cache_dir);
+    if (options->prepd_cache_dir[0]) {
+        snprintf(out, PATH_MAX, "%s", options->prepd_cache_dir);
         if (usable_folder(out, 0777))
             return ST_OK;
         return FAIL_IN(ST_CANT_CREATE, out,
@@ -55,7 +55,7 @@ status cache_folder(const conf *c, char out[PATH_MAX])
                        strerror(errno));
     }
     struct stat info;
-    snprintf(out, PATH_MAX, "%s", c->data_path);
+    snprintf(out, PATH_MAX, "%s", options->data_path);
     char *brace =
         stat(out, &info) == 0
             ? NULL

@@ -15,6 +15,6 @@
  *
  * ST_CANT_CREATE if prepd.cache_dir cannot be written, or if no candidate can; the last candidate
  * is also refused if another user may have made it, because what lies in it would be believed. */
-WARN_UNUSED status cache_folder(const conf *c, char out[PATH_MAX]);
+WARN_UNUSED status cache_folder(const conf *options, char out[PATH_MAX]);
 
 #endif

@@ -39,20 +39,20 @@ static void say_who(int fd)
     char host[64] = "", text[LOCK_HOLDER];
     if (gethostname(host, sizeof host - 1) != 0)
         snprintf(host, sizeof host, "localhost");
-    const int n = snprintf(text, sizeof text, "pid %d on %s", (int)getpid(), host);
+    const int length = snprintf(text, sizeof text, "pid %d on %s", (int)getpid(), host);
     if (ftruncate(fd, 0) == 0)
-        (void)!pwrite(fd, text, (size_t)n, 0); /* only people read it */
+        (void)!pwrite(fd, text, (size_t)length, 0); /* only people read it */
 }
 
 static void read_who(int fd, char out[LOCK_HOLDER])
 {
-    const ssize_t n = pread(fd, out, LOCK_HOLDER - 1, 0);
-    out[n > 0 ? n : 0] = 0;
-    if (n <= 0)
+    const ssize_t got = pread(fd, out, LOCK_HOLDER - 1, 0);
+    out[got > 0 ? got : 0] = 0;
+    if (got <= 0)
         snprintf(out, LOCK_HOLDER, "another prepd");
-    for (char *c = out; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
+    for (char *letter = out; *letter; letter++)
+        if (*letter < ' ' || *letter > '~')
+            *letter = '?';
 }
 
 /* Whether the last holder removed the file after it was opened here. Then the lock on it is worth

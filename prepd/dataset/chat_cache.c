@@ -17,17 +17,17 @@ enum {
 };
 
 /* Names the file. False if nothing is to be kept. */
-static bool name_cache(const conversations *set, const conf *c, kept_name *out)
+static bool name_cache(const conversations *set, const conf *options, kept_name *out)
 {
     hasher *hash;
-    if (!kept_name_begin(c, VERSION, &hash))
+    if (!kept_name_begin(options, VERSION, &hash))
         return false;
     hasher_add_text(hash, set->root);
-    hasher_add_text(hash, c->data_stage_weights);
-    hasher_add_u64(hash, (uint64_t)c->data_loss_on);
-    hasher_add_u64(hash, c->data_trim);
-    hasher_add_u64(hash, (uint64_t)c->video_input_frames);
-    return kept_name_end(c, "chats", set->files, &hash, out);
+    hasher_add_text(hash, options->data_stage_weights);
+    hasher_add_u64(hash, (uint64_t)options->data_loss_on);
+    hasher_add_u64(hash, options->data_trim);
+    hasher_add_u64(hash, (uint64_t)options->video_input_frames);
+    return kept_name_end(options, "chats", set->files, &hash, out);
 }
 
 /* --- saving: the tables as arrays --- */
@@ -40,64 +40,64 @@ typedef struct kept_chats {
 
 static const double NO_CLIP = -1;
 
-static status gather_records(const conversations *set, kept_chats *k)
+static status gather_records(const conversations *set, kept_chats *kept)
 {
-    k->records = malloc(((size_t)set->count * RECORD_NUMBERS + 1) * sizeof *k->records);
-    k->rates = malloc(((size_t)set->images.count + 1) * sizeof *k->rates);
-    if (!k->records || !k->rates)
+    kept->records = malloc(((size_t)set->count * RECORD_NUMBERS + 1) * sizeof *kept->records);
+    kept->rates = malloc(((size_t)set->images.count + 1) * sizeof *kept->rates);
+    if (!kept->records || !kept->rates)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", set->count);
     for (int64_t i = 0; i < set->count; i++) {
-        const conversation *x = &set->all[i];
-        int64_t *to = k->records + i * RECORD_NUMBERS;
-        to[0] = x->at.offset;
-        to[1] = x->at.line;
-        to[2] = (int64_t)x->at.file << FILE_BITS | (uint32_t)x->at.bytes;
-        to[3] = x->cause ? -x->cause : x->n_images;
+        const conversation *talk = &set->all[i];
+        int64_t *to = kept->records + i * RECORD_NUMBERS;
+        to[0] = talk->at.offset;
+        to[1] = talk->at.line;
+        to[2] = (int64_t)talk->at.file << FILE_BITS | (uint32_t)talk->at.bytes;
+        to[3] = talk->cause ? -talk->cause : talk->n_images;
     }
     for (int64_t j = 0; j < set->images.count; j++) {
-        const clip_entry *e = &set->clips.of[j];
-        const double rate = e->kind == ENTRY_IMAGE ? NO_CLIP : e->fps;
-        memcpy(&k->rates[j], &rate, sizeof rate);
+        const clip_entry *entry = &set->clips.of[j];
+        const double rate = entry->kind == ENTRY_IMAGE ? NO_CLIP : entry->fps;
+        memcpy(&kept->rates[j], &rate, sizeof rate);
     }
-    return kept_points_of(set->files, &k->points);
+    return kept_points_of(set->files, &kept->points);
 }
 
 static status save_chats(const conversations *set, const kept_name *name)
 {
-    kept_chats k = {0};
+    kept_chats kept = {0};
     char identity[HASH_TEXT];
     const int64_t contents = records_count(set->files) * (int64_t)sizeof *set->contents;
-    status st = gather_records(set, &k);
+    status st = gather_records(set, &kept);
     hash_print(set->identity, identity);
     const st_meta words[] = {{"identity", identity}};
     if (st == ST_OK) {
         const st_tensor tensors[] = {
-            k.points.tensors[0],
-            k.points.tensors[1],
-            kept_column("records", DT_I64, set->count * RECORD_NUMBERS, k.records),
+            kept.points.tensors[0],
+            kept.points.tensors[1],
+            kept_column("records", DT_I64, set->count * RECORD_NUMBERS, kept.records),
             kept_column("name_at", DT_I64, set->images.count, set->images.at),
-            kept_column("rates", DT_I64, set->images.count, k.rates),
+            kept_column("rates", DT_I64, set->images.count, kept.rates),
             kept_column("shown", DT_I32, set->n_shown, set->shown),
             kept_column("names", DT_U8, (int64_t)set->images.texts.size, set->images.texts.bytes),
             kept_column("causes", DT_U8, (int64_t)set->causes.size, set->causes.bytes),
             kept_column("contents", DT_U8, contents, set->contents),
-            k.points.tensors[2],
+            kept.points.tensors[2],
         };
         st = kept_save(name, tensors, sizeof tensors / sizeof *tensors, words,
                        sizeof words / sizeof *words);
     }
-    kept_points_done(&k.points);
-    free(k.records);
-    free(k.rates);
+    kept_points_done(&kept.points);
+    free(kept.records);
+    free(kept.rates);
     return st;
 }
 
-void chat_cache_save(const conversations *set, const conf *c)
+void chat_cache_save(const conversations *set, const conf *options)
 {
     kept_name name;
     if (set->clip_refused || records_unpacked(set->files) < KEPT_WORTH_BYTES)
         return;
-    if (name_cache(set, c, &name) && save_chats(set, &name) != ST_OK)
+    if (name_cache(set, options, &name) && save_chats(set, &name) != ST_OK)
         log_info("the places of records are not kept for the next start: %s", status_text());
 }
 
@@ -112,24 +112,24 @@ static status unfit(const char *path)
 static status read_column(const st_file *file, const char *path, const char *name, st_dtype dtype,
                           void **out, int64_t *out_n)
 {
-    const st_tensor *t;
-    TRY(st_want(file, name, dtype, 1, path, &t));
-    *out = malloc(t->data.size + st_dtype_size(dtype));
+    const st_tensor *tensor;
+    TRY(st_want(file, name, dtype, 1, path, &tensor));
+    *out = malloc(tensor->data.size + st_dtype_size(dtype));
     if (!*out)
-        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", t->data.size, name);
-    if (t->data.size)
-        memcpy(*out, t->data.data, t->data.size);
-    *out_n = t->shape[0];
+        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", tensor->data.size, name);
+    if (tensor->data.size)
+        memcpy(*out, tensor->data.data, tensor->data.size);
+    *out_n = tensor->shape[0];
     return ST_OK;
 }
 
 /* Reads a text pool, which is empty or ends with a terminated text. */
 static status take_texts(const st_file *file, const char *path, const char *name, text_pool *out)
 {
-    int64_t n;
-    TRY(read_column(file, path, name, DT_U8, (void **)&out->bytes, &n));
-    out->size = out->capacity = (size_t)n;
-    return n && (out->bytes[0] != 0 || out->bytes[n - 1] != 0) ? unfit(path) : ST_OK;
+    int64_t count;
+    TRY(read_column(file, path, name, DT_U8, (void **)&out->bytes, &count));
+    out->size = out->capacity = (size_t)count;
+    return count && (out->bytes[0] != 0 || out->bytes[count - 1] != 0) ? unfit(path) : ST_OK;
 }
 
 /* Reads the names of the images and what kind each is. Folders of frames are listed again. */
@@ -160,30 +160,30 @@ static status take_images(conversations *set, const st_file *file, const char *p
     return ST_OK;
 }
 
-static bool is_sound(const conversations *set, const conversation *x)
+static bool is_sound(const conversations *set, const conversation *talk)
 {
-    if (!kept_place_is_sound(set->files, &x->at) || x->cause < 0 || x->n_images < 0)
+    if (!kept_place_is_sound(set->files, &talk->at) || talk->cause < 0 || talk->n_images < 0)
         return false;
-    return (x->cause == 0 || (size_t)x->cause < set->causes.size) &&
-           x->first_image + x->n_images <= set->n_shown;
+    return (talk->cause == 0 || (size_t)talk->cause < set->causes.size) &&
+           talk->first_image + talk->n_images <= set->n_shown;
 }
 
 static status take_records(conversations *set, const st_file *file, const char *path)
 {
     const uint8_t *words;
-    int64_t n, first = 0;
+    int64_t count, first = 0;
     TRY(take_texts(file, path, "causes", &set->causes));
     TRY(read_column(file, path, "shown", DT_I32, (void **)&set->shown, &set->n_shown));
     set->shown_capacity = set->n_shown;
     for (int64_t i = 0; i < set->n_shown; i++)
         if (set->shown[i] < 0 || set->shown[i] >= set->images.count)
             return unfit(path);
-    TRY(kept_words(file, path, "records", RECORD_NUMBERS, -1, &words, &n));
-    set->all = malloc(((size_t)n + 1) * sizeof *set->all);
+    TRY(kept_words(file, path, "records", RECORD_NUMBERS, -1, &words, &count));
+    set->all = malloc(((size_t)count + 1) * sizeof *set->all);
     if (!set->all)
-        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", n);
-    set->count = set->capacity = n;
-    for (int64_t i = 0; i < n; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", count);
+    set->count = set->capacity = count;
+    for (int64_t i = 0; i < count; i++) {
         const int64_t at = i * RECORD_NUMBERS, which = kept_number(words, at + 2);
         const int64_t images = kept_number(words, at + 3);
         if (images > set->n_shown || images == INT64_MIN)
@@ -199,28 +199,29 @@ static status take_records(conversations *set, const st_file *file, const char *
             return unfit(path);
         first += set->all[i].n_images;
     }
-    return n > 0 && first == set->n_shown ? ST_OK : unfit(path);
+    return count > 0 && first == set->n_shown ? ST_OK : unfit(path);
 }
 
 status chat_cache_take(conversations *set, const st_file *file, const char *path)
 {
-    int64_t n;
-    TRY(read_column(file, path, "contents", DT_U8, (void **)&set->contents, &n));
-    if (n != records_count(set->files) * (int64_t)sizeof *set->contents)
+    int64_t count;
+    TRY(read_column(file, path, "contents", DT_U8, (void **)&set->contents, &count));
+    if (count != records_count(set->files) * (int64_t)sizeof *set->contents)
         return unfit(path);
     TRY(kept_points_take(set->files, file, path));
     TRY(take_images(set, file, path));
     return take_records(set, file, path);
 }
 
-static status take_all(conversations *set, const conf *c, const st_file *file, const char *path)
+static status take_all(conversations *set, const conf *options, const st_file *file,
+                       const char *path)
 {
     const char *identity = st_meta_find(file, "identity");
     hash128 wanted;
     if (!identity || !hash_parse(identity, &wanted))
         return FAIL_IN(ST_BAD_INPUT, path, "it does not hold the identity of its data set");
     TRY(chat_cache_take(set, file, path));
-    TRY(conversations_identify(set, c));
+    TRY(conversations_identify(set, options));
     return hash_equal(set->identity, wanted)
                ? ST_OK
                : FAIL_IN(ST_NO_INPUT, path, "folders of frames have changed since it was written");
@@ -244,22 +245,22 @@ static void forget_records(conversations *set)
     text_pool_done(&set->causes);
 }
 
-void chat_cache_enter(const conversations *set, const conf *c, cache_lock *out)
+void chat_cache_enter(const conversations *set, const conf *options, cache_lock *out)
 {
     kept_name name;
-    if (records_bytes(set->files) >= KEPT_WORTH_PACKED && name_cache(set, c, &name))
+    if (records_bytes(set->files) >= KEPT_WORTH_PACKED && name_cache(set, options, &name))
         kept_enter(&name, out);
 }
 
-bool chat_cache_load(conversations *set, const conf *c)
+bool chat_cache_load(conversations *set, const conf *options)
 {
     kept_name name;
     st_file file;
-    if (!name_cache(set, c, &name) || access(name.path, R_OK) != 0)
+    if (!name_cache(set, options, &name) || access(name.path, R_OK) != 0)
         return false;
     status st = kept_open(&name, &file);
     if (st == ST_OK) {
-        st = take_all(set, c, &file, name.path);
+        st = take_all(set, options, &file, name.path);
         st_close(&file);
     }
     if (st == ST_OK) {

@@ -26,45 +26,47 @@ typedef struct reading {
 
 /* --- rules --- */
 
-status chat_rules_of(const conf *c, chat_rules *out)
+status chat_rules_of(const conf *options, chat_rules *out)
 {
-    chat_rules r = {.last_only = c->data_loss_on == LOSS_ON_LAST, .trim = c->data_trim};
-    for (const char *at = c->data_stage_weights; *at;) {
+    chat_rules rules = {.last_only = options->data_loss_on == LOSS_ON_LAST,
+                        .trim = options->data_trim};
+    for (const char *at = options->data_stage_weights; *at;) {
         char *end;
-        const double w = strtod(at, &end);
-        if (end == at || (*end && *end != ',') || !(w >= 0 && w <= 1e6) || r.n_stages == MAX_STAGES)
+        const double weight = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || !(weight >= 0 && weight <= 1e6) ||
+            rules.n_stages == MAX_STAGES)
             return FAIL_IN(
-                ST_CONFIG, conf_place(c),
+                ST_CONFIG, conf_place(options),
                 "data.stage_weights: \"%.100s\" is not a list of up to %d numbers from 0 to "
                 "1e6, such as 0.2,0.3,1",
-                c->data_stage_weights, MAX_STAGES);
-        r.stage_weight[r.n_stages++] = (float)w;
+                options->data_stage_weights, MAX_STAGES);
+        rules.stage_weight[rules.n_stages++] = (float)weight;
         at = end + (*end == ',');
     }
-    *out = r;
+    *out = rules;
     return ST_OK;
 }
 
-static float stage_weight(const chat_rules *r, int32_t stage)
+static float stage_weight(const chat_rules *rules, int32_t stage)
 {
-    if (r->n_stages == 0)
+    if (rules->n_stages == 0)
         return 1.0F;
-    return r->stage_weight[stage < r->n_stages ? stage : r->n_stages - 1];
+    return rules->stage_weight[stage < rules->n_stages ? stage : rules->n_stages - 1];
 }
 
 /* --- images --- */
 
-static chat_kind kind_outside(const reading *reader, int32_t i)
+static chat_kind kind_outside(const reading *reader, int32_t image)
 {
-    return reader->rules->outside_video[i] ? CHAT_VIDEO : CHAT_IMAGE;
+    return reader->rules->outside_video[image] ? CHAT_VIDEO : CHAT_IMAGE;
 }
 
 static int32_t n_listed(const reading *reader, chat_kind kind)
 {
-    int32_t n = reader->listed[kind].count;
+    int32_t count = reader->listed[kind].count;
     for (int32_t i = 0; reader->rules->outside && i < reader->rules->n_outside; i++)
-        n += kind_outside(reader, i) == kind;
-    return n;
+        count += kind_outside(reader, i) == kind;
+    return count;
 }
 
 /* Shows the next image of this kind here. If there is none left, chat_record_read says so once all
@@ -95,11 +97,11 @@ static status list_images(reading *reader, const json_value *value)
     TRY(chat_names_list(images, CHAT_IMAGE, value, reader->source, reader->memory));
     if (images->count == 0 && id && json_text_size(id)) {
         static const char suffix[] = ".jpg"; /* Kvasir-VQA names its files so */
-        const size_t n = json_text_size(id);
+        const size_t count = json_text_size(id);
         char *name;
-        TRY(arena_alloc(reader->memory, n + sizeof suffix, (void **)&name));
-        memcpy(name, json_text(id, ""), n);
-        memcpy(name + n, suffix, sizeof suffix);
+        TRY(arena_alloc(reader->memory, count + sizeof suffix, (void **)&name));
+        memcpy(name, json_text(id, ""), count);
+        memcpy(name + count, suffix, sizeof suffix);
         TRY(chat_names_put(images, (chat_item){.name = name}, reader->source, reader->memory));
     }
     return ST_OK;
@@ -107,34 +109,34 @@ static status list_images(reading *reader, const json_value *value)
 
 /* --- texts --- */
 
-static bool is_space(char c)
+static bool is_space(char letter)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+    return letter == ' ' || (letter >= '\t' && letter <= '\r');
 }
 
-static status put_text(const reading *reader, const char *text, size_t n, part *parts,
+static status put_text(const reading *reader, const char *text, size_t length, part *parts,
                        int32_t *n_parts)
 {
     char *copy;
     if (reader->rules->trim) {
-        while (n && is_space(*text))
-            text++, n--;
-        while (n && is_space(text[n - 1]))
-            n--;
+        while (length && is_space(*text))
+            text++, length--;
+        while (length && is_space(text[length - 1]))
+            length--;
     }
-    if (n == 0)
+    if (length == 0)
         return ST_OK;
-    TRY(arena_strndup(reader->memory, text, n, &copy));
-    parts[(*n_parts)++] = (part){copy, (int64_t)n, -1};
+    TRY(arena_strndup(reader->memory, text, length, &copy));
+    parts[(*n_parts)++] = (part){copy, (int64_t)length, -1};
     return ST_OK;
 }
 
 /* The first mark of either kind; NULL if there is none. */
-static const char *find_mark(const char *text, size_t n, chat_kind *out)
+static const char *find_mark(const char *text, size_t length, chat_kind *out)
 {
     const char *first = NULL;
     for (int kind = 0; kind < CHAT_KINDS; kind++) {
-        const char *at = (const char *)memmem(text, n, marks[kind], MARK_BYTES);
+        const char *at = (const char *)memmem(text, length, marks[kind], MARK_BYTES);
         if (at && (!first || at < first)) {
             first = at;
             *out = (chat_kind)kind;
@@ -145,33 +147,34 @@ static const char *find_mark(const char *text, size_t n, chat_kind *out)
 
 /* Splits a user's text at its marks, each of which is the next image or video. `parts` has room for
  * two parts for each mark and one more. */
-static status split_text(reading *reader, const char *text, size_t n, part *parts, int32_t *n_parts)
+static status split_text(reading *reader, const char *text, size_t length, part *parts,
+                         int32_t *n_parts)
 {
     const char *mark;
     chat_kind kind;
-    while ((mark = find_mark(text, n, &kind))) {
+    while ((mark = find_mark(text, length, &kind))) {
         TRY(put_text(reader, text, (size_t)(mark - text), parts, n_parts));
         TRY(show_next(reader, kind, &parts[(*n_parts)++]));
-        n -= (size_t)(mark - text) + MARK_BYTES;
+        length -= (size_t)(mark - text) + MARK_BYTES;
         text = mark + MARK_BYTES;
     }
-    return put_text(reader, text, n, parts, n_parts);
+    return put_text(reader, text, length, parts, n_parts);
 }
 
-static size_t count_marks(const char *text, size_t n)
+static size_t count_marks(const char *text, size_t length)
 {
     size_t found = 0;
     chat_kind kind;
-    for (const char *at = text, *mark; (mark = find_mark(at, n - (size_t)(at - text), &kind));
+    for (const char *at = text, *mark; (mark = find_mark(at, length - (size_t)(at - text), &kind));
          at = mark + MARK_BYTES)
         found++;
     return found;
 }
 
-static status check_marks(const reading *reader, int role, const char *text, size_t n)
+static status check_marks(const reading *reader, int role, const char *text, size_t length)
 {
     chat_kind kind;
-    if (role != ROLE_USER && find_mark(text, n, &kind))
+    if (role != ROLE_USER && find_mark(text, length, &kind))
         return FAIL_IN(ST_BAD_INPUT, reader->source,
                        "%s stands in a turn of the %s, but only the user shows images", marks[kind],
                        role == ROLE_SYSTEM ? "system" : "assistant");
@@ -205,11 +208,11 @@ static status read_role(const reading *reader, const json_value *message, int *o
 static status read_weight(const reading *reader, const json_value *value, float otherwise,
                           float *out)
 {
-    const json_value *w = json_given(value, "weight");
+    const json_value *member = json_given(value, "weight");
     *out = otherwise;
-    if (!w)
+    if (!member)
         return ST_OK;
-    const double weight = json_real(w, -1);
+    const double weight = json_real(member, -1);
     if (!(weight >= 0 && weight <= 1e6))
         return FAIL_IN(ST_BAD_INPUT, reader->source, "\"weight\": expected a number from 0 to 1e6");
     *out = (float)weight;
@@ -242,26 +245,26 @@ static status put_image_part(reading *reader, chat_kind kind, const json_value *
 
 /* Adds a text of any role. A text of the assistant is a stage and gets a weight: its own, else that
  * of its message (`weight`, -1 for none), else that of data.stage_weights. */
-static status put_any_text(reading *reader, turn *t, const json_value *value,
+static status put_any_text(reading *reader, turn *said, const json_value *value,
                            const json_value *owner, float weight, float *weights)
 {
     const char *text = json_text(value, NULL);
-    const size_t n = json_text_size(value);
+    const size_t count = json_text_size(value);
     char *copy;
     if (!text)
         return FAIL_IN(ST_BAD_INPUT, reader->source, "expected a text in a message, found %s",
                        value ? json_type_name(json_typeof(value)) : "none");
-    TRY(check_marks(reader, t->role, text, n));
-    if (t->role == ROLE_USER)
-        return split_text(reader, text, n, t->parts, &t->n_parts);
-    if (t->role == ROLE_ASSISTANT) {
+    TRY(check_marks(reader, said->role, text, count));
+    if (said->role == ROLE_USER)
+        return split_text(reader, text, count, said->parts, &said->n_parts);
+    if (said->role == ROLE_ASSISTANT) {
         if (weight < 0)
             weight = stage_weight(reader->rules, reader->stage);
         reader->stage++;
-        TRY(read_weight(reader, owner, weight, &weights[t->n_parts]));
+        TRY(read_weight(reader, owner, weight, &weights[said->n_parts]));
     }
-    TRY(arena_strndup(reader->memory, text, n, &copy));
-    t->parts[t->n_parts++] = (part){copy, (int64_t)n, -1};
+    TRY(arena_strndup(reader->memory, text, count, &copy));
+    said->parts[said->n_parts++] = (part){copy, (int64_t)count, -1};
     return ST_OK;
 }
 
@@ -299,25 +302,26 @@ static size_t room_for(const json_value *content)
 }
 
 static status read_content(reading *reader, const json_value *message, const json_value *content,
-                           turn *t)
+                           turn *said)
 {
     float *weights, whole; /* -1: the message has no weight of its own */
     TRY(read_weight(reader, message, -1.0F, &whole));
-    TRY(arena_calloc(reader->memory, room_for(content), sizeof *t->parts, (void **)&t->parts));
+    TRY(arena_calloc(reader->memory, room_for(content), sizeof *said->parts,
+                     (void **)&said->parts));
     TRY(arena_calloc(reader->memory, room_for(content), sizeof *weights, (void **)&weights));
-    if (t->role == ROLE_ASSISTANT)
-        t->weights = weights;
+    if (said->role == ROLE_ASSISTANT)
+        said->weights = weights;
     if (json_typeof(content) == JSON_TEXT)
-        return put_any_text(reader, t, content, message, whole, weights);
+        return put_any_text(reader, said, content, message, whole, weights);
     for (size_t i = 0; i < json_count(content); i++) {
         const json_value *value = json_item(content, i);
         chat_kind kind;
         if (json_typeof(value) == JSON_TEXT)
-            TRY(put_any_text(reader, t, value, NULL, whole, weights));
-        else if (t->role == ROLE_USER && is_image_part(value, &kind))
-            TRY(put_image_part(reader, kind, value, t->parts, &t->n_parts));
+            TRY(put_any_text(reader, said, value, NULL, whole, weights));
+        else if (said->role == ROLE_USER && is_image_part(value, &kind))
+            TRY(put_image_part(reader, kind, value, said->parts, &said->n_parts));
         else if (json_given(value, "text"))
-            TRY(put_any_text(reader, t, json_find(value, "text"), value, whole, weights));
+            TRY(put_any_text(reader, said, json_find(value, "text"), value, whole, weights));
         else
             return FAIL_IN(ST_BAD_INPUT, reader->source,
                            "part %zu of a message is neither a text nor an image or video of the "
@@ -327,12 +331,12 @@ static status read_content(reading *reader, const json_value *message, const jso
     return ST_OK;
 }
 
-static status read_message(reading *reader, const json_value *value, turn *t)
+static status read_message(reading *reader, const json_value *value, turn *said)
 {
     if (json_typeof(value) != JSON_OBJECT)
         return FAIL_IN(ST_BAD_INPUT, reader->source, "expected an object as a message, found %s",
                        json_type_name(json_typeof(value)));
-    TRY(read_role(reader, value, &t->role));
+    TRY(read_role(reader, value, &said->role));
     if (json_count(json_find(value, "tool_calls")))
         return FAIL_IN(ST_BAD_INPUT, reader->source,
                        "it calls tools (\"tool_calls\"), which are not supported");
@@ -344,7 +348,7 @@ static status read_message(reading *reader, const json_value *value, turn *t)
             ST_BAD_INPUT, reader->source,
             "expected a text or a list as \"content\" (or \"value\") of a message, found %s",
             content ? json_type_name(json_typeof(content)) : "none");
-    return read_content(reader, value, content, t);
+    return read_content(reader, value, content, said);
 }
 
 /* Reads {"question", "answer"} as two turns. The images and videos come first, unless the question
@@ -355,7 +359,7 @@ static status read_question(reading *reader, const json_value *value)
     turn *user = &reader->record.turns[0], *assistant = &reader->record.turns[1];
     float none[1];
     const char *text = json_text(question, "");
-    const size_t n = json_text_size(question), shown = count_marks(text, n);
+    const size_t count = json_text_size(question), shown = count_marks(text, count);
     if (json_typeof(answer) != JSON_TEXT && json_typeof(answer) != JSON_ARRAY)
         return FAIL_IN(ST_BAD_INPUT, reader->source,
                        "expected a text or a list as \"answer\", found %s",
@@ -380,10 +384,10 @@ static void choose_trained(reading *reader)
 {
     bool last = true;
     for (int32_t i = reader->record.n_turns - 1; i >= 0; i--) {
-        turn *t = &reader->record.turns[i];
-        if (t->role != ROLE_ASSISTANT)
+        turn *said = &reader->record.turns[i];
+        if (said->role != ROLE_ASSISTANT)
             continue;
-        t->trained = last || !reader->rules->last_only;
+        said->trained = last || !reader->rules->last_only;
         last = false;
     }
 }

@@ -40,7 +40,7 @@ typedef struct chat_rules {
 
 /* Reads data.loss_on, data.trim and data.stage_weights; `outside` is false. ST_CONFIG if the
  * weights cannot be read. */
-WARN_UNUSED status chat_rules_of(const conf *c, chat_rules *out);
+WARN_UNUSED status chat_rules_of(const conf *options, chat_rules *out);
 
 typedef struct chat_item {
     const char *name; /* as written in the record */

@@ -22,64 +22,65 @@ static bool is_picture(const char *name)
     return false;
 }
 
-static int by_number(const void *a, const void *b)
+static int by_number(const void *left, const void *right)
 {
-    return strverscmp(*(const char *const *)a, *(const char *const *)b);
+    return strverscmp(*(const char *const *)left, *(const char *const *)right);
 }
 
 /* The names of the pictures in a folder, sorted so that frame_2 comes before frame_10. The texts
  * lie in `names`; the caller frees the list. */
 static status list_frames(const char *folder, text_pool *names, const char ***out, int64_t *out_n)
 {
-    DIR *d = opendir(folder);
-    int64_t *at = NULL, n = 0, capacity = 0;
+    DIR *dir = opendir(folder);
+    int64_t *at = NULL, count = 0, capacity = 0;
     status st = ST_OK;
-    if (!d)
+    if (!dir)
         return FAIL_IN(ST_BAD_INPUT, folder, "the folder of frames cannot be read: %s",
                        strerror(errno));
-    for (struct dirent *e; st == ST_OK && (e = readdir(d));) {
-        if (!is_picture(e->d_name))
+    for (struct dirent *entry; st == ST_OK && (entry = readdir(dir));) {
+        if (!is_picture(entry->d_name))
             continue;
-        st = array_room((void **)&at, n, &capacity, sizeof *at);
+        st = array_room((void **)&at, count, &capacity, sizeof *at);
         if (st == ST_OK)
-            st = text_pool_add(names, e->d_name, strlen(e->d_name), &at[n++]);
+            st = text_pool_add(names, entry->d_name, strlen(entry->d_name), &at[count++]);
     }
-    closedir(d);
-    const char **list = st == ST_OK ? (const char **)malloc(((size_t)n + 1) * sizeof *list) : NULL;
+    closedir(dir);
+    const char **list =
+        st == ST_OK ? (const char **)malloc(((size_t)count + 1) * sizeof *list) : NULL;
     if (st == ST_OK && !list)
-        st = FAIL(ST_NO_MEMORY, "no memory for the names of %lld frames", (long long)n);
-    for (int64_t i = 0; list && i < n; i++)
+        st = FAIL(ST_NO_MEMORY, "no memory for the names of %lld frames", (long long)count);
+    for (int64_t i = 0; list && i < count; i++)
         list[i] = text_pool_at(names, at[i]);
     if (list)
-        qsort(list, (size_t)n, sizeof *list, by_number);
+        qsort(list, (size_t)count, sizeof *list, by_number);
     free(at);
     *out = list;
-    *out_n = n;
+    *out_n = count;
     return st;
 }
 
-static status take_frames(clip_table *table, clip_entry *e, const char *folder, const char *name,
-                          const char *source)
+static status take_frames(clip_table *table, clip_entry *entry, const char *folder,
+                          const char *name, const char *source)
 {
     text_pool texts = {0};
     const char **list = NULL;
-    int64_t n = 0;
-    status st = list_frames(folder, &texts, &list, &n);
-    if (st == ST_OK && (n < 1 || n > table->max_frames))
+    int64_t count = 0;
+    status st = list_frames(folder, &texts, &list, &count);
+    if (st == ST_OK && (count < 1 || count > table->max_frames))
         st = FAIL_IN(ST_BAD_INPUT, source,
                      "the folder \"%.200s\" holds %lld pictures, expected 1 to %lld "
                      "(video.input_frames)",
-                     name, (long long)n, (long long)table->max_frames);
-    for (int64_t i = 0; st == ST_OK && i < n; i++)
+                     name, (long long)count, (long long)table->max_frames);
+    for (int64_t i = 0; st == ST_OK && i < count; i++)
         if (!utf8_valid(list[i], strlen(list[i])))
             st = FAIL_IN(
                 ST_BAD_INPUT, source,
                 "the folder \"%.200s\" holds a picture whose name is not UTF-8 (\"%.80s\"): "
                 "rename it",
                 name, list[i]);
-    e->first_frame = table->frames.count;
-    e->n_frames = (int32_t)n;
-    for (int64_t i = 0; st == ST_OK && i < n; i++) {
+    entry->first_frame = table->frames.count;
+    entry->n_frames = (int32_t)count;
+    for (int64_t i = 0; st == ST_OK && i < count; i++) {
         int64_t ignored;
         st = name_list_append(&table->frames, list[i], strlen(list[i]), &ignored);
     }
@@ -111,27 +112,28 @@ static status check_rate(bool folder, const char *name, const chat_item *item, c
     return ST_OK;
 }
 
-status clip_table_note(clip_table *table, int64_t j, const char *root, const char *name,
+status clip_table_note(clip_table *table, int64_t index, const char *root, const char *name,
                        const chat_item *item, const char *source)
 {
     char path[PATH_MAX];
-    if (j == table->count) {
+    if (index == table->count) {
         TRY(array_room((void **)&table->of, table->count, &table->capacity, sizeof *table->of));
         table->of[table->count++] = (clip_entry){.kind = ENTRY_UNKNOWN};
     }
-    clip_entry *e = &table->of[j];
-    const bool known = e->kind != ENTRY_UNKNOWN;
-    if (known && (e->kind != ENTRY_IMAGE) != item->video)
+    clip_entry *entry = &table->of[index];
+    const bool known = entry->kind != ENTRY_UNKNOWN;
+    if (known && (entry->kind != ENTRY_IMAGE) != item->video)
         return FAIL_IN(ST_BAD_INPUT, source, "\"%.200s\" is shown elsewhere as %s", name,
                        item->video ? "an image" : "a video");
     const bool folder =
-        known ? e->kind == ENTRY_FRAMES : item->video && is_folder(root, name, path);
+        known ? entry->kind == ENTRY_FRAMES : item->video && is_folder(root, name, path);
     TRY(check_rate(folder, name, item, source));
     if (known)
-        return e->fps == item->fps ? ST_OK
-                                   : FAIL_IN(ST_BAD_INPUT, source,
-                                             "\"%.200s\" is shown elsewhere with fps %g, not %g",
-                                             name, e->fps, item->fps);
+        return entry->fps == item->fps
+                   ? ST_OK
+                   : FAIL_IN(ST_BAD_INPUT, source,
+                             "\"%.200s\" is shown elsewhere with fps %g, not %g", name, entry->fps,
+                             item->fps);
     clip_entry made = {.kind = folder        ? ENTRY_FRAMES
                                : item->video ? ENTRY_VIDEO
                                              : ENTRY_IMAGE,
@@ -140,32 +142,32 @@ status clip_table_note(clip_table *table, int64_t j, const char *root, const cha
         TRY(take_frames(table, &made, path, name, source));
     table->any |= item->video;
     table->videos |= made.kind == ENTRY_VIDEO;
-    table->of[j] = made;
+    table->of[index] = made;
     return ST_OK;
 }
 
-void clip_table_place(const clip_table *table, int64_t j, image_place *out)
+void clip_table_place(const clip_table *table, int64_t index, image_place *out)
 {
-    const clip_entry *e = &table->of[j];
-    out->video = e->kind == ENTRY_VIDEO;
-    out->n_frames = e->kind == ENTRY_FRAMES ? e->n_frames : 0;
-    out->fps = e->fps;
+    const clip_entry *entry = &table->of[index];
+    out->video = entry->kind == ENTRY_VIDEO;
+    out->n_frames = entry->kind == ENTRY_FRAMES ? entry->n_frames : 0;
+    out->fps = entry->fps;
 }
 
-const char *clip_table_frame(const clip_table *table, int64_t j, int32_t k)
+const char *clip_table_frame(const clip_table *table, int64_t index, int32_t at)
 {
-    return name_list_at(&table->frames, table->of[j].first_frame + k);
+    return name_list_at(&table->frames, table->of[index].first_frame + at);
 }
 
 void clip_table_digest(const clip_table *table, hasher *hash)
 {
     for (int64_t j = 0; table->any && j < table->count; j++) {
-        const clip_entry *e = &table->of[j];
+        const clip_entry *entry = &table->of[j];
         char rate[32]; /* written as text, which is the same on every machine */
-        const int n = snprintf(rate, sizeof rate, "%.17g", e->fps);
-        hasher_add_u64(hash, (uint64_t)e->kind);
-        hasher_add(hash, rate, (size_t)n + 1);
-        for (int32_t k = 0; k < e->n_frames; k++) {
+        const int length = snprintf(rate, sizeof rate, "%.17g", entry->fps);
+        hasher_add_u64(hash, (uint64_t)entry->kind);
+        hasher_add(hash, rate, (size_t)length + 1);
+        for (int32_t k = 0; k < entry->n_frames; k++) {
             const char *name = clip_table_frame(table, j, k);
             hasher_add_text(hash, name);
         }

@@ -23,18 +23,18 @@ typedef struct clip_table {
     bool videos;        /* at least one is a video file */
 } clip_table;
 
-/* Notes that image j is shown as `item`. Numbers come in order, with repeats; `root` and `name`
- * give the path of the image. ST_BAD_INPUT, with `source` before it, if the image was shown as
- * something else before; if a folder of frames has no rate, no pictures or too many; or if a file
- * has a rate. An image that is refused when it first comes stays unknown, and its number may come
- * again. */
-WARN_UNUSED status clip_table_note(clip_table *table, int64_t j, const char *root, const char *name,
-                                   const chat_item *item, const char *source);
+/* Notes that image `index` is shown as `item`. Numbers come in order, with repeats; `root` and
+ * `name` give the path of the image. ST_BAD_INPUT, with `source` before it, if the image was shown
+ * as something else before; if a folder of frames has no rate, no pictures or too many; or if a
+ * file has a rate. An image that is refused when it first comes stays unknown, and its number may
+ * come again. */
+WARN_UNUSED status clip_table_note(clip_table *table, int64_t index, const char *root,
+                                   const char *name, const chat_item *item, const char *source);
 
 /* Adds to a place what kind of image it is. */
-void clip_table_place(const clip_table *table, int64_t j, image_place *out);
-/* The name of frame k inside folder j. */
-const char *clip_table_frame(const clip_table *table, int64_t j, int32_t k);
+void clip_table_place(const clip_table *table, int64_t index, image_place *out);
+/* The name of frame `at` inside folder `index`. */
+const char *clip_table_frame(const clip_table *table, int64_t index, int32_t at);
 /* Adds to a digest what each image is. Adds nothing if there is no clip. */
 void clip_table_digest(const clip_table *table, hasher *hash);
 void clip_table_done(clip_table *table);

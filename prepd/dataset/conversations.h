@@ -41,7 +41,7 @@ typedef struct conversations {
 
 /* chat_identity.c: computes the identity from everything else. Reads the files for `contents`
  * unless that is there. */
-WARN_UNUSED status conversations_identify(conversations *set, const conf *c);
+WARN_UNUSED status conversations_identify(conversations *set, const conf *options);
 
 /* chat_cache.c keeps places and images for the next start, so that records need not be parsed
  * again.
@@ -49,11 +49,11 @@ WARN_UNUSED status conversations_identify(conversations *set, const conf *c);
  * chat_cache_load returns true if it filled `set`. It returns false, and leaves `set` as it was, if
  * nothing is kept, if a file has another path, size or time of change, or if a folder of frames has
  * other pictures in it now. */
-bool chat_cache_load(conversations *set, const conf *c);
+bool chat_cache_load(conversations *set, const conf *options);
 /* Takes the lock under which the caller loads, or else reads and saves: see kept_enter. */
-void chat_cache_enter(const conversations *set, const conf *c, cache_lock *out);
+void chat_cache_enter(const conversations *set, const conf *options, cache_lock *out);
 /* Saves if the files are large enough. A failure is logged and costs only time. */
-void chat_cache_save(const conversations *set, const conf *c);
+void chat_cache_save(const conversations *set, const conf *options);
 /* The part of loading that follows once key and sum are right: it checks every entry against the
  * files and against the other entries. It is public for the fuzzer, which cannot forge a sum. */
 WARN_UNUSED status chat_cache_take(conversations *set, const st_file *file, const char *path);

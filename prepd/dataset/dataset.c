@@ -15,7 +15,7 @@ hash128 dataset_contents(const dataset *set)
     return set->adapter->contents ? set->adapter->contents(set) : set->adapter->identity(set);
 }
 
-void dataset_image_place(const dataset *set, int64_t j, image_place *out)
+void dataset_image_place(const dataset *set, int64_t index, image_place *out)
 {
     out->offset = 0;
     out->bytes = -1;
@@ -23,22 +23,22 @@ void dataset_image_place(const dataset *set, int64_t j, image_place *out)
     out->n_frames = 0;
     out->fps = 0;
     if (set->adapter->place)
-        set->adapter->place(set, j, out);
+        set->adapter->place(set, index, out);
     else
-        snprintf(out->path, sizeof out->path, "%s", set->adapter->image_path(set, j));
+        snprintf(out->path, sizeof out->path, "%s", set->adapter->image_path(set, index));
 }
 
-bool dataset_image_has(const dataset *set, int64_t j, const char *path)
+bool dataset_image_has(const dataset *set, int64_t index, const char *path)
 {
     image_place place;
-    dataset_image_place(set, j, &place);
-    const size_t n = strlen(place.path);
+    dataset_image_place(set, index, &place);
+    const size_t length = strlen(place.path);
     if (place.n_frames == 0)
         return strcmp(path, place.path) == 0;
-    if (strncmp(path, place.path, n) != 0 || path[n] != '/')
+    if (strncmp(path, place.path, length) != 0 || path[length] != '/')
         return false;
     for (int32_t k = 0; k < place.n_frames; k++)
-        if (strcmp(path + n + 1, set->adapter->frame(set, j, k)) == 0)
+        if (strcmp(path + length + 1, set->adapter->frame(set, index, k)) == 0)
             return true;
     return false;
 }
@@ -56,37 +56,39 @@ static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns)
     return true;
 }
 
-void dataset_image_stat(const dataset *set, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns)
+void dataset_image_stat(const dataset *set, int64_t index, int64_t *out_bytes,
+                        int64_t *out_mtime_ns)
 {
     char path[PATH_MAX + PLACE_PATH];
     image_place place;
     int64_t bytes = 0, mtime_ns = 0;
     bool there = true;
-    dataset_image_place(set, j, &place);
+    dataset_image_place(set, index, &place);
     for (int32_t k = 0; there && k < (place.n_frames ? place.n_frames : 1); k++) {
         snprintf(path, sizeof path, "%s/%s%s%s", set->adapter->root(set), place.path,
-                 place.n_frames ? "/" : "", place.n_frames ? set->adapter->frame(set, j, k) : "");
+                 place.n_frames ? "/" : "",
+                 place.n_frames ? set->adapter->frame(set, index, k) : "");
         there = add_stat(path, &bytes, &mtime_ns);
     }
     *out_bytes = !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
     *out_mtime_ns = there ? mtime_ns : 0;
 }
 
-const char *dataset_holder(const dataset *set, int64_t j)
+const char *dataset_holder(const dataset *set, int64_t index)
 {
-    return set->adapter->holder ? set->adapter->holder(set, j) : set->adapter->root(set);
+    return set->adapter->holder ? set->adapter->holder(set, index) : set->adapter->root(set);
 }
 
-int dataset_image_open(const dataset *set, int64_t j, const char *path, int flags)
+int dataset_image_open(const dataset *set, int64_t index, const char *path, int flags)
 {
     char full[PATH_MAX + PLACE_PATH];
-    const char *holder = dataset_holder(set, j), *root = set->adapter->root(set);
+    const char *holder = dataset_holder(set, index), *root = set->adapter->root(set);
     if (strcmp(holder, root) == 0)
         return beneath_open(root, path, flags);
-    const size_t n = strlen(holder);
+    const size_t length = strlen(holder);
     snprintf(full, sizeof full, "%s%s%s", root, root[strlen(root) - 1] == '/' ? "" : "/", path);
-    if (strncmp(full, holder, n) == 0 && full[n] == '/')
-        return beneath_open(holder, full + n + 1, flags);
+    if (strncmp(full, holder, length) == 0 && full[length] == '/')
+        return beneath_open(holder, full + length + 1, flags);
     errno = EXDEV;
     return -1;
 }

@@ -76,33 +76,37 @@ typedef struct dataset_part {
 /* What an adapter implements. A function that is marked optional may be NULL. */
 typedef struct dataset_vtable {
     const char *name;
-    status (*open)(const conf *c, dataset **out);
+    status (*open)(const conf *options, dataset **out);
     void (*close)(dataset *set);
     int64_t (*samples)(const dataset *set); /* how many samples there are */
-    /* Reads sample i. ST_BAD_INPUT if a file has changed since it was opened. */
-    status (*sample)(const dataset *set, int64_t i, arena *memory, sample *out);
+    /* Reads sample `number`. ST_BAD_INPUT if a file has changed since it was opened. */
+    status (*sample)(const dataset *set, int64_t number, arena *memory, sample *out);
     /* The same without the turns. Planning asks this of every sample, so it reads no file. */
-    status (*outline)(const dataset *set, int64_t i, arena *memory, sample *out);
+    status (*outline)(const dataset *set, int64_t number, arena *memory, sample *out);
     int64_t (*images)(const dataset *set); /* how many distinct images there are */
-    /* The name of image j, for messages. If the adapter has no `place`, it is also the path of the
-     * image's file, relative to the root. */
-    const char *(*image_path)(const dataset *set, int64_t j);
-    /* Fills in where image j is. Optional: without it, each image is a file of its own. */
-    void (*place)(const dataset *set, int64_t j, image_place *out);
-    /* File name of frame k in folder j. Optional: without it, there are no folders of frames. */
-    const char *(*frame)(const dataset *set, int64_t j, int32_t k);
+    /* The name of image `index`, for messages. If the adapter has no `place`, it is also the path
+     * of the image's file, relative to the root. */
+    const char *(*image_path)(const dataset *set, int64_t index);
+    /* Fills in where image `index` is. Optional: without it, each image is a file of its own. */
+    void (*place)(const dataset *set, int64_t index, image_place *out);
+    /* File name of frame `nth` in folder `index`. Optional: without it, there are no folders of
+     * frames. */
+    const char *(*frame)(const dataset *set, int64_t index, int32_t nth);
     /* Whether any image is a video file. Optional: without it, none is. */
     bool (*videos)(const dataset *set);
     const char *(*root)(const dataset *set); /* absolute path of the folder of the images */
-    /* Absolute path of the folder that the user named for image j. Its file may be sent to other
-     * machines only if it lies in there (dataset_image_open). Optional: without it, the root. */
-    const char *(*holder)(const dataset *set, int64_t j);
-    /* The answers that sample i is judged by, as JSON. NULL if only its text is known. VQAv2 gives
+    /* Absolute path of the folder that the user named for image `index`. Its file may be sent to
+     * other machines only if it lies in there (dataset_image_open). Optional: without it, the root.
+     */
+    const char *(*holder)(const dataset *set, int64_t index);
+    /* The answers that sample `number` is judged by, as JSON. NULL if only its text is known. VQAv2
+     * gives
      * {"question_id":N,"question_type":T,"answer_type":T,"answers":[..]}. Optional. */
-    const char *(*reference)(const dataset *set, int64_t i);
-    /* Which piece of a file that can only be entered at restart points holds sample i; it never
-     * falls as i grows. -1 if any sample can be read at any time. Optional: without it, -1. */
-    int64_t (*chunk)(const dataset *set, int64_t i);
+    const char *(*reference)(const dataset *set, int64_t number);
+    /* Which piece of a file that can only be entered at restart points holds sample `number`; it
+     * never falls as `number` grows. -1 if any sample can be read at any time. Optional: without
+     * it, -1. */
+    int64_t (*chunk)(const dataset *set, int64_t number);
     /* The sources of a mixture; returns how many. Optional: without it, there is one source. */
     int (*parts)(const dataset *set, const dataset_part **out);
     /* Digest of everything above except the bytes of the images. */
@@ -119,24 +123,27 @@ struct dataset {
 /* Opens data.path with the adapter that data.format names. The errors are the adapter's: ST_CONFIG
  * for options that do not go together, ST_NO_INPUT for a file that is missing, ST_BAD_INPUT for one
  * that is broken as a whole. */
-WARN_UNUSED status dataset_open(const conf *c, dataset **out);
+WARN_UNUSED status dataset_open(const conf *options, dataset **out);
 void dataset_close(dataset **set); /* sets *set to NULL; NULL is allowed */
 
 hash128 dataset_contents(const dataset *set); /* dataset_vtable.contents, or else the identity */
-/* Where image j is; fills in every member. */
-void dataset_image_place(const dataset *set, int64_t j, image_place *out);
-/* Whether `path`, relative to the root, is the file that holds image j, or one of its frames. */
-bool dataset_image_has(const dataset *set, int64_t j, const char *path);
-/* The size of image j now, in bytes, and the time of its last change: of a piece of a file the size
- * that the data set gives it, of a folder the sum over its frames and their latest change. Both are
- * 0 if a file cannot be read or is not a regular file. */
-void dataset_image_stat(const dataset *set, int64_t j, int64_t *out_bytes, int64_t *out_mtime_ns);
+/* Where image `index` is; fills in every member. */
+void dataset_image_place(const dataset *set, int64_t index, image_place *out);
+/* Whether `path`, relative to the root, is the file that holds image `index`, or one of its frames.
+ */
+bool dataset_image_has(const dataset *set, int64_t index, const char *path);
+/* The size of image `index` now, in bytes, and the time of its last change: of a piece of a file
+ * the size that the data set gives it, of a folder the sum over its frames and their latest change.
+ * Both are 0 if a file cannot be read or is not a regular file. */
+void dataset_image_stat(const dataset *set, int64_t index, int64_t *out_bytes,
+                        int64_t *out_mtime_ns);
 
-const char *dataset_holder(const dataset *set, int64_t j); /* dataset_vtable.holder, or the root */
-/* Opens a file of image j for sending it to another machine; `path` is relative to the root.
+const char *dataset_holder(const dataset *set,
+                           int64_t index); /* dataset_vtable.holder, or the root */
+/* Opens a file of image `index` for sending it to another machine; `path` is relative to the root.
  * Returns a descriptor that the caller closes, or -1 with errno, which is EXDEV if the file lies
  * outside the folder that the user named (beneath.h). */
-int dataset_image_open(const dataset *set, int64_t j, const char *path, int flags);
+int dataset_image_open(const dataset *set, int64_t index, const char *path, int flags);
 
 extern const dataset_vtable dataset_vqav2;
 extern const dataset_vtable dataset_conversations;

@@ -2,8 +2,8 @@
  * which the mixture calls for each of its sources. */
 #include "prepd/dataset/open_source.h"
 
-status dataset_open(const conf *c, dataset **out)
+status dataset_open(const conf *options, dataset **out)
 {
-    return c->data_format == DATA_MIXTURE ? dataset_open_by(&dataset_mixture, c, out)
-                                          : dataset_open_source(c, out);
+    return options->data_format == DATA_MIXTURE ? dataset_open_by(&dataset_mixture, options, out)
+                                                : dataset_open_source(options, out);
 }

@@ -23,18 +23,18 @@ static const foreign_kind kinds[] = {
 
 static const foreign_kind *kind_of(const char *name)
 {
-    const size_t n = strlen(name);
+    const size_t length = strlen(name);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        const size_t m = strlen(kinds[k].ending);
-        if (n > m && strcasecmp(name + n - m, kinds[k].ending) == 0)
+        const size_t ending = strlen(kinds[k].ending);
+        if (length > ending && strcasecmp(name + length - ending, kinds[k].ending) == 0)
             return &kinds[k];
     }
     return NULL;
 }
 
-static status refuse(const conf *c, const char *path, const foreign_kind *kind)
+static status refuse(const conf *options, const char *path, const foreign_kind *kind)
 {
-    const bool text = c->data_format == DATA_TEXT;
+    const bool text = options->data_format == DATA_TEXT;
     return FAIL_IN(
         ST_BAD_INPUT, path,
         "%s files are not read. Turn it into JSON lines, a record for each row, and name "
@@ -47,27 +47,27 @@ static status refuse(const conf *c, const char *path, const foreign_kind *kind)
                "for a picture");
 }
 
-status foreign_refuse_file(const conf *c)
+status foreign_refuse_file(const conf *options)
 {
     struct stat info;
-    const foreign_kind *kind = kind_of(c->data_path);
-    return kind && stat(c->data_path, &info) == 0 && S_ISREG(info.st_mode)
-               ? refuse(c, c->data_path, kind)
+    const foreign_kind *kind = kind_of(options->data_path);
+    return kind && stat(options->data_path, &info) == 0 && S_ISREG(info.st_mode)
+               ? refuse(options, options->data_path, kind)
                : ST_OK;
 }
 
-status foreign_explain(const conf *c, status missed)
+status foreign_explain(const conf *options, status missed)
 {
     char path[STATUS_PATH_MAX] = "";
     const foreign_kind *kind = NULL;
-    DIR *dir = opendir(c->data_path);
+    DIR *dir = opendir(options->data_path);
     if (!dir)
         return missed;
     for (struct dirent *entry; !kind && (entry = readdir(dir));) {
         kind = kind_of(entry->d_name);
         if (kind)
-            snprintf(path, sizeof path, "%.600s/%.300s", c->data_path, entry->d_name);
+            snprintf(path, sizeof path, "%.600s/%.300s", options->data_path, entry->d_name);
     }
     closedir(dir);
-    return kind ? refuse(c, path, kind) : missed;
+    return kind ? refuse(options, path, kind) : missed;
 }

@@ -17,34 +17,35 @@ enum {
     WAIT_MS = 100,  /* between two looks at a lock that another process holds */
 };
 
-status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key, kept_name *out)
+status kept_name_make(const conf *options, const char *kind, hash128 name, hash128 key,
+                      kept_name *out)
 {
     char folder[PATH_MAX], text[HASH_TEXT];
     hash_print(name, text);
     hash_print(key, out->key);
-    TRY(cache_folder(c, folder));
+    TRY(cache_folder(options, folder));
     if (snprintf(out->path, sizeof out->path, "%s/%s-%s.safetensors", folder, kind, text) >=
         (int)sizeof out->path)
         return FAIL_IN(ST_CANT_CREATE, folder, "the path is too long");
     return ST_OK;
 }
 
-bool kept_name_begin(const conf *c, uint64_t version, hasher **out)
+bool kept_name_begin(const conf *options, uint64_t version, hasher **out)
 {
-    if (c->data_limit || hasher_new(out) != ST_OK)
+    if (options->data_limit || hasher_new(out) != ST_OK)
         return false;
     hasher_add_u64(*out, version);
-    hasher_add_text(*out, c->data_path);
-    hasher_add_text(*out, c->data_split);
+    hasher_add_text(*out, options->data_path);
+    hasher_add_text(*out, options->data_split);
     return true;
 }
 
-bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **hash,
+bool kept_name_end(const conf *options, const char *kind, const record_files *files, hasher **hash,
                    kept_name *out)
 {
     const hash128 name = hasher_value(*hash);
     records_stamp(files, *hash);
-    const status st = kept_name_make(c, kind, name, hasher_value(*hash), out);
+    const status st = kept_name_make(options, kind, name, hasher_value(*hash), out);
     hasher_free(hash);
     return st == ST_OK;
 }
@@ -62,13 +63,13 @@ void kept_enter(const kept_name *name, cache_lock *out)
     }
 }
 
-st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *data)
+st_tensor kept_column(const char *name, st_dtype dtype, int64_t count, const void *data)
 {
     return (st_tensor){.name = name,
                        .dtype = dtype,
                        .n_dims = 1,
-                       .shape = {n},
-                       .data = span_of(data, (size_t)n * st_dtype_size(dtype))};
+                       .shape = {count},
+                       .data = span_of(data, (size_t)count * st_dtype_size(dtype))};
 }
 
 static void add_named(hasher *hash, const char *name, const void *data, size_t size)
@@ -81,19 +82,20 @@ static void add_named(hasher *hash, const char *name, const void *data, size_t s
 
 /* The sum of the digests of all tensors and words, each by itself. An ordered digest would not do,
  * because the order of tensors without bytes is not kept in a file. */
-static status sum_of(const st_tensor *tensors, size_t n, const st_meta *words, size_t n_words,
+static status sum_of(const st_tensor *tensors, size_t count, const st_meta *words, size_t n_words,
                      char out[HASH_TEXT])
 {
-    uint64_t sum[2] = {n, 0}, one[2];
+    uint64_t sum[2] = {count, 0}, one[2];
     hasher *hash = NULL;
-    for (size_t k = 0; k < n + n_words; k++) {
-        if (k >= n && strcmp(words[k - n].key, "sum") == 0)
+    for (size_t k = 0; k < count + n_words; k++) {
+        if (k >= count && strcmp(words[k - count].key, "sum") == 0)
             continue;
         TRY(hasher_new(&hash));
-        if (k < n)
+        if (k < count)
             add_named(hash, tensors[k].name, tensors[k].data.data, tensors[k].data.size);
         else
-            add_named(hash, words[k - n].key, words[k - n].value, strlen(words[k - n].value));
+            add_named(hash, words[k - count].key, words[k - count].value,
+                      strlen(words[k - count].value));
         const hash128 value = hasher_value(hash);
         hasher_free(&hash);
         memcpy(one, value.bytes, sizeof one);
@@ -106,8 +108,8 @@ static status sum_of(const st_tensor *tensors, size_t n, const st_meta *words, s
     return ST_OK;
 }
 
-status kept_save(const kept_name *name, const st_tensor *tensors, size_t n, const st_meta *words,
-                 size_t n_words)
+status kept_save(const kept_name *name, const st_tensor *tensors, size_t count,
+                 const st_meta *words, size_t n_words)
 {
     st_meta all[MORE_WORDS];
     char sum[HASH_TEXT] = "", aside[PATH_MAX + 32];
@@ -115,11 +117,11 @@ status kept_save(const kept_name *name, const st_tensor *tensors, size_t n, cons
         return FAIL(ST_INTERNAL, "%zu words are too many to keep beside the tensors", n_words);
     memcpy(all, words, n_words * sizeof *words);
     all[n_words] = (st_meta){"key", name->key};
-    TRY(sum_of(tensors, n, all, n_words + 1, sum));
+    TRY(sum_of(tensors, count, all, n_words + 1, sum));
     all[n_words + 1] = (st_meta){"sum", sum};
     /* Writes under a name of its own first, because two daemons may start at the same time. */
     snprintf(aside, sizeof aside, "%s.%d", name->path, (int)getpid());
-    TRY(st_write(aside, tensors, n, all, n_words + 2));
+    TRY(st_write(aside, tensors, count, all, n_words + 2));
     if (rename(aside, name->path) == 0)
         return ST_OK;
     const status st = FAIL_IN(ST_CANT_CREATE, name->path, "%s", strerror(errno));
@@ -152,18 +154,18 @@ status kept_open(const kept_name *name, st_file *out)
 status kept_words(const st_file *file, const char *path, const char *name, int64_t numbers,
                   int64_t want, const uint8_t **out, int64_t *out_n)
 {
-    const st_tensor *t;
-    TRY(st_want(file, name, DT_I64, 1, path, &t));
-    if (t->shape[0] % numbers || (want >= 0 && t->shape[0] != want * numbers))
+    const st_tensor *tensor;
+    TRY(st_want(file, name, DT_I64, 1, path, &tensor));
+    if (tensor->shape[0] % numbers || (want >= 0 && tensor->shape[0] != want * numbers))
         return FAIL_IN(ST_BAD_INPUT, path,
                        "%s has %" PRId64 " entries, which is not the number expected", name,
-                       t->shape[0]);
-    *out = t->data.data;
-    *out_n = t->shape[0] / numbers;
+                       tensor->shape[0]);
+    *out = tensor->data.data;
+    *out_n = tensor->shape[0] / numbers;
     return ST_OK;
 }
 
-int64_t kept_number(const uint8_t *words, int64_t i)
+int64_t kept_number(const uint8_t *words, int64_t index)
 {
-    return (int64_t)load_u64(words + i * (int64_t)sizeof(int64_t));
+    return (int64_t)load_u64(words + index * (int64_t)sizeof(int64_t));
 }

@@ -33,15 +33,15 @@ typedef struct kept_name {
  * data set from another and does not change with its files. So the sources of a mixture lie side by
  * side, and a data set that changed replaces its predecessor. `key` is a digest of everything that
  * the tables depend on. */
-WARN_UNUSED status kept_name_make(const conf *c, const char *kind, hash128 name, hash128 key,
+WARN_UNUSED status kept_name_make(const conf *options, const char *kind, hash128 name, hash128 key,
                                   kept_name *out);
 
 /* The same in two steps, for record files. Between them the caller adds to the digest which data
  * set it is and how it is read, beyond data.path and data.split. Both return false, and leave
  * nothing to free, if nothing is to be kept: only part of the files is read (data.limit), or the
  * name cannot be made. kept_name_end frees the hasher. */
-bool kept_name_begin(const conf *c, uint64_t version, hasher **out);
-bool kept_name_end(const conf *c, const char *kind, const record_files *files, hasher **hash,
+bool kept_name_begin(const conf *options, uint64_t version, hasher **out);
+bool kept_name_end(const conf *options, const char *kind, const record_files *files, hasher **hash,
                    kept_name *out);
 
 /* Takes the lock that is held from before kept_open until kept_save is done or turns out not to be
@@ -50,10 +50,10 @@ bool kept_name_end(const conf *c, const char *kind, const record_files *files, h
 void kept_enter(const kept_name *name, cache_lock *out);
 
 /* A tensor of one dimension; `data` is borrowed. */
-st_tensor kept_column(const char *name, st_dtype dtype, int64_t n, const void *data);
+st_tensor kept_column(const char *name, st_dtype dtype, int64_t count, const void *data);
 /* Writes the tensors and the metadata `words` (at most 6), with the key and a sum of both. The file
  * appears whole or not at all. */
-WARN_UNUSED status kept_save(const kept_name *name, const st_tensor *tensors, size_t n,
+WARN_UNUSED status kept_save(const kept_name *name, const st_tensor *tensors, size_t count,
                              const st_meta *words, size_t n_words);
 /* Opens the file; the caller closes it. ST_NO_INPUT if it is missing or was made from other files
  * or options; ST_BAD_INPUT if its sum is wrong. */
@@ -63,7 +63,7 @@ WARN_UNUSED status kept_open(const kept_name *name, st_file *out);
  * kept_number reads number i. */
 WARN_UNUSED status kept_words(const st_file *file, const char *path, const char *name,
                               int64_t numbers, int64_t want, const uint8_t **out, int64_t *out_n);
-int64_t kept_number(const uint8_t *words, int64_t i);
+int64_t kept_number(const uint8_t *words, int64_t index);
 
 /* The restart points of record files (unpack_kind.h), as tensors for kept_save. */
 enum { KEPT_POINT_TENSORS = 3 };

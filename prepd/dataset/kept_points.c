@@ -13,14 +13,14 @@ enum {
     FRESH = 8,         /* the bit in which fresh stands */
 };
 
-static void store_point(const unpack_restart *p, int64_t *to, uint8_t **windows)
+static void store_point(const unpack_restart *point, int64_t *to, uint8_t **windows)
 {
-    to[0] = p->unpacked;
-    to[1] = p->packed;
-    to[2] = p->bits | p->fresh << FRESH;
-    if (p->fresh)
+    to[0] = point->unpacked;
+    to[1] = point->packed;
+    to[2] = point->bits | point->fresh << FRESH;
+    if (point->fresh)
         return;
-    memcpy(*windows, p->window, UNPACK_WINDOW);
+    memcpy(*windows, point->window, UNPACK_WINDOW);
     *windows += UNPACK_WINDOW;
 }
 
@@ -29,10 +29,10 @@ status kept_points_of(const record_files *files, kept_points *out)
     const int64_t n_files = records_count(files);
     int64_t n_points = 0, n_windows = 0, at = 0;
     for (int64_t file = 0; file < n_files; file++) {
-        const unpack *u = records_unpack(files, file);
-        for (int64_t i = 0; i < unpack_points(u); i++)
-            n_windows += !unpack_restarts(u)[i].fresh;
-        n_points += unpack_points(u);
+        const unpack *unpacked = records_unpack(files, file);
+        for (int64_t i = 0; i < unpack_points(unpacked); i++)
+            n_windows += !unpack_restarts(unpacked)[i].fresh;
+        n_points += unpack_points(unpacked);
     }
     out->files = malloc(((size_t)n_files * FILE_NUMBERS + 1) * sizeof *out->files);
     out->points = malloc(((size_t)n_points * POINT_NUMBERS + 1) * sizeof *out->points);
@@ -41,11 +41,12 @@ status kept_points_of(const record_files *files, kept_points *out)
         return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " restart points", n_points);
     uint8_t *windows = out->windows;
     for (int64_t file = 0; file < n_files; file++) {
-        const unpack *u = records_unpack(files, file);
-        out->files[file * FILE_NUMBERS] = unpack_points(u);
-        out->files[file * FILE_NUMBERS + 1] = unpack_total(u);
-        for (int64_t i = 0; i < unpack_points(u); i++)
-            store_point(&unpack_restarts(u)[i], out->points + POINT_NUMBERS * at++, &windows);
+        const unpack *unpacked = records_unpack(files, file);
+        out->files[file * FILE_NUMBERS] = unpack_points(unpacked);
+        out->files[file * FILE_NUMBERS + 1] = unpack_total(unpacked);
+        for (int64_t i = 0; i < unpack_points(unpacked); i++)
+            store_point(&unpack_restarts(unpacked)[i], out->points + POINT_NUMBERS * at++,
+                        &windows);
     }
     out->tensors[0] = kept_column("files", DT_I64, n_files * FILE_NUMBERS, out->files);
     out->tensors[1] = kept_column("points", DT_I64, n_points * POINT_NUMBERS, out->points);
@@ -53,60 +54,60 @@ status kept_points_of(const record_files *files, kept_points *out)
     return ST_OK;
 }
 
-void kept_points_done(kept_points *k)
+void kept_points_done(kept_points *points)
 {
-    free(k->files);
-    free(k->points);
-    free(k->windows);
+    free(points->files);
+    free(points->points);
+    free(points->windows);
 }
 
-/* Gives one file its n restart points. *windows and *inout_windows, the first window that is left
- * and how many there are, are moved past the windows of this file. */
-static status adopt(unpack *u, const uint8_t *words, int64_t n, int64_t total,
+/* Gives one file its `bytes` restart points. *windows and *inout_windows, the first window that is
+ * left and how many there are, are moved past the windows of this file. */
+static status adopt(unpack *file, const uint8_t *words, int64_t bytes, int64_t total,
                     const uint8_t **windows, int64_t *inout_windows)
 {
-    unpack_restart *p = calloc((size_t)n + 1, sizeof *p);
+    unpack_restart *point = calloc((size_t)bytes + 1, sizeof *point);
     status st = ST_OK;
-    if (!p)
-        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " restart points", n);
-    for (int64_t i = 0; i < n && st == ST_OK; i++) {
+    if (!point)
+        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " restart points", bytes);
+    for (int64_t i = 0; i < bytes && st == ST_OK; i++) {
         const int64_t flags = kept_number(words, i * POINT_NUMBERS + 2);
-        p[i] = (unpack_restart){.unpacked = kept_number(words, i * POINT_NUMBERS),
-                                .packed = kept_number(words, i * POINT_NUMBERS + 1),
-                                .bits = (int)(flags & ((1 << FRESH) - 1)),
-                                .fresh = flags >> FRESH & 1};
-        if (p[i].fresh)
+        point[i] = (unpack_restart){.unpacked = kept_number(words, i * POINT_NUMBERS),
+                                    .packed = kept_number(words, i * POINT_NUMBERS + 1),
+                                    .bits = (int)(flags & ((1 << FRESH) - 1)),
+                                    .fresh = flags >> FRESH & 1};
+        if (point[i].fresh)
             continue;
         if ((*inout_windows)-- <= 0)
             st = FAIL(ST_BAD_INPUT, "there are fewer windows than restart points that need one");
         else
-            p[i].window = (uint8_t *)(uintptr_t)*windows; /* it is only read */
+            point[i].window = (uint8_t *)(uintptr_t)*windows; /* it is only read */
         *windows += st == ST_OK ? UNPACK_WINDOW : 0;
     }
     if (st == ST_OK)
-        st = unpack_adopt(u, p, n, total);
-    free(p);
+        st = unpack_adopt(file, point, bytes, total);
+    free(point);
     return st;
 }
 
 status kept_points_take(record_files *to, const st_file *file, const char *path)
 {
     const uint8_t *files, *points;
-    const st_tensor *t;
+    const st_tensor *tensor;
     int64_t n_files, n_points;
     TRY(kept_words(file, path, "files", FILE_NUMBERS, records_count(to), &files, &n_files));
     TRY(kept_words(file, path, "points", POINT_NUMBERS, -1, &points, &n_points));
-    TRY(st_want(file, "windows", DT_U8, 1, path, &t));
-    const uint8_t *windows = t->data.data;
-    int64_t left = t->shape[0] / UNPACK_WINDOW;
+    TRY(st_want(file, "windows", DT_U8, 1, path, &tensor));
+    const uint8_t *windows = tensor->data.data;
+    int64_t left = tensor->shape[0] / UNPACK_WINDOW;
     for (int64_t k = 0; k < n_files; k++) {
-        const int64_t n = kept_number(files, k * FILE_NUMBERS);
-        if (n < 1 || n > n_points)
-            return FAIL_IN(ST_BAD_INPUT, path, "it gives a file %" PRId64 " restart points", n);
-        TRY(adopt(records_unpack(to, k), points, n, kept_number(files, k * FILE_NUMBERS + 1),
+        const int64_t count = kept_number(files, k * FILE_NUMBERS);
+        if (count < 1 || count > n_points)
+            return FAIL_IN(ST_BAD_INPUT, path, "it gives a file %" PRId64 " restart points", count);
+        TRY(adopt(records_unpack(to, k), points, count, kept_number(files, k * FILE_NUMBERS + 1),
                   &windows, &left));
-        points += n * POINT_NUMBERS * (int64_t)sizeof(int64_t);
-        n_points -= n;
+        points += count * POINT_NUMBERS * (int64_t)sizeof(int64_t);
+        n_points -= count;
     }
     return ST_OK;
 }

@@ -24,22 +24,22 @@ typedef struct joining {
     bool too_long;
 } joining;
 
-static status extend_line(joining *j, const uint8_t *more, size_t n, int64_t most)
+static status extend_line(joining *line, const uint8_t *more, size_t bytes, int64_t most)
 {
-    if (j->too_long || (int64_t)(j->count + n) > most) {
-        j->too_long = true;
+    if (line->too_long || (int64_t)(line->count + bytes) > most) {
+        line->too_long = true;
         return ST_OK;
     }
-    if (j->count + n > j->capacity) {
-        size_t capacity = 2 * (j->count + n);
-        uint8_t *grown = (uint8_t *)realloc(j->bytes, capacity);
+    if (line->count + bytes > line->capacity) {
+        size_t capacity = 2 * (line->count + bytes);
+        uint8_t *grown = (uint8_t *)realloc(line->bytes, capacity);
         if (!grown)
             return FAIL(ST_NO_MEMORY, "no memory for a line of %zu bytes", capacity);
-        j->bytes = grown;
-        j->capacity = capacity;
+        line->bytes = grown;
+        line->capacity = capacity;
     }
-    memcpy(j->bytes + j->count, more, n);
-    j->count += n;
+    memcpy(line->bytes + line->count, more, bytes);
+    line->count += bytes;
     return ST_OK;
 }
 
@@ -55,47 +55,47 @@ static status hand_out(span line, line_place at, int64_t most, line_each each, v
     return each(user, line, &at);
 }
 
-static status read_lines(unpack *file, int64_t most, uint8_t *buffer, joining *j, line_each each,
+static status read_lines(unpack *file, int64_t most, uint8_t *buffer, joining *line, line_each each,
                          void *user)
 {
     line_place at = {0, 1};
     int64_t base = 0; /* offset of the buffer in the unpacked file */
-    size_t n;
-    for (;; base += (int64_t)n) {
-        TRY(unpack_next(file, buffer, READ_BYTES, &n));
-        if (n == 0)
+    size_t count;
+    for (;; base += (int64_t)count) {
+        TRY(unpack_next(file, buffer, READ_BYTES, &count));
+        if (count == 0)
             break;
-        for (size_t from = 0; from < n;) {
-            const uint8_t *end = (const uint8_t *)memchr(buffer + from, '\n', n - from);
-            const size_t stop = end ? (size_t)(end - buffer) : n;
-            const bool whole = end && j->count == 0 && !j->too_long;
+        for (size_t from = 0; from < count;) {
+            const uint8_t *end = (const uint8_t *)memchr(buffer + from, '\n', count - from);
+            const size_t stop = end ? (size_t)(end - buffer) : count;
+            const bool whole = end && line->count == 0 && !line->too_long;
             if (!whole)
-                TRY(extend_line(j, buffer + from, stop - from, most));
+                TRY(extend_line(line, buffer + from, stop - from, most));
             if (!end)
                 break;
-            TRY(hand_out(whole         ? span_of(buffer + from, stop - from)
-                         : j->too_long ? span_of(NULL, 0)
-                                       : span_of(j->bytes, j->count),
+            TRY(hand_out(whole            ? span_of(buffer + from, stop - from)
+                         : line->too_long ? span_of(NULL, 0)
+                                          : span_of(line->bytes, line->count),
                          at, most, each, user));
             from = stop + 1;
             at = (line_place){base + (int64_t)from, at.line + 1};
-            j->count = 0;
-            j->too_long = false;
+            line->count = 0;
+            line->too_long = false;
         }
     }
-    if (j->count || j->too_long) /* the last line may have no line end */
-        TRY(hand_out(j->too_long ? span_of(NULL, 0) : span_of(j->bytes, j->count), at, most, each,
-                     user));
+    if (line->count || line->too_long) /* the last line may have no line end */
+        TRY(hand_out(line->too_long ? span_of(NULL, 0) : span_of(line->bytes, line->count), at,
+                     most, each, user));
     return ST_OK;
 }
 
 status lines_each(unpack *file, int64_t most, line_each each, void *user)
 {
-    joining j = {0};
+    joining line = {0};
     uint8_t *buffer = (uint8_t *)malloc(READ_BYTES);
-    status st = buffer ? read_lines(file, most, buffer, &j, each, user)
+    status st = buffer ? read_lines(file, most, buffer, &line, each, user)
                        : FAIL(ST_NO_MEMORY, "no memory for a read buffer");
-    free(j.bytes);
+    free(line.bytes);
     free(buffer);
     return st;
 }

@@ -85,22 +85,22 @@ static bool is_own_key(const char *key)
 static status unknown_key(const mixture *mix, const yaml_item *item)
 {
     char list[256] = "";
-    size_t n = 0;
+    size_t count = 0;
     for (int k = 0; k < N_OWN_KEYS; k++)
-        n = words_add(list, sizeof list, n, ", %s", own_keys[k]);
+        count = words_add(list, sizeof list, count, ", %s", own_keys[k]);
     return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
                    "%s: expected SOURCE.KEY, where KEY is one of weight%s", item->key, list);
 }
 
-static status new_source(mixture *mix, const char *name, size_t n, mixed_source **out)
+static status new_source(mixture *mix, const char *name, size_t length, mixed_source **out)
 {
     if (mix->count == MAX_SOURCES)
         return FAIL_IN(ST_CONFIG, mix->file, "it lists more than %d sources", MAX_SOURCES);
-    if (n >= NAME_BYTES)
+    if (length >= NAME_BYTES)
         return FAIL_IN(ST_CONFIG, mix->file, "the name of a source is longer than %d bytes",
                        NAME_BYTES - 1);
     mixed_source *source = &mix->sources[mix->count];
-    memcpy(source->name, name, n);
+    memcpy(source->name, name, length);
     TRY(conf_copy(mix->from, &source->conf));
     source->have_conf = true;
     mix->parts[mix->count].name = source->name;
@@ -116,13 +116,13 @@ static status new_source(mixture *mix, const char *name, size_t n, mixed_source 
 static status set_weight(mixture *mix, mixed_source *source, const yaml_item *item)
 {
     char *end;
-    const double w = strtod(item->text, &end);
-    if (end == item->text || *end || !(w > 0 && w <= 1e9))
+    const double weight = strtod(item->text, &end);
+    if (end == item->text || *end || !(weight > 0 && weight <= 1e9))
         return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
                        "%s: expected a number above 0 and at most 1e9, found \"%.40s\"", item->key,
                        item->text);
     source->weighted = true;
-    mix->parts[source - mix->sources].weight = w;
+    mix->parts[source - mix->sources].weight = weight;
     return ST_OK;
 }
 
@@ -167,15 +167,15 @@ static status on_leaf(void *user, const yaml_item *item)
     return set_key(mix, source, dot + 1, item);
 }
 
-static status read_list(mixture *mix, const conf *c)
+static status read_list(mixture *mix, const conf *options)
 {
     struct stat info;
-    if (stat(c->data_path, &info) != 0 || !S_ISREG(info.st_mode))
-        return FAIL_IN(ST_NO_INPUT, c->data_path,
+    if (stat(options->data_path, &info) != 0 || !S_ISREG(info.st_mode))
+        return FAIL_IN(ST_NO_INPUT, options->data_path,
                        "data.path of a mixture must name a YAML file that lists the sources: %s",
                        S_ISDIR(info.st_mode) ? "this is a folder" : strerror(errno));
-    snprintf(mix->file, sizeof mix->file, "%s", c->data_path);
-    snprintf(mix->folder, sizeof mix->folder, "%s", c->data_path);
+    snprintf(mix->file, sizeof mix->file, "%s", options->data_path);
+    snprintf(mix->folder, sizeof mix->folder, "%s", options->data_path);
     char *slash = strrchr(mix->folder, '/');
     if (slash)
         *slash = 0;
@@ -194,9 +194,9 @@ static status read_list(mixture *mix, const conf *c)
 
 /* --- the sources --- */
 
-static status open_source(mixture *mix, int k)
+static status open_source(mixture *mix, int index)
 {
-    mixed_source *source = &mix->sources[k];
+    mixed_source *source = &mix->sources[index];
     if (!source->own_format) /* lists of the first versions need not say it */
         log_warn("%s: source %s names no format and is read as vqav2; add its format (vqav2, "
                  "conversations, webdataset, text or video)",
@@ -209,20 +209,20 @@ static status open_source(mixture *mix, int k)
     status st = dataset_open_source(&source->conf, &source->set);
     if (st != ST_OK)
         return status_context(st, "source %s", source->name);
-    mix->parts[k].first = mix->n_samples;
-    mix->parts[k].count = source->set->adapter->samples(source->set);
-    mix->n_samples += mix->parts[k].count;
+    mix->parts[index].first = mix->n_samples;
+    mix->parts[index].count = source->set->adapter->samples(source->set);
+    mix->n_samples += mix->parts[index].count;
     return ST_OK;
 }
 
 /* The folder of the images of a source with all links resolved; "" if it has no images. */
-static status real_root(const mixture *mix, int k, char out[PATH_MAX])
+static status real_root(const mixture *mix, int index, char out[PATH_MAX])
 {
-    const dataset *set = mix->sources[k].set;
+    const dataset *set = mix->sources[index].set;
     out[0] = 0;
     if (set->adapter->images(set) && !realpath(set->adapter->root(set), out))
         return FAIL_IN(ST_NO_INPUT, set->adapter->root(set),
-                       "source %s: its folder cannot be read: %s", mix->sources[k].name,
+                       "source %s: its folder cannot be read: %s", mix->sources[index].name,
                        strerror(errno));
     return ST_OK;
 }
@@ -230,12 +230,12 @@ static status real_root(const mixture *mix, int k, char out[PATH_MAX])
 /* Shortens the root to the folder that it has in common with the path. */
 static void common_folder(char *root, const char *path)
 {
-    size_t n = 0, end = 0;
-    for (; root[n] && root[n] == path[n]; n++)
-        if (root[n] == '/')
-            end = n;
-    if ((root[n] == 0 || root[n] == '/') && (path[n] == 0 || path[n] == '/'))
-        end = n;
+    size_t count = 0, end = 0;
+    for (; root[count] && root[count] == path[count]; count++)
+        if (root[count] == '/')
+            end = count;
+    if ((root[count] == 0 || root[count] == '/') && (path[count] == 0 || path[count] == '/'))
+        end = count;
     root[end ? end : 1] = 0;
 }
 
@@ -274,9 +274,9 @@ static status place_images(mixture *mix)
         under += *under == '/';
         for (int64_t j = 0; j < set->adapter->images(set); j++) {
             int64_t ignored;
-            int n = snprintf(path, sizeof path, "%s%s%s", under, *under ? "/" : "",
-                             set->adapter->image_path(set, j));
-            TRY(name_list_append(&mix->images, path, (size_t)n, &ignored));
+            int length = snprintf(path, sizeof path, "%s%s%s", under, *under ? "/" : "",
+                                  set->adapter->image_path(set, j));
+            TRY(name_list_append(&mix->images, path, (size_t)length, &ignored));
         }
     }
     if (!mix->root[0])
@@ -288,26 +288,26 @@ static status place_images(mixture *mix)
  */
 static status digest_of(const mixture *mix, bool weights, hash128 *out)
 {
-    hasher *h = NULL;
-    TRY(hasher_new(&h));
-    hasher_add(h, "mixture", 7);
+    hasher *hash = NULL;
+    TRY(hasher_new(&hash));
+    hasher_add(hash, "mixture", 7);
     for (int k = 0; k < mix->count; k++) {
         const hash128 one = mix->sources[k].set->adapter->identity(mix->sources[k].set);
         char weight[32]; /* written as text, which is the same on every machine */
-        const int n = snprintf(weight, sizeof weight, "%.17g", mix->parts[k].weight);
-        hasher_add(h, one.bytes, sizeof one.bytes);
+        const int length = snprintf(weight, sizeof weight, "%.17g", mix->parts[k].weight);
+        hasher_add(hash, one.bytes, sizeof one.bytes);
         if (weights)
-            hasher_add(h, weight, (size_t)n + 1);
+            hasher_add(hash, weight, (size_t)length + 1);
     }
-    *out = hasher_value(h);
-    hasher_free(&h);
+    *out = hasher_value(hash);
+    hasher_free(&hash);
     return ST_OK;
 }
 
-static status mixture_open(const conf *c, dataset **out)
+static status mixture_open(const conf *options, dataset **out)
 {
     status st;
-    if (c->data_group == GROUP_CONVERSATION)
+    if (options->data_group == GROUP_CONVERSATION)
         return FAIL(ST_CONFIG,
                     "data.group conversation works only with data.format vqav2; in a mixture write "
                     "\"group: conversation\" under the sources of that format");
@@ -315,14 +315,14 @@ static status mixture_open(const conf *c, dataset **out)
     if (!mix)
         return FAIL(ST_NO_MEMORY, "no memory for a mixture");
     mix->base.adapter = &dataset_mixture;
-    mix->from = c;
+    mix->from = options;
     mix->sources = (mixed_source *)calloc(MAX_SOURCES, sizeof *mix->sources);
     mix->parts = (dataset_part *)calloc(MAX_SOURCES, sizeof *mix->parts);
     if (!mix->sources || !mix->parts) {
         st = FAIL(ST_NO_MEMORY, "no memory for a mixture");
         goto failed;
     }
-    TRY_OR(failed, read_list(mix, c));
+    TRY_OR(failed, read_list(mix, options));
     for (int k = 0; k < mix->count; k++)
         TRY_OR(failed, open_source(mix, k));
     TRY_OR(failed, place_images(mix));
@@ -346,28 +346,28 @@ static int64_t mixture_images(const dataset *set)
     return as_mixture(set)->images.count;
 }
 
-static const char *mixture_image_path(const dataset *set, int64_t j)
+static const char *mixture_image_path(const dataset *set, int64_t index)
 {
-    return name_list_at(&as_mixture(set)->images, j);
+    return name_list_at(&as_mixture(set)->images, index);
 }
 
-static int source_of_image(const mixture *mix, int64_t j)
+static int source_of_image(const mixture *mix, int64_t index)
 {
     int k = mix->count - 1;
-    while (k > 0 && mix->sources[k].first_image > j)
+    while (k > 0 && mix->sources[k].first_image > index)
         k--;
     return k;
 }
 
 /* The place that the source gives, with a path relative to the root of the mixture. What comes
  * before the source's own path is the same as in the name of the image. */
-static void mixture_place(const dataset *set, int64_t j, image_place *out)
+static void mixture_place(const dataset *set, int64_t index, image_place *out)
 {
     const mixture *mix = as_mixture(set);
-    const int k = source_of_image(mix, j);
+    const int k = source_of_image(mix, index);
     const dataset *source = mix->sources[k].set;
-    const int64_t mine = j - mix->sources[k].first_image;
-    const char *whole = name_list_at(&mix->images, j);
+    const int64_t mine = index - mix->sources[k].first_image;
+    const char *whole = name_list_at(&mix->images, index);
     const size_t under = strlen(whole) - strlen(source->adapter->image_path(source, mine));
     image_place place;
     dataset_image_place(source, mine, &place);
@@ -375,11 +375,11 @@ static void mixture_place(const dataset *set, int64_t j, image_place *out)
     snprintf(out->path, sizeof out->path, "%.*s%s", (int)under, whole, place.path);
 }
 
-static const char *mixture_frame(const dataset *set, int64_t j, int32_t k)
+static const char *mixture_frame(const dataset *set, int64_t index, int32_t at)
 {
     const mixture *mix = as_mixture(set);
-    const mixed_source *source = &mix->sources[source_of_image(mix, j)];
-    return source->set->adapter->frame(source->set, j - source->first_image, k);
+    const mixed_source *source = &mix->sources[source_of_image(mix, index)];
+    return source->set->adapter->frame(source->set, index - source->first_image, at);
 }
 
 static bool mixture_videos(const dataset *set)
@@ -397,10 +397,10 @@ static const char *mixture_root(const dataset *set)
     return as_mixture(set)->root;
 }
 
-static const char *mixture_holder(const dataset *set, int64_t j)
+static const char *mixture_holder(const dataset *set, int64_t index)
 {
     const mixture *mix = as_mixture(set);
-    return mix->sources[source_of_image(mix, j)].holder;
+    return mix->sources[source_of_image(mix, index)].holder;
 }
 
 static hash128 mixture_identity(const dataset *set)
@@ -419,68 +419,69 @@ static int mixture_parts(const dataset *set, const dataset_part **out)
     return as_mixture(set)->count;
 }
 
-/* The source of sample i; -1 if there is none. */
-static int source_of(const mixture *mix, int64_t i)
+/* The source of sample `index`; -1 if there is none. */
+static int source_of(const mixture *mix, int64_t index)
 {
     for (int k = 0; k < mix->count; k++)
-        if (i >= mix->parts[k].first && i < mix->parts[k].first + mix->parts[k].count)
+        if (index >= mix->parts[k].first && index < mix->parts[k].first + mix->parts[k].count)
             return k;
     return -1;
 }
 
-static int64_t mixture_chunk(const dataset *set, int64_t i)
+static int64_t mixture_chunk(const dataset *set, int64_t index)
 {
     const mixture *mix = as_mixture(set);
-    const int k = source_of(mix, i);
+    const int k = source_of(mix, index);
     const dataset *source = mix->sources[k].set;
-    return source->adapter->chunk ? source->adapter->chunk(source, i - mix->parts[k].first) : -1;
+    return source->adapter->chunk ? source->adapter->chunk(source, index - mix->parts[k].first)
+                                  : -1;
 }
 
-static const char *mixture_reference(const dataset *set, int64_t i)
+static const char *mixture_reference(const dataset *set, int64_t index)
 {
     const mixture *mix = as_mixture(set);
-    const int k = source_of(mix, i);
+    const int k = source_of(mix, index);
     const dataset *source = k < 0 ? NULL : mix->sources[k].set;
     return source && source->adapter->reference
-               ? source->adapter->reference(source, i - mix->parts[k].first)
+               ? source->adapter->reference(source, index - mix->parts[k].first)
                : NULL;
 }
 
-static status get_mixed_sample(const dataset *set, int64_t i, bool whole, arena *memory,
+static status get_mixed_sample(const dataset *set, int64_t index, bool whole, arena *memory,
                                sample *out)
 {
     const mixture *mix = as_mixture(set);
-    const int k = source_of(mix, i);
+    const int k = source_of(mix, index);
     if (k < 0)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, mix->n_samples);
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, index, mix->n_samples);
     const mixed_source *source = &mix->sources[k];
-    sample x;
-    const int64_t j = i - mix->parts[k].first;
-    TRY(whole ? source->set->adapter->sample(source->set, j, memory, &x)
-              : source->set->adapter->outline(source->set, j, memory, &x));
+    sample smp;
+    const int64_t j = index - mix->parts[k].first;
+    TRY(whole ? source->set->adapter->sample(source->set, j, memory, &smp)
+              : source->set->adapter->outline(source->set, j, memory, &smp));
     int32_t *images;
     char *name;
-    const size_t room = strlen(source->name) + strlen(x.name) + 3;
-    TRY(arena_calloc(memory, (size_t)x.n_images + 1, sizeof *images, (void **)&images));
-    for (int32_t n = 0; n < x.n_images; n++)
-        images[n] = x.images[n] + (int32_t)source->first_image;
+    const size_t room = strlen(source->name) + strlen(smp.name) + 3;
+    TRY(arena_calloc(memory, (size_t)smp.n_images + 1, sizeof *images, (void **)&images));
+    for (int32_t image = 0; image < smp.n_images; image++)
+        images[image] = smp.images[image] + (int32_t)source->first_image;
     TRY(arena_alloc(memory, room, (void **)&name));
-    snprintf(name, room, "%s: %s", source->name, x.name);
-    x.id = (uint64_t)i;
-    x.name = name;
-    x.images = images;
-    *out = x;
+    snprintf(name, room, "%s: %s", source->name, smp.name);
+    smp.id = (uint64_t)index;
+    smp.name = name;
+    smp.images = images;
+    *out = smp;
     return ST_OK;
 }
 
-static status mixture_get(const dataset *set, int64_t i, arena *memory, sample *out)
+static status mixture_get(const dataset *set, int64_t index, arena *memory, sample *out)
 {
-    return get_mixed_sample(set, i, true, memory, out);
+    return get_mixed_sample(set, index, true, memory, out);
 }
 
-static status mixture_outline(const dataset *set, int64_t i, arena *memory, sample *out)
+static status mixture_outline(const dataset *set, int64_t index, arena *memory, sample *out)
 {
-    return get_mixed_sample(set, i, false, memory, out);
+    return get_mixed_sample(set, index, false, memory, out);
 }
 
 const dataset_vtable dataset_mixture = {

@@ -6,18 +6,18 @@
 #include "prepd/dataset/chat_record.h"
 #include "prepd/dataset/foreign.h"
 
-status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **out)
+status dataset_open_by(const dataset_vtable *adapter, const conf *options, dataset **out)
 {
     chat_rules rules;
     /* Wrong rules are an error even for data that does not use them. */
-    TRY(chat_rules_of(c, &rules));
-    if (!c->data_path[0])
-        return FAIL_IN(ST_CONFIG, conf_place(c),
+    TRY(chat_rules_of(options, &rules));
+    if (!options->data_path[0])
+        return FAIL_IN(ST_CONFIG, conf_place(options),
                        "data.path is not set: name the folder or file of the data set");
-    TRY(foreign_refuse_file(c));
-    const status opened = adapter->open(c, out);
+    TRY(foreign_refuse_file(options));
+    const status opened = adapter->open(options, out);
     if (opened == ST_NO_INPUT)
-        return foreign_explain(c, opened);
+        return foreign_explain(options, opened);
     TRY(opened);
     const char *root = (*out)->adapter->root(*out);
     if (utf8_valid(root, strlen(root)))
@@ -29,7 +29,7 @@ status dataset_open_by(const dataset_vtable *adapter, const conf *c, dataset **o
     return st;
 }
 
-status dataset_open_source(const conf *c, dataset **out)
+status dataset_open_source(const conf *options, dataset **out)
 {
     /* One for each choice of data.format, except mixture. */
     static const dataset_vtable *const adapters[] = {
@@ -37,5 +37,5 @@ status dataset_open_source(const conf *c, dataset **out)
         [DATA_WEBDATASET] = &dataset_webdataset, [DATA_TEXT] = &dataset_text,
         [DATA_VIDEO] = &dataset_conversations,
     };
-    return dataset_open_by(adapters[c->data_format], c, out);
+    return dataset_open_by(adapters[options->data_format], options, out);
 }

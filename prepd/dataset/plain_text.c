@@ -41,13 +41,13 @@ static const char *fault_of(const json_value *value)
 static status on_document(void *user, const record_place *at, const char *cause)
 {
     texts *set = (texts *)user;
-    text_document x = {.at = *at};
+    text_document doc = {.at = *at};
     if (set->limit && set->count >= set->limit)
         return FAIL(ST_END, "data.limit");
     TRY(array_room((void **)&set->all, set->count, &set->capacity, sizeof *set->all));
     if (cause)
-        TRY(text_pool_format(&set->causes, &x.cause, "%s", cause));
-    set->all[set->count++] = x;
+        TRY(text_pool_format(&set->causes, &doc.cause, "%s", cause));
+    set->all[set->count++] = doc;
     return ST_OK;
 }
 
@@ -79,33 +79,34 @@ static status compute_identity(texts *set)
 }
 
 /* Reads every file twice from its beginning to its end: for its records and for its digest. */
-static status read_all(texts *set, const conf *c)
+static status read_all(texts *set, const conf *options)
 {
     const bool json = records_form(set->files) == RECORDS_JSON;
     TRY(json ? records_scan(set->files, on_record, set)
              : documents_scan(set->files, on_document, set));
     if (set->count == 0)
-        return FAIL_IN(ST_BAD_INPUT, c->data_path, "it holds no %s", json ? "record" : "text");
+        return FAIL_IN(ST_BAD_INPUT, options->data_path, "it holds no %s",
+                       json ? "record" : "text");
     TRY(compute_identity(set));
-    text_cache_save(set, c);
+    text_cache_save(set, options);
     return ST_OK;
 }
 
-static status text_open(const conf *c, dataset **out)
+static status text_open(const conf *options, dataset **out)
 {
     status st;
-    if (c->data_group != GROUP_NONE)
+    if (options->data_group != GROUP_NONE)
         return FAIL(ST_CONFIG,
                     "data.group is for data with pictures: with data.format text use none");
     texts *set = (texts *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
     set->base.adapter = &dataset_text;
-    set->limit = c->data_limit;
-    TRY_OR(failed, records_open(c, &set->files));
+    set->limit = options->data_limit;
+    TRY_OR(failed, records_open(options, &set->files));
     cache_lock lock = {0};
-    text_cache_enter(set, c, &lock);
-    st = text_cache_load(set, c) ? ST_OK : read_all(set, c);
+    text_cache_enter(set, options, &lock);
+    st = text_cache_load(set, options) ? ST_OK : read_all(set, options);
     cache_lock_leave(&lock);
     TRY_OR(failed, st);
     set->random = records_random(set->files);
@@ -127,10 +128,10 @@ static int64_t text_images(const dataset *set)
     return 0;
 }
 
-static const char *text_image_path(const dataset *set, int64_t j)
+static const char *text_image_path(const dataset *set, int64_t index)
 {
     (void)set;
-    (void)j;
+    (void)index;
     return "";
 }
 
@@ -144,40 +145,41 @@ static hash128 text_identity(const dataset *set)
     return as_texts(set)->identity;
 }
 
-static int64_t text_chunk(const dataset *set, int64_t i)
+static int64_t text_chunk(const dataset *set, int64_t index)
 {
-    return as_texts(set)->random ? -1
-                                 : records_chunk(as_texts(set)->files, &as_texts(set)->all[i].at);
+    return as_texts(set)->random
+               ? -1
+               : records_chunk(as_texts(set)->files, &as_texts(set)->all[index].at);
 }
 
-static status text_outline(const dataset *base, int64_t i, arena *memory, sample *out)
+static status text_outline(const dataset *base, int64_t index, arena *memory, sample *out)
 {
     const texts *set = as_texts(base);
     char name[320], *copy;
-    if (i < 0 || i >= set->count)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->count);
-    const text_document *x = &set->all[i];
+    if (index < 0 || index >= set->count)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, index, set->count);
+    const text_document *doc = &set->all[index];
     if (records_form(set->files) == RECORDS_FILES)
-        snprintf(name, sizeof name, "%.250s", records_name(set->files, x->at.file));
+        snprintf(name, sizeof name, "%.250s", records_name(set->files, doc->at.file));
     else
-        snprintf(name, sizeof name, "%.250s:%" PRId64, records_name(set->files, x->at.file),
-                 x->at.line);
+        snprintf(name, sizeof name, "%.250s:%" PRId64, records_name(set->files, doc->at.file),
+                 doc->at.line);
     TRY(arena_strndup(memory, name, strlen(name), &copy));
     *out = (sample){
-        .id = (uint64_t)i,
+        .id = (uint64_t)index,
         .name = copy,
-        .cause = x->cause ? text_pool_at(&set->causes, x->cause) : NULL,
+        .cause = doc->cause ? text_pool_at(&set->causes, doc->cause) : NULL,
         .plain = true,
-        .text_bytes = x->at.bytes,
+        .text_bytes = doc->at.bytes,
     };
     return ST_OK;
 }
 
-/* Reads the text of document i again; it lives in `memory`. */
-static status read_text(const texts *set, int64_t i, const char *name, arena *memory, char **out,
-                        int64_t *out_bytes)
+/* Reads the text of document `index` again; it lives in `memory`. */
+static status read_text(const texts *set, int64_t index, const char *name, arena *memory,
+                        char **out, int64_t *out_bytes)
 {
-    const record_place *at = &set->all[i].at;
+    const record_place *at = &set->all[index].at;
     json_value *value = NULL;
     if (records_form(set->files) != RECORDS_JSON)
         return documents_read(set->files, at, memory, out, out_bytes);
@@ -192,24 +194,24 @@ static status read_text(const texts *set, int64_t i, const char *name, arena *me
     return st;
 }
 
-static status text_get(const dataset *base, int64_t i, arena *memory, sample *out)
+static status text_get(const dataset *base, int64_t index, arena *memory, sample *out)
 {
     const texts *set = as_texts(base);
-    sample x;
+    sample smp;
     char *text;
     int64_t bytes;
-    TRY(text_outline(base, i, memory, &x));
-    if (!x.cause) {
-        TRY(read_text(set, i, x.name, memory, &text, &bytes));
-        TRY(arena_calloc(memory, 1, sizeof(turn), (void **)&x.turns));
-        TRY(arena_calloc(memory, 1, sizeof(part), (void **)&x.turns->parts));
-        x.n_turns = 1;
-        x.turns->role = ROLE_ASSISTANT;
-        x.turns->trained = true;
-        x.turns->n_parts = 1;
-        x.turns->parts[0] = (part){text, bytes, -1};
+    TRY(text_outline(base, index, memory, &smp));
+    if (!smp.cause) {
+        TRY(read_text(set, index, smp.name, memory, &text, &bytes));
+        TRY(arena_calloc(memory, 1, sizeof(turn), (void **)&smp.turns));
+        TRY(arena_calloc(memory, 1, sizeof(part), (void **)&smp.turns->parts));
+        smp.n_turns = 1;
+        smp.turns->role = ROLE_ASSISTANT;
+        smp.turns->trained = true;
+        smp.turns->n_parts = 1;
+        smp.turns->parts[0] = (part){text, bytes, -1};
     }
-    *out = x;
+    *out = smp;
     return ST_OK;
 }
 

@@ -30,11 +30,11 @@ typedef struct texts {
  *
  * text_cache_load returns true if it filled `set`. It returns false, and leaves `set` as it was, if
  * nothing is kept or a file has another path, size or time of change. */
-bool text_cache_load(texts *set, const conf *c);
+bool text_cache_load(texts *set, const conf *options);
 /* Takes the lock under which the caller loads, or else reads and saves: see kept_enter. */
-void text_cache_enter(const texts *set, const conf *c, cache_lock *out);
+void text_cache_enter(const texts *set, const conf *options, cache_lock *out);
 /* Saves if the files are large enough. A failure is logged and costs only time. */
-void text_cache_save(const texts *set, const conf *c);
+void text_cache_save(const texts *set, const conf *options);
 /* The part of loading that follows once key and sum are right: it checks every entry against the
  * files and against the other entries. It is public for the fuzzer, which cannot forge a sum. */
 WARN_UNUSED status text_cache_take(texts *set, const st_file *file, const char *path);

@@ -16,10 +16,11 @@ enum {
 };
 
 /* Names the file. False if nothing is to be kept. */
-static bool name_cache(const texts *set, const conf *c, kept_name *out)
+static bool name_cache(const texts *set, const conf *options, kept_name *out)
 {
     hasher *hash;
-    return kept_name_begin(c, VERSION, &hash) && kept_name_end(c, "text", set->files, &hash, out);
+    return kept_name_begin(options, VERSION, &hash) &&
+           kept_name_end(options, "text", set->files, &hash, out);
 }
 
 static status save_texts(const texts *set, const kept_name *name)
@@ -32,12 +33,12 @@ static status save_texts(const texts *set, const kept_name *name)
                        : FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents",
                               set->count);
     for (int64_t i = 0; st == ST_OK && i < set->count; i++) {
-        const text_document *x = &set->all[i];
+        const text_document *doc = &set->all[i];
         int64_t *to = places + i * PLACE_NUMBERS;
-        to[0] = x->at.offset;
-        to[1] = x->at.line;
-        to[2] = (int64_t)x->at.file << FILE_BITS | (uint32_t)x->at.bytes;
-        to[3] = x->cause;
+        to[0] = doc->at.offset;
+        to[1] = doc->at.line;
+        to[2] = (int64_t)doc->at.file << FILE_BITS | (uint32_t)doc->at.bytes;
+        to[3] = doc->cause;
     }
     if (st == ST_OK) {
         hash_print(set->identity, identity);
@@ -56,40 +57,40 @@ static status save_texts(const texts *set, const kept_name *name)
     return st;
 }
 
-void text_cache_save(const texts *set, const conf *c)
+void text_cache_save(const texts *set, const conf *options)
 {
     kept_name name;
-    if (records_unpacked(set->files) >= KEPT_WORTH_BYTES && name_cache(set, c, &name) &&
+    if (records_unpacked(set->files) >= KEPT_WORTH_BYTES && name_cache(set, options, &name) &&
         save_texts(set, &name) != ST_OK)
         log_info("the places of documents are not kept for the next start: %s", status_text());
 }
 
 /* --- loading --- */
 
-static bool is_sound(const texts *set, const text_document *x)
+static bool is_sound(const texts *set, const text_document *doc)
 {
-    return kept_place_is_sound(set->files, &x->at) && x->cause >= 0 &&
-           (x->cause == 0 || (size_t)x->cause < set->causes.size);
+    return kept_place_is_sound(set->files, &doc->at) && doc->cause >= 0 &&
+           (doc->cause == 0 || (size_t)doc->cause < set->causes.size);
 }
 
 static status take_places(texts *set, const st_file *file, const char *path)
 {
     const uint8_t *words;
-    const st_tensor *t;
-    int64_t n;
-    TRY(kept_words(file, path, "places", PLACE_NUMBERS, -1, &words, &n));
-    TRY(st_want(file, "causes", DT_U8, 1, path, &t));
-    if (n == 0 || (t->data.size && t->data.data[t->data.size - 1] != 0))
+    const st_tensor *tensor;
+    int64_t count;
+    TRY(kept_words(file, path, "places", PLACE_NUMBERS, -1, &words, &count));
+    TRY(st_want(file, "causes", DT_U8, 1, path, &tensor));
+    if (count == 0 || (tensor->data.size && tensor->data.data[tensor->data.size - 1] != 0))
         return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
-    set->all = calloc((size_t)n, sizeof *set->all);
-    set->causes.bytes = malloc(t->data.size + 1);
+    set->all = calloc((size_t)count, sizeof *set->all);
+    set->causes.bytes = malloc(tensor->data.size + 1);
     if (!set->all || !set->causes.bytes)
-        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", n);
-    set->count = set->capacity = n;
-    if (t->data.size)
-        memcpy(set->causes.bytes, t->data.data, t->data.size);
-    set->causes.size = set->causes.capacity = t->data.size;
-    for (int64_t i = 0; i < n; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", count);
+    set->count = set->capacity = count;
+    if (tensor->data.size)
+        memcpy(set->causes.bytes, tensor->data.data, tensor->data.size);
+    set->causes.size = set->causes.capacity = tensor->data.size;
+    for (int64_t i = 0; i < count; i++) {
         const int64_t at = i * PLACE_NUMBERS, which = kept_number(words, at + 2);
         set->all[i] = (text_document){.at = {.offset = kept_number(words, at),
                                              .line = kept_number(words, at + 1),
@@ -121,17 +122,17 @@ static status load_texts(texts *set, const kept_name *name)
     return st;
 }
 
-void text_cache_enter(const texts *set, const conf *c, cache_lock *out)
+void text_cache_enter(const texts *set, const conf *options, cache_lock *out)
 {
     kept_name name;
-    if (records_bytes(set->files) >= KEPT_WORTH_PACKED && name_cache(set, c, &name))
+    if (records_bytes(set->files) >= KEPT_WORTH_PACKED && name_cache(set, options, &name))
         kept_enter(&name, out);
 }
 
-bool text_cache_load(texts *set, const conf *c)
+bool text_cache_load(texts *set, const conf *options)
 {
     kept_name name;
-    if (!name_cache(set, c, &name) || access(name.path, R_OK) != 0)
+    if (!name_cache(set, options, &name) || access(name.path, R_OK) != 0)
         return false;
     if (load_texts(set, &name) == ST_OK) {
         records_adopted(set->files);

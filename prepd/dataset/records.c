@@ -49,11 +49,11 @@ static const char *const TEXT_SUFFIXES[] = {".txt", ".txt.gz", ".txt.zst", NULL}
 /* The length of the name without one of these suffixes; 0 if it has none of them. */
 static size_t stem_of(const char *name, const char *const *suffixes)
 {
-    size_t n = strlen(name);
+    size_t length = strlen(name);
     for (; *suffixes; suffixes++) {
-        size_t m = strlen(*suffixes);
-        if (n > m && strcmp(name + n - m, *suffixes) == 0)
-            return n - m;
+        size_t suffix = strlen(*suffixes);
+        if (length > suffix && strcmp(name + length - suffix, *suffixes) == 0)
+            return length - suffix;
     }
     return 0;
 }
@@ -61,20 +61,20 @@ static size_t stem_of(const char *name, const char *const *suffixes)
 static status add_file(record_files *files, const char *path)
 {
     TRY(array_room((void **)&files->files, files->count, &files->capacity, sizeof *files->files));
-    record_file *x = &files->files[files->count++];
-    *x = (record_file){.path = strdup(path)};
-    if (!x->path)
+    record_file *file = &files->files[files->count++];
+    *file = (record_file){.path = strdup(path)};
+    if (!file->path)
         return FAIL(ST_NO_MEMORY, "no memory for a path");
     if (files->count > INT32_MAX)
         return FAIL_IN(ST_BAD_INPUT, files->folder, "it holds more than %d files", INT32_MAX);
-    TRY(unpack_open(path, &x->bytes));
-    unpack_rest(x->bytes); /* of many files only those that are read are open */
+    TRY(unpack_open(path, &file->bytes));
+    unpack_rest(file->bytes); /* of many files only those that are read are open */
     return ST_OK;
 }
 
-static int by_path(const void *a, const void *b)
+static int by_path(const void *left, const void *right)
 {
-    return strcmp(((const record_file *)a)->path, ((const record_file *)b)->path);
+    return strcmp(((const record_file *)left)->path, ((const record_file *)right)->path);
 }
 
 /* What a folder holds, by the names of its files. */
@@ -92,7 +92,7 @@ static bool is_document(const char *name)
 }
 
 /* Adds the files of one kind in the folder: of JSON those of data.split, of .txt all. */
-static status add_files(const conf *c, record_files *files, DIR *dir, bool of_json,
+static status add_files(const conf *options, record_files *files, DIR *dir, bool of_json,
                         folder_names *names)
 {
     rewinddir(dir);
@@ -107,10 +107,10 @@ static status add_files(const conf *c, record_files *files, DIR *dir, bool of_js
         names->json += of_json;
         names->texts += !of_json;
         if (!of_json) {
-            names->of_split[0] += name_has_split(name, stem, c->data_split);
-            names->of_split[1] += name_has_split(name, stem, c->eval_split);
+            names->of_split[0] += name_has_split(name, stem, options->data_split);
+            names->of_split[1] += name_has_split(name, stem, options->eval_split);
         }
-        if (!of_json || name_has_split(name, stem, c->data_split))
+        if (!of_json || name_has_split(name, stem, options->data_split))
             TRY(add_file(files, path));
         else if (used < sizeof names->others - 64)
             snprintf(names->others + used, sizeof names->others - used, "%s%.60s", used ? ", " : "",
@@ -121,9 +121,10 @@ static status add_files(const conf *c, record_files *files, DIR *dir, bool of_js
 
 /* All .txt files are taken. If some of their names speak of a split and others do not, somebody
  * means to keep them apart. */
-static status check_no_split(const conf *c, const record_files *files, const folder_names *names)
+static status check_no_split(const conf *options, const record_files *files,
+                             const folder_names *names)
 {
-    const char *const splits[] = {c->data_split, c->eval_split};
+    const char *const splits[] = {options->data_split, options->eval_split};
     for (int k = 0; k < 2; k++)
         if (names->of_split[k] > 0 && names->of_split[k] < names->texts)
             return FAIL_IN(
@@ -137,16 +138,16 @@ static status check_no_split(const conf *c, const record_files *files, const fol
 
 /* The files of JSON that data.split names; if there is no file of JSON at all, the .txt files, if
  * data.format takes them. */
-static status find_in_folder(const conf *c, record_files *files)
+static status find_in_folder(const conf *options, record_files *files)
 {
     folder_names names = {0};
     DIR *dir = opendir(files->folder);
     if (!dir)
         return FAIL_IN(ST_NO_INPUT, files->folder, "data.path cannot be read as a folder: %s",
                        strerror(errno));
-    status st = add_files(c, files, dir, true, &names);
+    status st = add_files(options, files, dir, true, &names);
     if (st == ST_OK && names.json == 0 && files->of_texts)
-        st = add_files(c, files, dir, false, &names);
+        st = add_files(options, files, dir, false, &names);
     closedir(dir);
     TRY(st);
     if (files->count == 0)
@@ -154,22 +155,22 @@ static status find_in_folder(const conf *c, record_files *files)
             ST_NO_INPUT, files->folder,
             "the folder holds no file for data.split \"%s\" (NAME-%s.jsonl, .json, .jsonl.gz, "
             ".jsonl.zst, ...)%s%s%s; data.path may also name one file",
-            c->data_split, c->data_split, files->of_texts ? " and no .txt file" : "",
+            options->data_split, options->data_split, files->of_texts ? " and no .txt file" : "",
             names.others[0] ? "; it holds: " : "", names.others);
     if (names.texts > 0)
         files->form = RECORDS_FILES;
-    TRY(check_no_split(c, files, &names));
+    TRY(check_no_split(options, files, &names));
     qsort(files->files, (size_t)files->count, sizeof *files->files, by_path);
     return ST_OK;
 }
 
-bool records_have_splits(const conf *c)
+bool records_have_splits(const conf *options)
 {
     bool json = false, texts = false;
-    DIR *dir = opendir(c->data_path);
+    DIR *dir = opendir(options->data_path);
     if (!dir)
         return false;
-    for (struct dirent *entry; c->data_format == DATA_TEXT && (entry = readdir(dir));) {
+    for (struct dirent *entry; options->data_format == DATA_TEXT && (entry = readdir(dir));) {
         json = json || stem_of(entry->d_name, JSON_SUFFIXES) > 0;
         texts = texts || is_document(entry->d_name);
     }
@@ -177,27 +178,28 @@ bool records_have_splits(const conf *c)
     return json || !texts;
 }
 
-status records_open(const conf *c, record_files **out)
+status records_open(const conf *options, record_files **out)
 {
     struct stat info;
     status st;
     record_files *files = (record_files *)calloc(1, sizeof *files);
     if (!files)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    files->of_texts = c->data_format == DATA_TEXT;
-    if (stat(c->data_path, &info) != 0) {
-        st = FAIL_IN(ST_NO_INPUT, c->data_path, "data.path cannot be read: %s", strerror(errno));
+    files->of_texts = options->data_format == DATA_TEXT;
+    if (stat(options->data_path, &info) != 0) {
+        st = FAIL_IN(ST_NO_INPUT, options->data_path, "data.path cannot be read: %s",
+                     strerror(errno));
         goto failed;
     }
-    if (snprintf(files->folder, sizeof files->folder, "%s", c->data_path) >=
+    if (snprintf(files->folder, sizeof files->folder, "%s", options->data_path) >=
         (int)sizeof files->folder) {
-        st = FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
+        st = FAIL_IN(ST_CONFIG, options->data_path, "data.path is too long");
         goto failed;
     }
     if (S_ISDIR(info.st_mode)) {
-        TRY_OR(failed, find_in_folder(c, files));
+        TRY_OR(failed, find_in_folder(options, files));
     } else {
-        TRY_OR(failed, add_file(files, c->data_path));
+        TRY_OR(failed, add_file(files, options->data_path));
         char *slash = strrchr(files->folder, '/');
         if (slash)
             slash[slash == files->folder] = 0;
@@ -251,37 +253,38 @@ typedef struct scanning {
 
 static status on_item(void *user, const json_value *value, const json_place *at)
 {
-    scanning *s = (scanning *)user;
-    record_place place = {.offset = s->before + at->offset, .line = at->line, .file = s->file};
+    scanning *scan = (scanning *)user;
+    record_place place = {
+        .offset = scan->before + at->offset, .line = at->line, .file = scan->file};
     char cause[512];
     if (value && json_typeof(value) == JSON_OBJECT) {
         place.bytes = (int32_t)at->bytes;
-        return s->each(s->user, value, &place, NULL);
+        return scan->each(scan->user, value, &place, NULL);
     }
     if (!value)
         snprintf(cause, sizeof cause,
                  "%.200s:%lld: a record of %lld bytes is too large; it may have %d bytes and about "
                  "%d values",
-                 records_name(s->files, s->file), (long long)at->line, (long long)at->bytes,
+                 records_name(scan->files, scan->file), (long long)at->line, (long long)at->bytes,
                  RECORD_BYTES, JSON_ITEM_VALUES);
     else
         snprintf(cause, sizeof cause, "%.200s:%lld: expected an object, found %s",
-                 records_name(s->files, s->file), (long long)at->line,
+                 records_name(scan->files, scan->file), (long long)at->line,
                  json_type_name(json_typeof(value)));
-    return s->each(s->user, NULL, &place, cause);
+    return scan->each(scan->user, NULL, &place, cause);
 }
 
 static status on_line(void *user, span line, const line_place *at)
 {
-    scanning *s = (scanning *)user;
-    record_place place = {.offset = at->offset, .line = at->line, .file = s->file};
-    const char *name = records_name(s->files, s->file);
+    scanning *scan = (scanning *)user;
+    record_place place = {.offset = at->offset, .line = at->line, .file = scan->file};
+    const char *name = records_name(scan->files, scan->file);
     char cause[STATUS_MESSAGE_MAX + 256];
     json_value *value = NULL;
     if (!line.data) {
         snprintf(cause, sizeof cause, "%.200s:%lld: the line is longer than %d bytes", name,
                  (long long)at->line, RECORD_BYTES);
-        return s->each(s->user, NULL, &place, cause);
+        return scan->each(scan->user, NULL, &place, cause);
     }
     if (line_is_blank(line))
         return ST_OK;
@@ -291,10 +294,10 @@ static status on_line(void *user, span line, const line_place *at)
     if (st != ST_OK) {
         snprintf(cause, sizeof cause, "%.200s:%lld: %s", name, (long long)at->line,
                  status_last()->message);
-        return s->each(s->user, NULL, &place, cause);
+        return scan->each(scan->user, NULL, &place, cause);
     }
     const json_place where = {at->offset, (int64_t)line.size, at->line};
-    st = on_item(s, value, &where);
+    st = on_item(scan, value, &where);
     json_free(&value);
     return st;
 }
@@ -310,15 +313,15 @@ typedef struct beginning {
 /* Copies the beginning of a line, without half a character at its end. */
 static void quote(span line, char out[QUOTED + 1])
 {
-    size_t n = 0;
-    while (n < line.size && line.data[n] != '\r') {
-        const size_t length = utf8_length(line.data + n, line.size - n);
-        if (n + (length ? length : 1) > QUOTED)
+    size_t count = 0;
+    while (count < line.size && line.data[count] != '\r') {
+        const size_t length = utf8_length(line.data + count, line.size - count);
+        if (count + (length ? length : 1) > QUOTED)
             break;
-        n += length ? length : 1;
+        count += length ? length : 1;
     }
-    memcpy(out, line.data, n);
-    out[n] = 0;
+    memcpy(out, line.data, count);
+    out[count] = 0;
 }
 
 /* Looks at the lines of a beginning: a record and an array begin with a brace or a bracket. A
@@ -351,24 +354,24 @@ static void look_at_lines(span head, beginning *out)
 static status peek_beginning(unpack *bytes, beginning *out)
 {
     static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
-    size_t n;
+    size_t count;
     uint8_t *head = (uint8_t *)malloc(PEEK_BYTES);
     *out = (beginning){0};
-    status st = head ? unpack_peek(bytes, head, PEEK_BYTES, &n)
+    status st = head ? unpack_peek(bytes, head, PEEK_BYTES, &count)
                      : FAIL(ST_NO_MEMORY, "no memory for a read buffer");
     if (st == ST_OK) {
-        if (n >= sizeof mark && memcmp(head, mark, sizeof mark) == 0)
+        if (count >= sizeof mark && memcmp(head, mark, sizeof mark) == 0)
             out->mark = sizeof mark;
-        look_at_lines(span_of(head + out->mark, n - (size_t)out->mark), out);
+        look_at_lines(span_of(head + out->mark, count - (size_t)out->mark), out);
     }
     free(head);
     return st;
 }
 
-static status not_json(const record_files *files, const record_file *x, const beginning *begins)
+static status not_json(const record_files *files, const record_file *file, const beginning *begins)
 {
     return FAIL_IN(
-        ST_BAD_INPUT, x->path,
+        ST_BAD_INPUT, file->path,
         "it begins with \"%s\", which is not JSON: expected a record {..} on each line, or "
         "one array [..] of records%s",
         begins->quoted,
@@ -382,28 +385,28 @@ static status next_bytes(void *input, void *to, size_t size, size_t *out_n)
     return unpack_next((unpack *)input, to, size, out_n);
 }
 
-static status scan_array(record_file *x, int64_t mark, scanning *s)
+static status scan_array(record_file *file, int64_t mark, scanning *scan)
 {
     uint8_t ignored[8];
-    size_t n;
-    s->before = mark;
-    for (int64_t left = mark; left > 0; left -= (int64_t)n)
-        TRY(unpack_next(x->bytes, ignored, (size_t)left, &n));
-    return json_stream_from(x->path, next_bytes, x->bytes, NULL, NULL, on_item, s);
+    size_t count;
+    scan->before = mark;
+    for (int64_t left = mark; left > 0; left -= (int64_t)count)
+        TRY(unpack_next(file->bytes, ignored, (size_t)left, &count));
+    return json_stream_from(file->path, next_bytes, file->bytes, NULL, NULL, on_item, scan);
 }
 
 /* The samples of a window may lie anywhere between two restart points. If these are further apart
  * than what unpack.c keeps, reading a sample may mean unpacking everything before it again. */
-static void warn_if_far(const record_file *x)
+static void warn_if_far(const record_file *file)
 {
-    const int64_t bytes = unpack_longest(x->bytes);
+    const int64_t bytes = unpack_longest(file->bytes);
     if (bytes > FAR_BYTES)
         log_warn(
             "%s: the places where unpacking can begin are up to %lld MiB apart, so rows will wait "
             "for it. "
             "Write the file in smaller zstd frames (pzstd, or split -C 16M --filter='zstd -c >> "
             "OUT.jsonl.zst'), or as gzip",
-            x->path, (long long)(bytes >> 20));
+            file->path, (long long)(bytes >> 20));
 }
 
 status records_scan(record_files *files, record_each each, void *user)
@@ -411,18 +414,18 @@ status records_scan(record_files *files, record_each each, void *user)
     int64_t points = 0;
     status st = ST_OK;
     for (int64_t k = 0; k < files->count && st == ST_OK; k++) {
-        record_file *x = &files->files[k];
-        scanning s = {.files = files, .file = (int32_t)k, .each = each, .user = user};
+        record_file *file = &files->files[k];
+        scanning scan = {.files = files, .file = (int32_t)k, .each = each, .user = user};
         beginning begins;
-        x->first_point = points;
-        TRY(peek_beginning(x->bytes, &begins));
+        file->first_point = points;
+        TRY(peek_beginning(file->bytes, &begins));
         if (begins.foreign)
-            return not_json(files, x, &begins);
-        st = begins.array ? scan_array(x, begins.mark, &s)
-                          : lines_each(x->bytes, RECORD_BYTES, on_line, &s);
-        unpack_rest(x->bytes);
-        warn_if_far(x);
-        points += unpack_points(x->bytes);
+            return not_json(files, file, &begins);
+        st = begins.array ? scan_array(file, begins.mark, &scan)
+                          : lines_each(file->bytes, RECORD_BYTES, on_line, &scan);
+        unpack_rest(file->bytes);
+        warn_if_far(file);
+        points += unpack_points(file->bytes);
     }
     return st == ST_END ? ST_OK : st;
 }
@@ -444,16 +447,16 @@ static void wake_file(record_files *files, int32_t file)
 
 status records_bytes_of(record_files *files, const record_place *at, const char **out)
 {
-    const size_t n = (size_t)at->bytes;
-    if (n > files->text_capacity) {
-        char *grown = (char *)realloc(files->text, n);
+    const size_t count = (size_t)at->bytes;
+    if (count > files->text_capacity) {
+        char *grown = (char *)realloc(files->text, count);
         if (!grown)
-            return FAIL(ST_NO_MEMORY, "no memory for a record of %zu bytes", n);
+            return FAIL(ST_NO_MEMORY, "no memory for a record of %zu bytes", count);
         files->text = grown;
-        files->text_capacity = n;
+        files->text_capacity = count;
     }
     wake_file(files, at->file);
-    TRY(unpack_at(files->files[at->file].bytes, at->offset, files->text, n));
+    TRY(unpack_at(files->files[at->file].bytes, at->offset, files->text, count));
     *out = files->text;
     return ST_OK;
 }
@@ -558,14 +561,14 @@ bool records_random(const record_files *files)
 
 int64_t records_chunk(const record_files *files, const record_place *at)
 {
-    const record_file *x = &files->files[at->file];
-    int64_t low = 0, high = unpack_points(x->bytes);
+    const record_file *file = &files->files[at->file];
+    int64_t low = 0, high = unpack_points(file->bytes);
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (unpack_point(x->bytes, middle) <= at->offset)
+        if (unpack_point(file->bytes, middle) <= at->offset)
             low = middle;
         else
             high = middle;
     }
-    return x->first_point + low;
+    return file->first_point + low;
 }

@@ -37,13 +37,13 @@ typedef enum record_form {
  * the order of their names. If data.format is text and the folder has no file of JSON, all of its
  * .txt files are taken. ST_NO_INPUT says what was looked for. ST_CONFIG if only some of the .txt
  * files have data.split or eval.split in their names. */
-WARN_UNUSED status records_open(const conf *c, record_files **out);
+WARN_UNUSED status records_open(const conf *options, record_files **out);
 void records_close(record_files **files);
 
 record_form records_form(const record_files *files);
 /* Whether data.path is a folder from which data.split chooses files, so that a part of it can be
  * held out. False for a file, and for a folder of .txt files. */
-bool records_have_splits(const conf *c);
+bool records_have_splits(const conf *options);
 const char *records_folder(const record_files *files);             /* absolute */
 const char *records_name(const record_files *files, int32_t file); /* without its folder */
 

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status pool_room(text_pool *pool, size_t n)
+static status pool_room(text_pool *pool, size_t count)
 {
     size_t want;
-    if (__builtin_add_overflow(pool->size, n, &want))
+    if (__builtin_add_overflow(pool->size, count, &want))
         return FAIL(ST_NO_MEMORY, "no memory for texts of over %zu bytes", pool->size);
     if (want <= pool->capacity)
         return ST_OK;
@@ -24,18 +24,18 @@ static status pool_room(text_pool *pool, size_t n)
     return ST_OK;
 }
 
-status text_pool_add(text_pool *pool, const char *text, size_t n, int64_t *out)
+status text_pool_add(text_pool *pool, const char *text, size_t length, int64_t *out)
 {
-    TRY(pool_room(pool, n + 2));
+    TRY(pool_room(pool, length + 2));
     if (pool->size == 0)
         pool->bytes[pool->size++] = 0;
-    if (n == 0) {
+    if (length == 0) {
         *out = 0;
         return ST_OK;
     }
     *out = (int64_t)pool->size;
-    memcpy(pool->bytes + pool->size, text, n);
-    pool->size += n;
+    memcpy(pool->bytes + pool->size, text, length);
+    pool->size += length;
     pool->bytes[pool->size++] = 0;
     return ST_OK;
 }
@@ -45,11 +45,12 @@ status text_pool_format(text_pool *pool, int64_t *out, const char *format, ...)
     char text[STATUS_MESSAGE_MAX];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
+    int length = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (n < 0)
-        n = 0;
-    return text_pool_add(pool, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, out);
+    if (length < 0)
+        length = 0;
+    return text_pool_add(pool, text,
+                         (size_t)length < sizeof text ? (size_t)length : sizeof text - 1, out);
 }
 
 const char *text_pool_at(const text_pool *pool, int64_t offset)
@@ -65,11 +66,11 @@ void text_pool_done(text_pool *pool)
 
 /* The finaliser of SplitMix64 (Steele, Lea, Flood 2014). Ids are often consecutive, and would
  * otherwise fill neighbouring slots. */
-static uint64_t hash_id(uint64_t v)
+static uint64_t hash_id(uint64_t id)
 {
-    v = (v ^ v >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    v = (v ^ v >> 27) * UINT64_C(0x94d049bb133111eb);
-    return v ^ v >> 31;
+    id = (id ^ id >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    id = (id ^ id >> 27) * UINT64_C(0x94d049bb133111eb);
+    return id ^ id >> 31;
 }
 
 static id_slot *find_slot(id_slot *slots, size_t capacity, int64_t id)
@@ -120,9 +121,9 @@ void id_map_done(id_map *map)
     memset(map, 0, sizeof *map);
 }
 
-status array_room(void **items, int64_t n, int64_t *capacity, size_t size)
+status array_room(void **items, int64_t bytes, int64_t *capacity, size_t size)
 {
-    if (n < *capacity)
+    if (bytes < *capacity)
         return ST_OK;
     int64_t more = *capacity ? 2 * *capacity : 256;
     void *grown = realloc(*items, (size_t)more * size);

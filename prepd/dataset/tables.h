@@ -16,8 +16,8 @@ typedef struct text_pool {
     size_t size, capacity;
 } text_pool;
 
-/* Adds n bytes and an end; *out is the offset. */
-WARN_UNUSED status text_pool_add(text_pool *pool, const char *text, size_t n, int64_t *out);
+/* Adds `length` bytes and an end; *out is the offset. */
+WARN_UNUSED status text_pool_add(text_pool *pool, const char *text, size_t length, int64_t *out);
 /* The same with a text made as by printf, cut at STATUS_MESSAGE_MAX. */
 WARN_UNUSED status text_pool_format(text_pool *pool, int64_t *out, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -40,7 +40,7 @@ WARN_UNUSED status id_map_put(id_map *map, int64_t id, int64_t value, int64_t *o
 int64_t id_map_get(const id_map *map, int64_t id); /* -1 if there is none */
 void id_map_done(id_map *map);
 
-/* Makes room for one more item of `size` bytes in an array of n items, which may move. */
-WARN_UNUSED status array_room(void **items, int64_t n, int64_t *capacity, size_t size);
+/* Makes room for one more item of `size` bytes in an array of `bytes` items, which may move. */
+WARN_UNUSED status array_room(void **items, int64_t bytes, int64_t *capacity, size_t size);
 
 #endif

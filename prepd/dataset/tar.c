@@ -34,14 +34,14 @@ typedef struct reading {
     int64_t size;            /* the same; -1 if none did */
 } reading;
 
-static status read_exactly(const reading *r, int64_t offset, void *to, size_t n)
+static status read_exactly(const reading *reader, int64_t offset, void *to, size_t bytes)
 {
-    for (size_t done = 0; done < n;) {
-        ssize_t some = pread(r->fd, (char *)to + done, n - done, offset + (int64_t)done);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t some = pread(reader->fd, (char *)to + done, bytes - done, offset + (int64_t)done);
         if (some < 0 && errno == EINTR)
             continue;
         if (some <= 0)
-            return FAIL_AT(some < 0 ? ST_IO : ST_BAD_INPUT, r->path, -1, offset, "%s",
+            return FAIL_AT(some < 0 ? ST_IO : ST_BAD_INPUT, reader->path, -1, offset, "%s",
                            some < 0 ? strerror(errno) : "the tar file stops early");
         done += (size_t)some;
     }
@@ -49,79 +49,79 @@ static status read_exactly(const reading *r, int64_t offset, void *to, size_t n)
 }
 
 /* Reads a number: octal digits, or for large numbers GNU's base-256. -1 if it is neither. */
-static int64_t parse_field(const uint8_t *field, int n)
+static int64_t parse_field(const uint8_t *field, int count)
 {
-    int64_t v = 0;
+    int64_t value = 0;
     int k = 0;
     if (field[0] == 0x80) { /* base-256: a positive number, big-endian */
-        for (k = 1; k < n; k++) {
-            if (v >> 55)
+        for (k = 1; k < count; k++) {
+            if (value >> 55)
                 return -1;
-            v = v << 8 | field[k];
+            value = value << 8 | field[k];
         }
-        return v;
+        return value;
     }
-    while (k < n && field[k] == ' ')
+    while (k < count && field[k] == ' ')
         k++;
-    for (; k < n && field[k] >= '0' && field[k] <= '7'; k++) {
-        if (v >> 59)
+    for (; k < count && field[k] >= '0' && field[k] <= '7'; k++) {
+        if (value >> 59)
             return -1;
-        v = v << 3 | (field[k] - '0');
+        value = value << 3 | (field[k] - '0');
     }
-    return k == n || field[k] == 0 || field[k] == ' ' ? v : -1;
+    return k == count || field[k] == 0 || field[k] == ' ' ? value : -1;
 }
 
-static bool sum_agrees(const uint8_t *h)
+static bool sum_agrees(const uint8_t *head)
 {
     int64_t sum = 0;
     for (int k = 0; k < BLOCK; k++)
-        sum += k >= AT_SUM && k < AT_SUM + SUM_BYTES ? ' ' : h[k];
-    return sum == parse_field(h + AT_SUM, SUM_BYTES);
+        sum += k >= AT_SUM && k < AT_SUM + SUM_BYTES ? ' ' : head[k];
+    return sum == parse_field(head + AT_SUM, SUM_BYTES);
 }
 
-static void own_name(const uint8_t *h, char out[TAR_NAME_MAX])
+static void own_name(const uint8_t *head, char out[TAR_NAME_MAX])
 {
-    const bool ustar = memcmp(h + AT_MAGIC, "ustar", 6) == 0;
-    if (ustar && h[AT_PREFIX])
-        snprintf(out, TAR_NAME_MAX, "%.*s/%.*s", PREFIX_BYTES, (const char *)h + AT_PREFIX,
-                 NAME_BYTES, (const char *)h + AT_NAME);
+    const bool ustar = memcmp(head + AT_MAGIC, "ustar", 6) == 0;
+    if (ustar && head[AT_PREFIX])
+        snprintf(out, TAR_NAME_MAX, "%.*s/%.*s", PREFIX_BYTES, (const char *)head + AT_PREFIX,
+                 NAME_BYTES, (const char *)head + AT_NAME);
     else
-        snprintf(out, TAR_NAME_MAX, "%.*s", NAME_BYTES, (const char *)h + AT_NAME);
+        snprintf(out, TAR_NAME_MAX, "%.*s", NAME_BYTES, (const char *)head + AT_NAME);
 }
 
-static status keep_name(reading *r, const char *name, size_t n)
+static status keep_name(reading *reader, const char *name, size_t value_bytes)
 {
-    if (n >= sizeof r->name || memchr(name, 0, n))
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
-                       "the name of a member is damaged or too long (%zu bytes)", n);
-    memcpy(r->name, name, n);
-    r->name[n] = 0;
+    if (value_bytes >= sizeof reader->name || memchr(name, 0, value_bytes))
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at,
+                       "the name of a member is damaged or too long (%zu bytes)", value_bytes);
+    memcpy(reader->name, name, value_bytes);
+    reader->name[value_bytes] = 0;
     return ST_OK;
 }
 
 /* Reads the records of a PAX header, "LENGTH KEY=VALUE\n" each. Only path and size matter here. */
-static status read_pax(reading *r, const char *text, size_t n)
+static status read_pax(reading *reader, const char *text, size_t bytes)
 {
-    for (size_t at = 0; at < n;) {
+    for (size_t at = 0; at < bytes;) {
         char *end;
         if (text[at] < '1' || text[at] > '9') /* strtoll would skip spaces and newlines */
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
+            return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at, "a PAX header is damaged");
         const long long length = strtoll(text + at, &end, 10);
-        if (length < 5 || (size_t)length > n - at)
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
+        if (length < 5 || (size_t)length > bytes - at)
+            return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at, "a PAX header is damaged");
         const char *key = end + 1, *stop = text + at + length;
         if (key >= stop || *end != ' ' || stop[-1] != '\n')
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
+            return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at, "a PAX header is damaged");
         const char *value = (const char *)memchr(key, '=', (size_t)(stop - key));
         if (!value)
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at, "a PAX header is damaged");
+            return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at, "a PAX header is damaged");
         const size_t value_bytes = (size_t)(stop - 1 - (value + 1));
         if (value - key == 4 && memcmp(key, "path", 4) == 0)
-            TRY(keep_name(r, value + 1, value_bytes));
+            TRY(keep_name(reader, value + 1, value_bytes));
         if (value - key == 4 && memcmp(key, "size", 4) == 0) {
-            r->size = strtoll(value + 1, &end, 10);
-            if (end != stop - 1 || r->size < 0)
-                return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+            reader->size = strtoll(value + 1, &end, 10);
+            if (end != stop - 1 || reader->size < 0)
+                return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at,
                                "the size in a PAX header is not a number");
         }
         at += (size_t)length;
@@ -131,86 +131,87 @@ static status read_pax(reading *r, const char *text, size_t n)
 
 /* Reads an extended header, which describes the member after it: GNU's long name ('L') or PAX
  * ('x'). */
-static status read_extended(reading *r, int type, int64_t offset, int64_t bytes)
+static status read_extended(reading *reader, int type, int64_t offset, int64_t bytes)
 {
     status st;
     if (bytes > MAX_EXTENDED)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at,
                        "an extended header has %lld bytes, which is too many", (long long)bytes);
     char *text = (char *)malloc((size_t)bytes + 1);
     if (!text)
         return FAIL(ST_NO_MEMORY, "no memory for a tar header");
-    TRY_OR(done, read_exactly(r, offset, text, (size_t)bytes));
+    TRY_OR(done, read_exactly(reader, offset, text, (size_t)bytes));
     text[bytes] = 0;
-    st = type == 'x' ? read_pax(r, text, (size_t)bytes)
-                     : keep_name(r, text, strnlen(text, (size_t)bytes));
+    st = type == 'x' ? read_pax(reader, text, (size_t)bytes)
+                     : keep_name(reader, text, strnlen(text, (size_t)bytes));
 done:
     free(text);
     return st;
 }
 
-static bool is_zero(const uint8_t *h)
+static bool is_zero(const uint8_t *head)
 {
     for (int k = 0; k < BLOCK; k++)
-        if (h[k])
+        if (head[k])
             return false;
     return true;
 }
 
-static status read_member(reading *r, const uint8_t *h, tar_each each, void *user)
+static status read_member(reading *reader, const uint8_t *head, tar_each each, void *user)
 {
     char name[TAR_NAME_MAX];
-    const int type = h[AT_TYPE];
-    int64_t bytes = parse_field(h + AT_SIZE, SIZE_BYTES);
-    const int64_t offset = r->at + BLOCK;
+    const int type = head[AT_TYPE];
+    int64_t bytes = parse_field(head + AT_SIZE, SIZE_BYTES);
+    const int64_t offset = reader->at + BLOCK;
     const bool extended = type == 'x' || type == 'L';
-    if (!extended && r->size >= 0)
-        bytes = r->size;
+    if (!extended && reader->size >= 0)
+        bytes = reader->size;
     const bool has_data = type == 0 || type == '0' || type == '7' || extended || type == 'g' ||
                           type == 'K' || type == 'S' || type == 'D';
     if (!has_data)
         bytes = 0;
-    if (bytes < 0 || bytes > r->file_bytes - offset)
-        return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+    if (bytes < 0 || bytes > reader->file_bytes - offset)
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at,
                        "a member has %lld bytes and the file %lld: it is damaged or stops early",
-                       (long long)bytes, (long long)r->file_bytes);
+                       (long long)bytes, (long long)reader->file_bytes);
     if (extended) {
-        TRY(read_extended(r, type, offset, bytes));
+        TRY(read_extended(reader, type, offset, bytes));
     } else {
-        own_name(h, name);
-        const tar_member m = {r->name[0] ? r->name : name, offset, bytes};
+        own_name(head, name);
+        const tar_member member = {reader->name[0] ? reader->name : name, offset, bytes};
         if (type == 0 || type == '0' || type == '7')
-            TRY(each(user, &m, r->fd));
+            TRY(each(user, &member, reader->fd));
         if (type != 'g' && type != 'K') {
-            r->name[0] = 0;
-            r->size = -1;
+            reader->name[0] = 0;
+            reader->size = -1;
         }
     }
-    r->at = offset + (bytes + BLOCK - 1) / BLOCK * BLOCK;
+    reader->at = offset + (bytes + BLOCK - 1) / BLOCK * BLOCK;
     return ST_OK;
 }
 
-static status read_members(reading *r, tar_each each, void *user)
+static status read_members(reading *reader, tar_each each, void *user)
 {
-    uint8_t h[BLOCK];
+    uint8_t head[BLOCK];
     int zeros = 0; /* two blocks of zeros end a tar file, but some writers leave them out */
-    while (zeros < 2 && r->at < r->file_bytes) {
-        TRY(read_exactly(r, r->at, h, sizeof h));
-        if (r->at == 0 && ((h[0] == 0x1f && h[1] == 0x8b) || memcmp(h, "\x28\xb5\x2f\xfd", 4) == 0))
+    while (zeros < 2 && reader->at < reader->file_bytes) {
+        TRY(read_exactly(reader, reader->at, head, sizeof head));
+        if (reader->at == 0 &&
+            ((head[0] == 0x1f && head[1] == 0x8b) || memcmp(head, "\x28\xb5\x2f\xfd", 4) == 0))
             return FAIL_IN(
-                ST_BAD_INPUT, r->path,
+                ST_BAD_INPUT, reader->path,
                 "the tar file is compressed: unpack it once (gzip -d, zstd -d); its images "
                 "are compressed already, and only a plain tar can be read anywhere");
-        if (is_zero(h)) {
+        if (is_zero(head)) {
             zeros++;
-            r->at += BLOCK;
+            reader->at += BLOCK;
             continue;
         }
         zeros = 0;
-        if (!sum_agrees(h))
-            return FAIL_AT(ST_BAD_INPUT, r->path, -1, r->at,
+        if (!sum_agrees(head))
+            return FAIL_AT(ST_BAD_INPUT, reader->path, -1, reader->at,
                            "this is not a tar header: its checksum is wrong");
-        TRY(read_member(r, h, each, user));
+        TRY(read_member(reader, head, each, user));
     }
     return ST_OK;
 }
@@ -219,17 +220,17 @@ status tar_read(const char *path, tar_each each, void *user)
 {
     struct stat info;
     status st;
-    reading r = {.path = path, .size = -1};
-    r.fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (r.fd < 0)
+    reading reader = {.path = path, .size = -1};
+    reader.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (reader.fd < 0)
         return FAIL_IN(errno == ENOENT ? ST_NO_INPUT : ST_IO, path, "cannot open: %s",
                        strerror(errno));
-    if (fstat(r.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    if (fstat(reader.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         st = FAIL_IN(ST_BAD_INPUT, path, "it is not a regular file");
     } else {
-        r.file_bytes = info.st_size;
-        st = read_members(&r, each, user);
+        reader.file_bytes = info.st_size;
+        st = read_members(&reader, each, user);
     }
-    close(r.fd);
+    close(reader.fd);
     return st;
 }

@@ -66,13 +66,13 @@ static status open_again(unpack *file)
 
 static status read_at(unpack *file, int64_t offset, void *to, size_t size, size_t *out_n)
 {
-    ssize_t n;
+    ssize_t got;
     do
-        n = pread(file->fd, to, size, offset);
-    while (n < 0 && errno == EINTR);
-    if (n < 0)
+        got = pread(file->fd, to, size, offset);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
         return FAIL_AT(ST_IO, file->path, -1, offset, "it cannot be read: %s", strerror(errno));
-    *out_n = (size_t)n;
+    *out_n = (size_t)got;
     return ST_OK;
 }
 
@@ -87,11 +87,11 @@ static status add_point(unpack *file, unpack_restart at)
             return FAIL(ST_NO_MEMORY, "no memory for a restart point");
         for (int64_t i = 0; i < UNPACK_WINDOW;) { /* the ring holds it in at most two pieces */
             size_t from = (size_t)((at.unpacked - UNPACK_WINDOW + i) % KEPT_BYTES);
-            size_t n = KEPT_BYTES - from < (size_t)(UNPACK_WINDOW - i)
-                           ? KEPT_BYTES - from
-                           : (size_t)(UNPACK_WINDOW - i);
-            memcpy((uint8_t *)window + i, file->kept + from, n);
-            i += (int64_t)n;
+            size_t count = KEPT_BYTES - from < (size_t)(UNPACK_WINDOW - i)
+                               ? KEPT_BYTES - from
+                               : (size_t)(UNPACK_WINDOW - i);
+            memcpy((uint8_t *)window + i, file->kept + from, count);
+            i += (int64_t)count;
         }
     }
     at.window = (uint8_t *)window;
@@ -103,10 +103,10 @@ static status add_point(unpack *file, unpack_restart at)
 static status restart(unpack *file, const unpack_restart *at)
 {
     uint8_t before = 0;
-    size_t n;
+    size_t count;
     if (at->bits) {
-        TRY(read_at(file, at->packed - 1, &before, 1, &n));
-        if (n != 1)
+        TRY(read_at(file, at->packed - 1, &before, 1, &count));
+        if (count != 1)
             return FAIL_IN(ST_BAD_INPUT, file->path, "the file became shorter while it was in use");
     }
     file->in_at = file->in_n = 0;
@@ -157,8 +157,8 @@ void unpack_close(unpack **file)
 static status find_kind(unpack *file)
 {
     uint8_t magic[4] = {0};
-    size_t n;
-    TRY(read_at(file, 0, magic, sizeof magic, &n));
+    size_t count;
+    TRY(read_at(file, 0, magic, sizeof magic, &count));
     if (magic[0] == 0x1f && magic[1] == 0x8b)
         file->kind = &unpack_gzip;
     else if (magic[0] == 0x28 && magic[1] == 0xb5 && magic[2] == 0x2f && magic[3] == 0xfd)
@@ -244,15 +244,15 @@ static status advance(unpack *file, bool *out_end)
     return ST_OK;
 }
 
-static void copy_kept(const unpack *file, int64_t offset, uint8_t *to, size_t n)
+static void copy_kept(const unpack *file, int64_t offset, uint8_t *to, size_t bytes)
 {
-    while (n) {
+    while (bytes) {
         size_t from = (size_t)(offset % KEPT_BYTES);
-        size_t some = KEPT_BYTES - from < n ? KEPT_BYTES - from : n;
+        size_t some = KEPT_BYTES - from < bytes ? KEPT_BYTES - from : bytes;
         memcpy(to, file->kept + from, some);
         to += some;
         offset += (int64_t)some;
-        n -= some;
+        bytes -= some;
     }
 }
 
@@ -271,11 +271,11 @@ status unpack_next(unpack *file, void *to, size_t size, size_t *out_n)
         TRY(advance(file, &end));
     if (end)
         file->total = file->unpacked_at;
-    size_t n =
+    size_t count =
         (size_t)(file->unpacked_at - from) < size ? (size_t)(file->unpacked_at - from) : size;
-    copy_kept(file, from, (uint8_t *)to, n);
-    file->next_at += (int64_t)n;
-    *out_n = n;
+    copy_kept(file, from, (uint8_t *)to, count);
+    file->next_at += (int64_t)count;
+    *out_n = count;
     return ST_OK;
 }
 
@@ -294,18 +294,18 @@ status unpack_peek(unpack *file, void *to, size_t size, size_t *out_n)
     return ST_OK;
 }
 
-static status plain_at(unpack *file, int64_t offset, uint8_t *to, size_t n)
+static status plain_at(unpack *file, int64_t offset, uint8_t *to, size_t bytes)
 {
     TRY(open_again(file));
-    while (n) {
+    while (bytes) {
         size_t some;
-        TRY(read_at(file, offset, to, n, &some));
+        TRY(read_at(file, offset, to, bytes, &some));
         if (some == 0)
             return FAIL_AT(ST_BAD_INPUT, file->path, -1, offset,
                            "the file became shorter while it was in use");
         to += some;
         offset += (int64_t)some;
-        n -= some;
+        bytes -= some;
     }
     return ST_OK;
 }
@@ -324,27 +324,27 @@ static const unpack_restart *point_before(const unpack *file, int64_t offset)
     return &file->points[low];
 }
 
-status unpack_at(unpack *file, int64_t offset, void *to, size_t n)
+status unpack_at(unpack *file, int64_t offset, void *to, size_t bytes)
 {
     uint8_t *at = (uint8_t *)to;
     if (!file->kind)
-        return plain_at(file, offset, at, n);
+        return plain_at(file, offset, at, bytes);
     TRY(wake_stream(file));
     const unpack_restart *point = point_before(file, offset);
     if (offset < file->kept_from || point->unpacked > file->unpacked_at)
         TRY(restart(file, point));
-    while (n) {
+    while (bytes) {
         bool end = false;
         while (file->unpacked_at <= offset && !end)
             TRY(advance(file, &end));
         if (end)
             return FAIL_IN(ST_BAD_INPUT, file->path, "the file became shorter while it was in use");
         size_t there = (size_t)(file->unpacked_at - offset);
-        size_t some = there < n ? there : n;
+        size_t some = there < bytes ? there : bytes;
         copy_kept(file, offset, at, some);
         at += some;
         offset += (int64_t)some;
-        n -= some;
+        bytes -= some;
     }
     return ST_OK;
 }
@@ -359,9 +359,9 @@ int64_t unpack_points(const unpack *file)
     return file->n_points;
 }
 
-int64_t unpack_point(const unpack *file, int64_t k)
+int64_t unpack_point(const unpack *file, int64_t index)
 {
-    return file->points[k].unpacked;
+    return file->points[index].unpacked;
 }
 
 int64_t unpack_longest(const unpack *file)
@@ -393,32 +393,35 @@ const unpack_restart *unpack_restarts(const unpack *file)
 
 /* Whether these can be the restart points of this file, as far as that can be told without
  * unpacking. */
-static bool can_be_of(const unpack *file, const unpack_restart *p, int64_t n, int64_t total)
+static bool can_be_of(const unpack *file, const unpack_restart *restart, int64_t count,
+                      int64_t total)
 {
-    bool ok = n > 0 && total >= 0 && p[0].fresh && p[0].unpacked == 0 && p[0].packed == 0 &&
-              (file->kind || (n == 1 && total == file->file_bytes));
-    for (int64_t k = 0; ok && k < n; k++)
-        ok = p[k].bits >= 0 && p[k].bits < 8 && p[k].packed >= (p[k].bits > 0) &&
-             p[k].packed <= file->file_bytes && p[k].unpacked <= total &&
-             (k == 0 || p[k].unpacked > p[k - 1].unpacked) && p[k].fresh == !p[k].window;
+    bool ok = count > 0 && total >= 0 && restart[0].fresh && restart[0].unpacked == 0 &&
+              restart[0].packed == 0 && (file->kind || (count == 1 && total == file->file_bytes));
+    for (int64_t k = 0; ok && k < count; k++)
+        ok = restart[k].bits >= 0 && restart[k].bits < 8 &&
+             restart[k].packed >= (restart[k].bits > 0) && restart[k].packed <= file->file_bytes &&
+             restart[k].unpacked <= total &&
+             (k == 0 || restart[k].unpacked > restart[k - 1].unpacked) &&
+             restart[k].fresh == !restart[k].window;
     return ok;
 }
 
-status unpack_adopt(unpack *file, const unpack_restart *points, int64_t n, int64_t total)
+status unpack_adopt(unpack *file, const unpack_restart *points, int64_t count, int64_t total)
 {
-    if (!can_be_of(file, points, n, total))
+    if (!can_be_of(file, points, count, total))
         return FAIL_IN(ST_BAD_INPUT, file->path, "the restart points cannot be those of this file");
-    for (int64_t k = 1; k < n; k++) { /* the first, at 0, is there already */
-        unpack_restart p = points[k];
+    for (int64_t k = 1; k < count; k++) { /* the first, at 0, is there already */
+        unpack_restart restart = points[k];
         TRY(array_room((void **)&file->points, file->n_points, &file->point_capacity,
                        sizeof *file->points));
-        if (p.window) {
-            p.window = (uint8_t *)malloc(UNPACK_WINDOW);
-            if (!p.window)
+        if (restart.window) {
+            restart.window = (uint8_t *)malloc(UNPACK_WINDOW);
+            if (!restart.window)
                 return FAIL(ST_NO_MEMORY, "no memory for a restart point");
-            memcpy(p.window, points[k].window, UNPACK_WINDOW);
+            memcpy(restart.window, points[k].window, UNPACK_WINDOW);
         }
-        file->points[file->n_points++] = p;
+        file->points[file->n_points++] = restart;
     }
     file->total = total;
     return ST_OK;

@@ -31,9 +31,9 @@ WARN_UNUSED status unpack_next(unpack *file, void *to, size_t size, size_t *out_
  * be called before the first unpack_next, which still begins at the beginning. */
 WARN_UNUSED status unpack_peek(unpack *file, void *to, size_t size, size_t *out_n);
 
-/* Reads n bytes of the unpacked file from `offset` on, once unpack_next has come to the end.
+/* Reads `bytes` bytes of the unpacked file from `offset` on, once unpack_next has come to the end.
  * ST_BAD_INPUT if the file changed since it was opened, or has fewer bytes. */
-WARN_UNUSED status unpack_at(unpack *file, int64_t offset, void *to, size_t n);
+WARN_UNUSED status unpack_at(unpack *file, int64_t offset, void *to, size_t bytes);
 
 /* Closes the file and frees what was unpacked of it, but keeps the restart points. unpack_at opens
  * it again. */
@@ -43,7 +43,7 @@ void unpack_rest(unpack *file);
 bool unpack_random(const unpack *file);
 /* The restart points, ascending; the first is at 0. A plain file has only that one. */
 int64_t unpack_points(const unpack *file);
-int64_t unpack_point(const unpack *file, int64_t k); /* its offset in the unpacked bytes */
+int64_t unpack_point(const unpack *file, int64_t index); /* its offset in the unpacked bytes */
 
 /* The most bytes between two restart points, or between the last one and the end: what must be
  * unpacked to read one place, at worst. 0 for a plain file. To be called once unpack_next has come

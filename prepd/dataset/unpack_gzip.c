@@ -77,18 +77,18 @@ static status gzip_restart(unpack_decoder *decoder, const unpack_restart *at, ui
 
 /* Between members: skips the trailer of a raw stream and zero bytes that pad the file, then opens
  * the next member if there is one. */
-static status open_next_member(unpack_decoder *decoder, const uint8_t *in, size_t n,
+static status open_next_member(unpack_decoder *decoder, const uint8_t *in, size_t in_n,
                                size_t *out_taken)
 {
     size_t at = 0;
-    while (decoder->trailer && at < n) {
+    while (decoder->trailer && at < in_n) {
         at++;
         decoder->trailer--;
     }
-    while (!decoder->trailer && decoder->any_member && at < n && in[at] == 0)
+    while (!decoder->trailer && decoder->any_member && at < in_n && in[at] == 0)
         at++;
     *out_taken = at;
-    return at == n ? ST_OK : gzip_open(decoder, GZIP_MEMBER);
+    return at == in_n ? ST_OK : gzip_open(decoder, GZIP_MEMBER);
 }
 
 static status gzip_step(unpack_decoder *decoder, const uint8_t *in, size_t *in_n, uint8_t *out,

@@ -44,7 +44,7 @@ const unpack_restart *unpack_restarts(const unpack *file); /* [unpack_points] */
 /* Gives a file, just opened, restart points and an unpacked size that an earlier start found,
  * instead of a first reading. Windows are copied. ST_BAD_INPUT if they cannot be those of this
  * file. */
-WARN_UNUSED status unpack_adopt(unpack *file, const unpack_restart *points, int64_t n,
+WARN_UNUSED status unpack_adopt(unpack *file, const unpack_restart *points, int64_t count,
                                 int64_t total);
 void unpack_forget(unpack *file); /* takes them back, as if the file had just been opened */
 

@@ -61,18 +61,18 @@ typedef struct vqa {
 /* vqa_read.c: reads images.json, questions and annotations of set->paths. A bad item gets a cause;
  * a broken file is an error. Of the questions only the first `limit` are kept, or all of them if
  * that is 0. */
-WARN_UNUSED status vqa_read(vqa *set, const conf *c, int64_t limit);
+WARN_UNUSED status vqa_read(vqa *set, const conf *options, int64_t limit);
 
 /* vqa_cache.c keeps what vqa_read made for the next start, because parsing a full training split
  * takes seconds. It keeps nothing of small files, of data with an images.json, or with references.
  *
  * vqa_cache_load returns true if it filled `set`; if it returns false, `set` is good for nothing
  * but closing. It checks the sum of the file and every entry; the caller compares the identity. */
-bool vqa_cache_load(vqa *set, const conf *c, hash128 *out_identity);
+bool vqa_cache_load(vqa *set, const conf *options, hash128 *out_identity);
 /* Takes the lock under which the caller loads, or else reads and saves: see kept_enter. */
-void vqa_cache_enter(vqa *set, const conf *c, cache_lock *out);
+void vqa_cache_enter(vqa *set, const conf *options, cache_lock *out);
 /* A failure is logged and costs only time. */
-void vqa_cache_save(const vqa *set, const conf *c);
+void vqa_cache_save(const vqa *set, const conf *options);
 /* The part of loading that follows once key and sum are right: it checks every entry against the
  * others. It is public for the fuzzer, which cannot forge a sum. */
 WARN_UNUSED status vqa_cache_take(vqa *set, const st_file *file, const char *path);

@@ -48,7 +48,7 @@ static status add_file(hasher *hash, const char *path, int64_t *inout_bytes)
 
 /* Adds which data set it is and how it is read. All of this is needed, because sources of a mixture
  * may share a folder and differ in one option only. */
-static void add_name(hasher *hash, const vqa *set, const conf *c)
+static void add_name(hasher *hash, const vqa *set, const conf *options)
 {
     hasher_add_u64(hash, VERSION);
     hasher_add_text(hash, set->paths.questions);
@@ -56,21 +56,22 @@ static void add_name(hasher *hash, const vqa *set, const conf *c)
     hasher_add_text(hash, set->paths.root);
     hasher_add_text(hash, set->paths.image_folder);
     hasher_add_text(hash, set->paths.subtype);
-    hasher_add_text(hash, c->data_split);
-    hasher_add_text(hash, c->data_suffix);
-    hasher_add_u64(hash, (uint64_t)c->data_group);
-    hasher_add_u64(hash, (uint64_t)c->data_limit);
-    hasher_add_u64(hash, (uint64_t)c->data_answer);
-    hasher_add_u64(hash, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
+    hasher_add_text(hash, options->data_split);
+    hasher_add_text(hash, options->data_suffix);
+    hasher_add_u64(hash, (uint64_t)options->data_group);
+    hasher_add_u64(hash, (uint64_t)options->data_limit);
+    hasher_add_u64(hash, (uint64_t)options->data_answer);
+    hasher_add_u64(hash,
+                   options->data_answer == ANSWER_DRAWN ? (uint64_t)options->training_seed : 0);
 }
 
-static status hash_key(const vqa *set, const conf *c, int64_t *out_bytes, kept_name *out,
+static status hash_key(const vqa *set, const conf *options, int64_t *out_bytes, kept_name *out,
                        hasher *hash)
 {
     char zip[2 * VQA_PATH_MAX];
     int64_t ignored = 0;
     *out_bytes = 0;
-    add_name(hash, set, c);
+    add_name(hash, set, options);
     const hash128 name = hasher_value(hash);
     TRY(add_file(hash, set->paths.questions, out_bytes));
     TRY(add_file(hash, set->paths.annotations, out_bytes));
@@ -80,19 +81,19 @@ static status hash_key(const vqa *set, const conf *c, int64_t *out_bytes, kept_n
     }
     if (*out_bytes < KEPT_WORTH_BYTES)
         return ST_OK;
-    return kept_name_make(c, "vqav2", name, hasher_value(hash), out);
+    return kept_name_make(options, "vqav2", name, hasher_value(hash), out);
 }
 
 /* Names the file. False if nothing is to be kept. vqa_find_pictures must have been called. */
-static bool name_cache(const vqa *set, const conf *c, kept_name *out)
+static bool name_cache(const vqa *set, const conf *options, kept_name *out)
 {
     hasher *hash = NULL;
     int64_t bytes = 0;
-    if (set->paths.images_json[0] || c->data_references)
+    if (set->paths.images_json[0] || options->data_references)
         return false;
     status st = hasher_new(&hash);
     if (st == ST_OK)
-        st = hash_key(set, c, &bytes, out, hash);
+        st = hash_key(set, options, &bytes, out, hash);
     hasher_free(&hash);
     if (st != ST_OK)
         log_info("the questions are not kept for the next start: %s", status_text());
@@ -103,11 +104,11 @@ static status pack_columns(const vqa *set, st_tensor tensors[TENSORS], void *roo
                            int *out_n)
 {
     const size_t rows = (size_t)set->n_questions;
-    int n = 0;
-    tensors[n++] = kept_column("image_paths", DT_I64, set->n_images, set->image_paths);
+    int count = 0;
+    tensors[count++] = kept_column("image_paths", DT_I64, set->n_images, set->image_paths);
     if (set->places) {
-        tensors[n++] = kept_column("places", DT_I64, 2 * set->n_places, set->places);
-        tensors[n++] = kept_column("place_at", DT_I64, set->n_images, set->place_at);
+        tensors[count++] = kept_column("places", DT_I64, 2 * set->n_places, set->places);
+        tensors[count++] = kept_column("place_at", DT_I64, set->n_images, set->place_at);
     }
     for (size_t k = 0; k < COLUMNS; k++) {
         size_t size = st_dtype_size(columns[k].dtype);
@@ -116,10 +117,10 @@ static status pack_columns(const vqa *set, st_tensor tensors[TENSORS], void *roo
             return FAIL(ST_NO_MEMORY, "no memory for a column of %zu questions", rows);
         for (size_t i = 0; i < rows; i++)
             memcpy(column + i * size, (const char *)&set->questions[i] + columns[k].at, size);
-        tensors[n++] = kept_column(columns[k].name, columns[k].dtype, (int64_t)rows, column);
+        tensors[count++] = kept_column(columns[k].name, columns[k].dtype, (int64_t)rows, column);
     }
-    tensors[n++] = kept_column("texts", DT_U8, (int64_t)set->texts.size, set->texts.bytes);
-    *out_n = n;
+    tensors[count++] = kept_column("texts", DT_U8, (int64_t)set->texts.size, set->texts.bytes);
+    *out_n = count;
     return ST_OK;
 }
 
@@ -128,70 +129,72 @@ static status save_questions(const vqa *set, const kept_name *name)
     st_tensor tensors[TENSORS];
     void *room[COLUMNS] = {NULL};
     char identity[HASH_TEXT], suffix[32];
-    int n = 0;
+    int count = 0;
     hash_print(set->identity, identity);
     snprintf(suffix, sizeof suffix, "%" PRId64, set->suffix_at);
     const st_meta words[] = {{"identity", identity}, {"suffix_at", suffix}};
-    status st = pack_columns(set, tensors, room, &n);
+    status st = pack_columns(set, tensors, room, &count);
     if (st == ST_OK)
-        st = kept_save(name, tensors, (size_t)n, words, sizeof words / sizeof *words);
+        st = kept_save(name, tensors, (size_t)count, words, sizeof words / sizeof *words);
     for (size_t k = 0; k < COLUMNS; k++)
         free(room[k]);
     return st;
 }
 
-void vqa_cache_save(const vqa *set, const conf *c)
+void vqa_cache_save(const vqa *set, const conf *options)
 {
     kept_name name;
-    if (name_cache(set, c, &name) && save_questions(set, &name) != ST_OK)
+    if (name_cache(set, options, &name) && save_questions(set, &name) != ST_OK)
         log_info("the questions are not kept for the next start: %s", status_text());
 }
 
 static status read_sized_column(const st_file *file, const char *path, const char *name,
                                 st_dtype dtype, int64_t want, void **out, int64_t *out_n)
 {
-    const st_tensor *t;
-    TRY(st_want(file, name, dtype, 1, path, &t));
-    if (want >= 0 && t->shape[0] != want)
+    const st_tensor *tensor;
+    TRY(st_want(file, name, dtype, 1, path, &tensor));
+    if (want >= 0 && tensor->shape[0] != want)
         return FAIL_IN(ST_BAD_INPUT, path, "%s has %" PRId64 " entries, expected %" PRId64, name,
-                       t->shape[0], want);
-    *out = malloc(t->data.size + 1);
+                       tensor->shape[0], want);
+    *out = malloc(tensor->data.size + 1);
     if (!*out)
-        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", t->data.size, name);
-    if (t->data.size)
-        memcpy(*out, t->data.data, t->data.size);
+        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", tensor->data.size, name);
+    if (tensor->data.size)
+        memcpy(*out, tensor->data.data, tensor->data.size);
     if (out_n)
-        *out_n = t->shape[0];
+        *out_n = tensor->shape[0];
     return ST_OK;
 }
 
 static status take_questions(vqa *set, const st_file *file, const char *path)
 {
-    const st_tensor *t;
-    TRY(st_want(file, columns[0].name, columns[0].dtype, 1, path, &t));
-    set->n_questions = t->shape[0];
+    const st_tensor *tensor;
+    TRY(st_want(file, columns[0].name, columns[0].dtype, 1, path, &tensor));
+    set->n_questions = tensor->shape[0];
     set->questions = calloc((size_t)set->n_questions + 1, sizeof *set->questions);
     if (!set->questions)
         return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " questions", set->n_questions);
     for (size_t k = 0; k < COLUMNS; k++) {
         size_t size = st_dtype_size(columns[k].dtype);
-        TRY(st_want(file, columns[k].name, columns[k].dtype, 1, path, &t));
-        if (t->shape[0] != set->n_questions)
+        TRY(st_want(file, columns[k].name, columns[k].dtype, 1, path, &tensor));
+        if (tensor->shape[0] != set->n_questions)
             return FAIL_IN(ST_BAD_INPUT, path, "%s has another length than the first column",
                            columns[k].name);
         for (int64_t i = 0; i < set->n_questions; i++)
-            memcpy((char *)&set->questions[i] + columns[k].at, t->data.data + (size_t)i * size,
+            memcpy((char *)&set->questions[i] + columns[k].at, tensor->data.data + (size_t)i * size,
                    size);
     }
     return ST_OK;
 }
 
-/* Whether a terminated text of n bytes, or of any length if n is -1, lies inside the pool. */
-static bool is_text(const text_pool *p, int64_t at, int64_t n)
+/* Whether a terminated text of `count` bytes, or of any length if `count` is -1, lies inside the
+ * pool. */
+static bool is_text(const text_pool *pool, int64_t at, int64_t count)
 {
-    if (at < 0 || (size_t)at >= p->size || n >= (int64_t)p->size - at)
+    if (at < 0 || (size_t)at >= pool->size || count >= (int64_t)pool->size - at)
         return false;
-    return n < 0 ? memchr(p->bytes + at, 0, p->size - (size_t)at) != NULL : p->bytes[at + n] == 0;
+    return count < 0 ? memchr(pool->bytes + at, 0, pool->size - (size_t)at) != NULL
+                     : pool->bytes[at + count] == 0;
 }
 
 static bool is_consistent(const vqa *set)
@@ -203,24 +206,26 @@ static bool is_consistent(const vqa *set)
         ok = is_text(&set->texts, set->image_paths[j], -1) &&
              (!set->places || (set->place_at[j] >= 0 && set->place_at[j] < set->n_places));
     for (int64_t i = 0; ok && i < set->n_questions; i++) {
-        const vqa_question *q = &set->questions[i];
-        ok = is_text(&set->texts, q->text, q->text_bytes) && q->text_bytes >= 0 &&
-             is_text(&set->texts, q->answer, q->answer_bytes) && q->answer_bytes >= 0 &&
-             is_text(&set->texts, q->cause, -1) && q->image >= -1 && q->image < set->n_images &&
-             (q->cause || q->image >= 0);
+        const vqa_question *question = &set->questions[i];
+        ok = is_text(&set->texts, question->text, question->text_bytes) &&
+             question->text_bytes >= 0 &&
+             is_text(&set->texts, question->answer, question->answer_bytes) &&
+             question->answer_bytes >= 0 && is_text(&set->texts, question->cause, -1) &&
+             question->image >= -1 && question->image < set->n_images &&
+             (question->cause || question->image >= 0);
     }
     return ok;
 }
 
 status vqa_cache_take(vqa *set, const st_file *file, const char *path)
 {
-    int64_t n, n_places = 0;
+    int64_t count, n_places = 0;
     const char *suffix = st_meta_find(file, "suffix_at");
     if (!suffix)
         return FAIL_IN(ST_BAD_INPUT, path, "it does not hold the suffix");
     set->suffix_at = strtoll(suffix, NULL, 10);
-    TRY(read_sized_column(file, path, "texts", DT_U8, -1, (void **)&set->texts.bytes, &n));
-    set->texts.size = set->texts.capacity = (size_t)n;
+    TRY(read_sized_column(file, path, "texts", DT_U8, -1, (void **)&set->texts.bytes, &count));
+    set->texts.size = set->texts.capacity = (size_t)count;
     TRY(read_sized_column(file, path, "image_paths", DT_I64, -1, (void **)&set->image_paths,
                           &set->n_images));
     if (st_find(file, "places")) {
@@ -247,19 +252,19 @@ static status load_questions(vqa *set, const kept_name *name, hash128 *out_ident
     return st;
 }
 
-void vqa_cache_enter(vqa *set, const conf *c, cache_lock *out)
+void vqa_cache_enter(vqa *set, const conf *options, cache_lock *out)
 {
     kept_name name;
-    if (!set->paths.images_json[0] && vqa_find_pictures(c, &set->paths) == ST_OK &&
-        name_cache(set, c, &name))
+    if (!set->paths.images_json[0] && vqa_find_pictures(options, &set->paths) == ST_OK &&
+        name_cache(set, options, &name))
         kept_enter(&name, out);
 }
 
-bool vqa_cache_load(vqa *set, const conf *c, hash128 *out_identity)
+bool vqa_cache_load(vqa *set, const conf *options, hash128 *out_identity)
 {
     kept_name name;
-    if (set->paths.images_json[0] || vqa_find_pictures(c, &set->paths) != ST_OK ||
-        !name_cache(set, c, &name) || access(name.path, R_OK) != 0)
+    if (set->paths.images_json[0] || vqa_find_pictures(options, &set->paths) != ST_OK ||
+        !name_cache(set, options, &name) || access(name.path, R_OK) != 0)
         return false;
     if (load_questions(set, &name, out_identity) == ST_OK)
         return true;

@@ -20,10 +20,10 @@ static const char *const question_folders[] = {"", "Questions/", "questions/"};
 static const char *const annotation_folders[] = {"", "Annotations/", "annotations/"};
 enum { N_FOLDERS = 3 };
 
-static bool ends_with(const char *s, const char *end)
+static bool ends_with(const char *text, const char *end)
 {
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
 /* How well a file name fits the split: 0 not at all; 1 if the split begins a word ("test" in
@@ -32,13 +32,13 @@ static bool ends_with(const char *s, const char *end)
 static int match_split(const char *name, const char *split, char subtype[VQA_NAME_MAX])
 {
     int best = 0;
-    size_t n = strlen(split);
-    for (const char *at = name; n && (at = strstr(at, split)); at++) {
+    size_t length = strlen(split);
+    for (const char *at = name; length && (at = strstr(at, split)); at++) {
         if (at != name && at[-1] != '_')
             continue;
         size_t word = strcspn(at, "_.");
-        size_t digits = strspn(at + n, "0123456789");
-        int grade = word == n ? 3 : n + digits == word ? 2 : 1;
+        size_t digits = strspn(at + length, "0123456789");
+        int grade = word == length ? 3 : length + digits == word ? 2 : 1;
         if (grade <= best || word >= VQA_NAME_MAX)
             continue;
         best = grade;
@@ -67,17 +67,17 @@ static void name_split(const char *name, char *list, size_t size)
 {
     char word[VQA_NAME_MAX];
     for (const char *at = name; *at;) {
-        size_t n = strcspn(at, "_");
-        if (n < sizeof word) {
-            memcpy(word, at, n);
-            word[n] = 0;
+        size_t count = strcspn(at, "_");
+        if (count < sizeof word) {
+            memcpy(word, at, count);
+            word[count] = 0;
             bool fixed = strcmp(word, "v2") == 0 || strcmp(word, "OpenEnded") == 0 ||
                          strcmp(word, "mscoco") == 0 || ends_with(word, "questions.json") ||
                          ends_with(word, "annotations.json");
-            while (n && isdigit((unsigned char)word[n - 1]))
-                word[--n] = 0;
+            while (count && isdigit((unsigned char)word[count - 1]))
+                word[--count] = 0;
             size_t used = strlen(list);
-            if (!fixed && word[0] && !strstr(list, word) && used + n + 3 < size)
+            if (!fixed && word[0] && !strstr(list, word) && used + count + 3 < size)
                 snprintf(list + used, size - used, "%s%s", used ? ", " : "", word);
         }
         at += strcspn(at, "_");
@@ -150,29 +150,31 @@ typedef struct member_search {
     char member[VQA_NAME_MAX], subtype[VQA_NAME_MAX];
 } member_search;
 
-static status on_member(void *user, const zip_member *m)
+static status on_member(void *user, const zip_member *member)
 {
-    member_search *s = (member_search *)user;
-    const char *slash = strrchr(m->name, '/'), *name = slash ? slash + 1 : m->name;
+    member_search *search = (member_search *)user;
+    const char *slash = strrchr(member->name, '/'), *name = slash ? slash + 1 : member->name;
     char word[VQA_NAME_MAX] = "";
-    if (strlen(m->name) >= VQA_NAME_MAX || !s->test(name))
+    if (strlen(member->name) >= VQA_NAME_MAX || !search->test(name))
         return ST_OK;
-    const int grade = match_split(name, s->split, word);
+    const int grade = match_split(name, search->split, word);
     if (grade > 0)
-        s->alike = grade == s->here ? s->alike + 1 : grade > s->here ? 1 : s->alike;
-    s->here = grade > s->here ? grade : s->here;
-    if (grade <= s->best)
+        search->alike = grade == search->here  ? search->alike + 1
+                        : grade > search->here ? 1
+                                               : search->alike;
+    search->here = grade > search->here ? grade : search->here;
+    if (grade <= search->best)
         return ST_OK;
-    s->best = grade;
-    snprintf(s->member, sizeof s->member, "%s", m->name);
-    snprintf(s->subtype, sizeof s->subtype, "%s", word);
+    search->best = grade;
+    snprintf(search->member, sizeof search->member, "%s", member->name);
+    snprintf(search->subtype, sizeof search->subtype, "%s", word);
     return ST_OK;
 }
 
 /* Finds the member that fits best inside the zip files whose names hold the word, as they are
  * downloaded: v2_Questions_Train_mscoco.zip. Leaves `out` as it is if there is none; ST_CONFIG if
  * two fit equally well. */
-static status find_in_zips(const char *base, const char *word, member_search *s,
+static status find_in_zips(const char *base, const char *word, member_search *search,
                            char out[VQA_PATH_MAX])
 {
     status st = ST_OK;
@@ -183,73 +185,74 @@ static status find_in_zips(const char *base, const char *word, member_search *s,
         return ST_OK;
     while (st == ST_OK && (entry = readdir(dir))) {
         char path[VQA_PATH_MAX + VQA_NAME_MAX];
-        const int best = s->best;
-        s->here = s->alike = 0;
+        const int best = search->best;
+        search->here = search->alike = 0;
         if (!ends_with(entry->d_name, ".zip") || !strstr(entry->d_name, word))
             continue;
         snprintf(path, sizeof path, "%s/%s", base, entry->d_name);
-        st = zip_read(path, on_member, s);
-        if (st == ST_OK && s->best > best && strlen(path) < VQA_PATH_MAX)
+        st = zip_read(path, on_member, search);
+        if (st == ST_OK && search->best > best && strlen(path) < VQA_PATH_MAX)
             memcpy(out, path, strlen(path) + 1);
-        if (s->here > best)
-            snprintf(rival, sizeof rival, "%s", s->alike > 1 ? "another member of it" : "");
-        else if (best > 0 && s->here == best)
+        if (search->here > best)
+            snprintf(rival, sizeof rival, "%s", search->alike > 1 ? "another member of it" : "");
+        else if (best > 0 && search->here == best)
             snprintf(rival, sizeof rival, "%s", entry->d_name);
     }
     closedir(dir);
     if (st == ST_OK && rival[0])
         return FAIL_IN(ST_CONFIG, out,
                        "this file and %s both fit data.split %s: keep only one of them here", rival,
-                       s->split);
+                       search->split);
     return st;
 }
 
 /* Finds a file that lies in a folder, or else one inside a zip file. */
-static status find_packed(const conf *c, const char *const *folders, name_test test,
+static status find_packed(const conf *options, const char *const *folders, name_test test,
                           const char *word, const char *pattern, char out[VQA_PATH_MAX],
                           char member[VQA_NAME_MAX], char subtype[VQA_NAME_MAX])
 {
-    member_search s = {.test = test, .split = c->data_split};
-    status st = find_file(c->data_path, folders, test, c->data_split, pattern, out, subtype);
+    member_search search = {.test = test, .split = options->data_split};
+    status st =
+        find_file(options->data_path, folders, test, options->data_split, pattern, out, subtype);
     if (st != ST_NO_INPUT)
         return st;
     const status_note note = *status_last();
-    TRY(find_in_zips(c->data_path, word, &s, out));
-    if (s.best == 0) {
+    TRY(find_in_zips(options->data_path, word, &search, out));
+    if (search.best == 0) {
         status_set(&note);
         return ST_NO_INPUT;
     }
-    memcpy(member, s.member, sizeof s.member);
-    memcpy(subtype, s.subtype, sizeof s.subtype);
+    memcpy(member, search.member, sizeof search.member);
+    memcpy(subtype, search.subtype, sizeof search.subtype);
     return ST_OK;
 }
 
-static const char *picture_root(const conf *c)
+static const char *picture_root(const conf *options)
 {
-    return c->data_images[0] ? c->data_images : c->data_path;
+    return options->data_images[0] ? options->data_images : options->data_path;
 }
 
-status vqa_find_files(const conf *c, vqa_paths *out)
+status vqa_find_files(const conf *options, vqa_paths *out)
 {
     char pattern[VQA_NAME_MAX], ignored[VQA_NAME_MAX];
     memset(out, 0, sizeof *out);
-    if (!c->data_split[0])
+    if (!options->data_split[0])
         return FAIL(ST_CONFIG, "data.split is empty: set it to train, val, ...");
-    snprintf(pattern, sizeof pattern, "*OpenEnded*_%s*questions.json", c->data_split);
-    TRY(find_packed(c, question_folders, is_questions, "Questions", pattern, out->questions,
+    snprintf(pattern, sizeof pattern, "*OpenEnded*_%s*questions.json", options->data_split);
+    TRY(find_packed(options, question_folders, is_questions, "Questions", pattern, out->questions,
                     out->question_member, out->subtype));
-    snprintf(pattern, sizeof pattern, "*%s*annotations.json", c->data_split);
+    snprintf(pattern, sizeof pattern, "*%s*annotations.json", options->data_split);
     /* Annotations of the same year as the questions are preferred; else the split alone must fit.
      */
-    if (find_file(c->data_path, annotation_folders, is_annotations, out->subtype, pattern,
+    if (find_file(options->data_path, annotation_folders, is_annotations, out->subtype, pattern,
                   out->annotations, ignored) != ST_OK)
-        TRY(find_packed(c, annotation_folders, is_annotations, "Annotations", pattern,
+        TRY(find_packed(options, annotation_folders, is_annotations, "Annotations", pattern,
                         out->annotations, out->annotation_member, ignored));
-    if (snprintf(out->images_json, sizeof out->images_json, "%s/images.json", c->data_path) >=
+    if (snprintf(out->images_json, sizeof out->images_json, "%s/images.json", options->data_path) >=
         VQA_PATH_MAX)
-        return FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
-    if (strlen(picture_root(c)) >= sizeof out->root)
-        return FAIL_IN(ST_CONFIG, c->data_images, "data.images is too long");
+        return FAIL_IN(ST_CONFIG, options->data_path, "data.path is too long");
+    if (strlen(picture_root(options)) >= sizeof out->root)
+        return FAIL_IN(ST_CONFIG, options->data_images, "data.images is too long");
     if (access(out->images_json, F_OK) != 0)
         out->images_json[0] = 0;
     return ST_OK;
@@ -272,13 +275,13 @@ static bool has_pictures(const char *folder, const char *subtype)
 }
 
 /* Looks for train2014.zip beside the JSON files or in images/. */
-static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *paths)
+static bool find_picture_zip(const conf *options, const char *subtype, vqa_paths *paths)
 {
     static const char *const folders[] = {"", "images/", "Images/"};
     for (int k = 0; k < N_FOLDERS; k++) {
         char name[VQA_NAME_MAX + 16], path[2 * VQA_PATH_MAX];
         snprintf(name, sizeof name, "%s%s.zip", folders[k], subtype);
-        snprintf(path, sizeof path, "%s/%s", picture_root(c), name);
+        snprintf(path, sizeof path, "%s/%s", picture_root(options), name);
         if (strlen(name) < VQA_NAME_MAX && access(path, F_OK) == 0) {
             memcpy(paths->picture_zip, name, strlen(name) + 1);
             return true;
@@ -287,7 +290,7 @@ static bool find_picture_zip(const conf *c, const char *subtype, vqa_paths *path
     return false;
 }
 
-status vqa_find_pictures(const conf *c, vqa_paths *paths)
+status vqa_find_pictures(const conf *options, vqa_paths *paths)
 {
     static const char *const layouts[] = {
         "images/%s/", "Images/mscoco/%s/", "Images/%s/", "%s/", "images/", "Images/", "",
@@ -296,13 +299,13 @@ status vqa_find_pictures(const conf *c, vqa_paths *paths)
     char subtypes[3][VQA_NAME_MAX], looked[2048] = "", path[2 * VQA_PATH_MAX];
     char fallback[VQA_NAME_MAX] = "";
     snprintf(subtypes[0], VQA_NAME_MAX, "%s", paths->subtype);
-    snprintf(subtypes[1], VQA_NAME_MAX, "%.200s2014", c->data_split);
-    snprintf(subtypes[2], VQA_NAME_MAX, "%.200s2015", c->data_split);
-    snprintf(paths->root, sizeof paths->root, "%s", picture_root(c));
-    for (int s = 0; s < 3; s++) {
+    snprintf(subtypes[1], VQA_NAME_MAX, "%.200s2014", options->data_split);
+    snprintf(subtypes[2], VQA_NAME_MAX, "%.200s2015", options->data_split);
+    snprintf(paths->root, sizeof paths->root, "%s", picture_root(options));
+    for (int i = 0; i < 3; i++) {
         for (int k = 0; k < N_LAYOUTS; k++) {
             char folder[2 * VQA_NAME_MAX];
-            const char *subtype = subtypes[s];
+            const char *subtype = subtypes[i];
             const char *cut = strstr(layouts[k], "%s");
             if (cut)
                 snprintf(folder, sizeof folder, "%.*s%s%s", (int)(cut - layouts[k]), layouts[k],
@@ -313,7 +316,7 @@ status vqa_find_pictures(const conf *c, vqa_paths *paths)
                 continue;
             snprintf(path, sizeof path, "%s/%s", paths->root, folder);
             size_t used = strlen(looked);
-            if (s == 0)
+            if (i == 0)
                 snprintf(looked + used, sizeof looked - used, "%s%sCOCO_%s_*.jpg", used ? ", " : "",
                          folder, subtype);
             if (has_pictures(path, subtype)) {
@@ -325,9 +328,9 @@ status vqa_find_pictures(const conf *c, vqa_paths *paths)
                 memcpy(fallback, folder, strlen(folder) + 1);
         }
     }
-    for (int s = 0; s < 3; s++)
-        if (find_picture_zip(c, subtypes[s], paths)) {
-            memcpy(paths->subtype, subtypes[s], strlen(subtypes[s]) + 1);
+    for (int i = 0; i < 3; i++)
+        if (find_picture_zip(options, subtypes[i], paths)) {
+            memcpy(paths->subtype, subtypes[i], strlen(subtypes[i]) + 1);
             return ST_OK;
         }
     /* A folder of the right name that holds no such picture: the index will report each one as
@@ -347,12 +350,12 @@ static void note_folder(const char *note, char out[VQA_NAME_MAX])
 {
     out[0] = 0;
     for (const char *at = note; *at;) {
-        size_t n = strcspn(at, " ");
-        if (n > 1 && n < VQA_NAME_MAX && at[n - 1] == '/') {
-            memcpy(out, at, n);
-            out[n] = 0;
+        size_t count = strcspn(at, " ");
+        if (count > 1 && count < VQA_NAME_MAX && at[count - 1] == '/') {
+            memcpy(out, at, count);
+            out[count] = 0;
         }
-        at += n;
+        at += count;
         at += *at == ' ';
     }
 }
@@ -369,24 +372,24 @@ static bool without_links(const char *path, char out[VQA_PATH_MAX])
     return fits;
 }
 
-status vqa_find_listed(const conf *c, const char *note, const char *first, vqa_paths *paths)
+status vqa_find_listed(const conf *options, const char *note, const char *first, vqa_paths *paths)
 {
     char named[VQA_NAME_MAX], path[3 * VQA_PATH_MAX];
     char candidates[6][2 * VQA_NAME_MAX];
-    const char *root = picture_root(c);
-    int n = 0;
+    const char *root = picture_root(options);
+    int count = 0;
     note_folder(note, named);
     if (named[0]) {
-        snprintf(candidates[n++], sizeof *candidates, "%s", named);
-        snprintf(candidates[n++], sizeof *candidates, "../%s", named);
+        snprintf(candidates[count++], sizeof *candidates, "%s", named);
+        snprintf(candidates[count++], sizeof *candidates, "../%s", named);
     }
-    snprintf(candidates[n++], sizeof *candidates, "images/");
-    snprintf(candidates[n++], sizeof *candidates, "%s", "");
-    snprintf(candidates[n++], sizeof *candidates, "images/%s/", paths->subtype);
-    snprintf(candidates[n++], sizeof *candidates, "../images/");
+    snprintf(candidates[count++], sizeof *candidates, "images/");
+    snprintf(candidates[count++], sizeof *candidates, "%s", "");
+    snprintf(candidates[count++], sizeof *candidates, "images/%s/", paths->subtype);
+    snprintf(candidates[count++], sizeof *candidates, "../images/");
     /* The first folder that holds the picture; if none does, the first folder that exists. */
     for (int pass = 0; pass < 2; pass++)
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < count; k++) {
             snprintf(path, sizeof path, "%s/%s%s", root, candidates[k], pass ? "" : first);
             if (pass ? !file_is_folder(path) : access(path, F_OK) != 0)
                 continue;

@@ -25,14 +25,14 @@ typedef struct vqa_paths {
 
 /* Finds questions, annotations and images.json of data.split in data.path. ST_CONFIG if two files
  * fit equally well. */
-WARN_UNUSED status vqa_find_files(const conf *c, vqa_paths *out);
+WARN_UNUSED status vqa_find_files(const conf *options, vqa_paths *out);
 /* Finds the folder whose pictures have the official names, or else the zip file (train2014.zip). */
-WARN_UNUSED status vqa_find_pictures(const conf *c, vqa_paths *paths);
+WARN_UNUSED status vqa_find_pictures(const conf *options, vqa_paths *paths);
 /* Finds the folder that the names of images.json start from: the folder of the pictures, its images
  * folder, or the one that the list's note names ("file_name is relative to images-extra/"), which
  * may also lie beside it. `first` is a file_name of the list; the folder that holds it is
  * preferred. Leaves image_folder empty. */
-WARN_UNUSED status vqa_find_listed(const conf *c, const char *note, const char *first,
+WARN_UNUSED status vqa_find_listed(const conf *options, const char *note, const char *first,
                                    vqa_paths *paths);
 
 #endif

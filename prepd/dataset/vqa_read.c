@@ -30,23 +30,23 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static bool is_blank(const char *s)
+static bool is_blank(const char *string)
 {
-    return s[strspn(s, " \t\r\n")] == 0;
+    return string[strspn(string, " \t\r\n")] == 0;
 }
 
 /* Where an item stands, for causes: "FILE: byte N". */
-static void format_place(const reading *r, int64_t offset, char out[VQA_NAME_MAX])
+static void format_place(const reading *reader, int64_t offset, char out[VQA_NAME_MAX])
 {
-    snprintf(out, VQA_NAME_MAX, "%.180s: byte %" PRId64, r->file, offset);
+    snprintf(out, VQA_NAME_MAX, "%.180s: byte %" PRId64, reader->file, offset);
 }
 
 /* Makes the error of the call that just failed the cause of the question. The first cause stays. */
-static status blame_note(vqa *set, vqa_question *q)
+static status blame_note(vqa *set, vqa_question *question)
 {
-    if (q->cause)
+    if (question->cause)
         return ST_OK;
-    return text_pool_format(&set->texts, &q->cause, "%s", status_text());
+    return text_pool_format(&set->texts, &question->cause, "%s", status_text());
 }
 
 /* Gives question q of data set d a cause, formatted as by printf, unless it has one. */
@@ -56,7 +56,7 @@ static status blame_note(vqa *set, vqa_question *q)
             TRY(text_pool_format(&(set)->texts, &(q)->cause, __VA_ARGS__));                        \
     } while (0)
 
-static status add_image(vqa *set, int64_t id, const char *path, size_t n, int32_t *out)
+static status add_image(vqa *set, int64_t id, const char *path, size_t length, int32_t *out)
 {
     bool is_new;
     int64_t at;
@@ -69,13 +69,13 @@ static status add_image(vqa *set, int64_t id, const char *path, size_t n, int32_
                        "its questions need more than %d pictures", INT32_MAX);
     TRY(array_room((void **)&set->image_paths, set->n_images, &set->image_capacity,
                    sizeof *set->image_paths));
-    TRY(text_pool_add(&set->texts, path, n, &set->image_paths[set->n_images]));
+    TRY(text_pool_add(&set->texts, path, length, &set->image_paths[set->n_images]));
     set->n_images++;
     return ST_OK;
 }
 
 /* Reads images.json: {"images": [{"id", "file_name", ...}], "note": ...}, or the list alone. */
-static status read_list(vqa *set, const conf *c)
+static status read_list(vqa *set, const conf *options)
 {
     json_value *document = NULL;
     const char *source = set->paths.images_json;
@@ -99,7 +99,7 @@ static status read_list(vqa *set, const conf *c)
             goto done;
         }
         if (i == 0)
-            TRY_OR(done, vqa_find_listed(c, json_text(json_find(document, "note"), ""), name,
+            TRY_OR(done, vqa_find_listed(options, json_text(json_find(document, "note"), ""), name,
                                          &set->paths));
         TRY_OR(done, add_image(set, id, name, strlen(name), &ignored));
     }
@@ -111,38 +111,39 @@ done:
 }
 
 /* Finds the picture of a question by its image id. */
-static status find_image(reading *r, vqa_question *q)
+static status find_image(reading *reader, vqa_question *question)
 {
-    vqa *set = r->set;
+    vqa *set = reader->set;
     char path[2 * VQA_NAME_MAX + 64];
-    if (r->listed) {
-        q->image = (int32_t)id_map_get(&set->by_image, q->image_id);
-        if (q->image < 0)
-            BLAME(set, q, "%s: byte %" PRId64 ": image_id %" PRId64 " is not in images.json",
-                  r->file, q->offset, q->image_id);
+    if (reader->listed) {
+        question->image = (int32_t)id_map_get(&set->by_image, question->image_id);
+        if (question->image < 0)
+            BLAME(set, question, "%s: byte %" PRId64 ": image_id %" PRId64 " is not in images.json",
+                  reader->file, question->offset, question->image_id);
         return ST_OK;
     }
-    if (q->image_id < 0) {
-        BLAME(set, q, "%s: byte %" PRId64 ": image_id %" PRId64 " is negative", r->file, q->offset,
-              q->image_id);
+    if (question->image_id < 0) {
+        BLAME(set, question, "%s: byte %" PRId64 ": image_id %" PRId64 " is negative", reader->file,
+              question->offset, question->image_id);
         return ST_OK;
     }
     int64_t place = -1;
     if (set->paths.picture_zip[0]) {
-        place = id_map_get(&set->place_of, q->image_id);
+        place = id_map_get(&set->place_of, question->image_id);
         if (place < 0 || set->places[place].bytes < 0) {
-            BLAME(set, q, "%s: byte %" PRId64 ": image_id %" PRId64 " %s %s", r->file, q->offset,
-                  q->image_id, place < 0 ? "is not in" : "is deflated, not stored, in",
-                  set->paths.picture_zip);
+            BLAME(set, question, "%s: byte %" PRId64 ": image_id %" PRId64 " %s %s", reader->file,
+                  question->offset, question->image_id,
+                  place < 0 ? "is not in" : "is deflated, not stored, in", set->paths.picture_zip);
             return ST_OK;
         }
     }
     const int64_t known = set->n_images;
-    int n = place < 0 ? snprintf(path, sizeof path, "%sCOCO_%s_%012" PRId64 ".jpg",
-                                 set->paths.image_folder, set->paths.subtype, q->image_id)
-                      : snprintf(path, sizeof path, "%s:COCO_%s_%012" PRId64 ".jpg",
-                                 set->paths.picture_zip, set->paths.subtype, q->image_id);
-    TRY(add_image(set, q->image_id, path, (size_t)n, &q->image));
+    int count = place < 0
+                    ? snprintf(path, sizeof path, "%sCOCO_%s_%012" PRId64 ".jpg",
+                               set->paths.image_folder, set->paths.subtype, question->image_id)
+                    : snprintf(path, sizeof path, "%s:COCO_%s_%012" PRId64 ".jpg",
+                               set->paths.picture_zip, set->paths.subtype, question->image_id);
+    TRY(add_image(set, question->image_id, path, (size_t)count, &question->image));
     if (place < 0 || set->n_images == known)
         return ST_OK;
     TRY(array_room((void **)&set->place_at, known, &set->place_at_capacity, sizeof *set->place_at));
@@ -153,51 +154,51 @@ static status find_image(reading *r, vqa_question *q)
 static status on_question(void *user, const json_value *item, const json_place *place)
 {
     const int64_t offset = place->offset;
-    reading *r = (reading *)user;
-    vqa *set = r->set;
+    reading *reader = (reading *)user;
+    vqa *set = reader->set;
     char at[VQA_NAME_MAX];
-    r->n_items++;
-    if (r->limit && set->n_questions >= r->limit)
+    reader->n_items++;
+    if (reader->limit && set->n_questions >= reader->limit)
         return ST_OK;
     TRY(array_room((void **)&set->questions, set->n_questions, &set->question_capacity,
                    sizeof *set->questions));
-    vqa_question *q = &set->questions[set->n_questions];
-    *q = (vqa_question){.offset = offset, .image = -1};
-    format_place(r, offset, at);
+    vqa_question *question = &set->questions[set->n_questions];
+    *question = (vqa_question){.offset = offset, .image = -1};
+    format_place(reader, offset, at);
     const char *text = "";
     if (!item)
-        BLAME(set, q,
+        BLAME(set, question,
               "%s: a record of %" PRId64
               " bytes is too large; it may have %d bytes and about %d values",
               at, place->bytes, JSON_ITEM_BYTES, JSON_ITEM_VALUES);
-    if (json_want_int(item, "question_id", at, &q->id) == ST_OK)
-        q->has_id = true;
+    if (json_want_int(item, "question_id", at, &question->id) == ST_OK)
+        question->has_id = true;
     else
-        TRY(blame_note(set, q));
-    if (json_want_int(item, "image_id", at, &q->image_id) != ST_OK)
-        TRY(blame_note(set, q));
+        TRY(blame_note(set, question));
+    if (json_want_int(item, "image_id", at, &question->image_id) != ST_OK)
+        TRY(blame_note(set, question));
     else
-        TRY(find_image(r, q));
+        TRY(find_image(reader, question));
     if (json_want_text(item, "question", at, &text) != ST_OK)
-        TRY(blame_note(set, q));
+        TRY(blame_note(set, question));
     else if (is_blank(text))
-        BLAME(set, q, "%s: \"question\" is empty", at);
-    size_t n = json_text_size(json_find(item, "question"));
-    if (n > INT32_MAX) {
-        BLAME(set, q, "%s: \"question\" is longer than 2 GiB", at);
-        n = 0;
+        BLAME(set, question, "%s: \"question\" is empty", at);
+    size_t count = json_text_size(json_find(item, "question"));
+    if (count > INT32_MAX) {
+        BLAME(set, question, "%s: \"question\" is longer than 2 GiB", at);
+        count = 0;
     }
-    TRY(text_pool_add(&set->texts, text, n, &q->text));
-    q->text_bytes = (int32_t)n;
-    if (q->has_id) {
+    TRY(text_pool_add(&set->texts, text, count, &question->text));
+    question->text_bytes = (int32_t)count;
+    if (question->has_id) {
         bool is_new;
         int64_t first;
-        TRY(id_map_put(&set->by_question, q->id, set->n_questions, &first, &is_new));
+        TRY(id_map_put(&set->by_question, question->id, set->n_questions, &first, &is_new));
         if (!is_new)
-            BLAME(set, q, "%s: question_id %" PRId64 " was given before, at byte %" PRId64, at,
-                  q->id, set->questions[first].offset);
+            BLAME(set, question, "%s: question_id %" PRId64 " was given before, at byte %" PRId64,
+                  at, question->id, set->questions[first].offset);
         if (!is_new)
-            q->has_id = false; /* the annotation belongs to the first question of this id */
+            question->has_id = false; /* the annotation belongs to the first question of this id */
     }
     set->n_questions++;
     return ST_OK;
@@ -205,18 +206,18 @@ static status on_question(void *user, const json_value *item, const json_place *
 
 /* Picks the answer that is trained: multiple_choice_answer, or one of the ten answers, drawn by
  * seed and question id (data.answer drawn). */
-static status pick_answer(reading *r, const json_value *item, const char *at, const char **out,
+static status pick_answer(reading *reader, const json_value *item, const char *at, const char **out,
                           size_t *out_n)
 {
     const json_value *owner = item;
     const char *key = "multiple_choice_answer";
-    if (r->drawn) {
+    if (reader->drawn) {
         const json_value *answers;
         int64_t id = json_int(json_find(item, "question_id"), 0);
         TRY(json_want_array(item, "answers", at, &answers));
         if (json_count(answers) == 0)
             return FAIL_IN(ST_BAD_INPUT, at, "\"answers\" is empty");
-        owner = json_item(answers, rng_below(r->draw, (uint64_t)id, json_count(answers)));
+        owner = json_item(answers, rng_below(reader->draw, (uint64_t)id, json_count(answers)));
         key = "answer";
     }
     TRY(json_want_text(owner, key, at, out));
@@ -228,30 +229,30 @@ static status pick_answer(reading *r, const json_value *item, const char *at, co
     return ST_OK;
 }
 
-static void put_text_of(json_writer *w, const json_value *item, const char *key)
+static void put_text_of(json_writer *writer, const json_value *item, const char *key)
 {
-    json_put_key_cstr(w, key, json_text(json_find(item, key), ""));
+    json_put_key_cstr(writer, key, json_text(json_find(item, key), ""));
 }
 
 /* Keeps what the official evaluation needs of an annotation, as JSON. */
-static status keep_reference(vqa *set, vqa_question *q, const json_value *item)
+static status keep_reference(vqa *set, vqa_question *question, const json_value *item)
 {
     const json_value *answers = json_find(item, "answers");
-    json_writer w;
+    json_writer writer;
     char *text = NULL;
     size_t size;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_int(&w, "question_id", q->id);
-    put_text_of(&w, item, "question_type");
-    put_text_of(&w, item, "answer_type");
-    json_begin_key_array(&w, "answers");
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "question_id", question->id);
+    put_text_of(&writer, item, "question_type");
+    put_text_of(&writer, item, "answer_type");
+    json_begin_key_array(&writer, "answers");
     for (size_t i = 0; i < json_count(answers); i++)
-        json_put_cstr(&w, json_text(json_find(json_item(answers, i), "answer"), ""));
-    json_end_array(&w);
-    json_end_object(&w);
-    TRY(json_writer_take(&w, &text, &size));
-    status st = text_pool_add(&set->texts, text, size, &q->reference);
+        json_put_cstr(&writer, json_text(json_find(json_item(answers, i), "answer"), ""));
+    json_end_array(&writer);
+    json_end_object(&writer);
+    TRY(json_writer_take(&writer, &text, &size));
+    status st = text_pool_add(&set->texts, text, size, &question->reference);
     free(text);
     return st;
 }
@@ -259,14 +260,14 @@ static status keep_reference(vqa *set, vqa_question *q, const json_value *item)
 static status on_annotation(void *user, const json_value *item, const json_place *place)
 {
     const int64_t offset = place->offset;
-    reading *r = (reading *)user;
-    vqa *set = r->set;
+    reading *reader = (reading *)user;
+    vqa *set = reader->set;
     char at[VQA_NAME_MAX];
     int64_t id, image_id;
     const char *answer;
-    size_t n;
-    r->n_items++;
-    format_place(r, offset, at);
+    size_t count;
+    reader->n_items++;
+    format_place(reader, offset, at);
     /* An annotation whose id cannot be read, or that belongs to a question that is not here, is
      * skipped. The question that it was meant for is then reported as having none. */
     if (json_want_int(item, "question_id", at, &id) != ST_OK)
@@ -274,52 +275,55 @@ static status on_annotation(void *user, const json_value *item, const json_place
     int64_t position = id_map_get(&set->by_question, id);
     if (position < 0)
         return ST_OK;
-    vqa_question *q = &set->questions[position];
-    if (q->answered) {
-        BLAME(set, q, "%s: question_id %" PRId64 " has a second annotation", at, id);
+    vqa_question *question = &set->questions[position];
+    if (question->answered) {
+        BLAME(set, question, "%s: question_id %" PRId64 " has a second annotation", at, id);
         return ST_OK;
     }
-    q->answered = true;
+    question->answered = true;
     if (json_want_int(item, "image_id", at, &image_id) != ST_OK)
-        return blame_note(set, q);
-    if (image_id != q->image_id)
-        BLAME(set, q, "%s: image_id %" PRId64 ", but the question has %" PRId64, at, image_id,
-              q->image_id);
-    if (pick_answer(r, item, at, &answer, &n) != ST_OK)
-        return blame_note(set, q);
-    q->answer_bytes = (int32_t)n;
-    if (r->references)
-        TRY(keep_reference(set, q, item));
-    return text_pool_add(&set->texts, answer, n, &q->answer);
+        return blame_note(set, question);
+    if (image_id != question->image_id)
+        BLAME(set, question, "%s: image_id %" PRId64 ", but the question has %" PRId64, at,
+              image_id, question->image_id);
+    if (pick_answer(reader, item, at, &answer, &count) != ST_OK)
+        return blame_note(set, question);
+    question->answer_bytes = (int32_t)count;
+    if (reader->references)
+        TRY(keep_reference(set, question, item));
+    return text_pool_add(&set->texts, answer, count, &question->answer);
 }
 
-status vqa_read(vqa *set, const conf *c, int64_t limit)
+status vqa_read(vqa *set, const conf *options, int64_t limit)
 {
-    reading r = {.set = set, .limit = limit};
-    r.references = c->data_references;
-    r.drawn = c->data_answer == ANSWER_DRAWN;
-    r.draw = rng_key_make((uint64_t)c->training_seed, "answer");
-    r.listed = set->paths.images_json[0] != 0;
-    if (r.listed)
-        TRY(read_list(set, c));
+    reading reader = {.set = set, .limit = limit};
+    reader.references = options->data_references;
+    reader.drawn = options->data_answer == ANSWER_DRAWN;
+    reader.draw = rng_key_make((uint64_t)options->training_seed, "answer");
+    reader.listed = set->paths.images_json[0] != 0;
+    if (reader.listed)
+        TRY(read_list(set, options));
     else
-        TRY(vqa_find_pictures(c, &set->paths));
+        TRY(vqa_find_pictures(options, &set->paths));
     if (set->paths.picture_zip[0])
         TRY(vqa_zip_pictures(set));
-    const vqa_paths *p = &set->paths;
-    r.file = file_name(p->question_member[0] ? p->question_member : p->questions);
-    TRY(vqa_stream(p->questions, p->question_member, "questions", NULL, on_question, &r));
+    const vqa_paths *paths = &set->paths;
+    reader.file = file_name(paths->question_member[0] ? paths->question_member : paths->questions);
+    TRY(vqa_stream(paths->questions, paths->question_member, "questions", NULL, on_question,
+                   &reader));
     if (set->n_questions == 0)
         return FAIL_IN(ST_BAD_INPUT, set->paths.questions, "the file holds no questions");
-    r.file = file_name(p->annotation_member[0] ? p->annotation_member : p->annotations);
+    reader.file =
+        file_name(paths->annotation_member[0] ? paths->annotation_member : paths->annotations);
     /* The ten answers are nine tenths of an annotation, so they are only built where they are
      * needed. */
-    TRY(vqa_stream(p->annotations, p->annotation_member, "annotations",
-                   r.drawn || r.references ? NULL : "answers", on_annotation, &r));
+    TRY(vqa_stream(paths->annotations, paths->annotation_member, "annotations",
+                   reader.drawn || reader.references ? NULL : "answers", on_annotation, &reader));
     for (int64_t i = 0; i < set->n_questions; i++) {
-        vqa_question *q = &set->questions[i];
-        if (!q->answered)
-            BLAME(set, q, "question_id %" PRId64 " has no annotation in %s", q->id, r.file);
+        vqa_question *question = &set->questions[i];
+        if (!question->answered)
+            BLAME(set, question, "question_id %" PRId64 " has no annotation in %s", question->id,
+                  reader.file);
     }
     return ST_OK;
 }

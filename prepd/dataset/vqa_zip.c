@@ -28,26 +28,27 @@ static int64_t id_of(const char *name)
     return strcmp(end, ".jpg") == 0 ? (int64_t)id : -1;
 }
 
-static status on_picture(void *user, const zip_member *m)
+static status on_picture(void *user, const zip_member *member)
 {
-    pictures *k = (pictures *)user;
-    vqa *set = k->set;
-    const int64_t id = id_of(m->name);
+    pictures *images = (pictures *)user;
+    vqa *set = images->set;
+    const int64_t id = id_of(member->name);
     int64_t at;
     bool is_new;
-    zip_picture p = {.bytes = -1};
+    zip_picture picture = {.bytes = -1};
     if (id < 0)
         return ST_OK;
-    if (m->stored) {
-        p.bytes = m->bytes;
-        TRY(zip_place(k->fd, k->path, m, &p.offset));
+    if (member->stored) {
+        picture.bytes = member->bytes;
+        TRY(zip_place(images->fd, images->path, member, &picture.offset));
     }
     TRY(array_room((void **)&set->places, set->n_places, &set->place_capacity,
                    sizeof *set->places));
     TRY(id_map_put(&set->place_of, id, set->n_places, &at, &is_new));
     if (!is_new)
-        return FAIL_IN(ST_BAD_INPUT, k->path, "it has two members for the picture %s", m->name);
-    set->places[set->n_places++] = p;
+        return FAIL_IN(ST_BAD_INPUT, images->path, "it has two members for the picture %s",
+                       member->name);
+    set->places[set->n_places++] = picture;
     return ST_OK;
 }
 
@@ -55,12 +56,12 @@ status vqa_zip_pictures(vqa *set)
 {
     char path[VQA_PATH_MAX + VQA_NAME_MAX];
     snprintf(path, sizeof path, "%s/%s", set->paths.root, set->paths.picture_zip);
-    pictures k = {.set = set, .path = path};
-    k.fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (k.fd < 0)
+    pictures images = {.set = set, .path = path};
+    images.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (images.fd < 0)
         return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
-    status st = zip_read(path, on_picture, &k);
-    close(k.fd);
+    status st = zip_read(path, on_picture, &images);
+    close(images.fd);
     if (st == ST_OK && set->n_places == 0)
         st = FAIL_IN(ST_BAD_INPUT, path, "it holds no picture named COCO_*_NUMBER.jpg");
     return st;
@@ -75,18 +76,19 @@ typedef struct member_stream {
     bool found;
 } member_stream;
 
-static status on_member(void *user, const zip_member *m)
+static status on_member(void *user, const zip_member *member)
 {
-    member_stream *s = (member_stream *)user;
-    zip_stream *z = NULL;
+    member_stream *stream = (member_stream *)user;
+    zip_stream *zip = NULL;
     char source[2 * VQA_PATH_MAX];
-    if (s->found || strcmp(m->name, s->member) != 0)
+    if (stream->found || strcmp(member->name, stream->member) != 0)
         return ST_OK;
-    s->found = true;
-    snprintf(source, sizeof source, "%s:%s", s->path, s->member);
-    TRY(zip_open(s->path, m, &z));
-    status st = json_stream_from(source, zip_next, z, s->key, s->without, s->each, s->user);
-    zip_close(&z);
+    stream->found = true;
+    snprintf(source, sizeof source, "%s:%s", stream->path, stream->member);
+    TRY(zip_open(stream->path, member, &zip));
+    status st = json_stream_from(source, zip_next, zip, stream->key, stream->without, stream->each,
+                                 stream->user);
+    zip_close(&zip);
     return st;
 }
 
@@ -95,7 +97,8 @@ status vqa_stream(const char *path, const char *member, const char *key, const c
 {
     if (!member[0])
         return json_stream_array(path, key, without, each, user);
-    member_stream s = {path, member, key, without, each, user, false};
-    TRY(zip_read(path, on_member, &s));
-    return s.found ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "it no longer has a member %s", member);
+    member_stream stream = {path, member, key, without, each, user, false};
+    TRY(zip_read(path, on_member, &stream));
+    return stream.found ? ST_OK
+                        : FAIL_IN(ST_BAD_INPUT, path, "it no longer has a member %s", member);
 }

@@ -58,21 +58,21 @@ static status group_conversations(vqa *set, int64_t limit)
     for (int64_t i = 0; i < set->n_questions; i++)
         if (!set->questions[i].cause)
             count[set->questions[i].image]++;
-    int64_t next = 0; /* position in d->order */
+    int64_t next = 0; /* position in the set's order */
     for (int64_t i = 0; i < set->n_questions; i++) {
-        const vqa_question *q = &set->questions[i];
-        if (q->cause) {
+        const vqa_question *question = &set->questions[i];
+        if (question->cause) {
             set->samples[set->n_samples++] = (vqa_sample){next, 1};
             set->order[next++] = i;
             continue;
         }
-        int64_t *s = &sample_of[q->image];
-        if (*s < 0) {
-            *s = set->n_samples++;
-            set->samples[*s] = (vqa_sample){next, 0};
-            next += count[q->image];
+        int64_t *its_sample = &sample_of[question->image];
+        if (*its_sample < 0) {
+            *its_sample = set->n_samples++;
+            set->samples[*its_sample] = (vqa_sample){next, 0};
+            next += count[question->image];
         }
-        vqa_sample *mine = &set->samples[*s];
+        vqa_sample *mine = &set->samples[*its_sample];
         set->order[mine->first + mine->count++] = i;
     }
     free(sample_of);
@@ -82,10 +82,10 @@ static status group_conversations(vqa *set, int64_t limit)
     return ST_OK;
 }
 
-static void add_text(hasher *hash, const vqa *set, int64_t at, int64_t n)
+static void add_text(hasher *hash, const vqa *set, int64_t at, int64_t count)
 {
-    hasher_add_u64(hash, (uint64_t)n);
-    hasher_add(hash, text_pool_at(&set->texts, at), (size_t)n);
+    hasher_add_u64(hash, (uint64_t)count);
+    hasher_add(hash, text_pool_at(&set->texts, at), (size_t)count);
 }
 
 /* The digest of everything that a sample can show. Where the folder is mounted does not matter to
@@ -102,15 +102,16 @@ static status compute_identity(vqa *set, int group)
         add_text(hash, set, set->image_paths[j],
                  (int64_t)strlen(text_pool_at(&set->texts, set->image_paths[j])));
     hasher_add_u64(hash, (uint64_t)set->n_samples);
-    for (int64_t s = 0; s < set->n_samples; s++) {
-        hasher_add_u64(hash, (uint64_t)set->samples[s].count);
-        for (int32_t k = 0; k < set->samples[s].count; k++) {
-            const vqa_question *q = &set->questions[set->order[set->samples[s].first + k]];
-            hasher_add_u64(hash, (uint64_t)q->id);
-            hasher_add_u64(hash, (uint64_t)q->image);
-            add_text(hash, set, q->text, q->text_bytes);
-            add_text(hash, set, q->answer, q->answer_bytes);
-            add_text(hash, set, q->cause, (int64_t)strlen(text_pool_at(&set->texts, q->cause)));
+    for (int64_t i = 0; i < set->n_samples; i++) {
+        hasher_add_u64(hash, (uint64_t)set->samples[i].count);
+        for (int32_t k = 0; k < set->samples[i].count; k++) {
+            const vqa_question *question = &set->questions[set->order[set->samples[i].first + k]];
+            hasher_add_u64(hash, (uint64_t)question->id);
+            hasher_add_u64(hash, (uint64_t)question->image);
+            add_text(hash, set, question->text, question->text_bytes);
+            add_text(hash, set, question->answer, question->answer_bytes);
+            add_text(hash, set, question->cause,
+                     (int64_t)strlen(text_pool_at(&set->texts, question->cause)));
         }
     }
     set->identity = hasher_value(hash);
@@ -119,51 +120,53 @@ static status compute_identity(vqa *set, int group)
 }
 
 /* Makes samples of the questions. */
-static status make_samples(vqa *set, const conf *c)
+static status make_samples(vqa *set, const conf *options)
 {
     set->order = (int64_t *)malloc((size_t)set->n_questions * sizeof *set->order);
     set->samples = (vqa_sample *)malloc((size_t)set->n_questions * sizeof *set->samples);
     if (!set->order || !set->samples)
         return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " samples", set->n_questions);
-    if (c->data_group == GROUP_CONVERSATION)
-        TRY(group_conversations(set, c->data_limit));
+    if (options->data_group == GROUP_CONVERSATION)
+        TRY(group_conversations(set, options->data_limit));
     else
         group_none(set);
-    return compute_identity(set, c->data_group);
+    return compute_identity(set, options->data_group);
 }
 
 /* Takes what is kept from an earlier start, if its samples have the identity that was kept with
  * them. */
-static status open_cached(const conf *c, vqa *set, bool *out_there)
+static status open_cached(const conf *options, vqa *set, bool *out_there)
 {
     hash128 identity;
-    *out_there = vqa_cache_load(set, c, &identity);
+    *out_there = vqa_cache_load(set, options, &identity);
     if (!*out_there)
         return ST_OK;
-    TRY(make_samples(set, c));
+    TRY(make_samples(set, options));
     *out_there = hash_equal(set->identity, identity);
     return ST_OK;
 }
 
-static status open_read(const conf *c, vqa *set)
+static status open_read(const conf *options, vqa *set)
 {
-    TRY(vqa_read(set, c, c->data_group == GROUP_CONVERSATION ? 0 : c->data_limit));
-    TRY(text_pool_add(&set->texts, c->data_suffix, strlen(c->data_suffix), &set->suffix_at));
-    TRY(make_samples(set, c));
+    TRY(vqa_read(set, options,
+                 options->data_group == GROUP_CONVERSATION ? 0 : options->data_limit));
+    TRY(text_pool_add(&set->texts, options->data_suffix, strlen(options->data_suffix),
+                      &set->suffix_at));
+    TRY(make_samples(set, options));
     id_map_done(&set->by_question); /* only reading needs these */
     id_map_done(&set->by_image);
     id_map_done(&set->place_of);
-    vqa_cache_save(set, c);
+    vqa_cache_save(set, options);
     return ST_OK;
 }
 
-static status new_vqa(const conf *c, vqa **out)
+static status new_vqa(const conf *options, vqa **out)
 {
     vqa *set = (vqa *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
     set->base.adapter = &dataset_vqav2;
-    status st = vqa_find_files(c, &set->paths);
+    status st = vqa_find_files(options, &set->paths);
     if (st != ST_OK)
         vqa_close(&set->base);
     else
@@ -171,23 +174,23 @@ static status new_vqa(const conf *c, vqa **out)
     return st;
 }
 
-static status vqa_open(const conf *c, dataset **out)
+static status vqa_open(const conf *options, dataset **out)
 {
     vqa *set = NULL;
     bool cached = false;
-    if (c->data_overlong == OVERLONG_SPLIT)
+    if (options->data_overlong == OVERLONG_SPLIT)
         return FAIL(ST_CONFIG, "data.overlong split works only with data.format text, because "
                                "questions with a picture cannot be split: use refuse");
     cache_lock lock = {0};
-    TRY(new_vqa(c, &set));
-    vqa_cache_enter(set, c, &lock);
-    status st = open_cached(c, set, &cached);
+    TRY(new_vqa(options, &set));
+    vqa_cache_enter(set, options, &lock);
+    status st = open_cached(options, set, &cached);
     if (st == ST_OK && !cached) {
         vqa_close(&set->base); /* discards what a bad cache has left in it */
         set = NULL;
-        st = new_vqa(c, &set);
+        st = new_vqa(options, &set);
         if (st == ST_OK)
-            st = open_read(c, set);
+            st = open_read(options, set);
     }
     cache_lock_leave(&lock);
     if (st == ST_OK)
@@ -207,19 +210,19 @@ static int64_t vqa_images(const dataset *set)
     return as_vqa(set)->n_images;
 }
 
-static const char *vqa_image_path(const dataset *set, int64_t j)
+static const char *vqa_image_path(const dataset *set, int64_t index)
 {
-    return text_pool_at(&as_vqa(set)->texts, as_vqa(set)->image_paths[j]);
+    return text_pool_at(&as_vqa(set)->texts, as_vqa(set)->image_paths[index]);
 }
 
-static void vqa_place(const dataset *base, int64_t j, image_place *out)
+static void vqa_place(const dataset *base, int64_t index, image_place *out)
 {
     const vqa *set = as_vqa(base);
     const bool packed = set->paths.picture_zip[0] != 0;
     snprintf(out->path, sizeof out->path, "%s",
-             packed ? set->paths.picture_zip : vqa_image_path(base, j));
-    out->offset = packed ? set->places[set->place_at[j]].offset : 0;
-    out->bytes = packed ? set->places[set->place_at[j]].bytes : -1;
+             packed ? set->paths.picture_zip : vqa_image_path(base, index));
+    out->offset = packed ? set->places[set->place_at[index]].offset : 0;
+    out->bytes = packed ? set->places[set->place_at[index]].bytes : -1;
 }
 
 static const char *vqa_root(const dataset *set)
@@ -232,18 +235,18 @@ static hash128 vqa_identity(const dataset *set)
     return as_vqa(set)->identity;
 }
 
-static status name_sample(const vqa *set, const vqa_sample *s, arena *memory, const char **out)
+static status name_sample(const vqa *set, const vqa_sample *smp, arena *memory, const char **out)
 {
     char text[128];
-    const vqa_question *q = &set->questions[set->order[s->first]];
-    if (s->count > 1)
+    const vqa_question *question = &set->questions[set->order[smp->first]];
+    if (smp->count > 1)
         snprintf(text, sizeof text, "image %" PRId64 " (%d questions from %" PRId64 " on)",
-                 q->image_id, s->count, q->id);
-    else if (q->id || !q->cause)
-        snprintf(text, sizeof text, "question %" PRId64, q->id);
+                 question->image_id, smp->count, question->id);
+    else if (question->id || !question->cause)
+        snprintf(text, sizeof text, "question %" PRId64, question->id);
     else
         snprintf(text, sizeof text, "question number %" PRId64 " of the file",
-                 set->order[s->first] + 1);
+                 set->order[smp->first] + 1);
     char *copy;
     TRY(arena_strndup(memory, text, strlen(text), &copy));
     *out = copy;
@@ -251,93 +254,94 @@ static status name_sample(const vqa *set, const vqa_sample *s, arena *memory, co
 }
 
 /* The question's text, with data.suffix after it. */
-static status question_part(const vqa *set, const vqa_question *q, arena *memory, part *out)
+static status question_part(const vqa *set, const vqa_question *question, arena *memory, part *out)
 {
     const char *suffix = text_pool_at(&set->texts, set->suffix_at);
-    size_t n = (size_t)q->text_bytes, n_suffix = strlen(suffix);
-    const char *text = text_pool_at(&set->texts, q->text);
+    size_t count = (size_t)question->text_bytes, n_suffix = strlen(suffix);
+    const char *text = text_pool_at(&set->texts, question->text);
     if (n_suffix) {
         void *joined;
-        TRY(arena_alloc(memory, n + n_suffix + 1, &joined));
-        memcpy(joined, text, n);
-        memcpy((char *)joined + n, suffix, n_suffix + 1);
+        TRY(arena_alloc(memory, count + n_suffix + 1, &joined));
+        memcpy(joined, text, count);
+        memcpy((char *)joined + count, suffix, n_suffix + 1);
         text = (const char *)joined;
     }
-    *out = (part){text, (int64_t)(n + n_suffix), -1};
+    *out = (part){text, (int64_t)(count + n_suffix), -1};
     return ST_OK;
 }
 
 /* Makes a question and its answer two turns. The picture stands before the first question of a
  * sample. */
-static status fill_turns(const vqa *set, const vqa_question *q, bool first, arena *memory,
+static status fill_turns(const vqa *set, const vqa_question *question, bool first, arena *memory,
                          turn *turns)
 {
     void *parts;
     TRY(arena_calloc(memory, 3, sizeof(part), &parts));
-    part *p = (part *)parts;
-    int n = 0;
+    part *list = (part *)parts;
+    int used = 0;
     if (first)
-        p[n++] = (part){NULL, 0, 0};
-    TRY(question_part(set, q, memory, &p[n++]));
-    turns[0] = (turn){.role = ROLE_USER, .parts = p, .n_parts = n};
-    p[n] = (part){text_pool_at(&set->texts, q->answer), q->answer_bytes, -1};
-    turns[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = p + n, .n_parts = 1};
+        list[used++] = (part){NULL, 0, 0};
+    TRY(question_part(set, question, memory, &list[used++]));
+    turns[0] = (turn){.role = ROLE_USER, .parts = list, .n_parts = used};
+    list[used] = (part){text_pool_at(&set->texts, question->answer), question->answer_bytes, -1};
+    turns[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = list + used, .n_parts = 1};
     return ST_OK;
 }
 
-static status vqa_outline(const dataset *base, int64_t i, arena *memory, sample *out)
+static status vqa_outline(const dataset *base, int64_t index, arena *memory, sample *out)
 {
     const vqa *set = as_vqa(base);
-    if (i < 0 || i >= set->n_samples)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->n_samples);
-    const vqa_sample *s = &set->samples[i];
-    const vqa_question *q = &set->questions[set->order[s->first]];
-    sample x = {.id = (uint64_t)i};
-    TRY(name_sample(set, s, memory, &x.name));
-    if (q->cause) {
-        x.cause = text_pool_at(&set->texts, q->cause);
-        *out = x;
+    if (index < 0 || index >= set->n_samples)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, index, set->n_samples);
+    const vqa_sample *smp = &set->samples[index];
+    const vqa_question *question = &set->questions[set->order[smp->first]];
+    sample outline = {.id = (uint64_t)index};
+    TRY(name_sample(set, smp, memory, &outline.name));
+    if (question->cause) {
+        outline.cause = text_pool_at(&set->texts, question->cause);
+        *out = outline;
         return ST_OK;
     }
     void *images;
     TRY(arena_calloc(memory, 1, sizeof(int32_t), &images));
-    x.images = (int32_t *)images;
-    x.images[0] = q->image;
-    x.n_images = 1;
-    *out = x;
+    outline.images = (int32_t *)images;
+    outline.images[0] = question->image;
+    outline.n_images = 1;
+    *out = outline;
     return ST_OK;
 }
 
-static status vqa_get(const dataset *base, int64_t i, arena *memory, sample *out)
+static status vqa_get(const dataset *base, int64_t index, arena *memory, sample *out)
 {
     const vqa *set = as_vqa(base);
-    sample x;
-    TRY(vqa_outline(base, i, memory, &x));
-    if (x.cause) {
-        *out = x;
+    sample smp;
+    TRY(vqa_outline(base, index, memory, &smp));
+    if (smp.cause) {
+        *out = smp;
         return ST_OK;
     }
-    const vqa_sample *s = &set->samples[i];
-    TRY(arena_calloc(memory, 2 * (size_t)s->count, sizeof(turn), (void **)&x.turns));
-    x.n_turns = 2 * s->count;
-    for (int32_t k = 0; k < s->count; k++)
-        TRY(fill_turns(set, &set->questions[set->order[s->first + k]], k == 0, memory,
-                       x.turns + 2 * k));
-    *out = x;
+    const vqa_sample *sample_of = &set->samples[index];
+    TRY(arena_calloc(memory, 2 * (size_t)sample_of->count, sizeof(turn), (void **)&smp.turns));
+    smp.n_turns = 2 * sample_of->count;
+    for (int32_t k = 0; k < sample_of->count; k++)
+        TRY(fill_turns(set, &set->questions[set->order[sample_of->first + k]], k == 0, memory,
+                       smp.turns + 2 * k));
+    *out = smp;
     return ST_OK;
 }
 
-static const char *vqa_reference(const dataset *base, int64_t i)
+static const char *vqa_reference(const dataset *base, int64_t index)
 {
     const vqa *set = as_vqa(base);
-    const vqa_sample *s = &set->samples[i];
-    const vqa_question *q = &set->questions[set->order[s->first]];
-    return s->count == 1 && q->reference ? text_pool_at(&set->texts, q->reference) : NULL;
+    const vqa_sample *smp = &set->samples[index];
+    const vqa_question *question = &set->questions[set->order[smp->first]];
+    return smp->count == 1 && question->reference ? text_pool_at(&set->texts, question->reference)
+                                                  : NULL;
 }
 
-static const char *vqa_holder(const dataset *set, int64_t j)
+static const char *vqa_holder(const dataset *set, int64_t index)
 {
-    (void)j;
+    (void)index;
     return as_vqa(set)->paths.holder[0] ? as_vqa(set)->paths.holder : vqa_root(set);
 }
 

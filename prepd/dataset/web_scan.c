@@ -31,89 +31,91 @@ typedef struct scanning {
 
 /* Whether a .json is a conversation; true also if it is broken, so that the fault is reported when
  * it is read. */
-static bool json_is_chat(const char *bytes, size_t n)
+static bool json_is_chat(const char *bytes, size_t length)
 {
-    json_value *v = NULL;
-    if (json_parse(bytes, n, "json", &v) != ST_OK)
+    json_value *value = NULL;
+    if (json_parse(bytes, length, "json", &value) != ST_OK)
         return true;
-    const bool chat = chat_record_is(v);
-    json_free(&v);
+    const bool chat = chat_record_is(value);
+    json_free(&value);
     return chat;
 }
 
 /* Gives a sample a cause, unless it has one. `named` says that the cause already names the sample.
  */
-static status blame(webdataset *set, web_sample *s, const char *cause, bool named)
+static status blame(webdataset *set, web_sample *from, const char *cause, bool named)
 {
     char name[2 * TAR_NAME_MAX] = "";
-    if (s->cause)
+    if (from->cause)
         return ST_OK;
     if (!named)
-        snprintf(name, sizeof name,
-                 "%s: ", text_pool_at(&set->texts, s->name)); /* copied, because the pool moves */
-    return text_pool_format(&set->texts, &s->cause, "%s%s", name, cause);
+        snprintf(name, sizeof name, "%s: ",
+                 text_pool_at(&set->texts, from->name)); /* copied, because the pool moves */
+    return text_pool_format(&set->texts, &from->cause, "%s%s", name, cause);
 }
 
 /* Which member gives the texts: a .json that is a conversation, else .txt, else .json, else .cls.
  */
-static words_kind choose_words(const scanning *k)
+static words_kind choose_words(const scanning *scan)
 {
-    const bool json = k->words[WORDS_JSON], txt = k->words[WORDS_TXT];
-    if (json && (!txt || json_is_chat(k->words[WORDS_JSON], (size_t)k->found[WORDS_JSON].bytes)))
+    const bool json = scan->words[WORDS_JSON], txt = scan->words[WORDS_TXT];
+    if (json &&
+        (!txt || json_is_chat(scan->words[WORDS_JSON], (size_t)scan->found[WORDS_JSON].bytes)))
         return WORDS_JSON;
-    return txt ? WORDS_TXT : k->words[WORDS_CLS] ? WORDS_CLS : WORDS_NONE;
+    return txt ? WORDS_TXT : scan->words[WORDS_CLS] ? WORDS_CLS : WORDS_NONE;
 }
 
-static status finish_sample(scanning *k)
+static status finish_sample(scanning *scan)
 {
-    webdataset *set = k->set;
-    web_sample *s = &k->sample;
-    chat_record r;
-    arena a;
-    if (!k->open)
+    webdataset *set = scan->set;
+    web_sample *from = &scan->sample;
+    chat_record record;
+    arena memory;
+    if (!scan->open)
         return ST_OK;
-    k->open = false;
-    const char *source = text_pool_at(&set->texts, s->name);
+    scan->open = false;
+    const char *source = text_pool_at(&set->texts, from->name);
     char copy[2 * TAR_NAME_MAX];
     snprintf(copy, sizeof copy, "%s", source); /* because the pool moves */
-    s->kind = choose_words(k);
-    s->words = k->found[s->kind];
+    from->kind = choose_words(scan);
+    from->words = scan->found[from->kind];
     status st = ST_OK;
-    if (s->kind == WORDS_NONE) {
+    if (from->kind == WORDS_NONE) {
         st = FAIL_IN(ST_BAD_INPUT, copy, "the sample has no .json, .txt or .cls");
-    } else if (!s->cause) {
-        arena_init(&a, 0);
-        st = web_read_words(set, s, k->words[s->kind], (size_t)s->words.bytes, copy, &a, &r);
-        arena_done(&a);
+    } else if (!from->cause) {
+        arena_init(&memory, 0);
+        st = web_read_words(set, from, scan->words[from->kind], (size_t)from->words.bytes, copy,
+                            &memory, &record);
+        arena_done(&memory);
     }
     if (st == ST_BAD_INPUT)
-        st = blame(set, s, status_text(), true);
-    for (int w = 0; w < WORDS_KINDS; w++) {
-        if (k->words[w])
-            hasher_add(k->hash, k->words[w], (size_t)k->found[w].bytes);
-        free(k->words[w]);
-        k->words[w] = NULL;
+        st = blame(set, from, status_text(), true);
+    for (int i = 0; i < WORDS_KINDS; i++) {
+        if (scan->words[i])
+            hasher_add(scan->hash, scan->words[i], (size_t)scan->found[i].bytes);
+        free(scan->words[i]);
+        scan->words[i] = NULL;
     }
     TRY(st);
     TRY(array_room((void **)&set->samples, set->count, &set->capacity, sizeof *set->samples));
-    set->samples[set->count++] = *s;
+    set->samples[set->count++] = *from;
     return ST_OK;
 }
 
-static status begin_sample(scanning *k, const char *key)
+static status begin_sample(scanning *scan, const char *key)
 {
-    webdataset *set = k->set;
-    TRY(finish_sample(k));
+    webdataset *set = scan->set;
+    TRY(finish_sample(scan));
     if (set->limit && set->count >= set->limit) {
-        k->limit_reached = true;
+        scan->limit_reached = true;
         return FAIL(ST_END, "data.limit");
     }
-    snprintf(k->key, sizeof k->key, "%s", key);
-    k->sample = (web_sample){.shard = k->shard, .first_image = set->n_images};
-    k->open = true;
-    strcpy(k->endings, "/");
-    return text_pool_format(&set->texts, &k->sample.name, "%s:%s",
-                            name_list_at(&set->shards, k->shard), key);
+    snprintf(scan->key, sizeof scan->key, "%s", key);
+    scan->sample = (web_sample){.shard = scan->shard, .first_image = set->n_images};
+    scan->open = true;
+    strcpy(scan->endings, "/");
+    return text_pool_format(&set->texts, &scan->sample.name, "%s:%s",
+                            name_list_at(&set->shards, scan->shard), key);
 }
 
 static words_kind kind_of(const char *last)
@@ -139,58 +141,59 @@ static bool is_video(const char *last)
     return false;
 }
 
-static status add_image(scanning *k, const tar_member *m, bool video)
+static status add_image(scanning *scan, const tar_member *member, bool video)
 {
-    webdataset *set = k->set;
+    webdataset *set = scan->set;
     if (set->n_images == INT32_MAX)
         return FAIL(ST_BAD_INPUT, "the data set has more than %d images", INT32_MAX);
     TRY(array_room((void **)&set->images, set->n_images, &set->image_capacity,
                    sizeof *set->images));
-    web_image *x = &set->images[set->n_images];
-    *x = (web_image){.at = {m->offset, m->bytes}, .shard = k->shard, .video = video};
+    web_image *image = &set->images[set->n_images];
+    *image =
+        (web_image){.at = {member->offset, member->bytes}, .shard = scan->shard, .video = video};
     set->any_video |= video;
-    TRY(text_pool_format(&set->texts, &x->name, "%s:%s", name_list_at(&set->shards, k->shard),
-                         m->name));
+    TRY(text_pool_format(&set->texts, &image->name, "%s:%s",
+                         name_list_at(&set->shards, scan->shard), member->name));
     set->n_images++;
-    k->sample.n_images++;
+    scan->sample.n_images++;
     return ST_OK;
 }
 
-static status add_words(scanning *k, words_kind kind, const tar_member *m, int fd)
+static status add_words(scanning *scan, words_kind kind, const tar_member *member, int fd)
 {
-    if (m->bytes > MAX_WORDS)
-        return blame(k->set, &k->sample, "its text is longer than 64 MiB", false);
-    if (k->words[kind])
+    if (member->bytes > MAX_WORDS)
+        return blame(scan->set, &scan->sample, "its text is longer than 64 MiB", false);
+    if (scan->words[kind])
         return ST_OK; /* a second one with another ending, such as .a.txt: the first counts */
-    k->found[kind] = (member_place){m->offset, m->bytes};
-    return web_read_place(fd, name_list_at(&k->set->shards, k->shard), k->found[kind],
-                          &k->words[kind]);
+    scan->found[kind] = (member_place){member->offset, member->bytes};
+    return web_read_place(fd, name_list_at(&scan->set->shards, scan->shard), scan->found[kind],
+                          &scan->words[kind]);
 }
 
-static status on_member(void *user, const tar_member *m, int fd)
+static status on_member(void *user, const tar_member *member, int fd)
 {
-    scanning *k = (scanning *)user;
-    const char *slash = strrchr(m->name, '/'), *base = slash ? slash + 1 : m->name;
+    scanning *scan = (scanning *)user;
+    const char *slash = strrchr(member->name, '/'), *base = slash ? slash + 1 : member->name;
     const char *dot = strchr(base, '.');
     char key[TAR_NAME_MAX], ending[128];
     if (!dot || dot == base) /* it has no key, or is a hidden file: not part of a sample */
         return ST_OK;
-    snprintf(key, sizeof key, "%.*s", (int)(dot - m->name), m->name);
-    if (!k->open || strcmp(key, k->key) != 0)
-        TRY(begin_sample(k, key));
+    snprintf(key, sizeof key, "%.*s", (int)(dot - member->name), member->name);
+    if (!scan->open || strcmp(key, scan->key) != 0)
+        TRY(begin_sample(scan, key));
     const char *last = strrchr(dot, '.') + 1;
-    hasher_add_text(k->hash, m->name);
-    hasher_add_u64(k->hash, (uint64_t)m->bytes);
+    hasher_add_text(scan->hash, member->name);
+    hasher_add_u64(scan->hash, (uint64_t)member->bytes);
     if (snprintf(ending, sizeof ending, "/%s/", dot + 1) < (int)sizeof ending &&
-        strlen(k->endings) + strlen(ending) < sizeof k->endings) {
-        if (strstr(k->endings, ending))
-            return blame(k->set, &k->sample, "it has two members of the same name", false);
-        strcat(k->endings, ending + 1);
+        strlen(scan->endings) + strlen(ending) < sizeof scan->endings) {
+        if (strstr(scan->endings, ending))
+            return blame(scan->set, &scan->sample, "it has two members of the same name", false);
+        strcat(scan->endings, ending + 1);
     }
     if (is_image(last) || is_video(last))
-        return add_image(k, m, is_video(last));
+        return add_image(scan, member, is_video(last));
     const words_kind kind = kind_of(last);
-    return kind ? add_words(k, kind, m, fd) : ST_OK;
+    return kind ? add_words(scan, kind, member, fd) : ST_OK;
 }
 
 /* --- shards --- */
@@ -212,11 +215,11 @@ static status add_shard(void *user, const char *path)
     return note_shard(set, under + (*under == '/'));
 }
 
-static status shards_of_folder(webdataset *set, const conf *c)
+static status shards_of_folder(webdataset *set, const conf *options)
 {
     struct dirent *entry;
     char **names = NULL;
-    int64_t n = 0, capacity = 0, others = 0;
+    int64_t count = 0, capacity = 0, others = 0;
     status st = ST_OK;
     DIR *dir = opendir(set->root);
     if (!dir)
@@ -226,67 +229,67 @@ static status shards_of_folder(webdataset *set, const conf *c)
         const size_t size = strlen(entry->d_name);
         if (size < 5 || strcmp(entry->d_name + size - 4, ".tar") != 0)
             continue;
-        if (!name_has_split(entry->d_name, size - 4, c->data_split)) {
+        if (!name_has_split(entry->d_name, size - 4, options->data_split)) {
             others++;
             continue;
         }
-        TRY_OR(done, array_room((void **)&names, n, &capacity, sizeof *names));
-        names[n] = strdup(entry->d_name);
-        if (!names[n++]) {
+        TRY_OR(done, array_room((void **)&names, count, &capacity, sizeof *names));
+        names[count] = strdup(entry->d_name);
+        if (!names[count++]) {
             st = FAIL(ST_NO_MEMORY, "no memory for a name");
             goto done;
         }
     }
-    if (n == 0)
+    if (count == 0)
         st = FAIL_IN(
             ST_NO_INPUT, set->root,
             "the folder holds no tar file whose name has data.split \"%s\" as a word (%" PRId64
             " others); data.path may also be one file, or a name with braces: "
             "shards/{00000..00127}.tar",
-            c->data_split, others);
+            options->data_split, others);
     else
-        qsort(names, (size_t)n, sizeof *names, compare_texts);
-    for (int64_t k = 0; k < n && st == ST_OK; k++)
+        qsort(names, (size_t)count, sizeof *names, compare_texts);
+    for (int64_t k = 0; k < count && st == ST_OK; k++)
         st = note_shard(set, names[k]);
 done:
-    for (int64_t k = 0; k < n; k++)
+    for (int64_t k = 0; k < count; k++)
         free(names[k]);
     free(names);
     closedir(dir);
     return st;
 }
 
-status web_find_shards(webdataset *set, const conf *c)
+status web_find_shards(webdataset *set, const conf *options)
 {
     struct stat info;
-    if (snprintf(set->root, sizeof set->root, "%s", c->data_path) >= (int)sizeof set->root)
-        return FAIL_IN(ST_CONFIG, c->data_path, "data.path is too long");
+    if (snprintf(set->root, sizeof set->root, "%s", options->data_path) >= (int)sizeof set->root)
+        return FAIL_IN(ST_CONFIG, options->data_path, "data.path is too long");
     if (stat(set->root, &info) == 0 && S_ISDIR(info.st_mode))
-        return shards_of_folder(set, c);
+        return shards_of_folder(set, options);
     char *brace = strchr(set->root, '{');
     if (brace)
         *brace = 0;
     char *slash = strrchr(set->root, '/');
     if (slash)
         *slash = 0;
-    return braces_expand(c->data_path, add_shard, set);
+    return braces_expand(options->data_path, add_shard, set);
 }
 
 status web_scan(webdataset *set, hasher *hash)
 {
-    scanning k = {.set = set, .hash = hash};
+    scanning scan = {.set = set, .hash = hash};
     status st = ST_OK;
-    for (int64_t s = 0; s < set->shards.count && st == ST_OK && !k.limit_reached; s++) {
+    for (int64_t i = 0; i < set->shards.count && st == ST_OK && !scan.limit_reached; i++) {
         char path[2 * TAR_NAME_MAX];
-        snprintf(path, sizeof path, "%s/%s", set->root, name_list_at(&set->shards, s));
-        k.shard = (int32_t)s;
-        st = tar_read(path, on_member, &k);
-        if (k.limit_reached)
+        snprintf(path, sizeof path, "%s/%s", set->root, name_list_at(&set->shards, i));
+        scan.shard = (int32_t)i;
+        st = tar_read(path, on_member, &scan);
+        if (scan.limit_reached)
             st = ST_OK;
         if (st == ST_OK)
-            st = finish_sample(&k);
+            st = finish_sample(&scan);
     }
-    for (int w = 0; w < WORDS_KINDS; w++)
-        free(k.words[w]);
+    for (int j = 0; j < WORDS_KINDS; j++)
+        free(scan.words[j]);
     return st;
 }

@@ -8,51 +8,52 @@
 #include "prepd/dataset/webdataset.h"
 
 /* Makes turns of an answer without a question: the user shows the images and says data.prompt. */
-static status answer_alone(const webdataset *set, const char *text, size_t n,
+static status answer_alone(const webdataset *set, const char *text, size_t length,
                            const web_sample *from, const char *source, arena *memory,
                            chat_record *out)
 {
-    chat_record r = {.id = "", .n_turns = 2, .n_images = from->n_images};
+    chat_record record = {.id = "", .n_turns = 2, .n_images = from->n_images};
     char *copy;
     part *parts;
-    while (n && strchr(" \t\r\n", text[n - 1]))
-        n--;
-    while (n && strchr(" \t\r\n", *text))
-        text++, n--;
-    if (n == 0)
+    while (length && strchr(" \t\r\n", text[length - 1]))
+        length--;
+    while (length && strchr(" \t\r\n", *text))
+        text++, length--;
+    if (length == 0)
         return FAIL_IN(ST_BAD_INPUT, source, "its text is empty");
-    if (!utf8_valid(text, n))
+    if (!utf8_valid(text, length))
         return FAIL_IN(ST_BAD_INPUT, source, "its text is not UTF-8");
     if (from->n_images == 0 && !set->prompt[0])
         return FAIL_IN(ST_BAD_INPUT, source,
                        "the sample has neither an image nor a question; data.prompt can give one");
-    TRY(arena_strndup(memory, text, n, &copy));
-    TRY(arena_calloc(memory, 2, sizeof *r.turns, (void **)&r.turns));
+    TRY(arena_strndup(memory, text, length, &copy));
+    TRY(arena_calloc(memory, 2, sizeof *record.turns, (void **)&record.turns));
     TRY(arena_calloc(memory, (size_t)from->n_images + 2, sizeof *parts, (void **)&parts));
     int32_t k = 0;
     for (; k < from->n_images; k++)
         parts[k] = (part){.image = k};
     if (set->prompt[0])
         parts[k++] = (part){set->prompt, (int64_t)strlen(set->prompt), -1};
-    r.turns[0] = (turn){.role = ROLE_USER, .parts = parts, .n_parts = k};
-    parts[k] = (part){copy, (int64_t)n, -1};
-    r.turns[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = parts + k, .n_parts = 1};
-    *out = r;
+    record.turns[0] = (turn){.role = ROLE_USER, .parts = parts, .n_parts = k};
+    parts[k] = (part){copy, (int64_t)length, -1};
+    record.turns[1] =
+        (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = parts + k, .n_parts = 1};
+    *out = record;
     return ST_OK;
 }
 
-status web_read_words(const webdataset *set, const web_sample *from, const char *bytes, size_t n,
-                      const char *source, arena *memory, chat_record *out)
+status web_read_words(const webdataset *set, const web_sample *from, const char *bytes,
+                      size_t length, const char *source, arena *memory, chat_record *out)
 {
     json_value *value = NULL;
     chat_rules rules = set->rules;
     bool *video;
     if (from->kind != WORDS_JSON)
-        return answer_alone(set, bytes, n, from, source, memory, out);
+        return answer_alone(set, bytes, length, from, source, memory, out);
     TRY(arena_calloc(memory, (size_t)from->n_images + 1, sizeof *video, (void **)&video));
     for (int32_t k = 0; k < from->n_images; k++)
         video[k] = set->images[from->first_image + k].video;
-    if (json_parse(bytes, n, source, &value) != ST_OK) {
+    if (json_parse(bytes, length, source, &value) != ST_OK) {
         char what[STATUS_MESSAGE_MAX];
         const long long line = (long long)status_last()->line;
         snprintf(what, sizeof what, "%s", status_last()->message);
@@ -76,15 +77,15 @@ status web_read_place(int fd, const char *path, member_place at, char **out)
     if (!bytes)
         return FAIL(ST_NO_MEMORY, "no memory for %lld bytes", (long long)at.bytes);
     for (int64_t done = 0; done < at.bytes;) {
-        const ssize_t n = pread(fd, bytes + done, (size_t)(at.bytes - done), at.offset + done);
-        if (n < 0 && errno == EINTR)
+        const ssize_t got = pread(fd, bytes + done, (size_t)(at.bytes - done), at.offset + done);
+        if (got < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
+        if (got <= 0) {
             free(bytes);
             return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "a member cannot be read: %s",
-                           n < 0 ? strerror(errno) : "the file became shorter");
+                           got < 0 ? strerror(errno) : "the file became shorter");
         }
-        done += n;
+        done += got;
     }
     bytes[at.bytes] = 0;
     *out = bytes;

@@ -34,33 +34,33 @@ static void web_close(dataset *base)
     free(set);
 }
 
-static status web_open(const conf *c, dataset **out)
+static status web_open(const conf *options, dataset **out)
 {
     status st;
     hasher *hash = NULL;
-    if (c->data_group == GROUP_CONVERSATION)
+    if (options->data_group == GROUP_CONVERSATION)
         return FAIL(ST_CONFIG,
                     "data.group conversation works only with data.format vqav2: use none");
-    if (c->data_overlong == OVERLONG_SPLIT)
+    if (options->data_overlong == OVERLONG_SPLIT)
         return FAIL(ST_CONFIG, "data.overlong split works only with data.format text: use refuse");
     webdataset *set = (webdataset *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
     set->base.adapter = &dataset_webdataset;
-    set->limit = c->data_limit;
-    set->prompt = strdup(c->data_prompt);
+    set->limit = options->data_limit;
+    set->prompt = strdup(options->data_prompt);
     if (!set->prompt) {
         st = FAIL(ST_NO_MEMORY, "no memory for a text");
         goto done;
     }
-    TRY_OR(done, chat_rules_of(c, &set->rules));
-    TRY_OR(done, web_find_shards(set, c));
+    TRY_OR(done, chat_rules_of(options, &set->rules));
+    TRY_OR(done, web_find_shards(set, options));
     TRY_OR(done, hasher_new(&hash));
     hasher_add(hash, "webdataset", 10);
-    hasher_add_u64(hash, (uint64_t)c->data_loss_on);
-    hasher_add_u64(hash, c->data_trim);
-    hasher_add_text(hash, c->data_stage_weights);
-    hasher_add_text(hash, c->data_prompt);
+    hasher_add_u64(hash, (uint64_t)options->data_loss_on);
+    hasher_add_u64(hash, options->data_trim);
+    hasher_add_text(hash, options->data_stage_weights);
+    hasher_add_text(hash, options->data_prompt);
     TRY_OR(done, web_scan(set, hash));
     hasher_add_u64(hash, (uint64_t)set->count);
     if (set->any_video)
@@ -75,7 +75,7 @@ static status web_open(const conf *c, dataset **out)
     for (int64_t j = 0; j < set->n_images; j++)
         set->numbers[j] = (int32_t)j;
     if (set->count == 0)
-        st = FAIL_IN(ST_BAD_INPUT, c->data_path, "the tar files hold no sample");
+        st = FAIL_IN(ST_BAD_INPUT, options->data_path, "the tar files hold no sample");
 done:
     hasher_free(&hash);
     if (st == ST_OK)
@@ -97,19 +97,19 @@ static int64_t web_images(const dataset *set)
     return as_web(set)->n_images;
 }
 
-static const char *web_image_path(const dataset *set, int64_t j)
+static const char *web_image_path(const dataset *set, int64_t index)
 {
-    return text_pool_at(&as_web(set)->texts, as_web(set)->images[j].name);
+    return text_pool_at(&as_web(set)->texts, as_web(set)->images[index].name);
 }
 
-static void web_place(const dataset *base, int64_t j, image_place *out)
+static void web_place(const dataset *base, int64_t index, image_place *out)
 {
     const webdataset *set = as_web(base);
-    const web_image *x = &set->images[j];
-    snprintf(out->path, sizeof out->path, "%s", name_list_at(&set->shards, x->shard));
-    out->offset = x->at.offset;
-    out->bytes = x->at.bytes;
-    out->video = x->video;
+    const web_image *image = &set->images[index];
+    snprintf(out->path, sizeof out->path, "%s", name_list_at(&set->shards, image->shard));
+    out->offset = image->at.offset;
+    out->bytes = image->at.bytes;
+    out->video = image->video;
 }
 
 static bool web_videos(const dataset *set)
@@ -127,50 +127,50 @@ static hash128 web_identity(const dataset *set)
     return as_web(set)->identity;
 }
 
-static status web_outline(const dataset *base, int64_t i, arena *memory, sample *out)
+static status web_outline(const dataset *base, int64_t index, arena *memory, sample *out)
 {
     const webdataset *set = as_web(base);
-    if (i < 0 || i >= set->count)
-        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, i, set->count);
-    const web_sample *s = &set->samples[i];
+    if (index < 0 || index >= set->count)
+        return FAIL(ST_BAD_INPUT, "sample %" PRId64 " of %" PRId64, index, set->count);
+    const web_sample *from = &set->samples[index];
     (void)memory;
     *out = (sample){
-        .id = (uint64_t)i,
-        .name = text_pool_at(&set->texts, s->name),
-        .cause = s->cause ? text_pool_at(&set->texts, s->cause) : NULL,
-        .images = set->numbers + s->first_image,
-        .n_images = s->cause ? 0 : s->n_images,
-        .text_bytes = s->words.bytes,
+        .id = (uint64_t)index,
+        .name = text_pool_at(&set->texts, from->name),
+        .cause = from->cause ? text_pool_at(&set->texts, from->cause) : NULL,
+        .images = set->numbers + from->first_image,
+        .n_images = from->cause ? 0 : from->n_images,
+        .text_bytes = from->words.bytes,
     };
     return ST_OK;
 }
 
-static status web_get(const dataset *base, int64_t i, arena *memory, sample *out)
+static status web_get(const dataset *base, int64_t index, arena *memory, sample *out)
 {
     const webdataset *set = as_web(base);
-    sample x;
-    TRY(web_outline(base, i, memory, &x));
-    if (x.cause) {
-        *out = x;
+    sample smp;
+    TRY(web_outline(base, index, memory, &smp));
+    if (smp.cause) {
+        *out = smp;
         return ST_OK;
     }
-    const web_sample *s = &set->samples[i];
+    const web_sample *from = &set->samples[index];
     char path[2 * TAR_NAME_MAX], *bytes;
-    chat_record r;
-    snprintf(path, sizeof path, "%s/%s", set->root, name_list_at(&set->shards, s->shard));
+    chat_record record;
+    snprintf(path, sizeof path, "%s/%s", set->root, name_list_at(&set->shards, from->shard));
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
-    status st = web_read_place(fd, path, s->words, &bytes);
+    status st = web_read_place(fd, path, from->words, &bytes);
     close(fd);
     TRY(st);
-    st = web_read_words(set, s, bytes, (size_t)s->words.bytes, x.name, memory, &r);
+    st = web_read_words(set, from, bytes, (size_t)from->words.bytes, smp.name, memory, &record);
     free(bytes);
     if (st != ST_OK)
         return status_context(st, "the sample changed while it was in use: start again");
-    x.turns = r.turns;
-    x.n_turns = r.n_turns;
-    *out = x;
+    smp.turns = record.turns;
+    smp.n_turns = record.n_turns;
+    *out = smp;
     return ST_OK;
 }
 

@@ -50,15 +50,16 @@ typedef struct webdataset {
 } webdataset;
 
 /* web_scan.c: finds the tars of data.path. */
-WARN_UNUSED status web_find_shards(webdataset *set, const conf *c);
+WARN_UNUSED status web_find_shards(webdataset *set, const conf *options);
 /* Reads the headers of all members into samples and images, and the words of each sample to check
  * them. Adds to `hash` everything that a sample can show, except for the bytes of images. */
 WARN_UNUSED status web_scan(webdataset *set, hasher *hash);
 
-/* web_words.c: turns bytes[n] of the member that from->kind names into turns. The sample's images
- * are numbered from 0, in the order of the tar. ST_BAD_INPUT begins with `source`. */
+/* web_words.c: turns bytes[length] of the member that from->kind names into turns. The sample's
+ * images are numbered from 0, in the order of the tar. ST_BAD_INPUT begins with `source`. */
 WARN_UNUSED status web_read_words(const webdataset *set, const web_sample *from, const char *bytes,
-                                  size_t n, const char *source, arena *memory, chat_record *out);
+                                  size_t length, const char *source, arena *memory,
+                                  chat_record *out);
 /* Reads the bytes of a member of the open tar `fd`, terminated; the caller frees them. */
 WARN_UNUSED status web_read_place(int fd, const char *path, member_place at, char **out);
 

@@ -28,10 +28,10 @@ enum {
 static const uint32_t ABSENT32 = UINT32_MAX; /* stands for a number that is in the zip64 field */
 static const int64_t DIRECTORY_MAX = INT64_C(1) << 30;
 
-static status read_exactly(int fd, const char *path, int64_t offset, void *to, size_t n)
+static status read_exactly(int fd, const char *path, int64_t offset, void *to, size_t bytes)
 {
-    for (size_t done = 0; done < n;) {
-        ssize_t some = pread(fd, (char *)to + done, n - done, offset + (int64_t)done);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t some = pread(fd, (char *)to + done, bytes - done, offset + (int64_t)done);
         if (some < 0 && errno == EINTR)
             continue;
         if (some <= 0)
@@ -42,9 +42,9 @@ static status read_exactly(int fd, const char *path, int64_t offset, void *to, s
     return ST_OK;
 }
 
-static bool has_mark(const uint8_t *p, uint8_t a, uint8_t b)
+static bool has_mark(const uint8_t *at, uint8_t third, uint8_t fourth)
 {
-    return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
+    return at[0] == 'P' && at[1] == 'K' && at[2] == third && at[3] == fourth;
 }
 
 typedef struct directory {
@@ -55,11 +55,11 @@ typedef struct directory {
 static status find_directory(int fd, const char *path, int64_t file_bytes, directory *out)
 {
     static uint8_t tail[END64_AT_BYTES + END_BYTES + COMMENT_MAX];
-    const int64_t n = file_bytes < (int64_t)sizeof tail ? file_bytes : (int64_t)sizeof tail;
-    TRY(read_exactly(fd, path, file_bytes - n, tail, (size_t)n));
-    int64_t at = n - END_BYTES;
+    const int64_t count = file_bytes < (int64_t)sizeof tail ? file_bytes : (int64_t)sizeof tail;
+    TRY(read_exactly(fd, path, file_bytes - count, tail, (size_t)count));
+    int64_t at = count - END_BYTES;
     while (at >= 0 &&
-           !(has_mark(tail + at, 5, 6) && load_u16(tail + at + 20) == n - at - END_BYTES))
+           !(has_mark(tail + at, 5, 6) && load_u16(tail + at + 20) == count - at - END_BYTES))
         at--;
     if (at < 0)
         return FAIL_IN(ST_BAD_INPUT, path,
@@ -84,13 +84,13 @@ static status find_directory(int fd, const char *path, int64_t file_bytes, direc
 
 /* Reads the numbers that did not fit into 32 bits. They stand in this order, and each only if its
  * own field says so (ABSENT32). */
-static status read_zip64(const char *path, const uint8_t *extra, size_t n, zip_member *member)
+static status read_zip64(const char *path, const uint8_t *extra, size_t n_extra, zip_member *member)
 {
     int64_t *const fields[] = {&member->bytes, &member->packed, &member->header};
-    for (size_t at = 0; at + 4 <= n;) {
+    for (size_t at = 0; at + 4 <= n_extra;) {
         const size_t size = load_u16(extra + at + 2);
         size_t from = at + 4;
-        if (size > n - from)
+        if (size > n_extra - from)
             break;
         if (load_u16(extra + at) == EXTRA_ZIP64) {
             const size_t end = from + size;
@@ -109,37 +109,37 @@ static status read_zip64(const char *path, const uint8_t *extra, size_t n, zip_m
     return ST_OK;
 }
 
-/* Reads one entry of the directory at p, of which `left` bytes are there; *out_bytes is its length.
+/* Reads one entry of the directory `at`, of which `left` bytes are there; *out_bytes is its length.
  */
-static status read_entry(const char *path, const uint8_t *p, int64_t left, int64_t file_bytes,
+static status read_entry(const char *path, const uint8_t *at, int64_t left, int64_t file_bytes,
                          zip_each each, void *user, int64_t *out_bytes)
 {
     char name[ZIP_NAME_MAX];
-    if (left < ENTRY_BYTES || !has_mark(p, 1, 2))
+    if (left < ENTRY_BYTES || !has_mark(at, 1, 2))
         return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged");
-    const size_t n_name = load_u16(p + 28), n_extra = load_u16(p + 30);
-    *out_bytes = ENTRY_BYTES + (int64_t)n_name + (int64_t)n_extra + load_u16(p + 32);
+    const size_t n_name = load_u16(at + 28), n_extra = load_u16(at + 30);
+    *out_bytes = ENTRY_BYTES + (int64_t)n_name + (int64_t)n_extra + load_u16(at + 32);
     if (*out_bytes > left || n_name == 0 || n_name >= sizeof name ||
-        memchr(p + ENTRY_BYTES, 0, n_name))
+        memchr(at + ENTRY_BYTES, 0, n_name))
         return FAIL_IN(ST_BAD_INPUT, path, "its directory is damaged");
-    memcpy(name, p + ENTRY_BYTES, n_name);
+    memcpy(name, at + ENTRY_BYTES, n_name);
     name[n_name] = 0;
     zip_member member = {.name = name,
-                         .header = load_u32(p + 42),
-                         .packed = load_u32(p + 20),
-                         .bytes = load_u32(p + 24),
-                         .stored = load_u16(p + 10) == STORED};
-    TRY(read_zip64(path, p + ENTRY_BYTES + n_name, n_extra, &member));
+                         .header = load_u32(at + 42),
+                         .packed = load_u32(at + 20),
+                         .bytes = load_u32(at + 24),
+                         .stored = load_u16(at + 10) == STORED};
+    TRY(read_zip64(path, at + ENTRY_BYTES + n_name, n_extra, &member));
     if (name[n_name - 1] == '/')
         return ST_OK;
-    if (load_u16(p + 8) & ENCRYPTED)
+    if (load_u16(at + 8) & ENCRYPTED)
         return FAIL_IN(ST_BAD_INPUT, path, "member %.200s is encrypted", name);
     if (member.header < 0 || member.packed < 0 || member.bytes < 0 ||
         member.header > file_bytes - LOCAL_BYTES ||
         member.packed > file_bytes - LOCAL_BYTES - member.header ||
         (member.stored && member.packed != member.bytes))
         return FAIL_IN(ST_BAD_INPUT, path, "member %.200s lies outside the file", name);
-    if (load_u16(p + 10) != STORED && load_u16(p + 10) != DEFLATED)
+    if (load_u16(at + 10) != STORED && load_u16(at + 10) != DEFLATED)
         member.packed = -1;
     return each(user, &member);
 }
@@ -147,29 +147,31 @@ static status read_entry(const char *path, const uint8_t *p, int64_t left, int64
 static status read_directory(int fd, const char *path, zip_each each, void *user)
 {
     struct stat info;
-    directory d;
+    directory listing;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return FAIL_IN(ST_BAD_INPUT, path, "it is not a regular file");
     if (info.st_size < END_BYTES)
         return FAIL_IN(ST_BAD_INPUT, path, "it is not a zip file: it has only %lld bytes",
                        (long long)info.st_size);
-    TRY(find_directory(fd, path, info.st_size, &d));
-    if (d.offset < 0 || d.bytes < 0 || d.bytes > DIRECTORY_MAX || d.bytes > info.st_size ||
-        d.offset > info.st_size - d.bytes || d.entries < 0)
+    TRY(find_directory(fd, path, info.st_size, &listing));
+    if (listing.offset < 0 || listing.bytes < 0 || listing.bytes > DIRECTORY_MAX ||
+        listing.bytes > info.st_size || listing.offset > info.st_size - listing.bytes ||
+        listing.entries < 0)
         return FAIL_IN(ST_BAD_INPUT, path, "its directory lies outside the file");
-    uint8_t *bytes = (uint8_t *)malloc((size_t)d.bytes + 1);
+    uint8_t *bytes = (uint8_t *)malloc((size_t)listing.bytes + 1);
     if (!bytes)
-        return FAIL(ST_NO_MEMORY, "no memory for a directory of %lld bytes", (long long)d.bytes);
-    status st = read_exactly(fd, path, d.offset, bytes, (size_t)d.bytes);
-    int64_t n = 0;
-    for (int64_t at = 0, some = 0; st == ST_OK && at < d.bytes; at += some, n++)
-        st = read_entry(path, bytes + at, d.bytes - at, info.st_size, each, user, &some);
+        return FAIL(ST_NO_MEMORY, "no memory for a directory of %lld bytes",
+                    (long long)listing.bytes);
+    status st = read_exactly(fd, path, listing.offset, bytes, (size_t)listing.bytes);
+    int64_t count = 0;
+    for (int64_t at = 0, some = 0; st == ST_OK && at < listing.bytes; at += some, count++)
+        st = read_entry(path, bytes + at, listing.bytes - at, info.st_size, each, user, &some);
     free(bytes);
     /* Without zip64 the count has only 16 bits, and some programs write more members than that. */
-    if (st == ST_OK && (n - d.entries) % 65536 != 0)
+    if (st == ST_OK && (count - listing.entries) % 65536 != 0)
         return FAIL_IN(ST_BAD_INPUT, path,
                        "its directory is damaged: it has %lld members and should have %lld",
-                       (long long)n, (long long)d.entries);
+                       (long long)count, (long long)listing.entries);
     return st;
 }
 
@@ -212,14 +214,14 @@ struct zip_stream {
 status zip_open(const char *path, const zip_member *member, zip_stream **out)
 {
     status st;
-    zip_stream *z = (zip_stream *)calloc(1, sizeof *z);
-    if (!z)
+    zip_stream *stream = (zip_stream *)calloc(1, sizeof *stream);
+    if (!stream)
         return FAIL(ST_NO_MEMORY, "no memory to read a zip file");
-    z->path = path;
-    z->left = member->packed;
-    z->stored = member->stored;
-    z->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (z->fd < 0) {
+    stream->path = path;
+    stream->left = member->packed;
+    stream->stored = member->stored;
+    stream->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (stream->fd < 0) {
         st = FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
         goto failed;
     }
@@ -227,71 +229,72 @@ status zip_open(const char *path, const zip_member *member, zip_stream **out)
         st = FAIL_IN(ST_BAD_INPUT, path, "a member is neither stored nor deflated");
         goto failed;
     }
-    TRY_OR(failed, zip_place(z->fd, path, member, &z->at));
-    if (!z->stored) {
-        z->in = (uint8_t *)malloc(IN_BYTES);
-        if (!z->in) {
+    TRY_OR(failed, zip_place(stream->fd, path, member, &stream->at));
+    if (!stream->stored) {
+        stream->in = (uint8_t *)malloc(IN_BYTES);
+        if (!stream->in) {
             st = FAIL(ST_NO_MEMORY, "no memory to read a zip file");
             goto failed;
         }
-        TRY_OR(failed, unpack_deflate.begin(&z->decoder));
+        TRY_OR(failed, unpack_deflate.begin(&stream->decoder));
     }
-    *out = z;
+    *out = stream;
     return ST_OK;
 failed:
-    zip_close(&z);
+    zip_close(&stream);
     return st;
 }
 
-static status inflate_some(zip_stream *z, uint8_t *to, size_t size, size_t *out_n)
+static status inflate_some(zip_stream *stream, uint8_t *to, size_t size, size_t *out_n)
 {
     bool ended = false;
     *out_n = 0;
-    while (*out_n == 0 && !z->ended) {
-        if (z->in_at == z->in_n && z->left > 0) {
-            z->in_n = z->left < IN_BYTES ? (size_t)z->left : IN_BYTES;
-            z->in_at = 0;
-            TRY(read_exactly(z->fd, z->path, z->at, z->in, z->in_n));
-            z->at += (int64_t)z->in_n;
-            z->left -= (int64_t)z->in_n;
+    while (*out_n == 0 && !stream->ended) {
+        if (stream->in_at == stream->in_n && stream->left > 0) {
+            stream->in_n = stream->left < IN_BYTES ? (size_t)stream->left : IN_BYTES;
+            stream->in_at = 0;
+            TRY(read_exactly(stream->fd, stream->path, stream->at, stream->in, stream->in_n));
+            stream->at += (int64_t)stream->in_n;
+            stream->left -= (int64_t)stream->in_n;
         }
-        size_t taken = z->in_n - z->in_at;
+        size_t taken = stream->in_n - stream->in_at;
         const bool starved = taken == 0;
         *out_n = size;
         unpack_restart ignored;
-        status st =
-            unpack_deflate.step(z->decoder, z->in + z->in_at, &taken, to, out_n, &ended, &ignored);
+        status st = unpack_deflate.step(stream->decoder, stream->in + stream->in_at, &taken, to,
+                                        out_n, &ended, &ignored);
         if (st != ST_OK)
-            return FAIL_AT(st, z->path, -1, z->at, "a deflated member is damaged");
-        z->in_at += taken;
-        z->ended = unpack_deflate.may_end(z->decoder);
-        if (starved && *out_n == 0 && !z->ended)
-            return FAIL_AT(ST_BAD_INPUT, z->path, -1, z->at, "a deflated member stops early");
+            return FAIL_AT(st, stream->path, -1, stream->at, "a deflated member is damaged");
+        stream->in_at += taken;
+        stream->ended = unpack_deflate.may_end(stream->decoder);
+        if (starved && *out_n == 0 && !stream->ended)
+            return FAIL_AT(ST_BAD_INPUT, stream->path, -1, stream->at,
+                           "a deflated member stops early");
     }
     return ST_OK;
 }
 
 status zip_next(void *stream, void *to, size_t size, size_t *out_n)
 {
-    zip_stream *z = (zip_stream *)stream;
-    if (!z->stored)
-        return inflate_some(z, (uint8_t *)to, size, out_n);
-    *out_n = z->left < (int64_t)size ? (size_t)z->left : size;
-    TRY(read_exactly(z->fd, z->path, z->at, to, *out_n));
-    z->at += (int64_t)*out_n;
-    z->left -= (int64_t)*out_n;
+    zip_stream *zip = (zip_stream *)stream;
+    if (!zip->stored)
+        return inflate_some(zip, (uint8_t *)to, size, out_n);
+    *out_n = zip->left < (int64_t)size ? (size_t)zip->left : size;
+    TRY(read_exactly(zip->fd, zip->path, zip->at, to, *out_n));
+    zip->at += (int64_t)*out_n;
+    zip->left -= (int64_t)*out_n;
     return ST_OK;
 }
 
-void zip_close(zip_stream **z)
+void zip_close(zip_stream **stream)
 {
-    if (!*z)
+    if (!*stream)
         return;
-    if ((*z)->decoder)
-        unpack_deflate.end(&(*z)->decoder);
-    if ((*z)->fd >= 0)
-        close((*z)->fd);
-    free((*z)->in);
-    free(*z);
-    *z = NULL;
+    if ((*stream)->decoder)
+        unpack_deflate.end(&(*stream)->decoder);
+    if ((*stream)->fd >= 0)
+        close((*stream)->fd);
+    free((*stream)->in);
+    free(*stream);
+    *stream = NULL;
 }

@@ -15,76 +15,80 @@ enum {
         1000, /* a row is full from this share of its tokens on: what rows reach when mixed */
 };
 
-/* Copies items[member[0]] to items[member[n - 1]] side by side. */
-static status take_members(const pack_item *items, const int64_t *member, int64_t n, arena *a,
-                           pack_item **out)
+/* Copies items[member[0]] to items[member[n_mixed - 1]] side by side. */
+static status take_members(const pack_item *items, const int64_t *member, int64_t n_mixed,
+                           arena *memory, pack_item **out)
 {
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof **out, (void **)out));
-    for (int64_t k = 0; k < n; k++)
+    TRY(arena_calloc(memory, (size_t)n_mixed + 1, sizeof **out, (void **)out));
+    for (int64_t k = 0; k < n_mixed; k++)
         (*out)[k] = items[member[k]];
     return ST_OK;
 }
 
 /* Packs the members and numbers their full rows from *inout_rows on. Members of other rows keep -1
  * in row_of. */
-static status keep_full(const plan *p, const pack_item *items, const int64_t *member, int64_t n,
-                        arena *a, int64_t *row_of, int64_t *inout_rows)
+static status keep_full(const plan *planned, const pack_item *items, const int64_t *member,
+                        int64_t of_class, arena *memory, int64_t *row_of, int64_t *inout_rows)
 {
     int64_t *mine, *tokens, rows;
     pack_item *some;
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof *mine, (void **)&mine));
-    TRY(take_members(items, member, n, a, &some));
-    TRY(pack_rows(some, n, p->token_budget, p->patch_budget, a, mine, &rows));
-    TRY(arena_calloc(a, (size_t)rows + 1, sizeof *tokens, (void **)&tokens));
-    for (int64_t k = 0; k < n; k++)
+    TRY(arena_calloc(memory, (size_t)of_class + 1, sizeof *mine, (void **)&mine));
+    TRY(take_members(items, member, of_class, memory, &some));
+    TRY(pack_rows(some, of_class, planned->token_budget, planned->patch_budget, memory, mine,
+                  &rows));
+    TRY(arena_calloc(memory, (size_t)rows + 1, sizeof *tokens, (void **)&tokens));
+    for (int64_t k = 0; k < of_class; k++)
         tokens[mine[k]] += items[member[k]].tokens;
-    for (int64_t r = 0; r < rows; r++)
-        tokens[r] = tokens[r] * FULL_DEN >= p->token_budget * FULL_NUM ? (*inout_rows)++ : -1;
-    for (int64_t k = 0; k < n; k++)
+    for (int64_t row = 0; row < rows; row++)
+        tokens[row] =
+            tokens[row] * FULL_DEN >= planned->token_budget * FULL_NUM ? (*inout_rows)++ : -1;
+    for (int64_t k = 0; k < of_class; k++)
         row_of[member[k]] = tokens[mine[k]];
     return ST_OK;
 }
 
-status plan_pack_mixed(plan *p, const pack_item *items, int64_t n, int64_t *row_of,
+status plan_pack_mixed(plan *planned, const pack_item *items, int64_t count, int64_t *row_of,
                        int64_t *out_rows)
 {
     int64_t rows;
-    TRY(pack_rows(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, &rows));
-    TRY(pack_level(items, n, p->token_budget, p->patch_budget, &p->scratch, row_of, rows));
+    TRY(pack_rows(items, count, planned->token_budget, planned->patch_budget, &planned->scratch,
+                  row_of, &rows));
+    TRY(pack_level(items, count, planned->token_budget, planned->patch_budget, &planned->scratch,
+                   row_of, rows));
     *out_rows = rows;
     return ST_OK;
 }
 
-status plan_pack_classes(plan *p, const pack_item *items, const int64_t *units, int64_t n,
+status plan_pack_classes(plan *planned, const pack_item *items, const int64_t *units, int64_t count,
                          int64_t *row_of, int64_t *out_rows)
 {
-    arena *a = &p->scratch;
+    arena *memory = &planned->scratch;
     int64_t *member, *mine, n_mixed = 0, rows = 0, mixed_rows;
     pack_item *some;
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof *member, (void **)&member));
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof *mine, (void **)&mine));
-    for (int64_t i = 0; i < n; i++)
+    TRY(arena_calloc(memory, (size_t)count + 1, sizeof *member, (void **)&member));
+    TRY(arena_calloc(memory, (size_t)count + 1, sizeof *mine, (void **)&mine));
+    for (int64_t i = 0; i < count; i++)
         row_of[i] = -1;
     for (int k = 0; k < RESOLUTION_CLASSES; k++) {
         int64_t of_class = 0, tokens = 0;
-        for (int64_t i = 0; i < n; i++) {
-            if (p->units[units[i]].class != k)
+        for (int64_t i = 0; i < count; i++) {
+            if (planned->units[units[i]].class != k)
                 continue;
             member[of_class++] = i;
             tokens += items[i].tokens;
         }
-        const arena_mark mark = arena_save(a);
+        const arena_mark mark = arena_save(memory);
         status st = ST_OK;
-        if (tokens >= ENOUGH * p->token_budget)
-            st = keep_full(p, items, member, of_class, a, row_of, &rows);
-        arena_release(a, mark);
+        if (tokens >= ENOUGH * planned->token_budget)
+            st = keep_full(planned, items, member, of_class, memory, row_of, &rows);
+        arena_release(memory, mark);
         TRY(st);
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         if (row_of[i] < 0)
             member[n_mixed++] = i;
-    TRY(take_members(items, member, n_mixed, a, &some));
-    TRY(plan_pack_mixed(p, some, n_mixed, mine, &mixed_rows));
+    TRY(take_members(items, member, n_mixed, memory, &some));
+    TRY(plan_pack_mixed(planned, some, n_mixed, mine, &mixed_rows));
     for (int64_t k = 0; k < n_mixed; k++)
         row_of[member[k]] = rows + mine[k];
     *out_rows = rows + mixed_rows;

@@ -17,51 +17,51 @@ typedef struct greedy {
     int n_held;
 } greedy;
 
-static status refill(greedy *g)
+static status refill(greedy *state)
 {
-    plan *p = g->planned;
-    while (g->n_held < BUFFER && g->next < g->count) {
+    plan *planned = state->planned;
+    while (state->n_held < BUFFER && state->next < state->count) {
         uint64_t unit;
-        while (g->position == p->lanes[g->lane].per_epoch) {
-            g->lane++;
-            g->position = 0;
+        while (state->position == planned->lanes[state->lane].per_epoch) {
+            state->lane++;
+            state->position = 0;
         }
-        TRY(mixture_lane_at(&p->lanes[g->lane], p->seed, p->conf->data_shuffle, g->position++,
-                            &unit));
-        g->held[g->n_held++] = (int64_t)unit;
-        g->next++;
+        TRY(mixture_lane_at(&planned->lanes[state->lane], planned->seed,
+                            planned->conf->data_shuffle, state->position++, &unit));
+        state->held[state->n_held++] = (int64_t)unit;
+        state->next++;
     }
     return ST_OK;
 }
 
 /* Moves what fits from the buffer into the row, whose room is *tokens and *patches. True if
  * anything did fit. */
-static bool take_fitting(greedy *g, int64_t *tokens, int64_t *patches)
+static bool take_fitting(greedy *state, int64_t *tokens, int64_t *patches)
 {
     int kept = 0;
-    for (int k = 0; k < g->n_held; k++) {
-        const plan_unit *u = &g->planned->units[g->held[k]];
-        if (u->tokens <= *tokens && u->patches <= *patches) {
-            *tokens -= u->tokens;
-            *patches -= u->patches;
+    for (int k = 0; k < state->n_held; k++) {
+        const plan_unit *one = &state->planned->units[state->held[k]];
+        if (one->tokens <= *tokens && one->patches <= *patches) {
+            *tokens -= one->tokens;
+            *patches -= one->patches;
         } else {
-            g->held[kept++] = g->held[k];
+            state->held[kept++] = state->held[k];
         }
     }
-    const bool any = kept < g->n_held;
-    g->n_held = kept;
+    const bool any = kept < state->n_held;
+    state->n_held = kept;
     return any;
 }
 
-status plan_greedy_rows(plan *p, int64_t *out_rows)
+status plan_greedy_rows(plan *planned, int64_t *out_rows)
 {
-    greedy g = {.planned = p, .count = p->epoch_units};
+    greedy state = {.planned = planned, .count = planned->epoch_units};
     int64_t rows = 0;
-    TRY(refill(&g));
-    while (g.n_held > 0) {
-        int64_t tokens = p->token_budget, patches = p->patch_budget;
-        while (take_fitting(&g, &tokens, &patches))
-            TRY(refill(&g));
+    TRY(refill(&state));
+    while (state.n_held > 0) {
+        int64_t tokens = planned->token_budget, patches = planned->patch_budget;
+        while (take_fitting(&state, &tokens, &patches))
+            TRY(refill(&state));
         rows++;
     }
     *out_rows = rows;

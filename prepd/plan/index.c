@@ -70,219 +70,223 @@ status index_new(int64_t n_samples, int64_t n_images, data_index **out)
         (uint64_t)n_images > MAX_RECORDS)
         return FAIL(ST_BAD_INPUT, "an index cannot have %" PRId64 " samples and %" PRId64 " images",
                     n_samples, n_images);
-    data_index *x = (data_index *)calloc(1, sizeof *x);
-    if (!x)
+    data_index *index = (data_index *)calloc(1, sizeof *index);
+    if (!index)
         return FAIL(ST_NO_MEMORY, "no memory for an index");
-    x->n_samples = n_samples;
-    x->n_images = n_images;
-    x->missing = n_samples + n_images;
-    x->own_images = (uint8_t *)calloc((size_t)n_images + 1, IMAGE_BYTES);
-    x->own_samples = (uint8_t *)calloc((size_t)n_samples + 1, SAMPLE_BYTES);
-    x->present = (uint8_t *)calloc((size_t)(n_samples + n_images) + 1, 1);
-    if (!x->own_images || !x->own_samples || !x->present) {
-        index_free(&x);
+    index->n_samples = n_samples;
+    index->n_images = n_images;
+    index->missing = n_samples + n_images;
+    index->own_images = (uint8_t *)calloc((size_t)n_images + 1, IMAGE_BYTES);
+    index->own_samples = (uint8_t *)calloc((size_t)n_samples + 1, SAMPLE_BYTES);
+    index->present = (uint8_t *)calloc((size_t)(n_samples + n_images) + 1, 1);
+    if (!index->own_images || !index->own_samples || !index->present) {
+        index_free(&index);
         return FAIL(ST_NO_MEMORY, "no memory for an index of %" PRId64 " samples", n_samples);
     }
-    x->images = x->own_images;
-    x->samples = x->own_samples;
-    *out = x;
+    index->images = index->own_images;
+    index->samples = index->own_samples;
+    *out = index;
     return ST_OK;
 }
 
-void index_free(data_index **x)
+void index_free(data_index **index)
 {
-    if (!x || !*x)
+    if (!index || !*index)
         return;
-    free((*x)->own_images);
-    free((*x)->own_samples);
-    free((*x)->present);
-    text_pool_done(&(*x)->pool);
-    if ((*x)->map)
-        munmap((*x)->map, (*x)->map_bytes);
-    free(*x);
-    *x = NULL;
+    free((*index)->own_images);
+    free((*index)->own_samples);
+    free((*index)->present);
+    text_pool_done(&(*index)->pool);
+    if ((*index)->map)
+        munmap((*index)->map, (*index)->map_bytes);
+    free(*index);
+    *index = NULL;
 }
 
 /* A double as its IEEE 754 bits, which are then stored little-endian like the other numbers. */
-static uint64_t bits_of(double v)
+static uint64_t bits_of(double fps)
 {
     uint64_t bits;
-    memcpy(&bits, &v, sizeof bits);
+    memcpy(&bits, &fps, sizeof bits);
     return bits;
 }
 
-static status put_cause(data_index *x, const char *cause, int64_t *out)
+static status put_cause(data_index *index, const char *cause, int64_t *out)
 {
     *out = 0;
-    return cause ? text_pool_add(&x->pool, cause, strlen(cause), out) : ST_OK;
+    return cause ? text_pool_add(&index->pool, cause, strlen(cause), out) : ST_OK;
 }
 
-static void mark_present(data_index *x, int64_t at)
+static void mark_present(data_index *index, int64_t at)
 {
-    x->missing -= !x->present[at];
-    x->present[at] = 1;
+    index->missing -= !index->present[at];
+    index->present[at] = 1;
 }
 
-status index_put_image(data_index *x, int64_t j, const index_image *r)
+status index_put_image(data_index *index, int64_t image, const index_image *record)
 {
     int64_t cause;
-    if (!x->present || j < 0 || j >= x->n_images)
-        return FAIL(ST_BAD_INPUT, "the index cannot take image record %" PRId64 " of %" PRId64, j,
-                    x->n_images);
-    if (!r->cause && (r->width < 1 || r->height < 1 || r->file_bytes < 0 || r->frames < 0 ||
-                      !(r->fps == 0 || (r->fps >= MIN_FPS && r->fps <= MAX_FPS))))
+    if (!index->present || image < 0 || image >= index->n_images)
+        return FAIL(ST_BAD_INPUT, "the index cannot take image record %" PRId64 " of %" PRId64,
+                    image, index->n_images);
+    if (!record->cause &&
+        (record->width < 1 || record->height < 1 || record->file_bytes < 0 || record->frames < 0 ||
+         !(record->fps == 0 || (record->fps >= MIN_FPS && record->fps <= MAX_FPS))))
         return FAIL(ST_BAD_INPUT,
                     "image record %" PRId64 " is impossible: %d x %d pixels in %" PRId64
                     " bytes, %" PRId64 " frames at %g per second",
-                    j, r->width, r->height, r->file_bytes, r->frames, r->fps);
-    TRY(put_cause(x, r->cause, &cause));
-    uint8_t *p = x->own_images + j * IMAGE_BYTES;
-    store_u64(p, (uint64_t)r->file_bytes);
-    store_u64(p + 8, (uint64_t)r->mtime_ns);
-    store_u32(p + 16, (uint32_t)(r->cause ? 0 : r->width));
-    store_u32(p + 20, (uint32_t)(r->cause ? 0 : r->height));
-    store_u64(p + 24, (uint64_t)cause);
-    store_u64(p + 32, (uint64_t)(r->cause ? 0 : r->frames));
-    store_u64(p + 40, r->cause ? 0 : bits_of(r->fps));
-    mark_present(x, x->n_samples + j);
+                    image, record->width, record->height, record->file_bytes, record->frames,
+                    record->fps);
+    TRY(put_cause(index, record->cause, &cause));
+    uint8_t *at = index->own_images + image * IMAGE_BYTES;
+    store_u64(at, (uint64_t)record->file_bytes);
+    store_u64(at + 8, (uint64_t)record->mtime_ns);
+    store_u32(at + 16, (uint32_t)(record->cause ? 0 : record->width));
+    store_u32(at + 20, (uint32_t)(record->cause ? 0 : record->height));
+    store_u64(at + 24, (uint64_t)cause);
+    store_u64(at + 32, (uint64_t)(record->cause ? 0 : record->frames));
+    store_u64(at + 40, record->cause ? 0 : bits_of(record->fps));
+    mark_present(index, index->n_samples + image);
     return ST_OK;
 }
 
-status index_put_sample(data_index *x, int64_t i, const index_sample *r)
+status index_put_sample(data_index *index, int64_t at, const index_sample *record)
 {
     int64_t cause;
-    if (!x->present || i < 0 || i >= x->n_samples)
-        return FAIL(ST_BAD_INPUT, "the index cannot take sample record %" PRId64 " of %" PRId64, i,
-                    x->n_samples);
-    if (!r->cause && (r->text_tokens < 1 || r->targets < 0 || r->targets > r->text_tokens))
+    if (!index->present || at < 0 || at >= index->n_samples)
+        return FAIL(ST_BAD_INPUT, "the index cannot take sample record %" PRId64 " of %" PRId64, at,
+                    index->n_samples);
+    if (!record->cause &&
+        (record->text_tokens < 1 || record->targets < 0 || record->targets > record->text_tokens))
         return FAIL(ST_BAD_INPUT,
-                    "sample record %" PRId64 " is impossible: %d tokens, %d of them targets", i,
-                    r->text_tokens, r->targets);
-    TRY(put_cause(x, r->cause, &cause));
-    uint8_t *p = x->own_samples + i * SAMPLE_BYTES;
-    store_u32(p, (uint32_t)r->text_tokens);
-    store_u32(p + 4, (uint32_t)r->targets);
-    store_u64(p + 8, (uint64_t)cause);
-    mark_present(x, i);
+                    "sample record %" PRId64 " is impossible: %d tokens, %d of them targets", at,
+                    record->text_tokens, record->targets);
+    TRY(put_cause(index, record->cause, &cause));
+    uint8_t *from = index->own_samples + at * SAMPLE_BYTES;
+    store_u32(from, (uint32_t)record->text_tokens);
+    store_u32(from + 4, (uint32_t)record->targets);
+    store_u64(from + 8, (uint64_t)cause);
+    mark_present(index, at);
     return ST_OK;
 }
 
-void index_identify(data_index *x, hash128 contents)
+void index_identify(data_index *index, hash128 contents)
 {
-    x->identity = contents;
+    index->identity = contents;
 }
 
 /* A hash of everything that the stream depends on. The modification times of files are left out,
  * and so are the texts of causes, whose places depend on the order in which they came. */
-static status digest_of(const data_index *x, hash128 identity, hash128 *out)
+static status digest_of(const data_index *index, hash128 identity, hash128 *out)
 {
-    hasher *h = NULL;
-    TRY(hasher_new(&h));
-    hasher_add(h, identity.bytes, sizeof identity.bytes);
-    hasher_add_u64(h, (uint64_t)x->n_images);
-    for (int64_t j = 0; j < x->n_images; j++) {
-        index_image r;
-        index_image_get(x, j, &r);
-        hasher_add_u64(h, (uint64_t)r.file_bytes);
-        hasher_add_u64(h, (uint64_t)(uint32_t)r.width << 32 | (uint32_t)r.height);
-        hasher_add_u64(h, r.cause != NULL);
-        if (r.frames > 0) {
-            hasher_add_u64(h, (uint64_t)r.frames);
-            hasher_add_u64(h, bits_of(r.fps));
+    hasher *hash = NULL;
+    TRY(hasher_new(&hash));
+    hasher_add(hash, identity.bytes, sizeof identity.bytes);
+    hasher_add_u64(hash, (uint64_t)index->n_images);
+    for (int64_t j = 0; j < index->n_images; j++) {
+        index_image image;
+        index_image_get(index, j, &image);
+        hasher_add_u64(hash, (uint64_t)image.file_bytes);
+        hasher_add_u64(hash, (uint64_t)(uint32_t)image.width << 32 | (uint32_t)image.height);
+        hasher_add_u64(hash, image.cause != NULL);
+        if (image.frames > 0) {
+            hasher_add_u64(hash, (uint64_t)image.frames);
+            hasher_add_u64(hash, bits_of(image.fps));
         }
     }
-    hasher_add_u64(h, (uint64_t)x->n_samples);
-    for (int64_t i = 0; i < x->n_samples; i++) {
-        index_sample r;
-        index_sample_get(x, i, &r);
-        hasher_add_u64(h, (uint64_t)(uint32_t)r.text_tokens << 32 | (uint32_t)r.targets);
-        hasher_add_u64(h, r.cause != NULL);
+    hasher_add_u64(hash, (uint64_t)index->n_samples);
+    for (int64_t i = 0; i < index->n_samples; i++) {
+        index_sample record;
+        index_sample_get(index, i, &record);
+        hasher_add_u64(hash,
+                       (uint64_t)(uint32_t)record.text_tokens << 32 | (uint32_t)record.targets);
+        hasher_add_u64(hash, record.cause != NULL);
     }
-    *out = hasher_value(h);
-    hasher_free(&h);
+    *out = hasher_value(hash);
+    hasher_free(&hash);
     return ST_OK;
 }
 
-status index_seal(data_index *x)
+status index_seal(data_index *index)
 {
-    if (x->missing)
-        return FAIL(ST_INTERNAL, "the index lacks %" PRId64 " of %" PRId64 " records", x->missing,
-                    x->n_samples + x->n_images);
-    x->texts = x->pool.bytes ? x->pool.bytes : "";
-    x->text_bytes = x->pool.bytes ? x->pool.size : 1;
-    TRY(digest_of(x, x->identity, &x->contents));
-    x->digest = x->contents;
-    free(x->present);
-    x->present = NULL;
+    if (index->missing)
+        return FAIL(ST_INTERNAL, "the index lacks %" PRId64 " of %" PRId64 " records",
+                    index->missing, index->n_samples + index->n_images);
+    index->texts = index->pool.bytes ? index->pool.bytes : "";
+    index->text_bytes = index->pool.bytes ? index->pool.size : 1;
+    TRY(digest_of(index, index->identity, &index->contents));
+    index->digest = index->contents;
+    free(index->present);
+    index->present = NULL;
     return ST_OK;
 }
 
-status index_mix(data_index *x, hash128 identity)
+status index_mix(data_index *index, hash128 identity)
 {
-    return digest_of(x, identity, &x->digest);
+    return digest_of(index, identity, &index->digest);
 }
 
-int64_t index_samples(const data_index *x)
+int64_t index_samples(const data_index *index)
 {
-    return x->n_samples;
+    return index->n_samples;
 }
 
-int64_t index_images(const data_index *x)
+int64_t index_images(const data_index *index)
 {
-    return x->n_images;
+    return index->n_images;
 }
 
-hash128 index_digest(const data_index *x)
+hash128 index_digest(const data_index *index)
 {
-    return x->digest;
+    return index->digest;
 }
 
-hash128 index_contents(const data_index *x)
+hash128 index_contents(const data_index *index)
 {
-    return x->contents;
+    return index->contents;
 }
 
-static const char *cause_at(const data_index *x, uint64_t offset)
+static const char *cause_at(const data_index *index, uint64_t offset)
 {
-    return offset ? (x->texts ? x->texts : x->pool.bytes) + offset : NULL;
+    return offset ? (index->texts ? index->texts : index->pool.bytes) + offset : NULL;
 }
 
-void index_image_get(const data_index *x, int64_t j, index_image *out)
+void index_image_get(const data_index *index, int64_t image, index_image *out)
 {
-    assert(j >= 0 && j < x->n_images);
-    const uint8_t *p = x->images + j * IMAGE_BYTES;
-    out->file_bytes = (int64_t)load_u64(p);
-    out->mtime_ns = (int64_t)load_u64(p + 8);
-    out->width = (int32_t)load_u32(p + 16);
-    out->height = (int32_t)load_u32(p + 20);
-    out->cause = cause_at(x, load_u64(p + 24));
-    out->frames = (int64_t)load_u64(p + 32);
-    const uint64_t fps = load_u64(p + 40);
+    assert(image >= 0 && image < index->n_images);
+    const uint8_t *at = index->images + image * IMAGE_BYTES;
+    out->file_bytes = (int64_t)load_u64(at);
+    out->mtime_ns = (int64_t)load_u64(at + 8);
+    out->width = (int32_t)load_u32(at + 16);
+    out->height = (int32_t)load_u32(at + 20);
+    out->cause = cause_at(index, load_u64(at + 24));
+    out->frames = (int64_t)load_u64(at + 32);
+    const uint64_t fps = load_u64(at + 40);
     memcpy(&out->fps, &fps, sizeof fps);
 }
 
-void index_sample_get(const data_index *x, int64_t i, index_sample *out)
+void index_sample_get(const data_index *index, int64_t at, index_sample *out)
 {
-    assert(i >= 0 && i < x->n_samples);
-    const uint8_t *p = x->samples + i * SAMPLE_BYTES;
-    out->text_tokens = (int32_t)load_u32(p);
-    out->targets = (int32_t)load_u32(p + 4);
-    out->cause = cause_at(x, load_u64(p + 8));
+    assert(at >= 0 && at < index->n_samples);
+    const uint8_t *from = index->samples + at * SAMPLE_BYTES;
+    out->text_tokens = (int32_t)load_u32(from);
+    out->targets = (int32_t)load_u32(from + 4);
+    out->cause = cause_at(index, load_u64(from + 8));
 }
 
 /* The checksum of header and body, with the checksum's own bytes as zeros. */
 static status hash_index(const uint8_t header[HEADER_BYTES], const span body[3], hash128 *out)
 {
     uint8_t copy[HEADER_BYTES];
-    hasher *h = NULL;
+    hasher *hash = NULL;
     memcpy(copy, header, sizeof copy);
     memset(copy + CHECK_AT, 0, sizeof(hash128));
-    TRY(hasher_new(&h));
-    hasher_add(h, copy, sizeof copy);
+    TRY(hasher_new(&hash));
+    hasher_add(hash, copy, sizeof copy);
     for (int k = 0; k < 3; k++)
-        hasher_add(h, body[k].data, body[k].size);
-    *out = hasher_value(h);
-    hasher_free(&h);
+        hasher_add(hash, body[k].data, body[k].size);
+    *out = hasher_value(hash);
+    hasher_free(&hash);
     return ST_OK;
 }
 
@@ -293,25 +297,25 @@ static status write_part(int fd, const void *data, size_t size, const char *path
                : FAIL_IN(ST_IO, path, "writing the index failed: %s", strerror(errno));
 }
 
-status index_save(const data_index *x, const char *path, hash128 key)
+status index_save(const data_index *index, const char *path, hash128 key)
 {
     uint8_t header[HEADER_BYTES] = {0};
     char temporary[4096];
     hash128 check;
     status st;
-    assert(!x->present); /* it is sealed */
+    assert(!index->present); /* it is sealed */
     span body[3] = {
-        span_of(x->images, (size_t)x->n_images * IMAGE_BYTES),
-        span_of(x->samples, (size_t)x->n_samples * SAMPLE_BYTES),
-        span_of(x->texts, x->text_bytes),
+        span_of(index->images, (size_t)index->n_images * IMAGE_BYTES),
+        span_of(index->samples, (size_t)index->n_samples * SAMPLE_BYTES),
+        span_of(index->texts, index->text_bytes),
     };
     store_u32(header, INDEX_MAGIC);
     store_u32(header + 4, INDEX_VERSION);
     memcpy(header + 8, key.bytes, sizeof key.bytes);
-    memcpy(header + 24, x->contents.bytes, sizeof x->contents.bytes);
-    store_u64(header + 40, (uint64_t)x->n_samples);
-    store_u64(header + 48, (uint64_t)x->n_images);
-    store_u64(header + 56, (uint64_t)x->text_bytes);
+    memcpy(header + 24, index->contents.bytes, sizeof index->contents.bytes);
+    store_u64(header + 40, (uint64_t)index->n_samples);
+    store_u64(header + 48, (uint64_t)index->n_images);
+    store_u64(header + 56, (uint64_t)index->text_bytes);
     TRY(hash_index(header, body, &check));
     memcpy(header + CHECK_AT, check.bytes, sizeof check.bytes);
     /* The temporary name has our process id, so that two daemons cannot write into one file. */
@@ -339,10 +343,10 @@ done:
 
 /* Whether every cause is an offset inside the texts. The texts end with a zero byte, so every cause
  * then ends inside them as well. */
-static bool causes_inside(const uint8_t *records, uint64_t n, size_t stride, size_t at,
+static bool causes_inside(const uint8_t *records, uint64_t count, size_t stride, size_t at,
                           size_t bytes)
 {
-    for (uint64_t i = 0; i < n; i++)
+    for (uint64_t i = 0; i < count; i++)
         if (load_u64(records + i * stride + at) >= bytes)
             return false;
     return true;
@@ -354,18 +358,19 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
     if (file.size < HEADER_BYTES)
         return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)file.size,
                        "the index ends inside its header of %d bytes", HEADER_BYTES);
-    const uint8_t *p = file.data;
-    if (load_u32(p) != INDEX_MAGIC)
+    const uint8_t *data = file.data;
+    if (load_u32(data) != INDEX_MAGIC)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 0,
                        "this is not an index: it lacks the magic TSIX");
-    if (load_u32(p + 4) != INDEX_VERSION)
+    if (load_u32(data + 4) != INDEX_VERSION)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 4,
                        "the index has version %u, and this program reads version %d",
-                       load_u32(p + 4), INDEX_VERSION);
-    if (memcmp(p + 8, key.bytes, sizeof key.bytes) != 0)
+                       load_u32(data + 4), INDEX_VERSION);
+    if (memcmp(data + 8, key.bytes, sizeof key.bytes) != 0)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 8,
                        "the index belongs to other options or other data");
-    uint64_t n_samples = load_u64(p + 40), n_images = load_u64(p + 48), texts = load_u64(p + 56);
+    uint64_t n_samples = load_u64(data + 40), n_images = load_u64(data + 48),
+             texts = load_u64(data + 56);
     if (n_samples > MAX_RECORDS || n_images > MAX_RECORDS || texts < 1 || texts > file.size)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 40, "the counts in the header are out of range");
     uint64_t image_bytes = n_images * IMAGE_BYTES, sample_bytes = n_samples * SAMPLE_BYTES;
@@ -374,12 +379,12 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
                        "by its header the index should have %" PRIu64 " bytes after the header",
                        image_bytes + sample_bytes + texts);
     span body[3] = {
-        span_of(p + HEADER_BYTES, image_bytes),
-        span_of(p + HEADER_BYTES + image_bytes, sample_bytes),
-        span_of(p + HEADER_BYTES + image_bytes + sample_bytes, texts),
+        span_of(data + HEADER_BYTES, image_bytes),
+        span_of(data + HEADER_BYTES + image_bytes, sample_bytes),
+        span_of(data + HEADER_BYTES + image_bytes + sample_bytes, texts),
     };
-    TRY(hash_index(p, body, &check));
-    memcpy(found.bytes, p + CHECK_AT, sizeof found.bytes);
+    TRY(hash_index(data, body, &check));
+    memcpy(found.bytes, data + CHECK_AT, sizeof found.bytes);
     if (!hash_equal(found, check))
         return FAIL_AT(ST_BAD_INPUT, source, -1, CHECK_AT,
                        "the index is damaged: its checksum does not match");
@@ -388,18 +393,18 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
         !causes_inside(body[1].data, n_samples, SAMPLE_BYTES, 8, texts))
         return FAIL_IN(ST_BAD_INPUT, source,
                        "the index is damaged: a cause lies outside the texts");
-    data_index *x = (data_index *)calloc(1, sizeof *x);
-    if (!x)
+    data_index *index = (data_index *)calloc(1, sizeof *index);
+    if (!index)
         return FAIL(ST_NO_MEMORY, "no memory for an index");
-    x->n_samples = (int64_t)n_samples;
-    x->n_images = (int64_t)n_images;
-    x->images = body[0].data;
-    x->samples = body[1].data;
-    x->texts = (const char *)body[2].data;
-    x->text_bytes = texts;
-    memcpy(x->contents.bytes, p + 24, sizeof x->contents.bytes);
-    x->digest = x->contents;
-    *out = x;
+    index->n_samples = (int64_t)n_samples;
+    index->n_images = (int64_t)n_images;
+    index->images = body[0].data;
+    index->samples = body[1].data;
+    index->texts = (const char *)body[2].data;
+    index->text_bytes = texts;
+    memcpy(index->contents.bytes, data + 24, sizeof index->contents.bytes);
+    index->digest = index->contents;
+    *out = index;
     return ST_OK;
 }
 

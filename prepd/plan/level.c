@@ -34,47 +34,48 @@ typedef struct filled {
     int64_t tokens, row;
 } filled;
 
-static int emptier_first(const void *a, const void *b)
+static int emptier_first(const void *left, const void *right)
 {
-    const filled *x = (const filled *)a, *y = (const filled *)b;
-    if (x->tokens != y->tokens)
-        return x->tokens < y->tokens ? -1 : 1;
-    return x->row < y->row ? -1 : x->row > y->row;
+    const filled *first = (const filled *)left, *second = (const filled *)right;
+    if (first->tokens != second->tokens)
+        return first->tokens < second->tokens ? -1 : 1;
+    return first->row < second->row ? -1 : first->row > second->row;
 }
 
-static void give_item(levelling *v, int64_t item, int64_t to)
+static void give_item(levelling *level, int64_t item, int64_t to)
 {
-    const int64_t from = v->row_of[item];
-    const pack_item *m = &v->items[item];
-    int64_t *at = &v->head[from];
+    const int64_t from = level->row_of[item];
+    const pack_item *moved = &level->items[item];
+    int64_t *at = &level->head[from];
     while (*at != item)
-        at = &v->next[*at];
-    *at = v->next[item];
-    v->next[item] = v->head[to];
-    v->head[to] = item;
-    v->row_of[item] = to;
-    v->sum[from].tokens -= m->tokens;
-    v->sum[to].tokens += m->tokens;
-    v->sum[from].patches -= m->patches;
-    v->sum[to].patches += m->patches;
+        at = &level->next[*at];
+    *at = level->next[item];
+    level->next[item] = level->head[to];
+    level->head[to] = item;
+    level->row_of[item] = to;
+    level->sum[from].tokens -= moved->tokens;
+    level->sum[to].tokens += moved->tokens;
+    level->sum[from].patches -= moved->patches;
+    level->sum[to].patches += moved->patches;
 }
 
 /* Whether the row stays within its budgets with `more` in the place of `less`. */
-static bool has_capacity(const levelling *v, int64_t row, pack_item more, pack_item less)
+static bool has_capacity(const levelling *level, int64_t row, pack_item more, pack_item less)
 {
-    return v->sum[row].tokens + more.tokens - less.tokens <= v->most.tokens &&
-           v->sum[row].patches + more.patches - less.patches <= v->most.patches;
+    return level->sum[row].tokens + more.tokens - less.tokens <= level->most.tokens &&
+           level->sum[row].patches + more.patches - less.patches <= level->most.patches;
 }
 
 /* Moves to `low` the first item of `full` that leaves `full` the fuller row. False if there is
  * none. */
-static bool move_item(levelling *v, int64_t low, int64_t full)
+static bool move_item(levelling *level, int64_t low, int64_t full)
 {
-    const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
-    for (int64_t i = v->head[full]; i >= 0; i = v->next[i]) {
-        if (2 * v->items[i].tokens > gap || !has_capacity(v, low, v->items[i], (pack_item){0, 0}))
+    const int64_t gap = level->sum[full].tokens - level->sum[low].tokens;
+    for (int64_t i = level->head[full]; i >= 0; i = level->next[i]) {
+        if (2 * level->items[i].tokens > gap ||
+            !has_capacity(level, low, level->items[i], (pack_item){0, 0}))
             continue;
-        give_item(v, i, low);
+        give_item(level, i, low);
         return true;
     }
     return false;
@@ -82,17 +83,19 @@ static bool move_item(levelling *v, int64_t low, int64_t full)
 
 /* Exchanges the two items that bring both rows nearest to their middle. False if no exchange brings
  * them nearer. */
-static bool swap_items(levelling *v, int64_t low, int64_t full)
+static bool swap_items(levelling *level, int64_t low, int64_t full)
 {
-    const int64_t gap = v->sum[full].tokens - v->sum[low].tokens;
+    const int64_t gap = level->sum[full].tokens - level->sum[low].tokens;
     int64_t best[2] = {-1, -1}, best_off = gap;
-    int n = 0;
-    for (int64_t i = v->head[full]; i >= 0 && n < EXAMINED; i = v->next[i], n++) {
-        int m = 0;
-        for (int64_t j = v->head[low]; j >= 0 && m < EXAMINED; j = v->next[j], m++) {
-            const pack_item x = v->items[i], y = v->items[j];
-            const int64_t off = llabs(gap - 2 * (x.tokens - y.tokens));
-            if (off < best_off && has_capacity(v, low, x, y) && has_capacity(v, full, y, x)) {
+    int count = 0;
+    for (int64_t i = level->head[full]; i >= 0 && count < EXAMINED; i = level->next[i], count++) {
+        int tried = 0;
+        for (int64_t j = level->head[low]; j >= 0 && tried < EXAMINED;
+             j = level->next[j], tried++) {
+            const pack_item first = level->items[i], second = level->items[j];
+            const int64_t off = llabs(gap - 2 * (first.tokens - second.tokens));
+            if (off < best_off && has_capacity(level, low, first, second) &&
+                has_capacity(level, full, second, first)) {
                 best[0] = i;
                 best[1] = j;
                 best_off = off;
@@ -101,58 +104,60 @@ static bool swap_items(levelling *v, int64_t low, int64_t full)
     }
     if (best[0] < 0)
         return false;
-    give_item(v, best[0], low);
-    give_item(v, best[1], full);
+    give_item(level, best[0], low);
+    give_item(level, best[1], full);
     return true;
 }
 
 /* One pass: every low row, from the emptiest on, takes from the fullest rows that have not given
  * yet. False if no row could take anything. */
-static bool level_once(levelling *v, filled *rank, int64_t rows)
+static bool level_once(levelling *level, filled *rank, int64_t rows)
 {
     bool any = false;
-    for (int64_t r = 0; r < rows; r++)
-        rank[r] = (filled){v->sum[r].tokens, r};
+    for (int64_t row = 0; row < rows; row++)
+        rank[row] = (filled){level->sum[row].tokens, row};
     qsort(rank, (size_t)rows, sizeof *rank, emptier_first);
     int64_t giver = rows - 1;
     for (int64_t k = 0; k < giver; k++) {
         const int64_t low = rank[k].row;
-        while (v->sum[low].tokens < v->enough && k < giver) {
+        while (level->sum[low].tokens < level->enough && k < giver) {
             const int64_t full = rank[giver].row;
-            const bool done = move_item(v, low, full) || swap_items(v, low, full);
+            const bool done = move_item(level, low, full) || swap_items(level, low, full);
             any = any || done;
             /* A row gives again while it is still the fullest. */
-            if (!done || v->sum[full].tokens <= rank[giver - 1].tokens)
+            if (!done || level->sum[full].tokens <= rank[giver - 1].tokens)
                 giver--;
         }
     }
     return any;
 }
 
-status pack_level(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
+status pack_level(const pack_item *items, int64_t count, int64_t token_budget, int64_t patch_budget,
                   arena *scratch, int64_t *row_of, int64_t rows)
 {
     const arena_mark mark = arena_save(scratch);
-    levelling v = {.items = items, .most = {token_budget, patch_budget}, .row_of = row_of};
+    levelling level = {.items = items, .most = {token_budget, patch_budget}, .row_of = row_of};
     filled *rank;
     int64_t tokens = 0;
     status st = ST_OK;
-    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *v.sum, (void **)&v.sum));
-    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *v.head, (void **)&v.head));
-    TRY_OR(done, arena_calloc(scratch, (size_t)n + 1, sizeof *v.next, (void **)&v.next));
+    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *level.sum, (void **)&level.sum));
+    TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *level.head, (void **)&level.head));
+    TRY_OR(done,
+           arena_calloc(scratch, (size_t)count + 1, sizeof *level.next, (void **)&level.next));
     TRY_OR(done, arena_calloc(scratch, (size_t)rows + 1, sizeof *rank, (void **)&rank));
-    for (int64_t r = 0; r < rows; r++)
-        v.head[r] = -1;
-    for (int64_t i = n - 1; i >= 0; i--) { /* backwards, so that each list is in the items' order */
-        const int64_t r = row_of[i];
-        v.next[i] = v.head[r];
-        v.head[r] = i;
-        v.sum[r].tokens += items[i].tokens;
-        v.sum[r].patches += items[i].patches;
+    for (int64_t row_number = 0; row_number < rows; row_number++)
+        level.head[row_number] = -1;
+    for (int64_t i = count - 1; i >= 0;
+         i--) { /* backwards, so that each list is in the items' order */
+        const int64_t its_number = row_of[i];
+        level.next[i] = level.head[its_number];
+        level.head[its_number] = i;
+        level.sum[its_number].tokens += items[i].tokens;
+        level.sum[its_number].patches += items[i].patches;
         tokens += items[i].tokens;
     }
-    v.enough = rows ? tokens / rows - tokens / rows / LOW : 0;
-    for (int k = 0; k < PASSES && level_once(&v, rank, rows); k++)
+    level.enough = rows ? tokens / rows - tokens / rows / LOW : 0;
+    for (int k = 0; k < PASSES && level_once(&level, rank, rows); k++)
         ;
 done:
     arena_release(scratch, mark);

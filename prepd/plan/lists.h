@@ -28,10 +28,10 @@ int64_t lists_next(const lists *lists, int64_t from);
 
 /* The two methods of pack_rows, with its arguments, on items that are known to be within the
  * budgets. What they take from `memory` stays there. */
-WARN_UNUSED status pack_best_fit(const pack_item *items, int64_t n, int64_t token_budget,
+WARN_UNUSED status pack_best_fit(const pack_item *items, int64_t count, int64_t token_budget,
                                  int64_t patch_budget, arena *memory, int64_t *row_of,
                                  int64_t *out_rows);
-WARN_UNUSED status pack_complete(const pack_item *items, int64_t n, int64_t token_budget,
+WARN_UNUSED status pack_complete(const pack_item *items, int64_t count, int64_t token_budget,
                                  int64_t patch_budget, arena *memory, int64_t *row_of,
                                  int64_t *out_rows);
 

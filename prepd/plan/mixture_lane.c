@@ -9,70 +9,70 @@
 
 #include "prepd/plan/order.h"
 
-static order chunk_order(const mixture_lane *l, uint64_t seed, uint64_t epoch, bool shuffle)
+static order chunk_order(const mixture_lane *lane, uint64_t seed, uint64_t epoch, bool shuffle)
 {
     char purpose[64];
-    snprintf(purpose, sizeof purpose, "chunks/%d/%" PRIu64, l->number, epoch);
-    return (order){rng_key_make(seed, purpose), l->n_chunks, shuffle};
+    snprintf(purpose, sizeof purpose, "chunks/%d/%" PRIu64, lane->number, epoch);
+    return (order){rng_key_make(seed, purpose), lane->n_chunks, shuffle};
 }
 
-static status order_chunks(mixture_lane *l, uint64_t seed, bool shuffle, uint64_t epoch)
+static status order_chunks(mixture_lane *lane, uint64_t seed, bool shuffle, uint64_t epoch)
 {
-    if (!l->start) {
-        l->start = (uint64_t *)malloc(((size_t)l->n_chunks + 1) * sizeof *l->start);
-        l->nth = (uint64_t *)malloc(((size_t)l->n_chunks + 1) * sizeof *l->nth);
-        if (!l->start || !l->nth)
-            return FAIL(ST_NO_MEMORY, "no memory to order %" PRIu64 " pieces", l->n_chunks);
+    if (!lane->start) {
+        lane->start = (uint64_t *)malloc(((size_t)lane->n_chunks + 1) * sizeof *lane->start);
+        lane->nth = (uint64_t *)malloc(((size_t)lane->n_chunks + 1) * sizeof *lane->nth);
+        if (!lane->start || !lane->nth)
+            return FAIL(ST_NO_MEMORY, "no memory to order %" PRIu64 " pieces", lane->n_chunks);
     }
-    const order o = chunk_order(l, seed, epoch, shuffle);
+    const order places = chunk_order(lane, seed, epoch, shuffle);
     uint64_t place = 0;
-    for (uint64_t k = 0; k < l->n_chunks; k++) {
-        const uint64_t c = order_at(&o, k);
-        l->start[k] = place;
-        l->nth[k] = c;
-        place += l->chunks[c + 1] - l->chunks[c];
+    for (uint64_t k = 0; k < lane->n_chunks; k++) {
+        const uint64_t chunk = order_at(&places, k);
+        lane->start[k] = place;
+        lane->nth[k] = chunk;
+        place += lane->chunks[chunk + 1] - lane->chunks[chunk];
     }
-    l->start[l->n_chunks] = place;
-    l->epoch = epoch;
-    l->have_epoch = true;
+    lane->start[lane->n_chunks] = place;
+    lane->epoch = epoch;
+    lane->have_epoch = true;
     return ST_OK;
 }
 
-status mixture_lane_at(mixture_lane *l, uint64_t seed, bool shuffle, uint64_t position,
+status mixture_lane_at(mixture_lane *lane, uint64_t seed, bool shuffle, uint64_t position,
                        uint64_t *out)
 {
-    const uint64_t epoch = position / l->n_units, place = position % l->n_units;
-    if (!l->chunks) {
-        const order o = order_of_epoch(seed, l->number, epoch, l->n_units, shuffle);
-        *out = l->first + order_at(&o, place);
+    const uint64_t epoch = position / lane->n_units, place = position % lane->n_units;
+    if (!lane->chunks) {
+        const order places = order_of_epoch(seed, lane->number, epoch, lane->n_units, shuffle);
+        *out = lane->first + order_at(&places, place);
         return ST_OK;
     }
-    if (!l->have_epoch || l->epoch != epoch)
-        TRY(order_chunks(l, seed, shuffle, epoch));
-    uint64_t low = 0, high = l->n_chunks; /* start[low] <= place < start[high] */
+    if (!lane->have_epoch || lane->epoch != epoch)
+        TRY(order_chunks(lane, seed, shuffle, epoch));
+    uint64_t low = 0, high = lane->n_chunks; /* start[low] <= place < start[high] */
     while (high - low > 1) {
         const uint64_t middle = low + (high - low) / 2;
-        if (l->start[middle] <= place)
+        if (lane->start[middle] <= place)
             low = middle;
         else
             high = middle;
     }
-    *out = l->first + l->chunks[l->nth[low]] + (place - l->start[low]);
+    *out = lane->first + lane->chunks[lane->nth[low]] + (place - lane->start[low]);
     return ST_OK;
 }
 
-void mixture_lane_window(const mixture_lane *l, uint64_t epoch, uint64_t n_windows, uint64_t w,
-                         uint64_t *out_from, uint64_t *out_to)
+void mixture_lane_window(const mixture_lane *lane, uint64_t epoch, uint64_t n_windows,
+                         uint64_t window, uint64_t *out_from, uint64_t *out_to)
 {
-    const uint64_t begin = epoch * l->per_epoch;
-    *out_from = begin + order_window_begin(l->per_epoch, n_windows, w);
-    *out_to = begin + order_window_begin(l->per_epoch, n_windows, w + 1);
+    const uint64_t begin = epoch * lane->per_epoch;
+    *out_from = begin + order_window_begin(lane->per_epoch, n_windows, window);
+    *out_to = begin + order_window_begin(lane->per_epoch, n_windows, window + 1);
 }
 
-void mixture_lane_done(mixture_lane *l)
+void mixture_lane_done(mixture_lane *lane)
 {
-    free(l->chunks);
-    free(l->start);
-    free(l->nth);
-    *l = (mixture_lane){0};
+    free(lane->chunks);
+    free(lane->start);
+    free(lane->nth);
+    *lane = (mixture_lane){0};
 }

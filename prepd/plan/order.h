@@ -17,19 +17,19 @@ typedef struct order {
     bool shuffle;
 } order;
 
-/* The order of the n units of one source (lane) in an epoch. */
-order order_of_epoch(uint64_t seed, int lane, uint64_t epoch, uint64_t n, bool shuffle);
+/* The order of the `count` units of one source (lane) in an epoch. */
+order order_of_epoch(uint64_t seed, int lane, uint64_t epoch, uint64_t count, bool shuffle);
 /* Which item stands at a place; a bijection of [0, n_places). */
 uint64_t order_at(const order *order, uint64_t place);
 
-/* How many windows of at most `window` items n items make; at least 1. */
-uint64_t order_windows(uint64_t n, uint64_t window);
-/* The first place of window `which`; order_window_begin(n, n_windows, n_windows) is n. */
-uint64_t order_window_begin(uint64_t n, uint64_t n_windows, uint64_t which);
+/* How many windows of at most `window` items `count` items make; at least 1. */
+uint64_t order_windows(uint64_t count, uint64_t window);
+/* The first place of window `which`; order_window_begin(count, n_windows, n_windows) is `count`. */
+uint64_t order_window_begin(uint64_t count, uint64_t n_windows, uint64_t which);
 
-/* The order of the n items within a window. It is used where a window takes from several sources or
- * from a source that is read in pieces, which would otherwise follow each other. */
-order order_of_window(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t n, bool shuffle);
+/* The order of the `count` items within a window. It is used where a window takes from several
+ * sources or from a source that is read in pieces, which would otherwise follow each other. */
+order order_of_window(uint64_t seed, uint64_t epoch, uint64_t window, uint64_t count, bool shuffle);
 
 /* The order of a window's rows. Without it the rows that packing fills first, which hold the
  * longest units, would always come first. */

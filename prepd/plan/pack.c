@@ -16,12 +16,12 @@ typedef struct ranked {
     int64_t weight, item;
 } ranked;
 
-static int heavier_first(const void *a, const void *b)
+static int heavier_first(const void *left, const void *right)
 {
-    const ranked *x = (const ranked *)a, *y = (const ranked *)b;
-    if (x->weight != y->weight)
-        return x->weight > y->weight ? -1 : 1;
-    return x->item < y->item ? -1 : x->item > y->item;
+    const ranked *first = (const ranked *)left, *second = (const ranked *)right;
+    if (first->weight != second->weight)
+        return first->weight > second->weight ? -1 : 1;
+    return first->item < second->item ? -1 : first->item > second->item;
 }
 
 /* Takes the fullest open row that holds the item out of its list; *out_room is the row's room for
@@ -42,22 +42,22 @@ static int64_t take_row(lists *open, const int64_t *patch_room, pack_item item, 
     return -1;
 }
 
-status pack_best_fit(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
-                     arena *a, int64_t *row_of, int64_t *out_rows)
+status pack_best_fit(const pack_item *items, int64_t count, int64_t token_budget,
+                     int64_t patch_budget, arena *memory, int64_t *row_of, int64_t *out_rows)
 {
     lists open;
     ranked *rank;
     int64_t *patch_room, rows = 0;
-    TRY(lists_init(&open, token_budget + 1, n, a));
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof *rank, (void **)&rank));
-    TRY(arena_calloc(a, (size_t)n + 1, sizeof *patch_room, (void **)&patch_room));
-    for (int64_t i = 0; i < n; i++) {
+    TRY(lists_init(&open, token_budget + 1, count, memory));
+    TRY(arena_calloc(memory, (size_t)count + 1, sizeof *rank, (void **)&rank));
+    TRY(arena_calloc(memory, (size_t)count + 1, sizeof *patch_room, (void **)&patch_room));
+    for (int64_t i = 0; i < count; i++) {
         int64_t by_tokens = items[i].tokens * (patch_budget + 1);
         int64_t by_patches = items[i].patches * (token_budget + 1);
         rank[i] = (ranked){by_tokens > by_patches ? by_tokens : by_patches, i};
     }
-    qsort(rank, (size_t)n, sizeof *rank, heavier_first);
-    for (int64_t k = 0; k < n; k++) {
+    qsort(rank, (size_t)count, sizeof *rank, heavier_first);
+    for (int64_t k = 0; k < count; k++) {
         pack_item item = items[rank[k].item];
         int64_t room = token_budget, row = take_row(&open, patch_room, item, &room);
         if (row < 0) {
@@ -72,10 +72,10 @@ status pack_best_fit(const pack_item *items, int64_t n, int64_t token_budget, in
     return ST_OK;
 }
 
-static status check_items(const pack_item *items, int64_t n, int64_t token_budget,
+static status check_items(const pack_item *items, int64_t count, int64_t token_budget,
                           int64_t patch_budget)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         if (items[i].tokens < 1 || items[i].tokens > token_budget || items[i].patches < 0 ||
             items[i].patches > patch_budget)
             return FAIL(ST_INTERNAL,
@@ -86,11 +86,11 @@ static status check_items(const pack_item *items, int64_t n, int64_t token_budge
 }
 
 /* A lower bound: no packing has fewer rows than the sums of tokens and of patches fill. */
-static int64_t fewest_rows(const pack_item *items, int64_t n, int64_t token_budget,
+static int64_t fewest_rows(const pack_item *items, int64_t count, int64_t token_budget,
                            int64_t patch_budget)
 {
     int64_t tokens = 0, patches = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         tokens += items[i].tokens;
         patches += items[i].patches;
     }
@@ -99,20 +99,20 @@ static int64_t fewest_rows(const pack_item *items, int64_t n, int64_t token_budg
     return by_tokens > by_patches ? by_tokens : by_patches;
 }
 
-status pack_rows(const pack_item *items, int64_t n, int64_t token_budget, int64_t patch_budget,
+status pack_rows(const pack_item *items, int64_t count, int64_t token_budget, int64_t patch_budget,
                  arena *scratch, int64_t *row_of, int64_t *out_rows)
 {
     arena_mark mark = arena_save(scratch);
     int64_t *other, rows, other_rows;
     status st;
-    TRY(check_items(items, n, token_budget, patch_budget));
-    TRY_OR(done, pack_complete(items, n, token_budget, patch_budget, scratch, row_of, &rows));
-    if (rows > fewest_rows(items, n, token_budget, patch_budget)) {
-        TRY_OR(done, arena_calloc(scratch, (size_t)n + 1, sizeof *other, (void **)&other));
-        TRY_OR(done,
-               pack_best_fit(items, n, token_budget, patch_budget, scratch, other, &other_rows));
+    TRY(check_items(items, count, token_budget, patch_budget));
+    TRY_OR(done, pack_complete(items, count, token_budget, patch_budget, scratch, row_of, &rows));
+    if (rows > fewest_rows(items, count, token_budget, patch_budget)) {
+        TRY_OR(done, arena_calloc(scratch, (size_t)count + 1, sizeof *other, (void **)&other));
+        TRY_OR(done, pack_best_fit(items, count, token_budget, patch_budget, scratch, other,
+                                   &other_rows));
         if (other_rows < rows) {
-            memcpy(row_of, other, (size_t)n * sizeof *row_of);
+            memcpy(row_of, other, (size_t)count * sizeof *row_of);
             rows = other_rows;
         }
     }

@@ -14,15 +14,15 @@ typedef struct pack_item {
     int64_t tokens, patches; /* tokens at least 1, each at most its budget */
 } pack_item;
 
-/* Writes row_of [n], the row of each item. Rows are numbered from 0 in the order in which they were
- * opened, and *out_rows is how many there are. What it takes from `scratch` it gives back. INTERNAL
- * if an item exceeds a budget. */
-WARN_UNUSED status pack_rows(const pack_item *items, int64_t n, int64_t token_budget,
+/* Writes row_of [count], the row of each item. Rows are numbered from 0 in the order in which they
+ * were opened, and *out_rows is how many there are. What it takes from `scratch` it gives back.
+ * INTERNAL if an item exceeds a budget. */
+WARN_UNUSED status pack_rows(const pack_item *items, int64_t count, int64_t token_budget,
                              int64_t patch_budget, arena *scratch, int64_t *row_of,
                              int64_t *out_rows);
 /* Moves items between the `rows` rows of a packing until no row has far fewer tokens than the mean,
  * or no move helps (level.c). The number of rows stays, and every row keeps within its budgets. */
-WARN_UNUSED status pack_level(const pack_item *items, int64_t n, int64_t token_budget,
+WARN_UNUSED status pack_level(const pack_item *items, int64_t count, int64_t token_budget,
                               int64_t patch_budget, arena *scratch, int64_t *row_of, int64_t rows);
 
 #endif

@@ -14,284 +14,295 @@
 #include "prepd/plan/planner.h"
 
 /* Adds up what each row of a window holds, for the shape buckets and the report. */
-static status note_rows(plan *p, const window_plan *w)
+static status note_rows(plan *planned, const window_plan *window)
 {
-    for (int64_t k = 0; k < w->n_rows; k++) {
-        row_stat r = {0};
-        for (int64_t at = w->first[k]; at < w->first[k + 1]; at++) {
-            const plan_unit *u = &p->units[w->items[at]];
-            r.class = at == w->first[k] || r.class == u->class ? u->class : MIXED_CLASSES;
-            r.tokens += u->tokens;
-            r.patches += u->patches;
-            r.targets += u->targets;
-            r.images += u->images;
-            r.frames += u->frames;
-            r.frame = u->frame > r.frame ? u->frame : r.frame;
-            r.visual += u->patches / 4 * u->n_docs;
-            r.documents += u->n_docs;
-            for (int32_t j = 0; j < u->n_docs; j++) {
-                const int64_t tokens = p->docs[u->first + j].tokens;
-                r.squares += tokens * tokens;
-                if (tokens > r.longest)
-                    r.longest = tokens;
+    for (int64_t k = 0; k < window->n_rows; k++) {
+        row_stat stat = {0};
+        for (int64_t at = window->first[k]; at < window->first[k + 1]; at++) {
+            const plan_unit *one = &planned->units[window->items[at]];
+            stat.class =
+                at == window->first[k] || stat.class == one->class ? one->class : MIXED_CLASSES;
+            stat.tokens += one->tokens;
+            stat.patches += one->patches;
+            stat.targets += one->targets;
+            stat.images += one->images;
+            stat.frames += one->frames;
+            stat.frame = one->frame > stat.frame ? one->frame : stat.frame;
+            stat.visual += one->patches / 4 * one->n_docs;
+            stat.documents += one->n_docs;
+            for (int32_t j = 0; j < one->n_docs; j++) {
+                const int64_t tokens = planned->docs[one->first + j].tokens;
+                stat.squares += tokens * tokens;
+                if (tokens > stat.longest)
+                    stat.longest = tokens;
             }
         }
-        TRY(array_room((void **)&p->rows, p->n_rows, &p->row_capacity, sizeof *p->rows));
-        p->rows[p->n_rows++] = r;
+        TRY(array_room((void **)&planned->rows, planned->n_rows, &planned->row_capacity,
+                       sizeof *planned->rows));
+        planned->rows[planned->n_rows++] = stat;
     }
     return ST_OK;
 }
 
 /* Plans the first window that is not known yet. The last window of epoch 0 completes the shape
  * buckets. */
-static status know_window(plan *p, row_range *s)
+static status know_window(plan *planned, row_range *range)
 {
-    const window_plan *w;
-    const uint64_t next = row_range_known(p, s);
-    TRY(plan_window(p, next, &w));
-    if (next < p->n_windows)
-        TRY(note_rows(p, w));
-    TRY(row_range_add(p, s, w->n_rows));
-    return next + 1 == p->n_windows ? plan_make_buckets(p) : ST_OK;
+    const window_plan *window;
+    const uint64_t next = row_range_known(planned, range);
+    TRY(plan_window(planned, next, &window));
+    if (next < planned->n_windows)
+        TRY(note_rows(planned, window));
+    TRY(row_range_add(planned, range, window->n_rows));
+    return next + 1 == planned->n_windows ? plan_make_buckets(planned) : ST_OK;
 }
 
 /* Computes how many windows an epoch has and which is the stream's last, now that all units are
  * known. */
-static status begin_windows(plan *p)
+static status begin_windows(plan *planned)
 {
-    const double epochs = p->conf->training_epochs;
-    if (p->kind == PLAN_SAMPLES) {
-        p->whole.end_row = p->whole.full_rows = (uint64_t)p->data->adapter->samples(p->data);
+    const double epochs = planned->conf->training_epochs;
+    if (planned->kind == PLAN_SAMPLES) {
+        planned->whole.end_row = planned->whole.full_rows =
+            (uint64_t)planned->data->adapter->samples(planned->data);
         return ST_OK;
     }
-    if (p->data->adapter->samples(p->data) == 0)
+    if (planned->data->adapter->samples(planned->data) == 0)
         return FAIL(ST_BAD_INPUT,
                     "the data set holds no sample; data.path, data.split and data.limit "
                     "say which samples are taken");
-    if (p->n_usable == 0)
+    if (planned->n_usable == 0)
         return FAIL(ST_BAD_INPUT, "no sample can be used; what is wrong with the first: %s",
-                    plan_cause(p, 0));
-    p->n_windows = order_windows(p->epoch_units, p->window);
+                    plan_cause(planned, 0));
+    planned->n_windows = order_windows(planned->epoch_units, planned->window);
     if (epochs > 0) {
-        p->whole_epochs = (uint64_t)epochs;
-        p->last_window = (p->whole_epochs + (epochs > (double)p->whole_epochs)) * p->n_windows;
+        planned->whole_epochs = (uint64_t)epochs;
+        planned->last_window =
+            (planned->whole_epochs + (epochs > (double)planned->whole_epochs)) * planned->n_windows;
     }
     return ST_OK;
 }
 
 /* Whether epoch 0 is planned. It comes before any other range, since its shape buckets and its
  * number of rows are the first things a consumer is told. */
-static bool has_epoch(const plan *p)
+static bool has_epoch(const plan *planned)
 {
-    return row_range_known(p, &p->whole) >= p->n_windows;
+    return row_range_known(planned, &planned->whole) >= planned->n_windows;
 }
 
-static bool is_ready(const plan *p, const row_range *s, uint64_t row)
+static bool is_ready(const plan *planned, const row_range *range, uint64_t row)
 {
-    if (p->stage != STAGE_WINDOWS || p->kind == PLAN_SAMPLES)
-        return p->stage == STAGE_WINDOWS;
-    if (!has_epoch(p))
+    if (planned->stage != STAGE_WINDOWS || planned->kind == PLAN_SAMPLES)
+        return planned->stage == STAGE_WINDOWS;
+    if (!has_epoch(planned))
         return false;
-    if (row_range_known(p, s) == p->last_window)
+    if (row_range_known(planned, range) == planned->last_window)
         return true;
-    return row == PLAN_ALL ? plan_endless(p) : row_range_rows(p, s) > row;
+    return row == PLAN_ALL ? plan_endless(planned) : row_range_rows(planned, range) > row;
 }
 
-status plan_prepare(plan *p, row_range *s, uint64_t row, int64_t until_ns, bool *out_ready)
+status plan_prepare(plan *planned, row_range *range, uint64_t row, int64_t until_ns,
+                    bool *out_ready)
 {
-    if (!s)
-        s = &p->whole;
-    while (!is_ready(p, s, row) && clock_ns() < until_ns) {
-        if (p->stage == STAGE_WINDOWS) {
-            TRY(know_window(p, has_epoch(p) ? s : &p->whole));
+    if (!range)
+        range = &planned->whole;
+    while (!is_ready(planned, range, row) && clock_ns() < until_ns) {
+        if (planned->stage == STAGE_WINDOWS) {
+            TRY(know_window(planned, has_epoch(planned) ? range : &planned->whole));
             continue;
         }
-        TRY(plan_make_units(p));
-        if (p->stage == STAGE_WINDOWS)
-            TRY(begin_windows(p));
+        TRY(plan_make_units(planned));
+        if (planned->stage == STAGE_WINDOWS)
+            TRY(begin_windows(planned));
     }
-    *out_ready = is_ready(p, s, row);
+    *out_ready = is_ready(planned, range, row);
     return ST_OK;
 }
 
-status plan_begin(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
+status plan_begin(const conf *options, const dataset *data, const data_index *index, plan_kind kind,
+                  plan **out)
 {
     status st;
-    if (index_samples(x) != d->adapter->samples(d) || index_images(x) != d->adapter->images(d))
+    if (index_samples(index) != data->adapter->samples(data) ||
+        index_images(index) != data->adapter->images(data))
         return FAIL(ST_BAD_INPUT,
                     "the index has %" PRId64 " samples and %" PRId64
                     " images, but the data set has %" PRId64 " and %" PRId64,
-                    index_samples(x), index_images(x), d->adapter->samples(d),
-                    d->adapter->images(d));
-    plan *p = (plan *)calloc(1, sizeof *p);
-    if (!p)
+                    index_samples(index), index_images(index), data->adapter->samples(data),
+                    data->adapter->images(data));
+    plan *planned = (plan *)calloc(1, sizeof *planned);
+    if (!planned)
         return FAIL(ST_NO_MEMORY, "no memory for a plan");
-    p->conf = c;
-    p->data = d;
-    p->index = x;
-    p->kind = kind;
-    p->seed = (uint64_t)c->training_seed;
-    p->window = (uint64_t)c->data_window;
-    p->token_budget = c->training_seq_len;
-    p->patch_budget = plan_patches_of(c);
-    p->last_window = UINT64_MAX;
-    p->walkers = 1;
-    arena_init(&p->scratch, 0);
-    TRY_OR(failed, row_range_init(&p->whole, 0, 0));
-    TRY_OR(failed, fit_limits_load(c, &p->limits));
-    TRY_OR(failed, clip_limits_load(c, &p->clips));
-    *out = p;
+    planned->conf = options;
+    planned->data = data;
+    planned->index = index;
+    planned->kind = kind;
+    planned->seed = (uint64_t)options->training_seed;
+    planned->window = (uint64_t)options->data_window;
+    planned->token_budget = options->training_seq_len;
+    planned->patch_budget = plan_patches_of(options);
+    planned->last_window = UINT64_MAX;
+    planned->walkers = 1;
+    arena_init(&planned->scratch, 0);
+    TRY_OR(failed, row_range_init(&planned->whole, 0, 0));
+    TRY_OR(failed, fit_limits_load(options, &planned->limits));
+    TRY_OR(failed, clip_limits_load(options, &planned->clips));
+    *out = planned;
     return ST_OK;
 failed:
-    plan_free(&p);
+    plan_free(&planned);
     return st;
 }
 
-status plan_new(const conf *c, const dataset *d, const data_index *x, plan_kind kind, plan **out)
+status plan_new(const conf *options, const dataset *data, const data_index *index, plan_kind kind,
+                plan **out)
 {
-    plan *p;
+    plan *planned;
     bool ready;
-    TRY(plan_begin(c, d, x, kind, &p));
-    status st = plan_prepare(p, NULL, PLAN_ALL, INT64_MAX, &ready);
+    TRY(plan_begin(options, data, index, kind, &planned));
+    status st = plan_prepare(planned, NULL, PLAN_ALL, INT64_MAX, &ready);
     if (st != ST_OK)
-        plan_free(&p);
+        plan_free(&planned);
     else
-        *out = p;
+        *out = planned;
     return st;
 }
 
-void plan_free(plan **p)
+void plan_free(plan **planned)
 {
-    if (!p || !*p)
+    if (!planned || !*planned)
         return;
-    plan *q = *p;
-    free(q->units);
-    free(q->docs);
-    for (int k = 0; k < q->n_lanes; k++)
-        mixture_lane_done(&q->lanes[k]);
-    free(q->lanes);
-    free(q->rows);
-    id_map_done(&q->cause_of);
-    text_pool_done(&q->causes);
-    row_range_done(&q->whole);
-    while (q->others) {
-        row_range *s = q->others;
-        q->others = s->next;
-        row_range_done(s);
-        free(s);
+    plan *epoch = *planned;
+    free(epoch->units);
+    free(epoch->docs);
+    for (int k = 0; k < epoch->n_lanes; k++)
+        mixture_lane_done(&epoch->lanes[k]);
+    free(epoch->lanes);
+    free(epoch->rows);
+    id_map_done(&epoch->cause_of);
+    text_pool_done(&epoch->causes);
+    row_range_done(&epoch->whole);
+    while (epoch->others) {
+        row_range *range = epoch->others;
+        epoch->others = range->next;
+        row_range_done(range);
+        free(range);
     }
-    plan_stop_joining(q);
-    for (int64_t k = 0; k < q->n_cached; k++) {
-        free(q->cache[k].first);
-        free(q->cache[k].items);
+    plan_stop_joining(epoch);
+    for (int64_t k = 0; k < epoch->n_cached; k++) {
+        free(epoch->cache[k].first);
+        free(epoch->cache[k].items);
     }
-    free(q->cache);
-    arena_done(&q->scratch);
-    free(q);
-    *p = NULL;
+    free(epoch->cache);
+    arena_done(&epoch->scratch);
+    free(epoch);
+    *planned = NULL;
 }
 
 /* How many of the document's patches are from clips, whose patches span two frames. */
-static int64_t clip_patches(const planned_doc *d)
+static int64_t clip_patches(const planned_doc *doc)
 {
-    int64_t n = 0;
-    for (int32_t k = 0; k < d->n_images; k++)
-        n += d->grids[k].pairs > 0 ? fit_patches(d->grids[k]) : 0;
-    return n;
+    int64_t count = 0;
+    for (int32_t k = 0; k < doc->n_images; k++)
+        count += doc->grids[k].pairs > 0 ? fit_patches(doc->grids[k]) : 0;
+    return count;
 }
 
 /* Adds a document to the row. The sample is measured again for its grids, which the plan does not
  * keep; it cannot fail for a cause, since samples with a cause are not in the plan. */
-static status add_doc(plan *p, unit_doc d, bool shared, arena *a, planned_row *r)
+static status add_doc(plan *planned, unit_doc from, bool shared, arena *memory, planned_row *placed)
 {
     bool is_cause;
-    planned_doc *doc = &r->docs[r->n_docs];
-    TRY(plan_measure(p, d.sample, a, doc, &is_cause));
-    doc->part = d.part;
-    doc->from = (int32_t)(d.part * p->token_budget);
-    doc->tokens = d.tokens;
+    planned_doc *doc = &placed->docs[placed->n_docs];
+    TRY(plan_measure(planned, from.sample, memory, doc, &is_cause));
+    doc->part = from.part;
+    doc->from = (int32_t)(from.part * planned->token_budget);
+    doc->tokens = from.tokens;
     doc->shared = shared && doc->n_images > 0;
-    r->tokens += doc->tokens;
-    r->patches += doc->shared ? 0 : doc->patches;
-    r->pairs_patches += doc->shared ? 0 : clip_patches(doc);
-    r->n_docs++;
+    placed->tokens += doc->tokens;
+    placed->patches += doc->shared ? 0 : doc->patches;
+    placed->pairs_patches += doc->shared ? 0 : clip_patches(doc);
+    placed->n_docs++;
     return ST_OK;
 }
 
 /* The row of PLAN_SAMPLES: one sample, with all its parts where its text is split. Empty for a
  * refused sample. */
-static status sample_row(plan *p, uint64_t number, arena *a, planned_row *r)
+static status sample_row(plan *planned, uint64_t number, arena *memory, planned_row *placed)
 {
     planned_doc whole;
     bool is_cause;
-    if (plan_cause(p, (int64_t)number))
+    if (plan_cause(planned, (int64_t)number))
         return ST_OK;
-    TRY(plan_measure(p, (int64_t)number, a, &whole, &is_cause));
-    const int64_t parts = (whole.whole - 1) / p->token_budget + 1;
-    TRY(arena_calloc(a, (size_t)parts, sizeof *r->docs, (void **)&r->docs));
+    TRY(plan_measure(planned, (int64_t)number, memory, &whole, &is_cause));
+    const int64_t parts = (whole.whole - 1) / planned->token_budget + 1;
+    TRY(arena_calloc(memory, (size_t)parts, sizeof *placed->docs, (void **)&placed->docs));
     for (int64_t k = 0; k < parts; k++) {
-        const int64_t left = whole.whole - k * p->token_budget;
-        const int64_t some = left < p->token_budget ? left : p->token_budget;
-        TRY(add_doc(p, (unit_doc){(int64_t)number, (int32_t)k, (int32_t)some}, false, a, r));
+        const int64_t left = whole.whole - k * planned->token_budget;
+        const int64_t some = left < planned->token_budget ? left : planned->token_budget;
+        TRY(add_doc(planned, (unit_doc){(int64_t)number, (int32_t)k, (int32_t)some}, false, memory,
+                    placed));
     }
     return ST_OK;
 }
 
-status plan_row(plan *p, row_range *s, uint64_t number, arena *a, planned_row *out)
+status plan_row(plan *planned, row_range *range, uint64_t number, arena *memory, planned_row *out)
 {
-    planned_row r = {.number = number};
-    const window_plan *w;
+    planned_row placed = {.number = number};
+    const window_plan *window;
     uint64_t first;
     bool ready;
-    if (!s)
-        s = &p->whole;
-    TRY(plan_prepare(p, s, number, INT64_MAX, &ready));
-    if (number >= s->end_row)
-        return FAIL(ST_END, "the stream has %" PRIu64 " rows", s->end_row);
-    if (p->kind == PLAN_SAMPLES) {
-        TRY(sample_row(p, number, a, &r));
-        *out = r;
+    if (!range)
+        range = &planned->whole;
+    TRY(plan_prepare(planned, range, number, INT64_MAX, &ready));
+    if (number >= range->end_row)
+        return FAIL(ST_END, "the stream has %" PRIu64 " rows", range->end_row);
+    if (planned->kind == PLAN_SAMPLES) {
+        TRY(sample_row(planned, number, memory, &placed));
+        *out = placed;
         return ST_OK;
     }
-    if (number < s->first_row[0])
+    if (number < range->first_row[0])
         return FAIL(ST_INTERNAL,
                     "row %" PRIu64 " is asked of a range that begins with row %" PRIu64, number,
-                    s->first_row[0]);
-    if (number >= s->full_rows) { /* an empty row, which completes the last step */
-        uint64_t last = row_range_window(p, s, s->full_rows - 1, &first);
-        r.epoch = last / p->n_windows;
-        r.window = last % p->n_windows;
-        *out = r;
+                    range->first_row[0]);
+    if (number >= range->full_rows) { /* an empty row, which completes the last step */
+        uint64_t last = row_range_window(planned, range, range->full_rows - 1, &first);
+        placed.epoch = last / planned->n_windows;
+        placed.window = last % planned->n_windows;
+        *out = placed;
         return ST_OK;
     }
-    uint64_t global = row_range_window(p, s, number, &first);
-    TRY(plan_window(p, global, &w));
-    r.epoch = global / p->n_windows;
-    r.window = global % p->n_windows;
+    uint64_t global = row_range_window(planned, range, number, &first);
+    TRY(plan_window(planned, global, &window));
+    placed.epoch = global / planned->n_windows;
+    placed.window = global % planned->n_windows;
     int64_t k = (int64_t)(number - first);
-    int64_t n = 0;
-    for (int64_t at = w->first[k]; at < w->first[k + 1]; at++)
-        n += p->units[w->items[at]].n_docs;
-    TRY(arena_calloc(a, (size_t)n, sizeof *r.docs, (void **)&r.docs));
-    for (int64_t at = w->first[k]; at < w->first[k + 1]; at++) {
-        const plan_unit *u = &p->units[w->items[at]];
-        for (int32_t j = 0; j < u->n_docs; j++)
-            TRY(add_doc(p, p->docs[u->first + j], j > 0, a, &r));
+    int64_t count = 0;
+    for (int64_t at = window->first[k]; at < window->first[k + 1]; at++)
+        count += planned->units[window->items[at]].n_docs;
+    TRY(arena_calloc(memory, (size_t)count, sizeof *placed.docs, (void **)&placed.docs));
+    for (int64_t at = window->first[k]; at < window->first[k + 1]; at++) {
+        const plan_unit *one = &planned->units[window->items[at]];
+        for (int32_t j = 0; j < one->n_docs; j++)
+            TRY(add_doc(planned, planned->docs[one->first + j], j > 0, memory, &placed));
     }
-    *out = r;
+    *out = placed;
     return ST_OK;
 }
 
-uint64_t plan_epoch_of(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first)
+uint64_t plan_epoch_of(const plan *planned, const row_range *range, uint64_t row,
+                       uint64_t *out_first)
 {
     uint64_t first;
-    if (!s)
-        s = &p->whole;
+    if (!range)
+        range = &planned->whole;
     *out_first = 0;
-    if (p->kind == PLAN_SAMPLES)
+    if (planned->kind == PLAN_SAMPLES)
         return 0;
-    const uint64_t last = s->full_rows - 1; /* empty rows belong to the last epoch */
-    const uint64_t epoch = row_range_window(p, s, row < last ? row : last, &first) / p->n_windows;
-    *out_first = s->first_row[(epoch - s->epoch) * p->n_windows];
+    const uint64_t last = range->full_rows - 1; /* empty rows belong to the last epoch */
+    const uint64_t epoch =
+        row_range_window(planned, range, row < last ? row : last, &first) / planned->n_windows;
+    *out_first = range->first_row[(epoch - range->epoch) * planned->n_windows];
     return epoch;
 }

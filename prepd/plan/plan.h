@@ -62,7 +62,7 @@ typedef struct row_range row_range;
 /* Starts a plan. It borrows the options, the data set and the index, which must outlive it and must
  * describe the same samples (BAD_INPUT otherwise). Nothing else may be called before plan_prepare
  * has said that the plan is ready. */
-WARN_UNUSED status plan_begin(const conf *c, const dataset *data, const data_index *index,
+WARN_UNUSED status plan_begin(const conf *options, const dataset *data, const data_index *index,
                               plan_kind kind, plan **out);
 
 /* The stream from the first row of `epoch` on, for a consumer that remembers, as a cursor does,
@@ -84,7 +84,7 @@ uint64_t plan_first_row(const row_range *range);
 WARN_UNUSED status plan_prepare(plan *plan, row_range *range, uint64_t row, int64_t until_ns,
                                 bool *out_ready);
 /* plan_begin and then plan_prepare of the whole stream. */
-WARN_UNUSED status plan_new(const conf *c, const dataset *data, const data_index *index,
+WARN_UNUSED status plan_new(const conf *options, const dataset *data, const data_index *index,
                             plan_kind kind, plan **out);
 /* Says how many consumers walk over the rows of this plan; the plan caches two windows for each.
  * It is one until this is called. */
@@ -105,7 +105,8 @@ uint64_t plan_epoch_rows(const plan *plan); /* of epoch 0 */
 /* The most tokens and patches that a row may have. */
 int64_t plan_token_budget(const plan *plan);
 int64_t plan_patch_budget(const plan *plan);
-int64_t plan_patches_of(const conf *c); /* the patch budget that a plan with these options has */
+int64_t
+plan_patches_of(const conf *options); /* the patch budget that a plan with these options has */
 /* Why sample i is not in the stream, in the words of the adapter, the index or the plan; NULL if
  * the sample is in the stream. The text lives as long as the plan. */
 const char *plan_cause(const plan *plan, int64_t sample);

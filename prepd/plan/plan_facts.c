@@ -5,49 +5,51 @@
  */
 enum { PATCHES_PER_TOKEN = 4 };
 
-uint64_t plan_rows(const plan *p, const row_range *s)
+uint64_t plan_rows(const plan *planned, const row_range *range)
 {
-    return s ? s->end_row : p->whole.end_row;
+    return range ? range->end_row : planned->whole.end_row;
 }
 
-bool plan_endless(const plan *p)
+bool plan_endless(const plan *planned)
 {
-    return p->kind == PLAN_PACKED && p->last_window == UINT64_MAX;
+    return planned->kind == PLAN_PACKED && planned->last_window == UINT64_MAX;
 }
 
-int64_t plan_token_budget(const plan *p)
+int64_t plan_token_budget(const plan *planned)
 {
-    return p->token_budget;
+    return planned->token_budget;
 }
 
-int64_t plan_patches_of(const conf *c)
+int64_t plan_patches_of(const conf *options)
 {
-    return c->data_patch_budget ? c->data_patch_budget : PATCHES_PER_TOKEN * c->training_seq_len;
+    return options->data_patch_budget ? options->data_patch_budget
+                                      : PATCHES_PER_TOKEN * options->training_seq_len;
 }
 
-int64_t plan_patch_budget(const plan *p)
+int64_t plan_patch_budget(const plan *planned)
 {
-    return p->patch_budget;
+    return planned->patch_budget;
 }
 
-const char *plan_cause(const plan *p, int64_t i)
+const char *plan_cause(const plan *planned, int64_t index)
 {
-    int64_t at = id_map_get(&p->cause_of, i);
-    return at < 0 ? NULL : text_pool_at(&p->causes, at);
+    int64_t at = id_map_get(&planned->cause_of, index);
+    return at < 0 ? NULL : text_pool_at(&planned->causes, at);
 }
 
-int64_t plan_refused(const plan *p)
+int64_t plan_refused(const plan *planned)
 {
-    return p->data->adapter->samples(p->data) - p->n_usable;
+    return planned->data->adapter->samples(planned->data) - planned->n_usable;
 }
 
-const shape_bucket *plan_buckets(const plan *p, int *out_n)
+const shape_bucket *plan_buckets(const plan *planned, int *out_n)
 {
-    *out_n = p->n_buckets;
-    return p->buckets;
+    *out_n = planned->n_buckets;
+    return planned->buckets;
 }
 
-uint64_t plan_epoch_rows(const plan *p)
+uint64_t plan_epoch_rows(const plan *planned)
 {
-    return p->kind == PLAN_SAMPLES ? p->whole.end_row : p->whole.first_row[p->n_windows];
+    return planned->kind == PLAN_SAMPLES ? planned->whole.end_row
+                                         : planned->whole.first_row[planned->n_windows];
 }

@@ -153,13 +153,14 @@ WARN_UNUSED status plan_window(plan *plan, uint64_t global, const window_plan **
 
 int plan_class_of(fit_grid grid);
 
-/* Packs the items of a window and levels the rows (pack.h). row_of [n] and *out_rows as there. */
-WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, int64_t n, int64_t *row_of,
-                                   int64_t *out_rows);
+/* Packs the items of a window and levels the rows (pack.h). row_of [count] and *out_rows as there.
+ */
+WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, int64_t count,
+                                   int64_t *row_of, int64_t *out_rows);
 /* The same, with rows of a single resolution class where a class has enough units for that. Item i
  * is unit units[i]. */
 WARN_UNUSED status plan_pack_classes(plan *plan, const pack_item *items, const int64_t *units,
-                                     int64_t n, int64_t *row_of, int64_t *out_rows);
+                                     int64_t count, int64_t *row_of, int64_t *out_rows);
 
 /* Makes plan.buckets from the rows of epoch 0 (shape_buckets.c). */
 WARN_UNUSED status plan_make_buckets(plan *plan);

@@ -13,95 +13,100 @@
 /* No run gets that far, and beyond these the sums could overflow. */
 static const uint64_t MOST_EPOCHS = (uint64_t)1 << 31, MOST_ROWS = (uint64_t)1 << 62;
 
-status row_range_init(row_range *s, uint64_t epoch, uint64_t row)
+status row_range_init(row_range *range, uint64_t epoch, uint64_t row)
 {
-    *s = (row_range){.epoch = epoch, .end_row = UINT64_MAX, .full_rows = UINT64_MAX};
-    TRY(array_room((void **)&s->first_row, 0, &s->known_capacity, sizeof *s->first_row));
-    s->first_row[0] = row;
-    s->n_known = 1;
+    *range = (row_range){.epoch = epoch, .end_row = UINT64_MAX, .full_rows = UINT64_MAX};
+    TRY(array_room((void **)&range->first_row, 0, &range->known_capacity,
+                   sizeof *range->first_row));
+    range->first_row[0] = row;
+    range->n_known = 1;
     return ST_OK;
 }
 
-void row_range_done(row_range *s)
+void row_range_done(row_range *range)
 {
-    free(s->first_row);
-    s->first_row = NULL;
+    free(range->first_row);
+    range->first_row = NULL;
 }
 
-uint64_t row_range_begin(const plan *p, const row_range *s)
+uint64_t row_range_begin(const plan *planned, const row_range *range)
 {
-    return s->epoch * p->n_windows;
+    return range->epoch * planned->n_windows;
 }
 
-uint64_t row_range_known(const plan *p, const row_range *s)
+uint64_t row_range_known(const plan *planned, const row_range *range)
 {
-    return row_range_begin(p, s) + (uint64_t)(s->n_known - 1);
+    return row_range_begin(planned, range) + (uint64_t)(range->n_known - 1);
 }
 
 /* The first row of a known window. */
-static uint64_t first_of(const plan *p, const row_range *s, uint64_t window)
+static uint64_t first_of(const plan *planned, const row_range *range, uint64_t window)
 {
-    return s->first_row[window - row_range_begin(p, s)];
+    return range->first_row[window - row_range_begin(planned, range)];
 }
 
-static uint64_t round_up(uint64_t v, uint64_t step)
+static uint64_t round_up(uint64_t value, uint64_t step)
 {
-    return (v + step - 1) / step * step;
+    return (value + step - 1) / step * step;
 }
 
 /* Finds the stream's end. It comes after training.epochs, where a fraction of an epoch is that
  * share of the epoch's rows, and the last step is completed with empty rows. The small number
  * subtracted below keeps a share that rounding made slightly too large from becoming one row more.
  */
-static void find_end(const plan *p, row_range *s)
+static void find_end(const plan *planned, row_range *range)
 {
-    const double rest = p->conf->training_epochs - (double)p->whole_epochs;
-    uint64_t rows = first_of(p, s, p->whole_epochs * p->n_windows);
+    const double rest = planned->conf->training_epochs - (double)planned->whole_epochs;
+    uint64_t rows = first_of(planned, range, planned->whole_epochs * planned->n_windows);
     if (rest > 0) {
-        uint64_t last = first_of(p, s, (p->whole_epochs + 1) * p->n_windows) - rows;
+        uint64_t last =
+            first_of(planned, range, (planned->whole_epochs + 1) * planned->n_windows) - rows;
         rows += (uint64_t)ceil(rest * (double)last - 1e-9);
     }
-    s->full_rows = rows;
-    s->end_row = round_up(rows, (uint64_t)p->conf->training_global_batch_size);
+    range->full_rows = rows;
+    range->end_row = round_up(rows, (uint64_t)planned->conf->training_global_batch_size);
 }
 
-status row_range_add(plan *p, row_range *s, int64_t n_rows)
+status row_range_add(plan *planned, row_range *range, int64_t n_rows)
 {
-    TRY(array_room((void **)&s->first_row, s->n_known, &s->known_capacity, sizeof *s->first_row));
-    s->first_row[s->n_known] = s->first_row[s->n_known - 1] + (uint64_t)n_rows;
-    s->n_known++;
-    if (row_range_known(p, s) == p->last_window)
-        find_end(p, s);
+    TRY(array_room((void **)&range->first_row, range->n_known, &range->known_capacity,
+                   sizeof *range->first_row));
+    range->first_row[range->n_known] = range->first_row[range->n_known - 1] + (uint64_t)n_rows;
+    range->n_known++;
+    if (row_range_known(planned, range) == planned->last_window)
+        find_end(planned, range);
     return ST_OK;
 }
 
-uint64_t row_range_rows(const plan *p, const row_range *s)
+uint64_t row_range_rows(const plan *planned, const row_range *range)
 {
-    const uint64_t known = row_range_known(p, s), whole = p->whole_epochs * p->n_windows;
-    const bool in_part = !plan_endless(p) && known < p->last_window && known > whole;
-    return first_of(p, s, in_part ? whole : known);
+    const uint64_t known = row_range_known(planned, range),
+                   whole = planned->whole_epochs * planned->n_windows;
+    const bool in_part = !plan_endless(planned) && known < planned->last_window && known > whole;
+    return first_of(planned, range, in_part ? whole : known);
 }
 
-uint64_t row_range_window(const plan *p, const row_range *s, uint64_t row, uint64_t *out_first)
+uint64_t row_range_window(const plan *planned, const row_range *range, uint64_t row,
+                          uint64_t *out_first)
 {
-    int64_t low = 0, high = s->n_known - 1; /* first_row[low] <= row < first_row[high] */
+    int64_t low = 0, high = range->n_known - 1; /* first_row[low] <= row < first_row[high] */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (s->first_row[middle] <= row)
+        if (range->first_row[middle] <= row)
             low = middle;
         else
             high = middle;
     }
-    *out_first = s->first_row[low];
-    return row_range_begin(p, s) + (uint64_t)low;
+    *out_first = range->first_row[low];
+    return row_range_begin(planned, range) + (uint64_t)low;
 }
 
 /* Refuses an epoch that the stream cannot have, and a row with which it cannot begin: every epoch
  * has at least one row. */
-static status check_place(const plan *p, uint64_t epoch, uint64_t row)
+static status check_place(const plan *planned, uint64_t epoch, uint64_t row)
 {
-    const double epochs = p->conf->training_epochs;
-    if (p->kind == PLAN_SAMPLES || epoch > MOST_EPOCHS || row > MOST_ROWS || epoch > row ||
+    const double epochs = planned->conf->training_epochs;
+    if (planned->kind == PLAN_SAMPLES || epoch > MOST_EPOCHS || row > MOST_ROWS || epoch > row ||
         (epoch == 0 && row > 0) || (epochs > 0 && (double)epoch >= epochs))
         return FAIL(ST_PROTOCOL,
                     "this stream has no epoch %" PRIu64 " that begins with row %" PRIu64, epoch,
@@ -109,49 +114,49 @@ static status check_place(const plan *p, uint64_t epoch, uint64_t row)
     return ST_OK;
 }
 
-status plan_from(plan *p, uint64_t epoch, uint64_t row, row_range **out)
+status plan_from(plan *planned, uint64_t epoch, uint64_t row, row_range **out)
 {
-    row_range *s = NULL;
-    TRY(check_place(p, epoch, row));
+    row_range *range = NULL;
+    TRY(check_place(planned, epoch, row));
     if (epoch == 0) {
         *out = NULL;
         return ST_OK;
     }
-    for (s = p->others; s; s = s->next)
-        if (s->epoch == epoch && s->first_row[0] == row) {
-            s->walkers++;
-            *out = s;
+    for (range = planned->others; range; range = range->next)
+        if (range->epoch == epoch && range->first_row[0] == row) {
+            range->walkers++;
+            *out = range;
             return ST_OK;
         }
-    s = (row_range *)calloc(1, sizeof *s);
-    if (!s)
+    range = (row_range *)calloc(1, sizeof *range);
+    if (!range)
         return FAIL(ST_NO_MEMORY, "no memory for a range of rows");
-    const status st = row_range_init(s, epoch, row);
+    const status st = row_range_init(range, epoch, row);
     if (st != ST_OK) {
-        free(s);
+        free(range);
         return st;
     }
-    s->walkers = 1;
-    s->next = p->others;
-    p->others = s;
-    *out = s;
+    range->walkers = 1;
+    range->next = planned->others;
+    planned->others = range;
+    *out = range;
     return ST_OK;
 }
 
-void plan_leave(plan *p, row_range **held)
+void plan_leave(plan *planned, row_range **held)
 {
-    row_range *s = *held, **at = &p->others;
+    row_range *range = *held, **at = &planned->others;
     *held = NULL;
-    if (!s || --s->walkers > 0)
+    if (!range || --range->walkers > 0)
         return;
-    while (*at != s)
+    while (*at != range)
         at = &(*at)->next;
-    *at = s->next;
-    row_range_done(s);
-    free(s);
+    *at = range->next;
+    row_range_done(range);
+    free(range);
 }
 
-uint64_t plan_first_row(const row_range *s)
+uint64_t plan_first_row(const row_range *range)
 {
-    return s ? s->first_row[0] : 0;
+    return range ? range->first_row[0] : 0;
 }

@@ -17,31 +17,31 @@
 
 /* The grid that the image processor makes of an image, with at most `room` patches. A negative room
  * means no limit. */
-static status fit_grid_of(const plan *p, const index_image *im, int64_t room, fit_grid *out)
+static status fit_grid_of(const plan *planned, const index_image *im, int64_t room, fit_grid *out)
 {
-    int64_t n;
+    int64_t count;
     if (im->frames == 0)
-        return room < 0 ? fit_image(im->height, im->width, p->limits, out)
-                        : fit_shrink(im->height, im->width, p->limits, room, out);
-    TRY(clip_count(im->frames, im->fps, &p->clips, &n));
-    return room < 0 ? clip_fit(n, im->height, im->width, &p->clips, out)
-                    : clip_shrink(n, im->height, im->width, &p->clips, room, out);
+        return room < 0 ? fit_image(im->height, im->width, planned->limits, out)
+                        : fit_shrink(im->height, im->width, planned->limits, room, out);
+    TRY(clip_count(im->frames, im->fps, &planned->clips, &count));
+    return room < 0 ? clip_fit(count, im->height, im->width, &planned->clips, out)
+                    : clip_shrink(count, im->height, im->width, &planned->clips, room, out);
 }
 
 /* The grids that the image processor makes of the sample's images, and the sum of their patches. */
-static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int64_t *out_patches,
-                            bool *out_cause)
+static status natural_grids(const plan *planned, const sample *smp, fit_grid *grids,
+                            int64_t *out_patches, bool *out_cause)
 {
     int64_t patches = 0;
-    for (int32_t k = 0; k < s->n_images; k++) {
+    for (int32_t k = 0; k < smp->n_images; k++) {
         index_image im;
-        index_image_get(p->index, s->images[k], &im);
-        const char *path = p->data->adapter->image_path(p->data, s->images[k]);
+        index_image_get(planned->index, smp->images[k], &im);
+        const char *path = planned->data->adapter->image_path(planned->data, smp->images[k]);
         if (im.cause && strncmp(im.cause, path, strlen(path)) == 0) /* it begins with the path */
             REFUSE("%s", im.cause);
         if (im.cause)
             REFUSE("%s: %s", path, im.cause);
-        if (fit_grid_of(p, &im, -1, &grids[k]) != ST_OK)
+        if (fit_grid_of(planned, &im, -1, &grids[k]) != ST_OK)
             REFUSE("%s: %s", path, status_last()->message);
         patches += fit_patches(grids[k]);
     }
@@ -51,91 +51,95 @@ static status natural_grids(const plan *p, const sample *s, fit_grid *grids, int
 
 /* Shrinks the images until they have at most `room` patches together. Each gets the share of the
  * room that it had of the patches before (`natural` of them). */
-static status shrink_grids(const plan *p, const sample *s, int64_t room, int64_t natural,
+static status shrink_grids(const plan *planned, const sample *smp, int64_t room, int64_t natural,
                            fit_grid *grids, bool *out_cause)
 {
     int64_t left = room;
-    for (int32_t k = 0; k < s->n_images; k++) {
+    for (int32_t k = 0; k < smp->n_images; k++) {
         index_image im;
-        index_image_get(p->index, s->images[k], &im);
+        index_image_get(planned->index, smp->images[k], &im);
         int64_t share = (int64_t)((__int128)fit_patches(grids[k]) * room / natural);
         if (share > left)
             share = left;
-        if (fit_grid_of(p, &im, share, &grids[k]) != ST_OK)
+        if (fit_grid_of(planned, &im, share, &grids[k]) != ST_OK)
             REFUSE("%s: cannot be shrunk to fit its row: %s",
-                   p->data->adapter->image_path(p->data, s->images[k]), status_last()->message);
+                   planned->data->adapter->image_path(planned->data, smp->images[k]),
+                   status_last()->message);
         left -= fit_patches(grids[k]);
     }
     return ST_OK;
 }
 
-static bool shows_clip(const plan *p, const sample *s)
+static bool shows_clip(const plan *planned, const sample *smp)
 {
     bool any = false;
-    for (int32_t k = 0; k < s->n_images && !any; k++) {
+    for (int32_t k = 0; k < smp->n_images && !any; k++) {
         index_image im;
-        index_image_get(p->index, s->images[k], &im);
+        index_image_get(planned->index, smp->images[k], &im);
         any = im.frames > 0;
     }
     return any;
 }
 
-status plan_measure(const plan *p, int64_t i, arena *a, planned_doc *out, bool *out_cause)
+status plan_measure(const plan *planned, int64_t index, arena *memory, planned_doc *out,
+                    bool *out_cause)
 {
-    index_sample r;
-    sample s;
+    index_sample record;
+    sample smp;
     fit_grid *grids;
     int64_t patches;
     *out_cause = false;
-    TRY(p->data->adapter->outline(p->data, i, a, &s));
-    if (s.cause)
-        REFUSE("%s", s.cause);
-    index_sample_get(p->index, i, &r);
-    if (r.cause)
-        REFUSE("%s", r.cause);
-    const bool split = s.plain && p->conf->data_overlong != OVERLONG_REFUSE && s.n_images == 0;
-    if (r.text_tokens > p->token_budget && !split)
+    TRY(planned->data->adapter->outline(planned->data, index, memory, &smp));
+    if (smp.cause)
+        REFUSE("%s", smp.cause);
+    index_sample_get(planned->index, index, &record);
+    if (record.cause)
+        REFUSE("%s", record.cause);
+    const bool split =
+        smp.plain && planned->conf->data_overlong != OVERLONG_REFUSE && smp.n_images == 0;
+    if (record.text_tokens > planned->token_budget && !split)
         REFUSE("its text of %d tokens is longer than a row of %" PRId64
                " tokens (training.seq_len; data.overlong: refuse)%s",
-               r.text_tokens, p->token_budget,
-               shows_clip(p, &s) ? "; the times of its clips are part of the text, and a smaller "
-                                   "video.max_frames makes them fewer"
-                                 : "");
-    TRY(arena_calloc(a, (size_t)s.n_images + 1, sizeof *grids, (void **)&grids));
-    TRY(natural_grids(p, &s, grids, &patches, out_cause));
+               record.text_tokens, planned->token_budget,
+               shows_clip(planned, &smp)
+                   ? "; the times of its clips are part of the text, and a smaller "
+                     "video.max_frames makes them fewer"
+                   : "");
+    TRY(arena_calloc(memory, (size_t)smp.n_images + 1, sizeof *grids, (void **)&grids));
+    TRY(natural_grids(planned, &smp, grids, &patches, out_cause));
     /* The vision tower merges 2 x 2 patches into one token. */
-    int64_t room = 4 * (p->token_budget - r.text_tokens);
-    if (room > p->patch_budget)
-        room = p->patch_budget;
-    if (s.n_images > 0 && patches > room) {
-        if (p->conf->data_oversize == OVERSIZE_REFUSE)
+    int64_t room = 4 * (planned->token_budget - record.text_tokens);
+    if (room > planned->patch_budget)
+        room = planned->patch_budget;
+    if (smp.n_images > 0 && patches > room) {
+        if (planned->conf->data_oversize == OVERSIZE_REFUSE)
             REFUSE("its pictures have %" PRId64
                    " patches, but beside its %d tokens of text a row of "
                    "%" PRId64 " tokens and %" PRId64 " patches has room for %" PRId64
                    " (data.oversize: refuse)",
-                   patches, r.text_tokens, p->token_budget, p->patch_budget, room);
-        TRY(shrink_grids(p, &s, room, patches, grids, out_cause));
+                   patches, record.text_tokens, planned->token_budget, planned->patch_budget, room);
+        TRY(shrink_grids(planned, &smp, room, patches, grids, out_cause));
         patches = 0;
-        for (int32_t k = 0; k < s.n_images; k++)
+        for (int32_t k = 0; k < smp.n_images; k++)
             patches += fit_patches(grids[k]);
     }
     int32_t frames = 0, frame = 0;
-    for (int32_t k = 0; k < s.n_images; k++) {
+    for (int32_t k = 0; k < smp.n_images; k++) {
         const int32_t each = grids[k].rows * grids[k].columns;
         frames += fit_runs(grids[k]);
         frame = each > frame ? each : frame;
     }
     *out = (planned_doc){
-        .sample = i,
-        .tokens = (int32_t)(r.text_tokens + patches / 4),
-        .whole = (int32_t)(r.text_tokens + patches / 4),
-        .images = s.images,
+        .sample = index,
+        .tokens = (int32_t)(record.text_tokens + patches / 4),
+        .whole = (int32_t)(record.text_tokens + patches / 4),
+        .images = smp.images,
         .patches = (int32_t)patches,
         .frames = frames,
         .frame = frame,
-        .targets = r.targets,
+        .targets = record.targets,
         .grids = grids,
-        .n_images = s.n_images,
+        .n_images = smp.n_images,
     };
     return ST_OK;
 }

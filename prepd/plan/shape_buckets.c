@@ -46,37 +46,38 @@ static const struct field {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
-/* Capacity k of a bucket: cap_at as a pointer, cap_of as a value; of_row is measure k of a row. */
-static int64_t *cap_at(shape_bucket *b, int k)
+/* Capacity `index` of a bucket: cap_at as a pointer, cap_of as a value; of_row is measure `index`
+ * of a row. */
+static int64_t *cap_at(shape_bucket *bound, int index)
 {
-    return (int64_t *)(void *)((char *)b + fields[k].of_bucket);
+    return (int64_t *)(void *)((char *)bound + fields[index].of_bucket);
 }
 
-static int64_t cap_of(const shape_bucket *b, int k)
+static int64_t cap_of(const shape_bucket *bound, int index)
 {
-    return *(const int64_t *)(const void *)((const char *)b + fields[k].of_bucket);
+    return *(const int64_t *)(const void *)((const char *)bound + fields[index].of_bucket);
 }
 
-static int64_t of_row(const row_stat *r, int k)
+static int64_t of_row(const row_stat *stat, int index)
 {
-    return *(const int64_t *)(const void *)((const char *)r + fields[k].of_row);
+    return *(const int64_t *)(const void *)((const char *)stat + fields[index].of_row);
 }
 
-static int64_t pick_larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t first, int64_t second)
 {
-    return a > b ? a : b;
+    return first > second ? first : second;
 }
 
-static int64_t pick_smaller(int64_t a, int64_t b)
+static int64_t pick_smaller(int64_t first, int64_t second)
 {
-    return a < b ? a : b;
+    return first < second ? first : second;
 }
 
-static int64_t round_up(int64_t v, int64_t step, int64_t most)
+static int64_t round_up(int64_t value, int64_t step, int64_t most)
 {
     if (step == TILE)
         step = pick_larger(most / STEPS / TILE, 1) * TILE;
-    return pick_smaller((v + step - 1) / step * step, most);
+    return pick_smaller((value + step - 1) / step * step, most);
 }
 
 static int64_t cost(int64_t tokens, int64_t patches, int64_t targets)
@@ -84,26 +85,26 @@ static int64_t cost(int64_t tokens, int64_t patches, int64_t targets)
     return tokens * TOKEN_COST + patches * PATCH_COST + targets * TARGET_COST;
 }
 
-static int cheaper_first(const void *a, const void *b)
+static int cheaper_first(const void *left, const void *right)
 {
-    const row_stat *x = (const row_stat *)a, *y = (const row_stat *)b;
-    int64_t cost_x = cost(x->tokens, x->patches, x->targets);
-    int64_t cost_y = cost(y->tokens, y->patches, y->targets);
+    const row_stat *first = (const row_stat *)left, *second = (const row_stat *)right;
+    int64_t cost_x = cost(first->tokens, first->patches, first->targets);
+    int64_t cost_y = cost(second->tokens, second->patches, second->targets);
     return cost_x < cost_y ? -1 : cost_x > cost_y;
 }
 
-static bool fits_bucket(const shape_bucket *b, const row_stat *r)
+static bool fits_bucket(const shape_bucket *bound, const row_stat *stat)
 {
     for (int k = 0; k < N_FIELDS; k++)
-        if (of_row(r, k) > cap_of(b, k))
+        if (of_row(stat, k) > cap_of(bound, k))
             return false;
     return true;
 }
 
-static bool same(const shape_bucket *a, const shape_bucket *b)
+static bool same(const shape_bucket *first, const shape_bucket *bound)
 {
     for (int k = 0; k < N_FIELDS; k++)
-        if (cap_of(a, k) != cap_of(b, k))
+        if (cap_of(first, k) != cap_of(bound, k))
             return false;
     return true;
 }
@@ -113,47 +114,47 @@ typedef struct density {
     int64_t some, tokens;
 } density;
 
-static void denser(density *d, int64_t some, int64_t tokens)
+static void denser(density *means, int64_t some, int64_t tokens)
 {
-    if (some * d->tokens > d->some * tokens)
-        *d = (density){some, tokens};
+    if (some * means->tokens > means->some * tokens)
+        *means = (density){some, tokens};
 }
 
 /* How much of it a row of `tokens` tokens can hold at most. */
-static int64_t most_in(int64_t tokens, density d)
+static int64_t most_in(int64_t tokens, density means)
 {
-    return (int64_t)((__int128)tokens * d.some / d.tokens);
+    return (int64_t)((__int128)tokens * means.some / means.tokens);
 }
 
 /* A bucket that holds every row of every epoch: a row has at most as many patches (images, targets,
  * frames) per token as the unit that has the most of them per token. Without packing a row is one
  * unit, so the largest of each measure is enough. */
-static shape_bucket bound_of(const plan *p)
+static shape_bucket bound_of(const plan *planned)
 {
     density patches = {0, 1}, targets = {0, 1}, images = {0, 1}, frames = {0, 1};
-    shape_bucket unit = {.longest = p->longest}; /* the most that a single unit has of each */
-    for (int64_t k = 0; k < p->n_units; k++) {
-        const plan_unit *u = &p->units[k];
-        denser(&patches, u->patches, u->tokens);
-        denser(&targets, u->targets, u->tokens);
-        denser(&images, u->images, u->tokens);
-        denser(&frames, u->frames, u->tokens);
-        unit.tokens = pick_larger(unit.tokens, u->tokens);
-        unit.patches = pick_larger(unit.patches, u->patches);
-        unit.targets = pick_larger(unit.targets, u->targets);
-        unit.images = pick_larger(unit.images, u->images);
-        unit.frames = pick_larger(unit.frames, u->frames);
-        unit.frame = pick_larger(unit.frame, u->frame);
-        unit.documents = pick_larger(unit.documents, u->n_docs);
+    shape_bucket unit = {.longest = planned->longest}; /* the most that a single unit has of each */
+    for (int64_t k = 0; k < planned->n_units; k++) {
+        const plan_unit *one = &planned->units[k];
+        denser(&patches, one->patches, one->tokens);
+        denser(&targets, one->targets, one->tokens);
+        denser(&images, one->images, one->tokens);
+        denser(&frames, one->frames, one->tokens);
+        unit.tokens = pick_larger(unit.tokens, one->tokens);
+        unit.patches = pick_larger(unit.patches, one->patches);
+        unit.targets = pick_larger(unit.targets, one->targets);
+        unit.images = pick_larger(unit.images, one->images);
+        unit.frames = pick_larger(unit.frames, one->frames);
+        unit.frame = pick_larger(unit.frame, one->frame);
+        unit.documents = pick_larger(unit.documents, one->n_docs);
     }
-    if (!p->conf->data_pack)
+    if (!planned->conf->data_pack)
         return unit;
-    const int64_t tokens = p->token_budget;
+    const int64_t tokens = planned->token_budget;
     return (shape_bucket){
         .tokens = tokens,
-        .patches = pick_smaller(most_in(tokens, patches) / 4 * 4, p->patch_budget),
+        .patches = pick_smaller(most_in(tokens, patches) / 4 * 4, planned->patch_budget),
         .targets = most_in(tokens, targets),
-        .documents = tokens / p->shortest,
+        .documents = tokens / planned->shortest,
         .longest = unit.longest,
         .images = most_in(tokens, images),
         .frames = most_in(tokens, frames),
@@ -169,25 +170,25 @@ typedef struct cut {
 
 /* Finds the places where the bucket of all rows so far changes. `rows` rises in predicted time.
  * Returns how many places there are. */
-static int find_cuts(const row_stat *rows, int64_t n, const shape_bucket *bound, cut *cuts)
+static int find_cuts(const row_stat *rows, int64_t n_rows, const shape_bucket *bound, cut *cuts)
 {
     shape_bucket most = {0};
     int n_cuts = 0;
-    for (int64_t i = 0; i < n; i++) {
-        shape_bucket b = {0};
+    for (int64_t i = 0; i < n_rows; i++) {
+        shape_bucket bucket = {0};
         for (int k = 0; k < N_FIELDS; k++) {
             *cap_at(&most, k) = pick_larger(cap_of(&most, k), of_row(&rows[i], k));
-            *cap_at(&b, k) = round_up(cap_of(&most, k), fields[k].step, cap_of(bound, k));
+            *cap_at(&bucket, k) = round_up(cap_of(&most, k), fields[k].step, cap_of(bound, k));
         }
-        if (n_cuts == 0 || (!same(&b, &cuts[n_cuts - 1].bucket) && n_cuts < MOST_CUTS))
+        if (n_cuts == 0 || (!same(&bucket, &cuts[n_cuts - 1].bucket) && n_cuts < MOST_CUTS))
             n_cuts++;
         cuts[n_cuts - 1] =
-            (cut){b, i + 1}; /* after MOST_CUTS the last cut takes all further rows */
+            (cut){bucket, i + 1}; /* after MOST_CUTS the last cut takes all further rows */
     }
     return n_cuts;
 }
 
-/* Chooses at most `most` of the n cuts so that the time of all rows is least. By dynamic
+/* Chooses at most `most` of the `n_cuts` cuts so that the time of all rows is least. By dynamic
  * programming:
  *
  *   least[0][j] = time(j) * rows(j)
@@ -196,16 +197,16 @@ static int find_cuts(const row_stat *rows, int64_t n, const shape_bucket *bound,
  * where time(j) is that of a row padded to the bucket of cut j, least[k][j] the time of all rows up
  * to cut j in k + 1 runs, and from[k][j] the i that gave it. Writes the chosen cuts to picked[], in
  * rising order, and returns how many there are. */
-static int choose_cuts(const cut *cuts, int n, int most, int *picked)
+static int choose_cuts(const cut *cuts, int n_cuts, int most, int *picked)
 {
     static const double NEVER = 1e300;
     double least[MAX_BUCKETS][MOST_CUTS];
     int16_t from[MAX_BUCKETS][MOST_CUTS];
     int runs = 1;
     for (int k = 0; k < most; k++) {
-        for (int j = 0; j < n; j++) {
-            const shape_bucket *b = &cuts[j].bucket;
-            const double each = (double)cost(b->tokens, b->patches, b->targets);
+        for (int j = 0; j < n_cuts; j++) {
+            const shape_bucket *bound = &cuts[j].bucket;
+            const double each = (double)cost(bound->tokens, bound->patches, bound->targets);
             least[k][j] = k == 0 ? each * (double)cuts[j].rows : NEVER;
             from[k][j] = -1;
             for (int i = 0; k > 0 && i < j; i++) {
@@ -216,51 +217,52 @@ static int choose_cuts(const cut *cuts, int n, int most, int *picked)
                 }
             }
         }
-        if (k > 0 && least[k][n - 1] <= least[runs - 1][n - 1] * (1 - WORTH * (k + 1 - runs)))
+        if (k > 0 &&
+            least[k][n_cuts - 1] <= least[runs - 1][n_cuts - 1] * (1 - WORTH * (k + 1 - runs)))
             runs = k + 1;
     }
-    for (int k = runs - 1, j = n - 1; k >= 0; j = from[k--][j])
+    for (int k = runs - 1, j = n_cuts - 1; k >= 0; j = from[k--][j])
         picked[k] = j;
     return runs;
 }
 
 /* Counts for each bucket the rows of epoch 0 for which it is the smallest that fits. */
-static void count_rows(plan *p)
+static void count_rows(plan *planned)
 {
-    for (int64_t i = 0; i < p->n_rows; i++) {
+    for (int64_t i = 0; i < planned->n_rows; i++) {
         int k = 0;
-        while (k + 1 < p->n_buckets && !fits_bucket(&p->buckets[k], &p->rows[i]))
+        while (k + 1 < planned->n_buckets && !fits_bucket(&planned->buckets[k], &planned->rows[i]))
             k++;
-        p->buckets[k].rows++;
-        p->buckets[k].row_tokens += p->rows[i].tokens;
-        p->buckets[k].row_patches += p->rows[i].patches;
-        p->buckets[k].row_targets += p->rows[i].targets;
+        planned->buckets[k].rows++;
+        planned->buckets[k].row_tokens += planned->rows[i].tokens;
+        planned->buckets[k].row_patches += planned->rows[i].patches;
+        planned->buckets[k].row_targets += planned->rows[i].targets;
     }
 }
 
-status plan_make_buckets(plan *p)
+status plan_make_buckets(plan *planned)
 {
-    const shape_bucket bound = bound_of(p);
-    const size_t n = (size_t)p->n_rows;
-    row_stat *rows = (row_stat *)malloc((n + 1) * sizeof *rows);
+    const shape_bucket bound = bound_of(planned);
+    const size_t count = (size_t)planned->n_rows;
+    row_stat *rows = (row_stat *)malloc((count + 1) * sizeof *rows);
     cut *cuts = (cut *)malloc(MOST_CUTS * sizeof *cuts);
     int picked[MAX_BUCKETS];
     if (!rows || !cuts) {
         free(rows);
         free(cuts);
-        return FAIL(ST_NO_MEMORY, "no memory to sort %zu rows", n);
+        return FAIL(ST_NO_MEMORY, "no memory to sort %zu rows", count);
     }
-    if (n)
-        memcpy(rows, p->rows, n * sizeof *rows);
-    qsort(rows, n, sizeof *rows, cheaper_first);
-    const int n_cuts = find_cuts(rows, p->n_rows, &bound, cuts);
+    if (count)
+        memcpy(rows, planned->rows, count * sizeof *rows);
+    qsort(rows, count, sizeof *rows, cheaper_first);
+    const int n_cuts = find_cuts(rows, planned->n_rows, &bound, cuts);
     const bool is_bound = n_cuts > 0 && same(&cuts[n_cuts - 1].bucket, &bound);
     const int n_picked = n_cuts ? choose_cuts(cuts, n_cuts, MAX_BUCKETS - !is_bound, picked) : 0;
-    p->n_buckets = 0;
+    planned->n_buckets = 0;
     for (int k = 0; k < n_picked - is_bound; k++)
-        p->buckets[p->n_buckets++] = cuts[picked[k]].bucket;
-    p->buckets[p->n_buckets++] = bound;
-    count_rows(p);
+        planned->buckets[planned->n_buckets++] = cuts[picked[k]].bucket;
+    planned->buckets[planned->n_buckets++] = bound;
+    count_rows(planned);
     free(rows);
     free(cuts);
     return ST_OK;

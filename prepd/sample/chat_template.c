@@ -22,123 +22,125 @@ static const struct {
     {"02106194b02d7f3ba6c9c2c4e7ca9522", "Qwen3-VL Instruct (seen: 4B, 8B), Cosmos-Reason2-8B"},
 };
 
-static void recognise(const char *text, size_t size, chat_template *t)
+static void recognise(const char *text, size_t size, chat_template *chat)
 {
     char digest[HASH_TEXT];
     if (size && text[size - 1] == '\n')
         size--;
-    t->digest = hash_bytes(text, size);
-    t->thinks = size && memmem(text, size, "<think>", strlen("<think>"));
-    hash_print(t->digest, digest);
+    chat->digest = hash_bytes(text, size);
+    chat->thinks = size && memmem(text, size, "<think>", strlen("<think>"));
+    hash_print(chat->digest, digest);
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
         if (strcmp(KNOWN[i].digest, digest) == 0)
-            t->releases = KNOWN[i].releases;
+            chat->releases = KNOWN[i].releases;
 }
 
 /* The path of a file of the model folder; *out_there says whether it exists. */
-static status look_for(const conf *c, const char *name, char path[STATUS_PATH_MAX], bool *out_there)
+static status look_for(const conf *options, const char *name, char path[STATUS_PATH_MAX],
+                       bool *out_there)
 {
-    const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
+    const char *folder =
+        options->model_tokenizer[0] ? options->model_tokenizer : options->model_path;
     if (snprintf(path, STATUS_PATH_MAX, "%s/%s", folder, name) >= STATUS_PATH_MAX)
         return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX);
     *out_there = folder[0] && access(path, F_OK) == 0;
     return ST_OK;
 }
 
-static status from_jinja(const conf *c, chat_template *t, bool *out_found)
+static status from_jinja(const conf *options, chat_template *chat, bool *out_found)
 {
     char path[STATUS_PATH_MAX];
-    TRY(look_for(c, "chat_template.jinja", path, out_found));
+    TRY(look_for(options, "chat_template.jinja", path, out_found));
     if (!*out_found)
         return ST_OK;
-    FILE *f = fopen(path, "rbe");
-    if (!f)
+    FILE *file = fopen(path, "rbe");
+    if (!file)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     status st = ST_OK;
     char *text = malloc(JINJA_MAX + 1);
-    const size_t size = text ? fread(text, 1, JINJA_MAX + 1, f) : 0;
+    const size_t size = text ? fread(text, 1, JINJA_MAX + 1, file) : 0;
     if (!text)
         st = FAIL(ST_NO_MEMORY, "no memory for a chat template");
-    else if (ferror(f))
+    else if (ferror(file))
         st = FAIL_IN(ST_IO, path, "it cannot be read");
     else if (size > JINJA_MAX)
         st = FAIL_IN(ST_BAD_INPUT, path, "it is longer than %d bytes", JINJA_MAX);
     else
-        recognise(text, size, t);
-    memcpy(t->path, path, sizeof t->path);
+        recognise(text, size, chat);
+    memcpy(chat->path, path, sizeof chat->path);
     free(text);
-    fclose(f);
+    fclose(file);
     return st;
 }
 
 /* Of several templates, [{"name": .., "template": ..}, ..], the one named "default"; any other
  * value itself. */
-static const json_value *default_of(const json_value *v)
+static const json_value *default_of(const json_value *value)
 {
-    for (size_t i = 0; i < json_count(v) && json_typeof(v) == JSON_ARRAY; i++) {
-        const json_value *one = json_item(v, i);
+    for (size_t i = 0; i < json_count(value) && json_typeof(value) == JSON_ARRAY; i++) {
+        const json_value *one = json_item(value, i);
         if (strcmp(json_text(json_find(one, "name"), ""), "default") == 0)
             return json_find(one, "template");
     }
-    return v;
+    return value;
 }
 
-static status from_json(const conf *c, const char *name, chat_template *t, bool *out_found)
+static status from_json(const conf *options, const char *name, chat_template *chat, bool *out_found)
 {
     char path[STATUS_PATH_MAX];
     bool there;
     json_value *file;
     *out_found = false;
-    TRY(look_for(c, name, path, &there));
+    TRY(look_for(options, name, path, &there));
     if (!there)
         return ST_OK;
     TRY(json_load(path, &file));
     status st = ST_OK;
-    const json_value *v = default_of(json_given(file, "chat_template"));
-    if (v && json_typeof(v) != JSON_TEXT) {
+    const json_value *value = default_of(json_given(file, "chat_template"));
+    if (value && json_typeof(value) != JSON_TEXT) {
         st = FAIL_IN(ST_BAD_INPUT, path,
                      "chat_template is %s, expected a text or a list in which one is named default",
-                     json_type_name(json_typeof(v)));
-    } else if (v) {
-        recognise(json_text(v, ""), json_text_size(v), t);
-        memcpy(t->path, path, sizeof t->path);
+                     json_type_name(json_typeof(value)));
+    } else if (value) {
+        recognise(json_text(value, ""), json_text_size(value), chat);
+        memcpy(chat->path, path, sizeof chat->path);
         *out_found = true;
     }
     json_free(&file);
     return st;
 }
 
-status chat_template_find(const conf *c, chat_template *out)
+status chat_template_find(const conf *options, chat_template *out)
 {
-    chat_template t = {.path = ""};
+    chat_template chat = {.path = ""};
     char path[STATUS_PATH_MAX];
     bool pictures, found = false;
-    TRY(look_for(c, "preprocessor_config.json", path, &pictures));
+    TRY(look_for(options, "preprocessor_config.json", path, &pictures));
     if (pictures)
-        TRY(from_json(c, "chat_template.json", &t, &found));
+        TRY(from_json(options, "chat_template.json", &chat, &found));
     if (!found)
-        TRY(from_jinja(c, &t, &found));
+        TRY(from_jinja(options, &chat, &found));
     if (!found)
-        TRY(from_json(c, "tokenizer_config.json", &t, &found));
-    *out = t;
+        TRY(from_json(options, "tokenizer_config.json", &chat, &found));
+    *out = chat;
     return ST_OK;
 }
 
-status chat_template_check(const conf *c, chat_template *out)
+status chat_template_check(const conf *options, chat_template *out)
 {
     char digest[HASH_TEXT];
-    chat_template t = {.path = ""};
-    if (c->data_format != DATA_TEXT)
-        TRY(chat_template_find(c, &t));
-    *out = t;
-    if (!t.path[0] || t.releases || c->model_chat_template == CHAT_TEMPLATE_INSTRUCT)
+    chat_template chat = {.path = ""};
+    if (options->data_format != DATA_TEXT)
+        TRY(chat_template_find(options, &chat));
+    *out = chat;
+    if (!chat.path[0] || chat.releases || options->model_chat_template == CHAT_TEMPLATE_INSTRUCT)
         return ST_OK;
-    hash_print(t.digest, digest);
+    hash_print(chat.digest, digest);
     return FAIL_IN(
-        ST_CONFIG, t.path,
+        ST_CONFIG, chat.path,
         "prepd does not know this chat template (%s)%s. prepd writes conversations as the "
         "template of Qwen3-VL Instruct does: <|im_start|>, the role, a line end, the text, "
         "<|im_end|>. If the model is to be trained on that form, set model.chat_template "
         "to instruct",
-        digest, t.thinks ? ", which puts <think> into answers" : "");
+        digest, chat.thinks ? ", which puts <think> into answers" : "");
 }

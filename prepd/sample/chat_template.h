@@ -28,11 +28,11 @@ typedef struct chat_template {
  * tokenizer's: chat_template.jinja, or else "chat_template" of tokenizer_config.json; of several
  * templates there, the one named "default". ST_BAD_INPUT for a file that does not hold a template.
  */
-WARN_UNUSED status chat_template_find(const conf *c, chat_template *out);
+WARN_UNUSED status chat_template_find(const conf *options, chat_template *out);
 
 /* Finds the template and checks that it is known. ST_CONFIG for an unknown one, with a message that
  * says what prepd would write instead, unless model.chat_template is instruct. Plain text
  * (data.format text) needs no template: then nothing is looked up, and out->path is "". */
-WARN_UNUSED status chat_template_check(const conf *c, chat_template *out);
+WARN_UNUSED status chat_template_check(const conf *options, chat_template *out);
 
 #endif

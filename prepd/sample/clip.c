@@ -30,10 +30,10 @@ static double known_rate(double fps)
 static int64_t count_of(int64_t total, double fps, const clip_limits *limits)
 {
     const double wanted = (double)total / fps * limits->fps; /* in this order */
-    int64_t n = wanted < (double)limits->max_frames ? (int64_t)wanted : limits->max_frames;
-    n = n > limits->min_frames ? n : limits->min_frames;
-    n = n < limits->max_frames ? n : limits->max_frames;
-    return n < total ? n : total;
+    int64_t count = wanted < (double)limits->max_frames ? (int64_t)wanted : limits->max_frames;
+    count = count > limits->min_frames ? count : limits->min_frames;
+    count = count < limits->max_frames ? count : limits->max_frames;
+    return count < total ? count : total;
 }
 
 status clip_count(int64_t total, double fps, const clip_limits *limits, int64_t *out_n)
@@ -58,43 +58,44 @@ status clip_count(int64_t total, double fps, const clip_limits *limits, int64_t 
 status clip_choose(int64_t total, double fps, const clip_limits *limits, arena *memory,
                    int64_t **out_index, int64_t *out_n)
 {
-    int64_t n, *index;
-    TRY(clip_count(total, fps, limits, &n));
-    TRY(arena_calloc(memory, (size_t)n, sizeof *index, (void **)&index));
+    int64_t count, *index;
+    TRY(clip_count(total, fps, limits, &count));
+    TRY(arena_calloc(memory, (size_t)count, sizeof *index, (void **)&index));
     /* Evenly from the first frame to the last, as numpy's linspace: the step is rounded once, and
      * each of its multiples once, half to even. The last one is set, because its multiple may be
      * off by one. */
     const double last = (double)(total - 1);
-    const double step = n > 1 ? last / (double)(n - 1) : 0.0;
-    for (int64_t i = 0; i < n; i++)
+    const double step = count > 1 ? last / (double)(count - 1) : 0.0;
+    for (int64_t i = 0; i < count; i++)
         index[i] = (int64_t)nearbyint((double)i * step);
-    if (n > 1)
-        index[n - 1] = total - 1;
+    if (count > 1)
+        index[count - 1] = total - 1;
     *out_index = index;
-    *out_n = n;
+    *out_n = count;
     return ST_OK;
 }
 
-static status check_frames(int64_t n, int64_t height, int64_t width, const clip_limits *limits)
+static status check_frames(int64_t n_frames, int64_t height, int64_t width,
+                           const clip_limits *limits)
 {
     if (limits->min_pixels < 1 || limits->max_pixels < limits->min_pixels)
         return FAIL(ST_CONFIG,
                     "video.min_pixels is %" PRId64 " and video.max_pixels %" PRId64
                     ": expected 1 <= min <= max",
                     limits->min_pixels, limits->max_pixels);
-    if (n < PAIR)
-        return FAIL(ST_BAD_INPUT, "the video has %" PRId64 " frames, expected at least %d", n,
-                    PAIR);
+    if (n_frames < PAIR)
+        return FAIL(ST_BAD_INPUT, "the video has %" PRId64 " frames, expected at least %d",
+                    n_frames, PAIR);
     if (height < FACTOR || width < FACTOR || height > MAX_SIDE || width > MAX_SIDE)
         return FAIL(ST_BAD_INPUT,
                     "the frames of the video have %" PRId64 " x %" PRId64 " pixels, expected sides "
                     "from %d to %d",
                     width, height, FACTOR, MAX_SIDE);
-    if (n > MAX_VOLUME / (height * width))
+    if (n_frames > MAX_VOLUME / (height * width))
         return FAIL(ST_BAD_INPUT,
                     "the video has %" PRId64 " frames of %" PRId64 " x %" PRId64
                     " pixels, which is too large",
-                    n, width, height);
+                    n_frames, width, height);
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
     if (longer > MAX_ASPECT * shorter)
@@ -109,21 +110,21 @@ static status check_frames(int64_t n, int64_t height, int64_t width, const clip_
 static status round_to_grid(int64_t n_frames, int64_t height, int64_t width, int64_t min_pixels,
                             int64_t max_pixels, fit_grid *out)
 {
-    const double h = (double)height, w = (double)width;
+    const double real_height = (double)height, real_width = (double)width;
     const double volume = (double)(n_frames * height * width);
-    double to_h = nearbyint(h / FACTOR) * FACTOR;
-    double to_w = nearbyint(w / FACTOR) * FACTOR;
+    double to_h = nearbyint(real_height / FACTOR) * FACTOR;
+    double to_w = nearbyint(real_width / FACTOR) * FACTOR;
     /* Half to even here too, so that 5 frames count as 4 and 7 as 8. Only the limits use this
      * number. */
     const double to_t = nearbyint((double)n_frames / PAIR) * PAIR;
     if (to_t * to_h * to_w > (double)max_pixels) {
         const double beta = sqrt(volume / (double)max_pixels);
-        to_h = fmax(FACTOR, floor(h / beta / FACTOR) * FACTOR);
-        to_w = fmax(FACTOR, floor(w / beta / FACTOR) * FACTOR);
+        to_h = fmax(FACTOR, floor(real_height / beta / FACTOR) * FACTOR);
+        to_w = fmax(FACTOR, floor(real_width / beta / FACTOR) * FACTOR);
     } else if (to_t * to_h * to_w < (double)min_pixels) {
         const double beta = sqrt((double)min_pixels / volume);
-        to_h = ceil(h * beta / FACTOR) * FACTOR;
-        to_w = ceil(w * beta / FACTOR) * FACTOR;
+        to_h = ceil(real_height * beta / FACTOR) * FACTOR;
+        to_w = ceil(real_width * beta / FACTOR) * FACTOR;
     }
     if (to_h > INT32_MAX || to_w > INT32_MAX || clip_pairs(n_frames) > INT32_MAX)
         return FAIL(ST_BAD_INPUT,
@@ -147,10 +148,10 @@ status clip_fit(int64_t n_frames, int64_t height, int64_t width, const clip_limi
 status clip_shrink(int64_t n_frames, int64_t height, int64_t width, const clip_limits *limits,
                    int64_t patches, fit_grid *out)
 {
-    fit_grid g;
-    TRY(clip_fit(n_frames, height, width, limits, &g));
+    fit_grid grid;
+    TRY(clip_fit(n_frames, height, width, limits, &grid));
     const int64_t least = clip_pairs(n_frames) * MERGE_SIDE * MERGE_SIDE;
-    if (fit_patches(g) > patches && patches < least)
+    if (fit_patches(grid) > patches && patches < least)
         return FAIL(ST_BAD_INPUT,
                     "%" PRId64 " frames of a video have at least %" PRId64
                     " patches, but there is room for %" PRId64
@@ -163,7 +164,7 @@ status clip_shrink(int64_t n_frames, int64_t height, int64_t width, const clip_l
         (int64_t)(nearbyint((double)n_frames / PAIR) * PAIR * nearbyint((double)height / FACTOR) *
                   FACTOR * nearbyint((double)width / FACTOR) * FACTOR);
     bool at_border = border >= 1 && border < high;
-    while (fit_patches(g) > patches && high - low > 1) {
+    while (fit_patches(grid) > patches && high - low > 1) {
         const int64_t middle = at_border ? border : low + (high - low) / 2;
         fit_grid tried;
         at_border = false;
@@ -175,25 +176,25 @@ status clip_shrink(int64_t n_frames, int64_t height, int64_t width, const clip_l
         else
             high = middle;
     }
-    if (fit_patches(g) > patches)
+    if (fit_patches(grid) > patches)
         TRY(round_to_grid(n_frames, height, width,
-                          limits->min_pixels < low ? limits->min_pixels : low, low, &g));
-    assert(fit_patches(g) <= patches);
-    *out = g;
+                          limits->min_pixels < low ? limits->min_pixels : low, low, &grid));
+    assert(fit_patches(grid) <= patches);
+    *out = grid;
     return ST_OK;
 }
 
-double clip_seconds(const int64_t *index, int64_t n, int64_t pair, double fps)
+double clip_seconds(const int64_t *index, int64_t count, int64_t pair, double fps)
 {
-    assert(pair >= 0 && pair < clip_pairs(n));
-    const int64_t first = pair * PAIR, second = first + 1 < n ? first + 1 : first;
+    assert(pair >= 0 && pair < clip_pairs(count));
+    const int64_t first = pair * PAIR, second = first + 1 < count ? first + 1 : first;
     fps = known_rate(fps);
     return ((double)index[first] / fps + (double)index[second] / fps) / PAIR;
 }
 
 int clip_text(double seconds, char out[CLIP_TEXT])
 {
-    const int n = snprintf(out, CLIP_TEXT, "<%.1f seconds>", seconds);
-    assert(n > 0 && n < CLIP_TEXT);
-    return n;
+    const int length = snprintf(out, CLIP_TEXT, "<%.1f seconds>", seconds);
+    assert(length > 0 && length < CLIP_TEXT);
+    return length;
 }

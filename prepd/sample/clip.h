@@ -29,7 +29,7 @@ extern const clip_limits clip_published;
  * options video.*, which override it. If the file gives no sizes, they are those of transformers'
  * class; if there is no file, all limits are as published. The errors are those of
  * fit_limits_load. */
-WARN_UNUSED status clip_limits_load(const conf *c, clip_limits *out);
+WARN_UNUSED status clip_limits_load(const conf *options, clip_limits *out);
 
 /* Stands in for an unknown rate, in frames a second. */
 #define CLIP_UNKNOWN_FPS 24.0
@@ -59,9 +59,9 @@ static inline int64_t clip_pairs(int64_t n_frames)
     return n_frames / 2 + n_frames % 2;
 }
 
-/* When a pair is, in seconds from the start: the mean of the times of its two frames. `index` [n]
- * is that of clip_choose; pair < clip_pairs(n). */
-double clip_seconds(const int64_t *index, int64_t n, int64_t pair, double fps);
+/* When a pair is, in seconds from the start: the mean of the times of its two frames. `index`
+ * [count] is that of clip_choose; pair < clip_pairs(count). */
+double clip_seconds(const int64_t *index, int64_t count, int64_t pair, double fps);
 
 enum { CLIP_TEXT = 48 }; /* bytes of the longest text, with its end */
 /* Writes "<0.3 seconds>", with one decimal that is rounded from the exact binary value, as Python

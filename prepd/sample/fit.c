@@ -14,22 +14,22 @@ enum {
 };
 
 /* The three steps of smart_resize. Doubles and the order of operations are those of the Python
- * code: h / beta / 32 is two divisions, and rounding is half to even (nearbyint in the default
- * mode). */
+ * code: real_height / beta / 32 is two divisions, and rounding is half to even (nearbyint in the
+ * default mode). */
 static fit_grid round_to_grid(int64_t height, int64_t width, int64_t min_pixels, int64_t max_pixels)
 {
-    const double h = (double)height, w = (double)width;
-    double to_h = nearbyint(h / FACTOR) * FACTOR; /* this may be 0 here */
-    double to_w = nearbyint(w / FACTOR) * FACTOR;
+    const double real_height = (double)height, real_width = (double)width;
+    double to_h = nearbyint(real_height / FACTOR) * FACTOR; /* this may be 0 here */
+    double to_w = nearbyint(real_width / FACTOR) * FACTOR;
 
     if (to_h * to_w > (double)max_pixels) {
-        const double beta = sqrt(h * w / (double)max_pixels);
-        to_h = fmax(FACTOR, floor(h / beta / FACTOR) * FACTOR);
-        to_w = fmax(FACTOR, floor(w / beta / FACTOR) * FACTOR);
+        const double beta = sqrt(real_height * real_width / (double)max_pixels);
+        to_h = fmax(FACTOR, floor(real_height / beta / FACTOR) * FACTOR);
+        to_w = fmax(FACTOR, floor(real_width / beta / FACTOR) * FACTOR);
     } else if (to_h * to_w < (double)min_pixels) {
-        const double beta = sqrt((double)min_pixels / (h * w));
-        to_h = ceil(h * beta / FACTOR) * FACTOR;
-        to_w = ceil(w * beta / FACTOR) * FACTOR;
+        const double beta = sqrt((double)min_pixels / (real_height * real_width));
+        to_h = ceil(real_height * beta / FACTOR) * FACTOR;
+        to_w = ceil(real_width * beta / FACTOR) * FACTOR;
     }
     return (fit_grid){.height = (int32_t)to_h,
                       .width = (int32_t)to_w,
@@ -78,10 +78,10 @@ static fit_grid grid_at(int64_t height, int64_t width, int64_t min_pixels, int64
 
 status fit_shrink(int64_t height, int64_t width, fit_limits limits, int64_t patches, fit_grid *out)
 {
-    fit_grid g;
-    TRY(fit_image(height, width, limits, &g));
-    if (fit_patches(g) <= patches) {
-        *out = g;
+    fit_grid grid;
+    TRY(fit_image(height, width, limits, &grid));
+    if (fit_patches(grid) <= patches) {
+        *out = grid;
         return ST_OK;
     }
     if (patches < MERGE_SIDE * MERGE_SIDE)
@@ -109,8 +109,8 @@ status fit_shrink(int64_t height, int64_t width, fit_limits limits, int64_t patc
         else
             high = middle;
     }
-    g = grid_at(height, width, limits.min_pixels, low);
-    assert(fit_patches(g) <= patches); /* with 1 pixel the grid is 32 x 32 */
-    *out = g;
+    grid = grid_at(height, width, limits.min_pixels, low);
+    assert(fit_patches(grid) <= patches); /* with 1 pixel the grid is 32 x 32 */
+    *out = grid;
     return ST_OK;
 }

@@ -69,6 +69,6 @@ WARN_UNUSED status fit_shrink(int64_t height, int64_t width, fit_limits limits, 
  * patch_size 16, and 0.5 as mean and deviation, because the class has other defaults; if it speaks
  * of them, merge_size and temporal_patch_size must be 2, the filter bicubic, and no step left out.
  */
-WARN_UNUSED status fit_limits_load(const conf *c, fit_limits *out);
+WARN_UNUSED status fit_limits_load(const conf *options, fit_limits *out);
 
 #endif

@@ -26,8 +26,8 @@ static const double REAL_TOLERANCE = 1e-9; /* for numbers that are written in de
 static status optional_int(const json_value *object, const char *key, const char *path,
                            int64_t *out)
 {
-    const json_value *v = json_find(object, key);
-    if (!v || json_typeof(v) == JSON_NULL)
+    const json_value *value = json_find(object, key);
+    if (!value || json_typeof(value) == JSON_NULL)
         return ST_OK;
     return json_want_int(object, key, path, out);
 }
@@ -50,8 +50,8 @@ static status require_int(const json_value *object, const char *key, const char 
 static status require_key(const json_value *object, const char *key, const char *path,
                           const char *otherwise)
 {
-    const json_value *v = json_find(object, key);
-    if (v && json_typeof(v) != JSON_NULL)
+    const json_value *value = json_find(object, key);
+    if (value && json_typeof(value) != JSON_NULL)
         return ST_OK;
     return FAIL_IN(
         ST_BAD_INPUT, path,
@@ -64,14 +64,14 @@ static status require_key(const json_value *object, const char *key, const char 
 static status require_real(const json_value *object, const char *key, const char *path,
                            double wanted)
 {
-    const json_value *v = json_find(object, key);
-    if (!v || json_typeof(v) == JSON_NULL)
+    const json_value *value = json_find(object, key);
+    if (!value || json_typeof(value) == JSON_NULL)
         return ST_OK;
-    const bool list = json_typeof(v) == JSON_ARRAY;
-    const size_t n = list ? json_count(v) : 1;
-    bool good = !list || n == 3;
-    for (size_t i = 0; i < n && good; i++)
-        good = fabs(json_real(list ? json_item(v, i) : v, NAN) - wanted) < REAL_TOLERANCE;
+    const bool list = json_typeof(value) == JSON_ARRAY;
+    const size_t count = list ? json_count(value) : 1;
+    bool good = !list || count == 3;
+    for (size_t i = 0; i < count && good; i++)
+        good = fabs(json_real(list ? json_item(value, i) : value, NAN) - wanted) < REAL_TOLERANCE;
     if (!good)
         return FAIL_IN(ST_BAD_INPUT, path, "%s is not %.8g, the only value supported (Qwen3-VL)",
                        key, wanted);
@@ -124,10 +124,11 @@ static status read_file(const json_value *file, const char *path, fit_limits *li
 
 /* Loads the file of that name from the model folder; *out is NULL if there is none. It is the same
  * file that model_files.h digests, so a worker with another one is refused. */
-static status load_file(const conf *c, const char *name, char path[STATUS_PATH_MAX],
+static status load_file(const conf *options, const char *name, char path[STATUS_PATH_MAX],
                         json_value **out)
 {
-    const char *folder = c->model_tokenizer[0] ? c->model_tokenizer : c->model_path;
+    const char *folder =
+        options->model_tokenizer[0] ? options->model_tokenizer : options->model_path;
     *out = NULL;
     if (snprintf(path, STATUS_PATH_MAX, "%s/%s", folder, name) >= STATUS_PATH_MAX)
         return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX);
@@ -166,25 +167,25 @@ static status read_clip_file(const json_value *file, const char *path, clip_limi
     return ST_OK;
 }
 
-status clip_limits_load(const conf *c, clip_limits *out)
+status clip_limits_load(const conf *options, clip_limits *out)
 {
     clip_limits limits = clip_published;
     char path[STATUS_PATH_MAX];
     json_value *file;
-    TRY(load_file(c, "video_preprocessor_config.json", path, &file));
+    TRY(load_file(options, "video_preprocessor_config.json", path, &file));
     const status st = file ? read_clip_file(file, path, &limits) : ST_OK;
     json_free(&file);
     TRY(st);
-    if (c->video_min_pixels > 0)
-        limits.min_pixels = c->video_min_pixels;
-    if (c->video_max_pixels > 0)
-        limits.max_pixels = c->video_max_pixels;
-    if (c->video_min_frames > 0)
-        limits.min_frames = c->video_min_frames;
-    if (c->video_max_frames > 0)
-        limits.max_frames = c->video_max_frames;
-    if (c->video_fps > 0)
-        limits.fps = c->video_fps;
+    if (options->video_min_pixels > 0)
+        limits.min_pixels = options->video_min_pixels;
+    if (options->video_max_pixels > 0)
+        limits.max_pixels = options->video_max_pixels;
+    if (options->video_min_frames > 0)
+        limits.min_frames = options->video_min_frames;
+    if (options->video_max_frames > 0)
+        limits.max_frames = options->video_max_frames;
+    if (options->video_fps > 0)
+        limits.fps = options->video_fps;
     if (limits.max_pixels < limits.min_pixels || limits.max_frames < limits.min_frames)
         return FAIL(ST_CONFIG,
                     "videos may have areas from %" PRId64 " to %" PRId64 " pixels and from %" PRId64
@@ -195,12 +196,12 @@ status clip_limits_load(const conf *c, clip_limits *out)
     return ST_OK;
 }
 
-status fit_limits_load(const conf *c, fit_limits *out)
+status fit_limits_load(const conf *options, fit_limits *out)
 {
     fit_limits limits = {CLASS_MIN_PIXELS, CLASS_MAX_PIXELS};
     char path[STATUS_PATH_MAX];
     json_value *file;
-    TRY(load_file(c, "preprocessor_config.json", path, &file));
+    TRY(load_file(options, "preprocessor_config.json", path, &file));
     status st = ST_OK;
     if (!file)
         limits = (fit_limits){DEFAULT_MIN_PIXELS, DEFAULT_MAX_PIXELS};
@@ -208,10 +209,10 @@ status fit_limits_load(const conf *c, fit_limits *out)
         st = require_keys(file, path);
     json_free(&file);
     TRY(st);
-    if (c->image_min_pixels > 0)
-        limits.min_pixels = c->image_min_pixels;
-    if (c->image_max_pixels > 0)
-        limits.max_pixels = c->image_max_pixels;
+    if (options->image_min_pixels > 0)
+        limits.min_pixels = options->image_min_pixels;
+    if (options->image_max_pixels > 0)
+        limits.max_pixels = options->image_max_pixels;
     if (limits.max_pixels < limits.min_pixels)
         return FAIL(ST_CONFIG,
                     "image.min_pixels %" PRId64 " is above image.max_pixels %" PRId64

@@ -74,17 +74,18 @@ static status fail_vips(const char *file, const char *format, const char *what)
     char text[512];
     const char *from = vips_error_buffer();
     snprintf(text, sizeof text, "%s", *from ? from : last_warning);
-    size_t n = strlen(text);
-    while (n > 0 && text[n - 1] == '\n')
-        text[--n] = 0;
-    for (size_t i = 0; i < n; i++)
+    size_t length = strlen(text);
+    while (length > 0 && text[length - 1] == '\n')
+        text[--length] = 0;
+    for (size_t i = 0; i < length; i++)
         if (text[i] == '\n')
             text[i] = ';';
     forget_errors();
     /* That a process is short of memory says nothing about the file. A file that always needs too
      * much is found because it kills fresh workers too. */
     const status code = strcasestr(text, "memory") ? ST_NO_MEMORY : ST_BAD_INPUT;
-    return FAIL_IN(code, file, "the %s %s: %s", format, what, n ? text : "no reason was given");
+    return FAIL_IN(code, file, "the %s %s: %s", format, what,
+                   length ? text : "no reason was given");
 }
 
 /* A file whose header was read and whose pixels were not. */
@@ -98,11 +99,11 @@ typedef struct opened {
     uint8_t key[3]; /* with ALPHA_KEY, the colour that is transparent */
 } opened;
 
-static void opened_close(opened *o)
+static void opened_close(opened *file)
 {
-    if (o->pixels)
-        g_object_unref(o->pixels);
-    o->pixels = NULL;
+    if (file->pixels)
+        g_object_unref(file->pixels);
+    file->pixels = NULL;
     forget_errors();
 }
 
@@ -118,8 +119,8 @@ static span metadata(VipsImage *im, const char *name)
 static void *find_raw_profile(VipsImage *im, const char *name, GValue *value, void *user)
 {
     static const char key[] = "Raw profile type exif";
-    const size_t n = strlen(name);
-    if (n < sizeof key - 1 || strcmp(name + n - (sizeof key - 1), key) != 0 ||
+    const size_t length = strlen(name);
+    if (length < sizeof key - 1 || strcmp(name + length - (sizeof key - 1), key) != 0 ||
         !G_VALUE_HOLDS(value, VIPS_TYPE_REF_STRING))
         return NULL;
     return vips_image_get_string(im, name, (const char **)user) == 0 ? im : NULL;
@@ -162,36 +163,37 @@ static status refuse_format(span bytes, const char *file, const char *name)
 {
     if (name)
         return FAIL_IN(ST_BAD_INPUT, file, "this is %s; only JPEG, PNG and WebP are read", name);
-    const uint8_t *b = bytes.data;
+    const uint8_t *head = bytes.data;
     return FAIL_IN(
         ST_BAD_INPUT, file,
         "this is not a picture: its first bytes are %02x %02x %02x %02x; only JPEG, PNG and "
         "WebP are read",
-        b[0], bytes.size > 1 ? b[1] : 0, bytes.size > 2 ? b[2] : 0, bytes.size > 3 ? b[3] : 0);
+        head[0], bytes.size > 1 ? head[1] : 0, bytes.size > 2 ? head[2] : 0,
+        bytes.size > 3 ? head[3] : 0);
 }
 
-static void find_alpha(span bytes, picture_format format, opened *o)
+static void find_alpha(span bytes, picture_format format, opened *file)
 {
-    const int bands = vips_image_get_bands(o->pixels);
+    const int bands = vips_image_get_bands(file->pixels);
     if (format == PICTURE_PNG && png_has_colours_alone(bytes))
-        o->alpha = png_key(bytes, o->key) ? ALPHA_KEY : ALPHA_NONE;
+        file->alpha = png_key(bytes, file->key) ? ALPHA_KEY : ALPHA_NONE;
     else if (format != PICTURE_JPEG && bands % 2 == 0)
-        o->alpha = ALPHA_BAND;
+        file->alpha = ALPHA_BAND;
 }
 
-/* On success the caller closes *o. */
-static status open_bytes(span bytes, const char *file, const conf *limits, opened *o)
+/* On success the caller closes *picture. */
+static status open_bytes(span bytes, const char *file, const conf *limits, opened *picture)
 {
-    *o = (opened){0};
+    *picture = (opened){0};
     if (bytes.size == 0)
         return FAIL_IN(ST_BAD_INPUT, file, "the file is empty");
     if (bytes.size > (uint64_t)limits->image_file_bytes)
         return FAIL_IN(ST_BAD_INPUT, file,
                        "the file has %zu bytes, more than image.file_bytes %" PRId64 " allows",
                        bytes.size, limits->image_file_bytes);
-    const picture_format format = sniff_format(bytes, &o->format);
+    const picture_format format = sniff_format(bytes, &picture->format);
     if (format == PICTURE_OTHER)
-        return refuse_format(bytes, file, o->format);
+        return refuse_format(bytes, file, picture->format);
 
     if (format == PICTURE_PNG && !png_reaches_pixels(bytes))
         return FAIL_IN(ST_BAD_INPUT, file,
@@ -199,25 +201,25 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
     if (format == PICTURE_PNG)
         TRY(png_check_texts(bytes, file));
     forget_errors();
-    o->pixels = load_picture(format, bytes);
-    if (!o->pixels)
-        return fail_vips(file, o->format, "header cannot be read");
+    picture->pixels = load_picture(format, bytes);
+    if (!picture->pixels)
+        return fail_vips(file, picture->format, "header cannot be read");
     status st = ST_OK;
-    const int64_t width = vips_image_get_width(o->pixels);
-    const int64_t height = vips_image_get_height(o->pixels);
+    const int64_t width = vips_image_get_width(picture->pixels);
+    const int64_t height = vips_image_get_height(picture->pixels);
     if (width * height > limits->image_input_pixels)
         st = FAIL_IN(ST_BAD_INPUT, file,
                      "the picture has %" PRId64 " x %" PRId64
                      " pixels, more than image.input_pixels %" PRId64 " allows",
                      width, height, limits->image_input_pixels);
     if (st != ST_OK) {
-        opened_close(o);
+        opened_close(picture);
         return st;
     }
-    o->orientation = find_orientation(o->pixels, format, bytes);
-    o->clip_16_bit = format == PICTURE_PNG && png_is_grey(bytes);
+    picture->orientation = find_orientation(picture->pixels, format, bytes);
+    picture->clip_16_bit = format == PICTURE_PNG && png_is_grey(bytes);
     if (limits->image_transparency == TRANSPARENCY_5_23)
-        find_alpha(bytes, format, o);
+        find_alpha(bytes, format, picture);
     return ST_OK;
 }
 
@@ -235,116 +237,118 @@ bool image_header_of_start(span start, const conf *limits, image_info *out)
 
 status image_header(span bytes, const char *file, const conf *limits, image_info *out)
 {
-    opened o;
+    opened picture;
     if (image_header_of_start(bytes, limits, out))
         return ST_OK;
-    TRY(open_bytes(bytes, file, limits, &o));
-    const int width = vips_image_get_width(o.pixels), height = vips_image_get_height(o.pixels);
-    const bool swap = orient_swaps_sides(o.orientation);
-    *out = (image_info){swap ? height : width, swap ? width : height, o.format};
-    opened_close(&o);
+    TRY(open_bytes(bytes, file, limits, &picture));
+    const int width = vips_image_get_width(picture.pixels),
+              height = vips_image_get_height(picture.pixels);
+    const bool swap = orient_swaps_sides(picture.orientation);
+    *out = (image_info){swap ? height : width, swap ? width : height, picture.format};
+    opened_close(&picture);
     return ST_OK;
 }
 
-/* a * b / 255, rounded as Pillow's MULDIV255 does. */
+/* a * b / 255, rounded as Pillow's MULDIV255 does. Letters: a, b the factors. */
 static inline uint8_t mul_div_255(uint32_t a, uint32_t b)
 {
-    const uint32_t t = a * b + 128;
-    return (uint8_t)(((t >> 8) + t) >> 8);
+    const uint32_t product = a * b + 128;
+    return (uint8_t)(((product >> 8) + product) >> 8);
 }
 
 /* CMYK to RGB. The inks are the right way round here, because libvips, like Pillow, inverts what a
  * JPEG stores. */
-static void cmyk_line(const uint8_t *in, int64_t n, uint8_t *rgb)
+static void cmyk_line(const uint8_t *in, int64_t bytes, uint8_t *rgb)
 {
-    for (int64_t i = 0; i < n; i++, in += 4, rgb += 3) {
+    for (int64_t i = 0; i < bytes; i++, in += 4, rgb += 3) {
         const uint8_t light = (uint8_t)(255 - in[3]);
-        for (int c = 0; c < 3; c++)
-            rgb[c] = (uint8_t)(light - mul_div_255(in[c], light));
+        for (int j = 0; j < 3; j++)
+            rgb[j] = (uint8_t)(light - mul_div_255(in[j], light));
     }
 }
 
-static void byte_line(const uint8_t *in, int64_t n, int bands, uint8_t *rgb)
+static void byte_line(const uint8_t *in, int64_t bytes, int bands, uint8_t *rgb)
 {
     if (bands == 3) {
-        memcpy(rgb, in, (size_t)n * 3);
+        memcpy(rgb, in, (size_t)bytes * 3);
         return;
     }
     const int green = bands >= 3 ? 1 : 0, blue = bands >= 3 ? 2 : 0;
-    for (int64_t i = 0; i < n; i++, in += bands, rgb += 3) {
+    for (int64_t i = 0; i < bytes; i++, in += bands, rgb += 3) {
         rgb[0] = in[0];
         rgb[1] = in[green];
         rgb[2] = in[blue];
     }
 }
 
-static void short_line(const uint16_t *in, int64_t n, int bands, bool clip, uint8_t *rgb)
+static void short_line(const uint16_t *in, int64_t count, int bands, bool clip, uint8_t *rgb)
 {
     const int green = bands >= 3 ? 1 : 0, blue = bands >= 3 ? 2 : 0;
-    for (int64_t i = 0; i < n; i++, in += bands, rgb += 3) {
-        const uint16_t v[3] = {in[0], in[green], in[blue]};
-        for (int c = 0; c < 3; c++)
-            rgb[c] = (uint8_t)(clip ? (v[c] > 255 ? 255 : v[c]) : v[c] >> 8);
+    for (int64_t i = 0; i < count; i++, in += bands, rgb += 3) {
+        const uint16_t samples[3] = {in[0], in[green], in[blue]};
+        for (int j = 0; j < 3; j++)
+            rgb[j] = (uint8_t)(clip ? (samples[j] > 255 ? 255 : samples[j]) : samples[j] >> 8);
     }
 }
 
-static void convert_line(const opened *o, const void *in, int64_t n, uint8_t *rgb)
+static void convert_line(const opened *file, const void *in, int64_t width, uint8_t *rgb)
 {
-    const int bands = vips_image_get_bands(o->pixels);
-    if (vips_image_get_format(o->pixels) == VIPS_FORMAT_USHORT)
-        short_line(in, n, bands, o->clip_16_bit, rgb);
-    else if (vips_image_get_interpretation(o->pixels) == VIPS_INTERPRETATION_CMYK)
-        cmyk_line(in, n, rgb);
+    const int bands = vips_image_get_bands(file->pixels);
+    if (vips_image_get_format(file->pixels) == VIPS_FORMAT_USHORT)
+        short_line(in, width, bands, file->clip_16_bit, rgb);
+    else if (vips_image_get_interpretation(file->pixels) == VIPS_INTERPRETATION_CMYK)
+        cmyk_line(in, width, rgb);
     else
-        byte_line(in, n, bands, rgb);
+        byte_line(in, width, bands, rgb);
 }
 
-static uint8_t alpha_at(const opened *o, const void *in, int64_t i, const uint8_t *rgb)
+static uint8_t alpha_at(const opened *file, const void *in, int64_t index, const uint8_t *rgb)
 {
-    const int64_t bands = vips_image_get_bands(o->pixels), at = (i + 1) * bands - 1;
-    if (o->alpha == ALPHA_KEY)
-        return memcmp(rgb, o->key, 3) == 0 ? 0 : 255;
-    return vips_image_get_format(o->pixels) == VIPS_FORMAT_USHORT
+    const int64_t bands = vips_image_get_bands(file->pixels), at = (index + 1) * bands - 1;
+    if (file->alpha == ALPHA_KEY)
+        return memcmp(rgb, file->key, 3) == 0 ? 0 : 255;
+    return vips_image_get_format(file->pixels) == VIPS_FORMAT_USHORT
                ? (uint8_t)(((const uint16_t *)in)[at] >> 8)
                : ((const uint8_t *)in)[at];
 }
 
 /* Lays colours on white: (colour * alpha + 255 * (255 - alpha)) / 255, rounded. */
-static void whiten_line(const opened *o, const void *in, int64_t n, uint8_t *rgb)
+static void whiten_line(const opened *file, const void *in, int64_t width, uint8_t *rgb)
 {
-    for (int64_t i = 0; i < n; i++, rgb += 3) {
-        const uint32_t alpha = alpha_at(o, in, i, rgb);
-        for (int c = 0; alpha < 255 && c < 3; c++)
-            rgb[c] = (uint8_t)((2 * (rgb[c] * alpha + 255 * (255 - alpha)) + 255) / 510);
+    for (int64_t i = 0; i < width; i++, rgb += 3) {
+        const uint32_t alpha = alpha_at(file, in, i, rgb);
+        for (int j = 0; alpha < 255 && j < 3; j++)
+            rgb[j] = (uint8_t)((2 * (rgb[j] * alpha + 255 * (255 - alpha)) + 255) / 510);
     }
 }
 
 /* Reads all pixels, not yet turned, to rgb [height, width, 3]. Strips go directly from libvips'
  * region to the result, so that the picture exists only once. */
-static status read_pixels(const opened *o, const char *file, uint8_t *rgb)
+static status read_pixels(const opened *picture, const char *file, uint8_t *rgb)
 {
-    const int width = vips_image_get_width(o->pixels), height = vips_image_get_height(o->pixels);
-    const VipsBandFormat type = vips_image_get_format(o->pixels);
-    const int bands = vips_image_get_bands(o->pixels);
+    const int width = vips_image_get_width(picture->pixels),
+              height = vips_image_get_height(picture->pixels);
+    const VipsBandFormat type = vips_image_get_format(picture->pixels);
+    const int bands = vips_image_get_bands(picture->pixels);
     if ((type != VIPS_FORMAT_UCHAR && type != VIPS_FORMAT_USHORT) || bands < 1 || bands > 4)
         return FAIL_IN(ST_BAD_INPUT, file, "a %s with %d channels of the type %s is not supported",
-                       o->format, bands, vips_enum_nick(VIPS_TYPE_BAND_FORMAT, (int)type));
-    VipsRegion *region = vips_region_new(o->pixels);
+                       picture->format, bands, vips_enum_nick(VIPS_TYPE_BAND_FORMAT, (int)type));
+    VipsRegion *region = vips_region_new(picture->pixels);
     if (!region)
-        return fail_vips(file, o->format, "cannot be decoded");
+        return fail_vips(file, picture->format, "cannot be decoded");
     status st = ST_OK;
-    for (int y = 0; y < height && st == ST_OK; y += STRIP_LINES) {
-        const int lines = height - y < STRIP_LINES ? height - y : STRIP_LINES;
-        const VipsRect strip = {0, y, width, lines};
+    for (int i = 0; i < height && st == ST_OK; i += STRIP_LINES) {
+        const int lines = height - i < STRIP_LINES ? height - i : STRIP_LINES;
+        const VipsRect strip = {0, i, width, lines};
         if (vips_region_prepare(region, &strip)) {
-            st = fail_vips(file, o->format, "is truncated or damaged");
+            st = fail_vips(file, picture->format, "is truncated or damaged");
             break;
         }
-        for (int line = y; line < y + lines; line++) {
+        for (int line = i; line < i + lines; line++) {
             uint8_t *to = rgb + (size_t)line * (size_t)width * 3;
-            convert_line(o, VIPS_REGION_ADDR(region, 0, line), width, to);
-            if (o->alpha != ALPHA_NONE)
-                whiten_line(o, VIPS_REGION_ADDR(region, 0, line), width, to);
+            convert_line(picture, VIPS_REGION_ADDR(region, 0, line), width, to);
+            if (picture->alpha != ALPHA_NONE)
+                whiten_line(picture, VIPS_REGION_ADDR(region, 0, line), width, to);
         }
     }
     g_object_unref(region);
@@ -374,13 +378,13 @@ static status refuse_damaged(const char *file, const char *format, const char *w
 static status decode_vips(span bytes, const char *file, const conf *limits, arena *memory,
                           image *out)
 {
-    opened o;
-    TRY(open_bytes(bytes, file, limits, &o));
+    opened picture;
+    TRY(open_bytes(bytes, file, limits, &picture));
     status st = ST_OK;
-    const int32_t width = vips_image_get_width(o.pixels);
-    const int32_t height = vips_image_get_height(o.pixels);
+    const int32_t width = vips_image_get_width(picture.pixels);
+    const int32_t height = vips_image_get_height(picture.pixels);
     const size_t size = (size_t)width * (size_t)height * 3;
-    const bool turn = o.orientation > 1, swap = orient_swaps_sides(o.orientation);
+    const bool turn = picture.orientation > 1, swap = orient_swaps_sides(picture.orientation);
     image im = {swap ? height : width, swap ? width : height, NULL, NULL};
     const arena_mark start = arena_save(memory);
     TRY_OR(done, arena_alloc(memory, size, (void **)&im.rgb));
@@ -388,21 +392,21 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
     uint8_t *read = im.rgb;
     if (turn)
         TRY_OR(done, arena_alloc(memory, size, (void **)&read));
-    TRY_OR(done, read_pixels(&o, file, read));
-    if (sniff_format(bytes, &o.format) == PICTURE_PNG && !png_ends(bytes)) {
+    TRY_OR(done, read_pixels(&picture, file, read));
+    if (sniff_format(bytes, &picture.format) == PICTURE_PNG && !png_ends(bytes)) {
         st = FAIL_IN(ST_BAD_INPUT, file, "the png is truncated or damaged: it has no end chunk");
         goto done;
     }
     if (turn) {
-        orient_apply(o.orientation, read, height, width, im.rgb);
+        orient_apply(picture.orientation, read, height, width, im.rgb);
         arena_release(memory, mark);
     }
-    TRY_OR(done, find_damage(bytes, sniff_format(bytes, &o.format), memory, &im.warning));
+    TRY_OR(done, find_damage(bytes, sniff_format(bytes, &picture.format), memory, &im.warning));
     *out = im;
 done:
     if (st != ST_OK)
         arena_release(memory, start);
-    opened_close(&o);
+    opened_close(&picture);
     return st;
 }
 

@@ -44,12 +44,13 @@ typedef struct image {
 typedef struct image_rows {
     int32_t height, width; /* a picture of another size is decoded whole */
     int32_t band;          /* how many rows come at once; it divides the height */
-    /* Takes rows y to y + band - 1, from the top: rgb [band, width, 3], valid during the call. */
-    void (*take)(void *user, const uint8_t *rgb, int32_t y);
+    /* Takes rows `row` to row + band - 1, from the top: rgb [band, width, 3], valid during the
+     * call. */
+    void (*take)(void *user, const uint8_t *rgb, int32_t row);
     /* Takes the same rows as luma and two colour differences, [band] rows of `stride` bytes in each
      * plane, to be converted where they are used (ycc.h); this saves one copy. It is called instead
      * of `take` for a JPEG that stores all three planes at full size. NULL: never. */
-    void (*take_ycc)(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y);
+    void (*take_ycc)(void *user, const uint8_t *const planes[3], int64_t stride, int32_t row);
     void *user;
 } image_rows;
 

@@ -35,13 +35,13 @@ static status check_decoders(span jpeg, const conf *limits, arena *memory)
     return ST_OK;
 }
 
-static void convert_planes(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
+static void convert_planes(void *user, const uint8_t *const planes[3], int64_t stride, int32_t row)
 {
     const image *im = user;
-    uint8_t *rgb = im->rgb + (size_t)y * (size_t)im->width * 3;
+    uint8_t *rgb = im->rgb + (size_t)row * (size_t)im->width * 3;
     for (int32_t line = 0; line < FULL_BAND; line++)
-        for (int32_t x = 0; x < im->width; x++, rgb += 3) {
-            const int64_t at = line * stride + x;
+        for (int32_t width = 0; width < im->width; width++, rgb += 3) {
+            const int64_t at = line * stride + width;
             ycc_to_rgb(planes[0][at], planes[1][at], planes[2][at], rgb);
         }
 }

@@ -37,271 +37,282 @@ typedef struct decoder {
     status st;
 } decoder;
 
-static void leave_decoder(j_common_ptr j)
+static void leave_decoder(j_common_ptr jpeg)
 {
-    decoder *d = (decoder *)j->client_data;
-    longjmp(d->left, 1);
+    decoder *stack = (decoder *)jpeg->client_data;
+    longjmp(stack->left, 1);
 }
 
 /* Receives libjpeg's messages. A negative level is a warning; others only trace what it does. */
-static void record_message(j_common_ptr j, int level)
+static void record_message(j_common_ptr jpeg, int level)
 {
-    decoder *d = (decoder *)j->client_data;
+    decoder *stack = (decoder *)jpeg->client_data;
     if (level >= 0)
         return;
-    if (d->keeps_warnings && !d->warning[0])
-        d->errors.format_message(j, d->warning);
-    if (!d->keeps_warnings || (!d->at_end && j->err->msg_code == JWRN_JPEG_EOF))
+    if (stack->keeps_warnings && !stack->warning[0])
+        stack->errors.format_message(jpeg, stack->warning);
+    if (!stack->keeps_warnings || (!stack->at_end && jpeg->err->msg_code == JWRN_JPEG_EOF))
         leave_decoder(
-            j); /* also for a file that ends before its last line, which is never accepted */
+            jpeg); /* also for a file that ends before its last line, which is never accepted */
 }
 
-static void say_nothing(j_common_ptr j)
+static void say_nothing(j_common_ptr jpeg)
 {
-    (void)j;
+    (void)jpeg;
 }
 
-static bool match_marker(const struct jpeg_marker_struct *m, const char *with)
+static bool match_marker(const struct jpeg_marker_struct *marker, const char *with)
 {
-    const size_t n = strlen(with);
-    return m->data_length > n && memcmp(m->data, with, n) == 0;
+    const size_t length = strlen(with);
+    return marker->data_length > length && memcmp(marker->data, with, length) == 0;
 }
 
 /* As find_orientation of image.c: EXIF decides, or else XMP. Returns false if there are several
  * blocks of a kind, because then it would matter which of them libvips takes. */
-static bool find_orientation(decoder *d)
+static bool find_orientation(decoder *stack)
 {
     span exif = {0}, xmp = {0};
-    for (const struct jpeg_marker_struct *m = d->jpeg.marker_list; m; m = m->next) {
-        span *kind = match_marker(m, "Exif") ? &exif : match_marker(m, "http") ? &xmp : NULL;
+    for (const struct jpeg_marker_struct *marker = stack->jpeg.marker_list; marker;
+         marker = marker->next) {
+        span *kind = match_marker(marker, "Exif")   ? &exif
+                     : match_marker(marker, "http") ? &xmp
+                                                    : NULL;
         if (kind && kind->data)
             return false;
         if (kind)
-            *kind = span_of(m->data, m->data_length);
+            *kind = span_of(marker->data, marker->data_length);
     }
     int orientation = orient_from_exif(exif);
     if (orientation == 0)
         orientation = orient_from_xmp(xmp);
-    d->orientation = orientation >= 1 && orientation <= 8 ? orientation : 1;
+    stack->orientation = orientation >= 1 && orientation <= 8 ? orientation : 1;
     return true;
 }
 
-static bool is_plain(decoder *d)
+static bool is_plain(decoder *stack)
 {
-    struct jpeg_decompress_struct *j = &d->jpeg;
-    return !j->progressive_mode && !j->arith_code && !jpeg_has_multiple_scans(j) &&
-           j->data_precision == 8 && j->num_components == 3 && j->jpeg_color_space == JCS_YCbCr &&
-           (int64_t)j->image_width * j->image_height <= d->limits->image_input_pixels &&
-           find_orientation(d);
+    struct jpeg_decompress_struct *jpeg = &stack->jpeg;
+    return !jpeg->progressive_mode && !jpeg->arith_code && !jpeg_has_multiple_scans(jpeg) &&
+           jpeg->data_precision == 8 && jpeg->num_components == 3 &&
+           jpeg->jpeg_color_space == JCS_YCbCr &&
+           (int64_t)jpeg->image_width * jpeg->image_height <= stack->limits->image_input_pixels &&
+           find_orientation(stack);
 }
 
-static bool read_lines(decoder *d)
+static bool read_lines(decoder *stack)
 {
-    struct jpeg_decompress_struct *j = &d->jpeg;
-    const size_t stride = (size_t)j->output_width * 3;
-    while (j->output_scanline < j->output_height) {
+    struct jpeg_decompress_struct *jpeg = &stack->jpeg;
+    const size_t stride = (size_t)jpeg->output_width * 3;
+    while (jpeg->output_scanline < jpeg->output_height) {
         JSAMPROW line[LINES];
-        const JDIMENSION at = j->output_scanline % d->kept;
-        const JDIMENSION n = d->kept - at < LINES ? d->kept - at : LINES;
-        for (size_t i = 0; i < n; i++)
-            line[i] = d->read + (at + i) * stride;
-        if (jpeg_read_scanlines(j, line, n) == 0)
+        const JDIMENSION at = jpeg->output_scanline % stack->kept;
+        const JDIMENSION lines = stack->kept - at < LINES ? stack->kept - at : LINES;
+        for (size_t i = 0; i < lines; i++)
+            line[i] = stack->read + (at + i) * stride;
+        if (jpeg_read_scanlines(jpeg, line, lines) == 0)
             return false;
-        if (d->rows && j->output_scanline % d->kept == 0)
-            d->rows->take(d->rows->user, d->read, (int32_t)(j->output_scanline - d->kept));
+        if (stack->rows && jpeg->output_scanline % stack->kept == 0)
+            stack->rows->take(stack->rows->user, stack->read,
+                              (int32_t)(jpeg->output_scanline - stack->kept));
     }
     return true;
 }
 
 /* Bytes of a row of a plane, which has whole blocks. */
-static size_t plane_stride(const decoder *d)
+static size_t plane_stride(const decoder *stack)
 {
-    return ((size_t)d->jpeg.image_width + DCTSIZE - 1) / DCTSIZE * DCTSIZE;
+    return ((size_t)stack->jpeg.image_width + DCTSIZE - 1) / DCTSIZE * DCTSIZE;
 }
 
-static bool read_planes(decoder *d)
+static bool read_planes(decoder *stack)
 {
-    struct jpeg_decompress_struct *j = &d->jpeg;
-    const size_t stride = plane_stride(d), bytes = stride * d->kept;
-    const uint8_t *const planes[] = {d->read, d->read + bytes, d->read + 2 * bytes};
-    while (j->output_scanline < j->output_height) {
+    struct jpeg_decompress_struct *jpeg = &stack->jpeg;
+    const size_t stride = plane_stride(stack), bytes = stride * stack->kept;
+    const uint8_t *const planes[] = {stack->read, stack->read + bytes, stack->read + 2 * bytes};
+    while (jpeg->output_scanline < jpeg->output_height) {
         JSAMPROW line[3][DCTSIZE];
         JSAMPARRAY blocks[] = {line[0], line[1], line[2]};
-        const JDIMENSION at = j->output_scanline % d->kept;
-        for (size_t c = 0; c < 3; c++)
+        const JDIMENSION at = jpeg->output_scanline % stack->kept;
+        for (size_t k = 0; k < 3; k++)
             for (size_t i = 0; i < DCTSIZE; i++)
-                line[c][i] = d->read + c * bytes + (at + i) * stride;
-        if (jpeg_read_raw_data(j, blocks, DCTSIZE) == 0)
+                line[k][i] = stack->read + k * bytes + (at + i) * stride;
+        if (jpeg_read_raw_data(jpeg, blocks, DCTSIZE) == 0)
             return false;
-        if (j->output_scanline % d->kept == 0)
-            d->rows->take_ycc(d->rows->user, planes, (int64_t)stride,
-                              (int32_t)(j->output_scanline - d->kept));
+        if (jpeg->output_scanline % stack->kept == 0)
+            stack->rows->take_ycc(stack->rows->user, planes, (int64_t)stride,
+                                  (int32_t)(jpeg->output_scanline - stack->kept));
     }
     return true;
 }
 
 /* Whether all three planes are stored at full size and the taker wants them. */
-static bool full_planes(const decoder *d)
+static bool full_planes(const decoder *stack)
 {
-    for (int c = 0; c < 3; c++)
-        if (d->jpeg.comp_info[c].h_samp_factor != 1 || d->jpeg.comp_info[c].v_samp_factor != 1)
+    for (int i = 0; i < 3; i++)
+        if (stack->jpeg.comp_info[i].h_samp_factor != 1 ||
+            stack->jpeg.comp_info[i].v_samp_factor != 1)
             return false;
-    return d->rows->take_ycc && d->rows->band % DCTSIZE == 0;
+    return stack->rows->take_ycc && stack->rows->band % DCTSIZE == 0;
 }
 
-static void prepare_decoder(decoder *d)
+static void prepare_decoder(decoder *stack)
 {
-    d->jpeg.err = jpeg_std_error(&d->errors);
-    d->errors.error_exit = leave_decoder;
-    d->errors.emit_message = record_message;
-    d->errors.output_message = say_nothing;
-    d->jpeg.client_data = d;
+    stack->jpeg.err = jpeg_std_error(&stack->errors);
+    stack->errors.error_exit = leave_decoder;
+    stack->errors.emit_message = record_message;
+    stack->errors.output_message = say_nothing;
+    stack->jpeg.client_data = stack;
 }
 
 /* Everything that may leave through leave_decoder is in the functions with setjmp below. What they
- * change lies in *d, which is the caller's, so no local variable is clobbered. */
-static bool read_header(decoder *d)
+ * change lies in *stack, which is the caller's, so no local variable is clobbered. */
+static bool read_header(decoder *stack)
 {
-    if (setjmp(d->left))
+    if (setjmp(stack->left))
         return false;
-    jpeg_create_decompress(&d->jpeg);
-    jpeg_save_markers(&d->jpeg, JPEG_APP0 + 1, MARKER_BYTES);
-    jpeg_mem_src(&d->jpeg, d->bytes.data, d->bytes.size);
-    return jpeg_read_header(&d->jpeg, TRUE) == JPEG_HEADER_OK && is_plain(d);
+    jpeg_create_decompress(&stack->jpeg);
+    jpeg_save_markers(&stack->jpeg, JPEG_APP0 + 1, MARKER_BYTES);
+    jpeg_mem_src(&stack->jpeg, stack->bytes.data, stack->bytes.size);
+    return jpeg_read_header(&stack->jpeg, TRUE) == JPEG_HEADER_OK && is_plain(stack);
 }
 
-static bool read_picture(decoder *d)
+static bool read_picture(decoder *stack)
 {
-    if (setjmp(d->left))
+    if (setjmp(stack->left))
         return false;
-    if (d->rows && (d->orientation > 1 || (int64_t)d->jpeg.image_width != d->rows->width ||
-                    (int64_t)d->jpeg.image_height != d->rows->height))
-        d->rows = NULL;
-    d->planes = d->rows && full_planes(d);
-    d->jpeg.raw_data_out = d->planes;
-    jpeg_start_decompress(&d->jpeg);
-    if (d->jpeg.output_components != 3)
+    if (stack->rows &&
+        (stack->orientation > 1 || (int64_t)stack->jpeg.image_width != stack->rows->width ||
+         (int64_t)stack->jpeg.image_height != stack->rows->height))
+        stack->rows = NULL;
+    stack->planes = stack->rows && full_planes(stack);
+    stack->jpeg.raw_data_out = stack->planes;
+    jpeg_start_decompress(&stack->jpeg);
+    if (stack->jpeg.output_components != 3)
         return false;
-    d->kept = d->rows ? (JDIMENSION)d->rows->band : d->jpeg.output_height;
-    const size_t stride = d->planes ? plane_stride(d) : d->jpeg.output_width;
-    d->st = arena_alloc(d->memory, stride * d->kept * 3, (void **)&d->read);
-    return d->st == ST_OK && (d->planes ? read_planes(d) : read_lines(d));
+    stack->kept = stack->rows ? (JDIMENSION)stack->rows->band : stack->jpeg.output_height;
+    const size_t stride = stack->planes ? plane_stride(stack) : stack->jpeg.output_width;
+    stack->st = arena_alloc(stack->memory, stride * stack->kept * 3, (void **)&stack->read);
+    return stack->st == ST_OK && (stack->planes ? read_planes(stack) : read_lines(stack));
 }
 
 /* Reads up to the end marker. What goes wrong after the last line changes no pixel, so it is only a
  * warning. */
-static void read_end(decoder *d)
+static void read_end(decoder *stack)
 {
-    d->keeps_warnings = d->at_end = true;
-    if (setjmp(d->left) == 0)
-        jpeg_finish_decompress(&d->jpeg);
+    stack->keeps_warnings = stack->at_end = true;
+    if (setjmp(stack->left) == 0)
+        jpeg_finish_decompress(&stack->jpeg);
 }
 
 /* Decodes every line at an eighth of the size and throws it away. */
-static void read_small(decoder *d)
+static void read_small(decoder *stack)
 {
-    struct jpeg_decompress_struct *j = &d->jpeg;
-    if (setjmp(d->left))
+    struct jpeg_decompress_struct *jpeg = &stack->jpeg;
+    if (setjmp(stack->left))
         return;
-    j->scale_num = 1;
-    j->scale_denom = DCTSIZE;
-    j->out_color_space = j->jpeg_color_space;
-    jpeg_start_decompress(j);
-    JSAMPARRAY line = j->mem->alloc_sarray((j_common_ptr)j, JPOOL_IMAGE,
-                                           j->output_width * (JDIMENSION)j->output_components, 1);
-    while (j->output_scanline < j->output_height)
-        if (jpeg_read_scanlines(j, line, 1) == 0)
+    jpeg->scale_num = 1;
+    jpeg->scale_denom = DCTSIZE;
+    jpeg->out_color_space = jpeg->jpeg_color_space;
+    jpeg_start_decompress(jpeg);
+    JSAMPARRAY line =
+        jpeg->mem->alloc_sarray((j_common_ptr)jpeg, JPOOL_IMAGE,
+                                jpeg->output_width * (JDIMENSION)jpeg->output_components, 1);
+    while (jpeg->output_scanline < jpeg->output_height)
+        if (jpeg_read_scanlines(jpeg, line, 1) == 0)
             return;
-    read_end(d);
+    read_end(stack);
 }
 
-static bool open_sequential(decoder *d)
+static bool open_sequential(decoder *stack)
 {
-    if (setjmp(d->left))
+    if (setjmp(stack->left))
         return false;
-    jpeg_create_decompress(&d->jpeg);
-    jpeg_mem_src(&d->jpeg, d->bytes.data, d->bytes.size);
-    return jpeg_read_header(&d->jpeg, TRUE) == JPEG_HEADER_OK && !jpeg_has_multiple_scans(&d->jpeg);
+    jpeg_create_decompress(&stack->jpeg);
+    jpeg_mem_src(&stack->jpeg, stack->bytes.data, stack->bytes.size);
+    return jpeg_read_header(&stack->jpeg, TRUE) == JPEG_HEADER_OK &&
+           !jpeg_has_multiple_scans(&stack->jpeg);
 }
 
-static status keep_warning(const decoder *d, arena *memory, const char **out)
+static status keep_warning(const decoder *stack, arena *memory, const char **out)
 {
     char *copy = NULL;
-    if (d->warning[0])
-        TRY(arena_strndup(memory, d->warning, strlen(d->warning), &copy));
+    if (stack->warning[0])
+        TRY(arena_strndup(memory, stack->warning, strlen(stack->warning), &copy));
     *out = copy;
     return ST_OK;
 }
 
 status image_jpeg_end(span bytes, arena *memory, const char **out)
 {
-    decoder d = {.bytes = bytes, .keeps_warnings = true};
-    prepare_decoder(&d);
-    if (open_sequential(&d))
-        read_small(&d);
-    jpeg_destroy_decompress(&d.jpeg);
-    return keep_warning(&d, memory, out);
+    decoder stack = {.bytes = bytes, .keeps_warnings = true};
+    prepare_decoder(&stack);
+    if (open_sequential(&stack))
+        read_small(&stack);
+    jpeg_destroy_decompress(&stack.jpeg);
+    return keep_warning(&stack, memory, out);
 }
 
 bool image_jpeg_header(span bytes, const conf *limits, int32_t *out_width, int32_t *out_height)
 {
-    decoder d = {.bytes = bytes, .limits = limits};
+    decoder stack = {.bytes = bytes, .limits = limits};
     if (bytes.size > (uint64_t)limits->image_file_bytes)
         return false;
-    prepare_decoder(&d);
-    const bool plain = read_header(&d);
+    prepare_decoder(&stack);
+    const bool plain = read_header(&stack);
     if (plain) {
-        const bool swap = orient_swaps_sides(d.orientation);
-        *out_width = (int32_t)(swap ? d.jpeg.image_height : d.jpeg.image_width);
-        *out_height = (int32_t)(swap ? d.jpeg.image_width : d.jpeg.image_height);
+        const bool swap = orient_swaps_sides(stack.orientation);
+        *out_width = (int32_t)(swap ? stack.jpeg.image_height : stack.jpeg.image_width);
+        *out_height = (int32_t)(swap ? stack.jpeg.image_width : stack.jpeg.image_height);
     }
-    jpeg_destroy_decompress(&d.jpeg);
+    jpeg_destroy_decompress(&stack.jpeg);
     return plain;
 }
 
 /* Turns what was read upright. */
-static status take_picture(decoder *d, int32_t height, int32_t width, image *out)
+static status take_picture(decoder *stack, int32_t height, int32_t width, image *out)
 {
-    const bool swap = orient_swaps_sides(d->orientation);
-    image im = {swap ? height : width, swap ? width : height, d->rows ? NULL : d->read, NULL};
-    if (d->orientation > 1) {
-        TRY(arena_alloc(d->memory, (size_t)width * (size_t)height * 3, (void **)&im.rgb));
-        orient_apply(d->orientation, d->read, height, width, im.rgb);
+    const bool swap = orient_swaps_sides(stack->orientation);
+    image im = {swap ? height : width, swap ? width : height, stack->rows ? NULL : stack->read,
+                NULL};
+    if (stack->orientation > 1) {
+        TRY(arena_alloc(stack->memory, (size_t)width * (size_t)height * 3, (void **)&im.rgb));
+        orient_apply(stack->orientation, stack->read, height, width, im.rgb);
     }
-    TRY(keep_warning(d, d->memory, &im.warning));
+    TRY(keep_warning(stack, stack->memory, &im.warning));
     *out = im;
     return ST_OK;
 }
 
-static status decode_jpeg(decoder *d, image *out, bool *out_done)
+static status decode_jpeg(decoder *stack, image *out, bool *out_done)
 {
-    const arena_mark start = arena_save(d->memory);
+    const arena_mark start = arena_save(stack->memory);
     *out_done = false;
-    if (d->bytes.size > (uint64_t)d->limits->image_file_bytes)
+    if (stack->bytes.size > (uint64_t)stack->limits->image_file_bytes)
         return ST_OK;
-    prepare_decoder(d);
-    const bool done = read_header(d) && read_picture(d);
+    prepare_decoder(stack);
+    const bool done = read_header(stack) && read_picture(stack);
     if (done)
-        read_end(d);
-    const int32_t width = (int32_t)d->jpeg.output_width, height = (int32_t)d->jpeg.output_height;
-    jpeg_destroy_decompress(&d->jpeg);
-    const status st = done ? take_picture(d, height, width, out) : d->st;
+        read_end(stack);
+    const int32_t width = (int32_t)stack->jpeg.output_width,
+                  height = (int32_t)stack->jpeg.output_height;
+    jpeg_destroy_decompress(&stack->jpeg);
+    const status st = done ? take_picture(stack, height, width, out) : stack->st;
     *out_done = done && st == ST_OK;
     if (!*out_done)
-        arena_release(d->memory, start);
+        arena_release(stack->memory, start);
     return st;
 }
 
 status image_jpeg_decode(span bytes, const conf *limits, const image_rows *rows, arena *memory,
                          image *out, bool *out_done)
 {
-    decoder d = {.bytes = bytes, .limits = limits, .rows = rows, .memory = memory};
-    return decode_jpeg(&d, out, out_done);
+    decoder stack = {.bytes = bytes, .limits = limits, .rows = rows, .memory = memory};
+    return decode_jpeg(&stack, out, out_done);
 }
 
 status image_jpeg_decode_damaged(span bytes, const conf *limits, arena *memory, image *out,
                                  bool *out_done)
 {
-    decoder d = {.bytes = bytes, .limits = limits, .memory = memory, .keeps_warnings = true};
-    return decode_jpeg(&d, out, out_done);
+    decoder stack = {.bytes = bytes, .limits = limits, .memory = memory, .keeps_warnings = true};
+    return decode_jpeg(&stack, out, out_done);
 }

@@ -14,15 +14,18 @@ enum {
     PLANE_BYTES = PATCH_SIDE * PATCH_SIDE,
 };
 
-/* The offset of the first pixel of patch i, in rows of `stride` bytes with `step` bytes for a
+/* The offset of the first pixel of patch `index`, in rows of `stride` bytes with `step` bytes for a
  * pixel. The four patches of a 2 x 2 block follow each other, and blocks go row by row. */
-static int64_t corner_of(int64_t i, int32_t width, int64_t stride, int step)
+static int64_t corner_of(int64_t index, int32_t width, int64_t stride, int step)
 {
-    const int64_t block = i / (MERGE_SIDE * MERGE_SIDE), in_block = i % (MERGE_SIDE * MERGE_SIDE);
+    const int64_t block = index / (MERGE_SIDE * MERGE_SIDE),
+                  in_block = index % (MERGE_SIDE * MERGE_SIDE);
     const int64_t blocks_per_row = width / BLOCK;
-    const int64_t y = block / blocks_per_row * BLOCK + in_block / MERGE_SIDE * (int64_t)PATCH_SIDE;
-    const int64_t x = block % blocks_per_row * BLOCK + in_block % MERGE_SIDE * (int64_t)PATCH_SIDE;
-    return y * stride + x * step;
+    const int64_t pixel_row =
+        block / blocks_per_row * BLOCK + in_block / MERGE_SIDE * (int64_t)PATCH_SIDE;
+    const int64_t pixel_column =
+        block % blocks_per_row * BLOCK + in_block % MERGE_SIDE * (int64_t)PATCH_SIDE;
+    return pixel_row * stride + pixel_column * step;
 }
 
 static int64_t count_of(int32_t height, int32_t width)
@@ -33,25 +36,25 @@ static int64_t count_of(int32_t height, int32_t width)
 
 void patch_cut_plain(const uint8_t *from, int64_t stride, uint8_t *to)
 {
-    for (int y = 0; y < PATCH_SIDE; y++, from += stride, to += PATCH_SIDE) {
-        for (int x = 0; x < PATCH_SIDE; x++) {
-            to[x] = from[x * CHANNELS];
-            to[x + PLANE_BYTES] = from[x * CHANNELS + 1];
-            to[x + 2 * PLANE_BYTES] = from[x * CHANNELS + 2];
+    for (int i = 0; i < PATCH_SIDE; i++, from += stride, to += PATCH_SIDE) {
+        for (int j = 0; j < PATCH_SIDE; j++) {
+            to[j] = from[j * CHANNELS];
+            to[j + PLANE_BYTES] = from[j * CHANNELS + 1];
+            to[j + 2 * PLANE_BYTES] = from[j * CHANNELS + 2];
         }
     }
 }
 
 void patch_cut_ycc_plain(const uint8_t *const from[3], int64_t stride, uint8_t *to)
 {
-    for (int y = 0; y < PATCH_SIDE; y++, to += PATCH_SIDE) {
-        for (int x = 0; x < PATCH_SIDE; x++) {
-            const int64_t at = y * stride + x;
+    for (int i = 0; i < PATCH_SIDE; i++, to += PATCH_SIDE) {
+        for (int j = 0; j < PATCH_SIDE; j++) {
+            const int64_t at = i * stride + j;
             uint8_t rgb[3];
             ycc_to_rgb(from[0][at], from[1][at], from[2][at], rgb);
-            to[x] = rgb[0];
-            to[x + PLANE_BYTES] = rgb[1];
-            to[x + 2 * PLANE_BYTES] = rgb[2];
+            to[j] = rgb[0];
+            to[j + PLANE_BYTES] = rgb[1];
+            to[j + 2 * PLANE_BYTES] = rgb[2];
         }
     }
 }
@@ -100,13 +103,13 @@ void patch_cut_pair(const uint8_t *first, const uint8_t *second, int32_t height,
     const int64_t n_patches = count_of(height, width), stride = (int64_t)width * CHANNELS;
     const uint8_t *const frames[] = {first, second};
     for (int64_t i = 0; i < n_patches; i++, patches += VIDEO_PATCH_BYTES)
-        for (int f = 0; f < 2; f++) {
-            const uint8_t *from = frames[f] + corner_of(i, width, stride, CHANNELS);
-            uint8_t *to = patches + (int64_t)f * PLANE_BYTES;
-            for (int y = 0; y < PATCH_SIDE; y++, from += stride, to += PATCH_SIDE)
-                for (int x = 0; x < PATCH_SIDE; x++)
-                    for (int c = 0; c < CHANNELS; c++)
-                        to[x + 2 * c * PLANE_BYTES] = from[x * CHANNELS + c];
+        for (int j = 0; j < 2; j++) {
+            const uint8_t *from = frames[j] + corner_of(i, width, stride, CHANNELS);
+            uint8_t *to = patches + (int64_t)j * PLANE_BYTES;
+            for (int k = 0; k < PATCH_SIDE; k++, from += stride, to += PATCH_SIDE)
+                for (int column = 0; column < PATCH_SIDE; column++)
+                    for (int channel = 0; channel < CHANNELS; channel++)
+                        to[column + 2 * channel * PLANE_BYTES] = from[column * CHANNELS + channel];
         }
 }
 
@@ -116,11 +119,11 @@ void patch_join(const uint8_t *patches, int32_t height, int32_t width, uint8_t *
     for (int64_t i = 0; i < n_patches; i++, patches += PATCH_BYTES) {
         uint8_t *to = rgb + corner_of(i, width, stride, CHANNELS);
         const uint8_t *from = patches;
-        for (int y = 0; y < PATCH_SIDE; y++, to += stride, from += PATCH_SIDE) {
-            for (int x = 0; x < PATCH_SIDE; x++) {
-                to[x * CHANNELS] = from[x];
-                to[x * CHANNELS + 1] = from[x + PLANE_BYTES];
-                to[x * CHANNELS + 2] = from[x + 2 * PLANE_BYTES];
+        for (int j = 0; j < PATCH_SIDE; j++, to += stride, from += PATCH_SIDE) {
+            for (int k = 0; k < PATCH_SIDE; k++) {
+                to[k * CHANNELS] = from[k];
+                to[k * CHANNELS + 1] = from[k + PLANE_BYTES];
+                to[k * CHANNELS + 2] = from[k + 2 * PLANE_BYTES];
             }
         }
     }

@@ -9,11 +9,11 @@
 enum { SIDE = 16, PLANE = SIDE * SIDE };
 
 /* 16 bytes of one row in the low lane and of the next row in the high one. */
-static inline __m256i load_rows(const uint8_t *p, int64_t stride)
+static inline __m256i load_rows(const uint8_t *from, int64_t stride)
 {
-    const __m128i a = _mm_loadu_si128((const __m128i *)p);
-    const __m128i b = _mm_loadu_si128((const __m128i *)(p + stride));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+    const __m128i low = _mm_loadu_si128((const __m128i *)from);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(from + stride));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
 #define BOTH_LANES(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
@@ -22,11 +22,11 @@ static inline __m256i load_rows(const uint8_t *p, int64_t stride)
  * places 3k + c in the first, 3k + c - 16 in the second and 3k + c - 32 in the third: never at the
  * same place in two of them. So the three are blended into one vector that has all bytes of the
  * channel, which is then put in order. */
-static inline __m256i channel(const __m256i v[3], __m256i is_second, __m256i is_third,
+static inline __m256i channel(const __m256i lanes[3], __m256i is_second, __m256i is_third,
                               __m256i order)
 {
-    const __m256i some = _mm256_blendv_epi8(v[0], v[1], is_second);
-    return _mm256_shuffle_epi8(_mm256_blendv_epi8(some, v[2], is_third), order);
+    const __m256i some = _mm256_blendv_epi8(lanes[0], lanes[1], is_second);
+    return _mm256_shuffle_epi8(_mm256_blendv_epi8(some, lanes[2], is_third), order);
 }
 
 static void cut_patch(const uint8_t *from, int64_t stride, uint8_t *to)
@@ -39,12 +39,12 @@ static void cut_patch(const uint8_t *from, int64_t stride, uint8_t *to)
     const __m256i red = BOTH_LANES(0, 3, 6, 9, 12, 15, 2, 5, 8, 11, 14, 1, 4, 7, 10, 13);
     const __m256i green = BOTH_LANES(1, 4, 7, 10, 13, 0, 3, 6, 9, 12, 15, 2, 5, 8, 11, 14);
     const __m256i blue = BOTH_LANES(2, 5, 8, 11, 14, 1, 4, 7, 10, 13, 0, 3, 6, 9, 12, 15);
-    for (int y = 0; y < SIDE; y += 2, from += 2 * stride, to += 2 * SIDE) {
-        const __m256i v[3] = {load_rows(from, stride), load_rows(from + 16, stride),
-                              load_rows(from + 32, stride)};
-        _mm256_storeu_si256((__m256i *)to, channel(v, m2, m1, red));
-        _mm256_storeu_si256((__m256i *)(to + PLANE), channel(v, m0, m2, green));
-        _mm256_storeu_si256((__m256i *)(to + 2 * PLANE), channel(v, m1, m0, blue));
+    for (int i = 0; i < SIDE; i += 2, from += 2 * stride, to += 2 * SIDE) {
+        const __m256i lanes[3] = {load_rows(from, stride), load_rows(from + 16, stride),
+                                  load_rows(from + 32, stride)};
+        _mm256_storeu_si256((__m256i *)to, channel(lanes, m2, m1, red));
+        _mm256_storeu_si256((__m256i *)(to + PLANE), channel(lanes, m0, m2, green));
+        _mm256_storeu_si256((__m256i *)(to + 2 * PLANE), channel(lanes, m1, m0, blue));
     }
 }
 
@@ -74,19 +74,21 @@ static inline rgb16 convert(__m256i luma, __m256i cb, __m256i cr)
 static void cut_ycc(const uint8_t *const from[3], int64_t stride, uint8_t *to)
 {
     const __m256i zero = _mm256_setzero_si256(), centre = _mm256_set1_epi16(128);
-    for (int64_t y = 0; y < SIDE; y += 2, to += 2 * SIDE) {
-        const __m256i luma = load_rows(from[0] + y * stride, stride);
-        const __m256i cb = load_rows(from[1] + y * stride, stride);
-        const __m256i cr = load_rows(from[2] + y * stride, stride);
-        const rgb16 a = convert(_mm256_unpacklo_epi8(luma, zero),
-                                _mm256_sub_epi16(_mm256_unpacklo_epi8(cb, zero), centre),
-                                _mm256_sub_epi16(_mm256_unpacklo_epi8(cr, zero), centre));
-        const rgb16 b = convert(_mm256_unpackhi_epi8(luma, zero),
-                                _mm256_sub_epi16(_mm256_unpackhi_epi8(cb, zero), centre),
-                                _mm256_sub_epi16(_mm256_unpackhi_epi8(cr, zero), centre));
-        _mm256_storeu_si256((__m256i *)to, _mm256_packus_epi16(a.red, b.red));
-        _mm256_storeu_si256((__m256i *)(to + PLANE), _mm256_packus_epi16(a.green, b.green));
-        _mm256_storeu_si256((__m256i *)(to + 2 * PLANE), _mm256_packus_epi16(a.blue, b.blue));
+    for (int64_t i = 0; i < SIDE; i += 2, to += 2 * SIDE) {
+        const __m256i luma = load_rows(from[0] + i * stride, stride);
+        const __m256i cb = load_rows(from[1] + i * stride, stride);
+        const __m256i cr = load_rows(from[2] + i * stride, stride);
+        const rgb16 first = convert(_mm256_unpacklo_epi8(luma, zero),
+                                    _mm256_sub_epi16(_mm256_unpacklo_epi8(cb, zero), centre),
+                                    _mm256_sub_epi16(_mm256_unpacklo_epi8(cr, zero), centre));
+        const rgb16 second = convert(_mm256_unpackhi_epi8(luma, zero),
+                                     _mm256_sub_epi16(_mm256_unpackhi_epi8(cb, zero), centre),
+                                     _mm256_sub_epi16(_mm256_unpackhi_epi8(cr, zero), centre));
+        _mm256_storeu_si256((__m256i *)to, _mm256_packus_epi16(first.red, second.red));
+        _mm256_storeu_si256((__m256i *)(to + PLANE),
+                            _mm256_packus_epi16(first.green, second.green));
+        _mm256_storeu_si256((__m256i *)(to + 2 * PLANE),
+                            _mm256_packus_epi16(first.blue, second.blue));
     }
 }
 

@@ -13,25 +13,26 @@ bool png_next(span bytes, uint64_t *at, png_chunk *out)
     const uint64_t here = *at ? *at : SIGNATURE;
     if (!span_holds(bytes, here, FRAME))
         return false;
-    const uint8_t *p = bytes.data + here;
-    const uint64_t size = (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
+    const uint8_t *from = bytes.data + here;
+    const uint64_t size =
+        (uint64_t)from[0] << 24 | (uint64_t)from[1] << 16 | (uint64_t)from[2] << 8 | from[3];
     const bool whole = span_holds(bytes, here, FRAME + size);
-    *out = (png_chunk){p + 4, span_of(p + 8, whole ? (size_t)size : 0), whole};
+    *out = (png_chunk){from + 4, span_of(from + 8, whole ? (size_t)size : 0), whole};
     *at = whole ? here + FRAME + size : bytes.size;
     return true;
 }
 
-static bool is_type(const png_chunk *c, const char *type)
+static bool is_type(const png_chunk *chunk, const char *type)
 {
-    return memcmp(c->type, type, 4) == 0;
+    return memcmp(chunk->type, type, 4) == 0;
 }
 
 static bool has(span bytes, const char *type, span *out)
 {
-    png_chunk c;
-    for (uint64_t at = 0; png_next(bytes, &at, &c) && c.whole;) {
-        *out = c.data;
-        if (is_type(&c, type))
+    png_chunk chunk;
+    for (uint64_t at = 0; png_next(bytes, &at, &chunk) && chunk.whole;) {
+        *out = chunk.data;
+        if (is_type(&chunk, type))
             return true;
     }
     return false;
@@ -68,8 +69,8 @@ bool png_key(span bytes, uint8_t out[3])
     const span trns = png_find(bytes, "tRNS");
     if (!png_has_colours_alone(bytes) || trns.size < (grey ? 2 : 6))
         return false;
-    for (int c = 0; c < 3; c++)
-        out[c] = trns.data[grey ? 1 : 2 * c + 1];
+    for (int i = 0; i < 3; i++)
+        out[i] = trns.data[grey ? 1 : 2 * i + 1];
     if (grey && bytes.data[DEPTH_AT] == 1)
         memset(out, trns.data[0] || trns.data[1] ? 255 : 0, 3);
     return true;
@@ -77,9 +78,9 @@ bool png_key(span bytes, uint8_t out[3])
 
 bool png_reaches_pixels(span bytes)
 {
-    png_chunk c;
-    for (uint64_t at = 0; png_next(bytes, &at, &c);)
-        if (is_type(&c, "IDAT"))
+    png_chunk chunk;
+    for (uint64_t at = 0; png_next(bytes, &at, &chunk);)
+        if (is_type(&chunk, "IDAT"))
             return true;
     return false;
 }

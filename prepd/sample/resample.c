@@ -22,36 +22,36 @@ enum {
     MAX_TAPS = 4 * MAX_SIDE, /* so that counts fit an int32 */
 };
 
-/* The cubic convolution kernel of Keys (1981) with a = -1/2. */
-static double cubic(double x)
+/* The cubic convolution kernel of Keys (1981) with a = -1/2. Letters: a the kernel's parameter. */
+static double cubic(double distance)
 {
     const double a = -0.5;
-    x = fabs(x);
-    if (x < 1.0)
-        return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-    if (x < 2.0)
-        return ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
+    distance = fabs(distance);
+    if (distance < 1.0)
+        return ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0;
+    if (distance < 2.0)
+        return ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a;
     return 0.0;
 }
 
-/* Computes the real weights of output i, whose sum is 1; returns how many there are. The input
- * pixels within `support` of the output's centre are weighed; `shrink` is 1 over how much the
+/* Computes the real weights of output `index`, whose sum is 1; returns how many there are. The
+ * input pixels within `support` of the output's centre are weighed; `shrink` is 1 over how much the
  * kernel is stretched. */
-static int32_t weigh_taps(int32_t n_in, double scale, double support, double shrink, int32_t i,
-                          double *w, int32_t *out_first)
+static int32_t weigh_taps(int32_t n_in, double scale, double support, double shrink, int32_t index,
+                          double *weights, int32_t *out_first)
 {
-    const double centre = (i + 0.5) * scale;
+    const double centre = (index + 0.5) * scale;
     int64_t low = (int64_t)(centre - support + 0.5); /* truncates */
     int64_t high = (int64_t)(centre + support + 0.5);
     low = low > 0 ? low : 0;
     high = high < n_in ? high : n_in;
     double sum = 0.0;
     for (int64_t j = low; j < high; j++) {
-        w[j - low] = cubic(((double)j - centre + 0.5) * shrink);
-        sum += w[j - low];
+        weights[j - low] = cubic(((double)j - centre + 0.5) * shrink);
+        sum += weights[j - low];
     }
     for (int64_t j = low; j < high; j++)
-        w[j - low] /= sum;
+        weights[j - low] /= sum;
     *out_first = (int32_t)low;
     return (int32_t)(high - low);
 }
@@ -67,82 +67,84 @@ static int torch_bits(double largest)
 }
 
 /* Computes the weights for n_in -> n_out. They stay in the arena until the caller releases it. */
-static status axis_make(axis *x, int method, int32_t n_in, int32_t n_out, arena *scratch)
+static status axis_make(axis *across, int method, int32_t n_in, int32_t n_out, arena *scratch)
 {
     const double scale = (double)n_in / n_out;
     const double stretch = scale > 1.0 ? scale : 1.0;
     const double support = 2.0 * stretch;
     const double max_taps = ceil(support) * 2 + 1;
     assert(max_taps <= MAX_TAPS);
-    x->n_out = n_out;
-    x->max_taps = (int32_t)max_taps;
-    const size_t n_weights = (size_t)n_out * (size_t)x->max_taps;
+    across->n_out = n_out;
+    across->max_taps = (int32_t)max_taps;
+    const size_t n_weights = (size_t)n_out * (size_t)across->max_taps;
     double *real;
-    TRY(arena_calloc(scratch, (size_t)n_out, sizeof *x->first, (void **)&x->first));
-    TRY(arena_calloc(scratch, (size_t)n_out, sizeof *x->taps, (void **)&x->taps));
-    TRY(arena_calloc(scratch, n_weights, sizeof *x->weights, (void **)&x->weights));
+    TRY(arena_calloc(scratch, (size_t)n_out, sizeof *across->first, (void **)&across->first));
+    TRY(arena_calloc(scratch, (size_t)n_out, sizeof *across->taps, (void **)&across->taps));
+    TRY(arena_calloc(scratch, n_weights, sizeof *across->weights, (void **)&across->weights));
     TRY(arena_calloc(scratch, n_weights, sizeof *real, (void **)&real));
 
     double largest = 0.0;
     int32_t most = 0;
     for (int32_t i = 0; i < n_out; i++) {
-        double *w = real + (size_t)i * (size_t)x->max_taps;
-        x->taps[i] = weigh_taps(n_in, scale, support, 1.0 / stretch, i, w, &x->first[i]);
-        most = x->taps[i] > most ? x->taps[i] : most;
-        for (int32_t k = 0; k < x->taps[i]; k++)
-            largest = w[k] > largest ? w[k] : largest;
+        double *weights = real + (size_t)i * (size_t)across->max_taps;
+        across->taps[i] =
+            weigh_taps(n_in, scale, support, 1.0 / stretch, i, weights, &across->first[i]);
+        most = across->taps[i] > most ? across->taps[i] : most;
+        for (int32_t k = 0; k < across->taps[i]; k++)
+            largest = weights[k] > largest ? weights[k] : largest;
     }
-    x->steps = (most + STEP_TAPS - 1) / STEP_TAPS;
-    x->bits = method == RESAMPLER_TORCH ? torch_bits(largest) : PILLOW_BITS;
-    const double one = (double)((int64_t)1 << x->bits);
+    across->steps = (most + STEP_TAPS - 1) / STEP_TAPS;
+    across->bits = method == RESAMPLER_TORCH ? torch_bits(largest) : PILLOW_BITS;
+    const double one = (double)((int64_t)1 << across->bits);
     for (size_t k = 0; k < n_weights; k++)
-        x->weights[k] = (int32_t)(real[k] * one + (real[k] < 0 ? -0.5 : 0.5));
+        across->weights[k] = (int32_t)(real[k] * one + (real[k] < 0 ? -0.5 : 0.5));
     return ST_OK;
 }
 
 /* Whether every weight fits 16 bits, as the wide kernels need. */
-static bool fit_pairs(const axis *x)
+static bool fit_pairs(const axis *across)
 {
-    const size_t n = (size_t)x->n_out * (size_t)x->max_taps;
-    for (size_t i = 0; i < n; i++)
-        if (x->weights[i] != (int16_t)x->weights[i])
+    const size_t count = (size_t)across->n_out * (size_t)across->max_taps;
+    for (size_t i = 0; i < count; i++)
+        if (across->weights[i] != (int16_t)across->weights[i])
             return false;
     return true;
 }
 
-/* Weights k and k + 1 of output i in one number; zero after its taps. */
-static int32_t pair_at(const axis *x, int32_t i, int32_t k)
+/* Weights `at` and at + 1 of output `index` in one number; zero after its taps. */
+static int32_t pair_at(const axis *across, int32_t index, int32_t at)
 {
-    const int32_t *w = x->weights + (size_t)i * (size_t)x->max_taps;
-    const uint32_t low = k < x->max_taps ? (uint16_t)w[k] : 0;
-    const uint32_t high = k + 1 < x->max_taps ? (uint16_t)w[k + 1] : 0;
+    const int32_t *weights = across->weights + (size_t)index * (size_t)across->max_taps;
+    const uint32_t low = at < across->max_taps ? (uint16_t)weights[at] : 0;
+    const uint32_t high = at + 1 < across->max_taps ? (uint16_t)weights[at + 1] : 0;
     return (int32_t)(high << 16 | low);
 }
 
-static status height_pairs(axis *y, arena *memory)
+static status height_pairs(axis *down, arena *memory)
 {
-    const int32_t n = (y->max_taps + 1) / 2;
-    TRY(arena_alloc(memory, (size_t)y->n_out * (size_t)n * sizeof *y->pairs, (void **)&y->pairs));
-    for (int32_t i = 0; i < y->n_out; i++)
-        for (int32_t k = 0; k < n; k++)
-            y->pairs[(size_t)i * (size_t)n + (size_t)k] = pair_at(y, i, 2 * k);
+    const int32_t count = (down->max_taps + 1) / 2;
+    TRY(arena_alloc(memory, (size_t)down->n_out * (size_t)count * sizeof *down->pairs,
+                    (void **)&down->pairs));
+    for (int32_t i = 0; i < down->n_out; i++)
+        for (int32_t k = 0; k < count; k++)
+            down->pairs[(size_t)i * (size_t)count + (size_t)k] = pair_at(down, i, 2 * k);
     return ST_OK;
 }
 
-static status width_pairs(axis *x, int32_t group, arena *memory)
+static status width_pairs(axis *across, int32_t group, arena *memory)
 {
-    const size_t each = (size_t)x->steps * STEP_PAIRS * MAX_CHANNELS;
-    TRY(arena_alloc(memory, ((size_t)x->n_out + (size_t)group) * each * sizeof *x->pairs,
-                    (void **)&x->pairs));
-    int32_t *to = x->pairs;
-    for (int32_t i = 0; i + group <= x->n_out; i += group) {
-        for (int32_t p = 0; p < x->steps * STEP_PAIRS; p++) {
+    const size_t each = (size_t)across->steps * STEP_PAIRS * MAX_CHANNELS;
+    TRY(arena_alloc(memory, ((size_t)across->n_out + (size_t)group) * each * sizeof *across->pairs,
+                    (void **)&across->pairs));
+    int32_t *to = across->pairs;
+    for (int32_t i = 0; i + group <= across->n_out; i += group) {
+        for (int32_t step = 0; step < across->steps * STEP_PAIRS; step++) {
             /* The third pair of a step has only one tap; the next step begins after it. */
-            const int32_t k = p / STEP_PAIRS * STEP_TAPS + p % STEP_PAIRS * 2;
-            const uint32_t mask = p % STEP_PAIRS == STEP_PAIRS - 1 ? UINT16_MAX : UINT32_MAX;
+            const int32_t k = step / STEP_PAIRS * STEP_TAPS + step % STEP_PAIRS * 2;
+            const uint32_t mask = step % STEP_PAIRS == STEP_PAIRS - 1 ? UINT16_MAX : UINT32_MAX;
             for (int32_t j = 0; j < group; j++)
-                for (int c = 0; c < MAX_CHANNELS; c++)
-                    *to++ = (int32_t)((uint32_t)pair_at(x, i + j, k) & mask);
+                for (int channel = 0; channel < MAX_CHANNELS; channel++)
+                    *to++ = (int32_t)((uint32_t)pair_at(across, i + j, k) & mask);
         }
     }
     return ST_OK;
@@ -262,26 +264,27 @@ static void width_row(resampler *maker, int32_t row, uint8_t *out)
 
 static void height_row(const resampler *maker, int32_t row, const uint8_t *columns, uint8_t *out)
 {
-    const axis *y = &maker->down;
-    const uint8_t *rows = columns + (size_t)y->first[row] * maker->out_bytes;
+    const axis *down = &maker->down;
+    const uint8_t *rows = columns + (size_t)down->first[row] * maker->out_bytes;
     size_t done = 0;
     if (maker->wide_y)
-        done =
-            maker->kernels->wide->height(y->pairs + (size_t)row * (size_t)((y->max_taps + 1) / 2),
-                                         y->taps[row], y->bits, rows, maker->out_bytes, out);
+        done = maker->kernels->wide->height(
+            down->pairs + (size_t)row * (size_t)((down->max_taps + 1) / 2), down->taps[row],
+            down->bits, rows, maker->out_bytes, out);
     if (done < maker->out_bytes)
-        maker->kernels->loops->height(y->weights + (size_t)row * (size_t)y->max_taps, y->taps[row],
-                                      y->bits, rows, maker->out_bytes, done, out);
+        maker->kernels->loops->height(down->weights + (size_t)row * (size_t)down->max_taps,
+                                      down->taps[row], down->bits, rows, maker->out_bytes, done,
+                                      out);
 }
 
-void resampler_rows(resampler *maker, int32_t from, int32_t n, uint8_t *out)
+void resampler_rows(resampler *maker, int32_t from, int32_t count, uint8_t *out)
 {
-    assert(from >= 0 && n >= 0 && n <= maker->out_height - from);
+    assert(from >= 0 && count >= 0 && count <= maker->out_height - from);
     if (!maker->widths && !maker->heights) {
-        memcpy(out, maker->in + (size_t)from * maker->in_bytes, (size_t)n * maker->in_bytes);
+        memcpy(out, maker->in + (size_t)from * maker->in_bytes, (size_t)count * maker->in_bytes);
         return;
     }
-    for (int32_t row = from; row < from + n; row++, out += maker->out_bytes) {
+    for (int32_t row = from; row < from + count; row++, out += maker->out_bytes) {
         if (!maker->heights) {
             width_row(maker, row, out);
             continue;

@@ -26,9 +26,9 @@ typedef struct resampler resampler;
 WARN_UNUSED status resampler_new(int method, int channels, const uint8_t *in, int32_t in_height,
                                  int32_t in_width, int32_t out_height, int32_t out_width,
                                  arena *memory, resampler **out);
-/* Makes rows [from, from + n) of the result [out_height, out_width, channels] and writes them to
- * `out`. `from` must not fall from one call to the next. */
-void resampler_rows(resampler *maker, int32_t from, int32_t n, uint8_t *out);
+/* Makes rows [from, from + count) of the result [out_height, out_width, channels] and writes them
+ * to `out`. `from` must not fall from one call to the next. */
+void resampler_rows(resampler *maker, int32_t from, int32_t count, uint8_t *out);
 
 /* Resizes a whole picture. What it needs is taken from `scratch` and released. */
 WARN_UNUSED status resample_pixels(int method, int channels, const uint8_t *in, int32_t in_height,

@@ -10,19 +10,19 @@
 enum { LANES = 4 };
 typedef __m512i vector;
 
-static inline vector load_vector(const void *p)
+static inline vector load_vector(const void *from)
 {
-    return _mm512_loadu_si512(p);
+    return _mm512_loadu_si512(from);
 }
 
-static inline void store_vector(uint8_t *p, vector v)
+static inline void store_vector(uint8_t *at, vector lanes)
 {
-    _mm512_storeu_si512(p, v);
+    _mm512_storeu_si512(at, lanes);
 }
 
-static inline vector all_32(int32_t v)
+static inline vector all_32(int32_t pairs)
 {
-    return _mm512_set1_epi32(v);
+    return _mm512_set1_epi32(pairs);
 }
 
 #define in_each_lane(...) _mm512_broadcast_i32x4(_mm_setr_epi8(__VA_ARGS__))
@@ -37,39 +37,39 @@ static inline vector load_lanes(const uint8_t *in, const int32_t *pixel)
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-static inline vector shuffle_bytes(vector v, vector from)
+static inline vector shuffle_bytes(vector lanes, vector from)
 {
-    return _mm512_shuffle_epi8(v, from);
+    return _mm512_shuffle_epi8(lanes, from);
 }
 
-static inline vector add_products(vector sum, vector a, vector b)
+static inline vector add_products(vector sum, vector left, vector right)
 {
-    return _mm512_dpwssd_epi32(sum, a, b);
+    return _mm512_dpwssd_epi32(sum, left, right);
 }
 
-static inline vector shift_32(vector v, int bits)
+static inline vector shift_32(vector lanes, int bits)
 {
-    return _mm512_sra_epi32(v, _mm_cvtsi32_si128(bits));
+    return _mm512_sra_epi32(lanes, _mm_cvtsi32_si128(bits));
 }
 
-static inline vector unpack_low(vector a, vector b)
+static inline vector unpack_low(vector left, vector right)
 {
-    return _mm512_unpacklo_epi8(a, b);
+    return _mm512_unpacklo_epi8(left, right);
 }
 
-static inline vector unpack_high(vector a, vector b)
+static inline vector unpack_high(vector left, vector right)
 {
-    return _mm512_unpackhi_epi8(a, b);
+    return _mm512_unpackhi_epi8(left, right);
 }
 
-static inline vector pack_to_16(vector a, vector b)
+static inline vector pack_to_16(vector left, vector right)
 {
-    return _mm512_packs_epi32(a, b);
+    return _mm512_packs_epi32(left, right);
 }
 
-static inline vector pack_to_bytes(vector a, vector b)
+static inline vector pack_to_bytes(vector left, vector right)
 {
-    return _mm512_packus_epi16(a, b);
+    return _mm512_packus_epi16(left, right);
 }
 
 /* Stores four pixels of three bytes, clamped, and writes nothing after them. */

@@ -45,9 +45,9 @@ typedef struct resample_loops {
     /* Makes outputs [from, n_out) of a row from `in` [n_in, channels]; `wide` [n_in] is scratch. */
     void (*width)(const axis *weights, int channels, const uint8_t *in, int32_t n_in, int32_t from,
                   resample_pixel *wide, uint8_t *out);
-    /* Makes bytes [from, n) of one row from rows [taps, n]. */
-    void (*height)(const int32_t *weights, int32_t taps, int bits, const uint8_t *rows, size_t n,
-                   size_t from, uint8_t *out);
+    /* Makes bytes [from, count) of one row from rows [taps, count]. */
+    void (*height)(const int32_t *weights, int32_t taps, int bits, const uint8_t *rows,
+                   size_t count, size_t from, uint8_t *out);
 } resample_loops;
 
 /* The wide loops, for three channels and weights in pairs. The functions are NULL if the compiler
@@ -57,9 +57,10 @@ typedef struct resample_wide {
     /* Makes the first n_out / group * group pixels of a row from `in` [n_in, 3]; returns how many.
      * Reads up to steps * 15 + 1 bytes past the end of the row. */
     int32_t (*width)(const axis *weights, const uint8_t *in, uint8_t *out);
-    /* Makes the first bytes of one row of n bytes from rows [taps, n]; returns how many. */
-    size_t (*height)(const int32_t *pairs, int32_t taps, int bits, const uint8_t *rows, size_t n,
-                     uint8_t *out);
+    /* Makes the first bytes of one row of `count` bytes from rows [taps, count]; returns how many.
+     */
+    size_t (*height)(const int32_t *pairs, int32_t taps, int bits, const uint8_t *rows,
+                     size_t count, uint8_t *out);
 } resample_wide;
 
 extern const resample_wide resample_avx2, resample_avx512;
@@ -72,7 +73,7 @@ typedef struct resample_kernels {
 
 /* The i-th fastest kernels that this processor can run; NULL after the last, which are the plain
  * ones. */
-const resample_kernels *resample_kernels_here(size_t i);
+const resample_kernels *resample_kernels_here(size_t index);
 
 /* resampler_new with these kernels, which the processor must be able to run. */
 WARN_UNUSED status resampler_with(const resample_kernels *kernels, int method, int channels,

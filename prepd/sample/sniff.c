@@ -40,9 +40,9 @@ static const magic table[] = {
     {0, 2, "BM", "a BMP picture"},
 };
 
-static bool match_bytes(span bytes, size_t offset, const char *with, size_t n)
+static bool match_bytes(span bytes, size_t offset, const char *with, size_t length)
 {
-    return span_holds(bytes, offset, n) && memcmp(bytes.data + offset, with, n) == 0;
+    return span_holds(bytes, offset, length) && memcmp(bytes.data + offset, with, length) == 0;
 }
 
 /* Recognises text formats, which may begin with a byte order mark and white space. */
@@ -52,12 +52,14 @@ static const char *sniff_text(span bytes)
     while (at < bytes.size && strchr(" \t\r\n", bytes.data[at]) && bytes.data[at])
         at++;
     char head[256];
-    size_t n = bytes.size - at < sizeof head - 1 ? bytes.size - at : sizeof head - 1;
-    for (size_t i = 0; i < n; i++) {
-        const uint8_t c = bytes.data[at + i];
-        head[i] = c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c ? (char)c : ' ';
+    size_t count = bytes.size - at < sizeof head - 1 ? bytes.size - at : sizeof head - 1;
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t letter = bytes.data[at + i];
+        head[i] = letter >= 'A' && letter <= 'Z' ? (char)(letter | 0x20)
+                  : letter                       ? (char)letter
+                                                 : ' ';
     }
-    head[n] = 0;
+    head[count] = 0;
     if (head[0] == '<' && strstr(head, "<svg"))
         return "an SVG picture";
     if (head[0] == '<' && (strstr(head, "<html") || strstr(head, "<!doctype html")))
@@ -86,9 +88,9 @@ picture_format sniff_format(span bytes, const char **out_name)
         return PICTURE_WEBP;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const magic *m = &table[i];
-        if (match_bytes(bytes, m->offset, m->bytes, m->count)) {
-            *out_name = m->name;
+        const magic *known = &table[i];
+        if (match_bytes(bytes, known->offset, known->bytes, known->count)) {
+            *out_name = known->name;
             return PICTURE_OTHER;
         }
     }

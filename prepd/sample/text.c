@@ -76,109 +76,109 @@ status chat_ids_find(const tokenizer *from, chat_ids *out)
     return ST_OK;
 }
 
-static void render_text(rendering *r, const char *text, int64_t size)
+static void render_text(rendering *rendered, const char *text, int64_t size)
 {
     if (size)
-        memcpy(r->text + r->size, text, (size_t)size);
-    r->size += size;
+        memcpy(rendered->text + rendered->size, text, (size_t)size);
+    rendered->size += size;
 }
 
-static void put_words(rendering *r, const char *text)
+static void put_words(rendering *rendered, const char *text)
 {
-    render_text(r, text, (int64_t)strlen(text));
+    render_text(rendered, text, (int64_t)strlen(text));
 }
 
-static void put_clip(rendering *r, const chat_visual *v, int32_t image)
+static void put_clip(rendering *text, const chat_visual *visual, int32_t image)
 {
-    pad_run *const first = &r->runs[r->n_runs];
-    const int64_t open = r->size;
-    if (r->framed_clips)
-        put_words(r, VISION_START);
-    for (int32_t p = 0; p < v->n_pairs; p++) {
+    pad_run *const first = &text->runs[text->n_runs];
+    const int64_t open = text->size;
+    if (text->framed_clips)
+        put_words(text, VISION_START);
+    for (int32_t pair = 0; pair < visual->n_pairs; pair++) {
         char when[CLIP_TEXT];
-        render_text(r, when, clip_text(v->seconds[p], when));
-        r->runs[r->n_runs++] = (pad_run){r->size, image, -1, -1};
-        put_words(r, VISION_START VIDEO_PAD VISION_END);
+        render_text(text, when, clip_text(visual->seconds[pair], when));
+        text->runs[text->n_runs++] = (pad_run){text->size, image, -1, -1};
+        put_words(text, VISION_START VIDEO_PAD VISION_END);
     }
-    if (!r->framed_clips)
+    if (!text->framed_clips)
         return;
     first->open = open;
-    r->runs[r->n_runs - 1].close = r->size;
-    put_words(r, VISION_END);
+    text->runs[text->n_runs - 1].close = text->size;
+    put_words(text, VISION_END);
 }
 
-static status put_image(rendering *r, const sample *smp, int32_t image)
+static status put_image(rendering *text, const sample *smp, int32_t image)
 {
-    if (image >= smp->n_images || image != r->n_images)
+    if (image >= smp->n_images || image != text->n_images)
         return FAIL(
             ST_BAD_INPUT,
             "%s: image %d of %d is shown as number %lld; images must be shown in order, each once",
-            smp->name, (int)image + 1, (int)smp->n_images, (long long)r->n_images + 1);
-    const chat_visual *v = &r->visuals[r->n_images++];
-    if (v->n_pairs > 0) {
-        put_clip(r, v, image);
+            smp->name, (int)image + 1, (int)smp->n_images, (long long)text->n_images + 1);
+    const chat_visual *visual = &text->visuals[text->n_images++];
+    if (visual->n_pairs > 0) {
+        put_clip(text, visual, image);
         return ST_OK;
     }
-    r->runs[r->n_runs++] = (pad_run){r->size, image, -1, -1};
-    put_words(r, VISION_START IMAGE_PAD VISION_END);
+    text->runs[text->n_runs++] = (pad_run){text->size, image, -1, -1};
+    put_words(text, VISION_START IMAGE_PAD VISION_END);
     return ST_OK;
 }
 
-static void open_turn(rendering *r, int role)
+static void open_turn(rendering *text, int role)
 {
-    put_words(r, IM_START);
-    put_words(r, ROLE_NAME[role]);
-    put_words(r, "\n");
+    put_words(text, IM_START);
+    put_words(text, ROLE_NAME[role]);
+    put_words(text, "\n");
 }
 
 /* Adds the bytes [start, end). They extend the last span if they follow it and have its weight. */
-static void put_span(rendering *r, int64_t start, int64_t end, float weight)
+static void put_span(rendering *text, int64_t start, int64_t end, float weight)
 {
-    trained_span *last = r->n_spans ? &r->spans[r->n_spans - 1] : NULL;
+    trained_span *last = text->n_spans ? &text->spans[text->n_spans - 1] : NULL;
     if (start == end)
         return;
-    r->weighted |= weight > 0 && weight != 1.0F;
+    text->weighted |= weight > 0 && weight != 1.0F;
     if (last && last->end == start && last->weight == weight)
         last->end = end;
     else
-        r->spans[r->n_spans++] = (trained_span){start, end, weight};
+        text->spans[text->n_spans++] = (trained_span){start, end, weight};
 }
 
-static status put_turn(rendering *r, const sample *smp, const turn *t, bool train_newline)
+static status put_turn(rendering *text, const sample *smp, const turn *said, bool train_newline)
 {
-    open_turn(r, t->role);
-    const bool trained = t->role == ROLE_ASSISTANT && t->trained;
+    open_turn(text, said->role);
+    const bool trained = said->role == ROLE_ASSISTANT && said->trained;
     float weight = 1.0F;
-    for (int32_t i = 0; i < t->n_parts; i++) {
-        const part *p = &t->parts[i];
-        const int64_t start = r->size;
-        if (p->image < 0)
-            render_text(r, p->text, p->text_bytes);
-        else if (t->role == ROLE_USER)
-            TRY(put_image(r, smp, p->image));
-        weight = t->weights ? t->weights[i] : 1.0F;
+    for (int32_t i = 0; i < said->n_parts; i++) {
+        const part *piece = &said->parts[i];
+        const int64_t start = text->size;
+        if (piece->image < 0)
+            render_text(text, piece->text, piece->text_bytes);
+        else if (said->role == ROLE_USER)
+            TRY(put_image(text, smp, piece->image));
+        weight = said->weights ? said->weights[i] : 1.0F;
         if (trained)
-            put_span(r, start, r->size, weight);
+            put_span(text, start, text->size, weight);
     }
-    const int64_t start = r->size;
-    put_words(r, IM_END "\n");
+    const int64_t start = text->size;
+    put_words(text, IM_END "\n");
     if (trained)
-        put_span(r, start, r->size - !train_newline, weight);
+        put_span(text, start, text->size - !train_newline, weight);
     return ST_OK;
 }
 
 /* An upper bound of the text's length, so that it is allocated once. It counts each image once,
  * because put_image refuses one that is shown again. */
-static int64_t text_bound(const conf *c, const sample *smp, const chat_visual *visuals)
+static int64_t text_bound(const conf *options, const sample *smp, const chat_visual *visuals)
 {
-    int64_t size = TURN_BYTES + (int64_t)strlen(c->data_system);
+    int64_t size = TURN_BYTES + (int64_t)strlen(options->data_system);
     for (int32_t k = 0; k < smp->n_images; k++)
         size += IMAGE_BYTES + (int64_t)visuals[k].n_pairs * PAIR_BYTES;
     for (int32_t i = 0; i < smp->n_turns; i++) {
         size += TURN_BYTES;
         for (int32_t k = 0; k < smp->turns[i].n_parts; k++) {
-            const part *p = &smp->turns[i].parts[k];
-            size += p->image < 0 ? p->text_bytes : 0;
+            const part *piece = &smp->turns[i].parts[k];
+            size += piece->image < 0 ? piece->text_bytes : 0;
         }
     }
     return size;
@@ -187,73 +187,74 @@ static int64_t text_bound(const conf *c, const sample *smp, const chat_visual *v
 /* Renders a plain text: all of it is one span, with <|endoftext|> at its end. */
 static status render_plain(const chat_ids *ids, const sample *smp, arena *memory, rendering *out)
 {
-    rendering r = {0};
-    const part *p = smp->n_turns == 1 && smp->turns[0].n_parts == 1 ? smp->turns[0].parts : NULL;
-    if (!p || p->image >= 0)
+    rendering text = {0};
+    const part *only = smp->n_turns == 1 && smp->turns[0].n_parts == 1 ? smp->turns[0].parts : NULL;
+    if (!only || only->image >= 0)
         return FAIL(ST_BAD_INPUT, "%s: a plain sample must have one text and nothing else",
                     smp->name);
     if (ids->text_end < 0)
         return FAIL(ST_BAD_INPUT,
                     "the tokenizer has no added token " TEXT_END ", which ends a plain text");
-    TRY(arena_alloc(memory, (size_t)p->text_bytes + sizeof TEXT_END, (void **)&r.text));
-    TRY(arena_calloc(memory, 1, sizeof *r.spans, (void **)&r.spans));
-    render_text(&r, p->text, p->text_bytes);
-    put_words(&r, TEXT_END);
-    put_span(&r, 0, r.size, 1.0F);
-    *out = r;
+    TRY(arena_alloc(memory, (size_t)only->text_bytes + sizeof TEXT_END, (void **)&text.text));
+    TRY(arena_calloc(memory, 1, sizeof *text.spans, (void **)&text.spans));
+    render_text(&text, only->text, only->text_bytes);
+    put_words(&text, TEXT_END);
+    put_span(&text, 0, text.size, 1.0F);
+    *out = text;
     return ST_OK;
 }
 
-static status render(const conf *c, const sample *smp, const chat_visual *visuals, arena *memory,
-                     rendering *out)
+static status render(const conf *options, const sample *smp, const chat_visual *visuals,
+                     arena *memory, rendering *out)
 {
-    rendering r = {.visuals = visuals, .framed_clips = c->video_prompt == VIDEO_PROMPT_5_23};
-    void *p;
-    TRY(arena_alloc(memory, (size_t)text_bound(c, smp, visuals), &p));
-    r.text = p;
+    rendering text = {.visuals = visuals,
+                      .framed_clips = options->video_prompt == VIDEO_PROMPT_5_23};
+    void *room;
+    TRY(arena_alloc(memory, (size_t)text_bound(options, smp, visuals), &room));
+    text.text = room;
     size_t spans = 0; /* one for each part and one for the end of each turn */
     size_t runs = 0;
     for (int32_t k = 0; k < smp->n_images; k++)
         runs += visuals[k].n_pairs > 0 ? (size_t)visuals[k].n_pairs : 1;
     for (int32_t i = 0; i < smp->n_turns; i++)
         spans += (size_t)smp->turns[i].n_parts + 1;
-    TRY(arena_calloc(memory, spans, sizeof *r.spans, &p));
-    r.spans = p;
-    TRY(arena_calloc(memory, runs, sizeof *r.runs, &p));
-    r.runs = p;
+    TRY(arena_calloc(memory, spans, sizeof *text.spans, &room));
+    text.spans = room;
+    TRY(arena_calloc(memory, runs, sizeof *text.runs, &room));
+    text.runs = room;
     bool own_system = smp->n_turns && smp->turns[0].role == ROLE_SYSTEM;
-    if (c->data_system[0] && !own_system) {
-        open_turn(&r, ROLE_SYSTEM);
-        put_words(&r, c->data_system);
-        put_words(&r, IM_END "\n");
+    if (options->data_system[0] && !own_system) {
+        open_turn(&text, ROLE_SYSTEM);
+        put_words(&text, options->data_system);
+        put_words(&text, IM_END "\n");
     }
     for (int32_t i = 0; i < smp->n_turns; i++)
         if (smp->turns[i].role != ROLE_SYSTEM || i == 0)
-            TRY(put_turn(&r, smp, &smp->turns[i], c->data_label_newline));
-    if (r.n_images != smp->n_images)
+            TRY(put_turn(&text, smp, &smp->turns[i], options->data_label_newline));
+    if (text.n_images != smp->n_images)
         return FAIL(ST_BAD_INPUT, "%s: only %lld of its %d images are shown in user turns",
-                    smp->name, (long long)r.n_images, (int)smp->n_images);
-    *out = r;
+                    smp->name, (long long)text.n_images, (int)smp->n_images);
+    *out = text;
     return ST_OK;
 }
 
-static bool closes_clip(const rendering *r, int64_t run, int64_t offset)
+static bool closes_clip(const rendering *text, int64_t run, int64_t offset)
 {
-    return run > 0 && r->runs[run - 1].close == offset;
+    return run > 0 && text->runs[run - 1].close == offset;
 }
 
 /* The id of the visual control token that the template put at `offset`, or -1 if it put none there.
  * `run` is the next run of pads. */
-static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t run, int64_t offset)
+static int32_t visual_at(const rendering *text, const chat_ids *ids, int64_t run, int64_t offset)
 {
-    if (closes_clip(r, run, offset))
+    if (closes_clip(text, run, offset))
         return ids->vision_end;
-    if (run >= r->n_runs)
+    if (run >= text->n_runs)
         return -1;
-    if (r->runs[run].open == offset)
+    if (text->runs[run].open == offset)
         return ids->vision_start;
-    const bool clip = r->visuals[r->runs[run].image].n_pairs > 0;
-    int64_t at = offset - r->runs[run].at;
+    const bool clip = text->visuals[text->runs[run].image].n_pairs > 0;
+    int64_t at = offset - text->runs[run].at;
     if (at == 0)
         return ids->vision_start;
     if (at == (int64_t)sizeof VISION_START - 1)
@@ -265,7 +266,7 @@ static int32_t visual_at(const rendering *r, const chat_ids *ids, int64_t run, i
 
 /* Checks that visual control tokens stand only where the template put them. Anywhere else they
  * would stand for pictures that do not exist. */
-static status check_visual(const sample *smp, const rendering *r, const chat_ids *ids,
+static status check_visual(const sample *smp, const rendering *text, const chat_ids *ids,
                            const token_list *tokens)
 {
     int64_t run = 0;
@@ -278,121 +279,123 @@ static status check_visual(const sample *smp, const rendering *r, const chat_ids
                                                    : NULL;
         if (!name)
             continue;
-        if (visual_at(r, ids, run, tokens->offset[i]) != id)
+        if (visual_at(text, ids, run, tokens->offset[i]) != id)
             return FAIL(
                 ST_BAD_INPUT,
                 "%s%sits text contains %s, which stands for pictures: remove it from the text",
                 smp->name, smp->name[0] ? ": " : "", name);
-        run += id == ids->vision_end && !closes_clip(r, run, tokens->offset[i]);
+        run += id == ids->vision_end && !closes_clip(text, run, tokens->offset[i]);
     }
     return ST_OK;
 }
 
 /* How many characters of the rendered text begin in [start, end). */
-static int64_t characters(const rendering *r, int64_t start, int64_t end)
+static int64_t characters(const rendering *text, int64_t start, int64_t end)
 {
-    int64_t n = 0;
+    int64_t count = 0;
     for (int64_t i = start; i < end; i++)
-        n += ((uint8_t)r->text[i] & 0xC0) != 0x80;
-    return n;
+        count += ((uint8_t)text->text[i] & 0xC0) != 0x80;
+    return count;
 }
 
 /* The span of a token that begins inside span `at` and ends at byte `end`. The token may reach into
  * the texts after that span, as " Two" does if one text ends with a space. It belongs to the text
  * that most of its characters come from, and at a tie to the later one, so that the first word of a
  * stage is trained with that stage. */
-static const trained_span *token_span(const rendering *r, int64_t at, int64_t start, int64_t end)
+static const trained_span *token_span(const rendering *text, int64_t at, int64_t start, int64_t end)
 {
-    const trained_span *best = &r->spans[at];
+    const trained_span *best = &text->spans[at];
     if (end <= best->end)
         return best;
-    int64_t most = characters(r, start, best->end);
-    for (int64_t k = at + 1; k < r->n_spans; k++) {
-        const trained_span *s = &r->spans[k];
-        if (s->start != r->spans[k - 1].end || s->start >= end)
+    int64_t most = characters(text, start, best->end);
+    for (int64_t k = at + 1; k < text->n_spans; k++) {
+        const trained_span *trained = &text->spans[k];
+        if (trained->start != text->spans[k - 1].end || trained->start >= end)
             break;
-        const int64_t n = characters(r, s->start, s->end < end ? s->end : end);
-        if (n >= most) {
-            best = s;
-            most = n;
+        const int64_t count =
+            characters(text, trained->start, trained->end < end ? trained->end : end);
+        if (count >= most) {
+            best = trained;
+            most = count;
         }
     }
     return best;
 }
 
-/* The weight of token i in the loss; 0 if it is not trained, as a token that begins in the
+/* The weight of token `index` in the loss; 0 if it is not trained, as a token that begins in the
  * template's own text. *next is the first span that does not end before the token, and moves on. */
-static float weight_of(const rendering *r, const token_list *tokens, size_t i, int64_t *next)
+static float weight_of(const rendering *text, const token_list *tokens, size_t index, int64_t *next)
 {
-    const int64_t start = tokens->offset[i];
-    const int64_t end = i + 1 < tokens->count ? tokens->offset[i + 1] : r->size;
-    while (*next < r->n_spans && start >= r->spans[*next].end)
+    const int64_t start = tokens->offset[index];
+    const int64_t end = index + 1 < tokens->count ? tokens->offset[index + 1] : text->size;
+    while (*next < text->n_spans && start >= text->spans[*next].end)
         ++*next;
-    if (*next == r->n_spans || start < r->spans[*next].start)
+    if (*next == text->n_spans || start < text->spans[*next].start)
         return 0;
-    return token_span(r, *next, start, end)->weight;
+    return token_span(text, *next, start, end)->weight;
 }
 
 /* Copies the tokens, with the pad of each run repeated, and labels those of trained texts. */
-static void fill_tokens(const rendering *r, const chat_ids *ids, const token_list *tokens,
+static void fill_tokens(const rendering *text, const chat_ids *ids, const token_list *tokens,
                         chat_text *out)
 {
-    int64_t n = 0, run = 0, next = 0;
+    int64_t count = 0, run = 0, next = 0;
     out->n_targets = 0;
     for (size_t i = 0; i < tokens->count; i++) {
         int32_t id = tokens->id[i];
         if (id == ids->image_pad || id == ids->video_pad) {
-            const int64_t pads = r->visuals[r->runs[run].image].tokens;
-            out->run_at[run++] = n;
-            for (int64_t k = 0; k < pads; k++, n++) {
-                out->ids[n] = id;
-                out->labels[n] = NO_LABEL;
+            const int64_t pads = text->visuals[text->runs[run].image].tokens;
+            out->run_at[run++] = count;
+            for (int64_t k = 0; k < pads; k++, count++) {
+                out->ids[count] = id;
+                out->labels[count] = NO_LABEL;
                 if (out->weights)
-                    out->weights[n] = 1.0F;
+                    out->weights[count] = 1.0F;
             }
             continue;
         }
-        const float weight = weight_of(r, tokens, i, &next);
-        const bool trained = n > 0 && weight > 0;
-        out->ids[n] = id;
-        out->labels[n] = trained ? id : NO_LABEL;
+        const float weight = weight_of(text, tokens, i, &next);
+        const bool trained = count > 0 && weight > 0;
+        out->ids[count] = id;
+        out->labels[count] = trained ? id : NO_LABEL;
         if (out->weights)
-            out->weights[n] = trained ? weight : 1.0F;
-        n++;
+            out->weights[count] = trained ? weight : 1.0F;
+        count++;
         out->n_targets += trained;
     }
-    out->count = n;
+    out->count = count;
 }
 
 status chat_encode(const tokenizer *with, tokenizer_scratch *scratch, const chat_ids *ids,
-                   const conf *c, const sample *from, const chat_visual *visuals, arena *memory,
-                   chat_text *out)
+                   const conf *options, const sample *from, const chat_visual *visuals,
+                   arena *memory, chat_text *out)
 {
-    rendering r;
+    rendering text;
     token_list *tokens = tokenizer_scratch_list(scratch);
     chat_text made = {0};
-    void *p;
-    TRY(from->plain ? render_plain(ids, from, memory, &r) : render(c, from, visuals, memory, &r));
+    void *room;
+    TRY(from->plain ? render_plain(ids, from, memory, &text)
+                    : render(options, from, visuals, memory, &text));
     tokens->count = 0;
-    status st = tokenizer_encode(with, scratch, r.text, (size_t)r.size, tokens);
+    status st = tokenizer_encode(with, scratch, text.text, (size_t)text.size, tokens);
     if (st != ST_OK)
         return status_context(st, "%s", from->name);
-    TRY(check_visual(from, &r, ids, tokens));
-    int64_t n = (int64_t)tokens->count - r.n_runs;
-    for (int64_t k = 0; k < r.n_runs; k++)
-        n += visuals[r.runs[k].image].tokens;
-    TRY(arena_calloc(memory, (size_t)n, sizeof *made.ids, &p));
-    made.ids = p;
-    TRY(arena_calloc(memory, (size_t)n, sizeof *made.labels, &p));
-    made.labels = p;
-    if (r.weighted) {
-        TRY(arena_calloc(memory, (size_t)n, sizeof *made.weights, &p));
-        made.weights = p;
+    TRY(check_visual(from, &text, ids, tokens));
+    int64_t count = (int64_t)tokens->count - text.n_runs;
+    for (int64_t k = 0; k < text.n_runs; k++)
+        count += visuals[text.runs[k].image].tokens;
+    TRY(arena_calloc(memory, (size_t)count, sizeof *made.ids, &room));
+    made.ids = room;
+    TRY(arena_calloc(memory, (size_t)count, sizeof *made.labels, &room));
+    made.labels = room;
+    if (text.weighted) {
+        TRY(arena_calloc(memory, (size_t)count, sizeof *made.weights, &room));
+        made.weights = room;
     }
-    TRY(arena_calloc(memory, (size_t)r.n_runs, sizeof *made.run_at, &p));
-    made.run_at = p;
-    made.n_runs = r.n_runs;
-    fill_tokens(&r, ids, tokens, &made);
+    TRY(arena_calloc(memory, (size_t)text.n_runs, sizeof *made.run_at, &room));
+    made.run_at = room;
+    made.n_runs = text.n_runs;
+    fill_tokens(&text, ids, tokens, &made);
     if (!made.n_targets)
         return FAIL(ST_BAD_INPUT,
                     "%s%sit has no token to train: no turn of the assistant counts in the loss",

@@ -55,7 +55,7 @@ typedef struct chat_text {
  * ST_BAD_INPUT, with the sample's name, for a text that holds one of the visual control tokens
  * literally, for a sample without a label, and for images that are out of order or not shown. */
 WARN_UNUSED status chat_encode(const tokenizer *with, tokenizer_scratch *scratch,
-                               const chat_ids *ids, const conf *c, const sample *from,
+                               const chat_ids *ids, const conf *options, const sample *from,
                                const chat_visual *visuals, arena *memory, chat_text *out);
 
 #endif

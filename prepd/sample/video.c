@@ -43,8 +43,8 @@ static void keep_words(void *from, int level, const char *format, va_list args)
     if (level > AV_LOG_ERROR)
         return;
     vsnprintf(last_words, sizeof last_words, format, args);
-    for (size_t n = strlen(last_words); n > 0 && strchr("\n ", last_words[n - 1]);)
-        last_words[--n] = 0;
+    for (size_t i = strlen(last_words); i > 0 && strchr("\n ", last_words[i - 1]);)
+        last_words[--i] = 0;
 }
 
 void video_library_init(void)
@@ -66,81 +66,85 @@ typedef struct opened {
 
 /* After a read that failed, what looks like damage or like the end says nothing about the file:
  * then the read is the error. */
-static status after_reads(const opened *o, status st)
+static status after_reads(const opened *file, status st)
 {
-    if (!o->failed)
+    if (!file->failed)
         return st;
-    return FAIL_AT(o->failed == ENOMEM ? ST_NO_MEMORY : ST_IO, o->bytes->path, -1,
-                   o->bytes->at + o->position, "it cannot be read: %s", strerror(o->failed));
+    return FAIL_AT(file->failed == ENOMEM ? ST_NO_MEMORY : ST_IO, file->bytes->path, -1,
+                   file->bytes->at + file->position, "it cannot be read: %s",
+                   strerror(file->failed));
 }
 
 /* Whether ENOMEM means that the process is short of memory, which says nothing about the file (as
  * in image.c). If the largest allocation is still possible, the library asked for more than that,
  * because of a size in the file. */
-static bool is_short_of_memory(const opened *o, int code)
+static bool is_short_of_memory(const opened *file, int code)
 {
     if (code != AVERROR(ENOMEM))
         return false;
-    void *most = malloc(o->most);
+    void *most = malloc(file->most);
     free(most);
     return !most;
 }
 
-static status fail_av(const opened *o, int code, const char *what)
+static status fail_av(const opened *file, int code, const char *what)
 {
     char text[AV_ERROR_MAX_STRING_SIZE];
-    const status st = is_short_of_memory(o, code) ? ST_NO_MEMORY : ST_BAD_INPUT;
+    const status st = is_short_of_memory(file, code) ? ST_NO_MEMORY : ST_BAD_INPUT;
     av_strerror(code, text, sizeof text);
     if (code == AVERROR(ENOMEM) && st == ST_BAD_INPUT)
-        snprintf(text, sizeof text, "it claims more than %zu MiB at once", o->most >> 20);
-    return FAIL_IN(st, o->file, "the video %s: %s%s%s", what, text, last_words[0] ? "; " : "",
+        snprintf(text, sizeof text, "it claims more than %zu MiB at once", file->most >> 20);
+    return FAIL_IN(st, file->file, "the video %s: %s%s%s", what, text, last_words[0] ? "; " : "",
                    last_words);
 }
 
 /* --- bytes --- */
 
-static int read_some(void *user, uint8_t *to, int n)
+static int read_some(void *user, uint8_t *to, int count)
 {
-    opened *o = (opened *)user;
-    const video_bytes *b = o->bytes;
-    const int64_t left = b->size - o->position;
+    opened *file = (opened *)user;
+    const video_bytes *bytes = file->bytes;
+    const int64_t left = bytes->size - file->position;
     if (left <= 0)
         return AVERROR_EOF;
-    ssize_t got = n < left ? n : (ssize_t)left;
-    if (b->memory.data) {
-        memcpy(to, b->memory.data + o->position, (size_t)got);
+    ssize_t got = count < left ? count : (ssize_t)left;
+    if (bytes->memory.data) {
+        memcpy(to, bytes->memory.data + file->position, (size_t)got);
     } else {
         ssize_t some;
-        while ((some = pread(b->fd, to, (size_t)got, (off_t)(b->at + o->position))) < 0 &&
-               (errno == EINTR || (b->again && b->again(errno))))
+        while ((some = pread(bytes->fd, to, (size_t)got, (off_t)(bytes->at + file->position))) <
+                   0 &&
+               (errno == EINTR || (bytes->again && bytes->again(errno))))
             ;
         if (some < 0)
-            o->failed = errno;
+            file->failed = errno;
         if (some <= 0)
             return some < 0 ? AVERROR(EIO) : AVERROR_EOF;
         got = some;
     }
-    o->position += got;
+    file->position += got;
     return (int)got;
 }
 
 static int64_t seek_to(void *user, int64_t offset, int whence)
 {
-    opened *o = (opened *)user;
+    opened *file = (opened *)user;
     if (whence & AVSEEK_SIZE)
-        return o->bytes->size;
+        return file->bytes->size;
     whence &= ~AVSEEK_FORCE;
-    const int64_t from = whence == SEEK_CUR ? o->position : whence == SEEK_END ? o->bytes->size : 0;
-    if (offset < -from || offset > o->bytes->size - from)
+    const int64_t from = whence == SEEK_CUR   ? file->position
+                         : whence == SEEK_END ? file->bytes->size
+                                              : 0;
+    if (offset < -from || offset > file->bytes->size - from)
         return AVERROR(EINVAL);
-    return o->position = from + offset;
+    return file->position = from + offset;
 }
 
 /* A container may name other files. They are not opened. */
-static int refuse_file(AVFormatContext *f, AVIOContext **io, const char *url, int flags,
+static int refuse_file(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
                        AVDictionary **options)
 {
-    (void)f;
+    (void)format;
     (void)io;
     (void)url;
     (void)flags;
@@ -150,21 +154,21 @@ static int refuse_file(AVFormatContext *f, AVIOContext **io, const char *url, in
 
 /* --- containers --- */
 
-static void close_video(opened *o)
+static void close_video(opened *file)
 {
-    av_packet_free(&o->packet);
-    avformat_close_input(&o->format);
-    if (o->io)
-        av_freep(&o->io->buffer);
-    avio_context_free(&o->io);
+    av_packet_free(&file->packet);
+    avformat_close_input(&file->format);
+    if (file->io)
+        av_freep(&file->io->buffer);
+    avio_context_free(&file->io);
     last_words[0] = 0;
 }
 
 static bool in_list(const char *name, const char *list)
 {
-    const size_t n = strlen(name);
-    for (const char *at = list; (at = strstr(at, name)); at += n)
-        if ((at == list || at[-1] == ',') && (at[n] == ',' || at[n] == 0))
+    const size_t length = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += length)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == 0))
             return true;
     return false;
 }
@@ -172,139 +176,142 @@ static bool in_list(const char *name, const char *list)
 static const AVCodec *decoder_of(enum AVCodecID id)
 {
     void *state = NULL;
-    const AVCodec *c;
-    while ((c = av_codec_iterate(&state)))
-        if (c->id == id && av_codec_is_decoder(c) && in_list(c->name, DECODERS))
-            return c;
+    const AVCodec *codec;
+    while ((codec = av_codec_iterate(&state)))
+        if (codec->id == id && av_codec_is_decoder(codec) && in_list(codec->name, DECODERS))
+            return codec;
     return NULL;
 }
 
 /* Chooses the first stream of pictures that is not a cover. All others are discarded. */
-static status choose_stream(opened *o, const conf *limits)
+static status choose_stream(opened *file, const conf *limits)
 {
-    for (unsigned i = 0; i < o->format->nb_streams; i++) {
-        AVStream *s = o->format->streams[i];
-        if (!o->stream && s->codecpar->codec_type == AVMEDIA_TYPE_VIDEO &&
-            !(s->disposition & AV_DISPOSITION_ATTACHED_PIC))
-            o->stream = s;
+    for (unsigned i = 0; i < file->format->nb_streams; i++) {
+        AVStream *stream = file->format->streams[i];
+        if (!file->stream && stream->codecpar->codec_type == AVMEDIA_TYPE_VIDEO &&
+            !(stream->disposition & AV_DISPOSITION_ATTACHED_PIC))
+            file->stream = stream;
         else
-            s->discard = AVDISCARD_ALL;
+            stream->discard = AVDISCARD_ALL;
     }
-    if (!o->stream)
-        return FAIL_IN(ST_BAD_INPUT, o->file, "the file holds no video");
-    const AVCodecParameters *p = o->stream->codecpar;
-    if (!decoder_of(p->codec_id))
-        return FAIL_IN(ST_BAD_INPUT, o->file, "the video is coded in %s; only %s are read",
-                       avcodec_get_name(p->codec_id), DECODERS);
-    if (p->width < 1 || p->height < 1)
-        return FAIL_IN(ST_BAD_INPUT, o->file, "the video has %d x %d pixels", p->width, p->height);
-    if ((int64_t)p->width * p->height > limits->image_input_pixels)
+    if (!file->stream)
+        return FAIL_IN(ST_BAD_INPUT, file->file, "the file holds no video");
+    const AVCodecParameters *parameters = file->stream->codecpar;
+    if (!decoder_of(parameters->codec_id))
+        return FAIL_IN(ST_BAD_INPUT, file->file, "the video is coded in %s; only %s are read",
+                       avcodec_get_name(parameters->codec_id), DECODERS);
+    if (parameters->width < 1 || parameters->height < 1)
+        return FAIL_IN(ST_BAD_INPUT, file->file, "the video has %d x %d pixels", parameters->width,
+                       parameters->height);
+    if ((int64_t)parameters->width * parameters->height > limits->image_input_pixels)
         return FAIL_IN(
-            ST_BAD_INPUT, o->file,
+            ST_BAD_INPUT, file->file,
             "the video has frames of %d x %d pixels, more than image.input_pixels %" PRId64
             " allows",
-            p->width, p->height, limits->image_input_pixels);
+            parameters->width, parameters->height, limits->image_input_pixels);
     return ST_OK;
 }
 
-/* On success the caller closes *o. */
-static status open_video(const video_bytes *bytes, const char *file, const conf *limits, opened *o)
+/* On success the caller closes *video. */
+static status open_video(const video_bytes *bytes, const char *file, const conf *limits,
+                         opened *video)
 {
     int code;
     status st = ST_OK;
-    *o = (opened){.bytes = bytes, .file = file, .most = MOST_BYTES};
-    if (o->most < (size_t)limits->image_input_pixels * PIXEL_BYTES)
-        o->most = (size_t)limits->image_input_pixels * PIXEL_BYTES;
-    av_max_alloc(o->most);
+    *video = (opened){.bytes = bytes, .file = file, .most = MOST_BYTES};
+    if (video->most < (size_t)limits->image_input_pixels * PIXEL_BYTES)
+        video->most = (size_t)limits->image_input_pixels * PIXEL_BYTES;
+    av_max_alloc(video->most);
     last_words[0] = 0;
     uint8_t *buffer = (uint8_t *)av_malloc(READ_BYTES);
-    o->io = buffer ? avio_alloc_context(buffer, READ_BYTES, 0, o, read_some, NULL, seek_to) : NULL;
-    if (buffer && !o->io)
+    video->io =
+        buffer ? avio_alloc_context(buffer, READ_BYTES, 0, video, read_some, NULL, seek_to) : NULL;
+    if (buffer && !video->io)
         av_free(buffer);
-    o->format = avformat_alloc_context();
-    o->packet = av_packet_alloc();
-    if (!o->io || !o->format || !o->packet) {
+    video->format = avformat_alloc_context();
+    video->packet = av_packet_alloc();
+    if (!video->io || !video->format || !video->packet) {
         st = FAIL(ST_NO_MEMORY, "no memory to open a video");
         goto failed;
     }
-    o->format->pb = o->io;
-    o->format->io_open = refuse_file;
-    o->format->format_whitelist = av_strdup(CONTAINERS);
-    o->format->codec_whitelist = av_strdup(DECODERS);
-    o->format->probesize = PROBE_BYTES;
-    o->format->flags |= AVFMT_FLAG_CUSTOM_IO;
-    code = avformat_open_input(&o->format, "", NULL, NULL);
+    video->format->pb = video->io;
+    video->format->io_open = refuse_file;
+    video->format->format_whitelist = av_strdup(CONTAINERS);
+    video->format->codec_whitelist = av_strdup(DECODERS);
+    video->format->probesize = PROBE_BYTES;
+    video->format->flags |= AVFMT_FLAG_CUSTOM_IO;
+    code = avformat_open_input(&video->format, "", NULL, NULL);
     if (code < 0) {
         st = code == AVERROR_INVALIDDATA || code == AVERROR(EINVAL)
                  ? FAIL_IN(ST_BAD_INPUT, file,
                            "this is no video, or a damaged one; only MP4, Matroska, AVI and "
                            "MPEG-TS are read")
-                 : fail_av(o, code, "cannot be opened");
+                 : fail_av(video, code, "cannot be opened");
         goto failed;
     }
-    code = avformat_find_stream_info(o->format, NULL);
+    code = avformat_find_stream_info(video->format, NULL);
     if (code < 0) {
-        st = fail_av(o, code, "has no header that can be read");
+        st = fail_av(video, code, "has no header that can be read");
         goto failed;
     }
-    TRY_OR(failed, choose_stream(o, limits));
+    TRY_OR(failed, choose_stream(video, limits));
     return ST_OK;
 failed:
-    close_video(o);
-    return after_reads(o, st);
+    close_video(video);
+    return after_reads(video, st);
 }
 
 /* Counts the frames in the container's own table; 0 if it has none. */
-static status count_entries(const opened *o, int64_t *out)
+static status count_entries(const opened *file, int64_t *out)
 {
-    const int n = avformat_index_get_entries_count(o->stream);
+    const int count = avformat_index_get_entries_count(file->stream);
     int64_t shown = 0;
     *out = 0;
-    if (o->stream->nb_frames <= 0 || n < o->stream->nb_frames)
+    if (file->stream->nb_frames <= 0 || count < file->stream->nb_frames)
         return ST_OK;
-    for (int i = 0; i < n; i++) {
-        const AVIndexEntry *e = avformat_index_get_entry(o->stream, i);
-        shown += e->size > 0 && !(e->flags & AVINDEX_DISCARD_FRAME);
-        if (e->pos < 0 || e->pos > o->bytes->size - e->size)
-            return FAIL_AT(ST_BAD_INPUT, o->file, -1, o->bytes->size,
+    for (int i = 0; i < count; i++) {
+        const AVIndexEntry *entry = avformat_index_get_entry(file->stream, i);
+        shown += entry->size > 0 && !(entry->flags & AVINDEX_DISCARD_FRAME);
+        if (entry->pos < 0 || entry->pos > file->bytes->size - entry->size)
+            return FAIL_AT(ST_BAD_INPUT, file->file, -1, file->bytes->size,
                            "the video is truncated: frame %d of %d begins at byte %" PRId64, i + 1,
-                           n, e->pos);
+                           count, entry->pos);
     }
     *out = shown;
     return ST_OK;
 }
 
 /* Counts the packets that are shown. In every codec that is read here, a packet is one frame. */
-static status count_packets(opened *o, int64_t most, int64_t *out)
+static status count_packets(opened *file, int64_t most, int64_t *out)
 {
     int64_t shown = 0;
     int code;
-    while ((code = av_read_frame(o->format, o->packet)) >= 0) {
-        const AVPacket *p = o->packet;
-        const bool hidden = o->stream->codecpar->codec_id == AV_CODEC_ID_VP8 && p->size > 0 &&
-                            !(p->data[0] & VP8_INVISIBLE);
-        shown += p->stream_index == o->stream->index && p->size > 0 && !hidden &&
-                 !(p->flags & AV_PKT_FLAG_DISCARD);
-        av_packet_unref(o->packet);
+    while ((code = av_read_frame(file->format, file->packet)) >= 0) {
+        const AVPacket *packet = file->packet;
+        const bool hidden = file->stream->codecpar->codec_id == AV_CODEC_ID_VP8 &&
+                            packet->size > 0 && !(packet->data[0] & VP8_INVISIBLE);
+        shown += packet->stream_index == file->stream->index && packet->size > 0 && !hidden &&
+                 !(packet->flags & AV_PKT_FLAG_DISCARD);
+        av_packet_unref(file->packet);
         if (shown > most)
             break; /* too many: the caller refuses the file */
     }
     if (code < 0 && code != AVERROR_EOF)
-        return fail_av(o, code, "is truncated or damaged");
+        return fail_av(file, code, "is truncated or damaged");
     *out = shown;
     return ST_OK;
 }
 
 status video_header(const video_bytes *bytes, const char *file, const conf *limits, video_info *out)
 {
-    opened o;
+    opened video;
     status st = ST_OK;
     int64_t frames = 0;
-    TRY(open_video(bytes, file, limits, &o));
-    const AVRational rate = o.stream->avg_frame_rate;
-    TRY_OR(done, count_entries(&o, &frames));
+    TRY(open_video(bytes, file, limits, &video));
+    const AVRational rate = video.stream->avg_frame_rate;
+    TRY_OR(done, count_entries(&video, &frames));
     if (frames == 0)
-        TRY_OR(done, count_packets(&o, limits->video_input_frames, &frames));
+        TRY_OR(done, count_packets(&video, limits->video_input_frames, &frames));
     if (frames < 1 || frames > limits->video_input_frames) {
         st = frames < 1
                  ? FAIL_IN(ST_BAD_INPUT, file, "the video has no frames")
@@ -313,13 +320,13 @@ status video_header(const video_bytes *bytes, const char *file, const conf *limi
                            limits->video_input_frames);
         goto done;
     }
-    *out = (video_info){.width = o.stream->codecpar->width,
-                        .height = o.stream->codecpar->height,
+    *out = (video_info){.width = video.stream->codecpar->width,
+                        .height = video.stream->codecpar->height,
                         .frames = frames,
                         .fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0.0};
 done:
-    close_video(&o);
-    return after_reads(&o, st);
+    close_video(&video);
+    return after_reads(&video, st);
 }
 
 /* --- frames --- */
@@ -340,139 +347,143 @@ typedef struct decoding {
     void *user;
 } decoding;
 
-static status open_decoder(decoding *d, const conf *limits)
+static status open_decoder(decoding *work, const conf *limits)
 {
-    const AVCodecParameters *p = d->image.stream->codecpar;
-    const AVCodec *c = decoder_of(p->codec_id);
-    d->codec = avcodec_alloc_context3(c);
-    d->frame = av_frame_alloc();
-    d->rgb = av_frame_alloc();
-    if (!d->codec || !d->frame || !d->rgb)
+    const AVCodecParameters *parameters = work->image.stream->codecpar;
+    const AVCodec *codec = decoder_of(parameters->codec_id);
+    work->codec = avcodec_alloc_context3(codec);
+    work->frame = av_frame_alloc();
+    work->rgb = av_frame_alloc();
+    if (!work->codec || !work->frame || !work->rgb)
         return FAIL(ST_NO_MEMORY, "no memory to decode a video");
-    int code = avcodec_parameters_to_context(d->codec, p);
-    d->codec->thread_count = 1;
-    d->codec->flags |= AV_CODEC_FLAG_BITEXACT;
-    d->codec->max_pixels = limits->image_input_pixels;
+    int code = avcodec_parameters_to_context(work->codec, parameters);
+    work->codec->thread_count = 1;
+    work->codec->flags |= AV_CODEC_FLAG_BITEXACT;
+    work->codec->max_pixels = limits->image_input_pixels;
     if (code >= 0)
-        code = avcodec_open2(d->codec, c, NULL);
-    return code < 0 ? fail_av(&d->image, code, "cannot be decoded") : ST_OK;
+        code = avcodec_open2(work->codec, codec, NULL);
+    return code < 0 ? fail_av(&work->image, code, "cannot be decoded") : ST_OK;
 }
 
 /* Prepares the conversion to RGB, with the matrix and range that the frames name. */
-static status open_convert(decoding *d)
+static status open_convert(decoding *work)
 {
-    const AVFrame *f = d->frame;
-    const int full = f->color_range == AVCOL_RANGE_JPEG;
-    const int matrix = f->colorspace == AVCOL_SPC_UNSPECIFIED ? SWS_CS_DEFAULT : (int)f->colorspace;
-    d->width = f->width;
-    d->height = f->height;
-    d->pixels = (enum AVPixelFormat)f->format;
-    d->convert = sws_getContext(f->width, f->height, d->pixels, f->width, f->height,
-                                AV_PIX_FMT_RGB24, CONVERT, NULL, NULL, NULL);
-    d->rgb->width = f->width;
-    d->rgb->height = f->height;
-    d->rgb->format = AV_PIX_FMT_RGB24;
-    if (!d->convert || av_frame_get_buffer(d->rgb, 0) < 0)
-        return FAIL_IN(ST_NO_MEMORY, d->image.file, "no memory for frames of %d x %d", f->width,
-                       f->height);
+    const AVFrame *frame = work->frame;
+    const int full = frame->color_range == AVCOL_RANGE_JPEG;
+    const int matrix =
+        frame->colorspace == AVCOL_SPC_UNSPECIFIED ? SWS_CS_DEFAULT : (int)frame->colorspace;
+    work->width = frame->width;
+    work->height = frame->height;
+    work->pixels = (enum AVPixelFormat)frame->format;
+    work->convert = sws_getContext(frame->width, frame->height, work->pixels, frame->width,
+                                   frame->height, AV_PIX_FMT_RGB24, CONVERT, NULL, NULL, NULL);
+    work->rgb->width = frame->width;
+    work->rgb->height = frame->height;
+    work->rgb->format = AV_PIX_FMT_RGB24;
+    if (!work->convert || av_frame_get_buffer(work->rgb, 0) < 0)
+        return FAIL_IN(ST_NO_MEMORY, work->image.file, "no memory for frames of %d x %d",
+                       frame->width, frame->height);
     /* This fails for formats that have no matrix (grey, RGB) and need none. */
-    (void)sws_setColorspaceDetails(d->convert, sws_getCoefficients(matrix), full,
+    (void)sws_setColorspaceDetails(work->convert, sws_getCoefficients(matrix), full,
                                    sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
     return ST_OK;
 }
 
-static status take_frame(decoding *d)
+static status take_frame(decoding *work)
 {
-    const AVFrame *f = d->frame;
-    const arena_mark mark = arena_save(d->memory);
-    image im = {.width = f->width, .height = f->height};
-    if (!d->convert)
-        TRY(open_convert(d));
-    if (f->width != d->width || f->height != d->height || f->format != (int)d->pixels)
-        return FAIL_IN(ST_BAD_INPUT, d->image.file,
+    const AVFrame *frame = work->frame;
+    const arena_mark mark = arena_save(work->memory);
+    image im = {.width = frame->width, .height = frame->height};
+    if (!work->convert)
+        TRY(open_convert(work));
+    if (frame->width != work->width || frame->height != work->height ||
+        frame->format != (int)work->pixels)
+        return FAIL_IN(ST_BAD_INPUT, work->image.file,
                        "the video changes from %d x %d to %d x %d or to another format at frame "
                        "%" PRId64,
-                       d->width, d->height, f->width, f->height, d->shown);
-    TRY(arena_alloc(d->memory, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
-    if (sws_scale(d->convert, (const uint8_t *const *)f->data, f->linesize, 0, f->height,
-                  d->rgb->data, d->rgb->linesize) != f->height)
-        return FAIL_IN(ST_BAD_INPUT, d->image.file, "frame %" PRId64 " cannot be converted to RGB",
-                       d->shown);
-    av_image_copy_plane(im.rgb, im.width * 3, d->rgb->data[0], d->rgb->linesize[0], im.width * 3,
-                        im.height);
+                       work->width, work->height, frame->width, frame->height, work->shown);
+    TRY(arena_alloc(work->memory, (size_t)im.width * (size_t)im.height * 3, (void **)&im.rgb));
+    if (sws_scale(work->convert, (const uint8_t *const *)frame->data, frame->linesize, 0,
+                  frame->height, work->rgb->data, work->rgb->linesize) != frame->height)
+        return FAIL_IN(ST_BAD_INPUT, work->image.file,
+                       "frame %" PRId64 " cannot be converted to RGB", work->shown);
+    av_image_copy_plane(im.rgb, im.width * 3, work->rgb->data[0], work->rgb->linesize[0],
+                        im.width * 3, im.height);
     status st = ST_OK;
-    for (; st == ST_OK && d->next < d->count && d->index[d->next] == d->shown; d->next++)
-        st = d->take(d->user, d->next, &im);
-    arena_release(d->memory, mark);
+    for (; st == ST_OK && work->next < work->count && work->index[work->next] == work->shown;
+         work->next++)
+        st = work->take(work->user, work->next, &im);
+    arena_release(work->memory, mark);
     return st;
 }
 
 /* Takes all frames that the decoder has ready. */
-static status drain_frames(decoding *d)
+static status drain_frames(decoding *work)
 {
     int code = 0;
-    while (d->next < d->count && (code = avcodec_receive_frame(d->codec, d->frame)) >= 0) {
+    while (work->next < work->count &&
+           (code = avcodec_receive_frame(work->codec, work->frame)) >= 0) {
         status st = ST_OK;
-        if (d->frame->decode_error_flags || (d->frame->flags & AV_FRAME_FLAG_CORRUPT))
-            st = fail_av(&d->image, AVERROR_INVALIDDATA, "is damaged");
-        else if (d->index[d->next] == d->shown)
-            st = take_frame(d);
-        d->shown++;
-        av_frame_unref(d->frame);
+        if (work->frame->decode_error_flags || (work->frame->flags & AV_FRAME_FLAG_CORRUPT))
+            st = fail_av(&work->image, AVERROR_INVALIDDATA, "is damaged");
+        else if (work->index[work->next] == work->shown)
+            st = take_frame(work);
+        work->shown++;
+        av_frame_unref(work->frame);
         TRY(st);
     }
     return code < 0 && code != AVERROR(EAGAIN) && code != AVERROR_EOF
-               ? fail_av(&d->image, code, "is damaged")
+               ? fail_av(&work->image, code, "is damaged")
                : ST_OK;
 }
 
-static status decode_frames(decoding *d)
+static status decode_frames(decoding *work)
 {
     int code = 0;
-    while (d->next < d->count && code != AVERROR_EOF) {
-        code = av_read_frame(d->image.format, d->image.packet);
+    while (work->next < work->count && code != AVERROR_EOF) {
+        code = av_read_frame(work->image.format, work->image.packet);
         if (code < 0 && code != AVERROR_EOF)
-            return fail_av(&d->image, code, "is truncated or damaged");
-        const bool ours = code < 0 || d->image.packet->stream_index == d->image.stream->index;
+            return fail_av(&work->image, code, "is truncated or damaged");
+        const bool ours = code < 0 || work->image.packet->stream_index == work->image.stream->index;
         const int sent =
-            ours ? avcodec_send_packet(d->codec, code < 0 ? NULL : d->image.packet) : 0;
-        av_packet_unref(d->image.packet);
+            ours ? avcodec_send_packet(work->codec, code < 0 ? NULL : work->image.packet) : 0;
+        av_packet_unref(work->image.packet);
         if (sent < 0)
-            return fail_av(&d->image, sent, "is damaged");
+            return fail_av(&work->image, sent, "is damaged");
         if (ours)
-            TRY(drain_frames(d));
+            TRY(drain_frames(work));
     }
-    if (d->next < d->count)
-        return FAIL_IN(ST_BAD_INPUT, d->image.file,
+    if (work->next < work->count)
+        return FAIL_IN(ST_BAD_INPUT, work->image.file,
                        "the video ends after %" PRId64 " frames, but frame %" PRId64 " is needed",
-                       d->shown, d->index[d->next]);
+                       work->shown, work->index[work->next]);
     return ST_OK;
 }
 
 status video_decode(const video_bytes *bytes, const char *file, const conf *limits,
-                    const int64_t *index, int64_t n, arena *memory, video_take take, void *user)
+                    const int64_t *index, int64_t count, arena *memory, video_take take, void *user)
 {
-    decoding d = {.index = index, .count = n, .memory = memory, .take = take, .user = user};
+    decoding work = {.index = index, .count = count, .memory = memory, .take = take, .user = user};
     const arena_mark mark = arena_save(memory);
     status st;
-    TRY(open_video(bytes, file, limits, &d.image));
-    TRY_OR(done, open_decoder(&d, limits));
-    TRY_OR(done, decode_frames(&d));
+    TRY(open_video(bytes, file, limits, &work.image));
+    TRY_OR(done, open_decoder(&work, limits));
+    TRY_OR(done, decode_frames(&work));
 done:
-    sws_freeContext(d.convert);
-    av_frame_free(&d.rgb);
-    av_frame_free(&d.frame);
-    avcodec_free_context(&d.codec);
-    close_video(&d.image);
+    sws_freeContext(work.convert);
+    av_frame_free(&work.rgb);
+    av_frame_free(&work.frame);
+    avcodec_free_context(&work.codec);
+    close_video(&work.image);
     arena_release(memory, mark);
-    return after_reads(&d.image, st);
+    return after_reads(&work.image, st);
 }
 
 static status hash_frame(void *user, int64_t nth, const image *frame)
 {
-    hasher *h = (hasher *)user;
-    hasher_add_u64(h, (uint64_t)nth);
-    hasher_add(h, frame->rgb, (size_t)frame->width * (size_t)frame->height * 3);
+    hasher *hash = (hasher *)user;
+    hasher_add_u64(hash, (uint64_t)nth);
+    hasher_add(hash, frame->rgb, (size_t)frame->width * (size_t)frame->height * 3);
     return ST_OK;
 }
 
@@ -484,14 +495,15 @@ status video_fingerprint(hash128 *out)
     const conf limits = {.image_input_pixels = INT64_MAX, .video_input_frames = INT64_MAX};
     static const int64_t index[] = {0, 2, 3};
     status st;
-    hasher *h = NULL;
+    hasher *hash = NULL;
     arena memory;
     arena_init(&memory, 0);
-    TRY_OR(done, hasher_new(&h));
-    TRY_OR(done, video_decode(&bytes, "built-in video", &limits, index, 3, &memory, hash_frame, h));
-    *out = hasher_value(h);
+    TRY_OR(done, hasher_new(&hash));
+    TRY_OR(done,
+           video_decode(&bytes, "built-in video", &limits, index, 3, &memory, hash_frame, hash));
+    *out = hasher_value(hash);
 done:
-    hasher_free(&h);
+    hasher_free(&hash);
     arena_done(&memory);
     return st;
 }

@@ -44,11 +44,11 @@ WARN_UNUSED status video_header(const video_bytes *bytes, const char *file, cons
 /* Takes the nth of the chosen frames; `frame` is borrowed during the call. */
 typedef status (*video_take)(void *user, int64_t nth, const image *frame);
 
-/* Decodes from the beginning up to the last frame of index [n], which is ascending, and calls
+/* Decodes from the beginning up to the last frame of index [count], which is ascending, and calls
  * `take` for each frame of it. All frames have the same size. What was taken from `memory` is
  * released. */
 WARN_UNUSED status video_decode(const video_bytes *bytes, const char *file, const conf *limits,
-                                const int64_t *index, int64_t n, arena *memory, video_take take,
+                                const int64_t *index, int64_t count, arena *memory, video_take take,
                                 void *user);
 
 /* A hash of the frames of a built-in video. Two workers with the same fingerprint give the same

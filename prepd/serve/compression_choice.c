@@ -17,15 +17,15 @@ bool compress_for_consumer(bool was, int64_t unreturned, int64_t credit, int64_t
     return share > ON || (was && share > OFF);
 }
 
-void compression_link_saw(compression_link *l, int64_t bytes, int64_t ns)
+void compression_link_saw(compression_link *link, int64_t bytes, int64_t ns)
 {
     double rate = (double)bytes / ((double)(ns > 1 ? ns : 1) * 1e-9);
-    l->rate = l->rate > 0.0 ? (1.0 - NEWEST) * l->rate + NEWEST * rate : rate;
+    link->rate = link->rate > 0.0 ? (1.0 - NEWEST) * link->rate + NEWEST * rate : rate;
 }
 
 /* Sending what compression saves, (1 - 1 / RATIO) of each byte at the link's rate, takes longer
  * than compressing the whole byte. */
-bool compress_for_link(const compression_link *l)
+bool compress_for_link(const compression_link *link)
 {
-    return l->rate > 0.0 && (1.0 - 1.0 / RATIO) / l->rate > 1.0 / PRESS_RATE;
+    return link->rate > 0.0 && (1.0 - 1.0 / RATIO) / link->rate > 1.0 / PRESS_RATE;
 }

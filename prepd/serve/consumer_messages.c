@@ -3,21 +3,21 @@
 #include "prepd/serve/hello.h"
 #include "prepd/serve/dispatch_state.h"
 
-static status handle(dispatch *d, const wire_peer *from, wire_msg *message, const char *name)
+static status handle(dispatch *state, const wire_peer *from, wire_msg *message, const char *name)
 {
     frame head;
     json_value *said = NULL;
     status st = ST_OK;
-    consumer_seat *consumer = consumer_find(d, from);
+    consumer_seat *consumer = consumer_find(state, from);
     TRY(wire_read_json(message, name, &head, &said));
     if (head.kind == KIND_HELLO) {
-        st = d->draining ? FAIL(ST_UNAVAILABLE, "the daemon is being drained")
-                         : consumer_hello(d, from, message, said, name);
+        st = state->draining ? FAIL(ST_UNAVAILABLE, "the daemon is being drained")
+                             : consumer_hello(state, from, message, said, name);
     } else if (head.kind == KIND_CREDIT && consumer) {
         st = credit_take(said, name, &consumer->credit, &consumer->unreturned);
     } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && consumer)) {
         if (consumer)
-            consumer_close(d, consumer, NULL);
+            consumer_close(state, consumer, NULL);
     } else if (head.kind != KIND_CREDIT) {
         st = hello_is_other(name, head.kind);
     } else {
@@ -27,15 +27,15 @@ static status handle(dispatch *d, const wire_peer *from, wire_msg *message, cons
     return st;
 }
 
-void consumer_message(dispatch *d, const wire_peer *from, wire_msg *message)
+void consumer_message(dispatch *state, const wire_peer *from, wire_msg *message)
 {
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
-    status st = handle(d, from, message, name);
+    status st = handle(state, from, message, name);
     if (st == ST_OK)
         return;
-    peer_limits_refuse(&d->peer_limits, d->consumers, from, "consumer", st);
-    consumer_seat *consumer = consumer_find(d, from);
+    peer_limits_refuse(&state->peer_limits, state->consumers, from, "consumer", st);
+    consumer_seat *consumer = consumer_find(state, from);
     if (consumer)
-        consumer_close(d, consumer, NULL);
+        consumer_close(state, consumer, NULL);
 }

@@ -29,9 +29,9 @@ enum {
 enum { NOBODY = -1 };              /* the rank of a row past the stream's end */
 enum { QUARANTINE_JUDGED = 1000 }; /* samples to send before data.quarantine_limit is applied */
 
-consumer_seat *consumer_find(dispatch *d, const wire_peer *peer)
+consumer_seat *consumer_find(dispatch *state, const wire_peer *peer)
 {
-    for (consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next)
+    for (consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
         if (consumer->peer.size == peer->size &&
             memcmp(consumer->peer.id, peer->id, peer->size) == 0)
             return consumer;
@@ -49,61 +49,61 @@ void consumer_free(consumer_seat *consumer)
     free(consumer);
 }
 
-void consumer_close(dispatch *d, consumer_seat *consumer, const char *error)
+void consumer_close(dispatch *state, consumer_seat *consumer, const char *error)
 {
-    const status code = d->outcome != ST_OK ? d->outcome : ST_STOPPED;
+    const status code = state->outcome != ST_OK ? state->outcome : ST_STOPPED;
     if (error &&
-        wire_send_error(d->consumers, &consumer->peer, 0, FAIL(code, "%s", error)) != ST_OK)
+        wire_send_error(state->consumers, &consumer->peer, 0, FAIL(code, "%s", error)) != ST_OK)
         log_debug("consumer could not be told: %s", status_text());
-    for (worker_seat *worker = d->seats; worker; worker = worker->next) {
+    for (worker_seat *worker = state->seats; worker; worker = worker->next) {
         if (worker->work && worker->work->owner == consumer)
             worker->work->owner = NULL;
         if (worker->ahead && worker->ahead->owner == consumer)
             worker->ahead->owner = NULL;
     }
-    lease_book_forget(&d->book, consumer);
-    consumer_seat **at = &d->consumer_seats;
+    lease_book_forget(&state->book, consumer);
+    consumer_seat **at = &state->consumer_seats;
     while (*at && *at != consumer)
         at = &(*at)->next;
     if (*at) {
         *at = consumer->next;
-        d->n_consumers--;
+        state->n_consumers--;
     }
     log_info("consumer left stream=%s rank=%d of=%d rows=%llu", consumer->stream, consumer->rank,
              consumer->ranks, (unsigned long long)consumer->rows_sent);
     consumer_free(consumer);
 }
 
-static int64_t row_cost(const planned_row *r)
+static int64_t row_cost(const planned_row *placed)
 {
-    row_measure m = {.tokens = r->tokens, .patches = r->patches};
-    for (int64_t i = 0; i < r->n_docs; i++)
-        m.squares += (int64_t)r->docs[i].tokens * r->docs[i].tokens;
-    return assign_cost(&m);
+    row_measure measure = {.tokens = placed->tokens, .patches = placed->patches};
+    for (int64_t i = 0; i < placed->n_docs; i++)
+        measure.squares += (int64_t)placed->docs[i].tokens * placed->docs[i].tokens;
+    return assign_cost(&measure);
 }
 
 /* Assigns the rows of a step to the ranks: consumer->rank_of. The last step of a stream of single
  * samples may be short; no rank gets what lies past its end. END if the step has no row. */
-static status assign_step(dispatch *d, consumer_seat *consumer, uint64_t step)
+static status assign_step(dispatch *state, consumer_seat *consumer, uint64_t step)
 {
-    const int64_t g = consumer->src->options.training_global_batch_size;
-    int64_t *cost = calloc((size_t)g, sizeof(*cost));
+    const int64_t batch = consumer->src->options.training_global_batch_size;
+    int64_t *cost = calloc((size_t)batch, sizeof(*cost));
     status st = ST_OK;
     if (!cost)
-        return FAIL(ST_NO_MEMORY, "no memory for a step of %lld rows", (long long)g);
-    int64_t n = 0;
-    for (; n < g; n++) {
-        planned_row r;
-        arena_reset(&d->scratch);
-        st = plan_row(consumer->plan, consumer->from, step * (uint64_t)g + (uint64_t)n, &d->scratch,
-                      &r);
-        if (st == ST_END && n > 0)
+        return FAIL(ST_NO_MEMORY, "no memory for a step of %lld rows", (long long)batch);
+    int64_t count = 0;
+    for (; count < batch; count++) {
+        planned_row placed;
+        arena_reset(&state->scratch);
+        st = plan_row(consumer->plan, consumer->from, step * (uint64_t)batch + (uint64_t)count,
+                      &state->scratch, &placed);
+        if (st == ST_END && count > 0)
             break;
         TRY_OR(done, st);
-        cost[n] = row_cost(&r);
+        cost[count] = row_cost(&placed);
     }
-    TRY_OR(done, assign_rows(cost, n, consumer->ranks, consumer->rank_of));
-    for (int64_t k = n; k < g; k++)
+    TRY_OR(done, assign_rows(cost, count, consumer->ranks, consumer->rank_of));
+    for (int64_t k = count; k < batch; k++)
         consumer->rank_of[k] = NOBODY;
     consumer->step = step;
 done:
@@ -114,18 +114,18 @@ done:
 /* The last row that next_owed will ask the plan for. */
 static uint64_t last_looked_at(const consumer_seat *consumer)
 {
-    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size;
-    return consumer->ranks > 1 ? (consumer->next_row / g + 1) * g - 1 : consumer->next_row;
+    const uint64_t batch = (uint64_t)consumer->src->options.training_global_batch_size;
+    return consumer->ranks > 1 ? (consumer->next_row / batch + 1) * batch - 1 : consumer->next_row;
 }
 
 /* Finds the first row from next_row on that this rank is owed. rank_of then describes its step. */
-static status next_owed(dispatch *d, consumer_seat *consumer, uint64_t *out)
+static status next_owed(dispatch *state, consumer_seat *consumer, uint64_t *out)
 {
-    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size;
+    const uint64_t batch = (uint64_t)consumer->src->options.training_global_batch_size;
     for (; consumer->ranks > 1; consumer->next_row++) {
-        if (consumer->step != consumer->next_row / g)
-            TRY(assign_step(d, consumer, consumer->next_row / g));
-        if (consumer->rank_of[consumer->next_row % g] == consumer->rank)
+        if (consumer->step != consumer->next_row / batch)
+            TRY(assign_step(state, consumer, consumer->next_row / batch));
+        if (consumer->rank_of[consumer->next_row % batch] == consumer->rank)
             break;
     }
     *out = consumer->next_row;
@@ -137,13 +137,13 @@ static status next_owed(dispatch *d, consumer_seat *consumer, uint64_t *out)
  * the first row of the next step, where all ranks agree. */
 static uint64_t row_after(const consumer_seat *consumer, uint64_t row)
 {
-    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size;
+    const uint64_t batch = (uint64_t)consumer->src->options.training_global_batch_size;
     if (consumer->ranks == 1)
         return row + 1;
-    for (uint64_t k = row + 1; k % g != 0; k++)
-        if (consumer->rank_of[k % g] == consumer->rank)
+    for (uint64_t k = row + 1; k % batch != 0; k++)
+        if (consumer->rank_of[k % batch] == consumer->rank)
             return k;
-    return (row / g + 1) * g;
+    return (row / batch + 1) * batch;
 }
 
 stream_place consumer_place(const consumer_seat *consumer)
@@ -158,15 +158,15 @@ stream_place consumer_place(const consumer_seat *consumer)
     };
 }
 
-static void end_if_done(dispatch *d, consumer_seat *consumer)
+static void end_if_done(dispatch *state, consumer_seat *consumer)
 {
     if (!consumer->ended || consumer->n_slots > 0 || consumer->end_sent)
         return;
     char json[64];
-    int n =
+    int length =
         snprintf(json, sizeof(json), "{\"rows\":%llu}", (unsigned long long)consumer->rows_sent);
-    const status st = wire_send_json(d->consumers, &consumer->peer, KIND_END, consumer->next_row,
-                                     json, (size_t)n);
+    const status st = wire_send_json(state->consumers, &consumer->peer, KIND_END,
+                                     consumer->next_row, json, (size_t)length);
     consumer->end_sent = st != ST_TIMEOUT; /* after a timeout consumers_deliver tries again */
     if (st != ST_OK && consumer->end_sent)
         log_debug("consumer could not be told of the end: %s", status_text());
@@ -174,54 +174,56 @@ static void end_if_done(dispatch *d, consumer_seat *consumer)
 
 /* Whether the next row fits the consumer's credit and its share of the daemon's buffer. A consumer
  * may grant any credit; if it then does not read, it only fills its own share. */
-static bool may_reserve(const dispatch *d, const consumer_seat *consumer)
+static bool may_reserve(const dispatch *state, const consumer_seat *consumer)
 {
-    const int64_t share = d->options->prepd_buffer_bytes / d->n_consumers;
+    const int64_t share = state->options->prepd_buffer_bytes / state->n_consumers;
     return (consumer->need <= consumer->credit &&
             consumer->reserved + consumer->unreturned + consumer->need <= share) ||
            (consumer->n_slots == 0 && consumer->unreturned <= 0);
 }
 
-int64_t consumer_row_bytes(const conf *c)
+int64_t consumer_row_bytes(const conf *options)
 {
-    return c->training_seq_len * TOKEN_BYTES + plan_patches_of(c) * PATCH_WIRE_BYTES + ROW_BYTES;
+    return options->training_seq_len * TOKEN_BYTES + plan_patches_of(options) * PATCH_WIRE_BYTES +
+           ROW_BYTES;
 }
 
-status consumer_produce(dispatch *d, consumer_seat *consumer, lease **out)
+status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out)
 {
     uint64_t number;
-    planned_row r;
+    planned_row placed;
     status st;
     if (!consumer->welcomed || consumer->ended || consumer->n_slots == SESSION_SLOTS ||
-        (consumer->need && !may_reserve(d, consumer)))
+        (consumer->need && !may_reserve(state, consumer)))
         return ST_OK;
     bool ready;
-    TRY(planning_row(d, consumer, last_looked_at(consumer), &ready));
+    TRY(planning_row(state, consumer, last_looked_at(consumer), &ready));
     if (!ready)
         return ST_OK;
-    st = next_owed(d, consumer, &number);
-    arena_reset(&d->scratch);
+    st = next_owed(state, consumer, &number);
+    arena_reset(&state->scratch);
     if (st == ST_OK)
-        st = plan_row(consumer->plan, consumer->from, number, &d->scratch, &r);
+        st = plan_row(consumer->plan, consumer->from, number, &state->scratch, &placed);
     if (st == ST_END) {
         consumer->ended = true;
-        end_if_done(d, consumer);
+        end_if_done(state, consumer);
         return ST_OK;
     }
     if (st != ST_OK)
         return st;
-    consumer->need = r.tokens * TOKEN_BYTES + (r.patches + r.pairs_patches) * PATCH_WIRE_BYTES +
-                     ROW_BYTES + consumer->bad.n_entries * DECISION_BYTES +
-                     (consumer->src->options.data_references ? r.n_docs * REFERENCE_BYTES : 0);
-    if (!may_reserve(d, consumer))
+    consumer->need = placed.tokens * TOKEN_BYTES +
+                     (placed.patches + placed.pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES +
+                     consumer->bad.n_entries * DECISION_BYTES +
+                     (consumer->src->options.data_references ? placed.n_docs * REFERENCE_BYTES : 0);
+    if (!may_reserve(state, consumer))
         return ST_OK;
     int64_t *item = NULL;
-    TRY(arena_alloc(&d->scratch, ((size_t)r.n_docs + 1) * sizeof(*item), (void **)&item));
-    for (int64_t i = 0; i < r.n_docs; i++)
-        item[i] = r.docs[i].sample;
-    TRY(lease_new(&d->book, LEASE_ROW, consumer, number, item, r.n_docs, out));
+    TRY(arena_alloc(&state->scratch, ((size_t)placed.n_docs + 1) * sizeof(*item), (void **)&item));
+    for (int64_t i = 0; i < placed.n_docs; i++)
+        item[i] = placed.docs[i].sample;
+    TRY(lease_new(&state->book, LEASE_ROW, consumer, number, item, placed.n_docs, out));
     consumer->slots[(consumer->first_slot + consumer->n_slots++) % SESSION_SLOTS] =
-        (slot){.row = number, .reserved = consumer->need, .n_docs = r.n_docs};
+        (slot){.row = number, .reserved = consumer->need, .n_docs = placed.n_docs};
     consumer->credit -= consumer->need;
     consumer->reserved += consumer->need;
     consumer->need = 0;
@@ -233,32 +235,36 @@ status consumer_produce(dispatch *d, consumer_seat *consumer, lease **out)
  * it is known whether each is good; workers are rows ahead of the consumer, and even more while one
  * row waits for a sample that hangs. Samples that a cursor's list brought do not count, since they
  * are not this run's doing, and what the index refuses never gets here. */
-static void judge_quarantine(dispatch *d)
+static void judge_quarantine(dispatch *state)
 {
-    const serve_counts *k = &d->counts;
-    const double share = k->samples ? 100.0 * (double)k->blank / (double)k->samples : 0.0;
-    if (k->samples < QUARANTINE_JUDGED || share <= d->options->data_quarantine_limit || d->stopping)
+    const serve_counts *counts = &state->counts;
+    const double share =
+        counts->samples ? 100.0 * (double)counts->blank / (double)counts->samples : 0.0;
+    if (counts->samples < QUARANTINE_JUDGED || share <= state->options->data_quarantine_limit ||
+        state->stopping)
         return;
-    const source *section = d->train.bad.n_entries ? &d->train : &d->eval;
+    const source *section = state->train.bad.n_entries ? &state->train : &state->eval;
     const quarantined *some = section->bad.n_entries ? &section->bad.entry[0] : NULL;
-    dispatch_fail(d, FAIL(ST_BAD_INPUT,
-                          "%.1f %% of %llu samples are quarantined, which is more than "
-                          "data.quarantine_limit allows (%.1f %%); one of them is sample %lld: %s; "
-                          "prepd check lists them all. Raise the limit to continue from the "
-                          "checkpoint, or repair the samples and start again",
-                          share, (unsigned long long)k->samples, d->options->data_quarantine_limit,
-                          some ? (long long)some->sample : -1, some ? some->cause : "-"));
+    dispatch_fail(state,
+                  FAIL(ST_BAD_INPUT,
+                       "%.1f %% of %llu samples are quarantined, which is more than "
+                       "data.quarantine_limit allows (%.1f %%); one of them is sample %lld: %s; "
+                       "prepd check lists them all. Raise the limit to continue from the "
+                       "checkpoint, or repair the samples and start again",
+                       share, (unsigned long long)counts->samples,
+                       state->options->data_quarantine_limit, some ? (long long)some->sample : -1,
+                       some ? some->cause : "-"));
 }
 
 /* Sends the rows that are ready, in order, as far as the consumer takes them. False if the consumer
  * has gone. */
-static bool deliver(dispatch *d, consumer_seat *consumer)
+static bool deliver(dispatch *state, consumer_seat *consumer)
 {
     status st;
     while (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg) {
         slot *first = &consumer->slots[consumer->first_slot];
         int64_t bytes = (int64_t)wire_msg_bytes(first->msg);
-        st = wire_send(d->consumers, &consumer->peer, first->msg);
+        st = wire_send(state->consumers, &consumer->peer, first->msg);
         if (st == ST_TIMEOUT)
             return true; /* consumers_deliver tries again */
         if (st != ST_OK) {
@@ -271,61 +277,61 @@ static bool deliver(dispatch *d, consumer_seat *consumer)
         consumer->unreturned += bytes;
         consumer->said_ns = clock_ns();
         consumer->rows_sent++;
-        d->counts.rows++;
-        d->counts.bytes += (uint64_t)bytes;
-        d->counts.samples += (uint64_t)first->n_docs;
-        d->counts.blank += (uint64_t)first->n_blank;
+        state->counts.rows++;
+        state->counts.bytes += (uint64_t)bytes;
+        state->counts.samples += (uint64_t)first->n_docs;
+        state->counts.blank += (uint64_t)first->n_blank;
         consumer->first_slot = (consumer->first_slot + 1) % SESSION_SLOTS;
         consumer->n_slots--;
     }
-    judge_quarantine(d);
-    end_if_done(d, consumer);
+    judge_quarantine(state);
+    end_if_done(state, consumer);
     return true;
 }
 
-void consumers_deliver(dispatch *d)
+void consumers_deliver(dispatch *state)
 {
-    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+    for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         next = consumer->next;
         if (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg &&
-            !deliver(d, consumer))
-            consumer_close(d, consumer, NULL);
+            !deliver(state, consumer))
+            consumer_close(state, consumer, NULL);
         else
-            end_if_done(d, consumer);
+            end_if_done(state, consumer);
     }
 }
 
 /* Tells consumers that have heard nothing for a while that the daemon is there. Sending fails if a
  * consumer has gone without BYE, which is how the daemon finds that out. */
-void consumers_still_here(dispatch *d, int64_t now)
+void consumers_still_here(dispatch *state, int64_t now)
 {
-    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+    for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         next = consumer->next;
         if (now - consumer->said_ns < STILL_HERE_NS)
             continue;
         consumer->said_ns = now;
-        if (consumer_is_there(d->consumers, &consumer->peer))
+        if (consumer_is_there(state->consumers, &consumer->peer))
             continue;
         log_info("consumer gone: %s", status_text());
-        consumer_close(d, consumer, NULL);
+        consumer_close(state, consumer, NULL);
     }
 }
 
-void consumer_row(dispatch *d, consumer_seat *consumer, lease *l, wire_msg *message)
+void consumer_row(dispatch *state, consumer_seat *consumer, lease *leased, wire_msg *message)
 {
     for (int i = 0; i < consumer->n_slots; i++) {
         slot *at = &consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS];
-        if (at->row != l->row || at->msg)
+        if (at->row != leased->row || at->msg)
             continue;
-        for (int64_t k = 0; k < l->n_items && consumer->src->bad.n_entries; k++)
-            at->n_blank += quarantine_find(&consumer->src->bad, l->item[k]) != NULL;
+        for (int64_t k = 0; k < leased->n_items && consumer->src->bad.n_entries; k++)
+            at->n_blank += quarantine_find(&consumer->src->bad, leased->item[k]) != NULL;
         if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, message) != ST_OK) {
-            dispatch_fail(d, status_last()->code);
+            dispatch_fail(state, status_last()->code);
             return;
         }
         break;
     }
-    lease_free(&l);
-    if (!deliver(d, consumer))
-        consumer_close(d, consumer, NULL);
+    lease_free(&leased);
+    if (!deliver(state, consumer))
+        consumer_close(state, consumer, NULL);
 }

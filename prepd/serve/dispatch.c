@@ -42,23 +42,23 @@ static const wire_limits control_limits = {
 /* Raises the limit of open descriptors to what the system allows, since every connection is one. */
 static void raise_descriptors(void)
 {
-    struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur == r.rlim_max)
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
         return;
-    r.rlim_cur = r.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         log_debug("descriptor limit stays: %s", strerror(errno));
 }
 
 /* Takes over a section that its thread has opened. After a failure the consumers that wait for it
  * are refused, and the section may be wanted again. */
-static status advance_source(dispatch *d, source *section)
+static status advance_source(dispatch *state, source *section)
 {
-    const status st = source_advance(d, section);
+    const status st = source_advance(state, section);
     if (st == ST_OK)
         return ST_OK;
     const status_note why = *status_last();
-    consumers_refuse(d, section, st);
+    consumers_refuse(state, section, st);
     source_done(section);
     status_set(&why);
     return st;
@@ -67,313 +67,320 @@ static status advance_source(dispatch *d, source *section)
 /* Opens the training data and waits for it. Reading a large data set takes time and its file system
  * may hang, so signals are handled meanwhile. If another prepd builds the index, the wait for that
  * happens in the loop instead. */
-static status open_train(dispatch *d)
+static status open_train(dispatch *state)
 {
-    TRY(source_want(d, &d->train));
-    TRY(fingerprint_process_start(d)); /* runs meanwhile */
-    while (d->train.opening && !source_waits_for(&d->train) && !d->stopping && !d->draining) {
-        wire_wait signals = {.fd = d->signal_fd};
+    TRY(source_want(state, &state->train));
+    TRY(fingerprint_process_start(state)); /* runs meanwhile */
+    while (state->train.opening && !source_waits_for(&state->train) && !state->stopping &&
+           !state->draining) {
+        wire_wait signals = {.fd = state->signal_fd};
         TRY(wire_poll(&signals, 1, OPENING_MS));
-        dispatch_signals(d);
-        TRY(advance_source(d, &d->train));
+        dispatch_signals(state);
+        TRY(advance_source(state, &state->train));
     }
-    d->stopping |= d->draining;
+    state->stopping |= state->draining;
     return ST_OK;
 }
 
 /* Checks one of the two endpoints that the daemon derives from the user's. With tcp these are the
  * next two ports, which the message must say, since the user wrote neither. */
-static status may_bind_beside(const dispatch *d, const char *whose, const char *beside)
+static status may_bind_beside(const dispatch *state, const char *whose, const char *beside)
 {
-    const status st = wire_may_bind(d->net, beside);
+    const status st = wire_may_bind(state->net, beside);
     return st == ST_OK || wire_is_ipc(beside)
                ? st
-               : status_context(st, "the %s port of %s", whose, d->options->prepd_endpoint);
+               : status_context(st, "the %s port of %s", whose, state->options->prepd_endpoint);
 }
 
 /* Checks that every address can be listened on, before anything does listen. */
-static status may_listen(dispatch *d)
+static status may_listen(dispatch *state)
 {
-    d->io = io_threads_of(d->options, proc_cpus());
-    TRY(wire_new(&d->net));
-    TRY(wire_io_threads(d->net, d->io.n_threads));
-    if (d->options->prepd_keys[0] && !wire_is_ipc(d->options->prepd_endpoint))
-        TRY(wire_serve_keys(d->net, d->options->prepd_keys));
-    TRY(wire_may_bind(d->net, d->options->prepd_endpoint));
-    TRY(may_bind_beside(d, "workers'", d->workers_endpoint));
-    TRY(may_bind_beside(d, "control", d->control_endpoint));
-    if (d->options->metrics_listen[0])
-        TRY(http_open(d->options->metrics_listen, metrics_answer, d, &d->metrics));
-    http_close(&d->metrics);
+    state->io = io_threads_of(state->options, proc_cpus());
+    TRY(wire_new(&state->net));
+    TRY(wire_io_threads(state->net, state->io.n_threads));
+    if (state->options->prepd_keys[0] && !wire_is_ipc(state->options->prepd_endpoint))
+        TRY(wire_serve_keys(state->net, state->options->prepd_keys));
+    TRY(wire_may_bind(state->net, state->options->prepd_endpoint));
+    TRY(may_bind_beside(state, "workers'", state->workers_endpoint));
+    TRY(may_bind_beside(state, "control", state->control_endpoint));
+    if (state->options->metrics_listen[0])
+        TRY(http_open(state->options->metrics_listen, metrics_answer, state, &state->metrics));
+    http_close(&state->metrics);
     return ST_OK;
 }
 
-static status start_dispatch(dispatch *d)
+static status start_dispatch(dispatch *state)
 {
-    if (gethostname(d->host, sizeof(d->host) - 1) != 0)
-        snprintf(d->host, sizeof(d->host), "localhost");
+    if (gethostname(state->host, sizeof(state->host) - 1) != 0)
+        snprintf(state->host, sizeof(state->host), "localhost");
     raise_descriptors();
-    TRY(proc_signal_fd(&d->signal_fd));
-    TRY(wire_beside(d->options->prepd_endpoint, 1, &d->workers_endpoint));
-    TRY(wire_beside(d->options->prepd_endpoint, 2, &d->control_endpoint));
-    TRY(may_listen(d)); /* an address that cannot be used is told before data is read for minutes */
+    TRY(proc_signal_fd(&state->signal_fd));
+    TRY(wire_beside(state->options->prepd_endpoint, 1, &state->workers_endpoint));
+    TRY(wire_beside(state->options->prepd_endpoint, 2, &state->control_endpoint));
+    TRY(may_listen(
+        state)); /* an address that cannot be used is told before data is read for minutes */
     /* The data is opened before there is a socket: a consumer that sees a socket waits for the
      * daemon, and would wait in vain if the data cannot be opened. */
-    TRY(open_train(d));
-    if (d->stopping)
+    TRY(open_train(state));
+    if (state->stopping)
         return ST_OK;
-    TRY(dispatch_make_terms(d));
-    if (d->options->metrics_listen[0])
-        TRY(http_open(d->options->metrics_listen, metrics_answer, d, &d->metrics));
+    TRY(dispatch_make_terms(state));
+    if (state->options->metrics_listen[0])
+        TRY(http_open(state->options->metrics_listen, metrics_answer, state, &state->metrics));
     wire_limits from_consumer = consumer_limits, from_worker = worker_limits;
-    from_consumer.io_threads = d->io.consumers;
-    TRY(wire_bind(d->net, d->options->prepd_endpoint, &from_consumer, &d->consumers));
-    from_worker.io_threads = d->io.workers;
-    from_worker.part_bytes += 2 * consumer_row_bytes(d->options);
+    from_consumer.io_threads = state->io.consumers;
+    TRY(wire_bind(state->net, state->options->prepd_endpoint, &from_consumer, &state->consumers));
+    from_worker.io_threads = state->io.workers;
+    from_worker.part_bytes += 2 * consumer_row_bytes(state->options);
     from_worker.known_bytes = 2 * from_worker.part_bytes;
-    TRY(wire_bind(d->net, d->workers_endpoint, &from_worker, &d->workers));
-    TRY(wire_bind(d->net, d->control_endpoint, &control_limits, &d->control));
-    return local_start(d);
+    TRY(wire_bind(state->net, state->workers_endpoint, &from_worker, &state->workers));
+    TRY(wire_bind(state->net, state->control_endpoint, &control_limits, &state->control));
+    return local_start(state);
 }
 
-static void from_consumer(void *d, const wire_peer *from, wire_msg *message)
+static void from_consumer(void *context, const wire_peer *from, wire_msg *message)
 {
-    consumer_message(d, from, message);
+    consumer_message(context, from, message);
 }
 
-static void from_control(void *d, const wire_peer *from, wire_msg *message)
+static void from_control(void *context, const wire_peer *from, wire_msg *message)
 {
-    control_message(d, from, message);
+    control_message(context, from, message);
 }
 
 /* The consumer of the train stream that has come furthest; NULL if there is none. */
-static const consumer_seat *leading(const dispatch *d)
+static const consumer_seat *leading(const dispatch *state)
 {
     const consumer_seat *first = NULL;
-    for (const consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next)
-        if (consumer->welcomed && consumer->src == &d->train &&
+    for (const consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
+        if (consumer->welcomed && consumer->src == &state->train &&
             (!first || consumer->next_row > first->next_row))
             first = consumer;
     return first;
 }
 
-static void tell_service_manager(const dispatch *d)
+static void tell_service_manager(const dispatch *state)
 {
     char line[256], place[64] = "no consumer";
-    const serve_counts *k = &d->counts;
-    const consumer_seat *consumer = leading(d);
-    if (source_waits_for(&d->train)) {
+    const serve_counts *counts = &state->counts;
+    const consumer_seat *consumer = leading(state);
+    if (source_waits_for(&state->train)) {
         snprintf(line, sizeof(line), "STATUS=waiting for the index, which %s builds\n",
-                 source_waits_for(&d->train));
-    } else if (d->train.build.active) {
+                 source_waits_for(&state->train));
+    } else if (state->train.build.active) {
         snprintf(line, sizeof(line), "STATUS=building the index, %lld records to go\n",
-                 (long long)d->train.build.left);
+                 (long long)state->train.build.left);
     } else {
         if (consumer) {
-            const stream_place p = consumer_place(consumer);
-            snprintf(place, sizeof(place), "epoch %lld %.0f%%", (long long)p.epoch, 100 * p.share);
+            const stream_place now_at = consumer_place(consumer);
+            snprintf(place, sizeof(place), "epoch %lld %.0f%%", (long long)now_at.epoch,
+                     100 * now_at.share);
         }
         snprintf(line, sizeof(line),
                  "STATUS=%s, %llu rows, %.1f samples/s, %d workers, %lld quarantined\n", place,
-                 (unsigned long long)k->rows, k->samples_per_s, d->n_seats,
-                 (long long)(d->train.bad.n_entries + d->eval.bad.n_entries));
+                 (unsigned long long)counts->rows, counts->samples_per_s, state->n_seats,
+                 (long long)(state->train.bad.n_entries + state->eval.bad.n_entries));
     }
     notify_try(line);
 }
 
 /* Shows on a terminal how far the epoch is and how long it still takes. */
-static void show_progress(dispatch *d)
+static void show_progress(dispatch *state)
 {
-    const consumer_seat *consumer = leading(d);
-    if (d->train.build.active || d->eval.build.active)
+    const consumer_seat *consumer = leading(state);
+    if (state->train.build.active || state->eval.build.active)
         return; /* index_build.c has the bar */
     if (!consumer) {
         bar_clear();
         return;
     }
-    const stream_place p = consumer_place(consumer);
-    bar_draw(p.share, p.seconds_left, "epoch %lld, %.0f %%, %.1f samples/s%s", (long long)p.epoch,
-             100 * p.share, d->counts.samples_per_s, p.seconds_left < 0 ? ", waiting" : "");
+    const stream_place place = consumer_place(consumer);
+    bar_draw(place.share, place.seconds_left, "epoch %lld, %.0f %%, %.1f samples/s%s",
+             (long long)place.epoch, 100 * place.share, state->counts.samples_per_s,
+             place.seconds_left < 0 ? ", waiting" : "");
 }
 
 /* Every RATE_WINDOW_NS: measures the rates, and tells them to the service manager and the terminal.
  */
-static void measure(dispatch *d, int64_t now)
+static void measure(dispatch *state, int64_t now)
 {
-    serve_counts *k = &d->counts;
-    int64_t passed = now - k->tick_ns;
+    serve_counts *counts = &state->counts;
+    int64_t passed = now - counts->tick_ns;
     if (passed < RATE_WINDOW_NS)
         return;
-    k->rows_per_s = (double)(k->rows - k->rows_at_tick) * 1e9 / (double)passed;
-    k->samples_per_s = (double)(k->samples - k->samples_at_tick) * 1e9 / (double)passed;
-    k->rows_at_tick = k->rows;
-    k->samples_at_tick = k->samples;
-    k->tick_ns = now;
-    for (consumer_seat *consumer = d->consumer_seats; consumer; consumer = consumer->next) {
+    counts->rows_per_s = (double)(counts->rows - counts->rows_at_tick) * 1e9 / (double)passed;
+    counts->samples_per_s =
+        (double)(counts->samples - counts->samples_at_tick) * 1e9 / (double)passed;
+    counts->rows_at_tick = counts->rows;
+    counts->samples_at_tick = counts->samples;
+    counts->tick_ns = now;
+    for (consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next) {
         consumer->rows_per_s =
             (double)(consumer->next_row - consumer->row_at_tick) * 1e9 / (double)passed;
         consumer->row_at_tick = consumer->next_row;
     }
-    wire_socket *const sockets[] = {d->consumers, d->workers, d->control};
-    peer_limits_tell(&d->peer_limits, d->net, sockets, sizeof(sockets) / sizeof(*sockets));
-    tell_service_manager(d);
-    show_progress(d);
+    wire_socket *const sockets[] = {state->consumers, state->workers, state->control};
+    peer_limits_tell(&state->peer_limits, state->net, sockets, sizeof(sockets) / sizeof(*sockets));
+    tell_service_manager(state);
+    show_progress(state);
 }
 
-void dispatch_watchdog(dispatch *d, int64_t now)
+void dispatch_watchdog(dispatch *state, int64_t now)
 {
     int64_t watchdog = notify_watchdog_ns();
-    if (watchdog && now - d->watchdog_ns >= watchdog / 2 && !metrics_unhealthy(d, now)) {
+    if (watchdog && now - state->watchdog_ns >= watchdog / 2 && !metrics_unhealthy(state, now)) {
         notify_try("WATCHDOG=1\n");
-        d->watchdog_ns = now;
+        state->watchdog_ns = now;
     }
 }
 
-static void tick_dispatch(dispatch *d)
+static void tick_dispatch(dispatch *state)
 {
     int64_t now = clock_ns();
-    if (now - d->ticked_ns < (int64_t)TICK_MS * 1000000)
+    if (now - state->ticked_ns < (int64_t)TICK_MS * 1000000)
         return;
-    d->ticked_ns = now;
-    dispatch_watchdog(d, now);
-    seats_check_time(d, now);
-    consumers_still_here(d, now);
-    local_tick(d, now);
-    supervisors_tick(d, now);
-    if (d->train.build.active)
-        index_build_progress(d, &d->train);
-    if (d->eval.build.active)
-        index_build_progress(d, &d->eval);
-    measure(d, now);
+    state->ticked_ns = now;
+    dispatch_watchdog(state, now);
+    seats_check_time(state, now);
+    consumers_still_here(state, now);
+    local_tick(state, now);
+    supervisors_tick(state, now);
+    if (state->train.build.active)
+        index_build_progress(state, &state->train);
+    if (state->eval.build.active)
+        index_build_progress(state, &state->eval);
+    measure(state, now);
 }
 
 /* Whether no work is left. Rows that were made have been sent, as far as their
  * consumers take them. Index records that wait to be confirmed are not waited for, since the
  * workers that could confirm them may have left. */
-static bool is_drained(const dispatch *d)
+static bool is_drained(const dispatch *state)
 {
-    for (const worker_seat *worker = d->seats; worker; worker = worker->next)
+    for (const worker_seat *worker = state->seats; worker; worker = worker->next)
         if (worker->work)
             return false;
-    const lease *l = d->book.lost;
-    while (l && l->n_claims > 0)
-        l = l->next;
-    return !l;
+    const lease *leased = state->book.lost;
+    while (leased && leased->n_claims > 0)
+        leased = leased->next;
+    return !leased;
 }
 
-static status serve_sockets(dispatch *d)
+static status serve_sockets(dispatch *state)
 {
-    while (!d->stopping) {
-        wire_wait wait[] = {{.socket = d->workers},
-                            {.socket = d->consumers},
-                            {.socket = d->control},
-                            {.fd = d->signal_fd},
-                            {.fd = d->maker.pid ? d->maker.fd : -1},
-                            {.fd = http_fd(d->metrics)}};
-        TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), d->plans_wait ? 0 : TICK_MS));
+    while (!state->stopping) {
+        wire_wait wait[] = {{.socket = state->workers},
+                            {.socket = state->consumers},
+                            {.socket = state->control},
+                            {.fd = state->signal_fd},
+                            {.fd = state->maker.pid ? state->maker.fd : -1},
+                            {.fd = http_fd(state->metrics)}};
+        TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), state->plans_wait ? 0 : TICK_MS));
         const int64_t turn_ns = clock_ns();
         if (wait[3].ready)
-            dispatch_signals(d);
-        TRY(seats_read(d));
-        local_reap(d);
-        fingerprint_process_read(d);
-        TRY(peer_limits_read(&d->peer_limits, d->consumers, from_consumer, d));
-        TRY(peer_limits_read(&d->peer_limits, d->control, from_control, d));
-        consumers_deliver(d);
-        tick_dispatch(d);
-        const status opened = advance_source(d, &d->train);
+            dispatch_signals(state);
+        TRY(seats_read(state));
+        local_reap(state);
+        fingerprint_process_read(state);
+        TRY(peer_limits_read(&state->peer_limits, state->consumers, from_consumer, state));
+        TRY(peer_limits_read(&state->peer_limits, state->control, from_control, state));
+        consumers_deliver(state);
+        tick_dispatch(state);
+        const status opened = advance_source(state, &state->train);
         if (opened != ST_OK)
-            dispatch_fail(d, opened);
-        if (advance_source(d, &d->eval) != ST_OK)
+            dispatch_fail(state, opened);
+        if (advance_source(state, &state->eval) != ST_OK)
             log_debug("held-out data: %s", status_text()); /* the consumers that waited were told */
-        planning_turn(d);
-        consumers_greet(d);
-        seats_schedule(d);
-        if (d->reload) {
-            d->reload = false;
-            dispatch_reload(d);
+        planning_turn(state);
+        consumers_greet(state);
+        seats_schedule(state);
+        if (state->reload) {
+            state->reload = false;
+            dispatch_reload(state);
         }
-        http_run(d->metrics);
-        if (d->draining && (is_drained(d) || (d->drain_ns && clock_ns() > d->drain_ns))) {
-            log_info("drained rows=%llu", (unsigned long long)d->counts.rows);
-            d->stopping = true;
+        http_run(state->metrics);
+        if (state->draining &&
+            (is_drained(state) || (state->drain_ns && clock_ns() > state->drain_ns))) {
+            log_info("drained rows=%llu", (unsigned long long)state->counts.rows);
+            state->stopping = true;
         }
         const int64_t took_ns = clock_ns() - turn_ns;
-        if (took_ns > d->counts.longest_turn_ns)
-            d->counts.longest_turn_ns = took_ns;
+        if (took_ns > state->counts.longest_turn_ns)
+            state->counts.longest_turn_ns = took_ns;
     }
     return ST_OK;
 }
 
-static void stop(dispatch *d)
+static void stop(dispatch *state)
 {
     char why[STATUS_MESSAGE_MAX];
     notify_send("STOPPING=1\n");
-    d->stopping = true;
-    snprintf(why, sizeof(why), "the daemon stops%s%s", d->outcome != ST_OK ? ": " : "",
-             d->outcome != ST_OK ? d->cause.message : "");
-    while (d->consumer_seats)
-        consumer_close(d, d->consumer_seats, why);
+    state->stopping = true;
+    snprintf(why, sizeof(why), "the daemon stops%s%s", state->outcome != ST_OK ? ": " : "",
+             state->outcome != ST_OK ? state->cause.message : "");
+    while (state->consumer_seats)
+        consumer_close(state, state->consumer_seats, why);
     /* Remote workers wait for a daemon to come back, unless an operator drained this one for good.
      */
-    const bool for_good = d->draining && d->drain_ns == 0;
-    supervisors_leave(d, for_good);
-    while (d->seats) {
-        worker_seat *worker = d->seats;
+    const bool for_good = state->draining && state->drain_ns == 0;
+    supervisors_leave(state, for_good);
+    while (state->seats) {
+        worker_seat *worker = state->seats;
         lease_free(&worker->work);
         lease_free(&worker->ahead);
-        seat_retire(d, worker, !worker->local && !for_good);
+        seat_retire(state, worker, !worker->local && !for_good);
     }
-    fingerprint_process_stop(d);
-    local_stop(d);
-    while (d->book.lost) {
-        lease *l = lease_book_take(&d->book, true);
-        lease_free(&l);
+    fingerprint_process_stop(state);
+    local_stop(state);
+    while (state->book.lost) {
+        lease *leased = lease_book_take(&state->book, true);
+        lease_free(&leased);
     }
-    http_close(&d->metrics);
-    wire_close(&d->consumers);
-    wire_close(&d->workers);
-    wire_close(&d->control);
-    wire_free(&d->net);
-    source_done(&d->train);
-    source_done(&d->eval);
-    if (d->signal_fd >= 0)
-        close(d->signal_fd);
-    free(d->workers_endpoint);
-    free(d->control_endpoint);
-    free(d->terms);
-    arena_done(&d->scratch);
+    http_close(&state->metrics);
+    wire_close(&state->consumers);
+    wire_close(&state->workers);
+    wire_close(&state->control);
+    wire_free(&state->net);
+    source_done(&state->train);
+    source_done(&state->eval);
+    if (state->signal_fd >= 0)
+        close(state->signal_fd);
+    free(state->workers_endpoint);
+    free(state->control_endpoint);
+    free(state->terms);
+    arena_done(&state->scratch);
 }
 
-status dispatch_run(conf *c, char *const *args, int n_args, bool for_command)
+status dispatch_run(conf *options, char *const *args, int n_args, bool for_command)
 {
-    dispatch *d = calloc(1, sizeof(*d));
-    if (!d)
+    dispatch *state = calloc(1, sizeof(*state));
+    if (!state)
         return FAIL(ST_NO_MEMORY, "no memory for the dispatcher");
-    *d = (dispatch){.options = c,
-                    .args = args,
-                    .n_args = n_args,
-                    .for_command = for_command,
-                    .build = prepd_build,
-                    .signal_fd = -1};
-    d->train.name = "train";
-    d->eval.name = "eval";
-    d->started_ns = d->counts.tick_ns = clock_ns();
-    lease_book_init(&d->book, (int)c->prepd_solo_deaths);
-    arena_init(&d->scratch, SCRATCH_BYTES);
-    status st = start_dispatch(d);
-    if (st == ST_OK && !d->stopping) {
-        log_info("serving endpoint=%s workers=%d", c->prepd_endpoint, d->local.target);
+    *state = (dispatch){.options = options,
+                        .args = args,
+                        .n_args = n_args,
+                        .for_command = for_command,
+                        .build = prepd_build,
+                        .signal_fd = -1};
+    state->train.name = "train";
+    state->eval.name = "eval";
+    state->started_ns = state->counts.tick_ns = clock_ns();
+    lease_book_init(&state->book, (int)options->prepd_solo_deaths);
+    arena_init(&state->scratch, SCRATCH_BYTES);
+    status st = start_dispatch(state);
+    if (st == ST_OK && !state->stopping) {
+        log_info("serving endpoint=%s workers=%d", options->prepd_endpoint, state->local.target);
         notify_send("READY=1\n");
-        st = serve_sockets(d);
+        st = serve_sockets(state);
     }
     if (st != ST_OK)
-        dispatch_fail(d, st);
-    stop(d);
-    st = d->outcome;
+        dispatch_fail(state, st);
+    stop(state);
+    st = state->outcome;
     if (st != ST_OK)
-        status_set(&d->cause);
-    if (!d->train.opening && !d->eval.opening) /* otherwise a thread that hangs still reads it */
-        free(d);
+        status_set(&state->cause);
+    if (!state->train.opening &&
+        !state->eval.opening) /* otherwise a thread that hangs still reads it */
+        free(state);
     return st;
 }

@@ -21,6 +21,6 @@
  * The options are borrowed, and SIGHUP changes them: it resolves args [n_args] (as the verb got
  * them) again. reload.c lists what may change. for_command: the one consumer is the command
  * that started this daemon, which prints itself why it was refused. */
-WARN_UNUSED status dispatch_run(conf *c, char *const *args, int n_args, bool for_command);
+WARN_UNUSED status dispatch_run(conf *options, char *const *args, int n_args, bool for_command);
 
 #endif

@@ -331,10 +331,11 @@ typedef struct claim_asker {
 } claim_asker;
 /* Whether the asking worker may do a lease that carries claims; a lease_filter. */
 bool claim_may_take(const void *asker, const lease *lease);
-/* Decides which records of item [n] count now: out_settled [n]. facts [n] are hashes of the
- * records. The items of the others are leased again. PROTOCOL if the worker contradicts itself. */
+/* Decides which records of item [count] count now: out_settled [count]. facts [count] are hashes of
+ * the records. The items of the others are leased again. PROTOCOL if the worker contradicts itself.
+ */
 WARN_UNUSED status claims_settle(dispatch *dispatch, const lease *lease, const int64_t *item,
-                                 const uint64_t *facts, int64_t n, const worker_seat *worker,
+                                 const uint64_t *facts, int64_t count, const worker_seat *worker,
                                  const char *from, bool *out_settled);
 /* Starts a local worker if two claims differ and no local worker is there to decide. */
 void claims_want_local(dispatch *dispatch);
@@ -356,7 +357,7 @@ typedef struct stream_place {
 } stream_place;
 stream_place consumer_place(const consumer_seat *consumer); /* it must have been welcomed */
 /* About the most bytes that a row of a stream with these options can reserve. */
-int64_t consumer_row_bytes(const conf *c);
+int64_t consumer_row_bytes(const conf *options);
 consumer_seat *consumer_find(dispatch *dispatch, const wire_peer *peer); /* NULL if there is none */
 void consumer_free(consumer_seat *consumer);
 /* The consumer's next row as a lease; *out is NULL if its credit or its plan allow none now. */
@@ -466,7 +467,7 @@ WARN_UNUSED status payload_cursor(consumer_seat *consumer, const planned_row *ro
 /* local.c */
 WARN_UNUSED status local_start(dispatch *dispatch);
 void local_tick(dispatch *dispatch, int64_t now);
-int local_wanted(const conf *c); /* prepd.workers, or one per CPU */
+int local_wanted(const conf *options); /* prepd.workers, or one per CPU */
 void local_scale(dispatch *dispatch, int target);
 void local_joined(dispatch *dispatch, pid_t pid);
 void local_begun(dispatch *dispatch, pid_t pid);

@@ -4,15 +4,15 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-bool prints_are_wanted(const dispatch *d, print_kind kind)
+bool prints_are_wanted(const dispatch *state, print_kind kind)
 {
-    return !d->fingerprints.of[kind][0] && (kind != PRINT_VIDEOS || d->videos);
+    return !state->fingerprints.of[kind][0] && (kind != PRINT_VIDEOS || state->videos);
 }
 
-bool fingerprints_are_known(const dispatch *d)
+bool fingerprints_are_known(const dispatch *state)
 {
     for (int k = 0; k < N_PRINTS; k++)
-        if (prints_are_wanted(d, (print_kind)k))
+        if (prints_are_wanted(state, (print_kind)k))
             return false;
     return true;
 }
@@ -36,15 +36,15 @@ status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints
                    ours->of[kind], differs[kind].remedy);
 }
 
-status fingerprints_check_cursor(const dispatch *d, const source *section, const json_value *cursor,
-                                 const char *name)
+status fingerprints_check_cursor(const dispatch *state, const source *section,
+                                 const json_value *cursor, const char *name)
 {
     fingerprints was;
     TRY(fingerprints_read(cursor, name, &was));
     const print_kind kind = fingerprints_other(&was, &section->fingerprints);
     if (kind == N_PRINTS)
         return ST_OK;
-    if (d->options->prepd_mixed_resume) {
+    if (state->options->prepd_mixed_resume) {
         log_warn("the cursor of %s has fingerprint %s of %s, but this daemon has %s: its stream "
                  "continues with different rows (prepd.mixed_resume)",
                  name, was.of[kind], print_names[kind], section->fingerprints.of[kind]);
@@ -58,11 +58,11 @@ status fingerprints_check_cursor(const dispatch *d, const source *section, const
                    section->fingerprints.of[kind], differs[kind].remedy);
 }
 
-void fingerprints_of_source(const dispatch *d, source *section)
+void fingerprints_of_source(const dispatch *state, source *section)
 {
     const bool videos =
         section->data->adapter->videos && section->data->adapter->videos(section->data);
-    section->fingerprints = d->fingerprints;
+    section->fingerprints = state->fingerprints;
     if (!videos)
         section->fingerprints.of[PRINT_VIDEOS][0] = 0;
 }

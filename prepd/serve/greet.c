@@ -47,9 +47,9 @@ static status take_begin(consumer_seat *consumer, const json_value *begin, const
     int64_t epoch, row;
     TRY(json_want_int(begin, "epoch", name, &epoch));
     TRY(json_want_int(begin, "row", name, &row));
-    const int64_t g = consumer->src->options.training_global_batch_size,
+    const int64_t batch = consumer->src->options.training_global_batch_size,
                   next = (int64_t)consumer->next_row;
-    if (epoch < 0 || row < 0 || row > next - next % g)
+    if (epoch < 0 || row < 0 || row > next - next % batch)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the cursor is impossible: it resumes at row %lld, and its epoch %lld "
                        "begins at row %lld",
@@ -73,13 +73,13 @@ static void weight_words(double weight, char out[WEIGHT_TEXT])
 static status check_weights(const source *section, const json_value *cursor, const char *name)
 {
     const dataset_part *parts = NULL;
-    const int n =
+    const int count =
         section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
     const json_value *weights = json_find(cursor, "weights");
     const char *contents = json_text(json_find(cursor, "contents"), "");
     char ours[HASH_TEXT], was[WEIGHT_TEXT], is[WEIGHT_TEXT];
     hash_print(index_contents(section->index), ours);
-    for (int k = 0; k < n && weights && strcmp(contents, ours) == 0; k++) {
+    for (int k = 0; k < count && weights && strcmp(contents, ours) == 0; k++) {
         const double weight = json_real(json_find(weights, parts[k].name), 0);
         if (weight == parts[k].weight)
             continue;
@@ -96,7 +96,7 @@ static status check_weights(const source *section, const json_value *cursor, con
     return ST_OK;
 }
 
-static status take_cursor(const dispatch *d, consumer_seat *consumer, const json_value *cursor,
+static status take_cursor(const dispatch *state, consumer_seat *consumer, const json_value *cursor,
                           const char *name)
 {
     char ours[HASH_TEXT];
@@ -114,7 +114,7 @@ static status take_cursor(const dispatch *d, consumer_seat *consumer, const json
             "again (checkpoint.load_step 0)",
             theirs, ours);
     }
-    TRY(fingerprints_check_cursor(d, consumer->src, cursor, name));
+    TRY(fingerprints_check_cursor(state, consumer->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
     if (consumer->kind == PLAN_PACKED)
@@ -129,11 +129,12 @@ static status take_cursor(const dispatch *d, consumer_seat *consumer, const json
 
 /* Bounds the memory for what consumers said: their HELLOs until the index is there, then the lists
  * that their cursors brought, kept as long as they stay. */
-static status keep_told(const dispatch *d, consumer_seat *consumer, int64_t bytes, const char *name)
+static status keep_told(const dispatch *state, consumer_seat *consumer, int64_t bytes,
+                        const char *name)
 {
-    const int64_t most = d->options->prepd_buffer_bytes / TOLD_SHARE;
+    const int64_t most = state->options->prepd_buffer_bytes / TOLD_SHARE;
     int64_t others = 0;
-    for (const consumer_seat *other = d->consumer_seats; other; other = other->next)
+    for (const consumer_seat *other = state->consumer_seats; other; other = other->next)
         others += other == consumer ? 0 : other->told_bytes;
     consumer->told_bytes = bytes;
     if (others && bytes && others + bytes > most)
@@ -144,27 +145,28 @@ static status keep_told(const dispatch *d, consumer_seat *consumer, int64_t byte
     return ST_OK;
 }
 
-static int64_t list_bytes(const quarantine *q)
+static int64_t list_bytes(const quarantine *list)
 {
     int64_t bytes = 0;
-    for (int64_t i = 0; i < q->n_entries; i++)
-        bytes += (int64_t)(sizeof(quarantined) + strlen(q->entry[i].cause));
+    for (int64_t i = 0; i < list->n_entries; i++)
+        bytes += (int64_t)(sizeof(quarantined) + strlen(list->entry[i].cause));
     return bytes;
 }
 
 /* Refuses a consumer for which the buffer has no room. Each may have one row under way whatever its
  * share is, so many consumers need a buffer for many rows. */
-static status check_crowd(const dispatch *d, const consumer_seat *consumer, const char *name)
+static status check_crowd(const dispatch *state, const consumer_seat *consumer, const char *name)
 {
     const int64_t row = consumer_row_bytes(&consumer->src->options),
-                  most = d->options->prepd_buffer_bytes / row;
-    if (d->n_consumers < CROWD || d->n_consumers < most)
+                  most = state->options->prepd_buffer_bytes / row;
+    if (state->n_consumers < CROWD || state->n_consumers < most)
         return ST_OK;
     return FAIL_IN(
         ST_UNAVAILABLE, name,
         "%d consumers are here already, and prepd.buffer_bytes (%lld) holds a row of %lld bytes "
         "for no more than %lld of them",
-        d->n_consumers, (long long)d->options->prepd_buffer_bytes, (long long)row, (long long)most);
+        state->n_consumers, (long long)state->options->prepd_buffer_bytes, (long long)row,
+        (long long)most);
 }
 
 static status check_row(const consumer_seat *consumer, const char *name)
@@ -181,96 +183,98 @@ static status check_row(const consumer_seat *consumer, const char *name)
         (unsigned long long)consumer->next_row, MAX_EPOCHS_AHEAD, (unsigned long long)epoch);
 }
 
-static void put_buckets(json_writer *w, const plan *p)
+static void put_buckets(json_writer *writer, const plan *planned)
 {
-    int n;
-    const shape_bucket *b = plan_buckets(p, &n);
-    json_begin_key_array(w, "buckets");
-    for (int i = 0; i < n; i++) {
+    int count;
+    const shape_bucket *bound = plan_buckets(planned, &count);
+    json_begin_key_array(writer, "buckets");
+    for (int i = 0; i < count; i++) {
         const struct {
             const char *name;
             int64_t value;
-        } member[] = {
-            {"tokens", b[i].tokens},       {"patches", b[i].patches}, {"targets", b[i].targets},
-            {"documents", b[i].documents}, {"longest", b[i].longest}, {"images", b[i].images},
-            {"frames", b[i].frames},       {"frame", b[i].frame},     {"rows", b[i].rows}};
-        json_begin_object(w);
+        } member[] = {{"tokens", bound[i].tokens},   {"patches", bound[i].patches},
+                      {"targets", bound[i].targets}, {"documents", bound[i].documents},
+                      {"longest", bound[i].longest}, {"images", bound[i].images},
+                      {"frames", bound[i].frames},   {"frame", bound[i].frame},
+                      {"rows", bound[i].rows}};
+        json_begin_object(writer);
         for (size_t k = 0; k < sizeof(member) / sizeof(*member); k++)
-            json_put_key_int(w, member[k].name, member[k].value);
-        json_end_object(w);
+            json_put_key_int(writer, member[k].name, member[k].value);
+        json_end_object(writer);
     }
-    json_end_array(w);
+    json_end_array(writer);
 }
 
 /* Adds the plan's report for people. It may take long, so only a command that waits for it gets it.
  */
-static status put_report(const consumer_seat *consumer, json_writer *w)
+static status put_report(const consumer_seat *consumer, json_writer *writer)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
+    FILE *file = open_memstream(&text, &size);
+    if (!file)
         return FAIL(ST_NO_MEMORY, "no memory for a report");
-    status st = plan_report(consumer->plan, f);
-    if (fclose(f) != 0 && st == ST_OK)
+    status st = plan_report(consumer->plan, file);
+    if (fclose(file) != 0 && st == ST_OK)
         st = FAIL(ST_NO_MEMORY, "no memory for a report");
     if (st == ST_OK) {
-        json_put_key_text(w, "report", text, size);
-        json_put_key_int(w, "planning_ns", consumer->src->plans[consumer->kind].spent_ns);
+        json_put_key_text(writer, "report", text, size);
+        json_put_key_int(writer, "planning_ns", consumer->src->plans[consumer->kind].spent_ns);
     }
     free(text);
     return st;
 }
 
-static status send_welcome(dispatch *d, const consumer_seat *consumer)
+static status send_welcome(dispatch *state, const consumer_seat *consumer)
 {
     const source *src = consumer->src;
     const uint64_t rows = plan_rows(consumer->plan, consumer->from);
     char digest[HASH_TEXT], key[HASH_TEXT], *text = NULL;
     size_t size;
-    json_writer w;
+    json_writer writer;
     hash_print(index_digest(src->index), digest);
     hash_print(src->index_key, key);
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_int(&w, "version", FRAME_VERSION);
-    json_put_key_cstr(&w, "program", "prepd " TESSERA_VERSION);
-    json_put_key_cstr(&w, "build", d->build);
-    fingerprints_put(&src->fingerprints, &w);
-    json_put_key_cstr(&w, "stream", consumer->stream);
-    json_put_key_raw(&w, "options", src->stream_json, strlen(src->stream_json));
-    json_put_key_cstr(&w, "index", digest);
-    json_put_key_cstr(&w, "index_file", src->index_path);
-    json_put_key_cstr(&w, "index_key", key);
-    json_put_key_int(&w, "samples", index_samples(src->index));
-    json_put_key_int(&w, "refused", plan_refused(consumer->plan));
-    json_put_key_int(&w, "quarantined", consumer->bad.n_entries);
-    json_put_key_int(&w, "seq_len", src->options.training_seq_len);
-    json_put_key_int(&w, "token_budget", plan_token_budget(consumer->plan));
-    json_put_key_int(&w, "patch_budget", plan_patch_budget(consumer->plan));
-    json_put_key_int(&w, "global_batch_size", src->options.training_global_batch_size);
-    json_put_key_int(&w, "epoch_rows", plan_epoch_rows(consumer->plan));
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "version", FRAME_VERSION);
+    json_put_key_cstr(&writer, "program", "prepd " TESSERA_VERSION);
+    json_put_key_cstr(&writer, "build", state->build);
+    fingerprints_put(&src->fingerprints, &writer);
+    json_put_key_cstr(&writer, "stream", consumer->stream);
+    json_put_key_raw(&writer, "options", src->stream_json, strlen(src->stream_json));
+    json_put_key_cstr(&writer, "index", digest);
+    json_put_key_cstr(&writer, "index_file", src->index_path);
+    json_put_key_cstr(&writer, "index_key", key);
+    json_put_key_int(&writer, "samples", index_samples(src->index));
+    json_put_key_int(&writer, "refused", plan_refused(consumer->plan));
+    json_put_key_int(&writer, "quarantined", consumer->bad.n_entries);
+    json_put_key_int(&writer, "seq_len", src->options.training_seq_len);
+    json_put_key_int(&writer, "token_budget", plan_token_budget(consumer->plan));
+    json_put_key_int(&writer, "patch_budget", plan_patch_budget(consumer->plan));
+    json_put_key_int(&writer, "global_batch_size", src->options.training_global_batch_size);
+    json_put_key_int(&writer, "epoch_rows", plan_epoch_rows(consumer->plan));
     if (rows == UINT64_MAX && !plan_endless(consumer->plan)) /* not known yet; END will say it */
-        json_put_key_null(&w, "rows");
+        json_put_key_null(&writer, "rows");
     else
-        json_put_key_int(&w, "rows", rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
-    json_put_key_int(&w, "row", consumer->next_row);
-    json_put_key_int(&w, "rank", consumer->rank);
-    json_put_key_int(&w, "ranks", consumer->ranks);
-    put_buckets(&w, consumer->plan);
-    status st = consumer->report ? put_report(consumer, &w) : ST_OK;
-    json_end_object(&w);
+        json_put_key_int(&writer, "rows",
+                         rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
+    json_put_key_int(&writer, "row", consumer->next_row);
+    json_put_key_int(&writer, "rank", consumer->rank);
+    json_put_key_int(&writer, "ranks", consumer->ranks);
+    put_buckets(&writer, consumer->plan);
+    status st = consumer->report ? put_report(consumer, &writer) : ST_OK;
+    json_end_object(&writer);
     if (st == ST_OK)
-        st = json_writer_take(&w, &text, &size);
+        st = json_writer_take(&writer, &text, &size);
     if (st == ST_OK)
-        st = wire_send_json(d->consumers, &consumer->peer, KIND_WELCOME, 0, text, size);
+        st = wire_send_json(state->consumers, &consumer->peer, KIND_WELCOME, 0, text, size);
     free(text);
-    json_writer_done(&w);
+    json_writer_done(&writer);
     return st;
 }
 
 /* Finds the row at which the consumer starts, now that the index is there. The plan need not be. */
-static status find_place(const dispatch *d, consumer_seat *consumer, const char *name)
+static status find_place(const dispatch *state, consumer_seat *consumer, const char *name)
 {
     json_value *said = NULL, *parsed = NULL;
     const json_value *cursor;
@@ -278,10 +282,10 @@ static status find_place(const dispatch *d, consumer_seat *consumer, const char 
     TRY(json_parse(consumer->hello, strlen(consumer->hello), name, &said));
     TRY_OR(done, hello_cursor(said, &parsed, &cursor));
     if (cursor)
-        TRY_OR(done, take_cursor(d, consumer, cursor, name));
+        TRY_OR(done, take_cursor(state, consumer, cursor, name));
     else
         consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
-    TRY_OR(done, keep_told(d, consumer, list_bytes(&consumer->bad), name));
+    TRY_OR(done, keep_told(state, consumer, list_bytes(&consumer->bad), name));
     consumer->placed = true;
     free(consumer->hello); /* up to 8 MiB that are not needed again */
     consumer->hello = NULL;
@@ -292,11 +296,11 @@ done:
 }
 
 /* Welcomes a consumer whose plan is ready. */
-static status welcome(dispatch *d, consumer_seat *consumer, const char *name)
+static status welcome(dispatch *state, consumer_seat *consumer, const char *name)
 {
     TRY(quarantine_copy(&consumer->bad, &consumer->src->bad));
     TRY(check_row(consumer, name));
-    TRY(send_welcome(d, consumer));
+    TRY(send_welcome(state, consumer));
     consumer->welcomed = true;
     consumer->ended = consumer->end_sent = consumer->report;
     log_info("consumer joined stream=%s rank=%d of=%d row=%llu", consumer->stream, consumer->rank,
@@ -304,76 +308,77 @@ static status welcome(dispatch *d, consumer_seat *consumer, const char *name)
     return ST_OK;
 }
 
-static void refuse_session(dispatch *d, consumer_seat *consumer, status st)
+static void refuse_session(dispatch *state, consumer_seat *consumer, status st)
 {
-    if (!d->for_command)
-        peer_limits_refuse(&d->peer_limits, d->consumers, &consumer->peer, "consumer", st);
-    else if (wire_send_error(d->consumers, &consumer->peer, 0, st) != ST_OK)
+    if (!state->for_command)
+        peer_limits_refuse(&state->peer_limits, state->consumers, &consumer->peer, "consumer", st);
+    else if (wire_send_error(state->consumers, &consumer->peer, 0, st) != ST_OK)
         log_debug("the command could not be told: %s", status_text());
-    consumer_close(d, consumer, NULL);
+    consumer_close(state, consumer, NULL);
 }
 
-void consumers_refuse(dispatch *d, const source *src, status st)
+void consumers_refuse(dispatch *state, const source *src, status st)
 {
     const status_note why = *status_last();
-    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+    for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         next = consumer->next;
         if (consumer->src != src || consumer->welcomed)
             continue;
         status_set(&why);
-        refuse_session(d, consumer, st);
+        refuse_session(state, consumer, st);
     }
 }
 
-void consumers_greet(dispatch *d)
+void consumers_greet(dispatch *state)
 {
     char name[WIRE_PEER_TEXT];
-    for (consumer_seat *consumer = d->consumer_seats, *next; consumer; consumer = next) {
+    for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         bool ready = false;
         next = consumer->next;
-        if (consumer->welcomed || !consumer->src->ready || !fingerprints_are_known(d))
+        if (consumer->welcomed || !consumer->src->ready || !fingerprints_are_known(state))
             continue;
-        fingerprints_of_source(d, consumer->src);
+        fingerprints_of_source(state, consumer->src);
         wire_peer_print(&consumer->peer, name);
         status st = planning_want(consumer);
         if (st == ST_OK && !consumer->placed)
-            st = find_place(d, consumer, name);
+            st = find_place(state, consumer, name);
         if (st == ST_OK)
-            st = planning_ready(d, consumer, &ready);
+            st = planning_ready(state, consumer, &ready);
         if (st == ST_OK && ready)
-            st = welcome(d, consumer, name);
+            st = welcome(state, consumer, name);
         if (st != ST_OK)
-            refuse_session(d, consumer, st);
+            refuse_session(state, consumer, st);
     }
 }
 
-static status read_hello(dispatch *d, consumer_seat *consumer, const json_value *said,
+static status read_hello(dispatch *state, consumer_seat *consumer, const json_value *said,
                          const char *name)
 {
-    hello h;
-    const int64_t g = d->options->training_global_batch_size;
-    TRY(hello_read(said, g, name, &h));
-    snprintf(consumer->stream, sizeof(consumer->stream), "%s", h.stream);
-    consumer->src = strcmp(h.stream, "eval") == 0 ? &d->eval : &d->train;
-    consumer->kind = strcmp(h.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
-    consumer->report = d->for_command && json_bool(json_find(said, "report"), false);
+    hello greeting;
+    const int64_t batch = state->options->training_global_batch_size;
+    TRY(hello_read(said, batch, name, &greeting));
+    snprintf(consumer->stream, sizeof(consumer->stream), "%s", greeting.stream);
+    consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
+    consumer->kind = strcmp(greeting.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
+    consumer->report = state->for_command && json_bool(json_find(said, "report"), false);
     consumer->rows_later = json_bool(json_find(said, "rows_later"), false);
-    consumer->credit = h.credit_bytes;
-    consumer->rank = h.rank;
-    consumer->ranks = h.ranks;
-    consumer->rank_of = calloc((size_t)g, sizeof(*consumer->rank_of));
+    consumer->credit = greeting.credit_bytes;
+    consumer->rank = greeting.rank;
+    consumer->ranks = greeting.ranks;
+    consumer->rank_of = calloc((size_t)batch, sizeof(*consumer->rank_of));
     return consumer->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
 }
 
-status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *message, const json_value *said,
-                      const char *name)
+status consumer_hello(dispatch *state, const wire_peer *from, wire_msg *message,
+                      const json_value *said, const char *name)
 {
-    consumer_seat *old = consumer_find(d, from);
+    consumer_seat *old = consumer_find(state, from);
     if (old) {
-        peer_limits_offence(&d->peer_limits); /* to start again it should make a new connection */
-        consumer_close(d, old, NULL);
+        peer_limits_offence(
+            &state->peer_limits); /* to start again it should make a new connection */
+        consumer_close(state, old, NULL);
     }
-    if (d->n_consumers >= MAX_SESSIONS)
+    if (state->n_consumers >= MAX_SESSIONS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
     consumer_seat *consumer = calloc(1, sizeof(*consumer));
     if (!consumer)
@@ -383,19 +388,20 @@ status consumer_hello(dispatch *d, const wire_peer *from, wire_msg *message, con
     consumer->peer = *from;
     consumer->step = UINT64_MAX;
     consumer->started_ns = consumer->said_ns = clock_ns();
-    TRY_OR(failed, read_hello(d, consumer, said, name));
+    TRY_OR(failed, read_hello(state, consumer, said, name));
     consumer->hello = strndup((const char *)text.data, text.size);
     if (!consumer->hello) {
         st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
         goto failed;
     }
-    TRY_OR(failed, source_want(d, consumer->src));
-    TRY_OR(failed, check_crowd(d, consumer, name));
-    TRY_OR(failed, keep_told(d, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
+    TRY_OR(failed, source_want(state, consumer->src));
+    TRY_OR(failed, check_crowd(state, consumer, name));
+    TRY_OR(failed,
+           keep_told(state, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
     TRY_OR(failed, hello_options_agree(consumer->src->stream_json, said, name));
-    consumer->next = d->consumer_seats;
-    d->consumer_seats = consumer;
-    d->n_consumers++;
+    consumer->next = state->consumer_seats;
+    state->consumer_seats = consumer;
+    state->n_consumers++;
     return ST_OK;
 failed:
     consumer_free(consumer);

@@ -21,19 +21,19 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
     int64_t version;
     const int64_t ranks = json_int(json_find(said, "ranks"), 1);
     const int64_t rank = json_int(json_find(said, "rank"), 0);
-    hello h = {.start_row = json_int(json_find(said, "start_row"), 0)};
+    hello greeting = {.start_row = json_int(json_find(said, "start_row"), 0)};
     TRY(json_want_int(said, "version", name, &version));
-    TRY(json_want_text(said, "stream", name, &h.stream));
+    TRY(json_want_text(said, "stream", name, &greeting.stream));
     if (version != FRAME_VERSION)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer has protocol version %lld, and this daemon has version %d",
                        (long long)version, FRAME_VERSION);
-    if (strcmp(h.stream, "train") != 0 && strcmp(h.stream, "eval") != 0 &&
-        strcmp(h.stream, "sample") != 0)
+    if (strcmp(greeting.stream, "train") != 0 && strcmp(greeting.stream, "eval") != 0 &&
+        strcmp(greeting.stream, "sample") != 0)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer asks for stream \"%s\"; expected train, eval or sample",
-                       h.stream);
-    TRY(json_want_int(said, "credit_bytes", name, &h.credit_bytes));
+                       greeting.stream);
+    TRY(json_want_int(said, "credit_bytes", name, &greeting.credit_bytes));
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return FAIL_IN(ST_PROTOCOL, name, "there is no rank %lld of %lld", (long long)rank,
                        (long long)ranks);
@@ -42,13 +42,13 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
                        "%lld ranks are too many for training.global_batch_size %lld: every rank "
                        "needs a row of each step",
                        (long long)ranks, (long long)step_rows);
-    if (h.credit_bytes < 1 || h.credit_bytes > MAX_CREDIT || h.start_row < 0)
+    if (greeting.credit_bytes < 1 || greeting.credit_bytes > MAX_CREDIT || greeting.start_row < 0)
         return FAIL_IN(ST_PROTOCOL, name,
                        "HELLO has an impossible credit of %lld bytes or start row %lld",
-                       (long long)h.credit_bytes, (long long)h.start_row);
-    h.rank = (int)rank;
-    h.ranks = (int)ranks;
-    *out = h;
+                       (long long)greeting.credit_bytes, (long long)greeting.start_row);
+    greeting.rank = (int)rank;
+    greeting.ranks = (int)ranks;
+    *out = greeting;
     return ST_OK;
 }
 
@@ -70,13 +70,13 @@ status hello_options_agree(const char *stream_json, const json_value *said, cons
     const json_value *theirs = json_find(said, "options");
     char *difference = NULL, *text = NULL;
     size_t size;
-    json_writer w;
+    json_writer writer;
     if (!theirs || json_typeof(theirs) == JSON_NULL)
         return ST_OK; /* the consumer takes the stream as it is */
-    json_writer_init(&w);
-    json_put_value(&w, theirs);
-    status st = json_writer_take(&w, &text, &size);
-    json_writer_done(&w);
+    json_writer_init(&writer);
+    json_put_value(&writer, theirs);
+    status st = json_writer_take(&writer, &text, &size);
+    json_writer_done(&writer);
     if (st == ST_OK)
         st = conf_stream_diff(stream_json, text, &difference);
     free(text);
@@ -120,9 +120,9 @@ status credit_take(const json_value *said, const char *name, int64_t *inout_cred
     return ST_OK;
 }
 
-bool consumer_is_there(wire_socket *s, const wire_peer *to)
+bool consumer_is_there(wire_socket *socket, const wire_peer *to)
 {
     static const char json[] = "{\"bytes\":0}";
-    const status st = wire_send_json(s, to, KIND_CREDIT, 0, json, sizeof(json) - 1);
+    const status st = wire_send_json(socket, to, KIND_CREDIT, 0, json, sizeof(json) - 1);
     return st == ST_OK || st == ST_TIMEOUT; /* TIMEOUT: it is connected but does not read */
 }

@@ -64,24 +64,24 @@ static status parse_address(const char *address, struct sockaddr_storage *out)
 }
 
 /* Cuts a connection. libmicrohttpd then reads its end and closes it. */
-static void cut_visit(visit *v)
+static void cut_visit(visit *request)
 {
-    v->cut = true;
-    (void)shutdown(v->fd, SHUT_RDWR);
+    request->cut = true;
+    (void)shutdown(request->fd, SHUT_RDWR);
 }
 
 /* Cuts the oldest connection if more than KEPT are open. */
-static void make_room(http *h)
+static void make_room(http *server)
 {
     visit *oldest = NULL;
     size_t kept = 0;
     for (size_t i = 0; i < ACCEPTED; i++) {
-        visit *v = &h->visits[i];
-        if (v->fd < 0 || v->cut)
+        visit *request = &server->visits[i];
+        if (request->fd < 0 || request->cut)
             continue;
         kept++;
-        if (!oldest || v->since_ns < oldest->since_ns)
-            oldest = v;
+        if (!oldest || request->since_ns < oldest->since_ns)
+            oldest = request;
     }
     if (kept > KEPT)
         cut_visit(oldest);
@@ -90,30 +90,30 @@ static void make_room(http *h)
 static void came_or_went(void *user, struct MHD_Connection *connection, void **mine,
                          enum MHD_ConnectionNotificationCode what)
 {
-    http *h = user;
-    visit *v = *mine;
+    http *server = user;
+    visit *request = *mine;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
-        if (v)
-            v->fd = -1;
+        if (request)
+            request->fd = -1;
         return;
     }
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    for (size_t i = 0; info && !v && i < ACCEPTED; i++)
-        if (h->visits[i].fd < 0)
-            v = &h->visits[i];
-    *mine = v;
-    if (!v)
+    for (size_t i = 0; info && !request && i < ACCEPTED; i++)
+        if (server->visits[i].fd < 0)
+            request = &server->visits[i];
+    *mine = request;
+    if (!request)
         return;
-    *v = (visit){.fd = info->connect_fd, .since_ns = clock_ns()};
-    make_room(h);
+    *request = (visit){.fd = info->connect_fd, .since_ns = clock_ns()};
+    make_room(server);
 }
 
 static enum MHD_Result answer_request(void *user, struct MHD_Connection *connection,
                                       const char *path, const char *method, const char *version,
                                       const char *data, size_t *data_size, void **state)
 {
-    http *h = user;
+    http *server = user;
     char *text = NULL;
     const char *type = "text/plain; version=0.0.4; charset=utf-8";
     size_t size = 0;
@@ -123,27 +123,28 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
         *data_size = 0;
         return MHD_YES;
     }
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
+    FILE *file = open_memstream(&text, &size);
+    if (!file)
         return MHD_NO;
     /* libmicrohttpd leaves the body out of its answer to HEAD. */
     if (strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0)
-        code = h->handle(h->user, path, f, &type);
-    if (fclose(f) != 0) {
+        code = server->handle(server->user, path, file, &type);
+    if (fclose(file) != 0) {
         free(text);
         return MHD_NO;
     }
-    struct MHD_Response *r = MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
-    if (!r) {
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
+    if (!response) {
         free(text);
         return MHD_NO;
     }
-    enum MHD_Result good = MHD_add_response_header(r, "Content-Type", type);
+    enum MHD_Result good = MHD_add_response_header(response, "Content-Type", type);
     if (good == MHD_YES)
-        good = MHD_add_response_header(r, "Connection", "close");
+        good = MHD_add_response_header(response, "Connection", "close");
     if (good == MHD_YES)
-        good = MHD_queue_response(connection, (unsigned)code, r);
-    MHD_destroy_response(r);
+        good = MHD_queue_response(connection, (unsigned)code, response);
+    MHD_destroy_response(response);
     return good;
 }
 
@@ -151,54 +152,55 @@ status http_open(const char *address, http_handler handle, void *user, http **ou
 {
     struct sockaddr_storage to;
     TRY(parse_address(address, &to));
-    http *h = calloc(1, sizeof(*h));
-    if (!h)
+    http *server = calloc(1, sizeof(*server));
+    if (!server)
         return FAIL(ST_NO_MEMORY, "no memory for an HTTP daemon");
-    *h = (http){.handle = handle, .user = user, .fd = -1};
+    *server = (http){.handle = handle, .user = user, .fd = -1};
     for (size_t i = 0; i < ACCEPTED; i++)
-        h->visits[i].fd = -1;
+        server->visits[i].fd = -1;
     const unsigned flags = MHD_USE_EPOLL | (to.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
-    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer_request, h, MHD_OPTION_SOCK_ADDR, &to,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)ACCEPTED,
-                                 MHD_OPTION_NOTIFY_CONNECTION, came_or_went, h,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                                 MHD_OPTION_LISTENING_ADDRESS_REUSE, 1U, MHD_OPTION_END);
+    server->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, answer_request, server, MHD_OPTION_SOCK_ADDR, &to,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)ACCEPTED, MHD_OPTION_NOTIFY_CONNECTION, came_or_went,
+        server, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1U, MHD_OPTION_END);
     const union MHD_DaemonInfo *info =
-        h->daemon ? MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+        server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     if (!info) {
         const int error = errno;
-        http_close(&h);
+        http_close(&server);
         return FAIL(ST_UNAVAILABLE, "cannot listen on metrics.listen %s: %s", address,
                     strerror(error));
     }
-    h->fd = info->epoll_fd;
-    *out = h;
+    server->fd = info->epoll_fd;
+    *out = server;
     return ST_OK;
 }
 
 void http_close(http **held)
 {
-    http *h = *held;
-    if (!h)
+    http *server = *held;
+    if (!server)
         return;
-    if (h->daemon)
-        MHD_stop_daemon(h->daemon);
-    free(h);
+    if (server->daemon)
+        MHD_stop_daemon(server->daemon);
+    free(server);
     *held = NULL;
 }
 
-int http_fd(const http *h)
+int http_fd(const http *server)
 {
-    return h ? h->fd : -1;
+    return server ? server->fd : -1;
 }
 
-void http_run(http *h)
+void http_run(http *server)
 {
-    if (!h)
+    if (!server)
         return;
     const int64_t now = clock_ns();
     for (size_t i = 0; i < ACCEPTED; i++)
-        if (h->visits[i].fd >= 0 && !h->visits[i].cut && now - h->visits[i].since_ns > LIFE_NS)
-            cut_visit(&h->visits[i]);
-    (void)MHD_run(h->daemon);
+        if (server->visits[i].fd >= 0 && !server->visits[i].cut &&
+            now - server->visits[i].since_ns > LIFE_NS)
+            cut_visit(&server->visits[i]);
+    (void)MHD_run(server->daemon);
 }

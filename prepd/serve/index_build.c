@@ -47,26 +47,26 @@ status index_build_finish(source *section)
 }
 
 /* Of two indexes that are built at once, the bar shows the one for training. */
-static void draw_bar(const dispatch *d, const source *section, int64_t done, int64_t total)
+static void draw_bar(const dispatch *state, const source *section, int64_t done, int64_t total)
 {
-    if (section != &d->train && d->train.build.active)
+    if (section != &state->train && state->train.build.active)
         return;
     bar_draw((double)done / (double)total, bar_seconds_left(section->build.started_ns, done, total),
              "index of %s: %lld of %lld", section->name, (long long)done, (long long)total);
 }
 
-void index_build_progress(const dispatch *d, source *section)
+void index_build_progress(const dispatch *state, source *section)
 {
-    index_build *b = &section->build;
+    index_build *build = &section->build;
     const int64_t now = clock_ns();
     const int64_t total = index_samples(section->index) + index_images(section->index);
-    const int64_t done = total - b->left;
-    draw_bar(d, section, done, total);
-    if (bar_is_shown() || now - b->told_ns < TELL_EVERY_NS)
+    const int64_t done = total - build->left;
+    draw_bar(state, section, done, total);
+    if (bar_is_shown() || now - build->told_ns < TELL_EVERY_NS)
         return;
-    b->told_ns = now;
+    build->told_ns = now;
     log_info("index building section=%s done=%lld of=%lld seconds=%.0f", section->name,
-             (long long)done, (long long)total, (double)(now - b->started_ns) / 1e9);
+             (long long)done, (long long)total, (double)(now - build->started_ns) / 1e9);
 }
 
 /* Why a clip of the sample cannot be used; NULL if all can. Without the clip its text is not known,
@@ -88,63 +88,63 @@ static const char *bad_clip(const source *section, const sample *smp)
 
 /* Makes a lease of texts. Samples that the adapter refuses are recorded at once; the others go to a
  * worker. */
-static status produce_texts(dispatch *d, source *section, lease **out)
+static status produce_texts(dispatch *state, source *section, lease **out)
 {
-    index_build *b = &section->build;
-    int64_t item[INDEX_LEASE_ITEMS], n = 0, bytes = 0;
-    arena *a = &d->scratch;
-    arena_reset(a);
-    for (; n < INDEX_LEASE_ITEMS && bytes < TEXT_BYTES_PER_LEASE &&
-           b->next_sample < index_samples(section->index);
-         b->next_sample++) {
+    index_build *build = &section->build;
+    int64_t item[INDEX_LEASE_ITEMS], count = 0, bytes = 0;
+    arena *memory = &state->scratch;
+    arena_reset(memory);
+    for (; count < INDEX_LEASE_ITEMS && bytes < TEXT_BYTES_PER_LEASE &&
+           build->next_sample < index_samples(section->index);
+         build->next_sample++) {
         sample smp;
-        TRY(section->data->adapter->outline(section->data, b->next_sample, a, &smp));
+        TRY(section->data->adapter->outline(section->data, build->next_sample, memory, &smp));
         const char *cause = smp.cause ? smp.cause : bad_clip(section, &smp);
         if (cause) {
             index_sample refused = {.cause = cause};
-            TRY(index_put_sample(section->index, b->next_sample, &refused));
-            b->left--;
+            TRY(index_put_sample(section->index, build->next_sample, &refused));
+            build->left--;
         } else {
-            item[n++] = b->next_sample;
+            item[count++] = build->next_sample;
             bytes += smp.text_bytes;
         }
     }
-    if (n == 0)
+    if (count == 0)
         return index_build_finish(section);
-    return lease_new(&d->book, LEASE_TEXTS, section, 0, item, n, out);
+    return lease_new(&state->book, LEASE_TEXTS, section, 0, item, count, out);
 }
 
-status index_build_produce(dispatch *d, source *section, lease **out)
+status index_build_produce(dispatch *state, source *section, lease **out)
 {
-    index_build *b = &section->build;
+    index_build *build = &section->build;
     *out = NULL;
-    if (!b->active)
+    if (!build->active)
         return ST_OK;
-    if (b->next_image < index_images(section->index)) {
-        int64_t item[IMAGES_PER_LEASE], n = 0;
-        while (n < IMAGES_PER_LEASE && b->next_image < index_images(section->index))
-            item[n++] = b->next_image++;
-        return lease_new(&d->book, LEASE_IMAGES, section, 0, item, n, out);
+    if (build->next_image < index_images(section->index)) {
+        int64_t item[IMAGES_PER_LEASE], count = 0;
+        while (count < IMAGES_PER_LEASE && build->next_image < index_images(section->index))
+            item[count++] = build->next_image++;
+        return lease_new(&state->book, LEASE_IMAGES, section, 0, item, count, out);
     }
-    if (b->images_left == 0 && b->next_sample < index_samples(section->index))
-        return produce_texts(d, section, out);
+    if (build->images_left == 0 && build->next_sample < index_samples(section->index))
+        return produce_texts(state, section, out);
     return ST_OK;
 }
 
-status index_build_poison(lease *l, int64_t item, const char *cause)
+status index_build_poison(lease *leased, int64_t item, const char *cause)
 {
-    source *section = l->owner;
-    if (l->kind == LEASE_IMAGES) {
+    source *section = leased->owner;
+    if (leased->kind == LEASE_IMAGES) {
         /* Size and time are recorded as well, so that the refusal holds until the file changes. */
-        index_image x = {.cause = cause};
-        dataset_image_stat(section->data, item, &x.file_bytes, &x.mtime_ns);
-        TRY(index_put_image(section->index, item, &x));
+        index_image image = {.cause = cause};
+        dataset_image_stat(section->data, item, &image.file_bytes, &image.mtime_ns);
+        TRY(index_put_image(section->index, item, &image));
     } else {
-        index_sample x = {.cause = cause};
-        TRY(index_put_sample(section->index, item, &x));
+        index_sample record = {.cause = cause};
+        TRY(index_put_sample(section->index, item, &record));
     }
-    lease_drop_item(l, item);
+    lease_drop_item(leased, item);
     section->build.left--;
-    section->build.images_left -= l->kind == LEASE_IMAGES;
+    section->build.images_left -= leased->kind == LEASE_IMAGES;
     return index_build_finish(section);
 }

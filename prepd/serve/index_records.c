@@ -11,11 +11,11 @@ typedef struct told {
     uint64_t facts;
 } told;
 
-static uint64_t facts_of(const int64_t *value, size_t n)
+static uint64_t facts_of(const int64_t *value, size_t count)
 {
-    const hash128 h = hash_bytes(value, n * sizeof(*value));
+    const hash128 digest = hash_bytes(value, count * sizeof(*value));
     uint64_t out;
-    memcpy(&out, h.bytes, sizeof(out));
+    memcpy(&out, digest.bytes, sizeof(out));
     return out;
 }
 
@@ -26,113 +26,113 @@ static uint64_t facts_of_bad(void)
     return facts_of(&(int64_t){-1}, 1);
 }
 
-static status read_size(const source *section, const json_value *r, const char *from,
-                        index_image *x)
+static status read_size(const source *section, const json_value *result, const char *from,
+                        index_image *image)
 {
     int64_t width = 0, height = 0;
-    TRY(json_want_int(r, "width", from, &width));
-    TRY(json_want_int(r, "height", from, &height));
-    x->frames = json_int(json_find(r, "frames"), 0);
-    x->fps = json_real(json_find(r, "fps"), 0);
-    const int64_t most = x->frames ? INT32_MAX : section->options.image_input_pixels;
+    TRY(json_want_int(result, "width", from, &width));
+    TRY(json_want_int(result, "height", from, &height));
+    image->frames = json_int(json_find(result, "frames"), 0);
+    image->fps = json_real(json_find(result, "fps"), 0);
+    const int64_t most = image->frames ? INT32_MAX : section->options.image_input_pixels;
     if (width < 1 || height < 1 || width > INT32_MAX || height > INT32_MAX || width > most / height)
         return FAIL_IN(ST_PROTOCOL, from,
                        "the worker told an impossible image of %lld x %lld pixels",
                        (long long)width, (long long)height);
-    x->width = (int32_t)width;
-    x->height = (int32_t)height;
+    image->width = (int32_t)width;
+    image->height = (int32_t)height;
     return ST_OK;
 }
 
 /* elsewhere: the worker is remote. Its copy of the file may have another modification time, so the
  * dispatcher's is taken, which is what the next start will compare with. */
-static status read_image(const source *section, int64_t j, const json_value *r, bool elsewhere,
-                         const char *from, told *out)
+static status read_image(const source *section, int64_t item, const json_value *result,
+                         bool elsewhere, const char *from, told *out)
 {
-    index_image x = {.cause = json_text(json_find(r, "cause"), NULL)};
-    TRY(json_want_int(r, "bytes", from, &x.file_bytes));
-    TRY(json_want_int(r, "mtime", from, &x.mtime_ns));
-    if (elsewhere && x.mtime_ns) {
+    index_image image = {.cause = json_text(json_find(result, "cause"), NULL)};
+    TRY(json_want_int(result, "bytes", from, &image.file_bytes));
+    TRY(json_want_int(result, "mtime", from, &image.mtime_ns));
+    if (elsewhere && image.mtime_ns) {
         int64_t bytes;
-        dataset_image_stat(section->data, j, &bytes, &x.mtime_ns);
+        dataset_image_stat(section->data, item, &bytes, &image.mtime_ns);
     }
-    if (!x.cause)
-        TRY(read_size(section, r, from, &x));
-    int64_t facts[] = {x.file_bytes, x.width, x.height, x.frames, 0};
-    memcpy(&facts[4], &x.fps, sizeof(x.fps));
-    out->image = x;
-    out->facts = x.cause ? facts_of_bad() : facts_of(facts, sizeof(facts) / sizeof(*facts));
+    if (!image.cause)
+        TRY(read_size(section, result, from, &image));
+    int64_t facts[] = {image.file_bytes, image.width, image.height, image.frames, 0};
+    memcpy(&facts[4], &image.fps, sizeof(image.fps));
+    out->image = image;
+    out->facts = image.cause ? facts_of_bad() : facts_of(facts, sizeof(facts) / sizeof(*facts));
     return ST_OK;
 }
 
-static status read_text(const json_value *r, const char *from, told *out)
+static status read_text(const json_value *result, const char *from, told *out)
 {
     int64_t tokens = 0, targets = 0;
-    index_sample x = {.cause = json_text(json_find(r, "cause"), NULL)};
-    if (!x.cause) {
-        TRY(json_want_int(r, "tokens", from, &tokens));
-        TRY(json_want_int(r, "targets", from, &targets));
+    index_sample record = {.cause = json_text(json_find(result, "cause"), NULL)};
+    if (!record.cause) {
+        TRY(json_want_int(result, "tokens", from, &tokens));
+        TRY(json_want_int(result, "targets", from, &targets));
         if (tokens < 1 || targets < 0 || targets > tokens || tokens > INT32_MAX)
             return FAIL_IN(ST_PROTOCOL, from,
                            "the worker told an impossible text of %lld tokens with %lld targets",
                            (long long)tokens, (long long)targets);
-        x.text_tokens = (int32_t)tokens;
-        x.targets = (int32_t)targets;
+        record.text_tokens = (int32_t)tokens;
+        record.targets = (int32_t)targets;
     }
-    out->text = x;
-    out->facts = x.cause ? facts_of_bad() : facts_of((int64_t[]){tokens, targets}, 2);
+    out->text = record;
+    out->facts = record.cause ? facts_of_bad() : facts_of((int64_t[]){tokens, targets}, 2);
     return ST_OK;
 }
 
-/* Reads the records of item [n] into out [n]. */
-static status read_all(const lease *l, const int64_t *item, int64_t n, const json_value *records,
-                       bool elsewhere, const char *from, told *out)
+/* Reads the records of item [count] into out [count]. */
+static status read_all(const lease *leased, const int64_t *item, int64_t count,
+                       const json_value *records, bool elsewhere, const char *from, told *out)
 {
     const json_value *list;
     TRY(json_want_array(records, "records", from, &list));
-    if ((int64_t)json_count(list) != n)
+    if ((int64_t)json_count(list) != count)
         return FAIL_IN(ST_PROTOCOL, from, "the worker sent %zu records for a lease of %lld items",
-                       json_count(list), (long long)n);
-    for (int64_t k = 0; k < n; k++) {
-        const json_value *r = json_item(list, (size_t)k);
-        if (l->kind == LEASE_IMAGES)
-            TRY(read_image(l->owner, item[k], r, elsewhere, from, &out[k]));
+                       json_count(list), (long long)count);
+    for (int64_t k = 0; k < count; k++) {
+        const json_value *result = json_item(list, (size_t)k);
+        if (leased->kind == LEASE_IMAGES)
+            TRY(read_image(leased->owner, item[k], result, elsewhere, from, &out[k]));
         else
-            TRY(read_text(r, from, &out[k]));
+            TRY(read_text(result, from, &out[k]));
     }
     return ST_OK;
 }
 
 /* Puts the records that count into the index. */
-static status put_settled(dispatch *d, lease *l, const int64_t *item, const told *t, int64_t n,
-                          const worker_seat *worker, const char *from)
+static status put_settled(dispatch *state, lease *leased, const int64_t *item, const told *change,
+                          int64_t count, const worker_seat *worker, const char *from)
 {
-    source *section = l->owner;
+    source *section = leased->owner;
     bool settled[INDEX_LEASE_ITEMS];
     uint64_t facts[INDEX_LEASE_ITEMS];
-    for (int64_t k = 0; k < n; k++)
-        facts[k] = t[k].facts;
-    TRY(claims_settle(d, l, item, facts, n, worker, from, settled));
-    for (int64_t k = 0; k < n; k++) {
+    for (int64_t k = 0; k < count; k++)
+        facts[k] = change[k].facts;
+    TRY(claims_settle(state, leased, item, facts, count, worker, from, settled));
+    for (int64_t k = 0; k < count; k++) {
         if (!settled[k])
             continue;
-        if (l->kind == LEASE_IMAGES)
-            TRY(index_put_image(section->index, item[k], &t[k].image));
+        if (leased->kind == LEASE_IMAGES)
+            TRY(index_put_image(section->index, item[k], &change[k].image));
         else
-            TRY(index_put_sample(section->index, item[k], &t[k].text));
+            TRY(index_put_sample(section->index, item[k], &change[k].text));
         section->build.left--;
-        section->build.images_left -= l->kind == LEASE_IMAGES;
+        section->build.images_left -= leased->kind == LEASE_IMAGES;
     }
     return ST_OK;
 }
 
-status index_build_take(dispatch *d, lease *l, const json_value *records, const worker_seat *worker,
-                        const char *from)
+status index_build_take(dispatch *state, lease *leased, const json_value *records,
+                        const worker_seat *worker, const char *from)
 {
-    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
-    const int64_t *item = solo >= 0 ? l->untried : l->item;
-    told t[INDEX_LEASE_ITEMS];
-    const status st = read_all(l, item, n, records, !worker->local, from, t);
+    const int64_t solo = lease_solo_item(leased), count = solo >= 0 ? 1 : leased->n_items;
+    const int64_t *item = solo >= 0 ? leased->untried : leased->item;
+    told change[INDEX_LEASE_ITEMS];
+    const status st = read_all(leased, item, count, records, !worker->local, from, change);
     if (st == ST_BAD_INPUT) { /* it is the message that is bad, not the data set */
         status_note why = *status_last();
         why.code = ST_PROTOCOL;
@@ -140,10 +140,10 @@ status index_build_take(dispatch *d, lease *l, const json_value *records, const 
         return ST_PROTOCOL;
     }
     TRY(st);
-    TRY(put_settled(d, l, item, t, n, worker, from));
+    TRY(put_settled(state, leased, item, change, count, worker, from));
     if (solo >= 0)
-        lease_drop_item(l, solo);
+        lease_drop_item(leased, solo);
     else
-        l->n_items = 0;
-    return index_build_finish(l->owner);
+        leased->n_items = 0;
+    return index_build_finish(leased->owner);
 }

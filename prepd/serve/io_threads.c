@@ -13,24 +13,25 @@ enum {
     MOST = 8, /* chosen automatically; with more the dispatcher's own thread would be the slowest */
 };
 
-static int choose_threads(const conf *c, int cpus)
+static int choose_threads(const conf *options, int cpus)
 {
-    const int each = wire_is_ipc(c->prepd_endpoint) ? CPUS_IPC
-                     : c->prepd_keys[0]             ? CPUS_CURVE
-                                                    : CPUS_TCP;
-    const int n = (cpus + each - 1) / each;
-    return n < 1 ? 1 : n > MOST ? MOST : n;
+    const int each = wire_is_ipc(options->prepd_endpoint) ? CPUS_IPC
+                     : options->prepd_keys[0]             ? CPUS_CURVE
+                                                          : CPUS_TCP;
+    const int count = (cpus + each - 1) / each;
+    return count < 1 ? 1 : count > MOST ? MOST : count;
 }
 
-static uint64_t first(int n)
+static uint64_t first(int half)
 {
-    return (UINT64_C(1) << n) - 1;
+    return (UINT64_C(1) << half) - 1;
 }
 
-io_threads io_threads_of(const conf *c, int cpus)
+io_threads io_threads_of(const conf *options, int cpus)
 {
-    const int n = c->prepd_io_threads ? (int)c->prepd_io_threads : choose_threads(c, cpus);
-    const int half = (n + 1) / 2;
+    const int count =
+        options->prepd_io_threads ? (int)options->prepd_io_threads : choose_threads(options, cpus);
+    const int half = (count + 1) / 2;
     return (io_threads){
-        .n_threads = n, .consumers = first(half), .workers = first(half) << (n - half)};
+        .n_threads = count, .consumers = first(half), .workers = first(half) << (count - half)};
 }

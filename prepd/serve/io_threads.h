@@ -24,6 +24,6 @@ typedef struct io_threads {
 
 /* prepd.io_threads of them; where that is 0, as many as this number of CPUs can keep busy over
  * links of the endpoint's kind. */
-io_threads io_threads_of(const conf *c, int cpus);
+io_threads io_threads_of(const conf *options, int cpus);
 
 #endif

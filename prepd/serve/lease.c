@@ -4,197 +4,197 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lease_book_init(lease_book *b, int solo_limit)
+void lease_book_init(lease_book *book, int solo_limit)
 {
-    *b = (lease_book){.next_number = 1, .solo_limit = solo_limit};
+    *book = (lease_book){.next_number = 1, .solo_limit = solo_limit};
 }
 
-status lease_new(lease_book *b, lease_kind kind, void *owner, uint64_t row, const int64_t *item,
+status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row, const int64_t *item,
                  int64_t n_items, lease **out)
 {
-    lease *l = calloc(1, sizeof(*l));
+    lease *leased = calloc(1, sizeof(*leased));
     int64_t *items = calloc((size_t)n_items + 1, sizeof(*items));
-    if (!l || !items) {
-        free(l);
+    if (!leased || !items) {
+        free(leased);
         free(items);
         return FAIL(ST_NO_MEMORY, "no memory for a lease of %lld items", (long long)n_items);
     }
     if (n_items > 0)
         memcpy(items, item, (size_t)n_items * sizeof(*items));
-    *l = (lease){.kind = kind,
-                 .number = b->next_number++,
-                 .owner = owner,
-                 .row = row,
-                 .n_items = n_items,
-                 .item = items,
-                 .suspect = -1};
-    *out = l;
+    *leased = (lease){.kind = kind,
+                      .number = book->next_number++,
+                      .owner = owner,
+                      .row = row,
+                      .n_items = n_items,
+                      .item = items,
+                      .suspect = -1};
+    *out = leased;
     return ST_OK;
 }
 
-void lease_free(lease **l)
+void lease_free(lease **leased)
 {
-    if (!*l)
+    if (!*leased)
         return;
-    free((*l)->item);
-    free((*l)->untried);
-    for (int i = 0; i < (*l)->n_claims; i++)
-        free((*l)->claim[i].facts);
-    free(*l);
-    *l = NULL;
+    free((*leased)->item);
+    free((*leased)->untried);
+    for (int i = 0; i < (*leased)->n_claims; i++)
+        free((*leased)->claim[i].facts);
+    free(*leased);
+    *leased = NULL;
 }
 
-static void push_front(lease_book *b, lease *l)
+static void push_front(lease_book *book, lease *leased)
 {
-    l->next = b->lost;
-    b->lost = l;
+    leased->next = book->lost;
+    book->lost = leased;
 }
 
-void lease_unbegun(lease_book *b, lease *l)
+void lease_unbegun(lease_book *book, lease *leased)
 {
-    push_front(b, l);
+    push_front(book, leased);
 }
 
-void lease_book_return(lease_book *b, lease *l)
+void lease_book_return(lease_book *book, lease *leased)
 {
-    lease **at = &b->lost;
+    lease **at = &book->lost;
     while (*at)
         at = &(*at)->next;
-    l->next = NULL;
-    *at = l;
+    leased->next = NULL;
+    *at = leased;
 }
 
-static lease *take_first(lease_book *b, bool solo, lease_filter may, const void *user)
+static lease *take_first(lease_book *book, bool solo, lease_filter may, const void *user)
 {
-    for (lease **at = &b->lost; *at; at = &(*at)->next) {
-        lease *l = *at;
-        if (l->solo != solo || !may(user, l))
+    for (lease **at = &book->lost; *at; at = &(*at)->next) {
+        lease *leased = *at;
+        if (leased->solo != solo || !may(user, leased))
             continue;
-        *at = l->next;
-        l->next = NULL;
-        l->reached = 0; /* the worker that gets it begins anew */
-        return l;
+        *at = leased->next;
+        leased->next = NULL;
+        leased->reached = 0; /* the worker that gets it begins anew */
+        return leased;
     }
     return NULL;
 }
 
-lease *lease_book_take_if(lease_book *b, bool fresh, lease_filter may, const void *user)
+lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user)
 {
-    lease *l = fresh ? take_first(b, true, may, user) : NULL;
-    return l ? l : take_first(b, false, may, user);
+    lease *leased = fresh ? take_first(book, true, may, user) : NULL;
+    return leased ? leased : take_first(book, false, may, user);
 }
 
-static bool any_may(const void *user, const lease *l)
+static bool any_may(const void *user, const lease *leased)
 {
-    (void)user, (void)l;
+    (void)user, (void)leased;
     return true;
 }
 
-lease *lease_book_take(lease_book *b, bool fresh)
+lease *lease_book_take(lease_book *book, bool fresh)
 {
-    return lease_book_take_if(b, fresh, any_may, NULL);
+    return lease_book_take_if(book, fresh, any_may, NULL);
 }
 
-bool lease_book_has(const lease_book *b, bool fresh, lease_filter may, const void *user)
+bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user)
 {
-    for (const lease *l = b->lost; l; l = l->next)
-        if ((fresh || !l->solo) && may(user, l))
+    for (const lease *leased = book->lost; leased; leased = leased->next)
+        if ((fresh || !leased->solo) && may(user, leased))
             return true;
     return false;
 }
 
-bool lease_book_wants_fresh(const lease_book *b)
+bool lease_book_wants_fresh(const lease_book *book)
 {
-    for (const lease *l = b->lost; l; l = l->next)
-        if (l->solo)
+    for (const lease *leased = book->lost; leased; leased = leased->next)
+        if (leased->solo)
             return true;
     return false;
 }
 
-void lease_book_forget(lease_book *b, const void *owner)
+void lease_book_forget(lease_book *book, const void *owner)
 {
-    lease **at = &b->lost;
+    lease **at = &book->lost;
     while (*at) {
-        lease *l = *at;
-        if (l->owner != owner) {
-            at = &l->next;
+        lease *leased = *at;
+        if (leased->owner != owner) {
+            at = &leased->next;
             continue;
         }
-        *at = l->next;
-        lease_free(&l);
+        *at = leased->next;
+        lease_free(&leased);
     }
 }
 
-int64_t lease_book_waiting(const lease_book *b)
+int64_t lease_book_waiting(const lease_book *book)
 {
-    int64_t n = 0;
-    for (const lease *l = b->lost; l; l = l->next)
-        n++;
-    return n;
+    int64_t count = 0;
+    for (const lease *leased = book->lost; leased; leased = leased->next)
+        count++;
+    return count;
 }
 
-int64_t lease_solo_item(const lease *l)
+int64_t lease_solo_item(const lease *leased)
 {
-    return l->solo && l->n_untried > 0 ? l->untried[0] : -1;
+    return leased->solo && leased->n_untried > 0 ? leased->untried[0] : -1;
 }
 
-bool lease_has(const lease *l, int64_t item)
+bool lease_has(const lease *leased, int64_t item)
 {
-    for (int64_t k = 0; k < l->n_items; k++)
-        if (l->item[k] == item)
+    for (int64_t k = 0; k < leased->n_items; k++)
+        if (leased->item[k] == item)
             return true;
     return false;
 }
 
-bool lease_on(lease *l, int64_t item)
+bool lease_on(lease *leased, int64_t item)
 {
-    l->suspect = item;
-    for (int64_t k = l->reached; k < l->n_items; k++)
-        if (l->item[k] == item) {
-            l->reached = k + 1;
+    leased->suspect = item;
+    for (int64_t k = leased->reached; k < leased->n_items; k++)
+        if (leased->item[k] == item) {
+            leased->reached = k + 1;
             return true;
         }
     return false;
 }
 
-static void end_solo(lease *l)
+static void end_solo(lease *leased)
 {
-    free(l->untried);
-    l->untried = NULL;
-    l->n_untried = 0;
-    l->solo = false;
-    l->solo_deaths = 0;
-    l->losses = 0;
-    l->suspect = -1;
+    free(leased->untried);
+    leased->untried = NULL;
+    leased->n_untried = 0;
+    leased->solo = false;
+    leased->solo_deaths = 0;
+    leased->losses = 0;
+    leased->suspect = -1;
 }
 
 /* Chooses the items to try alone: the suspect only; or every item once, the suspect first, if there
  * is no suspect or an earlier round found it harmless. Without memory the lease simply stays whole.
  */
-static void begin_solo(lease *l)
+static void begin_solo(lease *leased)
 {
-    int64_t *order = calloc((size_t)l->n_items + 1, sizeof(*order));
-    if (!order || l->n_items == 0) {
+    int64_t *order = calloc((size_t)leased->n_items + 1, sizeof(*order));
+    if (!order || leased->n_items == 0) {
         free(order);
-        l->losses = 0;
+        leased->losses = 0;
         return;
     }
-    int64_t n = 0;
-    if (lease_has(l, l->suspect))
-        order[n++] = l->suspect;
-    const bool all = n == 0 || l->rounds > 0;
-    for (int64_t i = 0; all && i < l->n_items; i++) {
+    int64_t count = 0;
+    if (lease_has(leased, leased->suspect))
+        order[count++] = leased->suspect;
+    const bool all = count == 0 || leased->rounds > 0;
+    for (int64_t i = 0; all && i < leased->n_items; i++) {
         bool seen = false;
-        for (int64_t k = 0; k < n && !seen; k++)
-            seen = order[k] == l->item[i];
+        for (int64_t k = 0; k < count && !seen; k++)
+            seen = order[k] == leased->item[i];
         if (!seen)
-            order[n++] = l->item[i];
+            order[count++] = leased->item[i];
     }
-    end_solo(l);
-    l->rounds++;
-    l->solo = true;
-    l->untried = order;
-    l->n_untried = n;
+    end_solo(leased);
+    leased->rounds++;
+    leased->solo = true;
+    leased->untried = order;
+    leased->n_untried = count;
 }
 
 static bool is_own_doing(loss how)
@@ -202,56 +202,58 @@ static bool is_own_doing(loss how)
     return how == LOSS_CRASH || how == LOSS_TIMEOUT;
 }
 
-lease_verdict lease_lost(lease_book *b, lease *l, loss how, int64_t *out_item)
+lease_verdict lease_lost(lease_book *book, lease *leased, loss how, int64_t *out_item)
 {
     lease_verdict verdict = LEASE_AGAIN;
-    if (is_own_doing(how) && l->solo) {
-        if (++l->solo_deaths >= b->solo_limit) {
-            *out_item = l->untried[0];
+    if (is_own_doing(how) && leased->solo) {
+        if (++leased->solo_deaths >= book->solo_limit) {
+            *out_item = leased->untried[0];
             verdict = LEASE_POISON;
-            end_solo(l);
+            end_solo(leased);
         }
     } else if (is_own_doing(how)) {
-        if (++l->losses >= LEASE_MAX_LOSSES)
-            begin_solo(l);
+        if (++leased->losses >= LEASE_MAX_LOSSES)
+            begin_solo(leased);
     }
-    push_front(b, l);
+    push_front(book, leased);
     return verdict;
 }
 
-void lease_solo_done(lease_book *b, lease *l)
+void lease_solo_done(lease_book *book, lease *leased)
 {
-    if (l->n_untried > 0) {
-        l->n_untried--;
-        memmove(l->untried, l->untried + 1, (size_t)l->n_untried * sizeof(*l->untried));
-        l->solo_deaths = 0;
+    if (leased->n_untried > 0) {
+        leased->n_untried--;
+        memmove(leased->untried, leased->untried + 1,
+                (size_t)leased->n_untried * sizeof(*leased->untried));
+        leased->solo_deaths = 0;
     }
-    if (l->n_untried == 0)
-        end_solo(l); /* no item was to blame; a crash by itself never condemns a sample */
-    push_front(b, l);
+    if (leased->n_untried == 0)
+        end_solo(leased); /* no item was to blame; a crash by itself never condemns a sample */
+    push_front(book, leased);
 }
 
-void lease_drop_item(lease *l, int64_t item)
+void lease_drop_item(lease *leased, int64_t item)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < l->n_items; i++) {
-        if (l->item[i] == item)
+    int64_t count = 0;
+    for (int64_t i = 0; i < leased->n_items; i++) {
+        if (leased->item[i] == item)
             continue;
-        for (int c = 0; c < l->n_claims; c++)
-            l->claim[c].facts[n] = l->claim[c].facts[i];
-        l->item[n++] = l->item[i];
+        for (int claim = 0; claim < leased->n_claims; claim++)
+            leased->claim[claim].facts[count] = leased->claim[claim].facts[i];
+        leased->item[count++] = leased->item[i];
     }
-    l->n_items = n;
+    leased->n_items = count;
 }
 
-status lease_add_claim(lease *l, uint64_t by, const uint64_t *facts)
+status lease_add_claim(lease *leased, uint64_t by, const uint64_t *facts)
 {
     uint64_t *copy = NULL;
-    if (l->n_claims < LEASE_MAX_CLAIMS)
-        copy = calloc((size_t)l->n_items + 1, sizeof(*copy));
+    if (leased->n_claims < LEASE_MAX_CLAIMS)
+        copy = calloc((size_t)leased->n_items + 1, sizeof(*copy));
     if (!copy)
-        return FAIL(ST_NO_MEMORY, "no memory for a claim of %lld records", (long long)l->n_items);
-    memcpy(copy, facts, (size_t)l->n_items * sizeof(*copy));
-    l->claim[l->n_claims++] = (lease_claim){by, copy};
+        return FAIL(ST_NO_MEMORY, "no memory for a claim of %lld records",
+                    (long long)leased->n_items);
+    memcpy(copy, facts, (size_t)leased->n_items * sizeof(*copy));
+    leased->claim[leased->n_claims++] = (lease_claim){by, copy};
     return ST_OK;
 }

@@ -22,33 +22,33 @@ enum {
 
 static const int64_t MS = 1000000;
 
-int local_wanted(const conf *c)
+int local_wanted(const conf *options)
 {
-    if (c->prepd_workers < 0)
+    if (options->prepd_workers < 0)
         return 0;
-    const int64_t wanted = c->prepd_workers ? c->prepd_workers : proc_cpus();
+    const int64_t wanted = options->prepd_workers ? options->prepd_workers : proc_cpus();
     return wanted > MAX_LOCAL ? MAX_LOCAL : (int)wanted;
 }
 
-status local_start(dispatch *d)
+status local_start(dispatch *state)
 {
-    local_pool *p = &d->local;
-    TRY(proc_self_path(p->self, sizeof(p->self)));
-    TRY(wire_reachable(d->workers_endpoint, &p->endpoint));
-    p->target = local_wanted(d->options);
-    local_tick(d, clock_ns());
+    local_pool *pool = &state->local;
+    TRY(proc_self_path(pool->self, sizeof(pool->self)));
+    TRY(wire_reachable(state->workers_endpoint, &pool->endpoint));
+    pool->target = local_wanted(state->options);
+    local_tick(state, clock_ns());
     return ST_OK;
 }
 
-static status spawn_one(dispatch *d, local_child *child)
+static status spawn_one(dispatch *state, local_child *child)
 {
-    const char *keys = wire_is_ipc(d->local.endpoint) ? "" : d->options->prepd_keys;
+    const char *keys = wire_is_ipc(state->local.endpoint) ? "" : state->options->prepd_keys;
     char parent[16];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
-    char *argv[] = {d->local.self,
+    char *argv[] = {state->local.self,
                     (char[]){"worker"},
                     (char[]){"--connect"},
-                    d->local.endpoint,
+                    state->local.endpoint,
                     (char[]){"--parent"},
                     parent,
                     keys[0] ? (char[]){"--keys"} : NULL,
@@ -60,123 +60,124 @@ static status spawn_one(dispatch *d, local_child *child)
     return ST_OK;
 }
 
-int local_alive(const dispatch *d)
+int local_alive(const dispatch *state)
 {
-    int n = 0;
+    int count = 0;
     for (int i = 0; i < MAX_LOCAL; i++)
-        n += d->local.child[i].pid != 0;
-    return n;
+        count += state->local.child[i].pid != 0;
+    return count;
 }
 
-static int staying(const local_pool *p)
+static int staying(const local_pool *pool)
 {
-    int n = 0;
+    int count = 0;
     for (int i = 0; i < MAX_LOCAL; i++)
-        n += p->child[i].pid != 0 && !p->child[i].leaving;
-    return n;
+        count += pool->child[i].pid != 0 && !pool->child[i].leaving;
+    return count;
 }
 
-local_child *local_child_of(const dispatch *d, pid_t pid)
+local_child *local_child_of(const dispatch *state, pid_t pid)
 {
     for (int i = 0; i < MAX_LOCAL; i++)
-        if (pid > 0 && d->local.child[i].pid == pid)
-            return (local_child *)&d->local.child[i];
+        if (pid > 0 && state->local.child[i].pid == pid)
+            return (local_child *)&state->local.child[i];
     return NULL;
 }
 
-bool local_is_child(const dispatch *d, pid_t pid)
+bool local_is_child(const dispatch *state, pid_t pid)
 {
-    return local_child_of(d, pid) != NULL;
+    return local_child_of(state, pid) != NULL;
 }
 
-void local_joined(dispatch *d, pid_t pid)
+void local_joined(dispatch *state, pid_t pid)
 {
-    local_child *c = local_child_of(d, pid);
-    if (c)
-        c->joined = true;
+    local_child *one = local_child_of(state, pid);
+    if (one)
+        one->joined = true;
 }
 
-void local_begun(dispatch *d, pid_t pid)
+void local_begun(dispatch *state, pid_t pid)
 {
-    local_child *c = local_child_of(d, pid);
-    if (c)
-        c->begun = true;
-    d->local.any_begun = true;
-    d->local.deaths_at_start = d->local.killed_at_start = 0;
-    d->local.why.code = ST_OK;
+    local_child *one = local_child_of(state, pid);
+    if (one)
+        one->begun = true;
+    state->local.any_begun = true;
+    state->local.deaths_at_start = state->local.killed_at_start = 0;
+    state->local.why.code = ST_OK;
 }
 
-void local_said_why(dispatch *d, pid_t pid)
+void local_said_why(dispatch *state, pid_t pid)
 {
-    if (local_child_of(d, pid))
-        d->local.why = *status_last();
+    if (local_child_of(state, pid))
+        state->local.why = *status_last();
 }
 
-void local_kill(dispatch *d, pid_t pid)
+void local_kill(dispatch *state, pid_t pid)
 {
-    if (local_child_of(d, pid))
+    if (local_child_of(state, pid))
         kill(pid, SIGKILL);
 }
 
 /* A worker that ends before it began any work is replaced after a pause, but not for ever. All that
  * end before the pause is over count as one, since they all die of the same cause. */
-void local_failed_at_start(dispatch *d, const char *what)
+void local_failed_at_start(dispatch *state, const char *what)
 {
-    local_pool *p = &d->local;
-    if (clock_ns() < p->not_before_ns)
+    local_pool *pool = &state->local;
+    if (clock_ns() < pool->not_before_ns)
         return;
-    const bool said = p->why.code != ST_OK;
-    const int limit = p->any_begun ? GIVE_UP_LATE : said ? GIVE_UP_SAID : GIVE_UP_DEATHS;
-    p->deaths_at_start++;
-    int64_t pause = (int64_t)FIRST_PAUSE_MS << (p->deaths_at_start < 7 ? p->deaths_at_start : 7);
-    p->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
-    if (p->deaths_at_start < limit)
+    const bool said = pool->why.code != ST_OK;
+    const int limit = pool->any_begun ? GIVE_UP_LATE : said ? GIVE_UP_SAID : GIVE_UP_DEATHS;
+    pool->deaths_at_start++;
+    int64_t pause = (int64_t)FIRST_PAUSE_MS
+                    << (pool->deaths_at_start < 7 ? pool->deaths_at_start : 7);
+    pool->not_before_ns = clock_ns() + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
+    if (pool->deaths_at_start < limit)
         return;
     if (said) {
-        status_set(&p->why);
-        dispatch_fail(d, p->why.code);
+        status_set(&pool->why);
+        dispatch_fail(state, pool->why.code);
     } else {
-        dispatch_fail(d,
+        dispatch_fail(state,
                       FAIL(ST_UNAVAILABLE,
                            "workers died %d times in a row before they began any work (last: %s); "
                            "their own messages above say why",
-                           p->deaths_at_start, what));
+                           pool->deaths_at_start, what));
     }
 }
 
 /* The system has no process or descriptor left for one more worker. Those that are there continue.
  */
-static void not_spawned(dispatch *d)
+static void not_spawned(dispatch *state)
 {
     const status_note why = *status_last();
     log_warn("worker not started: %s", status_text());
-    if (local_alive(d) == 0) {
-        d->local.why = why;
-        local_failed_at_start(d, why.message);
-        d->local.why.code = ST_OK; /* a worker that is started later dies of something else */
+    if (local_alive(state) == 0) {
+        state->local.why = why;
+        local_failed_at_start(state, why.message);
+        state->local.why.code = ST_OK; /* a worker that is started later dies of something else */
     }
-    d->local.not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
+    state->local.not_before_ns = clock_ns() + MAX_PAUSE_MS * MS;
 }
 
-void local_tick(dispatch *d, int64_t now)
+void local_tick(dispatch *state, int64_t now)
 {
-    local_pool *p = &d->local;
+    local_pool *pool = &state->local;
     for (int i = 0; i < MAX_LOCAL; i++) {
-        local_child *c = &p->child[i];
-        if (c->pid && !c->joined && !c->leaving &&
-            now - c->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
-            log_warn("worker did not join, killed pid=%d seconds=%d", (int)c->pid, JOIN_LIMIT_S);
-            kill(c->pid, SIGKILL);
+        local_child *one = &pool->child[i];
+        if (one->pid && !one->joined && !one->leaving &&
+            now - one->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
+            log_warn("worker did not join, killed pid=%d seconds=%d", (int)one->pid, JOIN_LIMIT_S);
+            kill(one->pid, SIGKILL);
         }
     }
-    if (d->stopping || now < p->not_before_ns)
+    if (state->stopping || now < pool->not_before_ns)
         return;
-    int missing = p->target - staying(p);
+    int missing = pool->target - staying(pool);
     for (int i = 0; i < MAX_LOCAL && missing > 0; i++) {
-        if (p->child[i].pid)
+        if (pool->child[i].pid)
             continue;
-        if (spawn_one(d, &p->child[i]) != ST_OK) {
-            not_spawned(d);
+        if (spawn_one(state, &pool->child[i]) != ST_OK) {
+            not_spawned(state);
             return;
         }
         missing--;
@@ -185,24 +186,24 @@ void local_tick(dispatch *d, int64_t now)
 
 /* Sets how many workers are wanted. The youngest go first: a worker that has joined is told to
  * leave when it has no work (seats_schedule), one that has not is sent SIGTERM. */
-void local_scale(dispatch *d, int target)
+void local_scale(dispatch *state, int target)
 {
-    local_pool *p = &d->local;
-    p->target = target > MAX_LOCAL ? MAX_LOCAL : target;
-    p->not_before_ns = 0;
-    for (int i = MAX_LOCAL - 1, over = staying(p) - p->target; i >= 0 && over > 0; i--) {
-        local_child *c = &p->child[i];
-        if (!c->pid || c->leaving)
+    local_pool *pool = &state->local;
+    pool->target = target > MAX_LOCAL ? MAX_LOCAL : target;
+    pool->not_before_ns = 0;
+    for (int i = MAX_LOCAL - 1, over = staying(pool) - pool->target; i >= 0 && over > 0; i--) {
+        local_child *one = &pool->child[i];
+        if (!one->pid || one->leaving)
             continue;
-        c->leaving = true;
-        if (!c->joined)
-            kill(c->pid, SIGTERM);
+        one->leaving = true;
+        if (!one->joined)
+            kill(one->pid, SIGTERM);
         over--;
     }
 }
 
-bool local_is_leaving(const dispatch *d, pid_t pid)
+bool local_is_leaving(const dispatch *state, pid_t pid)
 {
-    const local_child *c = local_child_of(d, pid);
-    return c && c->leaving;
+    const local_child *one = local_child_of(state, pid);
+    return one && one->leaving;
 }

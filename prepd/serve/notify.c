@@ -34,10 +34,10 @@ static void send_lines(const char *lines, int flags)
 {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    size_t n = path ? strlen(path) : 0;
-    if (n < 2 || n >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
+    size_t count = path ? strlen(path) : 0;
+    if (count < 2 || count >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
         return;
-    memcpy(to.sun_path, path, n);
+    memcpy(to.sun_path, path, count);
     if (path[0] == '@') /* an abstract name begins with a zero byte */
         to.sun_path[0] = 0;
     const int fd = notify_socket();
@@ -45,7 +45,7 @@ static void send_lines(const char *lines, int flags)
         return;
     /* If nothing listens, that is the service manager's problem. */
     ssize_t sent = sendto(fd, lines, strlen(lines), MSG_NOSIGNAL | flags, (struct sockaddr *)&to,
-                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + count));
     (void)sent;
 }
 

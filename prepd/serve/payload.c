@@ -35,38 +35,38 @@
 #include "prepd/serve/ship.h"
 #include "prepd/serve/dispatch_state.h"
 
-static void put_plain(json_writer *w, const sample *s)
+static void put_plain(json_writer *writer, const sample *smp)
 {
-    if (!s->plain)
+    if (!smp->plain)
         return;
-    json_put_key_bool(w, "plain", true);
+    json_put_key_bool(writer, "plain", true);
 }
 
-static void put_turns(json_writer *w, const sample *s)
+static void put_turns(json_writer *writer, const sample *smp)
 {
-    json_begin_key_array(w, "turns");
-    for (int32_t t = 0; t < s->n_turns; t++) {
-        const turn *u = &s->turns[t];
-        json_begin_object(w);
-        json_put_key_int(w, "role", u->role);
-        json_put_key_bool(w, "trained", u->trained);
-        if (u->weights) {
-            json_begin_key_array(w, "weights");
-            for (int32_t p = 0; p < u->n_parts; p++)
-                json_put_real(w, (double)u->weights[p]);
-            json_end_array(w);
+    json_begin_key_array(writer, "turns");
+    for (int32_t i = 0; i < smp->n_turns; i++) {
+        const turn *user = &smp->turns[i];
+        json_begin_object(writer);
+        json_put_key_int(writer, "role", user->role);
+        json_put_key_bool(writer, "trained", user->trained);
+        if (user->weights) {
+            json_begin_key_array(writer, "weights");
+            for (int32_t j = 0; j < user->n_parts; j++)
+                json_put_real(writer, (double)user->weights[j]);
+            json_end_array(writer);
         }
-        json_begin_key_array(w, "parts");
-        for (int32_t p = 0; p < u->n_parts; p++) {
-            if (u->parts[p].text)
-                json_put_text(w, u->parts[p].text, (size_t)u->parts[p].text_bytes);
+        json_begin_key_array(writer, "parts");
+        for (int32_t j = 0; j < user->n_parts; j++) {
+            if (user->parts[j].text)
+                json_put_text(writer, user->parts[j].text, (size_t)user->parts[j].text_bytes);
             else
-                json_put_int(w, u->parts[p].image);
+                json_put_int(writer, user->parts[j].image);
         }
-        json_end_array(w);
-        json_end_object(w);
+        json_end_array(writer);
+        json_end_object(writer);
     }
-    json_end_array(w);
+    json_end_array(writer);
 }
 
 /* Which frames of an image are taken. `count` is 0 for a still picture. */
@@ -76,123 +76,126 @@ typedef struct taken {
     double fps;
 } taken;
 
-static status take_frames(const source *section, int64_t j, arena *a, taken *out)
+static status take_frames(const source *section, int64_t index, arena *memory, taken *out)
 {
-    index_image x;
-    index_image_get(section->index, j, &x);
-    *out = (taken){.fps = x.fps};
-    return x.frames ? clip_choose(x.frames, x.fps, &section->clips, a, &out->index, &out->count)
-                    : ST_OK;
+    index_image image;
+    index_image_get(section->index, index, &image);
+    *out = (taken){.fps = image.fps};
+    return image.frames ? clip_choose(image.frames, image.fps, &section->clips, memory, &out->index,
+                                      &out->count)
+                        : ST_OK;
 }
 
-static status put_clips(const source *section, const sample *smp, arena *a, json_writer *w)
+static status put_clips(const source *section, const sample *smp, arena *memory,
+                        json_writer *writer)
 {
-    taken *t;
+    taken *got;
     bool any = false;
-    TRY(arena_calloc(a, (size_t)smp->n_images + 1, sizeof(*t), (void **)&t));
+    TRY(arena_calloc(memory, (size_t)smp->n_images + 1, sizeof(*got), (void **)&got));
     for (int32_t k = 0; k < smp->n_images; k++) {
-        TRY(take_frames(section, smp->images[k], a, &t[k]));
-        any |= t[k].count > 0;
+        TRY(take_frames(section, smp->images[k], memory, &got[k]));
+        any |= got[k].count > 0;
     }
     if (!any)
         return ST_OK;
-    json_begin_key_array(w, "clips");
+    json_begin_key_array(writer, "clips");
     for (int32_t k = 0; k < smp->n_images; k++) {
-        if (t[k].count == 0) {
-            json_put_null(w);
+        if (got[k].count == 0) {
+            json_put_null(writer);
             continue;
         }
-        json_begin_object(w);
-        json_begin_key_array(w, "index");
-        for (int64_t i = 0; i < t[k].count; i++)
-            json_put_int(w, t[k].index[i]);
-        json_end_array(w);
-        json_put_key_real(w, "fps", t[k].fps);
-        json_end_object(w);
+        json_begin_object(writer);
+        json_begin_key_array(writer, "index");
+        for (int64_t i = 0; i < got[k].count; i++)
+            json_put_int(writer, got[k].index[i]);
+        json_end_array(writer);
+        json_put_key_real(writer, "fps", got[k].fps);
+        json_end_object(writer);
     }
-    json_end_array(w);
+    json_end_array(writer);
     return ST_OK;
 }
 
-/* t: the frames that are taken; NULL for all. */
-static void put_frames(const dataset *d, int64_t j, const image_place *place, const taken *t,
-                       json_writer *w)
+/* got: the frames that are taken; NULL for all. */
+static void put_frames(const dataset *set, int64_t index, const image_place *place,
+                       const taken *got, json_writer *writer)
 {
-    json_put_key_real(w, "fps", place->fps);
-    json_begin_key_array(w, "frames");
-    for (int64_t i = 0; i < (t ? t->count : place->n_frames); i++)
-        json_put_cstr(w, d->adapter->frame(d, j, (int32_t)(t ? t->index[i] : i)));
-    json_end_array(w);
+    json_put_key_real(writer, "fps", place->fps);
+    json_begin_key_array(writer, "frames");
+    for (int64_t i = 0; i < (got ? got->count : place->n_frames); i++)
+        json_put_cstr(writer, set->adapter->frame(set, index, (int32_t)(got ? got->index[i] : i)));
+    json_end_array(writer);
 }
 
-/* known: the image's index record, or NULL if it is not indexed yet. t: as in put_frames. ship:
+/* known: the image's index record, or NULL if it is not indexed yet. `got`: as in put_frames. ship:
  * receives the file's bytes, or NULL if the worker has the file. */
-static status put_file(const source *section, int64_t j, const index_image *known, const taken *t,
-                       wire_msg *ship, json_writer *w)
+static status put_file(const source *section, int64_t index, const index_image *known,
+                       const taken *got, wire_msg *ship, json_writer *writer)
 {
-    const dataset *d = section->data;
+    const dataset *set = section->data;
     image_place place;
-    dataset_image_place(d, j, &place);
+    dataset_image_place(set, index, &place);
     int64_t bytes = known ? known->file_bytes : -1;
-    json_begin_object(w);
-    json_put_key_cstr(w, "path", d->adapter->image_path(d, j));
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "path", set->adapter->image_path(set, index));
     if (place.bytes >= 0) {
-        json_put_key_cstr(w, "in", place.path);
-        json_put_key_int(w, "at", place.offset);
+        json_put_key_cstr(writer, "in", place.path);
+        json_put_key_int(writer, "at", place.offset);
         bytes = place.bytes;
     }
     if (bytes >= 0)
-        json_put_key_int(w, "bytes", bytes);
+        json_put_key_int(writer, "bytes", bytes);
     if (known && !known->frames) {
-        json_put_key_int(w, "height", known->height);
-        json_put_key_int(w, "width", known->width);
+        json_put_key_int(writer, "height", known->height);
+        json_put_key_int(writer, "width", known->width);
     }
     if (place.video)
-        json_put_key_bool(w, "video", true);
+        json_put_key_bool(writer, "video", true);
     if (place.n_frames)
-        put_frames(d, j, &place, t, w);
+        put_frames(set, index, &place, got, writer);
     if (ship)
-        TRY(ship_file(d, j, &place, t ? t->index : NULL, t ? t->count : place.n_frames,
-                      &section->options, ship, w));
-    json_end_object(w);
+        TRY(ship_file(set, index, &place, got ? got->index : NULL,
+                      got ? got->count : place.n_frames, &section->options, ship, writer));
+    json_end_object(writer);
     return ST_OK;
 }
 
-static status put_images(source *section, const lease *l, int64_t solo, wire_msg *ship,
-                         json_writer *w)
+static status put_images(source *section, const lease *leased, int64_t solo, wire_msg *ship,
+                         json_writer *writer)
 {
-    const dataset *d = section->data;
-    json_put_key_cstr(w, "root", d->adapter->root(d));
-    json_begin_key_array(w, "files");
-    for (int64_t i = 0; i < l->n_items; i++)
-        if (solo < 0 || l->item[i] == solo)
-            TRY(put_file(section, l->item[i], NULL, NULL, ship, w));
-    json_end_array(w);
-    json_begin_key_array(w, "images");
-    for (int64_t i = 0; i < l->n_items; i++)
-        if (solo < 0 || l->item[i] == solo)
-            json_put_int(w, l->item[i]);
-    json_end_array(w);
+    const dataset *set = section->data;
+    json_put_key_cstr(writer, "root", set->adapter->root(set));
+    json_begin_key_array(writer, "files");
+    for (int64_t i = 0; i < leased->n_items; i++)
+        if (solo < 0 || leased->item[i] == solo)
+            TRY(put_file(section, leased->item[i], NULL, NULL, ship, writer));
+    json_end_array(writer);
+    json_begin_key_array(writer, "images");
+    for (int64_t i = 0; i < leased->n_items; i++)
+        if (solo < 0 || leased->item[i] == solo)
+            json_put_int(writer, leased->item[i]);
+    json_end_array(writer);
     return ST_OK;
 }
 
-static status put_texts(source *section, const lease *l, int64_t solo, arena *a, json_writer *w)
+static status put_texts(source *section, const lease *leased, int64_t solo, arena *memory,
+                        json_writer *writer)
 {
-    json_begin_key_array(w, "samples");
-    for (int64_t i = 0; i < l->n_items; i++) {
+    json_begin_key_array(writer, "samples");
+    for (int64_t i = 0; i < leased->n_items; i++) {
         sample smp;
-        if (solo >= 0 && l->item[i] != solo)
+        if (solo >= 0 && leased->item[i] != solo)
             continue;
-        TRY(section->data->adapter->sample(section->data, l->item[i], a, &smp));
-        json_begin_object(w);
-        json_put_key_int(w, "id", l->item[i]);
-        json_put_key_int(w, "images", smp.n_images);
-        put_plain(w, &smp);
-        put_turns(w, &smp);
-        TRY(put_clips(section, &smp, a, w));
-        json_end_object(w);
+        TRY(section->data->adapter->sample(section->data, leased->item[i], memory, &smp));
+        json_begin_object(writer);
+        json_put_key_int(writer, "id", leased->item[i]);
+        json_put_key_int(writer, "images", smp.n_images);
+        put_plain(writer, &smp);
+        put_turns(writer, &smp);
+        TRY(put_clips(section, &smp, memory, writer));
+        json_end_object(writer);
     }
-    json_end_array(w);
+    json_end_array(writer);
     return ST_OK;
 }
 
@@ -202,88 +205,88 @@ typedef struct file_set {
     int64_t count;
 } file_set;
 
-static int64_t file_number(file_set *f, int32_t image)
+static int64_t file_number(file_set *sent, int32_t image)
 {
-    for (int64_t i = f->count - 1; i >= 0; i--)
-        if (f->image[i] == image)
+    for (int64_t i = sent->count - 1; i >= 0; i--)
+        if (sent->image[i] == image)
             return i;
-    f->image[f->count] = image;
-    return f->count++;
+    sent->image[sent->count] = image;
+    return sent->count++;
 }
 
-static status put_files(const source *section, const file_set *f, arena *a, wire_msg *ship,
-                        json_writer *w)
+static status put_files(const source *section, const file_set *sent, arena *memory, wire_msg *ship,
+                        json_writer *writer)
 {
-    json_begin_key_array(w, "files");
-    for (int64_t i = 0; i < f->count; i++) {
-        index_image x;
-        taken t;
-        index_image_get(section->index, f->image[i], &x);
-        TRY(take_frames(section, f->image[i], a, &t));
-        TRY(put_file(section, f->image[i], &x, &t, ship, w));
+    json_begin_key_array(writer, "files");
+    for (int64_t i = 0; i < sent->count; i++) {
+        index_image image;
+        taken got;
+        index_image_get(section->index, sent->image[i], &image);
+        TRY(take_frames(section, sent->image[i], memory, &got));
+        TRY(put_file(section, sent->image[i], &image, &got, ship, writer));
     }
-    json_end_array(w);
+    json_end_array(writer);
     return ST_OK;
 }
 
 /* same: the document is another part of the text that was written just before it. */
-static status put_doc(const consumer_seat *consumer, const planned_doc *p, bool shared, bool same,
-                      const sample *smp, file_set *files, arena *a, json_writer *w)
+static status put_doc(const consumer_seat *consumer, const planned_doc *doc, bool shared, bool same,
+                      const sample *smp, file_set *files, arena *memory, json_writer *writer)
 {
-    json_begin_object(w);
-    json_put_key_int(w, "id", p->sample);
-    json_put_key_int(w, "part", p->part);
-    json_put_key_int(w, "tokens", p->tokens);
-    if (p->tokens != p->whole) {
-        json_put_key_int(w, "from", p->from);
-        json_put_key_int(w, "whole", p->whole);
+    json_begin_object(writer);
+    json_put_key_int(writer, "id", doc->sample);
+    json_put_key_int(writer, "part", doc->part);
+    json_put_key_int(writer, "tokens", doc->tokens);
+    if (doc->tokens != doc->whole) {
+        json_put_key_int(writer, "from", doc->from);
+        json_put_key_int(writer, "whole", doc->whole);
     }
-    put_plain(w, smp);
+    put_plain(writer, smp);
     if (shared)
-        json_put_key_bool(w, "shared", true);
-    json_put_key_bool(w, "bad", quarantine_find(&consumer->bad, p->sample) != NULL);
+        json_put_key_bool(writer, "shared", true);
+    json_put_key_bool(writer, "bad", quarantine_find(&consumer->bad, doc->sample) != NULL);
     if (same) {
-        json_put_key_bool(w, "same", true);
+        json_put_key_bool(writer, "same", true);
     } else {
-        put_turns(w, smp);
+        put_turns(writer, smp);
     }
-    json_begin_key_array(w, "images");
+    json_begin_key_array(writer, "images");
     for (int32_t k = 0; k < smp->n_images; k++)
-        json_put_int(w, file_number(files, smp->images[k]));
-    json_end_array(w);
-    json_begin_key_array(w, "grids");
-    for (int32_t k = 0; k < p->n_images; k++) {
-        json_begin_array(w);
-        json_put_int(w, p->grids[k].rows);
-        json_put_int(w, p->grids[k].columns);
-        json_end_array(w);
+        json_put_int(writer, file_number(files, smp->images[k]));
+    json_end_array(writer);
+    json_begin_key_array(writer, "grids");
+    for (int32_t k = 0; k < doc->n_images; k++) {
+        json_begin_array(writer);
+        json_put_int(writer, doc->grids[k].rows);
+        json_put_int(writer, doc->grids[k].columns);
+        json_end_array(writer);
     }
-    json_end_array(w);
-    TRY(put_clips(consumer->src, smp, a, w));
-    json_end_object(w);
+    json_end_array(writer);
+    TRY(put_clips(consumer->src, smp, memory, writer));
+    json_end_object(writer);
     return ST_OK;
 }
 
-static status put_decision(const source *section, int64_t id, const char *cause, arena *a,
-                           json_writer *w)
+static status put_decision(const source *section, int64_t id, const char *cause, arena *memory,
+                           json_writer *writer)
 {
     sample smp;
-    TRY(section->data->adapter->outline(section->data, id, a, &smp));
-    json_begin_object(w);
-    json_put_key_int(w, "id", id);
-    json_put_key_cstr(w, "cause", cause);
-    json_put_key_cstr(w, "name", smp.name ? smp.name : "");
+    TRY(section->data->adapter->outline(section->data, id, memory, &smp));
+    json_begin_object(writer);
+    json_put_key_int(writer, "id", id);
+    json_put_key_cstr(writer, "cause", cause);
+    json_put_key_cstr(writer, "name", smp.name ? smp.name : "");
     if (smp.n_images > 0)
-        json_put_key_cstr(w, "file",
+        json_put_key_cstr(writer, "file",
                           section->data->adapter->image_path(section->data, smp.images[0]));
-    json_end_object(w);
+    json_end_object(writer);
     return ST_OK;
 }
 
 /* Writes which samples of this row are quarantined; in the sample stream also why a sample is
  * refused. It is JSON text inside JSON, because the worker only passes it on. */
-static status put_quarantine(const consumer_seat *consumer, const planned_row *r, arena *a,
-                             json_writer *w)
+static status put_quarantine(const consumer_seat *consumer, const planned_row *placed,
+                             arena *memory, json_writer *writer)
 {
     const source *section = consumer->src;
     json_writer list;
@@ -292,20 +295,20 @@ static status put_quarantine(const consumer_seat *consumer, const planned_row *r
     status st = ST_OK;
     json_writer_init(&list);
     json_begin_array(&list);
-    for (int64_t i = 0; i < r->n_docs; i++) {
-        const char *cause = quarantine_find(&consumer->bad, r->docs[i].sample);
+    for (int64_t i = 0; i < placed->n_docs; i++) {
+        const char *cause = quarantine_find(&consumer->bad, placed->docs[i].sample);
         if (cause)
-            TRY_OR(done, put_decision(section, r->docs[i].sample, cause, a, &list));
+            TRY_OR(done, put_decision(section, placed->docs[i].sample, cause, memory, &list));
     }
-    if (consumer->kind == PLAN_SAMPLES && r->n_docs == 0 &&
-        (int64_t)r->number < index_samples(section->index)) {
-        const char *cause = plan_cause(consumer->plan, (int64_t)r->number);
+    if (consumer->kind == PLAN_SAMPLES && placed->n_docs == 0 &&
+        (int64_t)placed->number < index_samples(section->index)) {
+        const char *cause = plan_cause(consumer->plan, (int64_t)placed->number);
         if (cause)
-            TRY_OR(done, put_decision(section, (int64_t)r->number, cause, a, &list));
+            TRY_OR(done, put_decision(section, (int64_t)placed->number, cause, memory, &list));
     }
     json_end_array(&list);
     TRY_OR(done, json_writer_take(&list, &text, &size));
-    json_put_key_text(w, "quarantine", text, size);
+    json_put_key_text(writer, "quarantine", text, size);
 done:
     free(text);
     json_writer_done(&list);
@@ -313,7 +316,7 @@ done:
 }
 
 /* Writes an entry per document, if any document has references. */
-static status put_references(const source *section, const planned_row *r, json_writer *w)
+static status put_references(const source *section, const planned_row *placed, json_writer *writer)
 {
     json_writer list;
     char *text = NULL;
@@ -323,8 +326,9 @@ static status put_references(const source *section, const planned_row *r, json_w
         return ST_OK;
     json_writer_init(&list);
     json_begin_array(&list);
-    for (int64_t i = 0; i < r->n_docs; i++) {
-        const char *reference = section->data->adapter->reference(section->data, r->docs[i].sample);
+    for (int64_t i = 0; i < placed->n_docs; i++) {
+        const char *reference =
+            section->data->adapter->reference(section->data, placed->docs[i].sample);
         any |= reference != NULL;
         if (reference)
             json_put_raw(&list, reference, strlen(reference));
@@ -334,146 +338,149 @@ static status put_references(const source *section, const planned_row *r, json_w
     json_end_array(&list);
     TRY(json_writer_take(&list, &text, &size));
     if (any)
-        json_put_key_text(w, "references", text, size);
+        json_put_key_text(writer, "references", text, size);
     free(text);
     return ST_OK;
 }
 
 /* Writes the epoch in which the next step begins, or this row's if that is earlier, and its first
  * row. A consumer that comes back with this cursor needs nothing that lies before it. */
-static void put_begin(const consumer_seat *consumer, const planned_row *r, uint64_t next,
-                      json_writer *w)
+static void put_begin(const consumer_seat *consumer, const planned_row *placed, uint64_t next,
+                      json_writer *writer)
 {
-    const uint64_t g = (uint64_t)consumer->src->options.training_global_batch_size,
-                   step = next - next % g;
+    const uint64_t batch = (uint64_t)consumer->src->options.training_global_batch_size,
+                   step = next - next % batch;
     uint64_t first;
-    const uint64_t epoch =
-        plan_epoch_of(consumer->plan, consumer->from, step < r->number ? step : r->number, &first);
-    json_begin_key_object(w, "begin");
-    json_put_key_int(w, "epoch", (int64_t)epoch);
-    json_put_key_int(w, "row", (int64_t)first);
-    json_end_object(w);
+    const uint64_t epoch = plan_epoch_of(consumer->plan, consumer->from,
+                                         step < placed->number ? step : placed->number, &first);
+    json_begin_key_object(writer, "begin");
+    json_put_key_int(writer, "epoch", (int64_t)epoch);
+    json_put_key_int(writer, "row", (int64_t)first);
+    json_end_object(writer);
 }
 
 /* Writes the weights of a mixture, on which its order depends, by the names of its sources, and the
  * digest of the index without the weights. With both, a consumer that comes back to other weights
  * can be told which one differs. */
-static void put_weights(const source *section, json_writer *w)
+static void put_weights(const source *section, json_writer *writer)
 {
     const dataset_part *parts = NULL;
-    const int n =
+    const int count =
         section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
     char digest[HASH_TEXT];
-    if (n == 0)
+    if (count == 0)
         return;
     hash_print(index_contents(section->index), digest);
-    json_put_key_cstr(w, "contents", digest);
-    json_begin_key_object(w, "weights");
-    for (int k = 0; k < n; k++)
-        json_put_key_real(w, parts[k].name, parts[k].weight);
-    json_end_object(w);
+    json_put_key_cstr(writer, "contents", digest);
+    json_begin_key_object(writer, "weights");
+    for (int k = 0; k < count; k++)
+        json_put_key_real(writer, parts[k].name, parts[k].weight);
+    json_end_object(writer);
 }
 
-status payload_cursor(consumer_seat *consumer, const planned_row *r, uint64_t next, char **out)
+status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next, char **out)
 {
-    json_writer w;
+    json_writer writer;
     const char *bad;
     char digest[HASH_TEXT];
     size_t size;
     hash_print(index_digest(consumer->src->index), digest);
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "stream", consumer->stream);
-    json_put_key_int(&w, "row", (int64_t)next);
-    json_put_key_int(&w, "step",
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "stream", consumer->stream);
+    json_put_key_int(&writer, "row", (int64_t)next);
+    json_put_key_int(&writer, "step",
                      (int64_t)(next / (uint64_t)consumer->src->options.training_global_batch_size));
-    json_put_key_int(&w, "epoch", (int64_t)r->epoch);
-    json_put_key_int(&w, "window", (int64_t)r->window);
-    put_begin(consumer, r, next, &w);
-    json_put_key_int(&w, "plan", PLAN_VERSION);
-    json_put_key_cstr(&w, "index", digest);
-    put_weights(consumer->src, &w);
-    fingerprints_put(&consumer->src->fingerprints, &w);
-    json_put_key(&w, "quarantine");
+    json_put_key_int(&writer, "epoch", (int64_t)row->epoch);
+    json_put_key_int(&writer, "window", (int64_t)row->window);
+    put_begin(consumer, row, next, &writer);
+    json_put_key_int(&writer, "plan", PLAN_VERSION);
+    json_put_key_cstr(&writer, "index", digest);
+    put_weights(consumer->src, &writer);
+    fingerprints_put(&consumer->src->fingerprints, &writer);
+    json_put_key(&writer, "quarantine");
     status st = quarantine_json(&consumer->bad, &bad);
     if (st == ST_OK) {
-        json_put_raw(&w, bad, strlen(bad));
-        json_end_object(&w);
-        st = json_writer_take(&w, out, &size);
+        json_put_raw(&writer, bad, strlen(bad));
+        json_end_object(&writer);
+        st = json_writer_take(&writer, out, &size);
     }
-    json_writer_done(&w);
+    json_writer_done(&writer);
     return st;
 }
 
-static status put_row(const lease *l, int64_t solo, arena *a, wire_msg *ship, json_writer *w)
+static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg *ship,
+                      json_writer *writer)
 {
-    consumer_seat *consumer = l->owner;
+    consumer_seat *consumer = leased->owner;
     source *section = consumer->src;
-    planned_row r;
+    planned_row placed;
     char *cursor = NULL;
     file_set files = {0};
     int64_t most = 0;
-    TRY(plan_row(consumer->plan, consumer->from, l->row, a, &r));
-    for (int64_t i = 0; i < r.n_docs; i++)
-        most += r.docs[i].n_images;
-    TRY(arena_calloc(a, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
-    json_put_key_cstr(w, "stream", section->name);
-    json_put_key_cstr(w, "root", section->data->adapter->root(section->data));
-    json_put_key_int(w, "row", (int64_t)l->row);
-    TRY(payload_cursor(consumer, &r, l->after, &cursor));
-    json_put_key_cstr(w, "cursor", cursor);
+    TRY(plan_row(consumer->plan, consumer->from, leased->row, memory, &placed));
+    for (int64_t i = 0; i < placed.n_docs; i++)
+        most += placed.docs[i].n_images;
+    TRY(arena_calloc(memory, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
+    json_put_key_cstr(writer, "stream", section->name);
+    json_put_key_cstr(writer, "root", section->data->adapter->root(section->data));
+    json_put_key_int(writer, "row", (int64_t)leased->row);
+    TRY(payload_cursor(consumer, &placed, leased->after, &cursor));
+    json_put_key_cstr(writer, "cursor", cursor);
     free(cursor);
-    TRY(put_quarantine(consumer, &r, a, w));
-    TRY(put_references(section, &r, w));
-    json_begin_key_array(w, "docs");
+    TRY(put_quarantine(consumer, &placed, memory, writer));
+    TRY(put_references(section, &placed, writer));
+    json_begin_key_array(writer, "docs");
     sample smp = {0};
-    for (int64_t i = 0; i < r.n_docs; i++) {
+    for (int64_t i = 0; i < placed.n_docs; i++) {
         /* A long text of many parts is read and written once. */
-        const bool same =
-            i > 0 && r.docs[i].sample == r.docs[i - 1].sample && r.docs[i].tokens < r.docs[i].whole;
-        if (solo >= 0 && r.docs[i].sample != solo)
+        const bool same = i > 0 && placed.docs[i].sample == placed.docs[i - 1].sample &&
+                          placed.docs[i].tokens < placed.docs[i].whole;
+        if (solo >= 0 && placed.docs[i].sample != solo)
             continue;
         if (!same)
-            TRY(section->data->adapter->sample(section->data, r.docs[i].sample, a, &smp));
-        if (smp.n_images != r.docs[i].n_images)
+            TRY(section->data->adapter->sample(section->data, placed.docs[i].sample, memory, &smp));
+        if (smp.n_images != placed.docs[i].n_images)
             return FAIL(ST_INTERNAL, "sample %lld has %d images, but the plan counts %d",
-                        (long long)r.docs[i].sample, (int)smp.n_images, (int)r.docs[i].n_images);
-        TRY(put_doc(consumer, &r.docs[i], r.docs[i].shared && solo < 0, same, &smp, &files, a, w));
+                        (long long)placed.docs[i].sample, (int)smp.n_images,
+                        (int)placed.docs[i].n_images);
+        TRY(put_doc(consumer, &placed.docs[i], placed.docs[i].shared && solo < 0, same, &smp,
+                    &files, memory, writer));
     }
-    json_end_array(w);
-    return put_files(section, &files, a, ship, w);
+    json_end_array(writer);
+    return put_files(section, &files, memory, ship, writer);
 }
 
-status payload_lease(dispatch *d, lease *l, bool press, wire_msg *ship, char **out,
+status payload_lease(dispatch *state, lease *leased, bool press, wire_msg *ship, char **out,
                      size_t *out_size)
 {
     static const char *const kinds[] = {"row", "images", "texts"};
-    json_writer w;
+    json_writer writer;
     status st = ST_OK;
-    int64_t solo = lease_solo_item(l);
-    arena *a = &d->scratch;
-    arena_reset(a);
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "kind", kinds[l->kind]);
-    if (l->kind == LEASE_ROW) {
-        json_put_key_bool(&w, "press", press);
-        TRY_OR(done, put_row(l, solo, a, ship, &w));
+    int64_t solo = lease_solo_item(leased);
+    arena *memory = &state->scratch;
+    arena_reset(memory);
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "kind", kinds[leased->kind]);
+    if (leased->kind == LEASE_ROW) {
+        json_put_key_bool(&writer, "press", press);
+        TRY_OR(done, put_row(leased, solo, memory, ship, &writer));
     } else {
-        source *section = l->owner;
-        json_put_key_cstr(&w, "stream", section->name);
-        if (l->losses > 0 || l->solo)
-            json_put_key_bool(&w, "each", true);
-        if (solo >= 0 && l->solo_deaths + 1 >= d->book.solo_limit)
-            json_put_key_bool(&w, "last", true);
-        if (l->kind == LEASE_IMAGES)
-            TRY_OR(done, put_images(section, l, solo, ship, &w));
+        source *section = leased->owner;
+        json_put_key_cstr(&writer, "stream", section->name);
+        if (leased->losses > 0 || leased->solo)
+            json_put_key_bool(&writer, "each", true);
+        if (solo >= 0 && leased->solo_deaths + 1 >= state->book.solo_limit)
+            json_put_key_bool(&writer, "last", true);
+        if (leased->kind == LEASE_IMAGES)
+            TRY_OR(done, put_images(section, leased, solo, ship, &writer));
         else
-            TRY_OR(done, put_texts(section, l, solo, a, &w));
+            TRY_OR(done, put_texts(section, leased, solo, memory, &writer));
     }
-    json_end_object(&w);
-    TRY_OR(done, json_writer_take(&w, out, out_size));
+    json_end_object(&writer);
+    TRY_OR(done, json_writer_take(&writer, out, out_size));
 done:
-    json_writer_done(&w);
+    json_writer_done(&writer);
     return st;
 }

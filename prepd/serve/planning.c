@@ -11,19 +11,20 @@
  * data.window units) is always done. */
 static const int64_t SLICE_NS = 10000000;
 
-void planning_turn(dispatch *d)
+void planning_turn(dispatch *state)
 {
-    d->slice_end_ns = clock_ns() + SLICE_NS;
-    d->plans_wait = false;
+    state->slice_end_ns = clock_ns() + SLICE_NS;
+    state->plans_wait = false;
 }
 
-status planning_row(dispatch *d, consumer_seat *consumer, uint64_t row, bool *out_ready)
+status planning_row(dispatch *state, consumer_seat *consumer, uint64_t row, bool *out_ready)
 {
     const int64_t began_ns = clock_ns();
-    const status st = plan_prepare(consumer->plan, consumer->from, row, d->slice_end_ns, out_ready);
+    const status st =
+        plan_prepare(consumer->plan, consumer->from, row, state->slice_end_ns, out_ready);
     consumer->src->plans[consumer->kind].spent_ns += clock_ns() - began_ns;
     TRY(st);
-    d->plans_wait |= !*out_ready;
+    state->plans_wait |= !*out_ready;
     return ST_OK;
 }
 
@@ -44,9 +45,9 @@ status planning_want(consumer_seat *consumer)
     return ST_OK;
 }
 
-status planning_ready(dispatch *d, consumer_seat *consumer, bool *out_ready)
+status planning_ready(dispatch *state, consumer_seat *consumer, bool *out_ready)
 {
-    const status st = planning_row(d, consumer, consumer->rows_later ? 0 : PLAN_ALL, out_ready);
+    const status st = planning_row(state, consumer, consumer->rows_later ? 0 : PLAN_ALL, out_ready);
     if (st != ST_OK)
         consumer->src->plans[consumer->kind].failed = *status_last();
     return st;

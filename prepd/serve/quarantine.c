@@ -4,27 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-void quarantine_init(quarantine *q)
+void quarantine_init(quarantine *refused)
 {
-    *q = (quarantine){0};
+    *refused = (quarantine){0};
 }
 
-void quarantine_done(quarantine *q)
+void quarantine_done(quarantine *refused)
 {
-    for (int64_t i = 0; i < q->n_entries; i++)
-        free(q->entry[i].cause);
-    free(q->entry);
-    free(q->json);
-    *q = (quarantine){0};
+    for (int64_t i = 0; i < refused->n_entries; i++)
+        free(refused->entry[i].cause);
+    free(refused->entry);
+    free(refused->json);
+    *refused = (quarantine){0};
 }
 
 /* The first entry whose sample is not smaller than this one. */
-static int64_t lower_bound(const quarantine *q, int64_t sample)
+static int64_t lower_bound(const quarantine *refused, int64_t sample)
 {
-    int64_t low = 0, high = q->n_entries;
+    int64_t low = 0, high = refused->n_entries;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
-        if (q->entry[mid].sample < sample)
+        if (refused->entry[mid].sample < sample)
             low = mid + 1;
         else
             high = mid;
@@ -32,64 +32,67 @@ static int64_t lower_bound(const quarantine *q, int64_t sample)
     return low;
 }
 
-const char *quarantine_find(const quarantine *q, int64_t sample)
+const char *quarantine_find(const quarantine *refused, int64_t sample)
 {
-    int64_t at = lower_bound(q, sample);
-    return at < q->n_entries && q->entry[at].sample == sample ? q->entry[at].cause : NULL;
+    int64_t at = lower_bound(refused, sample);
+    return at < refused->n_entries && refused->entry[at].sample == sample ? refused->entry[at].cause
+                                                                          : NULL;
 }
 
-status quarantine_add(quarantine *q, int64_t sample, const char *cause, bool *out_new)
+status quarantine_add(quarantine *refused, int64_t sample, const char *cause, bool *out_new)
 {
-    int64_t at = lower_bound(q, sample);
-    if (at < q->n_entries && q->entry[at].sample == sample) {
+    int64_t at = lower_bound(refused, sample);
+    if (at < refused->n_entries && refused->entry[at].sample == sample) {
         *out_new = false;
         return ST_OK;
     }
-    if (q->n_entries == q->capacity) {
-        int64_t capacity = q->capacity ? 2 * q->capacity : 16;
-        quarantined *entry = realloc(q->entry, (size_t)capacity * sizeof(*entry));
+    if (refused->n_entries == refused->capacity) {
+        int64_t capacity = refused->capacity ? 2 * refused->capacity : 16;
+        quarantined *entry = realloc(refused->entry, (size_t)capacity * sizeof(*entry));
         if (!entry)
             return FAIL(ST_NO_MEMORY, "no memory for %lld quarantined samples",
                         (long long)capacity);
-        q->entry = entry;
-        q->capacity = capacity;
+        refused->entry = entry;
+        refused->capacity = capacity;
     }
-    size_t n = strlen(cause);
-    if (n > QUARANTINE_CAUSE_BYTES)
-        for (n = QUARANTINE_CAUSE_BYTES; n > 0 && ((uint8_t)cause[n] & 0xc0) == 0x80;)
-            n--; /* cut between two characters of UTF-8 */
-    char *copy = strndup(cause, n);
+    size_t length = strlen(cause);
+    if (length > QUARANTINE_CAUSE_BYTES)
+        for (length = QUARANTINE_CAUSE_BYTES;
+             length > 0 && ((uint8_t)cause[length] & 0xc0) == 0x80;)
+            length--; /* cut between two characters of UTF-8 */
+    char *copy = strndup(cause, length);
     if (!copy)
         return FAIL(ST_NO_MEMORY, "no memory for a cause");
-    memmove(q->entry + at + 1, q->entry + at, (size_t)(q->n_entries - at) * sizeof(*q->entry));
-    q->entry[at] = (quarantined){sample, copy};
-    q->n_entries++;
-    free(q->json);
-    q->json = NULL;
+    memmove(refused->entry + at + 1, refused->entry + at,
+            (size_t)(refused->n_entries - at) * sizeof(*refused->entry));
+    refused->entry[at] = (quarantined){sample, copy};
+    refused->n_entries++;
+    free(refused->json);
+    refused->json = NULL;
     *out_new = true;
     return ST_OK;
 }
 
-status quarantine_json(quarantine *q, const char **out)
+status quarantine_json(quarantine *refused, const char **out)
 {
-    if (!q->json) {
-        json_writer w;
+    if (!refused->json) {
+        json_writer writer;
         size_t size;
-        json_writer_init(&w);
-        json_begin_array(&w);
-        for (int64_t i = 0; i < q->n_entries; i++) {
-            json_begin_object(&w);
-            json_put_key_int(&w, "id", q->entry[i].sample);
-            json_put_key_cstr(&w, "cause", q->entry[i].cause);
-            json_end_object(&w);
+        json_writer_init(&writer);
+        json_begin_array(&writer);
+        for (int64_t i = 0; i < refused->n_entries; i++) {
+            json_begin_object(&writer);
+            json_put_key_int(&writer, "id", refused->entry[i].sample);
+            json_put_key_cstr(&writer, "cause", refused->entry[i].cause);
+            json_end_object(&writer);
         }
-        json_end_array(&w);
-        status st = json_writer_take(&w, &q->json, &size);
-        json_writer_done(&w);
+        json_end_array(&writer);
+        status st = json_writer_take(&writer, &refused->json, &size);
+        json_writer_done(&writer);
         if (st != ST_OK)
             return st;
     }
-    *out = q->json;
+    *out = refused->json;
     return ST_OK;
 }
 
@@ -116,30 +119,30 @@ typedef struct newcomer {
     const char *cause; /* borrowed */
 } newcomer;
 
-static int by_sample_then_place(const void *a, const void *b)
+static int by_sample_then_place(const void *left, const void *right)
 {
-    const newcomer *x = (const newcomer *)a, *y = (const newcomer *)b;
-    if (x->sample != y->sample)
-        return x->sample < y->sample ? -1 : 1;
-    return x->place < y->place ? -1 : x->place > y->place;
+    const newcomer *first = (const newcomer *)left, *second = (const newcomer *)right;
+    if (first->sample != second->sample)
+        return first->sample < second->sample ? -1 : 1;
+    return first->place < second->place ? -1 : first->place > second->place;
 }
 
 /* Merges the new entries in one pass. Inserting them one by one would take time that grows with the
  * square of the list's length if the list is in falling order. */
-static status merge_newcomers(quarantine *q, newcomer *list, int64_t n)
+static status merge_newcomers(quarantine *refused, newcomer *list, int64_t n_entries)
 {
     status st = ST_OK;
     int64_t old = 0, made = 0;
-    if (n == 0)
+    if (n_entries == 0)
         return ST_OK;
-    quarantined *entry = malloc((size_t)(q->n_entries + n) * sizeof(*entry));
+    quarantined *entry = malloc((size_t)(refused->n_entries + n_entries) * sizeof(*entry));
     if (!entry)
         return FAIL(ST_NO_MEMORY, "no memory for %lld quarantined samples",
-                    (long long)(q->n_entries + n));
-    qsort(list, (size_t)n, sizeof(*list), by_sample_then_place);
-    for (int64_t i = 0; i < n; i++) {
-        while (old < q->n_entries && q->entry[old].sample <= list[i].sample)
-            entry[made++] = q->entry[old++];
+                    (long long)(refused->n_entries + n_entries));
+    qsort(list, (size_t)n_entries, sizeof(*list), by_sample_then_place);
+    for (int64_t i = 0; i < n_entries; i++) {
+        while (old < refused->n_entries && refused->entry[old].sample <= list[i].sample)
+            entry[made++] = refused->entry[old++];
         if (made && entry[made - 1].sample == list[i].sample)
             continue; /* the first cause stands */
         char *cause = strdup(list[i].cause);
@@ -149,14 +152,14 @@ static status merge_newcomers(quarantine *q, newcomer *list, int64_t n)
         }
         entry[made++] = (quarantined){list[i].sample, cause};
     }
-    while (old < q->n_entries)
-        entry[made++] = q->entry[old++];
-    free(q->entry);
-    free(q->json);
-    q->json = NULL;
-    q->capacity = q->n_entries + n;
-    q->entry = entry;
-    q->n_entries = made;
+    while (old < refused->n_entries)
+        entry[made++] = refused->entry[old++];
+    free(refused->entry);
+    free(refused->json);
+    refused->json = NULL;
+    refused->capacity = refused->n_entries + n_entries;
+    refused->entry = entry;
+    refused->n_entries = made;
     return st;
 }
 
@@ -173,28 +176,28 @@ status quarantine_copy(quarantine *to, const quarantine *from)
     return st;
 }
 
-status quarantine_merge(quarantine *q, const json_value *list, int64_t n_samples,
+status quarantine_merge(quarantine *refused, const json_value *list, int64_t n_samples,
                         const char *source)
 {
     if (json_typeof(list) != JSON_ARRAY)
         return FAIL_IN(ST_PROTOCOL, source, "quarantine is %s; it must be an array of {id, cause}",
                        json_type_name(json_typeof(list)));
-    const size_t n = json_count(list);
-    if (n > (size_t)n_samples)
+    const size_t count = json_count(list);
+    if (count > (size_t)n_samples)
         return FAIL_IN(ST_PROTOCOL, source,
                        "the list has %zu quarantined samples, more than the %lld of the data set",
-                       n, (long long)n_samples);
-    for (size_t i = 0; i < n; i++)
+                       count, (long long)n_samples);
+    for (size_t i = 0; i < count; i++)
         TRY(check_entry(json_item(list, i), n_samples, source));
-    newcomer *add = malloc((n + 1) * sizeof(*add));
+    newcomer *add = malloc((count + 1) * sizeof(*add));
     if (!add)
-        return FAIL(ST_NO_MEMORY, "no memory for %zu quarantined samples", n);
-    for (size_t i = 0; i < n; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for %zu quarantined samples", count);
+    for (size_t i = 0; i < count; i++) {
         const json_value *entry = json_item(list, i);
         add[i] = (newcomer){json_int(json_find(entry, "id"), -1), (int64_t)i,
                             json_text(json_find(entry, "cause"), "")};
     }
-    const status st = merge_newcomers(q, add, (int64_t)n);
+    const status st = merge_newcomers(refused, add, (int64_t)count);
     free(add);
     return st;
 }

@@ -20,7 +20,7 @@ enum {
 
 static const int64_t MS = 1000000;
 
-static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
+static loss loss_of(const local_child *child, int wstatus, char *what, size_t size)
 {
     switch (proc_end_of(wstatus, what, size)) {
     case PROC_END_OUTSIDE:
@@ -28,7 +28,8 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
     case PROC_END_TIME:
         return LOSS_TIMEOUT;
     case PROC_END_LEFT:
-        return c->leaving || WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN ? LOSS_OUTSIDE : LOSS_CRASH;
+        return child->leaving || WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN ? LOSS_OUTSIDE
+                                                                         : LOSS_CRASH;
     default:
         return LOSS_CRASH;
     }
@@ -36,81 +37,81 @@ static loss loss_of(const local_child *c, int wstatus, char *what, size_t size)
 
 /* Reads messages until the seat of a worker whose process has ended is gone, for a short while:
  * what it said before it ended may still be on its way. */
-static void hear_last_words(dispatch *d, pid_t pid)
+static void hear_last_words(dispatch *state, pid_t pid)
 {
     const int64_t end_ns = clock_ns() + LAST_WORDS_MS * 1000000LL;
-    while (seat_of_pid(d, pid) && clock_ns() < end_ns) {
-        wire_wait wait = {.socket = d->workers};
+    while (seat_of_pid(state, pid) && clock_ns() < end_ns) {
+        wire_wait wait = {.socket = state->workers};
         status st = wire_poll(&wait, 1, 5);
         if (st == ST_OK)
-            st = seats_read(d);
+            st = seats_read(state);
         if (st != ST_OK) {
-            dispatch_fail(d, st);
+            dispatch_fail(state, st);
             return;
         }
     }
 }
 
-static void died(dispatch *d, local_child *c, int wstatus)
+static void died(dispatch *state, local_child *child, int wstatus)
 {
     char what[80];
-    local_pool *p = &d->local;
-    loss how = loss_of(c, wstatus, what, sizeof(what));
+    local_pool *pool = &state->local;
+    loss how = loss_of(child, wstatus, what, sizeof(what));
     if (how == LOSS_CRASH && WIFEXITED(wstatus)) /* it exited by itself, so it knew why */
-        hear_last_words(d, c->pid);
-    local_child was = *c;
-    *c = (local_child){0};
-    worker_seat *seat = seat_of_pid(d, was.pid);
+        hear_last_words(state, child->pid);
+    local_child was = *child;
+    *child = (local_child){0};
+    worker_seat *seat = seat_of_pid(state, was.pid);
     if (seat)
-        seat_gone(d, seat, how, what);
-    if (d->stopping || was.leaving)
+        seat_gone(state, seat, how, what);
+    if (state->stopping || was.leaving)
         return;
-    p->respawned++;
+    pool->respawned++;
     if (WIFEXITED(wstatus) && WEXITSTATUS(wstatus) == PROC_EXIT_AGAIN)
         return; /* it was told to start anew */
     if (was.begun || how == LOSS_OUTSIDE) {
         log_info("worker replaced pid=%d cause=\"%s\"", (int)was.pid, what);
-        if (!was.begun && ++p->killed_at_start > KILLED_AT_START)
-            p->not_before_ns = clock_ns() + KILLED_PAUSE_MS * MS;
+        if (!was.begun && ++pool->killed_at_start > KILLED_AT_START)
+            pool->not_before_ns = clock_ns() + KILLED_PAUSE_MS * MS;
         return;
     }
     log_warn("worker died at start pid=%d cause=\"%s\"", (int)was.pid, what);
-    local_failed_at_start(d, what);
+    local_failed_at_start(state, what);
 }
 
-void local_reap(dispatch *d)
+void local_reap(dispatch *state)
 {
     int wstatus;
     pid_t pid;
     while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
-        local_child *c = local_child_of(d, pid);
-        if (WIFSTOPPED(wstatus) && (c || pid == d->maker.pid))
+        local_child *child = local_child_of(state, pid);
+        if (WIFSTOPPED(wstatus) && (child || pid == state->maker.pid))
             kill(pid, SIGKILL); /* someone stopped it; its lease must not wait for it to continue */
-        else if (c)
-            died(d, c, wstatus);
+        else if (child)
+            died(state, child, wstatus);
     }
 }
 
-void local_stop(dispatch *d)
+void local_stop(dispatch *state)
 {
-    local_pool *p = &d->local;
+    local_pool *pool = &state->local;
     int64_t limit = clock_ns() + LEAVE_LIMIT_MS * MS;
     for (int i = 0; i < MAX_LOCAL; i++) {
-        if (!p->child[i].pid)
+        if (!pool->child[i].pid)
             continue;
-        p->child[i].leaving = true;
-        kill(p->child[i].pid, d->stop_now ? SIGKILL : SIGTERM);
+        pool->child[i].leaving = true;
+        kill(pool->child[i].pid, state->stop_now ? SIGKILL : SIGTERM);
     }
-    while (local_alive(d) > 0) {
-        local_reap(d);
-        dispatch_signals(d); /* a second signal ends the wait */
-        if (d->stop_now || clock_ns() > limit)
+    while (local_alive(state) > 0) {
+        local_reap(state);
+        dispatch_signals(state); /* a second signal ends the wait */
+        if (state->stop_now || clock_ns() > limit)
             for (int i = 0; i < MAX_LOCAL; i++)
-                if (p->child[i].pid)
-                    kill(p->child[i].pid, SIGKILL);
-        if (local_alive(d) > 0)
+                if (pool->child[i].pid)
+                    kill(pool->child[i].pid, SIGKILL);
+        if (local_alive(state) > 0)
             usleep(5000);
     }
-    free(p->endpoint);
-    p->endpoint = NULL;
+    free(pool->endpoint);
+    pool->endpoint = NULL;
 }

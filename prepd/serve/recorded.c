@@ -56,387 +56,395 @@ typedef struct server {
     bool stopping;
 } server;
 
-static void consumer_free(consumer *c)
+static void consumer_free(consumer *receiver)
 {
-    share_free(&c->share);
-    wire_msg_free(&c->next);
-    free(c);
+    share_free(&receiver->share);
+    wire_msg_free(&receiver->next);
+    free(receiver);
 }
 
-static consumer *find_consumer(const server *s, const wire_peer *peer)
+static consumer *find_consumer(const server *serving, const wire_peer *peer)
 {
-    for (consumer *c = s->first; c; c = c->after)
-        if (c->peer.size == peer->size && memcmp(c->peer.id, peer->id, peer->size) == 0)
-            return c;
+    for (consumer *receiver = serving->first; receiver; receiver = receiver->after)
+        if (receiver->peer.size == peer->size &&
+            memcmp(receiver->peer.id, peer->id, peer->size) == 0)
+            return receiver;
     return NULL;
 }
 
-static void remove_consumer(server *s, consumer *gone)
+static void remove_consumer(server *serving, consumer *gone)
 {
-    consumer **at = &s->first;
+    consumer **at = &serving->first;
     while (*at && *at != gone)
         at = &(*at)->after;
     if (*at)
         *at = gone->after;
-    s->count--;
+    serving->count--;
     log_info("consumer left rows=%llu", (unsigned long long)gone->sent);
     consumer_free(gone);
 }
 
 /* Removes a consumer and tells it why: `why` and the thread's note. */
-static void send_away(server *s, consumer *c, status why)
+static void send_away(server *serving, consumer *receiver, status why)
 {
-    if (wire_send_error(s->socket, &c->peer, 0, why) != ST_OK)
+    if (wire_send_error(serving->socket, &receiver->peer, 0, why) != ST_OK)
         log_debug("consumer could not be told: %s", status_text());
-    remove_consumer(s, c);
+    remove_consumer(serving, receiver);
 }
 
 /* Finds the row of a cursor, which has the number of the next row in the recorded stream. It does
  * not say in which round that was, so one of several ranks can only find its step again if a round
  * is a whole number of steps. */
-static status start_of_cursor(const server *s, const json_value *cursor, const hello *h,
-                              const char *name, uint64_t *out)
+static status start_of_cursor(const server *serving, const json_value *cursor,
+                              const hello *greeting, const char *name, uint64_t *out)
 {
     int64_t number;
     const char *index = json_text(json_find(cursor, "index"), NULL);
     TRY(json_want_int(cursor, "row", name, &number));
-    if (index && s->index && strcmp(index, s->index) != 0)
+    if (index && serving->index && strcmp(index, serving->index) != 0)
         return FAIL_IN(ST_CONFIG, name,
                        "the cursor belongs to index %s, but the recording has rows of index %s",
-                       index, s->index);
-    if (number < 0 || (uint64_t)number < s->first_row || (uint64_t)number - s->first_row > s->rows)
+                       index, serving->index);
+    if (number < 0 || (uint64_t)number < serving->first_row ||
+        (uint64_t)number - serving->first_row > serving->rows)
         return FAIL_IN(ST_CONFIG, name,
                        "the cursor resumes at row %lld, but the recording has %llu rows from row "
                        "%llu on: start without a cursor",
-                       (long long)number, (unsigned long long)s->rows,
-                       (unsigned long long)s->first_row);
-    if (h->ranks > 1 && s->rows % (uint64_t)s->step_rows != 0)
+                       (long long)number, (unsigned long long)serving->rows,
+                       (unsigned long long)serving->first_row);
+    if (greeting->ranks > 1 && serving->rows % (uint64_t)serving->step_rows != 0)
         return FAIL_IN(ST_CONFIG, name,
                        "several ranks cannot continue in a recording of %llu rows, which is not a "
                        "whole number of steps of %lld rows: start without a cursor",
-                       (unsigned long long)s->rows, (long long)s->step_rows);
-    *out = (uint64_t)number - s->first_row;
+                       (unsigned long long)serving->rows, (long long)serving->step_rows);
+    *out = (uint64_t)number - serving->first_row;
     return ST_OK;
 }
 
 /* Finds the row with which a consumer starts, counted from the first recorded row. */
-static status find_start(const server *s, const json_value *v, const hello *h, const char *name,
-                         uint64_t *out, bool *out_by_cursor)
+static status find_start(const server *serving, const json_value *value, const hello *greeting,
+                         const char *name, uint64_t *out, bool *out_by_cursor)
 {
     json_value *parsed;
     const json_value *cursor;
     status st = ST_OK;
-    TRY(hello_cursor(v, &parsed, &cursor));
-    *out = (uint64_t)h->start_row;
+    TRY(hello_cursor(value, &parsed, &cursor));
+    *out = (uint64_t)greeting->start_row;
     *out_by_cursor = cursor != NULL;
     if (cursor)
-        st = start_of_cursor(s, cursor, h, name, out);
+        st = start_of_cursor(serving, cursor, greeting, name, out);
     json_free(&parsed);
     return st;
 }
 
 /* Sends the WELCOME that was recorded, with the row at which this consumer begins and with which
  * rows come again and again. */
-static status send_welcome(const server *s, const consumer *c)
+static status send_welcome(const server *serving, const consumer *receiver)
 {
     json_value *was = NULL;
-    json_writer w;
-    const char *welcome = record_welcome(s->record), *key;
+    json_writer writer;
+    const char *welcome = record_welcome(serving->record), *key;
     char *text = NULL;
     size_t size;
-    TRY(json_parse(welcome, strlen(welcome), s->path, &was));
-    json_writer_init(&w);
-    json_begin_object(&w);
+    TRY(json_parse(welcome, strlen(welcome), serving->path, &was));
+    json_writer_init(&writer);
+    json_begin_object(&writer);
     for (size_t i = 0; i < json_count(was); i++) {
-        const json_value *v = json_member(was, i, &key);
+        const json_value *value = json_member(was, i, &key);
         if (strcmp(key, "row") == 0 || strcmp(key, "recording") == 0)
             continue;
-        json_put_key_value(&w, key, v);
+        json_put_key_value(&writer, key, value);
     }
-    json_put_key_int(&w, "row", (int64_t)(s->first_row + c->at));
-    json_begin_key_object(&w, "recording");
-    json_put_key_int(&w, "first", (int64_t)s->first_row);
-    json_put_key_int(&w, "rows", (int64_t)s->rows);
-    json_end_object(&w);
-    json_end_object(&w);
-    status st = json_writer_take(&w, &text, &size);
+    json_put_key_int(&writer, "row", (int64_t)(serving->first_row + receiver->at));
+    json_begin_key_object(&writer, "recording");
+    json_put_key_int(&writer, "first", (int64_t)serving->first_row);
+    json_put_key_int(&writer, "rows", (int64_t)serving->rows);
+    json_end_object(&writer);
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
     if (st == ST_OK)
-        st = wire_send_json(s->socket, &c->peer, KIND_WELCOME, 0, text, size);
+        st = wire_send_json(serving->socket, &receiver->peer, KIND_WELCOME, 0, text, size);
     free(text);
-    json_writer_done(&w);
+    json_writer_done(&writer);
     json_free(&was);
     return st;
 }
 
-static status greet_consumer(server *s, consumer *c, const json_value *v, const char *name)
-{
-    hello h;
-    bool by_cursor;
-    TRY(hello_read(v, s->step_rows, name, &h));
-    if (strcmp(h.stream, "train") != 0)
-        return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
-    if (s->options)
-        TRY(hello_options_agree(s->options, v, name));
-    TRY(find_start(s, v, &h, name, &c->at, &by_cursor));
-    c->credit = h.credit_bytes;
-    const replay_options o = {.path = s->path,
-                              .skip = c->at - c->at % (uint64_t)s->step_rows, /* steps begin here */
-                              .rank = h.rank,
-                              .ranks = h.ranks,
-                              .step_rows = s->step_rows};
-    if (h.ranks > 1)
-        TRY(share_new(&o, s->record, s->codec, UINT64_MAX, &c->share));
-    if (c->share && by_cursor && c->at % (uint64_t)s->step_rows != 0)
-        log_warn("the cursor points inside a step; this is right only if all %d ranks were served "
-                 "this recording",
-                 h.ranks);
-    if (c->share && by_cursor)
-        TRY(share_enter(c->share, &c->at));
-    TRY(wire_msg_new(&c->next));
-    c->said_ns = clock_ns();
-    return send_welcome(s, c);
-}
-
-static status admit_consumer(server *s, const wire_peer *from, const json_value *v,
+static status greet_consumer(server *serving, consumer *receiver, const json_value *value,
                              const char *name)
 {
-    consumer *old = find_consumer(s, from), *c;
+    hello greeting;
+    bool by_cursor;
+    TRY(hello_read(value, serving->step_rows, name, &greeting));
+    if (strcmp(greeting.stream, "train") != 0)
+        return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
+    if (serving->options)
+        TRY(hello_options_agree(serving->options, value, name));
+    TRY(find_start(serving, value, &greeting, name, &receiver->at, &by_cursor));
+    receiver->credit = greeting.credit_bytes;
+    const replay_options from = {
+        .path = serving->path,
+        .skip = receiver->at - receiver->at % (uint64_t)serving->step_rows, /* steps begin here */
+        .rank = greeting.rank,
+        .ranks = greeting.ranks,
+        .step_rows = serving->step_rows};
+    if (greeting.ranks > 1)
+        TRY(share_new(&from, serving->record, serving->codec, UINT64_MAX, &receiver->share));
+    if (receiver->share && by_cursor && receiver->at % (uint64_t)serving->step_rows != 0)
+        log_warn("the cursor points inside a step; this is right only if all %d ranks were served "
+                 "this recording",
+                 greeting.ranks);
+    if (receiver->share && by_cursor)
+        TRY(share_enter(receiver->share, &receiver->at));
+    TRY(wire_msg_new(&receiver->next));
+    receiver->said_ns = clock_ns();
+    return send_welcome(serving, receiver);
+}
+
+static status admit_consumer(server *serving, const wire_peer *from, const json_value *value,
+                             const char *name)
+{
+    consumer *old = find_consumer(serving, from), *receiver;
     if (old) {
-        peer_limits_offence(&s->peer_limits); /* to start again it should make a new connection */
-        remove_consumer(s, old);
+        peer_limits_offence(
+            &serving->peer_limits); /* to start again it should make a new connection */
+        remove_consumer(serving, old);
     }
-    if (s->count == MOST_CONSUMERS)
+    if (serving->count == MOST_CONSUMERS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MOST_CONSUMERS);
-    c = calloc(1, sizeof *c);
-    if (!c)
+    receiver = calloc(1, sizeof *receiver);
+    if (!receiver)
         return FAIL(ST_NO_MEMORY, "no memory for a consumer");
-    c->peer = *from;
-    status st = greet_consumer(s, c, v, name);
+    receiver->peer = *from;
+    status st = greet_consumer(serving, receiver, value, name);
     if (st != ST_OK) {
-        consumer_free(c);
+        consumer_free(receiver);
         return st;
     }
-    c->after = s->first;
-    s->first = c;
-    s->count++;
-    log_info("consumer joined consumers=%d", s->count);
+    receiver->after = serving->first;
+    serving->first = receiver;
+    serving->count++;
+    log_info("consumer joined consumers=%d", serving->count);
     return ST_OK;
 }
 
-static status handle_request(server *s, const wire_peer *from, const wire_msg *m, const char *name)
+static status handle_request(server *serving, const wire_peer *from, const wire_msg *message,
+                             const char *name)
 {
     frame head;
-    json_value *v = NULL;
-    consumer *c = find_consumer(s, from);
+    json_value *value = NULL;
+    consumer *receiver = find_consumer(serving, from);
     status st = ST_OK;
-    TRY(wire_read_json(m, name, &head, &v));
+    TRY(wire_read_json(message, name, &head, &value));
     if (head.kind == KIND_HELLO) {
-        st = admit_consumer(s, from, v, name);
+        st = admit_consumer(serving, from, value, name);
     } else if (head.kind == KIND_CREDIT) {
-        st = c ? credit_take(v, name, &c->credit, &c->unreturned) : hello_is_missing(name);
-    } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && c)) {
-        if (c)
-            remove_consumer(s, c);
+        st = receiver ? credit_take(value, name, &receiver->credit, &receiver->unreturned)
+                      : hello_is_missing(name);
+    } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && receiver)) {
+        if (receiver)
+            remove_consumer(serving, receiver);
     } else {
         st = hello_is_other(name, head.kind);
     }
-    json_free(&v);
+    json_free(&value);
     return st;
 }
 
-static void take_message(void *user, const wire_peer *from, wire_msg *m)
+static void take_message(void *user, const wire_peer *from, wire_msg *message)
 {
-    server *s = user;
+    server *serving = user;
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
-    const status st = handle_request(s, from, m, name);
+    const status st = handle_request(serving, from, message, name);
     if (st == ST_OK)
         return;
-    peer_limits_refuse(&s->peer_limits, s->socket, from, "consumer", st);
-    consumer *c = find_consumer(s, from);
-    if (c)
-        remove_consumer(s, c);
+    peer_limits_refuse(&serving->peer_limits, serving->socket, from, "consumer", st);
+    consumer *receiver = find_consumer(serving, from);
+    if (receiver)
+        remove_consumer(serving, receiver);
 }
 
-static status read_next(const server *s, consumer *c)
+static status read_next(const server *serving, consumer *receiver)
 {
-    if (c->share)
-        TRY(share_find(c->share, &c->at));
-    TRY(record_read(s->record, c->at % s->rows, c->next));
-    c->at++;
+    if (receiver->share)
+        TRY(share_find(receiver->share, &receiver->at));
+    TRY(record_read(serving->record, receiver->at % serving->rows, receiver->next));
+    receiver->at++;
     return ST_OK;
 }
 
 /* Whether a row fits the consumer's credit and its share of the buffer. One row is always allowed.
  */
-static bool may_send(const server *s, const consumer *c, int64_t bytes)
+static bool may_send(const server *serving, const consumer *receiver, int64_t bytes)
 {
-    return c->unreturned == 0 ||
-           (bytes <= c->credit && c->unreturned + bytes <= s->buffer_bytes / s->count);
+    return receiver->unreturned == 0 ||
+           (bytes <= receiver->credit &&
+            receiver->unreturned + bytes <= serving->buffer_bytes / serving->count);
 }
 
 /* Sends rows until the consumer's credit or its time in this turn is used up. TIMEOUT if it takes
  * no more for now. */
-static status send_rows(server *s, consumer *c)
+static status send_rows(server *serving, consumer *receiver)
 {
     const int64_t end_ns = clock_ns() + SENDING_MS * INT64_C(1000000);
     for (;;) {
-        if (wire_msg_parts(c->next) == 0)
-            TRY(read_next(s, c));
-        const int64_t bytes = (int64_t)wire_msg_bytes(c->next);
-        if (!may_send(s, c, bytes))
+        if (wire_msg_parts(receiver->next) == 0)
+            TRY(read_next(serving, receiver));
+        const int64_t bytes = (int64_t)wire_msg_bytes(receiver->next);
+        if (!may_send(serving, receiver, bytes))
             return ST_OK;
         if (clock_ns() > end_ns) {
-            s->more = true;
+            serving->more = true;
             return ST_OK;
         }
-        TRY(wire_send(s->socket, &c->peer, c->next));
-        c->credit -= bytes;
-        c->unreturned += bytes;
-        c->said_ns = clock_ns();
-        c->sent++;
+        TRY(wire_send(serving->socket, &receiver->peer, receiver->next));
+        receiver->credit -= bytes;
+        receiver->unreturned += bytes;
+        receiver->said_ns = clock_ns();
+        receiver->sent++;
     }
 }
 
-static void send_all(server *s)
+static void send_all(server *serving)
 {
-    s->more = false;
-    for (consumer *c = s->first, *after; c; c = after) {
-        after = c->after;
-        const status st = send_rows(s, c);
+    serving->more = false;
+    for (consumer *receiver = serving->first, *after; receiver; receiver = after) {
+        after = receiver->after;
+        const status st = send_rows(serving, receiver);
         if (st == ST_OK || st == ST_TIMEOUT)
             continue;
         if (st == ST_UNAVAILABLE) {
             log_info("consumer gone: %s", status_text());
-            remove_consumer(s, c);
+            remove_consumer(serving, receiver);
         } else {
             log_warn("consumer sent away: %s",
                      status_text()); /* it would meet a damaged row again */
-            send_away(s, c, st);
+            send_away(serving, receiver, st);
         }
     }
 }
 
-static void still_here(server *s, int64_t now)
+static void still_here(server *serving, int64_t now)
 {
-    for (consumer *c = s->first, *after; c; c = after) {
-        after = c->after;
-        if (now - c->said_ns < STILL_HERE_NS)
+    for (consumer *receiver = serving->first, *after; receiver; receiver = after) {
+        after = receiver->after;
+        if (now - receiver->said_ns < STILL_HERE_NS)
             continue;
-        c->said_ns = now;
-        if (consumer_is_there(s->socket, &c->peer))
+        receiver->said_ns = now;
+        if (consumer_is_there(serving->socket, &receiver->peer))
             continue;
         log_info("consumer gone: %s", status_text());
-        remove_consumer(s, c);
+        remove_consumer(serving, receiver);
     }
 }
 
-static status copy_text(const json_value *v, char **out)
+static status copy_text(const json_value *value, char **out)
 {
-    const char *text = json_text(v, NULL);
+    const char *text = json_text(value, NULL);
     *out = text ? strdup(text) : NULL;
     return text && !*out ? FAIL(ST_NO_MEMORY, "no memory for a recording") : ST_OK;
 }
 
 /* Reads from the recorded WELCOME what the stream was. */
-static status read_welcome(server *s)
+static status read_welcome(server *serving)
 {
-    const char *welcome = record_welcome(s->record);
-    json_value *v = NULL;
-    json_writer w;
+    const char *welcome = record_welcome(serving->record);
+    json_value *value = NULL;
+    json_writer writer;
     size_t size;
     status st = ST_OK;
-    json_writer_init(&w);
-    TRY_OR(done, json_parse(welcome, strlen(welcome), s->path, &v));
-    TRY_OR(done, copy_text(json_find(v, "index"), &s->index));
-    s->step_rows = json_int(json_find(v, "global_batch_size"), 1);
-    if (s->step_rows < 1) {
-        st = FAIL_IN(ST_BAD_INPUT, s->path,
+    json_writer_init(&writer);
+    TRY_OR(done, json_parse(welcome, strlen(welcome), serving->path, &value));
+    TRY_OR(done, copy_text(json_find(value, "index"), &serving->index));
+    serving->step_rows = json_int(json_find(value, "global_batch_size"), 1);
+    if (serving->step_rows < 1) {
+        st = FAIL_IN(ST_BAD_INPUT, serving->path,
                      "the recording's WELCOME has the impossible global_batch_size %lld",
-                     (long long)s->step_rows);
+                     (long long)serving->step_rows);
         goto done;
     }
-    const json_value *options = json_find(v, "options");
+    const json_value *options = json_find(value, "options");
     if (options && json_typeof(options) != JSON_NULL) {
-        json_put_value(&w, options);
-        TRY_OR(done, json_writer_take(&w, &s->options, &size));
+        json_put_value(&writer, options);
+        TRY_OR(done, json_writer_take(&writer, &serving->options, &size));
     }
 done:
-    json_writer_done(&w);
-    json_free(&v);
+    json_writer_done(&writer);
+    json_free(&value);
     return st;
 }
 
-static status open_recording(server *s)
+static status open_recording(server *serving)
 {
-    wire_msg *m = NULL;
+    wire_msg *message = NULL;
     frame head;
     status st = ST_OK;
-    TRY(record_open(s->path, &s->record));
-    s->rows = record_rows(s->record);
-    if (s->rows == 0)
-        return FAIL_IN(ST_BAD_INPUT, s->path, "the recording has no rows");
-    TRY(read_welcome(s));
-    TRY(codec_new(&s->codec));
-    TRY(wire_msg_new(&m));
-    TRY_OR(done, record_read_block(s->record, 0, m));
-    TRY_OR(done, frame_decode(wire_msg_part(m, 0), s->path, &head));
-    s->first_row = head.row;
+    TRY(record_open(serving->path, &serving->record));
+    serving->rows = record_rows(serving->record);
+    if (serving->rows == 0)
+        return FAIL_IN(ST_BAD_INPUT, serving->path, "the recording has no rows");
+    TRY(read_welcome(serving));
+    TRY(codec_new(&serving->codec));
+    TRY(wire_msg_new(&message));
+    TRY_OR(done, record_read_block(serving->record, 0, message));
+    TRY_OR(done, frame_decode(wire_msg_part(message, 0), serving->path, &head));
+    serving->first_row = head.row;
 done:
-    wire_msg_free(&m);
+    wire_msg_free(&message);
     return st;
 }
 
-static void tick_server(server *s)
+static void tick_server(server *serving)
 {
     const int64_t now = clock_ns();
-    still_here(s, now);
-    if (now - s->told_ns < TELL_NS)
+    still_here(serving, now);
+    if (now - serving->told_ns < TELL_NS)
         return;
-    s->told_ns = now;
-    peer_limits_tell(&s->peer_limits, s->net, &s->socket, 1);
+    serving->told_ns = now;
+    peer_limits_tell(&serving->peer_limits, serving->net, &serving->socket, 1);
 }
 
-static status serve_consumers(server *s)
+static status serve_consumers(server *serving)
 {
-    while (!s->stopping) {
-        wire_wait wait[] = {{.socket = s->socket}, {.fd = s->signal_fd}};
+    while (!serving->stopping) {
+        wire_wait wait[] = {{.socket = serving->socket}, {.fd = serving->signal_fd}};
         struct signalfd_siginfo info;
-        TRY(wire_poll(wait, sizeof wait / sizeof *wait, s->more ? 0 : TICK_MS));
-        while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-            s->stopping |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
-        TRY(peer_limits_read(&s->peer_limits, s->socket, take_message, s));
-        send_all(s);
-        tick_server(s);
+        TRY(wire_poll(wait, sizeof wait / sizeof *wait, serving->more ? 0 : TICK_MS));
+        while (read(serving->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+            serving->stopping |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
+        TRY(peer_limits_read(&serving->peer_limits, serving->socket, take_message, serving));
+        send_all(serving);
+        tick_server(serving);
     }
     return ST_OK;
 }
 
-status recorded_serve(const recorded_options *o)
+status recorded_serve(const recorded_options *asked)
 {
-    server s = {.path = o->path, .buffer_bytes = o->buffer_bytes, .signal_fd = -1};
+    server serving = {.path = asked->path, .buffer_bytes = asked->buffer_bytes, .signal_fd = -1};
     status st = ST_OK;
-    TRY_OR(done, open_recording(&s));
-    TRY_OR(done, proc_signal_fd(&s.signal_fd));
-    TRY_OR(done, wire_new(&s.net));
-    TRY_OR(done, wire_io_threads(s.net, o->io_threads));
-    if (o->keys[0] && !wire_is_ipc(o->endpoint))
-        TRY_OR(done, wire_serve_keys(s.net, o->keys));
-    TRY_OR(done, wire_bind(s.net, o->endpoint, &consumer_limits, &s.socket));
-    log_info("serving endpoint=%s recording=%s", o->endpoint, o->path);
-    st = serve_consumers(&s);
+    TRY_OR(done, open_recording(&serving));
+    TRY_OR(done, proc_signal_fd(&serving.signal_fd));
+    TRY_OR(done, wire_new(&serving.net));
+    TRY_OR(done, wire_io_threads(serving.net, asked->io_threads));
+    if (asked->keys[0] && !wire_is_ipc(asked->endpoint))
+        TRY_OR(done, wire_serve_keys(serving.net, asked->keys));
+    TRY_OR(done, wire_bind(serving.net, asked->endpoint, &consumer_limits, &serving.socket));
+    log_info("serving endpoint=%s recording=%s", asked->endpoint, asked->path);
+    st = serve_consumers(&serving);
 done:;
     const status_note why = *status_last();
-    while (s.first)
-        send_away(&s, s.first, FAIL(ST_STOPPED, "the daemon stops"));
+    while (serving.first)
+        send_away(&serving, serving.first, FAIL(ST_STOPPED, "the daemon stops"));
     status_set(&why);
-    wire_close(&s.socket);
-    wire_free(&s.net);
-    if (s.signal_fd >= 0)
-        close(s.signal_fd);
-    codec_free(&s.codec);
-    record_close(&s.record);
-    free(s.options);
-    free(s.index);
+    wire_close(&serving.socket);
+    wire_free(&serving.net);
+    if (serving.signal_fd >= 0)
+        close(serving.signal_fd);
+    codec_free(&serving.codec);
+    record_close(&serving.record);
+    free(serving.options);
+    free(serving.index);
     return st;
 }

@@ -9,111 +9,111 @@
 #include "common/program/log.h"
 #include "prepd/serve/dispatch_state.h"
 
-worker_seat *seat_find(dispatch *d, const wire_peer *peer)
+worker_seat *seat_find(dispatch *state, const wire_peer *peer)
 {
-    for (worker_seat *worker = d->seats; worker; worker = worker->next)
+    for (worker_seat *worker = state->seats; worker; worker = worker->next)
         if (worker->peer.size == peer->size && memcmp(worker->peer.id, peer->id, peer->size) == 0)
             return worker;
     return NULL;
 }
 
-worker_seat *seat_of_pid(dispatch *d, pid_t pid)
+worker_seat *seat_of_pid(dispatch *state, pid_t pid)
 {
-    for (worker_seat *worker = d->seats; worker; worker = worker->next)
+    for (worker_seat *worker = state->seats; worker; worker = worker->next)
         if (worker->local && worker->pid == pid)
             return worker;
     return NULL;
 }
 
-static void remove_seat(dispatch *d, worker_seat *worker)
+static void remove_seat(dispatch *state, worker_seat *worker)
 {
-    worker_seat **at = &d->seats;
+    worker_seat **at = &state->seats;
     while (*at && *at != worker)
         at = &(*at)->next;
     if (*at) {
         *at = worker->next;
-        d->n_seats--;
+        state->n_seats--;
     }
     free(worker);
 }
 
-source *lease_source(const lease *l)
+source *lease_source(const lease *leased)
 {
-    return l->kind == LEASE_ROW ? ((consumer_seat *)l->owner)->src : l->owner;
+    return leased->kind == LEASE_ROW ? ((consumer_seat *)leased->owner)->src : leased->owner;
 }
 
-void seats_quarantine(dispatch *d, source *section, int64_t id, const char *cause)
+void seats_quarantine(dispatch *state, source *section, int64_t id, const char *cause)
 {
     bool fresh = false;
     if (quarantine_add(&section->bad, id, cause, &fresh) != ST_OK) {
-        dispatch_fail(d, ST_NO_MEMORY);
+        dispatch_fail(state, ST_NO_MEMORY);
         return;
     }
     if (!fresh)
         return;
-    for (consumer_seat *to = d->consumer_seats; to; to = to->next)
+    for (consumer_seat *to = state->consumer_seats; to; to = to->next)
         if (to->src == section && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
-            dispatch_fail(d, ST_NO_MEMORY);
+            dispatch_fail(state, ST_NO_MEMORY);
             return;
         }
     log_warn("sample quarantined section=%s id=%lld cause=\"%s\"", section->name, (long long)id,
              cause);
-    d->counts.quarantined++;
+    state->counts.quarantined++;
 }
 
 /* Counts a lease whose worker went, and quarantines or refuses the item that is found to be poison.
  */
-static void lose_lease(dispatch *d, lease *l, loss how, const char *what)
+static void lose_lease(dispatch *state, lease *leased, loss how, const char *what)
 {
     int64_t item = -1;
     char cause[160];
-    if (!l->owner) { /* its consumer has left */
-        lease_free(&l);
+    if (!leased->owner) { /* its consumer has left */
+        lease_free(&leased);
         return;
     }
-    d->counts.leases_lost++;
+    state->counts.leases_lost++;
     if (how == LOSS_CRASH)
-        d->counts.crashes++;
+        state->counts.crashes++;
     else if (how == LOSS_TIMEOUT)
-        d->counts.timeouts++;
+        state->counts.timeouts++;
     else if (how == LOSS_BREACH)
-        d->counts.breaches++;
+        state->counts.breaches++;
     else
-        d->counts.outside++;
-    if (lease_lost(&d->book, l, how, &item) != LEASE_POISON)
+        state->counts.outside++;
+    if (lease_lost(&state->book, leased, how, &item) != LEASE_POISON)
         return;
     if (how == LOSS_TIMEOUT)
         snprintf(cause, sizeof(cause), "takes a worker longer than %.3g s (prepd.sample_timeout)",
-                 d->options->prepd_sample_timeout);
+                 state->options->prepd_sample_timeout);
     else
         snprintf(cause, sizeof(cause), "ends its worker: %s", what);
-    if (l->kind == LEASE_ROW) {
-        seats_quarantine(d, lease_source(l), item, cause);
+    if (leased->kind == LEASE_ROW) {
+        seats_quarantine(state, lease_source(leased), item, cause);
         return;
     }
     log_warn("index: item %lld refused cause=\"%s\"", (long long)item, cause);
-    if (index_build_poison(l, item, cause) != ST_OK)
-        dispatch_fail(d, status_last()->code);
+    if (index_build_poison(leased, item, cause) != ST_OK)
+        dispatch_fail(state, status_last()->code);
 }
 
-void seat_give_back(dispatch *d, lease *l)
+void seat_give_back(dispatch *state, lease *leased)
 {
-    if (l && l->owner)
-        lease_unbegun(&d->book, l);
-    else if (l)
-        lease_free(&l); /* its consumer has left */
+    if (leased && leased->owner)
+        lease_unbegun(&state->book, leased);
+    else if (leased)
+        lease_free(&leased); /* its consumer has left */
 }
 
-void seat_gone(dispatch *d, worker_seat *worker, loss how, const char *what)
+void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
 {
-    lease *l = worker->work;
-    seat_give_back(d, worker->ahead);
-    if (l || how != LOSS_OUTSIDE)
+    lease *leased = worker->work;
+    seat_give_back(state, worker->ahead);
+    if (leased || how != LOSS_OUTSIDE)
         log_info("worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
-                 l ? ", its lease is given again" : "", (int)worker->pid, worker->host, what);
-    remove_seat(d, worker);
-    if (l)
-        lose_lease(d, l, how, what);
+                 leased ? ", its lease is given again" : "", (int)worker->pid, worker->host, what);
+    remove_seat(state, worker);
+    if (leased)
+        lose_lease(state, leased, how, what);
 }
 
 void seat_unreachable(worker_seat *worker)
@@ -122,10 +122,10 @@ void seat_unreachable(worker_seat *worker)
         worker->lost_ns = clock_ns();
 }
 
-void seat_retire(dispatch *d, worker_seat *worker, bool again)
+void seat_retire(dispatch *state, worker_seat *worker, bool again)
 {
     const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
-    if (wire_send_json(d->workers, &worker->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+    if (wire_send_json(state->workers, &worker->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
-    remove_seat(d, worker);
+    remove_seat(state, worker);
 }

@@ -11,11 +11,12 @@
 
 enum { PARTS_BEFORE = 2 }; /* parts of a lease's message before the files: header and JSON */
 
-/* Reads n bytes at an offset. 0 or errno; EIO for a file that has become shorter meanwhile. */
-static int read_part(int fd, int64_t offset, size_t n, uint8_t *to)
+/* Reads `count` bytes at an offset. 0 or errno; EIO for a file that has become shorter meanwhile.
+ */
+static int read_part(int fd, int64_t offset, size_t count, uint8_t *to)
 {
-    for (size_t done = 0; done < n;) {
-        const ssize_t some = pread(fd, to + done, n - done, (off_t)(offset + (int64_t)done));
+    for (size_t done = 0; done < count;) {
+        const ssize_t some = pread(fd, to + done, count - done, (off_t)(offset + (int64_t)done));
         if (some < 0 && errno == EINTR)
             continue;
         if (some < 0)
@@ -30,96 +31,97 @@ static int read_part(int fd, int64_t offset, size_t n, uint8_t *to)
 /* Adds [offset, offset + bytes) of an open file, or all of it (bytes -1), as a part of the message,
  * if it has at most `most` bytes and lies inside the file. Writes the file's size and time. */
 static status add_part(int fd, const struct stat *info, int64_t offset, int64_t bytes, int64_t most,
-                       wire_msg *parts, json_writer *w)
+                       wire_msg *parts, json_writer *writer)
 {
-    const int64_t n = bytes < 0 ? (int64_t)info->st_size : bytes;
+    const int64_t count = bytes < 0 ? (int64_t)info->st_size : bytes;
     uint8_t *to;
-    if (n > 0 && n <= most && offset <= (int64_t)info->st_size - n) {
+    if (count > 0 && count <= most && offset <= (int64_t)info->st_size - count) {
         const size_t number = wire_msg_parts(parts);
-        TRY(wire_msg_add_space(parts, (size_t)n, &to));
-        const int failed = read_part(fd, offset, (size_t)n, to);
+        TRY(wire_msg_add_space(parts, (size_t)count, &to));
+        const int failed = read_part(fd, offset, (size_t)count, to);
         if (failed) {
-            json_put_key_int(w, "errno", failed);
+            json_put_key_int(writer, "errno", failed);
             return ST_OK;
         }
-        json_put_key_int(w, "part", (int64_t)number + PARTS_BEFORE);
+        json_put_key_int(writer, "part", (int64_t)number + PARTS_BEFORE);
     }
-    json_put_key_int(w, "size", (int64_t)info->st_size);
-    json_put_key_int(w, "mtime",
+    json_put_key_int(writer, "size", (int64_t)info->st_size);
+    json_put_key_int(writer, "mtime",
                      (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec);
     return ST_OK;
 }
 
-/* Writes the path of file k of an image, relative to the data folder. `index` is as in ship_file.
+/* Writes the path of file `nth` of an image, relative to the data folder. `index` is as in
+ * ship_file.
  */
-static void name_file(const dataset *d, int64_t j, const image_place *place, const int64_t *index,
-                      int64_t k, char *out, size_t size)
+static void name_file(const dataset *set, int64_t at, const image_place *place,
+                      const int64_t *index, int64_t nth, char *out, size_t size)
 {
     const char *name =
-        place->n_frames ? d->adapter->frame(d, j, (int32_t)(index ? index[k] : k)) : "";
+        place->n_frames ? set->adapter->frame(set, at, (int32_t)(index ? index[nth] : nth)) : "";
     snprintf(out, size, "%s%s%s", place->path, *name ? "/" : "", name);
 }
 
-static status ship_one(const dataset *d, int64_t j, const char *path, const image_place *place,
-                       int64_t most, wire_msg *parts, json_writer *w)
+static status ship_one(const dataset *set, int64_t index, const char *path,
+                       const image_place *place, int64_t most, wire_msg *parts, json_writer *writer)
 {
     struct stat info;
     status st = ST_OK;
-    json_begin_object(w);
-    const int fd = dataset_image_open(d, j, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    json_begin_object(writer);
+    const int fd = dataset_image_open(set, index, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 || fstat(fd, &info) != 0) {
-        json_put_key_int(w, "errno", errno);
+        json_put_key_int(writer, "errno", errno);
     } else if (!S_ISREG(info.st_mode)) {
-        json_put_key_bool(w, "irregular", true);
+        json_put_key_bool(writer, "irregular", true);
     } else {
-        st = add_part(fd, &info, place->offset, place->bytes, most, parts, w);
+        st = add_part(fd, &info, place->offset, place->bytes, most, parts, writer);
     }
     if (fd >= 0)
         close(fd);
-    json_end_object(w);
+    json_end_object(writer);
     return st;
 }
 
-status ship_file(const dataset *d, int64_t j, const image_place *place, const int64_t *index,
-                 int64_t n, const conf *limits, wire_msg *parts, json_writer *w)
+status ship_file(const dataset *data, int64_t image, const image_place *place, const int64_t *index,
+                 int64_t count, const conf *limits, wire_msg *parts, json_writer *out)
 {
     char path[2 * PLACE_PATH];
     const int64_t most = place->video ? limits->video_file_bytes : limits->image_file_bytes;
     status st = ST_OK;
-    json_begin_key_array(w, "shipped");
-    for (int64_t k = 0; st == ST_OK && k < (place->n_frames ? n : 1); k++) {
-        name_file(d, j, place, index, k, path, sizeof path);
-        st = ship_one(d, j, path, place, most, parts, w);
+    json_begin_key_array(out, "shipped");
+    for (int64_t k = 0; st == ST_OK && k < (place->n_frames ? count : 1); k++) {
+        name_file(data, image, place, index, k, path, sizeof path);
+        st = ship_one(data, image, path, place, most, parts, out);
     }
-    json_end_array(w);
+    json_end_array(out);
     return st;
 }
 
-static bool lies_outside(const dataset *d, int64_t j, const char *path)
+static bool lies_outside(const dataset *set, int64_t index, const char *path)
 {
-    const int fd = dataset_image_open(d, j, path, O_PATH);
+    const int fd = dataset_image_open(set, index, path, O_PATH);
     if (fd >= 0)
         close(fd);
     return fd < 0 && errno == EXDEV;
 }
 
-status ship_check(const dataset *d)
+status ship_check(const dataset *data)
 {
     char path[2 * PLACE_PATH], first[2 * PLACE_PATH] = "";
     const char *holder = "";
-    int64_t n = 0;
-    for (int64_t j = 0; j < d->adapter->images(d); j++) {
+    int64_t count = 0;
+    for (int64_t j = 0; j < data->adapter->images(data); j++) {
         image_place place;
-        dataset_image_place(d, j, &place);
+        dataset_image_place(data, j, &place);
         for (int64_t k = 0; k < (place.n_frames ? place.n_frames : 1); k++) {
-            name_file(d, j, &place, NULL, k, path, sizeof path);
-            if (!lies_outside(d, j, path) || n++ > 0)
+            name_file(data, j, &place, NULL, k, path, sizeof path);
+            if (!lies_outside(data, j, path) || count++ > 0)
                 continue;
             strcpy(first, path);
-            holder = dataset_holder(d, j);
+            holder = dataset_holder(data, j);
         }
     }
-    if (n == 0)
+    if (count == 0)
         return ST_OK;
     return FAIL_IN(
         ST_CONFIG, first,
@@ -127,5 +129,5 @@ status ship_check(const dataset *d)
         "them, and data.ship sends nothing from outside that folder: name the folder that "
         "holds the files (data.images), mount it here (mount --bind), or set data.ship false "
         "and give workers the files (--data-root)",
-        (long long)n - 1, holder);
+        (long long)count - 1, holder);
 }

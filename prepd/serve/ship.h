@@ -17,14 +17,15 @@
 WARN_UNUSED status ship_check(const dataset *data);
 
 /* Reads image `image` of the data set into new parts of the message. Of a folder of frames it reads
- * frames index[0] to index[n - 1], or the first n where index is NULL. Writes one entry per file:
+ * frames index[0] to index[count - 1], or the first `count` where index is NULL. Writes one entry
+ * per file:
  *
  *   "shipped":[{"size":of the file,"mtime":ns,"part":its number in the message}...]
  *
  * without "part" if the file is larger than `limits` allow or ends before the wanted piece; or
  * {"errno":E}, or {"irregular":true} if it is not a regular file. */
 WARN_UNUSED status ship_file(const dataset *data, int64_t image, const image_place *place,
-                             const int64_t *index, int64_t n, const conf *limits, wire_msg *parts,
-                             json_writer *out);
+                             const int64_t *index, int64_t count, const conf *limits,
+                             wire_msg *parts, json_writer *out);
 
 #endif

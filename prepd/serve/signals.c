@@ -13,33 +13,33 @@ enum { DRAIN_S = 20 }; /* time that draining has after SIGTERM */
 
 /* Begins to drain: what is in work is finished and sent, within a time limit, and nothing new
  * begins. */
-static void drain(dispatch *d)
+static void drain(dispatch *state)
 {
-    d->draining = true;
-    d->drain_ns = clock_ns() + (int64_t)DRAIN_S * 1000000000;
+    state->draining = true;
+    state->drain_ns = clock_ns() + (int64_t)DRAIN_S * 1000000000;
     notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=30000000\n");
 }
 
-void dispatch_signals(dispatch *d)
+void dispatch_signals(dispatch *state)
 {
     struct signalfd_siginfo info;
-    while (read(d->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+    while (read(state->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD)
             continue; /* children are reaped after their last messages were read */
         if (info.ssi_signo == SIGHUP) {
-            d->reload = true;
+            state->reload = true;
             continue;
         }
-        d->stop_now |= d->signalled;
-        d->signalled = true;
-        if (info.ssi_signo == SIGTERM && !d->draining && !d->stop_now)
-            drain(d);
+        state->stop_now |= state->signalled;
+        state->signalled = true;
+        if (info.ssi_signo == SIGTERM && !state->draining && !state->stop_now)
+            drain(state);
         else
-            d->stopping = true;
+            state->stopping = true;
         log_info("%s signal=%s",
-                 d->stop_now   ? "stopping at once"
-                 : d->stopping ? "stopping; another signal stops at once"
-                               : "draining what is in work; another signal stops at once",
+                 state->stop_now   ? "stopping at once"
+                 : state->stopping ? "stopping; another signal stops at once"
+                                   : "draining what is in work; another signal stops at once",
                  strsignal((int)info.ssi_signo));
     }
 }

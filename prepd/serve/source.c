@@ -29,23 +29,23 @@ enum {
 
 /* A folder has splits, one of which is held out. A single file has none, nor has a folder of .txt
  * files, and such data must not be both trained on and held out. */
-static status check_held_out(const conf *c)
+static status check_held_out(const conf *options)
 {
-    if (c->eval_path[0] || c->data_format == DATA_VQAV2 || records_have_splits(c))
+    if (options->eval_path[0] || options->data_format == DATA_VQAV2 || records_have_splits(options))
         return ST_OK;
-    return FAIL_IN(ST_CONFIG, c->data_path,
+    return FAIL_IN(ST_CONFIG, options->data_path,
                    "data.path is not a folder with splits, so nothing of it is held out; name the "
                    "held-out data in eval.path");
 }
 
 static status check_template(const source *section)
 {
-    chat_template t;
-    TRY(chat_template_check(&section->options, &t));
-    if (t.path[0] && !t.releases)
+    chat_template chat;
+    TRY(chat_template_check(&section->options, &chat));
+    if (chat.path[0] && !chat.releases)
         log_warn("the chat template %s is not used: conversations are written as the template of "
                  "Qwen3-VL Instruct does (model.chat_template is instruct) section=%s",
-                 t.path, section->name);
+                 chat.path, section->name);
     return ST_OK;
 }
 
@@ -54,38 +54,38 @@ static status check_template(const source *section)
 static status check_mixture(const source *section)
 {
     const dataset_part *parts;
-    const int n =
+    const int count =
         section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
     bool plain = true;
-    arena a;
-    arena_init(&a, 0);
+    arena memory;
+    arena_init(&memory, 0);
     status st = ST_OK;
-    for (int k = 0; k < n && st == ST_OK; k++) {
+    for (int k = 0; k < count && st == ST_OK; k++) {
         sample first = {.plain = true};
         if (parts[k].count > 0)
-            st = section->data->adapter->outline(section->data, parts[k].first, &a, &first);
+            st = section->data->adapter->outline(section->data, parts[k].first, &memory, &first);
         plain = plain && first.plain;
     }
-    arena_done(&a);
+    arena_done(&memory);
     return st == ST_OK && !plain ? check_template(section) : st;
 }
 
 /* Does everything that needs the options alone, so that their mistakes are told at once. */
-static status resolve_options(dispatch *d, source *section)
+static status resolve_options(dispatch *state, source *section)
 {
-    if (section == &d->eval) {
-        TRY(check_held_out(d->options));
-        TRY(conf_eval(d->options, &section->options));
+    if (section == &state->eval) {
+        TRY(check_held_out(state->options));
+        TRY(conf_eval(state->options, &section->options));
     } else {
         TRY(conf_copy(
-            d->options,
+            state->options,
             &section->options)); /* a copy, since a thread that hangs outlives the options */
     }
     TRY(model_files_told(&section->options));
     TRY(model_files_digest(&section->options, &section->model_digest));
     if (section->options.data_format != DATA_MIXTURE)
         TRY(check_template(section));
-    TRY(conf_stream_json(d->options, section->model_digest, &section->stream_json));
+    TRY(conf_stream_json(state->options, section->model_digest, &section->stream_json));
     return clip_limits_load(&section->options, &section->clips);
 }
 
@@ -104,10 +104,10 @@ static file_mark mark_of(const char *path)
     return (file_mark){info.st_ino, info.st_ctim};
 }
 
-static bool same_mark(file_mark a, file_mark b)
+static bool same_mark(file_mark first, file_mark second)
 {
-    return a.inode == b.inode && a.changed.tv_sec == b.changed.tv_sec &&
-           a.changed.tv_nsec == b.changed.tv_nsec;
+    return first.inode == second.inode && first.changed.tv_sec == second.changed.tv_sec &&
+           first.changed.tv_nsec == second.changed.tv_nsec;
 }
 
 /* Opens the files of a section beside the loop. The thread owns `made` until `done` is set, and it
@@ -126,9 +126,9 @@ struct opening {
 
 /* Takes the lock on the index, waiting for another process that builds it. False if no lock can be
  * taken here, or the index is no longer wanted. */
-static bool lock_index(opening *o, cache_lock *out)
+static bool lock_index(opening *start, cache_lock *out)
 {
-    const char *path = o->made.index_path;
+    const char *path = start->made.index_path;
     char holder[LOCK_HOLDER];
     for (;;) {
         const lock_answer answer = cache_lock_take(path, out, holder);
@@ -140,13 +140,13 @@ static bool lock_index(opening *o, cache_lock *out)
                 status_text());
             return false;
         }
-        if (!atomic_load(&o->waits)) {
+        if (!atomic_load(&start->waits)) {
             log_warn("the index is being built by %s: waiting for it section=%s file=%s", holder,
-                     o->made.name, path);
-            memcpy(o->holder, holder, sizeof(holder));
-            atomic_store(&o->waits, true);
+                     start->made.name, path);
+            memcpy(start->holder, holder, sizeof(holder));
+            atomic_store(&start->waits, true);
         }
-        if (atomic_load(&o->leave))
+        if (atomic_load(&start->leave))
             return false;
         usleep(WAIT_MS * 1000);
     }
@@ -154,9 +154,9 @@ static bool lock_index(opening *o, cache_lock *out)
 
 /* Loads the index from the cache; or finds none and takes the lock, so that only one prepd builds
  * it. */
-static status find_index(opening *o)
+static status find_index(opening *start)
 {
-    source *section = &o->made;
+    source *section = &start->made;
     for (;;) {
         const file_mark seen = mark_of(section->index_path);
         const status st = source_load_index(section);
@@ -166,7 +166,7 @@ static status find_index(opening *o)
         }
         if (st != ST_NO_INPUT)
             log_warn("index is built again: %s", status_text());
-        if (!section->index_path[0] || !lock_index(o, &section->lock) ||
+        if (!section->index_path[0] || !lock_index(start, &section->lock) ||
             same_mark(seen, mark_of(section->index_path)))
             return ST_OK; /* it is to be built here */
         cache_lock_leave(
@@ -191,31 +191,31 @@ static status find_place(source *section)
     return section->index_path ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a path");
 }
 
-/* Opens the data set, which borrows o->c, and loads its index if the cache has it. It takes seconds
- * where there are millions of samples. */
-static status open_files(opening *o)
+/* Opens the data set, which borrows start->c, and loads its index if the cache has it. It takes
+ * seconds where there are millions of samples. */
+static status open_files(opening *start)
 {
-    source *section = &o->made;
-    TRY(dataset_open(o->options, &section->data));
-    if (o->options->data_ship)
+    source *section = &start->made;
+    TRY(dataset_open(start->options, &section->data));
+    if (start->options->data_ship)
         TRY(ship_check(section->data));
     TRY(check_mixture(section));
     TRY(find_place(section));
     log_info("data set opened section=%s samples=%lld images=%lld", section->name,
              (long long)section->data->adapter->samples(section->data),
              (long long)section->data->adapter->images(section->data));
-    return find_index(o);
+    return find_index(start);
 }
 
 /* The files are open: makes the section ready, or begins to build its index. */
-static status opened(dispatch *d, source *section)
+static status opened(dispatch *state, source *section)
 {
     section->opened = true;
-    if (!d->videos && section->data->adapter->videos &&
+    if (!state->videos && section->data->adapter->videos &&
         section->data->adapter->videos(section->data)) {
-        d->videos = true; /* workers get these TERMS before any lease with a video */
-        TRY(dispatch_new_terms(d));
-        for (worker_seat *worker = d->seats; worker; worker = worker->next)
+        state->videos = true; /* workers get these TERMS before any lease with a video */
+        TRY(dispatch_new_terms(state));
+        for (worker_seat *worker = state->seats; worker; worker = worker->next)
             worker->proved = false; /* it gets no work before it has started anew */
     }
     section->ready = section->index != NULL;
@@ -224,37 +224,37 @@ static status opened(dispatch *d, source *section)
 
 static void *open_thread(void *user)
 {
-    opening *o = user;
-    o->st = open_files(o);
-    o->note = *status_last();
-    atomic_store(&o->done, true);
+    opening *start = user;
+    start->st = open_files(start);
+    start->note = *status_last();
+    atomic_store(&start->done, true);
     return NULL;
 }
 
 static status open_beside(source *section)
 {
-    opening *o = calloc(1, sizeof(*o));
-    if (!o)
+    opening *start = calloc(1, sizeof(*start));
+    if (!start)
         return FAIL(ST_NO_MEMORY, "no memory to open a data set");
-    o->options = &section->options;
-    o->made = (source){.name = section->name,
-                       .options = section->options,
-                       .model_digest = section->model_digest,
-                       .clips = section->clips};
-    const int err = pthread_create(&o->thread, NULL, open_thread, o);
+    start->options = &section->options;
+    start->made = (source){.name = section->name,
+                           .options = section->options,
+                           .model_digest = section->model_digest,
+                           .clips = section->clips};
+    const int err = pthread_create(&start->thread, NULL, open_thread, start);
     if (err != 0) {
-        free(o);
+        free(start);
         return FAIL(ST_OS, "no thread to open the data set: %s", strerror(err));
     }
-    section->opening = o;
+    section->opening = start;
     return ST_OK;
 }
 
-status source_want(dispatch *d, source *section)
+status source_want(dispatch *state, source *section)
 {
     if (section->wanted)
         return ST_OK;
-    status st = resolve_options(d, section);
+    status st = resolve_options(state, section);
     if (st == ST_OK)
         st = open_beside(section);
     if (st != ST_OK)
@@ -266,17 +266,17 @@ status source_want(dispatch *d, source *section)
 /* Ends the thread and takes what it made. */
 static status take_over(source *section)
 {
-    opening *o = section->opening;
-    pthread_join(o->thread, NULL);
+    opening *start = section->opening;
+    pthread_join(start->thread, NULL);
     section->opening = NULL;
-    section->data = o->made.data;
-    section->index = o->made.index;
-    section->index_path = o->made.index_path;
-    section->index_key = o->made.index_key;
-    section->lock = o->made.lock;
-    const status st = o->st;
-    status_set(&o->note);
-    free(o);
+    section->data = start->made.data;
+    section->index = start->made.index;
+    section->index_path = start->made.index_path;
+    section->index_key = start->made.index_key;
+    section->lock = start->made.lock;
+    const status st = start->st;
+    status_set(&start->note);
+    free(start);
     return st;
 }
 
@@ -288,22 +288,22 @@ const char *source_waits_for(const source *section)
                : NULL;
 }
 
-status source_advance(dispatch *d, source *section)
+status source_advance(dispatch *state, source *section)
 {
     if (!section->opening || !atomic_load(&section->opening->done))
         return ST_OK;
     status st = take_over(section);
     if (st == ST_OK)
-        st = opened(d, section);
+        st = opened(state, section);
     return st;
 }
 
 /* Tells the thread to leave and gives it a moment. A thread that waits for the lock leaves at once;
  * one that has the lock by now may be reading. */
-static void leave_lock(opening *o)
+static void leave_lock(opening *start)
 {
-    atomic_store(&o->leave, true);
-    for (int k = 0; k < LEAVE_LOOKS && !atomic_load(&o->done); k++)
+    atomic_store(&start->leave, true);
+    for (int k = 0; k < LEAVE_LOOKS && !atomic_load(&start->done); k++)
         usleep(WAIT_MS * 1000);
 }
 

@@ -13,44 +13,45 @@
 enum { RECORDS_VERSION = 3 };
 
 /* Adds what decides which frames of a clip are taken: their times are part of a sample's text. */
-static void add_clip_options(const source *section, hasher *h)
+static void add_clip_options(const source *section, hasher *hash)
 {
-    const conf *c = &section->options;
-    const clip_limits l = section->clips;
+    const conf *options = &section->options;
+    const clip_limits limits = section->clips;
     char fps[32];
-    const int n = snprintf(fps, sizeof fps, "%.17g", l.fps);
-    hasher_add(h, fps, (size_t)n + 1);
-    hasher_add_u64(h, (uint64_t)l.min_frames);
-    hasher_add_u64(h, (uint64_t)l.max_frames);
-    hasher_add_u64(h, (uint64_t)c->video_input_frames);
-    hasher_add_u64(h, (uint64_t)c->video_file_bytes);
-    hasher_add_u64(h, (uint64_t)c->video_prompt);
+    const int length = snprintf(fps, sizeof fps, "%.17g", limits.fps);
+    hasher_add(hash, fps, (size_t)length + 1);
+    hasher_add_u64(hash, (uint64_t)limits.min_frames);
+    hasher_add_u64(hash, (uint64_t)limits.max_frames);
+    hasher_add_u64(hash, (uint64_t)options->video_input_frames);
+    hasher_add_u64(hash, (uint64_t)options->video_file_bytes);
+    hasher_add_u64(hash, (uint64_t)options->video_prompt);
 }
 
 status source_index_key(const source *section, hash128 *out)
 {
-    const conf *c = &section->options;
+    const conf *options = &section->options;
     const hash128 data = dataset_contents(section->data);
     hash128 rules;
-    hasher *h = NULL;
+    hasher *hash = NULL;
     TRY(tokenizer_rules(&rules));
-    TRY(hasher_new(&h));
-    hasher_add_u64(h, RECORDS_VERSION);
-    hasher_add(h, rules.bytes, sizeof(rules.bytes));
-    hasher_add(h, data.bytes, sizeof(data.bytes));
-    hasher_add(h, section->model_digest.bytes, sizeof(section->model_digest.bytes));
-    hasher_add_text(h, c->data_system);
-    hasher_add_text(h, c->data_suffix);
-    hasher_add_u64(h, c->data_label_newline);
-    hasher_add_u64(h, (uint64_t)c->image_input_pixels);
-    hasher_add_u64(h, (uint64_t)c->image_file_bytes);
-    hasher_add_u64(h, (uint64_t)c->data_group);
-    hasher_add_u64(h, (uint64_t)c->data_limit);
-    hasher_add_u64(h, (uint64_t)c->data_answer);
-    add_clip_options(section, h);
-    hasher_add_u64(h, c->data_answer == ANSWER_DRAWN ? (uint64_t)c->training_seed : 0);
-    *out = hasher_value(h);
-    hasher_free(&h);
+    TRY(hasher_new(&hash));
+    hasher_add_u64(hash, RECORDS_VERSION);
+    hasher_add(hash, rules.bytes, sizeof(rules.bytes));
+    hasher_add(hash, data.bytes, sizeof(data.bytes));
+    hasher_add(hash, section->model_digest.bytes, sizeof(section->model_digest.bytes));
+    hasher_add_text(hash, options->data_system);
+    hasher_add_text(hash, options->data_suffix);
+    hasher_add_u64(hash, options->data_label_newline);
+    hasher_add_u64(hash, (uint64_t)options->image_input_pixels);
+    hasher_add_u64(hash, (uint64_t)options->image_file_bytes);
+    hasher_add_u64(hash, (uint64_t)options->data_group);
+    hasher_add_u64(hash, (uint64_t)options->data_limit);
+    hasher_add_u64(hash, (uint64_t)options->data_answer);
+    add_clip_options(section, hash);
+    hasher_add_u64(hash,
+                   options->data_answer == ANSWER_DRAWN ? (uint64_t)options->training_seed : 0);
+    *out = hasher_value(hash);
+    hasher_free(&hash);
     return ST_OK;
 }
 
@@ -59,10 +60,10 @@ static bool images_unchanged(const source *section)
 {
     for (int64_t j = 0; j < index_images(section->index); j++) {
         int64_t bytes, mtime;
-        index_image x;
-        index_image_get(section->index, j, &x);
+        index_image image;
+        index_image_get(section->index, j, &image);
         dataset_image_stat(section->data, j, &bytes, &mtime);
-        if (bytes != x.file_bytes || mtime != x.mtime_ns) {
+        if (bytes != image.file_bytes || mtime != image.mtime_ns) {
             log_info("index is stale: %s has changed since",
                      section->data->adapter->image_path(section->data, j));
             return false;

@@ -13,48 +13,49 @@
  * ZeroMQ reports nothing. */
 static const int64_t SILENT_NS = 10000000000;
 
-void supervisors_tick(dispatch *d, int64_t now)
+void supervisors_tick(dispatch *state, int64_t now)
 {
-    for (supervisor_seat **at = &d->supervisors; *at;) {
-        supervisor_seat *k = *at;
-        if (now - k->heard_ns < SILENT_NS) {
-            at = &k->next;
+    for (supervisor_seat **at = &state->supervisors; *at;) {
+        supervisor_seat *seat = *at;
+        if (now - seat->heard_ns < SILENT_NS) {
+            at = &seat->next;
             continue;
         }
-        *at = k->next;
-        d->n_supervisors--;
-        free(k);
+        *at = seat->next;
+        state->n_supervisors--;
+        free(seat);
     }
 }
 
-status supervisor_heard(dispatch *d, const wire_peer *from, const char *name)
+status supervisor_heard(dispatch *state, const wire_peer *from, const char *name)
 {
     const int64_t now = clock_ns();
-    for (supervisor_seat *k = d->supervisors; k; k = k->next)
-        if (k->peer.size == from->size && memcmp(k->peer.id, from->id, from->size) == 0) {
-            k->heard_ns = now;
+    for (supervisor_seat *seat_new = state->supervisors; seat_new; seat_new = seat_new->next)
+        if (seat_new->peer.size == from->size &&
+            memcmp(seat_new->peer.id, from->id, from->size) == 0) {
+            seat_new->heard_ns = now;
             return ST_OK;
         }
-    if (d->n_supervisors >= MAX_SEATS)
+    if (state->n_supervisors >= MAX_SEATS)
         return FAIL_IN(ST_UNAVAILABLE, name, "%d supervisors of workers are here already",
                        MAX_SEATS);
-    supervisor_seat *k = calloc(1, sizeof *k);
-    if (!k)
+    supervisor_seat *newest = calloc(1, sizeof *newest);
+    if (!newest)
         return FAIL(ST_NO_MEMORY, "no memory for a supervisor of workers");
-    *k = (supervisor_seat){.peer = *from, .heard_ns = now, .next = d->supervisors};
-    d->supervisors = k;
-    d->n_supervisors++;
+    *newest = (supervisor_seat){.peer = *from, .heard_ns = now, .next = state->supervisors};
+    state->supervisors = newest;
+    state->n_supervisors++;
     return ST_OK;
 }
 
-void supervisors_leave(dispatch *d, bool tell)
+void supervisors_leave(dispatch *state, bool tell)
 {
-    while (d->supervisors) {
-        supervisor_seat *k = d->supervisors;
-        if (tell && wire_send_json(d->workers, &k->peer, KIND_BYE, 0, "{}", 2) != ST_OK)
+    while (state->supervisors) {
+        supervisor_seat *seat = state->supervisors;
+        if (tell && wire_send_json(state->workers, &seat->peer, KIND_BYE, 0, "{}", 2) != ST_OK)
             log_debug("a supervisor could not be told to leave: %s", status_text());
-        d->supervisors = k->next;
-        free(k);
+        state->supervisors = seat->next;
+        free(seat);
     }
-    d->n_supervisors = 0;
+    state->n_supervisors = 0;
 }

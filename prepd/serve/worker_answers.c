@@ -21,9 +21,9 @@
 enum { MISSING_LIMIT = 3 };
 
 /* The worker has answered for its lease: takes it from the seat and moves on to the next. */
-static lease *end_work(dispatch *d, worker_seat *worker)
+static lease *end_work(dispatch *state, worker_seat *worker)
 {
-    lease *l = worker->work;
+    lease *leased = worker->work;
     worker->work = worker->ahead;
     worker->ahead = NULL;
     worker->unbegun = worker->work != NULL;
@@ -33,11 +33,11 @@ static lease *end_work(dispatch *d, worker_seat *worker)
     worker->fresh = false;
     worker->leases_done++;
     worker->since_ns = worker->leased_ns = clock_ns();
-    d->answered_ns = worker->since_ns;
-    return l;
+    state->answered_ns = worker->since_ns;
+    return leased;
 }
 
-status answer_row(dispatch *d, worker_seat *worker, const frame *head, wire_msg *message,
+status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_msg *message,
                   const char *name)
 {
     if (!worker->work)
@@ -55,14 +55,14 @@ status answer_row(dispatch *d, worker_seat *worker, const frame *head, wire_msg 
         compression_link_saw(&worker->link, (int64_t)wire_msg_bytes(message),
                              clock_ns() - worker->leased_ns - worker->made_ns);
     if (!worker->local)
-        breach_made_good(&d->breaches, worker->from);
-    lease *l = end_work(d, worker);
-    if (!l->owner)
-        lease_free(&l); /* its consumer has left */
-    else if (lease_solo_item(l) >= 0)
-        lease_solo_done(&d->book, l);
+        breach_made_good(&state->breaches, worker->from);
+    lease *leased = end_work(state, worker);
+    if (!leased->owner)
+        lease_free(&leased); /* its consumer has left */
+    else if (lease_solo_item(leased) >= 0)
+        lease_solo_done(&state->book, leased);
     else
-        consumer_row(d, l->owner, l, message);
+        consumer_row(state, leased->owner, leased, message);
     return ST_OK;
 }
 
@@ -89,12 +89,12 @@ static sight look_at(const source *section, const char *file, int64_t *out_size)
 
 /* The same for a file of an indexed sample, where a file that has changed since counts as gone. A
  * peer names the file, so it is only opened if it belongs to the sample that was leased. */
-static sight look_at_indexed(dispatch *d, const source *section, int64_t id, const char *file)
+static sight look_at_indexed(dispatch *state, const source *section, int64_t id, const char *file)
 {
     sample smp;
     int32_t i = 0;
-    arena_reset(&d->scratch);
-    if (section->data->adapter->outline(section->data, id, &d->scratch, &smp) != ST_OK)
+    arena_reset(&state->scratch);
+    if (section->data->adapter->outline(section->data, id, &state->scratch, &smp) != ST_OK)
         return SIGHT_GONE;
     while (i < smp.n_images && !dataset_image_has(section->data, smp.images[i], file))
         i++;
@@ -105,29 +105,30 @@ static sight look_at_indexed(dispatch *d, const source *section, int64_t id, con
     if (seen != SIGHT_THERE)
         return seen;
     image_place place;
-    index_image x;
+    index_image image;
     dataset_image_place(section->data, smp.images[i], &place);
     dataset_image_stat(section->data, smp.images[i], &bytes, &mtime_ns);
-    index_image_get(section->index, smp.images[i], &x);
-    const bool same = place.bytes < 0 ? bytes == x.file_bytes : place.offset <= size - place.bytes;
+    index_image_get(section->index, smp.images[i], &image);
+    const bool same =
+        place.bytes < 0 ? bytes == image.file_bytes : place.offset <= size - place.bytes;
     return same ? SIGHT_THERE : SIGHT_GONE;
 }
 
 /* Neither the worker nor the dispatcher can read the file now. The sample is judged as if the
  * worker had died of it, and the worker starts anew. */
-static void lost_in_trouble(dispatch *d, worker_seat *worker, const char *file)
+static void lost_in_trouble(dispatch *state, worker_seat *worker, const char *file)
 {
     static const char json[] = "{\"again\":true}";
     char what[128];
     snprintf(what, sizeof(what), "%.80s can be read neither there nor here", file);
-    if (wire_send_json(d->workers, &worker->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
+    if (wire_send_json(state->workers, &worker->peer, KIND_BYE, 0, json, strlen(json)) != ST_OK)
         log_debug("worker could not be told to start anew: %s", status_text());
-    seat_gone(d, worker, LOSS_CRASH, what);
+    seat_gone(state, worker, LOSS_CRASH, what);
 }
 
 /* Dismisses a worker that has missed too many files. `file` is one that it could not open just now,
  * or NULL. The reason is sent to the worker, so that its user reads it where the worker runs. */
-static void dismiss_if_blind(dispatch *d, worker_seat *worker, const char *file)
+static void dismiss_if_blind(dispatch *state, worker_seat *worker, const char *file)
 {
     if (!file || worker->missing_files < MISSING_LIMIT)
         return;
@@ -143,25 +144,25 @@ static void dismiss_if_blind(dispatch *d, worker_seat *worker, const char *file)
                       "folder of a complete copy",
                       (long long)worker->missing_files - 1, (int)worker->pid, worker->host);
     log_warn("worker dismissed: %s", status_text());
-    if (wire_send_error(d->workers, &worker->peer, 0, st) != ST_OK)
+    if (wire_send_error(state->workers, &worker->peer, 0, st) != ST_OK)
         log_debug("worker could not be told to leave: %s", status_text());
     if (worker->ship) /* then it cannot be a bad copy */
-        breach_note(&d->breaches, worker->from, clock_ns());
-    seat_gone(d, worker, worker->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
+        breach_note(&state->breaches, worker->from, clock_ns());
+    seat_gone(state, worker, worker->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
 }
 
-/* Whether a worker contradicts what the dispatcher sees of image j. missing: a file that the worker
- * could not open, or NULL. told: the size that it told; -1 if it told none, which index_build_take
- * refuses. With data.ship a file that could not be sent is the daemon's problem, and its size is
- * not told. */
-static bool contradicts(const worker_seat *worker, const source *section, int64_t j,
+/* Whether a worker contradicts what the dispatcher sees of image `index`. missing: a file that the
+ * worker could not open, or NULL. told: the size that it told; -1 if it told none, which
+ * index_build_take refuses. With data.ship a file that could not be sent is the daemon's problem,
+ * and its size is not told. */
+static bool contradicts(const worker_seat *worker, const source *section, int64_t index,
                         const char *missing, int64_t told)
 {
     int64_t bytes, mtime_ns;
     if (missing && !worker->ship)
-        return dataset_image_has(section->data, j, missing) &&
+        return dataset_image_has(section->data, index, missing) &&
                look_at(section, missing, &bytes) == SIGHT_THERE;
-    dataset_image_stat(section->data, j, &bytes, &mtime_ns);
+    dataset_image_stat(section->data, index, &bytes, &mtime_ns);
     return told >= (worker->ship ? 1 : 0) && bytes > 0 && bytes != told;
 }
 
@@ -169,21 +170,21 @@ static bool contradicts(const worker_seat *worker, const source *section, int64_
  * that have another size here than the worker says: the index must not depend on who read for it. A
  * file that changed after it was sent counts too, but it takes MISSING_LIMIT of them to dismiss the
  * worker. */
-static int64_t missed_files(const worker_seat *worker, const lease *l, const json_value *said,
+static int64_t missed_files(const worker_seat *worker, const lease *leased, const json_value *said,
                             const char **out_file)
 {
     const json_value *list = json_find(said, "records");
-    const int64_t solo = lease_solo_item(l), n = solo >= 0 ? 1 : l->n_items;
-    const source *section = l->owner;
+    const int64_t solo = lease_solo_item(leased), count = solo >= 0 ? 1 : leased->n_items;
+    const source *section = leased->owner;
     int64_t missed = 0;
     *out_file = NULL;
-    if (worker->local || l->kind != LEASE_IMAGES)
+    if (worker->local || leased->kind != LEASE_IMAGES)
         return 0;
-    for (int64_t k = 0; k < n; k++) {
-        const json_value *r = json_item(list, (size_t)k);
-        const int64_t j = solo >= 0 ? solo : l->item[k];
-        const char *missing = json_text(json_find(r, "missing"), NULL);
-        if (!contradicts(worker, section, j, missing, json_int(json_find(r, "bytes"), -1)))
+    for (int64_t k = 0; k < count; k++) {
+        const json_value *result = json_item(list, (size_t)k);
+        const int64_t j = solo >= 0 ? solo : leased->item[k];
+        const char *missing = json_text(json_find(result, "missing"), NULL);
+        if (!contradicts(worker, section, j, missing, json_int(json_find(result, "bytes"), -1)))
             continue;
         missed++;
         *out_file = missing ? missing : section->data->adapter->image_path(section->data, j);
@@ -191,55 +192,55 @@ static int64_t missed_files(const worker_seat *worker, const lease *l, const jso
     return missed;
 }
 
-status answer_records(dispatch *d, worker_seat *worker, const frame *head, const json_value *said,
-                      const char *name)
+status answer_records(dispatch *state, worker_seat *worker, const frame *head,
+                      const json_value *said, const char *name)
 {
-    lease *l = worker->work;
-    if (!l || head->row != l->number)
+    lease *leased = worker->work;
+    if (!leased || head->row != leased->number)
         return ST_OK; /* late */
-    if (l->kind == LEASE_ROW)
+    if (leased->kind == LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of a row with index records");
-    bool solo = lease_solo_item(l) >= 0;
+    bool solo = lease_solo_item(leased) >= 0;
     const char *file;
-    const int64_t missed = missed_files(worker, l, said, &file);
+    const int64_t missed = missed_files(worker, leased, said, &file);
     if (missed > 0) {
         worker->missing_files += missed;
-        end_work(d, worker);
-        lease_book_return(&d->book, l);
-        dismiss_if_blind(d, worker, file);
+        end_work(state, worker);
+        lease_book_return(&state->book, leased);
+        dismiss_if_blind(state, worker, file);
         return ST_OK;
     }
-    const status st = index_build_take(d, l, said, worker, name);
+    const status st = index_build_take(state, leased, said, worker, name);
     if (st != ST_OK && st != ST_PROTOCOL) { /* the daemon's own failure, not the worker's */
-        dispatch_fail(d, st);
+        dispatch_fail(state, st);
         return ST_OK;
     }
     TRY(st);
-    end_work(d, worker);
-    if (solo && l->n_items > 0)
-        lease_solo_done(&d->book, l);
+    end_work(state, worker);
+    if (solo && leased->n_items > 0)
+        lease_solo_done(&state->book, leased);
     else
-        lease_free(&l);
+        lease_free(&leased);
     return ST_OK;
 }
 
 /* Checks all of a FAILED message before any of it counts. A worker that names a sample that it was
  * not given is not believed in anything. */
-static status check_failed(const lease *l, const json_value *said, const char *name,
+static status check_failed(const lease *leased, const json_value *said, const char *name,
                            const json_value **out_list)
 {
-    const int64_t solo = lease_solo_item(l);
+    const int64_t solo = lease_solo_item(leased);
     TRY(json_want_array(said, "samples", name, out_list));
     if (json_count(*out_list) == 0)
         return FAIL_IN(ST_PROTOCOL, name, "the worker reported a failure without naming a sample");
     for (size_t i = 0; i < json_count(*out_list); i++) {
-        const json_value *f = json_item(*out_list, i);
+        const json_value *value = json_item(*out_list, i);
         int64_t id;
         const char *cause;
-        TRY(json_want_int(f, "id", name, &id));
-        TRY(json_want_text(f, "cause", name, &cause));
-        if (solo >= 0 ? id != solo : !lease_has(l, id))
+        TRY(json_want_int(value, "id", name, &id));
+        TRY(json_want_text(value, "cause", name, &cause));
+        if (solo >= 0 ? id != solo : !lease_has(leased, id))
             return FAIL_IN(
                 ST_PROTOCOL, name,
                 "the worker reported a failure of sample %lld, which is not in its lease",
@@ -250,79 +251,80 @@ static status check_failed(const lease *l, const json_value *said, const char *n
 
 /* Handles FAILED: quarantines the samples that could not be decoded. A file that only this worker
  * misses is the worker's fault. */
-status answer_failed(dispatch *d, worker_seat *worker, const frame *head, const json_value *said,
-                     const char *name)
+status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
+                     const json_value *said, const char *name)
 {
-    lease *l = worker->work;
+    lease *leased = worker->work;
     const json_value *list;
     const char *trouble = NULL, *missed = NULL; /* files */
-    if (!l || head->row != l->number)
-        return ST_OK; /* late */
-    if (!l->owner) {  /* its consumer has left */
-        end_work(d, worker);
-        lease_free(&l);
+    if (!leased || head->row != leased->number)
+        return ST_OK;     /* late */
+    if (!leased->owner) { /* its consumer has left */
+        end_work(state, worker);
+        lease_free(&leased);
         return ST_OK;
     }
-    if (l->kind != LEASE_ROW)
+    if (leased->kind != LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of index records with failed samples");
-    TRY(check_failed(l, said, name, &list));
+    TRY(check_failed(leased, said, name, &list));
     for (size_t i = 0; i < json_count(list); i++) {
-        const json_value *f = json_item(list, i);
-        const int64_t id = json_int(json_find(f, "id"), -1);
-        const char *missing = json_text(json_find(f, "missing"), NULL);
+        const json_value *value = json_item(list, i);
+        const int64_t id = json_int(json_find(value, "id"), -1);
+        const char *missing = json_text(json_find(value, "missing"), NULL);
         const sight seen = missing && !worker->local && !worker->ship
-                               ? look_at_indexed(d, lease_source(l), id, missing)
+                               ? look_at_indexed(state, lease_source(leased), id, missing)
                                : SIGHT_GONE;
         worker->missing_files += seen == SIGHT_THERE;
         missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;
         if (seen == SIGHT_GONE)
-            seats_quarantine(d, lease_source(l), id, json_text(json_find(f, "cause"), ""));
+            seats_quarantine(state, lease_source(leased), id,
+                             json_text(json_find(value, "cause"), ""));
     }
     if (trouble) {
-        lost_in_trouble(d, worker, trouble);
+        lost_in_trouble(state, worker, trouble);
         return ST_OK;
     }
-    end_work(d, worker);
-    if (lease_solo_item(l) >= 0)
-        lease_solo_done(&d->book, l);
+    end_work(state, worker);
+    if (lease_solo_item(leased) >= 0)
+        lease_solo_done(&state->book, leased);
     else
-        lease_book_return(&d->book, l);
-    dismiss_if_blind(d, worker, missed);
+        lease_book_return(&state->book, leased);
+    dismiss_if_blind(state, worker, missed);
     return ST_OK;
 }
 
 /* Adds up where the time of making a row went, which its worker tells before the row itself. */
-static void count_stages(dispatch *d, worker_seat *worker, const json_value *stages,
+static void count_stages(dispatch *state, worker_seat *worker, const json_value *stages,
                          const json_value *cache)
 {
     for (int i = 0; i < 2; i++) {
-        const int64_t n = json_int(json_item(cache, (size_t)i), 0);
-        d->counts.cached[i] += n > 0 && n < INT32_MAX ? (uint64_t)n : 0;
+        const int64_t count = json_int(json_item(cache, (size_t)i), 0);
+        state->counts.cached[i] += count > 0 && count < INT32_MAX ? (uint64_t)count : 0;
     }
     worker->made_ns = 0;
     for (int i = 0; i < N_STAGES; i++) {
         int64_t ns = json_int(json_item(stages, (size_t)i), 0);
         ns = ns > 0 && ns < INT64_MAX / 1024 ? ns : 0;
-        d->counts.stage_ns[i] += ns;
+        state->counts.stage_ns[i] += ns;
         worker->made_ns += ns;
     }
 }
 
-status answer_on(dispatch *d, worker_seat *worker, const frame *head, const json_value *said,
+status answer_on(dispatch *state, worker_seat *worker, const frame *head, const json_value *said,
                  const char *name)
 {
     const json_value *stages = json_find(said, "stage_ns");
     if (!worker->work || head->row != worker->work->number)
         return ST_OK;
     if (stages) {
-        count_stages(d, worker, stages, json_find(said, "cache"));
-        return damage_heard(d, worker->work, json_find(said, "damaged"), name);
+        count_stages(state, worker, stages, json_find(said, "cache"));
+        return damage_heard(state, worker->work, json_find(said, "damaged"), name);
     }
     const int64_t item = json_int(json_find(said, "item"), -1);
-    const lease *l = worker->work;
-    if (!lease_has(l, item))
+    const lease *leased = worker->work;
+    if (!lease_has(leased, item))
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker says that it is at item %lld, which is not in its lease",
                        (long long)item);
@@ -331,8 +333,8 @@ status answer_on(dispatch *d, worker_seat *worker, const frame *head, const json
      * lease ends within prepd.sample_timeout for each of its items. A long lease that makes
      * progress is no sign of trouble. */
     if (lease_on(worker->work, item))
-        d->answered_ns = worker->since_ns = clock_ns();
-    worker->last_item = l->kind == LEASE_ROW && lease_solo_item(l) < 0 && l->n_items > 0 &&
-                        item == l->item[l->n_items - 1];
+        state->answered_ns = worker->since_ns = clock_ns();
+    worker->last_item = leased->kind == LEASE_ROW && lease_solo_item(leased) < 0 &&
+                        leased->n_items > 0 && item == leased->item[leased->n_items - 1];
     return ST_OK;
 }

@@ -30,48 +30,48 @@ static bool prints_as_itself(int byte)
 
 /* The length of the first piece of an ASCII text. The rules are the alternatives of Qwen's
  * expression (SPLIT in bpe_write.c), in their order. */
-static int first_piece(const char *s, int n)
+static int first_piece(const char *text, int count)
 {
     static const char *const contractions[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     int i = 0;
-    if (s[0] == '\'')
+    if (text[0] == '\'')
         for (size_t k = 0; k < sizeof contractions / sizeof *contractions; k++) {
             int length = (int)strlen(contractions[k]);
-            if (length < n && strncasecmp(s + 1, contractions[k], (size_t)length) == 0)
+            if (length < count && strncasecmp(text + 1, contractions[k], (size_t)length) == 0)
                 return 1 + length;
         }
-    bool led = n > 1 && !isalnum((unsigned char)s[0]) && s[0] != '\n' && s[0] != '\r' &&
-               isalpha((unsigned char)s[1]);
-    if (led || isalpha((unsigned char)s[0])) {
-        for (i = 1; i < n && isalpha((unsigned char)s[i]);)
+    bool led = count > 1 && !isalnum((unsigned char)text[0]) && text[0] != '\n' &&
+               text[0] != '\r' && isalpha((unsigned char)text[1]);
+    if (led || isalpha((unsigned char)text[0])) {
+        for (i = 1; i < count && isalpha((unsigned char)text[i]);)
             i++;
         return i;
     }
-    if (isdigit((unsigned char)s[0]))
+    if (isdigit((unsigned char)text[0]))
         return 1;
-    i = s[0] == ' ' && n > 1 && ispunct((unsigned char)s[1]);
-    if (ispunct((unsigned char)s[i])) {
-        while (i < n && ispunct((unsigned char)s[i]))
+    i = text[0] == ' ' && count > 1 && ispunct((unsigned char)text[1]);
+    if (ispunct((unsigned char)text[i])) {
+        while (i < count && ispunct((unsigned char)text[i]))
             i++;
-        while (i < n && (s[i] == '\n' || s[i] == '\r'))
+        while (i < count && (text[i] == '\n' || text[i] == '\r'))
             i++;
         return i;
     }
     int run = 0, after_newline = 0;
-    for (; run < n && isspace((unsigned char)s[run]); run++)
-        if (s[run] == '\n' || s[run] == '\r')
+    for (; run < count && isspace((unsigned char)text[run]); run++)
+        if (text[run] == '\n' || text[run] == '\r')
             after_newline = run + 1;
     if (after_newline)
         return after_newline;
-    return run == n || run < 2 ? run : run - 1;
+    return run == count || run < 2 ? run : run - 1;
 }
 
-static status add_piece(corpus *known, const int byte_id[256], const char *s, int length,
+static status add_piece(corpus *known, const int byte_id[256], const char *text, int length,
                         int64_t count)
 {
     for (int i = 0; i < known->count; i++)
         if (known->pieces[i].length == length &&
-            memcmp(known->pieces[i].text, s, (size_t)length) == 0) {
+            memcmp(known->pieces[i].text, text, (size_t)length) == 0) {
             known->pieces[i].count += count;
             return ST_OK;
         }
@@ -86,10 +86,10 @@ static status add_piece(corpus *known, const int byte_id[256], const char *s, in
         known->pieces = grown;
         known->capacity = capacity;
     }
-    piece *p = &known->pieces[known->count++];
-    *p = (piece){.text = s, .length = length, .count = count, .how_many = length};
+    piece *span = &known->pieces[known->count++];
+    *span = (piece){.text = text, .length = length, .count = count, .how_many = length};
     for (int i = 0; i < length; i++)
-        p->ids[i] = byte_id[(uint8_t)s[i]];
+        span->ids[i] = byte_id[(uint8_t)text[i]];
     return ST_OK;
 }
 
@@ -130,14 +130,14 @@ static bool best_pair(const corpus *known, int n_tokens, int64_t *pairs, int *ou
 static void merge_pair(corpus *known, int left, int right, int merged)
 {
     for (int i = 0; i < known->count; i++) {
-        piece *p = &known->pieces[i];
+        piece *span = &known->pieces[i];
         int to = 0;
-        for (int k = 0; k < p->how_many; k++) {
-            bool here = k + 1 < p->how_many && p->ids[k] == left && p->ids[k + 1] == right;
-            p->ids[to++] = here ? merged : p->ids[k];
+        for (int k = 0; k < span->how_many; k++) {
+            bool here = k + 1 < span->how_many && span->ids[k] == left && span->ids[k + 1] == right;
+            span->ids[to++] = here ? merged : span->ids[k];
             k += here;
         }
-        p->how_many = to;
+        span->how_many = to;
     }
 }
 
@@ -163,10 +163,10 @@ status bpe_train(const bpe_text *texts, int n_texts, int max_merges, bpe *out)
     if (!pairs)
         return FAIL(ST_NO_MEMORY, "no memory to count pairs of %zu tokens", most);
     for (int i = 0; i < n_texts; i++)
-        for (const char *s = texts[i].text; *s;) {
-            int length = first_piece(s, (int)strlen(s));
-            TRY_OR(done, add_piece(&known, byte_id, s, length, texts[i].count));
-            s += length;
+        for (const char *text = texts[i].text; *text;) {
+            int length = first_piece(text, (int)strlen(text));
+            TRY_OR(done, add_piece(&known, byte_id, text, length, texts[i].count));
+            text += length;
         }
     int left, right;
     while (out->n_merges < max_merges && best_pair(&known, out->n_tokens, pairs, &left, &right)) {

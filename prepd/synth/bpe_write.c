@@ -57,18 +57,18 @@ static int symbol_of(int byte)
 /* Writes the bytes of a token as symbols in UTF-8, terminated; returns the length. */
 static size_t token_symbols(const bpe *vocabulary, int token, char out[2 * BPE_TOKEN_BYTES + 1])
 {
-    size_t n = 0;
+    size_t count = 0;
     for (int i = 0; i < vocabulary->size[token]; i++) {
         int code = symbol_of(vocabulary->bytes[token][i]);
         if (code < 128) {
-            out[n++] = (char)code;
+            out[count++] = (char)code;
         } else {
-            out[n++] = (char)(0xc0 | code >> 6);
-            out[n++] = (char)(0x80 | (code & 63));
+            out[count++] = (char)(0xc0 | code >> 6);
+            out[count++] = (char)(0x80 | (code & 63));
         }
     }
-    out[n] = 0;
-    return n;
+    out[count] = 0;
+    return count;
 }
 
 static void put_added_flags(json_writer *writer, bool special)

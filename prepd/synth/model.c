@@ -39,166 +39,169 @@ static status train_vocabulary(bpe *out)
 {
     enum { MAX_TEXTS = 64 };
     bpe_text texts[MAX_TEXTS];
-    int n = 0;
+    int count = 0;
     for (size_t i = 0; i < sizeof template_texts / sizeof *template_texts; i++)
-        texts[n++] = (bpe_text){template_texts[i], WEIGHT_TEMPLATE};
-    for (int i = 0; scene_text(i) && n < MAX_TEXTS - 1; i++)
-        texts[n++] = (bpe_text){scene_text(i), WEIGHT_SCENE};
-    texts[n++] = (bpe_text){plain_english, WEIGHT_ENGLISH};
-    return bpe_train(texts, n, 640, out);
+        texts[count++] = (bpe_text){template_texts[i], WEIGHT_TEMPLATE};
+    for (int i = 0; scene_text(i) && count < MAX_TEXTS - 1; i++)
+        texts[count++] = (bpe_text){scene_text(i), WEIGHT_SCENE};
+    texts[count++] = (bpe_text){plain_english, WEIGHT_ENGLISH};
+    return bpe_train(texts, count, 640, out);
 }
 
-static void put_ints(json_writer *w, const char *key, const int *v, int n)
+static void put_ints(json_writer *writer, const char *key, const int *values, int count)
 {
-    json_begin_key_array(w, key);
-    for (int i = 0; i < n; i++)
-        json_put_int(w, v[i]);
-    json_end_array(w);
+    json_begin_key_array(writer, key);
+    for (int i = 0; i < count; i++)
+        json_put_int(writer, values[i]);
+    json_end_array(writer);
 }
 
 /* The hidden size is neither the width of an expert nor twice that, so that the layout of stored
  * experts can be told from their shapes. The number of heads times head_dim differs from the hidden
  * size, as in the published models. */
-static void put_text_config(const bpe *b, json_writer *w)
+static void put_text_config(const bpe *merges, json_writer *writer)
 {
     static const int sections[] = {8, 4, 4};
     int vocabulary =
-        (bpe_size(b) + VOCABULARY_MULTIPLE - 1) / VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE;
-    json_begin_object(w);
-    json_put_key_cstr(w, "model_type", "qwen3_vl_moe_text");
-    json_put_key_int(w, "vocab_size", vocabulary);
-    json_put_key_int(w, "hidden_size", 128);
-    json_put_key_int(w, "intermediate_size", 256);
-    json_put_key_int(w, "num_hidden_layers", 4);
-    json_put_key_int(w, "num_attention_heads", 8);
-    json_put_key_int(w, "num_key_value_heads", 2);
-    json_put_key_int(w, "head_dim", 32);
-    json_put_key_cstr(w, "hidden_act", "silu");
-    json_put_key_bool(w, "attention_bias", false);
-    json_put_key_real(w, "attention_dropout", 0.0);
-    json_put_key_int(w, "num_experts", 8);
-    json_put_key_int(w, "num_experts_per_tok", 2);
-    json_put_key_int(w, "moe_intermediate_size", 96);
-    json_put_key_bool(w, "norm_topk_prob", true);
-    json_put_key_int(w, "decoder_sparse_step", 1);
-    put_ints(w, "mlp_only_layers", NULL, 0);
-    json_put_key_real(w, "router_aux_loss_coef", 0.001);
-    json_put_key_real(w, "rms_norm_eps", 1e-6);
-    json_put_key_int(w, "rope_theta", SMALL_THETA);
-    json_begin_key_object(w, "rope_scaling");
-    json_put_key_cstr(w, "rope_type", "default");
-    json_put_key_bool(w, "mrope_interleaved", true);
-    put_ints(w, "mrope_section", sections, 3);
-    json_end_object(w);
-    json_put_key_int(w, "max_position_embeddings", 4096);
-    json_put_key_real(w, "initializer_range", SMALL_INITIAL);
-    json_put_key_int(w, "bos_token_id", bpe_added_id(b, "<|endoftext|>"));
-    json_put_key_int(w, "eos_token_id", bpe_added_id(b, "<|im_end|>"));
-    json_put_key_cstr(w, "dtype", "bfloat16");
-    json_put_key_bool(w, "use_cache", true);
-    json_put_key_bool(w, "tie_word_embeddings", false);
-    json_end_object(w);
+        (bpe_size(merges) + VOCABULARY_MULTIPLE - 1) / VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE;
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "model_type", "qwen3_vl_moe_text");
+    json_put_key_int(writer, "vocab_size", vocabulary);
+    json_put_key_int(writer, "hidden_size", 128);
+    json_put_key_int(writer, "intermediate_size", 256);
+    json_put_key_int(writer, "num_hidden_layers", 4);
+    json_put_key_int(writer, "num_attention_heads", 8);
+    json_put_key_int(writer, "num_key_value_heads", 2);
+    json_put_key_int(writer, "head_dim", 32);
+    json_put_key_cstr(writer, "hidden_act", "silu");
+    json_put_key_bool(writer, "attention_bias", false);
+    json_put_key_real(writer, "attention_dropout", 0.0);
+    json_put_key_int(writer, "num_experts", 8);
+    json_put_key_int(writer, "num_experts_per_tok", 2);
+    json_put_key_int(writer, "moe_intermediate_size", 96);
+    json_put_key_bool(writer, "norm_topk_prob", true);
+    json_put_key_int(writer, "decoder_sparse_step", 1);
+    put_ints(writer, "mlp_only_layers", NULL, 0);
+    json_put_key_real(writer, "router_aux_loss_coef", 0.001);
+    json_put_key_real(writer, "rms_norm_eps", 1e-6);
+    json_put_key_int(writer, "rope_theta", SMALL_THETA);
+    json_begin_key_object(writer, "rope_scaling");
+    json_put_key_cstr(writer, "rope_type", "default");
+    json_put_key_bool(writer, "mrope_interleaved", true);
+    put_ints(writer, "mrope_section", sections, 3);
+    json_end_object(writer);
+    json_put_key_int(writer, "max_position_embeddings", 4096);
+    json_put_key_real(writer, "initializer_range", SMALL_INITIAL);
+    json_put_key_int(writer, "bos_token_id", bpe_added_id(merges, "<|endoftext|>"));
+    json_put_key_int(writer, "eos_token_id", bpe_added_id(merges, "<|im_end|>"));
+    json_put_key_cstr(writer, "dtype", "bfloat16");
+    json_put_key_bool(writer, "use_cache", true);
+    json_put_key_bool(writer, "tie_word_embeddings", false);
+    json_end_object(writer);
 }
 
-static void put_vision_config(json_writer *w)
+static void put_vision_config(json_writer *writer)
 {
     static const int deepstack[] = {0, 1, 2};
-    json_begin_object(w);
-    json_put_key_cstr(w, "model_type", "qwen3_vl_moe");
-    json_put_key_int(w, "depth", 4);
-    json_put_key_int(w, "hidden_size", 96);
-    json_put_key_int(w, "num_heads", 4);
-    json_put_key_int(w, "intermediate_size", 192);
-    json_put_key_cstr(w, "hidden_act", "gelu_pytorch_tanh");
-    json_put_key_int(w, "in_channels", 3);
-    json_put_key_int(w, "patch_size", 16);
-    json_put_key_int(w, "temporal_patch_size", 2);
-    json_put_key_int(w, "spatial_merge_size", 2);
-    json_put_key_int(w, "num_position_embeddings", 64);
-    put_ints(w, "deepstack_visual_indexes", deepstack, 3);
-    json_put_key_int(w, "out_hidden_size", 128);
-    json_put_key_real(w, "initializer_range", SMALL_INITIAL);
-    json_end_object(w);
+    json_begin_object(writer);
+    json_put_key_cstr(writer, "model_type", "qwen3_vl_moe");
+    json_put_key_int(writer, "depth", 4);
+    json_put_key_int(writer, "hidden_size", 96);
+    json_put_key_int(writer, "num_heads", 4);
+    json_put_key_int(writer, "intermediate_size", 192);
+    json_put_key_cstr(writer, "hidden_act", "gelu_pytorch_tanh");
+    json_put_key_int(writer, "in_channels", 3);
+    json_put_key_int(writer, "patch_size", 16);
+    json_put_key_int(writer, "temporal_patch_size", 2);
+    json_put_key_int(writer, "spatial_merge_size", 2);
+    json_put_key_int(writer, "num_position_embeddings", 64);
+    put_ints(writer, "deepstack_visual_indexes", deepstack, 3);
+    json_put_key_int(writer, "out_hidden_size", 128);
+    json_put_key_real(writer, "initializer_range", SMALL_INITIAL);
+    json_end_object(writer);
 }
 
-static void put_config(const bpe *b, json_writer *w)
+static void put_config(const bpe *vocabulary, json_writer *writer)
 {
-    json_begin_object(w);
-    json_begin_key_array(w, "architectures");
-    json_put_cstr(w, "Qwen3VLMoeForConditionalGeneration");
-    json_end_array(w);
-    json_put_key_cstr(w, "model_type", "qwen3_vl_moe");
-    json_put_key_int(w, "image_token_id", bpe_added_id(b, "<|image_pad|>"));
-    json_put_key_int(w, "video_token_id", bpe_added_id(b, "<|video_pad|>"));
-    json_put_key_int(w, "vision_start_token_id", bpe_added_id(b, "<|vision_start|>"));
-    json_put_key_int(w, "vision_end_token_id", bpe_added_id(b, "<|vision_end|>"));
-    json_put_key_bool(w, "tie_word_embeddings", false);
-    json_put_key(w, "text_config");
-    put_text_config(b, w);
-    json_put_key(w, "vision_config");
-    put_vision_config(w);
-    json_end_object(w);
+    json_begin_object(writer);
+    json_begin_key_array(writer, "architectures");
+    json_put_cstr(writer, "Qwen3VLMoeForConditionalGeneration");
+    json_end_array(writer);
+    json_put_key_cstr(writer, "model_type", "qwen3_vl_moe");
+    json_put_key_int(writer, "image_token_id", bpe_added_id(vocabulary, "<|image_pad|>"));
+    json_put_key_int(writer, "video_token_id", bpe_added_id(vocabulary, "<|video_pad|>"));
+    json_put_key_int(writer, "vision_start_token_id", bpe_added_id(vocabulary, "<|vision_start|>"));
+    json_put_key_int(writer, "vision_end_token_id", bpe_added_id(vocabulary, "<|vision_end|>"));
+    json_put_key_bool(writer, "tie_word_embeddings", false);
+    json_put_key(writer, "text_config");
+    put_text_config(vocabulary, writer);
+    json_put_key(writer, "vision_config");
+    put_vision_config(writer);
+    json_end_object(writer);
 }
 
-static void put_generation(const bpe *b, json_writer *w)
+static void put_generation(const bpe *vocabulary, json_writer *writer)
 {
-    int ends[] = {bpe_added_id(b, "<|im_end|>"), bpe_added_id(b, "<|endoftext|>")};
-    json_begin_object(w);
-    json_put_key_int(w, "bos_token_id", ends[1]);
-    json_put_key_int(w, "pad_token_id", ends[1]);
-    json_put_key_bool(w, "do_sample", false);
-    put_ints(w, "eos_token_id", ends, 2);
-    json_end_object(w);
+    int ends[] = {bpe_added_id(vocabulary, "<|im_end|>"),
+                  bpe_added_id(vocabulary, "<|endoftext|>")};
+    json_begin_object(writer);
+    json_put_key_int(writer, "bos_token_id", ends[1]);
+    json_put_key_int(writer, "pad_token_id", ends[1]);
+    json_put_key_bool(writer, "do_sample", false);
+    put_ints(writer, "eos_token_id", ends, 2);
+    json_end_object(writer);
 }
 
 /* The members of "size" are areas in pixels, whatever their names say: so the processor reads them.
  */
-static void put_processor(json_writer *w, int64_t min_pixels, int64_t max_pixels, const char *key,
-                          const char *type)
+static void put_processor(json_writer *writer, int64_t min_pixels, int64_t max_pixels,
+                          const char *key, const char *type)
 {
-    json_begin_object(w);
-    json_begin_key_object(w, "size");
-    json_put_key_int(w, "longest_edge", max_pixels);
-    json_put_key_int(w, "shortest_edge", min_pixels);
-    json_end_object(w);
-    json_put_key_int(w, "patch_size", 16);
-    json_put_key_int(w, "temporal_patch_size", 2);
-    json_put_key_int(w, "merge_size", 2);
+    json_begin_object(writer);
+    json_begin_key_object(writer, "size");
+    json_put_key_int(writer, "longest_edge", max_pixels);
+    json_put_key_int(writer, "shortest_edge", min_pixels);
+    json_end_object(writer);
+    json_put_key_int(writer, "patch_size", 16);
+    json_put_key_int(writer, "temporal_patch_size", 2);
+    json_put_key_int(writer, "merge_size", 2);
     static const char *const keys[] = {"image_mean", "image_std"};
     for (int k = 0; k < 2; k++) {
-        json_begin_key_array(w, keys[k]);
-        for (int c = 0; c < 3; c++)
-            json_put_real(w, 0.5);
-        json_end_array(w);
+        json_begin_key_array(writer, keys[k]);
+        for (int i = 0; i < 3; i++)
+            json_put_real(writer, 0.5);
+        json_end_array(writer);
     }
-    json_put_key_cstr(w, "processor_class", "Qwen3VLProcessor");
-    json_put_key_cstr(w, key, type);
-    json_end_object(w);
+    json_put_key_cstr(writer, "processor_class", "Qwen3VLProcessor");
+    json_put_key_cstr(writer, key, type);
+    json_end_object(writer);
 }
 
 status model_write(const char *folder, int64_t min_pixels, int64_t max_pixels)
 {
     status st;
-    json_writer w;
-    bpe *b = (bpe *)malloc(sizeof *b);
-    if (!b)
+    json_writer writer;
+    bpe *vocabulary = (bpe *)malloc(sizeof *vocabulary);
+    if (!vocabulary)
         return FAIL(ST_NO_MEMORY, "no memory for a vocabulary");
-    json_writer_init(&w);
-    TRY_OR(done, train_vocabulary(b));
-    put_config(b, &w);
-    TRY_OR(done, files_write_json(folder, "config.json", &w));
-    put_generation(b, &w);
-    TRY_OR(done, files_write_json(folder, "generation_config.json", &w));
-    put_processor(&w, min_pixels, max_pixels, "image_processor_type", "Qwen2VLImageProcessorFast");
-    TRY_OR(done, files_write_json(folder, "preprocessor_config.json", &w));
-    put_processor(&w, min_pixels, 16 * max_pixels, "video_processor_type", "Qwen3VLVideoProcessor");
-    TRY_OR(done, files_write_json(folder, "video_preprocessor_config.json", &w));
-    bpe_write(b, &w);
-    TRY_OR(done, files_write_json(folder, "tokenizer.json", &w));
-    bpe_write_config(b, &w);
-    TRY_OR(done, files_write_json(folder, "tokenizer_config.json", &w));
+    json_writer_init(&writer);
+    TRY_OR(done, train_vocabulary(vocabulary));
+    put_config(vocabulary, &writer);
+    TRY_OR(done, files_write_json(folder, "config.json", &writer));
+    put_generation(vocabulary, &writer);
+    TRY_OR(done, files_write_json(folder, "generation_config.json", &writer));
+    put_processor(&writer, min_pixels, max_pixels, "image_processor_type",
+                  "Qwen2VLImageProcessorFast");
+    TRY_OR(done, files_write_json(folder, "preprocessor_config.json", &writer));
+    put_processor(&writer, min_pixels, 16 * max_pixels, "video_processor_type",
+                  "Qwen3VLVideoProcessor");
+    TRY_OR(done, files_write_json(folder, "video_preprocessor_config.json", &writer));
+    bpe_write(vocabulary, &writer);
+    TRY_OR(done, files_write_json(folder, "tokenizer.json", &writer));
+    bpe_write_config(vocabulary, &writer);
+    TRY_OR(done, files_write_json(folder, "tokenizer_config.json", &writer));
 done:
-    json_writer_done(&w);
-    free(b);
+    json_writer_done(&writer);
+    free(vocabulary);
     return st;
 }

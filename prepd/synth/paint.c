@@ -2,7 +2,8 @@
  *
  * Colours are in display space from 0 to 1; the scenes are so small that one would not see a
  * difference from linear light. All randomness is a hash of a key and a place, so each pixel is a
- * pure function of the scene. */
+ * pure function of the scene. Letters: x, y a place in the picture or on the lattice; u, v a place
+ * in the frame of a form or of a lattice's cell. */
 #include "prepd/synth/paint.h"
 
 #include <math.h>
@@ -11,12 +12,12 @@
  * rest is the 32-bit finaliser of MurmurHash3. */
 static uint32_t hash_point(uint32_t key, int32_t x, int32_t y)
 {
-    uint32_t h = key + (uint32_t)x * 0x9e3779b1u + (uint32_t)y * 0x85ebca77u;
-    h ^= h >> 16;
-    h *= 0x85ebca6bu;
-    h ^= h >> 13;
-    h *= 0xc2b2ae35u;
-    return h ^ h >> 16;
+    uint32_t mixed = key + (uint32_t)x * 0x9e3779b1u + (uint32_t)y * 0x85ebca77u;
+    mixed ^= mixed >> 16;
+    mixed *= 0x85ebca6bu;
+    mixed ^= mixed >> 13;
+    mixed *= 0xc2b2ae35u;
+    return mixed ^ mixed >> 16;
 }
 
 static float lattice(uint32_t key, int32_t x, int32_t y)
@@ -24,19 +25,19 @@ static float lattice(uint32_t key, int32_t x, int32_t y)
     return (float)(hash_point(key, x, y) >> 8) * (2.0f / 16777216.0f) - 1.0f;
 }
 
-static float blend_values(float a, float b, float t)
+static float blend_values(float from, float to, float share)
 {
-    return a + (b - a) * t;
+    return from + (to - from) * share;
 }
 
-static float clamp01(float v)
+static float clamp01(float value)
 {
-    return v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v;
+    return value < 0.0f ? 0.0f : value > 1.0f ? 1.0f : value;
 }
 
-static float smooth(float t)
+static float smooth(float share)
 {
-    return t * t * (3.0f - 2.0f * t);
+    return share * share * (3.0f - 2.0f * share);
 }
 
 /* Value noise from -1 to 1: hashed values at lattice points, smoothly interpolated. */
@@ -50,10 +51,10 @@ static float value_noise(uint32_t key, float x, float y)
     return blend_values(top, bottom, v);
 }
 
-static float octaves(uint32_t key, float x, float y, int n)
+static float octaves(uint32_t key, float x, float y, int count)
 {
     float sum = 0.0f, amplitude = 0.5f;
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < count; k++) {
         sum += amplitude * value_noise(key + (uint32_t)k * 0x632be5abu, x, y);
         x = x * 2.03f + 11.7f; /* not quite 2, so that the lattices do not line up */
         y = y * 2.03f + 5.3f;
@@ -98,12 +99,12 @@ typedef struct ground {
     float gradient, contrast; /* their shares in the mix */
 } ground;
 
-static float draw_uniform(const scene *from, uint64_t n, float low, float high)
+static float draw_uniform(const scene *from, uint64_t count, float low, float high)
 {
-    return low + (high - low) * (float)rng_uniform(from->texture, n);
+    return low + (high - low) * (float)rng_uniform(from->texture, count);
 }
 
-static void paint_ground(const scene *from, const ground *g, const light *l, float *canvas)
+static void paint_ground(const scene *from, const ground *soil, const light *lamp, float *canvas)
 {
     float side = (float)(from->width < from->height ? from->width : from->height);
     for (int row = 0; row < from->height; row++) {
@@ -111,15 +112,18 @@ static void paint_ground(const scene *from, const ground *g, const light *l, flo
             /* The place from the centre, in units of the shorter side. */
             float x = ((float)column + 0.5f - 0.5f * (float)from->width) / side;
             float y = ((float)row + 0.5f - 0.5f * (float)from->height) / side;
-            float along = g->cos_a * x + g->sin_a * y, across = g->cos_a * y - g->sin_a * x;
-            float patches = octaves(g->patches, x * g->scale, y * g->scale, 5);
-            float grain = octaves(g->grain, along * 9.0f, across * 9.0f * g->stretch, 3);
-            float t = g->gradient * along + g->contrast * patches + 0.22f * grain;
-            t = 0.5f + 0.5f * tanhf(2.0f * t); /* soft ends, so that there are no flat patches */
-            float lit = 1.0f + l->slope * (l->x * x + l->y * y) - l->vignette * (x * x + y * y);
+            float along = soil->cos_a * x + soil->sin_a * y,
+                  across = soil->cos_a * y - soil->sin_a * x;
+            float patches = octaves(soil->patches, x * soil->scale, y * soil->scale, 5);
+            float grain = octaves(soil->grain, along * 9.0f, across * 9.0f * soil->stretch, 3);
+            float tone = soil->gradient * along + soil->contrast * patches + 0.22f * grain;
+            tone =
+                0.5f + 0.5f * tanhf(2.0f * tone); /* soft ends, so that there are no flat patches */
+            float lit =
+                1.0f + lamp->slope * (lamp->x * x + lamp->y * y) - lamp->vignette * (x * x + y * y);
             float *pixel = canvas + 3 * ((int64_t)row * from->width + column);
-            for (int c = 0; c < 3; c++)
-                pixel[c] = blend_values(g->ends[0][c], g->ends[1][c], t) * lit;
+            for (int i = 0; i < 3; i++)
+                pixel[i] = blend_values(soil->ends[0][i], soil->ends[1][i], tone) * lit;
         }
     }
 }
@@ -145,14 +149,15 @@ static float form_distance(int form, float u, float v)
     }
 }
 
-static void paint_shape(const scene *from, const scene_shape *shape, const light *l, uint32_t key,
-                        float *canvas)
+static void paint_shape(const scene *from, const scene_shape *shape, const light *lamp,
+                        uint32_t key, float *canvas)
 {
     float radius = shape->radius;
     float centre_x = shape->centre_x * (float)from->width,
           centre_y = shape->centre_y * (float)from->height;
     float cos_a = cosf(shape->angle), sin_a = sinf(shape->angle);
-    float shadow_x = -0.10f * l->x, shadow_y = -0.10f * l->y; /* in radii, away from the light */
+    float shadow_x = -0.10f * lamp->x,
+          shadow_y = -0.10f * lamp->y; /* in radii, away from the light */
     float reach = radius * 1.5f;
     int first_row = (int)fmaxf(0.0f, centre_y - reach);
     int last_row = (int)fminf((float)from->height, centre_y + reach + 1.0f);
@@ -169,15 +174,15 @@ static void paint_shape(const scene *from, const scene_shape *shape, const light
             float dark = 0.45f * smooth(clamp01(0.5f - shadow * 3.0f));
             float cover = clamp01(0.5f - form_distance(from->form, u, v) *
                                              radius); /* an edge one pixel wide */
-            float facing = l->x * x + l->y * y;
+            float facing = lamp->x * x + lamp->y * y;
             float texture = 0.05f * octaves(key, x * 4.0f, y * 4.0f, 3);
             float lit = 0.95f + 0.16f * facing + texture;
-            float shine = 0.22f * expf(-6.0f * ((x - 0.45f * l->x) * (x - 0.45f * l->x) +
-                                                (y - 0.45f * l->y) * (y - 0.45f * l->y)));
+            float shine = 0.22f * expf(-6.0f * ((x - 0.45f * lamp->x) * (x - 0.45f * lamp->x) +
+                                                (y - 0.45f * lamp->y) * (y - 0.45f * lamp->y)));
             float *pixel = canvas + 3 * ((int64_t)row * from->width + column);
-            for (int c = 0; c < 3; c++) {
-                float surface = colours[from->colour][c] * lit + shine * 0.5f;
-                pixel[c] = blend_values(pixel[c] * (1.0f - dark), surface, cover);
+            for (int i = 0; i < 3; i++) {
+                float surface = colours[from->colour][i] * lit + shine * 0.5f;
+                pixel[i] = blend_values(pixel[i] * (1.0f - dark), surface, cover);
             }
         }
     }
@@ -190,8 +195,8 @@ static void develop(const scene *from, uint32_t key, const float *canvas, uint8_
     for (int row = 0; row < from->height; row++) {
         for (int column = 0; column < 3 * from->width; column++) {
             int64_t at = (int64_t)row * 3 * from->width + column;
-            uint32_t h = hash_point(key, column, row);
-            float noise = ((float)(h & 0xffff) + (float)(h >> 16)) / 65535.0f - 1.0f;
+            uint32_t mixed = hash_point(key, column, row);
+            float noise = ((float)(mixed & 0xffff) + (float)(mixed >> 16)) / 65535.0f - 1.0f;
             rgb[at] = (uint8_t)(clamp01(canvas[at] + 0.016f * noise) * 255.0f + 0.5f);
         }
     }
@@ -202,10 +207,10 @@ void scene_paint(const scene *from, float *canvas, uint8_t *rgb)
     enum { N_GROUNDS = sizeof grounds / sizeof *grounds };
     float direction = draw_uniform(from, 0, 0.0f, 6.2831853f),
           grain = draw_uniform(from, 1, 0.0f, 6.2831853f);
-    light l = {cosf(direction), sinf(direction), draw_uniform(from, 2, 0.05f, 0.25f),
-               draw_uniform(from, 3, 0.0f, 0.2f)};
+    light lamp = {cosf(direction), sinf(direction), draw_uniform(from, 2, 0.05f, 0.25f),
+                  draw_uniform(from, 3, 0.0f, 0.2f)};
     uint64_t keys = rng_u64(from->texture, 4);
-    ground g = {
+    ground soil = {
         .ends = grounds[rng_below(from->texture, 5, N_GROUNDS)],
         .patches = (uint32_t)keys,
         .grain = (uint32_t)(keys >> 32),
@@ -216,8 +221,8 @@ void scene_paint(const scene *from, float *canvas, uint8_t *rgb)
         .gradient = draw_uniform(from, 8, 0.0f, 0.6f),
         .contrast = draw_uniform(from, 9, 0.4f, 0.9f),
     };
-    paint_ground(from, &g, &l, canvas);
+    paint_ground(from, &soil, &lamp, canvas);
     for (int k = 0; k < from->n_shapes; k++)
-        paint_shape(from, &from->shapes[k], &l, g.grain ^ 0x2545f491u ^ (uint32_t)k, canvas);
-    develop(from, g.patches ^ 0x68bc21ebu, canvas, rgb);
+        paint_shape(from, &from->shapes[k], &lamp, soil.grain ^ 0x2545f491u ^ (uint32_t)k, canvas);
+    develop(from, soil.patches ^ 0x68bc21ebu, canvas, rgb);
 }

@@ -34,11 +34,11 @@ static rng_key key_of(uint64_t seed, const char *split, const char *purpose)
     return rng_key_make(seed, text);
 }
 
-/* Deals an attribute with `values` values to item i of n, each value equally often. */
-static int deal(uint64_t seed, const char *split, const char *attribute, uint64_t n, uint64_t i,
-                uint64_t values)
+/* Deals an attribute with `values` values to item `index` of `n_kind`, each value equally often. */
+static int deal(uint64_t seed, const char *split, const char *attribute, uint64_t n_kind,
+                uint64_t index, uint64_t values)
 {
-    return (int)(rng_permute(key_of(seed, split, attribute), n, i) % values);
+    return (int)(rng_permute(key_of(seed, split, attribute), n_kind, index) % values);
 }
 
 static float draw_between(rng_key key, uint64_t *counter, double low, double high)
@@ -46,115 +46,118 @@ static float draw_between(rng_key key, uint64_t *counter, double low, double hig
     return (float)(low + (high - low) * rng_uniform(key, (*counter)++));
 }
 
-static float shorter_side(const scene *s)
+static float shorter_side(const scene *picture)
 {
-    return (float)(s->width < s->height ? s->width : s->height);
+    return (float)(picture->width < picture->height ? picture->width : picture->height);
 }
 
-static void place_single(scene *s, rng_key key)
+static void place_single(scene *picture, rng_key key)
 {
-    uint64_t c = 0;
-    scene_shape *shape = &s->shapes[0];
-    shape->centre_x = draw_between(key, &c, 0.29, 0.32);
-    shape->centre_y = draw_between(key, &c, 0.29, 0.32);
-    if (s->right)
+    uint64_t counter = 0;
+    scene_shape *shape = &picture->shapes[0];
+    shape->centre_x = draw_between(key, &counter, 0.29, 0.32);
+    shape->centre_y = draw_between(key, &counter, 0.29, 0.32);
+    if (picture->right)
         shape->centre_x = 1.0f - shape->centre_x;
-    if (s->bottom)
+    if (picture->bottom)
         shape->centre_y = 1.0f - shape->centre_y;
-    shape->radius = draw_between(key, &c, 0.28, 0.31) * shorter_side(s);
-    shape->angle = draw_between(key, &c, -0.1, 0.1);
+    shape->radius = draw_between(key, &counter, 0.28, 0.31) * shorter_side(picture);
+    shape->angle = draw_between(key, &counter, -0.1, 0.1);
 }
 
 /* The question about these is their number, so every form must cover the same share of a picture of
  * any size; otherwise the area would give the number away. */
-static void place_several(scene *s, rng_key key)
+static void place_several(scene *picture, rng_key key)
 {
     /* The radius that gives equal areas. In units of the squared radius, the forms of paint.c
      * cover 2.82, 2.35, 1.60 and 1.84. */
     static const float equal_area[N_FORMS] = {0.86f, 0.94f, 1.12f, 1.05f};
     /* The shapes stand in different quarters, so that they never touch: the first n of the four,
      * shuffled. */
-    uint64_t c = 0;
+    uint64_t counter = 0;
     rng_key quarters = {{key.word[0] ^ 0x5a5a5a5au, key.word[1]}};
-    float radius = 0.175f * sqrtf((float)s->width * (float)s->height) * equal_area[s->form];
-    for (int k = 0; k < s->n_shapes; k++) {
+    float radius =
+        0.175f * sqrtf((float)picture->width * (float)picture->height) * equal_area[picture->form];
+    for (int k = 0; k < picture->n_shapes; k++) {
         uint64_t quarter = rng_permute(quarters, 4, (uint64_t)k);
-        scene_shape *shape = &s->shapes[k];
-        shape->centre_x = (quarter & 1 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
-        shape->centre_y = (quarter & 2 ? 0.74f : 0.26f) + draw_between(key, &c, -0.01, 0.01);
+        scene_shape *shape = &picture->shapes[k];
+        shape->centre_x = (quarter & 1 ? 0.74f : 0.26f) + draw_between(key, &counter, -0.01, 0.01);
+        shape->centre_y = (quarter & 2 ? 0.74f : 0.26f) + draw_between(key, &counter, -0.01, 0.01);
         shape->radius = radius;
-        shape->angle = draw_between(key, &c, -0.1, 0.1);
+        shape->angle = draw_between(key, &counter, -0.1, 0.1);
     }
 }
 
-void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_t i, scene *out)
+void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t count, uint64_t index,
+                scene *out)
 {
-    scene s = {0};
+    scene picture = {0};
     const int(*table)[2] = sizes == SIZES_COCO ? coco_sizes : small_sizes;
     uint64_t n_sizes = sizes == SIZES_COCO ? sizeof coco_sizes / sizeof *coco_sizes
                                            : sizeof small_sizes / sizeof *small_sizes;
-    int size = deal(seed, split, "size", n, i, n_sizes);
-    s.width = table[size][0];
-    s.height = table[size][1];
-    s.colour = deal(seed, split, "colour", n, i, N_COLOURS);
+    int size = deal(seed, split, "size", count, index, n_sizes);
+    picture.width = table[size][0];
+    picture.height = table[size][1];
+    picture.colour = deal(seed, split, "colour", count, index, N_COLOURS);
 
     /* The dealt place also gives the scene its rank within its kind, so that attributes which only
      * one kind is asked about are dealt within that kind. */
-    uint64_t place = rng_permute(key_of(seed, split, "kind"), n, i);
-    s.single = place % 2 == 0;
+    uint64_t place = rng_permute(key_of(seed, split, "kind"), count, index);
+    picture.single = place % 2 == 0;
     uint64_t rank = place / 2;
-    uint64_t n_kind = s.single ? n - n / 2 : n / 2;
-    s.form = deal(seed, split, s.single ? "form" : "forms", n_kind, rank, N_FORMS);
+    uint64_t n_kind = picture.single ? count - count / 2 : count / 2;
+    picture.form = deal(seed, split, picture.single ? "form" : "forms", n_kind, rank, N_FORMS);
     rng_key where = key_of(seed, split, "place");
-    where.word[0] ^= (uint32_t)i;
-    where.word[1] ^= (uint32_t)(i >> 32);
-    if (s.single) {
-        s.n_shapes = 1;
-        s.right = deal(seed, split, "side", n_kind, rank, 2);
-        s.bottom = deal(seed, split, "level", n_kind, rank, 2);
-        place_single(&s, where);
+    where.word[0] ^= (uint32_t)index;
+    where.word[1] ^= (uint32_t)(index >> 32);
+    if (picture.single) {
+        picture.n_shapes = 1;
+        picture.right = deal(seed, split, "side", n_kind, rank, 2);
+        picture.bottom = deal(seed, split, "level", n_kind, rank, 2);
+        place_single(&picture, where);
     } else {
-        s.n_shapes = 1 + deal(seed, split, "number", n_kind, rank, MAX_SHAPES);
-        place_several(&s, where);
+        picture.n_shapes = 1 + deal(seed, split, "number", n_kind, rank, MAX_SHAPES);
+        place_several(&picture, where);
     }
-    s.texture = key_of(seed, split, "texture");
-    s.texture.word[0] ^= (uint32_t)i;
-    s.texture.word[1] ^= (uint32_t)(i >> 32);
-    *out = s;
+    picture.texture = key_of(seed, split, "texture");
+    picture.texture.word[0] ^= (uint32_t)index;
+    picture.texture.word[1] ^= (uint32_t)(index >> 32);
+    *out = picture;
 }
 
-int scene_questions(const scene *s, scene_question out[MAX_QUESTIONS])
+int scene_questions(const scene *about, scene_question out[MAX_QUESTIONS])
 {
-    int n = 0;
-    out[n++] = (scene_question){ASK_COLOUR, colour_names[s->colour], "what color is the", "other"};
-    if (s->single) {
-        out[n++] = (scene_question){ASK_FORM, form_names[s->form], "what", "other"};
-        out[n++] = (scene_question){ASK_SIDE, side_names[s->right], "is the", "other"};
-        out[n++] = (scene_question){ASK_LEVEL, level_names[s->bottom], "is the", "other"};
+    int count = 0;
+    out[count++] =
+        (scene_question){ASK_COLOUR, colour_names[about->colour], "what color is the", "other"};
+    if (about->single) {
+        out[count++] = (scene_question){ASK_FORM, form_names[about->form], "what", "other"};
+        out[count++] = (scene_question){ASK_SIDE, side_names[about->right], "is the", "other"};
+        out[count++] = (scene_question){ASK_LEVEL, level_names[about->bottom], "is the", "other"};
     } else {
-        out[n++] =
-            (scene_question){ASK_NUMBER, number_names[s->n_shapes - 1], "how many", "number"};
+        out[count++] =
+            (scene_question){ASK_NUMBER, number_names[about->n_shapes - 1], "how many", "number"};
     }
-    return n;
+    return count;
 }
 
-const char *scene_text(int i)
+const char *scene_text(int index)
 {
     static const char *const questions[] = {ASK_COLOUR, ASK_FORM, ASK_NUMBER, ASK_SIDE, ASK_LEVEL};
     enum { N_QUESTIONS = sizeof questions / sizeof *questions };
-    if (i < N_QUESTIONS)
-        return questions[i];
-    i -= N_QUESTIONS;
-    if (i < N_COLOURS)
-        return colour_names[i];
-    i -= N_COLOURS;
-    if (i < N_FORMS)
-        return form_names[i];
-    i -= N_FORMS;
-    if (i < MAX_SHAPES)
-        return number_names[i];
-    i -= MAX_SHAPES;
-    if (i < 2)
-        return side_names[i];
-    return i < 4 ? level_names[i - 2] : NULL;
+    if (index < N_QUESTIONS)
+        return questions[index];
+    index -= N_QUESTIONS;
+    if (index < N_COLOURS)
+        return colour_names[index];
+    index -= N_COLOURS;
+    if (index < N_FORMS)
+        return form_names[index];
+    index -= N_FORMS;
+    if (index < MAX_SHAPES)
+        return number_names[index];
+    index -= MAX_SHAPES;
+    if (index < 2)
+        return side_names[index];
+    return index < 4 ? level_names[index - 2] : NULL;
 }

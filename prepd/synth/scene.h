@@ -41,13 +41,14 @@ typedef struct scene_question {
     const char *question_type, *answer_type; /* as in the official annotations */
 } scene_question;
 
-/* Draws scene i of the n scenes of a split. The result depends only on the arguments. `sizes` is
- * SIZES_SMALL or SIZES_COCO. */
-void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t n, uint64_t i, scene *out);
+/* Draws scene `index` of the `count` scenes of a split. The result depends only on the arguments.
+ * `sizes` is SIZES_SMALL or SIZES_COCO. */
+void scene_draw(uint64_t seed, const char *split, int sizes, uint64_t count, uint64_t index,
+                scene *out);
 /* Writes the questions about a scene; returns how many there are. */
 int scene_questions(const scene *about, scene_question out[MAX_QUESTIONS]);
 
-/* Text i of all texts that the data set can hold, for the tokenizer; NULL after the last. */
-const char *scene_text(int i);
+/* Text `index` of all texts that the data set can hold, for the tokenizer; NULL after the last. */
+const char *scene_text(int index);
 
 #endif

@@ -24,10 +24,10 @@ static const char *const splits[] = {"train", "val"};
 
 int64_t synth_held_out(int64_t images)
 {
-    int64_t n = images / HELD_OUT_SHARE;
-    if (n < HELD_OUT_LEAST)
-        n = HELD_OUT_LEAST;
-    return n > images / 2 ? images / 2 : n;
+    int64_t count = images / HELD_OUT_SHARE;
+    if (count < HELD_OUT_LEAST)
+        count = HELD_OUT_LEAST;
+    return count > images / 2 ? images / 2 : count;
 }
 
 /* A folder may be used if it does not exist, is empty, or has our mark in it. */
@@ -58,16 +58,16 @@ static status check_folder(const char *folder)
 
 static status write_mark(const synth_options *options)
 {
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_cstr(&w, "made_by", "prepd synth " TESSERA_VERSION);
-    json_put_key_int(&w, "images", options->images);
-    json_put_key_int(&w, "seed", (int64_t)options->seed);
-    json_put_key_cstr(&w, "sizes", options->sizes == SIZES_COCO ? "coco" : "small");
-    json_end_object(&w);
-    status st = files_write_json(options->folder, MARK, &w);
-    json_writer_done(&w);
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "made_by", "prepd synth " TESSERA_VERSION);
+    json_put_key_int(&writer, "images", options->images);
+    json_put_key_int(&writer, "seed", (int64_t)options->seed);
+    json_put_key_cstr(&writer, "sizes", options->sizes == SIZES_COCO ? "coco" : "small");
+    json_end_object(&writer);
+    status st = files_write_json(options->folder, MARK, &writer);
+    json_writer_done(&writer);
     return st;
 }
 
@@ -75,11 +75,12 @@ typedef struct progress {
     int64_t done, total, began_ns;
 } progress;
 
-static void progress_step(progress *p)
+static void progress_step(progress *state)
 {
-    p->done++;
-    bar_draw((double)p->done / (double)p->total, bar_seconds_left(p->began_ns, p->done, p->total),
-             "picture %lld of %lld", (long long)p->done, (long long)p->total);
+    state->done++;
+    bar_draw((double)state->done / (double)state->total,
+             bar_seconds_left(state->began_ns, state->done, state->total), "picture %lld of %lld",
+             (long long)state->done, (long long)state->total);
 }
 
 /* What painting a picture needs, used again for each. */
@@ -89,27 +90,27 @@ typedef struct easel {
     jpeg_writer *jpeg;
 } easel;
 
-static void easel_done(easel *e)
+static void easel_done(easel *canvas)
 {
-    free(e->canvas);
-    free(e->rgb);
-    jpeg_writer_free(&e->jpeg);
+    free(canvas->canvas);
+    free(canvas->rgb);
+    jpeg_writer_free(&canvas->jpeg);
 }
 
-static status easel_init(easel *e)
+static status easel_init(easel *canvas)
 {
-    size_t n = (size_t)MAX_SIDE * MAX_SIDE * 3;
-    memset(e, 0, sizeof *e);
-    e->canvas = (float *)malloc(n * sizeof *e->canvas);
-    e->rgb = (uint8_t *)malloc(n);
-    if (!e->canvas || !e->rgb)
+    size_t count = (size_t)MAX_SIDE * MAX_SIDE * 3;
+    memset(canvas, 0, sizeof *canvas);
+    canvas->canvas = (float *)malloc(count * sizeof *canvas->canvas);
+    canvas->rgb = (uint8_t *)malloc(count);
+    if (!canvas->canvas || !canvas->rgb)
         return FAIL(ST_NO_MEMORY, "no memory for a picture of %d x %d", MAX_SIDE, MAX_SIDE);
-    return jpeg_writer_new(&e->jpeg);
+    return jpeg_writer_new(&canvas->jpeg);
 }
 
-/* Writes the n images of a split, with ids from first_id on, and their questions. */
-static status write_split(const synth_options *options, const char *split, int64_t n,
-                          int64_t first_id, easel *e, progress *p)
+/* Writes the `count` images of a split, with ids from first_id on, and their questions. */
+static status write_split(const synth_options *options, const char *split, int64_t count,
+                          int64_t first_id, easel *canvas, progress *state)
 {
     char folder[FILES_PATH_MAX], path[FILES_PATH_MAX];
     vqa_files files;
@@ -118,15 +119,16 @@ static status write_split(const synth_options *options, const char *split, int64
     TRY(files_make_folder(folder));
     TRY(files_remove(folder, "COCO_")); /* those of an earlier, larger data set */
     vqa_begin(&files, split);
-    for (int64_t i = 0; i < n; i++) {
-        scene s;
-        scene_draw(options->seed, split, options->sizes, (uint64_t)n, (uint64_t)i, &s);
-        scene_paint(&s, e->canvas, e->rgb);
+    for (int64_t i = 0; i < count; i++) {
+        scene picture;
+        scene_draw(options->seed, split, options->sizes, (uint64_t)count, (uint64_t)i, &picture);
+        scene_paint(&picture, canvas->canvas, canvas->rgb);
         TRY_OR(done, files_path(path, folder, "COCO_%s2014_%012lld.jpg", split,
                                 (long long)(first_id + i)));
-        TRY_OR(done, jpeg_write(e->jpeg, e->rgb, s.width, s.height, JPEG_QUALITY, path));
-        vqa_add(&files, first_id + i, &s);
-        progress_step(p);
+        TRY_OR(done, jpeg_write(canvas->jpeg, canvas->rgb, picture.width, picture.height,
+                                JPEG_QUALITY, path));
+        vqa_add(&files, first_id + i, &picture);
+        progress_step(state);
     }
     st = vqa_finish(&files, options->folder, split);
 done:
@@ -136,7 +138,7 @@ done:
 
 status synth_write(const synth_options *options)
 {
-    easel e = {0};
+    easel canvas = {0};
     char model[FILES_PATH_MAX];
     status st;
     if (options->images < SYNTH_MIN_IMAGES || options->images > SYNTH_MAX_IMAGES)
@@ -150,15 +152,15 @@ status synth_write(const synth_options *options)
     TRY(model_write(model, 1024, options->sizes == SIZES_COCO ? 1048576 : 65536));
     int64_t n_val = synth_held_out(options->images);
     int64_t counts[] = {options->images - n_val, n_val};
-    progress p = {.total = options->images, .began_ns = clock_ns()};
-    TRY_OR(done, easel_init(&e));
+    progress state = {.total = options->images, .began_ns = clock_ns()};
+    TRY_OR(done, easel_init(&canvas));
     int64_t first_id = 1;
     for (int k = 0; k < 2; k++) {
-        TRY_OR(done, write_split(options, splits[k], counts[k], first_id, &e, &p));
+        TRY_OR(done, write_split(options, splits[k], counts[k], first_id, &canvas, &state));
         first_id += counts[k];
     }
 done:
     bar_clear();
-    easel_done(&e);
+    easel_done(&canvas);
     return st;
 }

@@ -15,9 +15,9 @@ status files_path(char out[FILES_PATH_MAX], const char *folder, const char *form
     char name[FILES_PATH_MAX];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(name, sizeof name, format, args);
+    int length = vsnprintf(name, sizeof name, format, args);
     va_end(args);
-    if (n < 0 || n >= FILES_PATH_MAX ||
+    if (length < 0 || length >= FILES_PATH_MAX ||
         snprintf(out, FILES_PATH_MAX, "%s/%s", folder, name) >= FILES_PATH_MAX)
         return FAIL_IN(ST_BAD_INPUT, folder, "the path is longer than %d bytes", FILES_PATH_MAX);
     return ST_OK;
@@ -50,10 +50,10 @@ status files_write_json(const char *folder, const char *name, json_writer *write
 status files_make_folder(const char *path)
 {
     char partial[FILES_PATH_MAX];
-    size_t n = strlen(path);
-    if (n == 0 || n >= sizeof partial)
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof partial)
         return FAIL_IN(ST_BAD_INPUT, path, "the path must have 1 to %d bytes", FILES_PATH_MAX - 1);
-    for (size_t i = 1; i <= n; i++) {
+    for (size_t i = 1; i <= length; i++) {
         if (path[i] != '/' && path[i] != 0)
             continue;
         memcpy(partial, path, i);

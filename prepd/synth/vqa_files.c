@@ -31,22 +31,22 @@ void vqa_begin(vqa_files *files, const char *split)
 }
 
 static void put_annotation(json_writer *writer, int64_t image_id, int64_t question_id,
-                           const scene_question *q)
+                           const scene_question *question)
 {
     json_begin_object(writer);
-    json_put_key_cstr(writer, "question_type", q->question_type);
-    json_put_key_cstr(writer, "multiple_choice_answer", q->answer);
+    json_put_key_cstr(writer, "question_type", question->question_type);
+    json_put_key_cstr(writer, "multiple_choice_answer", question->answer);
     json_begin_key_array(writer, "answers");
     for (int k = 1; k <= ANSWERS; k++) {
         json_begin_object(writer);
-        json_put_key_cstr(writer, "answer", q->answer);
+        json_put_key_cstr(writer, "answer", question->answer);
         json_put_key_cstr(writer, "answer_confidence", "yes");
         json_put_key_int(writer, "answer_id", k);
         json_end_object(writer);
     }
     json_end_array(writer);
     json_put_key_int(writer, "image_id", image_id);
-    json_put_key_cstr(writer, "answer_type", q->answer_type);
+    json_put_key_cstr(writer, "answer_type", question->answer_type);
     json_put_key_int(writer, "question_id", question_id);
     json_end_object(writer);
 }
@@ -54,8 +54,8 @@ static void put_annotation(json_writer *writer, int64_t image_id, int64_t questi
 void vqa_add(vqa_files *files, int64_t image_id, const scene *about)
 {
     scene_question questions[MAX_QUESTIONS];
-    int n = scene_questions(about, questions);
-    for (int k = 0; k < n; k++) {
+    int count = scene_questions(about, questions);
+    for (int k = 0; k < count; k++) {
         int64_t question_id = image_id * 1000 + k;
         json_begin_object(&files->questions);
         json_put_key_int(&files->questions, "image_id", image_id);

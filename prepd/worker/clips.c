@@ -15,100 +15,100 @@ static const char SOURCE[] = "lease";
 static const double MIN_FPS = 1e-10, MAX_FPS = 1e9;
 static const int64_t MAX_FRAME = (int64_t)1 << 40;
 
-static status read_clip(const json_value *v, arena *a, lease_clip *out)
+static status read_clip(const json_value *value, arena *memory, lease_clip *out)
 {
     const json_value *list;
-    lease_clip c = {.fps = json_real(json_find(v, "fps"), -1)};
-    TRY(json_want_array(v, "index", SOURCE, &list));
-    c.n_frames = (int64_t)json_count(list);
-    TRY(arena_calloc(a, (size_t)c.n_frames + 1, sizeof *c.index, (void **)&c.index));
-    for (int64_t i = 0; i < c.n_frames; i++) {
-        c.index[i] = json_int(json_item(list, (size_t)i), -1);
-        if (c.index[i] < (i ? c.index[i - 1] : 0))
+    lease_clip clip = {.fps = json_real(json_find(value, "fps"), -1)};
+    TRY(json_want_array(value, "index", SOURCE, &list));
+    clip.n_frames = (int64_t)json_count(list);
+    TRY(arena_calloc(memory, (size_t)clip.n_frames + 1, sizeof *clip.index, (void **)&clip.index));
+    for (int64_t i = 0; i < clip.n_frames; i++) {
+        clip.index[i] = json_int(json_item(list, (size_t)i), -1);
+        if (clip.index[i] < (i ? clip.index[i - 1] : 0))
             return FAIL_IN(ST_PROTOCOL, SOURCE,
                            "frame %lld of a clip has the number %lld, expected ascending numbers",
-                           (long long)i, (long long)c.index[i]);
+                           (long long)i, (long long)clip.index[i]);
     }
-    if (c.n_frames < 1 || !(c.fps == 0 || (c.fps >= MIN_FPS && c.fps <= MAX_FPS)) ||
-        c.index[c.n_frames - 1] > MAX_FRAME)
+    if (clip.n_frames < 1 || !(clip.fps == 0 || (clip.fps >= MIN_FPS && clip.fps <= MAX_FPS)) ||
+        clip.index[clip.n_frames - 1] > MAX_FRAME)
         return FAIL_IN(ST_PROTOCOL, SOURCE,
                        "a clip has %lld frames at %g per second, which is impossible",
-                       (long long)c.n_frames, c.fps);
-    *out = c;
+                       (long long)clip.n_frames, clip.fps);
+    *out = clip;
     return ST_OK;
 }
 
-status clips_read(const json_value *list, int32_t n_images, arena *a, lease_clip **out)
+status clips_read(const json_value *list, int32_t n_images, arena *memory, lease_clip **out)
 {
     lease_clip *clips;
-    TRY(arena_calloc(a, (size_t)n_images + 1, sizeof *clips, (void **)&clips));
+    TRY(arena_calloc(memory, (size_t)n_images + 1, sizeof *clips, (void **)&clips));
     if (list && (int64_t)json_count(list) != n_images)
         return FAIL_IN(ST_PROTOCOL, SOURCE, "there are %zu clips for %d images", json_count(list),
                        (int)n_images);
     for (int32_t k = 0; list && k < n_images; k++) {
-        const json_value *v = json_item(list, (size_t)k);
-        if (json_typeof(v) != JSON_NULL)
-            TRY(read_clip(v, a, &clips[k]));
+        const json_value *value = json_item(list, (size_t)k);
+        if (json_typeof(value) != JSON_NULL)
+            TRY(read_clip(value, memory, &clips[k]));
     }
     *out = clips;
     return ST_OK;
 }
 
-status clips_visual(const lease_clip *clip, int64_t pads, arena *a, chat_visual *out)
+status clips_visual(const lease_clip *clip, int64_t pads, arena *memory, chat_visual *out)
 {
     double *seconds;
     const int64_t pairs = clip_pairs(clip->n_frames);
-    TRY(arena_calloc(a, (size_t)pairs + 1, sizeof *seconds, (void **)&seconds));
-    for (int64_t p = 0; p < pairs; p++)
-        seconds[p] = clip_seconds(clip->index, clip->n_frames, p, clip->fps);
+    TRY(arena_calloc(memory, (size_t)pairs + 1, sizeof *seconds, (void **)&seconds));
+    for (int64_t pair = 0; pair < pairs; pair++)
+        seconds[pair] = clip_seconds(clip->index, clip->n_frames, pair, clip->fps);
     *out = (chat_visual){pads, seconds, (int32_t)pairs};
     return ST_OK;
 }
 
 /* --- records --- */
 
-static status video_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                          file_facts *out)
+static status video_facts(workshop *shop, const conf *options, const char *root,
+                          const file_ref *file, file_facts *out)
 {
     video_bytes bytes;
-    status st = ref_open(f, root, c->video_file_bytes, &bytes, &out->mtime_ns);
+    status st = ref_open(file, root, options->video_file_bytes, &bytes, &out->mtime_ns);
     out->bytes = bytes.size;
     TRY(st);
-    if (!s->videos)
+    if (!shop->videos)
         return FAIL_IN(ST_PROTOCOL, SOURCE, "there is a video, but by the terms the data has none");
-    st = s->videos->header(&bytes, f->name, c, &out->info);
+    st = shop->videos->header(&bytes, file->name, options, &out->info);
     ref_close(&bytes);
     return st;
 }
 
-/* Size and time of the file of frame k and, if info is not NULL, the size of its picture. */
-static status frame_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                          int64_t k, file_view *view, image_info *info)
+/* Size and time of the file of frame `nth` and, if info is not NULL, the size of its picture. */
+static status frame_facts(workshop *shop, const conf *options, const char *root,
+                          const file_ref *file, int64_t nth, file_view *view, image_info *info)
 {
     char path[PATH_MAX];
     file_ref one;
     *view = (file_view){0};
-    arena_reset(&s->sample);
-    TRY(ref_frame(f, k, path, sizeof path, &one));
-    status st = ref_view(&one, root, c->image_file_bytes, &s->sample, view);
+    arena_reset(&shop->sample);
+    TRY(ref_frame(file, nth, path, sizeof path, &one));
+    status st = ref_view(&one, root, options->image_file_bytes, &shop->sample, view);
     if (st == ST_OK && info)
-        st = s->images->header(view->bytes, one.name, c, info);
+        st = shop->images->header(view->bytes, one.name, options, info);
     ref_unview(&one, view);
     return st;
 }
 
 /* The facts of a folder: size and time of all frames together, as dataset_image_stat counts them,
  * and the size of the first picture. */
-static status folder_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                           file_facts *out)
+static status folder_facts(workshop *shop, const conf *options, const char *root,
+                           const file_ref *file, file_facts *out)
 {
-    const int64_t n = (int64_t)json_count(f->frames);
+    const int64_t count = (int64_t)json_count(file->frames);
     int64_t bad = 0; /* a bad frame, whose failure is reported; the first is opened in any case */
-    file_facts facts = {.info = {.frames = n, .fps = f->fps}};
+    file_facts facts = {.info = {.frames = count, .fps = file->fps}};
     file_view view;
     image_info info;
-    for (int64_t k = 0; k < n; k++) {
-        const status st = frame_facts(s, c, root, f, k, &view, NULL);
+    for (int64_t k = 0; k < count; k++) {
+        const status st = frame_facts(shop, options, root, file, k, &view, NULL);
         if (st != ST_OK && st != ST_BAD_INPUT)
             return st;
         if (st != ST_OK && view.file_bytes == 0 && view.mtime_ns == 0) { /* not a regular file */
@@ -120,15 +120,17 @@ static status folder_facts(workshop *s, const conf *c, const char *root, const f
         facts.mtime_ns = view.mtime_ns > facts.mtime_ns ? view.mtime_ns : facts.mtime_ns;
     }
     *out = facts;
-    TRY(frame_facts(s, c, root, f, bad, &view, &info));
+    TRY(frame_facts(shop, options, root, file, bad, &view, &info));
     out->info.width = info.width;
     out->info.height = info.height;
     return ST_OK;
 }
 
-status clips_facts(workshop *s, const conf *c, const char *root, const file_ref *f, file_facts *out)
+status clips_facts(workshop *shop, const conf *options, const char *root, const file_ref *file,
+                   file_facts *out)
 {
-    return f->frames ? folder_facts(s, c, root, f, out) : video_facts(s, c, root, f, out);
+    return file->frames ? folder_facts(shop, options, root, file, out)
+                        : video_facts(shop, options, root, file, out);
 }
 
 /* --- patches --- */
@@ -147,26 +149,26 @@ typedef struct clip_work {
 static status take_frame(void *user, int64_t nth, const image *im)
 {
     clip_work *work = (clip_work *)user;
-    const fit_grid g = work->grid;
-    const size_t bytes = (size_t)g.width * (size_t)g.height * 3;
-    arena *a = &work->shop->sample;
-    const arena_mark mark = arena_save(a);
+    const fit_grid grid = work->grid;
+    const size_t bytes = (size_t)grid.width * (size_t)grid.height * 3;
+    arena *memory = &work->shop->sample;
+    const arena_mark mark = arena_save(memory);
     int64_t since = clock_ns();
     if (work->options->image_resampler == RESAMPLER_VIPS) {
         image sized;
-        TRY(work->shop->images->resize_vips(im, g.height, g.width, a, &sized));
+        TRY(work->shop->images->resize_vips(im, grid.height, grid.width, memory, &sized));
         memcpy(work->frames[nth % 2], sized.rgb, bytes);
     } else {
         TRY(resample_pixels(work->options->image_resampler, 3, im->rgb, im->height, im->width,
-                            work->frames[nth % 2], g.height, g.width, a));
+                            work->frames[nth % 2], grid.height, grid.width, memory));
     }
-    arena_release(a, mark);
+    arena_release(memory, mark);
     const bool last = nth + 1 == work->n_frames;
     if (last && nth % 2 == 0)
         memcpy(work->frames[1], work->frames[0], bytes);
     if (last || nth % 2 == 1)
-        patch_cut_pair(work->frames[0], work->frames[1], g.height, g.width,
-                       work->patches + nth / 2 * g.rows * g.columns * VIDEO_PATCH_BYTES);
+        patch_cut_pair(work->frames[0], work->frames[1], grid.height, grid.width,
+                       work->patches + nth / 2 * grid.rows * grid.columns * VIDEO_PATCH_BYTES);
     const int64_t spent = clock_ns() - since;
     work->shop->stage_ns[STAGE_RESIZE] += spent;
     work->shop->stage_ns[STAGE_DECODE] -= spent; /* the caller counts the whole time as decoding */
@@ -174,7 +176,7 @@ static status take_frame(void *user, int64_t nth, const image *im)
 }
 
 /* Decodes the frames of a folder, which must all be as large as the first. */
-static status folder_frames(clip_work *work, const char *root, const file_ref *f,
+static status folder_frames(clip_work *work, const char *root, const file_ref *file,
                             const lease_clip *clip)
 {
     image first = {0};
@@ -184,7 +186,7 @@ static status folder_frames(clip_work *work, const char *root, const file_ref *f
         span data;
         image im;
         const arena_mark mark = arena_save(&work->shop->sample);
-        TRY(ref_frame(f, i, path, sizeof path, &one));
+        TRY(ref_frame(file, i, path, sizeof path, &one));
         TRY(ref_load(&one, root, work->options->image_file_bytes, &work->shop->sample, &data));
         TRY(work->shop->images->decode(data, one.name, work->options, NULL, &work->shop->sample,
                                        &im));
@@ -201,27 +203,30 @@ static status folder_frames(clip_work *work, const char *root, const file_ref *f
     return ST_OK;
 }
 
-status clips_patches(workshop *s, const conf *c, const char *root, const file_ref *f,
+status clips_patches(workshop *shop, const conf *options, const char *root, const file_ref *file,
                      const lease_clip *clip, fit_grid grid, uint8_t *patches)
 {
-    clip_work work = {
-        .shop = s, .options = c, .grid = grid, .n_frames = clip->n_frames, .patches = patches};
+    clip_work work = {.shop = shop,
+                      .options = options,
+                      .grid = grid,
+                      .n_frames = clip->n_frames,
+                      .patches = patches};
     const int64_t began = clock_ns();
     status st;
-    workshop_begin_image(s);
+    workshop_begin_image(shop);
     for (int i = 0; i < 2; i++)
-        TRY(arena_alloc(&s->sample, (size_t)grid.width * (size_t)grid.height * 3,
+        TRY(arena_alloc(&shop->sample, (size_t)grid.width * (size_t)grid.height * 3,
                         (void **)&work.frames[i]));
-    if (f->frames) {
-        st = folder_frames(&work, root, f, clip);
+    if (file->frames) {
+        st = folder_frames(&work, root, file, clip);
     } else {
         video_bytes bytes;
         int64_t mtime_ns;
-        TRY(ref_open(f, root, c->video_file_bytes, &bytes, &mtime_ns));
-        st = s->videos->decode(&bytes, f->name, c, clip->index, clip->n_frames, &s->sample,
-                               take_frame, &work);
+        TRY(ref_open(file, root, options->video_file_bytes, &bytes, &mtime_ns));
+        st = shop->videos->decode(&bytes, file->name, options, clip->index, clip->n_frames,
+                                  &shop->sample, take_frame, &work);
         ref_close(&bytes);
     }
-    s->stage_ns[STAGE_DECODE] += clock_ns() - began;
+    shop->stage_ns[STAGE_DECODE] += clock_ns() - began;
     return st;
 }

@@ -32,11 +32,11 @@ typedef struct file_facts {
     video_info info;         /* frames is 0 for a still picture */
 } file_facts;
 
-WARN_UNUSED status clips_facts(workshop *shop, const conf *c, const char *root,
+WARN_UNUSED status clips_facts(workshop *shop, const conf *options, const char *root,
                                const file_ref *file, file_facts *out);
 
 /* Decodes a clip and writes its patches, patches [pairs x h x w, 1536]. */
-WARN_UNUSED status clips_patches(workshop *shop, const conf *c, const char *root,
+WARN_UNUSED status clips_patches(workshop *shop, const conf *options, const char *root,
                                  const file_ref *file, const lease_clip *clip, fit_grid grid,
                                  uint8_t *patches);
 

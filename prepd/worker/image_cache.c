@@ -53,22 +53,22 @@ struct image_cache {
     uint64_t next, left;    /* place and bytes of what is left of our segment */
 };
 
-static bool read_at(const image_cache *cache, uint64_t offset, void *to, size_t n)
+static bool read_at(const image_cache *cache, uint64_t offset, void *to, size_t size)
 {
     ssize_t got;
-    while ((got = pread(cache->fd, to, n, (off_t)offset)) < 0 && errno == EINTR)
+    while ((got = pread(cache->fd, to, size, (off_t)offset)) < 0 && errno == EINTR)
         ;
-    return got == (ssize_t)n;
+    return got == (ssize_t)size;
 }
 
-static bool write_at(const image_cache *cache, uint64_t offset, const void *from, size_t n)
+static bool write_at(const image_cache *cache, uint64_t offset, const void *from, size_t bytes)
 {
     ssize_t put;
-    while ((put = pwrite(cache->fd, from, n, (off_t)offset)) < 0 && errno == EINTR)
+    while ((put = pwrite(cache->fd, from, bytes, (off_t)offset)) < 0 && errno == EINTR)
         ;
-    if (put >= 0 && put < (ssize_t)n)
+    if (put >= 0 && put < (ssize_t)bytes)
         errno = ENOSPC; /* what writing the next byte would say */
-    return put == (ssize_t)n;
+    return put == (ssize_t)bytes;
 }
 
 static uint64_t ring_at(const image_cache *cache, uint64_t place)
@@ -145,19 +145,19 @@ static status open_locked(image_cache *cache, const char *folder)
     return st;
 }
 
-status image_cache_open(const conf *c, hash128 decoder, image_cache **out)
+status image_cache_open(const conf *options, hash128 decoder, image_cache **out)
 {
     *out = NULL;
-    if (!c->cache_folder[0])
+    if (!options->cache_folder[0])
         return ST_OK;
     image_cache *cache = (image_cache *)calloc(1, sizeof *cache);
     if (!cache)
         return FAIL(ST_NO_MEMORY, "no memory for a cache");
     cache->fd = -1;
     cache->decoder = decoder;
-    cache->ring = (uint64_t)c->cache_bytes;
+    cache->ring = (uint64_t)options->cache_bytes;
     cache->buckets = cache->ring / BYTES_PER_BUCKET + 1;
-    const status st = open_locked(cache, c->cache_folder);
+    const status st = open_locked(cache, options->cache_folder);
     if (st != ST_OK) {
         image_cache_close(&cache);
         if (st != ST_IO)
@@ -182,7 +182,7 @@ void image_cache_close(image_cache **held)
 /* --- entries --- */
 
 hash128 image_cache_key(const image_cache *cache, span file, int64_t height, int64_t width,
-                        fit_grid grid, const conf *c)
+                        fit_grid grid, const conf *options)
 {
     uint8_t name[96] = {0};
     const hash128 content = hash_bytes(file.data, file.size);
@@ -191,13 +191,13 @@ hash128 image_cache_key(const image_cache *cache, span file, int64_t height, int
     store_u64(name + 32, file.size);
     store_u32(name + 40, (uint32_t)grid.rows);
     store_u32(name + 44, (uint32_t)grid.columns);
-    store_u64(name + 48, (uint64_t)c->image_resampler);
-    store_u64(name + 56, (uint64_t)c->image_input_pixels);
-    store_u64(name + 64, (uint64_t)c->image_decoder);
+    store_u64(name + 48, (uint64_t)options->image_resampler);
+    store_u64(name + 56, (uint64_t)options->image_input_pixels);
+    store_u64(name + 64, (uint64_t)options->image_decoder);
     store_u64(name + 72, (uint64_t)height);
     store_u64(name + 80, (uint64_t)width);
     store_u32(name + 88, PIXELS_VERSION);
-    store_u32(name + 92, (uint32_t)c->image_transparency);
+    store_u32(name + 92, (uint32_t)options->image_transparency);
     return hash_bytes(name, sizeof name);
 }
 
@@ -248,15 +248,15 @@ bool image_cache_get(image_cache *cache, hash128 key, uint8_t *patches, size_t b
     return false;
 }
 
-/* Reserves n contiguous bytes of the ring; false if the ring is smaller. */
-static bool reserve_place(image_cache *cache, uint64_t n, uint64_t *out)
+/* Reserves `count` contiguous bytes of the ring; false if the ring is smaller. */
+static bool reserve_place(image_cache *cache, uint64_t count, uint64_t *out)
 {
     uint8_t number[8];
-    if (n > cache->ring)
+    if (count > cache->ring)
         return false;
-    if (n > cache->left) {
+    if (count > cache->left) {
         const uint64_t segment = cache->ring / 8 < SEGMENT_BYTES ? cache->ring / 8 : SEGMENT_BYTES;
-        const uint64_t take = n > segment ? n : segment;
+        const uint64_t take = count > segment ? count : segment;
         if (!read_at(cache, HEAD_AT, number, sizeof number))
             return false;
         uint64_t head = load_u64(number);
@@ -271,8 +271,8 @@ static bool reserve_place(image_cache *cache, uint64_t n, uint64_t *out)
         cache->left = take;
     }
     *out = cache->next;
-    cache->next += n;
-    cache->left -= n;
+    cache->next += count;
+    cache->left -= count;
     return true;
 }
 

@@ -29,13 +29,13 @@ typedef struct image_cache image_cache;
 /* Opens the cache. decoder is the fingerprint of the picture decoder. *out is NULL if cache.folder
  * is empty, or, with a warning, if the disk has no room for a new file. A folder that cannot be
  * used is an error, since the user asked for it. */
-WARN_UNUSED status image_cache_open(const conf *c, hash128 decoder, image_cache **out);
+WARN_UNUSED status image_cache_open(const conf *options, hash128 decoder, image_cache **out);
 void image_cache_close(image_cache **held);
 
 /* The key of a picture's patches. file holds its bytes; height and width are as the index recorded
  * them, -1 if it did not. */
 hash128 image_cache_key(const image_cache *cache, span file, int64_t height, int64_t width,
-                        fit_grid grid, const conf *c);
+                        fit_grid grid, const conf *options);
 /* True if the patches were found and patches [bytes] is filled; otherwise its contents are
  * undefined. */
 bool image_cache_get(image_cache *cache, hash128 key, uint8_t *patches, size_t bytes);

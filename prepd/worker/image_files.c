@@ -18,8 +18,8 @@ status file_resolve(const char *root, const char *path, char *out, size_t size)
     if (path[0] == 0 || path[0] == '/')
         return FAIL_IN(ST_BAD_INPUT, path,
                        "the path is not relative: images must lie under the data root");
-    for (const char *p = path; *p; p += strcspn(p, "/"), p += *p == '/')
-        if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == 0))
+    for (const char *at = path; *at; at += strcspn(at, "/"), at += *at == '/')
+        if (strncmp(at, "..", 2) == 0 && (at[2] == '/' || at[2] == 0))
             return FAIL_IN(ST_BAD_INPUT, path, "the path leaves the data root through \"..\"");
     if (snprintf(out, size, "%s/%s", root, path) >= (int)size)
         return FAIL_IN(ST_BAD_INPUT, path, "the path is longer than %zu bytes", size);
@@ -76,10 +76,10 @@ static int64_t mtime_of(const struct stat *info)
     return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
 }
 
-static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to, size_t n)
+static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to, size_t bytes)
 {
-    for (size_t done = 0; done < n;) {
-        ssize_t some = pread(fd, to + done, n - done, (off_t)(offset + (int64_t)done));
+    for (size_t done = 0; done < bytes;) {
+        ssize_t some = pread(fd, to + done, bytes - done, (off_t)(offset + (int64_t)done));
         if (some < 0 && file_again(errno))
             continue;
         if (some < 0)
@@ -126,46 +126,46 @@ status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_by
 
 /* Opens as file_open does and reads the bytes into the arena. */
 static status read_opened(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
-                          arena *a, span *out, int64_t *out_mtime_ns)
+                          arena *memory, span *out, int64_t *out_mtime_ns)
 {
     int fd;
-    int64_t n;
+    int64_t count;
     uint8_t *data = NULL;
     status st;
-    TRY(file_open(full, offset, bytes, max_bytes, &fd, &n, out_mtime_ns));
-    TRY_OR(end, arena_alloc(a, (size_t)n, (void **)&data));
-    TRY_OR(end, read_exactly(fd, full, offset < 0 ? 0 : offset, data, (size_t)n));
-    *out = span_of(data, (size_t)n);
+    TRY(file_open(full, offset, bytes, max_bytes, &fd, &count, out_mtime_ns));
+    TRY_OR(end, arena_alloc(memory, (size_t)count, (void **)&data));
+    TRY_OR(end, read_exactly(fd, full, offset < 0 ? 0 : offset, data, (size_t)count));
+    *out = span_of(data, (size_t)count);
 end:
     close(fd);
     return st;
 }
 
-status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes, arena *a,
-                       span *out, int64_t *out_mtime_ns)
+status file_read_piece(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
+                       arena *memory, span *out, int64_t *out_mtime_ns)
 {
-    return read_opened(full, offset < 0 ? INT64_MAX : offset, bytes, max_bytes, a, out,
+    return read_opened(full, offset < 0 ? INT64_MAX : offset, bytes, max_bytes, memory, out,
                        out_mtime_ns);
 }
 
-status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *a, span *out)
+status file_read(const char *full, int64_t max_bytes, int64_t want_bytes, arena *memory, span *out)
 {
     int64_t mtime_ns;
-    return read_opened(full, -1, want_bytes, max_bytes, a, out, &mtime_ns);
+    return read_opened(full, -1, want_bytes, max_bytes, memory, out, &mtime_ns);
 }
 
 status file_start(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
-                  int64_t max_start, arena *a, file_view *out)
+                  int64_t max_start, arena *memory, file_view *out)
 {
     int fd;
     uint8_t *data;
     status st;
     *out = (file_view){0};
     TRY(file_open(full, offset, bytes, max_bytes, &fd, &out->file_bytes, &out->mtime_ns));
-    const int64_t n = out->file_bytes < max_start ? out->file_bytes : max_start;
-    TRY_OR(end, arena_alloc(a, (size_t)n, (void **)&data));
-    TRY_OR(end, read_exactly(fd, full, offset < 0 ? 0 : offset, data, (size_t)n));
-    out->bytes = span_of(data, (size_t)n);
+    const int64_t count = out->file_bytes < max_start ? out->file_bytes : max_start;
+    TRY_OR(end, arena_alloc(memory, (size_t)count, (void **)&data));
+    TRY_OR(end, read_exactly(fd, full, offset < 0 ? 0 : offset, data, (size_t)count));
+    out->bytes = span_of(data, (size_t)count);
 end:
     close(fd);
     return st;
@@ -191,9 +191,9 @@ status file_map(const char *full, int64_t max_bytes, file_view *out)
     return st;
 }
 
-void file_unmap(file_view *v)
+void file_unmap(file_view *view)
 {
-    if (v->bytes.data)
-        munmap((void *)(uintptr_t)v->bytes.data, v->bytes.size);
-    v->bytes = (span){0};
+    if (view->bytes.data)
+        munmap((void *)(uintptr_t)view->bytes.data, view->bytes.size);
+    view->bytes = (span){0};
 }

@@ -23,10 +23,11 @@ typedef struct image_api {
     status (*header)(span bytes, const char *file, const conf *limits, image_info *out);
     bool (*header_of_start)(span start, const conf *limits, image_info *out);
     status (*decode)(span bytes, const char *file, const conf *limits, const image_rows *rows,
-                     arena *a, image *out); /* image_decode_rows */
+                     arena *memory, image *out); /* image_decode_rows */
     status (*fingerprint)(hash128 *out);
     status (*write_png)(const image *im, uint8_t **out, size_t *out_size);
-    status (*resize_vips)(const image *in, int32_t height, int32_t width, arena *a, image *out);
+    status (*resize_vips)(const image *in, int32_t height, int32_t width, arena *memory,
+                          image *out);
 } image_api;
 
 /* The functions of video.h. */
@@ -36,7 +37,8 @@ typedef struct video_api {
     status (*header)(const video_bytes *bytes, const char *file, const conf *limits,
                      video_info *out);
     status (*decode)(const video_bytes *bytes, const char *file, const conf *limits,
-                     const int64_t *index, int64_t n, arena *a, video_take take, void *user);
+                     const int64_t *index, int64_t count, arena *memory, video_take take,
+                     void *user);
     status (*fingerprint)(hash128 *out);
 } video_api;
 

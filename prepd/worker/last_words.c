@@ -21,9 +21,9 @@ static char handler_stack[STACK_BYTES];
 
 static void wait_for_flush(void)
 {
-    struct timespec t = {0, FLUSH_MS * 1000000L};
+    struct timespec now = {0, FLUSH_MS * 1000000L};
     if (busy_now)
-        nanosleep(&t, NULL);
+        nanosleep(&now, NULL);
 }
 
 /* True if another process sent the signal. A fault has a code above 0; kill, tgkill and sigqueue

@@ -9,18 +9,18 @@ enum { START_BYTES = 16 << 10 }; /* most JPEG headers are shorter */
 static const char SOURCE[] = "lease";
 
 /* The facts of a picture, from the start of its file if its header is there. */
-static status image_facts(workshop *s, const conf *c, const char *root, const file_ref *f,
-                          file_facts *out)
+static status image_facts(workshop *shop, const conf *options, const char *root,
+                          const file_ref *file, file_facts *out)
 {
     file_view view = {0};
     image_info info = {0};
-    arena_reset(&s->sample);
-    status st = ref_start(f, root, c->image_file_bytes, START_BYTES, &s->sample, &view);
-    if (st == ST_OK && !s->images->header_of_start(view.bytes, c, &info)) {
-        st = ref_view(f, root, c->image_file_bytes, &s->sample, &view);
+    arena_reset(&shop->sample);
+    status st = ref_start(file, root, options->image_file_bytes, START_BYTES, &shop->sample, &view);
+    if (st == ST_OK && !shop->images->header_of_start(view.bytes, options, &info)) {
+        st = ref_view(file, root, options->image_file_bytes, &shop->sample, &view);
         if (st == ST_OK)
-            st = s->images->header(view.bytes, f->name, c, &info);
-        ref_unview(f, &view);
+            st = shop->images->header(view.bytes, file->name, options, &info);
+        ref_unview(file, &view);
     }
     *out = (file_facts){.bytes = view.file_bytes,
                         .mtime_ns = view.mtime_ns,
@@ -28,51 +28,51 @@ static status image_facts(workshop *s, const conf *c, const char *root, const fi
     return st;
 }
 
-static void put_facts(const file_facts *facts, json_writer *w)
+static void put_facts(const file_facts *facts, json_writer *writer)
 {
-    json_put_key_int(w, "width", facts->info.width);
-    json_put_key_int(w, "height", facts->info.height);
+    json_put_key_int(writer, "width", facts->info.width);
+    json_put_key_int(writer, "height", facts->info.height);
     if (facts->info.frames == 0)
         return;
-    json_put_key_int(w, "frames", facts->info.frames);
-    json_put_key_real(w, "fps", facts->info.fps);
+    json_put_key_int(writer, "frames", facts->info.frames);
+    json_put_key_real(writer, "fps", facts->info.fps);
 }
 
 /* Writes the record of one file. last: the file has been tried alone as often as allowed, so a
  * failed read becomes its record and does not end the lease. */
-static status file_record(workshop *s, const conf *c, const char *root, const file_ref *f,
-                          bool last, json_writer *w)
+static status file_record(workshop *shop, const conf *options, const char *root,
+                          const file_ref *file, bool last, json_writer *writer)
 {
     file_facts facts = {0};
-    const status st = f->video || f->frames ? clips_facts(s, c, root, f, &facts)
-                                            : image_facts(s, c, root, f, &facts);
-    if (lease_must_end(s, st) && !(last && st == ST_IO))
+    const status st = file->video || file->frames ? clips_facts(shop, options, root, file, &facts)
+                                                  : image_facts(shop, options, root, file, &facts);
+    if (lease_must_end(shop, st) && !(last && st == ST_IO))
         return st;
     /* With zero size and time the next start takes the file for changed and looks again. A piece
      * that its file is too short for keeps them, and is looked at again when the file changes. */
-    if ((st == ST_NO_INPUT && f->at < 0) || st == ST_IO)
+    if ((st == ST_NO_INPUT && file->at < 0) || st == ST_IO)
         facts.bytes = facts.mtime_ns = 0;
-    json_begin_object(w);
-    json_put_key_int(w, "bytes", facts.bytes);
-    json_put_key_int(w, "mtime", facts.mtime_ns);
+    json_begin_object(writer);
+    json_put_key_int(writer, "bytes", facts.bytes);
+    json_put_key_int(writer, "mtime", facts.mtime_ns);
     if (st == ST_OK) {
-        put_facts(&facts, w);
+        put_facts(&facts, writer);
     } else {
-        json_put_key_cstr(w, "cause", lease_cause(root, status_text()));
-        if (lease_is_missing(s, st))
-            json_put_key_cstr(w, "missing", lease_cause(root, status_last()->input));
+        json_put_key_cstr(writer, "cause", lease_cause(root, status_text()));
+        if (lease_is_missing(shop, st))
+            json_put_key_cstr(writer, "missing", lease_cause(root, status_last()->input));
     }
-    json_end_object(w);
+    json_end_object(writer);
     return ST_OK;
 }
 
-static status image_records(workshop *s, const json_value *lease, on_item on, void *user,
-                            json_writer *w)
+static status image_records(workshop *shop, const json_value *lease, on_item on, void *user,
+                            json_writer *writer)
 {
     const json_value *files, *numbers;
     const char *root;
     const bool last = json_bool(json_find(lease, "last"), false);
-    TRY(lease_root(s, lease, &root));
+    TRY(lease_root(shop, lease, &root));
     TRY(json_want_array(lease, "files", SOURCE, &files));
     TRY(json_want_array(lease, "images", SOURCE, &numbers));
     if (json_count(files) != json_count(numbers))
@@ -80,15 +80,15 @@ static status image_records(workshop *s, const json_value *lease, on_item on, vo
                        json_count(files), json_count(numbers));
     for (size_t i = 0; i < json_count(files); i++) {
         TRY(on(user, json_int(json_item(numbers, i), -1)));
-        file_ref f;
-        TRY(ref_read(json_item(files, i), s->parts, &f));
-        TRY(file_record(s, lease_conf(s, lease), root, &f, last, w));
+        file_ref file;
+        TRY(ref_read(json_item(files, i), shop->parts, &file));
+        TRY(file_record(shop, lease_conf(shop, lease), root, &file, last, writer));
     }
     return ST_OK;
 }
 
-static status text_records(workshop *s, const json_value *lease, on_item on, void *user,
-                           json_writer *w)
+static status text_records(workshop *shop, const json_value *lease, on_item on, void *user,
+                           json_writer *writer)
 {
     const json_value *samples;
     TRY(json_want_array(lease, "samples", SOURCE, &samples));
@@ -99,46 +99,47 @@ static status text_records(workshop *s, const json_value *lease, on_item on, voi
         chat_text text = {0};
         lease_clip *clips;
         chat_visual *visuals;
-        arena_reset(&s->row);
+        arena_reset(&shop->row);
         if (n_images < 0 || n_images > INT32_MAX / 8)
             return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample has %lld images, which is impossible",
                            (long long)n_images);
-        TRY(lease_read_sample(object, (int32_t)n_images, &s->row, &smp));
-        TRY(clips_read(json_find(object, "clips"), smp.n_images, &s->row, &clips));
-        TRY(arena_calloc(&s->row, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));
+        TRY(lease_read_sample(object, (int32_t)n_images, &shop->row, &smp));
+        TRY(clips_read(json_find(object, "clips"), smp.n_images, &shop->row, &clips));
+        TRY(arena_calloc(&shop->row, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));
         for (int32_t k = 0; k < smp.n_images; k++)
-            TRY(clips_visual(&clips[k], 0, &s->row, &visuals[k]));
+            TRY(clips_visual(&clips[k], 0, &shop->row, &visuals[k]));
         TRY(on(user, (int64_t)smp.id));
-        status st = chat_encode(s->tokens, s->token_scratch, &s->chat, lease_conf(s, lease), &smp,
-                                visuals, &s->row, &text);
-        if (lease_must_end(s, st))
+        status st = chat_encode(shop->tokens, shop->token_scratch, &shop->chat,
+                                lease_conf(shop, lease), &smp, visuals, &shop->row, &text);
+        if (lease_must_end(shop, st))
             return st;
-        json_begin_object(w);
+        json_begin_object(writer);
         if (st == ST_OK) {
-            json_put_key_int(w, "tokens", text.count);
-            json_put_key_int(w, "targets", text.n_targets);
+            json_put_key_int(writer, "tokens", text.count);
+            json_put_key_int(writer, "targets", text.n_targets);
         } else {
-            json_put_key_cstr(w, "cause", status_text());
+            json_put_key_cstr(writer, "cause", status_text());
         }
-        json_end_object(w);
+        json_end_object(writer);
     }
     return ST_OK;
 }
 
-status make_records(workshop *s, const json_value *lease, on_item on, void *user, char **out)
+status make_records(workshop *shop, const json_value *lease, on_item on, void *user, char **out)
 {
-    json_writer w;
+    json_writer writer;
     status st;
     size_t size;
     const bool images = strcmp(json_text(json_find(lease, "kind"), ""), "images") == 0;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_begin_key_array(&w, "records");
-    st = images ? image_records(s, lease, on, user, &w) : text_records(s, lease, on, user, &w);
-    json_end_array(&w);
-    json_end_object(&w);
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_begin_key_array(&writer, "records");
+    st = images ? image_records(shop, lease, on, user, &writer)
+                : text_records(shop, lease, on, user, &writer);
+    json_end_array(&writer);
+    json_end_object(&writer);
     if (st == ST_OK)
-        st = json_writer_take(&w, out, &size);
-    json_writer_done(&w);
+        st = json_writer_take(&writer, out, &size);
+    json_writer_done(&writer);
     return st;
 }

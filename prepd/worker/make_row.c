@@ -26,20 +26,23 @@ typedef struct row_work {
     chat_text whole;        /* the whole text of the sample that this or the last document is of */
 } row_work;
 
-static status read_grids(const json_value *list, const lease_clip *clips, arena *a, fit_grid **out)
+static status read_grids(const json_value *list, const lease_clip *clips, arena *memory,
+                         fit_grid **out)
 {
     fit_grid *grid;
-    const size_t n = json_count(list);
-    TRY(arena_calloc(a, n + 1, sizeof(*grid), (void **)&grid));
-    for (size_t i = 0; i < n; i++) {
-        const int64_t h = json_int(json_item(json_item(list, i), 0), 0);
-        const int64_t w = json_int(json_item(json_item(list, i), 1), 0);
-        if (h < 2 || w < 2 || h % 2 || w % 2 || h > MAX_SIDE || w > MAX_SIDE)
+    const size_t count = json_count(list);
+    TRY(arena_calloc(memory, count + 1, sizeof(*grid), (void **)&grid));
+    for (size_t i = 0; i < count; i++) {
+        const int64_t height = json_int(json_item(json_item(list, i), 0), 0);
+        const int64_t width = json_int(json_item(json_item(list, i), 1), 0);
+        if (height < 2 || width < 2 || height % 2 || width % 2 || height > MAX_SIDE ||
+            width > MAX_SIDE)
             return FAIL_IN(ST_PROTOCOL, SOURCE,
-                           "a grid has %lld x %lld patches, which is impossible", (long long)h,
-                           (long long)w);
-        grid[i] = (fit_grid){(int32_t)h * PATCH_SIDE, (int32_t)w * PATCH_SIDE, (int32_t)h,
-                             (int32_t)w, (int32_t)clip_pairs(clips[i].n_frames)};
+                           "a grid has %lld x %lld patches, which is impossible", (long long)height,
+                           (long long)width);
+        grid[i] =
+            (fit_grid){(int32_t)height * PATCH_SIDE, (int32_t)width * PATCH_SIDE, (int32_t)height,
+                       (int32_t)width, (int32_t)clip_pairs(clips[i].n_frames)};
     }
     *out = grid;
     return ST_OK;
@@ -48,30 +51,31 @@ static status read_grids(const json_value *list, const lease_clip *clips, arena 
 static void put_failure(row_work *work, int64_t id, bool missing)
 {
     const char *root = work->images.root;
-    json_writer *w = &work->failed;
-    json_begin_object(w);
-    json_put_key_int(w, "id", id);
-    json_put_key_cstr(w, "cause", lease_cause(root, status_text()));
+    json_writer *writer = &work->failed;
+    json_begin_object(writer);
+    json_put_key_int(writer, "id", id);
+    json_put_key_cstr(writer, "cause", lease_cause(root, status_text()));
     if (missing)
-        json_put_key_cstr(w, "missing", lease_cause(root, status_last()->input));
-    json_end_object(w);
+        json_put_key_cstr(writer, "missing", lease_cause(root, status_last()->input));
+    json_end_object(writer);
     work->n_failed++;
 }
 
-/* Notes the warning with which image i of a document was decoded, if there was one. */
-static void take_damage(row_work *work, const document *doc, int32_t i)
+/* Notes the warning with which image `index` of a document was decoded, if there was one. */
+static void take_damage(row_work *work, const document *doc, int32_t index)
 {
-    workshop *s = work->shop;
-    if (s->damage)
-        s->damaged[s->n_damaged++] = (damaged_image){(int64_t)doc->sample_id, i, s->damage};
-    s->damage = NULL;
+    workshop *shop = work->shop;
+    if (shop->damage)
+        shop->damaged[shop->n_damaged++] =
+            (damaged_image){(int64_t)doc->sample_id, index, shop->damage};
+    shop->damage = NULL;
 }
 
 /* Decodes the images of one document. */
-static status doc_images(row_work *work, const json_value *v, const lease_clip *clips,
+static status doc_images(row_work *work, const json_value *value, const lease_clip *clips,
                          document *doc)
 {
-    const json_value *images = json_find(v, "images");
+    const json_value *images = json_find(value, "images");
     uint8_t **patches;
     TRY(arena_calloc(&work->shop->row, (size_t)doc->n_images + 1, sizeof(*patches),
                      (void **)&patches));
@@ -97,50 +101,50 @@ static status doc_images(row_work *work, const json_value *v, const lease_clip *
 
 /* Encodes the whole text of a document's sample. If the document is another part of the sample
  * before it ("same"), that text is there already. */
-static status whole_text(row_work *work, const json_value *v, const chat_visual *visuals,
+static status whole_text(row_work *work, const json_value *value, const chat_visual *visuals,
                          const document *doc)
 {
-    workshop *s = work->shop;
+    workshop *shop = work->shop;
     sample smp;
-    if (json_bool(json_find(v, "same"), false))
+    if (json_bool(json_find(value, "same"), false))
         return work->before && work->before->sample_id == doc->sample_id && doc->n_images == 0
                    ? ST_OK
                    : FAIL_IN(ST_PROTOCOL, SOURCE,
                              "sample %llu is not the sample of the document before it",
                              (unsigned long long)doc->sample_id);
     int64_t since = clock_ns();
-    TRY(lease_read_sample(v, doc->n_images, &s->row, &smp));
-    TRY(chat_encode(s->tokens, s->token_scratch, &s->chat, work->options, &smp, visuals, &s->row,
-                    &work->whole));
-    workshop_stage_end(s, STAGE_TEXT, &since);
+    TRY(lease_read_sample(value, doc->n_images, &shop->row, &smp));
+    TRY(chat_encode(shop->tokens, shop->token_scratch, &shop->chat, work->options, &smp, visuals,
+                    &shop->row, &work->whole));
+    workshop_stage_end(shop, STAGE_TEXT, &since);
     return ST_OK;
 }
 
-static status make_doc(row_work *work, const json_value *v, document *doc)
+static status make_doc(row_work *work, const json_value *value, document *doc)
 {
-    workshop *s = work->shop;
+    workshop *shop = work->shop;
     fit_grid *grids;
     lease_clip *clips;
     chat_visual *visuals;
     int64_t id, tokens, from, whole;
-    doc->n_images = (int32_t)json_count(json_find(v, "grids"));
-    TRY(clips_read(json_find(v, "clips"), doc->n_images, &s->row, &clips));
-    TRY(read_grids(json_find(v, "grids"), clips, &s->row, &grids));
-    TRY(json_want_int(v, "tokens", SOURCE, &tokens));
-    TRY(json_want_int(v, "id", SOURCE, &id));
+    doc->n_images = (int32_t)json_count(json_find(value, "grids"));
+    TRY(clips_read(json_find(value, "clips"), doc->n_images, &shop->row, &clips));
+    TRY(read_grids(json_find(value, "grids"), clips, &shop->row, &grids));
+    TRY(json_want_int(value, "tokens", SOURCE, &tokens));
+    TRY(json_want_int(value, "id", SOURCE, &id));
     doc->sample_id = (uint64_t)id;
-    doc->part = (int32_t)json_int(json_find(v, "part"), 0);
+    doc->part = (int32_t)json_int(json_find(value, "part"), 0);
     doc->grids = grids;
-    doc->shared = json_bool(json_find(v, "shared"), false);
-    doc->quarantined = json_bool(json_find(v, "bad"), false);
-    TRY(arena_calloc(&s->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
+    doc->shared = json_bool(json_find(value, "shared"), false);
+    doc->quarantined = json_bool(json_find(value, "bad"), false);
+    TRY(arena_calloc(&shop->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
     for (int32_t i = 0; i < doc->n_images; i++)
-        TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &s->row, &visuals[i]));
-    TRY(whole_text(work, v, visuals, doc));
+        TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &shop->row, &visuals[i]));
+    TRY(whole_text(work, value, visuals, doc));
     work->before = doc;
     doc->text = work->whole;
-    from = json_int(json_find(v, "from"), 0);
-    whole = json_int(json_find(v, "whole"), tokens);
+    from = json_int(json_find(value, "from"), 0);
+    whole = json_int(json_find(value, "whole"), tokens);
     if (doc->text.count != whole || from < 0 || tokens < 1 || from > whole - tokens)
         return FAIL_IN(
             ST_INTERNAL, SOURCE,
@@ -152,57 +156,58 @@ static status make_doc(row_work *work, const json_value *v, document *doc)
     doc->text.labels += from;
     doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
     doc->text.count = tokens;
-    return doc_images(work, v, clips, doc);
+    return doc_images(work, value, clips, doc);
 }
 
-static status text_member(workshop *s, const json_value *lease, const char *key, const char **out)
+static status text_member(workshop *shop, const json_value *lease, const char *key,
+                          const char **out)
 {
     const char *text;
     char *copy;
     TRY(json_want_text(lease, key, SOURCE, &text));
-    TRY(arena_strndup(&s->row, text, strlen(text), &copy));
+    TRY(arena_strndup(&shop->row, text, strlen(text), &copy));
     *out = copy;
     return ST_OK;
 }
 
 /* "auto" follows the lease: press is true while the connection is slower than the workers. */
-static image_filter filter_of(const conf *c, bool press)
+static image_filter filter_of(const conf *options, bool press)
 {
-    if (c->prepd_image_filter == FILTER_AUTO)
+    if (options->prepd_image_filter == FILTER_AUTO)
         return press ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
-    return c->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
+    return options->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
 }
 
-static image_codec codec_of(const conf *c, bool press)
+static image_codec codec_of(const conf *options, bool press)
 {
-    if (c->prepd_image_codec == CODEC_AUTO)
+    if (options->prepd_image_codec == CODEC_AUTO)
         return press ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
-    return c->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
+    return options->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
 }
 
 static status finish_row(row_work *work, document *docs, int64_t n_docs, wire_msg *out)
 {
-    workshop *s = work->shop;
-    row r;
+    workshop *shop = work->shop;
+    row packed;
     int64_t number;
     TRY(json_want_int(work->lease, "row", SOURCE, &number));
-    TRY(row_build(docs, n_docs, &s->row, &r));
-    TRY(text_member(s, work->lease, "cursor", &r.cursor));
-    TRY(text_member(s, work->lease, "quarantine", &r.quarantine));
+    TRY(row_build(docs, n_docs, &shop->row, &packed));
+    TRY(text_member(shop, work->lease, "cursor", &packed.cursor));
+    TRY(text_member(shop, work->lease, "quarantine", &packed.quarantine));
     if (json_find(work->lease, "references"))
-        TRY(text_member(s, work->lease, "references", &r.references));
+        TRY(text_member(shop, work->lease, "references", &packed.references));
     int64_t since = clock_ns();
     if (work->images.in_place) {
         row_images_finish(&work->images);
-        TRY(codec_encode_made(s->packer, &r, (uint64_t)number, s->items_made, out));
+        TRY(codec_encode_made(shop->packer, &packed, (uint64_t)number, shop->items_made, out));
     } else {
-        TRY(codec_encode(s->packer, &r, (uint64_t)number, work->filter, work->codec, out));
+        TRY(codec_encode(shop->packer, &packed, (uint64_t)number, work->filter, work->codec, out));
     }
-    workshop_stage_end(s, STAGE_PACK, &since);
+    workshop_stage_end(shop, STAGE_PACK, &since);
     return ST_OK;
 }
 
-status make_row(workshop *s, const json_value *lease, on_item on, void *user, wire_msg *out,
+status make_row(workshop *shop, const json_value *lease, on_item on, void *user, wire_msg *out,
                 char **out_failed)
 {
     const json_value *docs_json;
@@ -210,36 +215,37 @@ status make_row(workshop *s, const json_value *lease, on_item on, void *user, wi
     int64_t most = 0;
     size_t size;
     status st = ST_OK;
-    row_work work = {.shop = s, .lease = lease, .options = lease_conf(s, lease)};
+    row_work work = {.shop = shop, .lease = lease, .options = lease_conf(shop, lease)};
     const bool press = json_bool(json_find(lease, "press"), false);
-    work.filter = filter_of(&s->train, press);
-    work.codec = codec_of(&s->train, press);
+    work.filter = filter_of(&shop->train, press);
+    work.codec = codec_of(&shop->train, press);
     work.images = (row_images){
-        .shop = s,
+        .shop = shop,
         .options = work.options,
         .in_place = work.filter == IMAGE_FILTER_NONE && work.codec == IMAGE_CODEC_NONE,
     };
-    arena_reset(&s->row);
-    memset(s->stage_ns, 0, sizeof(s->stage_ns));
-    s->cache_hits = s->cache_misses = 0;
+    arena_reset(&shop->row);
+    memset(shop->stage_ns, 0, sizeof(shop->stage_ns));
+    shop->cache_hits = shop->cache_misses = 0;
     *out_failed = NULL;
-    TRY(lease_root(s, lease, &work.images.root));
+    TRY(lease_root(shop, lease, &work.images.root));
     TRY(json_want_array(lease, "docs", SOURCE, &docs_json));
     TRY(json_want_array(lease, "files", SOURCE, &work.images.files));
     const int64_t n_docs = (int64_t)json_count(docs_json);
     for (int64_t i = 0; i < n_docs; i++)
         most += (int64_t)json_count(json_find(json_item(docs_json, (size_t)i), "grids"));
-    TRY(arena_calloc(&s->row, (size_t)n_docs + 1, sizeof(*docs), (void **)&docs));
+    TRY(arena_calloc(&shop->row, (size_t)n_docs + 1, sizeof(*docs), (void **)&docs));
     TRY(row_images_begin(&work.images, most));
-    s->n_damaged = 0;
-    TRY(arena_calloc(&s->row, (size_t)most + 1, sizeof(*s->damaged), (void **)&s->damaged));
+    shop->n_damaged = 0;
+    TRY(arena_calloc(&shop->row, (size_t)most + 1, sizeof(*shop->damaged),
+                     (void **)&shop->damaged));
     json_writer_init(&work.failed);
     json_begin_object(&work.failed);
     json_begin_key_array(&work.failed, "samples");
     for (int64_t i = 0; i < n_docs; i++) {
-        const json_value *v = json_item(docs_json, (size_t)i);
-        TRY_OR(done, on(user, json_int(json_find(v, "id"), -1)));
-        TRY_OR(done, make_doc(&work, v, &docs[i]));
+        const json_value *value = json_item(docs_json, (size_t)i);
+        TRY_OR(done, on(user, json_int(json_find(value, "id"), -1)));
+        TRY_OR(done, make_doc(&work, value, &docs[i]));
     }
     json_end_array(&work.failed);
     json_end_object(&work.failed);

@@ -25,10 +25,10 @@ typedef struct file_ref {
 } file_ref;
 
 /* Reads one file entry of a lease. Borrows the lease and its message. */
-WARN_UNUSED status ref_read(const json_value *v, const wire_msg *parts, file_ref *out);
+WARN_UNUSED status ref_read(const json_value *value, const wire_msg *parts, file_ref *out);
 
-/* Frame k of a folder as a file of its own, whose path is written to path [size]. */
-WARN_UNUSED status ref_frame(const file_ref *folder, int64_t k, char *path, size_t size,
+/* Frame `index` of a folder as a file of its own, whose path is written to path [size]. */
+WARN_UNUSED status ref_frame(const file_ref *folder, int64_t index, char *path, size_t size,
                              file_ref *out);
 
 /* Reads up to max_start of the first bytes, for the header; all bytes of a shipped file. */

@@ -4,14 +4,14 @@
 #include <inttypes.h>
 #include <string.h>
 
-void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int32_t n_items,
+void row_positions(int64_t n_tokens, const int64_t *run_at, const fit_grid *grids, int32_t n_items,
                    int32_t *position, int64_t stride)
 {
     int32_t *const at_t = position, *const at_h = position + stride;
     int32_t *const at_w = position + 2 * stride;
     int32_t now = 0;
     int32_t item = 0, run_of_item = 0;
-    for (int64_t i = 0; i < n;) {
+    for (int64_t i = 0; i < n_tokens;) {
         if (item == n_items || i < *run_at) {
             at_t[i] = at_h[i] = at_w[i] = now++;
             i++;
@@ -22,11 +22,11 @@ void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int3
          * the number of visual tokens. */
         const int32_t height = grids[item].rows / MERGE_SIDE,
                       width = grids[item].columns / MERGE_SIDE;
-        for (int32_t y = 0; y < height; y++) {
-            for (int32_t x = 0; x < width; x++, i++) {
+        for (int32_t j = 0; j < height; j++) {
+            for (int32_t k = 0; k < width; k++, i++) {
                 at_t[i] = now;
-                at_h[i] = now + y;
-                at_w[i] = now + x;
+                at_h[i] = now + j;
+                at_w[i] = now + k;
             }
         }
         now += height > width ? height : width;
@@ -39,62 +39,62 @@ void row_positions(int64_t n, const int64_t *run_at, const fit_grid *grids, int3
 }
 
 /* Checks that the pads of all items lie inside the document, one after the other. */
-static status check_document(const document *d)
+static status check_document(const document *doc)
 {
-    if (d->text.count < 1)
-        return FAIL(ST_BAD_INPUT, "sample %" PRIu64 " has no tokens", d->sample_id);
+    if (doc->text.count < 1)
+        return FAIL(ST_BAD_INPUT, "sample %" PRIu64 " has no tokens", doc->sample_id);
     int64_t free_from = 0, run = 0;
-    for (int32_t k = 0; k < d->n_images; k++) {
-        const int64_t tokens = fit_run_tokens(d->grids[k]), end = run + fit_runs(d->grids[k]);
+    for (int32_t k = 0; k < doc->n_images; k++) {
+        const int64_t tokens = fit_run_tokens(doc->grids[k]), end = run + fit_runs(doc->grids[k]);
         for (; run < end; run++) {
-            const int64_t at = run < d->text.n_runs ? d->text.run_at[run] : d->text.count;
-            if (at < free_from || tokens < 1 || at > d->text.count - tokens)
+            const int64_t at = run < doc->text.n_runs ? doc->text.run_at[run] : doc->text.count;
+            if (at < free_from || tokens < 1 || at > doc->text.count - tokens)
                 return FAIL(ST_BAD_INPUT,
                             "sample %" PRIu64 ": image %d takes tokens %" PRId64 " to %" PRId64
                             ", expected within %" PRId64 " to %" PRId64
                             " (its text was measured with another grid)",
-                            d->sample_id, k, at, at + tokens, free_from, d->text.count);
+                            doc->sample_id, k, at, at + tokens, free_from, doc->text.count);
             free_from = at + tokens;
         }
     }
     return ST_OK;
 }
 
-static status check_shared(const document *before, const document *d)
+static status check_shared(const document *before, const document *doc)
 {
-    bool same = before && before->n_images == d->n_images && d->n_images > 0;
-    for (int32_t k = 0; same && k < d->n_images; k++)
-        same = before->grids[k].rows == d->grids[k].rows &&
-               before->grids[k].columns == d->grids[k].columns &&
-               before->grids[k].pairs == d->grids[k].pairs;
+    bool same = before && before->n_images == doc->n_images && doc->n_images > 0;
+    for (int32_t k = 0; same && k < doc->n_images; k++)
+        same = before->grids[k].rows == doc->grids[k].rows &&
+               before->grids[k].columns == doc->grids[k].columns &&
+               before->grids[k].pairs == doc->grids[k].pairs;
     if (!same)
         return FAIL(ST_BAD_INPUT,
                     "sample %" PRIu64 " shares the images of the document before it, but that one "
                     "shows others",
-                    d->sample_id);
+                    doc->sample_id);
     return ST_OK;
 }
 
-static status count_row(const document *docs, int64_t n_docs, row *r)
+static status count_row(const document *docs, int64_t n_docs, row *packed)
 {
-    *r = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
+    *packed = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
     for (int64_t i = 0; i < n_docs; i++) {
         TRY(check_document(&docs[i]));
-        r->n_tokens += docs[i].text.count;
+        packed->n_tokens += docs[i].text.count;
         if (docs[i].shared) {
             TRY(check_shared(i ? &docs[i - 1] : NULL, &docs[i]));
             continue;
         }
-        r->n_items += docs[i].n_images;
+        packed->n_items += docs[i].n_images;
         for (int32_t k = 0; k < docs[i].n_images; k++)
-            *(docs[i].grids[k].pairs ? &r->n_video_patches : &r->n_patches) +=
+            *(docs[i].grids[k].pairs ? &packed->n_video_patches : &packed->n_patches) +=
                 fit_patches(docs[i].grids[k]);
     }
-    if (r->n_tokens > INT32_MAX || r->n_patches + r->n_video_patches > INT32_MAX)
+    if (packed->n_tokens > INT32_MAX || packed->n_patches + packed->n_video_patches > INT32_MAX)
         return FAIL(ST_BAD_INPUT,
                     "the row has %" PRId64 " tokens and %" PRId64
                     " patches, expected at most %d of each",
-                    r->n_tokens, r->n_patches + r->n_video_patches, INT32_MAX);
+                    packed->n_tokens, packed->n_patches + packed->n_video_patches, INT32_MAX);
     return ST_OK;
 }
 
@@ -110,40 +110,41 @@ typedef struct place {
     const uint8_t *zeros;    /* as long as the largest item without patches */
 } place;
 
-static bool has_patches(const document *d, int32_t k)
+static bool has_patches(const document *doc, int32_t index)
 {
-    return !d->quarantined && d->patches && d->patches[k];
+    return !doc->quarantined && doc->patches && doc->patches[index];
 }
 
 /* Writes the visual rows, grids and items of a document. The patches of a shared image come from
  * any document that shows it and is not quarantined. */
-static void put_images(const document *d, row *r, place *p)
+static void put_images(const document *doc, row *packed, place *spot)
 {
-    visual_place at = d->shared ? p->shown_from : p->next;
-    const int64_t *run = d->text.run_at;
-    p->shown_from = d->n_images > 0 ? at : p->shown_from;
-    for (int32_t k = 0; k < d->n_images; k++) {
-        const fit_grid g = d->grids[k];
-        const int64_t run_tokens = fit_run_tokens(g);
-        item_pixels *item = &p->items[at.item];
-        for (int32_t f = 0; f < fit_runs(g); f++, run++)
+    visual_place at = doc->shared ? spot->shown_from : spot->next;
+    const int64_t *run = doc->text.run_at;
+    spot->shown_from = doc->n_images > 0 ? at : spot->shown_from;
+    for (int32_t k = 0; k < doc->n_images; k++) {
+        const fit_grid its_grid = doc->grids[k];
+        const int64_t run_tokens = fit_run_tokens(its_grid);
+        item_pixels *item = &spot->items[at.item];
+        for (int32_t fit_run = 0; fit_run < fit_runs(its_grid); fit_run++, run++)
             for (int64_t i = 0; i < run_tokens; i++)
-                r->visual_row[p->token + *run + i] = (int32_t)at.merged++;
-        if (has_patches(d, k))
-            *item = (item_pixels){d->patches[k], g.pairs > 0};
-        else if (!d->shared)
-            *item = (item_pixels){p->zeros, g.pairs > 0};
-        int32_t *grid = r->grid_thw + at.item++ * 3;
-        grid[0] = fit_runs(g);
-        grid[1] = g.rows;
-        grid[2] = g.columns;
+                packed->visual_row[spot->token + *run + i] = (int32_t)at.merged++;
+        if (has_patches(doc, k))
+            *item = (item_pixels){doc->patches[k], its_grid.pairs > 0};
+        else if (!doc->shared)
+            *item = (item_pixels){spot->zeros, its_grid.pairs > 0};
+        int32_t *grid = packed->grid_thw + at.item++ * 3;
+        grid[0] = fit_runs(its_grid);
+        grid[1] = its_grid.rows;
+        grid[2] = its_grid.columns;
     }
-    if (!d->shared)
-        p->next = at;
+    if (!doc->shared)
+        spot->next = at;
 }
 
 /* Allocates the items, and zeros for those without patches. */
-static status begin_items(const document *docs, int64_t n_docs, arena *a, row *r, place *p)
+static status begin_items(const document *docs, int64_t n_docs, arena *memory, row *packed,
+                          place *spot)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < n_docs; i++) {
@@ -153,38 +154,42 @@ static status begin_items(const document *docs, int64_t n_docs, arena *a, row *r
                 most = bytes;
         }
     }
-    TRY(arena_calloc(a, (size_t)most, 1, (void **)&p->zeros));
-    TRY(arena_calloc(a, (size_t)r->n_items + 1, sizeof *p->items, (void **)&p->items));
-    r->items = p->items;
+    TRY(arena_calloc(memory, (size_t)most, 1, (void **)&spot->zeros));
+    TRY(arena_calloc(memory, (size_t)packed->n_items + 1, sizeof *spot->items,
+                     (void **)&spot->items));
+    packed->items = spot->items;
     return ST_OK;
 }
 
-status row_build(const document *docs, int64_t n_docs, arena *a, row *out)
+status row_build(const document *docs, int64_t n_docs, arena *memory, row *out)
 {
-    row r;
-    place p = {0};
-    TRY(count_row(docs, n_docs, &r));
+    row packed;
+    place spot = {0};
+    TRY(count_row(docs, n_docs, &packed));
     bool weighted = false;
     for (int64_t i = 0; i < n_docs; i++)
         weighted |= docs[i].text.weights != NULL;
-    TRY(begin_items(docs, n_docs, a, &r, &p));
-    TRY(row_alloc(&r, a, weighted ? ROW_WEIGHTS : 0)); /* labels NO_LABEL, visual_row -1 */
+    TRY(begin_items(docs, n_docs, memory, &packed, &spot));
+    TRY(row_alloc(&packed, memory,
+                  weighted ? ROW_WEIGHTS : 0)); /* labels NO_LABEL, visual_row -1 */
     for (int64_t i = 0; i < n_docs; i++) {
-        const document *d = &docs[i];
-        const size_t n = (size_t)d->text.count;
-        memcpy(r.input_ids + p.token, d->text.ids, n * sizeof *r.input_ids);
-        if (!d->quarantined) /* no token before the first one could predict it */
-            memcpy(r.labels + p.token + 1, d->text.labels + 1, (n - 1) * sizeof *r.labels);
-        for (size_t t = 0; weighted && t < n; t++)
-            r.loss_weight[p.token + (int64_t)t] = d->text.weights ? d->text.weights[t] : 1.0F;
-        row_positions(d->text.count, d->text.run_at, d->grids, d->n_images,
-                      r.position_ids + p.token, r.n_tokens);
-        put_images(d, &r, &p);
-        p.token += d->text.count;
-        r.cu_seqlens[i + 1] = (int32_t)p.token;
-        r.doc_sample_id[i] = d->sample_id;
-        r.doc_part[i] = d->part;
+        const document *doc = &docs[i];
+        const size_t count = (size_t)doc->text.count;
+        memcpy(packed.input_ids + spot.token, doc->text.ids, count * sizeof *packed.input_ids);
+        if (!doc->quarantined) /* no token before the first one could predict it */
+            memcpy(packed.labels + spot.token + 1, doc->text.labels + 1,
+                   (count - 1) * sizeof *packed.labels);
+        for (size_t j = 0; weighted && j < count; j++)
+            packed.loss_weight[spot.token + (int64_t)j] =
+                doc->text.weights ? doc->text.weights[j] : 1.0F;
+        row_positions(doc->text.count, doc->text.run_at, doc->grids, doc->n_images,
+                      packed.position_ids + spot.token, packed.n_tokens);
+        put_images(doc, &packed, &spot);
+        spot.token += doc->text.count;
+        packed.cu_seqlens[i + 1] = (int32_t)spot.token;
+        packed.doc_sample_id[i] = doc->sample_id;
+        packed.doc_part[i] = doc->part;
     }
-    *out = r;
+    *out = packed;
     return ST_OK;
 }

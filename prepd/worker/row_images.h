@@ -26,10 +26,10 @@ typedef struct row_images {
 WARN_UNUSED status row_images_begin(row_images *images, int64_t most_items);
 /* Makes room for the items of the next document. A document that shares adds none. */
 WARN_UNUSED status row_images_add(row_images *images, const document *doc);
-/* Image i of that document is number `file` of the lease's files: *out_patches gets its patches,
- * which are decoded unless the row has them already. ST_NO_INPUT if this machine does not have the
- * file. */
-WARN_UNUSED status row_images_fill(row_images *images, int32_t i, int64_t file,
+/* Image `index` of that document is number `file` of the lease's files: *out_patches gets its
+ * patches, which are decoded unless the row has them already. ST_NO_INPUT if this machine does not
+ * have the file. */
+WARN_UNUSED status row_images_fill(row_images *images, int32_t index, int64_t file,
                                    const lease_clip *clip, uint8_t **out_patches);
 /* If in_place, completes the parts for codec_encode_made: items that were not filled become zero.
  */

@@ -22,52 +22,53 @@ typedef struct png_run {
     arena memory;
 } png_run;
 
-static status write_file(const char *path, const uint8_t *bytes, size_t n)
+static status write_file(const char *path, const uint8_t *bytes, size_t count)
 {
     FILE *file = fopen(path, "wbe");
     if (!file)
         return FAIL_IN(ST_CANT_CREATE, path, "it cannot be created: %s", strerror(errno));
-    const bool written = fwrite(bytes, 1, n, file) == n;
+    const bool written = fwrite(bytes, 1, count, file) == count;
     const int failed = fclose(file) != 0 || !written ? errno : 0;
     if (failed)
         remove(path);
     return failed ? FAIL_IN(ST_IO, path, "it cannot be written: %s", strerror(failed)) : ST_OK;
 }
 
-/* Writes a picture of h x w patches, which lie in merge order. */
-static status write_picture(png_run *run, const uint8_t *patches, int32_t h, int32_t w,
-                            const char *path)
+/* Writes a picture of `grid_rows` x `grid_columns` patches, which lie in merge order. */
+static status write_picture(png_run *run, const uint8_t *patches, int32_t grid_rows,
+                            int32_t grid_columns, const char *path)
 {
     uint8_t *rgb, *png = NULL;
-    size_t n = 0;
-    const int32_t height = h * PATCH_SIDE, width = w * PATCH_SIDE;
+    size_t count = 0;
+    const int32_t height = grid_rows * PATCH_SIDE, width = grid_columns * PATCH_SIDE;
     TRY(arena_alloc(&run->memory, (size_t)height * (size_t)width * CHANNELS, (void **)&rgb));
     patch_join(patches, height, width, rgb);
-    TRY(run->images->write_png(&(image){.width = width, .height = height, .rgb = rgb}, &png, &n));
-    const status st = write_file(path, png, n);
+    TRY(run->images->write_png(&(image){.width = width, .height = height, .rgb = rgb}, &png,
+                               &count));
+    const status st = write_file(path, png, count);
     free(png);
     return st;
 }
 
 /* Takes one of the two frames out of each patch [3, 2, 16, 16] of a pair. */
-static void take_frame(const uint8_t *pairs, int64_t n, int frame, uint8_t *out)
+static void take_frame(const uint8_t *pairs, int64_t bytes, int frame, uint8_t *out)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < CHANNELS; c++)
-            memcpy(out + i * PATCH_BYTES + c * CHANNEL_BYTES,
-                   pairs + i * VIDEO_PATCH_BYTES + (c * FRAMES + frame) * CHANNEL_BYTES,
+    for (int64_t i = 0; i < bytes; i++)
+        for (int j = 0; j < CHANNELS; j++)
+            memcpy(out + i * PATCH_BYTES + j * CHANNEL_BYTES,
+                   pairs + i * VIDEO_PATCH_BYTES + (j * FRAMES + frame) * CHANNEL_BYTES,
                    CHANNEL_BYTES);
 }
 
 static status write_clip(png_run *run, const uint8_t *pairs, const int32_t grid[3], int64_t item)
 {
-    const int64_t n = (int64_t)grid[1] * grid[2];
+    const int64_t count = (int64_t)grid[1] * grid[2];
     uint8_t *patches;
     char path[STATUS_PATH_MAX];
     for (int32_t k = 0; k < grid[0] * FRAMES; k++) {
         const arena_mark mark = arena_save(&run->memory);
-        TRY(arena_alloc(&run->memory, (size_t)n * PATCH_BYTES, (void **)&patches));
-        take_frame(pairs + k / FRAMES * n * VIDEO_PATCH_BYTES, n, k % FRAMES, patches);
+        TRY(arena_alloc(&run->memory, (size_t)count * PATCH_BYTES, (void **)&patches));
+        take_frame(pairs + k / FRAMES * count * VIDEO_PATCH_BYTES, count, k % FRAMES, patches);
         snprintf(path, sizeof path, "%s/clip-%" PRId64 "-frame-%02d.png", run->path, item, k);
         TRY(write_picture(run, patches, grid[1], grid[2], path));
         arena_release(&run->memory, mark);
@@ -105,14 +106,14 @@ static status write_items(png_run *run, const row *one)
         TRY(file_make_folders(run->path));
     for (int64_t item = 0; item < one->n_items; item++) {
         const int32_t *grid = one->grid_thw + 3 * item;
-        const int64_t n = (int64_t)grid[0] * grid[1] * grid[2];
+        const int64_t count = (int64_t)grid[0] * grid[1] * grid[2];
         const arena_mark mark = arena_save(&run->memory);
         if (is_clip[item]) {
             TRY(write_clip(run, clip, grid, item));
-            clip += n * VIDEO_PATCH_BYTES;
+            clip += count * VIDEO_PATCH_BYTES;
         } else {
             TRY(write_still(run, still, grid, item));
-            still += n * PATCH_BYTES;
+            still += count * PATCH_BYTES;
         }
         arena_release(&run->memory, mark);
     }
@@ -122,10 +123,10 @@ static status write_items(png_run *run, const row *one)
 status row_png_write(const row *one, const char *path, const char *program)
 {
     static const char ending[] = ".png";
-    const size_t n = strlen(path);
+    const size_t length = strlen(path);
     png_run run = {.path = path,
-                   .single = n > sizeof ending - 1 &&
-                             strcmp(path + n - (sizeof ending - 1), ending) == 0};
+                   .single = length > sizeof ending - 1 &&
+                             strcmp(path + length - (sizeof ending - 1), ending) == 0};
     if (one->n_items == 0)
         return FAIL(ST_USAGE, "--png %s: the sample shows no picture", path);
     TRY(image_load(program, &run.images));

@@ -152,10 +152,10 @@ static int allow_call(scmp_filter_ctx filter, const char *name)
 
 /* Allows one call with each of these values of one argument, compared as 64 bits. */
 static int allow_values(scmp_filter_ctx filter, int number, unsigned argument,
-                        const scmp_datum_t *value, size_t n)
+                        const scmp_datum_t *value, size_t count)
 {
     int bad = 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < count; i++)
         bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1,
                                 SCMP_CMP(argument, SCMP_CMP_EQ, value[i]));
     return bad;

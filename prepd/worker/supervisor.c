@@ -55,57 +55,57 @@ typedef struct supervisor {
     status outcome;
 } supervisor;
 
-void supervisor_put_before(json_writer *w)
+void supervisor_put_before(json_writer *writer)
 {
     const char *text = getenv(BEFORE);
     int pid = 0, at = 0;
     char how[16];
     if (text && sscanf(text, "%d %15s %n", &pid, how, &at) == 2 && at > 0) {
-        json_begin_key_object(w, "before");
-        json_put_key_int(w, "pid", pid);
-        json_put_key_cstr(w, "how", how);
-        json_put_key_cstr(w, "what", text + at);
-        json_end_object(w);
+        json_begin_key_object(writer, "before");
+        json_put_key_int(writer, "pid", pid);
+        json_put_key_cstr(writer, "how", how);
+        json_put_key_cstr(writer, "what", text + at);
+        json_end_object(writer);
     }
     unsetenv(BEFORE);
 }
 
-static status start_one(supervisor *k, kept *w)
+static status start_one(supervisor *crew, kept *held)
 {
-    if (w->before[0])
-        setenv(BEFORE, w->before, 1);
-    status st = proc_spawn(k->argv, &w->pid);
+    if (held->before[0])
+        setenv(BEFORE, held->before, 1);
+    status st = proc_spawn(crew->argv, &held->pid);
     unsetenv(BEFORE);
-    w->before[0] = 0;
-    w->started_ns = clock_ns();
+    held->before[0] = 0;
+    held->started_ns = clock_ns();
     if (st != ST_OK)
-        w->pid = 0;
+        held->pid = 0;
     return st;
 }
 
-static bool any_alive(const supervisor *k)
+static bool any_alive(const supervisor *crew)
 {
-    for (int i = 0; i < k->n_workers; i++)
-        if (k->worker[i].pid)
+    for (int i = 0; i < crew->n_workers; i++)
+        if (crew->worker[i].pid)
             return true;
     return false;
 }
 
 /* Starts the workers that are missing. If the system has no process for one more, those that run go
  * on and it is tried again later. */
-static status start_missing(supervisor *k)
+static status start_missing(supervisor *crew)
 {
-    for (int i = 0; i < k->n_workers && !k->stopping; i++) {
-        kept *w = &k->worker[i];
-        if (w->pid || w->left || clock_ns() < w->start_ns)
+    for (int i = 0; i < crew->n_workers && !crew->stopping; i++) {
+        kept *held = &crew->worker[i];
+        if (held->pid || held->left || clock_ns() < held->start_ns)
             continue;
-        const status st = start_one(k, w);
+        const status st = start_one(crew, held);
         if (st == ST_OK)
             continue;
-        if (!any_alive(k))
+        if (!any_alive(crew))
             return st;
         log_warn("worker not started: %s", status_text());
-        w->start_ns = clock_ns() + PAUSE_MS * MS;
+        held->start_ns = clock_ns() + PAUSE_MS * MS;
     }
     return ST_OK;
 }
@@ -113,9 +113,9 @@ static status start_missing(supervisor *k)
 /* The exit code that a worker chose, as a status. The worker has logged the reason. */
 static status left_because(int code)
 {
-    for (int s = ST_OK + 1; s < ST_COUNT; s++)
-        if (status_exit_code((status)s) == code)
-            return FAIL((status)s, "a worker left with exit code %d (its message is above)", code);
+    for (int i = ST_OK + 1; i < ST_COUNT; i++)
+        if (status_exit_code((status)i) == code)
+            return FAIL((status)i, "a worker left with exit code %d (its message is above)", code);
     return FAIL(ST_INTERNAL, "a worker left with exit code %d", code);
 }
 
@@ -127,7 +127,7 @@ static bool may_pass(int code)
            code == status_exit_code(ST_INTERNAL);
 }
 
-static void record_end(supervisor *k, kept *w, int wstatus)
+static void record_end(supervisor *crew, kept *held, int wstatus)
 {
     static const char *const words[] = {[PROC_END_LEFT] = "outside",
                                         [PROC_END_OUTSIDE] = "outside",
@@ -138,196 +138,199 @@ static void record_end(supervisor *k, kept *w, int wstatus)
     const proc_end end = proc_end_of(wstatus, what, sizeof(what));
     const int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : -1;
     const bool at_work = end == PROC_END_TIME || code == PROC_EXIT_BUSY;
-    const bool quick = !at_work && now - w->started_ns < QUICK_MS * MS;
-    const int pid = (int)w->pid;
-    snprintf(w->before, sizeof(w->before), "%d %s %s", pid, words[end], what);
-    w->pid = 0;
-    w->start_ns = now;
-    if (k->stopping || code == 0) {
-        w->left = true;
+    const bool quick = !at_work && now - held->started_ns < QUICK_MS * MS;
+    const int pid = (int)held->pid;
+    snprintf(held->before, sizeof(held->before), "%d %s %s", pid, words[end], what);
+    held->pid = 0;
+    held->start_ns = now;
+    if (crew->stopping || code == 0) {
+        held->left = true;
         return;
     }
     if (code == PROC_EXIT_AGAIN) {
-        w->quick_deaths = 0;
+        held->quick_deaths = 0;
         return;
     }
-    w->quick_deaths = quick ? w->quick_deaths + 1 : 0;
+    held->quick_deaths = quick ? held->quick_deaths + 1 : 0;
     if (end == PROC_END_LEFT && !may_pass(code)) {
-        k->stopping = w->left = true;
-        k->outcome = left_because(code);
+        crew->stopping = held->left = true;
+        crew->outcome = left_because(code);
         return;
     }
     log_info("worker replaced pid=%d cause=\"%s\"", pid, what);
-    if (w->quick_deaths > QUICK_DEATHS)
-        w->start_ns += PAUSE_MS * MS;
+    if (held->quick_deaths > QUICK_DEATHS)
+        held->start_ns += PAUSE_MS * MS;
 }
 
-static void reap_workers(supervisor *k)
+static void reap_workers(supervisor *crew)
 {
     int wstatus;
     pid_t pid;
     while ((pid = waitpid(-1, &wstatus, WNOHANG | WUNTRACED)) > 0) {
-        for (int i = 0; i < k->n_workers; i++) {
-            if (k->worker[i].pid != pid)
+        for (int i = 0; i < crew->n_workers; i++) {
+            if (crew->worker[i].pid != pid)
                 continue;
             if (WIFSTOPPED(wstatus))
                 kill(pid, SIGKILL); /* someone stopped it; its lease must not wait */
             else
-                record_end(k, &k->worker[i], wstatus);
+                record_end(crew, &crew->worker[i], wstatus);
         }
     }
 }
 
-static void signal_all(const supervisor *k, int sig)
+static void signal_all(const supervisor *crew, int sig)
 {
-    for (int i = 0; i < k->n_workers; i++)
-        if (k->worker[i].pid)
-            kill(k->worker[i].pid, sig);
+    for (int i = 0; i < crew->n_workers; i++)
+        if (crew->worker[i].pid)
+            kill(crew->worker[i].pid, sig);
 }
 
-static bool any_left_to_keep(const supervisor *k)
+static bool any_left_to_keep(const supervisor *crew)
 {
-    for (int i = 0; i < k->n_workers; i++)
-        if (k->worker[i].pid || (!k->worker[i].left && !k->stopping))
+    for (int i = 0; i < crew->n_workers; i++)
+        if (crew->worker[i].pid || (!crew->worker[i].left && !crew->stopping))
             return true;
     return false;
 }
 
 /* Logs that no dispatcher is there, after a second and then every ten. */
-static void tell_away(supervisor *k)
+static void tell_away(supervisor *crew)
 {
     enum { FIRST_MS = 1000, EVERY_MS = 10000 };
     const int64_t now = clock_ns();
-    if (wire_greeted(k->socket)) {
-        k->away_ns = 0;
-    } else if (k->away_ns == 0) {
-        k->away_ns = now;
-        k->tell_ns = now + FIRST_MS * MS;
-    } else if (now >= k->tell_ns) {
-        k->tell_ns = now + EVERY_MS * MS;
-        log_info("waiting for the daemon at %s for %.0f s: %s", k->endpoint,
-                 (double)(now - k->away_ns) * 1e-9,
-                 wire_listens(k->endpoint) == ST_OK ? "nothing answers there" : status_text());
+    if (wire_greeted(crew->socket)) {
+        crew->away_ns = 0;
+    } else if (crew->away_ns == 0) {
+        crew->away_ns = now;
+        crew->tell_ns = now + FIRST_MS * MS;
+    } else if (now >= crew->tell_ns) {
+        crew->tell_ns = now + EVERY_MS * MS;
+        log_info("waiting for the daemon at %s for %.0f s: %s", crew->endpoint,
+                 (double)(now - crew->away_ns) * 1e-9,
+                 wire_listens(crew->endpoint) == ST_OK ? "nothing answers there" : status_text());
     }
 }
 
 /* Tells the dispatcher that this supervisor is there, and reads whether it is to go. A connection
  * that ended is made again, since the daemon may come back. Refused keys are left to the workers to
  * find and report. */
-static status attend_dispatcher(supervisor *k)
+static status attend_dispatcher(supervisor *crew)
 {
     char json[48];
     const int64_t now = clock_ns();
     frame head;
-    if (!k->socket) {
-        TRY(wire_connect(k->net, k->endpoint, &k->socket));
-        if (k->heard)
-            wire_expect(k->socket);
-        k->said_ns = 0;
+    if (!crew->socket) {
+        TRY(wire_connect(crew->net, crew->endpoint, &crew->socket));
+        if (crew->heard)
+            wire_expect(crew->socket);
+        crew->said_ns = 0;
     }
     /* The first message waits in the socket for the connection; others are sent once it is there.
      */
-    if (k->said_ns == 0 || (now - k->said_ns >= SAY_MS * MS && wire_greeted(k->socket))) {
-        const int n = snprintf(json, sizeof(json), "{\"keeps\":\"%s\"}", k->id);
-        const status sent = wire_send_json(k->socket, NULL, KIND_JOIN, 0, json, (size_t)n);
+    if (crew->said_ns == 0 || (now - crew->said_ns >= SAY_MS * MS && wire_greeted(crew->socket))) {
+        const int length = snprintf(json, sizeof(json), "{\"keeps\":\"%s\"}", crew->id);
+        const status sent = wire_send_json(crew->socket, NULL, KIND_JOIN, 0, json, (size_t)length);
         (void)sent; /* if this is lost, so is the connection, which is noticed below */
-        k->said_ns = now;
+        crew->said_ns = now;
     }
-    if (!k->heard && wire_greeted(k->socket)) {
-        k->heard = true;
-        k->argv[k->n_argv++] = (char *)(uintptr_t)HEARD; /* proc_spawn only reads it */
+    if (!crew->heard && wire_greeted(crew->socket)) {
+        crew->heard = true;
+        crew->argv[crew->n_argv++] = (char *)(uintptr_t)HEARD; /* proc_spawn only reads it */
     }
-    tell_away(k);
-    wire_msg_clear(k->scratch);
-    const status st = wire_recv(k->socket, 0, NULL, k->scratch);
+    tell_away(crew);
+    wire_msg_clear(crew->scratch);
+    const status st = wire_recv(crew->socket, 0, NULL, crew->scratch);
     if (st != ST_OK && st != ST_TIMEOUT)
-        wire_close(&k->socket);
-    if (st == ST_OK && wire_msg_parts(k->scratch) > 0 &&
-        frame_decode(wire_msg_part(k->scratch, 0), k->endpoint, &head) == ST_OK &&
+        wire_close(&crew->socket);
+    if (st == ST_OK && wire_msg_parts(crew->scratch) > 0 &&
+        frame_decode(wire_msg_part(crew->scratch, 0), crew->endpoint, &head) == ST_OK &&
         head.kind == KIND_BYE)
-        k->stopping = true;
+        crew->stopping = true;
     return ST_OK;
 }
 
-static void told_to_stop(supervisor *k, int number)
+static void told_to_stop(supervisor *crew, int number)
 {
-    k->stop_now = k->signalled;
-    k->signalled = k->stopping = true;
+    crew->stop_now = crew->signalled;
+    crew->signalled = crew->stopping = true;
     log_info("%s signal=%s",
-             k->stop_now ? "stopping at once"
-                         : "leaving when what is in work is finished; another signal stops at once",
+             crew->stop_now
+                 ? "stopping at once"
+                 : "leaving when what is in work is finished; another signal stops at once",
              strsignal(number));
 }
 
 /* The main loop. The connection is opened before any worker is started: it needs threads, and if a
  * limit on processes refused them later, libzmq would abort. */
-static status supervise_workers(supervisor *k, int signals)
+static status supervise_workers(supervisor *crew, int signals)
 {
     enum { TICK_MS = 100 };
     int64_t stop_ns = 0;
-    while (any_left_to_keep(k)) {
+    while (any_left_to_keep(crew)) {
         struct pollfd wait = {.fd = signals, .events = POLLIN};
         struct signalfd_siginfo info;
-        if (!k->stopping)
-            TRY(attend_dispatcher(k));
-        TRY(start_missing(k));
+        if (!crew->stopping)
+            TRY(attend_dispatcher(crew));
+        TRY(start_missing(crew));
         if (poll(&wait, 1, TICK_MS) < 0 && errno != EINTR)
             return FAIL(ST_OS, "cannot wait for signals: %s", strerror(errno));
         while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
             if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
-                told_to_stop(k, (int)info.ssi_signo);
-        reap_workers(k);
-        if (!k->stopping)
+                told_to_stop(crew, (int)info.ssi_signo);
+        reap_workers(crew);
+        if (!crew->stopping)
             continue;
         if (stop_ns == 0) {
             stop_ns = clock_ns();
-            signal_all(k, SIGTERM);
-        } else if (k->stop_now || clock_ns() - stop_ns > LEAVE_LIMIT_MS * MS) {
-            signal_all(k, SIGKILL);
+            signal_all(crew, SIGTERM);
+        } else if (crew->stop_now || clock_ns() - stop_ns > LEAVE_LIMIT_MS * MS) {
+            signal_all(crew, SIGKILL);
         }
     }
-    return k->outcome;
+    return crew->outcome;
 }
 
-status supervisor_run(char *const *args, int n_args, int n, const char *endpoint, const char *keys)
+status supervisor_run(char *const *args, int n_args, int n_workers, const char *endpoint,
+                      const char *keys)
 {
-    supervisor k = {.n_workers = n, .endpoint = endpoint};
+    supervisor crew = {.n_workers = n_workers, .endpoint = endpoint};
     char parent[16];
     int signals = -1;
     status st = ST_OK;
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
-    snprintf(k.id, sizeof(k.id), "%x-%llx", (unsigned)getpid(), (unsigned long long)clock_ns());
-    k.worker = calloc((size_t)n, sizeof(*k.worker));
-    k.argv = calloc((size_t)n_args + 6, sizeof(*k.argv));
-    if (!k.worker || !k.argv) {
-        st = FAIL(ST_NO_MEMORY, "no memory for %d workers", n);
+    snprintf(crew.id, sizeof(crew.id), "%x-%llx", (unsigned)getpid(),
+             (unsigned long long)clock_ns());
+    crew.worker = calloc((size_t)n_workers, sizeof(*crew.worker));
+    crew.argv = calloc((size_t)n_args + 6, sizeof(*crew.argv));
+    if (!crew.worker || !crew.argv) {
+        st = FAIL(ST_NO_MEMORY, "no memory for %d workers", n_workers);
         goto done;
     }
-    memcpy(k.argv, args, (size_t)n_args * sizeof(*args));
-    k.argv[n_args] = (char[]){"--parent"};
-    k.argv[n_args + 1] = parent;
-    k.argv[n_args + 2] = (char[]){"--supervisor"};
-    k.argv[n_args + 3] = k.id;
-    k.n_argv = n_args + 4;
+    memcpy(crew.argv, args, (size_t)n_args * sizeof(*args));
+    crew.argv[n_args] = (char[]){"--parent"};
+    crew.argv[n_args + 1] = parent;
+    crew.argv[n_args + 2] = (char[]){"--supervisor"};
+    crew.argv[n_args + 3] = crew.id;
+    crew.n_argv = n_args + 4;
     signal(SIGPIPE, SIG_IGN);               /* the reader of our log may leave */
     TRY_OR(done, proc_signal_fd(&signals)); /* before ZeroMQ's threads */
-    TRY_OR(done, wire_new(&k.net));
+    TRY_OR(done, wire_new(&crew.net));
     if (keys)
-        TRY_OR(done, wire_use_keys(k.net, keys));
-    TRY_OR(done, wire_msg_new(&k.scratch));
+        TRY_OR(done, wire_use_keys(crew.net, keys));
+    TRY_OR(done, wire_msg_new(&crew.scratch));
     if (wire_listens(endpoint) == ST_CONFIG) { /* waiting does not change a permission */
         st = ST_CONFIG;
         goto done;
     }
-    st = supervise_workers(&k, signals);
-    signal_all(&k, SIGKILL); /* some are left only after a failure of our own */
+    st = supervise_workers(&crew, signals);
+    signal_all(&crew, SIGKILL); /* some are left only after a failure of our own */
 done:
-    wire_msg_free(&k.scratch);
-    wire_close(&k.socket);
-    wire_free(&k.net);
+    wire_msg_free(&crew.scratch);
+    wire_close(&crew.socket);
+    wire_free(&crew.net);
     if (signals >= 0)
         close(signals);
-    free(k.worker);
-    free(k.argv);
+    free(crew.worker);
+    free(crew.argv);
     return st;
 }

@@ -58,24 +58,24 @@ static void on_term(int sig)
     asked_to_go = 1;
 }
 
-static status send_json(worker *w, int kind, uint64_t number, json_writer *out)
+static status send_json(worker *self, int kind, uint64_t number, json_writer *out)
 {
     char *text;
     size_t size;
     TRY(json_writer_take(out, &text, &size));
-    status st = wire_send_json(w->socket, NULL, kind, number, text, size);
+    status st = wire_send_json(self->socket, NULL, kind, number, text, size);
     free(text);
     return st;
 }
 
-static status send_join(worker *w)
+static status send_join(worker *self)
 {
     json_writer out;
     char host[64] = "";
-    fingerprints prints = w->shop.prints;
+    fingerprints prints = self->shop.prints;
     if (gethostname(host, sizeof(host) - 1) != 0)
         snprintf(host, sizeof(host), "localhost");
-    fingerprints_set(&prints, PRINT_IMAGES, w->fingerprint);
+    fingerprints_set(&prints, PRINT_IMAGES, self->fingerprint);
     json_writer_init(&out);
     json_begin_object(&out);
     json_put_key_cstr(&out, "version", TESSERA_VERSION);
@@ -83,24 +83,24 @@ static status send_join(worker *w)
     fingerprints_put(&prints, &out);
     json_put_key_cstr(&out, "host", host);
     json_put_key_int(&out, "pid", getpid());
-    if (w->options->supervisor) {
-        json_put_key_cstr(&out, "supervisor", w->options->supervisor);
-        json_put_key_bool(&out, "ship", !w->options->data_root);
+    if (self->options->supervisor) {
+        json_put_key_cstr(&out, "supervisor", self->options->supervisor);
+        json_put_key_bool(&out, "ship", !self->options->data_root);
         supervisor_put_before(&out);
     }
     json_end_object(&out);
-    status st = send_json(w, KIND_JOIN, 0, &out);
+    status st = send_json(self, KIND_JOIN, 0, &out);
     json_writer_done(&out);
     return st;
 }
 
 static status tell_on(void *user, int64_t item)
 {
-    worker *w = user;
+    worker *self = user;
     char json[48];
     time_limit_start();
-    int n = snprintf(json, sizeof(json), "{\"item\":%lld}", (long long)item);
-    return wire_send_json(w->socket, NULL, KIND_ON, w->lease, json, (size_t)n);
+    int length = snprintf(json, sizeof(json), "{\"item\":%lld}", (long long)item);
+    return wire_send_json(self->socket, NULL, KIND_ON, self->lease, json, (size_t)length);
 }
 
 /* Reports an item of an index lease. A record takes microseconds and its report longer, so only
@@ -108,42 +108,42 @@ static status tell_on(void *user, int64_t item)
  * is reported, and a second loss shows which item is to blame. */
 static status tell_record(void *user, int64_t item)
 {
-    worker *w = user;
+    worker *self = user;
     const int64_t now = clock_ns();
-    if (!w->each && w->told_ns && now - w->told_ns < TELL_EVERY_NS) {
+    if (!self->each && self->told_ns && now - self->told_ns < TELL_EVERY_NS) {
         time_limit_start();
         return ST_OK;
     }
-    w->told_ns = now;
+    self->told_ns = now;
     return tell_on(user, item);
 }
 
-static status take_terms(worker *w, const json_value *v, span text)
+static status take_terms(worker *self, const json_value *value, span text)
 {
-    if (w->terms) {
-        if (strlen(w->terms) != text.size || memcmp(w->terms, text.data, text.size) != 0)
-            w->leave = w->again = true; /* another daemon is at this address now */
+    if (self->terms) {
+        if (strlen(self->terms) != text.size || memcmp(self->terms, text.data, text.size) != 0)
+            self->leave = self->again = true; /* another daemon is at this address now */
         return ST_OK;
     }
-    TRY(workshop_init(&w->shop, w->options, w->images, v));
-    TRY(send_join(w)); /* again, now with the fingerprints of tokenizer and video decoder */
-    TRY(time_limit_install(w->shop.train.prepd_sample_timeout));
-    TRY(image_cache_open(&w->shop.train, w->fingerprint, &w->shop.cache));
+    TRY(workshop_init(&self->shop, self->options, self->images, value));
+    TRY(send_join(self)); /* again, now with the fingerprints of tokenizer and video decoder */
+    TRY(time_limit_install(self->shop.train.prepd_sample_timeout));
+    TRY(image_cache_open(&self->shop.train, self->fingerprint, &self->shop.cache));
     TRY(sandbox_enter());
-    w->ready = true;
-    w->terms = strndup((const char *)text.data, text.size);
-    log_init("worker", w->shop.train.log_level, w->shop.train.log_json);
-    return w->terms ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the terms");
+    self->ready = true;
+    self->terms = strndup((const char *)text.data, text.size);
+    log_init("worker", self->shop.train.log_level, self->shop.train.log_json);
+    return self->terms ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the terms");
 }
 
-static void put_damaged(const workshop *s, json_writer *out)
+static void put_damaged(const workshop *shop, json_writer *out)
 {
     json_begin_key_array(out, "damaged");
-    for (int64_t i = 0; i < s->n_damaged && i < MOST_DAMAGED; i++) {
+    for (int64_t i = 0; i < shop->n_damaged && i < MOST_DAMAGED; i++) {
         json_begin_object(out);
-        json_put_key_int(out, "id", s->damaged[i].sample);
-        json_put_key_int(out, "image", s->damaged[i].image);
-        json_put_key_cstr(out, "warning", s->damaged[i].warning);
+        json_put_key_int(out, "id", shop->damaged[i].sample);
+        json_put_key_int(out, "image", shop->damaged[i].image);
+        json_put_key_cstr(out, "warning", shop->damaged[i].warning);
         json_end_object(out);
     }
     json_end_array(out);
@@ -152,143 +152,145 @@ static void put_damaged(const workshop *s, json_writer *out)
 /* Reports where the lease's time went and which pictures were damaged. This goes before the answer,
  * and messages of a worker keep their order, so a consumer that has a row finds it in the status.
  */
-static status tell_stages(worker *w)
+static status tell_stages(worker *self)
 {
-    const workshop *s = &w->shop;
+    const workshop *shop = &self->shop;
     json_writer out;
     json_writer_init(&out);
     json_begin_object(&out);
     json_put_key_int(&out, "item", -1);
     json_begin_key_array(&out, "stage_ns");
     for (int i = 0; i < N_STAGES; i++)
-        json_put_int(&out, s->stage_ns[i]);
+        json_put_int(&out, shop->stage_ns[i]);
     json_end_array(&out);
     json_begin_key_array(&out, "cache");
-    json_put_int(&out, s->cache_hits);
-    json_put_int(&out, s->cache_misses);
+    json_put_int(&out, shop->cache_hits);
+    json_put_int(&out, shop->cache_misses);
     json_end_array(&out);
-    if (s->n_damaged > 0)
-        put_damaged(s, &out);
+    if (shop->n_damaged > 0)
+        put_damaged(shop, &out);
     json_end_object(&out);
-    const status st = send_json(w, KIND_ON, w->lease, &out);
+    const status st = send_json(self, KIND_ON, self->lease, &out);
     json_writer_done(&out);
     return st;
 }
 
-static status do_lease(worker *w, const json_value *v, uint64_t number)
+static status do_lease(worker *self, const json_value *value, uint64_t number)
 {
     const char *kind;
     char *json = NULL;
-    wire_msg *m = NULL;
+    wire_msg *message = NULL;
     status st = ST_OK;
-    if (!w->ready)
+    if (!self->ready)
         return FAIL(ST_PROTOCOL, "a lease came before the terms");
-    w->lease = number;
-    TRY(json_want_text(v, "kind", "lease", &kind));
+    self->lease = number;
+    TRY(json_want_text(value, "kind", "lease", &kind));
     if (strcmp(kind, "row") != 0) {
-        w->each = json_bool(json_find(v, "each"), false);
-        w->told_ns = 0;
-        TRY(make_records(&w->shop, v, tell_record, w, &json));
-        st = wire_send_json(w->socket, NULL, KIND_RECORDS, number, json, strlen(json));
+        self->each = json_bool(json_find(value, "each"), false);
+        self->told_ns = 0;
+        TRY(make_records(&self->shop, value, tell_record, self, &json));
+        st = wire_send_json(self->socket, NULL, KIND_RECORDS, number, json, strlen(json));
         free(json);
         return st;
     }
-    TRY(wire_msg_new(&m));
-    st = make_row(&w->shop, v, tell_on, w, m, &json);
+    TRY(wire_msg_new(&message));
+    st = make_row(&self->shop, value, tell_on, self, message, &json);
     if (st == ST_OK)
-        st = tell_stages(w);
+        st = tell_stages(self);
     if (st == ST_OK && json)
-        st = wire_send_json(w->socket, NULL, KIND_FAILED, number, json, strlen(json));
+        st = wire_send_json(self->socket, NULL, KIND_FAILED, number, json, strlen(json));
     else if (st == ST_OK)
-        st = wire_send(w->socket, NULL, m);
+        st = wire_send(self->socket, NULL, message);
     free(json);
-    wire_msg_free(&m);
+    wire_msg_free(&message);
     return st;
 }
 
 /* Asks to be started again after prepd.recycle_leases, or over prepd.recycle_bytes: libraries hold
  * memory that cannot be freed, and between two leases a worker may leave at any time. */
-static status recycle(worker *w)
+static status recycle(worker *self)
 {
-    const conf *c = &w->shop.train;
-    w->leases++;
-    if (w->leases < c->prepd_recycle_leases && proc_rss_bytes() <= c->prepd_recycle_bytes)
+    const conf *options = &self->shop.train;
+    self->leases++;
+    if (self->leases < options->prepd_recycle_leases &&
+        proc_rss_bytes() <= options->prepd_recycle_bytes)
         return ST_OK;
-    log_debug("recycled leases=%lld rss=%lld", (long long)w->leases, (long long)proc_rss_bytes());
-    w->leave = w->again = true;
-    return wire_send_json(w->socket, NULL, KIND_BYE, 0, "{}", 2);
+    log_debug("recycled leases=%lld rss=%lld", (long long)self->leases,
+              (long long)proc_rss_bytes());
+    self->leave = self->again = true;
+    return wire_send_json(self->socket, NULL, KIND_BYE, 0, "{}", 2);
 }
 
-static status handle_frame(worker *w, const wire_msg *m)
+static status handle_frame(worker *self, const wire_msg *message)
 {
     frame head;
-    json_value *v = NULL;
+    json_value *value = NULL;
     status st = ST_OK;
-    TRY(wire_read_json(m, "dispatcher", &head, &v));
+    TRY(wire_read_json(message, "dispatcher", &head, &value));
     if (head.kind == KIND_TERMS) {
-        st = take_terms(w, v, wire_msg_part(m, 1));
+        st = take_terms(self, value, wire_msg_part(message, 1));
     } else if (head.kind == KIND_LEASE) {
         last_words_busy(true);
-        w->shop.parts = m;
-        st = do_lease(w, v, head.row);
-        w->shop.parts = NULL;
+        self->shop.parts = message;
+        st = do_lease(self, value, head.row);
+        self->shop.parts = NULL;
         time_limit_stop();
         last_words_busy(false);
         if (st == ST_OK)
-            st = recycle(w);
+            st = recycle(self);
     } else if (head.kind == KIND_BYE) {
-        w->leave = true;
-        w->again = json_bool(json_find(v, "again"), false);
+        self->leave = true;
+        self->again = json_bool(json_find(value, "again"), false);
     } else if (head.kind == KIND_ERROR) {
-        st = wire_error(v, "dispatcher");
+        st = wire_error(value, "dispatcher");
     } else {
         st = FAIL_IN(ST_PROTOCOL, "dispatcher", "the dispatcher sent %s to a worker",
                      frame_kind_name(head.kind));
     }
-    json_free(&v);
+    json_free(&value);
     return st;
 }
 
 /* Tells the dispatcher why this worker leaves. It may be on another machine and can show its user
  * the reason. */
-static void say_why(worker *w, status why)
+static void say_why(worker *self, status why)
 {
     const status_note note = *status_last();
-    status st = wire_send_error(w->socket, NULL, 0, why);
+    status st = wire_send_error(self->socket, NULL, 0, why);
     (void)st; /* the worker leaves either way */
     status_set(&note);
 }
 
 /* Serves one connection until BYE, an error, or its end (ST_UNAVAILABLE). */
-static status serve_connection(worker *w)
+static status serve_connection(worker *self)
 {
-    wire_msg *m = NULL;
+    wire_msg *message = NULL;
     status st = ST_OK;
-    TRY(wire_connect(w->net, w->options->endpoint, &w->socket));
-    if (w->heard)
-        wire_expect(w->socket);
-    TRY_OR(done, wire_msg_new(&m));
-    TRY_OR(done, send_join(w));
+    TRY(wire_connect(self->net, self->options->endpoint, &self->socket));
+    if (self->heard)
+        wire_expect(self->socket);
+    TRY_OR(done, wire_msg_new(&message));
+    TRY_OR(done, send_join(self));
     int64_t asked_ns = clock_ns();
-    while (!w->leave) {
+    while (!self->leave) {
         if (asked_to_go) {
-            w->leave = true;
-            st = wire_send_json(w->socket, NULL, KIND_BYE, 0, "{}", 2);
+            self->leave = true;
+            st = wire_send_json(self->socket, NULL, KIND_BYE, 0, "{}", 2);
             break;
         }
-        wire_msg_clear(m);
-        st = wire_recv(w->socket, POLL_MS, NULL, m);
+        wire_msg_clear(message);
+        st = wire_recv(self->socket, POLL_MS, NULL, message);
         const int64_t now = clock_ns();
         if (st == ST_OK) {
-            st = handle_frame(w, m);
-            w->heard_ns = asked_ns = clock_ns();
+            st = handle_frame(self, message);
+            self->heard_ns = asked_ns = clock_ns();
         } else if (st == ST_TIMEOUT) {
             st = ST_OK;
-            if (now - w->heard_ns > (int64_t)GIVE_UP_MS * 1000000)
-                st = FAIL_IN(ST_TIMEOUT, w->options->endpoint,
+            if (now - self->heard_ns > (int64_t)GIVE_UP_MS * 1000000)
+                st = FAIL_IN(ST_TIMEOUT, self->options->endpoint,
                              "the dispatcher has sent nothing for %d s", GIVE_UP_MS / 1000);
             else if (now - asked_ns > (int64_t)ASK_AGAIN_MS * 1000000) {
-                st = send_join(w);
+                st = send_join(self);
                 asked_ns = now;
             }
         }
@@ -296,17 +298,17 @@ static status serve_connection(worker *w)
             break;
     }
     if (st != ST_OK && st != ST_UNAVAILABLE)
-        say_why(w, st);
+        say_why(self, st);
 done:
-    w->heard |= wire_greeted(w->socket);
-    wire_msg_free(&m);
-    wire_close(&w->socket);
+    self->heard |= wire_greeted(self->socket);
+    wire_msg_free(&message);
+    wire_close(&self->socket);
     return st;
 }
 
-static status start_worker(worker *w)
+static status start_worker(worker *self)
 {
-    TRY(proc_follow_parent(w->options->parent, SIGKILL)); /* works on a stopped process too */
+    TRY(proc_follow_parent(self->options->parent, SIGKILL)); /* works on a stopped process too */
     TRY(sandbox_shed_privileges());
     setsid(); /* leaves the terminal; fails only if the process leads a group already */
     const struct rlimit no_core = {0, 0}; /* crashes must not fill the disk with core files */
@@ -320,41 +322,41 @@ static status start_worker(worker *w)
     mallopt(M_ARENA_MAX, 2); /* with more arenas, libvips' threads make the heap grow without end */
     setenv("VIPS_CONCURRENCY", "1", 1);
     TRY(last_words_install());
-    TRY(image_load(w->options->program, &w->images));
-    TRY(w->images->fingerprint(&w->fingerprint));
-    w->heard_ns = clock_ns();
-    TRY(wire_new(&w->net));
-    return w->options->keys ? wire_use_keys(w->net, w->options->keys) : ST_OK;
+    TRY(image_load(self->options->program, &self->images));
+    TRY(self->images->fingerprint(&self->fingerprint));
+    self->heard_ns = clock_ns();
+    TRY(wire_new(&self->net));
+    return self->options->keys ? wire_use_keys(self->net, self->options->keys) : ST_OK;
 }
 
-status worker_run(const worker_options *o, int *out_code)
+status worker_run(const worker_options *options, int *out_code)
 {
-    worker w = {.options = o, .heard = o->heard};
+    worker self = {.options = options, .heard = options->heard};
     log_init("worker", LOG_INFO, false);
-    status st = start_worker(&w);
-    while (st == ST_OK && !w.leave) {
-        st = serve_connection(&w);
-        if (st != ST_UNAVAILABLE || w.leave)
+    status st = start_worker(&self);
+    while (st == ST_OK && !self.leave) {
+        st = serve_connection(&self);
+        if (st != ST_UNAVAILABLE || self.leave)
             continue;
-        if (o->supervisor &&
-            w.ready) { /* in the sandbox it cannot connect again; its successor can */
+        if (options->supervisor &&
+            self.ready) { /* in the sandbox it cannot connect again; its successor can */
             st = ST_OK;
-            w.leave = w.again = true;
+            self.leave = self.again = true;
             break;
         }
-        if (!o->supervisor) { /* a child of the dispatcher ends with it */
+        if (!options->supervisor) { /* a child of the dispatcher ends with it */
             st = ST_OK;
             break;
         }
-        if (clock_ns() - w.heard_ns < (int64_t)GIVE_UP_MS * 1000000) {
+        if (clock_ns() - self.heard_ns < (int64_t)GIVE_UP_MS * 1000000) {
             st = ST_OK; /* the daemon may come back */
             usleep(RECONNECT_MS * 1000);
         }
     }
-    workshop_done(&w.shop);
-    free(w.terms);
-    wire_free(&w.net);
+    workshop_done(&self.shop);
+    free(self.terms);
+    wire_free(&self.net);
     if (st == ST_OK)
-        *out_code = w.again ? PROC_EXIT_AGAIN : 0;
+        *out_code = self.again ? PROC_EXIT_AGAIN : 0;
     return st;
 }

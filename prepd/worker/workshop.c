@@ -12,7 +12,7 @@
 #include "prepd/worker/worker.h"
 
 /* Reads the options of TERMS. They are YAML and go through the same parser as a file, in memory. */
-static status read_options(workshop *s, const char *yaml, size_t size)
+static status read_options(workshop *shop, const char *yaml, size_t size)
 {
     char path[64];
     status st = ST_OK;
@@ -26,13 +26,13 @@ static status read_options(workshop *s, const char *yaml, size_t size)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     char *argv[] = {(char[]){"worker"}, (char[]){"-c"}, path, NULL};
     int argc = 3;
-    TRY_OR(done, conf_load(&s->train, &argc, argv));
-    s->have_conf = true;
-    if (s->options->model) {
-        TRY_OR(done, conf_set(&s->train, "model.path", s->options->model));
-        TRY_OR(done, conf_set(&s->train, "model.tokenizer", ""));
+    TRY_OR(done, conf_load(&shop->train, &argc, argv));
+    shop->have_conf = true;
+    if (shop->options->model) {
+        TRY_OR(done, conf_set(&shop->train, "model.path", shop->options->model));
+        TRY_OR(done, conf_set(&shop->train, "model.tokenizer", ""));
     }
-    TRY_OR(done, conf_eval(&s->train, &s->eval));
+    TRY_OR(done, conf_eval(&shop->train, &shop->eval));
 done:
     close(fd);
     return st;
@@ -49,20 +49,20 @@ static status check_ids(const char *folder, const chat_ids *chat)
                {"vision_start_token_id", chat->vision_start},
                {"vision_end_token_id", chat->vision_end}};
     char path[STATUS_PATH_MAX];
-    json_value *v = NULL;
+    json_value *value = NULL;
     status st = ST_OK;
     snprintf(path, sizeof(path), "%s/config.json", folder);
     if (access(path, F_OK) != 0)
         return ST_OK; /* the folder has only a tokenizer; the model is a preset */
-    TRY(json_load(path, &v));
+    TRY(json_load(path, &value));
     for (size_t i = 0; i < sizeof(ids) / sizeof(*ids) && st == ST_OK; i++) {
-        const json_value *id = json_find(v, ids[i].key);
+        const json_value *id = json_find(value, ids[i].key);
         if (id && json_int(id, -1) != ids[i].id)
             st = FAIL_IN(ST_CONFIG, path,
                          "%s is %lld, but tokenizer.json gives that token the id %d", ids[i].key,
                          (long long)json_int(id, -1), (int)ids[i].id);
     }
-    json_free(&v);
+    json_free(&value);
     return st;
 }
 
@@ -71,11 +71,11 @@ static status check_ids(const char *folder, const chat_ids *chat)
 static status limit_memory(int64_t more_bytes)
 {
     long long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (!f || fscanf(f, "%lld", &pages) != 1)
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%lld", &pages) != 1)
         pages = 0;
-    if (f)
-        fclose(f);
+    if (file)
+        fclose(file);
     if (pages == 0)
         return ST_OK;
     const rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)more_bytes;
@@ -91,13 +91,13 @@ static status limit_memory(int64_t more_bytes)
 /* Checks that the tokenizer and processor files have the same bytes as the daemon's; their paths
  * may differ. Another tokenizer gives other ids, so rows would depend on who made them, and good
  * samples would not match the index. */
-static status check_model(const conf *c, const char *folder, const json_value *terms)
+static status check_model(const conf *options, const char *folder, const json_value *terms)
 {
     const char *theirs;
     char ours[HASH_TEXT];
     hash128 digest;
     TRY(json_want_text(terms, "model", "terms", &theirs));
-    TRY(model_files_digest(c, &digest));
+    TRY(model_files_digest(options, &digest));
     hash_print(digest, ours);
     if (strcmp(ours, theirs) == 0)
         return ST_OK;
@@ -108,74 +108,74 @@ static status check_model(const conf *c, const char *folder, const json_value *t
                    ours, theirs);
 }
 
-status workshop_init(workshop *s, const worker_options *o, const image_api *images,
+status workshop_init(workshop *shop, const worker_options *options, const image_api *images,
                      const json_value *terms)
 {
     const char *yaml, *folder;
     hash128 print;
-    *s = (workshop){.options = o, .images = images};
-    arena_init(&s->row, 0);
-    arena_init(&s->sample, 0);
+    *shop = (workshop){.options = options, .images = images};
+    arena_init(&shop->row, 0);
+    arena_init(&shop->sample, 0);
     TRY(json_want_text(terms, "options", "terms", &yaml));
-    TRY(read_options(s, yaml, json_text_size(json_find(terms, "options"))));
-    TRY(model_files_folder(&s->train, &folder));
-    TRY(check_model(&s->train, folder, terms));
-    TRY(tokenizer_load(folder, &s->tokens));
-    TRY(tokenizer_fingerprint(s->tokens, &print));
-    fingerprints_set(&s->prints, PRINT_TOKENS, print);
-    TRY(tokenizer_scratch_new(s->tokens, &s->token_scratch));
-    TRY(chat_ids_find(s->tokens, &s->chat));
-    TRY(check_ids(folder, &s->chat));
-    TRY(codec_new(&s->packer));
-    TRY(wire_msg_new(&s->items_made));
+    TRY(read_options(shop, yaml, json_text_size(json_find(terms, "options"))));
+    TRY(model_files_folder(&shop->train, &folder));
+    TRY(check_model(&shop->train, folder, terms));
+    TRY(tokenizer_load(folder, &shop->tokens));
+    TRY(tokenizer_fingerprint(shop->tokens, &print));
+    fingerprints_set(&shop->prints, PRINT_TOKENS, print);
+    TRY(tokenizer_scratch_new(shop->tokens, &shop->token_scratch));
+    TRY(chat_ids_find(shop->tokens, &shop->chat));
+    TRY(check_ids(folder, &shop->chat));
+    TRY(codec_new(&shop->packer));
+    TRY(wire_msg_new(&shop->items_made));
     if (json_bool(json_find(terms, "videos"), false)) {
-        TRY(video_load(&s->videos));
-        TRY(s->videos->fingerprint(&print));
-        fingerprints_set(&s->prints, PRINT_VIDEOS, print);
+        TRY(video_load(&shop->videos));
+        TRY(shop->videos->fingerprint(&print));
+        fingerprints_set(&shop->prints, PRINT_VIDEOS, print);
     }
-    return limit_memory(s->train.prepd_worker_bytes);
+    return limit_memory(shop->train.prepd_worker_bytes);
 }
 
 /* An eighth of prepd.worker_bytes stays allocated between images: by default enough for a picture
  * of 40 megapixels. */
 enum { KEPT_PART = 8 };
 
-void workshop_begin_image(workshop *s)
+void workshop_begin_image(workshop *shop)
 {
-    arena_trim(&s->sample, (size_t)(s->train.prepd_worker_bytes / KEPT_PART));
+    arena_trim(&shop->sample, (size_t)(shop->train.prepd_worker_bytes / KEPT_PART));
 }
 
-void workshop_stage_end(workshop *s, int stage, int64_t *inout_since)
+void workshop_stage_end(workshop *shop, int stage, int64_t *inout_since)
 {
     const int64_t now = clock_ns();
-    s->stage_ns[stage] += now - *inout_since;
+    shop->stage_ns[stage] += now - *inout_since;
     *inout_since = now;
 }
 
-void workshop_done(workshop *s)
+void workshop_done(workshop *shop)
 {
-    image_cache_close(&s->cache);
-    wire_msg_free(&s->items_made);
-    codec_free(&s->packer);
-    tokenizer_scratch_free(&s->token_scratch);
-    tokenizer_free(&s->tokens);
-    if (s->have_conf) {
-        conf_done(&s->eval);
-        conf_done(&s->train);
+    image_cache_close(&shop->cache);
+    wire_msg_free(&shop->items_made);
+    codec_free(&shop->packer);
+    tokenizer_scratch_free(&shop->token_scratch);
+    tokenizer_free(&shop->tokens);
+    if (shop->have_conf) {
+        conf_done(&shop->eval);
+        conf_done(&shop->train);
     }
-    arena_done(&s->row);
-    arena_done(&s->sample);
-    *s = (workshop){0};
+    arena_done(&shop->row);
+    arena_done(&shop->sample);
+    *shop = (workshop){0};
 }
 
-status workshop_note_damage(workshop *s, const char *of, const char *warning)
+status workshop_note_damage(workshop *shop, const char *of, const char *warning)
 {
     char text[240];
     char *copy;
-    if (!warning || s->damage)
+    if (!warning || shop->damage)
         return ST_OK;
     snprintf(text, sizeof(text), "%.100s%s%s", of ? of : "", of ? ": " : "", warning);
-    TRY(arena_strndup(&s->row, text, strlen(text), &copy));
-    s->damage = copy;
+    TRY(arena_strndup(&shop->row, text, strlen(text), &copy));
+    shop->damage = copy;
     return ST_OK;
 }
