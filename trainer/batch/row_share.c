@@ -20,39 +20,39 @@ typedef struct worker {
 } worker;
 
 /* Orders jobs by work, the most first; equal ones keep their order. */
-static int by_work(const void *a, const void *b)
+static int by_work(const void *one, const void *other)
 {
-    const job *x = a, *y = b;
-    if (x->work != y->work)
-        return x->work > y->work ? -1 : 1;
-    return x->first < y->first ? -1 : x->first > y->first;
+    const job *first = one, *second = other;
+    if (first->work != second->work)
+        return first->work > second->work ? -1 : 1;
+    return first->first < second->first ? -1 : first->first > second->first;
 }
 
-/* The worker with the least work that still has room for n; -1 if none has. */
-static int64_t idlest(const worker *workers, int64_t ranks, int64_t n)
+/* The worker with the least work that still has room for `count`; -1 if none has. */
+static int64_t idlest(const worker *workers, int64_t ranks, int64_t count)
 {
     int64_t best = -1;
-    for (int64_t r = 0; r < ranks; r++)
-        if (workers[r].room >= n && (best < 0 || workers[r].work < workers[best].work))
-            best = r;
+    for (int64_t i = 0; i < ranks; i++)
+        if (workers[i].room >= count && (best < 0 || workers[i].work < workers[best].work))
+            best = i;
     return best;
 }
 
 static int64_t roomiest(const worker *workers, int64_t ranks)
 {
     int64_t best = 0;
-    for (int64_t r = 1; r < ranks; r++)
-        if (workers[r].room > workers[best].room)
-            best = r;
+    for (int64_t i = 1; i < ranks; i++)
+        if (workers[i].room > workers[best].room)
+            best = i;
     return best;
 }
 
 static double uneven(const worker *workers, int64_t ranks)
 {
     double most = 0, sum = 0;
-    for (int64_t r = 0; r < ranks; r++) {
-        most = workers[r].work > most ? workers[r].work : most;
-        sum += workers[r].work;
+    for (int64_t i = 0; i < ranks; i++) {
+        most = workers[i].work > most ? workers[i].work : most;
+        sum += workers[i].work;
     }
     return sum > 0 ? most * (double)ranks / sum : 1;
 }
@@ -71,20 +71,20 @@ typedef struct tokens_share {
 } tokens_share;
 
 static void give_tokens(tokens_share *share, int64_t rank, int64_t doc_first, int64_t first,
-                        int64_t n)
+                        int64_t count)
 {
-    for (int64_t p = first; p < first + n; p++)
-        share->owner[p] = (int32_t)rank;
-    share->by_rank[rank].room -= n;
-    share->by_rank[rank].work += causal_work(first - doc_first, first - doc_first + n);
+    for (int64_t i = first; i < first + count; i++)
+        share->owner[i] = (int32_t)rank;
+    share->by_rank[rank].room -= count;
+    share->by_rank[rank].work += causal_work(first - doc_first, first - doc_first + count);
 }
 
 /* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, the same
  * number counted from the front and from the back. Returns how many tokens are left at the
  * beginning. */
-static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t n)
+static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t count)
 {
-    int64_t pieces = 2 * share->ranks, each = n / pieces, left = n % pieces;
+    int64_t pieces = 2 * share->ranks, each = count / pieces, left = count % pieces;
     for (int64_t i = 0; i < pieces; i++)
         give_tokens(share, i < share->ranks ? i : pieces - 1 - i, first, first + left + i * each,
                     each);
@@ -92,9 +92,9 @@ static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t n
 }
 
 /* Gives out jobs: documents, or what is left at the beginning of one. */
-static void give_jobs(tokens_share *share, const job *jobs, int64_t n)
+static void give_jobs(tokens_share *share, const job *jobs, int64_t count)
 {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         int64_t first = jobs[i].first, left = jobs[i].count;
         while (left > 0) {
             int64_t rank = idlest(share->by_rank, share->ranks, left);
@@ -111,7 +111,7 @@ status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t
                        int32_t *order, int32_t *owner, double *out_uneven)
 {
     double all = 0;
-    int64_t n = 0;
+    int64_t count = 0;
     job *jobs = malloc((size_t)(n_docs > 0 ? n_docs : 1) * sizeof *jobs);
     worker *workers = calloc((size_t)ranks, sizeof *workers);
     if (!jobs || !workers) {
@@ -122,23 +122,23 @@ status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t
     tokens_share share = {cu, workers, owner, ranks};
     for (int64_t i = 0; i < n_docs; i++)
         all += causal_work(0, cu[i + 1] - cu[i]);
-    for (int64_t r = 0; r < ranks; r++)
-        workers[r].room = each;
+    for (int64_t j = 0; j < ranks; j++)
+        workers[j].room = each;
     for (int64_t i = 0; i < n_docs; i++) {
         int64_t left = cu[i + 1] - cu[i];
         if (ranks > 1 && causal_work(0, left) * FINE * (double)ranks > all)
             left = give_from_both_ends(&share, cu[i], left);
-        jobs[n++] = (job){causal_work(0, left), cu[i], (int32_t)left};
+        jobs[count++] = (job){causal_work(0, left), cu[i], (int32_t)left};
     }
-    qsort(jobs, (size_t)n, sizeof *jobs, by_work);
-    give_jobs(&share, jobs, n);
-    for (int64_t r = 0; r < ranks; r++) {
+    qsort(jobs, (size_t)count, sizeof *jobs, by_work);
+    give_jobs(&share, jobs, count);
+    for (int64_t j = 0; j < ranks; j++) {
         int64_t at = 0, end = n_docs > 0 ? cu[n_docs] : 0;
-        for (int64_t p = 0; p < end; p++)
-            if (owner[p] == r)
-                order[r * each + at++] = (int32_t)p;
+        for (int64_t k = 0; k < end; k++)
+            if (owner[k] == j)
+                order[j * each + at++] = (int32_t)k;
         while (at < each)
-            order[r * each + at++] = -1;
+            order[j * each + at++] = -1;
     }
     *out_uneven = uneven(workers, ranks);
     free(jobs);
@@ -158,35 +158,36 @@ static double item_work(const vision_dims *dims, const int32_t *grid)
 status row_share_items(const row *rows, int64_t n_rows, const vision_dims *dims, int64_t ranks,
                        item_place *out, int64_t *out_merged, double *out_uneven)
 {
-    int64_t n = 0, at = 0;
+    int64_t count = 0, at = 0;
     for (int64_t i = 0; i < n_rows; i++)
-        n += rows[i].n_items;
-    job *jobs = malloc((size_t)(n > 0 ? n : 1) * sizeof *jobs);
+        count += rows[i].n_items;
+    job *jobs = malloc((size_t)(count > 0 ? count : 1) * sizeof *jobs);
     worker *workers = calloc((size_t)ranks, sizeof *workers);
     int64_t *merged = calloc((size_t)ranks, sizeof *merged);
     if (!jobs || !workers || !merged) {
         free(jobs);
         free(workers);
         free(merged);
-        return FAIL(ST_NO_MEMORY, "no memory to share out %lld images", (long long)n);
+        return FAIL(ST_NO_MEMORY, "no memory to share out %lld images", (long long)count);
     }
     for (int64_t i = 0; i < n_rows; i++)
         for (int64_t k = 0; k < rows[i].n_items; k++, at++) {
-            const int32_t *g = rows[i].grid_thw + 3 * k;
-            jobs[at] = (job){item_work(dims, g), (int32_t)at, g[0] * g[1] * g[2] / MERGED};
+            const int32_t *grid = rows[i].grid_thw + 3 * k;
+            jobs[at] =
+                (job){item_work(dims, grid), (int32_t)at, grid[0] * grid[1] * grid[2] / MERGED};
         }
     if (ranks > 1)
-        qsort(jobs, (size_t)n, sizeof *jobs, by_work);
-    for (int64_t i = 0; i < n; i++) {
+        qsort(jobs, (size_t)count, sizeof *jobs, by_work);
+    for (int64_t i = 0; i < count; i++) {
         int64_t rank = idlest(workers, ranks, 0);
         workers[rank].work += jobs[i].work;
         out[jobs[i].first].rank = (int32_t)rank;
         jobs[i].work = 0;
     }
     /* back to the order of the rows */
-    qsort(jobs, (size_t)n, sizeof *jobs, by_work);
+    qsort(jobs, (size_t)count, sizeof *jobs, by_work);
     *out_merged = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         int64_t *first = &merged[out[i].rank];
         out[i].first = (int32_t)*first;
         *first += jobs[i].count;

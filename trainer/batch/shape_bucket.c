@@ -28,10 +28,10 @@ void bucket_include(batch_caps *inout, const batch_caps *other)
 
 /* Reads a capacity, which must be at least that of the bucket before, and at most what a row may
  * hold. */
-static status read_member(const json_value *b, const char *name, int64_t least, int64_t most,
+static status read_member(const json_value *second, const char *name, int64_t least, int64_t most,
                           int64_t *out)
 {
-    TRY(json_want_int(b, name, "WELCOME: buckets", out));
+    TRY(json_want_int(second, name, "WELCOME: buckets", out));
     if (*out < least || *out > most)
         return FAIL(ST_PROTOCOL,
                     "WELCOME: buckets: %s %" PRId64 ", expected %" PRId64 " to %" PRId64, name,
@@ -39,37 +39,37 @@ static status read_member(const json_value *b, const char *name, int64_t least, 
     return ST_OK;
 }
 
-static status read_bucket(const json_value *b, const batch_caps *before, const batch_caps *most,
-                          batch_caps *out)
+static status read_bucket(const json_value *second, const batch_caps *before,
+                          const batch_caps *most, batch_caps *out)
 {
-    batch_caps c = {0};
-    TRY(read_member(b, "tokens", before->tokens, most->tokens, &c.tokens));
-    TRY(read_member(b, "patches", before->patches, most->patches, &c.patches));
-    TRY(read_member(b, "documents", before->docs, most->tokens, &c.docs));
-    TRY(read_member(b, "longest", before->longest, most->tokens, &c.longest));
-    TRY(read_member(b, "images", before->items, most->items, &c.items));
-    c.frames = most->frames; /* older daemons do not name the next three */
-    c.targets = c.tokens;
-    if (json_find(b, "frames"))
-        TRY(read_member(b, "frames", before->frames, most->frames, &c.frames));
-    if (json_find(b, "frame"))
-        TRY(read_member(b, "frame", before->frame, most->patches, &c.frame));
-    if (json_find(b, "targets"))
-        TRY(read_member(b, "targets", before->targets, most->tokens, &c.targets));
-    *out = c;
+    batch_caps caps = {0};
+    TRY(read_member(second, "tokens", before->tokens, most->tokens, &caps.tokens));
+    TRY(read_member(second, "patches", before->patches, most->patches, &caps.patches));
+    TRY(read_member(second, "documents", before->docs, most->tokens, &caps.docs));
+    TRY(read_member(second, "longest", before->longest, most->tokens, &caps.longest));
+    TRY(read_member(second, "images", before->items, most->items, &caps.items));
+    caps.frames = most->frames; /* older daemons do not name the next three */
+    caps.targets = caps.tokens;
+    if (json_find(second, "frames"))
+        TRY(read_member(second, "frames", before->frames, most->frames, &caps.frames));
+    if (json_find(second, "frame"))
+        TRY(read_member(second, "frame", before->frame, most->patches, &caps.frame));
+    if (json_find(second, "targets"))
+        TRY(read_member(second, "targets", before->targets, most->tokens, &caps.targets));
+    *out = caps;
     return ST_OK;
 }
 
-static batch_caps multiply_caps(const batch_caps *c, int64_t rows)
+static batch_caps multiply_caps(const batch_caps *caps, int64_t rows)
 {
-    return (batch_caps){.tokens = c->tokens * rows,
-                        .docs = c->docs * rows,
-                        .patches = (c->patches + MERGED - 1) / MERGED * MERGED * rows,
-                        .items = c->items * rows,
-                        .frames = c->frames * rows,
-                        .targets = c->targets * rows,
-                        .longest = c->longest,
-                        .frame = c->frame};
+    return (batch_caps){.tokens = caps->tokens * rows,
+                        .docs = caps->docs * rows,
+                        .patches = (caps->patches + MERGED - 1) / MERGED * MERGED * rows,
+                        .items = caps->items * rows,
+                        .frames = caps->frames * rows,
+                        .targets = caps->targets * rows,
+                        .longest = caps->longest,
+                        .frame = caps->frame};
 }
 
 status bucket_list_read(const json_value *welcome, int64_t rows, const batch_caps *widest,
@@ -78,14 +78,14 @@ status bucket_list_read(const json_value *welcome, int64_t rows, const batch_cap
     const json_value *list = json_find(welcome, "buckets");
     batch_caps before = {0};
     bucket_list made = {0};
-    size_t n = list && json_typeof(list) == JSON_ARRAY ? json_count(list) : 0;
-    if (n > BUCKETS_MAX)
-        return FAIL(ST_PROTOCOL, "WELCOME: %zu buckets, expected at most %d", n, BUCKETS_MAX);
-    for (size_t i = 0; i < n; i++) {
+    size_t count = list && json_typeof(list) == JSON_ARRAY ? json_count(list) : 0;
+    if (count > BUCKETS_MAX)
+        return FAIL(ST_PROTOCOL, "WELCOME: %zu buckets, expected at most %d", count, BUCKETS_MAX);
+    for (size_t i = 0; i < count; i++) {
         TRY(read_bucket(json_item(list, i), &before, widest, &before));
         made.cap[made.count++] = multiply_caps(&before, rows);
     }
-    if (n == 0)
+    if (count == 0)
         made.cap[made.count++] = multiply_caps(widest, rows);
     *out = made;
     return ST_OK;

@@ -41,237 +41,249 @@ struct stager {
 };
 
 /* Places all arrays in one block; called without a base it only computes the size. */
-static void lay_out(device_batch *b, const batch_caps *c, const row_share *v, size_t acc, space *sp)
+static void lay_out(device_batch *batch, const batch_caps *caps, const row_share *share, size_t acc,
+                    space *sp)
 {
     size_t i32 = sizeof(int32_t);
-    int64_t context = c->tokens * v->tensor, all = context * v->context;
-    b->input_ids = space_take(sp, c->tokens, i32);
-    b->positions = space_take(sp, 3 * context, i32);
-    b->cu_docs = space_take(sp, c->docs + 1, i32);
-    b->doc_prefix = space_take(sp, c->docs, i32);
-    b->token_samples = space_take(sp, c->tokens, i32);
-    b->n_tokens = space_take(sp, 1, i32);
-    b->aux_scale = space_take(sp, 2, acc);
-    b->text_index = space_take(sp, c->tokens, i32);
-    b->visual_index = space_take(sp, c->tokens, i32);
-    b->target_token = space_take(sp, c->targets, i32);
-    b->target_label = space_take(sp, c->targets, i32);
-    b->target_weight = space_take(sp, c->targets, acc);
-    b->pixels = space_take(sp, c->patches, PATCH_BYTES);
-    b->pixels_wide = space_take(sp, c->patches, VIDEO_PATCH_BYTES);
-    b->patch_row_col = space_take(sp, 2 * c->patches, i32);
-    b->pos_index = space_take(sp, 4 * c->patches, i32);
-    b->pos_weight = space_take(sp, 4 * c->patches, acc);
-    b->cu_frames = space_take(sp, c->frames + 1, i32);
-    b->cap = *c;
-    b->share = *v;
-    if (v->context == 1)
+    int64_t context = caps->tokens * share->tensor, all = context * share->context;
+    batch->input_ids = space_take(sp, caps->tokens, i32);
+    batch->positions = space_take(sp, 3 * context, i32);
+    batch->cu_docs = space_take(sp, caps->docs + 1, i32);
+    batch->doc_prefix = space_take(sp, caps->docs, i32);
+    batch->token_samples = space_take(sp, caps->tokens, i32);
+    batch->n_tokens = space_take(sp, 1, i32);
+    batch->aux_scale = space_take(sp, 2, acc);
+    batch->text_index = space_take(sp, caps->tokens, i32);
+    batch->visual_index = space_take(sp, caps->tokens, i32);
+    batch->target_token = space_take(sp, caps->targets, i32);
+    batch->target_label = space_take(sp, caps->targets, i32);
+    batch->target_weight = space_take(sp, caps->targets, acc);
+    batch->pixels = space_take(sp, caps->patches, PATCH_BYTES);
+    batch->pixels_wide = space_take(sp, caps->patches, VIDEO_PATCH_BYTES);
+    batch->patch_row_col = space_take(sp, 2 * caps->patches, i32);
+    batch->pos_index = space_take(sp, 4 * caps->patches, i32);
+    batch->pos_weight = space_take(sp, 4 * caps->patches, acc);
+    batch->cu_frames = space_take(sp, caps->frames + 1, i32);
+    batch->cap = *caps;
+    batch->share = *share;
+    if (share->context == 1)
         return;
-    b->cu_keys = space_take(sp, c->docs + 1, i32);
-    b->query_key = space_take(sp, context, i32);
-    b->key_row = space_take(sp, all, i32);
-    b->key_back = space_take(sp, all, i32);
+    batch->cu_keys = space_take(sp, caps->docs + 1, i32);
+    batch->query_key = space_take(sp, context, i32);
+    batch->key_row = space_take(sp, all, i32);
+    batch->key_back = space_take(sp, all, i32);
 }
 
 int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend)
 {
     const batch_caps own = batch_caps_shared(cap, share);
-    device_batch b;
+    device_batch batch;
     space sp = {0};
-    lay_out(&b, &own, share, st_dtype_size(backend->acc), &sp);
+    lay_out(&batch, &own, share, st_dtype_size(backend->acc), &sp);
     return (int64_t)sp.peak;
 }
 
-static bool is_shared(const stager *g)
+static bool is_shared(const stager *staging)
 {
-    return row_share_ranks(&g->batch.share) > 1;
+    return row_share_ranks(&staging->batch.share) > 1;
 }
 
 /* Allocates the blocks of arrays on host and device. */
-static status take_blocks(stager *g, stream *s, const batch_caps *cap, const row_share *share)
+static status take_blocks(stager *staging, stream *queue, const batch_caps *cap,
+                          const row_share *share)
 {
-    const backend_vtable *v = s->dev->backend;
+    const backend_vtable *backend = queue->dev->backend;
     const row_share alone = row_share_alone();
     const batch_caps own = batch_caps_shared(cap, share), rows = batch_caps_seen(cap, share);
-    size_t acc = st_dtype_size(v->acc);
+    size_t acc = st_dtype_size(backend->acc);
     space whole = {0}, mine = {0};
-    lay_out(&g->host, &rows, &alone, acc, &whole);
-    lay_out(&g->batch, &own, share, acc, &mine);
-    TRY(v->alloc_host(s->dev, whole.peak, &g->host_block));
-    lay_out(&g->host, &rows, &alone, acc, &(space){.base = g->host_block});
-    TRY(v->alloc(s->dev, mine.peak, &g->device_block));
-    lay_out(&g->batch, &own, share, acc, &(space){.base = g->device_block});
-    if (!is_shared(g))
+    lay_out(&staging->host, &rows, &alone, acc, &whole);
+    lay_out(&staging->batch, &own, share, acc, &mine);
+    TRY(backend->alloc_host(queue->dev, whole.peak, &staging->host_block));
+    lay_out(&staging->host, &rows, &alone, acc, &(space){.base = staging->host_block});
+    TRY(backend->alloc(queue->dev, mine.peak, &staging->device_block));
+    lay_out(&staging->batch, &own, share, acc, &(space){.base = staging->device_block});
+    if (!is_shared(staging))
         return ST_OK;
-    TRY(v->alloc_host(s->dev, mine.peak, &g->mine_block));
-    lay_out(&g->mine, &own, share, acc, &(space){.base = g->mine_block});
-    return view_scratch_new(cap, share, &g->view);
+    TRY(backend->alloc_host(queue->dev, mine.peak, &staging->mine_block));
+    lay_out(&staging->mine, &own, share, acc, &(space){.base = staging->mine_block});
+    return view_scratch_new(cap, share, &staging->view);
 }
 
 /* Allocates the lists that stay on the host. */
-static status take_lists(stager *g, const batch_caps *cap)
+static status take_lists(stager *staging, const batch_caps *cap)
 {
-    g->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
-    g->place = calloc((size_t)cap->items + 1, sizeof *g->place);
-    g->host.host_target_reply = calloc((size_t)cap->targets + 1, sizeof(int32_t));
-    g->host.host_sample = calloc((size_t)cap->docs + 1, sizeof(uint64_t));
-    g->mine.host_target_reply = calloc((size_t)g->batch.cap.targets + 1, sizeof(int32_t));
-    if (!g->item_kind || !g->place || !g->host.host_target_reply || !g->host.host_sample ||
-        !g->mine.host_target_reply)
+    staging->item_kind = calloc((size_t)cap->items + 1, sizeof(int32_t));
+    staging->place = calloc((size_t)cap->items + 1, sizeof *staging->place);
+    staging->host.host_target_reply = calloc((size_t)cap->targets + 1, sizeof(int32_t));
+    staging->host.host_sample = calloc((size_t)cap->docs + 1, sizeof(uint64_t));
+    staging->mine.host_target_reply =
+        calloc((size_t)staging->batch.cap.targets + 1, sizeof(int32_t));
+    if (!staging->item_kind || !staging->place || !staging->host.host_target_reply ||
+        !staging->host.host_sample || !staging->mine.host_target_reply)
         return FAIL(ST_NO_MEMORY, "no memory for a batch of %lld targets", (long long)cap->targets);
-    g->batch.host_sample = g->host.host_sample;
-    g->batch.host_target_reply = (is_shared(g) ? &g->mine : &g->host)->host_target_reply;
+    staging->batch.host_sample = staging->host.host_sample;
+    staging->batch.host_target_reply =
+        (is_shared(staging) ? &staging->mine : &staging->host)->host_target_reply;
     return ST_OK;
 }
 
-status stager_new_shared(stream *s, const model_dims *dims, const batch_caps *cap,
+status stager_new_shared(stream *queue, const model_dims *dims, const batch_caps *cap,
                          const row_share *share, stager **out)
 {
-    stager *g = calloc(1, sizeof *g);
-    if (!g)
+    stager *staging = calloc(1, sizeof *staging);
+    if (!staging)
         return FAIL(ST_NO_MEMORY, "no memory for a batch's buffers");
-    g->dims = dims;
-    g->room = *cap;
-    g->fixed_shapes = s->dev->backend->fixed_shapes;
-    status st = take_blocks(g, s, cap, share);
+    staging->dims = dims;
+    staging->room = *cap;
+    staging->fixed_shapes = queue->dev->backend->fixed_shapes;
+    status st = take_blocks(staging, queue, cap, share);
     if (st == ST_OK)
-        st = take_lists(g, cap);
+        st = take_lists(staging, cap);
     if (st != ST_OK)
-        stager_free(&g, s);
+        stager_free(&staging, queue);
     else
-        *out = g;
+        *out = staging;
     return st;
 }
 
-status stager_new(stream *s, const model_dims *dims, const batch_caps *cap, stager **out)
+status stager_new(stream *queue, const model_dims *dims, const batch_caps *cap, stager **out)
 {
-    return stager_new_shared(s, dims, cap, &(row_share){.context = 1, .tensor = 1}, out);
+    return stager_new_shared(queue, dims, cap, &(row_share){.context = 1, .tensor = 1}, out);
 }
 
-void stager_free(stager **gp, stream *s)
+void stager_free(stager **gp, stream *queue)
 {
-    stager *g = *gp;
-    if (!g)
+    stager *staging = *gp;
+    if (!staging)
         return;
-    if (g->host_block)
-        s->dev->backend->release_host(s->dev, g->host_block);
-    if (g->mine_block)
-        s->dev->backend->release_host(s->dev, g->mine_block);
-    if (g->device_block)
-        s->dev->backend->release(s->dev, g->device_block);
-    view_scratch_done(&g->view);
-    free(g->item_kind);
-    free(g->place);
-    free(g->host.host_target_reply);
-    free(g->host.host_sample);
-    free(g->mine.host_target_reply);
-    free(g);
+    if (staging->host_block)
+        queue->dev->backend->release_host(queue->dev, staging->host_block);
+    if (staging->mine_block)
+        queue->dev->backend->release_host(queue->dev, staging->mine_block);
+    if (staging->device_block)
+        queue->dev->backend->release(queue->dev, staging->device_block);
+    view_scratch_done(&staging->view);
+    free(staging->item_kind);
+    free(staging->place);
+    free(staging->host.host_target_reply);
+    free(staging->host.host_sample);
+    free(staging->mine.host_target_reply);
+    free(staging);
     *gp = NULL;
 }
 
-void stager_weigh(stager *g, int weighting)
+void stager_weigh(stager *staging, int weighting)
 {
-    g->weighting = weighting;
+    staging->weighting = weighting;
 }
 
-void stager_bucket(stager *g, const batch_caps *list, int n)
+void stager_bucket(stager *staging, const batch_caps *list, int count)
 {
-    g->bucket = list;
-    g->n_buckets = n;
+    staging->bucket = list;
+    staging->n_buckets = count;
 }
 
-void stager_fix_shapes(stager *g, bool fixed)
+void stager_fix_shapes(stager *staging, bool fixed)
 {
-    g->fixed_shapes = fixed;
+    staging->fixed_shapes = fixed;
 }
 
-void stager_mark(stager *g, int32_t buffer, double aux_coefficient)
+void stager_mark(stager *staging, int32_t buffer, double aux_coefficient)
 {
-    g->buffer = buffer;
-    g->aux_coefficient = aux_coefficient;
+    staging->buffer = buffer;
+    staging->aux_coefficient = aux_coefficient;
 }
 
 /* The number of the bucket that holds these counts; n_buckets stands for the capacities of the
  * buffers themselves. */
-static int choose_bucket(const stager *g, const batch_caps *n)
+static int choose_bucket(const stager *staging, const batch_caps *counts)
 {
     int k = 0;
-    while (k < g->n_buckets && !batch_caps_hold(&g->bucket[k], n))
+    while (k < staging->n_buckets && !batch_caps_hold(&staging->bucket[k], counts))
         k++;
     return k;
 }
 
-static void put_weight(void *array, st_dtype acc, int64_t i, double w)
+static void put_weight(void *array, st_dtype acc, int64_t index, double weight)
 {
     if (acc == DT_F64)
-        ((double *)array)[i] = w;
+        ((double *)array)[index] = weight;
     else
-        ((float *)array)[i] = (float)w;
+        ((float *)array)[index] = (float)weight;
 }
 
 /* How much every target of a document counts. */
-static double document_weight(const stager *g, const row *r, int64_t doc)
+static double document_weight(const stager *staging, const row *packed, int64_t doc)
 {
     double sum = 0;
-    if (g->weighting == WEIGHTING_TOKEN)
+    if (staging->weighting == WEIGHTING_TOKEN)
         return 1;
-    for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
-        if (r->labels[t] != NO_LABEL)
-            sum += r->loss_weight ? r->loss_weight[t] : 1;
-    return sum <= 0 ? 1 : g->weighting == WEIGHTING_SAMPLE ? 1 / sum : 1 / sqrt(sum);
+    for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
+         cu_seqlen++)
+        if (packed->labels[cu_seqlen] != NO_LABEL)
+            sum += packed->loss_weight ? packed->loss_weight[cu_seqlen] : 1;
+    return sum <= 0 ? 1 : staging->weighting == WEIGHTING_SAMPLE ? 1 / sum : 1 / sqrt(sum);
 }
 
 /* How many samples have the document's tokens: a prefix is in each of its branches. */
-static int32_t document_samples(const row *r, int64_t doc)
+static int32_t document_samples(const row *packed, int64_t doc)
 {
     int64_t end = doc + 1;
-    while (r->doc_prefix && end < r->n_docs && r->doc_prefix[end] == doc)
+    while (packed->doc_prefix && end < packed->n_docs && packed->doc_prefix[end] == doc)
         end++;
     return end > doc + 1 ? (int32_t)(end - doc - 1) : 1;
 }
 
 /* Appends the tokens, borders and targets of one row. */
-static status put_text(stager *g, st_dtype acc, const row *r, int64_t stride, device_batch *at)
+static status put_text(stager *staging, st_dtype acc, const row *packed, int64_t stride,
+                       device_batch *at)
 {
-    device_batch *h = &g->host;
+    device_batch *host = &staging->host;
     int64_t t0 = at->tokens;
-    for (int64_t doc = 0; doc < r->n_docs; doc++) {
-        h->host_sample[at->docs + doc] = r->doc_sample_id[doc];
-        const int32_t samples = document_samples(r, doc);
-        double counts = document_weight(g, r, doc);
+    for (int64_t doc = 0; doc < packed->n_docs; doc++) {
+        host->host_sample[at->docs + doc] = packed->doc_sample_id[doc];
+        const int32_t samples = document_samples(packed, doc);
+        double counts = document_weight(staging, packed, doc);
         bool in_reply = false;
-        h->cu_docs[at->docs + doc + 1] = (int32_t)(t0 + r->cu_seqlens[doc + 1]);
-        h->doc_prefix[at->docs + doc] =
-            r->doc_prefix && r->doc_prefix[doc] >= 0 ? (int32_t)at->docs + r->doc_prefix[doc] : -1;
-        for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++) {
-            int32_t id = r->input_ids[t], label = r->labels[t];
-            unsigned long long sample = r->doc_sample_id[doc];
-            if (id < 0 || id >= g->dims->text.vocab)
+        host->cu_docs[at->docs + doc + 1] = (int32_t)(t0 + packed->cu_seqlens[doc + 1]);
+        host->doc_prefix[at->docs + doc] = packed->doc_prefix && packed->doc_prefix[doc] >= 0
+                                               ? (int32_t)at->docs + packed->doc_prefix[doc]
+                                               : -1;
+        for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
+             cu_seqlen++) {
+            int32_t id = packed->input_ids[cu_seqlen], label = packed->labels[cu_seqlen];
+            unsigned long long sample = packed->doc_sample_id[doc];
+            if (id < 0 || id >= staging->dims->text.vocab)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: token id %d is outside the vocabulary of %lld; does "
                             "model.tokenizer belong to this model?",
-                            sample, id, (long long)g->dims->text.vocab);
-            h->input_ids[t0 + t] = id;
-            h->token_samples[t0 + t] = samples;
+                            sample, id, (long long)staging->dims->text.vocab);
+            host->input_ids[t0 + cu_seqlen] = id;
+            host->token_samples[t0 + cu_seqlen] = samples;
             for (int axis = 0; axis < 3; axis++)
-                h->positions[axis * stride + t0 + t] = r->position_ids[axis * r->n_tokens + t];
+                host->positions[axis * stride + t0 + cu_seqlen] =
+                    packed->position_ids[axis * packed->n_tokens + cu_seqlen];
             if (label == NO_LABEL) {
                 in_reply = false;
                 continue;
             }
-            if (label < 0 || label >= g->dims->text.vocab || t == r->cu_seqlens[doc])
+            if (label < 0 || label >= staging->dims->text.vocab ||
+                cu_seqlen == packed->cu_seqlens[doc])
                 return FAIL(ST_BAD_INPUT, "sample %llu: label %d at token %lld of its document %s",
-                            sample, label, (long long)(t - r->cu_seqlens[doc]),
-                            label < 0 || label >= g->dims->text.vocab ? "is outside the vocabulary"
-                                                                      : "has no token before it");
-            double w = counts * (r->loss_weight ? r->loss_weight[t] : 1);
-            int64_t n = at->targets++;
-            h->target_token[n] = (int32_t)(t0 + t - 1);
-            h->target_label[n] = label;
-            put_weight(h->target_weight, acc, n, w);
-            h->host_target_reply[n] = n == 0 ? 0 : h->host_target_reply[n - 1] + !in_reply;
+                            sample, label, (long long)(cu_seqlen - packed->cu_seqlens[doc]),
+                            label < 0 || label >= staging->dims->text.vocab
+                                ? "is outside the vocabulary"
+                                : "has no token before it");
+            double weight = counts * (packed->loss_weight ? packed->loss_weight[cu_seqlen] : 1);
+            int64_t count = at->targets++;
+            host->target_token[count] = (int32_t)(t0 + cu_seqlen - 1);
+            host->target_label[count] = label;
+            put_weight(host->target_weight, acc, count, weight);
+            host->host_target_reply[count] =
+                count == 0 ? 0 : host->host_target_reply[count - 1] + !in_reply;
             in_reply = true;
-            at->weight += w;
+            at->weight += weight;
         }
     }
     return ST_OK;
@@ -284,172 +296,181 @@ static void fill_i32(int32_t *array, int64_t from, int64_t to, int32_t value)
 }
 
 /* Pads the arrays of patches from the counts up to the capacities. */
-static void pad_patches(device_batch *h, int64_t patches, int64_t frames, size_t acc)
+static void pad_patches(device_batch *host, int64_t patches, int64_t frames, size_t acc)
 {
-    const batch_caps *c = &h->cap;
-    size_t from = (size_t)patches, pads = (size_t)(c->patches - patches);
-    memset(h->pixels + from * PATCH_BYTES, 0, pads * PATCH_BYTES);
-    memset(h->pixels_wide + from * VIDEO_PATCH_BYTES, 0, pads * VIDEO_PATCH_BYTES);
-    fill_i32(h->patch_row_col, 2 * patches, 2 * c->patches, 0);
-    fill_i32(h->pos_index, 4 * patches, 4 * c->patches, 0);
-    memset((char *)h->pos_weight + 4 * from * acc, 0, 4 * pads * acc);
-    fill_i32(h->cu_frames, frames + 1, c->frames + 1, (int32_t)patches);
+    const batch_caps *caps = &host->cap;
+    size_t from = (size_t)patches, pads = (size_t)(caps->patches - patches);
+    memset(host->pixels + from * PATCH_BYTES, 0, pads * PATCH_BYTES);
+    memset(host->pixels_wide + from * VIDEO_PATCH_BYTES, 0, pads * VIDEO_PATCH_BYTES);
+    fill_i32(host->patch_row_col, 2 * patches, 2 * caps->patches, 0);
+    fill_i32(host->pos_index, 4 * patches, 4 * caps->patches, 0);
+    memset((char *)host->pos_weight + 4 * from * acc, 0, 4 * pads * acc);
+    fill_i32(host->cu_frames, frames + 1, caps->frames + 1, (int32_t)patches);
 }
 
 /* Pads the arrays of tokens and targets, for rows that are not shared. */
-static void pad_tokens(device_batch *h, const batch_caps *n, size_t acc, int64_t stride)
+static void pad_tokens(device_batch *host, const batch_caps *counts, size_t acc, int64_t stride)
 {
-    const batch_caps *c = &h->cap;
-    fill_i32(h->input_ids, n->tokens, c->tokens, 0);
-    fill_i32(h->token_samples, n->tokens, c->tokens, 0);
-    fill_i32(h->text_index, n->tokens, c->tokens, -1);
-    fill_i32(h->visual_index, n->tokens, c->tokens, -1);
+    const batch_caps *caps = &host->cap;
+    fill_i32(host->input_ids, counts->tokens, caps->tokens, 0);
+    fill_i32(host->token_samples, counts->tokens, caps->tokens, 0);
+    fill_i32(host->text_index, counts->tokens, caps->tokens, -1);
+    fill_i32(host->visual_index, counts->tokens, caps->tokens, -1);
     for (int axis = 0; axis < 3; axis++)
-        fill_i32(h->positions + axis * stride, n->tokens, stride, 0);
-    fill_i32(h->cu_docs, n->docs + 1, c->docs + 1, (int32_t)n->tokens);
-    fill_i32(h->target_token, n->targets, c->targets, -1);
-    fill_i32(h->target_label, n->targets, c->targets, -1);
-    memset((char *)h->target_weight + (size_t)n->targets * acc, 0,
-           (size_t)(c->targets - n->targets) * acc);
+        fill_i32(host->positions + axis * stride, counts->tokens, stride, 0);
+    fill_i32(host->cu_docs, counts->docs + 1, caps->docs + 1, (int32_t)counts->tokens);
+    fill_i32(host->target_token, counts->targets, caps->targets, -1);
+    fill_i32(host->target_label, counts->targets, caps->targets, -1);
+    memset((char *)host->target_weight + (size_t)counts->targets * acc, 0,
+           (size_t)(caps->targets - counts->targets) * acc);
 }
 
-static status upload_batch(stager *g, stream *s, size_t acc)
+static status upload_batch(stager *staging, stream *queue, size_t acc)
 {
-    const device_batch *h = is_shared(g) ? &g->mine : &g->host, *b = &g->batch;
-    batch_caps n = batch_sizes(b);
-    size_t i32 = sizeof(int32_t), tokens = (size_t)n.tokens, patches = (size_t)n.patches;
-    size_t targets = (size_t)n.targets;
-    size_t context = tokens * (size_t)b->share.tensor, all = context * (size_t)b->share.context;
-    size_t keys = b->share.context > 1 ? i32 : 0; /* these arrays exist only with context ranks */
+    const device_batch *host = is_shared(staging) ? &staging->mine : &staging->host,
+                       *batch = &staging->batch;
+    batch_caps counts = batch_sizes(batch);
+    size_t i32 = sizeof(int32_t), tokens = (size_t)counts.tokens, patches = (size_t)counts.patches;
+    size_t targets = (size_t)counts.targets;
+    size_t context = tokens * (size_t)batch->share.tensor,
+           all = context * (size_t)batch->share.context;
+    size_t keys =
+        batch->share.context > 1 ? i32 : 0; /* these arrays exist only with context ranks */
     const part parts[] = {
-        {h->input_ids, b->input_ids, tokens * i32},
-        {h->positions, b->positions, 3 * context * i32},
-        {h->cu_docs, b->cu_docs, (size_t)(b->cap.docs + 1) * i32},
-        {h->doc_prefix, b->doc_prefix, b->has_prefixes ? (size_t)b->cap.docs * i32 : 0},
-        {h->token_samples, b->token_samples, b->has_prefixes ? tokens * i32 : 0},
-        {h->n_tokens, b->n_tokens, i32},
-        {h->aux_scale, b->aux_scale, 2 * acc},
-        {h->text_index, b->text_index, tokens * i32},
-        {h->visual_index, b->visual_index, tokens * i32},
-        {h->target_token, b->target_token, targets * i32},
-        {h->target_label, b->target_label, targets * i32},
-        {h->target_weight, b->target_weight, targets * acc},
-        {h->pixels, b->pixels, b->wide ? 0 : patches * PATCH_BYTES},
-        {h->pixels_wide, b->pixels_wide, b->wide ? patches * VIDEO_PATCH_BYTES : 0},
-        {h->patch_row_col, b->patch_row_col, 2 * patches * i32},
-        {h->pos_index, b->pos_index, 4 * patches * i32},
-        {h->pos_weight, b->pos_weight, 4 * patches * acc},
-        {h->cu_frames, b->cu_frames, (size_t)(b->cap.frames + 1) * i32},
-        {h->cu_keys, b->cu_keys, (size_t)(b->cap.docs + 1) * keys},
-        {h->query_key, b->query_key, context * keys},
-        {h->key_row, b->key_row, all * keys},
-        {h->key_back, b->key_back, all * keys},
+        {host->input_ids, batch->input_ids, tokens * i32},
+        {host->positions, batch->positions, 3 * context * i32},
+        {host->cu_docs, batch->cu_docs, (size_t)(batch->cap.docs + 1) * i32},
+        {host->doc_prefix, batch->doc_prefix,
+         batch->has_prefixes ? (size_t)batch->cap.docs * i32 : 0},
+        {host->token_samples, batch->token_samples, batch->has_prefixes ? tokens * i32 : 0},
+        {host->n_tokens, batch->n_tokens, i32},
+        {host->aux_scale, batch->aux_scale, 2 * acc},
+        {host->text_index, batch->text_index, tokens * i32},
+        {host->visual_index, batch->visual_index, tokens * i32},
+        {host->target_token, batch->target_token, targets * i32},
+        {host->target_label, batch->target_label, targets * i32},
+        {host->target_weight, batch->target_weight, targets * acc},
+        {host->pixels, batch->pixels, batch->wide ? 0 : patches * PATCH_BYTES},
+        {host->pixels_wide, batch->pixels_wide, batch->wide ? patches * VIDEO_PATCH_BYTES : 0},
+        {host->patch_row_col, batch->patch_row_col, 2 * patches * i32},
+        {host->pos_index, batch->pos_index, 4 * patches * i32},
+        {host->pos_weight, batch->pos_weight, 4 * patches * acc},
+        {host->cu_frames, batch->cu_frames, (size_t)(batch->cap.frames + 1) * i32},
+        {host->cu_keys, batch->cu_keys, (size_t)(batch->cap.docs + 1) * keys},
+        {host->query_key, batch->query_key, context * keys},
+        {host->key_row, batch->key_row, all * keys},
+        {host->key_back, batch->key_back, all * keys},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (parts[i].bytes > 0)
-            TRY(s->dev->backend->to_device(s, parts[i].device, parts[i].host, parts[i].bytes));
+            TRY(queue->dev->backend->to_device(queue, parts[i].device, parts[i].host,
+                                               parts[i].bytes));
     }
     return ST_OK;
 }
 
 /* Checks the rows' items and divides them over the ranks of the row. */
-static status share_items(stager *g, const row *rows, int64_t n_rows, device_batch *b)
+static status share_items(stager *staging, const row *rows, int64_t n_rows, device_batch *batch)
 {
-    const int64_t ranks = row_share_ranks(&b->share);
+    const int64_t ranks = row_share_ranks(&batch->share);
     for (int64_t i = 0; i < n_rows; i++)
-        TRY(stage_visual_check(&rows[i], g->dims));
-    TRY(row_share_items(rows, n_rows, &g->dims->vision, ranks, g->place, &b->feature_rows,
-                        &b->vision_uneven));
-    if (g->fixed_shapes)
-        b->feature_rows = b->cap.patches / MERGED;
+        TRY(stage_visual_check(&rows[i], staging->dims));
+    TRY(row_share_items(rows, n_rows, &staging->dims->vision, ranks, staging->place,
+                        &batch->feature_rows, &batch->vision_uneven));
+    if (staging->fixed_shapes)
+        batch->feature_rows = batch->cap.patches / MERGED;
     return ST_OK;
 }
 
 /* The tokens of the batch, each as often as samples have it. */
 static int64_t count_samples(const device_batch *mine)
 {
-    int64_t n = 0;
-    for (int32_t t = 0; t < *mine->n_tokens; t++)
-        n += mine->token_samples[t];
-    return n;
+    int64_t count = 0;
+    for (int32_t i = 0; i < *mine->n_tokens; i++)
+        count += mine->token_samples[i];
+    return count;
 }
 
 /* Writes the counts of the batch and, if ranks share rows, this rank's part of the arrays. */
-static status put_view(stager *g, st_dtype acc, const batch_caps *n, double weight, int64_t stride)
+static status put_view(stager *staging, st_dtype acc, const batch_caps *counts, double weight,
+                       int64_t stride)
 {
-    device_batch *h = &g->host, *b = &g->batch, *mine = &g->mine;
-    h->tokens = n->tokens;
-    h->docs = n->docs;
-    h->targets = n->targets;
-    h->weight = weight;
-    if (is_shared(g)) {
-        int64_t each = g->fixed_shapes ? b->cap.tokens : row_share_tokens(&b->share, n->tokens);
-        TRY(view_make(&g->view, h, stride, each, acc, mine));
-        b->host_place = g->view.owner;
-        b->context_uneven = mine->context_uneven;
+    device_batch *host = &staging->host, *batch = &staging->batch, *mine = &staging->mine;
+    host->tokens = counts->tokens;
+    host->docs = counts->docs;
+    host->targets = counts->targets;
+    host->weight = weight;
+    if (is_shared(staging)) {
+        int64_t each = staging->fixed_shapes ? batch->cap.tokens
+                                             : row_share_tokens(&batch->share, counts->tokens);
+        TRY(view_make(&staging->view, host, stride, each, acc, mine));
+        batch->host_place = staging->view.owner;
+        batch->context_uneven = mine->context_uneven;
     } else {
-        mine = h;
-        pad_tokens(h, n, st_dtype_size(acc), stride);
-        *h->n_tokens = (int32_t)n->tokens;
-        b->context_uneven = 1;
+        mine = host;
+        pad_tokens(host, counts, st_dtype_size(acc), stride);
+        *host->n_tokens = (int32_t)counts->tokens;
+        batch->context_uneven = 1;
     }
-    put_weight(mine->aux_scale, acc, 0, g->aux_coefficient * mine->weight);
+    put_weight(mine->aux_scale, acc, 0, staging->aux_coefficient * mine->weight);
     put_weight(mine->aux_scale, acc, 1, (double)count_samples(mine));
-    b->tokens = mine->tokens;
-    b->docs = mine->docs;
-    b->targets = mine->targets;
-    b->weight = mine->weight;
+    batch->tokens = mine->tokens;
+    batch->docs = mine->docs;
+    batch->targets = mine->targets;
+    batch->weight = mine->weight;
     return ST_OK;
 }
 
-status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows, device_batch **out)
+status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_rows,
+                  device_batch **out)
 {
-    st_dtype acc = s->dev->backend->acc;
-    device_batch *h = &g->host, *b = &g->batch;
-    batch_caps n = batch_caps_count(rows, n_rows);
-    TRY(batch_caps_check(&g->room, &n, rows, n_rows));
-    const int bucket = choose_bucket(g, &n);
-    h->cap = batch_caps_seen(bucket < g->n_buckets ? &g->bucket[bucket] : &g->room, &b->share);
-    b->cap = g->mine.cap = batch_caps_shared(&h->cap, &b->share);
-    TRY(share_items(g, rows, n_rows, b));
-    int64_t stride = g->fixed_shapes ? h->cap.tokens : n.tokens;
+    st_dtype acc = queue->dev->backend->acc;
+    device_batch *host = &staging->host, *batch = &staging->batch;
+    batch_caps counts = batch_caps_count(rows, n_rows);
+    TRY(batch_caps_check(&staging->room, &counts, rows, n_rows));
+    const int bucket = choose_bucket(staging, &counts);
+    host->cap = batch_caps_seen(
+        bucket < staging->n_buckets ? &staging->bucket[bucket] : &staging->room, &batch->share);
+    batch->cap = staging->mine.cap = batch_caps_shared(&host->cap, &batch->share);
+    TRY(share_items(staging, rows, n_rows, batch));
+    int64_t stride = staging->fixed_shapes ? host->cap.tokens : counts.tokens;
     device_batch at = {0}; /* the counts of the rows so far */
-    visual_stage visual = {.dims = g->dims,
-                           .host = h,
-                           .mine = is_shared(g) ? &g->mine : h,
-                           .place = g->place,
-                           .rank = b->share.blind ? -1 : row_share_rank(&b->share),
-                           .feature_rows = b->feature_rows,
+    visual_stage visual = {.dims = staging->dims,
+                           .host = host,
+                           .mine = is_shared(staging) ? &staging->mine : host,
+                           .place = staging->place,
+                           .rank = batch->share.blind ? -1 : row_share_rank(&batch->share),
+                           .feature_rows = batch->feature_rows,
                            .acc = acc,
-                           .kind = g->item_kind,
+                           .kind = staging->item_kind,
                            .distinct = true};
-    h->cu_docs[0] = 0;
+    host->cu_docs[0] = 0;
     visual.mine->cu_frames[0] = 0;
-    b->has_prefixes = false;
+    batch->has_prefixes = false;
     for (int64_t i = 0; i < n_rows; i++) {
         visual.wide |= rows[i].n_video_patches > 0;
-        b->has_prefixes |= rows[i].doc_prefix != NULL;
+        batch->has_prefixes |= rows[i].doc_prefix != NULL;
     }
     for (int64_t i = 0; i < n_rows; i++) {
-        TRY(put_text(g, acc, &rows[i], stride, &at));
+        TRY(put_text(staging, acc, &rows[i], stride, &at));
         TRY(stage_visual_row(&visual, &rows[i], at.tokens));
         at.tokens += rows[i].n_tokens;
         at.docs += rows[i].n_docs;
     }
-    fill_i32(h->doc_prefix, n.docs, h->cap.docs, -1);
+    fill_i32(host->doc_prefix, counts.docs, host->cap.docs, -1);
     pad_patches(visual.mine, visual.patches, visual.frames, st_dtype_size(acc));
-    TRY(put_view(g, acc, &n, at.weight, stride));
-    b->fixed_shapes = g->fixed_shapes;
-    b->patches = visual.patches;
-    b->items = n.items;
-    b->frames = visual.frames;
-    b->longest = n.longest;
-    b->frame = n.frame;
-    b->wide = visual.wide;
-    b->visual_distinct = visual.distinct;
-    b->variant = 8 * (bucket * STAGERS_MAX + g->buffer) + 4 * b->has_prefixes + 2 * b->wide +
-                 b->visual_distinct;
-    TRY(upload_batch(g, s, st_dtype_size(acc)));
-    *out = b;
+    TRY(put_view(staging, acc, &counts, at.weight, stride));
+    batch->fixed_shapes = staging->fixed_shapes;
+    batch->patches = visual.patches;
+    batch->items = counts.items;
+    batch->frames = visual.frames;
+    batch->longest = counts.longest;
+    batch->frame = counts.frame;
+    batch->wide = visual.wide;
+    batch->visual_distinct = visual.distinct;
+    batch->variant = 8 * (bucket * STAGERS_MAX + staging->buffer) + 4 * batch->has_prefixes +
+                     2 * batch->wide + batch->visual_distinct;
+    TRY(upload_batch(staging, queue, st_dtype_size(acc)));
+    *out = batch;
     return ST_OK;
 }

@@ -22,34 +22,34 @@ void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t
 enum { STAGERS_MAX = 68 }; /* one for each stage of a pipeline, and some to stage ahead */
 typedef struct stager stager;
 /* Allocates the buffers for batches within cap. d is borrowed and must outlive the stager. */
-WARN_UNUSED status stager_new(stream *s, const model_dims *dims, const batch_caps *cap,
+WARN_UNUSED status stager_new(stream *queue, const model_dims *dims, const batch_caps *cap,
                               stager **out);
-/* Frees *g and sets it to NULL; NULL in it is accepted. */
-void stager_free(stager **g, stream *s);
+/* Frees *gp and sets it to NULL; NULL in it is accepted. */
+void stager_free(stager **gp, stream *queue);
 /* Sets how much a target counts, WEIGHTING_* of conf.h, before it is multiplied by its loss_weight.
  * A new stager has WEIGHTING_TOKEN, by which every target counts 1. Parts of a split sample count
  * as documents of their own. */
-void stager_weigh(stager *g, int weighting);
-/* Sets the shape buckets, list [n] from the smallest on, borrowed. A batch gets the capacities of
- * the first one that holds it. A new stager has none. */
-void stager_bucket(stager *g, const batch_caps *list, int n);
+void stager_weigh(stager *staging, int weighting);
+/* Sets the shape buckets, list [count] from the smallest on, borrowed. A batch gets the capacities
+ * of the first one that holds it. A new stager has none. */
+void stager_bucket(stager *staging, const batch_caps *list, int count);
 /* Sets the number of this buffer among those in use (below STAGERS_MAX), which enters
  * device_batch.variant, and the coefficient of the auxiliary loss. Both are 0 in a new stager. */
-void stager_mark(stager *g, int32_t buffer, double aux_coefficient);
+void stager_mark(stager *staging, int32_t buffer, double aux_coefficient);
 /* Overrides the backend's fixed_shapes, so that tests can try the padding on any backend. */
-void stager_fix_shapes(stager *g, bool fixed);
+void stager_fix_shapes(stager *staging, bool fixed);
 /* As stager_new, for a rank that shares rows with others. cap holds whole rows. */
-WARN_UNUSED status stager_new_shared(stream *s, const model_dims *dims, const batch_caps *cap,
+WARN_UNUSED status stager_new_shared(stream *queue, const model_dims *dims, const batch_caps *cap,
                                      const row_share *share, stager **out);
 /* Device bytes of such a stager. */
 int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend);
-/* Builds a micro-batch of these rows and queues its copy to the device on s. The rows are no longer
- * needed when it returns. *out belongs to the stager and is valid until its next stage_rows; on an
- * asynchronous backend, the caller must not let that call overtake work that still reads this
+/* Builds a micro-batch of these rows and queues its copy to the device on `queue`. The rows are no
+ * longer needed when it returns. *out belongs to the stager and is valid until its next stage_rows;
+ * on an asynchronous backend, the caller must not let that call overtake work that still reads this
  * batch. ST_BAD_INPUT, with the sample id, for a row that does not fit the capacities or the model:
  * a token id outside the vocabulary, visual rows that disagree with the image and video pads, a
  * label on the first token of a document. */
-WARN_UNUSED status stage_rows(stager *g, stream *s, const row *rows, int64_t n_rows,
+WARN_UNUSED status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_rows,
                               device_batch **out);
 
 #endif

@@ -1,62 +1,63 @@
 /* stager_caps.c: counts what rows need, and compares it with the capacities of a batch. */
 #include "trainer/batch/stager_caps.h"
 
-static int64_t row_frames(const row *r)
+static int64_t row_frames(const row *packed)
 {
     int64_t frames = 0;
-    for (int64_t i = 0; i < r->n_items; i++)
-        frames += r->grid_thw[3 * i];
+    for (int64_t i = 0; i < packed->n_items; i++)
+        frames += packed->grid_thw[3 * i];
     return frames;
 }
 
-static int64_t pick_larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t first, int64_t second)
 {
-    return a > b ? a : b;
+    return first > second ? first : second;
 }
 
-static int64_t longest_of(const row *r)
+static int64_t longest_of(const row *packed)
 {
     int64_t longest = 0;
-    for (int64_t i = 0; i < r->n_docs; i++) {
-        const int32_t prefix = r->doc_prefix ? r->doc_prefix[i] : -1;
-        int64_t tokens = r->cu_seqlens[i + 1] - r->cu_seqlens[i];
+    for (int64_t i = 0; i < packed->n_docs; i++) {
+        const int32_t prefix = packed->doc_prefix ? packed->doc_prefix[i] : -1;
+        int64_t tokens = packed->cu_seqlens[i + 1] - packed->cu_seqlens[i];
         if (prefix >= 0)
-            tokens += r->cu_seqlens[prefix + 1] - r->cu_seqlens[prefix];
+            tokens += packed->cu_seqlens[prefix + 1] - packed->cu_seqlens[prefix];
         longest = pick_larger(longest, tokens);
     }
     return longest;
 }
 
-static int64_t frame_of(const row *r)
+static int64_t frame_of(const row *packed)
 {
     int64_t most = 0;
-    for (int64_t i = 0; i < r->n_items; i++)
-        most = pick_larger(most, (int64_t)r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2]);
+    for (int64_t i = 0; i < packed->n_items; i++)
+        most =
+            pick_larger(most, (int64_t)packed->grid_thw[3 * i + 1] * packed->grid_thw[3 * i + 2]);
     return most;
 }
 
-static int64_t row_targets(const row *r)
+static int64_t row_targets(const row *packed)
 {
-    int64_t n = 0;
-    for (int64_t t = 0; t < r->n_tokens; t++)
-        n += r->labels[t] != NO_LABEL;
-    return n;
+    int64_t count = 0;
+    for (int64_t token = 0; token < packed->n_tokens; token++)
+        count += packed->labels[token] != NO_LABEL;
+    return count;
 }
 
 batch_caps batch_caps_count(const row *rows, int64_t n_rows)
 {
-    batch_caps c = {0};
+    batch_caps caps = {0};
     for (int64_t i = 0; i < n_rows; i++) {
-        c.tokens += rows[i].n_tokens;
-        c.docs += rows[i].n_docs;
-        c.patches += rows[i].n_patches + rows[i].n_video_patches;
-        c.items += rows[i].n_items;
-        c.frames += row_frames(&rows[i]);
-        c.targets += row_targets(&rows[i]);
-        c.longest = pick_larger(c.longest, longest_of(&rows[i]));
-        c.frame = pick_larger(c.frame, frame_of(&rows[i]));
+        caps.tokens += rows[i].n_tokens;
+        caps.docs += rows[i].n_docs;
+        caps.patches += rows[i].n_patches + rows[i].n_video_patches;
+        caps.items += rows[i].n_items;
+        caps.frames += row_frames(&rows[i]);
+        caps.targets += row_targets(&rows[i]);
+        caps.longest = pick_larger(caps.longest, longest_of(&rows[i]));
+        caps.frame = pick_larger(caps.frame, frame_of(&rows[i]));
     }
-    return c;
+    return caps;
 }
 
 static void grow_cap(int64_t *cap, int64_t need, int64_t step)
@@ -69,13 +70,13 @@ static void grow_cap(int64_t *cap, int64_t need, int64_t step)
 void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
                     batch_caps *inout_caps)
 {
-    batch_caps c = batch_caps_count(rows, n_rows);
-    grow_cap(&inout_caps->tokens, c.tokens, token_step);
-    grow_cap(&inout_caps->docs, c.docs, 1);
-    grow_cap(&inout_caps->patches, c.patches, patch_step);
-    grow_cap(&inout_caps->items, c.items, 1);
-    grow_cap(&inout_caps->frames, c.frames, 1);
-    grow_cap(&inout_caps->targets, c.targets, 1);
+    batch_caps caps = batch_caps_count(rows, n_rows);
+    grow_cap(&inout_caps->tokens, caps.tokens, token_step);
+    grow_cap(&inout_caps->docs, caps.docs, 1);
+    grow_cap(&inout_caps->patches, caps.patches, patch_step);
+    grow_cap(&inout_caps->items, caps.items, 1);
+    grow_cap(&inout_caps->frames, caps.frames, 1);
+    grow_cap(&inout_caps->targets, caps.targets, 1);
 }
 
 static unsigned long long first_sample(const row *rows, int64_t n_rows)
@@ -87,7 +88,8 @@ static unsigned long long first_sample(const row *rows, int64_t n_rows)
     return 0;
 }
 
-status batch_caps_check(const batch_caps *cap, const batch_caps *need, const row *rows, int64_t n)
+status batch_caps_check(const batch_caps *cap, const batch_caps *need, const row *rows,
+                        int64_t count)
 {
     const struct {
         const char *what;
@@ -101,7 +103,7 @@ status batch_caps_check(const batch_caps *cap, const batch_caps *need, const row
             return FAIL(ST_BAD_INPUT,
                         "%lld %s of the rows from sample %llu on do not fit the batch's capacity "
                         "of %lld",
-                        (long long)limit[i].need, limit[i].what, first_sample(rows, n),
+                        (long long)limit[i].need, limit[i].what, first_sample(rows, count),
                         (long long)limit[i].cap);
     }
     return ST_OK;

@@ -23,9 +23,9 @@ typedef struct visual_stage {
 } visual_stage;
 
 /* ST_BAD_INPUT if the grids of a row do not describe its pixels, or the model has no vision. */
-WARN_UNUSED status stage_visual_check(const row *r, const model_dims *dims);
-/* Appends row r, whose tokens begin at number `token` of the batch. ST_BAD_INPUT, with the sample
- * id, if its pads and its items disagree. */
-WARN_UNUSED status stage_visual_row(visual_stage *stage, const row *r, int64_t token);
+WARN_UNUSED status stage_visual_check(const row *packed, const model_dims *dims);
+/* Appends row `packed`, whose tokens begin at number `token` of the batch. ST_BAD_INPUT, with the
+ * sample id, if its pads and its items disagree. */
+WARN_UNUSED status stage_visual_row(visual_stage *stage, const row *packed, int64_t token);
 
 #endif

@@ -15,18 +15,18 @@ struct upload_ring {
     buffer list[STAGERS_MAX];
 };
 
-static status buffer_new(upload_ring *ring, const model_dims *dims, const upload_ring_options *o,
-                         int i)
+static status buffer_new(upload_ring *ring, const model_dims *dims,
+                         const upload_ring_options *options, int index)
 {
-    const backend_vtable *v = ring->compute->dev->backend;
-    buffer *b = &ring->list[i];
-    row_share share = o->share.context > 0 ? o->share : row_share_alone();
-    TRY(stager_new_shared(ring->compute, dims, &o->cap, &share, &b->stager));
-    stager_mark(b->stager, i, o->aux_coefficient);
-    stager_weigh(b->stager, o->weighting);
-    stager_bucket(b->stager, o->buckets, o->n_buckets);
-    TRY(v->event_new(ring->compute->dev, &b->arrived));
-    return v->event_new(ring->compute->dev, &b->used);
+    const backend_vtable *backend = ring->compute->dev->backend;
+    buffer *space = &ring->list[index];
+    row_share share = options->share.context > 0 ? options->share : row_share_alone();
+    TRY(stager_new_shared(ring->compute, dims, &options->cap, &share, &space->stager));
+    stager_mark(space->stager, index, options->aux_coefficient);
+    stager_weigh(space->stager, options->weighting);
+    stager_bucket(space->stager, options->buckets, options->n_buckets);
+    TRY(backend->event_new(ring->compute->dev, &space->arrived));
+    return backend->event_new(ring->compute->dev, &space->used);
 }
 
 int upload_ring_count(const backend_vtable *backend, int in_use)
@@ -35,18 +35,18 @@ int upload_ring_count(const backend_vtable *backend, int in_use)
     return wanted < STAGERS_MAX ? wanted : STAGERS_MAX;
 }
 
-status upload_ring_new(stream *compute, const model_dims *dims, const upload_ring_options *o,
+status upload_ring_new(stream *compute, const model_dims *dims, const upload_ring_options *options,
                        upload_ring **out)
 {
-    const backend_vtable *v = compute->dev->backend;
+    const backend_vtable *backend = compute->dev->backend;
     upload_ring *ring = calloc(1, sizeof *ring);
     if (!ring)
         return FAIL(ST_NO_MEMORY, "no memory for batches under way");
     ring->compute = ring->copies = compute;
-    ring->count = upload_ring_count(v, o->in_use);
-    status st = v->ahead > 0 ? v->stream_new(compute->dev, &ring->copies) : ST_OK;
+    ring->count = upload_ring_count(backend, options->in_use);
+    status st = backend->ahead > 0 ? backend->stream_new(compute->dev, &ring->copies) : ST_OK;
     for (int i = 0; i < ring->count && st == ST_OK; i++)
-        st = buffer_new(ring, dims, o, i);
+        st = buffer_new(ring, dims, options, i);
     if (st != ST_OK)
         upload_ring_free(&ring);
     else
@@ -59,17 +59,17 @@ void upload_ring_free(upload_ring **held)
     upload_ring *ring = *held;
     if (!ring)
         return;
-    const backend_vtable *v = ring->compute->dev->backend;
+    const backend_vtable *backend = ring->compute->dev->backend;
     for (int i = 0; i < ring->count; i++) {
-        buffer *b = &ring->list[i];
-        stager_free(&b->stager, ring->compute);
-        if (b->arrived)
-            v->event_free(&b->arrived);
-        if (b->used)
-            v->event_free(&b->used);
+        buffer *space = &ring->list[i];
+        stager_free(&space->stager, ring->compute);
+        if (space->arrived)
+            backend->event_free(&space->arrived);
+        if (space->used)
+            backend->event_free(&space->used);
     }
     if (ring->copies && ring->copies != ring->compute)
-        v->stream_free(&ring->copies);
+        backend->stream_free(&ring->copies);
     free(ring);
     *held = NULL;
 }
@@ -77,23 +77,23 @@ void upload_ring_free(upload_ring **held)
 status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows, device_batch **out)
 {
     device *dev = ring->compute->dev;
-    const backend_vtable *v = dev->backend;
-    buffer *b = &ring->list[ring->at];
-    if (b->taken) {
-        TRY(v->event_wait(dev, b->arrived)); /* until its pinned memory has been read */
-        TRY(v->event_follow(ring->copies, b->used));
+    const backend_vtable *backend = dev->backend;
+    buffer *space = &ring->list[ring->at];
+    if (space->taken) {
+        TRY(backend->event_wait(dev, space->arrived)); /* until its pinned memory has been read */
+        TRY(backend->event_follow(ring->copies, space->used));
     }
-    TRY(stage_rows(b->stager, ring->copies, rows, n_rows, out));
+    TRY(stage_rows(space->stager, ring->copies, rows, n_rows, out));
     ring->at = (ring->at + 1) % ring->count;
-    TRY(v->event_record(ring->copies, b->arrived));
-    return v->event_follow(ring->compute, b->arrived);
+    TRY(backend->event_record(ring->copies, space->arrived));
+    return backend->event_follow(ring->compute, space->arrived);
 }
 
 status upload_ring_used(upload_ring *ring)
 {
-    buffer *b = &ring->list[ring->oldest];
-    TRY(ring->compute->dev->backend->event_record(ring->compute, b->used));
-    b->taken = true;
+    buffer *space = &ring->list[ring->oldest];
+    TRY(ring->compute->dev->backend->event_record(ring->compute, space->used));
+    space->taken = true;
     ring->oldest = (ring->oldest + 1) % ring->count;
     return ST_OK;
 }

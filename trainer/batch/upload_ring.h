@@ -23,7 +23,7 @@ typedef struct upload_ring_options {
 
 /* Allocates the ring. compute is the stream on which batches are used; it and d are borrowed. */
 WARN_UNUSED status upload_ring_new(stream *compute, const model_dims *dims,
-                                   const upload_ring_options *o, upload_ring **out);
+                                   const upload_ring_options *options, upload_ring **out);
 /* Frees *l and sets it to NULL; NULL in it is accepted. */
 void upload_ring_free(upload_ring **ring);
 

@@ -17,21 +17,21 @@ status view_scratch_new(const batch_caps *whole, const row_share *share, view_sc
     return FAIL(ST_NO_MEMORY, "no memory to share out %lld tokens", (long long)all);
 }
 
-void view_scratch_done(view_scratch *v)
+void view_scratch_done(view_scratch *scratch)
 {
-    free(v->order);
-    free(v->owner);
-    *v = (view_scratch){0};
+    free(scratch->order);
+    free(scratch->owner);
+    *scratch = (view_scratch){0};
 }
 
-/* Writes the borders of each document's queries among the n tokens of this context rank. */
-static void put_borders(const int32_t *order, int64_t n, const device_batch *whole,
+/* Writes the borders of each document's queries among the `context` tokens of this context rank. */
+static void put_borders(const int32_t *order, int64_t context, const device_batch *whole,
                         device_batch *mine)
 {
     int64_t i = 0;
     mine->cu_docs[0] = 0;
     for (int64_t doc = 0; doc < whole->docs; doc++) {
-        while (i < n && order[i] >= 0 && order[i] < whole->cu_docs[doc + 1])
+        while (i < context && order[i] >= 0 && order[i] < whole->cu_docs[doc + 1])
             i++;
         mine->cu_docs[doc + 1] = (int32_t)i;
     }
@@ -40,15 +40,15 @@ static void put_borders(const int32_t *order, int64_t n, const device_batch *who
 }
 
 /* Writes where the keys of all context ranks, gathered end to end, go in packed order, and back. */
-static void put_keys(const view_scratch *v, const int32_t *own, int64_t each, int64_t all,
+static void put_keys(const view_scratch *scratch, const int32_t *own, int64_t each, int64_t all,
                      const device_batch *whole, device_batch *mine)
 {
-    for (int64_t p = 0; p < all; p++)
-        mine->key_row[p] = -1;
+    for (int64_t j = 0; j < all; j++)
+        mine->key_row[j] = -1;
     for (int64_t i = 0; i < all; i++) {
-        mine->key_back[i] = v->order[i];
-        if (v->order[i] >= 0)
-            mine->key_row[v->order[i]] = (int32_t)i;
+        mine->key_back[i] = scratch->order[i];
+        if (scratch->order[i] >= 0)
+            mine->key_row[scratch->order[i]] = (int32_t)i;
     }
     for (int64_t i = 0; i < each; i++)
         mine->query_key[i] = own[i] >= 0 ? own[i] : 0;
@@ -56,28 +56,29 @@ static void put_keys(const view_scratch *v, const int32_t *own, int64_t each, in
         mine->cu_keys[doc] = whole->cu_docs[doc < whole->docs ? doc : whole->docs];
 }
 
-static void put_tokens(const int32_t *own, int64_t n, const device_batch *whole, device_batch *mine)
+static void put_tokens(const int32_t *own, int64_t each, const device_batch *whole,
+                       device_batch *mine)
 {
     *mine->n_tokens = 0;
     for (int64_t i = 0; i < mine->cap.tokens; i++) {
-        int32_t p = i < n ? own[i] : -1;
-        mine->input_ids[i] = p < 0 ? 0 : whole->input_ids[p];
-        mine->token_samples[i] = p < 0 ? 0 : whole->token_samples[p];
-        mine->text_index[i] = p < 0 ? -1 : whole->text_index[p];
-        mine->visual_index[i] = p < 0 ? -1 : whole->visual_index[p];
-        *mine->n_tokens += p >= 0;
+        int32_t from = i < each ? own[i] : -1;
+        mine->input_ids[i] = from < 0 ? 0 : whole->input_ids[from];
+        mine->token_samples[i] = from < 0 ? 0 : whole->token_samples[from];
+        mine->text_index[i] = from < 0 ? -1 : whole->text_index[from];
+        mine->visual_index[i] = from < 0 ? -1 : whole->visual_index[from];
+        *mine->n_tokens += from >= 0;
     }
 }
 
-/* Writes the targets of the tokens at places [first, first + n) in the order of all ranks. place:
- * the place of each packed token in that order. */
-static void put_targets(const int32_t *place, int64_t first, int64_t n, size_t acc,
+/* Writes the targets of the tokens at places [first, first + each) in the order of all ranks.
+ * place: the place of each packed token in that order. */
+static void put_targets(const int32_t *place, int64_t first, int64_t each, size_t acc,
                         const device_batch *whole, device_batch *mine)
 {
     int64_t k = 0;
     for (int64_t i = 0; i < whole->targets; i++) {
         int64_t at = place[whole->target_token[i]] - first;
-        if (at < 0 || at >= n)
+        if (at < 0 || at >= each)
             continue;
         mine->target_token[k] = (int32_t)at;
         mine->target_label[k] = whole->target_label[i];
@@ -92,34 +93,35 @@ static void put_targets(const int32_t *place, int64_t first, int64_t n, size_t a
     }
 }
 
-static double sum_of(const void *weight, int64_t n, st_dtype acc)
+static double sum_of(const void *weight, int64_t bytes, st_dtype acc)
 {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < bytes; i++)
         sum += acc == DT_F64 ? ((const double *)weight)[i] : (double)((const float *)weight)[i];
     return sum;
 }
 
-status view_make(const view_scratch *v, const device_batch *whole, int64_t stride, int64_t each,
-                 st_dtype acc, device_batch *mine)
+status view_make(const view_scratch *scratch, const device_batch *whole, int64_t stride,
+                 int64_t each, st_dtype acc, device_batch *mine)
 {
-    const row_share *s = &mine->share;
-    int64_t context = each * s->tensor, all = context * s->context;
-    const int32_t *queries = v->order + s->context_rank * context;
-    TRY(row_share_order(whole->cu_docs, whole->docs, s->context, context, v->order, v->owner,
-                        &mine->context_uneven));
+    const row_share *share = &mine->share;
+    int64_t context = each * share->tensor, all = context * share->context;
+    const int32_t *queries = scratch->order + share->context_rank * context;
+    TRY(row_share_order(whole->cu_docs, whole->docs, share->context, context, scratch->order,
+                        scratch->owner, &mine->context_uneven));
     for (int64_t i = 0; i < all; i++)
-        if (v->order[i] >= 0)
-            v->owner[v->order[i]] = (int32_t)i;
-    put_tokens(queries + s->tensor_rank * each, each, whole, mine);
-    put_targets(v->owner, row_share_rank(s) * each, each, st_dtype_size(acc), whole, mine);
+        if (scratch->order[i] >= 0)
+            scratch->owner[scratch->order[i]] = (int32_t)i;
+    put_tokens(queries + share->tensor_rank * each, each, whole, mine);
+    put_targets(scratch->owner, row_share_rank(share) * each, each, st_dtype_size(acc), whole,
+                mine);
     put_borders(queries, context, whole, mine);
     for (int axis = 0; axis < 3; axis++)
         for (int64_t i = 0; i < context; i++)
             mine->positions[axis * context + i] =
                 queries[i] < 0 ? 0 : whole->positions[axis * stride + queries[i]];
-    if (s->context > 1)
-        put_keys(v, queries, context, all, whole, mine);
+    if (share->context > 1)
+        put_keys(scratch, queries, context, all, whole, mine);
     memcpy(mine->doc_prefix, whole->doc_prefix, (size_t)mine->cap.docs * sizeof(int32_t));
     mine->tokens = each;
     mine->docs = whole->docs;

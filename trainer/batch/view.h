@@ -13,13 +13,13 @@ typedef struct view_scratch {
 
 WARN_UNUSED status view_scratch_new(const batch_caps *whole, const row_share *share,
                                     view_scratch *out);
-void view_scratch_done(view_scratch *v);
+void view_scratch_done(view_scratch *scratch);
 
 /* Writes token arrays, targets, borders and counts of `mine` from those of `whole`, both on the
  * host. mine->cap and mine->share are already set. each: the tokens of every rank, with padding at
  * their end. stride: the elements between two axes of whole->positions. Visual arrays are not
  * touched. */
-WARN_UNUSED status view_make(const view_scratch *v, const device_batch *whole, int64_t stride,
+WARN_UNUSED status view_make(const view_scratch *scratch, const device_batch *whole, int64_t stride,
                              int64_t each, st_dtype acc, device_batch *mine);
 
 #endif

@@ -4,81 +4,82 @@
 #include "trainer/bench/cases.h"
 #include "trainer/report/speed.h"
 
-static void *hold(bench_case *c, size_t bytes)
+static void *hold(bench_case *bench, size_t bytes)
 {
-    void *p = NULL;
-    if (c->counted)
+    void *array = NULL;
+    if (bench->counted)
         return NULL;
-    if (c->st == ST_OK && c->n_held == BENCH_ARRAYS)
-        c->st = FAIL(ST_INTERNAL, "bench: a case has more than %d arrays", BENCH_ARRAYS);
-    if (c->st == ST_OK)
-        c->st = c->queue->dev->backend->alloc(c->queue->dev, bytes, &p);
-    if (c->st == ST_OK)
-        c->held[c->n_held++] = p;
-    return p;
+    if (bench->st == ST_OK && bench->n_held == BENCH_ARRAYS)
+        bench->st = FAIL(ST_INTERNAL, "bench: a case has more than %d arrays", BENCH_ARRAYS);
+    if (bench->st == ST_OK)
+        bench->st = bench->queue->dev->backend->alloc(bench->queue->dev, bytes, &array);
+    if (bench->st == ST_OK)
+        bench->held[bench->n_held++] = array;
+    return array;
 }
 
-static void *numbers(bench_case *c, int64_t n, size_t size)
+static void *numbers(bench_case *bench, int64_t count, size_t size)
 {
-    void *p = hold(c, (size_t)n * size);
-    if (c->st == ST_OK && !c->counted)
-        c->st = speed_fill(c->queue, p, n, size);
-    return p;
+    void *array = hold(bench, (size_t)count * size);
+    if (bench->st == ST_OK && !bench->counted)
+        bench->st = speed_fill(bench->queue, array, count, size);
+    return array;
 }
 
-void *bench_act(bench_case *c, int64_t n)
+void *bench_act(bench_case *bench, int64_t count)
 {
-    return numbers(c, n, st_dtype_size(c->queue->dev->backend->act));
+    return numbers(bench, count, st_dtype_size(bench->queue->dev->backend->act));
 }
 
-void *bench_acc(bench_case *c, int64_t n)
+void *bench_acc(bench_case *bench, int64_t count)
 {
-    return numbers(c, n, st_dtype_size(c->queue->dev->backend->acc));
+    return numbers(bench, count, st_dtype_size(bench->queue->dev->backend->acc));
 }
 
-void *bench_raw(bench_case *c, int64_t bytes)
+void *bench_raw(bench_case *bench, int64_t bytes)
 {
-    return hold(c, (size_t)bytes);
+    return hold(bench, (size_t)bytes);
 }
 
-void *bench_upload(bench_case *c, const void *host, size_t bytes)
+void *bench_upload(bench_case *bench, const void *host, size_t bytes)
 {
-    void *p = hold(c, bytes);
-    if (c->counted)
+    void *array = hold(bench, bytes);
+    if (bench->counted)
         return NULL;
-    if (c->st == ST_OK)
-        c->st = c->queue->dev->backend->to_device(c->queue, p, host, bytes);
-    if (c->st == ST_OK)
-        c->st = c->queue->dev->backend->wait(c->queue);
-    return p;
+    if (bench->st == ST_OK)
+        bench->st = bench->queue->dev->backend->to_device(bench->queue, array, host, bytes);
+    if (bench->st == ST_OK)
+        bench->st = bench->queue->dev->backend->wait(bench->queue);
+    return array;
 }
 
-int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n)
+int32_t *bench_ints_of(bench_case *bench, const int32_t *host, int64_t count)
 {
-    return bench_upload(c, host, (size_t)n * sizeof *host);
+    return bench_upload(bench, host, (size_t)count * sizeof *host);
 }
 
-int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i))
+int32_t *bench_ints(bench_case *bench, int64_t count,
+                    int32_t (*value)(const bench_sizes *sizes, int64_t index))
 {
-    int32_t *host = malloc((size_t)(n > 0 ? n : 1) * sizeof *host);
+    int32_t *host = malloc((size_t)(count > 0 ? count : 1) * sizeof *host);
     if (!host) {
-        if (c->st == ST_OK)
-            c->st = FAIL(ST_NO_MEMORY, "no memory for the arguments of an op");
+        if (bench->st == ST_OK)
+            bench->st = FAIL(ST_NO_MEMORY, "no memory for the arguments of an op");
         return NULL;
     }
-    for (int64_t i = 0; i < n; i++)
-        host[i] = value(c->sizes, i);
-    int32_t *p = bench_ints_of(c, host, n);
+    for (int64_t i = 0; i < count; i++)
+        host[i] = value(bench->sizes, i);
+    int32_t *array = bench_ints_of(bench, host, count);
     free(host);
-    return p;
+    return array;
 }
 
-double bench_act_bytes(const bench_case *c)
+double bench_act_bytes(const bench_case *bench)
 {
-    return (double)st_dtype_size(c->queue->dev->backend->act);
+    return (double)st_dtype_size(bench->queue->dev->backend->act);
 }
 
-double bench_acc_bytes(const bench_case *c)
+double bench_acc_bytes(const bench_case *bench)
 {
-    return (double)st_dtype_size(c->queue->dev->backend->acc);
+    return (double)st_dtype_size(bench->queue->dev->backend->acc);
 }

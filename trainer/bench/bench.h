@@ -44,12 +44,13 @@ WARN_UNUSED status bench_ops(stream *stream, const bench_sizes *sizes,
 WARN_UNUSED status bench_ops_counted(const bench_sizes *sizes, const bench_ceilings *ceilings,
                                      FILE *to);
 
-/* The line y = a + b x through n points by least squares. residual: the largest distance of a point
- * from the line, as a share of its y. A single point gives the line through it and 0. */
+/* The line y = a + b x through points by least squares. Letters: a, b the line's; x, y a point's.
+ * residual: the largest distance of a point from the line, as a share of its y. A single point
+ * gives the line through it and 0. */
 typedef struct bench_fit {
     double a, b, residual;
 } bench_fit;
-bench_fit bench_fit_line(const double *x, const double *y, int n);
+bench_fit bench_fit_line(const double *x, const double *y, int count);
 
 /* Statistics of n times; slowest and fastest are the longest and the shortest. */
 typedef struct bench_spread {
@@ -57,16 +58,16 @@ typedef struct bench_spread {
     double slow; /* share of the values whose rate is under 90 % of the median's */
 } bench_spread;
 /* Sorts `values` in place. */
-bench_spread bench_spread_of(double *values, int64_t n);
+bench_spread bench_spread_of(double *values, int64_t count);
 
 /* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
  * model on `ranks` ranks. load: the busiest expert's load over the mean; 0: whatever the router
  * gives. live: takes the rows that prepd.endpoint serves, whatever they are. */
-WARN_UNUSED status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks,
-                               double load, bool live, FILE *to);
+WARN_UNUSED status bench_steps(const conf *options, const int64_t *layers, int n_layers,
+                               int64_t ranks, double load, bool live, FILE *to);
 
 /* Prints how much of the device's memory training.steps steps at this depth take, each part with
  * its plan (plan/memory.h, plan/memory_gpu.h). A difference between the two is no error. */
-WARN_UNUSED status bench_device_memory(const conf *c, int64_t layers, FILE *to);
+WARN_UNUSED status bench_device_memory(const conf *options, int64_t layers, FILE *to);
 
 #endif

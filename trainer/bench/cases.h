@@ -32,24 +32,25 @@ typedef struct bench_case {
 typedef struct bench_row {
     bench_op op;
     const char *op_name, *shape;
-    void (*make)(bench_case *c);
+    void (*make)(bench_case *bench);
 } bench_row;
 
 /* The cases by what limits them; each list ends with op_name NULL. */
 extern const bench_row bench_products[], bench_memory[], bench_routing[];
 
-/* Device arrays of the case, n elements of the type of activations or of sums, filled with random
- * numbers. All arrays belong to the case; NULL after an error, which is in c->st. */
-void *bench_act(bench_case *c, int64_t n);
-void *bench_acc(bench_case *c, int64_t n);
-void *bench_raw(bench_case *c, int64_t bytes); /* zeroed */
-void *bench_upload(bench_case *c, const void *host, size_t bytes);
-/* n integers: value(z, i), or those of `host`. */
-int32_t *bench_ints(bench_case *c, int64_t n, int32_t (*value)(const bench_sizes *z, int64_t i));
-int32_t *bench_ints_of(bench_case *c, const int32_t *host, int64_t n);
+/* Device arrays of the case, `count` elements of the type of activations or of sums, filled with
+ * random numbers. All arrays belong to the case; NULL after an error, which is in bench->st. */
+void *bench_act(bench_case *bench, int64_t count);
+void *bench_acc(bench_case *bench, int64_t count);
+void *bench_raw(bench_case *bench, int64_t bytes); /* zeroed */
+void *bench_upload(bench_case *bench, const void *host, size_t bytes);
+/* count integers: value(sizes, index), or those of `host`. */
+int32_t *bench_ints(bench_case *bench, int64_t count,
+                    int32_t (*value)(const bench_sizes *sizes, int64_t index));
+int32_t *bench_ints_of(bench_case *bench, const int32_t *host, int64_t count);
 
 /* Bytes of one element of the type of activations, and of that of sums. */
-double bench_act_bytes(const bench_case *c);
-double bench_acc_bytes(const bench_case *c);
+double bench_act_bytes(const bench_case *bench);
+double bench_acc_bytes(const bench_case *bench);
 
 #endif

@@ -19,11 +19,11 @@ typedef struct reading {
     double used, scratch;
 } reading;
 
-static status read_now(const session *s, reading *out)
+static status read_now(const session *run, reading *out)
 {
     size_t used, total;
-    TRY(s->device->backend->memory(s->device, &used, &total));
-    *out = (reading){(double)used, (double)s->device->counts.scratch};
+    TRY(run->device->backend->memory(run->device, &used, &total));
+    *out = (reading){(double)used, (double)run->device->counts.scratch};
     return ST_OK;
 }
 
@@ -37,92 +37,97 @@ typedef struct table {
     double planned, taken; /* sums */
 } table;
 
-static void line(table *t, const char *name, double planned, double taken)
+static void line(table *cells, const char *name, double planned, double taken)
 {
-    fprintf(t->to, "memory: %-28s planned %12.1f MiB  taken %12.1f MiB\n", name, planned / MIB,
+    fprintf(cells->to, "memory: %-28s planned %12.1f MiB  taken %12.1f MiB\n", name, planned / MIB,
             taken / MIB);
-    t->planned += planned;
-    t->taken += taken;
+    cells->planned += planned;
+    cells->taken += taken;
 }
 
 /* Prints how many bytes a node of a captured graph was planned with, and how many it took. */
-static void print_nodes(const memory_gpu *p, double taken, FILE *to)
+static void print_nodes(const memory_gpu *gpu, double taken, FILE *to)
 {
-    if (p->nodes > 0)
-        fprintf(
-            to, "memory: captured steps: %lld nodes planned, of %.0f bytes each; taken %.0f each\n",
-            (long long)p->nodes, (double)p->graphs / (double)p->nodes, taken / (double)p->nodes);
+    if (gpu->nodes > 0)
+        fprintf(to,
+                "memory: captured steps: %lld nodes planned, of %.0f bytes each; taken %.0f each\n",
+                (long long)gpu->nodes, (double)gpu->graphs / (double)gpu->nodes,
+                taken / (double)gpu->nodes);
 }
 
-static void print_growth(const session *s, const memory_plan *p, const reading r[4], FILE *to)
+static void print_growth(const session *run, const memory_plan *plan, const reading readings[4],
+                         FILE *to)
 {
-    const device *d = s->device;
-    const reading closed = {(double)d->used_at_open, 0.0};
-    table t = {.to = to};
-    if (d->context_bytes)
-        line(&t, "context", (double)p->gpu.context, (double)d->context_bytes);
+    const device *dev = run->device;
+    const reading closed = {(double)dev->used_at_open, 0.0};
+    table cells = {.to = to};
+    if (dev->context_bytes)
+        line(&cells, "context", (double)plan->gpu.context, (double)dev->context_bytes);
     else
         fprintf(to, "memory: %-28s planned %12.1f MiB  not measured (no NVML)\n", "context",
-                (double)p->gpu.context / MIB);
-    line(&t, "asked for before step 1", (double)(p->total - memory_gpu_total(&p->gpu)),
-         measure_growth(&closed, &r[0]));
-    line(&t, "workspace of ops", (double)p->gpu.workspace, r[3].scratch);
-    line(&t, "libraries' kernels", (double)p->gpu.libraries, measure_growth(&r[0], &r[1]));
-    line(&t, "captured steps", (double)p->gpu.graphs, measure_growth(&r[1], &r[3]));
-    print_nodes(&p->gpu, measure_growth(&r[1], &r[3]), to);
+                (double)plan->gpu.context / MIB);
+    line(&cells, "asked for before step 1", (double)(plan->total - memory_gpu_total(&plan->gpu)),
+         measure_growth(&closed, &readings[0]));
+    line(&cells, "workspace of ops", (double)plan->gpu.workspace, readings[3].scratch);
+    line(&cells, "libraries' kernels", (double)plan->gpu.libraries,
+         measure_growth(&readings[0], &readings[1]));
+    line(&cells, "captured steps", (double)plan->gpu.graphs,
+         measure_growth(&readings[1], &readings[3]));
+    print_nodes(&plan->gpu, measure_growth(&readings[1], &readings[3]), to);
     fprintf(to, "memory: %lld graphs; the last two steps took %.1f MiB more\n",
-            (long long)d->counts.captures, (r[3].used - r[2].used) / MIB);
+            (long long)dev->counts.captures, (readings[3].used - readings[2].used) / MIB);
     fprintf(to, "memory: all planned %.1f MiB, taken %.1f MiB: off by %.2f %% (goal: %.0f %%)\n",
-            t.planned / MIB, t.taken / MIB, 100.0 * (t.taken - t.planned) / t.planned, GOAL);
+            cells.planned / MIB, cells.taken / MIB,
+            100.0 * (cells.taken - cells.planned) / cells.planned, GOAL);
 }
 
-/* Reads memory four times: r[0] after opening, r[1] after the steps that are not captured, r[2]
- * before the last two steps, and r[3] at the end. */
-static status measure_steps(session *s, int64_t steps, reading r[4])
+/* Reads memory four times: readings[0] after opening, readings[1] after the steps that are not
+ * captured, readings[2] before the last two steps, and readings[3] at the end. */
+static status measure_steps(session *run, int64_t steps, reading readings[4])
 {
-    const int64_t first = s->device->backend->ahead + 1;
-    TRY(read_now(s, &r[0]));
+    const int64_t first = run->device->backend->ahead + 1;
+    TRY(read_now(run, &readings[0]));
     for (int64_t i = 1; i <= steps; i++) {
         step_report told;
-        TRY(step_run(s, i, &told));
+        TRY(step_run(run, i, &told));
         if (i == first)
-            TRY(read_now(s, &r[1]));
+            TRY(read_now(run, &readings[1]));
         if (i == steps - 2)
-            TRY(read_now(s, &r[2]));
+            TRY(read_now(run, &readings[2]));
     }
-    return read_now(s, &r[3]);
+    return read_now(run, &readings[3]);
 }
 
-status bench_device_memory(const conf *c, int64_t layers, FILE *to)
+status bench_device_memory(const conf *options, int64_t layers, FILE *to)
 {
     char path[STATUS_PATH_MAX] = "";
     model_dims dims;
-    memory_plan p;
-    reading r[4] = {{0}};
-    session s = {0};
-    conf own = *c; /* a shallow copy, whose strings belong to c */
+    memory_plan plan;
+    reading readings[4] = {{0}};
+    session run = {0};
+    conf own = *options; /* a shallow copy, whose strings belong to options */
     status st = ST_OK;
     own.model_layers = layers;
     own.eval_enable = own.checkpoint_enable = false;
-    if (c->training_steps < 8)
+    if (options->training_steps < 8)
         return FAIL(ST_CONFIG,
                     "bench memory: training.steps is %lld; set it to at least 8, after which the "
                     "steps of every buffer are captured",
-                    (long long)c->training_steps);
-    TRY(dims_load(c->model_path, &dims));
-    if (!c->feed_replay[0]) {
-        TRY_OR(done, text_rows_own(c, &dims, path));
+                    (long long)options->training_steps);
+    TRY(dims_load(options->model_path, &dims));
+    if (!options->feed_replay[0]) {
+        TRY_OR(done, text_rows_own(options, &dims, path));
         own.feed_replay = path;
     }
-    TRY_OR(done, session_open(&own, SESSION_TRAIN, &s));
-    fprintf(to, "device: %s\nmodel: %s, %lld layers\n", s.device->description,
-            escape_text(s.dims.name).text, (long long)s.dims.text.layers);
-    TRY_OR(done, session_memory_plan(&s, &p));
-    TRY_OR(done, measure_steps(&s, c->training_steps, r));
-    print_growth(&s, &p, r, to);
+    TRY_OR(done, session_open(&own, SESSION_TRAIN, &run));
+    fprintf(to, "device: %s\nmodel: %s, %lld layers\n", run.device->description,
+            escape_text(run.dims.name).text, (long long)run.dims.text.layers);
+    TRY_OR(done, session_memory_plan(&run, &plan));
+    TRY_OR(done, measure_steps(&run, options->training_steps, readings));
+    print_growth(&run, &plan, readings, to);
 done:
-    if (s.device)
-        session_close(&s);
+    if (run.device)
+        session_close(&run);
     if (path[0])
         unlink(path);
     return st;

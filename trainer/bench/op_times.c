@@ -11,16 +11,16 @@ typedef struct call {
     const bench_args *args;
 } call;
 
-static status run_call(stream *s, const void *context)
+static status run_call(stream *queue, const void *context)
 {
-    const call *k = context;
-    switch (k->op) {
+    const call *timed = context;
+    switch (timed->op) {
 #define OP(name)                                                                                   \
     case BENCH_##name:                                                                             \
-        return op_##name(s, &k->args->name);
+        return op_##name(queue, &timed->args->name);
 #include "trainer/ops/ops.def"
     default:
-        return FAIL(ST_INTERNAL, "bench: there is no op %d", (int)k->op);
+        return FAIL(ST_INTERNAL, "bench: there is no op %d", (int)timed->op);
     }
 }
 
@@ -57,27 +57,27 @@ static rate_key rate_of(const bench_row *row)
     }
 }
 
-static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
+static status run_row(stream *queue, const bench_row *row, const bench_sizes *sizes,
                       const bench_ceilings *limit, double limit_s, bench_sums *sums, FILE *to)
 {
-    bench_case c = {.queue = s, .sizes = z, .st = ST_OK};
+    bench_case bench = {.queue = queue, .sizes = sizes, .st = ST_OK};
     double ns = 0.0;
-    row->make(&c);
-    status st = c.st;
-    call k = {.op = row->op, .args = &c.args};
+    row->make(&bench);
+    status st = bench.st;
+    call timed = {.op = row->op, .args = &bench.args};
     if (st == ST_OK)
-        st = speed_time(s, run_call, &k, limit_s, &ns);
-    for (int i = 0; i < c.n_held; i++)
-        s->dev->backend->release(s->dev, c.held[i]);
+        st = speed_time(queue, run_call, &timed, limit_s, &ns);
+    for (int i = 0; i < bench.n_held; i++)
+        queue->dev->backend->release(queue->dev, bench.held[i]);
     if (st != ST_OK)
         return status_context(st, "bench of %s, %s", row->op_name, row->shape);
     rate_key key = rate_of(row);
     if (key != RATE_KEYS) {
-        sums->flops[key] += c.flops;
+        sums->flops[key] += bench.flops;
         sums->seconds[key] += ns * 1e-9;
     }
     /* The least time that the ceilings allow. */
-    double floor_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
+    double floor_s = bench.bytes / limit->copy, compute_s = bench.flops / limit->product;
     floor_s = compute_s > floor_s ? compute_s : floor_s;
     double share = floor_s / (ns * 1e-9);
     sums->shapes++;
@@ -86,7 +86,7 @@ static status run_row(stream *s, const bench_row *row, const bench_sizes *z,
         sums->low[sums->n_low++].share = share;
     }
     fprintf(to, "%-17s %-22s %12.1f us %9.1f GB/s %9.2f TFLOP/s %6.1f %% of %s\n", row->op_name,
-            row->shape, ns * 1e-3, c.bytes / ns, c.flops / ns * 1e-3, 100.0 * share,
+            row->shape, ns * 1e-3, bench.bytes / ns, bench.flops / ns * 1e-3, 100.0 * share,
             compute_s < floor_s ? "copy" : "product");
     return ST_OK;
 }
@@ -103,37 +103,39 @@ static void print_low(const bench_sums *sums, FILE *to)
 static const bench_row *const lists[] = {bench_products, bench_memory, bench_routing};
 enum { LISTS = sizeof lists / sizeof *lists };
 
-status bench_ops_counted(const bench_sizes *z, const bench_ceilings *limit, FILE *to)
+status bench_ops_counted(const bench_sizes *shapes, const bench_ceilings *limit, FILE *to)
 {
     const backend_vtable sizes = {.name = "counted", .act = DT_BF16, .acc = DT_F32};
     device dev = {.backend = &sizes};
-    stream s = {.dev = &dev};
-    for (int l = 0; l < LISTS; l++)
-        for (const bench_row *row = lists[l]; row->op_name; row++) {
-            bench_case c = {.queue = &s, .sizes = z, .counted = true};
-            row->make(&c);
-            TRY(c.st);
-            const double copy_s = c.bytes / limit->copy, compute_s = c.flops / limit->product;
+    stream queue = {.dev = &dev};
+    for (int i = 0; i < LISTS; i++)
+        for (const bench_row *row = lists[i]; row->op_name; row++) {
+            bench_case bench = {.queue = &queue, .sizes = shapes, .counted = true};
+            row->make(&bench);
+            TRY(bench.st);
+            const double copy_s = bench.bytes / limit->copy,
+                         compute_s = bench.flops / limit->product;
             fprintf(to, "| %s | %s | %.2f | %.3f | %s | %.3f |\n", row->op_name, row->shape,
-                    c.bytes * 1e-9, c.flops * 1e-12, compute_s > copy_s ? "product" : "copy",
+                    bench.bytes * 1e-9, bench.flops * 1e-12,
+                    compute_s > copy_s ? "product" : "copy",
                     1e3 * (compute_s > copy_s ? compute_s : copy_s));
         }
     return ST_OK;
 }
 
-status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const char *only,
-                 double limit_s, rates *out, FILE *to)
+status bench_ops(stream *queue, const bench_sizes *sizes, const bench_ceilings *ceilings,
+                 const char *only, double limit_s, rates *out, FILE *to)
 {
     bench_sums sums = {.shapes = 0};
     bool seen[BENCH_OPS] = {false}, any = false;
     status first = ST_OK;
-    for (int l = 0; l < LISTS; l++)
-        for (const bench_row *row = lists[l]; row->op_name; row++) {
+    for (int i = 0; i < LISTS; i++)
+        for (const bench_row *row = lists[i]; row->op_name; row++) {
             seen[row->op] = true;
             if (only && strcmp(only, row->op_name) != 0)
                 continue;
             any = true;
-            status st = run_row(s, row, z, c, limit_s, &sums, to);
+            status st = run_row(queue, row, sizes, ceilings, limit_s, &sums, to);
             if (st != ST_OK) { /* one failed case must not stop the others */
                 fprintf(to, "%-17s %-22s %s\n", row->op_name, row->shape, status_text());
                 first = first == ST_OK ? st : first;
@@ -147,7 +149,7 @@ status bench_ops(stream *s, const bench_sizes *z, const bench_ceilings *c, const
     if (!any)
         return FAIL(ST_USAGE, "bench ops: there is no op \"%s\"", only);
     print_low(&sums, to);
-    out->of[RATE_COPY] = c->copy;
+    out->of[RATE_COPY] = ceilings->copy;
     out->kind[RATE_COPY] = RATE_MEASURED;
     for (int k = 0; k < RATE_KEYS; k++)
         if (sums.seconds[k] > 0) {

@@ -26,112 +26,113 @@ struct skew {
     void *act;       /* [layers, experts] values converted for the device */
 };
 
-void skew_free(skew **held, session *s)
+void skew_free(skew **held, session *run)
 {
-    skew *k = *held;
-    if (!k)
+    skew *slow = *held;
+    if (!slow)
         return;
-    if (k->bias)
-        s->device->backend->release(s->device, k->bias);
-    free(k->value);
-    free(k->slots);
-    free(k->reach);
-    free(k->target);
-    free(k->count);
-    free(k->act);
-    free(k);
+    if (slow->bias)
+        run->device->backend->release(run->device, slow->bias);
+    free(slow->value);
+    free(slow->slots);
+    free(slow->reach);
+    free(slow->target);
+    free(slow->count);
+    free(slow->act);
+    free(slow);
     *held = NULL;
 }
 
-status skew_new(session *s, double load, skew **out)
+status skew_new(session *run, double load, skew **out)
 {
-    const backend_vtable *v = s->device->backend;
-    const int64_t layers = s->dims.text.layers, experts = s->dims.text.experts;
-    size_t n = (size_t)(layers * experts), act = st_dtype_size(v->act);
+    const backend_vtable *backend = run->device->backend;
+    const int64_t layers = run->dims.text.layers, experts = run->dims.text.experts;
+    size_t count = (size_t)(layers * experts), act = st_dtype_size(backend->act);
     if (experts == 0)
-        return FAIL(ST_USAGE, "bench step --load: %s has no experts", s->dims.name);
-    if (!(load >= 1.0) || load > (double)experts / (double)s->dims.text.top_k)
+        return FAIL(ST_USAGE, "bench step --load: %s has no experts", run->dims.name);
+    if (!(load >= 1.0) || load > (double)experts / (double)run->dims.text.top_k)
         return FAIL(ST_USAGE,
                     "bench step --load: with %lld experts the busiest one can have 1 to %.1f times "
                     "the mean load where a token goes to %lld of them, not %g times",
-                    (long long)experts, (double)experts / (double)s->dims.text.top_k,
-                    (long long)s->dims.text.top_k, load);
-    skew *k = calloc(1, sizeof *k);
-    if (!k)
+                    (long long)experts, (double)experts / (double)run->dims.text.top_k,
+                    (long long)run->dims.text.top_k, load);
+    skew *slow = calloc(1, sizeof *slow);
+    if (!slow)
         return FAIL(ST_NO_MEMORY, "no memory to bias the router");
-    *k = (skew){.layers = layers,
-                .experts = experts,
-                .value = calloc(n, sizeof *k->value),
-                .slots = calloc(n, sizeof *k->slots),
-                .reach = calloc(n, sizeof *k->reach),
-                .target = calloc((size_t)experts + 1, sizeof *k->target),
-                .count = calloc(n, sizeof *k->count),
-                .act = calloc(n, act)};
-    status st = k->value && k->slots && k->reach && k->target && k->count && k->act
-                    ? v->alloc(s->device, n * act, &k->bias)
-                    : FAIL(ST_NO_MEMORY, "no memory to bias the router");
+    *slow = (skew){.layers = layers,
+                   .experts = experts,
+                   .value = calloc(count, sizeof *slow->value),
+                   .slots = calloc(count, sizeof *slow->slots),
+                   .reach = calloc(count, sizeof *slow->reach),
+                   .target = calloc((size_t)experts + 1, sizeof *slow->target),
+                   .count = calloc(count, sizeof *slow->count),
+                   .act = calloc(count, act)};
+    status st =
+        slow->value && slow->slots && slow->reach && slow->target && slow->count && slow->act
+            ? backend->alloc(run->device, count * act, &slow->bias)
+            : FAIL(ST_NO_MEMORY, "no memory to bias the router");
     if (st != ST_OK) {
-        skew_free(&k, s);
+        skew_free(&slow, run);
         return st;
     }
-    bench_loads(experts, s->cap.tokens * s->dims.text.top_k, load, k->target);
-    model_bias_router(s->model, k->bias);
-    *out = k;
+    bench_loads(experts, run->cap.tokens * run->dims.text.top_k, load, slow->target);
+    model_bias_router(run->model, slow->bias);
+    *out = slow;
     return ST_OK;
 }
 
-status skew_measure(skew *k, session *s, double *out_load)
+status skew_measure(skew *slow, session *run, double *out_load)
 {
-    const backend_vtable *v = s->device->backend;
+    const backend_vtable *backend = run->device->backend;
     double sum = 0.0;
-    int64_t n = 0;
-    TRY(v->to_host(s->stream, k->count, model_expert_count(s->model),
-                   (size_t)(k->layers * k->experts) * sizeof *k->count));
-    TRY(v->wait(s->stream));
-    for (int64_t l = 0; l < k->layers; l++) {
+    int64_t count = 0;
+    TRY(backend->to_host(run->stream, slow->count, model_expert_count(run->model),
+                         (size_t)(slow->layers * slow->experts) * sizeof *slow->count));
+    TRY(backend->wait(run->stream));
+    for (int64_t layer = 0; layer < slow->layers; layer++) {
         int64_t total = 0, most = 0;
-        for (int64_t e = 0; e < k->experts; e++) {
-            int64_t c = k->count[l * k->experts + e];
-            total += c;
-            most = c > most ? c : most;
+        for (int64_t expert = 0; expert < slow->experts; expert++) {
+            int64_t tokens = slow->count[layer * slow->experts + expert];
+            total += tokens;
+            most = tokens > most ? tokens : most;
         }
-        if (!dims_layer_is_moe(&s->dims, l) || total == 0)
+        if (!dims_layer_is_moe(&run->dims, layer) || total == 0)
             continue;
-        sum += (double)most * (double)k->experts / (double)total;
-        n++;
+        sum += (double)most * (double)slow->experts / (double)total;
+        count++;
     }
-    *out_load = n > 0 ? sum / (double)n : 0.0;
+    *out_load = count > 0 ? sum / (double)count : 0.0;
     return ST_OK;
 }
 
 /* Moves each bias by its reach, or by less if the load is off by less than a factor of two. */
-static status move_biases(skew *k, session *s, bool first)
+static status move_biases(skew *slow, session *run, bool first)
 {
-    const backend_vtable *v = s->device->backend;
-    for (int64_t i = 0; i < k->layers * k->experts; i++) {
-        int64_t e = i % k->experts;
-        double want = (double)(k->target[e + 1] - k->target[e]);
-        k->slots[i] = (k->slots[i] + (double)k->count[i]) / (first ? 1.0 : 2.0);
-        double off = log((want + 1.0) / (k->slots[i] + 1.0)) / log(2.0);
-        double last = k->reach[i], reach = fabs(last);
+    const backend_vtable *backend = run->device->backend;
+    for (int64_t i = 0; i < slow->layers * slow->experts; i++) {
+        int64_t expert = i % slow->experts;
+        double want = (double)(slow->target[expert + 1] - slow->target[expert]);
+        slow->slots[i] = (slow->slots[i] + (double)slow->count[i]) / (first ? 1.0 : 2.0);
+        double off = log((want + 1.0) / (slow->slots[i] + 1.0)) / log(2.0);
+        double last = slow->reach[i], reach = fabs(last);
         reach = last == 0.0 ? REACH : reach * ((last < 0.0) == (off < 0.0) ? GROW : SHRINK);
-        k->value[i] += reach * fmin(fmax(off, -1.0), 1.0);
-        k->reach[i] = off < 0.0 ? -reach : reach;
+        slow->value[i] += reach * fmin(fmax(off, -1.0), 1.0);
+        slow->reach[i] = off < 0.0 ? -reach : reach;
     }
-    convert_from_double(k->act, v->act, k->value, k->layers * k->experts);
-    TRY(v->to_device(s->stream, k->bias, k->act,
-                     (size_t)(k->layers * k->experts) * st_dtype_size(v->act)));
-    return v->wait(s->stream);
+    convert_from_double(slow->act, backend->act, slow->value, slow->layers * slow->experts);
+    TRY(backend->to_device(run->stream, slow->bias, slow->act,
+                           (size_t)(slow->layers * slow->experts) * st_dtype_size(backend->act)));
+    return backend->wait(run->stream);
 }
 
-status skew_settle(skew *k, session *s, int64_t *step)
+status skew_settle(skew *slow, session *run, int64_t *step)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        step_report r;
+        step_report report;
         double load;
-        TRY(step_run(s, ++*step, &r));
-        TRY(skew_measure(k, s, &load));
-        TRY(move_biases(k, s, i == 0));
+        TRY(step_run(run, ++*step, &report));
+        TRY(skew_measure(slow, run, &load));
+        TRY(move_biases(slow, run, i == 0));
     }
     return ST_OK;
 }

@@ -47,55 +47,55 @@ typedef struct depth {
     int n_link;
 } depth;
 
-static status time_updates(session *s, double *out_ms)
+static status time_updates(session *run, double *out_ms)
 {
-    const backend_vtable *v = s->device->backend;
+    const backend_vtable *backend = run->device->backend;
     event *from = NULL, *to = NULL;
     double ms[UPDATES];
     status st = ST_OK;
-    TRY_OR(done, v->event_new(s->device, &from));
-    TRY_OR(done, v->event_new(s->device, &to));
+    TRY_OR(done, backend->event_new(run->device, &from));
+    TRY_OR(done, backend->event_new(run->device, &to));
     for (int i = 0; i < UPDATES; i++) {
         int64_t ns;
-        TRY_OR(done, v->event_record(s->stream, from));
-        TRY_OR(done, optimizer_step(s->optimizer, s->stream, 1, 0.0, s->sums.weight));
-        TRY_OR(done, v->event_record(s->stream, to));
-        TRY_OR(done, v->event_wait(s->device, to));
-        TRY_OR(done, v->event_ns(from, to, &ns));
+        TRY_OR(done, backend->event_record(run->stream, from));
+        TRY_OR(done, optimizer_step(run->optimizer, run->stream, 1, 0.0, run->sums.weight));
+        TRY_OR(done, backend->event_record(run->stream, to));
+        TRY_OR(done, backend->event_wait(run->device, to));
+        TRY_OR(done, backend->event_ns(from, to, &ns));
         ms[i] = (double)ns * 1e-6;
     }
     *out_ms = bench_spread_of(ms, UPDATES).median;
 done:
-    v->event_free(&from);
-    v->event_free(&to);
+    backend->event_free(&from);
+    backend->event_free(&to);
     return st;
 }
 
 /* Waits for the next step, after queueing as many ahead as a run does. */
-static status next_step(session *s, int64_t *queued, int64_t last, step_report *out)
+static status next_step(session *run, int64_t *queued, int64_t last, step_report *out)
 {
-    while (step_under_way(s) <= s->device->backend->ahead && *queued < last)
-        TRY(step_queue(s, ++*queued));
-    TRY(step_told(s, out));
+    while (step_under_way(run) <= run->device->backend->ahead && *queued < last)
+        TRY(step_queue(run, ++*queued));
+    TRY(step_told(run, out));
     return isfinite(out->loss)
                ? ST_OK
                : FAIL(ST_INTERNAL, "bench: the loss of step %" PRId64 " is not finite", out->step);
 }
 
-/* Judges the delays of n steps in microseconds; sorts them. */
-static void judge_input(double *us, int64_t n, depth *d)
+/* Judges the delays of `steps` steps in microseconds; sorts them. */
+static void judge_input(double *us, int64_t steps, depth *measured)
 {
-    d->steps = n;
-    for (int64_t i = 0; i < n; i++)
-        d->late += us[i] > LATE_US;
-    d->input_median = bench_spread_of(us, n).median;
-    d->input_p99 = us[(n * 99 + 99) / 100 - 1];
-    d->input_most = us[n - 1];
+    measured->steps = steps;
+    for (int64_t i = 0; i < steps; i++)
+        measured->late += us[i] > LATE_US;
+    measured->input_median = bench_spread_of(us, steps).median;
+    measured->input_p99 = us[(steps * 99 + 99) / 100 - 1];
+    measured->input_most = us[steps - 1];
 }
 
 /* Runs the steps after `before`: a warm-up, and then `steps` steps, each timed from the end of the
  * one before to its own end. */
-static status run_steps(session *s, int64_t before, int64_t steps, depth *d)
+static status run_steps(session *run, int64_t before, int64_t steps, depth *measured)
 {
     double *ms = calloc((size_t)steps, sizeof *ms), *us = calloc((size_t)steps, sizeof *us);
     int64_t wait_ns = 0, queued = before, last = before + WARM_UP + steps, then = 0;
@@ -105,22 +105,22 @@ static status run_steps(session *s, int64_t before, int64_t steps, depth *d)
         goto done;
     }
     for (int64_t i = 1; i <= WARM_UP + steps; i++) {
-        step_report r;
-        TRY_OR(done, next_step(s, &queued, last, &r));
+        step_report report;
+        TRY_OR(done, next_step(run, &queued, last, &report));
         int64_t now = clock_ns();
         if (i > WARM_UP) {
             ms[i - WARM_UP - 1] = (double)(now - then) * 1e-6;
-            us[i - WARM_UP - 1] = (double)r.input_ns * 1e-3;
-            d->tokens += (double)r.tokens / (double)steps;
-            d->images += (double)r.images / (double)steps;
-            d->flops += (double)r.flops.training / (double)steps;
-            wait_ns += r.wait_ns;
+            us[i - WARM_UP - 1] = (double)report.input_ns * 1e-3;
+            measured->tokens += (double)report.tokens / (double)steps;
+            measured->images += (double)report.images / (double)steps;
+            measured->flops += (double)report.flops.training / (double)steps;
+            wait_ns += report.wait_ns;
         }
         then = now;
     }
-    d->step = bench_spread_of(ms, steps);
-    d->wait_share = (double)wait_ns * 1e-6 / (d->step.mean * (double)steps);
-    judge_input(us, steps, d);
+    measured->step = bench_spread_of(ms, steps);
+    measured->wait_share = (double)wait_ns * 1e-6 / (measured->step.mean * (double)steps);
+    judge_input(us, steps, measured);
 done:
     free(ms);
     free(us);
@@ -128,110 +128,111 @@ done:
 }
 
 /* Adds up the calls of the last step by name; several groups may use the same name. */
-static void state_link(const world *w, depth *d)
+static void state_link(const world *job, depth *measured)
 {
-    const comm_simulated *r = w->joined;
+    const comm_simulated *rank = job->joined;
     const comm_tally *list;
-    const int n = comm_ledger_list(w->ledger, &list);
-    for (int i = 0; i < n; i++) {
-        const comm_tally *t = &list[i];
+    const int count = comm_ledger_list(job->ledger, &list);
+    for (int i = 0; i < count; i++) {
+        const comm_tally *tally = &list[i];
         int k = 0;
-        while (k < d->n_link && strcmp(d->link[k].what, t->what) != 0)
+        while (k < measured->n_link && strcmp(measured->link[k].what, tally->what) != 0)
             k++;
-        if (t->step_bytes == 0 || k == PROFILE_CALLS)
+        if (tally->step_bytes == 0 || k == PROFILE_CALLS)
             continue;
-        d->n_link += k == d->n_link;
-        stated *s = &d->link[k];
-        s->what = t->what;
-        s->calls += t->step_calls;
-        s->bytes += t->step_bytes;
+        measured->n_link += k == measured->n_link;
+        stated *config = &measured->link[k];
+        config->what = tally->what;
+        config->calls += tally->step_calls;
+        config->bytes += tally->step_bytes;
         /* Every call has the link's latency; the rest of the time depends on the bytes. */
-        s->ms +=
-            (double)((t->step_calls - 1) * r->latency_ns + comm_simulated_ns(r, t->step_bytes)) *
-            1e-6;
+        config->ms += (double)((tally->step_calls - 1) * rank->latency_ns +
+                               comm_simulated_ns(rank, tally->step_bytes)) *
+                      1e-6;
     }
 }
 
 /* Profiles the steps after `before`, call by call, to see which part of the collectives is exposed.
  * The first of them warms up. */
-static status profile_steps(session *s, int64_t before, profile_sums *out)
+static status profile_steps(session *run, int64_t before, profile_sums *out)
 {
-    profile *p = NULL;
+    profile *profiler = NULL;
     status st = ST_OK;
-    graph_replay_free(s->stream); /* no graphs: calls are measured one by one */
-    TRY(profile_new(s->stream, &p));
+    graph_replay_free(run->stream); /* no graphs: calls are measured one by one */
+    TRY(profile_new(run->stream, &profiler));
     for (int64_t i = 0; i <= PROFILED; i++) {
-        step_report r;
+        step_report report;
         if (i == 1)
-            profile_reset(p);
-        TRY_OR(done, profile_begin(p));
-        TRY_OR(done, step_run(s, before + 1 + i, &r));
-        TRY_OR(done, profile_end(p, r.wait_ns));
+            profile_reset(profiler);
+        TRY_OR(done, profile_begin(profiler));
+        TRY_OR(done, step_run(run, before + 1 + i, &report));
+        TRY_OR(done, profile_end(profiler, report.wait_ns));
     }
-    *out = *profile_read(p);
+    *out = *profile_read(profiler);
 done:
-    profile_free(&p);
+    profile_free(&profiler);
     return st;
 }
 
-/* Measures one depth. w: NULL, or a world in which all other ranks are simulated. */
-static status run_depth(const conf *c, const world *w, double load, bool live, depth *d,
-                        double *peak)
+/* Measures one depth. `job`: NULL, or a world in which all other ranks are simulated. */
+static status run_depth(const conf *options, const world *job, double load, bool live,
+                        depth *measured, double *peak)
 {
-    session s = {0};
-    skew *k = NULL;
+    session run = {0};
+    skew *slow = NULL;
     int64_t before = 0;
     status st = ST_OK;
-    TRY(live ? session_open_any(c, &s) : session_resume(c, w, NULL, &s));
-    d->layers = s.dims.text.layers;
+    TRY(live ? session_open_any(options, &run) : session_resume(options, job, NULL, &run));
+    measured->layers = run.dims.text.layers;
     if (load > 0.0) {
-        TRY_OR(done, skew_new(&s, load, &k));
-        TRY_OR(done, skew_settle(k, &s, &before));
+        TRY_OR(done, skew_new(&run, load, &slow));
+        TRY_OR(done, skew_settle(slow, &run, &before));
     }
-    TRY_OR(done, run_steps(&s, before, c->training_steps, d));
-    if (k)
-        TRY_OR(done, skew_measure(k, &s, &d->load));
-    if (world_simulated(w)) {
-        TRY_OR(done, profile_steps(&s, before + WARM_UP + c->training_steps, &d->where));
-        state_link(w, d);
+    TRY_OR(done, run_steps(&run, before, options->training_steps, measured));
+    if (slow)
+        TRY_OR(done, skew_measure(slow, &run, &measured->load));
+    if (world_simulated(job)) {
+        TRY_OR(done,
+               profile_steps(&run, before + WARM_UP + options->training_steps, &measured->where));
+        state_link(job, measured);
     }
-    TRY_OR(done, time_updates(&s, &d->optimizer));
-    TRY_OR(done, s.device->backend->memory(s.device, &d->used, &d->total));
+    TRY_OR(done, time_updates(&run, &measured->optimizer));
+    TRY_OR(done, run.device->backend->memory(run.device, &measured->used, &measured->total));
     if (*peak == 0.0) {
         bench_ceilings ceilings;
-        TRY_OR(done, bench_ceilings_measure(s.stream, &ceilings));
-        *peak = speed_known(s.device);
+        TRY_OR(done, bench_ceilings_measure(run.stream, &ceilings));
+        *peak = speed_known(run.device);
         *peak = *peak > 0.0 ? *peak : ceilings.product;
-        printf("device: %s\n", s.device->description);
+        printf("device: %s\n", run.device->description);
         bench_ceilings_print(&ceilings, stdout);
     }
 done:
-    if (k && s.device->backend->wait(s.stream) != ST_OK) /* before the bias is released */
+    if (slow && run.device->backend->wait(run.stream) != ST_OK) /* before the bias is released */
         log_error("bench: %s", status_text());
-    skew_free(&k, &s);
-    session_close(&s);
+    skew_free(&slow, &run);
+    session_close(&run);
     return st;
 }
 
-static status run_alone_or_replayed(const conf *c, int64_t layers, double load, bool live, depth *d,
-                                    double *peak)
+static status run_alone_or_replayed(const conf *options, int64_t layers, double load, bool live,
+                                    depth *measured, double *peak)
 {
-    world w = {0};
-    conf own = *c; /* a shallow copy, whose strings belong to c */
-    const bool replayed = c->comm_engine == ENGINE_REPLAY;
+    world job = {0};
+    conf own = *options; /* a shallow copy, whose strings belong to options */
+    const bool replayed = options->comm_engine == ENGINE_REPLAY;
     own.model_layers = layers;
     own.eval_enable = false;
     if (load > 0.0)
         own.optimizer_lr = 0.0; /* updates take the same time, but the router stays as it was set */
     if (!replayed)
-        return run_depth(&own, NULL, load, live, d, peak);
-    TRY(world_replay(&own, &w));
-    world_fit(&w, &own);
-    memcpy(d->replayed, w.replayed, sizeof d->replayed);
-    return world_close(&w, run_depth(&own, &w, load, live, d, peak));
+        return run_depth(&own, NULL, load, live, measured, peak);
+    TRY(world_replay(&own, &job));
+    world_fit(&job, &own);
+    memcpy(measured->replayed, job.replayed, sizeof measured->replayed);
+    return world_close(&job, run_depth(&own, &job, load, live, measured, peak));
 }
 
-static void print_depth(const depth *d, double peak, FILE *to)
+static void print_depth(const depth *measured, double peak, FILE *to)
 {
     fprintf(to,
             "depth: %2" PRId64 " layers  step: %.3f ms (median %.3f, deviation %.2f %%, slowest "
@@ -239,83 +240,90 @@ static void print_depth(const depth *d, double peak, FILE *to)
             "%.2f%%  wait: %.2f%%  memory: %.2f GiB of %.2f\n"
             "steps: standard deviation %.2f %% of the mean; %.1f %% of them under 90 %% of the "
             "median's rate",
-            d->layers, d->step.mean, d->step.median, 100.0 * d->step.deviation / d->step.mean,
-            d->step.slowest, d->step.fastest, d->optimizer, d->tokens, d->images,
-            d->tokens / (d->step.mean * 1e-3), 100.0 * d->flops / (d->step.median * 1e-3) / peak,
-            100.0 * d->wait_share, (double)d->used / 1073741824.0, (double)d->total / 1073741824.0,
-            100.0 * d->step.deviation / d->step.mean, 100.0 * d->step.slow);
-    if (d->load > 0.0)
-        fprintf(to, "; busiest expert %.2f times the mean", d->load);
-    if (d->replayed[0]) {
-        fprintf(to, "\n%s", d->replayed);
+            measured->layers, measured->step.mean, measured->step.median,
+            100.0 * measured->step.deviation / measured->step.mean, measured->step.slowest,
+            measured->step.fastest, measured->optimizer, measured->tokens, measured->images,
+            measured->tokens / (measured->step.mean * 1e-3),
+            100.0 * measured->flops / (measured->step.median * 1e-3) / peak,
+            100.0 * measured->wait_share, (double)measured->used / 1073741824.0,
+            (double)measured->total / 1073741824.0,
+            100.0 * measured->step.deviation / measured->step.mean, 100.0 * measured->step.slow);
+    if (measured->load > 0.0)
+        fprintf(to, "; busiest expert %.2f times the mean", measured->load);
+    if (measured->replayed[0]) {
+        fprintf(to, "\n%s", measured->replayed);
         fprintf(to, "\nits collectives, of steps that are not captured:\n");
-        profile_print(&d->where, to);
-        for (int i = 0; i < d->n_link; i++)
+        profile_print(&measured->where, to);
+        for (int i = 0; i < measured->n_link; i++)
             fprintf(to, "link: %-38s stated %11.3f ms, %" PRId64 " calls, %" PRId64 " bytes\n",
-                    d->link[i].what, d->link[i].ms, d->link[i].calls, d->link[i].bytes);
+                    measured->link[i].what, measured->link[i].ms, measured->link[i].calls,
+                    measured->link[i].bytes);
     } else {
         fputc('\n', to);
     }
     fprintf(to,
             "input: %" PRId64 " step starts delayed by a median of %.1f us, 99 of 100 by at most "
             "%.1f us, the longest %.1f us; %" PRId64 " by more than %.0f us\n",
-            d->steps, d->input_median, d->input_p99, d->input_most, d->late, LATE_US);
+            measured->steps, measured->input_median, measured->input_p99, measured->input_most,
+            measured->late, LATE_US);
     fflush(to);
 }
 
 /* Prints the line through these depths and what it predicts for the whole model on `ranks` ranks.
  */
-static void print_projection(const depth *d, int n, int64_t whole, int64_t ranks, double peak,
-                             FILE *to)
+static void print_projection(const depth *measured, int n_layers, int64_t whole, int64_t ranks,
+                             double peak, FILE *to)
 {
-    double x[DEPTHS_MAX], work[DEPTHS_MAX], update[DEPTHS_MAX], useful[DEPTHS_MAX];
-    for (int i = 0; i < n; i++) {
-        x[i] = (double)d[i].layers;
-        work[i] = d[i].step.mean - d[i].optimizer;
-        update[i] = d[i].optimizer;
-        useful[i] = d[i].flops;
+    double depths[DEPTHS_MAX], work[DEPTHS_MAX], update[DEPTHS_MAX], useful[DEPTHS_MAX];
+    for (int i = 0; i < n_layers; i++) {
+        depths[i] = (double)measured[i].layers;
+        work[i] = measured[i].step.mean - measured[i].optimizer;
+        update[i] = measured[i].optimizer;
+        useful[i] = measured[i].flops;
     }
-    bench_fit w = bench_fit_line(x, work, n), u = bench_fit_line(x, update, n);
-    bench_fit f = bench_fit_line(x, useful, n); /* exact, since all layers are alike */
-    const bool replayed = d[0].replayed[0];     /* if so, updates were those of a single rank */
+    bench_fit wide = bench_fit_line(depths, work, n_layers),
+              upper = bench_fit_line(depths, update, n_layers);
+    bench_fit fit =
+        bench_fit_line(depths, useful, n_layers);  /* exact, since all layers are alike */
+    const bool replayed = measured[0].replayed[0]; /* if so, updates were those of a single rank */
     double layers = (double)whole;
-    double share = (u.a + u.b * layers) / (replayed ? 1.0 : (double)ranks);
-    double step = w.a + w.b * layers + share;
+    double share = (upper.a + upper.b * layers) / (replayed ? 1.0 : (double)ranks);
+    double step = wide.a + wide.b * layers + share;
     fprintf(to,
             "fit: %.3f + %.3f x layers ms without the optimiser (largest residual %.2f %%), "
             "optimiser %.3f + %.3f x layers\n",
-            w.a, w.b, 100.0 * w.residual, u.a, u.b);
+            wide.a, wide.b, 100.0 * wide.residual, upper.a, upper.b);
     fprintf(to,
             "projected: %" PRId64 " layers, optimiser over %" PRId64
             " ranks (%.1f ms), collectives %s: step %.1f ms  tps: %.0f  mfu: %.2f%% of %.1f "
             "TFLOP/s\n",
             whole, ranks, share, replayed ? "replayed" : "hidden", step,
-            d[0].tokens / (step * 1e-3), 100.0 * (f.a + f.b * layers) / (step * 1e-3) / peak,
-            peak * 1e-12);
+            measured[0].tokens / (step * 1e-3),
+            100.0 * (fit.a + fit.b * layers) / (step * 1e-3) / peak, peak * 1e-12);
     if (replayed)
-        fprintf(to, "%s\n", d[0].replayed);
+        fprintf(to, "%s\n", measured[0].replayed);
 }
 
-status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t ranks, double load,
-                   bool live, FILE *to)
+status bench_steps(const conf *options, const int64_t *layers, int n_layers, int64_t ranks,
+                   double load, bool live, FILE *to)
 {
     depth measured[DEPTHS_MAX] = {{0}};
     char path[STATUS_PATH_MAX] = "";
-    double peak = c->metrics_peak_tflops * 1e12;
+    double peak = options->metrics_peak_tflops * 1e12;
     model_dims dims;
-    conf own = *c;
+    conf own = *options;
     status st = ST_OK;
     if (n_layers > DEPTHS_MAX)
         return FAIL(ST_USAGE, "bench step takes at most %d depths", DEPTHS_MAX);
-    TRY(dims_load(c->model_path, &dims));
-    if (live && c->comm_engine == ENGINE_REPLAY)
+    TRY(dims_load(options->model_path, &dims));
+    if (live && options->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_USAGE, "bench step --live: a daemon would wait for the ranks that "
                               "comm.engine replay leaves out");
-    if (live && c->feed_replay[0])
+    if (live && options->feed_replay[0])
         return FAIL(ST_USAGE, "bench step --live takes its rows from prepd.endpoint; leave "
                               "feed.replay unset, or leave out --live");
-    if (!c->feed_replay[0] && !live) {
-        TRY_OR(done, text_rows_own(c, &dims, path));
+    if (!options->feed_replay[0] && !live) {
+        TRY_OR(done, text_rows_own(options, &dims, path));
         own.feed_replay = path;
     }
     for (int i = 0; i < n_layers; i++) {
@@ -325,10 +333,10 @@ status bench_steps(const conf *c, const int64_t *layers, int n_layers, int64_t r
     if (measured[0].images == 0.0)
         fprintf(to, "warning: the rows had no images; with real ones a model with vision runs at "
                     "about half this rate\n");
-    if (c->comm_engine == ENGINE_REPLAY) {
-        layout l;
-        TRY_OR(done, layout_of(c, NULL, &l));
-        ranks = l.world;
+    if (options->comm_engine == ENGINE_REPLAY) {
+        layout degrees;
+        TRY_OR(done, layout_of(options, NULL, &degrees));
+        ranks = degrees.world;
     }
     print_projection(measured, n_layers, dims.text.layers, ranks, peak, to);
 done:

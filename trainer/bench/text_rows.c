@@ -17,28 +17,28 @@ static int64_t documents(int64_t seq_len, int64_t document)
     return (seq_len + document - 1) / document;
 }
 
-static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int64_t document,
-                       arena *a, row *out)
+static status make_row(const model_dims *shop, int64_t number, int64_t seq_len, int64_t document,
+                       arena *memory, row *out)
 {
-    row r = {.n_tokens = seq_len, .n_docs = documents(seq_len, document)};
-    int64_t ids = d->vision_start > 0 ? d->vision_start : d->text.vocab;
+    row packed = {.n_tokens = seq_len, .n_docs = documents(seq_len, document)};
+    int64_t ids = shop->vision_start > 0 ? shop->vision_start : shop->text.vocab;
     rng_key key = rng_key_make((uint64_t)number, "bench rows");
-    TRY(row_alloc(&r, a, 0));
-    for (int64_t t = 0; t < seq_len; t++) {
-        int64_t at = t % document;
-        r.input_ids[t] = (int32_t)rng_below(key, (uint64_t)t, (uint64_t)ids);
-        r.labels[t] = at == 0 ? NO_LABEL : r.input_ids[t];
+    TRY(row_alloc(&packed, memory, 0));
+    for (int64_t i = 0; i < seq_len; i++) {
+        int64_t at = i % document;
+        packed.input_ids[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)ids);
+        packed.labels[i] = at == 0 ? NO_LABEL : packed.input_ids[i];
         for (int axis = 0; axis < 3; axis++)
-            r.position_ids[axis * seq_len + t] = (int32_t)at;
+            packed.position_ids[axis * seq_len + i] = (int32_t)at;
         if (at == 0) {
-            r.cu_seqlens[t / document] = (int32_t)t;
-            r.doc_sample_id[t / document] = (uint64_t)(number * r.n_docs + t / document);
+            packed.cu_seqlens[i / document] = (int32_t)i;
+            packed.doc_sample_id[i / document] = (uint64_t)(number * packed.n_docs + i / document);
         }
     }
-    r.cu_seqlens[r.n_docs] = (int32_t)seq_len;
-    r.cursor = "{}";
-    r.quarantine = "[]";
-    *out = r;
+    packed.cu_seqlens[packed.n_docs] = (int32_t)seq_len;
+    packed.cursor = "{}";
+    packed.quarantine = "[]";
+    *out = packed;
     return ST_OK;
 }
 
@@ -48,55 +48,56 @@ static status make_row(const model_dims *d, int64_t number, int64_t seq_len, int
 static void tell_shapes(char *out, size_t size, int64_t seq_len, int64_t document,
                         int64_t patch_budget)
 {
-    size_t n = words_add(out, size, 0, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64,
-                         seq_len, patch_budget);
+    size_t count = words_add(out, size, 0, "{\"seq_len\":%" PRId64 ",\"patch_budget\":%" PRId64,
+                             seq_len, patch_budget);
     if (patch_budget == 0)
-        n = words_add(out, size, n,
-                      ",\"buckets\":[{\"tokens\":%" PRId64 ",\"patches\":0,\"targets\":%" PRId64
-                      ",\"documents\":%" PRId64 ",\"longest\":%" PRId64
-                      ",\"images\":0,\"frames\":0}]",
-                      seq_len, seq_len, documents(seq_len, document),
-                      document < seq_len ? document : seq_len);
-    words_add(out, size, n, "}");
+        count = words_add(out, size, count,
+                          ",\"buckets\":[{\"tokens\":%" PRId64 ",\"patches\":0,\"targets\":%" PRId64
+                          ",\"documents\":%" PRId64 ",\"longest\":%" PRId64
+                          ",\"images\":0,\"frames\":0}]",
+                          seq_len, seq_len, documents(seq_len, document),
+                          document < seq_len ? document : seq_len);
+    words_add(out, size, count, "}");
 }
 
-status text_rows_record(const char *path, const model_dims *d, int64_t rows, int64_t seq_len,
+status text_rows_record(const char *path, const model_dims *dims, int64_t rows, int64_t seq_len,
                         int64_t document, int64_t patch_budget)
 {
-    record_writer *w = NULL;
-    codec *c = NULL;
-    wire_msg *m = NULL;
-    arena a;
+    record_writer *writer = NULL;
+    codec *coder = NULL;
+    wire_msg *message = NULL;
+    arena memory;
     char welcome[512];
     status st = ST_OK;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     document = document > 0 ? document : seq_len;
     tell_shapes(welcome, sizeof welcome, seq_len, document, patch_budget);
-    TRY_OR(done, record_create(path, welcome, &w));
-    TRY_OR(done, codec_new(&c));
-    TRY_OR(done, wire_msg_new(&m));
+    TRY_OR(done, record_create(path, welcome, &writer));
+    TRY_OR(done, codec_new(&coder));
+    TRY_OR(done, wire_msg_new(&message));
     for (int64_t i = 0; i < rows; i++) {
-        row r;
-        arena_reset(&a);
-        wire_msg_clear(m);
-        TRY_OR(done, make_row(d, i, seq_len, document, &a, &r));
-        TRY_OR(done, codec_encode(c, &r, (uint64_t)i, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, m));
-        TRY_OR(done, record_add(w, m));
+        row packed;
+        arena_reset(&memory);
+        wire_msg_clear(message);
+        TRY_OR(done, make_row(dims, i, seq_len, document, &memory, &packed));
+        TRY_OR(done, codec_encode(coder, &packed, (uint64_t)i, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE,
+                                  message));
+        TRY_OR(done, record_add(writer, message));
     }
-    st = record_finish(&w);
+    st = record_finish(&writer);
 done:
-    record_abandon(&w);
-    wire_msg_free(&m);
-    codec_free(&c);
-    arena_done(&a);
+    record_abandon(&writer);
+    wire_msg_free(&message);
+    codec_free(&coder);
+    arena_done(&memory);
     return st;
 }
 
-status text_rows_own(const conf *c, const model_dims *d, char path[STATUS_PATH_MAX])
+status text_rows_own(const conf *options, const model_dims *dims, char path[STATUS_PATH_MAX])
 {
     const char *folder = getenv("TMPDIR");
     snprintf(path, STATUS_PATH_MAX, "%s/bench-rows-%ld.rec", folder && *folder ? folder : "/tmp",
              (long)getpid());
-    return text_rows_record(path, d, 2 * c->training_global_batch_size, c->training_seq_len,
-                            c->bench_document, 0);
+    return text_rows_record(path, dims, 2 * options->training_global_batch_size,
+                            options->training_seq_len, options->bench_document, 0);
 }

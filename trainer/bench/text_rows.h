@@ -12,7 +12,8 @@
 /* Writes two steps of rows of training.seq_len tokens, in documents of bench.document tokens, to a
  * temporary file, for a bench that was given no recording. path receives its name; the caller
  * unlinks it. */
-WARN_UNUSED status text_rows_own(const conf *c, const model_dims *dims, char path[STATUS_PATH_MAX]);
+WARN_UNUSED status text_rows_own(const conf *options, const model_dims *dims,
+                                 char path[STATUS_PATH_MAX]);
 /* Writes `rows` rows of seq_len tokens to `path`. */
 WARN_UNUSED status text_rows_record(const char *path, const model_dims *dims, int64_t rows,
                                     int64_t seq_len, int64_t document, int64_t patch_budget);

@@ -14,27 +14,29 @@
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/launcher.h"
 
-void check_for_one(conf *c)
+void check_for_one(conf *options)
 {
-    c->parallelism_world_size = 0;
-    c->parallelism_data_parallel_shard_degree = -1;
-    c->parallelism_data_parallel_replicate_degree = c->parallelism_tensor_parallel_degree =
-        c->parallelism_context_parallel_degree = c->parallelism_pipeline_parallel_degree = 1;
-    c->parallelism_expert_parallel_degree = c->parallelism_expert_tensor_parallel_degree = 1;
+    options->parallelism_world_size = 0;
+    options->parallelism_data_parallel_shard_degree = -1;
+    options->parallelism_data_parallel_replicate_degree =
+        options->parallelism_tensor_parallel_degree = options->parallelism_context_parallel_degree =
+            options->parallelism_pipeline_parallel_degree = 1;
+    options->parallelism_expert_parallel_degree =
+        options->parallelism_expert_tensor_parallel_degree = 1;
 }
 
-status check_for_ranks(conf *c, int n, layout *out)
+status check_for_ranks(conf *options, int ranks, layout *out)
 {
-    conf own = *c;
+    conf own = *options;
     if (own.parallelism_world_size == 0)
-        own.parallelism_world_size = n;
-    if (layout_of(&own, NULL, out) == ST_OK && out->world == n) {
-        *c = own;
+        own.parallelism_world_size = ranks;
+    if (layout_of(&own, NULL, out) == ST_OK && out->world == ranks) {
+        *options = own;
         return ST_OK;
     }
-    check_for_one(c);
-    c->parallelism_world_size = n;
-    return layout_of(c, NULL, out);
+    check_for_one(options);
+    options->parallelism_world_size = ranks;
+    return layout_of(options, NULL, out);
 }
 
 static status wait_for(pid_t child)
@@ -50,7 +52,8 @@ static status wait_for(pid_t child)
     return FAIL(ST_UNAVAILABLE, "the ranks did not finish their steps: %s", what);
 }
 
-status check_start_ranks(const conf *c, int n, int argc, char **argv, int64_t steps, trace *out)
+status check_start_ranks(const conf *options, int ranks, int argc, char **argv, int64_t steps,
+                         trace *out)
 {
     char self[STATUS_PATH_MAX], count[16], path[STATUS_PATH_MAX];
     char nproc[] = "--nproc", into[] = "--trace";
@@ -60,8 +63,8 @@ status check_start_ranks(const conf *c, int n, int argc, char **argv, int64_t st
         return FAIL(ST_NO_MEMORY, "no memory for the command line of the ranks");
     int k = 0;
     status st = proc_self_path(self, sizeof self);
-    snprintf(count, sizeof count, "%d", n);
-    snprintf(path, sizeof path, "%s/.check-ranks-%d", c->job_dump_folder, (int)getpid());
+    snprintf(count, sizeof count, "%d", ranks);
+    snprintf(path, sizeof path, "%s/.check-ranks-%d", options->job_dump_folder, (int)getpid());
     command[k++] = self;
     for (int i = 0; i < argc; i++)
         command[k++] = argv[i];
@@ -80,30 +83,30 @@ status check_start_ranks(const conf *c, int n, int argc, char **argv, int64_t st
     return st;
 }
 
-status check_launch(conf *c, int n, int argc, char **argv)
+status check_launch(conf *options, int ranks, int argc, char **argv)
 {
     TRY(proc_follow_parent(getppid(), SIGTERM));
-    return launch_ranks(c, n, argc, argv);
+    return launch_ranks(options, ranks, argc, argv);
 }
 
-status check_as_rank(conf *c, int64_t steps, const char *path)
+status check_as_rank(conf *options, int64_t steps, const char *path)
 {
-    world w;
-    session s = {0};
+    world job;
+    session run = {0};
     trace found;
-    layout l;
+    layout degrees;
     world_place place;
     TRY(world_place_find(&place));
-    TRY(engine_choose(c, world_gpu(&place)));
-    TRY(world_open(c, &w));
-    world_fit(&w, c);
-    status st = check_for_ranks(c, w.place.size, &l);
+    TRY(engine_choose(options, world_gpu(&place)));
+    TRY(world_open(options, &job));
+    world_fit(&job, options);
+    status st = check_for_ranks(options, job.place.size, &degrees);
     if (st == ST_OK)
-        st = session_resume(c, &w, NULL, &s);
+        st = session_resume(options, &job, NULL, &run);
     if (st == ST_OK)
-        st = trace_steps(&s, 1, steps, &found);
-    if (st == ST_OK && w.place.rank == 0)
+        st = trace_steps(&run, 1, steps, &found);
+    if (st == ST_OK && job.place.rank == 0)
         st = trace_write(&found, steps, path);
-    session_close(&s);
-    return world_close(&w, st);
+    session_close(&run);
+    return world_close(&job, st);
 }

@@ -10,18 +10,18 @@
 #include "trainer/check/check_trace.h"
 
 /* Changes the options to run on one rank: every degree becomes 1. */
-void check_for_one(conf *c);
+void check_for_one(conf *options);
 /* Changes the options to run on `ranks` ranks: keeps their layout if it is one of that many, and
  * takes data-parallel shards otherwise. ST_CONFIG names what does not fit. */
-WARN_UNUSED status check_for_ranks(conf *c, int ranks, layout *out);
+WARN_UNUSED status check_for_ranks(conf *options, int ranks, layout *out);
 
 /* Starts `ranks` ranks with these arguments, of which argv[0] is the verb, waits for them and reads
  * their trace. */
-WARN_UNUSED status check_start_ranks(const conf *c, int ranks, int argc, char **argv, int64_t steps,
-                                     trace *out);
+WARN_UNUSED status check_start_ranks(const conf *options, int ranks, int argc, char **argv,
+                                     int64_t steps, trace *out);
 /* The process in between: starts the ranks, and ends with its parent. */
-WARN_UNUSED status check_launch(conf *c, int ranks, int argc, char **argv);
+WARN_UNUSED status check_launch(conf *options, int ranks, int argc, char **argv);
 /* One rank: runs the steps; rank 0 writes the trace to `path`. */
-WARN_UNUSED status check_as_rank(conf *c, int64_t steps, const char *path);
+WARN_UNUSED status check_as_rank(conf *options, int64_t steps, const char *path);
 
 #endif

@@ -8,71 +8,73 @@
 
 #include "trainer/run/step.h"
 
-status trace_steps(session *s, int64_t from, int64_t to, trace *out)
+status trace_steps(session *run, int64_t from, int64_t to, trace *out)
 {
     for (int64_t step = from; step <= to; step++) {
-        step_report r;
-        status st = step_run(s, step, &r);
+        step_report report;
+        status st = step_run(run, step, &report);
         if (st == ST_END)
             return FAIL(ST_BAD_INPUT,
                         "the stream ends before step %" PRId64 "; give fewer steps with --steps",
                         step);
         TRY(st);
-        out->loss[step - 1] = r.loss;
-        out->norm[step - 1][0] = r.grad_norm;
-        memcpy(&out->norm[step - 1][1], r.group_norm, sizeof r.group_norm);
-        if (s->world)
-            world_is_steady(s->world, s->conf);
+        out->loss[step - 1] = report.loss;
+        out->norm[step - 1][0] = report.grad_norm;
+        memcpy(&out->norm[step - 1][1], report.group_norm, sizeof report.group_norm);
+        if (run->world)
+            world_is_steady(run->world, run->conf);
     }
     return ST_OK;
 }
 
+/* Letters: a, b as in the header's formula. */
 double trace_distance(double a, double b)
 {
     double size = fmax(fabs(a), fabs(b));
     return a == b ? 0.0 : size > 0.0 ? fabs(a - b) / size : INFINITY;
 }
 
-void trace_compare(const trace *a, const trace *b, int64_t n, double *out_loss, double *out_norm)
+void trace_compare(const trace *first, const trace *second, int64_t count, double *out_loss,
+                   double *out_norm)
 {
     *out_loss = *out_norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        *out_loss = fmax(*out_loss, trace_distance(a->loss[i], b->loss[i]));
-        for (int g = 0; g < 1 + GROUP_COUNT; g++)
-            *out_norm = fmax(*out_norm, trace_distance(a->norm[i][g], b->norm[i][g]));
+    for (int64_t i = 0; i < count; i++) {
+        *out_loss = fmax(*out_loss, trace_distance(first->loss[i], second->loss[i]));
+        for (int j = 0; j < 1 + GROUP_COUNT; j++)
+            *out_norm = fmax(*out_norm, trace_distance(first->norm[i][j], second->norm[i][j]));
     }
 }
 
-status trace_write(const trace *t, int64_t n, const char *path)
+status trace_write(const trace *traced, int64_t count, const char *path)
 {
-    FILE *f = fopen(path, "we");
-    if (!f)
+    FILE *file = fopen(path, "we");
+    if (!file)
         return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
-    for (int64_t i = 0; i < n; i++) {
-        fprintf(f, "%a", t->loss[i]);
-        for (int g = 0; g < 1 + GROUP_COUNT; g++)
-            fprintf(f, " %a", t->norm[i][g]);
-        fprintf(f, "\n");
+    for (int64_t i = 0; i < count; i++) {
+        fprintf(file, "%a", traced->loss[i]);
+        for (int j = 0; j < 1 + GROUP_COUNT; j++)
+            fprintf(file, " %a", traced->norm[i][j]);
+        fprintf(file, "\n");
     }
-    const bool bad = ferror(f);
-    if (fclose(f) != 0 || bad)
+    const bool bad = ferror(file);
+    if (fclose(file) != 0 || bad)
         return FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
     return ST_OK;
 }
 
-status trace_read(const char *path, int64_t n, trace *out)
+status trace_read(const char *path, int64_t length, trace *out)
 {
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
     int want = 0, got = 0;
-    for (int64_t i = 0; i < n; i++) {
-        got += fscanf(f, "%la", &out->loss[i]);
+    for (int64_t i = 0; i < length; i++) {
+        got += fscanf(file, "%la", &out->loss[i]);
         want++;
-        for (int g = 0; g < 1 + GROUP_COUNT; g++, want++)
-            got += fscanf(f, "%la", &out->norm[i][g]);
+        for (int j = 0; j < 1 + GROUP_COUNT; j++, want++)
+            got += fscanf(file, "%la", &out->norm[i][j]);
     }
-    fclose(f);
+    fclose(file);
     return got == want ? ST_OK
                        : FAIL_IN(ST_BAD_INPUT, path,
                                  "it has %d of %d numbers: the ranks ended early", got, want);

@@ -22,11 +22,11 @@
 #include "trainer/plan/plan_device.h"
 
 /* Sets the backend, the engine and the log level that a dry run needs, overriding the options. */
-void dry_run_set(conf *c);
+void dry_run_set(conf *options);
 /* Runs as one of the ranks, or plays all of them if this process is alone. planned: the GPU that
  * the ranks would have, by which activation checkpointing is chosen and the plan is made. Prints a
  * table to stdout. ST_INTERNAL names the first thing that differs. Writes sparse files below
  * TMPDIR, which are removed however the run ends. */
-WARN_UNUSED status dry_run(conf *c, const plan_device *planned);
+WARN_UNUSED status dry_run(conf *options, const plan_device *planned);
 
 #endif

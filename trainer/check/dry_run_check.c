@@ -38,9 +38,9 @@ status dry_check(dry_checks *all, dry_key key, int64_t want, int64_t got)
     return FAIL(ST_INTERNAL, "%s: %" PRId64 ", but it should be %" PRId64, names[key], got, want);
 }
 
-static int64_t pick_larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t first, int64_t second)
 {
-    return a > b ? a : b;
+    return first > second ? first : second;
 }
 
 void dry_checks_add(dry_checks *all, const dry_checks *other)
@@ -78,108 +78,116 @@ struct dry_owner {
     int64_t first, count; /* local elements */
 };
 
-status dry_owners_new(int64_t n, int ranks, dry_owners *out)
+status dry_owners_new(int64_t count, int ranks, dry_owners *out)
 {
-    struct dry_owner *of = calloc((size_t)(n * ranks + 1), sizeof *of);
+    struct dry_owner *of = calloc((size_t)(count * ranks + 1), sizeof *of);
     if (!of)
         return FAIL(ST_NO_MEMORY, "no memory for notes of what %d ranks store", ranks);
-    *out = (dry_owners){of, n, ranks};
+    *out = (dry_owners){of, count, ranks};
     return ST_OK;
 }
 
-void dry_owners_free(dry_owners *o)
+void dry_owners_free(dry_owners *owners)
 {
-    free(o->of);
-    *o = (dry_owners){0};
+    free(owners->of);
+    *owners = (dry_owners){0};
 }
 
-void dry_owners_note(dry_owners *o, const params *p, int rank)
+void dry_owners_note(dry_owners *owners, const params *registry, int rank)
 {
-    for (int64_t i = 0; i < o->count; i++) {
-        const param *q = &p->list[i];
-        o->of[rank * o->count + i] = (struct dry_owner){q->held, q->own_first, q->own_n};
+    for (int64_t i = 0; i < owners->count; i++) {
+        const param *entry = &registry->list[i];
+        owners->of[rank * owners->count + i] =
+            (struct dry_owner){entry->held, entry->own_first, entry->own_n};
     }
 }
 
-static bool same_box(const slice *a, const slice *b)
+static bool same_box(const slice *first, const slice *second)
 {
-    return memcmp(a->first, b->first, sizeof a->first) == 0 &&
-           memcmp(a->count, b->count, sizeof a->count) == 0;
+    return memcmp(first->first, second->first, sizeof first->first) == 0 &&
+           memcmp(first->count, second->count, sizeof first->count) == 0;
 }
 
-static bool apart(const slice *a, const slice *b)
+static bool apart(const slice *first, const slice *second)
 {
-    for (int x = 0; x < SLICE_AXES; x++)
-        if (a->first[x] + a->count[x] <= b->first[x] || b->first[x] + b->count[x] <= a->first[x])
+    for (int i = 0; i < SLICE_AXES; i++)
+        if (first->first[i] + first->count[i] <= second->first[i] ||
+            second->first[i] + second->count[i] <= first->first[i])
             return true;
     return false;
 }
 
-static bool share_elements(const struct dry_owner *a, const struct dry_owner *b)
+static bool share_elements(const struct dry_owner *first, const struct dry_owner *second)
 {
-    if (a->count == 0 || b->count == 0 || apart(&a->held, &b->held))
+    if (first->count == 0 || second->count == 0 || apart(&first->held, &second->held))
         return false;
     /* Boxes that overlap only in part count as shared. No layout makes such boxes. */
-    return !same_box(&a->held, &b->held) ||
-           (a->first < b->first + b->count && b->first < a->first + a->count);
+    return !same_box(&first->held, &second->held) ||
+           (first->first < second->first + second->count &&
+            second->first < first->first + first->count);
 }
 
-static bool holds_slice(const struct dry_owner *a, const param *q)
+static bool holds_slice(const struct dry_owner *first, const param *entry)
 {
-    bool fits = a->first >= 0 && a->count >= 0 && a->first + a->count <= slice_count(&a->held);
+    bool fits = first->first >= 0 && first->count >= 0 &&
+                first->first + first->count <= slice_count(&first->held);
     int64_t all = 1;
-    for (int x = 0; x < SLICE_AXES; x++) {
-        fits &= a->held.first[x] >= 0 && a->held.first[x] + a->held.count[x] <= a->held.size[x];
-        all *= a->held.size[x];
+    for (int i = 0; i < SLICE_AXES; i++) {
+        fits &= first->held.first[i] >= 0 &&
+                first->held.first[i] + first->held.count[i] <= first->held.size[i];
+        all *= first->held.size[i];
     }
-    return fits && all == q->count;
+    return fits && all == entry->count;
 }
 
-char *dry_owners_bytes(dry_owners *o, int64_t *out_each)
+char *dry_owners_bytes(dry_owners *owners, int64_t *out_each)
 {
-    *out_each = o->count * (int64_t)sizeof *o->of;
-    return (char *)o->of;
+    *out_each = owners->count * (int64_t)sizeof *owners->of;
+    return (char *)owners->of;
 }
 
-/* The next rank after r in a replica, over all its pipeline stages. */
-static int next_of(const layout *l, int replica, int r)
+/* The next rank after `other` in a replica, over all its pipeline stages. */
+static int next_of(const layout *degrees, int replica, int other)
 {
     do
-        r++;
-    while (r < l->world && mesh_place_of(l, r).replicate != replica);
-    return r;
+        other++;
+    while (other < degrees->world && mesh_place_of(degrees, other).replicate != replica);
+    return other;
 }
 
-static status check_param(const dry_owners *o, const param *q, int64_t i, const layout *l,
-                          int replica)
+static status check_param(const dry_owners *owners, const param *entry, int64_t number,
+                          const layout *degrees, int replica)
 {
-    const int first = next_of(l, replica, -1);
+    const int first = next_of(degrees, replica, -1);
     int64_t sum = 0;
-    for (int r = first; r < o->ranks; r = next_of(l, replica, r)) {
-        const struct dry_owner *a = &o->of[r * o->count + i];
-        if (!holds_slice(a, q))
-            return FAIL(ST_INTERNAL, "rank %d stores elements that %s does not have", r, q->name);
-        sum += a->count;
-        for (int other = first; other < r; other = next_of(l, replica, other))
-            if (share_elements(a, &o->of[other * o->count + i]))
-                return FAIL(ST_INTERNAL, "ranks %d and %d both store elements of %s", other, r,
-                            q->name);
+    for (int rank = first; rank < owners->ranks; rank = next_of(degrees, replica, rank)) {
+        const struct dry_owner *owner = &owners->of[rank * owners->count + number];
+        if (!holds_slice(owner, entry))
+            return FAIL(ST_INTERNAL, "rank %d stores elements that %s does not have", rank,
+                        entry->name);
+        sum += owner->count;
+        for (int other = first; other < rank; other = next_of(degrees, replica, other))
+            if (share_elements(owner, &owners->of[other * owners->count + number]))
+                return FAIL(ST_INTERNAL, "ranks %d and %d both store elements of %s", other, rank,
+                            entry->name);
     }
-    if (sum != q->count)
+    if (sum != entry->count)
         return FAIL(ST_INTERNAL,
                     "%s: the ranks of replica %d store %" PRId64 " of its %" PRId64 " elements",
-                    q->name, replica, sum, q->count);
+                    entry->name, replica, sum, entry->count);
     return ST_OK;
 }
 
-status dry_owners_check(dry_checks *all, const dry_owners *o, const params *whole, const layout *l)
+status dry_owners_check(dry_checks *all, const dry_owners *owners, const params *whole,
+                        const layout *degrees)
 {
-    for (int replica = 0; replica < l->replicate; replica++) {
+    for (int replica = 0; replica < degrees->replicate; replica++) {
         int64_t sum = 0;
-        for (int64_t i = 0; i < o->count; i++) {
-            TRY(check_param(o, &whole->list[i], i, l, replica));
-            for (int r = next_of(l, replica, -1); r < o->ranks; r = next_of(l, replica, r))
-                sum += o->of[r * o->count + i].count;
+        for (int64_t i = 0; i < owners->count; i++) {
+            TRY(check_param(owners, &whole->list[i], i, degrees, replica));
+            for (int rank = next_of(degrees, replica, -1); rank < owners->ranks;
+                 rank = next_of(degrees, replica, rank))
+                sum += owners->of[rank * owners->count + i].count;
         }
         TRY(dry_check(all, DRY_OWNED, whole->total, sum));
     }
@@ -188,27 +196,27 @@ status dry_owners_check(dry_checks *all, const dry_owners *o, const params *whol
 
 /* ---- files ---- */
 
-static status read_sizes(const params *whole, const char *path, dry_source *s)
+static status read_sizes(const params *whole, const char *path, dry_source *source)
 {
-    hf_folder f;
+    hf_folder folder;
     hf_report report = {0};
     param_piece *pieces = NULL;
-    int64_t n = 0;
-    TRY(hf_folder_open(path, &f));
+    int64_t count = 0;
+    TRY(hf_folder_open(path, &folder));
     status st;
-    TRY_OR(done, hf_check(&f, whole, &report));
+    TRY_OR(done, hf_check(&folder, whole, &report));
     TRY_OR(done, hf_report_status(&report, path));
-    s->layout = report.layout;
-    TRY_OR(done, params_pieces(whole, report.layout, &pieces, &n));
-    for (int64_t i = 0; i < n; i++)
-        s->size[pieces[i].weight - whole->list] =
-            (int64_t)st_dtype_size(hf_folder_find(&f, pieces[i].name)->dtype);
-    s->repeats = !params_find(whole, head_name) && hf_folder_find(&f, head_name);
-    s->reads = true;
+    source->layout = report.layout;
+    TRY_OR(done, params_pieces(whole, report.layout, &pieces, &count));
+    for (int64_t i = 0; i < count; i++)
+        source->size[pieces[i].weight - whole->list] =
+            (int64_t)st_dtype_size(hf_folder_find(&folder, pieces[i].name)->dtype);
+    source->repeats = !params_find(whole, head_name) && hf_folder_find(&folder, head_name);
+    source->reads = true;
 done:
     free(pieces);
     hf_report_done(&report);
-    hf_folder_close(&f);
+    hf_folder_close(&folder);
     return st;
 }
 
@@ -225,88 +233,89 @@ status dry_source_open(const params *whole, const char *path, dry_source *out)
     return read_sizes(whole, path, out);
 }
 
-void dry_source_close(dry_source *s)
+void dry_source_close(dry_source *source)
 {
-    free(s->size);
-    *s = (dry_source){0};
+    free(source->size);
+    *source = (dry_source){0};
 }
 
 /* Elements of all experts of which this rank stores at least a part. */
-static int64_t whole_experts(const param *q)
+static int64_t whole_experts(const param *entry)
 {
-    int64_t matrix = q->local[1] * q->local[2], end = q->own_first + q->own_n;
-    return q->own_n == 0 ? 0 : ((end + matrix - 1) / matrix - q->own_first / matrix) * matrix;
+    int64_t matrix = entry->local[1] * entry->local[2], end = entry->own_first + entry->own_n;
+    return entry->own_n == 0 ? 0
+                             : ((end + matrix - 1) / matrix - entry->own_first / matrix) * matrix;
 }
 
-int64_t dry_bytes_to_read(const dry_source *s, const params *p)
+int64_t dry_bytes_to_read(const dry_source *source, const params *registry)
 {
     int64_t sum = 0;
-    for (int64_t i = 0; i < s->count; i++) {
-        const param *q = &p->list[i];
-        bool turned = q->group == GROUP_EXPERTS && s->layout != EXPERTS_FUSED;
-        sum += (turned ? whole_experts(q) : q->own_n) * s->size[i];
+    for (int64_t i = 0; i < source->count; i++) {
+        const param *entry = &registry->list[i];
+        bool turned = entry->group == GROUP_EXPERTS && source->layout != EXPERTS_FUSED;
+        sum += (turned ? whole_experts(entry) : entry->own_n) * source->size[i];
     }
     return sum;
 }
 
-int64_t dry_bytes_to_write(const dry_source *s, const params *p)
+int64_t dry_bytes_to_write(const dry_source *source, const params *registry)
 {
-    int64_t sum = s->repeats ? p->list[0].own_n * s->size[0] : 0;
-    for (int64_t i = 0; i < s->count; i++)
-        sum += p->list[i].own_n * s->size[i];
+    int64_t sum = source->repeats ? registry->list[0].own_n * source->size[0] : 0;
+    for (int64_t i = 0; i < source->count; i++)
+        sum += registry->list[i].own_n * source->size[i];
     return sum;
 }
 
-int64_t dry_state_bytes(const params *p)
+int64_t dry_state_bytes(const params *registry)
 {
     int64_t sum = 0;
-    for (int64_t i = 0; i < p->count; i++)
-        sum += p->list[i].own_n * (p->list[i].frozen ? 1 : 3);
+    for (int64_t i = 0; i < registry->count; i++)
+        sum += registry->list[i].own_n * (registry->list[i].frozen ? 1 : 3);
     return sum * (int64_t)st_dtype_size(DT_F32);
 }
 
-static status check_weights(dry_checks *all, const dry_source *s, const params *whole,
+static status check_weights(dry_checks *all, const dry_source *source, const params *whole,
                             const char *folder)
 {
-    hf_folder f;
+    hf_folder hf;
     hf_report report = {0};
-    int64_t want = s->repeats ? whole->list[0].count * s->size[0] : 0, got = 0;
-    TRY(hf_folder_open(folder, &f));
+    int64_t want = source->repeats ? whole->list[0].count * source->size[0] : 0, got = 0;
+    TRY(hf_folder_open(folder, &hf));
     for (int64_t i = 0; i < whole->count; i++)
-        want += whole->list[i].count * s->size[i];
-    for (int64_t i = 0; i < f.n_tensors; i++)
-        got += (int64_t)f.tensors[i]->data.size;
-    status st = hf_check(&f, whole, &report);
+        want += whole->list[i].count * source->size[i];
+    for (int64_t i = 0; i < hf.n_tensors; i++)
+        got += (int64_t)hf.tensors[i]->data.size;
+    status st = hf_check(&hf, whole, &report);
     if (st == ST_OK)
         st = hf_report_status(&report, folder);
     if (st == ST_OK)
         st = dry_check(all, DRY_FILES, want, got);
     hf_report_done(&report);
-    hf_folder_close(&f);
+    hf_folder_close(&hf);
     return st;
 }
 
 static status check_state(dry_checks *all, const params *whole, int writers, const char *training)
 {
     int64_t got = 0;
-    for (int r = 0; r < writers; r++) {
+    for (int writer = 0; writer < writers; writer++) {
         char name[64], path[STATUS_PATH_MAX];
-        st_file f;
-        snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", r, writers);
+        st_file file;
+        snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", writer, writers);
         TRY(hf_path(path, training, name));
-        TRY(st_open(path, &f));
-        for (size_t i = 0; i < f.n_tensors; i++)
-            got += f.tensors[i].shape[0];
-        st_close(&f);
+        TRY(st_open(path, &file));
+        for (size_t i = 0; i < file.n_tensors; i++)
+            got += file.tensors[i].shape[0];
+        st_close(&file);
     }
     return dry_check(all, DRY_STATE, whole->total + 2 * params_trained(whole), got);
 }
 
-status dry_check_files(dry_checks *all, const dry_source *s, const params *whole, int writers,
+status dry_check_files(dry_checks *all, const dry_source *source, const params *whole, int writers,
                        const char *folder)
 {
     char training[STATUS_PATH_MAX];
-    TRY(check_weights(all, s, whole, folder));
+    TRY(check_weights(all, source, whole, folder));
     TRY(hf_path(training, folder, FOLDER_TRAINING));
     return check_state(all, whole, writers, training);
 }

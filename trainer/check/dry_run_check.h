@@ -51,7 +51,7 @@ typedef struct dry_owners {
     int ranks;
 } dry_owners;
 
-WARN_UNUSED status dry_owners_new(int64_t n, int ranks, dry_owners *out);
+WARN_UNUSED status dry_owners_new(int64_t count, int ranks, dry_owners *out);
 void dry_owners_free(dry_owners *owners);
 /* Notes what `rank` stores, by its own registry. */
 void dry_owners_note(dry_owners *owners, const params *params, int rank);

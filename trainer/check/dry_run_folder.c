@@ -35,7 +35,7 @@ static void wait_and_remove(const char *path, int end)
 {
     enum { END = 3 };
     char keep;
-    ssize_t n;
+    ssize_t got;
     setsid();
     signal(SIGHUP, SIG_IGN);
     dup2(end, END); /* first, since `end` is below 3 if standard input was closed */
@@ -44,49 +44,49 @@ static void wait_and_remove(const char *path, int end)
         dup2(nothing, fd);
     close_range(END + 1, ~0U, 0);
     do
-        n = read(END, &keep, 1);
-    while (n < 0 && errno == EINTR);
-    _exit(n == 1 || folder_remove(path) == ST_OK ? 0 : 1);
+        got = read(END, &keep, 1);
+    while (got < 0 && errno == EINTR);
+    _exit(got == 1 || folder_remove(path) == ST_OK ? 0 : 1);
 }
 
 status dry_folder_open(const char *name, dry_folder *out)
 {
-    dry_folder f = {.path = ""};
+    dry_folder folder = {.path = ""};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         return FAIL(ST_OS, "pipe: %s", strerror(errno));
-    status st = make_temp_folder(name, f.path);
+    status st = make_temp_folder(name, folder.path);
     if (st != ST_OK) {
         close(ends[0]);
         close(ends[1]);
         return st;
     }
-    f.remover = fork();
-    if (f.remover == 0) {
+    folder.remover = fork();
+    if (folder.remover == 0) {
         close(ends[1]);
-        wait_and_remove(f.path, ends[0]);
+        wait_and_remove(folder.path, ends[0]);
     }
     close(ends[0]);
-    f.held = ends[1];
-    *out = f;
-    return f.remover > 0 ? ST_OK : FAIL(ST_OS, "fork: %s", strerror(errno));
+    folder.held = ends[1];
+    *out = folder;
+    return folder.remover > 0 ? ST_OK : FAIL(ST_OS, "fork: %s", strerror(errno));
 }
 
-void dry_folder_close(dry_folder *f, bool keep)
+void dry_folder_close(dry_folder *folder, bool keep)
 {
     const status_note note = *status_last();
     int how = 1;
-    if (!f->path[0])
+    if (!folder->path[0])
         return;
-    if (keep && f->remover > 0 && write(f->held, "", 1) < 0)
-        log_warn("%s: cannot tell the process that removes this folder to keep it: %s", f->path,
-                 strerror(errno));
-    close(f->held);
-    if (f->remover > 0)
-        while (waitpid(f->remover, &how, 0) < 0 && errno == EINTR)
+    if (keep && folder->remover > 0 && write(folder->held, "", 1) < 0)
+        log_warn("%s: cannot tell the process that removes this folder to keep it: %s",
+                 folder->path, strerror(errno));
+    close(folder->held);
+    if (folder->remover > 0)
+        while (waitpid(folder->remover, &how, 0) < 0 && errno == EINTR)
             ;
-    if (how != 0 && !keep && folder_remove(f->path) != ST_OK)
+    if (how != 0 && !keep && folder_remove(folder->path) != ST_OK)
         log_warn("%s", status_text());
-    f->path[0] = 0;
+    folder->path[0] = 0;
     status_set(&note);
 }

@@ -20,48 +20,48 @@
 #include "trainer/run/session_memory.h"
 #include "trainer/run/step.h"
 
-plan_input dry_plan_input(const dry *d)
+plan_input dry_plan_input(const dry *run)
 {
-    return (plan_input){.conf = &d->conf,
-                        .layout = &d->layout,
-                        .dims = &d->dims,
-                        .params = d->whole,
-                        .device = d->planned};
+    return (plan_input){.conf = &run->conf,
+                        .layout = &run->layout,
+                        .dims = &run->dims,
+                        .params = run->whole,
+                        .device = run->planned};
 }
 
 /* Checks that the rank has read its own part of the weight files and no more. */
-static status check_reading(dry *d, const session *s)
+static status check_reading(dry *played, const session *run)
 {
-    if (!d->source.reads)
+    if (!played->source.reads)
         return ST_OK;
-    return dry_check(&d->checks, DRY_READ, dry_bytes_to_read(&d->source, s->params),
-                     s->params->bytes_read);
+    return dry_check(&played->checks, DRY_READ, dry_bytes_to_read(&played->source, run->params),
+                     run->params->bytes_read);
 }
 
 /* Checks that the run plans as many bytes by its options alone as trainer plan does for the device
  * that this one stands in for, with what the driver and the libraries take of it. */
-static status check_whole_plan(dry *d, const session *s)
+static status check_whole_plan(dry *played, const session *run)
 {
-    const int64_t rows = d->conf.training_local_batch_size;
-    const plan_input in = dry_plan_input(d);
+    const int64_t rows = played->conf.training_local_batch_size;
+    const plan_input in = dry_plan_input(played);
     recomputes recomputed;
     memory_plan plan;
     TRY(recompute_plan_of(&in, rows, &recomputed));
-    TRY(layout_plan_stage(&in, rows, &recomputed, s->mesh.place.pipeline, &plan));
-    return dry_check(&d->checks, DRY_WHOLE_PLAN, plan.total, s->planned_by_options);
+    TRY(layout_plan_stage(&in, rows, &recomputed, run->mesh.place.pipeline, &plan));
+    return dry_check(&played->checks, DRY_WHOLE_PLAN, plan.total, run->planned_by_options);
 }
 
 /* Checks that every region of the plan is an allocation of that size, and that the plan of the run
  * is the one that trainer plan makes. What else is allocated holds micro-batches and sums. */
-static status check_memory(dry *d, const session *s)
+static status check_memory(dry *played, const session *run)
 {
     params_sizes size;
     memory_plan own, plan;
-    TRY(params_size(s->params, &backend_shapes, true, &size));
-    TRY(session_memory_plan(s, &own));
-    TRY(check_whole_plan(d, s));
+    TRY(params_size(run->params, &backend_shapes, true, &size));
+    TRY(session_memory_plan(run, &own));
+    TRY(check_whole_plan(played, run));
     /* Parameters that no ranks share are packed in blocks with gaps, which no plan counts. */
-    if (mesh_comm(&s->mesh, MESH_WHOLE)->size == 1)
+    if (mesh_comm(&run->mesh, MESH_WHOLE)->size == 1)
         return ST_OK;
     const int64_t region[] = {4 * size.stored,  2 * size.stored,  4 * size.trained,
                               4 * size.trained, 4 * size.trained, size.gathered_bytes,
@@ -72,51 +72,53 @@ static status check_memory(dry *d, const session *s)
         for (size_t j = 0; j < sizeof region / sizeof *region; j++)
             same += region[j] == region[i];
         planned += region[i];
-        if (shapes_allocations(s->device, (size_t)region[i]) >= same)
+        if (shapes_allocations(run->device, (size_t)region[i]) >= same)
             taken += region[i];
     }
-    const int stage = s->mesh.place.pipeline;
-    if (planned > d->checks.stage[stage])
-        d->checks.stage[stage] = planned;
-    d->checks.beside = (int64_t)shapes_bytes(s->device) - taken;
-    TRY(dry_check(&d->checks, DRY_MEMORY, planned, taken));
-    plan_input in = dry_plan_input(d);
-    in.layout = &s->mesh.layout;
-    TRY(layout_plan_stage(&in, d->conf.training_local_batch_size, &s->recomputed, stage, &plan));
-    return dry_check(&d->checks, DRY_MEMORY_PLAN,
+    const int stage = run->mesh.place.pipeline;
+    if (planned > played->checks.stage[stage])
+        played->checks.stage[stage] = planned;
+    played->checks.beside = (int64_t)shapes_bytes(run->device) - taken;
+    TRY(dry_check(&played->checks, DRY_MEMORY, planned, taken));
+    plan_input in = dry_plan_input(played);
+    in.layout = &run->mesh.layout;
+    TRY(layout_plan_stage(&in, played->conf.training_local_batch_size, &run->recomputed, stage,
+                          &plan));
+    return dry_check(&played->checks, DRY_MEMORY_PLAN,
                      plan.total - plan.staging - memory_gpu_total(&plan.gpu), planned);
 }
 
 /* Computes the slots that go between this rank's experts and other ranks in a step, on the
  * assumption that every expert is given as many as any other, as model/exchange.c (even_borders)
  * routes without storage. slots: [layers]. */
-static void even_slots(const dry *d, const session *s, received_work *w, received_slots *slots)
+static void even_slots(const dry *played, const session *run, received_work *work,
+                       received_slots *slots)
 {
-    const text_dims *t = &d->dims.text;
-    const comm *c = mesh_comm(&s->mesh, MESH_EXPERT);
-    const int64_t wide = d->layout.expert_tensor > 1 ? d->layout.tensor : 1;
-    const int64_t of_layer = w->tokens / w->micro_steps * wide * t->top_k;
-    if (t->experts == 0)
+    const text_dims *text = &played->dims.text;
+    const comm *group = mesh_comm(&run->mesh, MESH_EXPERT);
+    const int64_t wide = played->layout.expert_tensor > 1 ? played->layout.tensor : 1;
+    const int64_t of_layer = work->tokens / work->micro_steps * wide * text->top_k;
+    if (text->experts == 0)
         return;
-    const int64_t own = t->experts / c->size;
-    const int64_t mine =
-        of_layer * (c->rank + 1) * own / t->experts - of_layer * c->rank * own / t->experts;
-    for (int64_t l = 0; l < t->layers; l++)
-        if (dims_layer_is_moe(&d->dims, l))
-            slots[l] = (received_slots){.come = w->micro_steps * (c->size - 1) * mine,
-                                        .go = w->micro_steps * (of_layer - mine)};
-    w->slots = slots;
+    const int64_t own = text->experts / group->size;
+    const int64_t mine = of_layer * (group->rank + 1) * own / text->experts -
+                         of_layer * group->rank * own / text->experts;
+    for (int64_t layer = 0; layer < text->layers; layer++)
+        if (dims_layer_is_moe(&played->dims, layer))
+            slots[layer] = (received_slots){.come = work->micro_steps * (group->size - 1) * mine,
+                                            .go = work->micro_steps * (of_layer - mine)};
+    work->slots = slots;
 }
 
 /* Compares the lines of the formula with those of the ledger. A line of the ledger that the formula
  * does not have is an error too. */
-static status check_lines(const received_line *line, int n, const comm_ledger *ledger)
+static status check_lines(const received_line *line, int count, const comm_ledger *ledger)
 {
     const comm_tally *list;
-    const int m = comm_ledger_list(ledger, &list);
-    for (int i = 0; i < n; i++) {
+    const int lines = comm_ledger_list(ledger, &list);
+    for (int i = 0; i < count; i++) {
         int64_t got = 0;
-        for (int k = 0; k < m; k++)
+        for (int k = 0; k < lines; k++)
             got += strcmp(list[k].what, line[i].what) == 0 ? list[k].step_bytes : 0;
         if (got != line[i].bytes)
             return FAIL(ST_INTERNAL,
@@ -124,9 +126,9 @@ static status check_lines(const received_line *line, int n, const comm_ledger *l
                         "%" PRId64,
                         line[i].what, got, line[i].bytes);
     }
-    for (int k = 0; k < m; k++) {
+    for (int k = 0; k < lines; k++) {
         bool known = list[k].step_calls == 0;
-        for (int i = 0; i < n && !known; i++)
+        for (int i = 0; i < count && !known; i++)
             known = strcmp(list[k].what, line[i].what) == 0;
         if (!known)
             return FAIL(ST_INTERNAL,
@@ -139,155 +141,159 @@ static status check_lines(const received_line *line, int n, const comm_ledger *l
 
 /* Compares the bytes of weights, gradients and replicas, which do not depend on the rows, with what
  * trainer plan says of them: the mean over the first ranks of all stages. */
-static status check_plan(dry *d, const session *s, const received_line *line, int n)
+static status check_plan(dry *played, const session *run, const received_line *line, int count)
 {
     static const char *const weights[][2] = {{UNITS_GATHER, UNITS_GATHER_VISION},
                                              {UNITS_REDUCE, UNITS_REDUCE_VISION},
                                              {"sum replicas' gradients", NULL}};
-    const layout *l = &d->layout;
-    const rates r = rates_h200();
-    cost k;
+    const layout *degrees = &played->layout;
+    const rates speeds = rates_h200();
+    cost price;
     int64_t got = 0; /* the plan gives the mean over the stages, rounded down, of each kind */
-    for (size_t w = 0; w < sizeof weights / sizeof *weights; w++) {
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < 2 && weights[w][j]; j++)
-                d->stages_got[w] += strcmp(line[i].what, weights[w][j]) == 0 ? line[i].bytes : 0;
-        got += d->stages_got[w] / l->pipeline;
+    for (size_t kind = 0; kind < sizeof weights / sizeof *weights; kind++) {
+        for (int i = 0; i < count; i++)
+            for (int j = 0; j < 2 && weights[kind][j]; j++)
+                played->stages_got[kind] +=
+                    strcmp(line[i].what, weights[kind][j]) == 0 ? line[i].bytes : 0;
+        got += played->stages_got[kind] / degrees->pipeline;
     }
-    if (s->mesh.place.pipeline + 1 < l->pipeline)
+    if (run->mesh.place.pipeline + 1 < degrees->pipeline)
         return ST_OK;
-    TRY(cost_of(&d->conf, l, &d->dims, d->whole, &r, &s->recomputed, &k));
-    return dry_check(&d->checks, DRY_PLANNED,
-                     k.traffic[TRAFFIC_GATHER].bytes + k.traffic[TRAFFIC_REDUCE].bytes +
-                         k.traffic[TRAFFIC_REPLICATE].bytes,
+    TRY(cost_of(&played->conf, degrees, &played->dims, played->whole, &speeds, &run->recomputed,
+                &price));
+    return dry_check(&played->checks, DRY_PLANNED,
+                     price.traffic[TRAFFIC_GATHER].bytes + price.traffic[TRAFFIC_REDUCE].bytes +
+                         price.traffic[TRAFFIC_REPLICATE].bytes,
                      got);
 }
 
 /* The lines of the formula for this rank's step. */
-static status lines_of(const dry *d, const session *s, const step_report *step,
+static status lines_of(const dry *played, const session *run, const step_report *step,
                        received_line line[RECEIVED_LINES], int *out_n)
 {
-    received_work w = step_received_work(s, step);
-    received_slots *slots = calloc((size_t)d->dims.text.layers + 1, sizeof *slots);
+    received_work work = step_received_work(run, step);
+    received_slots *slots = calloc((size_t)played->dims.text.layers + 1, sizeof *slots);
     if (!slots)
         return FAIL(ST_NO_MEMORY, "no memory for the expert slots of %" PRId64 " layers",
-                    d->dims.text.layers);
-    even_slots(d, s, &w, slots);
-    *out_n = received_lines(s->params, &d->dims, &s->mesh, &w, line);
+                    played->dims.text.layers);
+    even_slots(played, run, &work, slots);
+    *out_n = received_lines(run->params, &played->dims, &run->mesh, &work, line);
     free(slots);
     return ST_OK;
 }
 
 /* Checks the bytes that a step's collectives have received. */
-static status check_calls(dry *d, const session *s, const step_report *step,
+static status check_calls(dry *played, const session *run, const step_report *step,
                           const comm_ledger *ledger, int rank)
 {
     received_line line[RECEIVED_LINES];
     const comm_tally *list;
-    const int m = comm_ledger_list(ledger, &list);
-    const int64_t of_stage = d->layout.world / d->layout.pipeline;
+    const int lines = comm_ledger_list(ledger, &list);
+    const int64_t of_stage = played->layout.world / played->layout.pipeline;
     int64_t want = 0, got = 0;
-    int n;
+    int count;
     if (rank == 0)
         comm_ledger_print(ledger, stdout);
-    if (d->layout.world == 1)
+    if (played->layout.world == 1)
         return ST_OK;
-    TRY(lines_of(d, s, step, line, &n));
-    TRY(check_lines(line, n, ledger));
-    for (int i = 0; i < n; i++)
+    TRY(lines_of(played, run, step, line, &count));
+    TRY(check_lines(line, count, ledger));
+    for (int i = 0; i < count; i++)
         want += line[i].bytes;
-    for (int i = 0; i < m; i++)
+    for (int i = 0; i < lines; i++)
         got += list[i].step_bytes;
-    TRY(dry_check(&d->checks, DRY_RECEIVED, want, got));
+    TRY(dry_check(&played->checks, DRY_RECEIVED, want, got));
     /* The plan is a mean over stages, and a process knows only its own stage. */
-    return rank % of_stage == 0 && (!d->world || d->layout.pipeline == 1)
-               ? check_plan(d, s, line, n)
+    return rank % of_stage == 0 && (!played->world || played->layout.pipeline == 1)
+               ? check_plan(played, run, line, count)
                : ST_OK;
 }
 
 /* Checks that this rank made the same calls in each group as the group's first rank, which was
  * played before it. */
-static status check_order(dry *d, int rank)
+static status check_order(dry *played, int rank)
 {
-    const comm_count *mine = &d->counts[rank];
-    for (int g = 0; g < mine->count; g++) {
-        const comm_counted *a = &mine->group[g], *b = &d->counts[a->first].group[g];
-        if (b->first != a->first || b->size != a->size || a->count != b->count ||
-            !hash_equal(a->list, b->list))
+    const comm_count *mine = &played->counts[rank];
+    for (int i = 0; i < mine->count; i++) {
+        const comm_counted *first = &mine->group[i],
+                           *second = &played->counts[first->first].group[i];
+        if (second->first != first->first || second->size != first->size ||
+            first->count != second->count || !hash_equal(first->list, second->list))
             return FAIL(ST_INTERNAL,
                         "group %d of %d ranks: rank %d makes %" PRId64 " calls and rank %d %" PRId64
                         "; they differ in number, in kind or in order",
-                        g, a->size, rank, a->count, a->first, b->count);
-        TRY(dry_check(&d->checks, DRY_ORDER, b->count, a->count));
+                        i, first->size, rank, first->count, first->first, second->count);
+        TRY(dry_check(&played->checks, DRY_ORDER, second->count, first->count));
     }
     return ST_OK;
 }
 
-static status write_part(dry *d, const session *s)
+static status write_part(dry *played, const session *run)
 {
-    const together t = together_of(s->params);
+    const together ranks = together_of(run->params);
     int64_t bytes = 0;
-    hf_export_options o = {.source = d->conf.model_path,
-                           .tokenizer = d->conf.model_tokenizer,
-                           .dtype = HF_EXPORT_AS_SOURCE,
-                           .writer = t.writer.rank,
-                           .writers = t.writer.ranks,
-                           .value_bytes = &bytes};
+    hf_export_options options = {.source = played->conf.model_path,
+                                 .tokenizer = played->conf.model_tokenizer,
+                                 .dtype = HF_EXPORT_AS_SOURCE,
+                                 .writer = ranks.writer.rank,
+                                 .writers = ranks.writer.ranks,
+                                 .value_bytes = &bytes};
     char training[STATUS_PATH_MAX];
-    if (!t.writes)
+    if (!ranks.writes)
         return ST_OK;
-    TRY(hf_path(training, d->written, FOLDER_TRAINING));
+    TRY(hf_path(training, played->written, FOLDER_TRAINING));
     TRY(file_make_folders(training));
-    TRY(hf_export(s->params, s->stream, &d->dims, d->written, &o));
-    TRY(train_state_write(s->params, s->stream, t.writer, training));
-    return dry_check(&d->checks, DRY_WRITTEN, dry_bytes_to_write(&d->source, s->params), bytes);
+    TRY(hf_export(run->params, run->stream, &played->dims, played->written, &options));
+    TRY(train_state_write(run->params, run->stream, ranks.writer, training));
+    return dry_check(&played->checks, DRY_WRITTEN, dry_bytes_to_write(&played->source, run->params),
+                     bytes);
 }
 
-static status play_opened(dry *d, session *s, const comm_ledger *ledger, int rank)
+static status play_opened(dry *played, session *run, const comm_ledger *ledger, int rank)
 {
-    step_report r;
-    dry_owners_note(&d->owners, s->params, rank);
-    TRY(check_reading(d, s));
-    TRY(check_memory(d, s));
-    TRY(step_run(s, 1, &r));
-    TRY(check_calls(d, s, &r, ledger, rank));
-    if (d->counts) /* if ranks are processes, nccl_double compares their calls */
-        TRY(check_order(d, rank));
-    TRY(write_part(d, s));
+    step_report report;
+    dry_owners_note(&played->owners, run->params, rank);
+    TRY(check_reading(played, run));
+    TRY(check_memory(played, run));
+    TRY(step_run(run, 1, &report));
+    TRY(check_calls(played, run, &report, ledger, rank));
+    if (played->counts) /* if ranks are processes, nccl_double compares their calls */
+        TRY(check_order(played, rank));
+    TRY(write_part(played, run));
     /* Once they have exchanged this, all ranks have written. */
-    return d->world ? dry_ranks_owners(d, s) : ST_OK;
+    return played->world ? dry_ranks_owners(played, run) : ST_OK;
 }
 
-static status play_in(dry *d, const world *w, int rank, const resume_point *from)
+static status play_in(dry *played, const world *job, int rank, const resume_point *from)
 {
-    session s;
-    TRY(session_resume(&d->conf, w, from, &s));
-    status st =
-        from ? dry_check(&d->checks, DRY_GOES_ON, dry_state_bytes(s.params), s.params->bytes_read)
-             : play_opened(d, &s, w->ledger, rank);
-    if (st == ST_OK && from && d->world)
-        st = dry_ranks_checks(d, &s);
-    session_close(&s);
+    session run;
+    TRY(session_resume(&played->conf, job, from, &run));
+    status st = from ? dry_check(&played->checks, DRY_GOES_ON, dry_state_bytes(run.params),
+                                 run.params->bytes_read)
+                     : play_opened(played, &run, job->ledger, rank);
+    if (st == ST_OK && from && played->world)
+        st = dry_ranks_checks(played, &run);
+    session_close(&run);
     return st;
 }
 
-static status play_here(dry *d, int rank, const resume_point *from)
+static status play_here(dry *played, int rank, const resume_point *from)
 {
-    const int size = (int)d->layout.world;
+    const int size = (int)played->layout.world;
     comm_count again = {0};
-    world w = {.place = {rank, size, rank, size, "a dry run"},
-               .engine = &comm_count_engine,
-               .joined = from ? &again : &d->counts[rank],
-               .backend = BACKEND_SHAPES,
-               .claims = plan_device_claims(d->planned)};
-    TRY(comm_ledger_new(&w.ledger));
-    status st = play_in(d, &w, rank, from);
-    comm_ledger_free(&w.ledger);
+    world job = {.place = {rank, size, rank, size, "a dry run"},
+                 .engine = &comm_count_engine,
+                 .joined = from ? &again : &played->counts[rank],
+                 .backend = BACKEND_SHAPES,
+                 .claims = plan_device_claims(played->planned)};
+    TRY(comm_ledger_new(&job.ledger));
+    status st = play_in(played, &job, rank, from);
+    comm_ledger_free(&job.ledger);
     return st;
 }
 
-status dry_play(dry *d, int rank, const resume_point *from)
+status dry_play(dry *run, int rank, const resume_point *from)
 {
-    status st = d->world ? play_in(d, d->world, rank, from) : play_here(d, rank, from);
+    status st = run->world ? play_in(run, run->world, rank, from) : play_here(run, rank, from);
     return st == ST_OK ? st : status_context(st, "rank %d", rank);
 }

@@ -5,31 +5,31 @@
 
 #include "trainer/check/dry_run_play.h"
 
-static const comm *all_ranks(const session *s)
+static const comm *all_ranks(const session *run)
 {
-    return mesh_comm(&s->mesh, MESH_WORLD);
+    return mesh_comm(&run->mesh, MESH_WORLD);
 }
 
-status dry_ranks_owners(dry *d, const session *s)
+status dry_ranks_owners(dry *run, const session *opened)
 {
-    const comm *c = all_ranks(s);
+    const comm *group = all_ranks(opened);
     int64_t bytes;
-    char *of = dry_owners_bytes(&d->owners, &bytes);
-    return comm_host_all_gather(c, (comm_at){"dry run: who stores what", -1}, of + c->rank * bytes,
-                                of, bytes);
+    char *of = dry_owners_bytes(&run->owners, &bytes);
+    return comm_host_all_gather(group, (comm_at){"dry run: who stores what", -1},
+                                of + group->rank * bytes, of, bytes);
 }
 
-status dry_ranks_checks(dry *d, const session *s)
+status dry_ranks_checks(dry *run, const session *opened)
 {
-    const comm *c = all_ranks(s);
-    dry_checks *of = calloc((size_t)c->size, sizeof *of);
+    const comm *group = all_ranks(opened);
+    dry_checks *of = calloc((size_t)group->size, sizeof *of);
     if (!of)
-        return FAIL(ST_NO_MEMORY, "no memory for the tables of %d ranks", c->size);
-    status st = comm_host_all_gather(c, (comm_at){"dry run: what was found", -1}, &d->checks, of,
-                                     sizeof *of);
-    for (int r = 0; r < c->size && st == ST_OK; r++)
-        if (r != c->rank)
-            dry_checks_add(&d->checks, &of[r]);
+        return FAIL(ST_NO_MEMORY, "no memory for the tables of %d ranks", group->size);
+    status st = comm_host_all_gather(group, (comm_at){"dry run: what was found", -1}, &run->checks,
+                                     of, sizeof *of);
+    for (int i = 0; i < group->size && st == ST_OK; i++)
+        if (i != group->rank)
+            dry_checks_add(&run->checks, &of[i]);
     free(of);
     return st;
 }

@@ -38,122 +38,125 @@ typedef struct adapter_list {
     int64_t n_parameters;
 } adapter_list;
 
-static adapter_tensor *add_tensor(adapter_list *l, const char *module, bool is_b)
+static adapter_tensor *add_tensor(adapter_list *adapters, const char *module, bool is_b)
 {
-    adapter_tensor *t = &l->tensor[l->count++];
-    *t = (adapter_tensor){.is_b = is_b, .expert = WHOLE};
-    snprintf(t->name, sizeof t->name, "base_model.model.%s.lora_%c.weight", module,
+    adapter_tensor *one = &adapters->tensor[adapters->count++];
+    *one = (adapter_tensor){.is_b = is_b, .expert = WHOLE};
+    snprintf(one->name, sizeof one->name, "base_model.model.%s.lora_%c.weight", module,
              is_b ? 'B' : 'A');
-    return t;
+    return one;
 }
 
 /* Adds the two matrices of a linear map: [r, in] and [out, r]. */
-static void add_linear(adapter_list *list, const param *w, bool text_only)
+static void add_linear(adapter_list *list, const param *weight, bool text_only)
 {
     char module[160];
-    snprintf(module, sizeof module, "%.*s", (int)lora_module_size(w), w->name);
-    for (int b = 0; b < 2; b++) {
-        adapter_tensor *tensor = add_tensor(list, module, b);
-        tensor->weight = w + w->lora + b;
+    snprintf(module, sizeof module, "%.*s", (int)lora_module_size(weight), weight->name);
+    for (int i = 0; i < 2; i++) {
+        adapter_tensor *tensor = add_tensor(list, module, i);
+        tensor->weight = weight + weight->lora + i;
         tensor->linear = true;
         memcpy(tensor->shape, tensor->weight->shape, sizeof tensor->shape);
     }
-    if (w->group == GROUP_ROUTER && !text_only && list->reader == ADAPTER_TRANSFORMERS_5)
-        list->parameter[list->n_parameters++] = w;
+    if (weight->group == GROUP_ROUTER && !text_only && list->reader == ADAPTER_TRANSFORMERS_5)
+        list->parameter[list->n_parameters++] = weight;
 }
 
 /* Adds the two matrices of experts that are fused in one tensor. PEFT wraps a module once for each
  * of its parameters, so the first parameter is inside the wrapper of the second. */
-static void add_fused(adapter_list *list, const param *w, bool inside)
+static void add_fused(adapter_list *list, const param *weight, bool inside)
 {
     const bool exchanged = list->reader == ADAPTER_TRANSFORMERS_4;
-    const int64_t in = w->shape[exchanged ? 2 : 1], out = w->shape[exchanged ? 1 : 2];
+    const int64_t in = weight->shape[exchanged ? 2 : 1], out = weight->shape[exchanged ? 1 : 2];
     char module[160];
-    snprintf(module, sizeof module, "%.*s%s", (int)(strrchr(w->name, '.') - w->name), w->name,
-             inside ? ".base_layer" : "");
-    for (int b = 0; b < 2; b++) {
-        adapter_tensor *tensor = add_tensor(list, module, b);
-        tensor->of_b = exchanged ? !b : b;
-        tensor->weight = w->lora ? w + w->lora + tensor->of_b : NULL;
-        tensor->shape[b] = list->rank * w->shape[0];
-        tensor->shape[!b] = b ? out : in;
+    snprintf(module, sizeof module, "%.*s%s", (int)(strrchr(weight->name, '.') - weight->name),
+             weight->name, inside ? ".base_layer" : "");
+    for (int i = 0; i < 2; i++) {
+        adapter_tensor *tensor = add_tensor(list, module, i);
+        tensor->of_b = exchanged ? !i : i;
+        tensor->weight = weight->lora ? weight + weight->lora + tensor->of_b : NULL;
+        tensor->shape[i] = list->rank * weight->shape[0];
+        tensor->shape[!i] = i ? out : in;
     }
-    list->parameter[list->n_parameters++] = w;
+    list->parameter[list->n_parameters++] = weight;
 }
 
-static bool is_square(const param *w)
+static bool is_square(const param *weight)
 {
-    return w->lora && w->shape[1] == w->shape[2];
+    return weight->lora && weight->shape[1] == weight->shape[2];
 }
 
 /* Adds the parameters of one module of fused experts. gate_up is the first; down follows it in the
  * registry. A parameter without an adapter is added, as zeros, if the other one is square. */
-static void add_fused_pair(adapter_list *l, const param *gate_up)
+static void add_fused_pair(adapter_list *adapters, const param *gate_up)
 {
     const param *down = gate_up + 1;
     bool first = gate_up->lora || is_square(down), second = down->lora || is_square(gate_up);
     if (first)
-        add_fused(l, gate_up, second);
+        add_fused(adapters, gate_up, second);
     if (second)
-        add_fused(l, down, false);
+        add_fused(adapters, down, false);
 }
 
-static void add_expert(adapter_list *list, const param *w, int64_t e, const char *which,
+static void add_expert(adapter_list *list, const param *weight, int64_t expert, const char *which,
                        int64_t column, int64_t out)
 {
     char module[160];
-    snprintf(module, sizeof module, "%.*s.%lld.%s_proj", (int)(strrchr(w->name, '.') - w->name),
-             w->name, (long long)e, which);
-    for (int b = 0; b < 2; b++) {
-        adapter_tensor *tensor = add_tensor(list, module, b);
-        tensor->weight = w->lora ? w + w->lora + b : NULL;
-        tensor->of_b = b;
-        tensor->expert = e;
-        tensor->column = b ? column : 0;
-        tensor->shape[b] = list->rank;
-        tensor->shape[!b] = b ? out : w->shape[1];
+    snprintf(module, sizeof module, "%.*s.%lld.%s_proj",
+             (int)(strrchr(weight->name, '.') - weight->name), weight->name, (long long)expert,
+             which);
+    for (int i = 0; i < 2; i++) {
+        adapter_tensor *tensor = add_tensor(list, module, i);
+        tensor->weight = weight->lora ? weight + weight->lora + i : NULL;
+        tensor->of_b = i;
+        tensor->expert = expert;
+        tensor->column = i ? column : 0;
+        tensor->shape[i] = list->rank;
+        tensor->shape[!i] = i ? out : weight->shape[1];
     }
 }
 
 /* Adds one linear map per expert. For transformers 5, PEFT fuses gate and up only if down has an
  * adapter too, so down gets zeros if it has none. */
-static void add_separate_pair(adapter_list *l, const param *gate_up)
+static void add_separate_pair(adapter_list *adapters, const param *gate_up)
 {
     const param *down = gate_up + 1;
     const int64_t width = gate_up->shape[2] / 2;
-    for (int64_t e = 0; e < gate_up->shape[0] && gate_up->lora; e++) {
-        add_expert(l, gate_up, e, "gate", 0, width);
-        add_expert(l, gate_up, e, "up", width, width);
+    for (int64_t expert = 0; expert < gate_up->shape[0] && gate_up->lora; expert++) {
+        add_expert(adapters, gate_up, expert, "gate", 0, width);
+        add_expert(adapters, gate_up, expert, "up", width, width);
     }
-    for (int64_t e = 0; e < down->shape[0] && (gate_up->lora || down->lora); e++)
-        add_expert(l, down, e, "down", 0, down->shape[2]);
+    for (int64_t expert = 0; expert < down->shape[0] && (gate_up->lora || down->lora); expert++)
+        add_expert(adapters, down, expert, "down", 0, down->shape[2]);
 }
 
-static void add_row(adapter_list *list, const params *registry, const param *w)
+static void add_row(adapter_list *list, const params *registry, const param *weight)
 {
-    if (w->n_dims == 2 && w->lora)
-        add_linear(list, w, registry->text_only_names);
-    else if (w->group != GROUP_EXPERTS || w->adapter || !strstr(w->name, ".gate_up_proj"))
+    if (weight->n_dims == 2 && weight->lora)
+        add_linear(list, weight, registry->text_only_names);
+    else if (weight->group != GROUP_EXPERTS || weight->adapter ||
+             !strstr(weight->name, ".gate_up_proj"))
         return;
     else if (registry->text_only_names)
-        add_separate_pair(list, w);
+        add_separate_pair(list, weight);
     else
-        add_fused_pair(list, w);
+        add_fused_pair(list, weight);
 }
 
-static void list_free(adapter_list *l)
+static void list_free(adapter_list *adapters)
 {
-    free(l->tensor);
-    free(l->parameter);
+    free(adapters->tensor);
+    free(adapters->parameter);
 }
 
-static status list_make(const params *registry, stream *s, adapter_reader reader, adapter_list *out)
+static status list_make(const params *registry, stream *queue, adapter_reader reader,
+                        adapter_list *out)
 {
     int64_t most = 1;
     for (int64_t i = 0; i < registry->count; i++)
         most += 2 + (registry->list[i].n_dims == 3 ? 4 * registry->list[i].shape[0] : 0);
     adapter_list list = {.tensor = calloc((size_t)most, sizeof *list.tensor),
-                         .queue = s,
+                         .queue = queue,
                          .reader = reader,
                          .rank = registry->lora_rank,
                          .parameter = calloc((size_t)registry->count + 1, sizeof *list.parameter)};
@@ -168,18 +171,18 @@ static status list_make(const params *registry, stream *s, adapter_reader reader
 }
 
 /* Arranges the values as the file has them. from: the whole row, A [E, in, r] or B [E, r, out]. */
-static void arrange_adapter(const adapter_tensor *t, const double *from, double *to)
+static void arrange_adapter(const adapter_tensor *one, const double *from, double *to)
 {
-    const int64_t experts = t->weight->shape[0], rows = t->weight->shape[1],
-                  columns = t->weight->shape[2];
-    const bool exchanged = t->of_b != t->is_b;
-    for (int64_t i = 0; i < t->shape[0]; i++)
-        for (int64_t j = 0; j < t->shape[1]; j++, to++) {
-            if (t->expert != WHOLE) /* transposed: A' [r, in], B' [out, r] */
-                *to = from[(t->expert * rows + j) * columns + t->column + i];
-            else if (!t->is_b && exchanged) /* [E r, out] of B */
+    const int64_t experts = one->weight->shape[0], rows = one->weight->shape[1],
+                  columns = one->weight->shape[2];
+    const bool exchanged = one->of_b != one->is_b;
+    for (int64_t i = 0; i < one->shape[0]; i++)
+        for (int64_t j = 0; j < one->shape[1]; j++, to++) {
+            if (one->expert != WHOLE) /* transposed: A' [r, in], B' [out, r] */
+                *to = from[(one->expert * rows + j) * columns + one->column + i];
+            else if (!one->is_b && exchanged) /* [E r, out] of B */
                 *to = from[i * columns + j];
-            else if (!t->is_b) /* [E r, in] of A */
+            else if (!one->is_b) /* [E r, in] of A */
                 *to = from[(i / columns * rows + j) * columns + i % columns];
             else if (exchanged) /* [in, r E] of A */
                 *to = from[(j % experts * rows + i) * columns + j / experts];
@@ -188,48 +191,49 @@ static void arrange_adapter(const adapter_tensor *t, const double *from, double 
         }
 }
 
-static status read_tensor(void *context, int64_t i, double *out)
+static status read_tensor(void *context, int64_t index, double *out)
 {
-    const adapter_list *l = context;
-    const adapter_tensor *t = &l->tensor[i];
-    if (!t->weight) {
-        memset(out, 0, (size_t)(t->shape[0] * t->shape[1]) * sizeof *out);
+    const adapter_list *adapters = context;
+    const adapter_tensor *one = &adapters->tensor[index];
+    if (!one->weight) {
+        memset(out, 0, (size_t)(one->shape[0] * one->shape[1]) * sizeof *out);
         return ST_OK;
     }
-    if (t->linear)
-        return lora_read(t->weight, l->queue, 0, t->weight->count, out);
-    double *all = malloc((size_t)t->weight->count * sizeof *all);
+    if (one->linear)
+        return lora_read(one->weight, adapters->queue, 0, one->weight->count, out);
+    double *all = malloc((size_t)one->weight->count * sizeof *all);
     if (!all)
         return FAIL(ST_NO_MEMORY, "no memory for an adapter of %lld values",
-                    (long long)t->weight->count);
-    status st = lora_read(t->weight, l->queue, 0, t->weight->count, all);
+                    (long long)one->weight->count);
+    status st = lora_read(one->weight, adapters->queue, 0, one->weight->count, all);
     if (st == ST_OK)
-        arrange_adapter(t, all, out);
+        arrange_adapter(one, all, out);
     free(all);
     return st;
 }
 
-static status write_weights(const adapter_list *l, const char *folder)
+static status write_weights(const adapter_list *adapters, const char *folder)
 {
-    st_tensor *list = calloc((size_t)l->count + 1, sizeof *list);
+    st_tensor *list = calloc((size_t)adapters->count + 1, sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
-    for (int64_t i = 0; i < l->count; i++) {
-        const adapter_tensor *t = &l->tensor[i];
-        list[i] = (st_tensor){.name = t->name, .dtype = DT_F32, .n_dims = 2};
-        memcpy(list[i].shape, t->shape, sizeof t->shape);
-        list[i].data.size = (size_t)(t->shape[0] * t->shape[1]) * sizeof(float);
+    for (int64_t i = 0; i < adapters->count; i++) {
+        const adapter_tensor *one = &adapters->tensor[i];
+        list[i] = (st_tensor){.name = one->name, .dtype = DT_F32, .n_dims = 2};
+        memcpy(list[i].shape, one->shape, sizeof one->shape);
+        list[i].data.size = (size_t)(one->shape[0] * one->shape[1]) * sizeof(float);
     }
-    status st = hf_write_values(folder, weights_name, list, l->count, read_tensor, (void *)l);
+    status st =
+        hf_write_values(folder, weights_name, list, adapters->count, read_tensor, (void *)adapters);
     free(list);
     return st;
 }
 
-static bool is_parameter(const adapter_list *l, const adapter_tensor *t)
+static bool is_parameter(const adapter_list *adapters, const adapter_tensor *one)
 {
-    bool found = !t->linear && t->expert == WHOLE;
-    for (int64_t i = 0; i < l->n_parameters && !found; i++)
-        found = t->weight == l->parameter[i] + l->parameter[i]->lora;
+    bool found = !one->linear && one->expert == WHOLE;
+    for (int64_t i = 0; i < adapters->n_parameters && !found; i++)
+        found = one->weight == adapters->parameter[i] + adapters->parameter[i]->lora;
     return found;
 }
 
@@ -243,19 +247,19 @@ static void put_modules(json_writer *json, const adapter_list *list)
         char module[TENSOR_NAME];
         if (tensor->is_b || is_parameter(list, tensor))
             continue;
-        size_t n = strlen(tensor->name) - (sizeof start - 1) - (sizeof end - 1);
-        snprintf(module, sizeof module, "%.*s", (int)n, tensor->name + sizeof start - 1);
+        size_t length = strlen(tensor->name) - (sizeof start - 1) - (sizeof end - 1);
+        snprintf(module, sizeof module, "%.*s", (int)length, tensor->name + sizeof start - 1);
         json_put_cstr(json, module);
     }
     json_end_array(json);
 }
 
-static void put_parameters(json_writer *w, const adapter_list *l)
+static void put_parameters(json_writer *writer, const adapter_list *adapters)
 {
-    json_begin_array(w);
-    for (int64_t i = 0; i < l->n_parameters; i++)
-        json_put_cstr(w, l->parameter[i]->name);
-    json_end_array(w);
+    json_begin_array(writer);
+    for (int64_t i = 0; i < adapters->n_parameters; i++)
+        json_put_cstr(writer, adapters->parameter[i]->name);
+    json_end_array(writer);
 }
 
 static status write_config(const params *registry, const adapter_list *list, const char *base,
@@ -293,18 +297,18 @@ static status write_config(const params *registry, const adapter_list *list, con
     return st;
 }
 
-status adapter_export(const params *registry, stream *s, const char *base, adapter_reader reader,
-                      const char *folder)
+status adapter_export(const params *registry, stream *queue, const char *base,
+                      adapter_reader reader, const char *folder)
 {
-    adapter_list l;
+    adapter_list adapters;
     if (!registry->lora_rank)
         return ST_OK;
     TRY(params_may_be_kept(registry));
     TRY(file_make_folders(folder));
-    TRY(list_make(registry, s, reader, &l));
-    status st = write_weights(&l, folder);
+    TRY(list_make(registry, queue, reader, &adapters));
+    status st = write_weights(&adapters, folder);
     if (st == ST_OK)
-        st = write_config(registry, &l, base, folder);
-    list_free(&l);
+        st = write_config(registry, &adapters, base, folder);
+    list_free(&adapters);
     return st;
 }

@@ -33,10 +33,10 @@
 typedef enum adapter_reader { ADAPTER_TRANSFORMERS_4, ADAPTER_TRANSFORMERS_5 } adapter_reader;
 
 /* Writes both files into `folder`, which is created if it does not exist; does nothing for a
- * registry without adapters. Values are read from the device on `s`, or from lora_gather's host
+ * registry without adapters. Values are read from the device on `queue`, or from lora_gather's host
  * memory if ranks share them. base: the model that the adapters belong to, as the configuration
  * names it. ST_CANT_CREATE or ST_IO names the file. */
-WARN_UNUSED status adapter_export(const params *registry, stream *s, const char *base,
+WARN_UNUSED status adapter_export(const params *registry, stream *queue, const char *base,
                                   adapter_reader reader, const char *folder);
 
 #endif

@@ -61,12 +61,12 @@ status folder_remove(const char *path)
     if (!dir)
         return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
     status st = ST_OK;
-    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+    for (struct dirent *entry; st == ST_OK && (entry = readdir(dir));) {
         char inner[STATUS_PATH_MAX];
         struct stat about;
-        if (is_dots(e->d_name))
+        if (is_dots(entry->d_name))
             continue;
-        st = hf_path(inner, path, e->d_name);
+        st = hf_path(inner, path, entry->d_name);
         if (st == ST_OK && lstat(inner, &about) == 0 && S_ISDIR(about.st_mode))
             st = folder_remove(inner);
         else if (st == ST_OK && unlink(inner) != 0 && errno != ENOENT)
@@ -91,16 +91,16 @@ status folder_step_path(char out[STATUS_PATH_MAX], const char *folder, int64_t s
 
 status folder_steps(const char *folder, int64_t **out, int64_t *out_n)
 {
-    int64_t *list = NULL, n = 0, capacity = 0;
+    int64_t *list = NULL, count = 0, capacity = 0;
     DIR *dir = opendir(folder);
     if (!dir && errno != ENOENT)
         return FAIL_IN(ST_IO, folder, "%s", strerror(errno));
-    for (struct dirent *e; dir && (e = readdir(dir));) {
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
         int64_t step;
         int end = 0;
-        if (sscanf(e->d_name, "step-%" SCNd64 "%n", &step, &end) != 1 || e->d_name[end])
+        if (sscanf(entry->d_name, "step-%" SCNd64 "%n", &step, &end) != 1 || entry->d_name[end])
             continue;
-        if (n == capacity) {
+        if (count == capacity) {
             capacity = capacity ? 2 * capacity : 16;
             int64_t *more = realloc(list, (size_t)capacity * sizeof *list);
             if (!more) {
@@ -110,14 +110,14 @@ status folder_steps(const char *folder, int64_t **out, int64_t *out_n)
             }
             list = more;
         }
-        list[n++] = step;
+        list[count++] = step;
     }
     if (dir)
         closedir(dir);
-    if (n)
-        qsort(list, (size_t)n, sizeof *list, compare_ints);
+    if (count)
+        qsort(list, (size_t)count, sizeof *list, compare_ints);
     *out = list;
-    *out_n = n;
+    *out_n = count;
     return ST_OK;
 }
 
@@ -177,13 +177,13 @@ status folder_tidy(const char *folder)
     if (!dir)
         return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, folder, "%s", strerror(errno));
     status st = ST_OK;
-    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+    for (struct dirent *entry; st == ST_OK && (entry = readdir(dir));) {
         char path[STATUS_PATH_MAX];
-        const char *end = strrchr(e->d_name, '.');
-        if (strncmp(e->d_name, ".step-", 6) != 0 ||
+        const char *end = strrchr(entry->d_name, '.');
+        if (strncmp(entry->d_name, ".step-", 6) != 0 ||
             (strcmp(end, ".writing") != 0 && strcmp(end, ".trash") != 0))
             continue;
-        st = hf_path(path, folder, e->d_name);
+        st = hf_path(path, folder, entry->d_name);
         /* A failure is not an error, since such a folder is never read. */
         if (st == ST_OK && folder_remove(path) != ST_OK)
             log_warn("what an earlier run left half written cannot be deleted: %s", status_text());
@@ -194,11 +194,11 @@ status folder_tidy(const char *folder)
 
 static bool is_weights(const char *name)
 {
-    size_t n = strlen(name);
+    size_t length = strlen(name);
     static const char index[] = ".safetensors.index.json", file[] = ".safetensors";
     return strncmp(name, "model", 5) == 0 &&
-           ((n >= sizeof file && strcmp(name + n - (sizeof file - 1), file) == 0) ||
-            (n >= sizeof index && strcmp(name + n - (sizeof index - 1), index) == 0));
+           ((length >= sizeof file && strcmp(name + length - (sizeof file - 1), file) == 0) ||
+            (length >= sizeof index && strcmp(name + length - (sizeof index - 1), index) == 0));
 }
 
 static status publish_file(const char *from_folder, const char *folder, const char *name)
@@ -225,12 +225,12 @@ static status for_files(const char *dir_path, const char *other, each_file each)
     if (!dir)
         return FAIL_IN(ST_IO, dir_path, "%s", strerror(errno));
     status st = ST_OK;
-    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+    for (struct dirent *entry; st == ST_OK && (entry = readdir(dir));) {
         char path[STATUS_PATH_MAX];
         struct stat about;
-        st = hf_path(path, dir_path, e->d_name);
+        st = hf_path(path, dir_path, entry->d_name);
         if (st == ST_OK && stat(path, &about) == 0 && S_ISREG(about.st_mode))
-            st = each(dir_path, other, e->d_name);
+            st = each(dir_path, other, entry->d_name);
     }
     closedir(dir);
     return st;

@@ -36,8 +36,8 @@ typedef struct folder_known {
     hash128 digest;
 } folder_known;
 /* Seals the checkpoint at `path`: writes its manifest, synced, with every file below path. Files in
- * known [n] are entered with their given digest; all others are read and hashed. */
-WARN_UNUSED status folder_seal(const char *path, const folder_known *known, int n);
+ * known [count] are entered with their given digest; all others are read and hashed. */
+WARN_UNUSED status folder_seal(const char *path, const folder_known *known, int count);
 /* Checks the seal of the checkpoint at `path`. Of several ranks each reads and hashes its share of
  * the files, all shares about equal in bytes; together they read every byte. ST_BAD_INPUT names a
  * file that is missing or has another size or content, or a manifest that was changed. */

@@ -27,24 +27,24 @@ const char *hf_layout_name(expert_layout which)
 }
 
 /* Adds a problem to the report. */
-static status problem(hf_report *r, int kind, const char *fmt, ...)
+static status problem(hf_report *report, int kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static status problem(hf_report *r, int kind, const char *fmt, ...)
+static status problem(hf_report *report, int kind, const char *fmt, ...)
 {
-    if (r->n_problems == r->capacity) {
-        int64_t more = r->capacity ? 2 * r->capacity : 64;
-        hf_problem *list = realloc(r->problems, (size_t)more * sizeof *list);
+    if (report->n_problems == report->capacity) {
+        int64_t more = report->capacity ? 2 * report->capacity : 64;
+        hf_problem *list = realloc(report->problems, (size_t)more * sizeof *list);
         if (!list)
             return FAIL(ST_NO_MEMORY, "no memory for %lld problems", (long long)more);
-        r->problems = list;
-        r->capacity = more;
+        report->problems = list;
+        report->capacity = more;
     }
-    hf_problem *p = &r->problems[r->n_problems++];
-    p->kind = kind;
-    r->count[kind]++;
+    hf_problem *new_problem = &report->problems[report->n_problems++];
+    new_problem->kind = kind;
+    report->count[kind]++;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(p->text, sizeof p->text, fmt, args);
+    vsnprintf(new_problem->text, sizeof new_problem->text, fmt, args);
     va_end(args);
     return ST_OK;
 }
@@ -57,24 +57,26 @@ void hf_report_done(hf_report *report)
 
 const char *hf_shape_text(int n_dims, const int64_t *shape, char out[HF_SHAPE_TEXT])
 {
-    size_t n = words_add(out, HF_SHAPE_TEXT, 0, "[");
+    size_t count = words_add(out, HF_SHAPE_TEXT, 0, "[");
     for (int i = 0; i < n_dims; i++)
-        n = words_add(out, HF_SHAPE_TEXT, n, "%s%" PRId64, i ? ", " : "", shape[i]);
-    words_add(out, HF_SHAPE_TEXT, n, "]");
+        count = words_add(out, HF_SHAPE_TEXT, count, "%s%" PRId64, i ? ", " : "", shape[i]);
+    words_add(out, HF_SHAPE_TEXT, count, "]");
     return out;
 }
 
-static bool shape_is(const st_tensor *t, int n_dims, const int64_t *shape)
+static bool shape_is(const st_tensor *entry, int n_dims, const int64_t *shape)
 {
-    return t->n_dims == n_dims && memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) == 0;
+    return entry->n_dims == n_dims &&
+           memcmp(entry->shape, shape, (size_t)n_dims * sizeof *shape) == 0;
 }
 
 /* Whether this fused tensor has the shape of the parameter, or with `exchanged` that shape with its
  * last two axes exchanged. */
-static bool fits_param(const st_tensor *t, const param *p, bool exchanged)
+static bool fits_param(const st_tensor *entry, const param *weight, bool exchanged)
 {
-    int64_t shape[3] = {p->shape[0], p->shape[exchanged ? 2 : 1], p->shape[exchanged ? 1 : 2]};
-    return shape_is(t, 3, shape);
+    int64_t shape[3] = {weight->shape[0], weight->shape[exchanged ? 2 : 1],
+                        weight->shape[exchanged ? 1 : 2]};
+    return shape_is(entry, 3, shape);
 }
 
 static expert_layout find_layout(const hf_folder *folder, const params *registry)
@@ -124,19 +126,19 @@ static status check_piece(const hf_folder *folder, const param_piece *piece, hf_
 
 /* Finds the tensors of the folder that the registry does not have. */
 static status find_extra(const hf_folder *folder, const params *registry, const param_piece *pieces,
-                         int64_t n, hf_report *report)
+                         int64_t count, hf_report *report)
 {
-    const char **names = malloc((size_t)(n > 0 ? n : 1) * sizeof *names);
+    const char **names = malloc((size_t)(count > 0 ? count : 1) * sizeof *names);
     if (!names)
-        return FAIL(ST_NO_MEMORY, "no memory for %lld tensor names", (long long)n);
-    for (int64_t i = 0; i < n; i++)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld tensor names", (long long)count);
+    for (int64_t i = 0; i < count; i++)
         names[i] = pieces[i].name;
-    qsort(names, (size_t)n, sizeof *names, compare_texts);
+    qsort(names, (size_t)count, sizeof *names, compare_texts);
     bool tied = params_find(registry, "lm_head.weight") == NULL;
     status st = ST_OK;
     for (int64_t i = 0; i < folder->n_tensors && st == ST_OK; i++) {
         const char *name = folder->tensors[i]->name;
-        if (bsearch(&name, names, (size_t)n, sizeof *names, compare_texts) ||
+        if (bsearch(&name, names, (size_t)count, sizeof *names, compare_texts) ||
             (tied && strcmp(name, "lm_head.weight") == 0))
             continue;
         st = problem(report, HF_EXTRA, "%s", name);
@@ -147,21 +149,21 @@ static status find_extra(const hf_folder *folder, const params *registry, const 
 
 status hf_check(const hf_folder *folder, const params *registry, hf_report *out)
 {
-    hf_report r = {.layout = find_layout(folder, registry)};
+    hf_report report = {.layout = find_layout(folder, registry)};
     param_piece *pieces = NULL;
-    int64_t n = 0;
-    TRY(params_pieces(registry, r.layout, &pieces, &n));
+    int64_t count = 0;
+    TRY(params_pieces(registry, report.layout, &pieces, &count));
     status st = ST_OK;
-    for (int64_t i = 0; i < n && st == ST_OK; i++)
-        st = check_piece(folder, &pieces[i], &r);
+    for (int64_t i = 0; i < count && st == ST_OK; i++)
+        st = check_piece(folder, &pieces[i], &report);
     if (st == ST_OK)
-        st = find_extra(folder, registry, pieces, n, &r);
+        st = find_extra(folder, registry, pieces, count, &report);
     free(pieces);
     if (st != ST_OK) {
-        hf_report_done(&r);
+        hf_report_done(&report);
         return st;
     }
-    *out = r;
+    *out = report;
     return ST_OK;
 }
 

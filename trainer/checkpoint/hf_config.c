@@ -13,10 +13,10 @@
 enum { CONFIG_MAX = 1 << 20 /* bytes; published ones have about 2,000 */ };
 
 /* Whether both describe the same model. */
-static status same_dims(const model_dims *d, const model_dims *from, bool *out)
+static status same_dims(const model_dims *dims, const model_dims *from, bool *out)
 {
     char *ours = NULL, *theirs = NULL;
-    status st = dims_config_json(d, &ours);
+    status st = dims_config_json(dims, &ours);
     if (st == ST_OK)
         st = dims_config_json(from, &theirs);
     *out = st == ST_OK && strcmp(ours, theirs) == 0;
@@ -33,17 +33,17 @@ static status read_text(const char *folder, char **out)
     if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
     char *text = malloc(CONFIG_MAX + 1);
-    size_t n = text ? fread(text, 1, CONFIG_MAX + 1, file) : 0;
+    size_t count = text ? fread(text, 1, CONFIG_MAX + 1, file) : 0;
     bool bad = ferror(file);
     fclose(file);
     if (!text)
         return FAIL(ST_NO_MEMORY, "no memory for config.json");
-    if (bad || n > CONFIG_MAX) {
+    if (bad || count > CONFIG_MAX) {
         free(text);
         return FAIL_IN(ST_IO, path, "the file cannot be read, or it is larger than %d bytes",
                        CONFIG_MAX);
     }
-    text[n] = 0;
+    text[count] = 0;
     *out = text;
     return ST_OK;
 }
@@ -52,11 +52,11 @@ static status read_text(const char *folder, char **out)
  * scalar, as `text` says. Otherwise NULL. */
 static const char *value_of(const char *at, const char *key, bool text, const char **out_end)
 {
-    size_t n = strlen(key);
+    size_t length = strlen(key);
     static const char blank[] = " \t\r\n";
-    if (at[0] != '"' || strncmp(at + 1, key, n) != 0 || at[n + 1] != '"')
+    if (at[0] != '"' || strncmp(at + 1, key, length) != 0 || at[length + 1] != '"')
         return NULL;
-    at += n + 2;
+    at += length + 2;
     at += strspn(at, blank);
     if (*at++ != ':')
         return NULL;
@@ -73,15 +73,15 @@ typedef struct changes {
     const char *dtype, *tie;
 } changes;
 
-static const char *changed_value(const changes *c, const char *at, const char **out_new,
+static const char *changed_value(const changes *differences, const char *at, const char **out_new,
                                  const char **out_end)
 {
     const struct {
         const char *key, *value;
         bool text;
-    } members[] = {{"dtype", c->dtype, true},
-                   {"torch_dtype", c->dtype, true},
-                   {"tie_word_embeddings", c->tie, false}};
+    } members[] = {{"dtype", differences->dtype, true},
+                   {"torch_dtype", differences->dtype, true},
+                   {"tie_word_embeddings", differences->tie, false}};
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         *out_new = members[i].value;
         const char *value =
@@ -93,7 +93,7 @@ static const char *changed_value(const changes *c, const char *at, const char **
 }
 
 /* Writes `text`, which is JSON, with those changes and nothing else changed. */
-static status write_changed(const char *folder, const char *text, const changes *c)
+static status write_changed(const char *folder, const char *text, const changes *differences)
 {
     char *out = NULL;
     size_t size = 0;
@@ -101,7 +101,7 @@ static status write_changed(const char *folder, const char *text, const changes 
     if (!file)
         return FAIL(ST_NO_MEMORY, "no memory for config.json");
     for (const char *at = text; *at;) {
-        const char *end, *new, *value = changed_value(c, at, &new, &end);
+        const char *end, *new, *value = changed_value(differences, at, &new, &end);
         if (!value) {
             fputc(*at++, file);
             continue;

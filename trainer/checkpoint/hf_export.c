@@ -29,39 +29,39 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "added_tokens.json"};
 
 /* Writes the index, with the tensors in the order of the files. */
-static status write_index(const hf_plan *e, const char *folder)
+static status write_index(const hf_plan *plan, const char *folder)
 {
     char *text = NULL;
     size_t size = 0;
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_begin_key_object(&w, "metadata");
-    json_put_key_int(&w, "total_size", e->total_bytes);
-    json_end_object(&w);
-    json_begin_key_object(&w, "weight_map");
-    for (int64_t i = 0; i < e->count; i++)
-        json_put_key_cstr(&w, e->items[i].piece.name, e->files[e->items[i].file]);
-    json_end_object(&w);
-    json_end_object(&w);
-    TRY(json_writer_take(&w, &text, &size));
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_begin_key_object(&writer, "metadata");
+    json_put_key_int(&writer, "total_size", plan->total_bytes);
+    json_end_object(&writer);
+    json_begin_key_object(&writer, "weight_map");
+    for (int64_t i = 0; i < plan->count; i++)
+        json_put_key_cstr(&writer, plan->items[i].piece.name, plan->files[plan->items[i].file]);
+    json_end_object(&writer);
+    json_end_object(&writer);
+    TRY(json_writer_take(&writer, &text, &size));
     status st = hf_write_text(folder, index_name, text, size);
     free(text);
     return st;
 }
 
 static status write_weights(const hf_plan *plan, const char *folder,
-                            const hf_export_options *options, stream *s)
+                            const hf_export_options *options, stream *queue)
 {
-    const bool slices = options->writers > 1 || !device_has_storage(s->dev);
+    const bool slices = options->writers > 1 || !device_has_storage(queue->dev);
     if (slices)
-        TRY(hf_write_slices(plan, folder, options->writer == 0, s, options->value_bytes));
+        TRY(hf_write_slices(plan, folder, options->writer == 0, queue, options->value_bytes));
     for (int64_t file = 0, first = 0; file < plan->n_files && !slices; file++) {
-        int64_t n = 0;
-        while (first + n < plan->count && plan->items[first + n].file == file)
-            n++;
-        TRY(hf_write_items(folder, plan->files[file], plan->items + first, n, s));
-        first += n;
+        int64_t count = 0;
+        while (first + count < plan->count && plan->items[first + count].file == file)
+            count++;
+        TRY(hf_write_items(folder, plan->files[file], plan->items + first, count, queue));
+        first += count;
     }
     if (plan->single || options->writer > 0)
         return ST_OK;
@@ -69,13 +69,13 @@ static status write_weights(const hf_plan *plan, const char *folder,
                       : write_index(plan, folder);
 }
 
-static bool is_written(const hf_plan *e, const char *name)
+static bool is_written(const hf_plan *plan, const char *name)
 {
-    for (int64_t i = 0; i < e->n_files; i++) {
-        if (strcmp(name, e->files[i]) == 0)
+    for (int64_t i = 0; i < plan->n_files; i++) {
+        if (strcmp(name, plan->files[i]) == 0)
             return true;
     }
-    return !e->single && strcmp(name, index_name) == 0;
+    return !plan->single && strcmp(name, index_name) == 0;
 }
 
 static bool is_weights(const char *name)
@@ -90,7 +90,7 @@ static bool is_weights(const char *name)
 
 /* Deletes weight files of an earlier export that have other names, since they would mislead a
  * reader. */
-static status remove_stale(const hf_plan *e, const char *folder)
+static status remove_stale(const hf_plan *plan, const char *folder)
 {
     DIR *dir = opendir(folder);
     if (!dir)
@@ -98,7 +98,7 @@ static status remove_stale(const hf_plan *e, const char *folder)
     status st = ST_OK;
     for (struct dirent *entry; st == ST_OK && (entry = readdir(dir));) {
         char path[STATUS_PATH_MAX];
-        if (!is_weights(entry->d_name) || is_written(e, entry->d_name))
+        if (!is_weights(entry->d_name) || is_written(plan, entry->d_name))
             continue;
         st = hf_path(path, folder, entry->d_name);
         if (st == ST_OK && unlink(path) != 0)
@@ -108,11 +108,12 @@ static status remove_stale(const hf_plan *e, const char *folder)
     return st;
 }
 
-static status copy_files(const char *from, const char *folder, const char *const *names, size_t n)
+static status copy_files(const char *from, const char *folder, const char *const *names,
+                         size_t count)
 {
     if (!from || !file_is_folder(from))
         return ST_OK;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < count; i++)
         TRY(hf_copy_file(from, folder, names[i]));
     return ST_OK;
 }
@@ -133,33 +134,33 @@ static status make_folder(const char *folder)
 }
 
 /* The dtype that config.json must name if the caller chose one; NULL: the member is not changed. */
-static const char *config_dtype(const hf_plan *e, const hf_export_options *o)
+static const char *config_dtype(const hf_plan *plan, const hf_export_options *options)
 {
-    if (o->dtype == HF_EXPORT_AS_SOURCE || e->count == 0)
+    if (options->dtype == HF_EXPORT_AS_SOURCE || plan->count == 0)
         return NULL;
-    return o->dtype == HF_EXPORT_F32 ? "float32" : "bfloat16";
+    return options->dtype == HF_EXPORT_F32 ? "float32" : "bfloat16";
 }
 
-status hf_export(const params *registry, stream *s, const model_dims *dims, const char *folder,
+status hf_export(const params *registry, stream *queue, const model_dims *dims, const char *folder,
                  const hf_export_options *options)
 {
-    hf_plan e = {0};
+    hf_plan plan = {0};
     const char *tokenizer =
         options->tokenizer && options->tokenizer[0] ? options->tokenizer : options->source;
     status st;
     TRY(params_may_be_kept(registry));
     TRY(make_folder(folder));
-    TRY_OR(done, hf_plan_make(registry, options, &e));
-    TRY_OR(done, write_weights(&e, folder, options, s));
+    TRY_OR(done, hf_plan_make(registry, options, &plan));
+    TRY_OR(done, write_weights(&plan, folder, options, queue));
     if (options->writer > 0)
         goto done;
-    TRY_OR(done, remove_stale(&e, folder));
-    TRY_OR(done, hf_write_config(dims, folder, options->source, config_dtype(&e, options)));
+    TRY_OR(done, remove_stale(&plan, folder));
+    TRY_OR(done, hf_write_config(dims, folder, options->source, config_dtype(&plan, options)));
     TRY_OR(done, copy_files(options->source, folder, processor_files,
                             sizeof processor_files / sizeof processor_files[0]));
     st = copy_files(tokenizer, folder, tokenizer_files,
                     sizeof tokenizer_files / sizeof tokenizer_files[0]);
 done:
-    hf_plan_done(&e);
+    hf_plan_done(&plan);
     return st;
 }

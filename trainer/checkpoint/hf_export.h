@@ -33,7 +33,7 @@ typedef struct hf_export_options {
 
 /* Writes the folder, which is created with its parent if it does not exist. Waits for the device.
  * ST_CANT_CREATE and ST_IO name the file. */
-WARN_UNUSED status hf_export(const params *registry, stream *s, const model_dims *dims,
+WARN_UNUSED status hf_export(const params *registry, stream *queue, const model_dims *dims,
                              const char *folder, const hf_export_options *options);
 
 #endif

@@ -11,6 +11,6 @@
 
 /* Reads what this rank stores. The registry must have its device memory. Waits for the device.
  * ST_BAD_INPUT if the folder does not fit the model; ST_NO_INPUT and ST_IO name the file. */
-WARN_UNUSED status hf_load(params *registry, stream *s, const char *folder);
+WARN_UNUSED status hf_load(params *registry, stream *queue, const char *folder);
 
 #endif

@@ -27,14 +27,14 @@ void hf_plan_done(hf_plan *plan)
 }
 
 /* Opens the source. A folder that does not fit the model (any more) is not used. */
-static status open_source(const char *path, const params *p, source *out)
+static status open_source(const char *path, const params *registry, source *out)
 {
     hf_report report = {0};
-    *out = (source){.layout = params_published(p)};
+    *out = (source){.layout = params_published(registry)};
     if (!path || !file_is_folder(path) || !hf_has_weights(path))
         return ST_OK;
     TRY(hf_folder_open(path, &out->folder));
-    status st = hf_check(&out->folder, p, &report);
+    status st = hf_check(&out->folder, registry, &report);
     if (st != ST_OK || report.n_problems > 0)
         hf_folder_close(&out->folder);
     else
@@ -44,9 +44,9 @@ static status open_source(const char *path, const params *p, source *out)
 }
 
 /* Whether the source stores a tied model's head, which is the embedding once more. */
-static bool repeats_embedding(const source *from, const params *p)
+static bool repeats_embedding(const source *from, const params *registry)
 {
-    return !params_find(p, head_name) && hf_folder_find(&from->folder, head_name);
+    return !params_find(registry, head_name) && hf_folder_find(&from->folder, head_name);
 }
 
 static status list_items(hf_plan *plan, const params *registry, const source *from,
@@ -54,16 +54,16 @@ static status list_items(hf_plan *plan, const params *registry, const source *fr
 {
     param_piece *pieces = NULL;
     bool head = repeats_embedding(from, registry);
-    int64_t n = 0;
-    TRY(params_pieces(registry, stored, &pieces, &n));
-    plan->items = calloc((size_t)(n + 1), sizeof *plan->items);
+    int64_t count = 0;
+    TRY(params_pieces(registry, stored, &pieces, &count));
+    plan->items = calloc((size_t)(count + 1), sizeof *plan->items);
     if (!plan->items) {
         free(pieces);
-        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
+        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)count);
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         plan->items[i].piece = pieces[i];
-    plan->count = n;
+    plan->count = count;
     if (head) { /* the embedding is the registry's first row */
         param_piece *piece = &plan->items[plan->count++].piece;
         *piece = pieces[0];
@@ -75,8 +75,8 @@ static status list_items(hf_plan *plan, const params *registry, const source *fr
 
 static st_dtype stored_dtype(const source *from, const char *name, st_dtype otherwise)
 {
-    const st_tensor *t = hf_folder_find(&from->folder, name);
-    return t && convert_known(t->dtype) ? t->dtype : otherwise;
+    const st_tensor *entry = hf_folder_find(&from->folder, name);
+    return entry && convert_known(entry->dtype) ? entry->dtype : otherwise;
 }
 
 /* A tensor gets the dtype that it has in the source; if its name comes from another layout, the
@@ -85,12 +85,12 @@ static status choose_dtypes(hf_plan *plan, const params *registry, const source 
 {
     st_dtype *of_param = malloc((size_t)(registry->count + 1) * sizeof *of_param);
     param_piece *stored = NULL;
-    int64_t n = 0;
+    int64_t count = 0;
     status st = of_param
-                    ? params_pieces(registry, from->layout, &stored, &n)
+                    ? params_pieces(registry, from->layout, &stored, &count)
                     : FAIL(ST_NO_MEMORY, "no memory for %lld dtypes", (long long)registry->count);
     if (st == ST_OK) {
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; i < count; i++)
             of_param[stored[i].weight - registry->list] =
                 stored_dtype(from, stored[i].name, DT_BF16);
         for (int64_t i = 0; i < plan->count; i++) {
@@ -107,23 +107,24 @@ static status choose_dtypes(hf_plan *plan, const params *registry, const source 
     return st;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_place(const void *left, const void *right)
 {
-    const hf_item *x = a, *y = b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
+    const hf_item *first = left, *second = right;
+    if (first->file != second->file)
+        return first->file < second->file ? -1 : 1;
     /* Tensors with larger elements come first, so that all are aligned. */
-    size_t x_size = st_dtype_size(x->dtype), y_size = st_dtype_size(y->dtype);
+    size_t x_size = st_dtype_size(first->dtype), y_size = st_dtype_size(second->dtype);
     if (x_size != y_size)
         return x_size > y_size ? -1 : 1;
-    return x->place < y->place ? -1 : x->place > y->place;
+    return first->place < second->place ? -1 : first->place > second->place;
 }
 
-static status name_files(hf_plan *e, int64_t n)
+static status name_files(hf_plan *planned, int64_t n_files)
 {
-    e->n_files = n;
-    e->files = calloc((size_t)n, sizeof *e->files);
-    return e->files ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for %lld file names", (long long)n);
+    planned->n_files = n_files;
+    planned->files = calloc((size_t)n_files, sizeof *planned->files);
+    return planned->files ? ST_OK
+                          : FAIL(ST_NO_MEMORY, "no memory for %lld file names", (long long)n_files);
 }
 
 /* Puts every tensor where the source has it. *out_kept is false if the source lacks one. */
@@ -152,11 +153,11 @@ static status keep_files(hf_plan *plan, const hf_folder *folder, bool *out_kept)
 }
 
 /* Fills one file after the other, in order; a tensor is never split. */
-static status cut_files(hf_plan *e, int64_t shard_bytes)
+static status cut_files(hf_plan *planned, int64_t shard_bytes)
 {
     int64_t filled = 0, file = 0;
-    for (int64_t i = 0; i < e->count; i++) {
-        hf_item *item = &e->items[i];
+    for (int64_t i = 0; i < planned->count; i++) {
+        hf_item *item = &planned->items[i];
         int64_t bytes = item->piece.count * (int64_t)st_dtype_size(item->dtype);
         if (filled > 0 && filled + bytes > shard_bytes) {
             file++;
@@ -166,14 +167,14 @@ static status cut_files(hf_plan *e, int64_t shard_bytes)
         item->place = i;
         filled += bytes;
     }
-    TRY(name_files(e, file + 1));
-    e->single = file == 0;
-    for (int64_t i = 0; i < e->n_files; i++) {
-        if (e->single)
-            snprintf(e->files[i], HF_NAME_MAX, "%s", single_name);
+    TRY(name_files(planned, file + 1));
+    planned->single = file == 0;
+    for (int64_t i = 0; i < planned->n_files; i++) {
+        if (planned->single)
+            snprintf(planned->files[i], HF_NAME_MAX, "%s", single_name);
         else
-            snprintf(e->files[i], HF_NAME_MAX, "model-%05lld-of-%05lld.safetensors",
-                     (long long)i + 1, (long long)e->n_files);
+            snprintf(planned->files[i], HF_NAME_MAX, "model-%05lld-of-%05lld.safetensors",
+                     (long long)i + 1, (long long)planned->n_files);
     }
     return ST_OK;
 }
@@ -198,13 +199,13 @@ static status fill_plan(hf_plan *plan, const params *registry, const hf_export_o
 status hf_plan_make(const params *registry, const hf_export_options *options, hf_plan *out)
 {
     source from;
-    hf_plan e = {0};
+    hf_plan planned = {0};
     TRY(open_source(options->source, registry, &from));
-    status st = fill_plan(&e, registry, options, &from);
+    status st = fill_plan(&planned, registry, options, &from);
     hf_folder_close(&from.folder);
     if (st == ST_OK)
-        *out = e;
+        *out = planned;
     else
-        hf_plan_done(&e);
+        hf_plan_done(&planned);
     return st;
 }

@@ -30,43 +30,44 @@ typedef struct buffers {
     void *bytes;    /* [CHUNK] in the file's dtype */
 } buffers;
 
-static status put_bytes(const target *t, const void *data, size_t size, off_t at)
+static status put_bytes(const target *place, const void *data, size_t size, off_t at)
 {
     const char *from = data;
     while (size > 0) {
-        ssize_t n = pwrite(t->fd, from, size, at);
-        if (n < 0 && errno == EINTR)
+        ssize_t sent = pwrite(place->fd, from, size, at);
+        if (sent < 0 && errno == EINTR)
             continue;
-        if (n == 0)
+        if (sent == 0)
             errno = ENOSPC;
-        if (n <= 0)
-            return FAIL_IN(ST_IO, t->path, "%s", strerror(errno));
-        from += n;
-        at += n;
-        size -= (size_t)n;
+        if (sent <= 0)
+            return FAIL_IN(ST_IO, place->path, "%s", strerror(errno));
+        from += sent;
+        at += sent;
+        size -= (size_t)sent;
     }
     return ST_OK;
 }
 
-/* Writes n values at element `stored` of the tensor. */
-static status put_values(const target *t, int64_t stored, int64_t n, const double *from,
+/* Writes `count` values at element `stored` of the tensor. */
+static status put_values(const target *place, int64_t stored, int64_t count, const double *from,
                          void *bytes)
 {
-    size_t size = st_dtype_size(t->dtype);
-    *t->bytes += n * (int64_t)size;
-    if (t->counts_only)
+    size_t size = st_dtype_size(place->dtype);
+    *place->bytes += count * (int64_t)size;
+    if (place->counts_only)
         return ST_OK;
-    convert_from_double(bytes, t->dtype, from, n);
-    return put_bytes(t, bytes, (size_t)n * size, t->at + (off_t)((size_t)stored * size));
+    convert_from_double(bytes, place->dtype, from, count);
+    return put_bytes(place, bytes, (size_t)count * size,
+                     place->at + (off_t)((size_t)stored * size));
 }
 
-/* Writes the local elements [first, first + n) of a tensor that is stored in its own order. */
-static status put_runs(const param *p, const target *file, int64_t first, int64_t n,
-                       const buffers *b)
+/* Writes the local elements [first, first + count) of a tensor that is stored in its own order. */
+static status put_runs(const param *weight, const target *file, int64_t first, int64_t count,
+                       const buffers *rooms)
 {
-    for (int64_t i = 0, run, stored; i < n; i += run) {
-        run = slice_run(&p->held, first + i, n - i, &stored);
-        TRY(put_values(file, stored, run, b->values + i, b->bytes));
+    for (int64_t i = 0, run, stored; i < count; i += run) {
+        run = slice_run(&weight->held, first + i, count - i, &stored);
+        TRY(put_values(file, stored, run, rooms->values + i, rooms->bytes));
     }
     return ST_OK;
 }
@@ -78,15 +79,15 @@ typedef struct transposed {
     int64_t first; /* the element of the tensor with which the first of these rows begins */
 } transposed;
 
-/* Of the local elements [first, first + n), which are all of one expert, writes those in the
+/* Of the local elements [first, first + count), which are all of one expert, writes those in the
  * columns of `matrix`. Column j of the local matrix has the elements begin <= i * out + j < end, so
  * i runs from ceil((begin - j) / out) to ceil((end - j) / out). */
-static status put_columns(const param *p, const target *file, const transposed *matrix,
-                          int64_t first, int64_t n, const buffers *b)
+static status put_columns(const param *weight, const target *file, const transposed *matrix,
+                          int64_t first, int64_t count, const buffers *rooms)
 {
-    const slice *box = &p->held; /* [E, in, parts, out / parts] */
-    const int64_t out = p->local[2], in = box->size[1];
-    const int64_t begin = first % (p->local[1] * out), end = begin + n;
+    const slice *box = &weight->held; /* [E, in, parts, out / parts] */
+    const int64_t out = weight->local[2], in = box->size[1];
+    const int64_t begin = first % (weight->local[1] * out), end = begin + count;
     for (int64_t j = 0; j < out; j++) {
         int64_t column =
             j / box->count[3] * box->size[3] + box->first[3] + j % box->count[3] - matrix->column;
@@ -94,50 +95,54 @@ static status put_columns(const param *p, const target *file, const transposed *
         if (column < 0 || column >= matrix->rows || high <= low)
             continue;
         for (int64_t i = low; i < high && !file->counts_only; i++)
-            b->column[i - low] = b->values[i * out + j - begin];
+            rooms->column[i - low] = rooms->values[i * out + j - begin];
         TRY(put_values(file, matrix->first + column * in + box->first[1] + low, high - low,
-                       b->column, b->bytes));
+                       rooms->column, rooms->bytes));
     }
     return ST_OK;
 }
 
 /* Writes all that this rank stores of one piece. */
-static status put_piece(const param_piece *piece, const target *file, stream *s, const buffers *b)
+static status put_piece(const param_piece *piece, const target *file, stream *queue,
+                        const buffers *rooms)
 {
-    const param *p = piece->weight;
-    const int64_t end = p->own_first + p->own_n, matrix = p->local[1] * p->local[2];
+    const param *weight = piece->weight;
+    const int64_t end = weight->own_first + weight->own_n,
+                  matrix = weight->local[1] * weight->local[2];
     const bool transposes = piece->exchanged || piece->expert >= 0;
-    for (int64_t at = p->own_first, n; at < end; at += n) {
-        n = end - at < CHUNK ? end - at : CHUNK;
-        if (transposes && n > matrix - at % matrix) /* one expert at a time */
-            n = matrix - at % matrix;
-        int64_t expert = transposes ? p->held.first[0] + at / matrix : 0;
+    for (int64_t at = weight->own_first, i; at < end; at += i) {
+        i = end - at < CHUNK ? end - at : CHUNK;
+        if (transposes && i > matrix - at % matrix) /* one expert at a time */
+            i = matrix - at % matrix;
+        int64_t expert = transposes ? weight->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
         if (!file->counts_only)
-            TRY(lora_read_merged(p, s, at, n, b->values));
+            TRY(lora_read_merged(weight, queue, at, i, rooms->values));
         if (!transposes) {
-            TRY(put_runs(p, file, at, n, b));
+            TRY(put_runs(weight, file, at, i, rooms));
             continue;
         }
-        transposed m = {.expert = expert, .column = piece->column, .rows = piece->shape[0]};
+        transposed turned = {.expert = expert, .column = piece->column, .rows = piece->shape[0]};
         if (piece->exchanged)
-            m = (transposed){
-                .expert = expert, .rows = p->shape[2], .first = expert * p->shape[1] * p->shape[2]};
-        TRY(put_columns(p, file, &m, at, n, b));
+            turned = (transposed){.expert = expert,
+                                  .rows = weight->shape[2],
+                                  .first = expert * weight->shape[1] * weight->shape[2]};
+        TRY(put_columns(weight, file, &turned, at, i, rooms));
     }
     return ST_OK;
 }
 
-static status put_file(const hf_item *items, int64_t n, const char *path, bool with_header,
-                       stream *s, const buffers *b, int64_t *inout_bytes)
+static status put_file(const hf_item *items, int64_t count, const char *path, bool with_header,
+                       stream *queue, const buffers *rooms, int64_t *inout_bytes)
 {
     uint8_t *header = NULL;
     size_t size = 0;
-    target file = {.path = path, .counts_only = !device_has_storage(s->dev), .bytes = inout_bytes};
-    TRY(hf_header(items, n, &header, &size));
+    target file = {
+        .path = path, .counts_only = !device_has_storage(queue->dev), .bytes = inout_bytes};
+    TRY(hf_header(items, count, &header, &size));
     off_t end = (off_t)size;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         end += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(items[i].dtype));
     status st = ST_OK;
     file.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
@@ -150,9 +155,9 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
     if (st == ST_OK && with_header)
         st = put_bytes(&file, header, size, 0);
     file.at = (off_t)size;
-    for (int64_t i = 0; i < n && st == ST_OK; i++) {
+    for (int64_t i = 0; i < count && st == ST_OK; i++) {
         file.dtype = items[i].dtype;
-        st = put_piece(&items[i].piece, &file, s, b);
+        st = put_piece(&items[i].piece, &file, queue, rooms);
         file.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(file.dtype));
     }
     if (st == ST_OK && !file.counts_only && fsync(file.fd) != 0)
@@ -163,25 +168,26 @@ static status put_file(const hf_item *items, int64_t n, const char *path, bool w
     return st;
 }
 
-status hf_write_slices(const hf_plan *plan, const char *folder, bool with_headers, stream *s,
+status hf_write_slices(const hf_plan *plan, const char *folder, bool with_headers, stream *queue,
                        int64_t *out_bytes)
 {
     int64_t bytes = 0;
-    buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
-                 malloc(CHUNK * sizeof(double))};
-    status st =
-        b.values && b.column && b.bytes ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to write weights");
-    for (int64_t file = 0, first = 0, n; file < plan->n_files && st == ST_OK; file++, first += n) {
+    buffers rooms = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
+                     malloc(CHUNK * sizeof(double))};
+    status st = rooms.values && rooms.column && rooms.bytes
+                    ? ST_OK
+                    : FAIL(ST_NO_MEMORY, "no memory to write weights");
+    for (int64_t file = 0, first = 0, i; file < plan->n_files && st == ST_OK; file++, first += i) {
         char path[STATUS_PATH_MAX];
-        for (n = 0; first + n < plan->count && plan->items[first + n].file == file;)
-            n++;
+        for (i = 0; first + i < plan->count && plan->items[first + i].file == file;)
+            i++;
         st = hf_path(path, folder, plan->files[file]);
         if (st == ST_OK)
-            st = put_file(plan->items + first, n, path, with_headers, s, &b, &bytes);
+            st = put_file(plan->items + first, i, path, with_headers, queue, &rooms, &bytes);
     }
-    free(b.values);
-    free(b.column);
-    free(b.bytes);
+    free(rooms.values);
+    free(rooms.column);
+    free(rooms.bytes);
     if (out_bytes)
         *out_bytes = bytes;
     return st;

@@ -11,6 +11,6 @@
  * ranks have written. *out_bytes (may be NULL): bytes of values that were written. Values of a
  * device without storage are counted and left as holes in the files. */
 WARN_UNUSED status hf_write_slices(const hf_plan *plan, const char *folder, bool with_headers,
-                                   stream *s, int64_t *out_bytes);
+                                   stream *queue, int64_t *out_bytes);
 
 #endif

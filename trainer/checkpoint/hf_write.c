@@ -31,67 +31,67 @@ typedef struct output {
     FILE *file;
 } output;
 
-static status output_open(output *o, const char *folder, const char *name)
+static status output_open(output *writer, const char *folder, const char *name)
 {
     char temp[300];
     snprintf(temp, sizeof temp, "%.250s.tmp", name);
-    o->folder = folder;
-    TRY(hf_path(o->path, folder, name));
-    TRY(hf_path(o->temp, folder, temp));
-    o->file = fopen(o->temp, "wb");
-    if (!o->file)
-        return FAIL_IN(ST_CANT_CREATE, o->temp, "%s", strerror(errno));
+    writer->folder = folder;
+    TRY(hf_path(writer->path, folder, name));
+    TRY(hf_path(writer->temp, folder, temp));
+    writer->file = fopen(writer->temp, "wb");
+    if (!writer->file)
+        return FAIL_IN(ST_CANT_CREATE, writer->temp, "%s", strerror(errno));
     return ST_OK;
 }
 
-static status output_put(output *o, const void *data, size_t size)
+static status output_put(output *writer, const void *data, size_t size)
 {
-    if (size > 0 && fwrite(data, 1, size, o->file) != size)
-        return FAIL_IN(ST_IO, o->temp, "%s", strerror(errno));
+    if (size > 0 && fwrite(data, 1, size, writer->file) != size)
+        return FAIL_IN(ST_IO, writer->temp, "%s", strerror(errno));
     return ST_OK;
 }
 
 /* Syncs and renames the file; if writing it has failed (st), removes it instead. */
-static status output_close(output *o, status st)
+static status output_close(output *writer, status st)
 {
-    if (st == ST_OK && (fflush(o->file) != 0 || fsync(fileno(o->file)) != 0))
-        st = FAIL_IN(ST_IO, o->temp, "%s", strerror(errno));
-    if (fclose(o->file) != 0 && st == ST_OK)
-        st = FAIL_IN(ST_IO, o->temp, "%s", strerror(errno));
-    if (st == ST_OK && rename(o->temp, o->path) != 0)
-        st = FAIL_IN(ST_IO, o->path, "rename: %s", strerror(errno));
+    if (st == ST_OK && (fflush(writer->file) != 0 || fsync(fileno(writer->file)) != 0))
+        st = FAIL_IN(ST_IO, writer->temp, "%s", strerror(errno));
+    if (fclose(writer->file) != 0 && st == ST_OK)
+        st = FAIL_IN(ST_IO, writer->temp, "%s", strerror(errno));
+    if (st == ST_OK && rename(writer->temp, writer->path) != 0)
+        st = FAIL_IN(ST_IO, writer->path, "rename: %s", strerror(errno));
     if (st != ST_OK) {
-        unlink(o->temp);
+        unlink(writer->temp);
         return st;
     }
-    return file_sync_folder(o->folder);
+    return file_sync_folder(writer->folder);
 }
 
 status hf_write_text(const char *folder, const char *name, const char *text, size_t size)
 {
-    output o;
-    TRY(output_open(&o, folder, name));
-    return output_close(&o, output_put(&o, text, size));
+    output writer;
+    TRY(output_open(&writer, folder, name));
+    return output_close(&writer, output_put(&writer, text, size));
 }
 
-static status copy_bytes(output *o, FILE *from, const char *path)
+static status copy_bytes(output *writer, FILE *from, const char *path)
 {
     char chunk[1 << 16];
-    size_t n;
-    while ((n = fread(chunk, 1, sizeof chunk, from)) > 0)
-        TRY(output_put(o, chunk, n));
+    size_t count;
+    while ((count = fread(chunk, 1, sizeof chunk, from)) > 0)
+        TRY(output_put(writer, chunk, count));
     return ferror(from) ? FAIL_IN(ST_IO, path, "%s", strerror(errno)) : ST_OK;
 }
 
 status hf_copy_file(const char *from_folder, const char *folder, const char *name)
 {
     char from[STATUS_PATH_MAX], to[STATUS_PATH_MAX];
-    struct stat a, b;
+    struct stat first, second;
     TRY(hf_path(from, from_folder, name));
     TRY(hf_path(to, folder, name));
-    if (stat(from, &a) != 0 || !S_ISREG(a.st_mode))
+    if (stat(from, &first) != 0 || !S_ISREG(first.st_mode))
         return ST_OK;
-    if (stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+    if (stat(to, &second) == 0 && first.st_dev == second.st_dev && first.st_ino == second.st_ino)
         return ST_OK;
     FILE *file = fopen(from, "rb");
     if (!file)
@@ -104,18 +104,18 @@ status hf_copy_file(const char *from_folder, const char *folder, const char *nam
     return st;
 }
 
-/* Reads n values of a piece from element `first` on. A piece of one expert consists of columns of
- * its matrix, which is read whole when its first value is asked for. */
-static status read_piece(const param_piece *piece, stream *s, int64_t first, int64_t n, double *to,
-                         double *matrix)
+/* Reads `count` values of a piece from element `first` on. A piece of one expert consists of
+ * columns of its matrix, which is read whole when its first value is asked for. */
+static status read_piece(const param_piece *piece, stream *queue, int64_t first, int64_t count,
+                         double *to, double *matrix)
 {
-    const param *p = piece->weight;
+    const param *weight = piece->weight;
     if (piece->expert < 0)
-        return lora_read_merged(p, s, first, n, to);
-    int64_t in = p->shape[1], out = p->shape[2];
+        return lora_read_merged(weight, queue, first, count, to);
+    int64_t in = weight->shape[1], out = weight->shape[2];
     if (first == 0)
-        TRY(lora_read_merged(p, s, piece->expert * in * out, in * out, matrix));
-    for (int64_t i = 0; i < n; i++) {
+        TRY(lora_read_merged(weight, queue, piece->expert * in * out, in * out, matrix));
+    for (int64_t i = 0; i < count; i++) {
         int64_t row = (first + i) / in, column = (first + i) % in;
         to[i] = matrix[column * out + piece->column + row];
     }
@@ -128,83 +128,85 @@ typedef struct buffers {
     double *matrix; /* [in, out] of one expert */
 } buffers;
 
-static status put_piece(output *out, const param_piece *piece, st_dtype dtype, stream *s, buffers b)
+static status put_piece(output *out, const param_piece *piece, st_dtype dtype, stream *queue,
+                        buffers rooms)
 {
     if (piece->exchanged) { /* all columns of each expert in turn */
         param_piece one = {.weight = piece->weight, .count = piece->shape[1] * piece->shape[2]};
         for (one.expert = 0; one.expert < piece->shape[0]; one.expert++)
-            TRY(put_piece(out, &one, dtype, s, b));
+            TRY(put_piece(out, &one, dtype, queue, rooms));
         return ST_OK;
     }
     for (int64_t at = 0; at < piece->count; at += CHUNK) {
-        int64_t n = piece->count - at < CHUNK ? piece->count - at : CHUNK;
-        TRY(read_piece(piece, s, at, n, b.values, b.matrix));
-        convert_from_double(b.bytes, dtype, b.values, n);
-        TRY(output_put(out, b.bytes, (size_t)n * st_dtype_size(dtype)));
+        int64_t count = piece->count - at < CHUNK ? piece->count - at : CHUNK;
+        TRY(read_piece(piece, queue, at, count, rooms.values, rooms.matrix));
+        convert_from_double(rooms.bytes, dtype, rooms.values, count);
+        TRY(output_put(out, rooms.bytes, (size_t)count * st_dtype_size(dtype)));
     }
     return ST_OK;
 }
 
 static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
 
-status hf_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size)
+status hf_header(const hf_item *items, int64_t count, uint8_t **out, size_t *out_size)
 {
-    st_tensor *list = calloc((size_t)(n > 0 ? n : 1), sizeof *list);
+    st_tensor *list = calloc((size_t)(count > 0 ? count : 1), sizeof *list);
     if (!list)
-        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
-    for (int64_t i = 0; i < n; i++) {
+        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)count);
+    for (int64_t i = 0; i < count; i++) {
         const param_piece *piece = &items[i].piece;
         list[i] =
             (st_tensor){.name = piece->name, .dtype = items[i].dtype, .n_dims = piece->n_dims};
         memcpy(list[i].shape, piece->shape, (size_t)piece->n_dims * sizeof(int64_t));
         list[i].data.size = (size_t)piece->count * st_dtype_size(items[i].dtype);
     }
-    status st = st_header(list, (size_t)n, &meta, 1, out, out_size);
+    status st = st_header(list, (size_t)count, &meta, 1, out, out_size);
     free(list);
     return st;
 }
 
-status hf_write_items(const char *folder, const char *name, const hf_item *items, int64_t n,
-                      stream *s)
+status hf_write_items(const char *folder, const char *name, const hf_item *items, int64_t count,
+                      stream *queue)
 {
     int64_t largest = 1;
-    for (int64_t i = 0; i < n; i++) {
-        const param *p = items[i].piece.weight;
-        if (p->group == GROUP_EXPERTS && p->shape[1] * p->shape[2] > largest)
-            largest = p->shape[1] * p->shape[2];
+    for (int64_t i = 0; i < count; i++) {
+        const param *weight = items[i].piece.weight;
+        if (weight->group == GROUP_EXPERTS && weight->shape[1] * weight->shape[2] > largest)
+            largest = weight->shape[1] * weight->shape[2];
     }
     output out;
     uint8_t *header = NULL;
     size_t header_size = 0;
-    TRY(hf_header(items, n, &header, &header_size));
-    buffers b = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
-                 malloc((size_t)largest * sizeof(double))};
-    status st = b.values && b.bytes && b.matrix ? output_open(&out, folder, name)
-                                                : FAIL(ST_NO_MEMORY, "no memory to write weights");
+    TRY(hf_header(items, count, &header, &header_size));
+    buffers rooms = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
+                     malloc((size_t)largest * sizeof(double))};
+    status st = rooms.values && rooms.bytes && rooms.matrix
+                    ? output_open(&out, folder, name)
+                    : FAIL(ST_NO_MEMORY, "no memory to write weights");
     if (st == ST_OK) {
         st = output_put(&out, header, header_size);
-        for (int64_t i = 0; i < n && st == ST_OK; i++)
-            st = put_piece(&out, &items[i].piece, items[i].dtype, s, b);
+        for (int64_t i = 0; i < count && st == ST_OK; i++)
+            st = put_piece(&out, &items[i].piece, items[i].dtype, queue, rooms);
         st = output_close(&out, st);
     }
-    free(b.matrix);
-    free(b.bytes);
-    free(b.values);
+    free(rooms.matrix);
+    free(rooms.bytes);
+    free(rooms.values);
     free(header);
     return st;
 }
 
-static status put_values(output *out, const st_tensor *tensor, int64_t i, hf_values read,
+static status put_values(output *out, const st_tensor *tensor, int64_t number, hf_values read,
                          void *context)
 {
-    int64_t n = (int64_t)(tensor->data.size / st_dtype_size(tensor->dtype));
-    double *values = malloc((size_t)(n + 1) * sizeof *values);
+    int64_t count = (int64_t)(tensor->data.size / st_dtype_size(tensor->dtype));
+    double *values = malloc((size_t)(count + 1) * sizeof *values);
     void *bytes = malloc(tensor->data.size + 1);
     status st = values && bytes
-                    ? read(context, i, values)
-                    : FAIL(ST_NO_MEMORY, "no memory to write %lld values", (long long)n);
+                    ? read(context, number, values)
+                    : FAIL(ST_NO_MEMORY, "no memory to write %lld values", (long long)count);
     if (st == ST_OK) {
-        convert_from_double(bytes, tensor->dtype, values, n);
+        convert_from_double(bytes, tensor->dtype, values, count);
         st = output_put(out, bytes, tensor->data.size);
     }
     free(values);
@@ -212,19 +214,19 @@ static status put_values(output *out, const st_tensor *tensor, int64_t i, hf_val
     return st;
 }
 
-status hf_write_values(const char *folder, const char *name, const st_tensor *list, int64_t n,
+status hf_write_values(const char *folder, const char *name, const st_tensor *list, int64_t count,
                        hf_values read, void *context)
 {
-    output o;
+    output writer;
     uint8_t *header = NULL;
     size_t header_size = 0;
-    TRY(st_header(list, (size_t)n, &meta, 1, &header, &header_size));
-    status st = output_open(&o, folder, name);
+    TRY(st_header(list, (size_t)count, &meta, 1, &header, &header_size));
+    status st = output_open(&writer, folder, name);
     if (st == ST_OK) {
-        st = output_put(&o, header, header_size);
-        for (int64_t i = 0; i < n && st == ST_OK; i++)
-            st = put_values(&o, &list[i], i, read, context);
-        st = output_close(&o, st);
+        st = output_put(&writer, header, header_size);
+        for (int64_t i = 0; i < count && st == ST_OK; i++)
+            st = put_values(&writer, &list[i], i, read, context);
+        st = output_close(&writer, st);
     }
     free(header);
     return st;

@@ -24,17 +24,18 @@ typedef struct hf_item {
     int64_t place; /* order within the file */
 } hf_item;
 
-/* *out: the header of a safetensors file of items [n], in heap memory. */
-WARN_UNUSED status hf_header(const hf_item *items, int64_t n, uint8_t **out, size_t *out_size);
-/* Writes a safetensors file of items [n], whose values are read from the device in chunks on `s`.
+/* *out: the header of a safetensors file of items [count], in heap memory. */
+WARN_UNUSED status hf_header(const hf_item *items, int64_t count, uint8_t **out, size_t *out_size);
+/* Writes a safetensors file of items [count], whose values are read from the device in chunks on
+ * `queue`.
  */
 WARN_UNUSED status hf_write_items(const char *folder, const char *name, const hf_item *items,
-                                  int64_t n, stream *s);
+                                  int64_t count, stream *queue);
 
 /* Gives all values of tensor number `index`, in the tensor's own order. */
 typedef status (*hf_values)(void *context, int64_t index, double *out);
-/* Writes a safetensors file of tensors list [n], whose values `read` gives. */
+/* Writes a safetensors file of tensors list [count], whose values `read` gives. */
 WARN_UNUSED status hf_write_values(const char *folder, const char *name, const st_tensor *list,
-                                   int64_t n, hf_values read, void *context);
+                                   int64_t count, hf_values read, void *context);
 
 #endif

@@ -35,81 +35,83 @@ status progress_set_text(char **field, const char *text)
 
 status progress_copy(const progress *from, progress *out)
 {
-    progress p = *from;
-    p.cursor = p.stream_options = p.recording = p.config = NULL;
-    status st = progress_set_text(&p.cursor, from->cursor ? from->cursor : "");
+    progress done = *from;
+    done.cursor = done.stream_options = done.recording = done.config = NULL;
+    status st = progress_set_text(&done.cursor, from->cursor ? from->cursor : "");
     if (st == ST_OK)
-        st = progress_set_text(&p.stream_options, from->stream_options ? from->stream_options : "");
+        st = progress_set_text(&done.stream_options,
+                               from->stream_options ? from->stream_options : "");
     if (st == ST_OK)
-        st = progress_set_text(&p.recording, from->recording ? from->recording : "");
+        st = progress_set_text(&done.recording, from->recording ? from->recording : "");
     if (st == ST_OK)
-        st = progress_set_text(&p.config, from->config ? from->config : "");
+        st = progress_set_text(&done.config, from->config ? from->config : "");
     if (st != ST_OK) {
-        progress_done(&p);
+        progress_done(&done);
         return st;
     }
     progress_done(out);
-    *out = p;
+    *out = done;
     return ST_OK;
 }
 
-static void put_text(json_writer *w, const char *key, const char *text)
+static void put_text(json_writer *writer, const char *key, const char *text)
 {
-    json_put_key_cstr(w, key, text ? text : "");
+    json_put_key_cstr(writer, key, text ? text : "");
 }
 
 status progress_write(const progress *state, const char *folder)
 {
-    json_writer w;
+    json_writer writer;
     char *text = NULL;
     size_t size;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_int(&w, "version", STATE_VERSION);
-    json_put_key_int(&w, "step", state->step);
-    json_put_key_int(&w, "rows", state->rows);
-    json_put_key_real(&w, "first_loss", state->first_loss);
-    json_put_key_real(&w, "last_loss", state->last_loss);
-    json_put_key_real(&w, "eval_loss", state->eval_loss);
-    put_text(&w, "cursor", state->cursor);
-    put_text(&w, "stream_options", state->stream_options);
-    put_text(&w, "recording", state->recording);
-    put_text(&w, "config", state->config);
-    json_end_object(&w);
-    status st = json_writer_take(&w, &text, &size);
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "version", STATE_VERSION);
+    json_put_key_int(&writer, "step", state->step);
+    json_put_key_int(&writer, "rows", state->rows);
+    json_put_key_real(&writer, "first_loss", state->first_loss);
+    json_put_key_real(&writer, "last_loss", state->last_loss);
+    json_put_key_real(&writer, "eval_loss", state->eval_loss);
+    put_text(&writer, "cursor", state->cursor);
+    put_text(&writer, "stream_options", state->stream_options);
+    put_text(&writer, "recording", state->recording);
+    put_text(&writer, "config", state->config);
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
     if (st == ST_OK)
         st = hf_write_text(folder, name, text, size);
     free(text);
-    json_writer_done(&w);
+    json_writer_done(&writer);
     return st;
 }
 
-static status read_texts(const json_value *v, const char *path, progress *p)
+static status read_texts(const json_value *value, const char *path, progress *done)
 {
     const struct {
         const char *key;
         char **to;
-    } texts[] = {
-        {"cursor", &p->cursor}, {"stream_options", &p->stream_options}, {"config", &p->config}};
+    } texts[] = {{"cursor", &done->cursor},
+                 {"stream_options", &done->stream_options},
+                 {"config", &done->config}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *text;
-        TRY(json_want_text(v, texts[i].key, path, &text));
+        TRY(json_want_text(value, texts[i].key, path, &text));
         TRY(progress_set_text(texts[i].to, text));
     }
     /* May be missing: older trainers did not write it. */
-    return progress_set_text(&p->recording, json_text(json_find(v, "recording"), ""));
+    return progress_set_text(&done->recording, json_text(json_find(value, "recording"), ""));
 }
 
 status progress_read(const char *folder, progress *out)
 {
     char path[STATUS_PATH_MAX];
-    json_value *v = NULL;
-    progress p = {0};
+    json_value *value = NULL;
+    progress done = {0};
     int64_t version;
     status st;
     TRY(hf_path(path, folder, name));
-    TRY(json_load(path, &v));
-    TRY_OR(failed, json_want_int(v, "version", path, &version));
+    TRY(json_load(path, &value));
+    TRY_OR(failed, json_want_int(value, "version", path, &version));
     if (version != STATE_VERSION) {
         st = FAIL_IN(ST_BAD_INPUT, path,
                      "the file has version %lld, but this trainer reads "
@@ -117,32 +119,32 @@ status progress_read(const char *folder, progress *out)
                      (long long)version, STATE_VERSION);
         goto failed;
     }
-    TRY_OR(failed, json_want_int(v, "step", path, &p.step));
-    TRY_OR(failed, json_want_int(v, "rows", path, &p.rows));
-    if (p.step < 0 || p.rows < 0) {
+    TRY_OR(failed, json_want_int(value, "step", path, &done.step));
+    TRY_OR(failed, json_want_int(value, "rows", path, &done.rows));
+    if (done.step < 0 || done.rows < 0) {
         st = FAIL_IN(ST_BAD_INPUT, path, "the step or the number of rows is negative");
         goto failed;
     }
-    p.first_loss = json_real(json_find(v, "first_loss"), NAN);
-    p.last_loss = json_real(json_find(v, "last_loss"), NAN);
-    p.eval_loss = json_real(json_find(v, "eval_loss"), NAN);
-    TRY_OR(failed, read_texts(v, path, &p));
-    json_free(&v);
-    *out = p;
+    done.first_loss = json_real(json_find(value, "first_loss"), NAN);
+    done.last_loss = json_real(json_find(value, "last_loss"), NAN);
+    done.eval_loss = json_real(json_find(value, "eval_loss"), NAN);
+    TRY_OR(failed, read_texts(value, path, &done));
+    json_free(&value);
+    *out = done;
     return ST_OK;
 failed:
-    progress_done(&p);
-    json_free(&v);
+    progress_done(&done);
+    json_free(&value);
     return st;
 }
 
 /* The rows of a step, as the options of the stream say. */
 static status step_rows_of(const char *stream_options, const char *path, int64_t *out)
 {
-    json_value *v = NULL;
-    TRY(json_parse(stream_options, strlen(stream_options), path, &v));
-    status st = json_want_int(v, "training.global_batch_size", path, out);
-    json_free(&v);
+    json_value *value = NULL;
+    TRY(json_parse(stream_options, strlen(stream_options), path, &value));
+    status st = json_want_int(value, "training.global_batch_size", path, out);
+    json_free(&value);
     if (st == ST_OK && *out < 1)
         st = FAIL_IN(ST_BAD_INPUT, path,
                      "its training.global_batch_size is %lld, which is less "

@@ -20,35 +20,35 @@
 enum { SPARE_SHARE = 64 };
 
 /* The step with the lowest held-out loss, the newest of equals; -1: none was evaluated. */
-static status find_best(const char *folder, const int64_t *step, int64_t n, int64_t *out)
+static status find_best(const char *folder, const int64_t *step, int64_t count, int64_t *out)
 {
     double lowest = INFINITY;
     *out = -1;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
-        progress p = {0};
+        progress state = {0};
         TRY(folder_step_path(path, folder, step[i], NULL));
         TRY(hf_path(training, path, FOLDER_TRAINING));
-        if (progress_read(training, &p) != ST_OK)
+        if (progress_read(training, &state) != ST_OK)
             continue; /* without its state it cannot be compared */
-        if (isfinite(p.eval_loss) && p.eval_loss <= lowest) {
-            lowest = p.eval_loss;
+        if (isfinite(state.eval_loss) && state.eval_loss <= lowest) {
+            lowest = state.eval_loss;
             *out = step[i];
         }
-        progress_done(&p);
+        progress_done(&state);
     }
     return ST_OK;
 }
 
 status prune_by_policy(const char *folder, int64_t keep)
 {
-    int64_t *step = NULL, n = 0, best;
+    int64_t *step = NULL, count = 0, best;
     status st;
     if (keep == 0)
         return ST_OK;
-    TRY(folder_steps(folder, &step, &n));
-    TRY_OR(done, find_best(folder, step, n, &best));
-    for (int64_t i = 0; i + keep < n; i++)
+    TRY(folder_steps(folder, &step, &count));
+    TRY_OR(done, find_best(folder, step, count, &best));
+    for (int64_t i = 0; i + keep < count; i++)
         if (step[i] != best)
             TRY_OR(done, folder_drop(folder, step[i]));
 done:
@@ -59,11 +59,11 @@ done:
 /* The step that is removed first if there is no room; -1: none may be. */
 static status find_first(const char *folder, int64_t whole, int64_t *out, bool *out_is_best)
 {
-    int64_t *step = NULL, n = 0, best;
+    int64_t *step = NULL, count = 0, best;
     *out = -1;
-    TRY(folder_steps(folder, &step, &n));
-    status st = find_best(folder, step, n, &best);
-    for (int64_t i = n - 1; i >= 0 && st == ST_OK; i--)
+    TRY(folder_steps(folder, &step, &count));
+    status st = find_best(folder, step, count, &best);
+    for (int64_t i = count - 1; i >= 0 && st == ST_OK; i--)
         if (step[i] != whole && (step[i] != best || *out < 0))
             *out = step[i];
     *out_is_best = *out == best;
@@ -77,12 +77,12 @@ static status add_bytes(const char *path, int64_t block, int64_t *inout)
     if (!dir)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     status st = ST_OK;
-    for (struct dirent *e; st == ST_OK && (e = readdir(dir));) {
+    for (struct dirent *entry; st == ST_OK && (entry = readdir(dir));) {
         char inner[STATUS_PATH_MAX];
         struct stat about;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
-        st = hf_path(inner, path, e->d_name);
+        st = hf_path(inner, path, entry->d_name);
         if (st != ST_OK || lstat(inner, &about) != 0)
             continue;
         if (S_ISDIR(about.st_mode))
@@ -102,10 +102,10 @@ typedef struct room {
 
 static status add_steps(const char *folder, int64_t whole, int64_t block, room *inout)
 {
-    int64_t *step = NULL, n = 0;
+    int64_t *step = NULL, count = 0;
     status st;
-    TRY(folder_steps(folder, &step, &n));
-    for (int64_t i = 0; i < n; i++) {
+    TRY(folder_steps(folder, &step, &count));
+    for (int64_t i = 0; i < count; i++) {
         char path[STATUS_PATH_MAX];
         TRY_OR(done, folder_step_path(path, folder, step[i], NULL));
         TRY_OR(done, add_bytes(path, block, step[i] == whole ? &inout->wanted : &inout->others));
@@ -131,25 +131,25 @@ static bool find_room(const char *folder, int64_t whole, room *out)
     return true;
 }
 
-static bool is_short(const room *r)
+static bool is_short(const room *left)
 {
-    return r->free < r->wanted + r->wanted / SPARE_SHARE;
+    return left->free < left->wanted + left->wanted / SPARE_SHARE;
 }
 
 /* Whether removing all other checkpoints would make enough room. If not, none is removed, since
  * that would be in vain. */
-static bool others_help(const room *r)
+static bool others_help(const room *left)
 {
-    return r->free + r->others >= r->wanted;
+    return left->free + left->others >= left->wanted;
 }
 
 status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone)
 {
     int64_t step;
     bool is_best;
-    room r;
+    room left;
     *out_gone = false;
-    if (keep == 0 || whole == 0 || (find_room(folder, whole, &r) && !others_help(&r)))
+    if (keep == 0 || whole == 0 || (find_room(folder, whole, &left) && !others_help(&left)))
         return ST_OK;
     TRY(find_first(folder, whole, &step, &is_best));
     if (step < 0)
@@ -166,8 +166,8 @@ status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone
 status prune_for_room(const char *folder, int64_t whole, int64_t keep)
 {
     bool gone = whole > 0;
-    room r;
-    while (gone && find_room(folder, whole, &r) && is_short(&r))
+    room left;
+    while (gone && find_room(folder, whole, &left) && is_short(&left))
         TRY(prune_one(folder, whole, keep, &gone));
     return ST_OK;
 }

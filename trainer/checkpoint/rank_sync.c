@@ -25,15 +25,15 @@ static const int64_t LEAVING_NS = 30 * (int64_t)1000000000;
 
 together together_of(const params *registry)
 {
-    const mesh *m = registry->mesh;
-    if (!m || m->layout.world == 1)
+    const mesh *ranks = registry->mesh;
+    if (!ranks || ranks->layout.world == 1)
         return (together){.writer = {0, 1}, .writes = true, .first = true};
-    const comm *whole = mesh_comm(m, MESH_WHOLE);
-    return (together){.mesh = m,
-                      .writer = {m->place.pipeline * whole->size + whole->rank,
-                                 (int)m->layout.pipeline * whole->size},
-                      .writes = m->place.replicate == 0,
-                      .first = m->rank == 0};
+    const comm *whole = mesh_comm(ranks, MESH_WHOLE);
+    return (together){.mesh = ranks,
+                      .writer = {ranks->place.pipeline * whole->size + whole->rank,
+                                 (int)ranks->layout.pipeline * whole->size},
+                      .writes = ranks->place.replicate == 0,
+                      .first = ranks->rank == 0};
 }
 
 status together_settled(const together *ranks, status mine, int64_t step)
@@ -94,28 +94,28 @@ static status mark_path(char out[STATUS_PATH_MAX], const char *training, int ran
     return hf_path(out, training, name);
 }
 
-static status own_path(const together *t, const char *training, char out[STATUS_PATH_MAX])
+static status own_path(const together *ranks, const char *training, char out[STATUS_PATH_MAX])
 {
     char name[64];
-    train_state_name(t->writer, name);
+    train_state_name(ranks->writer, name);
     return hf_path(out, training, name);
 }
 
 /* The digest of this rank's own training file, as text. */
-static status own_digest(const together *t, const char *training, char out[HASH_TEXT])
+static status own_digest(const together *ranks, const char *training, char out[HASH_TEXT])
 {
     char path[STATUS_PATH_MAX];
     hash128 digest;
-    TRY(own_path(t, training, path));
+    TRY(own_path(ranks, training, path));
     TRY(hash_file(path, &digest));
     hash_print(digest, out);
     return ST_OK;
 }
 
-static void remove_own(const together *t, const char *training)
+static void remove_own(const together *ranks, const char *training)
 {
     char path[STATUS_PATH_MAX];
-    if (own_path(t, training, path) == ST_OK)
+    if (own_path(ranks, training, path) == ST_OK)
         unlink(path);
 }
 
@@ -143,12 +143,12 @@ status together_mark(const together *ranks, const char *training, status outcome
 /* Reads a mark. False: it is not there. */
 static bool read_mark(const char *path, char *out, size_t room)
 {
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return false;
-    size_t n = fread(out, 1, room - 1, f);
-    out[n] = 0;
-    fclose(f);
+    size_t got = fread(out, 1, room - 1, file);
+    out[got] = 0;
+    fclose(file);
     return true;
 }
 
@@ -166,7 +166,7 @@ static status failed_mark(const char *training, int rank)
     return FAIL(ST_IO, "writer %d: %s", rank, *text ? text : "it failed without saying why");
 }
 
-static status wait_one(const together *t, const char *training, int rank,
+static status wait_one(const together *ranks, const char *training, int rank,
                        const atomic_bool *leaving, folder_known *out)
 {
     char path[STATUS_PATH_MAX], digest[HASH_TEXT] = "", name[64];
@@ -184,7 +184,7 @@ static status wait_one(const together *t, const char *training, int rank,
     }
     if (!read_mark(path, digest, sizeof digest) || !hash_parse(digest, &out->digest))
         return FAIL_IN(ST_IO, path, "it contains \"%s\", which is not a digest", digest);
-    train_state_name((state_writer){rank, t->writer.ranks}, name);
+    train_state_name((state_writer){rank, ranks->writer.ranks}, name);
     snprintf(out->name, sizeof out->name, "%s/%.48s", FOLDER_TRAINING, name);
     if (unlink(path) != 0)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));

@@ -22,16 +22,16 @@ void train_state_name(state_writer writer, char out[64])
     snprintf(out, 64, "rank-%05d-of-%05d.safetensors", writer.rank, writer.ranks);
 }
 
-static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_writer w)
+static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_writer writer)
 {
     char name[64];
-    train_state_name(w, name);
+    train_state_name(writer, name);
     return hf_path(out, folder, name);
 }
 
-static void *array_of(const param *p, int which)
+static void *array_of(const param *weight, int which)
 {
-    return which == 0 ? p->value : which == 1 ? p->moment1 : p->moment2;
+    return which == 0 ? weight->value : which == 1 ? weight->moment1 : weight->moment2;
 }
 
 /* The tensors of this rank's file, all [count]. */
@@ -43,12 +43,12 @@ typedef struct state_list {
     size_t count;
 } state_list;
 
-static void list_done(state_list *l)
+static void list_done(state_list *states)
 {
-    free(l->tensor);
-    free(l->array);
-    free(l->name);
-    free(l->of);
+    free(states->tensor);
+    free(states->array);
+    free(states->name);
+    free(states->of);
 }
 
 static status list_make(const params *registry, st_dtype acc, state_list *list)
@@ -64,53 +64,53 @@ static status list_make(const params *registry, st_dtype acc, state_list *list)
     }
     for (int which = 0; which < ARRAYS; which++)
         for (int64_t i = 0; i < registry->count; i++) {
-            const param *q = &registry->list[i];
-            if (!array_of(q, which) || q->own_n == 0)
+            const param *entry = &registry->list[i];
+            if (!array_of(entry, which) || entry->own_n == 0)
                 continue;
-            snprintf(list->name[list->count], TENSOR_NAME, "%s/%s", prefixes[which], q->name);
-            list->array[list->count] = array_of(q, which);
-            list->of[list->count] = q;
+            snprintf(list->name[list->count], TENSOR_NAME, "%s/%s", prefixes[which], entry->name);
+            list->array[list->count] = array_of(entry, which);
+            list->of[list->count] = entry;
             list->tensor[list->count] =
                 (st_tensor){.name = list->name[list->count],
                             .dtype = acc,
                             .n_dims = 1,
-                            .shape = {q->own_n},
-                            .data = {.size = (size_t)q->own_n * st_dtype_size(acc)}};
+                            .shape = {entry->own_n},
+                            .data = {.size = (size_t)entry->own_n * st_dtype_size(acc)}};
             list->count++;
         }
     return ST_OK;
 }
 
-static status write_block(FILE *f, const char *path, const void *data, size_t size)
+static status write_block(FILE *out_file, const char *path, const void *data, size_t size)
 {
-    if (size && fwrite(data, 1, size, f) != size)
+    if (size && fwrite(data, 1, size, out_file) != size)
         return FAIL_IN(ST_IO, path, "the file cannot be written: %s", strerror(errno));
     return ST_OK;
 }
 
 /* Leaves a hole in the file for the values of a device without storage. */
-static status put_hole(FILE *f, const char *path, const state_list *l)
+static status put_hole(FILE *out_file, const char *path, const state_list *states)
 {
-    off_t end = ftello(f);
-    for (size_t i = 0; i < l->count; i++)
-        end += (off_t)l->tensor[i].data.size;
-    if (fflush(f) != 0 || ftruncate(fileno(f), end) != 0)
+    off_t end = ftello(out_file);
+    for (size_t i = 0; i < states->count; i++)
+        end += (off_t)states->tensor[i].data.size;
+    if (fflush(out_file) != 0 || ftruncate(fileno(out_file), end) != 0)
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     return ST_OK;
 }
 
-static status put_arrays(FILE *file, const char *path, const state_list *list, stream *s,
+static status put_arrays(FILE *file, const char *path, const state_list *list, stream *queue,
                          void *chunk)
 {
-    const backend_vtable *v = s->dev->backend;
-    if (!device_has_storage(s->dev))
+    const backend_vtable *backend = queue->dev->backend;
+    if (!device_has_storage(queue->dev))
         return put_hole(file, path, list);
     for (size_t i = 0; i < list->count; i++)
         for (size_t at = 0, size = list->tensor[i].data.size; at < size; at += CHUNK_BYTES) {
-            size_t n = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES;
-            TRY(v->to_host(s, chunk, (const char *)list->array[i] + at, n));
-            TRY(v->wait(s));
-            TRY(write_block(file, path, chunk, n));
+            size_t count = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES;
+            TRY(backend->to_host(queue, chunk, (const char *)list->array[i] + at, count));
+            TRY(backend->wait(queue));
+            TRY(write_block(file, path, chunk, count));
         }
     return ST_OK;
 }
@@ -121,14 +121,14 @@ typedef struct stored_slice {
     int64_t first; /* the local element with which the file's tensor begins */
 } stored_slice;
 
-static void print_slice(const stored_slice *x, char out[SLICE_TEXT])
+static void print_slice(const stored_slice *part, char out[SLICE_TEXT])
 {
-    const int64_t *const list[] = {x->held.size, x->held.first, x->held.count};
-    size_t n = 0;
+    const int64_t *const list[] = {part->held.size, part->held.first, part->held.count};
+    size_t count = 0;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        for (int a = 0; a < SLICE_AXES; a++)
-            n = words_add(out, SLICE_TEXT, n, "%lld ", (long long)list[i][a]);
-    words_add(out, SLICE_TEXT, n, "%lld", (long long)x->first);
+        for (int j = 0; j < SLICE_AXES; j++)
+            count = words_add(out, SLICE_TEXT, count, "%lld ", (long long)list[i][j]);
+    words_add(out, SLICE_TEXT, count, "%lld", (long long)part->first);
 }
 
 static bool read_slice(const char *text, stored_slice *out)
@@ -143,34 +143,35 @@ static bool read_slice(const char *text, stored_slice *out)
         text = end;
     }
     int64_t elements = 1;
-    for (int a = 0; a < SLICE_AXES; a++)
-        if (out->held.count[a] < 1 || out->held.first[a] > out->held.size[a] - out->held.count[a] ||
-            __builtin_mul_overflow(elements, out->held.size[a], &elements))
+    for (int j = 0; j < SLICE_AXES; j++)
+        if (out->held.count[j] < 1 || out->held.first[j] > out->held.size[j] - out->held.count[j] ||
+            __builtin_mul_overflow(elements, out->held.size[j], &elements))
             return false;
     return !*text;
 }
 
 /* *out: an entry "slice/NAME" for every tensor, in one block of heap memory with the texts after
  * the list. */
-static status list_slices(const state_list *l, st_meta **out)
+static status list_slices(const state_list *states, st_meta **out)
 {
     char(*text)[SLICE_TEXT];
-    st_meta *list = calloc(l->count + 1, sizeof *list + sizeof *text + TENSOR_NAME);
+    st_meta *list = calloc(states->count + 1, sizeof *list + sizeof *text + TENSOR_NAME);
     if (!list)
-        return FAIL(ST_NO_MEMORY, "no memory for a list of %zu slices", l->count);
-    text = (char(*)[SLICE_TEXT])(list + l->count + 1);
-    char(*key)[TENSOR_NAME] = (char(*)[TENSOR_NAME])(text + l->count + 1);
-    for (size_t i = 0; i < l->count; i++) {
-        stored_slice x = {l->of[i]->held, l->of[i]->own_first};
-        snprintf(key[i], sizeof key[i], "slice/%s", l->name[i]);
-        print_slice(&x, text[i]);
+        return FAIL(ST_NO_MEMORY, "no memory for a list of %zu slices", states->count);
+    text = (char(*)[SLICE_TEXT])(list + states->count + 1);
+    char(*key)[TENSOR_NAME] = (char(*)[TENSOR_NAME])(text + states->count + 1);
+    for (size_t i = 0; i < states->count; i++) {
+        stored_slice part = {states->of[i]->held, states->of[i]->own_first};
+        snprintf(key[i], sizeof key[i], "slice/%s", states->name[i]);
+        print_slice(&part, text[i]);
         list[i] = (st_meta){key[i], text[i]};
     }
     *out = list;
     return ST_OK;
 }
 
-status train_state_write(const params *registry, stream *s, state_writer writer, const char *folder)
+status train_state_write(const params *registry, stream *queue, state_writer writer,
+                         const char *folder)
 {
     char path[STATUS_PATH_MAX];
     state_list list = {0};
@@ -184,7 +185,7 @@ status train_state_write(const params *registry, stream *s, state_writer writer,
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
     TRY_OR(done, file_path(path, folder, writer));
-    TRY_OR(done, list_make(registry, s->dev->backend->acc, &list));
+    TRY_OR(done, list_make(registry, queue->dev->backend->acc, &list));
     if (writer.ranks > 1)
         TRY_OR(done, list_slices(&list, &slices));
     TRY_OR(done, st_header(list.tensor, list.count, slices, slices ? list.count : 0, &header,
@@ -196,7 +197,7 @@ status train_state_write(const params *registry, stream *s, state_writer writer,
         goto done;
     }
     TRY_OR(done, write_block(file, path, header, header_size));
-    TRY_OR(done, put_arrays(file, path, &list, s, chunk));
+    TRY_OR(done, put_arrays(file, path, &list, queue, chunk));
     if (fflush(file) != 0 || fsync(fileno(file)) != 0)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
 done:
@@ -210,9 +211,9 @@ done:
 }
 
 /* Finds what a file has of a tensor. *out_there is false if it has nothing of it. */
-static status find_stored(const st_file *file, const char *path, const param *p, const char *name,
-                          st_dtype acc, const st_tensor **out, stored_slice *out_slice,
-                          bool *out_there)
+static status find_stored(const st_file *file, const char *path, const param *weight,
+                          const char *name, st_dtype acc, const st_tensor **out,
+                          stored_slice *out_slice, bool *out_there)
 {
     char key[TENSOR_NAME + 8];
     snprintf(key, sizeof key, "slice/%s", name);
@@ -221,56 +222,57 @@ static status find_stored(const st_file *file, const char *path, const param *p,
     if (!*out_there)
         return ST_OK;
     TRY(st_want(file, name, acc, 1, path, out));
-    slice whole = p->held;
-    for (int a = 0; a < SLICE_AXES; a++) {
-        whole.first[a] = 0;
-        whole.count[a] = whole.size[a];
+    slice whole = weight->held;
+    for (int i = 0; i < SLICE_AXES; i++) {
+        whole.first[i] = 0;
+        whole.count[i] = whole.size[i];
     }
     *out_slice = (stored_slice){.held = whole};
     if (text && (!read_slice(text, out_slice) ||
-                 memcmp(out_slice->held.size, p->held.size, sizeof p->held.size) != 0))
+                 memcmp(out_slice->held.size, weight->held.size, sizeof weight->held.size) != 0))
         return FAIL_IN(ST_BAD_INPUT, path,
-                       "its metadata \"%s\" does not describe a part of %s: \"%s\"", key, p->name,
-                       text);
-    int64_t held = slice_count(&out_slice->held), n = (*out)->shape[0];
-    if ((!text && n != held) || out_slice->first > held - n)
+                       "its metadata \"%s\" does not describe a part of %s: \"%s\"", key,
+                       weight->name, text);
+    int64_t held = slice_count(&out_slice->held), count = (*out)->shape[0];
+    if ((!text && count != held) || out_slice->first > held - count)
         return FAIL_IN(ST_BAD_INPUT, path,
                        "tensor \"%s\" has %lld elements, but the model has %lld there", name,
-                       (long long)n, (long long)held);
+                       (long long)count, (long long)held);
     return ST_OK;
 }
 
-/* Copies to `to` those of this rank's elements of p that the file's tensor has, and adds their
- * number to *inout_found. Each turn of the loop handles a run of n elements that is consecutive in
- * the parameter, in this rank's memory and in the file, or skips n that the file does not have. */
-static status take_stored(const param *p, stream *s, const st_tensor *tensor, const stored_slice *x,
-                          void *to, int64_t *inout_found)
+/* Copies to `to` those of this rank's elements of `weight` that the file's tensor has, and adds
+ * their number to *inout_found. Each turn of the loop handles a run of `j` elements that is
+ * consecutive in the parameter, in this rank's memory and in the file, or skips `j` that the file
+ * does not have. */
+static status take_stored(const param *weight, stream *queue, const st_tensor *tensor,
+                          const stored_slice *part, void *to, int64_t *inout_found)
 {
-    const backend_vtable *v = s->dev->backend;
-    const int64_t size = (int64_t)st_dtype_size(v->acc), most = CHUNK_BYTES / size;
-    for (int64_t i = 0, n; i < p->own_n; i += n) {
+    const backend_vtable *backend = queue->dev->backend;
+    const int64_t size = (int64_t)st_dtype_size(backend->acc), most = CHUNK_BYTES / size;
+    for (int64_t i = 0, j; i < weight->own_n; i += j) {
         int64_t stored, theirs;
-        n = slice_run(&p->held, p->own_first + i, p->own_n - i < most ? p->own_n - i : most,
-                      &stored);
-        int64_t at = slice_find(&x->held, stored);
+        j = slice_run(&weight->held, weight->own_first + i,
+                      weight->own_n - i < most ? weight->own_n - i : most, &stored);
+        int64_t at = slice_find(&part->held, stored);
         if (at < 0) {
-            int64_t gap = slice_gap(&x->held, stored);
-            n = gap < n ? gap : n;
+            int64_t gap = slice_gap(&part->held, stored);
+            j = gap < j ? gap : j;
             continue;
         }
-        n = slice_run(&x->held, at, n, &theirs);
-        at -= x->first;
+        j = slice_run(&part->held, at, j, &theirs);
+        at -= part->first;
         if (at < 0) {
-            n = -at < n ? -at : n;
+            j = -at < j ? -at : j;
             continue;
         }
         if (at >= tensor->shape[0])
             continue;
-        n = tensor->shape[0] - at < n ? tensor->shape[0] - at : n;
-        TRY(v->to_device(s, (char *)to + i * size, tensor->data.data + at * size,
-                         (size_t)(n * size)));
-        TRY(v->wait(s));
-        *inout_found += n;
+        j = tensor->shape[0] - at < j ? tensor->shape[0] - at : j;
+        TRY(backend->to_device(queue, (char *)to + i * size, tensor->data.data + at * size,
+                               (size_t)(j * size)));
+        TRY(backend->wait(queue));
+        *inout_found += j;
     }
     return ST_OK;
 }
@@ -281,12 +283,12 @@ typedef struct state_files {
     int count;
 } state_files;
 
-static void close_files(state_files *f)
+static void close_files(state_files *opened_files)
 {
-    for (int i = 0; i < f->count; i++)
-        st_close(&f->file[i]);
-    free(f->file);
-    free(f->path);
+    for (int i = 0; i < opened_files->count; i++)
+        st_close(&opened_files->file[i]);
+    free(opened_files->file);
+    free(opened_files->path);
 }
 
 /* Finds how many ranks wrote, from the name of any of their files. */
@@ -297,9 +299,9 @@ static status count_writers(const char *folder, int *out)
         return FAIL_IN(ST_NO_INPUT, folder, "%s", strerror(errno));
     int rank, end;
     *out = 0;
-    for (struct dirent *e; *out == 0 && (e = readdir(dir));)
-        if (sscanf(e->d_name, "rank-%5d-of-%5d.safetensors%n", &rank, out, &end) != 2 ||
-            e->d_name[end] || *out < 1)
+    for (struct dirent *entry; *out == 0 && (entry = readdir(dir));)
+        if (sscanf(entry->d_name, "rank-%5d-of-%5d.safetensors%n", &rank, out, &end) != 2 ||
+            entry->d_name[end] || *out < 1)
             *out = 0;
     closedir(dir);
     if (*out == 0)
@@ -307,58 +309,58 @@ static status count_writers(const char *folder, int *out)
     return ST_OK;
 }
 
-static status open_files(const char *folder, state_files *f)
+static status open_files(const char *folder, state_files *opened_files)
 {
     int ranks;
     TRY(count_writers(folder, &ranks));
-    f->file = calloc((size_t)ranks, sizeof *f->file);
-    f->path = calloc((size_t)ranks, sizeof *f->path);
-    if (!f->file || !f->path)
+    opened_files->file = calloc((size_t)ranks, sizeof *opened_files->file);
+    opened_files->path = calloc((size_t)ranks, sizeof *opened_files->path);
+    if (!opened_files->file || !opened_files->path)
         return FAIL(ST_NO_MEMORY, "no memory for %d files", ranks);
-    for (int r = 0; r < ranks; r++) {
-        TRY(file_path(f->path[r], folder, (state_writer){r, ranks}));
-        TRY(st_open(f->path[r], &f->file[r]));
-        f->count++;
+    for (int rank = 0; rank < ranks; rank++) {
+        TRY(file_path(opened_files->path[rank], folder, (state_writer){rank, ranks}));
+        TRY(st_open(opened_files->path[rank], &opened_files->file[rank]));
+        opened_files->count++;
     }
     return ST_OK;
 }
 
 static status load_array(const state_files *files, const char *folder, const state_list *list,
-                         size_t i, stream *s)
+                         size_t index, stream *queue)
 {
-    const param *p = list->of[i];
+    const param *weight = list->of[index];
     int64_t found = 0;
-    for (int k = 0; k < files->count && found < p->own_n; k++) {
+    for (int k = 0; k < files->count && found < weight->own_n; k++) {
         const st_tensor *tensor;
-        stored_slice x;
+        stored_slice part;
         bool there;
-        TRY(find_stored(&files->file[k], files->path[k], p, list->name[i], s->dev->backend->acc,
-                        &tensor, &x, &there));
+        TRY(find_stored(&files->file[k], files->path[k], weight, list->name[index],
+                        queue->dev->backend->acc, &tensor, &part, &there));
         if (!there)
             continue;
-        TRY(take_stored(p, s, tensor, &x, list->array[i], &found));
+        TRY(take_stored(weight, queue, tensor, &part, list->array[index], &found));
         st_forget(tensor->data);
     }
-    if (found < p->own_n)
+    if (found < weight->own_n)
         return FAIL_IN(ST_BAD_INPUT, folder,
                        "tensor \"%s\": the files have only %lld of the %lld elements that this "
                        "rank stores",
-                       list->name[i], (long long)found, (long long)p->own_n);
+                       list->name[index], (long long)found, (long long)weight->own_n);
     return ST_OK;
 }
 
-status train_state_load(params *registry, stream *s, const char *folder)
+status train_state_load(params *registry, stream *queue, const char *folder)
 {
     state_files files = {0};
     state_list list = {0};
     status st;
     TRY_OR(done, open_files(folder, &files));
-    TRY_OR(done, list_make(registry, s->dev->backend->acc, &list));
+    TRY_OR(done, list_make(registry, queue->dev->backend->acc, &list));
     for (size_t i = 0; i < list.count; i++) {
-        TRY_OR(done, load_array(&files, folder, &list, i, s));
+        TRY_OR(done, load_array(&files, folder, &list, i, queue));
         registry->bytes_read += (int64_t)list.tensor[i].data.size;
     }
-    st = params_refresh(registry, s);
+    st = params_refresh(registry, queue);
 done:
     list_done(&list);
     close_files(&files);

@@ -20,11 +20,11 @@ typedef struct state_writer {
 /* out: the name of its file. */
 void train_state_name(state_writer writer, char out[64]);
 
-/* Writes the file, synced. The registry's arrays are read on `s`. */
-WARN_UNUSED status train_state_write(const params *registry, stream *s, state_writer writer,
+/* Writes the file, synced. The registry's arrays are read on `queue`. */
+WARN_UNUSED status train_state_write(const params *registry, stream *queue, state_writer writer,
                                      const char *folder);
 /* Reads from the files of all writers what this rank stores, and makes the compute copies from it.
  * ST_BAD_INPUT names the file and the tensor that is missing or does not fit. */
-WARN_UNUSED status train_state_load(params *registry, stream *s, const char *folder);
+WARN_UNUSED status train_state_load(params *registry, stream *queue, const char *folder);
 
 #endif

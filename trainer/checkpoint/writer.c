@@ -69,44 +69,44 @@ struct checkpoint_writer {
     int64_t last_step; /* of the last whole checkpoint */
 };
 
-bool checkpoint_writer_in_background(const conf *c)
+bool checkpoint_writer_in_background(const conf *options)
 {
-    return c->checkpoint_enable && c->checkpoint_async_mode != CHECKPOINT_SYNC;
+    return options->checkpoint_enable && options->checkpoint_async_mode != CHECKPOINT_SYNC;
 }
 
-static status fill_folder(checkpoint_writer *k, const char *path)
+static status fill_folder(checkpoint_writer *writer, const char *path)
 {
     char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
-    const state_writer w = k->together.writer;
-    const hf_export_options o = {.source = k->conf->model_path,
-                                 .tokenizer = k->conf->model_tokenizer,
-                                 .dtype = HF_EXPORT_AS_SOURCE,
-                                 .writer = w.rank,
-                                 .writers = w.ranks};
+    const state_writer own = writer->together.writer;
+    const hf_export_options options = {.source = writer->conf->model_path,
+                                       .tokenizer = writer->conf->model_tokenizer,
+                                       .dtype = HF_EXPORT_AS_SOURCE,
+                                       .writer = own.rank,
+                                       .writers = own.ranks};
     TRY(hf_path(training, path, FOLDER_TRAINING));
     TRY(hf_path(adapter, path, ADAPTER_FOLDER));
-    TRY(hf_export(&k->view, k->view_stream, k->dims, path, &o));
-    TRY(train_state_write(&k->view, k->view_stream, w, training));
-    if (!k->together.first)
+    TRY(hf_export(&writer->view, writer->view_stream, writer->dims, path, &options));
+    TRY(train_state_write(&writer->view, writer->view_stream, own, training));
+    if (!writer->together.first)
         return ST_OK;
-    TRY(adapter_export(&k->view, k->view_stream, k->conf->model_path,
-                       (adapter_reader)k->conf->lora_adapter_for, adapter));
-    TRY(progress_write(&k->todo, training));
-    folder_known *theirs = calloc((size_t)w.ranks, sizeof *theirs);
+    TRY(adapter_export(&writer->view, writer->view_stream, writer->conf->model_path,
+                       (adapter_reader)writer->conf->lora_adapter_for, adapter));
+    TRY(progress_write(&writer->todo, training));
+    folder_known *theirs = calloc((size_t)own.ranks, sizeof *theirs);
     if (!theirs)
-        return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", w.ranks);
-    status st = together_wait(&k->together, training, &k->leaving, theirs);
+        return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", own.ranks);
+    status st = together_wait(&writer->together, training, &writer->leaving, theirs);
     if (st == ST_OK)
-        st = folder_seal(path, theirs, w.ranks - 1);
+        st = folder_seal(path, theirs, own.ranks - 1);
     free(theirs);
     return st;
 }
 
 /* Makes the folder that is written into, empty. */
-static status make_writing(const checkpoint_writer *k, int64_t step)
+static status make_writing(const checkpoint_writer *writer, int64_t step)
 {
     char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
-    TRY(folder_step_path(path, k->folder, step, "writing"));
+    TRY(folder_step_path(path, writer->folder, step, "writing"));
     TRY(folder_remove(path));
     TRY(hf_path(training, path, FOLDER_TRAINING));
     return file_make_folders(training);
@@ -114,34 +114,35 @@ static status make_writing(const checkpoint_writer *k, int64_t step)
 
 /* Makes room on the disk first. That can take a while, so the other ranks are told to be patient.
  */
-static status begin_folder(const checkpoint_writer *k, int64_t step)
+static status begin_folder(const checkpoint_writer *writer, int64_t step)
 {
-    rank_link_waits(k->watch, FILES);
-    if (prune_for_room(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k) != ST_OK)
+    rank_link_waits(writer->watch, FILES);
+    if (prune_for_room(writer->folder, writer->last_step, writer->conf->checkpoint_keep_latest_k) !=
+        ST_OK)
         log_warn("no old checkpoint can be removed to make room: %s",
                  status_text()); /* not an error: there may be enough room */
-    rank_link_waits(k->watch, NULL);
-    return make_writing(k, step);
+    rank_link_waits(writer->watch, NULL);
+    return make_writing(writer, step);
 }
 
 /* On a rank other than the first: writes its part and leaves its mark. */
-static status write_part(checkpoint_writer *k)
+static status write_part(checkpoint_writer *writer)
 {
     char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
-    TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
+    TRY(folder_step_path(path, writer->folder, writer->todo.step, "writing"));
     TRY(hf_path(training, path, FOLDER_TRAINING));
-    return together_mark(&k->together, training, fill_folder(k, path));
+    return together_mark(&writer->together, training, fill_folder(writer, path));
 }
 
 /* On the first rank: writes its part, seals and renames. After a failure it removes what was
  * written, so that it does not fill the disk. */
-static status try_writing(checkpoint_writer *k)
+static status try_writing(checkpoint_writer *writer)
 {
     char path[STATUS_PATH_MAX];
-    TRY(folder_step_path(path, k->folder, k->todo.step, "writing"));
-    status st = fill_folder(k, path);
+    TRY(folder_step_path(path, writer->folder, writer->todo.step, "writing"));
+    status st = fill_folder(writer, path);
     if (st == ST_OK)
-        st = folder_commit(k->folder, k->todo.step);
+        st = folder_commit(writer->folder, writer->todo.step);
     if (st != ST_OK) {
         status_note why = *status_last();
         if (folder_remove(path) != ST_OK)
@@ -154,91 +155,98 @@ static status try_writing(checkpoint_writer *k)
 /* After a save that found the disk full: removes the oldest checkpoint. If this rank writes
  * alone, the save is tried again (*out_retry); otherwise the room is for the next save, since the
  * other ranks are done with this one. */
-static status make_room(checkpoint_writer *k, status st, bool *out_retry)
+static status make_room(checkpoint_writer *writer, status st, bool *out_retry)
 {
     const status_note why = *status_last();
     bool gone = false;
     *out_retry = false;
     if (!prune_was_full())
         return st;
-    if (prune_one(k->folder, k->last_step, k->conf->checkpoint_keep_latest_k, &gone) != ST_OK)
+    if (prune_one(writer->folder, writer->last_step, writer->conf->checkpoint_keep_latest_k,
+                  &gone) != ST_OK)
         log_warn("no old checkpoint can be removed to make room: %s", status_text());
-    *out_retry = gone && k->together.writer.ranks == 1 && make_writing(k, k->todo.step) == ST_OK;
+    *out_retry = gone && writer->together.writer.ranks == 1 &&
+                 make_writing(writer, writer->todo.step) == ST_OK;
     status_set(&why);
     return st;
 }
 
-static status write_checkpoint(checkpoint_writer *k)
+static status write_checkpoint(checkpoint_writer *writer)
 {
     bool again;
-    if (!k->together.first)
-        return write_part(k);
-    status st = try_writing(k);
+    if (!writer->together.first)
+        return write_part(writer);
+    status st = try_writing(writer);
     if (st != ST_OK)
-        st = make_room(k, st, &again);
+        st = make_room(writer, st, &again);
     if (st != ST_OK && again)
-        st = try_writing(k);
+        st = try_writing(writer);
     TRY(st);
-    if (prune_by_policy(k->folder, k->conf->checkpoint_keep_latest_k) != ST_OK)
+    if (prune_by_policy(writer->folder, writer->conf->checkpoint_keep_latest_k) != ST_OK)
         log_warn("old checkpoints cannot be removed: %s; the next save tries again", status_text());
     return ST_OK;
 }
 
-static void save_and_tell(checkpoint_writer *k)
+static void save_and_tell(checkpoint_writer *writer)
 {
     int64_t start = clock_ns();
-    status st = write_checkpoint(k);
-    k->outcome = st;
+    status st = write_checkpoint(writer);
+    writer->outcome = st;
     if (st == ST_OK) {
-        k->last_step = k->todo.step;
-        if (k->together.first)
-            log_info("checkpoint written step=%" PRId64 " seconds=%.1f", k->todo.step,
+        writer->last_step = writer->todo.step;
+        if (writer->together.first)
+            log_info("checkpoint written step=%" PRId64 " seconds=%.1f", writer->todo.step,
                      (double)(clock_ns() - start) * 1e-9);
         return;
     }
-    k->note = *status_last();
+    writer->note = *status_last();
     log_error("the checkpoint of step %" PRId64
               " is not written: %s; the last whole one is of step %" PRId64,
-              k->todo.step, status_text(), k->last_step);
+              writer->todo.step, status_text(), writer->last_step);
 }
 
 static void *writer_thread(void *user)
 {
-    checkpoint_writer *k = user;
-    pthread_mutex_lock(&k->lock);
+    checkpoint_writer *writer = user;
+    pthread_mutex_lock(&writer->lock);
     for (;;) {
-        while (!k->busy && !k->quit)
-            pthread_cond_wait(&k->changed, &k->lock);
-        if (!k->busy)
+        while (!writer->busy && !writer->quit)
+            pthread_cond_wait(&writer->changed, &writer->lock);
+        if (!writer->busy)
             break;
-        pthread_mutex_unlock(&k->lock); /* while busy, todo and snapshot belong to this thread */
-        save_and_tell(k);
-        pthread_mutex_lock(&k->lock);
-        k->busy = false;
-        pthread_cond_broadcast(&k->changed);
+        pthread_mutex_unlock(
+            &writer->lock); /* while busy, todo and snapshot belong to this thread */
+        save_and_tell(writer);
+        pthread_mutex_lock(&writer->lock);
+        writer->busy = false;
+        pthread_cond_broadcast(&writer->changed);
     }
-    pthread_mutex_unlock(&k->lock);
+    pthread_mutex_unlock(&writer->lock);
     return NULL;
 }
 
-/* Makes k->view from the live registry: each array is moved from the live block to the same place
- * in the snapshot's block. */
-static status make_view(checkpoint_writer *k)
+/* Makes writer->view from the live registry: each array is moved from the live block to the same
+ * place in the snapshot's block. */
+static status make_view(checkpoint_writer *writer)
 {
-    k->view = *k->live;
-    k->view.list = malloc((size_t)k->live->count * sizeof *k->view.list);
-    if (!k->view.list)
+    writer->view = *writer->live;
+    writer->view.list = malloc((size_t)writer->live->count * sizeof *writer->view.list);
+    if (!writer->view.list)
         return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
-    memcpy(k->view.list, k->live->list, (size_t)k->live->count * sizeof *k->view.list);
-    k->view.values = k->snapshot[0];
-    k->view.moments1 = k->snapshot[1];
-    k->view.moments2 = k->snapshot[2];
-    k->view.acts = k->view.grads = NULL;
+    memcpy(writer->view.list, writer->live->list,
+           (size_t)writer->live->count * sizeof *writer->view.list);
+    writer->view.values = writer->snapshot[0];
+    writer->view.moments1 = writer->snapshot[1];
+    writer->view.moments2 = writer->snapshot[2];
+    writer->view.acts = writer->view.grads = NULL;
 #define MOVED(row, field, block)                                                                   \
-    ((row)->field ? (char *)k->view.block + ((char *)(row)->field - (char *)k->live->block) : NULL)
-    for (int64_t i = 0; i < k->live->count; i++) {
-        const param *from = &k->live->list[i];
-        param *to = &k->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
+    ((row)->field                                                                                  \
+         ? (char *)writer->view.block + ((char *)(row)->field - (char *)writer->live->block)       \
+         : NULL)
+    for (int64_t i = 0; i < writer->live->count; i++) {
+        const param *from = &writer->live->list[i];
+        param *to =
+            &writer->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
         to->value = to->act = MOVED(from, value, values);
         to->moment1 = MOVED(from, moment1, moments1);
         to->moment2 = MOVED(from, moment2, moments2);
@@ -248,130 +256,134 @@ static status make_view(checkpoint_writer *k)
     return ST_OK;
 }
 
-static status open_background(checkpoint_writer *k)
+static status open_background(checkpoint_writer *writer)
 {
-    const backend_vtable *v = k->live_stream->dev->backend;
-    device *d = k->live_stream->dev;
-    const size_t size = st_dtype_size(v->acc);
-    TRY(v->alloc_host(d, (size_t)k->live->block_elements * size, &k->snapshot[0]));
+    const backend_vtable *backend = writer->live_stream->dev->backend;
+    device *dev = writer->live_stream->dev;
+    const size_t size = st_dtype_size(backend->acc);
+    TRY(backend->alloc_host(dev, (size_t)writer->live->block_elements * size,
+                            &writer->snapshot[0]));
     for (int i = 1; i < BLOCKS; i++)
-        TRY(v->alloc_host(d, (size_t)k->live->trained_elements * size, &k->snapshot[i]));
-    TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &k->host));
-    TRY(k->host->backend->stream_new(k->host, &k->view_stream));
-    if (k->host->backend->acc != v->acc)
+        TRY(backend->alloc_host(dev, (size_t)writer->live->trained_elements * size,
+                                &writer->snapshot[i]));
+    TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &writer->host));
+    TRY(writer->host->backend->stream_new(writer->host, &writer->view_stream));
+    if (writer->host->backend->acc != backend->acc)
         return FAIL(ST_INTERNAL, "the snapshot has dtype %s, but the device has %s",
-                    st_dtype_name(k->host->backend->acc), st_dtype_name(v->acc));
-    TRY(make_view(k));
-    if (pthread_create(&k->thread, NULL, writer_thread, k) != 0)
+                    st_dtype_name(writer->host->backend->acc), st_dtype_name(backend->acc));
+    TRY(make_view(writer));
+    if (pthread_create(&writer->thread, NULL, writer_thread, writer) != 0)
         return FAIL(ST_OS, "the thread that writes checkpoints cannot be started");
-    k->thread_runs = true;
+    writer->thread_runs = true;
     return ST_OK;
 }
 
-status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *dims,
-                             params *registry, stream *s, rank_link *watch, checkpoint_writer **out)
+status checkpoint_writer_new(const conf *options, const char *folder, const model_dims *dims,
+                             params *registry, stream *queue, rank_link *watch,
+                             checkpoint_writer **out)
 {
-    checkpoint_writer *k = calloc(1, sizeof *k);
-    if (!k)
+    checkpoint_writer *writer = calloc(1, sizeof *writer);
+    if (!writer)
         return FAIL(ST_NO_MEMORY, "no memory for the writer of checkpoints");
-    *k = (checkpoint_writer){.conf = c,
-                             .dims = dims,
-                             .live = registry,
-                             .live_stream = s,
-                             .view = *registry,
-                             .view_stream = s,
-                             .watch = watch};
-    pthread_mutex_init(&k->lock, NULL);
-    pthread_cond_init(&k->changed, NULL);
-    snprintf(k->folder, sizeof k->folder, "%s", folder);
-    k->together = together_of(registry);
-    k->background = checkpoint_writer_in_background(c) && k->together.writes;
+    *writer = (checkpoint_writer){.conf = options,
+                                  .dims = dims,
+                                  .live = registry,
+                                  .live_stream = queue,
+                                  .view = *registry,
+                                  .view_stream = queue,
+                                  .watch = watch};
+    pthread_mutex_init(&writer->lock, NULL);
+    pthread_cond_init(&writer->changed, NULL);
+    snprintf(writer->folder, sizeof writer->folder, "%s", folder);
+    writer->together = together_of(registry);
+    writer->background = checkpoint_writer_in_background(options) && writer->together.writes;
     status st = file_make_folders(folder);
-    if (st == ST_OK && k->together.first && access(folder, W_OK | X_OK) != 0)
+    if (st == ST_OK && writer->together.first && access(folder, W_OK | X_OK) != 0)
         st = FAIL_IN(ST_CANT_CREATE, folder,
                      "checkpoints cannot be written here: %s (job.dump_folder and "
                      "checkpoint.folder set the folder)",
                      strerror(errno));
-    st = together_see(&k->together, folder, st);
-    if (st == ST_OK && k->background)
-        st = open_background(k);
+    st = together_see(&writer->together, folder, st);
+    if (st == ST_OK && writer->background)
+        st = open_background(writer);
     if (st != ST_OK) {
-        checkpoint_writer_free(&k);
+        checkpoint_writer_free(&writer);
         return st;
     }
-    *out = k;
+    *out = writer;
     return ST_OK;
 }
 
 void checkpoint_writer_free(checkpoint_writer **held)
 {
-    checkpoint_writer *k = *held;
-    if (!k)
+    checkpoint_writer *writer = *held;
+    if (!writer)
         return;
-    atomic_store(&k->leaving, true);
-    if (k->thread_runs) {
-        pthread_mutex_lock(&k->lock);
-        k->quit = true;
-        pthread_cond_broadcast(&k->changed);
-        pthread_mutex_unlock(&k->lock);
-        pthread_join(k->thread, NULL);
+    atomic_store(&writer->leaving, true);
+    if (writer->thread_runs) {
+        pthread_mutex_lock(&writer->lock);
+        writer->quit = true;
+        pthread_cond_broadcast(&writer->changed);
+        pthread_mutex_unlock(&writer->lock);
+        pthread_join(writer->thread, NULL);
     }
-    if (k->background) {
-        const backend_vtable *v = k->live_stream->dev->backend;
+    if (writer->background) {
+        const backend_vtable *backend = writer->live_stream->dev->backend;
         for (int i = 0; i < BLOCKS; i++)
-            if (k->snapshot[i])
-                v->release_host(k->live_stream->dev, k->snapshot[i]);
-        if (k->host && k->view_stream != k->live_stream)
-            k->host->backend->stream_free(&k->view_stream);
-        device_close(&k->host);
-        if (k->view.list != k->live->list)
-            free(k->view.list);
+            if (writer->snapshot[i])
+                backend->release_host(writer->live_stream->dev, writer->snapshot[i]);
+        if (writer->host && writer->view_stream != writer->live_stream)
+            writer->host->backend->stream_free(&writer->view_stream);
+        device_close(&writer->host);
+        if (writer->view.list != writer->live->list)
+            free(writer->view.list);
     }
-    progress_done(&k->todo);
-    pthread_cond_destroy(&k->changed);
-    pthread_mutex_destroy(&k->lock);
-    free(k);
+    progress_done(&writer->todo);
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->lock);
+    free(writer);
     *held = NULL;
 }
 
-static status take_snapshot(checkpoint_writer *k)
+static status take_snapshot(checkpoint_writer *writer)
 {
-    const backend_vtable *v = k->live_stream->dev->backend;
-    const void *from[BLOCKS] = {k->live->values, k->live->moments1, k->live->moments2};
-    const int64_t n[BLOCKS] = {k->live->block_elements, k->live->trained_elements,
-                               k->live->trained_elements};
+    const backend_vtable *backend = writer->live_stream->dev->backend;
+    const void *from[BLOCKS] = {writer->live->values, writer->live->moments1,
+                                writer->live->moments2};
+    const int64_t counts[BLOCKS] = {writer->live->block_elements, writer->live->trained_elements,
+                                    writer->live->trained_elements};
     for (int i = 0; i < BLOCKS; i++)
-        TRY(v->to_host(k->live_stream, k->snapshot[i], from[i],
-                       (size_t)n[i] * st_dtype_size(v->acc)));
-    return v->wait(k->live_stream);
+        TRY(backend->to_host(writer->live_stream, writer->snapshot[i], from[i],
+                             (size_t)counts[i] * st_dtype_size(backend->acc)));
+    return backend->wait(writer->live_stream);
 }
 
 enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
 
 /* Gathers the adapters' values from all ranks that store them, since merging a part of a matrix
  * needs all of its adapter. */
-static status take_adapters(checkpoint_writer *k)
+static status take_adapters(checkpoint_writer *writer)
 {
-    TRY(lora_gather(k->live, k->live_stream));
-    for (int64_t i = 0; i < k->live->count && k->background; i++)
-        k->view.list[i].whole = k->live->list[i].whole;
+    TRY(lora_gather(writer->live, writer->live_stream));
+    for (int64_t i = 0; i < writer->live->count && writer->background; i++)
+        writer->view.list[i].whole = writer->live->list[i].whole;
     return ST_OK;
 }
 
 /* Begins a save: the first rank makes the folder, and *out says on all ranks what it found. */
-static status begin_save(checkpoint_writer *k, int64_t step, int32_t *out)
+static status begin_save(checkpoint_writer *writer, int64_t step, int32_t *out)
 {
     /* The log already said how the save before this one ended. */
-    bool kept = checkpoint_writer_wait(k) == ST_OK && k->last_step == step;
-    TRY(together_settled(&k->together, ST_OK, step));
+    bool kept = checkpoint_writer_wait(writer) == ST_OK && writer->last_step == step;
+    TRY(together_settled(&writer->together, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
-    if (!kept && k->together.first && begin_folder(k, step) != ST_OK) {
-        k->outcome = status_last()->code;
-        k->note = *status_last();
+    if (!kept && writer->together.first && begin_folder(writer, step) != ST_OK) {
+        writer->outcome = status_last()->code;
+        writer->note = *status_last();
         log_error("the checkpoint of step %" PRId64 " is not written: %s", step, status_text());
         *out = SAVE_NO_FOLDER;
     }
-    return together_agree(&k->together, out);
+    return together_agree(&writer->together, out);
 }
 
 status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)

@@ -23,13 +23,13 @@ typedef struct checkpoint_writer checkpoint_writer;
  * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch: is
  * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. All
  * arguments are borrowed until checkpoint_writer_free. */
-WARN_UNUSED status checkpoint_writer_new(const conf *c, const char *folder, const model_dims *dims,
-                                         params *registry, stream *s, rank_link *watch,
-                                         checkpoint_writer **out);
+WARN_UNUSED status checkpoint_writer_new(const conf *options, const char *folder,
+                                         const model_dims *dims, params *registry, stream *queue,
+                                         rank_link *watch, checkpoint_writer **out);
 /* Waits for a save that is under way. Accepts a pointer to NULL. */
 void checkpoint_writer_free(checkpoint_writer **writer);
 /* Whether these options write in the background, and so need host memory for a snapshot. */
-bool checkpoint_writer_in_background(const conf *c);
+bool checkpoint_writer_in_background(const conf *options);
 
 /* Saves the current values and moments together with `state`. A step that is already saved is not
  * written again. Every rank calls it. It fails only if the device or another rank does; an error of

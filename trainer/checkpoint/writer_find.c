@@ -23,13 +23,13 @@ static status read_own(const char *folder, int64_t step, const comm *all,
     TRY(folder_step_path(path, folder, step, NULL));
     TRY(folder_check(path, all->rank, all->size));
     TRY(hf_path(training, path, FOLDER_TRAINING));
-    progress p = {0};
-    TRY(progress_read(training, &p));
-    status st = progress_check(&p, training);
+    progress state = {0};
+    TRY(progress_read(training, &state));
+    status st = progress_check(&state, training);
     if (st == ST_OK)
-        *out = p;
+        *out = state;
     else
-        progress_done(&p);
+        progress_done(&state);
     return st;
 }
 
@@ -51,21 +51,21 @@ static status read_step(const char *folder, int64_t step, const comm *all, rank_
 static status list_steps(const char *folder, const comm *all, int64_t **out, int64_t *out_n)
 {
     const comm_at at = {"list checkpoints", -1};
-    int64_t *step = NULL, n = 0;
-    status st = comm_agree(all, at, folder_steps(folder, &step, &n), 0);
+    int64_t *step = NULL, count = 0;
+    status st = comm_agree(all, at, folder_steps(folder, &step, &count), 0);
     if (st == ST_OK)
-        st = comm_host_broadcast(all, at, &n, sizeof n, 0);
+        st = comm_host_broadcast(all, at, &count, sizeof count, 0);
     if (st == ST_OK && all->rank > 0) {
         free(step);
-        step = calloc((size_t)n + 1, sizeof *step);
+        step = calloc((size_t)count + 1, sizeof *step);
         st = step ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a list of checkpoints");
     }
-    if (st == ST_OK && n > 0)
-        st = comm_host_broadcast(all, at, step, n * (int64_t)sizeof *step, 0);
+    if (st == ST_OK && count > 0)
+        st = comm_host_broadcast(all, at, step, count * (int64_t)sizeof *step, 0);
     if (st != ST_OK)
         free(step);
     *out = st == ST_OK ? step : NULL;
-    *out_n = n;
+    *out_n = count;
     return st;
 }
 
@@ -74,7 +74,7 @@ status checkpoint_writer_find(const char *folder, int64_t load_step, const comm 
                               bool *out_found)
 {
     const comm alone = comm_alone("checkpoint");
-    int64_t *step = NULL, n = 0;
+    int64_t *step = NULL, count = 0;
     all = all ? all : &alone;
     *out_found = false;
     if (load_step > 0) {
@@ -84,9 +84,9 @@ status checkpoint_writer_find(const char *folder, int64_t load_step, const comm 
     }
     if (load_step == 0)
         return ST_OK;
-    TRY(list_steps(folder, all, &step, &n));
+    TRY(list_steps(folder, all, &step, &count));
     status st = ST_OK;
-    for (int64_t i = n - 1; i >= 0 && st == ST_OK && !*out_found; i--) {
+    for (int64_t i = count - 1; i >= 0 && st == ST_OK && !*out_found; i--) {
         st = read_step(folder, step[i], all, watch, out_path, out);
         *out_found = st == ST_OK;
         if (st == ST_BAD_INPUT || st == ST_NO_INPUT) { /* a disk that fails is not damage */
@@ -96,11 +96,11 @@ status checkpoint_writer_find(const char *folder, int64_t load_step, const comm 
         }
     }
     free(step);
-    if (st == ST_OK && n > 0 && !*out_found)
+    if (st == ST_OK && count > 0 && !*out_found)
         return FAIL_IN(ST_BAD_INPUT, folder,
                        "none of the %" PRId64
                        " checkpoints is whole; begin anew with checkpoint.load_step 0",
-                       n);
+                       count);
     return st;
 }
 
@@ -108,11 +108,11 @@ static status set_aside(const char *folder, int64_t step)
 {
     char from[STATUS_PATH_MAX], to[STATUS_PATH_MAX], name[64];
     struct stat about;
-    int n = snprintf(name, sizeof name, "set-aside-step-%" PRId64, step);
+    int length = snprintf(name, sizeof name, "set-aside-step-%" PRId64, step);
     TRY(folder_step_path(from, folder, step, NULL));
     TRY(hf_path(to, folder, name));
     for (int i = 2; lstat(to, &about) == 0; i++) {
-        snprintf(name + n, sizeof name - (size_t)n, ".%d", i);
+        snprintf(name + length, sizeof name - (size_t)length, ".%d", i);
         TRY(hf_path(to, folder, name));
     }
     if (rename(from, to) != 0)
@@ -125,11 +125,11 @@ static status set_aside(const char *folder, int64_t step)
 
 status checkpoint_writer_clear_after(const char *folder, int64_t after)
 {
-    int64_t *step = NULL, n = 0;
+    int64_t *step = NULL, count = 0;
     TRY(folder_tidy(folder));
-    TRY(folder_steps(folder, &step, &n));
+    TRY(folder_steps(folder, &step, &count));
     status st = ST_OK;
-    for (int64_t i = 0; i < n && st == ST_OK; i++)
+    for (int64_t i = 0; i < count && st == ST_OK; i++)
         if (step[i] > after)
             st = set_aside(folder, step[i]);
     free(step);

@@ -173,10 +173,10 @@ static const verb verbs[] = {
 
 int main(int argc, char **argv)
 {
-    const program p = {.name = "trainer",
-                       .purpose = "trains Qwen3-VL mixture-of-experts models",
-                       .verbs = verbs,
-                       .count = sizeof verbs / sizeof *verbs,
-                       .trainer = true};
-    return program_run(&p, argc, argv);
+    const program self = {.name = "trainer",
+                          .purpose = "trains Qwen3-VL mixture-of-experts models",
+                          .verbs = verbs,
+                          .count = sizeof verbs / sizeof *verbs,
+                          .trainer = true};
+    return program_run(&self, argc, argv);
 }

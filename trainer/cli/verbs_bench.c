@@ -25,149 +25,150 @@ typedef struct request {
 } request;
 
 /* Reads the arguments that are no options: what to bench, an op, and the flags of this verb. */
-static status read_request(int argc, char **argv, request *q)
+static status read_request(int argc, char **argv, request *asked)
 {
-    *q = (request){.layers = "0", .ranks = "1", .load = "0", .seconds = "0.3"};
+    *asked = (request){.layers = "0", .ranks = "1", .load = "0", .seconds = "0.3"};
     const struct {
         const char *flag;
         const char **value;
-    } flags[] = {{"--layers", &q->layers},
-                 {"--ranks", &q->ranks},
-                 {"--load", &q->load},
-                 {"--seconds", &q->seconds},
-                 {"--rates", &q->rates}};
-    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++) {
+    } flags[] = {{"--layers", &asked->layers},
+                 {"--ranks", &asked->ranks},
+                 {"--load", &asked->load},
+                 {"--seconds", &asked->seconds},
+                 {"--rates", &asked->rates}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         const char *given;
-        TRY(verb_take(&argc, argv, flags[f].flag, &given));
+        TRY(verb_take(&argc, argv, flags[i].flag, &given));
         if (given)
-            *flags[f].value = given;
+            *flags[i].value = given;
     }
     const bool overwrite = verb_take_overwrite(&argc, argv);
-    q->live = verb_take_flag(&argc, argv, "--live");
-    q->counted = verb_take_flag(&argc, argv, "--count");
-    q->what = argc > 1 ? argv[1] : NULL;
-    q->op = argc > 2 ? argv[2] : NULL;
+    asked->live = verb_take_flag(&argc, argv, "--live");
+    asked->counted = verb_take_flag(&argc, argv, "--count");
+    asked->what = argc > 1 ? argv[1] : NULL;
+    asked->op = argc > 2 ? argv[2] : NULL;
     if (argc > 3)
         return FAIL(ST_USAGE, "bench: unexpected \"%s\" after \"%s\"; see trainer bench --help",
                     argv[3], argv[2]);
-    if (!q->what || (strcmp(q->what, "ops") != 0 && strcmp(q->what, "step") != 0 &&
-                     strcmp(q->what, "memory") != 0))
+    if (!asked->what || (strcmp(asked->what, "ops") != 0 && strcmp(asked->what, "step") != 0 &&
+                         strcmp(asked->what, "memory") != 0))
         return FAIL(ST_USAGE, "bench needs to know what to measure: ops, step or memory; see "
                               "trainer bench --help");
-    return q->rates ? verb_may_write(q->rates, overwrite) : ST_OK;
+    return asked->rates ? verb_may_write(asked->rates, overwrite) : ST_OK;
 }
 
 static status read_depths(const char *text, int64_t *out, int *out_n)
 {
-    int n = 0;
-    for (const char *p = text;; p++) {
+    int count = 0;
+    for (const char *at = text;; at++) {
         char *end;
-        long long v = strtoll(p, &end, 10);
-        if (end == p || v < 0 || v > 1000 || (*end && *end != ',') || n == DEPTHS)
+        long long value = strtoll(at, &end, 10);
+        if (end == at || value < 0 || value > 1000 || (*end && *end != ',') || count == DEPTHS)
             return FAIL(ST_USAGE,
                         "--layers: expected up to %d depths as N,N,.. (0: all layers), got \"%s\"",
                         DEPTHS, text);
-        out[n++] = v;
-        p = end;
-        if (!*p)
+        out[count++] = value;
+        at = end;
+        if (!*at)
             break;
     }
-    *out_n = n;
+    *out_n = count;
     return ST_OK;
 }
 
-static status keep_rates(const char *path, const rates *r)
+static status keep_rates(const char *path, const rates *speeds)
 {
-    FILE *f = fopen(path, "w");
-    if (!f)
+    FILE *file = fopen(path, "w");
+    if (!file)
         return FAIL_IN(ST_CANT_CREATE, path, "cannot create it: %s", strerror(errno));
-    rates_write(r, f);
-    if (fclose(f) != 0)
+    rates_write(speeds, file);
+    if (fclose(file) != 0)
         return FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno));
     return ST_OK;
 }
 
-static status ops(const conf *c, const request *q)
+static status ops(const conf *options, const request *asked)
 {
     device *dev = NULL;
-    stream *s = NULL;
-    model_dims d;
+    stream *queue = NULL;
+    model_dims dims;
     bench_ceilings ceilings;
     char *end;
-    double seconds = strtod(q->seconds, &end);
+    double seconds = strtod(asked->seconds, &end);
     status st = ST_OK;
     if (*end || !(seconds > 0.0))
-        return FAIL(ST_USAGE, "--seconds: expected a time above 0, got \"%s\"", q->seconds);
-    TRY(dims_load(c->model_path, &d));
-    if (d.vision.depth == 0 || d.text.experts == 0)
+        return FAIL(ST_USAGE, "--seconds: expected a time above 0, got \"%s\"", asked->seconds);
+    TRY(dims_load(options->model_path, &dims));
+    if (dims.vision.depth == 0 || dims.text.experts == 0)
         return FAIL(ST_CONFIG,
                     "bench ops: %s has no vision tower or no experts, so not every op "
                     "has a shape",
-                    c->model_path);
-    device_options o = {.threads = (int)c->training_threads,
-                        .attention = c->training_attention,
-                        .deterministic = c->training_deterministic};
-    bench_sizes z = {.dims = &d,
-                     .tokens = c->training_seq_len * c->training_local_batch_size,
-                     .row = c->training_seq_len,
-                     .frame = FRAME,
-                     .document = c->bench_document ? c->bench_document : 340};
+                    options->model_path);
+    device_options how = {.threads = (int)options->training_threads,
+                          .attention = options->training_attention,
+                          .deterministic = options->training_deterministic};
+    bench_sizes sizes = {.dims = &dims,
+                         .tokens = options->training_seq_len * options->training_local_batch_size,
+                         .row = options->training_seq_len,
+                         .frame = FRAME,
+                         .document = options->bench_document ? options->bench_document : 340};
     /* Rows of VQAv2 have nearly four patches per token. */
-    z.patches = z.tokens * 15 / 4 / 4 * 4;
-    if (q->counted) /* copy and product rates measured on one H200, in bytes/s and FLOP/s */
-        return bench_ops_counted(&z, &(bench_ceilings){.copy = 4.3e12, .product = 780e12}, stdout);
-    TRY_OR(done, device_open(c->training_backend, &o, &dev));
-    TRY_OR(done, dev->backend->stream_new(dev, &s));
+    sizes.patches = sizes.tokens * 15 / 4 / 4 * 4;
+    if (asked->counted) /* copy and product rates measured on one H200, in bytes/s and FLOP/s */
+        return bench_ops_counted(&sizes, &(bench_ceilings){.copy = 4.3e12, .product = 780e12},
+                                 stdout);
+    TRY_OR(done, device_open(options->training_backend, &how, &dev));
+    TRY_OR(done, dev->backend->stream_new(dev, &queue));
     printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description,
-           escape_text(d.name).text, (long long)z.tokens, (long long)z.patches);
-    TRY_OR(done, bench_ceilings_measure(s, &ceilings));
+           escape_text(dims.name).text, (long long)sizes.tokens, (long long)sizes.patches);
+    TRY_OR(done, bench_ceilings_measure(queue, &ceilings));
     bench_ceilings_print(&ceilings, stdout);
     rates measured = {.memory = 0};
-    snprintf(measured.source, sizeof measured.source, "%.160s, %s", dev->description, d.name);
-    TRY_OR(done, bench_ops(s, &z, &ceilings, q->op, seconds, &measured, stdout));
-    if (q->rates)
-        st = keep_rates(q->rates, &measured);
+    snprintf(measured.source, sizeof measured.source, "%.160s, %s", dev->description, dims.name);
+    TRY_OR(done, bench_ops(queue, &sizes, &ceilings, asked->op, seconds, &measured, stdout));
+    if (asked->rates)
+        st = keep_rates(asked->rates, &measured);
 done:
-    if (s)
-        dev->backend->stream_free(&s);
+    if (queue)
+        dev->backend->stream_free(&queue);
     device_close(&dev);
     return st;
 }
 
-static status steps(const conf *c, const request *q)
+static status steps(const conf *options, const request *asked)
 {
     int64_t depths[DEPTHS];
-    int n;
+    int count;
     char *end;
-    long long ranks = strtoll(q->ranks, &end, 10);
+    long long ranks = strtoll(asked->ranks, &end, 10);
     if (*end || ranks < 1)
-        return FAIL(ST_USAGE, "--ranks: expected a number of at least 1, got \"%s\"", q->ranks);
-    double load = strtod(q->load, &end);
+        return FAIL(ST_USAGE, "--ranks: expected a number of at least 1, got \"%s\"", asked->ranks);
+    double load = strtod(asked->load, &end);
     if (*end || !(load >= 0.0))
         return FAIL(ST_USAGE,
                     "--load: expected the busiest expert's load over the mean, got \"%s\"",
-                    q->load);
-    if (c->training_steps < 1)
+                    asked->load);
+    if (options->training_steps < 1)
         return FAIL(ST_CONFIG,
                     "bench %s: training.steps is 0; set it to the number of steps to "
                     "measure",
-                    q->what);
-    TRY(read_depths(q->layers, depths, &n));
-    if (strcmp(q->what, "memory") == 0)
-        return n == 1 ? bench_device_memory(c, depths[0], stdout)
-                      : FAIL(ST_USAGE, "bench memory takes a single depth: --layers N");
-    return bench_steps(c, depths, n, ranks, load, q->live, stdout);
+                    asked->what);
+    TRY(read_depths(asked->layers, depths, &count));
+    if (strcmp(asked->what, "memory") == 0)
+        return count == 1 ? bench_device_memory(options, depths[0], stdout)
+                          : FAIL(ST_USAGE, "bench memory takes a single depth: --layers N");
+    return bench_steps(options, depths, count, ranks, load, asked->live, stdout);
 }
 
 status verb_bench(int argc, char **argv)
 {
-    conf c;
-    request q;
-    TRY(verb_load(&c, &argc, argv, needs));
-    log_init("trainer", c.log_level, c.log_json);
-    status st = read_request(argc, argv, &q);
+    conf options;
+    request asked;
+    TRY(verb_load(&options, &argc, argv, needs));
+    log_init("trainer", options.log_level, options.log_json);
+    status st = read_request(argc, argv, &asked);
     if (st == ST_OK)
-        st = strcmp(q.what, "ops") == 0 ? ops(&c, &q) : steps(&c, &q);
-    conf_done(&c);
+        st = strcmp(asked.what, "ops") == 0 ? ops(&options, &asked) : steps(&options, &asked);
+    conf_done(&options);
     return st;
 }

@@ -39,11 +39,11 @@ typedef struct table {
 } table;
 
 /* Prints a line of the table. exact: the case must agree to the bit. */
-static void tell_difference(table *t, const char *name, double loss, double norm, bool exact)
+static void tell_difference(table *cells, const char *name, double loss, double norm, bool exact)
 {
     bool same = loss == 0.0 && norm == 0.0;
-    bool ok = same || (!exact && loss <= t->limit && norm <= t->limit);
-    t->off += !ok;
+    bool ok = same || (!exact && loss <= cells->limit && norm <= cells->limit);
+    cells->off += !ok;
     if (same)
         printf("%-54s %12s %14s  ok\n", name, "to the bit", "to the bit");
     else
@@ -51,120 +51,122 @@ static void tell_difference(table *t, const char *name, double loss, double norm
     fflush(stdout);
 }
 
-static void compare_trace(table *t, const char *name, const trace *got, bool exact)
+static void compare_trace(table *cells, const char *name, const trace *got, bool exact)
 {
     double loss, norm;
-    trace_compare(&t->base, got, t->steps, &loss, &norm);
-    tell_difference(t, name, loss, norm, exact);
+    trace_compare(&cells->base, got, cells->steps, &loss, &norm);
+    tell_difference(cells, name, loss, norm, exact);
 }
 
-static status run_case(const conf *c, int64_t steps, trace *out, table *base)
+static status run_case(const conf *options, int64_t steps, trace *out, table *base)
 {
-    session s = {0};
-    status st = session_open(c, SESSION_TRAIN, &s);
+    session run = {0};
+    status st = session_open(options, SESSION_TRAIN, &run);
     if (st == ST_OK)
-        st = trace_steps(&s, 1, steps, out);
+        st = trace_steps(&run, 1, steps, out);
     if (st == ST_OK && base) {
-        st_dtype act = s.device->backend->act;
+        st_dtype act = run.device->backend->act;
         base->limit = act == DT_F64 ? 1e-10 : act == DT_F32 ? 2e-5 : 2e-2;
         base->exact = act != DT_BF16;
     }
-    session_close(&s);
+    session_close(&run);
     return st;
 }
 
-static status vary(table *t, const char *name, const conf *c, bool exact)
+static status vary(table *cells, const char *name, const conf *options, bool exact)
 {
     trace got;
-    TRY(run_case(c, t->steps, &got, NULL));
-    compare_trace(t, name, &got, exact);
+    TRY(run_case(options, cells->steps, &got, NULL));
+    compare_trace(cells, name, &got, exact);
     return ST_OK;
 }
 
 /* Runs one step and writes a checkpoint. */
-static status save_one(const conf *c, const char *folder, trace *out)
+static status save_one(const conf *options, const char *folder, trace *out)
 {
-    session s = {0};
-    checkpoint_writer *k = NULL;
-    progress now = {.step = 1, .rows = c->training_global_batch_size};
+    session run = {0};
+    checkpoint_writer *writer = NULL;
+    progress now = {.step = 1, .rows = options->training_global_batch_size};
     status st;
-    TRY_OR(done, session_open(c, SESSION_TRAIN, &s));
-    TRY_OR(done, trace_steps(&s, 1, 1, out));
-    TRY_OR(done, checkpoint_writer_new(c, folder, &s.dims, s.params, s.stream, NULL, &k));
-    TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(s.train)));
-    TRY_OR(done, progress_set_text(&now.stream_options, s.stream_options ? s.stream_options : ""));
-    TRY_OR(done, progress_set_text(&now.recording, s.recording ? s.recording : ""));
-    TRY_OR(done, checkpoint_writer_save(k, &now));
-    st = checkpoint_writer_wait(k);
+    TRY_OR(done, session_open(options, SESSION_TRAIN, &run));
+    TRY_OR(done, trace_steps(&run, 1, 1, out));
+    TRY_OR(done, checkpoint_writer_new(options, folder, &run.dims, run.params, run.stream, NULL,
+                                       &writer));
+    TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(run.train)));
+    TRY_OR(done,
+           progress_set_text(&now.stream_options, run.stream_options ? run.stream_options : ""));
+    TRY_OR(done, progress_set_text(&now.recording, run.recording ? run.recording : ""));
+    TRY_OR(done, checkpoint_writer_save(writer, &now));
+    st = checkpoint_writer_wait(writer);
 done:
-    checkpoint_writer_free(&k);
+    checkpoint_writer_free(&writer);
     progress_done(&now);
-    session_close(&s);
+    session_close(&run);
     return st;
 }
 
 /* Compares a run that is resumed after step 1 with the straight one. */
-static status resumed(table *t)
+static status resumed(table *cells)
 {
     char folder[STATUS_PATH_MAX];
-    conf c = *t->conf;
-    session s = {0};
+    conf options = *cells->conf;
+    session run = {0};
     resume_point from = {0};
     trace got;
     bool found = false;
     status st;
-    c.checkpoint_async_mode = CHECKPOINT_SYNC;
-    snprintf(folder, sizeof folder, "%s/.check-%d", c.job_dump_folder, (int)getpid());
-    TRY_OR(done, save_one(&c, folder, &got));
+    options.checkpoint_async_mode = CHECKPOINT_SYNC;
+    snprintf(folder, sizeof folder, "%s/.check-%d", options.job_dump_folder, (int)getpid());
+    TRY_OR(done, save_one(&options, folder, &got));
     TRY_OR(done, checkpoint_writer_find(folder, 1, NULL, NULL, from.path, &from.progress, &found));
-    TRY_OR(done, session_resume(&c, NULL, &from, &s));
-    TRY_OR(done, trace_steps(&s, 2, t->steps, &got));
-    compare_trace(t, "resumed after step 1 against straight", &got, true);
+    TRY_OR(done, session_resume(&options, NULL, &from, &run));
+    TRY_OR(done, trace_steps(&run, 2, cells->steps, &got));
+    compare_trace(cells, "resumed after step 1 against straight", &got, true);
 done:
-    session_close(&s);
+    session_close(&run);
     progress_done(&from.progress);
     if (folder_remove(folder) != ST_OK)
         log_warn("%s", status_text());
     return st;
 }
 
-/* Computes the loss (a sum over targets) and the gradient norm of n rows, each as a micro-batch of
- * its own. The norm comes from an update with a learning rate of 0. */
-static status gradients(session *s, const row *rows, int64_t n, double out[2])
+/* Computes the loss (a sum over targets) and the gradient norm of `n_docs` rows, each as a
+ * micro-batch of its own. The norm comes from an update with a learning rate of 0. */
+static status gradients(session *run, const row *rows, int64_t n_docs, double out[2])
 {
-    const backend_vtable *v = s->device->backend;
-    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    const backend_vtable *backend = run->device->backend;
+    loss_sums sums = {run->sums.loss, run->sums.weight, run->sums.aux};
     optimizer_report made;
-    TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
-    TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
-    TRY(params_zero_grad(s->params, s->stream));
-    for (int64_t i = 0; i < n; i++) {
-        device_batch *b;
-        TRY(stage_rows(s->stager, s->stream, &rows[i], 1, &b));
-        TRY(model_forward_backward(s->model, s->stream, b, &sums));
-        TRY(v->wait(s->stream));
+    TRY(backend->zero(run->stream, run->sums.loss, sizeof(double)));
+    TRY(backend->zero(run->stream, run->sums.weight, sizeof(double)));
+    TRY(params_zero_grad(run->params, run->stream));
+    for (int64_t i = 0; i < n_docs; i++) {
+        device_batch *batch;
+        TRY(stage_rows(run->stager, run->stream, &rows[i], 1, &batch));
+        TRY(model_forward_backward(run->model, run->stream, batch, &sums));
+        TRY(backend->wait(run->stream));
     }
-    TRY(optimizer_step(s->optimizer, s->stream, 1, 0.0, s->sums.weight));
-    TRY(v->to_host(s->stream, &out[0], s->sums.loss, sizeof(double)));
-    TRY(optimizer_read(s->optimizer, s->stream, &made));
+    TRY(optimizer_step(run->optimizer, run->stream, 1, 0.0, run->sums.weight));
+    TRY(backend->to_host(run->stream, &out[0], run->sums.loss, sizeof(double)));
+    TRY(optimizer_read(run->optimizer, run->stream, &made));
     out[1] = made.grad_norm;
     return ST_OK;
 }
 
 /* Compares the first row as a whole with its documents one by one. */
-static status unpacked(table *t)
+static status unpacked(table *cells)
 {
-    session s = {0};
+    session run = {0};
     received got = {0};
-    arena a;
+    arena memory;
     row *one = NULL;
     double packed[2], apart[2];
     int64_t waited = 0;
     char name[64];
-    arena_init(&a, 0);
-    status st = session_open(t->conf, SESSION_TRAIN, &s);
+    arena_init(&memory, 0);
+    status st = session_open(cells->conf, SESSION_TRAIN, &run);
     if (st == ST_OK)
-        st = receiver_next(s.train, &got, &waited);
+        st = receiver_next(run.train, &got, &waited);
     if (st != ST_OK)
         goto done;
     if (got.row.n_video_patches || got.row.n_docs == 0) {
@@ -172,25 +174,25 @@ static status unpacked(table *t)
                "skipped: the first row has video, or is empty");
         goto done;
     }
-    TRY_OR(done, arena_calloc(&a, (size_t)got.row.n_docs, sizeof *one, (void **)&one));
-    for (int64_t d = 0; d < got.row.n_docs; d++)
-        TRY_OR(done, prompt_whole_document(&got.row, d, &a, &one[d]));
-    TRY_OR(done, gradients(&s, &got.row, 1, packed));
-    TRY_OR(done, gradients(&s, one, got.row.n_docs, apart));
+    TRY_OR(done, arena_calloc(&memory, (size_t)got.row.n_docs, sizeof *one, (void **)&one));
+    for (int64_t doc = 0; doc < got.row.n_docs; doc++)
+        TRY_OR(done, prompt_whole_document(&got.row, doc, &memory, &one[doc]));
+    TRY_OR(done, gradients(&run, &got.row, 1, packed));
+    TRY_OR(done, gradients(&run, one, got.row.n_docs, apart));
     snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", got.row.n_docs);
-    tell_difference(t, name, trace_distance(packed[0], apart[0]),
+    tell_difference(cells, name, trace_distance(packed[0], apart[0]),
                     trace_distance(packed[1], apart[1]), false);
 done:
     if (got.slot)
-        receiver_give_back(s.train, &got);
-    arena_done(&a);
-    session_close(&s);
+        receiver_give_back(run.train, &got);
+    arena_done(&memory);
+    session_close(&run);
     return st;
 }
 
 /* Compares the modes of activation checkpointing: the same for text and vision, then different
  * ones. */
-static status check_recomputed(table *t)
+static status check_recomputed(table *cells)
 {
     static const struct {
         const char *name;
@@ -207,69 +209,70 @@ static status check_recomputed(table *t)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
-        conf c = *t->conf;
-        c.activation_checkpoint_mode = cases[i].mode;
-        c.activation_checkpoint_vision_mode = cases[i].vision;
-        c.activation_checkpoint_selective_ac_option = cases[i].option;
-        c.activation_checkpoint_save = c.activation_checkpoint_vision_save = cases[i].save;
+        conf options = *cells->conf;
+        options.activation_checkpoint_mode = cases[i].mode;
+        options.activation_checkpoint_vision_mode = cases[i].vision;
+        options.activation_checkpoint_selective_ac_option = cases[i].option;
+        options.activation_checkpoint_save = options.activation_checkpoint_vision_save =
+            cases[i].save;
         snprintf(name, sizeof name, "activation checkpointing %s", cases[i].name);
-        TRY(vary(t, name, &c, t->exact));
+        TRY(vary(cells, name, &options, cells->exact));
     }
     return ST_OK;
 }
 
 /* Compares the same steps on several ranks, which this process starts. */
-static status several(table *t)
+static status several(table *cells)
 {
     static const char name[] = "one rank against several";
     trace got;
-    layout l;
-    conf c = *t->asked;
+    layout cut;
+    conf options = *cells->asked;
     char line[96];
-    if (t->ranks < 2) {
+    if (cells->ranks < 2) {
         printf("%-54s %s\n", name, "skipped: give --nproc N to start N ranks");
         return ST_OK;
     }
-    TRY(check_for_ranks(&c, t->ranks, &l));
-    TRY(check_start_ranks(&c, t->ranks, t->argc, t->argv, t->steps, &got));
-    snprintf(line, sizeof line, "%d ranks", t->ranks);
+    TRY(check_for_ranks(&options, cells->ranks, &cut));
+    TRY(check_start_ranks(&options, cells->ranks, cells->argc, cells->argv, cells->steps, &got));
+    snprintf(line, sizeof line, "%d ranks", cells->ranks);
     const struct {
         const char *words;
-        int64_t n;
-    } degrees[] = {{"replicate", l.replicate},
-                   {"shard", l.shard},
-                   {"context", l.context},
-                   {"tensor", l.tensor},
-                   {"pipeline", l.pipeline},
-                   {"expert", l.expert},
-                   {"expert-tensor", l.expert_tensor}};
+        int64_t count;
+    } degrees[] = {{"replicate", cut.replicate},
+                   {"shard", cut.shard},
+                   {"context", cut.context},
+                   {"tensor", cut.tensor},
+                   {"pipeline", cut.pipeline},
+                   {"expert", cut.expert},
+                   {"expert-tensor", cut.expert_tensor}};
     for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
-        if (degrees[i].n > 1)
+        if (degrees[i].count > 1)
             snprintf(line + strlen(line), sizeof line - strlen(line), ", %s %" PRId64,
-                     degrees[i].words, degrees[i].n);
-    compare_trace(t, line, &got, false);
+                     degrees[i].words, degrees[i].count);
+    compare_trace(cells, line, &got, false);
     return ST_OK;
 }
 
-static status check_all(table *t)
+static status check_all(table *cells)
 {
-    conf c = *t->conf;
+    conf options = *cells->conf;
     printf("%-54s %12s %14s\n", "compared with one rank, as configured", "loss", "gradient norms");
-    TRY(vary(t, "the same again", &c, true));
-    TRY(check_recomputed(t));
-    c.training_local_batch_size =
-        c.training_local_batch_size == 1 ? c.training_global_batch_size : 1;
-    if (c.training_global_batch_size > 1)
-        TRY(vary(t,
-                 c.training_local_batch_size == 1 ? "micro-batches of one row"
-                                                  : "one micro-batch of all rows",
-                 &c, false));
-    c = *t->conf;
-    c.training_threads = c.training_threads == 1 ? 2 : 1;
-    TRY(vary(t, c.training_threads == 1 ? "one thread" : "two threads", &c, true));
-    TRY(unpacked(t));
-    TRY(resumed(t));
-    return several(t);
+    TRY(vary(cells, "the same again", &options, true));
+    TRY(check_recomputed(cells));
+    options.training_local_batch_size =
+        options.training_local_batch_size == 1 ? options.training_global_batch_size : 1;
+    if (options.training_global_batch_size > 1)
+        TRY(vary(cells,
+                 options.training_local_batch_size == 1 ? "micro-batches of one row"
+                                                        : "one micro-batch of all rows",
+                 &options, false));
+    options = *cells->conf;
+    options.training_threads = options.training_threads == 1 ? 2 : 1;
+    TRY(vary(cells, options.training_threads == 1 ? "one thread" : "two threads", &options, true));
+    TRY(unpacked(cells));
+    TRY(resumed(cells));
+    return several(cells);
 }
 
 /* Takes "--steps N" and "--trace FILE" from the arguments that are no options. */
@@ -285,23 +288,23 @@ static status read_words(int argc, char **argv, int64_t *out_steps, const char *
 }
 
 /* Runs every case, and fails if any differs by more than it may. */
-static status compare_all(table *t, conf *c)
+static status compare_all(table *cells, conf *options)
 {
-    conf one = *c;
+    conf one = *options;
     check_for_one(&one);
-    t->conf = &one;
-    t->asked = c;
-    if (t->ranks > 1) { /* refuse an impossible layout before anything is run */
-        conf other = *c;
-        layout l;
-        TRY(check_for_ranks(&other, t->ranks, &l));
+    cells->conf = &one;
+    cells->asked = options;
+    if (cells->ranks > 1) { /* refuse an impossible layout before anything is run */
+        conf other = *options;
+        layout degrees;
+        TRY(check_for_ranks(&other, cells->ranks, &degrees));
     }
-    TRY(file_make_folders(c->job_dump_folder));
-    TRY(run_case(&one, t->steps, &t->base, t));
-    TRY(check_all(t));
-    if (t->off)
-        return FAIL(ST_BAD_INPUT, "%d of the cases above differ by more than rounding (%g)", t->off,
-                    t->limit);
+    TRY(file_make_folders(options->job_dump_folder));
+    TRY(run_case(&one, cells->steps, &cells->base, cells));
+    TRY(check_all(cells));
+    if (cells->off)
+        return FAIL(ST_BAD_INPUT, "%d of the cases above differ by more than rounding (%g)",
+                    cells->off, cells->limit);
     return ST_OK;
 }
 
@@ -318,29 +321,30 @@ static status keep_words(int argc, char **argv, char ***out)
 
 status verb_check(int argc, char **argv)
 {
-    conf c;
-    table t = {0};
+    conf options;
+    table cells = {0};
     const char *into;
-    TRY(launch_take(&argc, argv, &t.ranks));
-    TRY(keep_words(argc, argv, &t.argv));
-    t.argc = argc;
-    status st = verb_load(&c, &argc, argv, needs);
+    TRY(launch_take(&argc, argv, &cells.ranks));
+    TRY(keep_words(argc, argv, &cells.argv));
+    cells.argc = argc;
+    status st = verb_load(&options, &argc, argv, needs);
     if (st != ST_OK) {
-        free(t.argv);
+        free(cells.argv);
         return st;
     }
-    log_init("trainer", c.log_level < LOG_WARN ? c.log_level : LOG_WARN, c.log_json);
-    TRY_OR(done, read_words(argc, argv, &t.steps, &into));
-    if (c.loss_router_aux_coef > 0 && !into)
+    log_init("trainer", options.log_level < LOG_WARN ? options.log_level : LOG_WARN,
+             options.log_json);
+    TRY_OR(done, read_words(argc, argv, &cells.steps, &into));
+    if (options.loss_router_aux_coef > 0 && !into)
         printf("loss.router_aux_coef is taken as 0, because its statistics depend on the "
                "micro-batch\n");
-    c.loss_router_aux_coef = 0;
-    c.eval_enable = false;
-    st = into && t.ranks > 1 ? check_launch(&c, t.ranks, t.argc, t.argv)
-         : into              ? check_as_rank(&c, t.steps, into)
-                             : compare_all(&t, &c);
+    options.loss_router_aux_coef = 0;
+    options.eval_enable = false;
+    st = into && cells.ranks > 1 ? check_launch(&options, cells.ranks, cells.argc, cells.argv)
+         : into                  ? check_as_rank(&options, cells.steps, into)
+                                 : compare_all(&cells, &options);
 done:
-    conf_done(&c);
-    free(t.argv);
+    conf_done(&options);
+    free(cells.argv);
     return st;
 }

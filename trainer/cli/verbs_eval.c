@@ -15,60 +15,60 @@ static const conf_need needs[] = {
     {0},
 };
 
-static status evaluate_as(const conf *c, const world *w)
+static status evaluate_as(const conf *options, const world *job)
 {
-    session s = {0};
-    evaluation e;
+    session run = {0};
+    evaluation result;
     status st;
-    TRY(world_log(w, c));
-    TRY_OR(done, session_open_rank(c, w, &s));
-    TRY_OR(done, evaluate_model(&s, true, c->eval_show, &e));
-    session_check_first_loss(&s, e.loss);
-    evaluation_print(&e, -1);
-    if (e.vqa.all.count)
-        vqa_tally_print(&e.vqa, stdout);
+    TRY(world_log(job, options));
+    TRY_OR(done, session_open_rank(options, job, &run));
+    TRY_OR(done, evaluate_model(&run, true, options->eval_show, &result));
+    session_check_first_loss(&run, result.loss);
+    evaluation_print(&result, -1);
+    if (result.vqa.all.count)
+        vqa_tally_print(&result.vqa, stdout);
 done:
-    session_close(&s);
+    session_close(&run);
     return st;
 }
 
-static status run_rank(conf *c)
+static status run_rank(conf *options)
 {
-    world w;
+    world job;
     world_place place;
     TRY(world_place_find(&place));
-    if (c->comm_engine == ENGINE_REPLAY)
+    if (options->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_CONFIG,
                     "comm.engine replay simulates all ranks but one, and held-out figures "
                     "are summed over all of them: trainer eval needs another engine");
     if (place.size > 1)
-        TRY(engine_choose(c, world_gpu(&place)));
-    TRY(world_open(c, &w));
-    world_fit(&w, c);
-    return world_close(&w, evaluate_as(c, &w));
+        TRY(engine_choose(options, world_gpu(&place)));
+    TRY(world_open(options, &job));
+    world_fit(&job, options);
+    return world_close(&job, evaluate_as(options, &job));
 }
 
-/* Refuses options whose layout is not one of n ranks. */
-static status check_ranks(conf *c, int n)
+/* Refuses options whose layout is not one of `count` ranks. */
+static status check_ranks(conf *options, int count)
 {
-    model_dims d;
-    layout l;
-    TRY(session_dims(c, &d));
-    const layout_limits limits = params_limits(&d);
-    TRY(layout_of(c, &limits, &l));
-    return session_check_layout(c, n);
+    model_dims dims;
+    layout degrees;
+    TRY(session_dims(options, &dims));
+    const layout_limits limits = params_limits(&dims);
+    TRY(layout_of(options, &limits, &degrees));
+    return session_check_layout(options, count);
 }
 
 status verb_eval(int argc, char **argv)
 {
-    conf c;
+    conf options;
     int ranks;
     TRY(launch_take(&argc, argv, &ranks));
     if (ranks > 1)
         return launch_again(ranks, needs, check_ranks, argc, argv);
-    TRY(verb_load_last(&c, &argc, argv, needs));
-    log_init("trainer", c.log_level, c.log_json);
-    status st = run_rank(&c);
-    conf_done(&c);
+    TRY(verb_load_last(&options, &argc, argv, needs));
+    log_init("trainer", options.log_level, options.log_json);
+    status st = run_rank(&options);
+    conf_done(&options);
     return st;
 }

@@ -13,7 +13,7 @@ typedef struct export_args {
     hf_export_options how;
 } export_args;
 
-static bool read_layout(const char *word, hf_export_options *o)
+static bool read_layout(const char *word, hf_export_options *options)
 {
     static const struct {
         const char *word;
@@ -22,78 +22,78 @@ static bool read_layout(const char *word, hf_export_options *o)
         {"published", EXPERTS_FUSED}, {"v5", EXPERTS_EXCHANGED}, {"per-expert", EXPERTS_SEPARATE}};
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         if (strcmp(word, layouts[i].word) == 0) {
-            o->choose_layout = true;
-            o->layout = layouts[i].layout;
+            options->choose_layout = true;
+            options->layout = layouts[i].layout;
             return true;
         }
     }
     return false;
 }
 
-static bool read_dtype(const char *word, hf_export_options *o)
+static bool read_dtype(const char *word, hf_export_options *options)
 {
     bool f32 = strcmp(word, "f32") == 0;
-    o->dtype = f32 ? HF_EXPORT_F32 : HF_EXPORT_BF16;
+    options->dtype = f32 ? HF_EXPORT_F32 : HF_EXPORT_BF16;
     return f32 || strcmp(word, "bf16") == 0;
 }
 
-static status read_args(int argc, char **argv, export_args *a)
+static status read_args(int argc, char **argv, export_args *args)
 {
     const char *dtype, *arrangement, *bytes;
-    *a = (export_args){.how.dtype = HF_EXPORT_AS_SOURCE};
+    *args = (export_args){.how.dtype = HF_EXPORT_AS_SOURCE};
     const bool overwrite = verb_take_overwrite(&argc, argv);
-    TRY(verb_take(&argc, argv, "--model", &a->model));
-    TRY(verb_take(&argc, argv, "--out", &a->out));
+    TRY(verb_take(&argc, argv, "--model", &args->model));
+    TRY(verb_take(&argc, argv, "--out", &args->out));
     TRY(verb_take(&argc, argv, "--dtype", &dtype));
     TRY(verb_take(&argc, argv, "--layout", &arrangement));
     TRY(verb_take(&argc, argv, "--shard-bytes", &bytes));
     TRY(verb_all_taken(argc, argv));
-    if (!a->model || !a->out)
+    if (!args->model || !args->out)
         return FAIL(ST_USAGE, "export needs --model DIR and --out DIR; see trainer export --help");
-    if (dtype && !read_dtype(dtype, &a->how))
+    if (dtype && !read_dtype(dtype, &args->how))
         return FAIL(ST_USAGE, "--dtype %s: expected bf16 or f32", dtype);
-    if (arrangement && !read_layout(arrangement, &a->how))
+    if (arrangement && !read_layout(arrangement, &args->how))
         return FAIL(ST_USAGE, "--layout %s: expected published, v5 or per-expert", arrangement);
     if (bytes)
-        TRY(verb_number("--shard-bytes", bytes, 1, INT64_MAX, &a->how.shard_bytes));
-    return verb_may_write(a->out, overwrite);
+        TRY(verb_number("--shard-bytes", bytes, 1, INT64_MAX, &args->how.shard_bytes));
+    return verb_may_write(args->out, overwrite);
 }
 
-static status export_params(const export_args *a, const char *folder, const model_dims *d,
-                            params *p, stream *s)
+static status export_params(const export_args *args, const char *folder, const model_dims *dims,
+                            params *registry, stream *queue)
 {
-    hf_export_options o = a->how;
-    o.source = folder;
-    if (o.choose_layout && o.layout == EXPERTS_FUSED)
-        o.layout = params_published(p);
-    TRY(params_alloc(p, s, false));
-    status st = hf_load(p, s, folder);
+    hf_export_options options = args->how;
+    options.source = folder;
+    if (options.choose_layout && options.layout == EXPERTS_FUSED)
+        options.layout = params_published(registry);
+    TRY(params_alloc(registry, queue, false));
+    status st = hf_load(registry, queue, folder);
     if (st == ST_OK)
-        st = hf_export(p, s, d, a->out, &o);
-    params_release(p, s);
+        st = hf_export(registry, queue, dims, args->out, &options);
+    params_release(registry, queue);
     return st;
 }
 
 status verb_export(int argc, char **argv)
 {
-    export_args a;
-    model_dims d;
+    export_args args;
+    model_dims dims;
     device *dev = NULL;
-    stream *s = NULL;
-    params *p = NULL;
+    stream *queue = NULL;
+    params *registry = NULL;
     status st;
     char folder[STATUS_PATH_MAX];
-    TRY(read_args(argc, argv, &a));
-    TRY(model_files_find(a.model, folder));
-    TRY(dims_load(folder, &d));
+    TRY(read_args(argc, argv, &args));
+    TRY(model_files_find(args.model, folder));
+    TRY(dims_load(folder, &dims));
     TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
-    TRY_OR(done, dev->backend->stream_new(dev, &s));
-    TRY_OR(done, params_new(&d, &p));
-    st = export_params(&a, folder, &d, p, s);
+    TRY_OR(done, dev->backend->stream_new(dev, &queue));
+    TRY_OR(done, params_new(&dims, &registry));
+    st = export_params(&args, folder, &dims, registry, queue);
 done:
-    params_free(&p);
-    if (s)
-        dev->backend->stream_free(&s);
+    params_free(&registry);
+    if (queue)
+        dev->backend->stream_free(&queue);
     device_close(&dev);
     return st;
 }

@@ -35,30 +35,30 @@ typedef struct request {
 static status read_list(const char *flag, const char *text, int per_item, int64_t *out,
                         int64_t *out_n)
 {
-    int64_t n = 0;
-    const char *p = text;
+    int64_t count = 0;
+    const char *at = text;
     for (;;) {
         for (int i = 0; i < per_item; i++) {
             char *end;
-            long long v = strtoll(p, &end, 10);
+            long long value = strtoll(at, &end, 10);
             bool separated = i + 1 < per_item ? *end == 'x' : *end == ',' || *end == 0;
-            if (end == p || v <= 0 || v > 100000000 || !separated)
+            if (end == at || value <= 0 || value > 100000000 || !separated)
                 return FAIL(ST_USAGE, "%s: expected %s, got \"%s\" at byte %td", flag,
                             per_item == 3 ? "TxHxW,TxHxW,.. in patches" : "L,L,.. in tokens", text,
-                            p - text);
-            if (n == MAX_ITEMS * 3)
+                            at - text);
+            if (count == MAX_ITEMS * 3)
                 return FAIL(ST_USAGE, "%s: more than %d entries", flag, MAX_ITEMS);
-            out[n++] = v;
-            p = *end ? end + 1 : end;
+            out[count++] = value;
+            at = *end ? end + 1 : end;
         }
-        if (!*p)
+        if (!*at)
             break;
     }
-    *out_n = n / per_item;
+    *out_n = count / per_item;
     return ST_OK;
 }
 
-static void print_flops(const flops *f)
+static void print_flops(const flops *sum)
 {
     /* A backward pass costs twice the forward pass, for the gradients of inputs and of weights. The
      * patch embedding needs no gradient of its input, the pixels. */
@@ -66,14 +66,14 @@ static void print_flops(const flops *f)
         const char *name;
         int64_t forward, training;
     } rows[] = {
-        {"text linear", f->text_linear, 3 * f->text_linear},
-        {"text attention", f->text_attention, 3 * f->text_attention},
-        {"head", f->head, 3 * f->head},
-        {"patch embedding", f->patch_embed, 2 * f->patch_embed},
-        {"vision blocks", f->vision_blocks, 3 * f->vision_blocks},
-        {"vision attention", f->vision_attention, 3 * f->vision_attention},
-        {"mergers", f->mergers, 3 * f->mergers},
-        {"total", f->forward, f->training},
+        {"text linear", sum->text_linear, 3 * sum->text_linear},
+        {"text attention", sum->text_attention, 3 * sum->text_attention},
+        {"head", sum->head, 3 * sum->head},
+        {"patch embedding", sum->patch_embed, 2 * sum->patch_embed},
+        {"vision blocks", sum->vision_blocks, 3 * sum->vision_blocks},
+        {"vision attention", sum->vision_attention, 3 * sum->vision_attention},
+        {"mergers", sum->mergers, 3 * sum->mergers},
+        {"total", sum->forward, sum->training},
     };
     printf("%-18s %22s %22s\n", "FLOPs", "forward", "training");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -81,7 +81,7 @@ static void print_flops(const flops *f)
                rows[i].training);
 }
 
-static status plan_flops(const model_dims *d, const char *documents, const char *grids)
+static status plan_flops(const model_dims *dims, const char *documents, const char *grids)
 {
     int64_t *numbers = calloc(MAX_ITEMS * 3 + 3, sizeof *numbers);
     int32_t *grid = calloc(MAX_ITEMS * 3 + 3, sizeof *grid);
@@ -101,8 +101,8 @@ static status plan_flops(const model_dims *d, const char *documents, const char 
                           grid[3 * i], grid[3 * i + 1], grid[3 * i + 2]);
                 goto done;
             }
-        if (d->vision.depth == 0) {
-            st = FAIL(ST_USAGE, "--grids: %s has no vision tower", d->name);
+        if (dims->vision.depth == 0) {
+            st = FAIL(ST_USAGE, "--grids: %s has no vision tower", dims->name);
             goto done;
         }
     }
@@ -113,9 +113,9 @@ static status plan_flops(const model_dims *d, const char *documents, const char 
         tokens += numbers[i];
         pairs += document_pairs(numbers[i]);
     }
-    flops f;
-    dims_flops(d, tokens, pairs, grid, n_grids, &f);
-    print_flops(&f);
+    flops sum;
+    dims_flops(dims, tokens, pairs, grid, n_grids, &sum);
+    print_flops(&sum);
 done:
     free(numbers);
     free(grid);
@@ -125,19 +125,19 @@ done:
 /* Chooses the device that memory is planned for, which all ranks share if it is a CPU: the one of
  * --device, the one whose rates
  * --measured has, or the one of this machine. */
-static status choose_device(const conf *c, const request *q, const rates *r, int ranks,
-                            plan_device *out)
+static status choose_device(const conf *options, const request *asked, const rates *speeds,
+                            int ranks, plan_device *out)
 {
     char why[PLAN_DEVICE_WHY] = "";
-    if (q->device) {
-        TRY(plan_device_named(q->device, out));
+    if (asked->device) {
+        TRY(plan_device_named(asked->device, out));
         plan_device_share(out, plan_device_is_cpu(out) ? ranks : 1);
         return ST_OK;
     }
-    TRY(plan_device_here(c, ranks, out, why));
-    if (r->memory > 0 && !plan_device_is_cpu(out)) {
-        out->memory = out->usable = r->memory;
-        snprintf(out->name, sizeof out->name, "GPU of %.100s", q->measured);
+    TRY(plan_device_here(options, ranks, out, why));
+    if (speeds->memory > 0 && !plan_device_is_cpu(out)) {
+        out->memory = out->usable = speeds->memory;
+        snprintf(out->name, sizeof out->name, "GPU of %.100s", asked->measured);
         why[0] = 0;
     }
     printf("planned for the device %s%s%s%s\n", escape_text(out->name).text, why[0] ? " (" : "",
@@ -146,86 +146,87 @@ static status choose_device(const conf *c, const request *q, const rates *r, int
 }
 
 /* Prints bytes, work and time of the layout, or with --sweep the best layouts. */
-static status plan_cost(const plan_input *in, const request *q, const rates *r)
+static status plan_cost(const plan_input *in, const request *asked, const rates *speeds)
 {
-    cost k;
+    cost price;
     recomputes recomputed;
-    if (plan_device_is_cpu(in->device) && !q->measured) {
+    if (plan_device_is_cpu(in->device) && !asked->measured) {
         printf(
             "time: not predicted, since no rates of a CPU are shipped; measure them with trainer "
             "bench ops --rates FILE, then give --measured FILE\n");
-        return q->sweep ? FAIL(ST_USAGE, "--sweep for a CPU needs --measured FILE") : ST_OK;
+        return asked->sweep ? FAIL(ST_USAGE, "--sweep for a CPU needs --measured FILE") : ST_OK;
     }
-    rates_print(r, stdout);
-    if (q->sweep)
-        return sweep_layouts(in, q->sweep, r, BEST_LAYOUTS, stdout);
+    rates_print(speeds, stdout);
+    if (asked->sweep)
+        return sweep_layouts(in, asked->sweep, speeds, BEST_LAYOUTS, stdout);
     TRY(recompute_plan_of(in, in->conf->training_local_batch_size, &recomputed));
-    TRY(cost_of(in->conf, in->layout, in->dims, in->params, r, &recomputed, &k));
-    cost_print(&k, in->layout, stdout);
+    TRY(cost_of(in->conf, in->layout, in->dims, in->params, speeds, &recomputed, &price));
+    cost_print(&price, in->layout, stdout);
     return ST_OK;
 }
 
-static status plan_layout(const conf *c, const request *q, const model_dims *d, const params *p,
-                          const rates *r)
+static status plan_layout(const conf *options, const request *asked, const model_dims *dims,
+                          const params *registry, const rates *speeds)
 {
-    const layout_limits limits = params_limits(d);
+    const layout_limits limits = params_limits(dims);
     plan_device on;
     layout ranks;
-    TRY(layout_of(c, &limits, &ranks));
-    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n", escape_text(d->name).text,
-           p->total, p->count);
-    TRY(choose_device(c, q, r, (int)ranks.world, &on));
-    const plan_input in = {.conf = c, .layout = &ranks, .dims = d, .params = p, .device = &on};
-    if (!q->sweep)
+    TRY(layout_of(options, &limits, &ranks));
+    printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n",
+           escape_text(dims->name).text, registry->total, registry->count);
+    TRY(choose_device(options, asked, speeds, (int)ranks.world, &on));
+    const plan_input in = {
+        .conf = options, .layout = &ranks, .dims = dims, .params = registry, .device = &on};
+    if (!asked->sweep)
         TRY(layout_print(&in, true, stdout, NULL));
-    return plan_cost(&in, q, r);
+    return plan_cost(&in, asked, speeds);
 }
 
-static status plan_memory(const conf *c, const request *q, const model_dims *d)
+static status plan_memory(const conf *options, const request *asked, const model_dims *dims)
 {
-    params *p;
-    rates r = rates_h200();
-    if (q->measured)
-        TRY(rates_read(q->measured, &r));
-    TRY(params_new(d, &p));
-    status st = groups_apply(c, p);
+    params *registry;
+    rates speeds = rates_h200();
+    if (asked->measured)
+        TRY(rates_read(asked->measured, &speeds));
+    TRY(params_new(dims, &registry));
+    status st = groups_apply(options, registry);
     if (st == ST_OK) {
-        groups_print(c, p, stdout);
-        st = plan_layout(c, q, d, p, &r);
+        groups_print(options, registry, stdout);
+        st = plan_layout(options, asked, dims, registry, &speeds);
     }
-    params_free(&p);
+    params_free(&registry);
     return st;
 }
 
-static status read_request(int argc, char **argv, request *q)
+static status read_request(int argc, char **argv, request *asked)
 {
     const char *sweep;
-    *q = (request){0};
-    TRY(verb_take(&argc, argv, "--documents", &q->documents));
-    TRY(verb_take(&argc, argv, "--grids", &q->grids));
-    TRY(verb_take(&argc, argv, "--measured", &q->measured));
-    TRY(verb_take(&argc, argv, "--device", &q->device));
+    *asked = (request){0};
+    TRY(verb_take(&argc, argv, "--documents", &asked->documents));
+    TRY(verb_take(&argc, argv, "--grids", &asked->grids));
+    TRY(verb_take(&argc, argv, "--measured", &asked->measured));
+    TRY(verb_take(&argc, argv, "--device", &asked->device));
     TRY(verb_take(&argc, argv, "--sweep", &sweep));
     if (sweep)
-        TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &q->sweep));
+        TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &asked->sweep));
     return verb_all_taken(argc, argv);
 }
 
 status verb_plan(int argc, char **argv)
 {
-    conf c;
-    request q;
-    model_dims d;
-    TRY(verb_load(&c, &argc, argv, needs));
-    log_init("trainer", c.log_level, c.log_json);
+    conf options;
+    request asked;
+    model_dims dims;
+    TRY(verb_load(&options, &argc, argv, needs));
+    log_init("trainer", options.log_level, options.log_json);
     status st;
-    TRY_OR(done, read_request(argc, argv, &q));
-    TRY_OR(done, session_dims(&c, &d));
-    if (q.documents || q.grids)
-        TRY_OR(done, plan_flops(&d, q.documents, q.grids));
+    TRY_OR(done, read_request(argc, argv, &asked));
+    TRY_OR(done, session_dims(&options, &dims));
+    if (asked.documents || asked.grids)
+        TRY_OR(done, plan_flops(&dims, asked.documents, asked.grids));
     else
-        TRY_OR(done, plan_memory(&c, &q, &d));
+        TRY_OR(done, plan_memory(&options, &asked, &dims));
 done:
-    conf_done(&c);
+    conf_done(&options);
     return st;
 }

@@ -31,140 +31,145 @@ typedef struct probe {
     void *aux;
 } probe;
 
-static void probe_close(probe *p)
+static void probe_close(probe *checks)
 {
-    if (p->stream) {
-        const backend_vtable *v = p->device->backend;
-        stager_free(&p->stager, p->stream);
-        model_free(&p->model, p->stream);
-        if (p->params)
-            params_release(p->params, p->stream);
-        v->release(p->device, p->loss);
-        v->release(p->device, p->weight);
-        v->release(p->device, p->aux);
-        v->stream_free(&p->stream);
+    if (checks->stream) {
+        const backend_vtable *backend = checks->device->backend;
+        stager_free(&checks->stager, checks->stream);
+        model_free(&checks->model, checks->stream);
+        if (checks->params)
+            params_release(checks->params, checks->stream);
+        backend->release(checks->device, checks->loss);
+        backend->release(checks->device, checks->weight);
+        backend->release(checks->device, checks->aux);
+        backend->stream_free(&checks->stream);
     }
-    params_free(&p->params);
-    device_close(&p->device);
+    params_free(&checks->params);
+    device_close(&checks->device);
 }
 
-static status probe_open(probe *p, const char *name, const row *r, double aux_coef)
+static status probe_open(probe *checks, const char *name, const row *packed, double aux_coef)
 {
-    TRY(model_files_find(name, p->folder));
-    TRY(device_open(BACKEND_CPU, &(device_options){0}, &p->device));
-    const backend_vtable *v = p->device->backend;
-    TRY(v->stream_new(p->device, &p->stream));
-    TRY(dims_load(p->folder, &p->dims));
-    TRY(params_new(&p->dims, &p->params));
-    TRY(params_alloc(p->params, p->stream, true));
-    TRY(hf_load(p->params, p->stream, p->folder));
-    model_options o = {.training = true, .router_aux_coef = aux_coef};
-    batch_caps_for(r, 1, 1, 4, &o.cap);
-    TRY(model_new(p->stream, &p->dims, p->params, &o, &p->model));
-    TRY(stager_new(p->stream, &p->dims, &o.cap, &p->stager));
-    stager_mark(p->stager, 0, aux_coef);
-    TRY(v->alloc(p->device, sizeof(double), (void **)&p->loss));
-    TRY(v->alloc(p->device, sizeof(double), (void **)&p->weight));
-    return v->alloc(p->device, st_dtype_size(v->acc), &p->aux);
+    TRY(model_files_find(name, checks->folder));
+    TRY(device_open(BACKEND_CPU, &(device_options){0}, &checks->device));
+    const backend_vtable *backend = checks->device->backend;
+    TRY(backend->stream_new(checks->device, &checks->stream));
+    TRY(dims_load(checks->folder, &checks->dims));
+    TRY(params_new(&checks->dims, &checks->params));
+    TRY(params_alloc(checks->params, checks->stream, true));
+    TRY(hf_load(checks->params, checks->stream, checks->folder));
+    model_options options = {.training = true, .router_aux_coef = aux_coef};
+    batch_caps_for(packed, 1, 1, 4, &options.cap);
+    TRY(model_new(checks->stream, &checks->dims, checks->params, &options, &checks->model));
+    TRY(stager_new(checks->stream, &checks->dims, &options.cap, &checks->stager));
+    stager_mark(checks->stager, 0, aux_coef);
+    TRY(backend->alloc(checks->device, sizeof(double), (void **)&checks->loss));
+    TRY(backend->alloc(checks->device, sizeof(double), (void **)&checks->weight));
+    return backend->alloc(checks->device, st_dtype_size(backend->acc), &checks->aux);
 }
 
 /* Computes all logits of the row, into host memory of the arena. */
-static status probe_logits(probe *p, const row *r, const device_batch *b, arena *a, void **out)
+static status probe_logits(probe *checks, const row *packed, const device_batch *batch,
+                           arena *memory, void **out)
 {
-    const backend_vtable *v = p->device->backend;
-    int64_t vocab = p->dims.text.vocab;
-    size_t row_bytes = (size_t)vocab * st_dtype_size(v->act);
+    const backend_vtable *backend = checks->device->backend;
+    int64_t vocab = checks->dims.text.vocab;
+    size_t row_bytes = (size_t)vocab * st_dtype_size(backend->act);
     void *logits = NULL;
     int32_t *token = NULL;
-    loss_sums sums = {p->loss, p->weight, p->aux};
+    loss_sums sums = {checks->loss, checks->weight, checks->aux};
     status st = ST_OK;
-    TRY_OR(done, v->alloc(p->device, row_bytes, &logits));
-    TRY_OR(done, v->alloc(p->device, sizeof *token, (void **)&token));
-    TRY_OR(done, arena_alloc(a, (size_t)r->n_tokens * row_bytes, out));
-    TRY_OR(done, model_forward(p->model, p->stream, b, &sums, NULL, NULL));
-    for (int32_t t = 0; t < r->n_tokens; t++) {
-        TRY_OR(done, v->to_device(p->stream, token, &t, sizeof t));
-        TRY_OR(done, model_logits(p->model, p->stream, token, 1, logits));
-        TRY_OR(done,
-               v->to_host(p->stream, (char *)*out + (size_t)t * row_bytes, logits, row_bytes));
-        TRY_OR(done, v->wait(p->stream));
+    TRY_OR(done, backend->alloc(checks->device, row_bytes, &logits));
+    TRY_OR(done, backend->alloc(checks->device, sizeof *token, (void **)&token));
+    TRY_OR(done, arena_alloc(memory, (size_t)packed->n_tokens * row_bytes, out));
+    TRY_OR(done, model_forward(checks->model, checks->stream, batch, &sums, NULL, NULL));
+    for (int32_t i = 0; i < packed->n_tokens; i++) {
+        TRY_OR(done, backend->to_device(checks->stream, token, &i, sizeof i));
+        TRY_OR(done, model_logits(checks->model, checks->stream, token, 1, logits));
+        TRY_OR(done, backend->to_host(checks->stream, (char *)*out + (size_t)i * row_bytes, logits,
+                                      row_bytes));
+        TRY_OR(done, backend->wait(checks->stream));
     }
 done:
-    v->release(p->device, logits);
-    v->release(p->device, token);
+    backend->release(checks->device, logits);
+    backend->release(checks->device, token);
     return st;
 }
 
-static double read_acc(const void *p, st_dtype dtype, int64_t i)
+static double read_acc(const void *aux_raw, st_dtype dtype, int64_t index)
 {
-    return dtype == DT_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+    return dtype == DT_F64 ? ((const double *)aux_raw)[index]
+                           : (double)((const float *)aux_raw)[index];
 }
 
 /* Runs the forward and the backward pass. Returns the three sums; the gradients are left in the
  * registry. */
-static status probe_backward(probe *p, const device_batch *b, double *loss, double *weight,
+static status probe_backward(probe *checks, const device_batch *batch, double *loss, double *weight,
                              double *aux)
 {
-    const backend_vtable *v = p->device->backend;
+    const backend_vtable *backend = checks->device->backend;
     unsigned char aux_raw[8] = {0};
-    loss_sums sums = {p->loss, p->weight, p->aux};
-    TRY(v->zero(p->stream, p->loss, sizeof(double)));
-    TRY(v->zero(p->stream, p->weight, sizeof(double)));
-    TRY(v->zero(p->stream, p->aux, st_dtype_size(v->acc)));
-    TRY(params_zero_grad(p->params, p->stream));
-    TRY(model_forward_backward(p->model, p->stream, b, &sums));
-    TRY(v->to_host(p->stream, loss, p->loss, sizeof *loss));
-    TRY(v->to_host(p->stream, weight, p->weight, sizeof *weight));
-    TRY(v->to_host(p->stream, aux_raw, p->aux, st_dtype_size(v->acc)));
-    TRY(v->wait(p->stream));
-    *aux = read_acc(aux_raw, v->acc, 0);
+    loss_sums sums = {checks->loss, checks->weight, checks->aux};
+    TRY(backend->zero(checks->stream, checks->loss, sizeof(double)));
+    TRY(backend->zero(checks->stream, checks->weight, sizeof(double)));
+    TRY(backend->zero(checks->stream, checks->aux, st_dtype_size(backend->acc)));
+    TRY(params_zero_grad(checks->params, checks->stream));
+    TRY(model_forward_backward(checks->model, checks->stream, batch, &sums));
+    TRY(backend->to_host(checks->stream, loss, checks->loss, sizeof *loss));
+    TRY(backend->to_host(checks->stream, weight, checks->weight, sizeof *weight));
+    TRY(backend->to_host(checks->stream, aux_raw, checks->aux, st_dtype_size(backend->acc)));
+    TRY(backend->wait(checks->stream));
+    *aux = read_acc(aux_raw, backend->acc, 0);
     return ST_OK;
 }
 
-static status write_tensors(const probe *p, const row *r, void *logits, float loss, float aux,
-                            const st_tensor *gradients, int64_t n, const char *out_path)
+static status write_tensors(const probe *checks, const row *packed, void *logits, float loss,
+                            float aux, const st_tensor *gradients, int64_t count,
+                            const char *out_path)
 {
-    st_tensor *list = calloc((size_t)n + 3, sizeof *list);
+    st_tensor *list = calloc((size_t)count + 3, sizeof *list);
     if (!list)
-        return FAIL(ST_NO_MEMORY, "no memory for a list of %" PRId64 " tensors", n + 3);
-    const st_dtype act = p->device->backend->act;
-    const int64_t vocab = p->dims.text.vocab;
-    const size_t bytes = (size_t)(r->n_tokens * vocab) * st_dtype_size(act);
+        return FAIL(ST_NO_MEMORY, "no memory for a list of %" PRId64 " tensors", count + 3);
+    const st_dtype act = checks->device->backend->act;
+    const int64_t vocab = checks->dims.text.vocab;
+    const size_t bytes = (size_t)(packed->n_tokens * vocab) * st_dtype_size(act);
     list[0] = (st_tensor){.name = "logits",
                           .dtype = act,
                           .n_dims = 2,
-                          .shape = {r->n_tokens, vocab},
+                          .shape = {packed->n_tokens, vocab},
                           .data = span_of(logits, bytes)};
     list[1] = (st_tensor){.name = "loss", .dtype = DT_F32, .data = span_of(&loss, sizeof loss)};
     list[2] = (st_tensor){.name = "aux_loss", .dtype = DT_F32, .data = span_of(&aux, sizeof aux)};
-    memcpy(list + 3, gradients, (size_t)n * sizeof *list);
-    status st = st_write(out_path, list, (size_t)n + 3, NULL, 0);
+    memcpy(list + 3, gradients, (size_t)count * sizeof *list);
+    status st = st_write(out_path, list, (size_t)count + 3, NULL, 0);
     free(list);
     return st;
 }
 
-static status probe_run(probe *p, const row *r, double aux_coef, const char *out_path)
+static status probe_run(probe *checks, const row *packed, double aux_coef, const char *out_path)
 {
-    device_batch *b;
+    device_batch *batch;
     void *logits = NULL;
     st_tensor *gradients = NULL;
-    int64_t n = 0;
+    int64_t count = 0;
     double sum = 0.0, weight = 0.0, aux = 0.0;
-    arena a;
-    arena_init(&a, 0);
+    arena memory;
+    arena_init(&memory, 0);
     status st = ST_OK;
-    TRY_OR(done, stage_rows(p->stager, p->stream, r, 1, &b));
-    TRY_OR(done, probe_logits(p, r, b, &a, &logits));
-    TRY_OR(done, probe_backward(p, b, &sum, &weight, &aux));
+    TRY_OR(done, stage_rows(checks->stager, checks->stream, packed, 1, &batch));
+    TRY_OR(done, probe_logits(checks, packed, batch, &memory, &logits));
+    TRY_OR(done, probe_backward(checks, batch, &sum, &weight, &aux));
     double by = weight > 0.0 ? 1.0 / weight : 1.0, loss = weight > 0.0 ? sum / weight : 0.0;
-    TRY_OR(done, probe_gradients(p->params, p->stream, p->folder, by, &a, &gradients, &n));
-    TRY_OR(done, write_tensors(p, r, logits, (float)loss, (float)aux, gradients, n, out_path));
+    TRY_OR(done, probe_gradients(checks->params, checks->stream, checks->folder, by, &memory,
+                                 &gradients, &count));
+    TRY_OR(done, write_tensors(checks, packed, logits, (float)loss, (float)aux, gradients, count,
+                               out_path));
     printf("token loss: %.9g  auxiliary loss: %.9g (gradients: token + %g auxiliary)  targets: %g  "
            "tokens: %" PRId64 "\n",
-           loss, aux, aux_coef, weight, r->n_tokens);
+           loss, aux, aux_coef, weight, packed->n_tokens);
 done:
     free(gradients);
-    arena_done(&a);
+    arena_done(&memory);
     return st;
 }
 
@@ -185,15 +190,15 @@ status verb_probe(int argc, char **argv)
     if ((end && (*end || end == aux_text)) || !(aux >= 0.0))
         return FAIL(ST_USAGE, "--aux: expected a coefficient of at least 0, got \"%s\"", aux_text);
     TRY(verb_may_write(out, overwrite));
-    probe p = {0};
+    probe checks = {0};
     st_file file = {0};
-    row r;
+    row packed;
     status st = ST_OK;
-    TRY_OR(done, row_open(batch, &file, &r));
-    TRY_OR(done, probe_open(&p, folder, &r, aux));
-    TRY_OR(done, probe_run(&p, &r, aux, out));
+    TRY_OR(done, row_open(batch, &file, &packed));
+    TRY_OR(done, probe_open(&checks, folder, &packed, aux));
+    TRY_OR(done, probe_run(&checks, &packed, aux, out));
 done:
-    probe_close(&p);
+    probe_close(&checks);
     st_close(&file);
     return st;
 }

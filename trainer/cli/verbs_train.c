@@ -18,20 +18,20 @@ static const conf_need needs[] = {
     {0},
 };
 
-static status check_train(conf *c, int n)
+static status check_train(conf *options, int count)
 {
-    TRY(engine_check_ranks(c));
-    return train_check(c, NULL, n, n, false);
+    TRY(engine_check_ranks(options));
+    return train_check(options, NULL, count, count, false);
 }
 
 /* The GPU that a dry run plans for: --device, or an H200, for which the shipped configurations are
  * made. Global because a launcher's check is called with options and the number of ranks alone. */
 static plan_device planned;
 
-static status check_dry(conf *c, int n)
+static status check_dry(conf *options, int count)
 {
-    dry_run_set(c);
-    return train_check(c, &planned, n, n, false);
+    dry_run_set(options);
+    return train_check(options, &planned, count, count, false);
 }
 
 static status choose_device(const char *name, bool dry)
@@ -47,22 +47,22 @@ static status choose_device(const char *name, bool dry)
     return ST_OK;
 }
 
-static status run_rank(conf *c)
+static status run_rank(conf *options)
 {
-    world w;
+    world job;
     world_place place;
     TRY(world_place_find(&place));
     if (place.size > 1)
-        TRY(engine_choose(c, world_gpu(&place)));
-    TRY(world_open(c, &w));
-    world_fit(&w, c);
-    status st = train_run(c, &w);
-    if (st == ST_OK && c->metrics_comm_ledger) {
-        comm_ledger_print(w.ledger, stdout);
-        if (world_simulated(&w))
-            printf("%s\n", w.replayed);
+        TRY(engine_choose(options, world_gpu(&place)));
+    TRY(world_open(options, &job));
+    world_fit(&job, options);
+    status st = train_run(options, &job);
+    if (st == ST_OK && options->metrics_comm_ledger) {
+        comm_ledger_print(job.ledger, stdout);
+        if (world_simulated(&job))
+            printf("%s\n", job.replayed);
     }
-    return world_close(&w, st);
+    return world_close(&job, st);
 }
 
 /* The value of --device, which stays in argv because a launcher passes all arguments on to the
@@ -81,7 +81,7 @@ static const char *named_device(int argc, char **argv)
 
 status verb_train(int argc, char **argv)
 {
-    conf c;
+    conf options;
     int ranks;
     TRY(launch_take(&argc, argv, &ranks));
     bool dry = false;
@@ -90,20 +90,20 @@ status verb_train(int argc, char **argv)
     TRY(choose_device(named_device(argc, argv), dry));
     if (ranks > 1)
         return launch_again(ranks, needs, dry ? check_dry : check_train, argc, argv);
-    TRY(verb_load(&c, &argc, argv, needs));
-    log_init("trainer", c.log_level, c.log_json);
+    TRY(verb_load(&options, &argc, argv, needs));
+    log_init("trainer", options.log_level, options.log_json);
     dry = verb_take_flag(&argc, argv, "--dry-run"); /* the launcher has passed it on */
     if (verb_take_flag(&argc, argv, "--profile"))
-        c.metrics_profile = true;
-    if (c.metrics_profile)
-        c.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
+        options.metrics_profile = true;
+    if (options.metrics_profile)
+        options.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
     const char *taken;
     status st = verb_take(&argc, argv, "--device", &taken); /* chosen above */
     if (st == ST_OK)
         st = verb_all_taken(argc, argv);
     signal(SIGPIPE, SIG_IGN); /* a reader of standard output may leave without ending the run */
     if (st == ST_OK)
-        st = dry ? dry_run(&c, &planned) : run_rank(&c);
-    conf_done(&c);
+        st = dry ? dry_run(&options, &planned) : run_rank(&options);
+    conf_done(&options);
     return st;
 }

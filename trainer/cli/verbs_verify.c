@@ -33,9 +33,9 @@ static status read_args(int argc, char **argv, stretch *out)
     return verb_all_taken(argc, argv);
 }
 
-static const ledger_entry *find_step(const ledger_entry *list, int64_t n, int64_t step)
+static const ledger_entry *find_step(const ledger_entry *list, int64_t count, int64_t step)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         if (list[i].step == step)
             return &list[i];
     return NULL;
@@ -43,14 +43,14 @@ static const ledger_entry *find_step(const ledger_entry *list, int64_t n, int64_
 
 /* Finds the checkpoint to begin at: that of step `from`, or the oldest one if from is below 0.
  * There is none for step 0. */
-static status find_start(const conf *c, int64_t from, resume_point *out, bool *out_found)
+static status find_start(const conf *options, int64_t from, resume_point *out, bool *out_found)
 {
     char folder[STATUS_PATH_MAX];
-    int64_t *step = NULL, n = 0;
-    TRY(train_checkpoint_folder(c, folder));
+    int64_t *step = NULL, count = 0;
+    TRY(train_checkpoint_folder(options, folder));
     if (from < 0) {
-        TRY(folder_steps(folder, &step, &n));
-        from = n ? step[0] : 0;
+        TRY(folder_steps(folder, &step, &count));
+        from = count ? step[0] : 0;
         free(step);
     }
     return checkpoint_writer_find(folder, from, NULL, NULL, out->path, &out->progress, out_found);
@@ -65,34 +65,35 @@ typedef struct changes {
 static void add_change(void *user, const char *key, const char *was, const char *now)
 {
     static const char *const harmless[] = {"metrics.", "eval.", "log.", "prepd.", "comm."};
-    changes *c = user;
+    changes *differences = user;
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
         if (strncmp(key, harmless[i], strlen(harmless[i])) == 0)
             return;
     if (*was) /* an option that did not exist when the run was made cannot be compared */
-        c->count = words_add(c->text, sizeof c->text, c->count, "%s%s: %s here, %s in the run",
-                             c->count ? ", " : "; ", key, now, was);
+        differences->count = words_add(differences->text, sizeof differences->text,
+                                       differences->count, "%s%s: %s here, %s in the run",
+                                       differences->count ? ", " : "; ", key, now, was);
 }
 
 /* Compares the options with those kept in the newest checkpoint that can be read. A run without
  * checkpoints keeps none, and then no difference is named. */
-static status find_changes(const conf *c, changes *out)
+static status find_changes(const conf *options, changes *out)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], training[STATUS_PATH_MAX], *now = NULL;
-    int64_t *step = NULL, n = 0;
+    int64_t *step = NULL, count = 0;
     status st;
     *out = (changes){0};
-    TRY(train_checkpoint_folder(c, folder));
-    TRY(folder_steps(folder, &step, &n));
-    TRY_OR(done, config_text(c, &now));
-    for (bool found = false; n > 0 && !found; n--) {
-        progress p = {0};
-        TRY_OR(done, folder_step_path(path, folder, step[n - 1], NULL));
+    TRY(train_checkpoint_folder(options, folder));
+    TRY(folder_steps(folder, &step, &count));
+    TRY_OR(done, config_text(options, &now));
+    for (bool found = false; count > 0 && !found; count--) {
+        progress state = {0};
+        TRY_OR(done, folder_step_path(path, folder, step[count - 1], NULL));
         TRY_OR(done, hf_path(training, path, FOLDER_TRAINING));
-        found = progress_read(training, &p) == ST_OK;
+        found = progress_read(training, &state) == ST_OK;
         if (found)
-            config_changes(p.config, now, add_change, out);
-        progress_done(&p);
+            config_changes(state.config, now, add_change, out);
+        progress_done(&state);
     }
 done:
     free(step);
@@ -100,15 +101,15 @@ done:
     return st;
 }
 
-static status replay(session *s, const ledger_entry *list, int64_t n, int64_t from, int64_t to,
-                     const changes *other)
+static status replay(session *run, const ledger_entry *list, int64_t count, int64_t from,
+                     int64_t to, const changes *other)
 {
     int64_t compared = 0;
     for (int64_t step = from + 1; step <= to; step++) {
-        const ledger_entry *was = find_step(list, n, step);
+        const ledger_entry *was = find_step(list, count, step);
         step_report report;
         char words[256];
-        status st = step_run(s, step, &report);
+        status st = step_run(run, step, &report);
         if (st == ST_END && !was)
             break;
         if (st == ST_END)
@@ -134,46 +135,46 @@ static status replay(session *s, const ledger_entry *list, int64_t n, int64_t fr
 
 status verb_verify(int argc, char **argv)
 {
-    conf c;
+    conf options;
     stretch want;
-    session s = {0};
+    session run = {0};
     resume_point start = {0};
     changes other;
     ledger_entry *list = NULL;
-    int64_t n = 0;
+    int64_t count = 0;
     bool found = false;
     if (argc < 2)
         return FAIL(ST_USAGE, "verify needs the options of the run: -c FILE, or at least "
                               "--job.dump_folder DIR");
-    TRY(verb_load(&c, &argc, argv, NULL));
-    log_init("trainer", c.log_level, c.log_json);
-    c.eval_enable = false;
+    TRY(verb_load(&options, &argc, argv, NULL));
+    log_init("trainer", options.log_level, options.log_json);
+    options.eval_enable = false;
     status st = read_args(argc, argv, &want);
     if (st != ST_OK)
         goto done;
-    st = ledger_read(c.job_dump_folder, &list, &n);
+    st = ledger_read(options.job_dump_folder, &list, &count);
     if (st == ST_NO_INPUT)
         st = FAIL(ST_NO_INPUT, "%s; job.dump_folder must be the folder of a run that made a step",
                   status_text());
     TRY_OR(done, st);
-    TRY_OR(done, find_start(&c, want.from, &start, &found));
-    int64_t last = n ? list[n - 1].step : 0;
+    TRY_OR(done, find_start(&options, want.from, &start, &found));
+    int64_t last = count ? list[count - 1].step : 0;
     if (want.to < 0 || want.to > last)
         want.to = last;
     if (want.to <= start.progress.step) {
         st = FAIL(ST_BAD_INPUT,
                   "the ledger of %s ends at step %" PRId64 ", but the replay would begin after "
                   "step %" PRId64 "; give an earlier step with --from",
-                  c.job_dump_folder, last, start.progress.step);
+                  options.job_dump_folder, last, start.progress.step);
         goto done;
     }
-    TRY_OR(done, session_resume(&c, NULL, found ? &start : NULL, &s));
-    TRY_OR(done, find_changes(&c, &other));
-    st = replay(&s, list, n, start.progress.step, want.to, &other);
+    TRY_OR(done, session_resume(&options, NULL, found ? &start : NULL, &run));
+    TRY_OR(done, find_changes(&options, &other));
+    st = replay(&run, list, count, start.progress.step, want.to, &other);
 done:
-    session_close(&s);
+    session_close(&run);
     progress_done(&start.progress);
     free(list);
-    conf_done(&c);
+    conf_done(&options);
     return st;
 }

@@ -94,9 +94,9 @@ typedef struct backend_vtable {
     /* alloc: zeroed memory, aligned to 256 bytes. alloc_host: zeroed host memory, pinned if the
      * backend knows pinning. Both are for the time before step 1; a step allocates nothing. */
     status (*alloc)(device *device, size_t bytes, void **out);
-    void (*release)(device *device, void *p);
+    void (*release)(device *device, void *array);
     status (*alloc_host)(device *device, size_t bytes, void **out);
-    void (*release_host)(device *device, void *p);
+    void (*release_host)(device *device, void *array);
     status (*stream_new)(device *device, stream **out);
     void (*stream_free)(stream **stream);
     /* Copies, and clearing to zero. They are queued; host memory must stay as it is until the
@@ -179,44 +179,44 @@ struct device {
 
 /* Whether device memory holds what is written to it. If it does not, moving values there is
  * wasted time. */
-static inline bool device_has_storage(const device *d)
+static inline bool device_has_storage(const device *dev)
 {
-    return !d->backend->no_storage;
+    return !dev->backend->no_storage;
 }
 
 /* A backend calls this pair around each of its waits. */
-static inline void device_wait_begins(device *d)
+static inline void device_wait_begins(device *dev)
 {
-    if (d->watch.begins)
-        d->watch.begins(d->watch.context);
+    if (dev->watch.begins)
+        dev->watch.begins(dev->watch.context);
 }
 
-static inline status device_wait_ended(device *d, status how)
+static inline status device_wait_ended(device *dev, status how)
 {
-    return d->watch.ended ? d->watch.ended(d->watch.context, how) : how;
+    return dev->watch.ended ? dev->watch.ended(dev->watch.context, how) : how;
 }
 
 /* The code that queues a collective calls this pair around it (see call_watch). */
-static inline status device_call_begins(stream *s, const char *what)
+static inline status device_call_begins(stream *queue, const char *what)
 {
-    return s->dev->calls ? s->dev->calls->begin(s, what) : ST_OK;
+    return queue->dev->calls ? queue->dev->calls->begin(queue, what) : ST_OK;
 }
 
-static inline status device_call_ended(stream *s)
+static inline status device_call_ended(stream *queue)
 {
-    return s->dev->calls ? s->dev->calls->end(s) : ST_OK;
+    return queue->dev->calls ? queue->dev->calls->end(queue) : ST_OK;
 }
 
 extern const backend_vtable backend_cpu;
 
 /* Closes a device that device_open (ops/open.h) has opened; its streams, events and memory must be
- * gone. *d becomes NULL. */
-static inline void device_close(device **d)
+ * gone. *dev becomes NULL. */
+static inline void device_close(device **dev)
 {
-    if (!*d)
+    if (!*dev)
         return;
-    (*d)->backend->close(*d);
-    *d = NULL;
+    (*dev)->backend->close(*dev);
+    *dev = NULL;
 }
 
 #ifdef __cplusplus

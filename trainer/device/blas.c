@@ -58,21 +58,21 @@ typedef struct setting {
     char *before;             /* what it held before, on the heap; NULL: it was not set */
 } setting;
 
-static void setting_apply(setting *s)
+static void setting_apply(setting *one)
 {
-    const char *before = getenv(s->name);
-    s->before = before ? strdup(before) : NULL;
-    if (s->value)
-        setenv(s->name, s->value, 1);
+    const char *before = getenv(one->name);
+    one->before = before ? strdup(before) : NULL;
+    if (one->value)
+        setenv(one->name, one->value, 1);
 }
 
-static void setting_restore(setting *s)
+static void setting_restore(setting *one)
 {
-    if (s->value && s->before)
-        setenv(s->name, s->before, 1);
-    else if (s->value)
-        unsetenv(s->name);
-    free(s->before);
+    if (one->value && one->before)
+        setenv(one->name, one->before, 1);
+    else if (one->value)
+        unsetenv(one->name);
+    free(one->before);
 }
 
 static status load_openblas(void)

@@ -38,9 +38,9 @@ typedef struct cpu_stream {
     size_t scratch_bytes;
 } cpu_stream;
 
-int cpu_threads(const stream *s)
+int cpu_threads(const stream *queue)
 {
-    return pool_threads(((const cpu_device *)s->dev)->pool);
+    return pool_threads(((const cpu_device *)queue->dev)->pool);
 }
 
 typedef struct job {
@@ -51,36 +51,40 @@ typedef struct job {
 
 static void run_part(const void *context, int64_t task, int thread)
 {
-    const job *j = context;
-    part p = {.begin = task * j->each, .end = (task + 1) * j->each, .thread = thread};
-    p.end = p.end < j->count ? p.end : j->count;
-    j->body(j->context, p);
+    const job *work = context;
+    part piece = {.begin = task * work->each, .end = (task + 1) * work->each, .thread = thread};
+    piece.end = piece.end < work->count ? piece.end : work->count;
+    work->body(work->context, piece);
 }
 
-void cpu_run(stream *s, int64_t n, int64_t work, cpu_body body, const void *context)
+void cpu_run(stream *queue, int64_t how_many, int64_t work, cpu_body body, const void *context)
 {
-    if (n <= 0)
+    if (how_many <= 0)
         return;
     work = work < 1 ? 1 : work;
-    int64_t count = work > INT64_MAX / n ? PARTS_MAX : n * work / PART_WORK;
+    int64_t count = work > INT64_MAX / how_many ? PARTS_MAX : how_many * work / PART_WORK;
     count = count > PARTS_MAX ? PARTS_MAX : count < 1 ? 1 : count;
-    job j = {.count = n, .each = (n + count - 1) / count, .body = body, .context = context};
-    pool_run(((cpu_device *)s->dev)->pool, (n + j.each - 1) / j.each, run_part, &j);
+    job whole = {.count = how_many,
+                 .each = (how_many + count - 1) / count,
+                 .body = body,
+                 .context = context};
+    pool_run(((cpu_device *)queue->dev)->pool, (how_many + whole.each - 1) / whole.each, run_part,
+             &whole);
 }
 
-status cpu_scratch(stream *s, size_t bytes, void **out)
+status cpu_scratch(stream *queue, size_t bytes, void **out)
 {
-    cpu_stream *c = (cpu_stream *)s;
-    if (bytes > c->scratch_bytes) {
-        void *p = NULL;
-        if (posix_memalign(&p, SCRATCH_ALIGN, bytes) != 0)
+    cpu_stream *own = (cpu_stream *)queue;
+    if (bytes > own->scratch_bytes) {
+        void *memory = NULL;
+        if (posix_memalign(&memory, SCRATCH_ALIGN, bytes) != 0)
             return FAIL(ST_NO_MEMORY, "out of memory: a CPU op needs %zu bytes of scratch", bytes);
-        free(c->scratch);
-        s->dev->counts.allocations++;
-        c->scratch = p;
-        c->scratch_bytes = bytes;
+        free(own->scratch);
+        queue->dev->counts.allocations++;
+        own->scratch = memory;
+        own->scratch_bytes = bytes;
     }
-    *out = c->scratch;
+    *out = own->scratch;
     return ST_OK;
 }
 
@@ -88,11 +92,11 @@ status cpu_scratch(stream *s, size_t bytes, void **out)
 static void cpu_model_name(char *out, size_t size)
 {
     snprintf(out, size, "CPU");
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    if (!f)
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    if (!file)
         return;
     char line[256];
-    while (fgets(line, sizeof line, f)) {
+    while (fgets(line, sizeof line, file)) {
         const char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) != 0 || !colon)
             continue;
@@ -100,7 +104,7 @@ static void cpu_model_name(char *out, size_t size)
         snprintf(out, size, "%s", colon + 2);
         break;
     }
-    fclose(f);
+    fclose(file);
 }
 
 /* The number of processors this process may use, which a container or taskset can limit. */
@@ -109,8 +113,8 @@ static int cpu_count(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         return CPU_COUNT(&set);
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (int)count : 1;
 }
 
 bool cpu_has_avx2(void)
@@ -122,101 +126,102 @@ bool cpu_has_avx2(void)
 #endif
 }
 
-static status cpu_open(const device_options *o, device **out)
+static status cpu_open(const device_options *options, device **out)
 {
-    if (o->index != 0)
+    if (options->index != 0)
         return FAIL(ST_UNAVAILABLE, "there is no CPU device %d: the whole CPU is device 0",
-                    o->index);
+                    options->index);
     host_memory memory;
     TRY(host_memory_read("", &memory));
     TRY(blas_open());
-    cpu_device *d = calloc(1, sizeof *d);
-    if (!d)
+    cpu_device *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
         return FAIL(ST_NO_MEMORY, "out of memory while the CPU device was opened");
-    int threads = o->threads > 0 ? o->threads : cpu_count();
+    int threads = options->threads > 0 ? options->threads : cpu_count();
     if (!blas_api()->reentrant)
         threads = 1;
-    status st = pool_new(threads, &d->pool);
+    status st = pool_new(threads, &cpu->pool);
     if (st != ST_OK) {
-        free(d);
+        free(cpu);
         return st;
     }
-    d->base.backend = &backend_cpu;
-    d->memory = memory.total;
-    snprintf(d->base.memory_name, sizeof d->base.memory_name, "%s%s", memory.machine, memory.group);
+    cpu->base.backend = &backend_cpu;
+    cpu->memory = memory.total;
+    snprintf(cpu->base.memory_name, sizeof cpu->base.memory_name, "%s%s", memory.machine,
+             memory.group);
     const char *set = cpu_has_avx2() ? ", AVX2" : "";
     char name[64];
     cpu_model_name(name, sizeof name);
-    snprintf(d->base.description, sizeof d->base.description, "%s, %d thread%s%s, OpenBLAS %s%s",
-             name, threads, threads == 1 ? "" : "s", set, blas_api()->core,
-             blas_api()->reentrant ? "" : " (OpenMP flavour: one thread only)");
-    *out = &d->base;
+    snprintf(cpu->base.description, sizeof cpu->base.description,
+             "%s, %d thread%s%s, OpenBLAS %s%s", name, threads, threads == 1 ? "" : "s", set,
+             blas_api()->core, blas_api()->reentrant ? "" : " (OpenMP flavour: one thread only)");
+    *out = &cpu->base;
     return ST_OK;
 }
 
-static void cpu_close(device *d)
+static void cpu_close(device *dev)
 {
-    pool_free(&((cpu_device *)d)->pool);
-    free(d);
+    pool_free(&((cpu_device *)dev)->pool);
+    free(dev);
 }
 
-static status cpu_alloc(device *d, size_t bytes, void **out)
+static status cpu_alloc(device *dev, size_t bytes, void **out)
 {
-    d->counts.allocations++;
-    void *p = NULL;
-    if (posix_memalign(&p, DEVICE_ALIGN, bytes ? bytes : 1) != 0)
+    dev->counts.allocations++;
+    void *array = NULL;
+    if (posix_memalign(&array, DEVICE_ALIGN, bytes ? bytes : 1) != 0)
         return FAIL(ST_NO_MEMORY, "out of memory: %zu bytes cannot be allocated", bytes);
-    memset(p, 0, bytes);
-    *out = p;
+    memset(array, 0, bytes);
+    *out = array;
     return ST_OK;
 }
 
-static void cpu_release(device *d, void *p)
+static void cpu_release(device *dev, void *array)
 {
-    (void)d;
-    free(p);
+    (void)dev;
+    free(array);
 }
 
-static status cpu_stream_new(device *d, stream **out)
+static status cpu_stream_new(device *dev, stream **out)
 {
-    cpu_stream *c = calloc(1, sizeof *c);
-    if (!c)
+    cpu_stream *own = calloc(1, sizeof *own);
+    if (!own)
         return FAIL(ST_NO_MEMORY, "out of memory for a stream");
-    c->base.dev = d;
-    c->base.ops = d->ops;
-    *out = &c->base;
+    own->base.dev = dev;
+    own->base.ops = dev->ops;
+    *out = &own->base;
     return ST_OK;
 }
 
-static void cpu_stream_free(stream **s)
+static void cpu_stream_free(stream **queue)
 {
-    if (!*s)
+    if (!*queue)
         return;
-    cpu_stream *c = (cpu_stream *)*s;
-    free(c->scratch);
-    free(c);
-    *s = NULL;
+    cpu_stream *own = (cpu_stream *)*queue;
+    free(own->scratch);
+    free(own);
+    *queue = NULL;
 }
 
-static status cpu_copy(stream *s, void *dst, const void *src, size_t bytes)
+static status cpu_copy(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    (void)s;
+    (void)queue;
     if (bytes)
         memmove(dst, src, bytes);
     return ST_OK;
 }
 
-static status cpu_zero(stream *s, void *dst, size_t bytes)
+static status cpu_zero(stream *queue, void *dst, size_t bytes)
 {
-    (void)s;
+    (void)queue;
     if (bytes)
         memset(dst, 0, bytes);
     return ST_OK;
 }
 
-static status cpu_wait(stream *s)
+static status cpu_wait(stream *queue)
 {
-    s->dev->counts.waits++;
+    queue->dev->counts.waits++;
     return ST_OK;
 }
 
@@ -225,40 +230,40 @@ struct event {
     int64_t ns;
 };
 
-static status cpu_event_new(device *d, event **out)
+static status cpu_event_new(device *dev, event **out)
 {
-    (void)d;
-    event *e = calloc(1, sizeof *e);
-    if (!e)
+    (void)dev;
+    event *moment = calloc(1, sizeof *moment);
+    if (!moment)
         return FAIL(ST_NO_MEMORY, "out of memory for an event");
-    *out = e;
+    *out = moment;
     return ST_OK;
 }
 
-static void cpu_event_free(event **e)
+static void cpu_event_free(event **moment)
 {
-    free(*e);
-    *e = NULL;
+    free(*moment);
+    *moment = NULL;
 }
 
-static status cpu_event_record(stream *s, event *e)
+static status cpu_event_record(stream *queue, event *moment)
 {
-    (void)s;
-    e->ns = clock_ns();
+    (void)queue;
+    moment->ns = clock_ns();
     return ST_OK;
 }
 
-static status cpu_event_follow(stream *s, event *e)
+static status cpu_event_follow(stream *queue, event *moment)
 {
-    (void)s;
-    (void)e;
+    (void)queue;
+    (void)moment;
     return ST_OK;
 }
 
-static status cpu_event_wait(device *d, event *e)
+static status cpu_event_wait(device *dev, event *moment)
 {
-    (void)e;
-    d->counts.event_waits++;
+    (void)moment;
+    dev->counts.event_waits++;
     return ST_OK;
 }
 
@@ -271,26 +276,26 @@ static status cpu_event_ns(event *from, event *to, int64_t *out_ns)
 /* *out_used is this process's resident memory without the files it has mapped (libraries, a
  * recording, weights that are being read), because the kernel can drop those. *out_total is the
  * machine's memory, or the limit of a cgroup if that is less. */
-static status cpu_memory(device *d, size_t *out_used, size_t *out_total)
+static status cpu_memory(device *dev, size_t *out_used, size_t *out_total)
 {
-    FILE *f = fopen("/proc/self/statm", "re");
+    FILE *file = fopen("/proc/self/statm", "re");
     unsigned long long pages = 0, files = 0;
-    int n = f ? fscanf(f, "%*u %llu %llu", &pages, &files) : 0;
-    if (f)
-        fclose(f);
-    if (n != 2 || files > pages)
+    int count = file ? fscanf(file, "%*u %llu %llu", &pages, &files) : 0;
+    if (file)
+        fclose(file);
+    if (count != 2 || files > pages)
         return FAIL(
             ST_OS,
             "/proc/self/statm does not give this process's resident size (is /proc mounted?)");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *out_used = (size_t)(pages - files) * page;
-    *out_total = ((const cpu_device *)d)->memory;
+    *out_total = ((const cpu_device *)dev)->memory;
     return ST_OK;
 }
 
-static status cpu_available(device *d, size_t *out)
+static status cpu_available(device *dev, size_t *out)
 {
-    (void)d;
+    (void)dev;
     host_memory memory;
     TRY(host_memory_read("", &memory));
     *out = memory.available;

@@ -16,14 +16,14 @@ typedef struct part {
 } part;
 
 /* Does one part of an op. `context` is what was given to cpu_run, usually the op's arguments. */
-typedef void (*cpu_body)(const void *context, part p);
+typedef void (*cpu_body)(const void *context, part piece);
 
-/* Runs `body` over the items [0, n), on several threads if that pays, and returns when all are
- * done. `work` is the cost of one item in element operations (about a quarter of a nanosecond
- * each). How the items are cut into parts depends on n and work alone. The result of `body` must
- * depend neither on the cut nor on the thread, which may only choose one of several scratch areas;
- * so the same input gives the same bits with any number of threads. */
-void cpu_run(stream *stream, int64_t n, int64_t work, cpu_body body, const void *context);
+/* Runs `body` over the items [0, how_many), on several threads if that pays, and returns when all
+ * are done. `work` is the cost of one item in element operations (about a quarter of a nanosecond
+ * each). How the items are cut into parts depends on `how_many` and work alone. The result of
+ * `body` must depend neither on the cut nor on the thread, which may only choose one of several
+ * scratch areas; so the same input gives the same bits with any number of threads. */
+void cpu_run(stream *stream, int64_t how_many, int64_t work, cpu_body body, const void *context);
 
 /* Whether this build has ops for AVX2 (with FMA) and this processor can run them. */
 bool cpu_has_avx2(void);

@@ -21,10 +21,10 @@ enum { LEAST_SM = 80 }; /* the first generation with bf16 products and asynchron
 /* Scratch that was not reserved doubles; from SCRATCH_LARGE on it grows by an eighth. */
 static const size_t SCRATCH_LEAST = (size_t)32 << 20, SCRATCH_LARGE = (size_t)256 << 20;
 
-/* Makes `d` the runtime's current device, which is a setting of each thread. */
-static status use(const device *d)
+/* Makes `dev` the runtime's current device, which is a setting of each thread. */
+static status use(const device *dev)
 {
-    int index = ((const cuda_device *)d)->options.index;
+    int index = ((const cuda_device *)dev)->options.index;
     CUDA_TRY(cudaSetDevice(index), ST_BAD_DEVICE, "cudaSetDevice");
     return ST_OK;
 }
@@ -45,9 +45,9 @@ static status no_driver(void)
         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
-static status find_gpu(const device_options *o, int *out_index)
+static status find_gpu(const device_options *options, int *out_index)
 {
-    int count = 0, index = o->index;
+    int count = 0, index = options->index;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
         return no_driver();
@@ -58,7 +58,7 @@ static status find_gpu(const device_options *o, int *out_index)
     if (error != cudaSuccess)
         return FAIL(ST_UNAVAILABLE, "cudaGetDeviceCount: CUDA error %d, %s", (int)error,
                     cudaGetErrorString(error));
-    if (o->share)
+    if (options->share)
         index %= count;
     if (index < 0 || index >= count)
         return FAIL(ST_UNAVAILABLE,
@@ -78,41 +78,42 @@ static void name_memory(const cudaUUID_t *uuid, char out[DEVICE_MEMORY_NAME])
                          (unsigned)(unsigned char)uuid->bytes[i]);
 }
 
-static status read_facts(cuda_device *d, struct cudaDeviceProp *p)
+static status read_facts(cuda_device *cuda, struct cudaDeviceProp *properties)
 {
-    CUDA_TRY(cudaGetDeviceProperties(p, d->options.index), ST_BAD_DEVICE,
+    CUDA_TRY(cudaGetDeviceProperties(properties, cuda->options.index), ST_BAD_DEVICE,
              "cudaGetDeviceProperties");
-    d->facts = (cuda_facts){.sm = 10 * p->major + p->minor,
-                            .multiprocessors = p->multiProcessorCount,
-                            .shared_bytes = (int)p->sharedMemPerBlockOptin,
-                            .l2_bytes = p->l2CacheSize};
-    d->base.multiprocessors = p->multiProcessorCount;
-    name_memory(&p->uuid, d->base.memory_name);
-    if (d->facts.sm < LEAST_SM)
+    cuda->facts = (cuda_facts){.sm = 10 * properties->major + properties->minor,
+                               .multiprocessors = properties->multiProcessorCount,
+                               .shared_bytes = (int)properties->sharedMemPerBlockOptin,
+                               .l2_bytes = properties->l2CacheSize};
+    cuda->base.multiprocessors = properties->multiProcessorCount;
+    name_memory(&properties->uuid, cuda->base.memory_name);
+    if (cuda->facts.sm < LEAST_SM)
         return FAIL(
             ST_UNAVAILABLE,
             "CUDA: GPU %d (%.100s) has compute capability %d.%d; the kernels need %d.%d or later",
-            d->options.index, p->name, p->major, p->minor, LEAST_SM / 10, LEAST_SM % 10);
+            cuda->options.index, properties->name, properties->major, properties->minor,
+            LEAST_SM / 10, LEAST_SM % 10);
     return ST_OK;
 }
 
 static void cuda_close(device *base)
 {
-    cuda_device *d = (cuda_device *)base;
+    cuda_device *cuda = (cuda_device *)base;
     for (int i = 0; i < KEPT_COUNT; i++)
-        if (d->kept[i].data)
-            d->kept[i].done(d->kept[i].data);
-    free(d);
+        if (cuda->kept[i].data)
+            cuda->kept[i].done(cuda->kept[i].data);
+    free(cuda);
 }
 
 /* Decides whose attention kernels this device uses, and writes the choice to `out` for the device's
  * description. */
-static status choose_attention(cuda_device *d, char *out, size_t size)
+static status choose_attention(cuda_device *cuda, char *out, size_t size)
 {
-    int wanted = d->options.attention;
-    d->cudnn = wanted != ATTENTION_PORTABLE && cudnn_open() == ST_OK;
-    if (d->cudnn || wanted == ATTENTION_PORTABLE) {
-        snprintf(out, size, "%s", d->cudnn ? "cuDNN" : "our own kernels");
+    int wanted = cuda->options.attention;
+    cuda->cudnn = wanted != ATTENTION_PORTABLE && cudnn_open() == ST_OK;
+    if (cuda->cudnn || wanted == ATTENTION_PORTABLE) {
+        snprintf(out, size, "%s", cuda->cudnn ? "cuDNN" : "our own kernels");
         return ST_OK;
     }
     if (wanted == ATTENTION_CUDNN)
@@ -124,218 +125,220 @@ static status choose_attention(cuda_device *d, char *out, size_t size)
 }
 
 /* Makes the context and measures its size: how much less memory the GPU has after it. */
-static status make_context(cuda_device *d)
+static status make_context(cuda_device *cuda)
 {
     char bus[32];
     size_t before = 0, after = 0;
-    CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, d->options.index), ST_BAD_DEVICE,
+    CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, cuda->options.index), ST_BAD_DEVICE,
              "cudaDeviceGetPCIBusId");
     bool known = nvml_free_bytes(bus, &before) == ST_OK;
-    TRY(use(&d->base));
+    TRY(use(&cuda->base));
     CUDA_TRY(cudaFree(NULL), ST_BAD_DEVICE, "cudaFree, the first call that needs a context");
     known = known && nvml_free_bytes(bus, &after) == ST_OK;
     if (!known) {
         log_info("the memory of the CUDA context cannot be measured reason=\"%s\"", status_text());
         status_clear();
     }
-    d->base.context_bytes = known && before > after ? before - after : 0;
+    cuda->base.context_bytes = known && before > after ? before - after : 0;
     return ST_OK;
 }
 
-static status cuda_open(const device_options *o, device **out)
+static status cuda_open(const device_options *options, device **out)
 {
     char attention[256];
     int index;
-    TRY(find_gpu(o, &index));
+    TRY(find_gpu(options, &index));
     TRY(cublas_open());
-    struct cudaDeviceProp p;
-    cuda_device *d = calloc(1, sizeof *d);
-    if (!d)
+    struct cudaDeviceProp properties;
+    cuda_device *cuda = calloc(1, sizeof *cuda);
+    if (!cuda)
         return FAIL(ST_NO_MEMORY, "out of memory while the CUDA device was opened");
-    d->base.backend = &backend_cuda;
-    d->options = *o;
-    d->options.index = index;
-    status st = read_facts(d, &p);
+    cuda->base.backend = &backend_cuda;
+    cuda->options = *options;
+    cuda->options.index = index;
+    status st = read_facts(cuda, &properties);
     if (st == ST_OK)
-        st = choose_attention(d, attention, sizeof attention);
+        st = choose_attention(cuda, attention, sizeof attention);
     if (st == ST_OK)
-        st = make_context(d);
+        st = make_context(cuda);
     if (st != ST_OK) {
-        cuda_close(&d->base);
+        cuda_close(&cuda->base);
         return st;
     }
-    snprintf(d->base.description, sizeof d->base.description,
-             "%.100s, sm_%d, %d multiprocessors, attention by %s", p.name, d->facts.sm,
-             d->facts.multiprocessors, attention);
-    *out = &d->base;
+    snprintf(cuda->base.description, sizeof cuda->base.description,
+             "%.100s, sm_%d, %d multiprocessors, attention by %s", properties.name, cuda->facts.sm,
+             cuda->facts.multiprocessors, attention);
+    *out = &cuda->base;
     return ST_OK;
 }
 
-static status cuda_alloc(device *d, size_t bytes, void **out)
+static status cuda_alloc(device *dev, size_t bytes, void **out)
 {
-    TRY(use(d));
-    d->counts.allocations++;
-    void *p = NULL;
+    TRY(use(dev));
+    dev->counts.allocations++;
+    void *array = NULL;
     /* cudaMalloc aligns to 256 bytes or more. */
-    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    cudaError_t error = cudaMalloc(&array, bytes ? bytes : 1);
     if (error != cudaSuccess)
         return FAIL(ST_NO_MEMORY, "out of memory on %s: cudaMalloc of %zu bytes: CUDA error %d, %s",
-                    d->description, bytes, (int)error, cudaGetErrorString(error));
+                    dev->description, bytes, (int)error, cudaGetErrorString(error));
     /* cudaMemset may return before it is done, and our own streams do not wait for the legacy
      * stream that it runs on, so wait here. */
-    error = cudaMemset(p, 0, bytes);
+    error = cudaMemset(array, 0, bytes);
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(cudaStreamLegacy);
     if (error != cudaSuccess) {
-        cudaFree(p);
+        cudaFree(array);
         return FAIL(ST_BAD_DEVICE, "cudaMemset of %zu bytes: CUDA error %d, %s", bytes, (int)error,
                     cudaGetErrorString(error));
     }
-    *out = p;
+    *out = array;
     return ST_OK;
 }
 
-static void cuda_release(device *d, void *p)
+static void cuda_release(device *dev, void *array)
 {
-    (void)d;
-    cudaFree(p);
+    (void)dev;
+    cudaFree(array);
 }
 
-static status cuda_alloc_host(device *d, size_t bytes, void **out)
+static status cuda_alloc_host(device *dev, size_t bytes, void **out)
 {
-    TRY(use(d));
-    d->counts.allocations++;
-    void *p = NULL;
-    CUDA_TRY(cudaMallocHost(&p, bytes ? bytes : 1), ST_NO_MEMORY,
+    TRY(use(dev));
+    dev->counts.allocations++;
+    void *array = NULL;
+    CUDA_TRY(cudaMallocHost(&array, bytes ? bytes : 1), ST_NO_MEMORY,
              "cudaMallocHost of pinned memory");
-    memset(p, 0, bytes);
-    *out = p;
+    memset(array, 0, bytes);
+    *out = array;
     return ST_OK;
 }
 
-static void cuda_release_host(device *d, void *p)
+static void cuda_release_host(device *dev, void *array)
 {
-    (void)d;
-    cudaFreeHost(p);
+    (void)dev;
+    cudaFreeHost(array);
 }
 
-static status cuda_stream_new(device *d, stream **out)
+static status cuda_stream_new(device *dev, stream **out)
 {
-    TRY(use(d));
-    cuda_stream *s = calloc(1, sizeof *s);
-    if (!s)
+    TRY(use(dev));
+    cuda_stream *own = calloc(1, sizeof *own);
+    if (!own)
         return FAIL(ST_NO_MEMORY, "out of memory for a stream");
     cudaStream_t handle = NULL;
     cudaError_t error = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
     if (error != cudaSuccess) {
-        free(s);
+        free(own);
         return FAIL(ST_BAD_DEVICE, "cudaStreamCreate: CUDA error %d, %s", (int)error,
                     cudaGetErrorString(error));
     }
-    s->base = (stream){.dev = d, .ops = d->ops, .handle = handle};
-    *out = &s->base;
+    own->base = (stream){.dev = dev, .ops = dev->ops, .handle = handle};
+    *out = &own->base;
     return ST_OK;
 }
 
 static void cuda_stream_free(stream **held)
 {
-    cuda_stream *s = (cuda_stream *)*held;
-    if (!s)
+    cuda_stream *own = (cuda_stream *)*held;
+    if (!own)
         return;
-    cudaStreamSynchronize(cuda_handle(&s->base));
-    for (int i = 0; i < s->blocks; i++)
-        cudaFree(s->block[i]);
-    cudaStreamDestroy(cuda_handle(&s->base));
-    free(s);
+    cudaStreamSynchronize(cuda_handle(&own->base));
+    for (int i = 0; i < own->blocks; i++)
+        cudaFree(own->block[i]);
+    cudaStreamDestroy(cuda_handle(&own->base));
+    free(own);
     *held = NULL;
 }
 
-static status queue_copy(stream *s, void *dst, const void *src, size_t bytes,
+static status queue_copy(stream *queue, void *dst, const void *src, size_t bytes,
                          enum cudaMemcpyKind kind)
 {
     if (bytes)
-        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_handle(s)), ST_BAD_DEVICE,
+        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_handle(queue)), ST_BAD_DEVICE,
                  "cudaMemcpyAsync");
     return ST_OK;
 }
 
-static status cuda_to_device(stream *s, void *dst, const void *src_host, size_t bytes)
+static status cuda_to_device(stream *queue, void *dst, const void *src_host, size_t bytes)
 {
-    return queue_copy(s, dst, src_host, bytes, cudaMemcpyHostToDevice);
+    return queue_copy(queue, dst, src_host, bytes, cudaMemcpyHostToDevice);
 }
 
-static status cuda_to_host(stream *s, void *dst_host, const void *src, size_t bytes)
+static status cuda_to_host(stream *queue, void *dst_host, const void *src, size_t bytes)
 {
-    return queue_copy(s, dst_host, src, bytes, cudaMemcpyDeviceToHost);
+    return queue_copy(queue, dst_host, src, bytes, cudaMemcpyDeviceToHost);
 }
 
-static status cuda_copy(stream *s, void *dst, const void *src, size_t bytes)
+static status cuda_copy(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    return queue_copy(s, dst, src, bytes, cudaMemcpyDeviceToDevice);
+    return queue_copy(queue, dst, src, bytes, cudaMemcpyDeviceToDevice);
 }
 
-static status cuda_zero(stream *s, void *dst, size_t bytes)
+static status cuda_zero(stream *queue, void *dst, size_t bytes)
 {
     if (bytes)
-        CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda_handle(s)), ST_BAD_DEVICE, "cudaMemsetAsync");
+        CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, cuda_handle(queue)), ST_BAD_DEVICE,
+                 "cudaMemsetAsync");
     return ST_OK;
 }
 
-static status synchronize(stream *s)
+static status synchronize(stream *queue)
 {
-    CUDA_TRY(cudaStreamSynchronize(cuda_handle(s)), ST_BAD_DEVICE,
+    CUDA_TRY(cudaStreamSynchronize(cuda_handle(queue)), ST_BAD_DEVICE,
              "work queued on the GPU, seen at cudaStreamSynchronize");
     return ST_OK;
 }
 
-static status cuda_wait(stream *s)
+static status cuda_wait(stream *queue)
 {
-    s->dev->counts.waits++;
-    device_wait_begins(s->dev);
-    return device_wait_ended(s->dev, synchronize(s));
+    queue->dev->counts.waits++;
+    device_wait_begins(queue->dev);
+    return device_wait_ended(queue->dev, synchronize(queue));
 }
 
-static status cuda_event_new(device *d, event **out)
+static status cuda_event_new(device *dev, event **out)
 {
-    TRY(use(d));
-    cudaEvent_t e = NULL;
-    CUDA_TRY(cudaEventCreate(&e), ST_BAD_DEVICE, "cudaEventCreate");
-    *out = (event *)e;
+    TRY(use(dev));
+    cudaEvent_t cuda_event = NULL;
+    CUDA_TRY(cudaEventCreate(&cuda_event), ST_BAD_DEVICE, "cudaEventCreate");
+    *out = (event *)cuda_event;
     return ST_OK;
 }
 
-static void cuda_event_free(event **e)
+static void cuda_event_free(event **moment)
 {
-    if (*e)
-        cudaEventDestroy((cudaEvent_t)*e);
-    *e = NULL;
+    if (*moment)
+        cudaEventDestroy((cudaEvent_t)*moment);
+    *moment = NULL;
 }
 
-static status cuda_event_record(stream *s, event *e)
+static status cuda_event_record(stream *queue, event *moment)
 {
-    CUDA_TRY(cudaEventRecord((cudaEvent_t)e, cuda_handle(s)), ST_BAD_DEVICE, "cudaEventRecord");
+    CUDA_TRY(cudaEventRecord((cudaEvent_t)moment, cuda_handle(queue)), ST_BAD_DEVICE,
+             "cudaEventRecord");
     return ST_OK;
 }
 
-static status cuda_event_follow(stream *s, event *e)
+static status cuda_event_follow(stream *queue, event *moment)
 {
-    CUDA_TRY(cudaStreamWaitEvent(cuda_handle(s), (cudaEvent_t)e, 0), ST_BAD_DEVICE,
+    CUDA_TRY(cudaStreamWaitEvent(cuda_handle(queue), (cudaEvent_t)moment, 0), ST_BAD_DEVICE,
              "cudaStreamWaitEvent");
     return ST_OK;
 }
 
-static status synchronize_event(event *e)
+static status synchronize_event(event *moment)
 {
-    CUDA_TRY(cudaEventSynchronize((cudaEvent_t)e), ST_BAD_DEVICE,
+    CUDA_TRY(cudaEventSynchronize((cudaEvent_t)moment), ST_BAD_DEVICE,
              "work queued on the GPU, seen at cudaEventSynchronize");
     return ST_OK;
 }
 
-static status cuda_event_wait(device *d, event *e)
+static status cuda_event_wait(device *dev, event *moment)
 {
-    d->counts.event_waits++;
-    device_wait_begins(d);
-    return device_wait_ended(d, synchronize_event(e));
+    dev->counts.event_waits++;
+    device_wait_begins(dev);
+    return device_wait_ended(dev, synchronize_event(moment));
 }
 
 static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
@@ -349,22 +352,22 @@ static status cuda_event_ns(event *from, event *to, int64_t *out_ns)
 
 /* In the mode "thread local", this thread may not call what would break the capture (allocations,
  * waits), but other threads may. The receiver's thread uses no GPU. */
-static status cuda_capture_begin(stream *s)
+static status cuda_capture_begin(stream *queue)
 {
-    CUDA_TRY(cudaStreamBeginCapture(cuda_handle(s), cudaStreamCaptureModeThreadLocal),
+    CUDA_TRY(cudaStreamBeginCapture(cuda_handle(queue), cudaStreamCaptureModeThreadLocal),
              ST_BAD_DEVICE, "cudaStreamBeginCapture");
-    ((cuda_stream *)s)->capturing = true;
+    ((cuda_stream *)queue)->capturing = true;
     return ST_OK;
 }
 
-static status cuda_capture_end(stream *s, graph **out)
+static status cuda_capture_end(stream *queue, graph **out)
 {
     *out = NULL;
     cudaGraph_t shape = NULL;
     cudaGraphExec_t ready = NULL;
-    ((cuda_stream *)s)->capturing = false;
-    s->dev->counts.captures++;
-    CUDA_TRY(cudaStreamEndCapture(cuda_handle(s), &shape), ST_BAD_DEVICE,
+    ((cuda_stream *)queue)->capturing = false;
+    queue->dev->counts.captures++;
+    CUDA_TRY(cudaStreamEndCapture(cuda_handle(queue), &shape), ST_BAD_DEVICE,
              "cudaStreamEndCapture: some call in the captured step waited or allocated");
     cudaError_t error = cudaGraphInstantiate(&ready, shape, 0);
     cudaGraphDestroy(shape);
@@ -373,56 +376,57 @@ static status cuda_capture_end(stream *s, graph **out)
     return ST_OK;
 }
 
-static status cuda_graph_launch(stream *s, graph *g)
+static status cuda_graph_launch(stream *queue, graph *captured)
 {
-    CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)g, cuda_handle(s)), ST_BAD_DEVICE, "cudaGraphLaunch");
+    CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)captured, cuda_handle(queue)), ST_BAD_DEVICE,
+             "cudaGraphLaunch");
     return ST_OK;
 }
 
-static void cuda_graph_free(graph **g)
+static void cuda_graph_free(graph **captured)
 {
-    if (*g)
-        cudaGraphExecDestroy((cudaGraphExec_t)*g);
-    *g = NULL;
+    if (*captured)
+        cudaGraphExecDestroy((cudaGraphExec_t)*captured);
+    *captured = NULL;
 }
 
 /* The memory of the whole GPU, other processes included. */
-static status cuda_memory(device *d, size_t *out_used, size_t *out_total)
+static status cuda_memory(device *dev, size_t *out_used, size_t *out_total)
 {
-    TRY(use(d));
+    TRY(use(dev));
     size_t unused = 0;
     CUDA_TRY(cudaMemGetInfo(&unused, out_total), ST_BAD_DEVICE, "cudaMemGetInfo");
     *out_used = *out_total - unused;
     return ST_OK;
 }
 
-static status cuda_available(device *d, size_t *out)
+static status cuda_available(device *dev, size_t *out)
 {
-    TRY(use(d));
+    TRY(use(dev));
     size_t total;
     CUDA_TRY(cudaMemGetInfo(out, &total), ST_BAD_DEVICE, "cudaMemGetInfo");
     return ST_OK;
 }
 
-const cuda_facts *cuda_facts_of(const stream *s)
+const cuda_facts *cuda_facts_of(const stream *queue)
 {
-    return &((const cuda_device *)s->dev)->facts;
+    return &((const cuda_device *)queue->dev)->facts;
 }
 
 /* Adds a block of scratch that is larger than those before. */
-static status add_scratch(cuda_stream *s, size_t size)
+static status add_scratch(cuda_stream *own, size_t size)
 {
-    TRY(cuda_alloc(s->base.dev, size, &s->block[s->blocks]));
-    s->block_bytes = size;
-    s->base.dev->counts.scratch += (int64_t)size;
-    s->blocks++;
+    TRY(cuda_alloc(own->base.dev, size, &own->block[own->blocks]));
+    own->block_bytes = size;
+    own->base.dev->counts.scratch += (int64_t)size;
+    own->blocks++;
     return ST_OK;
 }
 
 static status cuda_reserve(stream *base, size_t bytes)
 {
-    cuda_stream *s = (cuda_stream *)base;
-    return bytes > s->block_bytes ? add_scratch(s, bytes) : ST_OK;
+    cuda_stream *own = (cuda_stream *)base;
+    return bytes > own->block_bytes ? add_scratch(own, bytes) : ST_OK;
 }
 
 static size_t grow_size(size_t now, size_t wanted)
@@ -434,17 +438,17 @@ static size_t grow_size(size_t now, size_t wanted)
 
 status cuda_scratch(stream *base, size_t bytes, void **out)
 {
-    cuda_stream *s = (cuda_stream *)base;
-    if (bytes > s->block_bytes) {
-        if (s->capturing || s->blocks == CUDA_SCRATCH_BLOCKS)
+    cuda_stream *own = (cuda_stream *)base;
+    if (bytes > own->block_bytes) {
+        if (own->capturing || own->blocks == CUDA_SCRATCH_BLOCKS)
             return FAIL(
                 ST_INTERNAL,
                 "an op needs %zu bytes of scratch while a step is captured, and only %zu are "
                 "there: this shape did not run before the capture",
-                bytes, s->block_bytes);
-        TRY(add_scratch(s, grow_size(s->block_bytes, bytes)));
+                bytes, own->block_bytes);
+        TRY(add_scratch(own, grow_size(own->block_bytes, bytes)));
     }
-    *out = s->blocks ? s->block[s->blocks - 1] : NULL;
+    *out = own->blocks ? own->block[own->blocks - 1] : NULL;
     return ST_OK;
 }
 

@@ -24,9 +24,9 @@ extern "C" {
                         cudaGetErrorString(cuda_error_));                                          \
     } while (0)
 
-static inline cudaStream_t cuda_handle(const stream *s)
+static inline cudaStream_t cuda_handle(const stream *queue)
 {
-    return (cudaStream_t)s->handle;
+    return (cudaStream_t)queue->handle;
 }
 
 typedef struct cuda_facts {

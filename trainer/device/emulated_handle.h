@@ -16,8 +16,8 @@
 typedef struct emulated_handle {
     int number; /* the stream's number on its device */
     void *stream;
-    bool (*add)(struct emulated_handle *h, bool (*poll)(void *work, bool first), void *work);
-    const void *(*capture)(const struct emulated_handle *h);
+    bool (*add)(struct emulated_handle *whole, bool (*poll)(void *work, bool first), void *work);
+    const void *(*capture)(const struct emulated_handle *whole);
 } emulated_handle;
 
 #endif

@@ -27,124 +27,124 @@ static status read_scope(const char *text, unsigned *out)
         *out = text[0] == 's' ? 1u << REPLAY_STEP : 0;
         return ST_OK;
     }
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, ", "), i = REPLAY_ATTENTION;
-        while (i < REPLAY_PIECES && (strlen(word[i]) != n || strncmp(p, word[i], n) != 0))
+    for (const char *at = text; *at;) {
+        size_t count = strcspn(at, ", "), i = REPLAY_ATTENTION;
+        while (i < REPLAY_PIECES && (strlen(word[i]) != count || strncmp(at, word[i], count) != 0))
             i++;
-        if (n > 0 && i == REPLAY_PIECES)
+        if (count > 0 && i == REPLAY_PIECES)
             return FAIL(
                 ST_CONFIG,
                 "cuda_graph.scope \"%s\": \"%.*s\" is not known; give off, step, or a list of "
                 "attn, router, experts, vision",
-                text, (int)n, p);
-        if (n > 0)
+                text, (int)count, at);
+        if (count > 0)
             scope |= 1u << i;
-        p += n + (p[n] != 0);
+        at += count + (at[count] != 0);
     }
     *out = scope;
     return ST_OK;
 }
 
-status graph_replay_new(stream *s, const char *scope)
+status graph_replay_new(stream *queue, const char *scope)
 {
     unsigned pieces;
     TRY(read_scope(scope, &pieces));
-    replay *r = calloc(1, sizeof *r);
-    if (!r)
+    replay *watch = calloc(1, sizeof *watch);
+    if (!watch)
         return FAIL(ST_NO_MEMORY, "no memory for captured steps");
-    r->scope = s->dev->backend->capture_begin ? pieces : 0;
-    r->open = -1;
-    s->replay = r;
+    watch->scope = queue->dev->backend->capture_begin ? pieces : 0;
+    watch->open = -1;
+    queue->replay = watch;
     return ST_OK;
 }
 
-void graph_replay_watched(stream *s, const graph_replay_watch *w)
+void graph_replay_watched(stream *queue, const graph_replay_watch *watch)
 {
-    s->replay->watch = *w;
+    queue->replay->watch = *watch;
 }
 
-void graph_replay_free(stream *s)
+void graph_replay_free(stream *queue)
 {
-    replay *r = s->replay;
-    if (!r)
+    replay *watch = queue->replay;
+    if (!watch)
         return;
-    for (int64_t i = 0; i < r->count; i++)
-        if (r->list[i].graph)
-            s->dev->backend->graph_free(&r->list[i].graph);
-    free(r->list);
-    free(r);
-    s->replay = NULL;
+    for (int64_t i = 0; i < watch->count; i++)
+        if (watch->list[i].graph)
+            queue->dev->backend->graph_free(&watch->list[i].graph);
+    free(watch->list);
+    free(watch);
+    queue->replay = NULL;
 }
 
 /* Finds the entry of a key. *out is -1 if the key is new; it is then added to the list. */
-static status find_graph(replay *r, const graph_replay_key *key, int64_t *out)
+static status find_graph(replay *watch, const graph_replay_key *key, int64_t *out)
 {
-    for (int64_t i = 0; i < r->count; i++) {
-        if (memcmp(&r->list[i].key, key, sizeof *key) == 0) {
+    for (int64_t i = 0; i < watch->count; i++) {
+        if (memcmp(&watch->list[i].key, key, sizeof *key) == 0) {
             *out = i;
             return ST_OK;
         }
     }
-    if (r->count == r->capacity) {
-        int64_t capacity = r->capacity ? 2 * r->capacity : 16;
-        entry *list = realloc(r->list, (size_t)capacity * sizeof *list);
+    if (watch->count == watch->capacity) {
+        int64_t capacity = watch->capacity ? 2 * watch->capacity : 16;
+        entry *list = realloc(watch->list, (size_t)capacity * sizeof *list);
         if (!list)
             return FAIL(ST_NO_MEMORY, "no memory for captured steps");
-        r->list = list;
-        r->capacity = capacity;
+        watch->list = list;
+        watch->capacity = capacity;
     }
-    r->list[r->count++] = (entry){.key = *key};
+    watch->list[watch->count++] = (entry){.key = *key};
     *out = -1;
     return ST_OK;
 }
 
-status graph_replay_begin(stream *s, const graph_replay_key *key, bool *out_done)
+status graph_replay_begin(stream *queue, const graph_replay_key *key, bool *out_done)
 {
-    replay *r = s->replay;
+    replay *watch = queue->replay;
     int64_t at;
     *out_done = false;
-    if (r && r->open >= 0)
-        r->inner++;
-    if (!r || r->open >= 0 || !(r->scope >> key->piece & 1))
+    if (watch && watch->open >= 0)
+        watch->inner++;
+    if (!watch || watch->open >= 0 || !(watch->scope >> key->piece & 1))
         return ST_OK;
-    TRY(find_graph(r, key, &at));
+    TRY(find_graph(watch, key, &at));
     if (at < 0)
         return ST_OK;
-    if (r->list[at].graph) {
+    if (watch->list[at].graph) {
         *out_done = true;
-        if (r->watch.again)
-            r->watch.again(r->watch.context, at);
-        return s->dev->backend->graph_launch(s, r->list[at].graph);
+        if (watch->watch.again)
+            watch->watch.again(watch->watch.context, at);
+        return queue->dev->backend->graph_launch(queue, watch->list[at].graph);
     }
-    if (r->watch.captured)
-        TRY(r->watch.captured(r->watch.context, at, true));
-    TRY(s->dev->backend->capture_begin(s));
-    r->open = at;
+    if (watch->watch.captured)
+        TRY(watch->watch.captured(watch->watch.context, at, true));
+    TRY(queue->dev->backend->capture_begin(queue));
+    watch->open = at;
     return ST_OK;
 }
 
-status graph_replay_end(stream *s, status st)
+status graph_replay_end(stream *queue, status st)
 {
-    replay *r = s->replay;
-    if (!r || r->open < 0)
+    replay *watch = queue->replay;
+    if (!watch || watch->open < 0)
         return st;
-    if (r->inner > 0) {
-        r->inner--;
+    if (watch->inner > 0) {
+        watch->inner--;
         return st;
     }
-    entry *e = &r->list[r->open];
+    entry *tensor = &watch->list[watch->open];
     graph *made = NULL;
-    r->open = -1;
+    watch->open = -1;
     if (st != ST_OK) { /* report the body's failure, not what becomes of its capture */
         status_note cause = *status_last();
-        if (s->dev->backend->capture_end(s, &made) == ST_OK && made)
-            s->dev->backend->graph_free(&made);
+        if (queue->dev->backend->capture_end(queue, &made) == ST_OK && made)
+            queue->dev->backend->graph_free(&made);
         status_set(&cause);
         return st;
     }
-    TRY(s->dev->backend->capture_end(s, &made));
-    e->graph = made;
-    if (r->watch.captured)
-        TRY(r->watch.captured(r->watch.context, e - r->list, false));
-    return s->dev->backend->graph_launch(s, made);
+    TRY(queue->dev->backend->capture_end(queue, &made));
+    tensor->graph = made;
+    if (watch->watch.captured)
+        TRY(watch->watch.captured(watch->watch.context, tensor - watch->list, false));
+    return queue->dev->backend->graph_launch(queue, made);
 }

@@ -25,13 +25,13 @@ static bool read_number(const char *path, const char *key, uint64_t *out)
 {
     char line[256];
     bool found = false;
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return false;
-    while (!found && fgets(line, sizeof line, f))
+    while (!found && fgets(line, sizeof line, file))
         found = strncmp(line, key, strlen(key)) == 0 &&
                 sscanf(line + strlen(key), " %" SCNu64, out) == 1;
-    fclose(f);
+    fclose(file);
     return found;
 }
 
@@ -69,11 +69,11 @@ status host_memory_read(const char *root, host_memory *out)
         return FAIL(ST_OS, "%s does not give MemTotal and MemAvailable (is /proc mounted?)", path);
     *out = (host_memory){.total = (size_t)total * 1024, .available = (size_t)available * 1024};
     snprintf(path, sizeof path, "%s/proc/sys/kernel/random/boot_id", root);
-    FILE *f = fopen(path, "re");
-    if (f && fgets(out->machine, sizeof out->machine, f))
+    FILE *file = fopen(path, "re");
+    if (file && fgets(out->machine, sizeof out->machine, file))
         out->machine[strcspn(out->machine, "\n")] = 0;
-    if (f)
-        fclose(f);
+    if (file)
+        fclose(file);
     cgroup_walk(root, "memory", narrow_memory, out);
     if (out->available > out->total)
         out->available = out->total;

@@ -56,21 +56,21 @@ static status load_nvml(void *handle, nvml_library *out)
     return ST_OK;
 }
 
-static status ask_memory(const nvml_library *l, const char *bus, size_t *out)
+static status ask_memory(const nvml_library *library, const char *bus, size_t *out)
 {
     void *gpu = NULL;
-    nvml_memory m = {0};
-    int error = l->init();
+    nvml_memory out_memory = {0};
+    int error = library->init();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML cannot be started: %s", l->reason(error));
-    error = l->find(bus, &gpu);
+        return FAIL(ST_UNAVAILABLE, "NVML cannot be started: %s", library->reason(error));
+    error = library->find(bus, &gpu);
     if (!error)
-        error = l->memory(gpu, &m);
-    l->shutdown();
+        error = library->memory(gpu, &out_memory);
+    library->shutdown();
     if (error)
         return FAIL(ST_UNAVAILABLE, "NVML cannot read the memory of GPU %s: %s", bus,
-                    l->reason(error));
-    *out = (size_t)m.unused;
+                    library->reason(error));
+    *out = (size_t)out_memory.unused;
     return ST_OK;
 }
 
@@ -87,10 +87,10 @@ static status open_library(void **out_handle, nvml_library *out)
 
 status nvml_free_bytes(const char *bus, size_t *out)
 {
-    nvml_library l = {0};
+    nvml_library library = {0};
     void *handle;
-    TRY(open_library(&handle, &l));
-    status st = ask_memory(&l, bus, out);
+    TRY(open_library(&handle, &library));
+    status st = ask_memory(&library, bus, out);
     dlclose(handle);
     return st;
 }
@@ -98,29 +98,30 @@ status nvml_free_bytes(const char *bus, size_t *out)
 enum { UUID_BYTES = 96 };
 
 /* Finds the GPU whose UUID begins with this entry of CUDA_VISIBLE_DEVICES. */
-static bool find_by_uuid(const nvml_library *l, const char *entry, unsigned count, void **out)
+static bool find_by_uuid(const nvml_library *library, const char *entry, unsigned count, void **out)
 {
     char uuid[UUID_BYTES];
     for (unsigned i = 0; i < count; i++)
-        if (l->at(i, out) == 0 && l->uuid(*out, uuid, sizeof uuid) == 0 &&
+        if (library->at(i, out) == 0 && library->uuid(*out, uuid, sizeof uuid) == 0 &&
             strncmp(uuid, entry, strlen(entry)) == 0)
             return true;
-    return l->by_uuid(entry, out) == 0; /* a part of a GPU (MIG) */
+    return library->by_uuid(entry, out) == 0; /* a part of a GPU (MIG) */
 }
 
-static bool find_by_entry(const nvml_library *l, const char *entry, unsigned count, void **out)
+static bool find_by_entry(const nvml_library *library, const char *entry, unsigned count,
+                          void **out)
 {
     char *end;
     errno = 0;
     const long number = strtol(entry, &end, 10);
     if (end == entry || *end)
-        return *entry && find_by_uuid(l, entry, count, out);
-    return !errno && number >= 0 && number < (long)count && l->at((unsigned)number, out) == 0;
+        return *entry && find_by_uuid(library, entry, count, out);
+    return !errno && number >= 0 && number < (long)count && library->at((unsigned)number, out) == 0;
 }
 
 /* Goes through CUDA_VISIBLE_DEVICES as far as its entries name GPUs. Returns how many do; *out is
  * the first of them. */
-static int find_visible(const nvml_library *l, const char *list, unsigned count, void **out)
+static int find_visible(const nvml_library *library, const char *list, unsigned count, void **out)
 {
     char entry[UUID_BYTES];
     int found = 0;
@@ -132,7 +133,7 @@ static int find_visible(const nvml_library *l, const char *list, unsigned count,
             return found;
         memcpy(entry, at, length);
         entry[length] = 0;
-        if (!find_by_entry(l, entry, count, &gpu))
+        if (!find_by_entry(library, entry, count, &gpu))
             return found;
         if (found++ == 0)
             *out = gpu;
@@ -142,57 +143,57 @@ static int find_visible(const nvml_library *l, const char *list, unsigned count,
     }
 }
 
-static status describe_gpu(const nvml_library *l, void *gpu, nvml_gpu *out)
+static status describe_gpu(const nvml_library *library, void *gpu, nvml_gpu *out)
 {
-    nvml_memory_v2 m = {.version = sizeof m | 2u << 24};
-    int error = l->name(gpu, out->name, sizeof out->name);
+    nvml_memory_v2 out_memory = {.version = sizeof out_memory | 2u << 24};
+    int error = library->name(gpu, out->name, sizeof out->name);
     if (!error)
-        error = l->memory_v2(gpu, &m);
+        error = library->memory_v2(gpu, &out_memory);
     if (error)
         return FAIL(ST_UNAVAILABLE, "NVML cannot read the name and memory of the first GPU: %s",
-                    l->reason(error));
-    out->memory = (size_t)(m.total - m.reserved);
-    out->unused = (size_t)m.unused;
+                    library->reason(error));
+    out->memory = (size_t)(out_memory.total - out_memory.reserved);
+    out->unused = (size_t)out_memory.unused;
     return ST_OK;
 }
 
-static status ask_first(const nvml_library *l, nvml_gpu *out)
+static status ask_first(const nvml_library *library, nvml_gpu *out)
 {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     void *gpu = NULL;
     unsigned count = 0;
-    int error = l->count(&count);
+    int error = library->count(&count);
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML cannot count the GPUs: %s", l->reason(error));
+        return FAIL(ST_UNAVAILABLE, "NVML cannot count the GPUs: %s", library->reason(error));
     if (count == 0)
         return FAIL(ST_UNAVAILABLE, "the driver shows no GPU");
-    out->visible = find_visible(l, list ? list : "0", count, &gpu);
+    out->visible = find_visible(library, list ? list : "0", count, &gpu);
     if (out->visible == 0)
         return FAIL(ST_UNAVAILABLE,
                     "CUDA_VISIBLE_DEVICES is \"%.100s\", which names none of the driver's %u GPUs",
                     list ? list : "", count);
     if (!list)
         out->visible = (int)count;
-    return describe_gpu(l, gpu, out);
+    return describe_gpu(library, gpu, out);
 }
 
-static status start_and_ask(const nvml_library *l, nvml_gpu *out)
+static status start_and_ask(const nvml_library *library, nvml_gpu *out)
 {
-    int error = l->init();
+    int error = library->init();
     if (error)
-        return FAIL(ST_UNAVAILABLE, "NVML cannot be started: %s", l->reason(error));
-    status st = ask_first(l, out);
-    l->shutdown();
+        return FAIL(ST_UNAVAILABLE, "NVML cannot be started: %s", library->reason(error));
+    status st = ask_first(library, out);
+    library->shutdown();
     return st;
 }
 
 status nvml_first_visible(nvml_gpu *out)
 {
-    nvml_library l = {0};
+    nvml_library library = {0};
     nvml_gpu gpu = {.visible = 0};
     void *handle;
-    TRY(open_library(&handle, &l));
-    status st = start_and_ask(&l, &gpu);
+    TRY(open_library(&handle, &library));
+    status st = start_and_ask(&library, &gpu);
     dlclose(handle);
     if (st == ST_OK)
         *out = gpu;

@@ -61,149 +61,150 @@ static uint64_t job_of(uint64_t ticket)
 }
 
 /* Takes and runs tasks of job `job` until none is left. */
-static void take_tasks(pool *p, uint64_t job, int thread)
+static void take_tasks(pool *threads, uint64_t job, int thread)
 {
-    uint64_t ticket = atomic_load(&p->ticket);
+    uint64_t ticket = atomic_load(&threads->ticket);
     while (job_of(ticket) == job) {
         int64_t left = (int64_t)(ticket & UINT32_MAX);
         if (left == 0)
             return;
-        if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket - 1))
+        if (!atomic_compare_exchange_weak(&threads->ticket, &ticket, ticket - 1))
             continue;
-        int64_t tasks = p->tasks;
-        p->run(p->context, tasks - left, thread);
-        if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->caller_sleeps)) {
-            pthread_mutex_lock(&p->lock);
-            pthread_cond_signal(&p->finished);
-            pthread_mutex_unlock(&p->lock);
+        int64_t tasks = threads->tasks;
+        threads->run(threads->context, tasks - left, thread);
+        if (atomic_fetch_add(&threads->done, 1) + 1 == tasks &&
+            atomic_load(&threads->caller_sleeps)) {
+            pthread_mutex_lock(&threads->lock);
+            pthread_cond_signal(&threads->finished);
+            pthread_mutex_unlock(&threads->lock);
         }
-        ticket = atomic_load(&p->ticket);
+        ticket = atomic_load(&threads->ticket);
     }
 }
 
 /* Waits for a job other than `seen`, first spinning, then asleep. Returns its number. */
-static uint64_t next_job(pool *p, uint64_t seen)
+static uint64_t next_job(pool *threads, uint64_t seen)
 {
     for (int64_t end = clock_ns() + SPIN_NS; clock_ns() < end;)
         for (int i = 0; i < SPIN_ROUND; i++) {
-            uint64_t job = job_of(atomic_load(&p->ticket));
+            uint64_t job = job_of(atomic_load(&threads->ticket));
             if (job != seen)
                 return job;
             pause_briefly();
         }
-    pthread_mutex_lock(&p->lock);
-    atomic_fetch_add(&p->sleepers, 1);
-    while (job_of(atomic_load(&p->ticket)) == seen && !atomic_load(&p->stop))
-        pthread_cond_wait(&p->work, &p->lock);
-    atomic_fetch_sub(&p->sleepers, 1);
-    pthread_mutex_unlock(&p->lock);
-    return job_of(atomic_load(&p->ticket));
+    pthread_mutex_lock(&threads->lock);
+    atomic_fetch_add(&threads->sleepers, 1);
+    while (job_of(atomic_load(&threads->ticket)) == seen && !atomic_load(&threads->stop))
+        pthread_cond_wait(&threads->work, &threads->lock);
+    atomic_fetch_sub(&threads->sleepers, 1);
+    pthread_mutex_unlock(&threads->lock);
+    return job_of(atomic_load(&threads->ticket));
 }
 
 static void *helper_main(void *arg)
 {
-    helper *h = arg;
-    for (uint64_t seen = 0; !atomic_load(&h->pool->stop);) {
-        seen = next_job(h->pool, seen);
-        take_tasks(h->pool, seen, h->number);
+    helper *thread = arg;
+    for (uint64_t seen = 0; !atomic_load(&thread->pool->stop);) {
+        seen = next_job(thread->pool, seen);
+        take_tasks(thread->pool, seen, thread->number);
     }
     return NULL;
 }
 
-int pool_threads(const pool *p)
+int pool_threads(const pool *threads)
 {
-    return p->threads;
+    return threads->threads;
 }
 
-static void wait_done(pool *p, int64_t tasks)
+static void wait_done(pool *threads, int64_t tasks)
 {
     for (int64_t end = clock_ns() + SPIN_NS; clock_ns() < end;)
         for (int i = 0; i < SPIN_ROUND; i++) {
-            if (atomic_load(&p->done) == tasks)
+            if (atomic_load(&threads->done) == tasks)
                 return;
             pause_briefly();
         }
-    pthread_mutex_lock(&p->lock);
-    atomic_store(&p->caller_sleeps, true);
-    while (atomic_load(&p->done) != tasks)
-        pthread_cond_wait(&p->finished, &p->lock);
-    atomic_store(&p->caller_sleeps, false);
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&threads->lock);
+    atomic_store(&threads->caller_sleeps, true);
+    while (atomic_load(&threads->done) != tasks)
+        pthread_cond_wait(&threads->finished, &threads->lock);
+    atomic_store(&threads->caller_sleeps, false);
+    pthread_mutex_unlock(&threads->lock);
 }
 
-void pool_run(pool *p, int64_t tasks, pool_task run, const void *context)
+void pool_run(pool *threads, int64_t tasks, pool_task run, const void *context)
 {
     assert(tasks <= UINT32_MAX);
-    if (p->started == 0 || tasks <= 1 || atomic_exchange(&p->busy, true)) {
-        for (int64_t t = 0; t < tasks; t++)
-            run(context, t, 0);
+    if (threads->started == 0 || tasks <= 1 || atomic_exchange(&threads->busy, true)) {
+        for (int64_t task = 0; task < tasks; task++)
+            run(context, task, 0);
         return;
     }
-    uint64_t job = (job_of(atomic_load(&p->ticket)) + 1) & UINT32_MAX;
-    p->run = run;
-    p->context = context;
-    p->tasks = tasks;
-    atomic_store(&p->done, 0);
-    atomic_store(&p->ticket, job << 32 | (uint64_t)tasks);
-    if (atomic_load(&p->sleepers) > 0) {
-        pthread_mutex_lock(&p->lock);
-        pthread_cond_broadcast(&p->work);
-        pthread_mutex_unlock(&p->lock);
+    uint64_t job = (job_of(atomic_load(&threads->ticket)) + 1) & UINT32_MAX;
+    threads->run = run;
+    threads->context = context;
+    threads->tasks = tasks;
+    atomic_store(&threads->done, 0);
+    atomic_store(&threads->ticket, job << 32 | (uint64_t)tasks);
+    if (atomic_load(&threads->sleepers) > 0) {
+        pthread_mutex_lock(&threads->lock);
+        pthread_cond_broadcast(&threads->work);
+        pthread_mutex_unlock(&threads->lock);
     }
-    take_tasks(p, job, 0);
-    wait_done(p, tasks);
-    atomic_store(&p->busy, false);
+    take_tasks(threads, job, 0);
+    wait_done(threads, tasks);
+    atomic_store(&threads->busy, false);
 }
 
 status pool_new(int threads, pool **out)
 {
-    pool *p = aligned_alloc(CACHE_LINE, sizeof *p);
+    pool *made = aligned_alloc(CACHE_LINE, sizeof *made);
     helper *helpers = calloc((size_t)threads, sizeof *helpers);
-    if (!p || !helpers) {
-        free(p);
+    if (!made || !helpers) {
+        free(made);
         free(helpers);
         return FAIL(ST_NO_MEMORY, "out of memory for %d threads", threads);
     }
-    *p = (pool){.threads = threads, .helpers = helpers};
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->work, NULL);
-    pthread_cond_init(&p->finished, NULL);
+    *made = (pool){.threads = threads, .helpers = helpers};
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->work, NULL);
+    pthread_cond_init(&made->finished, NULL);
     /* Signals are handled by the main thread, so helpers inherit a mask that blocks all of them. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
     for (int i = 0; i < threads - 1 && error == 0; i++) {
-        helpers[i] = (helper){.pool = p, .number = i + 1};
+        helpers[i] = (helper){.pool = made, .number = i + 1};
         error = pthread_create(&helpers[i].thread, NULL, helper_main, &helpers[i]);
-        p->started += error == 0;
+        made->started += error == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
-        int started = p->started;
-        pool_free(&p);
+        int started = made->started;
+        pool_free(&made);
         return FAIL(ST_OS, "thread %d of %d cannot be started (error %d); ask for fewer threads",
                     started + 2, threads, error);
     }
-    *out = p;
+    *out = made;
     return ST_OK;
 }
 
 void pool_free(pool **pp)
 {
-    pool *p = *pp;
-    if (!p)
+    pool *threads = *pp;
+    if (!threads)
         return;
-    pthread_mutex_lock(&p->lock);
-    atomic_store(&p->stop, true);
-    pthread_cond_broadcast(&p->work);
-    pthread_mutex_unlock(&p->lock);
-    for (int i = 0; i < p->started; i++)
-        pthread_join(p->helpers[i].thread, NULL);
-    pthread_cond_destroy(&p->finished);
-    pthread_cond_destroy(&p->work);
-    pthread_mutex_destroy(&p->lock);
-    free(p->helpers);
-    free(p);
+    pthread_mutex_lock(&threads->lock);
+    atomic_store(&threads->stop, true);
+    pthread_cond_broadcast(&threads->work);
+    pthread_mutex_unlock(&threads->lock);
+    for (int i = 0; i < threads->started; i++)
+        pthread_join(threads->helpers[i].thread, NULL);
+    pthread_cond_destroy(&threads->finished);
+    pthread_cond_destroy(&threads->work);
+    pthread_mutex_destroy(&threads->lock);
+    free(threads->helpers);
+    free(threads);
     *pp = NULL;
 }

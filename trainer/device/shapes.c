@@ -30,197 +30,199 @@ struct event {
     int recorded;
 };
 
-static const shapes_device *as_shapes(const device *d)
+static const shapes_device *as_shapes(const device *dev)
 {
-    return (const shapes_device *)d;
+    return (const shapes_device *)dev;
 }
 
-static shapes_place place_of(const device *d, const void *p, size_t bytes)
+static shapes_place place_of(const device *dev, const void *array, size_t bytes)
 {
-    const shapes_device *all = as_shapes(d);
-    const char *at = p;
+    const shapes_device *all = as_shapes(dev);
+    const char *at = array;
     for (int i = 0; i < all->count; i++) {
-        const block *b = &all->list[i];
-        if (at >= b->at && bytes <= b->bytes && (size_t)(at - b->at) <= b->bytes - bytes)
-            return b->pinned ? SHAPES_PINNED : SHAPES_HOLLOW;
+        const block *region = &all->list[i];
+        if (at >= region->at && bytes <= region->bytes &&
+            (size_t)(at - region->at) <= region->bytes - bytes)
+            return region->pinned ? SHAPES_PINNED : SHAPES_HOLLOW;
     }
     return bytes == 0 ? SHAPES_HOLLOW : SHAPES_NOWHERE;
 }
 
-bool shapes_hold(const device *d, const void *p, size_t bytes)
+bool shapes_hold(const device *dev, const void *array, size_t bytes)
 {
-    return bytes == 0 || place_of(d, p, bytes) == SHAPES_HOLLOW;
+    return bytes == 0 || place_of(dev, array, bytes) == SHAPES_HOLLOW;
 }
 
-int shapes_allocations(const device *d, size_t bytes)
+int shapes_allocations(const device *dev, size_t bytes)
 {
-    int n = 0;
-    for (int i = 0; i < as_shapes(d)->count; i++)
-        n += !as_shapes(d)->list[i].pinned && as_shapes(d)->list[i].bytes == bytes;
-    return n;
+    int count = 0;
+    for (int i = 0; i < as_shapes(dev)->count; i++)
+        count += !as_shapes(dev)->list[i].pinned && as_shapes(dev)->list[i].bytes == bytes;
+    return count;
 }
 
-size_t shapes_bytes(const device *d)
+size_t shapes_bytes(const device *dev)
 {
     size_t sum = 0;
-    for (int i = 0; i < as_shapes(d)->count; i++)
-        sum += as_shapes(d)->list[i].pinned ? 0 : as_shapes(d)->list[i].bytes;
+    for (int i = 0; i < as_shapes(dev)->count; i++)
+        sum += as_shapes(dev)->list[i].pinned ? 0 : as_shapes(dev)->list[i].bytes;
     return sum;
 }
 
-static status check_copy(const stream *s, const void *p, size_t bytes, const char *what)
+static status check_copy(const stream *queue, const void *dst, size_t bytes, const char *what)
 {
-    if (shapes_hold(s->dev, p, bytes))
+    if (shapes_hold(queue->dev, dst, bytes))
         return ST_OK;
     return FAIL(ST_INTERNAL, "%s: %zu bytes do not lie in one allocation of the device", what,
                 bytes);
 }
 
-static status shapes_open(const device_options *o, device **out)
+static status shapes_open(const device_options *options, device **out)
 {
-    shapes_device *d = calloc(1, sizeof *d);
-    if (!d)
+    shapes_device *shapes = calloc(1, sizeof *shapes);
+    if (!shapes)
         return FAIL(ST_NO_MEMORY, "out of memory while the device of shapes was opened");
-    d->base.backend = &backend_shapes;
-    d->memory = o->claims.memory;
-    d->base.multiprocessors = o->claims.multiprocessors;
-    snprintf(d->base.description, sizeof d->base.description, "shapes alone, no storage");
-    *out = &d->base;
+    shapes->base.backend = &backend_shapes;
+    shapes->memory = options->claims.memory;
+    shapes->base.multiprocessors = options->claims.multiprocessors;
+    snprintf(shapes->base.description, sizeof shapes->base.description, "shapes alone, no storage");
+    *out = &shapes->base;
     return ST_OK;
 }
 
-static void shapes_close(device *d)
+static void shapes_close(device *dev)
 {
-    free(d);
+    free(dev);
 }
 
 static status take_block(device *base, size_t bytes, bool pinned, void **out)
 {
-    shapes_device *d = (shapes_device *)base;
-    if (d->count == BLOCKS_MAX)
+    shapes_device *shapes = (shapes_device *)base;
+    if (shapes->count == BLOCKS_MAX)
         return FAIL(ST_INTERNAL, "shapes: more than %d allocations", BLOCKS_MAX);
-    void *p = mmap(NULL, bytes ? bytes : 1, pinned ? PROT_READ | PROT_WRITE : PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
+    void *array = mmap(NULL, bytes ? bytes : 1, pinned ? PROT_READ | PROT_WRITE : PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (array == MAP_FAILED)
         return FAIL(ST_NO_MEMORY, "the address space has no room for %zu bytes", bytes);
     base->counts.allocations++;
-    d->list[d->count++] = (block){p, bytes, pinned};
-    *out = p;
+    shapes->list[shapes->count++] = (block){array, bytes, pinned};
+    *out = array;
     return ST_OK;
 }
 
-static status shapes_alloc(device *d, size_t bytes, void **out)
+static status shapes_alloc(device *dev, size_t bytes, void **out)
 {
-    return take_block(d, bytes, false, out);
+    return take_block(dev, bytes, false, out);
 }
 
-static status shapes_alloc_host(device *d, size_t bytes, void **out)
+static status shapes_alloc_host(device *dev, size_t bytes, void **out)
 {
-    return take_block(d, bytes, true, out);
+    return take_block(dev, bytes, true, out);
 }
 
-static void shapes_release(device *base, void *p)
+static void shapes_release(device *base, void *array)
 {
-    shapes_device *d = (shapes_device *)base;
-    for (int i = 0; i < d->count; i++)
-        if (d->list[i].at == p) {
-            munmap(p, d->list[i].bytes ? d->list[i].bytes : 1);
-            d->list[i] = d->list[--d->count];
+    shapes_device *shapes = (shapes_device *)base;
+    for (int i = 0; i < shapes->count; i++)
+        if (shapes->list[i].at == array) {
+            munmap(array, shapes->list[i].bytes ? shapes->list[i].bytes : 1);
+            shapes->list[i] = shapes->list[--shapes->count];
             return;
         }
 }
 
-static status shapes_stream_new(device *d, stream **out)
+static status shapes_stream_new(device *dev, stream **out)
 {
-    shapes_stream *s = calloc(1, sizeof *s);
-    if (!s)
+    shapes_stream *own = calloc(1, sizeof *own);
+    if (!own)
         return FAIL(ST_NO_MEMORY, "out of memory for a stream");
-    s->handle = (shapes_handle){{.number = ((shapes_device *)d)->streams++}, d, place_of};
-    s->base = (stream){.dev = d, .ops = d->ops, .handle = &s->handle};
-    *out = &s->base;
+    own->handle = (shapes_handle){{.number = ((shapes_device *)dev)->streams++}, dev, place_of};
+    own->base = (stream){.dev = dev, .ops = dev->ops, .handle = &own->handle};
+    *out = &own->base;
     return ST_OK;
 }
 
-static void shapes_stream_free(stream **s)
+static void shapes_stream_free(stream **queue)
 {
-    free(*s);
-    *s = NULL;
+    free(*queue);
+    *queue = NULL;
 }
 
-static status shapes_to_device(stream *s, void *dst, const void *src, size_t bytes)
+static status shapes_to_device(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    if (place_of(s->dev, dst, bytes) == SHAPES_PINNED) {
+    if (place_of(queue->dev, dst, bytes) == SHAPES_PINNED) {
         memmove(dst, src, bytes);
         return ST_OK;
     }
-    return check_copy(s, dst, bytes, "copy to the device");
+    return check_copy(queue, dst, bytes, "copy to the device");
 }
 
-static status shapes_to_host(stream *s, void *dst, const void *src, size_t bytes)
+static status shapes_to_host(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    if (place_of(s->dev, src, bytes) == SHAPES_PINNED) {
+    if (place_of(queue->dev, src, bytes) == SHAPES_PINNED) {
         memmove(dst, src, bytes);
         return ST_OK;
     }
     if (bytes)
         memset(dst, 0, bytes);
-    return check_copy(s, src, bytes, "copy from the device");
+    return check_copy(queue, src, bytes, "copy from the device");
 }
 
-static status shapes_copy(stream *s, void *dst, const void *src, size_t bytes)
+static status shapes_copy(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    TRY(check_copy(s, src, bytes, "copy on the device, from"));
-    return check_copy(s, dst, bytes, "copy on the device, to");
+    TRY(check_copy(queue, src, bytes, "copy on the device, from"));
+    return check_copy(queue, dst, bytes, "copy on the device, to");
 }
 
-static status shapes_zero(stream *s, void *dst, size_t bytes)
+static status shapes_zero(stream *queue, void *dst, size_t bytes)
 {
-    return check_copy(s, dst, bytes, "clearing");
+    return check_copy(queue, dst, bytes, "clearing");
 }
 
-static status shapes_wait(stream *s)
+static status shapes_wait(stream *queue)
 {
-    s->dev->counts.waits++;
-    device_wait_begins(s->dev);
-    return device_wait_ended(s->dev, ST_OK);
+    queue->dev->counts.waits++;
+    device_wait_begins(queue->dev);
+    return device_wait_ended(queue->dev, ST_OK);
 }
 
-static status shapes_event_new(device *d, event **out)
+static status shapes_event_new(device *dev, event **out)
 {
-    (void)d;
+    (void)dev;
     *out = calloc(1, sizeof **out);
     return *out ? ST_OK : FAIL(ST_NO_MEMORY, "out of memory for an event");
 }
 
-static void shapes_event_free(event **e)
+static void shapes_event_free(event **moment)
 {
-    free(*e);
-    *e = NULL;
+    free(*moment);
+    *moment = NULL;
 }
 
-static status shapes_event_record(stream *s, event *e)
+static status shapes_event_record(stream *queue, event *moment)
 {
-    (void)s;
-    e->recorded++;
+    (void)queue;
+    moment->recorded++;
     return ST_OK;
 }
 
-static status waited(const event *e)
+static status waited(const event *moment)
 {
-    return e->recorded ? ST_OK : FAIL(ST_INTERNAL, "a wait for an event that was never recorded");
+    return moment->recorded ? ST_OK
+                            : FAIL(ST_INTERNAL, "a wait for an event that was never recorded");
 }
 
-static status shapes_event_follow(stream *s, event *e)
+static status shapes_event_follow(stream *queue, event *moment)
 {
-    (void)s;
-    return waited(e);
+    (void)queue;
+    return waited(moment);
 }
 
-static status shapes_event_wait(device *d, event *e)
+static status shapes_event_wait(device *dev, event *moment)
 {
-    d->counts.event_waits++;
-    device_wait_begins(d);
-    return device_wait_ended(d, waited(e));
+    dev->counts.event_waits++;
+    device_wait_begins(dev);
+    return device_wait_ended(dev, waited(moment));
 }
 
 static status shapes_event_ns(event *from, event *to, int64_t *out_ns)
@@ -233,17 +235,17 @@ static status shapes_event_ns(event *from, event *to, int64_t *out_ns)
 
 /* Claims as much memory as it was opened with. Whether a real card has that much is for trainer
  * plan to say. */
-static status shapes_memory(device *d, size_t *out_used, size_t *out_total)
+static status shapes_memory(device *dev, size_t *out_used, size_t *out_total)
 {
-    *out_used = shapes_bytes(d);
-    *out_total = as_shapes(d)->memory ? as_shapes(d)->memory : SIZE_MAX / 2;
+    *out_used = shapes_bytes(dev);
+    *out_total = as_shapes(dev)->memory ? as_shapes(dev)->memory : SIZE_MAX / 2;
     return ST_OK;
 }
 
-static status shapes_available(device *d, size_t *out)
+static status shapes_available(device *dev, size_t *out)
 {
     size_t used, total;
-    TRY(shapes_memory(d, &used, &total));
+    TRY(shapes_memory(dev, &used, &total));
     *out = used < total ? total - used : 0;
     return ST_OK;
 }

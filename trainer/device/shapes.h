@@ -25,11 +25,11 @@ typedef enum shapes_place { SHAPES_NOWHERE, SHAPES_HOLLOW, SHAPES_PINNED } shape
 typedef struct shapes_handle {
     emulated_handle base; /* its `add` is NULL, which marks a shapes_handle */
     const device *device;
-    shapes_place (*place)(const device *device, const void *p, size_t bytes);
+    shapes_place (*place)(const device *device, const void *array, size_t bytes);
 } shapes_handle;
 
 /* Whether the bytes lie in one hollow allocation of the device (0 bytes always do). */
-bool shapes_hold(const device *device, const void *p, size_t bytes);
+bool shapes_hold(const device *device, const void *array, size_t bytes);
 /* The number of allocations of exactly `bytes`, without pinned memory. */
 int shapes_allocations(const device *device, size_t bytes);
 /* The sum of all allocations in bytes, pinned memory not counted. */

@@ -17,11 +17,11 @@ typedef struct space {
 
 enum { SPACE_ALIGN = 256 };
 
-/* Takes n items of `size` bytes, aligned to SPACE_ALIGN. Returns NULL while measuring. */
-static inline void *space_take(space *sp, int64_t n, size_t size)
+/* Takes `count` items of `size` bytes, aligned to SPACE_ALIGN. Returns NULL while measuring. */
+static inline void *space_take(space *sp, int64_t count, size_t size)
 {
     size_t at = sp->used;
-    size_t bytes = (size_t)n * size;
+    size_t bytes = (size_t)count * size;
     sp->used += (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
     if (sp->used > sp->peak)
         sp->peak = sp->used;

@@ -33,16 +33,16 @@ static void chosen_done(chosen *picked)
 
 /* Marks documents, from the first on, until they have `most` replies to show. only_new: leaves out
  * those about the pictures of the document before. Returns how many replies are shown then. */
-static int64_t mark_shown(const row *r, const reply *replies, int64_t n, bool only_new,
+static int64_t mark_shown(const row *packed, const reply *replies, int64_t count, bool only_new,
                           int64_t most, int64_t so_far, bool *shown)
 {
     int64_t before = -1; /* the first item of the document before */
-    for (int64_t i = 0, end; i < n && so_far < most; i = end) {
+    for (int64_t i = 0, end; i < count && so_far < most; i = end) {
         const int64_t doc = replies[i].doc;
         prompt_span items;
-        for (end = i; end < n && replies[end].doc == doc; end++) {
+        for (end = i; end < count && replies[end].doc == doc; end++) {
         }
-        prompt_items(r, doc, &items);
+        prompt_items(packed, doc, &items);
         const bool is_new = items.first == items.last || items.first != before;
         before = items.first == items.last ? -1 : items.first;
         if (shown[i] || (only_new && !is_new))
@@ -56,11 +56,11 @@ static int64_t mark_shown(const row *r, const reply *replies, int64_t n, bool on
 /* Chooses the documents of a row and counts what is shown and judged. All ranks must choose the
  * same ones, since they generate together; so counting comes before anything that can fail on one
  * rank alone. */
-static status choose_replies(answers *state, const row *r, const json_value *references,
-                             const reply *replies, int64_t n, chosen *out)
+static status choose_replies(answers *state, const row *packed, const json_value *references,
+                             const reply *replies, int64_t count, chosen *out)
 {
     const int64_t most = state->session->conf->eval_generate;
-    const size_t room = (size_t)n + 1;
+    const size_t room = (size_t)count + 1;
     bool *shown = calloc(room, sizeof *shown);
     *out = (chosen){.reply = calloc(room, sizeof *out->reply),
                     .judged = calloc(room, sizeof *out->judged),
@@ -70,11 +70,11 @@ static status choose_replies(answers *state, const row *r, const json_value *ref
         free(shown);
         return FAIL(ST_NO_MEMORY, "answers: out of memory");
     }
-    int64_t n_shown = mark_shown(r, replies, n, true, state->show, 0, shown);
-    n_shown = mark_shown(r, replies, n, false, state->show, n_shown, shown);
+    int64_t n_shown = mark_shown(packed, replies, count, true, state->show, 0, shown);
+    n_shown = mark_shown(packed, replies, count, false, state->show, n_shown, shown);
     state->show -= n_shown;
     bool is_chosen = false; /* the document of the reply */
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         const bool is_first = i == 0 || replies[i].doc != replies[i - 1].doc;
         const json_value *reference =
             references ? json_item(references, (size_t)replies[i].doc) : NULL;
@@ -93,56 +93,57 @@ static status choose_replies(answers *state, const row *r, const json_value *ref
 }
 
 /* The question and the reference answer of a reply; the caller frees both. */
-static status texts_of(const session *s, const row *r, const reply *to, char **out_asked,
+static status texts_of(const session *run, const row *packed, const reply *to, char **out_asked,
                        char **out_wanted)
 {
     size_t size;
-    TRY(question_of_reply(r, to, s->tokenizer, out_asked));
-    return tokenizer_decode(s->tokenizer, r->input_ids + to->begin, (size_t)(to->end - to->begin),
-                            true, out_wanted, &size);
+    TRY(question_of_reply(packed, to, run->tokenizer, out_asked));
+    return tokenizer_decode(run->tokenizer, packed->input_ids + to->begin,
+                            (size_t)(to->end - to->begin), true, out_wanted, &size);
 }
 
 /* Compares generated words with the reference: their tokens, of which the reference has those that
  * end it besides. */
-static page_verdict verdict_of(const row *r, const reply *to, const token_list *words,
+static page_verdict verdict_of(const row *packed, const reply *to, const token_list *words,
                                int32_t end_token)
 {
-    const int32_t *wanted = r->input_ids + to->begin;
-    const int64_t n = to->end - to->begin, said = (int64_t)words->count;
+    const int32_t *wanted = packed->input_ids + to->begin;
+    const int64_t count = to->end - to->begin, said = (int64_t)words->count;
     for (int64_t i = 0; i < said; i++)
-        if (i >= n || words->id[i] != wanted[i])
+        if (i >= count || words->id[i] != wanted[i])
             return PAGE_WRONG;
-    if (said == n || wanted[said] == end_token)
+    if (said == count || wanted[said] == end_token)
         return PAGE_RIGHT;
     return said < GENERATE_MAX ? PAGE_WRONG : PAGE_RIGHT_SO_FAR;
 }
 
 /* Judges and prints an answer, and puts it on the page, as chosen. */
-static status tell_answer(answers *state, const row *r, const json_value *references,
-                          const chosen *picked, int64_t i)
+static status tell_answer(answers *state, const row *packed, const json_value *references,
+                          const chosen *picked, int64_t index)
 {
-    const session *s = state->session;
-    const token_list *ids = &picked->words[i];
-    const reply *to = &picked->reply[i];
+    const session *run = state->session;
+    const token_list *ids = &picked->words[index];
+    const reply *to = &picked->reply[index];
     char *words = NULL, *asked = NULL, *wanted = NULL;
     size_t size;
     status st = ST_OK;
     page_entry entry = {.score = -1,
-                        .verdict = verdict_of(r, to, ids, s->dims.eos_token),
-                        .goes_on = i > 0 && picked->reply[i - 1].doc == to->doc};
-    TRY_OR(done, tokenizer_decode(s->tokenizer, ids->id, ids->count, true, &words, &size));
-    TRY_OR(done, texts_of(s, r, to, &asked, &wanted));
-    if (picked->judged[i])
+                        .verdict = verdict_of(packed, to, ids, run->dims.eos_token),
+                        .goes_on = index > 0 && picked->reply[index - 1].doc == to->doc};
+    TRY_OR(done, tokenizer_decode(run->tokenizer, ids->id, ids->count, true, &words, &size));
+    TRY_OR(done, texts_of(run, packed, to, &asked, &wanted));
+    if (picked->judged[index])
         TRY_OR(done, vqa_tally_add(state->tally, json_item(references, (size_t)to->doc), words,
                                    &entry.score));
-    if (picked->shown[i])
-        printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n", r->doc_sample_id[to->doc],
-               escape_text(asked).text, escape_text(wanted).text, escape_text(words).text);
+    if (picked->shown[index])
+        printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n",
+               packed->doc_sample_id[to->doc], escape_text(asked).text, escape_text(wanted).text,
+               escape_text(words).text);
     entry.question = asked;
     entry.reference = wanted;
     entry.words = words;
     if (state->page)
-        TRY_OR(done, page_add(state->page, r, to->doc, &entry));
+        TRY_OR(done, page_add(state->page, packed, to->doc, &entry));
 done:
     free(words);
     free(asked);
@@ -150,21 +151,21 @@ done:
     return st;
 }
 
-status answers_row(answers *state, const row *r, const reply *replies, int64_t n)
+status answers_row(answers *state, const row *packed, const reply *replies, int64_t count)
 {
-    session *s = state->session;
+    session *run = state->session;
     json_value *references = NULL;
     chosen picked = {0};
     status st = ST_OK;
-    if (!s->generator || !s->tokenizer || !generate_can(s->generator, r))
+    if (!run->generator || !run->tokenizer || !generate_can(run->generator, packed))
         return ST_OK;
-    if (r->references[0])
-        TRY(json_parse(r->references, strlen(r->references), "references", &references));
-    TRY_OR(done, choose_replies(state, r, references, replies, n, &picked));
-    TRY_OR(done, generate_answers(s->generator, r, picked.reply, picked.count, GENERATE_MAX,
+    if (packed->references[0])
+        TRY(json_parse(packed->references, strlen(packed->references), "references", &references));
+    TRY_OR(done, choose_replies(state, packed, references, replies, count, &picked));
+    TRY_OR(done, generate_answers(run->generator, packed, picked.reply, picked.count, GENERATE_MAX,
                                   picked.words));
     for (int64_t i = 0; i < picked.count && state->trouble.code == ST_OK; i++)
-        if (tell_answer(state, r, references, &picked, i) != ST_OK)
+        if (tell_answer(state, packed, references, &picked, i) != ST_OK)
             state->trouble = *status_last();
 done:
     json_free(&references);

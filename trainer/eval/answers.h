@@ -27,6 +27,7 @@ typedef struct answers {
 /* Answers questions of a row with these replies (replies_of_row). All ranks call it with the same
  * rows. Does nothing if the row is of a kind that cannot be generated from (generate_can), or the
  * session has no generator or tokenizer. */
-WARN_UNUSED status answers_row(answers *state, const row *r, const reply *replies, int64_t n);
+WARN_UNUSED status answers_row(answers *state, const row *packed, const reply *replies,
+                               int64_t count);
 
 #endif

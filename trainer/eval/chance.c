@@ -11,34 +11,35 @@
 
 /* The hash of the text tokens in [begin, end): visual tokens, of which every picture has another
  * number, are left out. */
-static status hash_text(const row *r, int64_t begin, int64_t end, uint64_t *out)
+static status hash_text(const row *packed, int64_t begin, int64_t end, uint64_t *out)
 {
     int32_t *ids = malloc((size_t)(end - begin + 1) * sizeof *ids);
-    size_t n = 0;
+    size_t count = 0;
     if (!ids)
         return FAIL(ST_NO_MEMORY, "chance: out of memory");
-    for (int64_t t = begin; t < end; t++)
-        if (r->visual_row[t] < 0)
-            ids[n++] = r->input_ids[t];
-    const hash128 hash = hash_bytes(ids, n * sizeof *ids);
+    for (int64_t i = begin; i < end; i++)
+        if (packed->visual_row[i] < 0)
+            ids[count++] = packed->input_ids[i];
+    const hash128 hash = hash_bytes(ids, count * sizeof *ids);
     memcpy(out, hash.bytes, sizeof *out);
     free(ids);
     return ST_OK;
 }
 
-static bool shows_picture(const row *r, int64_t doc)
+static bool shows_picture(const row *packed, int64_t doc)
 {
-    for (int64_t t = r->cu_seqlens[doc]; t < r->cu_seqlens[doc + 1]; t++)
-        if (r->visual_row[t] >= 0)
+    for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
+         cu_seqlen++)
+        if (packed->visual_row[cu_seqlen] >= 0)
             return true;
     return false;
 }
 
-static status make_room(chance *all, int64_t n)
+static status make_room(chance *all, int64_t count)
 {
-    if (all->count + n <= all->capacity)
+    if (all->count + count <= all->capacity)
         return ST_OK;
-    const int64_t capacity = 2 * (all->count + n);
+    const int64_t capacity = 2 * (all->count + count);
     chance_entry *more = realloc(all->list, (size_t)capacity * sizeof *more);
     if (!more)
         return FAIL(ST_NO_MEMORY, "chance: out of memory");
@@ -47,27 +48,27 @@ static status make_room(chance *all, int64_t n)
     return ST_OK;
 }
 
-status chance_add(chance *all, const row *r, const reply *replies, int64_t n)
+status chance_add(chance *all, const row *packed, const reply *replies, int64_t count)
 {
-    TRY(make_room(all, n));
-    for (int64_t i = 0; i < n; i++) {
+    TRY(make_room(all, count));
+    for (int64_t i = 0; i < count; i++) {
         const reply *at = &replies[i];
-        if (!shows_picture(r, at->doc))
+        if (!shows_picture(packed, at->doc))
             continue;
         chance_entry *entry = &all->list[all->count];
-        TRY(hash_text(r, r->cu_seqlens[at->doc], at->begin, &entry->question));
-        TRY(hash_text(r, at->begin, at->end, &entry->answer));
+        TRY(hash_text(packed, packed->cu_seqlens[at->doc], at->begin, &entry->question));
+        TRY(hash_text(packed, at->begin, at->end, &entry->answer));
         all->count++;
     }
     return ST_OK;
 }
 
-static int by_question_then_answer(const void *a, const void *b)
+static int by_question_then_answer(const void *left, const void *right)
 {
-    const chance_entry *x = a, *y = b;
-    if (x->question != y->question)
-        return x->question < y->question ? -1 : 1;
-    return (x->answer > y->answer) - (x->answer < y->answer);
+    const chance_entry *first = left, *second = right;
+    if (first->question != second->question)
+        return first->question < second->question ? -1 : 1;
+    return (first->answer > second->answer) - (first->answer < second->answer);
 }
 
 /* How many entries from `first` on have the same question and, if asked, the same answer. */
@@ -87,14 +88,14 @@ double chance_percent(chance *all)
     double right = 0;
     if (all->count > 0)
         qsort(all->list, (size_t)all->count, sizeof *all->list, by_question_then_answer);
-    for (int64_t first = 0, n; first < all->count; first += n) {
-        n = count_alike(all, first, false);
-        if (n < 2)
+    for (int64_t first = 0, j; first < all->count; first += j) {
+        j = count_alike(all, first, false);
+        if (j < 2)
             continue;
-        repeated += n;
-        for (int64_t i = first, c; i < first + n; i += c) {
-            c = count_alike(all, i, true);
-            right += (double)(c * (c - 1)) / (double)(n - 1);
+        repeated += j;
+        for (int64_t i = first, k; i < first + j; i += k) {
+            k = count_alike(all, i, true);
+            right += (double)(k * (k - 1)) / (double)(j - 1);
         }
     }
     return all->count > 0 && 10 * repeated >= 9 * all->count ? 100 * right / (double)repeated : NAN;

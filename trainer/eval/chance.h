@@ -19,7 +19,7 @@ typedef struct chance {
 } chance;
 
 /* Adds those replies of a row whose documents show pictures. A chance that is all 0 is empty. */
-WARN_UNUSED status chance_add(chance *all, const row *r, const reply *replies, int64_t n);
+WARN_UNUSED status chance_add(chance *all, const row *packed, const reply *replies, int64_t count);
 /* The chance level in percent, or NAN where there are none, or where fewer than nine in ten have a
  * question that occurs again. Reorders the list. */
 double chance_percent(chance *all);

@@ -26,88 +26,88 @@ typedef struct verdicts {
     int32_t *device_best;
 } verdicts;
 
-static void verdicts_done(verdicts *verdict, session *s)
+static void verdicts_done(verdicts *verdict, session *run)
 {
-    const backend_vtable *v = s->device->backend;
-    v->release(s->device, verdict->device_nll);
-    v->release(s->device, verdict->device_best);
+    const backend_vtable *backend = run->device->backend;
+    backend->release(run->device, verdict->device_nll);
+    backend->release(run->device, verdict->device_best);
     free(verdict->best);
     free(verdict->label);
 }
 
-static status verdicts_init(verdicts *verdict, session *s)
+static status verdicts_init(verdicts *verdict, session *run)
 {
-    const backend_vtable *v = s->device->backend;
+    const backend_vtable *backend = run->device->backend;
     memset(verdict, 0, sizeof *verdict);
-    size_t n = (size_t)s->cap.targets;
-    TRY(v->alloc(s->device, n * st_dtype_size(v->acc), &verdict->device_nll));
-    TRY(v->alloc(s->device, n * sizeof(int32_t), (void **)&verdict->device_best));
-    verdict->best = calloc(n, sizeof *verdict->best);
-    verdict->label = calloc(n, sizeof *verdict->label);
+    size_t count = (size_t)run->cap.targets;
+    TRY(backend->alloc(run->device, count * st_dtype_size(backend->acc), &verdict->device_nll));
+    TRY(backend->alloc(run->device, count * sizeof(int32_t), (void **)&verdict->device_best));
+    verdict->best = calloc(count, sizeof *verdict->best);
+    verdict->label = calloc(count, sizeof *verdict->label);
     return verdict->best && verdict->label ? ST_OK : FAIL(ST_NO_MEMORY, "evaluate: out of memory");
 }
 
-/* Combines verdicts on a row's n replies. Each rank that shares the row has judged a part of its
- * targets, and only on the last pipeline stage; the other stages hear the result from it. */
-static status hear_others(session *s, int64_t n, bool *wrong)
+/* Combines verdicts on a row's `n_replies` replies. Each rank that shares the row has judged a part
+ * of its targets, and only on the last pipeline stage; the other stages hear the result from it. */
+static status hear_others(session *run, int64_t n_replies, bool *wrong)
 {
-    const comm *peers = mesh_comm(&s->mesh, MESH_ROW);
-    const comm *stages = mesh_comm(&s->mesh, MESH_PIPELINE);
-    if (peers->size * stages->size == 1 || n == 0)
+    const comm *peers = mesh_comm(&run->mesh, MESH_ROW);
+    const comm *stages = mesh_comm(&run->mesh, MESH_PIPELINE);
+    if (peers->size * stages->size == 1 || n_replies == 0)
         return ST_OK;
-    uint8_t *said = calloc((size_t)(n * (peers->size + 1)), 1), *all = said + n;
+    uint8_t *said = calloc((size_t)(n_replies * (peers->size + 1)), 1), *all = said + n_replies;
     if (!said)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n_replies; i++)
         said[i] = wrong[i];
     const comm_at at = {"judge a row", -1};
-    status st = comm_host_all_gather(peers, at, said, all, n);
+    status st = comm_host_all_gather(peers, at, said, all, n_replies);
     if (st == ST_OK)
-        st = comm_host_broadcast(stages, at, all, n * peers->size, stages->size - 1);
+        st = comm_host_broadcast(stages, at, all, n_replies * peers->size, stages->size - 1);
     if (stages->rank + 1 < stages->size) /* this stage has judged nothing itself */
-        memset(wrong, 0, (size_t)n * sizeof *wrong);
-    for (int64_t i = 0; i < n * peers->size && st == ST_OK; i++)
-        wrong[i % n] |= all[i] != 0;
+        memset(wrong, 0, (size_t)n_replies * sizeof *wrong);
+    for (int64_t i = 0; i < n_replies * peers->size && st == ST_OK; i++)
+        wrong[i % n_replies] |= all[i] != 0;
     free(said);
     return st;
 }
 
 /* Sums loss and weight over all rows of all ranks. */
-static status sum_loss(session *s)
+static status sum_loss(session *run)
 {
     static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE, MESH_PIPELINE};
     const comm_at at = {"sum held-out loss", -1};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        const comm *c = mesh_comm(&s->mesh, groups[i]);
-        TRY(comm_all_reduce(c, s->stream, at, s->sums.loss, 1, DT_F64, COMM_SUM));
-        TRY(comm_all_reduce(c, s->stream, at, s->sums.weight, 1, DT_F64, COMM_SUM));
+        const comm *group = mesh_comm(&run->mesh, groups[i]);
+        TRY(comm_all_reduce(group, run->stream, at, run->sums.loss, 1, DT_F64, COMM_SUM));
+        TRY(comm_all_reduce(group, run->stream, at, run->sums.weight, 1, DT_F64, COMM_SUM));
     }
     return ST_OK;
 }
 
 /* Sums the counts of answers likewise. Ranks that share a row have counted the same ones, so that
  * sum is divided by their number. */
-static status sum_counts(const session *s, evaluation *result)
+static status sum_counts(const session *run, evaluation *result)
 {
     enum { COUNTS = 7 };
     static const mesh_group groups[] = {MESH_WHOLE, MESH_REPLICATE};
     int64_t *const count[COUNTS] = {
         &result->answers, &result->right,         &result->documents, &result->documents_right,
         &result->swapped, &result->swapped_right, &result->own_right};
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
-        const comm *c = mesh_comm(&s->mesh, groups[g]);
-        const int64_t same = g == 0 ? s->mesh.layout.context * s->mesh.layout.tensor : 1;
-        int64_t mine[COUNTS], *all = calloc((size_t)c->size, sizeof mine);
+    for (size_t j = 0; j < sizeof groups / sizeof *groups; j++) {
+        const comm *group = mesh_comm(&run->mesh, groups[j]);
+        const int64_t same = j == 0 ? run->mesh.layout.context * run->mesh.layout.tensor : 1;
+        int64_t mine[COUNTS], *all = calloc((size_t)group->size, sizeof mine);
         if (!all)
             return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
         for (int i = 0; i < COUNTS; i++)
             mine[i] = *count[i];
-        status st =
-            comm_host_all_gather(c, (comm_at){"sum held-out answers", -1}, mine, all, sizeof mine);
+        status st = comm_host_all_gather(group, (comm_at){"sum held-out answers", -1}, mine, all,
+                                         sizeof mine);
         for (int i = 0; i < COUNTS && st == ST_OK; i++) {
             *count[i] = 0;
-            for (int r = 0; r < c->size; r++)
-                *count[i] += all[r * COUNTS + i];
+            for (int k = 0; k < group->size; k++)
+                *count[i] += all[k * COUNTS + i];
             *count[i] /= same;
         }
         free(all);
@@ -116,20 +116,20 @@ static status sum_counts(const session *s, evaluation *result)
     return ST_OK;
 }
 
-static status keep_sums(session *s, double keep[2])
+static status keep_sums(session *run, double keep[2])
 {
-    const backend_vtable *v = s->device->backend;
-    TRY(v->to_host(s->stream, &keep[0], s->sums.loss, sizeof(double)));
-    TRY(v->to_host(s->stream, &keep[1], s->sums.weight, sizeof(double)));
-    return v->wait(s->stream);
+    const backend_vtable *backend = run->device->backend;
+    TRY(backend->to_host(run->stream, &keep[0], run->sums.loss, sizeof(double)));
+    TRY(backend->to_host(run->stream, &keep[1], run->sums.weight, sizeof(double)));
+    return backend->wait(run->stream);
 }
 
-static status give_back_sums(session *s, const double keep[2])
+static status give_back_sums(session *run, const double keep[2])
 {
-    const backend_vtable *v = s->device->backend;
-    TRY(v->to_device(s->stream, s->sums.loss, &keep[0], sizeof(double)));
-    TRY(v->to_device(s->stream, s->sums.weight, &keep[1], sizeof(double)));
-    return v->wait(s->stream);
+    const backend_vtable *backend = run->device->backend;
+    TRY(backend->to_device(run->stream, run->sums.loss, &keep[0], sizeof(double)));
+    TRY(backend->to_device(run->stream, run->sums.weight, &keep[1], sizeof(double)));
+    return backend->wait(run->stream);
 }
 
 /* The rows of a round, one for each data-parallel rank. Every rank holds all of them, since it
@@ -164,280 +164,286 @@ typedef struct pass {
  * collective calls of the others. */
 static row no_row(const row *like)
 {
-    row r = *like;
-    r.n_tokens = r.n_docs = r.n_items = r.n_patches = r.n_video_patches = 0;
-    return r;
+    row packed = *like;
+    packed.n_tokens = packed.n_docs = packed.n_items = packed.n_patches = packed.n_video_patches =
+        0;
+    return packed;
 }
 
-static bool can_swap(const row *r)
+static bool can_swap(const row *packed)
 {
-    return r->n_docs > 0 && r->n_items > 0 && r->n_video_patches == 0;
+    return packed->n_docs > 0 && packed->n_items > 0 && packed->n_video_patches == 0;
 }
 
-/* Runs the forward pass of a row, staged in b, whose replies are p->replies. wrong [n_replies] is
- * set for those with a missed target. */
-static status judge_row(pass *p, const device_batch *b, bool *wrong)
+/* Runs the forward pass of a row, staged in `batch`, whose replies are walk->replies. wrong
+ * [n_replies] is set for those with a missed target. */
+static status judge_row(pass *walk, const device_batch *batch, bool *wrong)
 {
-    session *s = p->run;
-    const backend_vtable *v = s->device->backend;
-    const verdicts *verdict = &p->found;
-    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    TRY(model_forward(s->model, s->stream, b, &sums, verdict->device_nll, verdict->device_best));
-    size_t bytes = (size_t)b->targets * sizeof(int32_t);
-    TRY(v->to_host(s->stream, verdict->best, verdict->device_best, bytes));
-    TRY(v->to_host(s->stream, verdict->label, b->target_label, bytes));
-    TRY(v->wait(s->stream));
-    memset(wrong, 0, (size_t)p->n_replies * sizeof *wrong);
-    for (int64_t i = 0; i < b->targets; i++)
-        wrong[b->host_target_reply[i]] |= verdict->best[i] != verdict->label[i];
-    return hear_others(s, p->n_replies, wrong);
+    session *run = walk->run;
+    const backend_vtable *backend = run->device->backend;
+    const verdicts *verdict = &walk->found;
+    loss_sums sums = {run->sums.loss, run->sums.weight, run->sums.aux};
+    TRY(model_forward(run->model, run->stream, batch, &sums, verdict->device_nll,
+                      verdict->device_best));
+    size_t bytes = (size_t)batch->targets * sizeof(int32_t);
+    TRY(backend->to_host(run->stream, verdict->best, verdict->device_best, bytes));
+    TRY(backend->to_host(run->stream, verdict->label, batch->target_label, bytes));
+    TRY(backend->wait(run->stream));
+    memset(wrong, 0, (size_t)walk->n_replies * sizeof *wrong);
+    for (int64_t i = 0; i < batch->targets; i++)
+        wrong[batch->host_target_reply[i]] |= verdict->best[i] != verdict->label[i];
+    return hear_others(run, walk->n_replies, wrong);
 }
 
 /* Counts the answers of this rank's row and the documents that they are in. */
-static void count_answers(const pass *p)
+static void count_answers(const pass *walk)
 {
     bool is_right = true; /* the document so far */
-    for (int64_t i = 0; i < p->n_replies; i++) {
-        const bool is_last = i + 1 == p->n_replies || p->replies[i + 1].doc != p->replies[i].doc;
-        is_right = is_right && !p->wrong[i];
-        p->out->answers++;
-        p->out->right += !p->wrong[i];
-        p->out->documents += is_last;
-        p->out->documents_right += is_last && is_right;
+    for (int64_t i = 0; i < walk->n_replies; i++) {
+        const bool is_last =
+            i + 1 == walk->n_replies || walk->replies[i + 1].doc != walk->replies[i].doc;
+        is_right = is_right && !walk->wrong[i];
+        walk->out->answers++;
+        walk->out->right += !walk->wrong[i];
+        walk->out->documents += is_last;
+        walk->out->documents_right += is_last && is_right;
         is_right = is_right || is_last;
     }
 }
 
 /* Exchanges the pictures of the round's rows, and judges this rank's row again if it has any. */
-static status evaluate_swapped(pass *p)
+static status evaluate_swapped(pass *walk)
 {
-    session *s = p->run;
-    const rows_turn *turn = &p->turn;
+    session *run = walk->run;
+    const rows_turn *turn = &walk->turn;
     const bool lends = can_swap(turn->mine);
     double keep[2]; /* the swapped pass must not enter the held-out loss */
     const row none = no_row(turn->mine), *judged = lends ? turn->mine : &none;
-    device_batch *b;
+    device_batch *batch;
     for (int i = 0; i < turn->count; i++)
         if (can_swap(&turn->got[i].row))
-            TRY(image_swap_exchange(p->image_swap, &turn->got[i].row,
-                                    i == turn->own ? p->lent : p->others));
+            TRY(image_swap_exchange(walk->image_swap, &turn->got[i].row,
+                                    i == turn->own ? walk->lent : walk->others));
     if (!lends && turn->ranks == 1)
         return ST_OK;
-    TRY(keep_sums(s, keep));
-    TRY(stage_rows(s->stager, s->stream, judged, 1, &b));
-    p->n_replies = replies_of_row(judged, p->replies);
-    TRY(judge_row(p, b, p->wrong_swapped));
-    TRY(give_back_sums(s, keep));
-    for (int64_t i = 0; i < p->n_replies; i++) {
-        if (!p->lent[p->replies[i].doc])
+    TRY(keep_sums(run, keep));
+    TRY(stage_rows(run->stager, run->stream, judged, 1, &batch));
+    walk->n_replies = replies_of_row(judged, walk->replies);
+    TRY(judge_row(walk, batch, walk->wrong_swapped));
+    TRY(give_back_sums(run, keep));
+    for (int64_t i = 0; i < walk->n_replies; i++) {
+        if (!walk->lent[walk->replies[i].doc])
             continue;
-        p->out->swapped++;
-        p->out->swapped_right += !p->wrong_swapped[i];
-        p->out->own_right += !p->wrong[i];
+        walk->out->swapped++;
+        walk->out->swapped_right += !walk->wrong_swapped[i];
+        walk->out->own_right += !walk->wrong[i];
     }
     return ST_OK;
 }
 
 /* What all ranks do with every row of the round: the answers of a row in the model's own words, and
  * its part in the chance level. */
-static status answer_row(pass *p, const row *r)
+static status answer_row(pass *dispatch, const row *worker)
 {
-    const int64_t n = replies_of_row(r, NULL);
-    reply *replies = calloc((size_t)n + 1, sizeof *replies);
+    const int64_t count = replies_of_row(worker, NULL);
+    reply *replies = calloc((size_t)count + 1, sizeof *replies);
     if (!replies)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    replies_of_row(r, replies);
-    status st = chance_add(&p->chance, r, replies, n);
+    replies_of_row(worker, replies);
+    status st = chance_add(&dispatch->chance, worker, replies, count);
     if (st == ST_OK)
-        st = answers_row(&p->words, r, replies, n);
+        st = answers_row(&dispatch->words, worker, replies, count);
     free(replies);
     return st;
 }
 
-static status evaluate_round(pass *p)
+static status evaluate_round(pass *walk)
 {
-    const rows_turn *turn = &p->turn;
+    const rows_turn *turn = &walk->turn;
     if (turn->mine->n_docs == 0 && turn->ranks == 1)
         return ST_OK;
-    p->judged += turn->mine->n_docs > 0;
-    p->n_replies = replies_of_row(turn->mine, p->replies);
-    TRY(judge_row(p, turn->batch, p->wrong));
-    count_answers(p);
+    walk->judged += turn->mine->n_docs > 0;
+    walk->n_replies = replies_of_row(turn->mine, walk->replies);
+    TRY(judge_row(walk, turn->batch, walk->wrong));
+    count_answers(walk);
     for (int i = 0; i < turn->count; i++) {
         if (turn->got[i].row.n_docs == 0)
             continue;
-        p->rows++;
-        TRY(answer_row(p, &turn->got[i].row));
+        walk->rows++;
+        TRY(answer_row(walk, &turn->got[i].row));
     }
-    return p->swapped ? evaluate_swapped(p) : ST_OK;
+    return walk->swapped ? evaluate_swapped(walk) : ST_OK;
 }
 
 /* Tells the other ranks that this one waits for rows, so that they do not take it for lost. */
-static void say_waiting(const session *s, bool waits)
+static void say_waiting(const session *run, bool waits)
 {
-    rank_link_waits(s->world ? s->world->rank_link : NULL, waits ? "rows" : NULL);
+    rank_link_waits(run->world ? run->world->rank_link : NULL, waits ? "rows" : NULL);
 }
 
 /* Receives the rows of the next round; at the end of the stream they are fewer or none. */
-static status take_rows(pass *p)
+static status take_rows(pass *walk)
 {
-    rows_turn *turn = &p->turn;
+    rows_turn *turn = &walk->turn;
     int64_t waited = 0;
     status st = ST_OK;
-    say_waiting(p->run, true);
+    say_waiting(walk->run, true);
     while (turn->count < turn->ranks && st == ST_OK) {
-        st = receiver_next(p->source, &turn->got[turn->count], &waited);
+        st = receiver_next(walk->source, &turn->got[turn->count], &waited);
         turn->count += st == ST_OK;
     }
-    say_waiting(p->run, false);
+    say_waiting(walk->run, false);
     return st == ST_END ? ST_OK : st;
 }
 
 /* Begins a round: receives its rows and stages this rank's. Everything here can fail on one rank
  * alone, so at the end the ranks agree; a failure with the answers of the last round is passed on
  * now too. After the last round turn.n is 0. */
-static status take_round(pass *p)
+static status take_round(pass *walk)
 {
-    session *s = p->run;
-    rows_turn *turn = &p->turn;
-    const status_note *trouble = &p->words.trouble;
+    session *run = walk->run;
+    rows_turn *turn = &walk->turn;
+    const status_note *trouble = &walk->words.trouble;
     status st = ST_OK;
     turn->count = 0;
     if (trouble->code != ST_OK) {
         status_set(trouble);
-        return agree_rows(s, trouble->code, 0);
+        return agree_rows(run, trouble->code, 0);
     }
     if (stop_heard()) /* asked here, since take_rows notices a signal only if it has to wait */
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
     if (st == ST_OK)
-        st = take_rows(p);
+        st = take_rows(walk);
     if (st == ST_OK && turn->count > 0) {
         turn->none = no_row(&turn->got[0].row);
         turn->mine = turn->own < turn->count ? &turn->got[turn->own].row : &turn->none;
-        st = stage_rows(s->stager, s->stream, turn->mine, 1, &turn->batch);
+        st = stage_rows(run->stager, run->stream, turn->mine, 1, &turn->batch);
     }
-    return agree_rows(s, st, turn->count);
+    return agree_rows(run, st, turn->count);
 }
 
-static void give_back_round(pass *p)
+static void give_back_round(pass *walk)
 {
-    for (rows_turn *turn = &p->turn; turn->count > 0; turn->count--)
-        receiver_give_back(p->source, &turn->got[turn->count - 1]);
+    for (rows_turn *turn = &walk->turn; turn->count > 0; turn->count--)
+        receiver_give_back(walk->source, &turn->got[turn->count - 1]);
 }
 
 static status write_page(const answers *words, const evaluation *result)
 {
-    const conf *c = words->session->conf;
+    const conf *options = words->session->conf;
     html_fact facts[EVALUATION_FACTS + 2];
-    const int n = evaluation_facts(result, facts);
-    data_fact(c, true, &facts[n]);
-    facts[n + 1] = (html_fact){.name = "model"};
-    path_shown(c->model_path, c->data_path, facts[n + 1].value, sizeof facts[n + 1].value);
-    TRY(page_finish(words->page, facts, n + 2, &result->vqa));
-    log_info("wrote held-out questions with their pictures to %s", c->eval_page);
+    const int count = evaluation_facts(result, facts);
+    data_fact(options, true, &facts[count]);
+    facts[count + 1] = (html_fact){.name = "model"};
+    path_shown(options->model_path, options->data_path, facts[count + 1].value,
+               sizeof facts[count + 1].value);
+    TRY(page_finish(words->page, facts, count + 2, &result->vqa));
+    log_info("wrote held-out questions with their pictures to %s", options->eval_page);
     return ST_OK;
 }
 
 /* Opens the page and the stream, which may fail on one rank alone. */
-static status open_own(const session *s, page **out_page, receiver **out)
+static status open_own(const session *run, page **out_page, receiver **out)
 {
-    if (s->conf->eval_page[0] && s->mesh.rank == 0)
-        TRY(page_new(s->conf->eval_page, out_page));
-    say_waiting(s, true);
-    status st = session_stream(s, "eval", s->conf, out);
-    say_waiting(s, false);
+    if (run->conf->eval_page[0] && run->mesh.rank == 0)
+        TRY(page_new(run->conf->eval_page, out_page));
+    say_waiting(run, true);
+    status st = session_stream(run, "eval", run->conf, out);
+    say_waiting(run, false);
     return st;
 }
 
-static status pass_init(pass *p)
+static status pass_init(pass *walk)
 {
-    const session *s = p->run;
-    const size_t docs = (size_t)s->cap.docs + 1, targets = (size_t)s->cap.targets + 1;
-    p->turn.ranks = (int)(s->mesh.layout.replicate * s->mesh.layout.shard);
-    p->turn.own = s->mesh.place.consumer;
-    p->turn.got = calloc((size_t)p->turn.ranks, sizeof *p->turn.got);
-    p->replies = calloc(targets, sizeof *p->replies);
-    p->wrong = calloc(targets, sizeof *p->wrong);
-    p->wrong_swapped = calloc(targets, sizeof *p->wrong_swapped);
-    p->lent = calloc(docs, sizeof *p->lent);
-    p->others = calloc(docs, sizeof *p->others);
-    if (!p->turn.got || !p->replies || !p->wrong || !p->wrong_swapped || !p->lent || !p->others)
+    const session *run = walk->run;
+    const size_t docs = (size_t)run->cap.docs + 1, targets = (size_t)run->cap.targets + 1;
+    walk->turn.ranks = (int)(run->mesh.layout.replicate * run->mesh.layout.shard);
+    walk->turn.own = run->mesh.place.consumer;
+    walk->turn.got = calloc((size_t)walk->turn.ranks, sizeof *walk->turn.got);
+    walk->replies = calloc(targets, sizeof *walk->replies);
+    walk->wrong = calloc(targets, sizeof *walk->wrong);
+    walk->wrong_swapped = calloc(targets, sizeof *walk->wrong_swapped);
+    walk->lent = calloc(docs, sizeof *walk->lent);
+    walk->others = calloc(docs, sizeof *walk->others);
+    if (!walk->turn.got || !walk->replies || !walk->wrong || !walk->wrong_swapped || !walk->lent ||
+        !walk->others)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    TRY(image_swap_new(&p->image_swap));
-    return verdicts_init(&p->found, p->run);
+    TRY(image_swap_new(&walk->image_swap));
+    return verdicts_init(&walk->found, walk->run);
 }
 
-static void pass_done(pass *p)
+static void pass_done(pass *walk)
 {
-    page_free(&p->words.page);
-    receiver_close(&p->source);
-    verdicts_done(&p->found, p->run);
-    image_swap_free(&p->image_swap);
-    free(p->replies);
-    free(p->wrong);
-    free(p->wrong_swapped);
-    chance_done(&p->chance);
-    free(p->lent);
-    free(p->others);
-    free(p->turn.got);
+    page_free(&walk->words.page);
+    receiver_close(&walk->source);
+    verdicts_done(&walk->found, walk->run);
+    image_swap_free(&walk->image_swap);
+    free(walk->replies);
+    free(walk->wrong);
+    free(walk->wrong_swapped);
+    chance_done(&walk->chance);
+    free(walk->lent);
+    free(walk->others);
+    free(walk->turn.got);
 }
 
-static status pass_rows(pass *p)
+static status pass_rows(pass *walk)
 {
     for (;;) {
-        status st = take_round(p);
-        if (st == ST_OK && p->turn.count == 0)
+        status st = take_round(walk);
+        if (st == ST_OK && walk->turn.count == 0)
             return ST_OK;
         if (st == ST_OK)
-            st = evaluate_round(p);
-        give_back_round(p);
+            st = evaluate_round(walk);
+        give_back_round(walk);
         TRY(st);
     }
 }
 
-static status sum_pass(pass *p)
+static status sum_pass(pass *walk)
 {
-    session *s = p->run;
-    const backend_vtable *v = s->device->backend;
+    session *run = walk->run;
+    const backend_vtable *backend = run->device->backend;
     double loss, weight;
-    TRY(sum_loss(s));
-    TRY(sum_counts(s, p->out));
-    TRY(v->to_host(s->stream, &loss, s->sums.loss, sizeof loss));
-    TRY(v->to_host(s->stream, &weight, s->sums.weight, sizeof weight));
-    TRY(v->wait(s->stream));
-    p->out->loss = weight > 0.0 ? loss / weight : 0.0;
-    p->out->chance_percent = chance_percent(&p->chance);
+    TRY(sum_loss(run));
+    TRY(sum_counts(run, walk->out));
+    TRY(backend->to_host(run->stream, &loss, run->sums.loss, sizeof loss));
+    TRY(backend->to_host(run->stream, &weight, run->sums.weight, sizeof weight));
+    TRY(backend->wait(run->stream));
+    walk->out->loss = weight > 0.0 ? loss / weight : 0.0;
+    walk->out->chance_percent = chance_percent(&walk->chance);
     return ST_OK;
 }
 
-static status pass_run(pass *p)
+static status pass_run(pass *walk)
 {
-    session *s = p->run;
-    const backend_vtable *v = s->device->backend;
+    session *run = walk->run;
+    const backend_vtable *backend = run->device->backend;
     const int64_t start = clock_ns();
-    TRY(agree_rows(s, open_own(s, &p->words.page, &p->source), 0));
-    TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
-    TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
-    TRY(pass_rows(p));
-    if (p->turn.ranks > 1)
-        log_info("held-out rows: %" PRId64 " of %" PRId64 " by this rank", p->judged, p->rows);
-    TRY(sum_pass(p));
-    p->out->seconds = (double)(clock_ns() - start) * 1e-9;
-    return agree_rows(s, p->words.page ? write_page(&p->words, p->out) : ST_OK, 0);
+    TRY(agree_rows(run, open_own(run, &walk->words.page, &walk->source), 0));
+    TRY(backend->zero(run->stream, run->sums.loss, sizeof(double)));
+    TRY(backend->zero(run->stream, run->sums.weight, sizeof(double)));
+    TRY(pass_rows(walk));
+    if (walk->turn.ranks > 1)
+        log_info("held-out rows: %" PRId64 " of %" PRId64 " by this rank", walk->judged,
+                 walk->rows);
+    TRY(sum_pass(walk));
+    walk->out->seconds = (double)(clock_ns() - start) * 1e-9;
+    return agree_rows(run, walk->words.page ? write_page(&walk->words, walk->out) : ST_OK, 0);
 }
 
-status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out)
+status evaluate_model(session *run, bool swapped, int64_t show, evaluation *out)
 {
     memset(out, 0, sizeof *out);
-    pass p = {.run = s,
-              .out = out,
-              .swapped = swapped,
-              .words = {.session = s, .show = show, .tally = &out->vqa}};
-    status st = pass_init(&p);
+    pass walk = {.run = run,
+                 .out = out,
+                 .swapped = swapped,
+                 .words = {.session = run, .show = show, .tally = &out->vqa}};
+    status st = pass_init(&walk);
     if (st == ST_OK)
-        st = pass_run(&p);
+        st = pass_run(&walk);
     const status_note why = *status_last(); /* closing the source may overwrite it */
-    pass_done(&p);
+    pass_done(&walk);
     if (st != ST_OK)
         status_set(&why);
     return st;

@@ -43,6 +43,6 @@ static inline double evaluation_percent(int64_t right, int64_t of)
 /* Evaluates the session's model on all held-out rows. swapped: every row runs a second time with
  * other pictures. show: how many questions to print with the model's own answers. All ranks call
  * it. ST_STOPPED at the first row after a signal. */
-WARN_UNUSED status evaluate_model(session *s, bool swapped, int64_t show, evaluation *out);
+WARN_UNUSED status evaluate_model(session *run, bool swapped, int64_t show, evaluation *out);
 
 #endif

@@ -5,35 +5,35 @@
 #include <math.h>
 #include <string.h>
 
-static double percent_right(const evaluation *e)
+static double percent_right(const evaluation *result)
 {
-    return evaluation_percent(e->right, e->answers);
+    return evaluation_percent(result->right, result->answers);
 }
 
-void evaluation_print(const evaluation *e, int64_t step)
+void evaluation_print(const evaluation *result, int64_t step)
 {
     printf("eval: ");
     if (step >= 0)
         printf("step: %" PRId64 "  ", step);
-    printf("loss: %.4f  accuracy: %.1f%% of %" PRId64 " answers", e->loss, percent_right(e),
-           e->answers);
+    printf("loss: %.4f  accuracy: %.1f%% of %" PRId64 " answers", result->loss,
+           percent_right(result), result->answers);
     if (step < 0)
         printf("  images swapped: %.1f%% of %" PRId64 " (own: %.1f%%)",
-               evaluation_percent(e->swapped_right, e->swapped), e->swapped,
-               evaluation_percent(e->own_right, e->swapped));
-    if (step < 0 && isfinite(e->chance_percent))
-        printf("  chance: %.1f%%", e->chance_percent);
-    printf("  seconds: %.1f\n", e->seconds);
-    if (e->documents != e->answers)
+               evaluation_percent(result->swapped_right, result->swapped), result->swapped,
+               evaluation_percent(result->own_right, result->swapped));
+    if (step < 0 && isfinite(result->chance_percent))
+        printf("  chance: %.1f%%", result->chance_percent);
+    printf("  seconds: %.1f\n", result->seconds);
+    if (result->documents != result->answers)
         printf("eval: %.1f%% of %" PRId64 " documents have all answers right\n",
-               evaluation_percent(e->documents_right, e->documents), e->documents);
-    if (!e->vqa.all.count)
+               evaluation_percent(result->documents_right, result->documents), result->documents);
+    if (!result->vqa.all.count)
         return;
     printf("vqa: ");
     if (step >= 0)
         printf("step: %" PRId64 "  ", step);
-    printf("accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&e->vqa.all),
-           e->vqa.all.count);
+    printf("accuracy: %.2f%% of %" PRId64 " questions\n", vqa_share_percent(&result->vqa.all),
+           result->vqa.all.count);
 }
 
 static void set_percent(html_fact *fact, const char *name, double percent)
@@ -43,60 +43,62 @@ static void set_percent(html_fact *fact, const char *name, double percent)
     fact->note[0] = 0;
 }
 
-int evaluation_facts(const evaluation *e, html_fact out[EVALUATION_FACTS])
+int evaluation_facts(const evaluation *result, html_fact out[EVALUATION_FACTS])
 {
-    int n = 0;
-    out[n] = (html_fact){.name = "held-out loss", .note = "mean over target tokens"};
-    snprintf(out[n].value, sizeof out[n].value, "%.4f", e->loss);
-    set_percent(&out[++n], "held-out accuracy", percent_right(e));
-    snprintf(out[n].note, sizeof out[n].note, "of %" PRId64 " answers have every token right",
-             e->answers);
-    if (e->documents != e->answers) {
-        set_percent(&out[++n], "whole documents",
-                    evaluation_percent(e->documents_right, e->documents));
-        snprintf(out[n].note, sizeof out[n].note,
-                 "of %" PRId64 " documents have all of their answers right", e->documents);
+    int count = 0;
+    out[count] = (html_fact){.name = "held-out loss", .note = "mean over target tokens"};
+    snprintf(out[count].value, sizeof out[count].value, "%.4f", result->loss);
+    set_percent(&out[++count], "held-out accuracy", percent_right(result));
+    snprintf(out[count].note, sizeof out[count].note,
+             "of %" PRId64 " answers have every token right", result->answers);
+    if (result->documents != result->answers) {
+        set_percent(&out[++count], "whole documents",
+                    evaluation_percent(result->documents_right, result->documents));
+        snprintf(out[count].note, sizeof out[count].note,
+                 "of %" PRId64 " documents have all of their answers right", result->documents);
     }
-    if (e->swapped) {
-        set_percent(&out[++n], "images swapped", evaluation_percent(e->swapped_right, e->swapped));
-        snprintf(out[n].note, sizeof out[n].note,
+    if (result->swapped) {
+        set_percent(&out[++count], "images swapped",
+                    evaluation_percent(result->swapped_right, result->swapped));
+        snprintf(out[count].note, sizeof out[count].note,
                  "of %" PRId64 " answers; the same ones with their own pictures: %.1f %%",
-                 e->swapped, evaluation_percent(e->own_right, e->swapped));
+                 result->swapped, evaluation_percent(result->own_right, result->swapped));
     }
-    if (isfinite(e->chance_percent)) {
-        set_percent(&out[++n], "chance", e->chance_percent);
-        snprintf(out[n].note, sizeof out[n].note,
+    if (isfinite(result->chance_percent)) {
+        set_percent(&out[++count], "chance", result->chance_percent);
+        snprintf(out[count].note, sizeof out[count].note,
                  "how often a question asked of two pictures has the same answer");
     }
-    if (e->vqa.all.count) {
-        set_percent(&out[++n], "generated answers", vqa_share_percent(&e->vqa.all));
-        snprintf(out[n].note, sizeof out[n].note,
-                 "agreement with annotators on %" PRId64 " questions", e->vqa.all.count);
+    if (result->vqa.all.count) {
+        set_percent(&out[++count], "generated answers", vqa_share_percent(&result->vqa.all));
+        snprintf(out[count].note, sizeof out[count].note,
+                 "agreement with annotators on %" PRId64 " questions", result->vqa.all.count);
     }
-    return n + 1;
+    return count + 1;
 }
 
 void path_shown(const char *path, const char *folder, char *out, size_t size)
 {
     const size_t inside = strlen(folder);
     const char *shown = path;
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    if (inside > 1 && n > inside && strncmp(path, folder, inside) == 0 && path[inside] == '/')
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    if (inside > 1 && length > inside && strncmp(path, folder, inside) == 0 && path[inside] == '/')
         shown = path + inside + 1;
     else if (path[0] == '/')
-        for (size_t i = 0; i + 1 < n; i++)
+        for (size_t i = 0; i + 1 < length; i++)
             shown = path[i] == '/' ? path + i + 1 : shown;
-    snprintf(out, size, "%.*s", (int)(n - (size_t)(shown - path)), shown);
+    snprintf(out, size, "%.*s", (int)(length - (size_t)(shown - path)), shown);
 }
 
-void data_fact(const conf *c, bool held_out, html_fact *out)
+void data_fact(const conf *options, bool held_out, html_fact *out)
 {
-    const char *path = held_out && c->eval_path[0] ? c->eval_path : c->data_path;
+    const char *path = held_out && options->eval_path[0] ? options->eval_path : options->data_path;
     *out = (html_fact){.name = held_out ? "held-out data" : "data set"};
     path_shown(path, "", out->value, sizeof out->value);
     if (!out->value[0]) /* a mixture, or rows of a recording */
         snprintf(out->value, sizeof out->value, "several or recorded");
-    snprintf(out->note, sizeof out->note, "split %s", held_out ? c->eval_split : c->data_split);
+    snprintf(out->note, sizeof out->note, "split %s",
+             held_out ? options->eval_split : options->data_split);
 }

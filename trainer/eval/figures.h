@@ -20,6 +20,6 @@ int evaluation_facts(const evaluation *result, html_fact out[EVALUATION_FACTS]);
  * text stays as it is. */
 void path_shown(const char *path, const char *folder, char *out, size_t size);
 /* What the run's data set is, or with held_out what it is evaluated on. */
-void data_fact(const conf *c, bool held_out, html_fact *out);
+void data_fact(const conf *options, bool held_out, html_fact *out);
 
 #endif

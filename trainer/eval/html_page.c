@@ -16,36 +16,36 @@ static const char common_style[] =
     ".facts dd{margin:0;font-size:1.15em;font-weight:600;overflow-wrap:anywhere}"
     ".facts small{display:block;font-weight:400;line-height:1.35}\n";
 
-void html_page_begin(FILE *f, const char *title, const char *style)
+void html_page_begin(FILE *to, const char *title, const char *style)
 {
     fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
-          f);
-    html_put_text(f, title);
-    fprintf(f, "</title>\n<style>%s%s</style></head><body>\n<h1>", common_style, style);
-    html_put_text(f, title);
-    fputs("</h1>\n", f);
+          to);
+    html_put_text(to, title);
+    fprintf(to, "</title>\n<style>%s%s</style></head><body>\n<h1>", common_style, style);
+    html_put_text(to, title);
+    fputs("</h1>\n", to);
 }
 
-void html_page_facts(FILE *f, const html_fact *facts, int n)
+void html_page_facts(FILE *to, const html_fact *facts, int count)
 {
-    fputs("<dl class=\"facts\">\n", f);
-    for (int i = 0; i < n; i++) {
-        fputs("<div><dt>", f);
-        html_put_text(f, facts[i].name);
-        fputs("</dt><dd>", f);
-        html_put_text(f, facts[i].value);
+    fputs("<dl class=\"facts\">\n", to);
+    for (int i = 0; i < count; i++) {
+        fputs("<div><dt>", to);
+        html_put_text(to, facts[i].name);
+        fputs("</dt><dd>", to);
+        html_put_text(to, facts[i].value);
         if (facts[i].note[0]) {
-            fputs("<small>", f);
-            html_put_text(f, facts[i].note);
-            fputs("</small>", f);
+            fputs("<small>", to);
+            html_put_text(to, facts[i].note);
+            fputs("</small>", to);
         }
-        fputs("</dd></div>\n", f);
+        fputs("</dd></div>\n", to);
     }
-    fputs("</dl>\n", f);
+    fputs("</dl>\n", to);
 }
 
-void html_page_end(FILE *f)
+void html_page_end(FILE *to)
 {
-    fputs("</body></html>\n", f);
+    fputs("</body></html>\n", to);
 }

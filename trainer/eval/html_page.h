@@ -16,7 +16,7 @@ typedef struct html_fact {
  * variables --ink, --paper, --faint (words of less weight), --line, --panel, --mark (curves),
  * --good and --bad. */
 void html_page_begin(FILE *to, const char *title, const char *style);
-void html_page_facts(FILE *to, const html_fact *facts, int n);
+void html_page_facts(FILE *to, const html_fact *facts, int count);
 void html_page_end(FILE *to);
 
 #endif

@@ -63,53 +63,53 @@ static lent_grid *entry_of(image_swap *swap, const int32_t *grid)
 static status exchange_one(image_swap *swap, const int32_t *grid, uint8_t *pixels, size_t bytes,
                            bool *out_lent)
 {
-    lent_grid *g = entry_of(swap, grid);
+    lent_grid *lent = entry_of(swap, grid);
     *out_lent = false;
-    if (!g)
+    if (!lent)
         return ST_OK;
-    if (!g->current)
-        return copy_of(pixels, bytes, &g->current);
-    if (memcmp(g->current, pixels, bytes) != 0) {
+    if (!lent->current)
+        return copy_of(pixels, bytes, &lent->current);
+    if (memcmp(lent->current, pixels, bytes) != 0) {
         uint8_t *seen;
         TRY(copy_of(pixels, bytes, &seen));
-        free(g->other);
-        g->other = g->current;
-        g->current = seen;
+        free(lent->other);
+        lent->other = lent->current;
+        lent->current = seen;
     }
-    if (g->other) {
-        memcpy(pixels, g->other, bytes);
+    if (lent->other) {
+        memcpy(pixels, lent->other, bytes);
         *out_lent = true;
     }
     return ST_OK;
 }
 
-status image_swap_exchange(image_swap *swap, row *r, bool *lent)
+status image_swap_exchange(image_swap *swap, row *packed, bool *lent)
 {
     const int64_t unit = MERGE_SIDE * MERGE_SIDE;
-    int64_t n_merged = r->n_patches / unit, patch = 0, t = 0;
+    int64_t n_merged = packed->n_patches / unit, patch = 0, token = 0;
     /* has [n_merged]: was the picture of this merged row exchanged? */
     bool *has = calloc((size_t)(n_merged + 1), sizeof *has);
     if (!has)
         return FAIL(ST_NO_MEMORY, "image swap: out of memory");
     status st = ST_OK;
-    for (int64_t i = 0; i < r->n_items; i++) {
-        const int32_t *g = &r->grid_thw[3 * i];
-        int64_t patches = (int64_t)g[0] * g[1] * g[2];
+    for (int64_t i = 0; i < packed->n_items; i++) {
+        const int32_t *grid_thw = &packed->grid_thw[3 * i];
+        int64_t patches = (int64_t)grid_thw[0] * grid_thw[1] * grid_thw[2];
         bool ok;
-        TRY_OR(done, exchange_one(swap, g, r->pixels + patch * PATCH_BYTES,
+        TRY_OR(done, exchange_one(swap, grid_thw, packed->pixels + patch * PATCH_BYTES,
                                   (size_t)patches * PATCH_BYTES, &ok));
-        for (int64_t m = patch / unit; m < (patch + patches) / unit; m++)
-            has[m] = ok;
+        for (int64_t j = patch / unit; j < (patch + patches) / unit; j++)
+            has[j] = ok;
         patch += patches;
     }
-    for (int64_t d = 0; d < r->n_docs; d++) {
+    for (int64_t doc = 0; doc < packed->n_docs; doc++) {
         bool any = false, all = true;
-        for (; t < r->cu_seqlens[d + 1]; t++)
-            if (r->visual_row[t] >= 0) {
+        for (; token < packed->cu_seqlens[doc + 1]; token++)
+            if (packed->visual_row[token] >= 0) {
                 any = true;
-                all = all && has[r->visual_row[t]];
+                all = all && has[packed->visual_row[token]];
             }
-        lent[d] = any && all;
+        lent[doc] = any && all;
     }
 done:
     free(has);

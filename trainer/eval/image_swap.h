@@ -15,9 +15,10 @@ WARN_UNUSED status image_swap_new(image_swap **out);
 /* Frees *l and sets it to NULL; NULL in it is accepted. */
 void image_swap_free(image_swap **swap);
 
-/* Writes another picture of the same grid over every picture of r, a row without video, where there
- * is one. lent [n_docs] is written: true for a document that shows pictures, all of which were
- * exchanged; false if one of them had no partner yet, and for a document without pictures. */
-WARN_UNUSED status image_swap_exchange(image_swap *swap, row *r, bool *lent);
+/* Writes another picture of the same grid over every picture of `packed`, a row without video,
+ * where there is one. lent [n_docs] is written: true for a document that shows pictures, all of
+ * which were exchanged; false if one of them had no partner yet, and for a document without
+ * pictures. */
+WARN_UNUSED status image_swap_exchange(image_swap *swap, row *packed, bool *lent);
 
 #endif

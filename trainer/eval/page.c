@@ -25,60 +25,61 @@ struct page {
 
 status page_new(const char *path, page **out)
 {
-    page *p = calloc(1, sizeof *p);
-    if (!p)
+    page *sheet = calloc(1, sizeof *sheet);
+    if (!sheet)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
-    p->path = path;
-    p->body = open_memstream(&p->text, &p->size);
-    if (!p->body) {
-        free(p);
+    sheet->path = path;
+    sheet->body = open_memstream(&sheet->text, &sheet->size);
+    if (!sheet->body) {
+        free(sheet);
         return FAIL(ST_NO_MEMORY, "page: out of memory");
     }
-    *out = p;
+    *out = sheet;
     return ST_OK;
 }
 
 void page_free(page **pp)
 {
-    page *p = *pp;
-    if (!p)
+    page *sheet = *pp;
+    if (!sheet)
         return;
-    if (p->body)
-        fclose(p->body);
-    free(p->text);
-    free(p);
+    if (sheet->body)
+        fclose(sheet->body);
+    free(sheet->text);
+    free(sheet);
     *pp = NULL;
 }
 
 /* Opens a new section unless the document shows the same pictures as the entry before. */
-static status open_section(page *p, const row *r, int64_t doc)
+static status open_section(page *sheet, const row *packed, int64_t doc)
 {
     prompt_span items;
-    prompt_items(r, doc, &items);
+    prompt_items(packed, doc, &items);
     int64_t first = items.first_row * MERGE_SIDE * MERGE_SIDE, patch = first;
     for (int64_t i = items.first; i < items.last; i++)
-        patch += (int64_t)r->grid_thw[3 * i] * r->grid_thw[3 * i + 1] * r->grid_thw[3 * i + 2];
-    const uint8_t *pixels = patch > first ? r->pixels + first * PATCH_BYTES : NULL;
+        patch += (int64_t)packed->grid_thw[3 * i] * packed->grid_thw[3 * i + 1] *
+                 packed->grid_thw[3 * i + 2];
+    const uint8_t *pixels = patch > first ? packed->pixels + first * PATCH_BYTES : NULL;
     hash128 pictures = hash_bytes(pixels, (size_t)((patch - first) * PATCH_BYTES));
-    if (p->open && hash_equal(pictures, p->shown))
+    if (sheet->open && hash_equal(pictures, sheet->shown))
         return ST_OK;
-    fputs(p->open ? "</table></div></section>\n<section>" : "<section>", p->body);
-    p->open = true;
-    p->shown = pictures;
+    fputs(sheet->open ? "</table></div></section>\n<section>" : "<section>", sheet->body);
+    sheet->open = true;
+    sheet->shown = pictures;
     patch = first;
-    fputs("<div class=\"pictures\">\n", p->body);
+    fputs("<div class=\"pictures\">\n", sheet->body);
     for (int64_t i = items.first; i < items.last; i++) {
-        const int32_t *grid = &r->grid_thw[3 * i];
+        const int32_t *grid = &packed->grid_thw[3 * i];
         char *uri = NULL;
-        TRY(picture_data_uri(r, i, patch, &uri));
-        fprintf(p->body, "<img alt=\"the picture asked about, %d x %d pixels\" src=\"%s\">\n",
+        TRY(picture_data_uri(packed, i, patch, &uri));
+        fprintf(sheet->body, "<img alt=\"the picture asked about, %d x %d pixels\" src=\"%s\">\n",
                 grid[2] * PATCH_SIDE, grid[1] * PATCH_SIDE, uri);
         free(uri);
         patch += (int64_t)grid[0] * grid[1] * grid[2];
     }
     fputs("</div>\n<div class=\"questions\"><table><tr><th>question</th><th>reference</th>"
           "<th>model</th><th>score</th></tr>\n",
-          p->body);
+          sheet->body);
     return ST_OK;
 }
 
@@ -87,46 +88,47 @@ static bool is_right(const page_entry *entry)
     return entry->score >= 0 ? entry->score >= 0.5 : entry->verdict != PAGE_WRONG;
 }
 
-status page_add(page *p, const row *r, int64_t doc, const page_entry *entry)
+status page_add(page *sheet, const row *packed, int64_t doc, const page_entry *entry)
 {
     static const char *const verdicts[] = {"wrong", "right", "right so far"};
-    p->entries++;
-    p->full = p->full || (p->written >= PAGE_MOST && !entry->goes_on);
-    if (p->full)
+    sheet->entries++;
+    sheet->full = sheet->full || (sheet->written >= PAGE_MOST && !entry->goes_on);
+    if (sheet->full)
         return ST_OK;
-    TRY(open_section(p, r, doc));
+    TRY(open_section(sheet, packed, doc));
     const char *cells[] = {entry->question, entry->reference, entry->words};
-    p->written++;
-    p->right += is_right(entry);
-    p->conversations = p->conversations || entry->goes_on;
-    fprintf(p->body, "<tr class=\"%s%s\">", is_right(entry) ? "right" : "wrong",
+    sheet->written++;
+    sheet->right += is_right(entry);
+    sheet->conversations = sheet->conversations || entry->goes_on;
+    fprintf(sheet->body, "<tr class=\"%s%s\">", is_right(entry) ? "right" : "wrong",
             entry->goes_on ? " goes-on" : "");
     for (int i = 0; i < 3; i++) {
-        fputs("<td>", p->body);
-        html_put_text(p->body, cells[i]);
-        fputs("</td>", p->body);
+        fputs("<td>", sheet->body);
+        html_put_text(sheet->body, cells[i]);
+        fputs("</td>", sheet->body);
     }
     if (entry->score >= 0)
-        fprintf(p->body, "<td>%.0f %%</td>", 100 * entry->score);
+        fprintf(sheet->body, "<td>%.0f %%</td>", 100 * entry->score);
     else
-        fprintf(p->body, "<td>%s</td>", verdicts[entry->verdict]);
-    fprintf(p->body, "<!-- sample %" PRIu64 " --></tr>\n", r->doc_sample_id[doc]);
+        fprintf(sheet->body, "<td>%s</td>", verdicts[entry->verdict]);
+    fprintf(sheet->body, "<!-- sample %" PRIu64 " --></tr>\n", packed->doc_sample_id[doc]);
     return ST_OK;
 }
 
-static void put_shares(FILE *f, const char *what, const vqa_share *list, int n)
+static void put_shares(FILE *file, const char *what, const vqa_share *list, int count)
 {
-    if (n == 0)
+    if (count == 0)
         return;
-    fprintf(f, "<table class=\"shares\"><tr><th>%s</th><th>questions</th><th>accuracy</th></tr>\n",
+    fprintf(file,
+            "<table class=\"shares\"><tr><th>%s</th><th>questions</th><th>accuracy</th></tr>\n",
             what);
-    for (int i = 0; i < n; i++) {
-        fputs("<tr><td>", f);
-        html_put_text(f, list[i].type);
-        fprintf(f, "</td><td>%" PRId64 "</td><td>%.2f %%</td></tr>\n", list[i].count,
+    for (int i = 0; i < count; i++) {
+        fputs("<tr><td>", file);
+        html_put_text(file, list[i].type);
+        fprintf(file, "</td><td>%" PRId64 "</td><td>%.2f %%</td></tr>\n", list[i].count,
                 vqa_share_percent(&list[i]));
     }
-    fputs("</table>\n", f);
+    fputs("</table>\n", file);
 }
 
 static const char style[] =
@@ -146,51 +148,52 @@ static const char style[] =
     "@media(max-width:600px){.pictures{flex-basis:100%}th,td{padding:3px 4px;font-size:14px}}";
 
 /* Says what is on the page and how it was judged. */
-static void put_note(FILE *f, const page *p, const vqa_tally *tally)
+static void put_note(FILE *file, const page *sheet, const vqa_tally *tally)
 {
-    fprintf(f, "<p class=\"note\">%" PRId64, p->written);
-    if (p->written < p->entries)
-        fprintf(f, " of %" PRId64, p->entries);
-    fprintf(f,
+    fprintf(file, "<p class=\"note\">%" PRId64, sheet->written);
+    if (sheet->written < sheet->entries)
+        fprintf(file, " of %" PRId64, sheet->entries);
+    fprintf(file,
             " questions below are answered in the model's own words, at most %d tokens; %" PRId64
             " answers are right. ",
-            GENERATE_MAX, p->right);
+            GENERATE_MAX, sheet->right);
     fputs(tally->all.count
               ? "A score in percent is the agreement with annotators, and right from 50 % "
                 "on; without them an answer"
               : "An answer",
-          f);
-    fputs(" is right if its words are the reference's.", f);
-    if (p->conversations)
+          file);
+    fputs(" is right if its words are the reference's.", file);
+    if (sheet->conversations)
         fputs(" A later question of a conversation, indented, is asked after the reference answers "
               "to those before it.",
-              f);
-    fputs("</p>\n", f);
+              file);
+    fputs("</p>\n", file);
 }
 
 /* The accuracy by type, closed at first. */
-static void put_types(FILE *f, const vqa_tally *tally)
+static void put_types(FILE *file, const vqa_tally *tally)
 {
     if (!tally->n_answer && !tally->n_question)
         return;
     fputs("<details><summary>Agreement with annotators by type of question</summary>\n"
           "<div class=\"types\">\n",
-          f);
-    put_shares(f, "answer type", tally->answer, tally->n_answer);
-    put_shares(f, "question type", tally->question, tally->n_question);
-    fputs("</div></details>\n", f);
+          file);
+    put_shares(file, "answer type", tally->answer, tally->n_answer);
+    put_shares(file, "question type", tally->question, tally->n_question);
+    fputs("</div></details>\n", file);
 }
 
-static void put_page(FILE *f, const page *p, const html_fact *facts, int n, const vqa_tally *tally)
+static void put_page(FILE *file, const page *sheet, const html_fact *facts, int count,
+                     const vqa_tally *tally)
 {
-    html_page_begin(f, "Held-out questions", style);
-    html_page_facts(f, facts, n);
-    put_types(f, tally);
-    put_note(f, p, tally);
-    fwrite(p->text, 1, p->size, f);
-    if (p->open)
-        fputs("</table></div></section>\n", f);
-    html_page_end(f);
+    html_page_begin(file, "Held-out questions", style);
+    html_page_facts(file, facts, count);
+    put_types(file, tally);
+    put_note(file, sheet, tally);
+    fwrite(sheet->text, 1, sheet->size, file);
+    if (sheet->open)
+        fputs("</table></div></section>\n", file);
+    html_page_end(file);
 }
 
 /* Opens the file beside `path` that will take its place. */
@@ -205,24 +208,24 @@ static status open_aside(const char *path, char aside[STATUS_PATH_MAX], FILE **o
 status page_try(const char *path)
 {
     char aside[STATUS_PATH_MAX];
-    FILE *f;
-    TRY(open_aside(path, aside, &f));
-    fclose(f);
+    FILE *file;
+    TRY(open_aside(path, aside, &file));
+    fclose(file);
     unlink(aside);
     return ST_OK;
 }
 
-status page_finish(page *p, const html_fact *facts, int n, const vqa_tally *tally)
+status page_finish(page *sheet, const html_fact *facts, int count, const vqa_tally *tally)
 {
     char aside[STATUS_PATH_MAX];
-    FILE *f;
-    if (fflush(p->body) != 0)
+    FILE *file;
+    if (fflush(sheet->body) != 0)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
-    TRY(open_aside(p->path, aside, &f));
-    put_page(f, p, facts, n, tally);
-    bool ok = !ferror(f);
-    ok = fclose(f) == 0 && ok;
-    if (!ok || rename(aside, p->path) != 0)
-        return FAIL_IN(ST_IO, p->path, "eval.page: %s", strerror(errno));
+    TRY(open_aside(sheet->path, aside, &file));
+    put_page(file, sheet, facts, count, tally);
+    bool ok = !ferror(file);
+    ok = fclose(file) == 0 && ok;
+    if (!ok || rename(aside, sheet->path) != 0)
+        return FAIL_IN(ST_IO, sheet->path, "eval.page: %s", strerror(errno));
     return ST_OK;
 }

@@ -14,8 +14,8 @@ typedef struct page page;
 WARN_UNUSED status page_try(const char *path);
 /* Makes an empty page, kept in memory until page_finish writes it to `path`, which is borrowed. */
 WARN_UNUSED status page_new(const char *path, page **out);
-/* Frees *p and sets it to NULL; NULL in it is accepted. */
-void page_free(page **p);
+/* Frees *pp and sets it to NULL; NULL in it is accepted. */
+void page_free(page **pp);
 
 /* What the words are beside the reference. Right so far: they are as long as an answer may be, and
  * the reference goes on. */
@@ -32,9 +32,10 @@ typedef struct page_entry {
 /* Adds document doc of r. A question about the same pictures as the entry before goes under them.
  * After PAGE_MOST entries further documents are only counted. */
 enum { PAGE_MOST = 500 };
-WARN_UNUSED status page_add(page *p, const row *r, int64_t doc, const page_entry *entry);
-/* Writes the page with the n facts at its top and the accuracy by type of question. The file is
- * replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
-WARN_UNUSED status page_finish(page *p, const html_fact *facts, int n, const vqa_tally *tally);
+WARN_UNUSED status page_add(page *sheet, const row *packed, int64_t doc, const page_entry *entry);
+/* Writes the page with the `count` facts at its top and the accuracy by type of question. The file
+ * is replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
+WARN_UNUSED status page_finish(page *sheet, const html_fact *facts, int count,
+                               const vqa_tally *tally);
 
 #endif

@@ -5,8 +5,9 @@
 
 #include "proto/batch.h"
 
-/* *out = "data:image/png;base64,.." for visual item `item` of r, a still picture whose patches
- * begin at first_patch. The caller frees it. */
-WARN_UNUSED status picture_data_uri(const row *r, int64_t item, int64_t first_patch, char **out);
+/* *out = "data:image/png;base64,.." for visual item `item` of `packed`, a still picture whose
+ * patches begin at first_patch. The caller frees it. */
+WARN_UNUSED status picture_data_uri(const row *packed, int64_t item, int64_t first_patch,
+                                    char **out);
 
 #endif

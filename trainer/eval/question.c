@@ -14,16 +14,16 @@
 
 /* Finds the tokens [begin, end) of the last turn that ends before `cut`, its role included; without
  * turns, all tokens up to `cut`. */
-static void find_turn(const row *r, int64_t doc, int64_t cut, int32_t start, int64_t *out_begin,
-                      int64_t *out_end)
+static void find_turn(const row *packed, int64_t doc, int64_t cut, int32_t start,
+                      int64_t *out_begin, int64_t *out_end)
 {
     int64_t at[2] = {-1, -1}; /* the last <|im_start|>, and the one before it */
-    for (int64_t t = r->cu_seqlens[doc]; t < cut; t++)
-        if (start >= 0 && r->input_ids[t] == start) {
+    for (int64_t i = packed->cu_seqlens[doc]; i < cut; i++)
+        if (start >= 0 && packed->input_ids[i] == start) {
             at[1] = at[0];
-            at[0] = t;
+            at[0] = i;
         }
-    *out_begin = at[1] >= 0 ? at[1] : r->cu_seqlens[doc];
+    *out_begin = at[1] >= 0 ? at[1] : packed->cu_seqlens[doc];
     *out_end = at[1] >= 0 ? at[0] : cut;
 }
 
@@ -34,9 +34,9 @@ typedef struct line {
     bool picture; /* a picture stands after its last word */
 } line;
 
-static bool is_space(char c)
+static bool is_space(char letter)
 {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    return letter == ' ' || letter == '\t' || letter == '\n' || letter == '\r';
 }
 
 static void add_words(line *to_line, const char *text, size_t size)
@@ -56,12 +56,13 @@ static void add_words(line *to_line, const char *text, size_t size)
 }
 
 /* Adds tokens without pictures. is_role: they begin a turn, whose first line names the speaker. */
-static status add_stretch(line *to_line, const row *r, int64_t begin, int64_t end,
-                          const tokenizer *t, bool is_role)
+static status add_stretch(line *to_line, const row *packed, int64_t begin, int64_t end,
+                          const tokenizer *vocabulary, bool is_role)
 {
     char *text = NULL;
     size_t size;
-    TRY(tokenizer_decode(t, r->input_ids + begin, (size_t)(end - begin), true, &text, &size));
+    TRY(tokenizer_decode(vocabulary, packed->input_ids + begin, (size_t)(end - begin), true, &text,
+                         &size));
     const char *role_end = is_role ? memchr(text, '\n', size) : NULL;
     const size_t skipped = role_end ? (size_t)(role_end + 1 - text) : 0;
     add_words(to_line, text + skipped, size - skipped);
@@ -69,33 +70,34 @@ static status add_stretch(line *to_line, const row *r, int64_t begin, int64_t en
     return ST_OK;
 }
 
-static status add_turn(line *to_line, const row *r, int64_t begin, int64_t end, const tokenizer *t,
-                       bool has_role)
+static status add_turn(line *to_line, const row *packed, int64_t begin, int64_t end,
+                       const tokenizer *vocabulary, bool has_role)
 {
     for (int64_t from = begin, to; from < end; from = to) {
-        const bool is_picture = r->visual_row[from] >= 0;
-        for (to = from; to < end && (r->visual_row[to] >= 0) == is_picture; to++) {
+        const bool is_picture = packed->visual_row[from] >= 0;
+        for (to = from; to < end && (packed->visual_row[to] >= 0) == is_picture; to++) {
         }
         if (is_picture)
             to_line->picture = true;
         else
-            TRY(add_stretch(to_line, r, from, to, t, has_role && from == begin));
+            TRY(add_stretch(to_line, packed, from, to, vocabulary, has_role && from == begin));
     }
     return ST_OK;
 }
 
-status question_of_reply(const row *r, const reply *to, const tokenizer *t, char **out)
+status question_of_reply(const row *packed, const reply *to, const tokenizer *vocabulary,
+                         char **out)
 {
-    const int32_t start = tokenizer_added(t, "<|im_start|>");
+    const int32_t start = tokenizer_added(vocabulary, "<|im_start|>");
     const int64_t cut = to->begin;
     int64_t begin, end;
     char *text = NULL;
     size_t size;
-    find_turn(r, to->doc, cut, start, &begin, &end);
+    find_turn(packed, to->doc, cut, start, &begin, &end);
     line to_line = {.to = open_memstream(&text, &size)};
     if (!to_line.to)
         return FAIL(ST_NO_MEMORY, "no memory for a question");
-    status st = add_turn(&to_line, r, begin, end, t, end < cut);
+    status st = add_turn(&to_line, packed, begin, end, vocabulary, end < cut);
     if (fclose(to_line.to) != 0 && st == ST_OK)
         st = FAIL(ST_NO_MEMORY, "no memory for a question");
     if (st == ST_OK)

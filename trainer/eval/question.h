@@ -10,6 +10,7 @@
  * with single spaces between them, and "[picture]" for pictures that stand between words. Pictures
  * before or after all words leave no trace. In a document without turns (plain text) it is
  * everything before the reply. The caller frees it. */
-WARN_UNUSED status question_of_reply(const row *r, const reply *to, const tokenizer *t, char **out);
+WARN_UNUSED status question_of_reply(const row *packed, const reply *to,
+                                     const tokenizer *vocabulary, char **out);
 
 #endif

@@ -4,10 +4,10 @@
 #include "trainer/parallel/agree.h"
 #include "trainer/run/stop.h"
 
-status agree_rows(const session *s, status mine, int64_t n)
+status agree_rows(const session *run, status mine, int64_t count)
 {
-    const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
-    status st = comm_agree(all, (comm_at){"agree on held-out rows", -1}, mine, n);
+    const comm *all = mesh_comm(&run->mesh, MESH_WORLD);
+    status st = comm_agree(all, (comm_at){"agree on held-out rows", -1}, mine, count);
     if (st == ST_STOPPED && all->size > 1)
         stop_agree();
     return st;

@@ -7,10 +7,10 @@
 
 #include "trainer/run/session.h"
 
-/* mine: this rank's status; n: how many rows it has for the next round. Every rank calls it. ST_OK
- * if all ranks are well and have equally many rows; else, on all of them, the code of the first
- * rank that is not, with its text and number. A signal that one rank has received stops all
+/* mine: this rank's status; `count`: how many rows it has for the next round. Every rank calls it.
+ * ST_OK if all ranks are well and have equally many rows; else, on all of them, the code of the
+ * first rank that is not, with its text and number. A signal that one rank has received stops all
  * (stop.h). On a single rank it returns mine. */
-WARN_UNUSED status agree_rows(const session *s, status mine, int64_t n);
+WARN_UNUSED status agree_rows(const session *run, status mine, int64_t count);
 
 #endif

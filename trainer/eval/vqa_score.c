@@ -34,19 +34,20 @@ static const char *const contractions[] = {
     "you're",      "you've"};
 
 /* True if a comma stands between two digits. */
-static bool has_digit_comma(const char *s)
+static bool has_digit_comma(const char *in)
 {
-    for (const char *p = s; *p; p++)
-        if (p > s && *p == ',' && isdigit((unsigned char)p[-1]) && isdigit((unsigned char)p[1]))
+    for (const char *at = in; *at; at++)
+        if (at > in && *at == ',' && isdigit((unsigned char)at[-1]) &&
+            isdigit((unsigned char)at[1]))
             return true;
     return false;
 }
 
-/* True if c stands beside a space anywhere. */
-static bool beside_space(const char *s, char c)
+/* True if `letter` stands beside a space anywhere. */
+static bool beside_space(const char *in, char letter)
 {
-    for (const char *p = s; *p; p++)
-        if (*p == c && (p[1] == ' ' || (p > s && p[-1] == ' ')))
+    for (const char *at = in; *at; at++)
+        if (*at == letter && (at[1] == ' ' || (at > in && at[-1] == ' ')))
             return true;
     return false;
 }
@@ -56,16 +57,16 @@ static bool beside_space(const char *s, char c)
 static void strip_punctuation(const char *in, char *out)
 {
     bool digits = has_digit_comma(in);
-    size_t n = 0;
-    for (const char *p = in; *p; p++) {
-        bool mark = strchr(punctuation, *p) != NULL;
-        if (mark && (digits || beside_space(in, *p)))
+    size_t count = 0;
+    for (const char *at = in; *at; at++) {
+        bool mark = strchr(punctuation, *at) != NULL;
+        if (mark && (digits || beside_space(in, *at)))
             continue;
-        out[n++] = mark ? ' ' : *p;
+        out[count++] = mark ? ' ' : *at;
     }
-    out[n] = 0;
+    out[count] = 0;
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < count; i++)
         if (out[i] != '.' || isdigit((unsigned char)out[i + 1]))
             out[kept++] = out[i];
     out[kept] = 0;
@@ -82,10 +83,10 @@ static bool is_article(const char *word)
 /* True if word equals whole except for one apostrophe that it lacks. */
 static bool lacks_apostrophe(const char *word, const char *whole)
 {
-    size_t n = strlen(word);
-    if (strlen(whole) != n + 1)
+    size_t length = strlen(word);
+    if (strlen(whole) != length + 1)
         return false;
-    for (size_t at = 0; at <= n; at++)
+    for (size_t at = 0; at <= length; at++)
         if (whole[at] == '\'' && strncmp(word, whole, at) == 0 &&
             strcmp(word + at, whole + at + 1) == 0)
             return true;
@@ -109,54 +110,54 @@ static const char *spelled(const char *word)
     return word;
 }
 
-static void put_word(char *out, size_t *n, const char *word)
+static void put_word(char *out, size_t *length, const char *word)
 {
     size_t size = strlen(word);
-    if (*n + size + 2 > VQA_ANSWER_MAX)
+    if (*length + size + 2 > VQA_ANSWER_MAX)
         return;
-    if (*n)
-        out[(*n)++] = ' ';
-    memcpy(out + *n, word, size + 1);
-    *n += size;
+    if (*length)
+        out[(*length)++] = ' ';
+    memcpy(out + *length, word, size + 1);
+    *length += size;
 }
 
 /* Removes white space at both ends; new lines and tabs become spaces. */
 static void trim(const char *in, char out[VQA_ANSWER_MAX])
 {
-    size_t n = 0;
+    size_t count = 0;
     while (isspace((unsigned char)*in))
         in++;
-    for (; *in && n + 1 < VQA_ANSWER_MAX; in++)
-        out[n++] = *in == '\n' || *in == '\t' ? ' ' : *in;
-    while (n && isspace((unsigned char)out[n - 1]))
-        n--;
-    out[n] = 0;
+    for (; *in && count + 1 < VQA_ANSWER_MAX; in++)
+        out[count++] = *in == '\n' || *in == '\t' ? ' ' : *in;
+    while (count && isspace((unsigned char)out[count - 1]))
+        count--;
+    out[count] = 0;
 }
 
 void vqa_normalise(const char *answer, char out[VQA_ANSWER_MAX])
 {
     char trimmed[VQA_ANSWER_MAX], plain[VQA_ANSWER_MAX], *rest = NULL;
-    size_t n = 0;
+    size_t count = 0;
     trim(answer, trimmed);
     strip_punctuation(trimmed, plain);
-    for (char *p = plain; *p; p++)
-        *p = (char)tolower((unsigned char)*p);
+    for (char *at = plain; *at; at++)
+        *at = (char)tolower((unsigned char)*at);
     out[0] = 0;
     for (char *word = strtok_r(plain, " \r\f\v", &rest); word;
          word = strtok_r(NULL, " \r\f\v", &rest))
         if (!is_article(word))
-            put_word(out, &n, spelled(word));
+            put_word(out, &count, spelled(word));
 }
 
-double vqa_accuracy(const char *answer, const char *const *references, size_t n)
+double vqa_accuracy(const char *answer, const char *const *references, size_t count)
 {
     char mine[VQA_ANSWER_MAX], other[VQA_ANSWER_MAX], first[VQA_ANSWER_MAX];
     bool agree = true;
     size_t same = 0;
-    if (n == 0)
+    if (count == 0)
         return 0.0;
     trim(references[0], first);
-    for (size_t i = 1; i < n; i++) {
+    for (size_t i = 1; i < count; i++) {
         trim(references[i], other);
         agree &= strcmp(first, other) == 0;
     }
@@ -164,7 +165,7 @@ double vqa_accuracy(const char *answer, const char *const *references, size_t n)
         trim(answer, mine);
     else
         vqa_normalise(answer, mine);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (agree)
             trim(references[i], other);
         else
@@ -174,5 +175,5 @@ double vqa_accuracy(const char *answer, const char *const *references, size_t n)
     /* Leaving out an annotator who agrees leaves same - 1 of them, any other leaves same. */
     double without = same > 3 ? 1.0 : same ? (double)(same - 1) / 3.0 : 0.0;
     double with = same >= 3 ? 1.0 : (double)same / 3.0;
-    return ((double)same * without + (double)(n - same) * with) / (double)n;
+    return ((double)same * without + (double)(count - same) * with) / (double)count;
 }

@@ -20,8 +20,8 @@ enum { VQA_ANSWER_MAX = 1024 }; /* bytes of an answer that are read, the final 0
 /* out = the normalised answer. */
 void vqa_normalise(const char *answer, char out[VQA_ANSWER_MAX]);
 
-/* The accuracy of an answer, 0 to 1. references [n]: the annotators' answers, as they wrote them.
- * With n = 0 it is 0. */
-double vqa_accuracy(const char *answer, const char *const *references, size_t n);
+/* The accuracy of an answer, 0 to 1. references [count]: the annotators' answers, as they wrote
+ * them. With count = 0 it is 0. */
+double vqa_accuracy(const char *answer, const char *const *references, size_t count);
 
 #endif

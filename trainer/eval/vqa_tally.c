@@ -16,15 +16,15 @@ double vqa_share_percent(const vqa_share *share)
 }
 
 /* Adds to the entry of a type. Types that find no room in the table share its last entry. */
-static void count_type(vqa_share *list, int *n, const char *type, double accuracy)
+static void count_type(vqa_share *list, int *inout_count, const char *type, double accuracy)
 {
     int i = 0;
-    while (i < *n && strncmp(list[i].type, type, VQA_TYPE_TEXT - 1) != 0)
+    while (i < *inout_count && strncmp(list[i].type, type, VQA_TYPE_TEXT - 1) != 0)
         i++;
     if (i == VQA_TYPES_MAX)
         i--;
-    else if (i == *n)
-        snprintf(list[(*n)++].type, VQA_TYPE_TEXT, "%s", type);
+    else if (i == *inout_count)
+        snprintf(list[(*inout_count)++].type, VQA_TYPE_TEXT, "%s", type);
     list[i].sum += accuracy;
     list[i].count++;
 }
@@ -33,13 +33,13 @@ status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *
 {
     const char *question_type, *answer_type, *list[REFERENCES_MAX];
     const json_value *answers;
-    size_t n = 0;
+    size_t count = 0;
     TRY(json_want_text(reference, "question_type", source, &question_type));
     TRY(json_want_text(reference, "answer_type", source, &answer_type));
     TRY(json_want_array(reference, "answers", source, &answers));
-    for (; n < json_count(answers) && n < REFERENCES_MAX; n++)
-        list[n] = json_text(json_item(answers, n), "");
-    double accuracy = vqa_accuracy(answer, list, n);
+    for (; count < json_count(answers) && count < REFERENCES_MAX; count++)
+        list[count] = json_text(json_item(answers, count), "");
+    double accuracy = vqa_accuracy(answer, list, count);
     count_type(tally->question, &tally->n_question, question_type, accuracy);
     count_type(tally->answer, &tally->n_answer, answer_type, accuracy);
     tally->all.sum += accuracy;
@@ -49,9 +49,9 @@ status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *
     return ST_OK;
 }
 
-static void print_shares(const char *what, const vqa_share *list, int n, FILE *to)
+static void print_shares(const char *what, const vqa_share *list, int count, FILE *to)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         fprintf(to, "  %-13s %-32s %6.2f%% of %" PRId64 "\n", what, escape_text(list[i].type).text,
                 vqa_share_percent(&list[i]), list[i].count);
 }

@@ -39,12 +39,13 @@ typedef struct growing {
     int32_t at;            /* where its last token is in the batch, in packed order */
 } growing;
 
-int64_t generate_bytes(const model_dims *d, const mesh *m, int64_t longest, const backend_vtable *v)
+int64_t generate_bytes(const model_dims *dims, const mesh *grid, int64_t longest,
+                       const backend_vtable *backend)
 {
     mesh alone;
     mesh_alone(&alone);
-    return kv_cache_bytes(d, m ? m : &alone, longest + DOCS * GENERATE_MAX, v) +
-           DOCS * d->text.vocab * (int64_t)st_dtype_size(v->act);
+    return kv_cache_bytes(dims, grid ? grid : &alone, longest + DOCS * GENERATE_MAX, backend) +
+           DOCS * dims->text.vocab * (int64_t)st_dtype_size(backend->act);
 }
 
 /* A step holds one token of each document, so there are no more documents than the model has room
@@ -55,81 +56,84 @@ static int64_t docs_at_once(const batch_caps *cap)
     return room < DOCS ? room : DOCS;
 }
 
-status generate_new(const generator_options *o, generator **out)
+status generate_new(const generator_options *options, generator **out)
 {
-    device *dev = o->stream->dev;
-    const int64_t docs = docs_at_once(&o->cap);
+    device *dev = options->stream->dev;
+    const int64_t docs = docs_at_once(&options->cap);
     const batch_caps one = {.tokens = docs, .docs = docs};
-    const row_share share = row_share_of(o->mesh);
+    const row_share share = row_share_of(options->mesh);
     const int64_t ranks = row_share_ranks(&share);
     const int64_t queries = row_share_tokens(&share, docs) * share.tensor;
-    const int64_t tokens = row_share_tokens(&share, o->cap.tokens) * ranks;
-    size_t logits = (size_t)(DOCS * o->dims->text.vocab) * st_dtype_size(dev->backend->act);
+    const int64_t tokens = row_share_tokens(&share, options->cap.tokens) * ranks;
+    size_t logits = (size_t)(DOCS * options->dims->text.vocab) * st_dtype_size(dev->backend->act);
     status st;
-    generator *g = calloc(1, sizeof *g);
-    if (!g)
+    generator *generation = calloc(1, sizeof *generation);
+    if (!generation)
         return FAIL(ST_NO_MEMORY, "generate: out of memory");
-    g->options = *o;
-    g->docs = docs;
-    TRY_OR(undo, stager_new_shared(o->stream, o->dims, &one, &share, &g->step));
-    TRY_OR(undo, kv_cache_new(dev, o->dims, o->mesh, o->longest + DOCS * GENERATE_MAX, tokens,
-                              queries, &g->cache));
-    TRY_OR(undo, dev->backend->alloc(dev, logits, &g->logits));
-    TRY_OR(undo, dev->backend->alloc(dev, DOCS * sizeof *g->last, (void **)&g->last));
-    TRY_OR(undo, dev->backend->alloc_host(dev, logits, &g->host_logits));
+    generation->options = *options;
+    generation->docs = docs;
     TRY_OR(undo,
-           dev->backend->alloc_host(dev, (size_t)tokens * sizeof *g->index, (void **)&g->index));
-    g->said = calloc((size_t)(ranks * DOCS), sizeof *g->said);
-    if (!g->said) {
+           stager_new_shared(options->stream, options->dims, &one, &share, &generation->step));
+    TRY_OR(undo,
+           kv_cache_new(dev, options->dims, options->mesh, options->longest + DOCS * GENERATE_MAX,
+                        tokens, queries, &generation->cache));
+    TRY_OR(undo, dev->backend->alloc(dev, logits, &generation->logits));
+    TRY_OR(undo,
+           dev->backend->alloc(dev, DOCS * sizeof *generation->last, (void **)&generation->last));
+    TRY_OR(undo, dev->backend->alloc_host(dev, logits, &generation->host_logits));
+    TRY_OR(undo, dev->backend->alloc_host(dev, (size_t)tokens * sizeof *generation->index,
+                                          (void **)&generation->index));
+    generation->said = calloc((size_t)(ranks * DOCS), sizeof *generation->said);
+    if (!generation->said) {
         st = FAIL(ST_NO_MEMORY, "generate: out of memory");
         goto undo;
     }
-    *out = g;
+    *out = generation;
     return ST_OK;
 undo:
-    generate_free(&g);
+    generate_free(&generation);
     return st;
 }
 
 void generate_free(generator **gp)
 {
-    generator *g = *gp;
-    if (!g)
+    generator *generation = *gp;
+    if (!generation)
         return;
-    device *dev = g->options.stream->dev;
-    stager_free(&g->step, g->options.stream);
-    kv_cache_free(&g->cache, dev);
-    dev->backend->release(dev, g->logits);
-    dev->backend->release(dev, g->last);
-    dev->backend->release_host(dev, g->host_logits);
-    dev->backend->release_host(dev, g->index);
-    free(g->said);
-    free(g);
+    device *dev = generation->options.stream->dev;
+    stager_free(&generation->step, generation->options.stream);
+    kv_cache_free(&generation->cache, dev);
+    dev->backend->release(dev, generation->logits);
+    dev->backend->release(dev, generation->last);
+    dev->backend->release_host(dev, generation->host_logits);
+    dev->backend->release_host(dev, generation->index);
+    free(generation->said);
+    free(generation);
     *gp = NULL;
 }
 
-static status push(token_list *l, int32_t id)
+static status push(token_list *list, int32_t id)
 {
-    if (l->count == l->capacity) {
-        size_t capacity = l->capacity ? 2 * l->capacity : 32;
-        int32_t *ids = realloc(l->id, capacity * sizeof *ids);
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 32;
+        int32_t *ids = realloc(list->id, capacity * sizeof *ids);
         if (!ids)
             return FAIL(ST_NO_MEMORY, "generate: out of memory");
-        l->id = ids;
-        l->capacity = capacity;
+        list->id = ids;
+        list->capacity = capacity;
     }
-    l->id[l->count++] = id;
+    list->id[list->count++] = id;
     return ST_OK;
 }
 
 /* Reads a logit in the device's activation type. A bf16 is the upper half of a float. */
-static double logit_at(const void *logits, st_dtype dtype, int64_t i)
+static double logit_at(const void *logits, st_dtype dtype, int64_t index)
 {
     if (dtype == DT_F64)
-        return ((const double *)logits)[i];
+        return ((const double *)logits)[index];
     if (dtype == DT_F32)
-        return (double)((const float *)logits)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)logits)[i] << 16;
+        return (double)((const float *)logits)[index];
+    uint32_t bits = (uint32_t)((const uint16_t *)logits)[index] << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
     return (double)value;
@@ -137,11 +141,11 @@ static double logit_at(const void *logits, st_dtype dtype, int64_t i)
 
 /* Finds the likeliest word. Placeholder tokens of pictures do not count as words: an untrained
  * model may like them best, and there would be no picture for them. */
-static int32_t best_word(const void *logits, st_dtype dtype, int64_t n, const model_dims *d)
+static int32_t best_word(const void *logits, st_dtype dtype, int64_t vocab, const model_dims *dims)
 {
     int64_t best = -1;
-    for (int64_t i = 0; i < n; i++) {
-        if (i == d->image_token || i == d->video_token)
+    for (int64_t i = 0; i < vocab; i++) {
+        if (i == dims->image_token || i == dims->video_token)
             continue;
         if (best < 0 || logit_at(logits, dtype, i) > logit_at(logits, dtype, best))
             best = i;
@@ -149,84 +153,88 @@ static int32_t best_word(const void *logits, st_dtype dtype, int64_t n, const mo
     return (int32_t)best;
 }
 
-bool generate_can(const generator *g, const row *r)
+bool generate_can(const generator *generation, const row *packed)
 {
-    const st_dtype act = g->options.stream->dev->backend->act;
-    return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !r->n_video_patches;
+    const st_dtype act = generation->options.stream->dev->backend->act;
+    return (act == DT_F32 || act == DT_F64 || act == DT_BF16) && !packed->n_video_patches;
 }
 
 /* Where a token of the last batch stands among those of this rank or, with `query`, among the
  * queries of this rank's place in the sequence (those of all its tensor ranks). A result outside
  * [0, their number) means that it is another rank's. */
-static int64_t place_of(const generator *g, int64_t token, bool query)
+static int64_t place_of(const generator *generation, int64_t token, bool query)
 {
-    const row_share share = row_share_of(g->options.mesh);
-    const int64_t each = batch_sizes(g->batch).tokens;
+    const row_share share = row_share_of(generation->options.mesh);
+    const int64_t each = batch_sizes(generation->batch).tokens;
     const int64_t rank = query ? share.context_rank * share.tensor : row_share_rank(&share);
-    return (g->batch->host_place ? g->batch->host_place[token] : token) - rank * each;
+    return (generation->batch->host_place ? generation->batch->host_place[token] : token) -
+           rank * each;
 }
 
 /* Chooses the next word of the documents whose last tokens this rank has; word[i] becomes -1 for
  * the others. */
-static status choose_own(generator *g, const growing *doc, int64_t n, int32_t *word)
+static status choose_own(generator *generation, const growing *doc, int64_t count, int32_t *word)
 {
-    const backend_vtable *v = g->options.stream->dev->backend;
-    const size_t act = st_dtype_size(v->act);
-    const int64_t vocab = g->options.dims->text.vocab;
+    const backend_vtable *backend = generation->options.stream->dev->backend;
+    const size_t act = st_dtype_size(backend->act);
+    const int64_t vocab = generation->options.dims->text.vocab;
     int64_t own[DOCS], n_own = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t at = place_of(g, doc[i].at, false);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = place_of(generation, doc[i].at, false);
         word[i] = -1;
-        if (at < 0 || at >= batch_sizes(g->batch).tokens)
+        if (at < 0 || at >= batch_sizes(generation->batch).tokens)
             continue;
-        g->index[n_own] = (int32_t)at;
+        generation->index[n_own] = (int32_t)at;
         own[n_own++] = i;
     }
-    if (!model_chooses(g->options.model))
+    if (!model_chooses(generation->options.model))
         return ST_OK;
-    TRY(v->to_device(g->options.stream, g->last, g->index, (size_t)n_own * sizeof *g->index));
-    TRY(model_logits(g->options.model, g->options.stream, g->last, n_own, g->logits));
-    TRY(v->to_host(g->options.stream, g->host_logits, g->logits, (size_t)(n_own * vocab) * act));
-    TRY(v->wait(g->options.stream));
+    TRY(backend->to_device(generation->options.stream, generation->last, generation->index,
+                           (size_t)n_own * sizeof *generation->index));
+    TRY(model_logits(generation->options.model, generation->options.stream, generation->last, n_own,
+                     generation->logits));
+    TRY(backend->to_host(generation->options.stream, generation->host_logits, generation->logits,
+                         (size_t)(n_own * vocab) * act));
+    TRY(backend->wait(generation->options.stream));
     for (int64_t i = 0; i < n_own; i++)
-        word[own[i]] = best_word((const char *)g->host_logits + (size_t)(i * vocab) * act, v->act,
-                                 vocab, g->options.dims);
+        word[own[i]] = best_word((const char *)generation->host_logits + (size_t)(i * vocab) * act,
+                                 backend->act, vocab, generation->options.dims);
     return ST_OK;
 }
 
 /* Gathers the words of all documents from the ranks of a row that have chosen them. Then all ranks
  * take what the first rank of the last pipeline stage has, since ranks that compute the same logits
  * may round them differently. */
-static status hear_words(const generator *g, int64_t n, int32_t *word)
+static status hear_words(const generator *generation, int64_t count, int32_t *word)
 {
-    const comm *peers = mesh_comm(g->options.mesh, MESH_ROW),
-               *all = mesh_comm(g->options.mesh, MESH_WORLD);
+    const comm *peers = mesh_comm(generation->options.mesh, MESH_ROW),
+               *all = mesh_comm(generation->options.mesh, MESH_WORLD);
     const comm_at at = {"choose words", -1};
-    const int64_t stages = g->options.mesh->layout.pipeline;
+    const int64_t stages = generation->options.mesh->layout.pipeline;
     if (all->size == 1)
         return ST_OK;
-    TRY(comm_host_all_gather(peers, at, word, g->said, n * (int64_t)sizeof *word));
-    for (int64_t i = 0; i < n; i++)
-        for (int r = 0; r < peers->size; r++)
-            if (g->said[r * n + i] >= 0)
-                word[i] = g->said[r * n + i];
-    return comm_host_broadcast(all, at, word, n * (int64_t)sizeof *word,
+    TRY(comm_host_all_gather(peers, at, word, generation->said, count * (int64_t)sizeof *word));
+    for (int64_t i = 0; i < count; i++)
+        for (int j = 0; j < peers->size; j++)
+            if (generation->said[j * count + i] >= 0)
+                word[i] = generation->said[j * count + i];
+    return comm_host_broadcast(all, at, word, count * (int64_t)sizeof *word,
                                (int)((stages - 1) * (all->size / stages)));
 }
 
 /* Chooses the next word of each document. Documents that have ended leave the list. */
-static status choose_tokens(generator *g, growing *doc, int64_t *inout_n, int64_t max_new,
+static status choose_tokens(generator *generation, growing *doc, int64_t *inout_n, int64_t max_new,
                             token_list *out)
 {
-    const int64_t n = *inout_n;
+    const int64_t count = *inout_n;
     int32_t word[DOCS];
-    TRY(choose_own(g, doc, n, word));
-    TRY(hear_words(g, n, word));
+    TRY(choose_own(generation, doc, count, word));
+    TRY(hear_words(generation, count, word));
     *inout_n = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         int32_t id = word[i];
         token_list *answer = &out[doc[i].answer];
-        if (id == g->options.dims->eos_token)
+        if (id == generation->options.dims->eos_token)
             continue;
         TRY(push(answer, id));
         doc[i].id = id;
@@ -236,120 +244,126 @@ static status choose_tokens(generator *g, growing *doc, int64_t *inout_n, int64_
     return ST_OK;
 }
 
-static status send_index(generator *g, int32_t *to, int64_t n, int64_t capacity, int32_t pad)
+static status send_index(generator *generation, int32_t *to, int64_t queries, int64_t capacity,
+                         int32_t pad)
 {
-    for (int64_t i = n; i < capacity; i++)
-        g->index[i] = pad;
-    TRY(g->options.stream->dev->backend->to_device(g->options.stream, to, g->index,
-                                                   (size_t)capacity * sizeof *g->index));
+    for (int64_t i = queries; i < capacity; i++)
+        generation->index[i] = pad;
+    TRY(generation->options.stream->dev->backend->to_device(
+        generation->options.stream, to, generation->index,
+        (size_t)capacity * sizeof *generation->index));
     /* The host's index array is used again after this. */
-    return g->options.stream->dev->backend->wait(g->options.stream);
+    return generation->options.stream->dev->backend->wait(generation->options.stream);
 }
 
 /* The number of tokens of the last batch on all ranks that share it, padding included. */
-static int64_t all_tokens(const generator *g)
+static int64_t all_tokens(const generator *generation)
 {
-    const row_share share = row_share_of(g->options.mesh);
-    return batch_sizes(g->batch).tokens * row_share_ranks(&share);
+    const row_share share = row_share_of(generation->options.mesh);
+    return batch_sizes(generation->batch).tokens * row_share_ranks(&share);
 }
 
 /* Runs the model with the cache over the batch that was staged last. */
-static status run_cached_pass(generator *g, bool step)
+static status run_cached_pass(generator *generation, bool step)
 {
-    g->cache.step = step;
-    return model_forward_cached(g->options.model, g->options.stream, g->batch, &g->cache);
+    generation->cache.step = step;
+    return model_forward_cached(generation->options.model, generation->options.stream,
+                                generation->batch, &generation->cache);
 }
 
 /* Runs the prompts, which leaves their keys and values in the cache. */
-static status prefill(generator *g, const row *prompts, growing *doc, int64_t n)
+static status prefill(generator *generation, const row *prompts, growing *doc, int64_t count)
 {
-    device_batch *b;
-    int64_t rows = 0, t = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const row *p = &prompts[i];
+    device_batch *batch;
+    int64_t rows = 0, token = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const row *packed = &prompts[i];
         doc[i].first = rows;
-        doc[i].length = p->n_tokens;
-        for (int64_t j = 0; j < 3 * p->n_tokens; j++)
-            if (p->position_ids[j] >= doc[i].position)
-                doc[i].position = p->position_ids[j] + 1;
-        for (int64_t j = 0; j < p->n_tokens; j++)
-            g->index[t++] = (int32_t)(rows + j);
-        doc[i].at = (int32_t)(t - 1);
-        rows += p->n_tokens + GENERATE_MAX;
+        doc[i].length = packed->n_tokens;
+        for (int64_t j = 0; j < 3 * packed->n_tokens; j++)
+            if (packed->position_ids[j] >= doc[i].position)
+                doc[i].position = packed->position_ids[j] + 1;
+        for (int64_t j = 0; j < packed->n_tokens; j++)
+            generation->index[token++] = (int32_t)(rows + j);
+        doc[i].at = (int32_t)(token - 1);
+        rows += packed->n_tokens + GENERATE_MAX;
     }
-    TRY(stage_rows(g->options.prompts, g->options.stream, prompts, n, &b));
-    g->batch = b;
-    TRY(kv_cache_clear(&g->cache, g->options.stream));
-    TRY(send_index(g, g->cache.row, t, all_tokens(g), -1));
-    return run_cached_pass(g, false);
+    TRY(stage_rows(generation->options.prompts, generation->options.stream, prompts, count,
+                   &batch));
+    generation->batch = batch;
+    TRY(kv_cache_clear(&generation->cache, generation->options.stream));
+    TRY(send_index(generation, generation->cache.row, token, all_tokens(generation), -1));
+    return run_cached_pass(generation, false);
 }
 
 /* Sends, for each query of a step, its document's length or first row in the cache; 0 where there
  * is no query. */
-static status send_by_query(generator *g, int32_t *to, const growing *doc, int64_t n, bool lengths)
+static status send_by_query(generator *generation, int32_t *to, const growing *doc, int64_t count,
+                            bool lengths)
 {
-    const row_share share = row_share_of(g->options.mesh);
-    const int64_t queries = batch_sizes(g->batch).tokens * share.tensor;
-    memset(g->index, 0, (size_t)queries * sizeof *g->index);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t at = place_of(g, i, true);
+    const row_share share = row_share_of(generation->options.mesh);
+    const int64_t queries = batch_sizes(generation->batch).tokens * share.tensor;
+    memset(generation->index, 0, (size_t)queries * sizeof *generation->index);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = place_of(generation, i, true);
         if (at >= 0 && at < queries)
-            g->index[at] = (int32_t)(lengths ? doc[i].length : doc[i].first);
+            generation->index[at] = (int32_t)(lengths ? doc[i].length : doc[i].first);
     }
-    return send_index(g, to, queries, queries, 0);
+    return send_index(generation, to, queries, queries, 0);
 }
 
-/* Runs one token of each document. r is a row with room for DOCS of them. */
-static status step(generator *g, row *r, growing *doc, int64_t n)
+/* Runs one token of each document. `packed` is a row with room for DOCS of them. */
+static status step(generator *generation, row *packed, growing *doc, int64_t count)
 {
-    device_batch *b;
-    r->n_tokens = r->n_docs = n;
-    for (int64_t i = 0; i < n; i++) {
-        r->input_ids[i] = doc[i].id;
-        r->cu_seqlens[i + 1] = (int32_t)(i + 1);
+    device_batch *batch;
+    packed->n_tokens = packed->n_docs = count;
+    for (int64_t i = 0; i < count; i++) {
+        packed->input_ids[i] = doc[i].id;
+        packed->cu_seqlens[i + 1] = (int32_t)(i + 1);
         for (int axis = 0; axis < 3; axis++)
-            r->position_ids[axis * n + i] = doc[i].position;
+            packed->position_ids[axis * count + i] = doc[i].position;
         doc[i].position++;
         doc[i].at = (int32_t)i;
-        g->index[i] = (int32_t)(doc[i].first + doc[i].length++);
+        generation->index[i] = (int32_t)(doc[i].first + doc[i].length++);
     }
-    TRY(stage_rows(g->step, g->options.stream, r, 1, &b));
-    g->batch = b;
-    TRY(send_index(g, g->cache.row, n, all_tokens(g), -1));
-    TRY(send_by_query(g, g->cache.first, doc, n, false));
-    TRY(send_by_query(g, g->cache.length, doc, n, true));
-    return run_cached_pass(g, true);
+    TRY(stage_rows(generation->step, generation->options.stream, packed, 1, &batch));
+    generation->batch = batch;
+    TRY(send_index(generation, generation->cache.row, count, all_tokens(generation), -1));
+    TRY(send_by_query(generation, generation->cache.first, doc, count, false));
+    TRY(send_by_query(generation, generation->cache.length, doc, count, true));
+    return run_cached_pass(generation, true);
 }
 
 /* Adds a prompt to what a batch has taken of its capacities; false, and nothing added, if it
  * does not fit. */
-static bool take_prompt(const generator *g, const row *p, batch_caps *sum, int64_t *inout_rows)
+static bool take_prompt(const generator *generation, const row *packed, batch_caps *sum,
+                        int64_t *inout_rows)
 {
     batch_caps next = *sum;
-    next.tokens += p->n_tokens;
+    next.tokens += packed->n_tokens;
     next.docs++;
-    next.items += p->n_items;
-    next.patches += p->n_patches;
-    if (next.docs > g->docs || next.tokens > g->options.cap.tokens ||
-        next.items > g->options.cap.items ||
-        next.items > g->options.cap.frames || /* an image is one frame */
-        next.patches > g->options.cap.patches ||
-        *inout_rows + p->n_tokens + GENERATE_MAX > g->cache.rows)
+    next.items += packed->n_items;
+    next.patches += packed->n_patches;
+    if (next.docs > generation->docs || next.tokens > generation->options.cap.tokens ||
+        next.items > generation->options.cap.items ||
+        next.items > generation->options.cap.frames || /* an image is one frame */
+        next.patches > generation->options.cap.patches ||
+        *inout_rows + packed->n_tokens + GENERATE_MAX > generation->cache.rows)
         return false;
     *sum = next;
-    *inout_rows += p->n_tokens + GENERATE_MAX;
+    *inout_rows += packed->n_tokens + GENERATE_MAX;
     return true;
 }
 
 /* Cuts the prompts of as many of these replies as fit in a batch together, but at least one. */
-static status cut_prompts(const generator *g, const row *r, const reply *replies, int64_t n,
-                          arena *a, row prompts[DOCS], int64_t *out_n)
+static status cut_prompts(const generator *generation, const row *packed, const reply *replies,
+                          int64_t count, arena *memory, row prompts[DOCS], int64_t *out_n)
 {
     batch_caps sum = {0};
     int64_t rows = 0, taken = 0;
-    while (taken < n && taken < g->docs) {
-        TRY(prompt_of_reply(r, &replies[taken], a, &prompts[taken]));
-        if (!take_prompt(g, &prompts[taken], &sum, &rows))
+    while (taken < count && taken < generation->docs) {
+        TRY(prompt_of_reply(packed, &replies[taken], memory, &prompts[taken]));
+        if (!take_prompt(generation, &prompts[taken], &sum, &rows))
             break;
         taken++;
     }
@@ -361,47 +375,48 @@ static status cut_prompts(const generator *g, const row *r, const reply *replies
 }
 
 /* Continues the documents of one batch. */
-static status answer_batch(generator *g, const row *prompts, int64_t n, int64_t max_new, arena *a,
-                           token_list *out)
+static status answer_batch(generator *generation, const row *prompts, int64_t taken,
+                           int64_t max_new, arena *memory, token_list *out)
 {
     growing doc[DOCS] = {0};
-    row r = {.n_tokens = DOCS, .n_docs = DOCS};
-    TRY(row_alloc(&r, a, 0));
-    for (int64_t i = 0; i < n; i++)
+    row packed = {.n_tokens = DOCS, .n_docs = DOCS};
+    TRY(row_alloc(&packed, memory, 0));
+    for (int64_t i = 0; i < taken; i++)
         doc[i].answer = i;
-    TRY(prefill(g, prompts, doc, n));
-    TRY(choose_tokens(g, doc, &n, max_new, out));
-    while (n > 0) {
-        TRY(step(g, &r, doc, n));
-        TRY(choose_tokens(g, doc, &n, max_new, out));
+    TRY(prefill(generation, prompts, doc, taken));
+    TRY(choose_tokens(generation, doc, &taken, max_new, out));
+    while (taken > 0) {
+        TRY(step(generation, &packed, doc, taken));
+        TRY(choose_tokens(generation, doc, &taken, max_new, out));
     }
     return ST_OK;
 }
 
-status generate_answers(generator *g, const row *r, const reply *replies, int64_t n,
-                        int64_t max_new, token_list *out)
+status generate_answers(generator *generation, const row *packed, const reply *replies,
+                        int64_t count, int64_t max_new, token_list *out)
 {
-    if (!generate_can(g, r))
+    if (!generate_can(generation, packed))
         return FAIL(
             ST_BAD_DEVICE,
             "generate: answers need logits of f32, f64 or bf16 (%s gives %s) and rows without "
             "video",
-            g->options.stream->dev->backend->name,
-            st_dtype_name(g->options.stream->dev->backend->act));
+            generation->options.stream->dev->backend->name,
+            st_dtype_name(generation->options.stream->dev->backend->act));
     if (max_new > GENERATE_MAX)
         return FAIL(ST_INTERNAL,
                     "generate: %lld words were asked for, but an answer has room for %d",
                     (long long)max_new, GENERATE_MAX);
-    arena a;
-    arena_init(&a, 0);
+    arena memory;
+    arena_init(&memory, 0);
     status st = ST_OK;
-    for (int64_t done = 0, taken; done < n && st == ST_OK; done += taken) {
+    for (int64_t done = 0, taken; done < count && st == ST_OK; done += taken) {
         row prompts[DOCS];
-        st = cut_prompts(g, r, replies + done, n - done, &a, prompts, &taken);
+        st =
+            cut_prompts(generation, packed, replies + done, count - done, &memory, prompts, &taken);
         if (st == ST_OK)
-            st = answer_batch(g, prompts, taken, max_new, &a, out + done);
-        arena_reset(&a);
+            st = answer_batch(generation, prompts, taken, max_new, &memory, out + done);
+        arena_reset(&memory);
     }
-    arena_done(&a);
+    arena_done(&memory);
     return st;
 }

@@ -20,10 +20,10 @@
 enum { GENERATE_MAX = 16 /* the most words of an answer */ };
 
 /* Whether a run with these options answers held-out questions in its own words. */
-static inline bool generate_wanted(const conf *c, bool training)
+static inline bool generate_wanted(const conf *options, bool training)
 {
-    bool evaluates = !training || (c->eval_enable && !c->feed_replay[0]);
-    return evaluates && (c->eval_generate || c->eval_show);
+    bool evaluates = !training || (options->eval_enable && !options->feed_replay[0]);
+    return evaluates && (options->eval_generate || options->eval_show);
 }
 
 /* Device bytes that a generator takes for documents of up to `longest` tokens, on a rank of `mesh`
@@ -50,11 +50,11 @@ void generate_free(generator **generator);
  * row must have no video. */
 bool generate_can(const generator *generator, const row *row);
 
-/* Gives each of the n replies in the model's own words: continues its document, cut before the
- * reply, up to the end-of-text token or max_new words (at most GENERATE_MAX). What was said before
- * it in the document is the reference. The ids are appended to out[i], which must be empty; the
- * caller frees them. Every rank must call it. BAD_DEVICE if generate_can is false. */
+/* Gives each of the `count` replies in the model's own words: continues its document, cut before
+ * the reply, up to the end-of-text token or max_new words (at most GENERATE_MAX). What was said
+ * before it in the document is the reference. The ids are appended to out[i], which must be empty;
+ * the caller frees them. Every rank must call it. BAD_DEVICE if generate_can is false. */
 WARN_UNUSED status generate_answers(generator *generator, const row *row, const reply *replies,
-                                    int64_t n, int64_t max_new, token_list *out);
+                                    int64_t count, int64_t max_new, token_list *out);
 
 #endif

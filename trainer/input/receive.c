@@ -63,317 +63,321 @@ struct receiver {
 
 enum { STOP_POLL_MS = 50 };
 
-static status keep_text(text_kept *k, const char *text)
+static status keep_text(text_kept *kept, const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    if (bytes > k->bytes) {
-        char *more = realloc(k->text, 2 * bytes);
+    if (bytes > kept->bytes) {
+        char *more = realloc(kept->text, 2 * bytes);
         if (!more)
             return FAIL(ST_NO_MEMORY, "receiver: out of memory");
-        k->text = more;
-        k->bytes = 2 * bytes;
+        kept->text = more;
+        kept->bytes = 2 * bytes;
     }
-    memcpy(k->text, text, bytes);
+    memcpy(kept->text, text, bytes);
     return ST_OK;
 }
 
-static const char *text_of(const text_kept *k)
+static const char *text_of(const text_kept *kept)
 {
-    return k->text ? k->text : "";
+    return kept->text ? kept->text : "";
 }
 
 /* Checks that a row's cursor points to a row after it: to the next row; for one of several ranks,
  * to one of the same step or to the next step's first. A checkpoint with another cursor would train
  * rows twice or not at all. */
-static status check_cursor(const receiver *r, const slot *s)
+static status check_cursor(const receiver *input, const slot *at)
 {
-    const int64_t number = (int64_t)s->head.row, g = r->step_rows;
-    const int64_t last = r->ranks > 1 && g > 0 ? (number / g + 1) * g : number + 1;
+    const int64_t number = (int64_t)at->head.row, step_rows = input->step_rows;
+    const int64_t last =
+        input->ranks > 1 && step_rows > 0 ? (number / step_rows + 1) * step_rows : number + 1;
     char place[64];
     int64_t next;
     snprintf(place, sizeof place, "row %" PRId64, number);
-    if (cursor_read(s->row.cursor, place, "train", g, &next) != ST_OK)
-        return FAIL_IN(ST_PROTOCOL, r->endpoint, "%s", status_text());
+    if (cursor_read(at->row.cursor, place, "train", step_rows, &next) != ST_OK)
+        return FAIL_IN(ST_PROTOCOL, input->endpoint, "%s", status_text());
     return next > number && next <= last
                ? ST_OK
-               : FAIL_IN(ST_PROTOCOL, r->endpoint,
+               : FAIL_IN(ST_PROTOCOL, input->endpoint,
                          "row %" PRId64 " came with a cursor that points to row %" PRId64
                          "; it must point to a row from %" PRId64 " to %" PRId64,
                          number, next, number + 1, last);
 }
 
 /* Receives the next row. If the daemon goes away meanwhile, waits for it and goes on. */
-static status next_row(receiver *r, slot *s)
+static status next_row(receiver *input, slot *place)
 {
     for (;;) {
-        arena_reset(&s->memory);
-        status st = client_next(r->source, &s->memory, &s->row, &s->head, NULL);
-        if (st == ST_OK && r->trains && r->endpoint)
-            TRY(check_cursor(r, s));
+        arena_reset(&place->memory);
+        status st = client_next(input->source, &place->memory, &place->row, &place->head, NULL);
+        if (st == ST_OK && input->trains && input->endpoint)
+            TRY(check_cursor(input, place));
         if (st == ST_OK)
-            return keep_text(&r->resume, s->row.cursor);
-        if (st != ST_UNAVAILABLE || !r->endpoint || r->reconnect_s <= 0)
+            return keep_text(&input->resume, place->row.cursor);
+        if (st != ST_UNAVAILABLE || !input->endpoint || input->reconnect_s <= 0)
             return st;
-        TRY(rejoin_stream(r->source, r->endpoint, text_of(&r->resume), r->reconnect_s));
+        TRY(rejoin_stream(input->source, input->endpoint, text_of(&input->resume),
+                          input->reconnect_s));
     }
 }
 
-static bool hands_on(const receiver *r)
+static bool hands_on(const receiver *input)
 {
-    return r->row_broadcast && row_broadcast_is_source(r->row_broadcast);
+    return input->row_broadcast && row_broadcast_is_source(input->row_broadcast);
 }
 
-static status fill_slot(receiver *r, slot *s)
+static status fill_slot(receiver *input, slot *place)
 {
-    if (r->source)
-        return next_row(r, s);
-    arena_reset(&s->memory);
-    return row_feed_next(r->row_broadcast, &s->memory, &s->row, &s->head, &s->shared_bytes);
+    if (input->source)
+        return next_row(input, place);
+    arena_reset(&place->memory);
+    return row_feed_next(input->row_broadcast, &place->memory, &place->row, &place->head,
+                         &place->shared_bytes);
 }
 
-static void note_end(receiver *r, status how)
+static void note_end(receiver *input, status how)
 {
-    pthread_mutex_lock(&r->lock);
-    r->ended = how;
-    r->note = *status_last();
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&input->lock);
+    input->ended = how;
+    input->note = *status_last();
+    pthread_cond_broadcast(&input->changed);
+    pthread_mutex_unlock(&input->lock);
 }
 
 static void *receive_thread(void *user)
 {
-    receiver *r = user;
+    receiver *input = user;
     for (;;) {
-        pthread_mutex_lock(&r->lock);
-        while (!r->stop && r->n_filled - r->n_given_back >= r->n_slots)
-            pthread_cond_wait(&r->changed, &r->lock);
-        bool stop = r->stop;
-        slot *s = &r->slots[r->n_filled % r->n_slots];
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_lock(&input->lock);
+        while (!input->stop && input->n_filled - input->n_given_back >= input->n_slots)
+            pthread_cond_wait(&input->changed, &input->lock);
+        bool stop = input->stop;
+        slot *place = &input->slots[input->n_filled % input->n_slots];
+        pthread_mutex_unlock(&input->lock);
         if (stop)
             return NULL;
-        status st = fill_slot(r, s);
+        status st = fill_slot(input, place);
         if (st != ST_OK) {
-            note_end(r, st);
-            if (hands_on(r) && row_feed_last(r->row_broadcast, st) != ST_OK)
+            note_end(input, st);
+            if (hands_on(input) && row_feed_last(input->row_broadcast, st) != ST_OK)
                 status_clear(); /* closing */
             return NULL;
         }
-        pthread_mutex_lock(&r->lock);
-        r->n_filled++;
-        pthread_cond_broadcast(&r->changed);
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_lock(&input->lock);
+        input->n_filled++;
+        pthread_cond_broadcast(&input->changed);
+        pthread_mutex_unlock(&input->lock);
         /* The step may read the row meanwhile. Only this thread fills its slot again. */
-        if (hands_on(r) && row_feed_send(r->row_broadcast, &s->row, &s->head) != ST_OK)
+        if (hands_on(input) &&
+            row_feed_send(input->row_broadcast, &place->row, &place->head) != ST_OK)
             return NULL;
     }
 }
 
-static status read_step_rows(receiver *r)
+static status read_step_rows(receiver *input)
 {
     json_value *welcome = NULL;
-    const char *text = client_welcome(r->source);
+    const char *text = client_welcome(input->source);
     TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
-    r->step_rows = json_int(json_find(welcome, "global_batch_size"), 0);
+    input->step_rows = json_int(json_find(welcome, "global_batch_size"), 0);
     json_free(&welcome);
     return ST_OK;
 }
 
-static status open_source(receiver *r, const receiver_options *o)
+static status open_source(receiver *input, const receiver_options *options)
 {
-    if (o->replay.path && o->replay.path[0])
-        return client_replay(&o->replay, &r->source);
-    r->endpoint = strdup(o->client.endpoint);
-    if (!r->endpoint)
+    if (options->replay.path && options->replay.path[0])
+        return client_replay(&options->replay, &input->source);
+    input->endpoint = strdup(options->client.endpoint);
+    if (!input->endpoint)
         return FAIL(ST_NO_MEMORY, "receiver: out of memory");
-    TRY(client_open(&o->client, &r->source));
-    return read_step_rows(r);
+    TRY(client_open(&options->client, &input->source));
+    return read_step_rows(input);
 }
 
 /* Opens this rank's own source of rows, or waits for the source of the rank that receives them for
  * this one. */
-static status reach_rows(receiver *r, const receiver_options *o)
+static status reach_rows(receiver *input, const receiver_options *options)
 {
-    if (!r->row_broadcast)
-        return open_source(r, o);
-    if (!row_broadcast_is_source(r->row_broadcast))
-        return row_feed_await(r->row_broadcast, &r->welcome);
-    status st = open_source(r, o);
+    if (!input->row_broadcast)
+        return open_source(input, options);
+    if (!row_broadcast_is_source(input->row_broadcast))
+        return row_feed_await(input->row_broadcast, &input->welcome);
+    status st = open_source(input, options);
     if (st == ST_OK)
-        return row_feed_welcome(r->row_broadcast, client_welcome(r->source));
+        return row_feed_welcome(input->row_broadcast, client_welcome(input->source));
     status_note note = *status_last();
-    if (row_feed_last(r->row_broadcast, st) != ST_OK)
+    if (row_feed_last(input->row_broadcast, st) != ST_OK)
         status_clear();
     status_set(&note);
     return st;
 }
 
-status receiver_open(const receiver_options *o, receiver **out)
+status receiver_open(const receiver_options *options, receiver **out)
 {
     status st = ST_OK;
-    receiver *r = calloc(1, sizeof *r);
-    if (!r) {
-        row_broadcast *given = o->row_broadcast;
+    receiver *input = calloc(1, sizeof *input);
+    if (!input) {
+        row_broadcast *given = options->row_broadcast;
         row_broadcast_close(&given);
         return FAIL(ST_NO_MEMORY, "receiver: out of memory");
     }
-    r->row_broadcast = o->row_broadcast;
-    pthread_mutex_init(&r->lock, NULL);
+    input->row_broadcast = options->row_broadcast;
+    pthread_mutex_init(&input->lock, NULL);
     /* Waits use the monotonic clock: a wall clock that is set back would stretch a wait, and a
      * signal would go unnoticed for as long. */
     pthread_condattr_t steady;
     pthread_condattr_init(&steady);
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->changed, &steady);
+    pthread_cond_init(&input->changed, &steady);
     pthread_condattr_destroy(&steady);
-    r->n_slots = o->slots;
-    r->stopped = o->stopped;
-    r->reconnect_s = o->reconnect_s;
-    r->trains = o->trains;
-    r->ranks = o->client.ranks;
-    r->slots = calloc((size_t)o->slots, sizeof *r->slots);
-    if (!r->slots) {
-        st = FAIL(ST_NO_MEMORY, "receiver: out of memory for %lld rows", (long long)o->slots);
+    input->n_slots = options->slots;
+    input->stopped = options->stopped;
+    input->reconnect_s = options->reconnect_s;
+    input->trains = options->trains;
+    input->ranks = options->client.ranks;
+    input->slots = calloc((size_t)options->slots, sizeof *input->slots);
+    if (!input->slots) {
+        st = FAIL(ST_NO_MEMORY, "receiver: out of memory for %lld rows", (long long)options->slots);
         goto done;
     }
-    for (int64_t i = 0; i < r->n_slots; i++)
-        arena_init(&r->slots[i].memory, 0);
-    TRY_OR(done, reach_rows(r, o));
-    if (pthread_create(&r->thread, NULL, receive_thread, r) != 0) {
+    for (int64_t i = 0; i < input->n_slots; i++)
+        arena_init(&input->slots[i].memory, 0);
+    TRY_OR(done, reach_rows(input, options));
+    if (pthread_create(&input->thread, NULL, receive_thread, input) != 0) {
         st = FAIL(ST_OS, "receiver: its thread cannot be started");
         goto done;
     }
-    r->thread_runs = true;
-    *out = r;
+    input->thread_runs = true;
+    *out = input;
     return ST_OK;
 done:
-    receiver_close(&r);
+    receiver_close(&input);
     return st;
 }
 
 void receiver_close(receiver **held)
 {
-    receiver *r = *held;
-    if (!r)
+    receiver *input = *held;
+    if (!input)
         return;
-    if (r->thread_runs) {
-        pthread_mutex_lock(&r->lock);
-        r->stop = true;
-        pthread_cond_broadcast(&r->changed);
-        pthread_mutex_unlock(&r->lock);
-        if (r->source)
-            client_interrupt(r->source);
-        if (r->row_broadcast)
-            row_broadcast_interrupt(r->row_broadcast);
-        pthread_join(r->thread, NULL);
+    if (input->thread_runs) {
+        pthread_mutex_lock(&input->lock);
+        input->stop = true;
+        pthread_cond_broadcast(&input->changed);
+        pthread_mutex_unlock(&input->lock);
+        if (input->source)
+            client_interrupt(input->source);
+        if (input->row_broadcast)
+            row_broadcast_interrupt(input->row_broadcast);
+        pthread_join(input->thread, NULL);
     }
-    client_close(&r->source);
-    row_broadcast_close(&r->row_broadcast);
-    free(r->welcome);
-    for (int64_t i = 0; r->slots && i < r->n_slots; i++)
-        arena_done(&r->slots[i].memory);
-    free(r->slots);
-    free(r->cursor.text);
-    free(r->resume.text);
-    free(r->endpoint);
-    pthread_cond_destroy(&r->changed);
-    pthread_mutex_destroy(&r->lock);
-    free(r);
+    client_close(&input->source);
+    row_broadcast_close(&input->row_broadcast);
+    free(input->welcome);
+    for (int64_t i = 0; input->slots && i < input->n_slots; i++)
+        arena_done(&input->slots[i].memory);
+    free(input->slots);
+    free(input->cursor.text);
+    free(input->resume.text);
+    free(input->endpoint);
+    pthread_cond_destroy(&input->changed);
+    pthread_mutex_destroy(&input->lock);
+    free(input);
     *held = NULL;
 }
 
-const char *receiver_welcome(const receiver *r)
+const char *receiver_welcome(const receiver *input)
 {
-    return r->source ? client_welcome(r->source) : r->welcome;
+    return input->source ? client_welcome(input->source) : input->welcome;
 }
 
-int64_t receiver_rows(const receiver *r)
+int64_t receiver_rows(const receiver *input)
 {
-    return r->source ? client_rows(r->source) : -1;
+    return input->source ? client_rows(input->source) : -1;
 }
 
-int64_t receiver_left_over(const receiver *r)
+int64_t receiver_left_over(const receiver *input)
 {
-    return r->source ? client_left_over(r->source) : 0;
+    return input->source ? client_left_over(input->source) : 0;
 }
 
 /* Row numbers of a stream rise. Those of a recording start again after its end; the log says so
  * once, when the step takes the first of them (the thread is ahead of it). */
-static void note_loop(receiver *r, const frame *head)
+static void note_loop(receiver *input, const frame *head)
 {
-    if (r->n_taken && head->row <= r->last_row && !r->loop_told) {
-        r->loop_told = true;
+    if (input->n_taken && head->row <= input->last_row && !input->loop_told) {
+        input->loop_told = true;
         log_warn("the recording ended after %lld rows and begins again: training.steps asks for "
                  "more rows than it holds",
-                 (long long)r->n_taken);
+                 (long long)input->n_taken);
     }
-    r->last_row = head->row;
+    input->last_row = head->row;
 }
 
-const char *receiver_cursor(const receiver *r)
+const char *receiver_cursor(const receiver *input)
 {
-    return text_of(&r->cursor);
+    return text_of(&input->cursor);
 }
 
 /* Waits until something changes, but only for a short while, since a signal changes nothing here.
  */
-static void wait_a_little(receiver *r)
+static void wait_a_little(receiver *input)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += STOP_POLL_MS * 1000000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    pthread_cond_timedwait(&input->changed, &input->lock, &until);
 }
 
-status receiver_next(receiver *r, received *out, int64_t *inout_waited_ns)
+status receiver_next(receiver *input, received *out, int64_t *inout_waited_ns)
 {
     status st = ST_OK;
-    pthread_mutex_lock(&r->lock);
-    if (r->n_taken == r->n_filled && r->ended == ST_OK) {
+    pthread_mutex_lock(&input->lock);
+    if (input->n_taken == input->n_filled && input->ended == ST_OK) {
         int64_t start = clock_ns();
-        while (r->n_taken == r->n_filled && r->ended == ST_OK && st == ST_OK) {
-            if (r->stopped && r->stopped() && !r->row_broadcast)
+        while (input->n_taken == input->n_filled && input->ended == ST_OK && st == ST_OK) {
+            if (input->stopped && input->stopped() && !input->row_broadcast)
                 st = FAIL(ST_STOPPED, "stopped by a signal while waiting for a row");
             else
-                wait_a_little(r);
+                wait_a_little(input);
             /* Ranks that share rows must stop after the same row; interrupting the source makes its
              * thread tell all of them. */
-            if (r->stopped && r->stopped() && hands_on(r))
-                client_interrupt(r->source);
+            if (input->stopped && input->stopped() && hands_on(input))
+                client_interrupt(input->source);
         }
         *inout_waited_ns += clock_ns() - start;
     }
-    if (st == ST_OK && r->n_taken < r->n_filled)
-        st = keep_text(&r->cursor, r->slots[r->n_taken % r->n_slots].row.cursor);
+    if (st == ST_OK && input->n_taken < input->n_filled)
+        st = keep_text(&input->cursor, input->slots[input->n_taken % input->n_slots].row.cursor);
     if (st != ST_OK) {
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_unlock(&input->lock);
         return st;
     }
-    if (r->n_taken < r->n_filled) {
-        slot *s = &r->slots[r->n_taken % r->n_slots];
-        out->row = s->row;
-        out->head = s->head;
-        out->shared_bytes = s->shared_bytes;
-        out->slot = s;
-        note_loop(r, &s->head);
-        r->n_taken++;
+    if (input->n_taken < input->n_filled) {
+        slot *place = &input->slots[input->n_taken % input->n_slots];
+        out->row = place->row;
+        out->head = place->head;
+        out->shared_bytes = place->shared_bytes;
+        out->slot = place;
+        note_loop(input, &place->head);
+        input->n_taken++;
     } else {
-        st = r->ended;
-        status_set(&r->note);
+        st = input->ended;
+        status_set(&input->note);
     }
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&input->lock);
     return st;
 }
 
-void receiver_give_back(receiver *r, received *got)
+void receiver_give_back(receiver *input, received *got)
 {
     if (!got->slot)
         return;
     got->slot = NULL;
-    pthread_mutex_lock(&r->lock);
-    r->n_given_back++;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&input->lock);
+    input->n_given_back++;
+    pthread_cond_broadcast(&input->changed);
+    pthread_mutex_unlock(&input->lock);
 }

@@ -24,7 +24,7 @@ static status came_back(const char *endpoint, int64_t begin)
     return ST_OK;
 }
 
-status rejoin_stream(client *c, const char *endpoint, const char *cursor, double patience_s)
+status rejoin_stream(client *consumer, const char *endpoint, const char *cursor, double patience_s)
 {
     const status_note why = *status_last();
     const int64_t begin = clock_ns();
@@ -33,7 +33,7 @@ status rejoin_stream(client *c, const char *endpoint, const char *cursor, double
              endpoint, why.message, patience_s);
     while (seconds_since(begin) < patience_s) {
         const double left_ms = (patience_s - seconds_since(begin)) * 1000.0;
-        status st = client_rejoin(c, cursor, left_ms < LOOK_MS ? (int)left_ms + 1 : LOOK_MS);
+        status st = client_rejoin(consumer, cursor, left_ms < LOOK_MS ? (int)left_ms + 1 : LOOK_MS);
         if (st == ST_OK)
             return came_back(endpoint, begin);
         if (st != ST_TIMEOUT && st != ST_UNAVAILABLE)

@@ -14,44 +14,44 @@
 #include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
-void attention_block_bind(attention_block *block, params *p, int layer)
+void attention_block_bind(attention_block *block, params *registry, int layer)
 {
     char stem[96], name[128];
-    snprintf(stem, sizeof stem, "%slayers.%d", p->text_prefix, layer);
+    snprintf(stem, sizeof stem, "%slayers.%d", registry->text_prefix, layer);
 #define NAMED(part) (snprintf(name, sizeof name, "%s.self_attn.%s", stem, part), name)
     block->layer = layer;
-    block->norm = params_get(p, "%s.input_layernorm.weight", stem);
-    block->q = linear_bind(p, NAMED("q_proj"), false);
-    block->k = linear_bind(p, NAMED("k_proj"), false);
-    block->v = linear_bind(p, NAMED("v_proj"), false);
-    block->o = linear_bind(p, NAMED("o_proj"), false);
-    block->q_norm = params_get(p, "%s.self_attn.q_norm.weight", stem);
-    block->k_norm = params_get(p, "%s.self_attn.k_norm.weight", stem);
+    block->norm = params_get(registry, "%s.input_layernorm.weight", stem);
+    block->q = linear_bind(registry, NAMED("q_proj"), false);
+    block->k = linear_bind(registry, NAMED("k_proj"), false);
+    block->v = linear_bind(registry, NAMED("v_proj"), false);
+    block->o = linear_bind(registry, NAMED("o_proj"), false);
+    block->q_norm = params_get(registry, "%s.self_attn.q_norm.weight", stem);
+    block->k_norm = params_get(registry, "%s.self_attn.k_norm.weight", stem);
 #undef NAMED
 }
 
 void attention_saved_layout(attention_saved *saved, space *sp, const shape *sizes, unsigned kinds)
 {
     const text_dims *dims = &sizes->dims->text;
-    int64_t t = sizes->context_tokens, heads = tensor_part(sizes->ranks, dims->heads);
+    int64_t context_tokens = sizes->context_tokens, heads = tensor_part(sizes->ranks, dims->heads);
     int64_t kv_heads = tensor_part(sizes->ranks, dims->kv_heads);
     int64_t wide = heads * dims->head_dim, narrow = kv_heads * dims->head_dim;
     if (kinds & RECOMPUTE_CHEAP) {
         saved->rstd = space_take(sp, sizes->cap.tokens, sizes->acc);
         saved->a = space_take(sp, sizes->cap.tokens * dims->hidden, sizes->act);
-        saved->rstd_q = space_take(sp, t * heads, sizes->acc);
-        saved->rstd_k = space_take(sp, t * kv_heads, sizes->acc);
-        saved->qr = space_take(sp, t * wide, sizes->act);
-        saved->kr = space_take(sp, t * narrow, sizes->act);
+        saved->rstd_q = space_take(sp, context_tokens * heads, sizes->acc);
+        saved->rstd_k = space_take(sp, context_tokens * kv_heads, sizes->acc);
+        saved->qr = space_take(sp, context_tokens * wide, sizes->act);
+        saved->kr = space_take(sp, context_tokens * narrow, sizes->act);
     }
     if (kinds & RECOMPUTE_QKV) {
-        saved->q = space_take(sp, t * wide, sizes->act);
-        saved->k = space_take(sp, t * narrow, sizes->act);
-        saved->v = space_take(sp, t * narrow, sizes->act);
+        saved->q = space_take(sp, context_tokens * wide, sizes->act);
+        saved->k = space_take(sp, context_tokens * narrow, sizes->act);
+        saved->v = space_take(sp, context_tokens * narrow, sizes->act);
     }
     if (kinds & RECOMPUTE_ATTENTION) {
-        saved->o = space_take(sp, t * wide, sizes->act);
-        saved->lse = space_take(sp, t * heads, sizes->acc);
+        saved->o = space_take(sp, context_tokens * wide, sizes->act);
+        saved->lse = space_take(sp, context_tokens * heads, sizes->acc);
     }
 }
 
@@ -59,12 +59,12 @@ void attention_scratch_layout(attention_scratch *scratch, space *sp, const shape
                               bool training)
 {
     const text_dims *dims = &sizes->dims->text;
-    int64_t n = sizes->context_tokens, heads = tensor_part(sizes->ranks, dims->heads);
+    int64_t context_tokens = sizes->context_tokens, heads = tensor_part(sizes->ranks, dims->heads);
     int64_t wide = heads * dims->head_dim;
     int64_t narrow = tensor_part(sizes->ranks, dims->kv_heads) * dims->head_dim;
     *scratch = (attention_scratch){0};
     if (sizes->ranks->tensor > 1)
-        scratch->wide = space_take(sp, n * dims->hidden, sizes->act);
+        scratch->wide = space_take(sp, context_tokens * dims->hidden, sizes->act);
     if (sizes->ranks->context > 1) {
         scratch->keys = space_take(sp, sizes->all_tokens * narrow, sizes->act);
         scratch->values = space_take(sp, sizes->all_tokens * narrow, sizes->act);
@@ -72,12 +72,12 @@ void attention_scratch_layout(attention_scratch *scratch, space *sp, const shape
     }
     if (!training)
         return;
-    scratch->do_ = space_take(sp, n * wide, sizes->act);
-    scratch->dq = space_take(sp, n * wide, sizes->act);
-    scratch->dk = space_take(sp, n * narrow, sizes->act);
-    scratch->dv = space_take(sp, n * narrow, sizes->act);
-    scratch->da = space_take(sp, n * dims->hidden, sizes->act);
-    scratch->work = space_take(sp, n * heads, sizes->acc);
+    scratch->do_ = space_take(sp, context_tokens * wide, sizes->act);
+    scratch->dq = space_take(sp, context_tokens * wide, sizes->act);
+    scratch->dk = space_take(sp, context_tokens * narrow, sizes->act);
+    scratch->dv = space_take(sp, context_tokens * narrow, sizes->act);
+    scratch->da = space_take(sp, context_tokens * dims->hidden, sizes->act);
+    scratch->work = space_take(sp, context_tokens * heads, sizes->acc);
     if (sizes->ranks->context == 1)
         return;
     scratch->dkeys = space_take(sp, sizes->all_tokens * narrow, sizes->act);
@@ -96,15 +96,15 @@ static int64_t own_kv_heads(const pass_context *ctx)
 }
 
 /* y [Tc, heads, d] = mrope(RMSNorm_d(x)) */
-static status norm_rope_fwd(const pass_context *ctx, const param *w, int64_t heads, const void *x,
-                            void *y, void *rstd)
+static status norm_rope_fwd(const pass_context *ctx, const param *weight, int64_t heads,
+                            const void *x, void *y, void *rstd)
 {
     return op_norm_rope_fwd(ctx->stream, &(norm_rope_fwd_args){.rows = ctx->context_tokens,
                                                                .heads = heads,
                                                                .head_dim = ctx->dims->text.head_dim,
                                                                .eps = ctx->dims->text.rms_eps,
                                                                .x = x,
-                                                               .w = w->act,
+                                                               .w = weight->act,
                                                                .cos = ctx->text_cos,
                                                                .sin = ctx->text_sin,
                                                                .y = y,
@@ -112,20 +112,20 @@ static status norm_rope_fwd(const pass_context *ctx, const param *w, int64_t hea
 }
 
 /* dy [Tc, heads, d] holds the gradient of norm_rope_fwd's y on entry and that of x on return. */
-static status norm_rope_bwd(const pass_context *ctx, const param *w, int64_t heads, const void *x,
-                            const void *rstd, void *dy)
+static status norm_rope_bwd(const pass_context *ctx, const param *weight, int64_t heads,
+                            const void *x, const void *rstd, void *dy)
 {
     return op_norm_rope_bwd(ctx->stream, &(norm_rope_bwd_args){.rows = ctx->context_tokens,
                                                                .heads = heads,
                                                                .head_dim = ctx->dims->text.head_dim,
                                                                .x = x,
-                                                               .w = w->act,
+                                                               .w = weight->act,
                                                                .cos = ctx->text_cos,
                                                                .sin = ctx->text_sin,
                                                                .rstd = rstd,
                                                                .dy = dy,
                                                                .dx = dy,
-                                                               .dw = param_gradient(w)});
+                                                               .dw = param_gradient(weight)});
 }
 
 /* Gathers the keys and values of the whole row for this rank's heads. */
@@ -179,8 +179,8 @@ static status core_fwd(const pass_context *ctx, int64_t layer, const attention_s
         TRY(kv_cache_keep(ctx, layer, keys, values));
     if (ctx->cache && ctx->cache->step)
         return kv_cache_attend(ctx, layer, saved->qr, saved->o);
-    const attention_fwd_args a = core(ctx, saved, keys, values);
-    return op_attention_fwd(ctx->stream, &a);
+    const attention_fwd_args args = core(ctx, saved, keys, values);
+    return op_attention_fwd(ctx->stream, &args);
 }
 
 /* q, k, v = projections of a */
@@ -225,14 +225,14 @@ static status core_bwd(const pass_context *ctx, int64_t layer, const attention_s
     const comm_at at = {"reduce keys and values", layer};
     const void *keys, *values;
     TRY(gather_keys(ctx, layer, saved, scratch, &keys, &values));
-    const attention_fwd_args f = core(ctx, saved, keys, values);
-    attention_bwd_args a = attention_bwd_of(&f);
-    a.do_ = scratch->do_;
-    a.dq = scratch->dq;
-    a.dk = shared ? scratch->dkeys : scratch->dk;
-    a.dv = shared ? scratch->dvalues : scratch->dv;
-    a.work = scratch->work;
-    TRY(op_attention_bwd(ctx->stream, &a));
+    const attention_fwd_args fwd = core(ctx, saved, keys, values);
+    attention_bwd_args args = attention_bwd_of(&fwd);
+    args.do_ = scratch->do_;
+    args.dq = scratch->dq;
+    args.dk = shared ? scratch->dkeys : scratch->dk;
+    args.dv = shared ? scratch->dvalues : scratch->dv;
+    args.work = scratch->work;
+    TRY(op_attention_bwd(ctx->stream, &args));
     if (!shared)
         return ST_OK;
     TRY(keys_reduce(ctx, at, scratch->dkeys, narrow, scratch->ranks, scratch->dk));

@@ -47,7 +47,7 @@ typedef struct attention_scratch {
 } attention_scratch;
 
 /* Finds the parameters of a layer in the registry. */
-void attention_block_bind(attention_block *block, params *p, int layer);
+void attention_block_bind(attention_block *block, params *registry, int layer);
 /* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void attention_saved_layout(attention_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */

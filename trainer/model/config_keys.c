@@ -82,65 +82,65 @@ const config_key config_keys[] = {
 };
 const int n_config_keys = sizeof config_keys / sizeof config_keys[0];
 
-static bool all_are(const json_value *list, const char *text, size_t n)
+static bool all_are(const json_value *list, const char *text, size_t length)
 {
     for (size_t i = 0; i < json_count(list); i++) {
         const char *item = json_text(json_item(list, i), "");
-        if (strlen(item) != n || memcmp(item, text, n) != 0)
+        if (strlen(item) != length || memcmp(item, text, length) != 0)
             return false;
     }
     return true;
 }
 
-/* True if v is the value that these n characters stand for. */
-static bool is_value(const json_value *v, const char *text, size_t n)
+/* True if `value` is the value that these `length` characters stand for. */
+static bool is_value(const json_value *value, const char *text, size_t length)
 {
     char word[32], *end;
-    snprintf(word, sizeof word, "%.*s", (int)n, text);
-    switch (json_typeof(v)) {
+    snprintf(word, sizeof word, "%.*s", (int)length, text);
+    switch (json_typeof(value)) {
     case JSON_NULL:
         return strcmp(word, "null") == 0;
     case JSON_BOOL:
-        return strcmp(word, json_bool(v, false) ? "true" : "false") == 0;
+        return strcmp(word, json_bool(value, false) ? "true" : "false") == 0;
     case JSON_INT:
     case JSON_REAL:
-        return strtod(word, &end) == json_real(v, -1) && end != word && *end == 0;
+        return strtod(word, &end) == json_real(value, -1) && end != word && *end == 0;
     case JSON_TEXT:
-        return strcmp(word, json_text(v, "")) == 0;
+        return strcmp(word, json_text(value, "")) == 0;
     case JSON_ARRAY:
-        return word[0] == '[' && all_are(v, text + 1, n - 2);
+        return word[0] == '[' && all_are(value, text + 1, length - 2);
     default:
-        return strcmp(word, "{}") == 0 && json_count(v) == 0;
+        return strcmp(word, "{}") == 0 && json_count(value) == 0;
     }
 }
 
-static bool is_neutral(const json_value *v, const char *values)
+static bool is_neutral(const json_value *value, const char *values)
 {
     for (const char *at = values;; at++) {
-        size_t n = strcspn(at, "|");
-        if (is_value(v, at, n))
+        size_t count = strcspn(at, "|");
+        if (is_value(value, at, count))
             return true;
-        at += n;
+        at += count;
         if (!*at)
             return false;
     }
 }
 
-static const char *value_text(const json_value *v, char *out, size_t size)
+static const char *value_text(const json_value *value, char *out, size_t size)
 {
-    switch (json_typeof(v)) {
+    switch (json_typeof(value)) {
     case JSON_BOOL:
-        snprintf(out, size, "%s", json_bool(v, false) ? "true" : "false");
+        snprintf(out, size, "%s", json_bool(value, false) ? "true" : "false");
         break;
     case JSON_INT:
     case JSON_REAL:
-        snprintf(out, size, "%g", json_real(v, 0));
+        snprintf(out, size, "%g", json_real(value, 0));
         break;
     case JSON_TEXT:
-        snprintf(out, size, "\"%.60s\"", json_text(v, ""));
+        snprintf(out, size, "\"%.60s\"", json_text(value, ""));
         break;
     default:
-        snprintf(out, size, "%s", json_type_name(json_typeof(v)));
+        snprintf(out, size, "%s", json_type_name(json_typeof(value)));
     }
     return out;
 }
@@ -148,26 +148,27 @@ static const char *value_text(const json_value *v, char *out, size_t size)
 /* Turns "0" into "0", and "false|null" into "false or null". */
 static const char *neutral_text(const char *values, char *out, size_t size)
 {
-    size_t n = strcspn(values, "|");
-    snprintf(out, size, "%.*s%s%s", (int)n, values, values[n] ? " or " : "",
-             values[n] ? values + n + 1 : "");
+    size_t count = strcspn(values, "|");
+    snprintf(out, size, "%.*s%s%s", (int)count, values, values[count] ? " or " : "",
+             values[count] ? values + count + 1 : "");
     return out;
 }
 
-status config_keys_check(const json_value *o, config_place place, bool vision, const char *source)
+status config_keys_check(const json_value *object, config_place place, bool vision,
+                         const char *source)
 {
     char value[96], neutral[64];
     for (int i = 0; i < n_config_keys; i++) {
-        const config_key *k = &config_keys[i];
-        const json_value *v = k->place == place && k->use == KEY_NEUTRAL &&
-                                      k->models & (vision ? OF_VISION : OF_TEXT_ONLY)
-                                  ? json_find(o, k->key)
-                                  : NULL;
-        if (v && !is_neutral(v, k->neutral))
+        const config_key *key = &config_keys[i];
+        const json_value *member = key->place == place && key->use == KEY_NEUTRAL &&
+                                           key->models & (vision ? OF_VISION : OF_TEXT_ONLY)
+                                       ? json_find(object, key->key)
+                                       : NULL;
+        if (member && !is_neutral(member, key->neutral))
             return FAIL_IN(ST_BAD_INPUT, source, "%s%s is %s (%s); only %s is implemented",
-                           place == IN_ROPE ? "rope_scaling." : "", k->key,
-                           value_text(v, value, sizeof value), k->why,
-                           neutral_text(k->neutral, neutral, sizeof neutral));
+                           place == IN_ROPE ? "rope_scaling." : "", key->key,
+                           value_text(member, value, sizeof value), key->why,
+                           neutral_text(key->neutral, neutral, sizeof neutral));
     }
     return ST_OK;
 }

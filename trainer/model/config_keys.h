@@ -32,10 +32,10 @@ typedef struct config_key {
 extern const config_key config_keys[];
 extern const int n_config_keys;
 
-/* Checks the members of o, the object at `place`, or NULL if there is none. vision: the model has a
- * vision tower. ST_BAD_INPUT for the first value that is not neutral, with its key; source names
- * the file in the message. */
-WARN_UNUSED status config_keys_check(const json_value *o, config_place place, bool vision,
+/* Checks the members of `object`, the object at `place`, or NULL if there is none. vision: the
+ * model has a vision tower. ST_BAD_INPUT for the first value that is not neutral, with its key;
+ * source names the file in the message. */
+WARN_UNUSED status config_keys_check(const json_value *object, config_place place, bool vision,
                                      const char *source);
 
 #endif

@@ -7,9 +7,9 @@
 
 #include "common/base/bf16.h"
 
-bool convert_known(st_dtype d)
+bool convert_known(st_dtype dtype)
 {
-    return d == DT_F64 || d == DT_F32 || d == DT_F16 || d == DT_BF16;
+    return dtype == DT_F64 || dtype == DT_F32 || dtype == DT_F16 || dtype == DT_BF16;
 }
 
 static double f16_to_double(uint16_t half)
@@ -26,11 +26,11 @@ static double f16_to_double(uint16_t half)
     return half & 0x8000 ? -value : value;
 }
 
-static uint16_t double_to_f16(double d)
+static uint16_t double_to_f16(double value)
 {
-    uint16_t sign = signbit(d) ? 0x8000 : 0;
-    double size = fabs(d);
-    if (isnan(d))
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    double size = fabs(value);
+    if (isnan(value))
         return sign | 0x7e00;
     if (size >= 65520) /* half a step above the largest finite number, so it rounds to infinity */
         return sign | 0x7c00;
@@ -47,69 +47,69 @@ static uint16_t double_to_f16(double d)
     return sign | (uint16_t)((step + 25) << 10 | ((int)places - 1024));
 }
 
-void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_t n)
+void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_t count)
 {
-    const char *p = from;
+    const char *at = from;
     size_t size = st_dtype_size(from_dtype);
-    for (int64_t i = 0; i < n; i++, p += size) {
-        float f;
+    for (int64_t i = 0; i < count; i++, at += size) {
+        float value;
         uint16_t half;
         switch (from_dtype) {
         case DT_F64:
-            memcpy(&to[i], p, sizeof to[i]);
+            memcpy(&to[i], at, sizeof to[i]);
             break;
         case DT_F32:
-            memcpy(&f, p, sizeof f);
-            to[i] = f;
+            memcpy(&value, at, sizeof value);
+            to[i] = value;
             break;
         case DT_F16:
-            memcpy(&half, p, sizeof half);
+            memcpy(&half, at, sizeof half);
             to[i] = f16_to_double(half);
             break;
         default:
-            memcpy(&half, p, sizeof half);
+            memcpy(&half, at, sizeof half);
             to[i] = bf16_to_float(half);
         }
     }
 }
 
 /* Rounds to a float with an odd last bit unless it is exact. Rounding that to BF16 gives the same
- * as rounding d at once: it cannot land on a tie that d itself is not on. */
-static float double_to_odd_float(double d)
+ * as rounding `value` at once: it cannot land on a tie that `value` itself is not on. */
+static float double_to_odd_float(double value)
 {
-    float f = (float)d;
-    if (isnan(d) || isinf(f) || (double)f == d)
-        return f;
-    if (fabs((double)f) > fabs(d)) /* it was rounded away from zero: undo that */
-        f = nextafterf(f, 0);
+    float nearest = (float)value;
+    if (isnan(value) || isinf(nearest) || (double)nearest == value)
+        return nearest;
+    if (fabs((double)nearest) > fabs(value)) /* it was rounded away from zero: undo that */
+        nearest = nextafterf(nearest, 0);
     uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    memcpy(&bits, &nearest, sizeof bits);
     bits |= 1;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    memcpy(&nearest, &bits, sizeof nearest);
+    return nearest;
 }
 
-void convert_from_double(void *to, st_dtype to_dtype, const double *from, int64_t n)
+void convert_from_double(void *to, st_dtype to_dtype, const double *from, int64_t count)
 {
-    char *p = to;
+    char *at = to;
     size_t size = st_dtype_size(to_dtype);
-    for (int64_t i = 0; i < n; i++, p += size) {
-        float f = (float)from[i];
+    for (int64_t i = 0; i < count; i++, at += size) {
+        float value = (float)from[i];
         uint16_t half;
         switch (to_dtype) {
         case DT_F64:
-            memcpy(p, &from[i], sizeof from[i]);
+            memcpy(at, &from[i], sizeof from[i]);
             break;
         case DT_F32:
-            memcpy(p, &f, sizeof f);
+            memcpy(at, &value, sizeof value);
             break;
         case DT_F16:
             half = double_to_f16(from[i]);
-            memcpy(p, &half, sizeof half);
+            memcpy(at, &half, sizeof half);
             break;
         default:
             half = bf16_from_float(double_to_odd_float(from[i]));
-            memcpy(p, &half, sizeof half);
+            memcpy(at, &half, sizeof half);
         }
     }
 }

@@ -8,10 +8,10 @@
 
 #include "common/model_folder/safetensors.h"
 
-bool convert_known(st_dtype d); /* true for the four dtypes above */
-/* Convert n numbers. The arrays may be unaligned and must not overlap. The dtype must be one of the
- * four. */
-void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_t n);
-void convert_from_double(void *to, st_dtype to_dtype, const double *from, int64_t n);
+bool convert_known(st_dtype dtype); /* true for the four dtypes above */
+/* Convert `count` numbers. The arrays may be unaligned and must not overlap. The dtype must be one
+ * of the four. */
+void convert_to_double(double *to, const void *from, st_dtype from_dtype, int64_t count);
+void convert_from_double(void *to, st_dtype to_dtype, const double *from, int64_t count);
 
 #endif

@@ -15,14 +15,14 @@
 
 static int64_t moe_layers(const model_dims *dims)
 {
-    int64_t n = 0;
-    for (int64_t l = 0; l < dims->text.layers; l++)
-        n += dims_layer_is_moe(dims, l);
-    return n;
+    int64_t count = 0;
+    for (int64_t number = 0; number < dims->text.layers; number++)
+        count += dims_layer_is_moe(dims, number);
+    return count;
 }
 
-status decoder_init(decoder *stack, const model_dims *dims, const layout *l, const stage_part *part,
-                    int64_t tokens)
+status decoder_init(decoder *stack, const model_dims *dims, const layout *degrees,
+                    const stage_part *part, int64_t tokens)
 {
     size_t layers = (size_t)dims->text.layers;
     *stack = (decoder){.part = *part,
@@ -35,10 +35,10 @@ status decoder_init(decoder *stack, const model_dims *dims, const layout *l, con
     }
     for (size_t i = 0; i < layers; i++)
         stack->layer[i].is_moe = dims_layer_is_moe(dims, (int64_t)i);
-    if (!moe_is_shared(l) || moe_layers(dims) == 0)
+    if (!moe_is_shared(degrees) || moe_layers(dims) == 0)
         return ST_OK;
-    status st = exchange_open(&stack->moe_scratch.exchange, &dims->text, l,
-                              tokens * l->expert_tensor * dims->text.top_k);
+    status st = exchange_open(&stack->moe_scratch.exchange, &dims->text, degrees,
+                              tokens * degrees->expert_tensor * dims->text.top_k);
     if (st != ST_OK)
         decoder_done(stack);
     return st;
@@ -53,16 +53,17 @@ void decoder_done(decoder *stack)
     *stack = (decoder){0};
 }
 
-void decoder_bind(decoder *stack, params *p, const model_dims *dims)
+void decoder_bind(decoder *stack, params *registry, const model_dims *dims)
 {
-    stack->features_wanted = params_trains(p, GROUP_VISION) || params_trains(p, GROUP_MERGER);
-    stack->embed = params_get(p, "%sembed_tokens.weight", p->text_prefix);
-    for (int l = 0; l < dims->text.layers; l++) {
-        attention_block_bind(&stack->layer[l].attention, p, l);
-        if (stack->layer[l].is_moe)
-            moe_bind(&stack->layer[l].moe, p, l);
+    stack->features_wanted =
+        params_trains(registry, GROUP_VISION) || params_trains(registry, GROUP_MERGER);
+    stack->embed = params_get(registry, "%sembed_tokens.weight", registry->text_prefix);
+    for (int number = 0; number < dims->text.layers; number++) {
+        attention_block_bind(&stack->layer[number].attention, registry, number);
+        if (stack->layer[number].is_moe)
+            moe_bind(&stack->layer[number].moe, registry, number);
         else
-            mlp_bind(&stack->layer[l].mlp, p, l);
+            mlp_bind(&stack->layer[number].mlp, registry, number);
     }
     stack->lowest = 0;
     while (stack->lowest < dims->text.layers &&
@@ -103,13 +104,14 @@ void decoder_layout(decoder *stack, space *sp, const shape *sizes, decoder_modes
     stack->recomputed = mode.training ? mode.recomputed : (recompute){.what = RECOMPUTE_ALL};
     stack->cos = space_take(sp, sizes->context_tokens * dims->head_dim / 2, sizes->acc);
     stack->sin = space_take(sp, sizes->context_tokens * dims->head_dim / 2, sizes->acc);
-    for (int64_t l = stack->part.first; l <= stack->part.end;
-         l++) /* without training two buffers take turns */
-        stack->x[l] = mode.training || l < stack->part.first + 2 ? space_take(sp, width, sizes->act)
-                                                                 : stack->x[l - 2];
-    for (int64_t l = stack->part.first; l < stack->part.end; l++)
-        saved_layout(&stack->saved[l], sp, sizes, stack->layer[l].is_moe,
-                     RECOMPUTE_ALL & ~recompute_plan_of(stack, l));
+    for (int64_t number = stack->part.first; number <= stack->part.end;
+         number++) /* without training two buffers take turns */
+        stack->x[number] = mode.training || number < stack->part.first + 2
+                               ? space_take(sp, width, sizes->act)
+                               : stack->x[number - 2];
+    for (int64_t number = stack->part.first; number < stack->part.end; number++)
+        saved_layout(&stack->saved[number], sp, sizes, stack->layer[number].is_moe,
+                     RECOMPUTE_ALL & ~recompute_plan_of(stack, number));
     stack->aux = (moe_aux){.n_layers = moe_layers(sizes->dims)};
     stack->aux.on = mode.aux && stack->aux.n_layers > 0;
     if (stack->aux.n_layers > 0) {
@@ -126,9 +128,9 @@ void decoder_layout_scratch(decoder *stack, space *sp, const shape *sizes, decod
 {
     int64_t n_moe = stack->aux.n_layers, layers = sizes->dims->text.layers;
     size_t first = space_mark(sp), top = first; /* layers use the same memory in turn */
-    for (int64_t l = stack->part.first; l < stack->part.end; l++) {
-        saved_layout(&stack->saved[l], sp, sizes, stack->layer[l].is_moe,
-                     recompute_plan_of(stack, l));
+    for (int64_t number = stack->part.first; number < stack->part.end; number++) {
+        saved_layout(&stack->saved[number], sp, sizes, stack->layer[number].is_moe,
+                     recompute_plan_of(stack, number));
         space_turn(sp, first, &top);
     }
     space_rewind(sp, top);
@@ -195,81 +197,82 @@ static status embed_tokens(decoder *stack, pass_context *ctx, void *const *featu
     return merge_insert(ctx, rows, stack->x[0]);
 }
 
-static status add_deepstack(const decoder *stack, const pass_context *ctx, int64_t l,
+static status add_deepstack(const decoder *stack, const pass_context *ctx, int64_t number,
                             const void *feature)
 {
     const void *rows;
-    TRY(features_gather(ctx, (comm_at){"gather deepstack features", l}, feature, stack->features,
-                        &rows));
-    return merge_add(ctx, rows, stack->x[l + 1], stack->add);
+    TRY(features_gather(ctx, (comm_at){"gather deepstack features", number}, feature,
+                        stack->features, &rows));
+    return merge_add(ctx, rows, stack->x[number + 1], stack->add);
 }
 
 /* Computes dfeature [M, H] from dx, for the pictures that this rank encoded. */
-static status collect_features(const decoder *stack, const pass_context *ctx, int64_t l,
+static status collect_features(const decoder *stack, const pass_context *ctx, int64_t number,
                                void *dfeature)
 {
     void *all = stack->features ? stack->features : dfeature;
     TRY(merge_collect(ctx, stack->dx, all));
-    return features_reduce(ctx, (comm_at){"reduce feature gradients", l}, all, dfeature);
+    return features_reduce(ctx, (comm_at){"reduce feature gradients", number}, all, dfeature);
 }
 
-static status attention_fwd(const decoder *stack, const pass_context *ctx, int64_t l, int pass,
+static status attention_fwd(const decoder *stack, const pass_context *ctx, int64_t number, int pass,
                             unsigned what)
 {
-    const decoder_saved *saved = &stack->saved[l];
+    const decoder_saved *saved = &stack->saved[number];
     bool done;
-    TRY(run_piece(ctx, REPLAY_ATTENTION, pass, l, &done));
+    TRY(run_piece(ctx, REPLAY_ATTENTION, pass, number, &done));
     if (done)
         return ST_OK;
     return graph_replay_end(ctx->stream,
-                            attention_block_fwd(ctx, &stack->layer[l].attention, stack->x[l],
-                                                &saved->attention, &stack->attention_scratch, what,
-                                                saved->x1));
+                            attention_block_fwd(ctx, &stack->layer[number].attention,
+                                                stack->x[number], &saved->attention,
+                                                &stack->attention_scratch, what, saved->x1));
 }
 
-static status attention_bwd(const decoder *stack, const pass_context *ctx, int64_t l)
+static status attention_bwd(const decoder *stack, const pass_context *ctx, int64_t number)
 {
     bool done;
-    TRY(run_piece(ctx, REPLAY_ATTENTION, REPLAY_BACKWARD, l, &done));
+    TRY(run_piece(ctx, REPLAY_ATTENTION, REPLAY_BACKWARD, number, &done));
     return done ? ST_OK
                 : graph_replay_end(ctx->stream,
-                                   attention_block_bwd(ctx, &stack->layer[l].attention, stack->x[l],
-                                                       &stack->saved[l].attention,
+                                   attention_block_bwd(ctx, &stack->layer[number].attention,
+                                                       stack->x[number],
+                                                       &stack->saved[number].attention,
                                                        &stack->attention_scratch, stack->dx));
 }
 
-static status layer_fwd(const decoder *stack, const pass_context *ctx, int64_t l, void *y)
+static status layer_fwd(const decoder *stack, const pass_context *ctx, int64_t number, void *y)
 {
-    const decoder_layer *layer = &stack->layer[l];
-    const decoder_saved *saved = &stack->saved[l];
-    TRY(attention_fwd(stack, ctx, l, REPLAY_FORWARD, RECOMPUTE_ALL));
+    const decoder_layer *layer = &stack->layer[number];
+    const decoder_saved *saved = &stack->saved[number];
+    TRY(attention_fwd(stack, ctx, number, REPLAY_FORWARD, RECOMPUTE_ALL));
     if (!layer->is_moe)
         return mlp_fwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, RECOMPUTE_ALL,
                        y);
     ctx->stream->part = PART_MOE;
     TRY(moe_fwd(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
-                count_of(stack, ctx, l), ctx->cache ? NULL : &stack->aux,
-                recompute_plan_of(stack, l) & RECOMPUTE_FC1, y));
+                count_of(stack, ctx, number), ctx->cache ? NULL : &stack->aux,
+                recompute_plan_of(stack, number) & RECOMPUTE_FC1, y));
     ctx->stream->part = PART_TEXT;
     return ST_OK;
 }
 
 /* Computes again what backward needs and was not kept. *out_fresh is the `fresh` of moe_bwd. */
-static status layer_recomputed(const decoder *stack, const pass_context *ctx, int64_t l,
+static status layer_recomputed(const decoder *stack, const pass_context *ctx, int64_t number,
                                bool *out_fresh)
 {
-    const decoder_layer *layer = &stack->layer[l];
-    const decoder_saved *saved = &stack->saved[l];
-    const unsigned what = recompute_plan_of(stack, l);
+    const decoder_layer *layer = &stack->layer[number];
+    const decoder_saved *saved = &stack->saved[number];
+    const unsigned what = recompute_plan_of(stack, number);
     *out_fresh = false;
     if (!what)
         return ST_OK;
-    TRY(attention_fwd(stack, ctx, l, REPLAY_AGAIN, what));
+    TRY(attention_fwd(stack, ctx, number, REPLAY_AGAIN, what));
     if (!layer->is_moe)
         return mlp_fwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, what, NULL);
     ctx->stream->part = PART_MOE;
     TRY(moe_recomputed(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
-                       count_of(stack, ctx, l), what, out_fresh));
+                       count_of(stack, ctx, number), what, out_fresh));
     ctx->stream->part = PART_TEXT;
     return ST_OK;
 }
@@ -282,30 +285,32 @@ status decoder_fwd(decoder *stack, pass_context *ctx, void *const *feature)
     TRY(make_tables(stack, ctx));
     if (stack->part.opens)
         TRY(embed_tokens(stack, ctx, feature));
-    for (int64_t l = stack->part.first; l < stack->part.end; l++) {
-        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l), UNIT_FORWARD));
-        TRY(layer_fwd(stack, ctx, l, stack->x[l + 1]));
-        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l), UNIT_FORWARD));
-        if (l < ctx->dims->vision.n_deepstack && ctx->batch->feature_rows > 0)
-            TRY(add_deepstack(stack, ctx, l, feature[1 + l]));
+    for (int64_t number = stack->part.first; number < stack->part.end; number++) {
+        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
+                             UNIT_FORWARD));
+        TRY(layer_fwd(stack, ctx, number, stack->x[number + 1]));
+        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
+                             UNIT_FORWARD));
+        if (number < ctx->dims->vision.n_deepstack && ctx->batch->feature_rows > 0)
+            TRY(add_deepstack(stack, ctx, number, feature[1 + number]));
     }
     return aux && stack->part.closes ? moe_aux_sum(ctx, &stack->aux) : ST_OK;
 }
 
-static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t l)
+static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t number)
 {
-    const decoder_layer *layer = &stack->layer[l];
-    const decoder_saved *saved = &stack->saved[l];
+    const decoder_layer *layer = &stack->layer[number];
+    const decoder_saved *saved = &stack->saved[number];
     bool fresh;
-    TRY(layer_recomputed(stack, ctx, l, &fresh));
+    TRY(layer_recomputed(stack, ctx, number, &fresh));
     ctx->stream->part = layer->is_moe ? PART_MOE : PART_TEXT;
     if (layer->is_moe)
         TRY(moe_bwd(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
-                    count_of(stack, ctx, l), &stack->aux, fresh, stack->dx));
+                    count_of(stack, ctx, number), &stack->aux, fresh, stack->dx));
     else
         TRY(mlp_bwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, stack->dx));
     ctx->stream->part = PART_TEXT;
-    return attention_bwd(stack, ctx, l);
+    return attention_bwd(stack, ctx, number);
 }
 
 /* A pad token's embedding gets no gradient (torch's padding_idx). Its row is saved before the
@@ -313,11 +318,11 @@ static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t l
 static status add_embedding_gradient(const decoder *stack, const pass_context *ctx)
 {
     const text_dims *dims = &ctx->dims->text;
-    const backend_vtable *v = ctx->stream->dev->backend;
+    const backend_vtable *backend = ctx->stream->dev->backend;
     const size_t bytes = (size_t)dims->hidden * ctx->acc;
     char *of_pad = (char *)stack->embed->grad + (size_t)dims->pad_token * bytes;
     if (dims->has_pad)
-        TRY(v->copy(ctx->stream, stack->pad_row, of_pad, bytes));
+        TRY(backend->copy(ctx->stream, stack->pad_row, of_pad, bytes));
     TRY(op_rows_scatter(ctx->stream, &(rows_scatter_args){.n = ctx->sizes.tokens,
                                                           .width = dims->hidden,
                                                           .y_rows = dims->vocab,
@@ -325,7 +330,7 @@ static status add_embedding_gradient(const decoder *stack, const pass_context *c
                                                           .x = stack->dx,
                                                           .y = stack->embed->grad,
                                                           .y_acc = true}));
-    return dims->has_pad ? v->copy(ctx->stream, of_pad, stack->pad_row, bytes) : ST_OK;
+    return dims->has_pad ? backend->copy(ctx->stream, of_pad, stack->pad_row, bytes) : ST_OK;
 }
 
 status decoder_bwd(decoder *stack, pass_context *ctx, void *const *dfeature)
@@ -334,13 +339,14 @@ status decoder_bwd(decoder *stack, pass_context *ctx, void *const *dfeature)
     use_tables(stack, ctx);
     if (stack->aux.on && !stack->part.closes) /* the last stage has the value from its forward */
         TRY(moe_aux_value(ctx, &stack->aux));
-    for (int64_t l = stack->part.end - 1; l >= stack->lowest && l >= stack->part.first; l--) {
-        if (features && l < ctx->dims->vision.n_deepstack)
-            TRY(collect_features(stack, ctx, l, dfeature[1 + l]));
-        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l),
+    for (int64_t number = stack->part.end - 1;
+         number >= stack->lowest && number >= stack->part.first; number--) {
+        if (features && number < ctx->dims->vision.n_deepstack)
+            TRY(collect_features(stack, ctx, number, dfeature[1 + number]));
+        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
                              UNIT_BACKWARD));
-        TRY(layer_bwd(stack, ctx, l));
-        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, l),
+        TRY(layer_bwd(stack, ctx, number));
+        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
                              UNIT_BACKWARD));
     }
     if (features)

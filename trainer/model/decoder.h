@@ -59,11 +59,11 @@ typedef struct decoder_modes {
     bool lora_experts; /* some adapters belong to experts */
 } decoder_modes;
 
-/* Prepares a decoder for a rank of layout l that has the layers `part` and at most `tokens` tokens
- * of its own. Heap memory only; the three layout calls below place its device arrays. */
-WARN_UNUSED status decoder_init(decoder *stack, const model_dims *dims, const layout *l,
+/* Prepares a decoder for a rank of layout `degrees` that has the layers `part` and at most `tokens`
+ * tokens of its own. Heap memory only; the three layout calls below place its device arrays. */
+WARN_UNUSED status decoder_init(decoder *stack, const model_dims *dims, const layout *degrees,
                                 const stage_part *part, int64_t tokens);
-void decoder_bind(decoder *stack, params *p, const model_dims *dims);
+void decoder_bind(decoder *stack, params *registry, const model_dims *dims);
 void decoder_done(decoder *stack);
 /* Takes from sp what is kept from forward to backward. */
 void decoder_layout(decoder *stack, space *sp, const shape *sizes, decoder_modes mode);

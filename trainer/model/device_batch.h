@@ -31,21 +31,22 @@ static inline row_share row_share_alone(void)
 }
 
 /* The ranks that share a row. */
-static inline int64_t row_share_ranks(const row_share *v)
+static inline int64_t row_share_ranks(const row_share *share)
 {
-    return v->context * v->tensor;
+    return share->context * share->tensor;
 }
 
 /* The number of this rank among them. */
-static inline int64_t row_share_rank(const row_share *v)
+static inline int64_t row_share_rank(const row_share *share)
 {
-    return v->context_rank * v->tensor + v->tensor_rank;
+    return share->context_rank * share->tensor + share->tensor_rank;
 }
 
-/* Tokens of each rank where n are divided: the same number for all, the last ranks being padded. */
-static inline int64_t row_share_tokens(const row_share *v, int64_t n)
+/* Tokens of each rank where `tokens` are divided: the same number for all, the last ranks being
+ * padded. */
+static inline int64_t row_share_tokens(const row_share *share, int64_t tokens)
 {
-    return (n + row_share_ranks(v) - 1) / row_share_ranks(v);
+    return (tokens + row_share_ranks(share) - 1) / row_share_ranks(share);
 }
 
 /* Sizes of a batch: capacities, or counts. Items are pictures and clips; a frame is a picture or a
@@ -123,19 +124,20 @@ static inline batch_caps batch_sizes(const device_batch *batch)
 /* The capacities that are staged for rows within cap: a blind rank has no patches and frames. */
 static inline batch_caps batch_caps_seen(const batch_caps *cap, const row_share *share)
 {
-    batch_caps c = *cap;
+    batch_caps caps = *cap;
     if (share->blind)
-        c.patches = c.frames = 0;
-    return c;
+        caps.patches = caps.frames = 0;
+    return caps;
 }
 
 /* The capacities of one rank's part of rows within cap. */
 static inline batch_caps batch_caps_shared(const batch_caps *cap, const row_share *share)
 {
-    batch_caps c = batch_caps_seen(cap, share);
-    c.tokens = row_share_tokens(share, cap->tokens);
-    c.targets = cap->targets < c.tokens || row_share_ranks(share) == 1 ? cap->targets : c.tokens;
-    return c;
+    batch_caps caps = batch_caps_seen(cap, share);
+    caps.tokens = row_share_tokens(share, cap->tokens);
+    caps.targets =
+        cap->targets < caps.tokens || row_share_ranks(share) == 1 ? cap->targets : caps.tokens;
+    return caps;
 }
 
 #endif

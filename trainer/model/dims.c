@@ -24,64 +24,66 @@ bool dims_layer_is_moe(const model_dims *dims, int64_t layer)
 
 /* The next three read members that may be absent. The default, in *inout, then stays; a value of
  * another type is an error. */
-static status maybe_int(const json_value *o, const char *key, const char *source, int64_t *inout)
+static status maybe_int(const json_value *object, const char *key, const char *source,
+                        int64_t *inout)
 {
-    const json_value *v = json_find(o, key);
-    if (!v || json_typeof(v) == JSON_NULL)
+    const json_value *value = json_find(object, key);
+    if (!value || json_typeof(value) == JSON_NULL)
         return ST_OK;
-    return json_want_int(o, key, source, inout);
+    return json_want_int(object, key, source, inout);
 }
 
-static status maybe_real(const json_value *o, const char *key, const char *source, double *inout)
+static status maybe_real(const json_value *object, const char *key, const char *source,
+                         double *inout)
 {
-    return json_find(o, key) ? json_want_real(o, key, source, inout) : ST_OK;
+    return json_find(object, key) ? json_want_real(object, key, source, inout) : ST_OK;
 }
 
-static status maybe_bool(const json_value *o, const char *key, const char *source, bool *inout)
+static status maybe_bool(const json_value *object, const char *key, const char *source, bool *inout)
 {
-    return json_find(o, key) ? json_want_bool(o, key, source, inout) : ST_OK;
+    return json_find(object, key) ? json_want_bool(object, key, source, inout) : ST_OK;
 }
 
-static status only_int(const json_value *o, const char *key, const char *source, int64_t only)
+static status only_int(const json_value *object, const char *key, const char *source, int64_t only)
 {
-    int64_t v = only;
-    TRY(maybe_int(o, key, source, &v));
-    if (v != only)
+    int64_t value = only;
+    TRY(maybe_int(object, key, source, &value));
+    if (value != only)
         return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld; only %lld is implemented", key,
-                       (long long)v, (long long)only);
+                       (long long)value, (long long)only);
     return ST_OK;
 }
 
-static status int_list(const json_value *o, const char *key, const char *source, int64_t *out,
+static status int_list(const json_value *object, const char *key, const char *source, int64_t *out,
                        int most, int *out_n)
 {
     const json_value *list;
-    TRY(json_want_array(o, key, source, &list));
-    size_t n = json_count(list);
-    if (n > (size_t)most)
-        return FAIL_IN(ST_BAD_INPUT, source, "%s has %zu items; at most %d are supported", key, n,
-                       most);
-    for (size_t i = 0; i < n; i++) {
+    TRY(json_want_array(object, key, source, &list));
+    size_t count = json_count(list);
+    if (count > (size_t)most)
+        return FAIL_IN(ST_BAD_INPUT, source, "%s has %zu items; at most %d are supported", key,
+                       count, most);
+    for (size_t i = 0; i < count; i++) {
         const json_value *item = json_item(list, i);
         if (json_typeof(item) != JSON_INT)
             return FAIL_IN(ST_BAD_INPUT, source, "%s[%zu] must be an integer, not %s", key, i,
                            json_type_name(json_typeof(item)));
         out[i] = json_int(item, 0);
     }
-    *out_n = (int)n;
+    *out_n = (int)count;
     return ST_OK;
 }
 
 /* Reads rope_theta and rope_scaling (4.57), or rope_parameters, which holds both (5.x). */
-static status read_rope(const json_value *o, const char *source, bool vision, text_dims *dims)
+static status read_rope(const json_value *object, const char *source, bool vision, text_dims *dims)
 {
-    const json_value *rope = json_find(o, "rope_parameters");
+    const json_value *rope = json_find(object, "rope_parameters");
     if (!rope || json_typeof(rope) != JSON_OBJECT)
-        rope = json_find(o, "rope_scaling");
+        rope = json_find(object, "rope_scaling");
     TRY(config_keys_check(rope, IN_ROPE, vision, source));
-    const json_value *theta = json_find(o, "rope_theta") ? o : rope;
+    const json_value *theta = json_find(object, "rope_theta") ? object : rope;
     if (!theta || json_typeof(theta) != JSON_OBJECT)
-        theta = o;
+        theta = object;
     TRY(json_want_real(theta, "rope_theta", source, &dims->rope_theta));
     double other = dims->rope_theta;
     TRY(maybe_real(rope, "rope_theta", source, &other));
@@ -100,22 +102,22 @@ static status read_rope(const json_value *o, const char *source, bool vision, te
     }
     if (!vision)
         return ST_OK;
-    int n = 0;
-    TRY(int_list(rope, "mrope_section", source, dims->mrope_section, 3, &n));
-    if (n != 3)
-        return FAIL_IN(ST_BAD_INPUT, source, "mrope_section has %d items; it must have 3", n);
+    int count = 0;
+    TRY(int_list(rope, "mrope_section", source, dims->mrope_section, 3, &count));
+    if (count != 3)
+        return FAIL_IN(ST_BAD_INPUT, source, "mrope_section has %d items; it must have 3", count);
     return ST_OK;
 }
 
 /* Reads pad_token_id, which is torch's padding_idx: a negative one counts from the end. */
-static status read_pad(const json_value *o, const char *source, text_dims *dims)
+static status read_pad(const json_value *object, const char *source, text_dims *dims)
 {
     static const char key[] = "pad_token_id";
-    const json_value *v = json_find(o, key);
+    const json_value *value = json_find(object, key);
     int64_t id;
-    if (!v || json_typeof(v) == JSON_NULL)
+    if (!value || json_typeof(value) == JSON_NULL)
         return ST_OK;
-    TRY(json_want_int(o, key, source, &id));
+    TRY(json_want_int(object, key, source, &id));
     if (id < -dims->vocab || id >= dims->vocab)
         return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, which is outside vocab_size %lld", key,
                        (long long)id, (long long)dims->vocab);
@@ -124,75 +126,77 @@ static status read_pad(const json_value *o, const char *source, text_dims *dims)
     return ST_OK;
 }
 
-static status read_text(const json_value *o, const char *source, bool vision, bool moe,
+static status read_text(const json_value *object, const char *source, bool vision, bool moe,
                         text_dims *dims)
 {
     dims->norm_topk_prob = true;
     dims->sparse_step = 1;
     dims->router_aux_coef = 0.001;
     dims->initializer_range = 0.02;
-    TRY(json_want_int(o, "vocab_size", source, &dims->vocab));
-    TRY(json_want_int(o, "hidden_size", source, &dims->hidden));
-    TRY(json_want_int(o, "num_hidden_layers", source, &dims->layers));
-    TRY(json_want_int(o, "num_attention_heads", source, &dims->heads));
-    TRY(json_want_int(o, "num_key_value_heads", source, &dims->kv_heads));
-    TRY(json_want_int(o, "head_dim", source, &dims->head_dim));
-    TRY(json_want_int(o, "intermediate_size", source, &dims->intermediate));
-    TRY(json_want_real(o, "rms_norm_eps", source, &dims->rms_eps));
+    TRY(json_want_int(object, "vocab_size", source, &dims->vocab));
+    TRY(json_want_int(object, "hidden_size", source, &dims->hidden));
+    TRY(json_want_int(object, "num_hidden_layers", source, &dims->layers));
+    TRY(json_want_int(object, "num_attention_heads", source, &dims->heads));
+    TRY(json_want_int(object, "num_key_value_heads", source, &dims->kv_heads));
+    TRY(json_want_int(object, "head_dim", source, &dims->head_dim));
+    TRY(json_want_int(object, "intermediate_size", source, &dims->intermediate));
+    TRY(json_want_real(object, "rms_norm_eps", source, &dims->rms_eps));
     if (moe) {
         /* Late releases of the 5 series write num_local_experts. */
-        const char *experts = json_find(o, "num_experts") ? "num_experts" : "num_local_experts";
-        if (!json_find(o, experts))
+        const char *experts =
+            json_find(object, "num_experts") ? "num_experts" : "num_local_experts";
+        if (!json_find(object, experts))
             experts = "num_experts";
-        TRY(json_want_int(o, experts, source, &dims->experts));
-        TRY(json_want_int(o, "num_experts_per_tok", source, &dims->top_k));
-        TRY(json_want_int(o, "moe_intermediate_size", source, &dims->expert_width));
-        TRY(maybe_int(o, "decoder_sparse_step", source, &dims->sparse_step));
-        if (json_find(o, "mlp_only_layers"))
-            TRY(int_list(o, "mlp_only_layers", source, dims->dense_layers, MAX_DENSE_LAYERS,
+        TRY(json_want_int(object, experts, source, &dims->experts));
+        TRY(json_want_int(object, "num_experts_per_tok", source, &dims->top_k));
+        TRY(json_want_int(object, "moe_intermediate_size", source, &dims->expert_width));
+        TRY(maybe_int(object, "decoder_sparse_step", source, &dims->sparse_step));
+        if (json_find(object, "mlp_only_layers"))
+            TRY(int_list(object, "mlp_only_layers", source, dims->dense_layers, MAX_DENSE_LAYERS,
                          &dims->n_dense_layers));
-        TRY(maybe_real(o, "router_aux_loss_coef", source, &dims->router_aux_coef));
+        TRY(maybe_real(object, "router_aux_loss_coef", source, &dims->router_aux_coef));
         if (!vision) /* with vision transformers renormalises whatever the file says */
-            TRY(maybe_bool(o, "norm_topk_prob", source, &dims->norm_topk_prob));
-        TRY(maybe_bool(o, "output_router_logits", source, &dims->output_router_logits));
+            TRY(maybe_bool(object, "norm_topk_prob", source, &dims->norm_topk_prob));
+        TRY(maybe_bool(object, "output_router_logits", source, &dims->output_router_logits));
     }
-    TRY(maybe_real(o, "initializer_range", source, &dims->initializer_range));
-    TRY(maybe_int(o, "max_position_embeddings", source, &dims->max_positions));
-    TRY(read_pad(o, source, dims));
-    TRY(config_keys_check(o, IN_TEXT, vision, source));
-    return read_rope(o, source, vision, dims);
+    TRY(maybe_real(object, "initializer_range", source, &dims->initializer_range));
+    TRY(maybe_int(object, "max_position_embeddings", source, &dims->max_positions));
+    TRY(read_pad(object, source, dims));
+    TRY(config_keys_check(object, IN_TEXT, vision, source));
+    return read_rope(object, source, vision, dims);
 }
 
-static status read_vision(const json_value *o, const char *source, int64_t hidden,
+static status read_vision(const json_value *object, const char *source, int64_t hidden,
                           vision_dims *dims)
 {
     dims->initializer_range = 0.02;
     dims->merge = 2;
     dims->patch_bytes = (int64_t)CHANNELS * TEMPORAL * PATCH * PATCH;
-    TRY(json_want_int(o, "depth", source, &dims->depth));
-    TRY(json_want_int(o, "hidden_size", source, &dims->hidden));
-    TRY(json_want_int(o, "num_heads", source, &dims->heads));
-    TRY(json_want_int(o, "intermediate_size", source, &dims->intermediate));
-    TRY(json_want_int(o, "num_position_embeddings", source, &dims->positions));
-    TRY(int_list(o, "deepstack_visual_indexes", source, dims->deepstack, MAX_DEEPSTACK,
+    TRY(json_want_int(object, "depth", source, &dims->depth));
+    TRY(json_want_int(object, "hidden_size", source, &dims->hidden));
+    TRY(json_want_int(object, "num_heads", source, &dims->heads));
+    TRY(json_want_int(object, "intermediate_size", source, &dims->intermediate));
+    TRY(json_want_int(object, "num_position_embeddings", source, &dims->positions));
+    TRY(int_list(object, "deepstack_visual_indexes", source, dims->deepstack, MAX_DEEPSTACK,
                  &dims->n_deepstack));
-    TRY(maybe_real(o, "initializer_range", source, &dims->initializer_range));
-    TRY(config_keys_check(o, IN_VISION, true, source));
+    TRY(maybe_real(object, "initializer_range", source, &dims->initializer_range));
+    TRY(config_keys_check(object, IN_VISION, true, source));
     double theta =
         VISION_THETA; /* a constant in transformers until late releases of the 5 series */
-    TRY(maybe_real(json_find(o, "rope_parameters"), "rope_theta", source, &theta));
+    TRY(maybe_real(json_find(object, "rope_parameters"), "rope_theta", source, &theta));
     if (theta != VISION_THETA)
         return FAIL_IN(ST_BAD_INPUT, source,
                        "rope_parameters.rope_theta is %g; only %d is "
                        "implemented",
                        theta, VISION_THETA);
-    return only_int(o, "out_hidden_size", source, hidden);
+    return only_int(object, "out_hidden_size", source, hidden);
 }
 
-static status read_token(const json_value *o, const char *key, const char *source, int32_t *out)
+static status read_token(const json_value *object, const char *key, const char *source,
+                         int32_t *out)
 {
     int64_t id = 0;
-    TRY(json_want_int(o, key, source, &id));
+    TRY(json_want_int(object, key, source, &id));
     if (id < 0 || id > INT32_MAX)
         return FAIL_IN(ST_BAD_INPUT, source, "%s is %lld, which is not a token id", key,
                        (long long)id);
@@ -200,13 +204,13 @@ static status read_token(const json_value *o, const char *key, const char *sourc
     return ST_OK;
 }
 
-static status want_object(const json_value *o, const char *key, const char *source,
+static status want_object(const json_value *object, const char *key, const char *source,
                           const json_value **out)
 {
-    const json_value *v = json_find(o, key);
-    if (!v || json_typeof(v) != JSON_OBJECT)
+    const json_value *value = json_find(object, key);
+    if (!value || json_typeof(value) != JSON_OBJECT)
         return FAIL_IN(ST_BAD_INPUT, source, "%s is missing or is not an object", key);
-    *out = v;
+    *out = value;
     return ST_OK;
 }
 
@@ -286,16 +290,16 @@ static double estimate(const model_dims *dims)
 {
     const text_dims *text = &dims->text;
     const vision_dims *tower = &dims->vision;
-    double h = (double)text->hidden, wide = (double)(4 * tower->hidden);
-    double layer = h * (double)text->head_dim * 2.0 * (double)(text->heads + text->kv_heads) +
-                   3 * h * (double)text->intermediate +
-                   (double)text->experts * h * (1 + 3 * (double)text->expert_width);
+    double hidden = (double)text->hidden, wide = (double)(4 * tower->hidden);
+    double layer = hidden * (double)text->head_dim * 2.0 * (double)(text->heads + text->kv_heads) +
+                   3 * hidden * (double)text->intermediate +
+                   (double)text->experts * hidden * (1 + 3 * (double)text->expert_width);
     double block =
         (double)tower->hidden * (4.0 * (double)tower->hidden + 2.0 * (double)tower->intermediate);
-    return 2 * (double)text->vocab * h + (double)text->layers * layer +
+    return 2 * (double)text->vocab * hidden + (double)text->layers * layer +
            (double)tower->depth * block +
            (double)(tower->positions + tower->patch_bytes) * (double)tower->hidden +
-           (1 + tower->n_deepstack) * wide * (wide + h);
+           (1 + tower->n_deepstack) * wide * (wide + hidden);
 }
 
 static status check_text(const text_dims *dims, const char *source)

@@ -83,7 +83,7 @@ typedef struct flops {
     int64_t patch_embed, vision_blocks, vision_attention, mergers;
     int64_t forward, training; /* sums */
 } flops;
-void flops_add(flops *sum, const flops *f);
+void flops_add(flops *sum, const flops *work);
 /* tokens: of all documents. pairs: of a token and one that it sees, itself included, over all
  * documents. grids [n_grids, 3]: frame pairs, then patches per axis. */
 void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int32_t *grids,

@@ -10,9 +10,9 @@
 #include "trainer/model/exchange_rounds.h"
 #include "trainer/ops/table.h"
 
-status exchange_open(exchange *state, const text_dims *dims, const layout *l, int64_t slots)
+status exchange_open(exchange *state, const text_dims *dims, const layout *degrees, int64_t slots)
 {
-    size_t ranks = (size_t)l->expert, rows = (size_t)exchange_rows_for(slots) + 1;
+    size_t ranks = (size_t)degrees->expert, rows = (size_t)exchange_rows_for(slots) + 1;
     *state =
         (exchange){.rows = exchange_rows_for(slots),
                    .slots = slots,
@@ -54,189 +54,194 @@ typedef struct pass {
     int64_t rows; /* that this rank receives in the current round */
 } pass;
 
-/* How many slots rank `from` has for expert x. */
-static int64_t slots_of(const pass *p, int from, int64_t x)
+/* How many slots rank `from` has for `expert`. */
+static int64_t slots_of(const pass *walk, int from, int64_t expert)
 {
-    const int32_t *b = p->state->host_borders + from * (p->experts + 1);
-    return b[x + 1] - b[x];
+    const int32_t *borders = walk->state->host_borders + from * (walk->experts + 1);
+    return borders[expert + 1] - borders[expert];
 }
 
 /* On a device without storage there are no choices to read, so every expert gets equally many
  * slots. */
-static void even_borders(const pass *p)
+static void even_borders(const pass *walk)
 {
-    const layout *l = &p->ctx->mesh->layout;
-    const int64_t tokens = l->expert_tensor > 1 ? p->ctx->context_tokens : p->ctx->sizes.tokens;
-    for (int from = 0; from < p->group->size; from++)
-        for (int64_t x = 0; x <= p->experts; x++)
-            p->state->host_borders[from * (p->experts + 1) + x] =
-                (int32_t)(tokens * p->ctx->dims->text.top_k * x / p->experts);
+    const layout *degrees = &walk->ctx->mesh->layout;
+    const int64_t tokens =
+        degrees->expert_tensor > 1 ? walk->ctx->context_tokens : walk->ctx->sizes.tokens;
+    for (int from = 0; from < walk->group->size; from++)
+        for (int64_t expert = 0; expert <= walk->experts; expert++)
+            walk->state->host_borders[from * (walk->experts + 1) + expert] =
+                (int32_t)(tokens * walk->ctx->dims->text.top_k * expert / walk->experts);
 }
 
 /* Gathers every rank's offsets to the host, and counts the rounds that the fullest owner needs. */
-static status gather_borders(pass *p, const int32_t *offset)
+static status gather_borders(pass *walk, const int32_t *offset)
 {
-    const backend_vtable *v = p->ctx->stream->dev->backend;
-    const exchange *state = p->state;
-    int64_t n = p->experts + 1, most = 0;
-    TRY(comm_all_gather(p->group, p->ctx->stream,
-                        (comm_at){"gather expert counts", p->weights->layer}, offset,
-                        state->borders, n, DT_I32));
-    TRY(v->to_host(p->ctx->stream, state->host_borders, state->borders,
-                   (size_t)(p->group->size * n) * sizeof(int32_t)));
-    TRY(v->wait(p->ctx->stream));
-    if (!device_has_storage(p->ctx->stream->dev))
-        even_borders(p);
-    for (int owner = 0; owner < p->group->size; owner++) {
+    const backend_vtable *backend = walk->ctx->stream->dev->backend;
+    const exchange *state = walk->state;
+    int64_t count = walk->experts + 1, most = 0;
+    TRY(comm_all_gather(walk->group, walk->ctx->stream,
+                        (comm_at){"gather expert counts", walk->weights->layer}, offset,
+                        state->borders, count, DT_I32));
+    TRY(backend->to_host(walk->ctx->stream, state->host_borders, state->borders,
+                         (size_t)(walk->group->size * count) * sizeof(int32_t)));
+    TRY(backend->wait(walk->ctx->stream));
+    if (!device_has_storage(walk->ctx->stream->dev))
+        even_borders(walk);
+    for (int owner = 0; owner < walk->group->size; owner++) {
         int64_t rows = 0;
-        for (int from = 0; from < p->group->size; from++) {
-            const int32_t *b = state->host_borders + from * n + owner * p->own;
-            rows += b[p->own] - b[0];
+        for (int from = 0; from < walk->group->size; from++) {
+            const int32_t *borders = state->host_borders + from * count + owner * walk->own;
+            rows += borders[walk->own] - borders[0];
         }
         most = rows > most ? rows : most;
     }
-    p->rounds = (most + state->rows - 1) / state->rows;
+    walk->rounds = (most + state->rows - 1) / state->rows;
     return ST_OK;
 }
 
-/* How many of [at, at + n) lie inside [begin, begin + room); *out_first: the first, from `at`. */
-static int64_t overlap(int64_t at, int64_t n, int64_t begin, int64_t room, int64_t *out_first)
+/* How many of [at, at + slots) lie inside [begin, begin + room); *out_first: the first, from `at`.
+ */
+static int64_t overlap(int64_t at, int64_t slots, int64_t begin, int64_t room, int64_t *out_first)
 {
     int64_t first = begin > at ? begin - at : 0, end = begin + room - at;
-    end = end < n ? end : n;
+    end = end < slots ? end : slots;
     *out_first = first;
     return end > first ? end - first : 0;
 }
 
 /* Computes what this rank sends to each owner in a round. */
-static void plan_sends(const pass *p, int64_t round)
+static void plan_sends(const pass *walk, int64_t round)
 {
-    const exchange *state = p->state;
-    const int32_t *mine = state->host_borders + p->group->rank * (p->experts + 1);
-    for (int owner = 0; owner < p->group->size; owner++) {
+    const exchange *state = walk->state;
+    const int32_t *mine = state->host_borders + walk->group->rank * (walk->experts + 1);
+    for (int owner = 0; owner < walk->group->size; owner++) {
         int64_t at = 0, first;
         state->send_first[owner] = state->send_count[owner] = 0;
-        for (int64_t x = owner * p->own; x < (owner + 1) * p->own; x++)
-            for (int from = 0; from < p->group->size; from++) {
-                int64_t slots = slots_of(p, from, x);
-                int64_t n = overlap(at, slots, round * state->rows, state->rows, &first);
+        for (int64_t i = owner * walk->own; i < (owner + 1) * walk->own; i++)
+            for (int from = 0; from < walk->group->size; from++) {
+                int64_t slots = slots_of(walk, from, i);
+                int64_t count = overlap(at, slots, round * state->rows, state->rows, &first);
                 at += slots;
-                if (from != p->group->rank || n == 0)
+                if (from != walk->group->rank || count == 0)
                     continue;
                 if (state->send_count[owner] == 0)
-                    state->send_first[owner] = mine[x] + first;
-                state->send_count[owner] += n;
+                    state->send_first[owner] = mine[i] + first;
+                state->send_count[owner] += count;
             }
     }
 }
 
 /* Computes what this rank receives in a round: a run from each rank, and their order by expert. */
-static void plan_rows(pass *p, int64_t round)
+static void plan_rows(pass *plan, int64_t round)
 {
-    const exchange *state = p->state;
-    const int64_t begin = round * state->rows, mine = p->group->rank * p->own;
+    const exchange *state = plan->state;
+    const int64_t begin = round * state->rows, mine = plan->group->rank * plan->own;
     int64_t first, at = 0, n_rows = 0;
-    memset(state->came_count, 0, (size_t)p->group->size * sizeof *state->came_count);
-    for (int64_t x = mine; x < mine + p->own; x++)
-        for (int from = 0; from < p->group->size; from++) {
-            int64_t slots = slots_of(p, from, x);
+    memset(state->came_count, 0, (size_t)plan->group->size * sizeof *state->came_count);
+    for (int64_t i = mine; i < mine + plan->own; i++)
+        for (int from = 0; from < plan->group->size; from++) {
+            int64_t slots = slots_of(plan, from, i);
             state->came_count[from] += overlap(at, slots, begin, state->rows, &first);
             at += slots;
         }
-    for (int from = 0, sum = 0; from < p->group->size; sum += (int)state->came_count[from++])
+    for (int from = 0, sum = 0; from < plan->group->size; sum += (int)state->came_count[from++])
         state->next[from] = state->came_first[from] = sum;
     at = 0;
-    for (int64_t x = 0; x < p->own; x++) {
-        state->host_offset[x] = (int32_t)n_rows;
-        for (int from = 0; from < p->group->size; from++) {
-            int64_t slots = slots_of(p, from, mine + x);
-            int64_t n = overlap(at, slots, begin, state->rows, &first);
+    for (int64_t i = 0; i < plan->own; i++) {
+        state->host_offset[i] = (int32_t)n_rows;
+        for (int from = 0; from < plan->group->size; from++) {
+            int64_t slots = slots_of(plan, from, mine + i);
+            int64_t count = overlap(at, slots, begin, state->rows, &first);
             at += slots;
-            for (; n > 0; n--, n_rows++) {
+            for (; count > 0; count--, n_rows++) {
                 state->host_from[n_rows] = (int32_t)state->next[from];
                 state->host_to[state->next[from]++] = (int32_t)n_rows;
             }
         }
     }
-    state->host_offset[p->own] = (int32_t)n_rows;
-    p->rows = n_rows;
+    state->host_offset[plan->own] = (int32_t)n_rows;
+    plan->rows = n_rows;
 }
 
-static status plan_round(pass *p, int64_t round)
+static status plan_round(pass *walk, int64_t round)
 {
-    const backend_vtable *v = p->ctx->stream->dev->backend;
-    const exchange *state = p->state;
-    stream *s = p->ctx->stream;
+    const backend_vtable *backend = walk->ctx->stream->dev->backend;
+    const exchange *state = walk->state;
+    stream *queue = walk->ctx->stream;
     size_t bytes;
-    TRY(v->wait(s)); /* until the device has read the lists of the round before */
-    plan_sends(p, round);
-    plan_rows(p, round);
-    bytes = (size_t)p->rows * sizeof(int32_t);
-    TRY(v->to_device(s, state->offset, state->host_offset, (size_t)(p->own + 1) * sizeof(int32_t)));
+    TRY(backend->wait(queue)); /* until the device has read the lists of the round before */
+    plan_sends(walk, round);
+    plan_rows(walk, round);
+    bytes = (size_t)walk->rows * sizeof(int32_t);
+    TRY(backend->to_device(queue, state->offset, state->host_offset,
+                           (size_t)(walk->own + 1) * sizeof(int32_t)));
     if (bytes == 0)
         return ST_OK;
-    TRY(v->to_device(s, state->from, state->host_from, bytes));
-    return v->to_device(s, state->to, state->host_to, bytes);
+    TRY(backend->to_device(queue, state->from, state->host_from, bytes));
+    return backend->to_device(queue, state->to, state->host_to, bytes);
 }
 
 /* Turns counts of rows into counts of elements, or back. */
-static void scale_counts(const pass *p, int64_t *list, bool to_elements)
+static void scale_counts(const pass *walk, int64_t *list, bool to_elements)
 {
-    for (int i = 0; i < p->group->size; i++)
-        list[i] =
-            to_elements ? list[i] * p->ctx->dims->text.hidden : list[i] / p->ctx->dims->text.hidden;
+    for (int i = 0; i < walk->group->size; i++)
+        list[i] = to_elements ? list[i] * walk->ctx->dims->text.hidden
+                              : list[i] / walk->ctx->dims->text.hidden;
 }
 
 /* Sends slots to their owners (there), or rows back to the ranks that sent them. */
-static status move_slots(const pass *p, const char *what, bool there, const void *from, void *to)
+static status move_slots(const pass *walk, const char *what, bool there, const void *from, void *to)
 {
-    const exchange *state = p->state;
+    const exchange *state = walk->state;
     int64_t *const list[] = {state->send_first, state->send_count, state->came_first,
                              state->came_count};
-    const comm_at at = {what, p->weights->layer};
-    st_dtype act = p->ctx->stream->dev->backend->act;
+    const comm_at at = {what, walk->weights->layer};
+    st_dtype act = walk->ctx->stream->dev->backend->act;
     for (int i = 0; i < 4; i++)
-        scale_counts(p, list[i], true);
-    status st = there ? comm_all_to_all(p->group, p->ctx->stream, at, from, list[0], list[1], to,
-                                        list[2], list[3], act)
-                      : comm_all_to_all(p->group, p->ctx->stream, at, from, list[2], list[3], to,
-                                        list[0], list[1], act);
+        scale_counts(walk, list[i], true);
+    status st = there ? comm_all_to_all(walk->group, walk->ctx->stream, at, from, list[0], list[1],
+                                        to, list[2], list[3], act)
+                      : comm_all_to_all(walk->group, walk->ctx->stream, at, from, list[2], list[3],
+                                        to, list[0], list[1], act);
     for (int i = 0; i < 4; i++)
-        scale_counts(p, list[i], false);
+        scale_counts(walk, list[i], false);
     return st;
 }
 
-static status reorder_slots(const pass *p, const int32_t *index, const void *x, void *y)
+static status reorder_slots(const pass *walk, const int32_t *index, const void *x, void *y)
 {
-    return op_rows_gather(
-        p->ctx->stream,
-        &(rows_gather_args){
-            .n = p->rows, .width = p->ctx->dims->text.hidden, .index = index, .x = x, .y = y});
+    return op_rows_gather(walk->ctx->stream,
+                          &(rows_gather_args){.n = walk->rows,
+                                              .width = walk->ctx->dims->text.hidden,
+                                              .index = index,
+                                              .x = x,
+                                              .y = y});
 }
 
 /* by_expert [rows, H] = the slots of this round that all ranks send here, by expert. */
-static status send_slots(const pass *p, const char *what, const void *slots, void *by_expert)
+static status send_slots(const pass *walk, const char *what, const void *slots, void *by_expert)
 {
-    TRY(move_slots(p, what, true, slots, p->state->came));
-    return reorder_slots(p, p->state->from, p->state->came, by_expert);
+    TRY(move_slots(walk, what, true, slots, walk->state->came));
+    return reorder_slots(walk, walk->state->from, walk->state->came, by_expert);
 }
 
-static status send_back(const pass *p, const char *what, const void *by_expert, void *slots)
+static status send_back(const pass *walk, const char *what, const void *by_expert, void *slots)
 {
-    TRY(reorder_slots(p, p->state->to, by_expert, p->state->came));
-    return move_slots(p, what, false, p->state->came, slots);
+    TRY(reorder_slots(walk, walk->state->to, by_expert, walk->state->came));
+    return move_slots(walk, what, false, walk->state->came, slots);
 }
 
 static status begin_pass(const pass_context *ctx, const exchange *state,
                          const exchange_weights *weights, const int32_t *offset, pass *out)
 {
-    const layout *l = &ctx->mesh->layout;
+    const layout *degrees = &ctx->mesh->layout;
     *out = (pass){.ctx = ctx,
                   .state = state,
                   .weights = weights,
                   .group = mesh_comm(ctx->mesh, MESH_EXPERT),
                   .experts = ctx->dims->text.experts,
-                  .own = ctx->dims->text.experts / l->expert};
+                  .own = ctx->dims->text.experts / degrees->expert};
     return gather_borders(out, offset);
 }
 
@@ -244,13 +249,13 @@ static status host_fwd(const pass_context *ctx, const exchange *state,
                        const exchange_weights *weights, const int32_t *offset, const void *x,
                        void *o)
 {
-    pass p;
-    TRY(begin_pass(ctx, state, weights, offset, &p));
-    for (int64_t round = 0; round < p.rounds; round++) {
-        TRY(plan_round(&p, round));
-        TRY(send_slots(&p, "send to experts", x, state->x));
+    pass walk;
+    TRY(begin_pass(ctx, state, weights, offset, &walk));
+    for (int64_t round = 0; round < walk.rounds; round++) {
+        TRY(plan_round(&walk, round));
+        TRY(send_slots(&walk, "send to experts", x, state->x));
         TRY(exchange_experts_fwd(ctx, state, weights, state->o));
-        TRY(send_back(&p, "return from experts", state->o, o));
+        TRY(send_back(&walk, "return from experts", state->o, o));
     }
     return ST_OK;
 }
@@ -259,14 +264,14 @@ static status host_bwd(const pass_context *ctx, const exchange *state,
                        const exchange_weights *weights, const int32_t *offset, void *x,
                        const void *do_)
 {
-    pass p;
-    TRY(begin_pass(ctx, state, weights, offset, &p));
-    for (int64_t round = 0; round < p.rounds; round++) {
-        TRY(plan_round(&p, round));
-        TRY(send_slots(&p, "send to experts again", x, state->x));
-        TRY(send_slots(&p, "send gradients to experts", do_, state->o));
+    pass walk;
+    TRY(begin_pass(ctx, state, weights, offset, &walk));
+    for (int64_t round = 0; round < walk.rounds; round++) {
+        TRY(plan_round(&walk, round));
+        TRY(send_slots(&walk, "send to experts again", x, state->x));
+        TRY(send_slots(&walk, "send gradients to experts", do_, state->o));
         TRY(exchange_experts_bwd(ctx, state, weights, state->x));
-        TRY(send_back(&p, "return gradients from experts", state->x, x));
+        TRY(send_back(&walk, "return gradients from experts", state->x, x));
     }
     return ST_OK;
 }

@@ -57,7 +57,7 @@ typedef struct exchange {
 
 /* Prepares an exchange by the host of at most `slots` slots per rank; the caller sets on_device for
  * the other way. */
-WARN_UNUSED status exchange_open(exchange *state, const text_dims *dims, const layout *l,
+WARN_UNUSED status exchange_open(exchange *state, const text_dims *dims, const layout *degrees,
                                  int64_t slots);
 void exchange_close(exchange *state); /* accepts a half-opened one */
 /* Takes the device arrays from sp. */
@@ -74,20 +74,21 @@ typedef struct exchange_weights {
 } exchange_weights;
 
 /* Bytes of a window for an exchange of that many slots per rank. act: bytes of an element. */
-int64_t exchange_window_bytes(const text_dims *dims, const layout *l, int64_t slots, size_t act);
+int64_t exchange_window_bytes(const text_dims *dims, const layout *degrees, int64_t slots,
+                              size_t act);
 /* Opens the window. All ranks of the mesh call it together, and it waits for the device. If
  * ranks do not reach each other's memory, *out_open is false on all of them and rank 0 logs the
  * reason; with `must` that is ST_UNAVAILABLE instead. */
-WARN_UNUSED status exchange_window_open(stream *s, const mesh *m, const text_dims *dims,
+WARN_UNUSED status exchange_window_open(stream *queue, const mesh *grid, const text_dims *dims,
                                         int64_t slots, bool must, exchange_window *out,
                                         bool *out_open);
-void exchange_window_close(stream *s, exchange_window *window); /* accepts an empty one */
+void exchange_window_close(stream *queue, exchange_window *window); /* accepts an empty one */
 /* Counts of the rows moved since they were last cleared, [EXCHANGE_MOVED] as in the window.
  * exchange_fetch_moved queues a copy of them to pinned memory of the host; exchange_told_moved,
  * once it has arrived, enters them into the ledger of traffic. slot_bytes: the bytes of a row. */
 enum { EXCHANGE_MOVED = 4 };
-WARN_UNUSED status exchange_clear_moved(stream *s, const exchange_window *window);
-WARN_UNUSED status exchange_fetch_moved(stream *s, const exchange_window *window,
+WARN_UNUSED status exchange_clear_moved(stream *queue, const exchange_window *window);
+WARN_UNUSED status exchange_fetch_moved(stream *queue, const exchange_window *window,
                                         int64_t *out_pinned);
 void exchange_told_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes);
 

@@ -25,17 +25,19 @@ enum {
 
 /* ---- the window ---- */
 
-/* Appends n bytes to a window of *inout_bytes and returns their offset. */
-static size_t reserve_bytes(size_t *inout_bytes, int64_t n)
+/* Appends `rows` bytes to a window of *inout_bytes and returns their offset. */
+static size_t reserve_bytes(size_t *inout_bytes, int64_t rows)
 {
     size_t first = (*inout_bytes + ALIGN - 1) / ALIGN * ALIGN;
-    *inout_bytes = first + (size_t)n;
+    *inout_bytes = first + (size_t)rows;
     return first;
 }
 
-static exchange_window window_of(const text_dims *dims, const layout *l, int64_t slots, size_t act)
+static exchange_window window_of(const text_dims *dims, const layout *degrees, int64_t slots,
+                                 size_t act)
 {
-    const int64_t ranks = l->expert, rows = exchange_rows_for(slots) * dims->hidden * (int64_t)act;
+    const int64_t ranks = degrees->expert,
+                  rows = exchange_rows_for(slots) * dims->hidden * (int64_t)act;
     exchange_window window = {0};
     window.arrived = reserve_bytes(&window.bytes, ranks * (int64_t)sizeof(uint32_t));
     window.met = reserve_bytes(&window.bytes, sizeof(uint32_t));
@@ -49,21 +51,23 @@ static exchange_window window_of(const text_dims *dims, const layout *l, int64_t
     return window;
 }
 
-int64_t exchange_window_bytes(const text_dims *dims, const layout *l, int64_t slots, size_t act)
+int64_t exchange_window_bytes(const text_dims *dims, const layout *degrees, int64_t slots,
+                              size_t act)
 {
-    return (int64_t)window_of(dims, l, slots, act).bytes;
+    return (int64_t)window_of(dims, degrees, slots, act).bytes;
 }
 
-static status open_window(stream *s, const mesh *m, const text_dims *dims, int64_t slots,
+static status open_window(stream *queue, const mesh *grid, const text_dims *dims, int64_t slots,
                           exchange_window *out)
 {
     exchange_window window =
-        window_of(dims, &m->layout, slots, st_dtype_size(s->dev->backend->act));
-    if (slots > ROWS_MOST / m->layout.expert)
+        window_of(dims, &grid->layout, slots, st_dtype_size(queue->dev->backend->act));
+    if (slots > ROWS_MOST / grid->layout.expert)
         return FAIL(ST_UNAVAILABLE, "%lld slots of each of %lld ranks are more than 2^31 rows",
-                    (long long)slots, (long long)m->layout.expert);
-    window.group = mesh_comm(m, MESH_EXPERT);
-    TRY(comm_window_open(mesh_comm(m, MESH_WORLD), window.group, s, window.bytes, &window.memory));
+                    (long long)slots, (long long)grid->layout.expert);
+    window.group = mesh_comm(grid, MESH_EXPERT);
+    TRY(comm_window_open(mesh_comm(grid, MESH_WORLD), window.group, queue, window.bytes,
+                         &window.memory));
     *out = window;
     return ST_OK;
 }
@@ -90,27 +94,27 @@ static void log_choice(bool on_device, const char *why)
                  why);
 }
 
-status exchange_window_open(stream *s, const mesh *m, const text_dims *dims, int64_t slots,
+status exchange_window_open(stream *queue, const mesh *grid, const text_dims *dims, int64_t slots,
                             bool must, exchange_window *out, bool *out_open)
 {
-    status st = open_window(s, m, dims, slots, out);
+    status st = open_window(queue, grid, dims, slots, out);
     if (st == ST_UNAVAILABLE)
-        TRY(check_standing(mesh_comm(m, MESH_WORLD)));
+        TRY(check_standing(mesh_comm(grid, MESH_WORLD)));
     if (st == ST_UNAVAILABLE && must)
         return status_context(st, "comm.expert_exchange is device");
     if (st != ST_OK && st != ST_UNAVAILABLE)
         return st;
-    if (m->rank == 0)
+    if (grid->rank == 0)
         log_choice(st == ST_OK, st == ST_OK ? "" : status_text());
     status_clear();
     *out_open = st == ST_OK;
     return ST_OK;
 }
 
-void exchange_window_close(stream *s, exchange_window *window)
+void exchange_window_close(stream *queue, exchange_window *window)
 {
     if (window->group)
-        comm_window_close(window->group, s, &window->memory);
+        comm_window_close(window->group, queue, &window->memory);
     *window = (exchange_window){0};
 }
 
@@ -119,15 +123,15 @@ static int64_t *moved_of(const exchange_window *window)
     return at(window->memory.own, (int64_t)window->moved, 1);
 }
 
-status exchange_clear_moved(stream *s, const exchange_window *window)
+status exchange_clear_moved(stream *queue, const exchange_window *window)
 {
-    return s->dev->backend->zero(s, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
+    return queue->dev->backend->zero(queue, moved_of(window), EXCHANGE_MOVED * sizeof(int64_t));
 }
 
-status exchange_fetch_moved(stream *s, const exchange_window *window, int64_t *out_pinned)
+status exchange_fetch_moved(stream *queue, const exchange_window *window, int64_t *out_pinned)
 {
-    return s->dev->backend->to_host(s, out_pinned, moved_of(window),
-                                    EXCHANGE_MOVED * sizeof(int64_t));
+    return queue->dev->backend->to_host(queue, out_pinned, moved_of(window),
+                                        EXCHANGE_MOVED * sizeof(int64_t));
 }
 
 /* The purposes of calls, in messages and in the ledger of traffic. */
@@ -156,35 +160,37 @@ typedef struct pass {
 } pass;
 
 /* Meets the other ranks. `of`: meets only if this round is needed; NULL: always. */
-static status meet_peers(const pass *p, const int32_t *of)
+static status meet_peers(const pass *walk, const int32_t *of)
 {
-    return op_peers_meet(p->ctx->stream, &(peers_meet_args){.peers = p->peers,
-                                                            .arrived = p->window->arrived,
-                                                            .met = p->window->met,
-                                                            .phase = MEET_ARRIVE | MEET_WAIT,
-                                                            .round = of ? *of : 0,
-                                                            .rounds = of ? p->state->rounds : NULL,
-                                                            .stop = p->window->memory.stop});
+    return op_peers_meet(walk->ctx->stream,
+                         &(peers_meet_args){.peers = walk->peers,
+                                            .arrived = walk->window->arrived,
+                                            .met = walk->window->met,
+                                            .phase = MEET_ARRIVE | MEET_WAIT,
+                                            .round = of ? *of : 0,
+                                            .rounds = of ? walk->state->rounds : NULL,
+                                            .stop = walk->window->memory.stop});
 }
 
-static status tell_offsets(const pass *p, bool backward)
+static status tell_offsets(const pass *walk, bool backward)
 {
-    const int64_t experts = p->ctx->dims->text.experts;
-    TRY(op_peers_tell(p->ctx->stream, &(peers_tell_args){.peers = p->peers,
-                                                         .at = p->window->borders,
-                                                         .count = experts + 1,
-                                                         .values = p->offset}));
-    TRY(meet_peers(p, NULL));
+    const int64_t experts = walk->ctx->dims->text.experts;
+    TRY(op_peers_tell(walk->ctx->stream, &(peers_tell_args){.peers = walk->peers,
+                                                            .at = walk->window->borders,
+                                                            .count = experts + 1,
+                                                            .values = walk->offset}));
+    TRY(meet_peers(walk, NULL));
     return op_exchange_plan(
-        p->ctx->stream, &(exchange_plan_args){.ranks = p->peers.size,
-                                              .experts = experts,
-                                              .rows = p->state->rows,
-                                              .rank = p->peers.rank,
-                                              .borders = p->state->borders,
-                                              .place = p->state->place,
-                                              .order = p->state->order,
-                                              .rounds = p->state->rounds,
-                                              .moved = moved_of(p->window) + (backward ? 2 : 0)});
+        walk->ctx->stream,
+        &(exchange_plan_args){.ranks = walk->peers.size,
+                              .experts = experts,
+                              .rows = walk->state->rows,
+                              .rank = walk->peers.rank,
+                              .borders = walk->state->borders,
+                              .place = walk->state->place,
+                              .order = walk->state->order,
+                              .rounds = walk->state->rounds,
+                              .moved = moved_of(walk->window) + (backward ? 2 : 0)});
 }
 
 /* Begins a pass: tells offsets and plans where slots go. */
@@ -192,83 +198,85 @@ static status begin_device_pass(const pass_context *ctx, const exchange *state,
                                 const exchange_weights *weights, const int32_t *offset,
                                 bool backward, pass *out)
 {
-    const comm *c = state->window->group;
+    const comm *group = state->window->group;
     const comm_at here = {"gather expert counts", weights->layer};
     *out = (pass){.ctx = ctx,
                   .state = state,
                   .weights = weights,
                   .window = state->window,
                   .offset = offset,
-                  .peers = {state->window->memory.base, c->rank, c->size}};
-    TRY(comm_peers_begin(c, ctx->stream, here,
-                         (c->size - 1) * (ctx->dims->text.experts + 1) * (int64_t)sizeof(int32_t)));
-    return comm_peers_end(c, ctx->stream, here, tell_offsets(out, backward));
+                  .peers = {state->window->memory.base, group->rank, group->size}};
+    TRY(comm_peers_begin(group, ctx->stream, here,
+                         (group->size - 1) * (ctx->dims->text.experts + 1) *
+                             (int64_t)sizeof(int32_t)));
+    return comm_peers_end(group, ctx->stream, here, tell_offsets(out, backward));
 }
 
-static status move_round(const pass *p, int32_t round, void *mine, size_t place, bool back)
+static status move_round(const pass *walk, int32_t round, void *mine, size_t place, bool back)
 {
-    return op_exchange_rows(p->ctx->stream,
-                            &(exchange_rows_args){.peers = p->peers,
-                                                  .at = place,
-                                                  .back = back,
-                                                  .round = round,
-                                                  .slots = p->state->slots,
-                                                  .width = p->ctx->dims->text.hidden,
-                                                  .experts = p->ctx->dims->text.experts,
-                                                  .rows = p->state->rows,
-                                                  .offset = p->offset,
-                                                  .place = p->state->place,
-                                                  .order = p->state->order,
-                                                  .rounds = p->state->rounds,
-                                                  .mine = mine,
-                                                  .round_offset = back ? NULL : p->state->offset});
+    return op_exchange_rows(
+        walk->ctx->stream,
+        &(exchange_rows_args){.peers = walk->peers,
+                              .at = place,
+                              .back = back,
+                              .round = round,
+                              .slots = walk->state->slots,
+                              .width = walk->ctx->dims->text.hidden,
+                              .experts = walk->ctx->dims->text.experts,
+                              .rows = walk->state->rows,
+                              .offset = walk->offset,
+                              .place = walk->state->place,
+                              .order = walk->state->order,
+                              .rounds = walk->state->rounds,
+                              .mine = mine,
+                              .round_offset = back ? NULL : walk->state->offset});
 }
 
 /* Sends the slots of a round to their owners. last: nothing else is sent in this round, so the
  * ranks meet. */
-static status send_round(const pass *p, const char *what, int32_t round, const void *slots,
+static status send_round(const pass *walk, const char *what, int32_t round, const void *slots,
                          size_t place, bool last)
 {
-    const comm_at here = {what, p->weights->layer};
-    TRY(comm_peers_begin(p->window->group, p->ctx->stream, here, 0));
-    status st = move_round(p, round, (void *)slots, place, false);
+    const comm_at here = {what, walk->weights->layer};
+    TRY(comm_peers_begin(walk->window->group, walk->ctx->stream, here, 0));
+    status st = move_round(walk, round, (void *)slots, place, false);
     if (st == ST_OK && last)
-        st = meet_peers(p, &round);
-    return comm_peers_end(p->window->group, p->ctx->stream, here, st);
+        st = meet_peers(walk, &round);
+    return comm_peers_end(walk->window->group, walk->ctx->stream, here, st);
 }
 
-static status send_back(const pass *p, const char *what, int32_t round, void *slots)
+static status send_back(const pass *walk, const char *what, int32_t round, void *slots)
 {
-    const comm_at here = {what, p->weights->layer};
-    TRY(comm_peers_begin(p->window->group, p->ctx->stream, here, 0));
-    status st = meet_peers(p, &round);
+    const comm_at here = {what, walk->weights->layer};
+    TRY(comm_peers_begin(walk->window->group, walk->ctx->stream, here, 0));
+    status st = meet_peers(walk, &round);
     if (st == ST_OK)
-        st = move_round(p, round, slots, p->window->back, true);
-    return comm_peers_end(p->window->group, p->ctx->stream, here, st);
+        st = move_round(walk, round, slots, walk->window->back, true);
+    return comm_peers_end(walk->window->group, walk->ctx->stream, here, st);
 }
 
 /* The most rounds that any routing needs: those of all tokens of all ranks choosing as many experts
  * of one owner as they can. A token's choices are different experts. */
-static int32_t rounds_most(const pass *p)
+static int32_t rounds_most(const pass *walk)
 {
-    const text_dims *dims = &p->ctx->dims->text;
-    const int64_t own = dims->experts / p->peers.size,
+    const text_dims *dims = &walk->ctx->dims->text;
+    const int64_t own = dims->experts / walk->peers.size,
                   of_token = own < dims->top_k ? own : dims->top_k;
-    const int64_t rows = p->state->slots / dims->top_k * of_token * p->peers.size;
-    return (int32_t)((rows + p->state->rows - 1) / p->state->rows);
+    const int64_t rows = walk->state->slots / dims->top_k * of_token * walk->peers.size;
+    return (int32_t)((rows + walk->state->rows - 1) / walk->state->rows);
 }
 
 status exchange_device_fwd(const pass_context *ctx, const exchange *state,
                            const exchange_weights *weights, const int32_t *offset, const void *x,
                            void *o)
 {
-    pass p;
-    TRY(begin_device_pass(ctx, state, weights, offset, false, &p));
-    for (int32_t round = 0; round < rounds_most(&p); round++) {
-        TRY(send_round(&p, TO, round, x, p.window->x, true));
+    pass walk;
+    TRY(begin_device_pass(ctx, state, weights, offset, false, &walk));
+    for (int32_t round = 0; round < rounds_most(&walk); round++) {
+        TRY(send_round(&walk, TO, round, x, walk.window->x, true));
         TRY(exchange_experts_fwd(ctx, state, weights,
-                                 at(p.window->memory.own, (int64_t)p.window->back, 1)));
-        TRY(send_back(&p, FROM, round, o));
+                                 at(walk.window->memory.own, (int64_t)walk.window->back, 1)));
+        TRY(send_back(&walk, FROM, round, o));
     }
     return ST_OK;
 }
@@ -277,14 +285,14 @@ status exchange_device_bwd(const pass_context *ctx, const exchange *state,
                            const exchange_weights *weights, const int32_t *offset, void *x,
                            const void *do_)
 {
-    pass p;
-    TRY(begin_device_pass(ctx, state, weights, offset, true, &p));
-    for (int32_t round = 0; round < rounds_most(&p); round++) {
-        TRY(send_round(&p, AGAIN, round, x, p.window->x, false));
-        TRY(send_round(&p, GRADIENTS, round, do_, p.window->o, true));
+    pass walk;
+    TRY(begin_device_pass(ctx, state, weights, offset, true, &walk));
+    for (int32_t round = 0; round < rounds_most(&walk); round++) {
+        TRY(send_round(&walk, AGAIN, round, x, walk.window->x, false));
+        TRY(send_round(&walk, GRADIENTS, round, do_, walk.window->o, true));
         TRY(exchange_experts_bwd(ctx, state, weights,
-                                 at(p.window->memory.own, (int64_t)p.window->back, 1)));
-        TRY(send_back(&p, RETURNED, round, x));
+                                 at(walk.window->memory.own, (int64_t)walk.window->back, 1)));
+        TRY(send_back(&walk, RETURNED, round, x));
     }
     return ST_OK;
 }

@@ -43,21 +43,21 @@ void exchange_layout(exchange *state, space *sp, const shape *sizes)
 }
 
 /* y = x W_e, plus what the adapter adds. */
-static status multiply_experts(const pass_context *ctx, const exchange *state, const param *w,
+static status multiply_experts(const pass_context *ctx, const exchange *state, const param *weight,
                                const lora *adapter, void *x, void *y)
 {
-    TRY(grouped_product(ctx, GROUPED_FWD, w, state->rows, state->offset, x, y));
+    TRY(grouped_product(ctx, GROUPED_FWD, weight, state->rows, state->offset, x, y));
     return adapter->a ? lora_experts_fwd(ctx, adapter, state->rows, state->offset, x, y) : ST_OK;
 }
 
 /* Adds the gradients of the matrix and its adapter and writes dx, which may be x. */
-static status product_bwd(const pass_context *ctx, const exchange *state, const param *w,
+static status product_bwd(const pass_context *ctx, const exchange *state, const param *weight,
                           const lora *adapter, void *x, void *dy, void *dx)
 {
-    TRY(grouped_product(ctx, GROUPED_WGRAD, w, state->rows, state->offset, x, dy));
+    TRY(grouped_product(ctx, GROUPED_WGRAD, weight, state->rows, state->offset, x, dy));
     if (adapter->a)
         TRY(lora_experts_grads(ctx, adapter, state->rows, state->offset, x, dy));
-    TRY(grouped_product(ctx, GROUPED_DGRAD, w, state->rows, state->offset, dx, dy));
+    TRY(grouped_product(ctx, GROUPED_DGRAD, weight, state->rows, state->offset, dx, dy));
     return adapter->a ? lora_experts_dx(ctx, adapter, state->rows, state->offset, dx) : ST_OK;
 }
 

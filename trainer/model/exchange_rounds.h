@@ -8,11 +8,12 @@
 /* R, the rows of a round, for so many slots of a rank. */
 int64_t exchange_rows_for(int64_t slots);
 
-/* o [R, H] = the experts' outputs for the rows in e->x, which e->offset divides among experts. */
+/* o [R, H] = the experts' outputs for the rows in state->x, which state->offset divides among
+ * experts. */
 WARN_UNUSED status exchange_experts_fwd(const pass_context *ctx, const exchange *state,
                                         const exchange_weights *weights, void *o);
-/* dx [R, H] = the gradient of e->x, from the gradient of the outputs in e->o; adds the weights'
- * gradients. dx may be e->x. */
+/* dx [R, H] = the gradient of state->x, from the gradient of the outputs in state->o; adds the
+ * weights' gradients. dx may be state->x. */
 WARN_UNUSED status exchange_experts_bwd(const pass_context *ctx, const exchange *state,
                                         const exchange_weights *weights, void *dx);
 

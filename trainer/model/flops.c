@@ -12,9 +12,9 @@ static int64_t text_linear_macs(const model_dims *dims)
 {
     const text_dims *text = &dims->text;
     int64_t per_token = 0;
-    for (int64_t l = 0; l < text->layers; l++) {
+    for (int64_t layer = 0; layer < text->layers; layer++) {
         per_token += text->hidden * text->head_dim * (2 * text->heads + 2 * text->kv_heads);
-        if (dims_layer_is_moe(dims, l))
+        if (dims_layer_is_moe(dims, layer))
             per_token +=
                 text->hidden * text->experts + 3 * text->top_k * text->hidden * text->expert_width;
         else
@@ -34,29 +34,29 @@ void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int
         patches += grids[3 * i] * frame;
         frame_pairs += grids[3 * i] * frame * frame;
     }
-    flops f = {0};
-    f.text_linear = MACS * tokens * text_linear_macs(dims);
+    flops sum = {0};
+    sum.text_linear = MACS * tokens * text_linear_macs(dims);
     int64_t moe = 0;
-    for (int64_t l = 0; l < text->layers; l++)
-        moe += dims_layer_is_moe(dims, l);
-    f.text_router = MACS * tokens * moe * text->hidden * text->experts;
-    f.text_experts = MACS * tokens * moe * 3 * text->top_k * text->hidden * text->expert_width;
-    f.text_attention = text->layers * MACS * 2 * text->heads * text->head_dim * pairs;
-    f.head = MACS * tokens * text->hidden * text->vocab;
+    for (int64_t layer = 0; layer < text->layers; layer++)
+        moe += dims_layer_is_moe(dims, layer);
+    sum.text_router = MACS * tokens * moe * text->hidden * text->experts;
+    sum.text_experts = MACS * tokens * moe * 3 * text->top_k * text->hidden * text->expert_width;
+    sum.text_attention = text->layers * MACS * 2 * text->heads * text->head_dim * pairs;
+    sum.head = MACS * tokens * text->hidden * text->vocab;
     if (tower->depth > 0) {
         int64_t merged = tower->merge * tower->merge, wide = merged * tower->hidden;
-        f.patch_embed = MACS * patches * tower->patch_bytes * tower->hidden;
-        f.vision_blocks =
+        sum.patch_embed = MACS * patches * tower->patch_bytes * tower->hidden;
+        sum.vision_blocks =
             MACS * patches * tower->depth *
             (4 * tower->hidden * tower->hidden + 2 * tower->hidden * tower->intermediate);
-        f.vision_attention = tower->depth * MACS * 2 * tower->hidden * frame_pairs;
-        f.mergers = MACS * (patches / merged) * (1 + tower->n_deepstack) *
-                    (wide * wide + wide * text->hidden);
+        sum.vision_attention = tower->depth * MACS * 2 * tower->hidden * frame_pairs;
+        sum.mergers = MACS * (patches / merged) * (1 + tower->n_deepstack) *
+                      (wide * wide + wide * text->hidden);
     }
-    f.forward = f.text_linear + f.text_attention + f.head + f.patch_embed + f.vision_blocks +
-                f.vision_attention + f.mergers;
-    f.training = TRAINING_PASSES * f.forward - f.patch_embed; /* pixels have no gradient */
-    *out = f;
+    sum.forward = sum.text_linear + sum.text_attention + sum.head + sum.patch_embed +
+                  sum.vision_blocks + sum.vision_attention + sum.mergers;
+    sum.training = TRAINING_PASSES * sum.forward - sum.patch_embed; /* pixels have no gradient */
+    *out = sum;
 }
 
 double dims_flops_torchtitan(const model_dims *dims, int64_t seq_len)
@@ -70,17 +70,17 @@ double dims_flops_torchtitan(const model_dims *dims, int64_t seq_len)
            12.0 * (double)(text->layers * text->heads * text->head_dim) * (double)seq_len;
 }
 
-void flops_add(flops *sum, const flops *f)
+void flops_add(flops *sum, const flops *work)
 {
-    sum->text_linear += f->text_linear;
-    sum->text_router += f->text_router;
-    sum->text_experts += f->text_experts;
-    sum->text_attention += f->text_attention;
-    sum->head += f->head;
-    sum->patch_embed += f->patch_embed;
-    sum->vision_blocks += f->vision_blocks;
-    sum->vision_attention += f->vision_attention;
-    sum->mergers += f->mergers;
-    sum->forward += f->forward;
-    sum->training += f->training;
+    sum->text_linear += work->text_linear;
+    sum->text_router += work->text_router;
+    sum->text_experts += work->text_experts;
+    sum->text_attention += work->text_attention;
+    sum->head += work->head;
+    sum->patch_embed += work->patch_embed;
+    sum->vision_blocks += work->vision_blocks;
+    sum->vision_attention += work->vision_attention;
+    sum->mergers += work->mergers;
+    sum->forward += work->forward;
+    sum->training += work->training;
 }

@@ -3,19 +3,19 @@
 
 #include "trainer/ops/table.h"
 
-status grouped_product(const pass_context *ctx, int mode, const param *w, int64_t rows,
+status grouped_product(const pass_context *ctx, int mode, const param *weight, int64_t rows,
                        const int32_t *offset, void *x, void *y)
 {
-    if (mode == GROUPED_WGRAD && !w->grad)
+    if (mode == GROUPED_WGRAD && !weight->grad)
         return ST_OK; /* frozen */
     return op_grouped_gemm(ctx->stream, &(grouped_gemm_args){.mode = mode,
-                                                             .experts = w->local[0],
-                                                             .k = w->local[1],
-                                                             .n = w->local[2],
+                                                             .experts = weight->local[0],
+                                                             .k = weight->local[1],
+                                                             .n = weight->local[2],
                                                              .rows_cap = rows,
                                                              .offset = offset,
                                                              .x = x,
-                                                             .w = w->act,
+                                                             .w = weight->act,
                                                              .y = y,
-                                                             .dw = w->grad});
+                                                             .dw = weight->grad});
 }

@@ -9,11 +9,11 @@
  *
  *   GROUPED_FWD    y = x W_e
  *   GROUPED_DGRAD  x = y W_et
- *   GROUPED_WGRAD  dW_e += xt y; skipped if w is frozen
+ *   GROUPED_WGRAD  dW_e += xt y; skipped if `weight` is frozen
  *
- * W [E, K, N] is this rank's part of parameter w. offset [E + 1], on the device, holds the first
- * row of each expert. The modes are those of ops/gemm.h. */
-WARN_UNUSED status grouped_product(const pass_context *ctx, int mode, const param *w, int64_t rows,
-                                   const int32_t *offset, void *x, void *y);
+ * W [E, K, N] is this rank's part of parameter `weight`. offset [E + 1], on the device, holds the
+ * first row of each expert. The modes are those of ops/gemm.h. */
+WARN_UNUSED status grouped_product(const pass_context *ctx, int mode, const param *weight,
+                                   int64_t rows, const int32_t *offset, void *x, void *y);
 
 #endif

@@ -9,9 +9,9 @@
 
 static const char key[] = "tie_word_embeddings";
 
-static status read_tie(const json_value *o, const char *source, bool *inout)
+static status read_tie(const json_value *object, const char *source, bool *inout)
 {
-    return json_find(o, key) ? json_want_bool(o, key, source, inout) : ST_OK;
+    return json_find(object, key) ? json_want_bool(object, key, source, inout) : ST_OK;
 }
 
 status head_read_ties(const json_value *config, const char *source, head_ties *out)
@@ -24,43 +24,43 @@ status head_read_ties(const json_value *config, const char *source, head_ties *o
 }
 
 /* Compares by value, whatever the dtypes, as transformers does. */
-static bool same_values(const st_tensor *a, const st_tensor *b)
+static bool same_values(const st_tensor *first, const st_tensor *second)
 {
     enum { CHUNK = 1024 };
     double x[CHUNK], y[CHUNK];
-    if (a->n_dims != b->n_dims ||
-        memcmp(a->shape, b->shape, (size_t)a->n_dims * sizeof *a->shape) != 0)
+    if (first->n_dims != second->n_dims ||
+        memcmp(first->shape, second->shape, (size_t)first->n_dims * sizeof *first->shape) != 0)
         return false;
-    if (a->dtype == b->dtype)
-        return memcmp(a->data.data, b->data.data, a->data.size) == 0;
-    if (!convert_known(a->dtype) || !convert_known(b->dtype))
+    if (first->dtype == second->dtype)
+        return memcmp(first->data.data, second->data.data, first->data.size) == 0;
+    if (!convert_known(first->dtype) || !convert_known(second->dtype))
         return false;
-    const size_t wide_a = st_dtype_size(a->dtype), wide_b = st_dtype_size(b->dtype);
-    const int64_t count = (int64_t)(a->data.size / wide_a);
-    for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < CHUNK ? count - at : CHUNK;
-        convert_to_double(x, a->data.data + (size_t)at * wide_a, a->dtype, n);
-        convert_to_double(y, b->data.data + (size_t)at * wide_b, b->dtype, n);
-        for (int64_t i = 0; i < n; i++)
+    const size_t wide_a = st_dtype_size(first->dtype), wide_b = st_dtype_size(second->dtype);
+    const int64_t count = (int64_t)(first->data.size / wide_a);
+    for (int64_t at = 0, j; at < count; at += j) {
+        j = count - at < CHUNK ? count - at : CHUNK;
+        convert_to_double(x, first->data.data + (size_t)at * wide_a, first->dtype, j);
+        convert_to_double(y, second->data.data + (size_t)at * wide_b, second->dtype, j);
+        for (int64_t i = 0; i < j; i++)
             if (x[i] != y[i])
                 return false;
     }
     return true;
 }
 
-status head_is_tied(const head_ties *t, const char *folder, const char *text_prefix, bool *out)
+status head_is_tied(const head_ties *ties, const char *folder, const char *text_prefix, bool *out)
 {
-    hf_folder f = {0};
+    hf_folder hf = {0};
     char name[64];
-    *out = t->top || t->text;
+    *out = ties->top || ties->text;
     if (!*out || !hf_has_weights(folder))
         return ST_OK;
-    TRY(hf_folder_open(folder, &f));
+    TRY(hf_folder_open(folder, &hf));
     snprintf(name, sizeof name, "%sembed_tokens.weight", text_prefix);
-    const st_tensor *head = hf_folder_find(&f, "lm_head.weight");
-    const st_tensor *embedding = hf_folder_find(&f, name);
+    const st_tensor *head = hf_folder_find(&hf, "lm_head.weight");
+    const st_tensor *embedding = hf_folder_find(&hf, name);
     if (head) /* if the embedding is missing, loading the folder fails and names it */
-        *out = t->top && (!embedding || same_values(head, embedding));
-    hf_folder_close(&f);
+        *out = ties->top && (!embedding || same_values(head, embedding));
+    hf_folder_close(&hf);
     return ST_OK;
 }

@@ -26,7 +26,7 @@ typedef struct head_ties {
 WARN_UNUSED status head_read_ties(const json_value *config, const char *source, head_ties *out);
 /* Decides for a model folder, with or without weights; its files are opened only where they decide.
  * text_prefix: what names of the text part begin with. Errors: as hf_folder_open. */
-WARN_UNUSED status head_is_tied(const head_ties *t, const char *folder, const char *text_prefix,
+WARN_UNUSED status head_is_tied(const head_ties *ties, const char *folder, const char *text_prefix,
                                 bool *out);
 
 #endif

@@ -32,58 +32,60 @@ bool hf_has_weights(const char *folder)
     return has_file(folder, single_name) || has_file(folder, index_name);
 }
 
-static status open_file(hf_folder *f, const char *folder, const char *name)
+static status open_file(hf_folder *opened, const char *folder, const char *name)
 {
     char path[STATUS_PATH_MAX];
     TRY(join_folder(path, sizeof path, folder, name));
-    st_file *files = realloc(f->files, (size_t)(f->n_files + 1) * sizeof *files);
+    st_file *files = realloc(opened->files, (size_t)(opened->n_files + 1) * sizeof *files);
     if (!files)
         return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
-    f->files = files;
-    char **names = realloc(f->names, (size_t)(f->n_files + 1) * sizeof *names);
+    opened->files = files;
+    char **names = realloc(opened->names, (size_t)(opened->n_files + 1) * sizeof *names);
     if (!names)
         return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
-    f->names = names;
-    names[f->n_files] = strdup(name);
-    if (!names[f->n_files])
+    opened->names = names;
+    names[opened->n_files] = strdup(name);
+    if (!names[opened->n_files])
         return FAIL(ST_NO_MEMORY, "no memory for the list of shards");
-    status st = st_open(path, &files[f->n_files]);
+    status st = st_open(path, &files[opened->n_files]);
     if (st != ST_OK)
-        free(names[f->n_files]);
+        free(names[opened->n_files]);
     else
-        f->n_files++;
+        opened->n_files++;
     return st;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_name(const void *left, const void *right)
 {
-    return strcmp((*(const st_tensor *const *)a)->name, (*(const st_tensor *const *)b)->name);
+    return strcmp((*(const st_tensor *const *)left)->name,
+                  (*(const st_tensor *const *)right)->name);
 }
 
-static status sort_tensors(hf_folder *f, const char *folder)
+static status sort_tensors(hf_folder *opened, const char *folder)
 {
-    size_t n = 0;
-    for (int64_t i = 0; i < f->n_files; i++)
-        n += f->files[i].n_tensors;
-    f->tensors = malloc((n + 1) * sizeof *f->tensors);
-    if (!f->tensors)
-        return FAIL(ST_NO_MEMORY, "no memory for %zu tensor names", n);
-    for (int64_t i = 0; i < f->n_files; i++)
-        for (size_t t = 0; t < f->files[i].n_tensors; t++)
-            f->tensors[f->n_tensors++] = &f->files[i].tensors[t];
-    qsort(f->tensors, n, sizeof *f->tensors, by_name);
-    for (size_t i = 1; i < n; i++) {
-        const st_tensor *a = f->tensors[i - 1], *b = f->tensors[i];
-        if (strcmp(a->name, b->name) == 0)
-            return FAIL_IN(ST_BAD_INPUT, folder, "tensor %s is in two shards: %s and %s", a->name,
-                           f->names[hf_folder_file_of(f, a)], f->names[hf_folder_file_of(f, b)]);
+    size_t count = 0;
+    for (int64_t i = 0; i < opened->n_files; i++)
+        count += opened->files[i].n_tensors;
+    opened->tensors = malloc((count + 1) * sizeof *opened->tensors);
+    if (!opened->tensors)
+        return FAIL(ST_NO_MEMORY, "no memory for %zu tensor names", count);
+    for (int64_t i = 0; i < opened->n_files; i++)
+        for (size_t j = 0; j < opened->files[i].n_tensors; j++)
+            opened->tensors[opened->n_tensors++] = &opened->files[i].tensors[j];
+    qsort(opened->tensors, count, sizeof *opened->tensors, by_name);
+    for (size_t i = 1; i < count; i++) {
+        const st_tensor *first = opened->tensors[i - 1], *second = opened->tensors[i];
+        if (strcmp(first->name, second->name) == 0)
+            return FAIL_IN(ST_BAD_INPUT, folder, "tensor %s is in two shards: %s and %s",
+                           first->name, opened->names[hf_folder_file_of(opened, first)],
+                           opened->names[hf_folder_file_of(opened, second)]);
     }
     return ST_OK;
 }
 
-static bool seen_before(const json_value *map, size_t i, const char *file)
+static bool seen_before(const json_value *map, size_t index, const char *file)
 {
-    for (size_t j = i; j-- > 0;) {
+    for (size_t j = index; j-- > 0;) {
         const char *key;
         if (strcmp(json_text(json_member(map, j, &key), ""), file) == 0)
             return true;
@@ -92,13 +94,14 @@ static bool seen_before(const json_value *map, size_t i, const char *file)
 }
 
 /* Checks that `file` holds tensor `name`, as the index says. */
-static status check_place(const hf_folder *f, const char *path, const char *name, const char *file)
+static status check_place(const hf_folder *folder, const char *path, const char *name,
+                          const char *file)
 {
-    const st_tensor *t = hf_folder_find(f, name);
-    if (!t)
+    const st_tensor *tensor = hf_folder_find(folder, name);
+    if (!tensor)
         return FAIL_IN(ST_BAD_INPUT, path, "the index names tensor %s, but no shard holds it",
                        name);
-    const char *found = f->names[hf_folder_file_of(f, t)];
+    const char *found = folder->names[hf_folder_file_of(folder, tensor)];
     if (strcmp(found, file) != 0)
         return FAIL_IN(ST_BAD_INPUT, path,
                        "the index says that tensor %s is in %s, but it is in %s", name, file,
@@ -107,7 +110,7 @@ static status check_place(const hf_folder *f, const char *path, const char *name
 }
 
 /* Opens every file that the index names once, then checks that each file holds its tensors. */
-static status open_shards(hf_folder *f, const char *folder, const char *path,
+static status open_shards(hf_folder *opened, const char *folder, const char *path,
                           const json_value *index)
 {
     const json_value *map = json_find(index, "weight_map");
@@ -120,13 +123,13 @@ static status open_shards(hf_folder *f, const char *folder, const char *path,
             return FAIL_IN(ST_BAD_INPUT, path,
                            "weight_map.%s must be the name of a file in this folder", key);
         if (strcmp(file, last) != 0 && !seen_before(map, i, file))
-            TRY(open_file(f, folder, file));
+            TRY(open_file(opened, folder, file));
         last = file;
     }
-    TRY(sort_tensors(f, folder));
+    TRY(sort_tensors(opened, folder));
     for (size_t i = 0; i < json_count(map); i++) {
         const char *file = json_text(json_member(map, i, &key), "");
-        TRY(check_place(f, path, key, file));
+        TRY(check_place(opened, path, key, file));
     }
     return ST_OK;
 }
@@ -134,53 +137,55 @@ static status open_shards(hf_folder *f, const char *folder, const char *path,
 status hf_folder_open(const char *folder, hf_folder *out)
 {
     char path[STATUS_PATH_MAX];
-    hf_folder f = {0};
+    hf_folder opened = {0};
     json_value *index = NULL;
     status st;
     if (!hf_has_weights(folder))
         return FAIL_IN(ST_NO_INPUT, folder, "has neither %s nor %s", single_name, index_name);
     TRY(join_folder(path, sizeof path, folder, index_name));
     if (has_file(folder, single_name)) {
-        TRY_OR(undo, open_file(&f, folder, single_name));
-        TRY_OR(undo, sort_tensors(&f, folder));
+        TRY_OR(undo, open_file(&opened, folder, single_name));
+        TRY_OR(undo, sort_tensors(&opened, folder));
     } else {
         TRY_OR(undo, json_load(path, &index));
-        TRY_OR(undo, open_shards(&f, folder, path, index));
+        TRY_OR(undo, open_shards(&opened, folder, path, index));
     }
     json_free(&index);
-    *out = f;
+    *out = opened;
     return ST_OK;
 undo:
     json_free(&index);
-    hf_folder_close(&f);
+    hf_folder_close(&opened);
     return st;
 }
 
-void hf_folder_close(hf_folder *f)
+void hf_folder_close(hf_folder *folder)
 {
-    for (int64_t i = 0; i < f->n_files; i++) {
-        st_close(&f->files[i]);
-        free(f->names[i]);
+    for (int64_t i = 0; i < folder->n_files; i++) {
+        st_close(&folder->files[i]);
+        free(folder->names[i]);
     }
-    free(f->files);
-    free(f->names);
-    free(f->tensors);
-    *f = (hf_folder){0};
+    free(folder->files);
+    free(folder->names);
+    free(folder->tensors);
+    *folder = (hf_folder){0};
 }
 
-const st_tensor *hf_folder_find(const hf_folder *f, const char *name)
+const st_tensor *hf_folder_find(const hf_folder *folder, const char *name)
 {
     const st_tensor wanted = {.name = name}, *key = &wanted;
-    const st_tensor **found = f->n_tensors > 0 ? bsearch(&key, f->tensors, (size_t)f->n_tensors,
-                                                         sizeof *f->tensors, by_name)
-                                               : NULL;
+    const st_tensor **found = folder->n_tensors > 0
+                                  ? bsearch(&key, folder->tensors, (size_t)folder->n_tensors,
+                                            sizeof *folder->tensors, by_name)
+                                  : NULL;
     return found ? *found : NULL;
 }
 
-int64_t hf_folder_file_of(const hf_folder *f, const st_tensor *t)
+int64_t hf_folder_file_of(const hf_folder *folder, const st_tensor *tensor)
 {
-    for (int64_t i = 0; i < f->n_files; i++)
-        if (t >= f->files[i].tensors && t < f->files[i].tensors + f->files[i].n_tensors)
+    for (int64_t i = 0; i < folder->n_files; i++)
+        if (tensor >= folder->files[i].tensors &&
+            tensor < folder->files[i].tensors + folder->files[i].n_tensors)
             return i;
-    return 0; /* t is not a tensor of this folder */
+    return 0; /* tensor is not a tensor of this folder */
 }

@@ -26,8 +26,8 @@ bool hf_has_weights(const char *folder);
  * ST_BAD_INPUT, with the file and the tensor: a broken file, a tensor in two shards, or an index
  * that says a tensor is in a file which does not hold it. */
 WARN_UNUSED status hf_folder_open(const char *folder, hf_folder *out);
-void hf_folder_close(hf_folder *f);
-const st_tensor *hf_folder_find(const hf_folder *f, const char *name); /* NULL if absent */
-int64_t hf_folder_file_of(const hf_folder *f, const st_tensor *t);     /* index into files */
+void hf_folder_close(hf_folder *folder);
+const st_tensor *hf_folder_find(const hf_folder *folder, const char *name);  /* NULL if absent */
+int64_t hf_folder_file_of(const hf_folder *folder, const st_tensor *tensor); /* index into files */
 
 #endif

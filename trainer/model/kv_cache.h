@@ -28,16 +28,16 @@ typedef struct kv_cache {
     void *block;             /* the allocation that holds all arrays */
 } kv_cache;
 
-/* Bytes of keys and values for this many rows on the rank of mesh m. */
-int64_t kv_cache_bytes(const model_dims *dims, const mesh *m, int64_t rows,
-                       const backend_vtable *v);
+/* Bytes of keys and values for this many rows on the rank of mesh `ranks`. */
+int64_t kv_cache_bytes(const model_dims *dims, const mesh *ranks, int64_t rows,
+                       const backend_vtable *backend);
 /* Allocates an empty cache on the device. Errors: those of the device's alloc. */
-WARN_UNUSED status kv_cache_new(device *dev, const model_dims *dims, const mesh *m, int64_t rows,
-                                int64_t tokens, int64_t queries, kv_cache *out);
-void kv_cache_free(kv_cache *c, device *dev); /* accepts a cache of zeros */
+WARN_UNUSED status kv_cache_new(device *dev, const model_dims *dims, const mesh *ranks,
+                                int64_t rows, int64_t tokens, int64_t queries, kv_cache *out);
+void kv_cache_free(kv_cache *cache, device *dev); /* accepts a cache of zeros */
 /* Empties the cache: sets all rows to 0, which they must be before they are filled, since filling
  * adds to them. */
-WARN_UNUSED status kv_cache_clear(const kv_cache *c, stream *s);
+WARN_UNUSED status kv_cache_clear(const kv_cache *cache, stream *queue);
 
 /* Adds this layer's keys and values [A, C d] of the batch, in packed order, to its rows. */
 WARN_UNUSED status kv_cache_keep(const pass_context *ctx, int64_t layer, const void *k,

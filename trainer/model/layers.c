@@ -7,10 +7,10 @@
 static const double layernorm_eps =
     1e-6; /* a constant of transformers' code; no key of config.json */
 
-linear linear_bind(params *p, const char *name, bool with_bias)
+linear linear_bind(params *registry, const char *name, bool with_bias)
 {
-    linear map = {.w = params_get(p, "%s.weight", name)};
-    map.b = with_bias ? params_get(p, "%s.bias", name) : NULL;
+    linear map = {.w = params_get(registry, "%s.weight", name)};
+    map.b = with_bias ? params_get(registry, "%s.bias", name) : NULL;
     map.out = map.w->local[0];
     map.adapter = lora_bind(map.w);
     map.in = map.w->n_local /
@@ -18,9 +18,10 @@ linear linear_bind(params *p, const char *name, bool with_bias)
     return map;
 }
 
-layernorm layernorm_bind(params *p, const char *name)
+layernorm layernorm_bind(params *registry, const char *name)
 {
-    return (layernorm){params_get(p, "%s.weight", name), params_get(p, "%s.bias", name)};
+    return (layernorm){params_get(registry, "%s.weight", name),
+                       params_get(registry, "%s.bias", name)};
 }
 
 static gemm_args forward_args(const linear *map, int64_t rows, const void *x, void *y)
@@ -40,34 +41,36 @@ static gemm_args forward_args(const linear *map, int64_t rows, const void *x, vo
 }
 
 /* The product, plus the adapter's if there is one. */
-static status forward_linear(const pass_context *ctx, const linear *map, const gemm_args *a)
+static status forward_linear(const pass_context *ctx, const linear *map, const gemm_args *args)
 {
-    TRY(op_gemm(ctx->stream, a));
-    return map->adapter.a ? lora_linear_fwd(ctx, &map->adapter, a->m, a->a, a->c, a->ldc) : ST_OK;
+    TRY(op_gemm(ctx->stream, args));
+    return map->adapter.a
+               ? lora_linear_fwd(ctx, &map->adapter, args->m, args->a, args->c, args->ldc)
+               : ST_OK;
 }
 
 status linear_fwd(const pass_context *ctx, const linear *map, int64_t rows, const void *x, void *y,
                   int64_t y_stride)
 {
-    gemm_args a = forward_args(map, rows, x, y);
-    a.ldc = y_stride ? y_stride : map->out;
-    return forward_linear(ctx, map, &a);
+    gemm_args args = forward_args(map, rows, x, y);
+    args.ldc = y_stride ? y_stride : map->out;
+    return forward_linear(ctx, map, &args);
 }
 
 status linear_fwd_biased(const pass_context *ctx, const linear *map, int64_t rows, const void *x,
                          const void *bias, void *y)
 {
-    gemm_args a = forward_args(map, rows, x, y);
-    a.bias = bias ? bias : a.bias;
-    return forward_linear(ctx, map, &a);
+    gemm_args args = forward_args(map, rows, x, y);
+    args.bias = bias ? bias : args.bias;
+    return forward_linear(ctx, map, &args);
 }
 
 status linear_fwd_onto(const pass_context *ctx, const linear *map, int64_t rows, const void *x,
                        const void *residual, void *y)
 {
-    gemm_args a = forward_args(map, rows, x, y);
-    a.residual = residual;
-    return forward_linear(ctx, map, &a);
+    gemm_args args = forward_args(map, rows, x, y);
+    args.residual = residual;
+    return forward_linear(ctx, map, &args);
 }
 
 status linear_fwd_back(const pass_context *ctx, const linear *map, comm_at where, const void *x,
@@ -148,33 +151,33 @@ status layernorm_bwd(const pass_context *ctx, const layernorm *norm, int64_t row
                                                                .dx_accumulate = dx_add});
 }
 
-status rmsnorm_fwd(const pass_context *ctx, const param *w, int64_t rows, int64_t width,
+status rmsnorm_fwd(const pass_context *ctx, const param *weight, int64_t rows, int64_t width,
                    const void *x, void *y, void *rstd)
 {
     return op_rmsnorm_fwd(ctx->stream, &(rmsnorm_fwd_args){.rows = rows,
                                                            .n = width,
                                                            .eps = ctx->dims->text.rms_eps,
                                                            .x = x,
-                                                           .w = w->act,
+                                                           .w = weight->act,
                                                            .y = y,
                                                            .rstd = rstd});
 }
 
-status rmsnorm_bwd(const pass_context *ctx, const param *w, int64_t rows, int64_t width,
+status rmsnorm_bwd(const pass_context *ctx, const param *weight, int64_t rows, int64_t width,
                    const void *x, const void *rstd, const void *dy, void *dx, bool dx_add)
 {
     return op_rmsnorm_bwd(ctx->stream, &(rmsnorm_bwd_args){.rows = rows,
                                                            .n = width,
                                                            .x = x,
-                                                           .w = w->act,
+                                                           .w = weight->act,
                                                            .rstd = rstd,
                                                            .dy = dy,
                                                            .dx = dx,
-                                                           .dw = param_gradient(w),
+                                                           .dw = param_gradient(weight),
                                                            .dx_accumulate = dx_add});
 }
 
-status add_to(const pass_context *ctx, int64_t n, const void *x, void *y)
+status add_to(const pass_context *ctx, int64_t count, const void *x, void *y)
 {
-    return op_add(ctx->stream, &(add_args){.n = n, .a = x, .y = y});
+    return op_add(ctx->stream, &(add_args){.n = count, .a = x, .y = y});
 }

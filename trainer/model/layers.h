@@ -49,18 +49,19 @@ WARN_UNUSED status layernorm_bwd(const pass_context *ctx, const layernorm *norm,
                                  int64_t width, const void *x, const void *mean, const void *rstd,
                                  const void *dy, void *dx, bool dx_add);
 
-/* y = RMSNorm(x; w) with the eps of the text model. x, y [rows, width]; rstd [rows] acc written. */
-WARN_UNUSED status rmsnorm_fwd(const pass_context *ctx, const param *w, int64_t rows, int64_t width,
-                               const void *x, void *y, void *rstd);
-WARN_UNUSED status rmsnorm_bwd(const pass_context *ctx, const param *w, int64_t rows, int64_t width,
-                               const void *x, const void *rstd, const void *dy, void *dx,
-                               bool dx_add);
+/* y = RMSNorm(x; weight) with the eps of the text model. x, y [rows, width]; rstd [rows] acc
+ * written. */
+WARN_UNUSED status rmsnorm_fwd(const pass_context *ctx, const param *weight, int64_t rows,
+                               int64_t width, const void *x, void *y, void *rstd);
+WARN_UNUSED status rmsnorm_bwd(const pass_context *ctx, const param *weight, int64_t rows,
+                               int64_t width, const void *x, const void *rstd, const void *dy,
+                               void *dx, bool dx_add);
 
-/* y += x, n elements. */
-WARN_UNUSED status add_to(const pass_context *ctx, int64_t n, const void *x, void *y);
+/* y += x, `count` elements. */
+WARN_UNUSED status add_to(const pass_context *ctx, int64_t count, const void *x, void *y);
 
 /* Finds the registry's rows "NAME.weight" and, with_bias or for a norm, "NAME.bias". */
-linear linear_bind(params *p, const char *name, bool with_bias);
-layernorm layernorm_bind(params *p, const char *name);
+linear linear_bind(params *registry, const char *name, bool with_bias);
+layernorm layernorm_bind(params *registry, const char *name);
 
 #endif

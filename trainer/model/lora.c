@@ -7,13 +7,15 @@
 #include "trainer/model/moe.h"
 #include "trainer/ops/table.h"
 
-lora lora_bind(const param *w)
+lora lora_bind(const param *weight)
 {
-    if (!w->lora)
+    if (!weight->lora)
         return (lora){0};
-    const param *a = w + w->lora;
-    return (lora){
-        .a = a, .b = a + 1, .scale = w->lora_scale, .rank = a->shape[w->n_dims == 2 ? 0 : 2]};
+    const param *pair = weight + weight->lora;
+    return (lora){.a = pair,
+                  .b = pair + 1,
+                  .scale = weight->lora_scale,
+                  .rank = pair->shape[weight->n_dims == 2 ? 0 : 2]};
 }
 
 void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, int64_t rank,
@@ -69,23 +71,24 @@ status lora_linear_fwd(const pass_context *ctx, const lora *adapter, int64_t row
                                              .accumulate = true});
 }
 
-/* dW [m, n] += alpha xt y of k rows */
-static status weight_gradient(const pass_context *ctx, const param *w, int64_t k, double alpha,
-                              const void *x, int64_t x_stride, const void *y, int64_t y_stride)
+/* dW [m, n] += alpha xt y of `rows` rows */
+static status weight_gradient(const pass_context *ctx, const param *weight, int64_t rows,
+                              double alpha, const void *x, int64_t x_stride, const void *y,
+                              int64_t y_stride)
 {
-    if (!w->grad)
+    if (!weight->grad)
         return ST_OK; /* the user has frozen this half */
-    return op_gemm(ctx->stream, &(gemm_args){.m = w->local[0],
-                                             .n = w->local[1],
-                                             .k = k,
+    return op_gemm(ctx->stream, &(gemm_args){.m = weight->local[0],
+                                             .n = weight->local[1],
+                                             .k = rows,
                                              .alpha = alpha,
                                              .a = x,
                                              .lda = x_stride,
                                              .trans_a = true,
                                              .b = y,
                                              .ldb = y_stride,
-                                             .c = w->grad,
-                                             .ldc = w->local[1],
+                                             .c = weight->grad,
+                                             .ldc = weight->local[1],
                                              .c_acc = true,
                                              .accumulate = true});
 }

@@ -27,8 +27,8 @@ typedef struct lora {
     int64_t rank;
 } lora;
 
-/* Finds the adapter of row w of the registry. */
-lora lora_bind(const param *w);
+/* Finds the adapter of row `weight` of the registry. */
+lora lora_bind(const param *weight);
 
 /* Shared by all adapters of a model. Slots are token copies sorted by expert (moe.h); if ranks
  * share experts, those of one round (exchange.h). */

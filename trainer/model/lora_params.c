@@ -8,47 +8,49 @@
 
 static const char weight_end[] = ".weight";
 
-size_t lora_module_size(const param *p)
+size_t lora_module_size(const param *weight)
 {
-    size_t n = strlen(p->name), end = sizeof weight_end - 1;
-    return n > end && strcmp(p->name + n - end, weight_end) == 0 ? n - end : n;
+    size_t length = strlen(weight->name), end = sizeof weight_end - 1;
+    return length > end && strcmp(weight->name + length - end, weight_end) == 0 ? length - end
+                                                                                : length;
 }
 
 /* True for matrices of decoder layers, which excludes the embedding and the head. */
-static bool may_adapt(const params *p, const param *q)
+static bool may_adapt(const params *registry, const param *entry)
 {
-    size_t n = strlen(p->text_prefix);
-    return !q->adapter && q->n_dims > 1 && strncmp(q->name, p->text_prefix, n) == 0 &&
-           strncmp(q->name + n, "layers.", 7) == 0;
+    size_t length = strlen(registry->text_prefix);
+    return !entry->adapter && entry->n_dims > 1 &&
+           strncmp(entry->name, registry->text_prefix, length) == 0 &&
+           strncmp(entry->name + length, "layers.", 7) == 0;
 }
 
 /* A target is the last part of a module's name, or a pattern for the whole name. */
-static bool is_named(const param *q, const char *target)
+static bool is_named(const param *entry, const char *target)
 {
-    char module[sizeof q->name];
-    snprintf(module, sizeof module, "%.*s", (int)lora_module_size(q), q->name);
+    char module[sizeof entry->name];
+    snprintf(module, sizeof module, "%.*s", (int)lora_module_size(entry), entry->name);
     const char *last = strrchr(module, '.');
     return strcmp(last ? last + 1 : module, target) == 0 || fnmatch(target, module, 0) == 0;
 }
 
 /* Marks the rows that `targets` names: lora = 1, until append_pair knows the right number. */
-static status mark_targets(params *p, const char *targets, int64_t *inout_n)
+static status mark_targets(params *registry, const char *targets, int64_t *inout_n)
 {
     for (const char *at = targets; *at;) {
         char target[160];
-        size_t n = strcspn(at, ", ");
-        snprintf(target, sizeof target, "%.*s", (int)n, at);
-        at += n + (at[n] != 0);
-        if (!n)
+        size_t count = strcspn(at, ", ");
+        snprintf(target, sizeof target, "%.*s", (int)count, at);
+        at += count + (at[count] != 0);
+        if (!count)
             continue;
         bool found = false;
-        for (int64_t i = 0; i < p->count; i++) {
-            param *q = &p->list[i];
-            if (!may_adapt(p, q) || !is_named(q, target))
+        for (int64_t i = 0; i < registry->count; i++) {
+            param *entry = &registry->list[i];
+            if (!may_adapt(registry, entry) || !is_named(entry, target))
                 continue;
             found = true;
-            *inout_n += q->lora == 0;
-            q->lora = 1;
+            *inout_n += entry->lora == 0;
+            entry->lora = 1;
         }
         if (!found)
             return FAIL(ST_CONFIG,
@@ -63,196 +65,204 @@ static status mark_targets(params *p, const char *targets, int64_t *inout_n)
 
 /* Appends one half of base's adapter to the list. shared_axis: the axis that it has in common with
  * base, under the same number. */
-static void append_adapter(params *p, const param *base, const char *which, param_init init,
+static void append_adapter(params *registry, const param *base, const char *which, param_init init,
                            int n_dims, const int64_t *shape, int shared_axis)
 {
     bool linear = base->n_dims == 2;
-    param *q = &p->list[p->count++];
-    *q = (param){.n_dims = n_dims,
-                 .count = 1,
-                 .unit = base->unit,
-                 .layer = base->layer,
-                 .group = base->group,
-                 .init = init,
-                 .decay = true,
-                 .adapter = true,
-                 .cut_axis = -1,
-                 .lr_factor = 1,
-                 .own_decay = -1};
-    snprintf(q->name, sizeof q->name, "%.*s.%s%s", (int)lora_module_size(base), base->name, which,
-             linear ? weight_end : "");
+    param *entry = &registry->list[registry->count++];
+    *entry = (param){.n_dims = n_dims,
+                     .count = 1,
+                     .unit = base->unit,
+                     .layer = base->layer,
+                     .group = base->group,
+                     .init = init,
+                     .decay = true,
+                     .adapter = true,
+                     .cut_axis = -1,
+                     .lr_factor = 1,
+                     .own_decay = -1};
+    snprintf(entry->name, sizeof entry->name, "%.*s.%s%s", (int)lora_module_size(base), base->name,
+             which, linear ? weight_end : "");
     for (int i = 0; i < n_dims; i++) {
-        q->shape[i] = q->local[i] = shape[i];
-        q->count *= shape[i];
+        entry->shape[i] = entry->local[i] = shape[i];
+        entry->count *= shape[i];
     }
-    q->n_local = q->count;
-    q->held = slice_whole(shape[0], q->count / shape[0], 1, 1);
+    entry->n_local = entry->count;
+    entry->held = slice_whole(shape[0], entry->count / shape[0], 1, 1);
     if (base->cut_axis == shared_axis)
-        q->cut_axis = shared_axis;
+        entry->cut_axis = shared_axis;
     if (base->cut == CUT_EXPERT) { /* an expert's adapter is on the rank of the expert */
-        const int64_t parts = q->cut_axis == 2 ? base->held.size[2] : 1;
-        q->cut = CUT_EXPERT;
-        q->held = slice_whole(shape[0], shape[1], parts, shape[2] / parts);
-    } else if (q->cut_axis >= 0) {
-        q->cut = base->cut;
+        const int64_t parts = entry->cut_axis == 2 ? base->held.size[2] : 1;
+        entry->cut = CUT_EXPERT;
+        entry->held = slice_whole(shape[0], shape[1], parts, shape[2] / parts);
+    } else if (entry->cut_axis >= 0) {
+        entry->cut = base->cut;
     }
-    p->total += q->count;
+    registry->total += entry->count;
 }
 
-static void append_pair(params *p, int64_t i)
+static void append_pair(params *registry, int64_t index)
 {
-    param *w = &p->list[i];
-    const int64_t *s = w->shape, r = p->lora_rank;
-    bool linear = w->n_dims == 2;
-    w->lora = p->count - i;
-    append_adapter(p, w, "lora_A", INIT_NORMAL, w->n_dims,
-                   linear ? (const int64_t[]){r, s[1]} : (const int64_t[]){s[0], s[1], r}, 1);
+    param *weight = &registry->list[index];
+    const int64_t *shape = weight->shape, lora_rank = registry->lora_rank;
+    bool linear = weight->n_dims == 2;
+    weight->lora = registry->count - index;
+    append_adapter(registry, weight, "lora_A", INIT_NORMAL, weight->n_dims,
+                   linear ? (const int64_t[]){lora_rank, shape[1]}
+                          : (const int64_t[]){shape[0], shape[1], lora_rank},
+                   1);
     /* The variance of PEFT's first values, which are uniform within 1 / sqrt(in). */
-    p->list[p->count - 1].init_std = 1 / sqrt(3 * (double)s[1]);
-    append_adapter(p, w, "lora_B", INIT_ZERO, w->n_dims,
-                   linear ? (const int64_t[]){s[0], r} : (const int64_t[]){s[0], r, s[2]},
+    registry->list[registry->count - 1].init_std = 1 / sqrt(3 * (double)shape[1]);
+    append_adapter(registry, weight, "lora_B", INIT_ZERO, weight->n_dims,
+                   linear ? (const int64_t[]){shape[0], lora_rank}
+                          : (const int64_t[]){shape[0], lora_rank, shape[2]},
                    linear ? 0 : 2);
-    p->lora_experts |= !linear;
+    registry->lora_experts |= !linear;
 }
 
-status lora_add(params *p, int64_t rank, double alpha, const char *targets)
+status lora_add(params *registry, int64_t rank, double alpha, const char *targets)
 {
-    int64_t n = 0, rows = p->count;
-    TRY(mark_targets(p, targets, &n));
-    param *list = realloc(p->list, (size_t)(p->count + 2 * n) * sizeof *list);
+    int64_t count = 0, rows = registry->count;
+    TRY(mark_targets(registry, targets, &count));
+    param *list = realloc(registry->list, (size_t)(registry->count + 2 * count) * sizeof *list);
     if (!list)
-        return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)n);
-    p->list = list;
-    p->lora_rank = rank;
+        return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)count);
+    registry->list = list;
+    registry->lora_rank = rank;
     for (int64_t i = 0; i < rows; i++) {
         list[i].frozen = true;
         if (!list[i].lora)
             continue;
         list[i].lora_scale = alpha / (double)rank;
-        append_pair(p, i);
+        append_pair(registry, i);
     }
     return ST_OK;
 }
 
-/* Adds scale A B to elements [first, first + n) of w [in, out], which are at w; A [in, r],
- * B [r, out]. transposed: w [out, in], A [r, in], B [out, r]. */
-static void add_product(const double *a, const double *b, int64_t r, int64_t in, int64_t out,
-                        bool transposed, double scale, int64_t first, int64_t n, double *w)
+/* Adds scale A B to elements [first, first + count) of w [in, out], which are at w; A [in, rank],
+ * B [rank, out]. transposed: w [out, in], A [rank, in], B [out, rank]. */
+static void add_product(const double *a, const double *b, int64_t rank, int64_t in, int64_t out,
+                        bool transposed, double scale, int64_t first, int64_t count, double *w)
 {
-    for (int64_t e = 0; e < n; e++) {
+    for (int64_t at = 0; at < count; at++) {
         int64_t wide = transposed ? in : out;
-        int64_t i = (first + e) / wide, j = (first + e) % wide;
+        int64_t i = (first + at) / wide, j = (first + at) % wide;
         double sum = 0;
-        for (int64_t k = 0; k < r; k++)
-            sum += transposed ? a[k * in + j] * b[i * r + k] : a[i * r + k] * b[k * out + j];
-        w[e] += scale * sum;
+        for (int64_t k = 0; k < rank; k++)
+            sum += transposed ? a[k * in + j] * b[i * rank + k] : a[i * rank + k] * b[k * out + j];
+        w[at] += scale * sum;
     }
 }
 
-status lora_read(const param *p, stream *s, int64_t first, int64_t n, double *to)
+status lora_read(const param *weight, stream *queue, int64_t first, int64_t count, double *to)
 {
-    if (!p->whole)
-        return params_read(p->value, s, first, n, to);
-    memcpy(to, p->whole + first, (size_t)n * sizeof *to);
+    if (!weight->whole)
+        return params_read(weight->value, queue, first, count, to);
+    memcpy(to, weight->whole + first, (size_t)count * sizeof *to);
     return ST_OK;
 }
 
 /* all [count] = what this rank stores of a row, at its place; zeros elsewhere. */
-static status place_own(const param *p, stream *s, void *all)
+static status place_own(const param *weight, stream *queue, void *all)
 {
-    const backend_vtable *v = s->dev->backend;
-    const size_t acc = st_dtype_size(v->acc);
-    TRY(v->zero(s, all, (size_t)p->count * acc));
-    for (int64_t i = 0, n, stored; i < p->own_n; i += n) {
-        n = slice_run(&p->held, p->own_first + i, p->own_n - i, &stored);
-        TRY(v->copy(s, (char *)all + (size_t)stored * acc, (char *)p->value + (size_t)i * acc,
-                    (size_t)n * acc));
+    const backend_vtable *backend = queue->dev->backend;
+    const size_t acc = st_dtype_size(backend->acc);
+    TRY(backend->zero(queue, all, (size_t)weight->count * acc));
+    for (int64_t i = 0, j, stored; i < weight->own_n; i += j) {
+        j = slice_run(&weight->held, weight->own_first + i, weight->own_n - i, &stored);
+        TRY(backend->copy(queue, (char *)all + (size_t)stored * acc,
+                          (char *)weight->value + (size_t)i * acc, (size_t)j * acc));
     }
     return ST_OK;
 }
 
-/* Sums the ranks' parts of a row into q->whole: within a replica, one rank stores each element. */
-static status gather_row(const params *p, const param *q, stream *s, void *all)
+/* Sums the ranks' parts of a row into entry->whole: within a replica, one rank stores each element.
+ */
+static status gather_row(const params *registry, const param *entry, stream *queue, void *all)
 {
     static const mesh_group groups[] = {MESH_WHOLE, MESH_PIPELINE};
-    TRY(place_own(q, s, all));
+    TRY(place_own(entry, queue, all));
     for (int i = 0; i < 2; i++)
-        TRY(comm_all_reduce(mesh_comm(p->mesh, groups[i]), s,
-                            (comm_at){"gather adapters", q->layer}, all, q->count,
-                            s->dev->backend->acc, COMM_SUM));
-    return params_read(all, s, 0, q->count, q->whole);
+        TRY(comm_all_reduce(mesh_comm(registry->mesh, groups[i]), queue,
+                            (comm_at){"gather adapters", entry->layer}, all, entry->count,
+                            queue->dev->backend->acc, COMM_SUM));
+    return params_read(all, queue, 0, entry->count, entry->whole);
 }
 
-status lora_gather(params *p, stream *s)
+status lora_gather(params *registry, stream *queue)
 {
-    const backend_vtable *v = s->dev->backend;
+    const backend_vtable *backend = queue->dev->backend;
     int64_t sum = 0, most = 0;
     void *all;
-    if (!p->mesh || p->mesh->layout.world == 1 || !p->lora_rank)
+    if (!registry->mesh || registry->mesh->layout.world == 1 || !registry->lora_rank)
         return ST_OK;
-    for (int64_t i = 0; i < p->count; i++) {
-        sum += p->list[i].adapter ? p->list[i].count : 0;
-        most = p->list[i].adapter && p->list[i].count > most ? p->list[i].count : most;
+    for (int64_t i = 0; i < registry->count; i++) {
+        sum += registry->list[i].adapter ? registry->list[i].count : 0;
+        most = registry->list[i].adapter && registry->list[i].count > most ? registry->list[i].count
+                                                                           : most;
     }
-    if (!p->adapters)
-        p->adapters = malloc((size_t)sum * sizeof *p->adapters);
-    if (!p->adapters)
+    if (!registry->adapters)
+        registry->adapters = malloc((size_t)sum * sizeof *registry->adapters);
+    if (!registry->adapters)
         return FAIL(ST_NO_MEMORY, "no memory for %lld values of adapters", (long long)sum);
-    TRY(v->alloc(s->dev, (size_t)most * st_dtype_size(v->acc), &all));
+    TRY(backend->alloc(queue->dev, (size_t)most * st_dtype_size(backend->acc), &all));
     status st = ST_OK;
-    double *at = p->adapters;
-    for (int64_t i = 0; i < p->count && st == ST_OK; i++) {
-        param *q = &p->list[i];
-        if (!q->adapter)
+    double *at = registry->adapters;
+    for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
+        param *entry = &registry->list[i];
+        if (!entry->adapter)
             continue;
-        q->whole = at;
-        at += q->count;
-        st = gather_row(p, q, s, all);
+        entry->whole = at;
+        at += entry->count;
+        st = gather_row(registry, entry, queue, all);
     }
-    v->release(s->dev, all);
+    backend->release(queue->dev, all);
     return st;
 }
 
-/* Adds the adapter's product to elements [first, first + n) of one matrix: a linear map's, or that
- * of expert number `matrix`. */
-static status merge_matrix(const param *p, stream *s, int64_t matrix, int64_t first, int64_t n,
-                           double *to)
+/* Adds the adapter's product to elements [first, first + count) of one matrix: a linear map's, or
+ * that of expert number `matrix`. */
+static status merge_matrix(const param *weight, stream *queue, int64_t matrix, int64_t first,
+                           int64_t count, double *to)
 {
-    const param *a = p + p->lora, *b = a + 1;
-    bool linear = p->n_dims == 2;
-    int64_t in = p->shape[1], out = linear ? p->shape[0] : p->shape[2];
-    int64_t r = linear ? a->shape[0] : a->shape[2];
-    double *x = malloc((size_t)(r * in) * sizeof *x), *y = malloc((size_t)(r * out) * sizeof *y);
+    const param *pair = weight + weight->lora, *pair_b = pair + 1;
+    bool linear = weight->n_dims == 2;
+    int64_t in = weight->shape[1], out = linear ? weight->shape[0] : weight->shape[2];
+    int64_t rank = linear ? pair->shape[0] : pair->shape[2];
+    double *x = malloc((size_t)(rank * in) * sizeof *x),
+           *y = malloc((size_t)(rank * out) * sizeof *y);
     status st = x && y ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to merge an adapter");
     if (st == ST_OK)
-        st = lora_read(a, s, matrix * r * in, r * in, x);
+        st = lora_read(pair, queue, matrix * rank * in, rank * in, x);
     if (st == ST_OK)
-        st = lora_read(b, s, matrix * r * out, r * out, y);
+        st = lora_read(pair_b, queue, matrix * rank * out, rank * out, y);
     if (st == ST_OK)
-        add_product(x, y, r, in, out, linear, p->lora_scale, first, n, to);
+        add_product(x, y, rank, in, out, linear, weight->lora_scale, first, count, to);
     free(x);
     free(y);
     return st;
 }
 
-/* The same for elements [first, first + n) of the published tensor, which may span matrices. */
-static status merge_adapter(const param *p, stream *s, int64_t first, int64_t n, double *inout)
+/* The same for elements [first, first + count) of the published tensor, which may span matrices. */
+static status merge_adapter(const param *weight, stream *queue, int64_t first, int64_t count,
+                            double *inout)
 {
-    int64_t size = p->n_dims == 2 ? p->count : p->shape[1] * p->shape[2];
-    for (int64_t done = 0, part; done < n; done += part) {
+    int64_t size = weight->n_dims == 2 ? weight->count : weight->shape[1] * weight->shape[2];
+    for (int64_t done = 0, part; done < count; done += part) {
         int64_t at = (first + done) % size;
-        part = size - at < n - done ? size - at : n - done;
-        TRY(merge_matrix(p, s, (first + done) / size, at, part, inout + done));
+        part = size - at < count - done ? size - at : count - done;
+        TRY(merge_matrix(weight, queue, (first + done) / size, at, part, inout + done));
     }
     return ST_OK;
 }
 
-status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n, double *to)
+status lora_read_merged(const param *weight, stream *queue, int64_t first, int64_t count,
+                        double *to)
 {
-    TRY(params_read(p->value, s, first - p->own_first, n, to));
-    for (int64_t i = 0, run, stored; p->lora && i < n; i += run) {
-        run = slice_run(&p->held, first + i, n - i, &stored);
-        TRY(merge_adapter(p, s, stored, run, to + i));
+    TRY(params_read(weight->value, queue, first - weight->own_first, count, to));
+    for (int64_t i = 0, run, stored; weight->lora && i < count; i += run) {
+        run = slice_run(&weight->held, first + i, count - i, &stored);
+        TRY(merge_adapter(weight, queue, stored, run, to + i));
     }
     return ST_OK;
 }

@@ -9,20 +9,21 @@
  * freezes all other rows. targets is the value of the option lora.targets: last parts of module
  * names or patterns, with commas or spaces between. Before params_alloc and model_new, since rows
  * move. ST_CONFIG for a target that names no matrix of a decoder layer. */
-WARN_UNUSED status lora_add(params *p, int64_t rank, double alpha, const char *targets);
+WARN_UNUSED status lora_add(params *registry, int64_t rank, double alpha, const char *targets);
 /* The module of a row, as targets name it, is the first part of its name. Returns the length. */
-size_t lora_module_size(const param *p);
+size_t lora_module_size(const param *weight);
 
 /* Gathers all of every adapter on every rank, as host doubles in param.whole that the next call
  * overwrites. Every rank calls it, on the thread of its collectives. Does nothing for one rank. */
-WARN_UNUSED status lora_gather(params *p, stream *s);
-/* Reads elements [first, first + n) of a whole adapter; with several ranks, those that lora_gather
- * gathered. */
-WARN_UNUSED status lora_read(const param *p, stream *s, int64_t first, int64_t n, double *to);
+WARN_UNUSED status lora_gather(params *registry, stream *queue);
+/* Reads elements [first, first + count) of a whole adapter; with several ranks, those that
+ * lora_gather gathered. */
+WARN_UNUSED status lora_read(const param *weight, stream *queue, int64_t first, int64_t count,
+                             double *to);
 
-/* Reads local elements [first, first + n) of a matrix, which this rank must store, with its
+/* Reads local elements [first, first + count) of a matrix, which this rank must store, with its
  * adapter's product added: the matrix that the model computes with. */
-WARN_UNUSED status lora_read_merged(const param *p, stream *s, int64_t first, int64_t n,
-                                    double *to);
+WARN_UNUSED status lora_read_merged(const param *weight, stream *queue, int64_t first,
+                                    int64_t count, double *to);
 
 #endif

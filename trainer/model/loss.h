@@ -29,7 +29,8 @@ typedef struct head {
 enum { LOGIT_ROWS_DEFAULT = 512 }; /* R if the options name none */
 
 /* Takes the head's arrays from sp for at most `targets` targets. act, acc: bytes of an element. */
-void head_layout(head *l, space *sp, int64_t targets, size_t act, size_t acc, bool training);
+void head_layout(head *loss_head, space *sp, int64_t targets, size_t act, size_t acc,
+                 bool training);
 
 /* The targets of a batch; arrays are in device memory. */
 typedef struct head_targets {
@@ -44,11 +45,12 @@ typedef struct head_targets {
 
 /* Adds the loss of h [T, H] act, the output of the last layer, to the sums. With `backward` it also
  * writes dh [T, H] and adds the gradients of norm and weight; else dh is ignored. tokens: T. */
-WARN_UNUSED status head_loss(const head *l, stream *s, int64_t tokens, const void *h,
-                             const head_targets *t, bool backward, void *dh);
+WARN_UNUSED status head_loss(const head *loss_head, stream *queue, int64_t tokens, const void *h,
+                             const head_targets *targets, bool backward, void *dh);
 
-/* out [n, V] act = logits of the rows of h [T, H] that token [n], a list on the device, names. */
-WARN_UNUSED status head_logits(const head *l, stream *s, const void *h, const int32_t *token,
-                               int64_t n, void *out);
+/* out [count, V] act = logits of the rows of h [T, H] that token [count], a list on the device,
+ * names. */
+WARN_UNUSED status head_logits(const head *loss_head, stream *queue, const void *h,
+                               const int32_t *token, int64_t count, void *out);
 
 #endif

@@ -28,8 +28,9 @@ typedef struct merger_scratch {
     void *dz; /* [M, W] */
 } merger_scratch;
 
-/* Finds the parameters of the final merger (j < 0) or of deepstack merger j in the registry. */
-void merger_bind(merger *block, params *p, int j);
+/* Finds the parameters of the final merger (index < 0) or of deepstack merger `index` in the
+ * registry. */
+void merger_bind(merger *block, params *registry, int index);
 /* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void merger_saved_layout(merger_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 void merger_scratch_layout(merger_scratch *scratch, space *sp, const shape *sizes);

@@ -35,7 +35,7 @@ typedef struct mlp_scratch {
 } mlp_scratch;
 
 /* Finds the parameters of a layer in the registry. */
-void mlp_bind(mlp *block, params *p, int layer);
+void mlp_bind(mlp *block, params *registry, int layer);
 /* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void mlp_saved_layout(mlp_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */

@@ -12,16 +12,16 @@
 #include "trainer/model/grouped_product.h"
 #include "trainer/ops/table.h"
 
-void moe_bind(moe *block, params *p, int layer)
+void moe_bind(moe *block, params *registry, int layer)
 {
     char stem[96], name[128];
-    snprintf(stem, sizeof stem, "%slayers.%d", p->text_prefix, layer);
+    snprintf(stem, sizeof stem, "%slayers.%d", registry->text_prefix, layer);
     snprintf(name, sizeof name, "%s.mlp.gate", stem);
     block->layer = layer;
-    block->norm = params_get(p, "%s.post_attention_layernorm.weight", stem);
-    block->gate = linear_bind(p, name, false);
-    block->gate_up = params_get(p, "%s.mlp.experts.gate_up_proj", stem);
-    block->down = params_get(p, "%s.mlp.experts.down_proj", stem);
+    block->norm = params_get(registry, "%s.post_attention_layernorm.weight", stem);
+    block->gate = linear_bind(registry, name, false);
+    block->gate_up = params_get(registry, "%s.mlp.experts.gate_up_proj", stem);
+    block->down = params_get(registry, "%s.mlp.experts.down_proj", stem);
     block->gate_up_adapter = lora_bind(block->gate_up);
     block->down_adapter = lora_bind(block->down);
 }
@@ -29,15 +29,15 @@ void moe_bind(moe *block, params *p, int layer)
 void moe_saved_layout(moe_saved *saved, space *sp, const shape *sizes, unsigned kinds)
 {
     const text_dims *dims = &sizes->dims->text;
-    int64_t t = sizes->cap.tokens, slots = t * sizes->ranks->expert_tensor * dims->top_k;
+    int64_t tokens = sizes->cap.tokens, slots = tokens * sizes->ranks->expert_tensor * dims->top_k;
     if (kinds & RECOMPUTE_CHEAP) {
-        saved->rstd = space_take(sp, t, sizes->acc);
-        saved->m = space_take(sp, t * dims->hidden, sizes->act);
+        saved->rstd = space_take(sp, tokens, sizes->acc);
+        saved->m = space_take(sp, tokens * dims->hidden, sizes->act);
     }
     if (kinds & RECOMPUTE_ROUTE) {
-        saved->probs = space_take(sp, t * dims->experts, sizes->acc);
-        saved->expert = space_take(sp, t * dims->top_k, sizeof(int32_t));
-        saved->weight = space_take(sp, t * dims->top_k, sizes->acc);
+        saved->probs = space_take(sp, tokens * dims->experts, sizes->acc);
+        saved->expert = space_take(sp, tokens * dims->top_k, sizeof(int32_t));
+        saved->weight = space_take(sp, tokens * dims->top_k, sizes->acc);
         saved->offset = space_take(sp, dims->experts + 1, sizeof(int32_t));
         saved->slot_row = space_take(sp, slots, sizeof(int32_t));
         saved->row_token = space_take(sp, slots, sizeof(int32_t));
@@ -51,8 +51,8 @@ void moe_saved_layout(moe_saved *saved, space *sp, const shape *sizes, unsigned 
 void moe_scratch_layout(moe_scratch *scratch, space *sp, const shape *sizes, bool training)
 {
     const text_dims *dims = &sizes->dims->text;
-    int64_t n = sizes->cap.tokens, slots = n * sizes->ranks->expert_tensor * dims->top_k;
-    scratch->logits = space_take(sp, n * dims->experts, sizes->act);
+    int64_t tokens = sizes->cap.tokens, slots = tokens * sizes->ranks->expert_tensor * dims->top_k;
+    scratch->logits = space_take(sp, tokens * dims->experts, sizes->act);
     scratch->xp = space_take(sp, slots * dims->hidden, sizes->act);
     if (moe_is_shared(sizes->ranks))
         moe_shared_layout(scratch, sp, sizes);
@@ -60,8 +60,8 @@ void moe_scratch_layout(moe_scratch *scratch, space *sp, const shape *sizes, boo
         scratch->a = space_take(sp, slots * dims->expert_width, sizes->act);
     if (!training)
         return;
-    scratch->dweight = space_take(sp, n * dims->top_k, sizes->acc);
-    scratch->dm = space_take(sp, n * dims->hidden, sizes->act);
+    scratch->dweight = space_take(sp, tokens * dims->top_k, sizes->acc);
+    scratch->dm = space_take(sp, tokens * dims->hidden, sizes->act);
 }
 
 /* True if other ranks of the pipeline stage add to the statistics too. */
@@ -80,9 +80,10 @@ void moe_aux_layout(moe_aux *aux, space *sp, int64_t experts, size_t acc)
 
 status moe_aux_clear(const pass_context *ctx, const moe_aux *aux)
 {
-    const backend_vtable *v = ctx->stream->dev->backend;
-    TRY(v->zero(ctx->stream, aux->count_total, (size_t)(2 * ctx->dims->text.experts) * ctx->acc));
-    return v->copy(ctx->stream, aux->of_batch, ctx->batch->aux_scale, 2 * ctx->acc);
+    const backend_vtable *backend = ctx->stream->dev->backend;
+    TRY(backend->zero(ctx->stream, aux->count_total,
+                      (size_t)(2 * ctx->dims->text.experts) * ctx->acc));
+    return backend->copy(ctx->stream, aux->of_batch, ctx->batch->aux_scale, 2 * ctx->acc);
 }
 
 static const int32_t *token_samples(const pass_context *ctx)
@@ -290,13 +291,13 @@ status moe_aux_sum(const pass_context *ctx, const moe_aux *aux)
 }
 
 /* Adds the gradients of an expert matrix and its adapter, and replaces x by its gradient. */
-static status product_bwd(const pass_context *ctx, const moe_saved *saved, const param *w,
+static status product_bwd(const pass_context *ctx, const moe_saved *saved, const param *weight,
                           const lora *adapter, void *x, void *dy)
 {
-    TRY(grouped_product(ctx, GROUPED_WGRAD, w, slots_of(ctx), saved->offset, x, dy));
+    TRY(grouped_product(ctx, GROUPED_WGRAD, weight, slots_of(ctx), saved->offset, x, dy));
     if (adapter->a)
         TRY(lora_experts_grads(ctx, adapter, slots_of(ctx), saved->offset, x, dy));
-    TRY(grouped_product(ctx, GROUPED_DGRAD, w, slots_of(ctx), saved->offset, x, dy));
+    TRY(grouped_product(ctx, GROUPED_DGRAD, weight, slots_of(ctx), saved->offset, x, dy));
     return adapter->a ? lora_experts_dx(ctx, adapter, slots_of(ctx), saved->offset, x) : ST_OK;
 }
 

@@ -67,7 +67,7 @@ typedef struct moe_aux {
 } moe_aux;
 
 /* Finds the parameters of a layer in the registry. */
-void moe_bind(moe *block, params *p, int layer);
+void moe_bind(moe *block, params *registry, int layer);
 /* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void moe_saved_layout(moe_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 /* Takes the scratch from sp. training: with what backward needs. */
@@ -106,9 +106,9 @@ WARN_UNUSED status moe_bwd(const pass_context *ctx, const moe *block, const void
                            const moe_aux *aux, bool fresh, void *dy);
 
 /* True if experts are divided among several ranks. */
-static inline bool moe_is_shared(const layout *l)
+static inline bool moe_is_shared(const layout *degrees)
 {
-    return l->expert * l->expert_tensor > 1;
+    return degrees->expert * degrees->expert_tensor > 1;
 }
 /* The same for experts that ranks share (moe_shared.c); called by moe.c. Forward runs after the
  * router and writes y as moe_fwd does, or with y NULL only what backward needs. Backward runs

@@ -11,9 +11,9 @@
 #include "trainer/ops/table.h"
 
 /* True if the width of experts is cut over tensor ranks. */
-static bool cuts_experts(const layout *l)
+static bool cuts_experts(const layout *degrees)
 {
-    return l->expert_tensor > 1;
+    return degrees->expert_tensor > 1;
 }
 
 /* W, the tokens whose slots this rank sends. */

@@ -16,6 +16,6 @@ typedef struct model_output {
 /* Writes the outputs of the flight's last micro-batch b, in forward order, to out, which has room
  * for unit_count entries, and returns their number. The last entry is the residual stream after the
  * last layer: anything that went wrong earlier and reached the text shows there too. */
-int model_outputs(const model *m, int flight, const device_batch *batch, model_output *out);
+int model_outputs(const model *net, int flight, const device_batch *batch, model_output *out);
 
 #endif

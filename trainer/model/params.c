@@ -14,139 +14,142 @@ enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
 
 status params_new(const model_dims *dims, params **out)
 {
-    params *p = calloc(1, sizeof *p);
-    if (!p)
+    params *registry = calloc(1, sizeof *registry);
+    if (!registry)
         return FAIL(ST_NO_MEMORY, "no memory for the parameter registry");
-    status st = params_list(dims, p);
+    status st = params_list(dims, registry);
     if (st != ST_OK) {
-        params_free(&p);
+        params_free(&registry);
         return st;
     }
-    p->reshard = true;
-    *out = p;
+    registry->reshard = true;
+    *out = registry;
     return ST_OK;
 }
 
-void params_free(params **p)
+void params_free(params **registry)
 {
-    if (!*p)
+    if (!*registry)
         return;
-    assert(!(*p)->values); /* params_release first: device memory needs a stream */
-    free((*p)->spans);
-    free((*p)->adapters);
-    free((*p)->list);
-    free(*p);
-    *p = NULL;
+    assert(!(*registry)->values); /* params_release first: device memory needs a stream */
+    free((*registry)->spans);
+    free((*registry)->adapters);
+    free((*registry)->list);
+    free(*registry);
+    *registry = NULL;
 }
 
-const param *params_find(const params *p, const char *name)
+const param *params_find(const params *registry, const char *name)
 {
-    for (int64_t i = 0; i < p->count; i++) {
-        if (strcmp(p->list[i].name, name) == 0)
-            return &p->list[i];
+    for (int64_t i = 0; i < registry->count; i++) {
+        if (strcmp(registry->list[i].name, name) == 0)
+            return &registry->list[i];
     }
     return NULL;
 }
 
-param *params_get(params *p, const char *fmt, ...)
+param *params_get(params *registry, const char *fmt, ...)
 {
     char name[128];
     va_list args;
     va_start(args, fmt);
     vsnprintf(name, sizeof name, fmt, args);
     va_end(args);
-    param *row = (param *)params_find(p, name);
+    param *row = (param *)params_find(registry, name);
     assert(row != NULL);
     return row;
 }
 
-status params_may_be_kept(const params *p)
+status params_may_be_kept(const params *registry)
 {
-    if (!p->mesh || !comm_is_simulated(mesh_comm(p->mesh, MESH_WORLD)))
+    if (!registry->mesh || !comm_is_simulated(mesh_comm(registry->mesh, MESH_WORLD)))
         return ST_OK;
     return FAIL(ST_CONFIG, "comm.engine is replay, which simulates the other ranks: no model is "
                            "trained, so its values cannot be written");
 }
 
-int64_t params_trained(const params *p)
+int64_t params_trained(const params *registry)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < p->count; i++)
-        n += p->list[i].frozen ? 0 : p->list[i].count;
-    return n;
+    int64_t count = 0;
+    for (int64_t i = 0; i < registry->count; i++)
+        count += registry->list[i].frozen ? 0 : registry->list[i].count;
+    return count;
 }
 
-bool params_trains(const params *p, param_group group)
+bool params_trains(const params *registry, param_group group)
 {
-    for (int64_t i = 0; i < p->count; i++)
-        if (p->list[i].group == group && !p->list[i].frozen)
+    for (int64_t i = 0; i < registry->count; i++)
+        if (registry->list[i].group == group && !registry->list[i].frozen)
             return true;
     return false;
 }
 
 /* Writes stored values, and the copy that the model computes with if it has another dtype. */
-static status write_own(const param *p, stream *s, int64_t at, int64_t n, const double *from)
+static status write_own(const param *weight, stream *queue, int64_t at, int64_t count,
+                        const double *from)
 {
-    const backend_vtable *v = s->dev->backend;
-    void *host = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
+    const backend_vtable *backend = queue->dev->backend;
+    void *host = malloc((size_t)(count > 0 ? count : 1) * sizeof(double));
     if (!host)
-        return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)n);
+        return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)count);
     status st = ST_OK;
-    for (int copy = 0; copy < (p->own_act == p->value ? 1 : 2) && st == ST_OK; copy++) {
-        st_dtype dtype = copy ? v->act : v->acc;
+    for (int copy = 0; copy < (weight->own_act == weight->value ? 1 : 2) && st == ST_OK; copy++) {
+        st_dtype dtype = copy ? backend->act : backend->acc;
         size_t size = st_dtype_size(dtype);
-        convert_from_double(host, dtype, from, n);
-        char *to = (char *)(copy ? p->own_act : p->value) + (size_t)at * size;
-        st = v->to_device(s, to, host, (size_t)n * size);
+        convert_from_double(host, dtype, from, count);
+        char *to = (char *)(copy ? weight->own_act : weight->value) + (size_t)at * size;
+        st = backend->to_device(queue, to, host, (size_t)count * size);
         if (st == ST_OK)
-            st = v->wait(s); /* before the host buffer is written again or freed */
+            st = backend->wait(queue); /* before the host buffer is written again or freed */
     }
     free(host);
     return st;
 }
 
-status params_write(const param *p, stream *s, int64_t first, int64_t n, const double *from)
+status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
+                    const double *from)
 {
-    assert(first >= 0 && n >= 0 && first + n <= p->n_local);
-    int64_t begin = first > p->own_first ? first : p->own_first;
-    int64_t own_end = p->own_first + p->own_n, end = first + n < own_end ? first + n : own_end;
-    if (end <= begin || !device_has_storage(s->dev))
+    assert(first >= 0 && count >= 0 && first + count <= weight->n_local);
+    int64_t begin = first > weight->own_first ? first : weight->own_first;
+    int64_t own_end = weight->own_first + weight->own_n,
+            end = first + count < own_end ? first + count : own_end;
+    if (end <= begin || !device_has_storage(queue->dev))
         return ST_OK;
-    return write_own(p, s, begin - p->own_first, end - begin, from + (begin - first));
+    return write_own(weight, queue, begin - weight->own_first, end - begin, from + (begin - first));
 }
 
-status params_read(const void *acc_array, stream *s, int64_t first, int64_t n, double *to)
+status params_read(const void *acc_array, stream *queue, int64_t first, int64_t count, double *to)
 {
-    const backend_vtable *v = s->dev->backend;
-    size_t size = st_dtype_size(v->acc);
-    void *host = malloc((size_t)(n > 0 ? n : 1) * size);
+    const backend_vtable *backend = queue->dev->backend;
+    size_t size = st_dtype_size(backend->acc);
+    void *host = malloc((size_t)(count > 0 ? count : 1) * size);
     if (!host)
-        return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)n);
-    status st =
-        v->to_host(s, host, (const char *)acc_array + (size_t)first * size, (size_t)n * size);
+        return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)count);
+    status st = backend->to_host(queue, host, (const char *)acc_array + (size_t)first * size,
+                                 (size_t)count * size);
     if (st == ST_OK)
-        st = v->wait(s);
+        st = backend->wait(queue);
     if (st == ST_OK)
-        convert_to_double(to, host, v->acc, n);
+        convert_to_double(to, host, backend->acc, count);
     free(host);
     return st;
 }
 
-status params_refresh(params *p, stream *s)
+status params_refresh(params *registry, stream *queue)
 {
-    if (!p->acts || !device_has_storage(s->dev))
+    if (!registry->acts || !device_has_storage(queue->dev))
         return ST_OK;
     double *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to refresh parameters");
     status st = ST_OK;
-    for (int64_t i = 0; i < p->count && st == ST_OK; i++) {
-        const param *row = &p->list[i];
+    for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
+        const param *row = &registry->list[i];
         for (int64_t at = 0; at < row->own_n && st == ST_OK; at += CHUNK) {
-            int64_t n = row->own_n - at < CHUNK ? row->own_n - at : CHUNK;
-            st = params_read(row->value, s, at, n, chunk);
+            int64_t count = row->own_n - at < CHUNK ? row->own_n - at : CHUNK;
+            st = params_read(row->value, queue, at, count, chunk);
             if (st == ST_OK)
-                st = write_own(row, s, at, n, chunk);
+                st = write_own(row, queue, at, count, chunk);
         }
     }
     free(chunk);

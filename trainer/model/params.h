@@ -81,10 +81,10 @@ typedef struct param {
     void *unwanted; /* a shared place for the gradient of a frozen vector, which nothing reads */
 } param;
 
-/* Where an op that always computes a gradient puts that of p. */
-static inline void *param_gradient(const param *p)
+/* Where an op that always computes a gradient puts that of `weight`. */
+static inline void *param_gradient(const param *weight)
 {
-    return p->grad ? p->grad : p->unwanted;
+    return weight->grad ? weight->grad : weight->unwanted;
 }
 
 typedef struct params {
@@ -111,56 +111,57 @@ typedef struct params {
 
 /* Makes the rows of a model with these dimensions. Heap; no memory for values. ST_NO_MEMORY. */
 WARN_UNUSED status params_new(const model_dims *dims, params **out);
-/* Reduces every row to what a rank at this place of layout l computes with, and marks the rows of
- * other pipeline stages. Before params_alloc. ST_CONFIG as layout_check. */
-WARN_UNUSED status params_cut(params *p, const model_dims *dims, const layout *l, mesh_place at);
+/* Reduces every row to what a rank at this place of layout `degrees` computes with, and marks the
+ * rows of other pipeline stages. Before params_alloc. ST_CONFIG as layout_check. */
+WARN_UNUSED status params_cut(params *registry, const model_dims *dims, const layout *degrees,
+                              mesh_place at);
 /* The ranks that compute with the same local tensor and so share its storage. */
-mesh_group params_owners(const param *p);
+mesh_group params_owners(const param *weight);
 /* The limits that a model with these dimensions sets for a layout. */
 layout_limits params_limits(const model_dims *dims);
-void params_free(params **p);            /* after params_release; accepts a pointer to NULL */
-int64_t params_trained(const params *p); /* elements of the rows that are not frozen */
-bool params_trains(const params *p, param_group group);      /* some row of it is not frozen */
-const param *params_find(const params *p, const char *name); /* NULL if absent */
+void params_free(params **registry); /* after params_release; accepts a pointer to NULL */
+int64_t params_trained(const params *registry); /* elements of the rows that are not frozen */
+bool params_trains(const params *registry, param_group group); /* some row of it is not frozen */
+const param *params_find(const params *registry, const char *name); /* NULL if absent */
 /* The row with this printf-like name. It must exist; that is asserted, since the model asks only
  * for parameters that it has. */
-param *params_get(params *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+param *params_get(params *registry, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ST_CONFIG if the rank is simulated without its peers (comm.engine replay). Its values belong to
  * no model, so code that writes values to disk calls this first. */
-WARN_UNUSED status params_may_be_kept(const params *p);
-/* Lets the ranks of m store every local tensor together, each of its owners an equal piece
- * (parallel/fsdp.h). Before params_alloc. m is borrowed. */
-void params_share(params *p, const mesh *m, bool reshard);
+WARN_UNUSED status params_may_be_kept(const params *registry);
+/* Lets the ranks of `ranks` store every local tensor together, each of its owners an equal piece
+ * (parallel/fsdp.h). Before params_alloc. `ranks` is borrowed. */
+void params_share(params *registry, const mesh *ranks, bool reshard);
 /* What a rank needs on its device: elements of the stored blocks, and bytes of the buffers that
  * units are gathered into. It also works for a mesh that is only sketched. */
 typedef struct params_sizes {
     int64_t stored, trained, gathered_bytes;
 } params_sizes;
-WARN_UNUSED status params_size(params *p, const backend_vtable *v, bool with_training,
+WARN_UNUSED status params_size(params *registry, const backend_vtable *backend, bool with_training,
                                params_sizes *out);
 /* Allocates the device memory of values; with_training also of gradients and moments. On failure
  * nothing stays allocated. */
-WARN_UNUSED status params_alloc(params *p, stream *s, bool with_training);
-void params_release(params *p, stream *s);
+WARN_UNUSED status params_alloc(params *registry, stream *queue, bool with_training);
+void params_release(params *registry, stream *queue);
 /* Draws first values. Each is a function of the seed, the name and the place of the element in the
  * published tensor, so that every layout of ranks starts from the same model. Waits. */
-WARN_UNUSED status params_init(params *p, stream *s, uint64_t seed);
+WARN_UNUSED status params_init(params *registry, stream *queue, uint64_t seed);
 /* The same for adapters only, when the other values have been loaded. */
-WARN_UNUSED status params_init_adapters(params *p, stream *s, uint64_t seed);
-WARN_UNUSED status params_zero_grad(params *p, stream *s);
+WARN_UNUSED status params_init_adapters(params *registry, stream *queue, uint64_t seed);
+WARN_UNUSED status params_zero_grad(params *registry, stream *queue);
 /* Sums the gradients over replicas. Called once per step, after its last backward. */
-WARN_UNUSED status params_sum_replicas(params *p, stream *s);
+WARN_UNUSED status params_sum_replicas(params *registry, stream *queue);
 /* Computes own_act from value if the two differ. It goes through the host and waits, and is
  * meant for use after loading; in a step the optimiser writes both. */
-WARN_UNUSED status params_refresh(params *p, stream *s);
-/* Writes those of the local elements [first, first + n) of a row that this rank stores, from host
- * doubles. Waits. */
-WARN_UNUSED status params_write(const param *p, stream *s, int64_t first, int64_t n,
+WARN_UNUSED status params_refresh(params *registry, stream *queue);
+/* Writes those of the local elements [first, first + count) of a row that this rank stores, from
+ * host doubles. Waits. */
+WARN_UNUSED status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
                                 const double *from);
-/* Reads elements [first, first + n) of an acc array such as value or own_grad into host doubles.
- * Waits. */
-WARN_UNUSED status params_read(const void *acc_array, stream *s, int64_t first, int64_t n,
+/* Reads elements [first, first + count) of an acc array such as value or own_grad into host
+ * doubles. Waits. */
+WARN_UNUSED status params_read(const void *acc_array, stream *queue, int64_t first, int64_t count,
                                double *to);
 
 /* How a file stores experts (equations.md, "Parameters and their files"). */
@@ -171,9 +172,9 @@ typedef enum expert_layout {
 } expert_layout;
 
 /* The layout in which a model of this kind is published. */
-static inline expert_layout params_published(const params *p)
+static inline expert_layout params_published(const params *registry)
 {
-    return p->text_only_names ? EXPERTS_SEPARATE : EXPERTS_FUSED;
+    return registry->text_only_names ? EXPERTS_SEPARATE : EXPERTS_FUSED;
 }
 
 /* One tensor of a Hugging Face file and the row that holds its values. With expert >= 0 the tensor
@@ -193,10 +194,10 @@ typedef struct param_piece {
 
 /* Lists the tensors of a file in this layout, in the registry's order, without adapters. The caller
  * frees *out. */
-WARN_UNUSED status params_pieces(const params *p, expert_layout stored, param_piece **out,
+WARN_UNUSED status params_pieces(const params *registry, expert_layout stored, param_piece **out,
                                  int64_t *out_n);
 
-/* Fills p->list; the part of params_new that is in params_list.c. */
-WARN_UNUSED status params_list(const model_dims *dims, params *p);
+/* Fills registry->list; the part of params_new that is in params_list.c. */
+WARN_UNUSED status params_list(const model_dims *dims, params *registry);
 
 #endif

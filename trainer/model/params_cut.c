@@ -5,56 +5,56 @@
 layout_limits params_limits(const model_dims *dims)
 {
     const text_dims *text = &dims->text;
-    layout_limits m = {.heads = text->heads,
-                       .kv_heads = text->kv_heads,
-                       .layers = text->layers,
-                       .tied = text->tied,
-                       .first_layers = dims->vision.depth > 0 ? dims->vision.n_deepstack : 0};
-    for (int64_t l = 0; l < text->layers; l++) {
-        if (!dims_layer_is_moe(dims, l)) {
-            m.intermediate = text->intermediate;
+    layout_limits all = {.heads = text->heads,
+                         .kv_heads = text->kv_heads,
+                         .layers = text->layers,
+                         .tied = text->tied,
+                         .first_layers = dims->vision.depth > 0 ? dims->vision.n_deepstack : 0};
+    for (int64_t layer = 0; layer < text->layers; layer++) {
+        if (!dims_layer_is_moe(dims, layer)) {
+            all.intermediate = text->intermediate;
             continue;
         }
-        m.experts = text->experts;
-        m.expert_width = text->expert_width;
+        all.experts = text->experts;
+        all.expert_width = text->expert_width;
     }
-    return m;
+    return all;
 }
 
-mesh_group params_owners(const param *p)
+mesh_group params_owners(const param *weight)
 {
-    if (p->cut == CUT_EXPERT)
-        return p->cut_axis < 0 ? MESH_EXPERT_WHOLE : MESH_EXPERT_SHARD;
-    return p->cut == CUT_TENSOR ? MESH_DENSE : MESH_WHOLE;
+    if (weight->cut == CUT_EXPERT)
+        return weight->cut_axis < 0 ? MESH_EXPERT_WHOLE : MESH_EXPERT_SHARD;
+    return weight->cut == CUT_TENSOR ? MESH_DENSE : MESH_WHOLE;
 }
 
-static void cut_row(param *row, const layout *l, mesh_place at)
+static void cut_row(param *row, const layout *degrees, mesh_place at)
 {
     enum { EXPERT_AXIS = 0, WIDTH = SLICE_AXES - 1, PARTS = SLICE_AXES - 2 };
     if (row->cut == CUT_TENSOR) {
-        slice_cut(&row->held, row->cut_axis, at.tensor, l->tensor);
-        row->local[row->cut_axis] /= l->tensor;
+        slice_cut(&row->held, row->cut_axis, at.tensor, degrees->tensor);
+        row->local[row->cut_axis] /= degrees->tensor;
     } else if (row->cut == CUT_EXPERT) {
-        slice_cut(&row->held, EXPERT_AXIS, at.expert, l->expert);
-        row->local[EXPERT_AXIS] /= l->expert;
-        if (l->expert_tensor > 1 && row->cut_axis >= 0) {
+        slice_cut(&row->held, EXPERT_AXIS, at.expert, degrees->expert);
+        row->local[EXPERT_AXIS] /= degrees->expert;
+        if (degrees->expert_tensor > 1 && row->cut_axis >= 0) {
             /* the slice sees experts as [E, in, parts, out / parts] */
             slice_cut(&row->held, row->cut_axis < PARTS ? row->cut_axis : WIDTH, at.tensor,
-                      l->expert_tensor);
-            row->local[row->cut_axis] /= l->expert_tensor;
+                      degrees->expert_tensor);
+            row->local[row->cut_axis] /= degrees->expert_tensor;
         }
     }
     row->n_local = slice_count(&row->held);
 }
 
-status params_cut(params *p, const model_dims *dims, const layout *l, mesh_place at)
+status params_cut(params *registry, const model_dims *dims, const layout *degrees, mesh_place at)
 {
     layout_limits limits = params_limits(dims);
-    TRY(layout_check(l, &limits));
-    const stage_part part = stage_part_of(dims, l, at.pipeline);
-    for (int64_t i = 0; i < p->count; i++) {
-        param *row = &p->list[i];
-        cut_row(row, l, at);
+    TRY(layout_check(degrees, &limits));
+    const stage_part part = stage_part_of(dims, degrees, at.pipeline);
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *row = &registry->list[i];
+        cut_row(row, degrees, at);
         row->elsewhere =
             row->unit < stage_first_unit(dims, &part) || row->unit >= stage_end_unit(dims, &part);
     }

@@ -27,12 +27,12 @@ typedef struct drawing {
     char *as_acc, *as_act; /* [count] in both dtypes; as_act is NULL if the row has no such copy */
 } drawing;
 
-static void first_values(const drawing *d, int64_t first, int64_t n, double *out)
+static void first_values(const drawing *draw, int64_t first, int64_t count, double *out)
 {
-    const param *row = d->row;
-    for (int64_t i = 0; i < n; i++) {
+    const param *row = draw->row;
+    for (int64_t i = 0; i < count; i++) {
         if (row->init == INIT_NORMAL)
-            out[i] = row->init_std * rng_normal(d->key, (uint64_t)(first + i));
+            out[i] = row->init_std * rng_normal(draw->key, (uint64_t)(first + i));
         else
             out[i] = row->init == INIT_ONE ? 1 : 0;
     }
@@ -40,68 +40,72 @@ static void first_values(const drawing *d, int64_t first, int64_t n, double *out
 
 static void draw_piece(const void *context, int64_t task, int thread)
 {
-    const drawing *d = context;
+    const drawing *draw = context;
     double value[PIECE];
-    const int64_t from = task * PIECE, n = d->count - from < PIECE ? d->count - from : PIECE;
+    const int64_t from = task * PIECE,
+                  count = draw->count - from < PIECE ? draw->count - from : PIECE;
     int64_t run, stored;
     (void)thread;
-    for (int64_t done = 0; done < n; done += run) {
-        run = slice_run(&d->row->held, d->at + from + done, n - done, &stored);
-        first_values(d, stored, run, value + done);
+    for (int64_t done = 0; done < count; done += run) {
+        run = slice_run(&draw->row->held, draw->at + from + done, count - done, &stored);
+        first_values(draw, stored, run, value + done);
     }
-    convert_from_double(d->as_acc + from * (int64_t)st_dtype_size(d->acc), d->acc, value, n);
-    if (d->as_act)
-        convert_from_double(d->as_act + from * (int64_t)st_dtype_size(d->act), d->act, value, n);
+    convert_from_double(draw->as_acc + from * (int64_t)st_dtype_size(draw->acc), draw->acc, value,
+                        count);
+    if (draw->as_act)
+        convert_from_double(draw->as_act + from * (int64_t)st_dtype_size(draw->act), draw->act,
+                            value, count);
 }
 
-static status send_values(const drawing *d, stream *s)
+static status send_values(const drawing *draw, stream *queue)
 {
-    const backend_vtable *v = s->dev->backend;
-    const param *row = d->row;
-    const int64_t place = d->at - row->own_first;
-    const size_t acc = st_dtype_size(d->acc), act = st_dtype_size(d->act);
-    TRY(v->to_device(s, (char *)row->value + (size_t)place * acc, d->as_acc,
-                     (size_t)d->count * acc));
-    if (d->as_act)
-        TRY(v->to_device(s, (char *)row->own_act + (size_t)place * act, d->as_act,
-                         (size_t)d->count * act));
-    return v->wait(s); /* before the host buffers are written again */
+    const backend_vtable *backend = queue->dev->backend;
+    const param *row = draw->row;
+    const int64_t place = draw->at - row->own_first;
+    const size_t acc = st_dtype_size(draw->acc), act = st_dtype_size(draw->act);
+    TRY(backend->to_device(queue, (char *)row->value + (size_t)place * acc, draw->as_acc,
+                           (size_t)draw->count * acc));
+    if (draw->as_act)
+        TRY(backend->to_device(queue, (char *)row->own_act + (size_t)place * act, draw->as_act,
+                               (size_t)draw->count * act));
+    return backend->wait(queue); /* before the host buffers are written again */
 }
 
-static status init_row(drawing *d, stream *s, pool *threads)
+static status init_row(drawing *draw, stream *queue, pool *threads)
 {
-    const param *row = d->row;
+    const param *row = draw->row;
     const int64_t end = row->own_first + row->own_n;
-    for (d->at = row->own_first; d->at < end; d->at += BLOCK) {
-        d->count = end - d->at < BLOCK ? end - d->at : BLOCK;
-        pool_run(threads, (d->count + PIECE - 1) / PIECE, draw_piece, d);
-        TRY(send_values(d, s));
+    for (draw->at = row->own_first; draw->at < end; draw->at += BLOCK) {
+        draw->count = end - draw->at < BLOCK ? end - draw->at : BLOCK;
+        pool_run(threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
+        TRY(send_values(draw, queue));
     }
     return ST_OK;
 }
 
-static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
+static status init_rows(params *registry, stream *queue, uint64_t seed, bool adapters_only)
 {
-    if (!device_has_storage(s->dev))
+    if (!device_has_storage(queue->dev))
         return ST_OK;
-    const backend_vtable *v = s->dev->backend;
+    const backend_vtable *backend = queue->dev->backend;
     const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
-    char *as_acc = malloc(BLOCK * st_dtype_size(v->acc)), *as_act = NULL;
+    char *as_acc = malloc(BLOCK * st_dtype_size(backend->acc)), *as_act = NULL;
     pool *threads = NULL;
-    status st = pool_new(p->total > FEW ? cpus : 1, &threads);
-    if (v->act != v->acc)
-        as_act = malloc(BLOCK * st_dtype_size(v->act));
-    if (st == ST_OK && (!as_acc || (v->act != v->acc && !as_act)))
+    status st = pool_new(registry->total > FEW ? cpus : 1, &threads);
+    if (backend->act != backend->acc)
+        as_act = malloc(BLOCK * st_dtype_size(backend->act));
+    if (st == ST_OK && (!as_acc || (backend->act != backend->acc && !as_act)))
         st = FAIL(ST_NO_MEMORY, "no memory to initialise parameters");
-    for (int64_t i = 0; i < p->count && st == ST_OK; i++) {
-        drawing d = {.row = &p->list[i], .acc = v->acc, .act = v->act, .as_acc = as_acc};
+    for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
+        drawing draw = {
+            .row = &registry->list[i], .acc = backend->acc, .act = backend->act, .as_acc = as_acc};
         char purpose[160];
-        if (adapters_only && !d.row->adapter)
+        if (adapters_only && !draw.row->adapter)
             continue;
-        snprintf(purpose, sizeof purpose, "weights/%s", d.row->name);
-        d.key = rng_key_make(seed, purpose);
-        d.as_act = d.row->own_act == d.row->value ? NULL : as_act;
-        st = init_row(&d, s, threads);
+        snprintf(purpose, sizeof purpose, "weights/%s", draw.row->name);
+        draw.key = rng_key_make(seed, purpose);
+        draw.as_act = draw.row->own_act == draw.row->value ? NULL : as_act;
+        st = init_row(&draw, queue, threads);
     }
     pool_free(&threads);
     free(as_acc);
@@ -109,12 +113,12 @@ static status init_rows(params *p, stream *s, uint64_t seed, bool adapters_only)
     return st;
 }
 
-status params_init(params *p, stream *s, uint64_t seed)
+status params_init(params *registry, stream *queue, uint64_t seed)
 {
-    return init_rows(p, s, seed, false);
+    return init_rows(registry, queue, seed, false);
 }
 
-status params_init_adapters(params *p, stream *s, uint64_t seed)
+status params_init_adapters(params *registry, stream *queue, uint64_t seed)
 {
-    return init_rows(p, s, seed, true);
+    return init_rows(registry, queue, seed, true);
 }

@@ -20,21 +20,21 @@ typedef struct lister {
     int64_t layer;
 } lister;
 
-static param *add_row(lister *l, param_init init, int n_dims, const int64_t *shape)
+static param *add_row(lister *listing, param_init init, int n_dims, const int64_t *shape)
 {
-    params *p = l->registry;
-    if (p->count == l->capacity) {
-        int64_t more = l->capacity ? 2 * l->capacity : 256;
-        param *list = realloc(p->list, (size_t)more * sizeof *list);
+    params *registry = listing->registry;
+    if (registry->count == listing->capacity) {
+        int64_t more = listing->capacity ? 2 * listing->capacity : 256;
+        param *list = realloc(registry->list, (size_t)more * sizeof *list);
         if (!list) {
-            l->failed = true;
+            listing->failed = true;
             return NULL;
         }
-        p->list = list;
-        l->capacity = more;
+        registry->list = list;
+        listing->capacity = more;
     }
-    param *row = &p->list[p->count++];
-    *row = (param){.n_dims = n_dims, .count = 1, .group = l->group, .init = init};
+    param *row = &registry->list[registry->count++];
+    *row = (param){.n_dims = n_dims, .count = 1, .group = listing->group, .init = init};
     for (int i = 0; i < n_dims; i++) {
         row->shape[i] = shape[i];
         row->count *= shape[i];
@@ -43,24 +43,24 @@ static param *add_row(lister *l, param_init init, int n_dims, const int64_t *sha
     row->n_local = row->count;
     row->held = slice_whole(row->count, 1, 1, 1);
     row->cut_axis = -1;
-    row->unit = l->unit;
-    row->forward_only = l->forward_only;
-    row->layer = l->layer;
-    row->init_std = init == INIT_NORMAL ? l->std : 0;
+    row->unit = listing->unit;
+    row->forward_only = listing->forward_only;
+    row->layer = listing->layer;
+    row->init_std = init == INIT_NORMAL ? listing->std : 0;
     row->decay = n_dims > 1;
     row->lr_factor = 1;
     row->own_decay = -1;
-    p->total += row->count;
+    registry->total += row->count;
     return row;
 }
 
 /* Appends a row; its name is printed from fmt. */
-static void add_param(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt,
-                      ...) __attribute__((format(printf, 5, 6)));
-static void add_param(lister *l, param_init init, int n_dims, const int64_t *shape, const char *fmt,
-                      ...)
+static void add_param(lister *listing, param_init init, int n_dims, const int64_t *shape,
+                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+static void add_param(lister *listing, param_init init, int n_dims, const int64_t *shape,
+                      const char *fmt, ...)
 {
-    param *row = add_row(l, init, n_dims, shape);
+    param *row = add_row(listing, init, n_dims, shape);
     if (!row)
         return;
     va_list args;
@@ -70,11 +70,11 @@ static void add_param(lister *l, param_init init, int n_dims, const int64_t *sha
 }
 
 /* Lets tensor ranks divide this axis of the last row, a matrix. */
-static void cut_matrix(lister *l, int axis)
+static void cut_matrix(lister *listing, int axis)
 {
-    if (l->failed)
+    if (listing->failed)
         return;
-    param *row = &l->registry->list[l->registry->count - 1];
+    param *row = &listing->registry->list[listing->registry->count - 1];
     row->cut = CUT_TENSOR;
     row->cut_axis = axis;
     row->held = slice_whole(row->shape[0], row->shape[1], 1, 1);
@@ -82,11 +82,11 @@ static void cut_matrix(lister *l, int axis)
 
 /* Lets ranks divide the last row, experts [E, in, out]: E, and the experts' width, which is on this
  * axis. out consists of `parts` matrices side by side (gate and up), each of which is divided. */
-static void cut_experts(lister *l, int axis, int64_t parts)
+static void cut_experts(lister *listing, int axis, int64_t parts)
 {
-    if (l->failed)
+    if (listing->failed)
         return;
-    param *row = &l->registry->list[l->registry->count - 1];
+    param *row = &listing->registry->list[listing->registry->count - 1];
     row->cut = CUT_EXPERT;
     row->cut_axis = axis;
     row->held = slice_whole(row->shape[0], row->shape[1], parts, row->shape[2] / parts);
@@ -98,128 +98,130 @@ static void cut_experts(lister *l, int axis, int64_t parts)
 #define CUBE(l, a, b, c, ...)                                                                      \
     add_param((l), INIT_NORMAL, 3, (const int64_t[]){(a), (b), (c)}, __VA_ARGS__)
 
-static void list_decoder_layer(lister *l, const model_dims *dims, int layer)
+static void list_decoder_layer(lister *listing, const model_dims *dims, int layer)
 {
     const text_dims *text = &dims->text;
-    int64_t h = text->hidden, hd = text->head_dim;
+    int64_t hidden = text->hidden, hd = text->head_dim;
     char at[64];
-    snprintf(at, sizeof at, "%slayers.%d", l->registry->text_prefix, layer);
-    l->unit = unit_layer(dims, layer);
-    l->layer = layer;
-    l->group = GROUP_TEXT;
-    VECTOR(l, INIT_ONE, h, "%s.input_layernorm.weight", at);
-    MATRIX(l, text->heads * hd, h, "%s.self_attn.q_proj.weight", at);
-    cut_matrix(l, 0);
-    MATRIX(l, text->kv_heads * hd, h, "%s.self_attn.k_proj.weight", at);
-    cut_matrix(l, 0);
-    MATRIX(l, text->kv_heads * hd, h, "%s.self_attn.v_proj.weight", at);
-    cut_matrix(l, 0);
-    MATRIX(l, h, text->heads * hd, "%s.self_attn.o_proj.weight", at);
-    cut_matrix(l, 1);
-    VECTOR(l, INIT_ONE, hd, "%s.self_attn.q_norm.weight", at);
-    VECTOR(l, INIT_ONE, hd, "%s.self_attn.k_norm.weight", at);
-    VECTOR(l, INIT_ONE, h, "%s.post_attention_layernorm.weight", at);
+    snprintf(at, sizeof at, "%slayers.%d", listing->registry->text_prefix, layer);
+    listing->unit = unit_layer(dims, layer);
+    listing->layer = layer;
+    listing->group = GROUP_TEXT;
+    VECTOR(listing, INIT_ONE, hidden, "%s.input_layernorm.weight", at);
+    MATRIX(listing, text->heads * hd, hidden, "%s.self_attn.q_proj.weight", at);
+    cut_matrix(listing, 0);
+    MATRIX(listing, text->kv_heads * hd, hidden, "%s.self_attn.k_proj.weight", at);
+    cut_matrix(listing, 0);
+    MATRIX(listing, text->kv_heads * hd, hidden, "%s.self_attn.v_proj.weight", at);
+    cut_matrix(listing, 0);
+    MATRIX(listing, hidden, text->heads * hd, "%s.self_attn.o_proj.weight", at);
+    cut_matrix(listing, 1);
+    VECTOR(listing, INIT_ONE, hd, "%s.self_attn.q_norm.weight", at);
+    VECTOR(listing, INIT_ONE, hd, "%s.self_attn.k_norm.weight", at);
+    VECTOR(listing, INIT_ONE, hidden, "%s.post_attention_layernorm.weight", at);
     if (dims_layer_is_moe(dims, layer)) {
-        l->group = GROUP_ROUTER;
-        MATRIX(l, text->experts, h, "%s.mlp.gate.weight", at);
-        l->group = GROUP_EXPERTS;
-        CUBE(l, text->experts, h, 2 * text->expert_width, "%s.mlp.experts.gate_up_proj", at);
-        cut_experts(l, 2, 2);
-        CUBE(l, text->experts, text->expert_width, h, "%s.mlp.experts.down_proj", at);
-        cut_experts(l, 1, 1);
+        listing->group = GROUP_ROUTER;
+        MATRIX(listing, text->experts, hidden, "%s.mlp.gate.weight", at);
+        listing->group = GROUP_EXPERTS;
+        CUBE(listing, text->experts, hidden, 2 * text->expert_width, "%s.mlp.experts.gate_up_proj",
+             at);
+        cut_experts(listing, 2, 2);
+        CUBE(listing, text->experts, text->expert_width, hidden, "%s.mlp.experts.down_proj", at);
+        cut_experts(listing, 1, 1);
     } else {
-        MATRIX(l, text->intermediate, h, "%s.mlp.gate_proj.weight", at);
-        cut_matrix(l, 0);
-        MATRIX(l, text->intermediate, h, "%s.mlp.up_proj.weight", at);
-        cut_matrix(l, 0);
-        MATRIX(l, h, text->intermediate, "%s.mlp.down_proj.weight", at);
-        cut_matrix(l, 1);
+        MATRIX(listing, text->intermediate, hidden, "%s.mlp.gate_proj.weight", at);
+        cut_matrix(listing, 0);
+        MATRIX(listing, text->intermediate, hidden, "%s.mlp.up_proj.weight", at);
+        cut_matrix(listing, 0);
+        MATRIX(listing, hidden, text->intermediate, "%s.mlp.down_proj.weight", at);
+        cut_matrix(listing, 1);
     }
 }
 
 /* Appends weight [out, in] and bias [out]. */
-static void list_linear(lister *l, int64_t out, int64_t in, const char *at, const char *name)
+static void list_linear(lister *listing, int64_t out, int64_t in, const char *at, const char *name)
 {
-    MATRIX(l, out, in, "%s.%s.weight", at, name);
-    VECTOR(l, INIT_ZERO, out, "%s.%s.bias", at, name);
+    MATRIX(listing, out, in, "%s.%s.weight", at, name);
+    VECTOR(listing, INIT_ZERO, out, "%s.%s.bias", at, name);
 }
 
-static void list_layernorm(lister *l, int64_t n, const char *at, const char *name)
+static void list_layernorm(lister *listing, int64_t hidden, const char *at, const char *name)
 {
-    VECTOR(l, INIT_ONE, n, "%s.%s.weight", at, name);
-    VECTOR(l, INIT_ZERO, n, "%s.%s.bias", at, name);
+    VECTOR(listing, INIT_ONE, hidden, "%s.%s.weight", at, name);
+    VECTOR(listing, INIT_ZERO, hidden, "%s.%s.bias", at, name);
 }
 
-static void list_merger(lister *l, const model_dims *dims, const char *at, int64_t norm_width)
+static void list_merger(lister *listing, const model_dims *dims, const char *at, int64_t norm_width)
 {
     int64_t wide = dims->vision.merge * dims->vision.merge * dims->vision.hidden;
-    list_layernorm(l, norm_width, at, "norm");
-    list_linear(l, wide, wide, at, "linear_fc1");
-    list_linear(l, dims->text.hidden, wide, at, "linear_fc2");
+    list_layernorm(listing, norm_width, at, "norm");
+    list_linear(listing, wide, wide, at, "linear_fc1");
+    list_linear(listing, dims->text.hidden, wide, at, "linear_fc2");
 }
 
-static void list_vision(lister *l, const model_dims *dims)
+static void list_vision(lister *listing, const model_dims *dims)
 {
     const vision_dims *tower = &dims->vision;
     char at[64];
-    l->std = tower->initializer_range;
-    l->layer = -1;
-    l->unit = unit_patch();
-    l->forward_only = true;
-    l->group = GROUP_VISION;
-    add_param(l, INIT_NORMAL, 5, (const int64_t[]){tower->hidden, 3, 2, 16, 16},
+    listing->std = tower->initializer_range;
+    listing->layer = -1;
+    listing->unit = unit_patch();
+    listing->forward_only = true;
+    listing->group = GROUP_VISION;
+    add_param(listing, INIT_NORMAL, 5, (const int64_t[]){tower->hidden, 3, 2, 16, 16},
               "model.visual.patch_embed.proj.weight");
-    VECTOR(l, INIT_ZERO, tower->hidden, "model.visual.patch_embed.proj.bias");
-    l->group = GROUP_MERGER;
-    MATRIX(l, tower->positions, tower->hidden, "model.visual.pos_embed.weight");
-    l->group = GROUP_VISION;
-    l->forward_only = false;
-    for (int b = 0; b < tower->depth; b++) {
-        snprintf(at, sizeof at, "model.visual.blocks.%d", b);
-        l->unit = unit_block(dims, b);
-        list_layernorm(l, tower->hidden, at, "norm1");
-        list_layernorm(l, tower->hidden, at, "norm2");
-        list_linear(l, 3 * tower->hidden, tower->hidden, at, "attn.qkv");
-        list_linear(l, tower->hidden, tower->hidden, at, "attn.proj");
-        list_linear(l, tower->intermediate, tower->hidden, at, "mlp.linear_fc1");
-        list_linear(l, tower->hidden, tower->intermediate, at, "mlp.linear_fc2");
+    VECTOR(listing, INIT_ZERO, tower->hidden, "model.visual.patch_embed.proj.bias");
+    listing->group = GROUP_MERGER;
+    MATRIX(listing, tower->positions, tower->hidden, "model.visual.pos_embed.weight");
+    listing->group = GROUP_VISION;
+    listing->forward_only = false;
+    for (int i = 0; i < tower->depth; i++) {
+        snprintf(at, sizeof at, "model.visual.blocks.%d", i);
+        listing->unit = unit_block(dims, i);
+        list_layernorm(listing, tower->hidden, at, "norm1");
+        list_layernorm(listing, tower->hidden, at, "norm2");
+        list_linear(listing, 3 * tower->hidden, tower->hidden, at, "attn.qkv");
+        list_linear(listing, tower->hidden, tower->hidden, at, "attn.proj");
+        list_linear(listing, tower->intermediate, tower->hidden, at, "mlp.linear_fc1");
+        list_linear(listing, tower->hidden, tower->intermediate, at, "mlp.linear_fc2");
     }
-    l->group = GROUP_MERGER;
-    l->unit = unit_merger(dims, 0);
-    list_merger(l, dims, "model.visual.merger", tower->hidden);
+    listing->group = GROUP_MERGER;
+    listing->unit = unit_merger(dims, 0);
+    list_merger(listing, dims, "model.visual.merger", tower->hidden);
     for (int j = 0; j < tower->n_deepstack; j++) {
         snprintf(at, sizeof at, "model.visual.deepstack_merger_list.%d", j);
-        l->unit = unit_merger(dims, 1 + j);
-        list_merger(l, dims, at, tower->merge * tower->merge * tower->hidden);
+        listing->unit = unit_merger(dims, 1 + j);
+        list_merger(listing, dims, at, tower->merge * tower->merge * tower->hidden);
     }
 }
 
-status params_list(const model_dims *dims, params *p)
+status params_list(const model_dims *dims, params *registry)
 {
     const text_dims *text = &dims->text;
-    lister l = {.registry = p,
-                .std = text->initializer_range,
-                .group = GROUP_TEXT,
-                .unit = unit_embedding(dims),
-                .forward_only = true,
-                .layer = -1};
-    p->text_only_names = dims->vision.depth == 0;
-    p->text_prefix = dims_text_prefix(dims);
-    MATRIX(&l, text->vocab, text->hidden, "%sembed_tokens.weight", p->text_prefix);
-    if (!l.failed)
-        p->list[0].stays = text->tied;
-    l.forward_only = false;
+    lister listing = {.registry = registry,
+                      .std = text->initializer_range,
+                      .group = GROUP_TEXT,
+                      .unit = unit_embedding(dims),
+                      .forward_only = true,
+                      .layer = -1};
+    registry->text_only_names = dims->vision.depth == 0;
+    registry->text_prefix = dims_text_prefix(dims);
+    MATRIX(&listing, text->vocab, text->hidden, "%sembed_tokens.weight", registry->text_prefix);
+    if (!listing.failed)
+        registry->list[0].stays = text->tied;
+    listing.forward_only = false;
     for (int layer = 0; layer < text->layers; layer++)
-        list_decoder_layer(&l, dims, layer);
-    l.group = GROUP_TEXT;
-    l.unit = unit_head(dims);
-    l.layer = -1;
-    VECTOR(&l, INIT_ONE, text->hidden, "%snorm.weight", p->text_prefix);
+        list_decoder_layer(&listing, dims, layer);
+    listing.group = GROUP_TEXT;
+    listing.unit = unit_head(dims);
+    listing.layer = -1;
+    VECTOR(&listing, INIT_ONE, text->hidden, "%snorm.weight", registry->text_prefix);
     if (!text->tied)
-        MATRIX(&l, text->vocab, text->hidden, "lm_head.weight");
+        MATRIX(&listing, text->vocab, text->hidden, "lm_head.weight");
     if (dims->vision.depth > 0)
-        list_vision(&l, dims);
-    if (l.failed)
-        return FAIL(ST_NO_MEMORY, "no memory for the list of %lld parameters", (long long)p->count);
+        list_vision(&listing, dims);
+    if (listing.failed)
+        return FAIL(ST_NO_MEMORY, "no memory for the list of %lld parameters",
+                    (long long)registry->count);
     return ST_OK;
 }

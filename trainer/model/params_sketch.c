@@ -12,33 +12,33 @@ typedef struct sketch {
 /* params_size needs the dtypes of a backend; the spans do not depend on them. */
 static const backend_vtable any = {.act = DT_BF16, .acc = DT_F32};
 
-status params_sketch_new(const params *p, const model_dims *dims, const layout *l, int rank,
-                         bool reshard, params **out)
+status params_sketch_new(const params *registry, const model_dims *dims, const layout *degrees,
+                         int rank, bool reshard, params **out)
 {
-    sketch *k = calloc(1, sizeof *k);
-    param *list = malloc((size_t)(p->count > 0 ? p->count : 1) * sizeof *list);
+    sketch *outline = calloc(1, sizeof *outline);
+    param *list = malloc((size_t)(registry->count > 0 ? registry->count : 1) * sizeof *list);
     params_sizes size;
     status st = ST_OK;
-    if (!k || !list) {
-        free(k);
+    if (!outline || !list) {
+        free(outline);
         free(list);
         return FAIL(ST_NO_MEMORY, "no memory for the parameters of a layout");
     }
-    memcpy(list, p->list, (size_t)p->count * sizeof *list);
-    k->params = *p;
-    k->params.list = list;
-    k->params.spans = NULL;
-    layout stage = *l; /* one pipeline stage; its ranks have consecutive numbers */
+    memcpy(list, registry->list, (size_t)registry->count * sizeof *list);
+    outline->params = *registry;
+    outline->params.list = list;
+    outline->params.spans = NULL;
+    layout stage = *degrees; /* one pipeline stage; its ranks have consecutive numbers */
     stage.pipeline = 1;
-    stage.world = l->world / l->pipeline;
-    mesh_sketch(&stage, rank % (int)stage.world, &k->mesh);
-    k->mesh.layout = *l;
-    k->mesh.rank = rank;
-    k->mesh.place.pipeline = rank / (int)stage.world;
-    params *own = &k->params;
-    if (l->world > 1) {
-        st = params_cut(own, dims, l, k->mesh.place);
-        params_share(own, &k->mesh, reshard);
+    stage.world = degrees->world / degrees->pipeline;
+    mesh_sketch(&stage, rank % (int)stage.world, &outline->mesh);
+    outline->mesh.layout = *degrees;
+    outline->mesh.rank = rank;
+    outline->mesh.place.pipeline = rank / (int)stage.world;
+    params *own = &outline->params;
+    if (degrees->world > 1) {
+        st = params_cut(own, dims, degrees, outline->mesh.place);
+        params_share(own, &outline->mesh, reshard);
     }
     if (st == ST_OK)
         st = params_size(own, &any, true, &size);
@@ -49,12 +49,12 @@ status params_sketch_new(const params *p, const model_dims *dims, const layout *
     return st;
 }
 
-void params_sketch_free(params **p)
+void params_sketch_free(params **registry)
 {
-    if (!*p)
+    if (!*registry)
         return;
-    free((*p)->spans);
-    free((*p)->list);
-    free(*p);
-    *p = NULL;
+    free((*registry)->spans);
+    free((*registry)->list);
+    free(*registry);
+    *registry = NULL;
 }

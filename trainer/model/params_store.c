@@ -8,15 +8,15 @@
 static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD, MESH_EXPERT_WHOLE};
 enum { OWNERS = sizeof owners / sizeof *owners };
 
-void params_share(params *p, const mesh *m, bool reshard)
+void params_share(params *registry, const mesh *ranks, bool reshard)
 {
-    p->mesh = m;
-    p->reshard = reshard;
+    registry->mesh = ranks;
+    registry->reshard = reshard;
 }
 
-static int64_t align_count(int64_t n)
+static int64_t align_count(int64_t n_local)
 {
-    return (n + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+    return (n_local + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
 }
 
 /* The rows of each unit: those of unit u are row[first[u]] to row[first[u + 1] - 1]. */
@@ -25,22 +25,22 @@ typedef struct unit_rows {
     int count;            /* the number of units */
 } unit_rows;
 
-static status rows_by_unit(const params *p, unit_rows *out)
+static status rows_by_unit(const params *registry, unit_rows *out)
 {
-    unit_rows r = {0};
-    for (int64_t i = 0; i < p->count; i++)
-        r.count = p->list[i].unit >= r.count ? p->list[i].unit + 1 : r.count;
-    r.first = calloc((size_t)(r.count + 2 + p->count), sizeof *r.first);
-    if (!r.first)
-        return FAIL(ST_NO_MEMORY, "no memory for %d units", r.count);
-    r.row = r.first + r.count + 2;
-    for (int64_t i = 0; i < p->count; i++)
-        r.first[p->list[i].unit + 2]++;
-    for (int u = 0; u < r.count; u++)
-        r.first[u + 2] += r.first[u + 1];
-    for (int64_t i = 0; i < p->count; i++)
-        r.row[r.first[p->list[i].unit + 1]++] = i;
-    *out = r;
+    unit_rows rows = {0};
+    for (int64_t i = 0; i < registry->count; i++)
+        rows.count = registry->list[i].unit >= rows.count ? registry->list[i].unit + 1 : rows.count;
+    rows.first = calloc((size_t)(rows.count + 2 + registry->count), sizeof *rows.first);
+    if (!rows.first)
+        return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.count);
+    rows.row = rows.first + rows.count + 2;
+    for (int64_t i = 0; i < registry->count; i++)
+        rows.first[registry->list[i].unit + 2]++;
+    for (int j = 0; j < rows.count; j++)
+        rows.first[j + 2] += rows.first[j + 1];
+    for (int64_t i = 0; i < registry->count; i++)
+        rows.row[rows.first[registry->list[i].unit + 1]++] = i;
+    *out = rows;
     return ST_OK;
 }
 
@@ -51,15 +51,16 @@ static bool is_vision(const param *row)
 
 /* Appends a span: the rows of a unit that these owners share, end to end, either the trained ones
  * or the others. If there are no such rows, there is no span. */
-static void add_span(params *p, const unit_rows *rows, int unit, mesh_group group, bool trained)
+static void add_span(params *registry, const unit_rows *rows, int unit, mesh_group group,
+                     bool trained)
 {
-    unit_span *to = &p->spans[p->n_spans];
+    unit_span *to = &registry->spans[registry->n_spans];
     *to = (unit_span){.unit = unit, .group = group, .trained = trained, .ranks = 1};
     for (int64_t i = rows->first[unit]; i < rows->first[unit + 1]; i++) {
-        param *row = &p->list[rows->row[i]];
+        param *row = &registry->list[rows->row[i]];
         if (row->elsewhere || params_owners(row) != group || row->frozen == trained)
             continue;
-        row->span = p->n_spans;
+        row->span = registry->n_spans;
         row->at = to->count;
         to->count += align_count(row->n_local);
         to->stays |= row->stays;
@@ -69,30 +70,30 @@ static void add_span(params *p, const unit_rows *rows, int unit, mesh_group grou
     }
     if (to->count == 0)
         return;
-    if (p->mesh) {
-        to->ranks = mesh_comm(p->mesh, group)->size;
-        to->rank = mesh_comm(p->mesh, group)->rank;
+    if (registry->mesh) {
+        to->ranks = mesh_comm(registry->mesh, group)->size;
+        to->rank = mesh_comm(registry->mesh, group)->rank;
     }
     to->piece = unit_piece(to->count, to->ranks);
-    to->first = p->block_elements;
-    p->block_elements += to->piece;
+    to->first = registry->block_elements;
+    registry->block_elements += to->piece;
     if (trained) {
-        to->first_trained = p->trained_elements;
-        p->trained_elements += to->piece;
+        to->first_trained = registry->trained_elements;
+        registry->trained_elements += to->piece;
     }
-    p->n_spans++;
+    registry->n_spans++;
 }
 
 /* Marks the rows whose units the backward pass reaches. In the tower and in the decoder it goes
  * down to the lowest unit with something trained. If anything of vision is trained, it passes
  * through all of the decoder and all mergers. */
-static void mark_reached(params *p)
+static void mark_reached(params *registry)
 {
     int64_t layer = INT64_MAX;
     int block = INT_MAX; /* the lowest trained unit of the tower */
     bool features = false;
-    for (int64_t i = 0; i < p->count; i++) {
-        const param *row = &p->list[i];
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
         const bool eye = is_vision(row), tower = row->group == GROUP_VISION || row->forward_only;
         const int64_t first =
             row->forward_only ? 0 : row->layer; /* the embedding needs all layers */
@@ -104,8 +105,8 @@ static void mark_reached(params *p)
         if (!eye && first >= 0 && first < layer)
             layer = first;
     }
-    for (int64_t i = 0; i < p->count; i++) {
-        param *row = &p->list[i];
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *row = &registry->list[i];
         if (is_vision(row))
             row->reached = row->group == GROUP_VISION ? row->unit >= block : features;
         else
@@ -114,11 +115,11 @@ static void mark_reached(params *p)
 }
 
 /* Sets which elements of each row this rank stores. */
-static void set_own(params *p)
+static void set_own(params *registry)
 {
-    for (int64_t i = 0; i < p->count; i++) {
-        param *row = &p->list[i];
-        const unit_span *in = &p->spans[row->span];
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *row = &registry->list[i];
+        const unit_span *in = &registry->spans[row->span];
         row->own_first = row->own_n = 0;
         if (row->elsewhere)
             continue;
@@ -130,52 +131,55 @@ static void set_own(params *p)
     }
 }
 
-static status make_spans(params *p)
+static status make_spans(params *registry)
 {
     unit_rows rows;
-    TRY(rows_by_unit(p, &rows));
-    free(p->spans);
-    p->spans = calloc((size_t)rows.count * 2 * OWNERS + 1, sizeof *p->spans);
-    p->n_spans = p->block_elements = p->trained_elements = 0;
-    mark_reached(p);
-    for (int unit = 0; unit < rows.count && p->spans; unit++)
-        for (int g = 0; g < OWNERS; g++)
+    TRY(rows_by_unit(registry, &rows));
+    free(registry->spans);
+    registry->spans = calloc((size_t)rows.count * 2 * OWNERS + 1, sizeof *registry->spans);
+    registry->n_spans = registry->block_elements = registry->trained_elements = 0;
+    mark_reached(registry);
+    for (int unit = 0; unit < rows.count && registry->spans; unit++)
+        for (int i = 0; i < OWNERS; i++)
             for (int frozen = 0; frozen < 2; frozen++)
-                add_span(p, &rows, unit, owners[g], !frozen);
+                add_span(registry, &rows, unit, owners[i], !frozen);
     free(rows.first);
-    if (!p->spans)
+    if (!registry->spans)
         return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.count);
-    set_own(p);
+    set_own(registry);
     return ST_OK;
 }
 
-static unit_options options_of(const params *p, bool with_training)
+static unit_options options_of(const params *registry, bool with_training)
 {
-    return (unit_options){.training = with_training, .reshard = p->reshard};
+    return (unit_options){.training = with_training, .reshard = registry->reshard};
 }
 
-status params_size(params *p, const backend_vtable *v, bool with_training, params_sizes *out)
+status params_size(params *registry, const backend_vtable *backend, bool with_training,
+                   params_sizes *out)
 {
-    const unit_options o = options_of(p, with_training);
-    size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
-    if (!p->values)
-        TRY(make_spans(p));
-    if (!p->mesh) { /* one rank: count the rows without the gaps between them */
-        *out = (params_sizes){.stored = p->total, .trained = with_training ? params_trained(p) : 0};
+    const unit_options options = options_of(registry, with_training);
+    size_t act = st_dtype_size(backend->act), acc = st_dtype_size(backend->acc);
+    if (!registry->values)
+        TRY(make_spans(registry));
+    if (!registry->mesh) { /* one rank: count the rows without the gaps between them */
+        *out = (params_sizes){.stored = registry->total,
+                              .trained = with_training ? params_trained(registry) : 0};
         return ST_OK;
     }
-    *out = (params_sizes){.stored = p->block_elements,
-                          .trained = with_training ? p->trained_elements : 0,
-                          .gathered_bytes = fsdp_units_bytes(p->spans, p->n_spans, &o, act, acc)};
+    *out = (params_sizes){
+        .stored = registry->block_elements,
+        .trained = with_training ? registry->trained_elements : 0,
+        .gathered_bytes = fsdp_units_bytes(registry->spans, registry->n_spans, &options, act, acc)};
     return ST_OK;
 }
 
 /* The longest frozen vector; ops compute its gradient although it is not wanted. */
-static int64_t longest_frozen(const params *p)
+static int64_t longest_frozen(const params *registry)
 {
     int64_t longest = 0;
-    for (int64_t i = 0; i < p->count; i++) {
-        const param *row = &p->list[i];
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
         if (row->frozen && row->n_dims == 1 && row->n_local > longest)
             longest = row->n_local;
     }
@@ -187,99 +191,104 @@ static void *locate_part(void *block, int64_t at, size_t size)
     return block ? (char *)block + (size_t)at * size : NULL;
 }
 
-static void place_spans(params *p, size_t act, size_t acc)
+static void place_spans(params *registry, size_t act, size_t acc)
 {
-    for (int64_t i = 0; i < p->n_spans; i++) {
-        unit_span *to = &p->spans[i];
-        to->act =
-            p->acts ? locate_part(p->acts, to->first, act) : locate_part(p->values, to->first, acc);
-        to->grad = to->trained ? locate_part(p->grads, to->first_trained, acc) : NULL;
+    for (int64_t i = 0; i < registry->n_spans; i++) {
+        unit_span *to = &registry->spans[i];
+        to->act = registry->acts ? locate_part(registry->acts, to->first, act)
+                                 : locate_part(registry->values, to->first, acc);
+        to->grad = to->trained ? locate_part(registry->grads, to->first_trained, acc) : NULL;
         to->whole_act = to->act;
         to->whole_grad = to->grad;
     }
 }
 
-static void place_rows(params *p, size_t act, size_t acc)
+static void place_rows(params *registry, size_t act, size_t acc)
 {
-    for (int64_t i = 0; i < p->count; i++) {
-        param *row = &p->list[i];
-        const unit_span *in = &p->spans[row->span];
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *row = &registry->list[i];
+        const unit_span *in = &registry->spans[row->span];
         if (row->elsewhere)
             continue;
         int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
         int64_t at = in->first + skipped, trained = in->first_trained + skipped;
-        row->value = locate_part(p->values, at, acc);
-        row->own_act = p->acts ? locate_part(p->acts, at, act) : row->value;
+        row->value = locate_part(registry->values, at, acc);
+        row->own_act = registry->acts ? locate_part(registry->acts, at, act) : row->value;
         row->act = locate_part(in->whole_act, row->at, act);
-        row->unwanted = row->frozen && row->n_dims == 1 ? p->unwanted : NULL;
-        row->own_grad = in->trained ? locate_part(p->grads, trained, acc) : NULL;
-        row->moment1 = in->trained ? locate_part(p->moments1, trained, acc) : NULL;
-        row->moment2 = in->trained ? locate_part(p->moments2, trained, acc) : NULL;
+        row->unwanted = row->frozen && row->n_dims == 1 ? registry->unwanted : NULL;
+        row->own_grad = in->trained ? locate_part(registry->grads, trained, acc) : NULL;
+        row->moment1 = in->trained ? locate_part(registry->moments1, trained, acc) : NULL;
+        row->moment2 = in->trained ? locate_part(registry->moments2, trained, acc) : NULL;
         row->grad = row->own_grad ? locate_part(in->whole_grad, row->at, acc) : NULL;
     }
 }
 
-static status take_blocks(params *p, stream *s, bool with_training)
+static status take_blocks(params *registry, stream *queue, bool with_training)
 {
-    const backend_vtable *v = s->dev->backend;
-    const size_t acc = st_dtype_size(v->acc), trained = (size_t)p->trained_elements * acc;
-    const int64_t longest = longest_frozen(p);
-    TRY(v->alloc(s->dev, (size_t)p->block_elements * acc, &p->values));
-    if (v->act != v->acc)
-        TRY(v->alloc(s->dev, (size_t)p->block_elements * st_dtype_size(v->act), &p->acts));
+    const backend_vtable *backend = queue->dev->backend;
+    const size_t acc = st_dtype_size(backend->acc),
+                 trained = (size_t)registry->trained_elements * acc;
+    const int64_t longest = longest_frozen(registry);
+    TRY(backend->alloc(queue->dev, (size_t)registry->block_elements * acc, &registry->values));
+    if (backend->act != backend->acc)
+        TRY(backend->alloc(queue->dev,
+                           (size_t)registry->block_elements * st_dtype_size(backend->act),
+                           &registry->acts));
     if (!with_training)
         return ST_OK;
     if (longest)
-        TRY(v->alloc(s->dev, (size_t)longest * acc, &p->unwanted));
-    TRY(v->alloc(s->dev, trained, &p->grads));
-    TRY(v->alloc(s->dev, trained, &p->moments1));
-    return v->alloc(s->dev, trained, &p->moments2);
+        TRY(backend->alloc(queue->dev, (size_t)longest * acc, &registry->unwanted));
+    TRY(backend->alloc(queue->dev, trained, &registry->grads));
+    TRY(backend->alloc(queue->dev, trained, &registry->moments1));
+    return backend->alloc(queue->dev, trained, &registry->moments2);
 }
 
-status params_alloc(params *p, stream *s, bool with_training)
+status params_alloc(params *registry, stream *queue, bool with_training)
 {
-    const backend_vtable *v = s->dev->backend;
-    const size_t act = st_dtype_size(v->act), acc = st_dtype_size(v->acc);
-    const unit_options o = options_of(p, with_training);
+    const backend_vtable *backend = queue->dev->backend;
+    const size_t act = st_dtype_size(backend->act), acc = st_dtype_size(backend->acc);
+    const unit_options options = options_of(registry, with_training);
     status st;
-    TRY(make_spans(p));
-    TRY_OR(undo, take_blocks(p, s, with_training));
-    place_spans(p, act, acc);
-    TRY_OR(undo, fsdp_units_new(s, p->mesh, p->spans, p->n_spans, &o, &p->fsdp_units));
-    place_rows(p, act, acc);
+    TRY(make_spans(registry));
+    TRY_OR(undo, take_blocks(registry, queue, with_training));
+    place_spans(registry, act, acc);
+    TRY_OR(undo, fsdp_units_new(queue, registry->mesh, registry->spans, registry->n_spans, &options,
+                                &registry->fsdp_units));
+    place_rows(registry, act, acc);
     return ST_OK;
 undo:
-    params_release(p, s);
-    return status_context(st, "%lld parameters%s", (long long)p->total,
+    params_release(registry, queue);
+    return status_context(st, "%lld parameters%s", (long long)registry->total,
                           with_training ? " with gradients and two moments" : "");
 }
 
-void params_release(params *p, stream *s)
+void params_release(params *registry, stream *queue)
 {
-    void **blocks[] = {&p->values, &p->acts, &p->grads, &p->moments1, &p->moments2, &p->unwanted};
-    fsdp_units_free(&p->fsdp_units, s);
+    void **blocks[] = {&registry->values,   &registry->acts,     &registry->grads,
+                       &registry->moments1, &registry->moments2, &registry->unwanted};
+    fsdp_units_free(&registry->fsdp_units, queue);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         if (*blocks[i])
-            s->dev->backend->release(s->dev, *blocks[i]);
+            queue->dev->backend->release(queue->dev, *blocks[i]);
         *blocks[i] = NULL;
     }
-    if (!p->spans)
+    if (!registry->spans)
         return;
-    place_spans(p, 0, 0);
-    place_rows(p, 0, 0);
+    place_spans(registry, 0, 0);
+    place_rows(registry, 0, 0);
 }
 
-status params_zero_grad(params *p, stream *s)
+status params_zero_grad(params *registry, stream *queue)
 {
-    size_t bytes = (size_t)p->trained_elements * st_dtype_size(s->dev->backend->acc);
-    return s->dev->backend->zero(s, p->grads, bytes);
+    size_t bytes = (size_t)registry->trained_elements * st_dtype_size(queue->dev->backend->acc);
+    return queue->dev->backend->zero(queue, registry->grads, bytes);
 }
 
-status params_sum_replicas(params *p, stream *s)
+status params_sum_replicas(params *registry, stream *queue)
 {
-    if (!p->mesh)
+    if (!registry->mesh)
         return ST_OK;
-    return comm_all_reduce(mesh_comm(p->mesh, MESH_REPLICATE), s,
-                           (comm_at){"sum replicas' gradients", -1}, p->grads, p->trained_elements,
-                           s->dev->backend->acc, COMM_SUM);
+    return comm_all_reduce(mesh_comm(registry->mesh, MESH_REPLICATE), queue,
+                           (comm_at){"sum replicas' gradients", -1}, registry->grads,
+                           registry->trained_elements, queue->dev->backend->acc, COMM_SUM);
 }

@@ -61,26 +61,26 @@ typedef struct shape {
     int64_t context_tokens, all_tokens; /* Tc and A of that micro-batch */
 } shape;
 
-/* This rank's part of a dimension of size n that tensor ranks divide among them. */
-static inline int64_t tensor_part(const layout *l, int64_t n)
+/* This rank's part of a dimension of size `count` that tensor ranks divide among them. */
+static inline int64_t tensor_part(const layout *degrees, int64_t count)
 {
-    return n / l->tensor;
+    return count / degrees->tensor;
 }
 
-/* How the ranks of mesh m share a row, and the place of this one among them. */
-static inline row_share row_share_of(const mesh *m)
+/* How the ranks of mesh `ranks` share a row, and the place of this one among them. */
+static inline row_share row_share_of(const mesh *ranks)
 {
-    return (row_share){.context = m->layout.context,
-                       .tensor = m->layout.tensor,
-                       .context_rank = m->place.context,
-                       .tensor_rank = m->place.tensor,
-                       .blind = m->place.pipeline > 0};
+    return (row_share){.context = ranks->layout.context,
+                       .tensor = ranks->layout.tensor,
+                       .context_rank = ranks->place.context,
+                       .tensor_rank = ranks->place.tensor,
+                       .blind = ranks->place.pipeline > 0};
 }
 
-/* Address of element i of an array whose elements have `size` bytes. */
-static inline void *at(const void *array, int64_t i, size_t size)
+/* Address of element `index` of an array whose elements have `size` bytes. */
+static inline void *at(const void *array, int64_t index, size_t size)
 {
-    return (char *)array + (size_t)i * size;
+    return (char *)array + (size_t)index * size;
 }
 
 #endif

@@ -17,28 +17,28 @@ typedef struct cargo {
 
 enum { MOST_CARGO = 4 };
 
-static void add_cargo(cargo *list, int *inout_n, cargo c)
+static void add_cargo(cargo *list, int *inout_n, cargo load)
 {
-    list[(*inout_n)++] = c;
+    list[(*inout_n)++] = load;
 }
 
 /* Appends what a pass sends when it is done (out) or needs before it begins. The two neighbours
  * list the same arrays in the same order. */
-static void list_of(const pipeline_exchange *b, bool out, const comm *c, const stream *s,
-                    const model_dims *dims, cargo *list, int *inout_n)
+static void list_of(const pipeline_exchange *exchanged, bool out, const comm *group,
+                    const stream *queue, const model_dims *dims, cargo *list, int *inout_n)
 {
-    const decoder *stack = b->stack;
-    if (b->kind == PASS_NONE)
+    const decoder *stack = exchanged->stack;
+    if (exchanged->kind == PASS_NONE)
         return;
-    const bool ahead = b->kind == PASS_FORWARD || (b->kind == PASS_BOTH && !out);
+    const bool ahead = exchanged->kind == PASS_FORWARD || (exchanged->kind == PASS_BOTH && !out);
     const int64_t layer = ahead == out ? stack->part.end : stack->part.first;
     if (ahead == out ? stack->part.closes : stack->part.opens)
         return;
     cargo one = {.what = ahead ? activations : gradients,
                  .at = ahead ? stack->x[layer] : stack->dx,
-                 .count = b->tokens * dims->text.hidden,
-                 .dtype = s->dev->backend->act,
-                 .stage = ahead == out ? c->rank + 1 : c->rank - 1,
+                 .count = exchanged->tokens * dims->text.hidden,
+                 .dtype = queue->dev->backend->act,
+                 .stage = ahead == out ? group->rank + 1 : group->rank - 1,
                  .out = out};
     if (ahead || decoder_reaches_below(stack, layer))
         add_cargo(list, inout_n, one);
@@ -47,33 +47,33 @@ static void list_of(const pipeline_exchange *b, bool out, const comm *c, const s
     one.what = statistics;
     one.at = out && !ahead ? stack->aux.sent : stack->aux.count_total;
     one.count = moe_aux_elements(dims->text.experts);
-    one.dtype = s->dev->backend->acc;
+    one.dtype = queue->dev->backend->acc;
     add_cargo(list, inout_n, one);
 }
 
-static status move_cargo(const comm *c, stream *s, const cargo *x)
+static status move_cargo(const comm *group, stream *queue, const cargo *load)
 {
-    const comm_at at = {x->what, -1};
-    if (x->out)
-        return comm_send(c, s, at, x->at, x->count, x->dtype, x->stage);
-    return comm_recv(c, s, at, x->at, x->count, x->dtype, x->stage);
+    const comm_at at = {load->what, -1};
+    if (load->out)
+        return comm_send(group, queue, at, load->at, load->count, load->dtype, load->stage);
+    return comm_recv(group, queue, at, load->at, load->count, load->dtype, load->stage);
 }
 
-status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *dims,
+status pipeline_exchange_cross(const comm *pipeline, stream *queue, const model_dims *dims,
                                const pipeline_exchange *done, const pipeline_exchange *next)
 {
     cargo list[MOST_CARGO];
-    int n = 0;
-    list_of(done, true, pipeline, s, dims, list, &n);
-    list_of(next, false, pipeline, s, dims, list, &n);
-    if (n == 0)
+    int count = 0;
+    list_of(done, true, pipeline, queue, dims, list, &count);
+    list_of(next, false, pipeline, queue, dims, list, &count);
+    if (count == 0)
         return ST_OK;
     if (done->kind != PASS_NONE && done->stack->aux.on)
-        TRY(s->dev->backend->copy(s, done->stack->aux.sent, done->stack->aux.count_total,
-                                  (size_t)moe_aux_elements(dims->text.experts) *
-                                      st_dtype_size(s->dev->backend->acc)));
-    TRY(comm_begin(pipeline, s));
-    for (int i = 0; i < n; i++)
-        TRY(move_cargo(pipeline, s, &list[i]));
-    return comm_end(pipeline, s);
+        TRY(queue->dev->backend->copy(queue, done->stack->aux.sent, done->stack->aux.count_total,
+                                      (size_t)moe_aux_elements(dims->text.experts) *
+                                          st_dtype_size(queue->dev->backend->acc)));
+    TRY(comm_begin(pipeline, queue));
+    for (int i = 0; i < count; i++)
+        TRY(move_cargo(pipeline, queue, &list[i]));
+    return comm_end(pipeline, queue);
 }

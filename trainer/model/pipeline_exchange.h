@@ -19,8 +19,8 @@ typedef struct pipeline_exchange {
 /* Sends what the pass `done` made and receives what the pass `next` needs, both at once, because
  * neighbours may be sending to each other; so the arrays of the two must differ. Either may have
  * kind PASS_NONE. pipeline: the group of this rank's stages, in their order. */
-WARN_UNUSED status pipeline_exchange_cross(const comm *pipeline, stream *s, const model_dims *dims,
-                                           const pipeline_exchange *done,
+WARN_UNUSED status pipeline_exchange_cross(const comm *pipeline, stream *queue,
+                                           const model_dims *dims, const pipeline_exchange *done,
                                            const pipeline_exchange *next);
 
 #endif

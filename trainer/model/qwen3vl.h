@@ -48,18 +48,18 @@ typedef struct model_options {
 } model_options;
 
 /* Sets tower_frozen, vision_frozen, lora_rank and lora_experts from what the registry says. */
-void model_options_freeze(model_options *o, const params *p);
+void model_options_freeze(model_options *options, const params *registry);
 
-/* Makes a model that computes with the parameters of p and allocates the device memory of its
- * activations. d is copied; p and o->mesh are borrowed until model_free. With device exchange every
- * rank calls it. Errors: ST_NO_MEMORY; ST_UNAVAILABLE as EXCHANGE_BY_DEVICE says; ST_INTERNAL if
- * the options say that vision is frozen and the registry says otherwise. */
-WARN_UNUSED status model_new(stream *s, const model_dims *dims, params *p, const model_options *o,
-                             model **out);
-/* Frees *m and sets it to NULL; NULL in it is accepted. */
-void model_free(model **m, stream *s);
+/* Makes a model that computes with the parameters of `registry` and allocates the device memory of
+ * its activations. d is copied; `registry` and options->mesh are borrowed until model_free. With
+ * device exchange every rank calls it. Errors: ST_NO_MEMORY; ST_UNAVAILABLE as EXCHANGE_BY_DEVICE
+ * says; ST_INTERNAL if the options say that vision is frozen and the registry says otherwise. */
+WARN_UNUSED status model_new(stream *queue, const model_dims *dims, params *registry,
+                             const model_options *options, model **out);
+/* Frees *mp and sets it to NULL; NULL in it is accepted. */
+void model_free(model **mp, stream *queue);
 /* How many rows of logits a model with these options holds at once. */
-int64_t model_logit_rows(const model_options *o);
+int64_t model_logit_rows(const model_options *options);
 /* Device bytes of a model's activations. The three scratch regions use the same bytes in turn, so
  * total counts only the largest of them. */
 typedef struct model_regions {
@@ -69,15 +69,15 @@ typedef struct model_regions {
     int64_t total;
 } model_regions;
 /* Computes the regions of such a model without allocating anything on a device. */
-WARN_UNUSED status model_regions_of(const model_dims *dims, const model_options *o,
+WARN_UNUSED status model_regions_of(const model_dims *dims, const model_options *options,
                                     const backend_vtable *backend, model_regions *out);
 /* Bytes that one decoder layer (the last) and one vision block take for arrays of these kinds
  * (recompute.h). *out_block is 0 if this rank has no vision tower. */
-WARN_UNUSED status model_kinds_bytes(const model_dims *dims, const model_options *o,
+WARN_UNUSED status model_kinds_bytes(const model_dims *dims, const model_options *options,
                                      const backend_vtable *backend, unsigned kinds,
                                      int64_t *out_layer, int64_t *out_block);
 /* The total of model_regions_of. */
-WARN_UNUSED status model_bytes(const model_dims *dims, const model_options *o,
+WARN_UNUSED status model_bytes(const model_dims *dims, const model_options *options,
                                const backend_vtable *backend, int64_t *out_bytes);
 
 /* Device memory that the passes of a step write. The caller clears the sums when a step starts. */
@@ -97,45 +97,46 @@ typedef struct model_pass {
 } model_pass;
 
 /* How many micro-batches a model can have between their forward and their backward. */
-int model_flights(const model *m);
+int model_flights(const model *net);
 /* The same for a model with these options: one, or with a pipeline as many as its 1F1B schedule
  * has under way on this stage. */
-int model_flights_of(const model_options *o);
+int model_flights_of(const model_options *options);
 /* Exchanges activations and gradients with the neighbouring pipeline stages: sends what the last
  * pass made and receives what `next` needs. Called before every pass, and with PASS_NONE after the
  * last one. Does nothing if there is one stage. */
-WARN_UNUSED status model_hand_over(model *m, stream *s, const model_pass *next);
+WARN_UNUSED status model_hand_over(model *net, stream *queue, const model_pass *next);
 /* Runs one training pass: adds to the sums in a pass with a loss, and to the gradients of the
  * parameters in a pass with a backward. ST_INTERNAL for a model made without training. Queues work
- * on s and does not wait. */
-WARN_UNUSED status model_run(model *m, stream *s, const model_pass *p, const loss_sums *sums);
+ * on `queue` and does not wait. */
+WARN_UNUSED status model_run(model *net, stream *queue, const model_pass *step,
+                             const loss_sums *sums);
 /* Forward, loss and backward of a micro-batch on a rank that has the whole model. */
-WARN_UNUSED status model_forward_backward(model *m, stream *s, const device_batch *batch,
+WARN_UNUSED status model_forward_backward(model *net, stream *queue, const device_batch *batch,
                                           const loss_sums *sums);
 /* Forward and loss without gradients. nll [cap.targets] acc, the negative log-likelihood of
  * each target, and best [cap.targets] int32, its likeliest token, are written if not NULL. Every
  * stage of a pipeline calls it; only the last one writes results. */
-WARN_UNUSED status model_forward(model *m, stream *s, const device_batch *batch,
+WARN_UNUSED status model_forward(model *net, stream *queue, const device_batch *batch,
                                  const loss_sums *sums, void *nll, int32_t *best);
 /* Forward up to the last hidden states, for generation: reads and fills the cache of keys and
  * values, and computes no loss. Every rank of the mesh calls it. */
-WARN_UNUSED status model_forward_cached(model *m, stream *s, const device_batch *batch,
+WARN_UNUSED status model_forward_cached(model *net, stream *queue, const device_batch *batch,
                                         const kv_cache *cache);
 /* True on the last pipeline stage, which has the last hidden states and so chooses tokens. */
-bool model_chooses(const model *m);
-/* After model_forward or model_forward_cached: writes the logits [n, V] act of n tokens of this
- * rank. tokens [n]: their numbers in the rank's batch, on the device. Every rank for which
- * model_chooses is true calls it, also with n = 0. */
-WARN_UNUSED status model_logits(model *m, stream *s, const int32_t *tokens, int64_t n,
+bool model_chooses(const model *net);
+/* After model_forward or model_forward_cached: writes the logits [count, V] act of `count` tokens
+ * of this rank. tokens [count]: their numbers in the rank's batch, on the device. Every rank for
+ * which model_chooses is true calls it, also with count = 0. */
+WARN_UNUSED status model_logits(model *net, stream *queue, const int32_t *tokens, int64_t count,
                                 void *out_logits);
 /* Adds bias [L, E] act, device memory that the caller keeps, to the routers' logits from the next
  * call on; NULL ends it. Benches make uneven expert loads with it. */
-void model_bias_router(model *m, const void *bias);
+void model_bias_router(model *net, const void *bias);
 /* The window through which this model's ranks exchange token copies; NULL if no experts are
  * shared or the exchange goes by the host. */
-const exchange_window *model_exchange(const model *m);
+const exchange_window *model_exchange(const model *net);
 /* Token copies per layer and expert of the last forward: [L, E] int32 on the device; NULL for a
  * model without experts. */
-const int32_t *model_expert_count(const model *m);
+const int32_t *model_expert_count(const model *net);
 
 #endif

@@ -49,11 +49,11 @@ typedef struct recomputes {
 } recomputes;
 
 /* The kinds that this layer (from 0) computes again. */
-static inline unsigned recompute_of(const recompute *r, int64_t layer)
+static inline unsigned recompute_of(const recompute *again, int64_t layer)
 {
-    if (r->every > 1 && (layer + 1) % r->every != 0)
+    if (again->every > 1 && (layer + 1) % again->every != 0)
         return 0;
-    return layer < r->layers ? r->what & ~r->partly : r->what;
+    return layer < again->layers ? again->what & ~again->partly : again->what;
 }
 
 #endif

@@ -11,11 +11,11 @@ static st_dtype act_of(const pass_context *ctx)
 status sequence_gather(const pass_context *ctx, comm_at at, const void *x, int64_t width,
                        void *room, const void **out)
 {
-    const comm *c = mesh_comm(ctx->mesh, MESH_TENSOR);
-    *out = c->size > 1 ? room : x;
-    if (c->size == 1)
+    const comm *group = mesh_comm(ctx->mesh, MESH_TENSOR);
+    *out = group->size > 1 ? room : x;
+    if (group->size == 1)
         return ST_OK;
-    return comm_all_gather(c, ctx->stream, at, x, room, ctx->sizes.tokens * width, act_of(ctx));
+    return comm_all_gather(group, ctx->stream, at, x, room, ctx->sizes.tokens * width, act_of(ctx));
 }
 
 status sequence_reduce(const pass_context *ctx, comm_at at, const void *x, int64_t width, void *y)
@@ -35,32 +35,33 @@ static status reorder_rows(const pass_context *ctx, const int32_t *index, int64_
 status keys_gather(const pass_context *ctx, comm_at at, const void *x, int64_t width, void *ranks,
                    void *packed, const void **out)
 {
-    const comm *c = mesh_comm(ctx->mesh, MESH_CONTEXT);
-    *out = c->size > 1 ? packed : x;
-    if (c->size == 1)
+    const comm *group = mesh_comm(ctx->mesh, MESH_CONTEXT);
+    *out = group->size > 1 ? packed : x;
+    if (group->size == 1)
         return ST_OK;
-    TRY(comm_all_gather(c, ctx->stream, at, x, ranks, ctx->context_tokens * width, act_of(ctx)));
+    TRY(comm_all_gather(group, ctx->stream, at, x, ranks, ctx->context_tokens * width,
+                        act_of(ctx)));
     return reorder_rows(ctx, ctx->batch->key_row, width, ranks, packed);
 }
 
 status keys_reduce(const pass_context *ctx, comm_at at, const void *x, int64_t width, void *ranks,
                    void *y)
 {
-    const comm *c = mesh_comm(ctx->mesh, MESH_CONTEXT);
-    if (c->size > 1)
+    const comm *group = mesh_comm(ctx->mesh, MESH_CONTEXT);
+    if (group->size > 1)
         TRY(reorder_rows(ctx, ctx->batch->key_back, width, x, ranks));
-    return comm_reduce_scatter(c, ctx->stream, at, c->size > 1 ? ranks : x, y,
+    return comm_reduce_scatter(group, ctx->stream, at, group->size > 1 ? ranks : x, y,
                                ctx->context_tokens * width, act_of(ctx));
 }
 
 status features_gather(const pass_context *ctx, comm_at at, const void *x, void *room,
                        const void **out)
 {
-    const comm *c = mesh_comm(ctx->mesh, MESH_ROW);
-    *out = c->size > 1 ? room : x;
-    if (c->size == 1)
+    const comm *group = mesh_comm(ctx->mesh, MESH_ROW);
+    *out = group->size > 1 ? room : x;
+    if (group->size == 1)
         return ST_OK;
-    return comm_all_gather(c, ctx->stream, at, x, room,
+    return comm_all_gather(group, ctx->stream, at, x, room,
                            ctx->batch->feature_rows * ctx->dims->text.hidden, act_of(ctx));
 }
 

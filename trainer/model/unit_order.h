@@ -11,13 +11,13 @@
 #include "trainer/model/dims.h"
 #include "trainer/parallel/layout.h"
 
-/* How many deepstack mergers come before block b. */
-static inline int unit_mergers_before(const model_dims *dims, int64_t b)
+/* How many deepstack mergers come before block `number`. */
+static inline int unit_mergers_before(const model_dims *dims, int64_t number)
 {
-    int n = 0;
+    int count = 0;
     for (int j = 0; j < dims->vision.n_deepstack; j++)
-        n += dims->vision.deepstack[j] < b;
-    return n;
+        count += dims->vision.deepstack[j] < number;
+    return count;
 }
 
 static inline int unit_patch(void)
@@ -25,16 +25,16 @@ static inline int unit_patch(void)
     return 0;
 }
 
-static inline int unit_block(const model_dims *dims, int64_t b)
+static inline int unit_block(const model_dims *dims, int64_t number)
 {
-    return 1 + (int)b + unit_mergers_before(dims, b);
+    return 1 + (int)number + unit_mergers_before(dims, number);
 }
 
-/* j = 0: the final merger; j = 1 + i: deepstack merger i. */
-static inline int unit_merger(const model_dims *dims, int j)
+/* index = 0: the final merger; index = 1 + i: deepstack merger i. */
+static inline int unit_merger(const model_dims *dims, int index)
 {
-    return j == 0 ? unit_block(dims, dims->vision.depth)
-                  : unit_block(dims, dims->vision.deepstack[j - 1]) + 1;
+    return index == 0 ? unit_block(dims, dims->vision.depth)
+                      : unit_block(dims, dims->vision.deepstack[index - 1]) + 1;
 }
 
 /* The number of units of the vision tower. */
@@ -48,9 +48,9 @@ static inline int unit_embedding(const model_dims *dims)
     return unit_vision_count(dims);
 }
 
-static inline int unit_layer(const model_dims *dims, int64_t l)
+static inline int unit_layer(const model_dims *dims, int64_t number)
 {
-    return unit_vision_count(dims) + 1 + (int)l;
+    return unit_vision_count(dims) + 1 + (int)number;
 }
 
 static inline int unit_head(const model_dims *dims)
@@ -70,23 +70,23 @@ typedef struct stage_part {
     bool closes; /* it has the final norm, the head and the loss */
 } stage_part;
 
-static inline stage_part stage_part_of(const model_dims *dims, const layout *l, int stage)
+static inline stage_part stage_part_of(const model_dims *dims, const layout *degrees, int stage)
 {
-    return (stage_part){.first = layout_first_layer(l, stage),
-                        .end = layout_end_layer(l, stage, dims->text.layers),
+    return (stage_part){.first = layout_first_layer(degrees, stage),
+                        .end = layout_end_layer(degrees, stage, dims->text.layers),
                         .opens = stage == 0,
-                        .closes = stage + 1 == l->pipeline};
+                        .closes = stage + 1 == degrees->pipeline};
 }
 
 /* A stage has the units from stage_first_unit to before stage_end_unit. */
-static inline int stage_first_unit(const model_dims *dims, const stage_part *p)
+static inline int stage_first_unit(const model_dims *dims, const stage_part *part)
 {
-    return p->opens ? 0 : unit_layer(dims, p->first);
+    return part->opens ? 0 : unit_layer(dims, part->first);
 }
 
-static inline int stage_end_unit(const model_dims *dims, const stage_part *p)
+static inline int stage_end_unit(const model_dims *dims, const stage_part *part)
 {
-    return p->closes ? unit_count(dims) : unit_layer(dims, p->end);
+    return part->closes ? unit_count(dims) : unit_layer(dims, part->end);
 }
 
 #endif

@@ -37,14 +37,14 @@ void vision_done(vision *tower)
     *tower = (vision){0};
 }
 
-void vision_bind(vision *tower, params *p, const model_dims *dims)
+void vision_bind(vision *tower, params *registry, const model_dims *dims)
 {
-    tower->patch = linear_bind(p, "model.visual.patch_embed.proj", true);
-    tower->pos = params_get(p, "model.visual.pos_embed.weight");
-    for (int b = 0; b < dims->vision.depth; b++)
-        vision_block_bind(&tower->block[b], p, b);
+    tower->patch = linear_bind(registry, "model.visual.patch_embed.proj", true);
+    tower->pos = params_get(registry, "model.visual.pos_embed.weight");
+    for (int number = 0; number < dims->vision.depth; number++)
+        vision_block_bind(&tower->block[number], registry, number);
     for (int j = 0; j <= dims->vision.n_deepstack; j++)
-        merger_bind(&tower->merger[j], p, j - 1);
+        merger_bind(&tower->merger[j], registry, j - 1);
     tower->embed_trained =
         !tower->patch.w->frozen || !tower->patch.b->frozen || !tower->pos->frozen;
     tower->lowest = 0;
@@ -62,36 +62,37 @@ static int feature_behind(const model_dims *dims, int64_t block)
     return 0;
 }
 
-/* True if a merger reads x[b]. */
-static bool merger_reads(const model_dims *dims, int64_t b)
+/* True if a merger reads x[number]. */
+static bool merger_reads(const model_dims *dims, int64_t number)
 {
-    return b == dims->vision.depth || (b > 0 && feature_behind(dims, b - 1) > 0);
+    return number == dims->vision.depth || (number > 0 && feature_behind(dims, number - 1) > 0);
 }
 
 void vision_layout(vision *tower, space *sp, const shape *sizes, vision_modes mode)
 {
     const vision_dims *dims = &sizes->dims->vision;
-    int64_t s = sizes->cap.patches, merged = s / (dims->merge * dims->merge);
+    int64_t patches = sizes->cap.patches, merged = patches / (dims->merge * dims->merge);
     int64_t half = dims_vision_head_dim(sizes->dims) / 2;
     const recompute all = {.what = RECOMPUTE_ALL};
     tower->recomputed = mode.training && !mode.frozen ? mode.recomputed : all;
     tower->merger_recomputed = !mode.training              ? all
                                : mode.recomputed.every > 1 ? (recompute){0}
                                                            : mode.recomputed;
-    tower->cos = space_take(sp, s * half, sizes->acc);
-    tower->sin = space_take(sp, s * half, sizes->acc);
+    tower->cos = space_take(sp, patches * half, sizes->acc);
+    tower->sin = space_take(sp, patches * half, sizes->acc);
     void *turn[2]; /* inputs that backward does not read use two buffers in turn */
     bool taken[2] = {false, false};
-    for (int64_t b = 0; b <= dims->depth; b++) {
-        bool own = mode.training && (!mode.frozen || merger_reads(sizes->dims, b));
-        if (!own && !taken[b % 2])
-            turn[b % 2] = space_take(sp, s * dims->hidden, sizes->act);
-        taken[b % 2] |= !own;
-        tower->x[b] = own ? space_take(sp, s * dims->hidden, sizes->act) : turn[b % 2];
+    for (int64_t number = 0; number <= dims->depth; number++) {
+        bool own = mode.training && (!mode.frozen || merger_reads(sizes->dims, number));
+        if (!own && !taken[number % 2])
+            turn[number % 2] = space_take(sp, patches * dims->hidden, sizes->act);
+        taken[number % 2] |= !own;
+        tower->x[number] =
+            own ? space_take(sp, patches * dims->hidden, sizes->act) : turn[number % 2];
     }
-    for (int64_t b = 0; b < dims->depth; b++)
-        vision_saved_layout(&tower->saved[b], sp, sizes,
-                            RECOMPUTE_ALL & ~recompute_of(&tower->recomputed, b));
+    for (int64_t number = 0; number < dims->depth; number++)
+        vision_saved_layout(&tower->saved[number], sp, sizes,
+                            RECOMPUTE_ALL & ~recompute_of(&tower->recomputed, number));
     for (int j = 0; j <= dims->n_deepstack; j++) {
         merger_saved_layout(&tower->merger_saved[j], sp, sizes,
                             RECOMPUTE_ALL & ~tower->merger_recomputed.what);
@@ -106,8 +107,9 @@ void vision_layout_scratch(vision *tower, space *sp, const shape *sizes, vision_
     const vision_dims *dims = &sizes->dims->vision;
     tower->patches = space_take(sp, sizes->cap.patches * dims->patch_bytes, sizes->act);
     size_t mark = space_mark(sp), top = mark; /* blocks and mergers use the same memory in turn */
-    for (int64_t b = 0; b < dims->depth; b++) {
-        vision_saved_layout(&tower->saved[b], sp, sizes, recompute_of(&tower->recomputed, b));
+    for (int64_t number = 0; number < dims->depth; number++) {
+        vision_saved_layout(&tower->saved[number], sp, sizes,
+                            recompute_of(&tower->recomputed, number));
         space_turn(sp, mark, &top);
     }
     for (int j = 0; j <= dims->n_deepstack; j++) {
@@ -182,27 +184,27 @@ static status embed_fwd(const vision *tower, const pass_context *ctx)
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_patch(), UNIT_FORWARD);
 }
 
-static status block_fwd(const vision *tower, const pass_context *ctx, int64_t b)
+static status block_fwd(const vision *tower, const pass_context *ctx, int64_t number)
 {
-    const int unit = unit_block(ctx->dims, b);
+    const int unit = unit_block(ctx->dims, number);
     bool open;
     TRY(enter_unit(ctx, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(graph_replay_end(ctx->stream,
-                             vision_block_fwd(ctx, &tower->block[b], tower->x[b], &tower->saved[b],
-                                              RECOMPUTE_ALL, tower->x[b + 1])));
+        TRY(graph_replay_end(ctx->stream, vision_block_fwd(ctx, &tower->block[number],
+                                                           tower->x[number], &tower->saved[number],
+                                                           RECOMPUTE_ALL, tower->x[number + 1])));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_FORWARD);
 }
 
-static status feature_fwd(const vision *tower, const pass_context *ctx, int j, const void *x)
+static status feature_fwd(const vision *tower, const pass_context *ctx, int index, const void *x)
 {
-    const int unit = unit_merger(ctx->dims, j);
+    const int unit = unit_merger(ctx->dims, index);
     bool open;
     TRY(enter_unit(ctx, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
         TRY(graph_replay_end(ctx->stream,
-                             merger_fwd(ctx, &tower->merger[j], x, &tower->merger_saved[j],
-                                        RECOMPUTE_ALL, tower->feature[j])));
+                             merger_fwd(ctx, &tower->merger[index], x, &tower->merger_saved[index],
+                                        RECOMPUTE_ALL, tower->feature[index])));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_FORWARD);
 }
 
@@ -211,54 +213,56 @@ status vision_fwd(vision *tower, pass_context *ctx)
     const int64_t depth = ctx->dims->vision.depth;
     use_tables(tower, ctx);
     TRY(embed_fwd(tower, ctx));
-    for (int64_t b = 0; b < depth; b++) {
-        int j = feature_behind(ctx->dims, b);
-        TRY(block_fwd(tower, ctx, b));
+    for (int64_t number = 0; number < depth; number++) {
+        int j = feature_behind(ctx->dims, number);
+        TRY(block_fwd(tower, ctx, number));
         if (j > 0)
-            TRY(feature_fwd(tower, ctx, j, tower->x[b + 1]));
+            TRY(feature_fwd(tower, ctx, j, tower->x[number + 1]));
     }
     return feature_fwd(tower, ctx, 0, tower->x[depth]);
 }
 
-/* Backward of merger j. The final merger (j = 0) writes v->dx, the others add to it. reached: the
- * backward pass continues below x, so its gradient is wanted. */
-static status merger_back(const vision *tower, const pass_context *ctx, int j, const void *x,
+/* Backward of merger `index`. The final merger (index = 0) writes tower->dx, the others add to it.
+ * reached: the backward pass continues below x, so its gradient is wanted. */
+static status merger_back(const vision *tower, const pass_context *ctx, int index, const void *x,
                           bool reached)
 {
     const unsigned what = tower->merger_recomputed.what;
     if (what)
-        TRY(merger_fwd(ctx, &tower->merger[j], x, &tower->merger_saved[j], what, NULL));
-    return merger_bwd(ctx, &tower->merger[j], x, &tower->merger_saved[j], &tower->merger_scratch,
-                      tower->dfeature[j], reached ? tower->dx : NULL, j > 0);
+        TRY(merger_fwd(ctx, &tower->merger[index], x, &tower->merger_saved[index], what, NULL));
+    return merger_bwd(ctx, &tower->merger[index], x, &tower->merger_saved[index],
+                      &tower->merger_scratch, tower->dfeature[index], reached ? tower->dx : NULL,
+                      index > 0);
 }
 
-static status feature_bwd(const vision *tower, const pass_context *ctx, int j, const void *x,
+static status feature_bwd(const vision *tower, const pass_context *ctx, int index, const void *x,
                           bool reached)
 {
-    const int unit = unit_merger(ctx->dims, j);
+    const int unit = unit_merger(ctx->dims, index);
     bool open;
     TRY(enter_unit(ctx, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(graph_replay_end(ctx->stream, merger_back(tower, ctx, j, x, reached)));
+        TRY(graph_replay_end(ctx->stream, merger_back(tower, ctx, index, x, reached)));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_BACKWARD);
 }
 
-static status block_back(const vision *tower, const pass_context *ctx, int64_t b)
+static status block_back(const vision *tower, const pass_context *ctx, int64_t number)
 {
-    const unsigned what = recompute_of(&tower->recomputed, b);
+    const unsigned what = recompute_of(&tower->recomputed, number);
     if (what)
-        TRY(vision_block_fwd(ctx, &tower->block[b], tower->x[b], &tower->saved[b], what, NULL));
-    return vision_block_bwd(ctx, &tower->block[b], tower->x[b], &tower->saved[b],
+        TRY(vision_block_fwd(ctx, &tower->block[number], tower->x[number], &tower->saved[number],
+                             what, NULL));
+    return vision_block_bwd(ctx, &tower->block[number], tower->x[number], &tower->saved[number],
                             &tower->block_scratch, tower->dx);
 }
 
-static status block_bwd(const vision *tower, const pass_context *ctx, int64_t b)
+static status block_bwd(const vision *tower, const pass_context *ctx, int64_t number)
 {
-    const int unit = unit_block(ctx->dims, b);
+    const int unit = unit_block(ctx->dims, number);
     bool open;
     TRY(enter_unit(ctx, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(graph_replay_end(ctx->stream, block_back(tower, ctx, b)));
+        TRY(graph_replay_end(ctx->stream, block_back(tower, ctx, number)));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_BACKWARD);
 }
 
@@ -295,12 +299,12 @@ status vision_bwd(vision *tower, pass_context *ctx)
     const int64_t depth = ctx->dims->vision.depth;
     use_tables(tower, ctx);
     TRY(feature_bwd(tower, ctx, 0, tower->x[depth], tower->lowest < depth));
-    for (int64_t b = depth - 1; b >= 0; b--) {
-        int j = feature_behind(ctx->dims, b);
+    for (int64_t number = depth - 1; number >= 0; number--) {
+        int j = feature_behind(ctx->dims, number);
         if (j > 0)
-            TRY(feature_bwd(tower, ctx, j, tower->x[b + 1], tower->lowest <= b));
-        if (b >= tower->lowest)
-            TRY(block_bwd(tower, ctx, b));
+            TRY(feature_bwd(tower, ctx, j, tower->x[number + 1], tower->lowest <= number));
+        if (number >= tower->lowest)
+            TRY(block_bwd(tower, ctx, number));
     }
     return tower->embed_trained ? embed_bwd(tower, ctx) : ST_OK;
 }

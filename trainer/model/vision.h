@@ -41,17 +41,17 @@ typedef struct vision_modes {
 /* Prepares a tower (heap memory only). */
 WARN_UNUSED status vision_init(vision *tower, const model_dims *dims);
 /* Finds its parameters in the registry, and how far down backward must go. */
-void vision_bind(vision *tower, params *p, const model_dims *dims);
+void vision_bind(vision *tower, params *registry, const model_dims *dims);
 void vision_done(vision *tower); /* accepts a half-initialised tower */
 /* Take the device arrays from sp: vision_layout those that are kept from forward to backward,
  * vision_layout_scratch those that may share memory with other parts' scratch. */
 void vision_layout(vision *tower, space *sp, const shape *sizes, vision_modes mode);
 void vision_layout_scratch(vision *tower, space *sp, const shape *sizes, vision_modes mode);
 
-/* Computes v->feature from the pixels of the batch and sets the rotary tables of ctx. Without
+/* Computes tower->feature from the pixels of the batch and sets the rotary tables of ctx. Without
  * patches it only enters and leaves FSDP units, as every rank must. */
 WARN_UNUSED status vision_fwd(vision *tower, pass_context *ctx);
-/* Adds the gradients of all trained vision parameters, from v->dfeature. */
+/* Adds the gradients of all trained vision parameters, from tower->dfeature. */
 WARN_UNUSED status vision_bwd(vision *tower, pass_context *ctx);
 
 #endif

@@ -35,7 +35,7 @@ typedef struct vision_scratch {
 } vision_scratch;
 
 /* Finds the parameters of a block in the registry. */
-void vision_block_bind(vision_block *w, params *p, int block);
+void vision_block_bind(vision_block *bound, params *registry, int block);
 /* Takes the arrays of these kinds (recompute.h) from sp; members of other kinds do not change. */
 void vision_saved_layout(vision_saved *saved, space *sp, const shape *sizes, unsigned kinds);
 void vision_scratch_layout(vision_scratch *scratch, space *sp, const shape *sizes);

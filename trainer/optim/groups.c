@@ -20,50 +20,52 @@ typedef struct rule {
     bool frozen;
 } rule;
 
-static bool matches(const rule *r, const param *p)
+static bool matches(const rule *wanted, const param *weight)
 {
-    for (int g = 0; g < GROUP_COUNT; g++)
-        if (strcmp(r->pattern, names[g]) == 0)
-            return (int)p->group == g || (g == GROUP_VISION && strcmp(p->name, table_name) == 0);
-    return fnmatch(r->pattern, p->name, 0) == 0;
+    for (int i = 0; i < GROUP_COUNT; i++)
+        if (strcmp(wanted->pattern, names[i]) == 0)
+            return (int)weight->group == i ||
+                   (i == GROUP_VISION && strcmp(weight->name, table_name) == 0);
+    return fnmatch(wanted->pattern, weight->name, 0) == 0;
 }
 
-static status apply_rule(const conf *c, const rule *r, const char *key, params *p)
+static status apply_rule(const conf *options, const rule *wanted, const char *key, params *registry)
 {
-    int64_t n = 0;
-    if (r->lr > 0 && c->optimizer_lr <= 0) /* the rate is kept as a factor of optimizer.lr */
+    int64_t count = 0;
+    if (wanted->lr > 0 &&
+        options->optimizer_lr <= 0) /* the rate is kept as a factor of optimizer.lr */
         return FAIL(
             ST_CONFIG,
             "%s: \"%s\" sets a learning rate while optimizer.lr is 0: set optimizer.lr to the "
             "rate, and give lr=0 or frozen to the groups that must not change",
-            key, r->pattern);
-    for (int64_t i = 0; i < p->count; i++) {
-        param *q = &p->list[i];
-        if (!matches(r, q))
+            key, wanted->pattern);
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *entry = &registry->list[i];
+        if (!matches(wanted, entry))
             continue;
-        n++;
-        q->frozen |= r->frozen;
-        if (r->lr >= 0)
-            q->lr_factor = r->lr > 0 ? r->lr / c->optimizer_lr : 0;
-        if (r->decay >= 0)
-            q->own_decay = r->decay;
+        count++;
+        entry->frozen |= wanted->frozen;
+        if (wanted->lr >= 0)
+            entry->lr_factor = wanted->lr > 0 ? wanted->lr / options->optimizer_lr : 0;
+        if (wanted->decay >= 0)
+            entry->own_decay = wanted->decay;
     }
-    return n ? ST_OK
-             : FAIL(
-                   ST_CONFIG,
-                   "%s: \"%s\" matches no parameter of this model (trainer inspect lists them) and "
-                   "is not a group (vision, merger, text, router, experts)",
-                   key, r->pattern);
+    return count ? ST_OK
+                 : FAIL(ST_CONFIG,
+                        "%s: \"%s\" matches no parameter of this model (trainer inspect lists "
+                        "them) and "
+                        "is not a group (vision, merger, text, router, experts)",
+                        key, wanted->pattern);
 }
 
 static bool read_number(const char *word, const char *name, double *out)
 {
-    size_t n = strlen(name);
+    size_t length = strlen(name);
     char *end;
-    if (strncmp(word, name, n) != 0)
+    if (strncmp(word, name, length) != 0)
         return false;
-    *out = strtod(word + n, &end);
-    return end != word + n && !*end && *out >= 0 && isfinite(*out);
+    *out = strtod(word + length, &end);
+    return end != word + length && !*end && *out >= 0 && isfinite(*out);
 }
 
 /* Reads "PATTERN [lr=X] [decay=X] [frozen]"; the text is cut up in place. */
@@ -83,181 +85,192 @@ static status read_rule(char *text, rule *out)
     return ST_OK;
 }
 
-static status apply_rules(const conf *c, params *p)
+static status apply_rules(const conf *options, params *registry)
 {
-    char *text = strdup(c->optimizer_groups), *rest = NULL;
+    char *text = strdup(options->optimizer_groups), *rest = NULL;
     status st = text ? ST_OK : FAIL(ST_NO_MEMORY, "out of memory for optimizer.groups");
     for (char *one = text ? strtok_r(text, ";", &rest) : NULL; one && st == ST_OK;
          one = strtok_r(NULL, ";", &rest)) {
-        rule r;
+        rule wanted;
         if (!one[strspn(one, " \t\n")])
             continue;
-        st = read_rule(one, &r);
+        st = read_rule(one, &wanted);
         if (st == ST_OK)
-            st = apply_rule(c, &r, "optimizer.groups", p);
+            st = apply_rule(options, &wanted, "optimizer.groups", registry);
     }
     free(text);
     return st;
 }
 
-static status freeze(const conf *c, params *p)
+static status freeze(const conf *options, params *registry)
 {
-    const bool flags[GROUP_COUNT] = {c->freeze_vision, c->freeze_merger, c->freeze_text,
-                                     c->freeze_router, c->freeze_experts};
-    for (int g = 0; g < GROUP_COUNT; g++) {
-        rule r = {.lr = -1, .decay = -1, .frozen = true};
-        snprintf(r.pattern, sizeof r.pattern, "%s", names[g]);
-        if (flags[g])
-            TRY(apply_rule(c, &r, "freeze", p));
+    const bool flags[GROUP_COUNT] = {options->freeze_vision, options->freeze_merger,
+                                     options->freeze_text, options->freeze_router,
+                                     options->freeze_experts};
+    for (int i = 0; i < GROUP_COUNT; i++) {
+        rule wanted = {.lr = -1, .decay = -1, .frozen = true};
+        snprintf(wanted.pattern, sizeof wanted.pattern, "%s", names[i]);
+        if (flags[i])
+            TRY(apply_rule(options, &wanted, "freeze", registry));
     }
-    for (const char *at = c->freeze_pattern; *at;) {
-        size_t n = strcspn(at, ", ");
-        rule r = {.lr = -1, .decay = -1, .frozen = true};
-        snprintf(r.pattern, sizeof r.pattern, "%.*s", (int)n, at);
-        if (n)
-            TRY(apply_rule(c, &r, "freeze.pattern", p));
-        at += n + (at[n] != 0);
+    for (const char *at = options->freeze_pattern; *at;) {
+        size_t count = strcspn(at, ", ");
+        rule wanted = {.lr = -1, .decay = -1, .frozen = true};
+        snprintf(wanted.pattern, sizeof wanted.pattern, "%.*s", (int)count, at);
+        if (count)
+            TRY(apply_rule(options, &wanted, "freeze.pattern", registry));
+        at += count + (at[count] != 0);
     }
     return ST_OK;
 }
 
-status groups_apply(const conf *c, params *p)
+status groups_apply(const conf *options, params *registry)
 {
-    if (c->lora_rank)
-        TRY(lora_add(p, c->lora_rank, c->lora_alpha, c->lora_targets));
-    TRY(apply_rules(c, p));
-    TRY(freeze(c, p));
-    if (params_trained(p) == 0)
+    if (options->lora_rank)
+        TRY(lora_add(registry, options->lora_rank, options->lora_alpha, options->lora_targets));
+    TRY(apply_rules(options, registry));
+    TRY(freeze(options, registry));
+    if (params_trained(registry) == 0)
         return FAIL(
             ST_CONFIG,
             "every parameter is frozen, so there is nothing to train (freeze.*, optimizer.groups)");
     return ST_OK;
 }
 
-static double decay_of(const conf *c, const param *p)
+static double decay_of(const conf *options, const param *weight)
 {
-    return p->own_decay >= 0 ? p->own_decay : p->decay ? c->optimizer_weight_decay : 0;
+    return weight->own_decay >= 0 ? weight->own_decay
+           : weight->decay        ? options->optimizer_weight_decay
+                                  : 0;
 }
 
-static bool alike(const conf *c, const param *a, const param *b)
+static bool alike(const conf *options, const param *weight, const param *bias)
 {
-    return a->group == b->group && a->frozen == b->frozen &&
-           (a->frozen || (a->lr_factor == b->lr_factor && decay_of(c, a) == decay_of(c, b)));
+    return weight->group == bias->group && weight->frozen == bias->frozen &&
+           (weight->frozen || (weight->lr_factor == bias->lr_factor &&
+                               decay_of(options, weight) == decay_of(options, bias)));
 }
 
-void groups_print(const conf *c, const params *p, FILE *to)
+void groups_print(const conf *options, const params *registry, FILE *to)
 {
     fprintf(to, "%-8s %8s %18s  %-10s %s\n", "group", "tensors", "parameters", "rate", "decay");
-    for (int g = 0; g < GROUP_COUNT; g++)
-        for (int64_t i = 0; i < p->count; i++) {
-            const param *first = &p->list[i];
+    for (int k = 0; k < GROUP_COUNT; k++)
+        for (int64_t i = 0; i < registry->count; i++) {
+            const param *first = &registry->list[i];
             int64_t tensors = 0, count = 0;
-            bool seen = (int)first->group != g;
+            bool seen = (int)first->group != k;
             for (int64_t j = 0; j < i && !seen; j++)
-                seen = alike(c, &p->list[j], first);
+                seen = alike(options, &registry->list[j], first);
             if (seen)
                 continue;
-            for (int64_t j = i; j < p->count; j++)
-                if (alike(c, &p->list[j], first)) {
+            for (int64_t j = i; j < registry->count; j++)
+                if (alike(options, &registry->list[j], first)) {
                     tensors++;
-                    count += p->list[j].count;
+                    count += registry->list[j].count;
                 }
             char digits[DIGITS_TEXT];
-            fprintf(to, "%-8s %8lld %18s  ", names[g], (long long)tensors,
+            fprintf(to, "%-8s %8lld %18s  ", names[k], (long long)tensors,
                     digits_with_commas(count, digits));
             if (first->frozen)
                 fprintf(to, "frozen\n");
             else
-                fprintf(to, "%-10.4g %g\n", c->optimizer_lr * first->lr_factor, decay_of(c, first));
+                fprintf(to, "%-10.4g %g\n", options->optimizer_lr * first->lr_factor,
+                        decay_of(options, first));
         }
     char all[DIGITS_TEXT], trained[DIGITS_TEXT];
-    fprintf(to, "%s of %s parameters are trained\n", digits_with_commas(params_trained(p), trained),
-            digits_with_commas(p->total, all));
+    fprintf(to, "%s of %s parameters are trained\n",
+            digits_with_commas(params_trained(registry), trained),
+            digits_with_commas(registry->total, all));
 }
 
-/* The first index N of PREFIX.N. with a trained parameter; n if there is none. */
-static int64_t find_lowest_layer(const params *p, const char *prefix, int64_t n)
+/* The first index N of PREFIX.N. with a trained parameter; `length` if there is none. */
+static int64_t find_lowest_layer(const params *registry, const char *prefix, int64_t length)
 {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < length; i++) {
         char stem[96];
         int size = snprintf(stem, sizeof stem, "%s%lld.", prefix, (long long)i);
-        for (int64_t j = 0; j < p->count; j++)
-            if (!p->list[j].frozen && strncmp(p->list[j].name, stem, (size_t)size) == 0)
+        for (int64_t j = 0; j < registry->count; j++)
+            if (!registry->list[j].frozen &&
+                strncmp(registry->list[j].name, stem, (size_t)size) == 0)
                 return i;
     }
-    return n;
+    return length;
 }
 
-static bool is_trained(const params *p, const char *name)
+static bool is_trained(const params *registry, const char *name)
 {
-    const param *q = params_find(p, name);
-    return q && !q->frozen;
+    const param *entry = params_find(registry, name);
+    return entry && !entry->frozen;
 }
 
 /* The multiply-adds that adapters add per multiply-add of the decoder's matrices. Of a layer's
  * experts only the chosen ones work. */
-static double adapters_share(const params *p, const model_dims *d)
+static double adapters_share(const params *registry, const model_dims *dims)
 {
-    const double chosen = (double)d->text.top_k / (double)(d->text.experts ? d->text.experts : 1);
+    const double chosen =
+        (double)dims->text.top_k / (double)(dims->text.experts ? dims->text.experts : 1);
     char layers[64];
-    int n = snprintf(layers, sizeof layers, "%slayers.", p->text_prefix);
+    int length = snprintf(layers, sizeof layers, "%slayers.", registry->text_prefix);
     double matrices = 0, adapters = 0;
-    for (int64_t i = 0; i < p->count; i++) {
-        const param *q = &p->list[i];
-        double work = (double)q->count * (q->n_dims == 3 ? chosen : 1);
-        if (q->n_dims > 1 && strncmp(q->name, layers, (size_t)n) == 0)
-            *(q->adapter ? &adapters : &matrices) += work;
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *entry = &registry->list[i];
+        double work = (double)entry->count * (entry->n_dims == 3 ? chosen : 1);
+        if (entry->n_dims > 1 && strncmp(entry->name, layers, (size_t)length) == 0)
+            *(entry->adapter ? &adapters : &matrices) += work;
     }
     return matrices > 0 ? adapters / matrices : 0;
 }
 
-void groups_share(const params *p, const model_dims *d, training_share *out)
+void groups_share(const params *registry, const model_dims *dims, training_share *out)
 {
     double all[GROUP_COUNT] = {0}, trained[GROUP_COUNT] = {0};
     char head[96], embed[96], layers[64];
     *out = (training_share){0};
-    snprintf(embed, sizeof embed, "%sembed_tokens.weight", p->text_prefix);
-    snprintf(head, sizeof head, "%s", d->text.tied ? embed : "lm_head.weight");
-    snprintf(layers, sizeof layers, "%slayers.", p->text_prefix);
-    for (int64_t i = 0; i < p->count; i++) {
-        const param *q = &p->list[i];
-        if (q->n_dims < 2 || q->adapter || strcmp(q->name, embed) == 0 ||
-            strcmp(q->name, head) == 0 || strcmp(q->name, table_name) == 0 || q->n_dims == 5)
+    snprintf(embed, sizeof embed, "%sembed_tokens.weight", registry->text_prefix);
+    snprintf(head, sizeof head, "%s", dims->text.tied ? embed : "lm_head.weight");
+    snprintf(layers, sizeof layers, "%slayers.", registry->text_prefix);
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *entry = &registry->list[i];
+        if (entry->n_dims < 2 || entry->adapter || strcmp(entry->name, embed) == 0 ||
+            strcmp(entry->name, head) == 0 || strcmp(entry->name, table_name) == 0 ||
+            entry->n_dims == 5)
             continue;
-        all[q->group] += (double)q->count;
-        trained[q->group] += q->frozen ? 0 : (double)q->count;
+        all[entry->group] += (double)entry->count;
+        trained[entry->group] += entry->frozen ? 0 : (double)entry->count;
     }
-    for (int g = 0; g < GROUP_COUNT; g++)
-        out->wgrad[g] = all[g] > 0 ? trained[g] / all[g] : 0;
-    out->adapters = adapters_share(p, d);
-    out->head_wgrad = is_trained(p, head);
-    out->patch_wgrad = is_trained(p, "model.visual.patch_embed.proj.weight");
-    bool into_tower = out->patch_wgrad > 0 || is_trained(p, table_name);
-    int64_t depth = d->vision.depth;
+    for (int j = 0; j < GROUP_COUNT; j++)
+        out->wgrad[j] = all[j] > 0 ? trained[j] / all[j] : 0;
+    out->adapters = adapters_share(registry, dims);
+    out->head_wgrad = is_trained(registry, head);
+    out->patch_wgrad = is_trained(registry, "model.visual.patch_embed.proj.weight");
+    bool into_tower = out->patch_wgrad > 0 || is_trained(registry, table_name);
+    int64_t depth = dims->vision.depth;
     if (depth > 0) {
-        int64_t low = into_tower ? 0 : find_lowest_layer(p, "model.visual.blocks.", depth);
+        int64_t low = into_tower ? 0 : find_lowest_layer(registry, "model.visual.blocks.", depth);
         out->vision_dgrad = (double)(depth - low) / (double)depth;
     }
-    out->merger_dgrad = params_trains(p, GROUP_MERGER) || params_trains(p, GROUP_VISION);
-    int64_t n = d->text.layers, low = find_lowest_layer(p, layers, n);
-    if (out->merger_dgrad > 0 || is_trained(p, embed))
+    out->merger_dgrad =
+        params_trains(registry, GROUP_MERGER) || params_trains(registry, GROUP_VISION);
+    int64_t count = dims->text.layers, low = find_lowest_layer(registry, layers, count);
+    if (out->merger_dgrad > 0 || is_trained(registry, embed))
         low = 0;
-    out->text_dgrad = (double)(n - low) / (double)n;
+    out->text_dgrad = (double)(count - low) / (double)count;
 }
 
-int64_t groups_training_flops(const flops *f, const training_share *s)
+int64_t groups_training_flops(const flops *sum, const training_share *share)
 {
-    double router = (double)f->text_router, experts = (double)f->text_experts;
-    double rest = (double)f->text_linear - router - experts;
+    double router = (double)sum->text_router, experts = (double)sum->text_experts;
+    double rest = (double)sum->text_linear - router - experts;
     /* Forward, gradient of the input, gradient of the weights. */
-    double adapters = 3 * (double)f->text_linear * s->adapters;
-    double back = rest * (s->wgrad[GROUP_TEXT] + s->text_dgrad) +
-                  router * (s->wgrad[GROUP_ROUTER] + s->text_dgrad) +
-                  experts * (s->wgrad[GROUP_EXPERTS] + s->text_dgrad) +
-                  (double)f->text_attention * 2 * s->text_dgrad +
-                  (double)f->head * (s->head_wgrad + 1) + (double)f->patch_embed * s->patch_wgrad +
-                  (double)f->vision_blocks * (s->wgrad[GROUP_VISION] + s->vision_dgrad) +
-                  (double)f->vision_attention * 2 * s->vision_dgrad +
-                  (double)f->mergers * (s->wgrad[GROUP_MERGER] + s->merger_dgrad);
-    return f->forward + llround(back + adapters);
+    double adapters = 3 * (double)sum->text_linear * share->adapters;
+    double back = rest * (share->wgrad[GROUP_TEXT] + share->text_dgrad) +
+                  router * (share->wgrad[GROUP_ROUTER] + share->text_dgrad) +
+                  experts * (share->wgrad[GROUP_EXPERTS] + share->text_dgrad) +
+                  (double)sum->text_attention * 2 * share->text_dgrad +
+                  (double)sum->head * (share->head_wgrad + 1) +
+                  (double)sum->patch_embed * share->patch_wgrad +
+                  (double)sum->vision_blocks * (share->wgrad[GROUP_VISION] + share->vision_dgrad) +
+                  (double)sum->vision_attention * 2 * share->vision_dgrad +
+                  (double)sum->mergers * (share->wgrad[GROUP_MERGER] + share->merger_dgrad);
+    return sum->forward + llround(back + adapters);
 }

@@ -18,10 +18,10 @@
 
 /* Applies the options to the registry. Call it before params_alloc. ST_CONFIG: a rule cannot be
  * read or matches nothing, or no parameter is left to train. */
-WARN_UNUSED status groups_apply(const conf *c, params *params);
+WARN_UNUSED status groups_apply(const conf *options, params *params);
 /* Prints a line per set of parameters that are treated alike: how many tensors and parameters,
  * their rate and decay. */
-void groups_print(const conf *c, const params *params, FILE *to);
+void groups_print(const conf *options, const params *params, FILE *to);
 
 /* Which share of the work a training step does, for its FLOPs. Every share is from 0 to 1. */
 typedef struct training_share {

@@ -19,20 +19,21 @@ static double decay_shape(int type, double progress)
     }
 }
 
-double schedule_lr(const schedule *s, int64_t step)
+double schedule_lr(const schedule *rates, int64_t step)
 {
-    if (step <= s->warmup_steps)
-        return s->peak * (double)step / (double)s->warmup_steps;
-    if (s->steps <= 0 || s->decay_type == DECAY_CONSTANT)
-        return s->peak;
-    int64_t decay_steps = (int64_t)llround(s->decay_ratio * (double)s->steps);
-    if (decay_steps > s->steps - s->warmup_steps)
-        decay_steps = s->steps - s->warmup_steps;
-    int64_t into = step - (s->steps - decay_steps);
+    if (step <= rates->warmup_steps)
+        return rates->peak * (double)step / (double)rates->warmup_steps;
+    if (rates->steps <= 0 || rates->decay_type == DECAY_CONSTANT)
+        return rates->peak;
+    int64_t decay_steps = (int64_t)llround(rates->decay_ratio * (double)rates->steps);
+    if (decay_steps > rates->steps - rates->warmup_steps)
+        decay_steps = rates->steps - rates->warmup_steps;
+    int64_t into = step - (rates->steps - decay_steps);
     if (decay_steps <= 0 || into <= 0)
-        return s->peak;
+        return rates->peak;
     double progress = (double)into / (double)decay_steps;
     if (progress > 1.0)
         progress = 1.0;
-    return s->peak * (s->min_factor + (1.0 - s->min_factor) * decay_shape(s->decay_type, progress));
+    return rates->peak * (rates->min_factor +
+                          (1.0 - rates->min_factor) * decay_shape(rates->decay_type, progress));
 }

@@ -17,7 +17,8 @@ typedef struct optimizer optimizer;
 /* Makes an optimizer for the trained parameters that this rank stores (see groups.h), with the
  * options optimizer.*. It borrows `params`, allocates device and pinned memory, and waits for the
  * stream once. optimizer_free gives all of it back. */
-WARN_UNUSED status optimizer_new(const conf *c, params *params, stream *stream, optimizer **out);
+WARN_UNUSED status optimizer_new(const conf *options, params *params, stream *stream,
+                                 optimizer **out);
 void optimizer_free(optimizer **optimizer, stream *stream);
 
 /* Queues the copy of an update's scalars. `lr` is its learning rate; `step` counts from 1 and

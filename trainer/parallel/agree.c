@@ -14,12 +14,12 @@ typedef struct word {
 /* The first rank that failed; else the first whose value differs from rank 0's; else -1. */
 static int first_trouble(const word *said, int ranks)
 {
-    for (int r = 0; r < ranks; r++)
-        if (said[r].code != ST_OK)
-            return r;
-    for (int r = 1; r < ranks; r++)
-        if (said[r].count != said[0].count)
-            return r;
+    for (int rank = 0; rank < ranks; rank++)
+        if (said[rank].code != ST_OK)
+            return rank;
+    for (int rank = 1; rank < ranks; rank++)
+        if (said[rank].count != said[0].count)
+            return rank;
     return -1;
 }
 

@@ -64,34 +64,34 @@ typedef struct comm {
 
 /* recv [size, count]: the send [count] of every rank, in the order of the ranks. May be done in
  * place, with send == recv + rank * count. */
-WARN_UNUSED status comm_all_gather(const comm *group, stream *s, comm_at at, const void *send,
+WARN_UNUSED status comm_all_gather(const comm *group, stream *queue, comm_at at, const void *send,
                                    void *recv, int64_t count, st_dtype dtype);
 /* recv [count]: the sum over all ranks of piece number `rank` of their send [size, count]. May be
  * done in place, with recv == send + rank * count. */
-WARN_UNUSED status comm_reduce_scatter(const comm *group, stream *s, comm_at at, const void *send,
-                                       void *recv, int64_t count, st_dtype dtype);
+WARN_UNUSED status comm_reduce_scatter(const comm *group, stream *queue, comm_at at,
+                                       const void *send, void *recv, int64_t count, st_dtype dtype);
 /* inout [count]: becomes the sum, or the maximum, of what the ranks have there. */
-WARN_UNUSED status comm_all_reduce(const comm *group, stream *s, comm_at at, void *inout,
+WARN_UNUSED status comm_all_reduce(const comm *group, stream *queue, comm_at at, void *inout,
                                    int64_t count, st_dtype dtype, comm_reduction reduction);
 /* inout [count]: becomes on all ranks what rank `root` of the group has there. */
-WARN_UNUSED status comm_broadcast(const comm *group, stream *s, comm_at at, void *inout,
+WARN_UNUSED status comm_broadcast(const comm *group, stream *queue, comm_at at, void *inout,
                                   int64_t count, st_dtype dtype, int root);
 /* Rank p of the group gets send_count[p] elements from send + send_first[p]; what it sends lands at
  * recv + recv_first[p], recv_count[p] elements. The four arrays are host memory, [size], and are
  * read before the call returns. */
-WARN_UNUSED status comm_all_to_all(const comm *group, stream *s, comm_at at, const void *send,
+WARN_UNUSED status comm_all_to_all(const comm *group, stream *queue, comm_at at, const void *send,
                                    const int64_t *send_first, const int64_t *send_count, void *recv,
                                    const int64_t *recv_first, const int64_t *recv_count,
                                    st_dtype dtype);
 /* A message between two ranks of the group. Both ends give the same count and dtype. Messages that
  * are called between comm_begin and comm_end run as one call, so two ranks can send to each other
  * without either waiting for the other first. */
-WARN_UNUSED status comm_send(const comm *group, stream *s, comm_at at, const void *send,
+WARN_UNUSED status comm_send(const comm *group, stream *queue, comm_at at, const void *send,
                              int64_t count, st_dtype dtype, int to);
-WARN_UNUSED status comm_recv(const comm *group, stream *s, comm_at at, void *recv, int64_t count,
-                             st_dtype dtype, int from);
-WARN_UNUSED status comm_begin(const comm *group, stream *s);
-WARN_UNUSED status comm_end(const comm *group, stream *s);
+WARN_UNUSED status comm_recv(const comm *group, stream *queue, comm_at at, void *recv,
+                             int64_t count, st_dtype dtype, int from);
+WARN_UNUSED status comm_begin(const comm *group, stream *queue);
+WARN_UNUSED status comm_end(const comm *group, stream *queue);
 
 /* Memory of the same size on every rank of a group that each of them reaches by load and store from
  * its kernels (ops/peers.h). It is device memory and begins as zeros. */
@@ -109,15 +109,15 @@ typedef struct comm_window {
  * group of the same kind, and either all of them get a window or none does. Waits. ST_UNAVAILABLE,
  * with the reason, if the ranks of a group cannot reach each other's memory. The window must be
  * closed before its group is. */
-WARN_UNUSED status comm_window_open(const comm *all, const comm *group, stream *s, size_t bytes,
+WARN_UNUSED status comm_window_open(const comm *all, const comm *group, stream *queue, size_t bytes,
                                     comm_window *out);
-void comm_window_close(const comm *group, stream *s,
+void comm_window_close(const comm *group, stream *queue,
                        comm_window *window); /* accepts an empty one */
 /* To be called around the ops that use a window: the ledger counts them, and the message about a
  * lost rank names them. `bytes` is how much comes from other ranks, as far as the host knows. They
  * do nothing in a group of one. comm_peers_end takes the status of the ops and returns it. */
-WARN_UNUSED status comm_peers_begin(const comm *group, stream *s, comm_at at, int64_t bytes);
-WARN_UNUSED status comm_peers_end(const comm *group, stream *s, comm_at at, status st);
+WARN_UNUSED status comm_peers_begin(const comm *group, stream *queue, comm_at at, int64_t bytes);
+WARN_UNUSED status comm_peers_end(const comm *group, stream *queue, comm_at at, status st);
 
 /* The same two collectives for values in host memory: send [bytes], recv [size, bytes], inout
  * [bytes]. They wait until they are done, and may be called only outside of steps. */
@@ -177,29 +177,29 @@ typedef struct comm_engine {
      * this together. world_rank [size] is borrowed. */
     status (*group_new)(void *world, const int *world_rank, int size, void **out_handle);
     void (*group_free)(void *handle);
-    status (*all_gather)(const comm *group, stream *s, const void *send, void *recv, int64_t count,
-                         st_dtype dtype);
-    status (*reduce_scatter)(const comm *group, stream *s, const void *send, void *recv,
+    status (*all_gather)(const comm *group, stream *queue, const void *send, void *recv,
+                         int64_t count, st_dtype dtype);
+    status (*reduce_scatter)(const comm *group, stream *queue, const void *send, void *recv,
                              int64_t count, st_dtype dtype);
-    status (*all_reduce)(const comm *group, stream *s, void *inout, int64_t count, st_dtype dtype,
-                         comm_reduction reduction);
-    status (*broadcast)(const comm *group, stream *s, void *inout, int64_t count, st_dtype dtype,
-                        int root);
-    status (*all_to_all)(const comm *group, stream *s, const void *send, const int64_t *send_first,
-                         const int64_t *send_count, void *recv, const int64_t *recv_first,
-                         const int64_t *recv_count, st_dtype dtype);
-    status (*send)(const comm *group, stream *s, const void *send, int64_t count, st_dtype dtype,
-                   int to);
-    status (*recv)(const comm *group, stream *s, void *recv, int64_t count, st_dtype dtype,
+    status (*all_reduce)(const comm *group, stream *queue, void *inout, int64_t count,
+                         st_dtype dtype, comm_reduction reduction);
+    status (*broadcast)(const comm *group, stream *queue, void *inout, int64_t count,
+                        st_dtype dtype, int root);
+    status (*all_to_all)(const comm *group, stream *queue, const void *send,
+                         const int64_t *send_first, const int64_t *send_count, void *recv,
+                         const int64_t *recv_first, const int64_t *recv_count, st_dtype dtype);
+    status (*send)(const comm *group, stream *queue, const void *send, int64_t count,
+                   st_dtype dtype, int to);
+    status (*recv)(const comm *group, stream *queue, void *recv, int64_t count, st_dtype dtype,
                    int from);
-    status (*begin)(const comm *group, stream *s);
-    status (*end)(const comm *group, stream *s);
+    status (*begin)(const comm *group, stream *queue);
+    status (*end)(const comm *group, stream *queue);
     /* window_new makes this rank's memory; window_share, a collective, finds the addresses of all.
      * NULL: the engine has no windows. ST_UNAVAILABLE: it has none on these machines. window_free
      * also accepts a window that was only half made. */
-    status (*window_new)(const comm *group, stream *s, size_t bytes, comm_window *out);
-    status (*window_share)(const comm *group, stream *s, comm_window *inout);
-    void (*window_free)(const comm *group, stream *s, comm_window *window);
+    status (*window_new)(const comm *group, stream *queue, size_t bytes, comm_window *out);
+    status (*window_share)(const comm *group, stream *queue, comm_window *inout);
+    void (*window_free)(const comm *group, stream *queue, comm_window *window);
     status (*host_all_gather)(const comm *group, const void *send, void *recv, int64_t bytes);
     status (*host_broadcast)(const comm *group, void *inout, int64_t bytes, int root);
 } comm_engine;

@@ -42,11 +42,11 @@ const char *comm_kind_name(comm_kind kind)
 
 status comm_ledger_new(comm_ledger **out)
 {
-    comm_ledger *l = calloc(1, sizeof *l);
-    if (!l)
+    comm_ledger *books = calloc(1, sizeof *books);
+    if (!books)
         return FAIL(ST_NO_MEMORY, "no memory for the ledger of collectives");
-    pthread_mutex_init(&l->lock, NULL);
-    *out = l;
+    pthread_mutex_init(&books->lock, NULL);
+    *out = books;
     return ST_OK;
 }
 
@@ -63,23 +63,23 @@ void comm_ledger_free(comm_ledger **ledger)
 }
 
 /* The index of a tally, or -1. */
-static int find_tally(const comm_ledger *l, const char *group, comm_kind kind, const char *what)
+static int find_tally(const comm_ledger *books, const char *group, comm_kind kind, const char *what)
 {
-    for (int i = 0; i < l->count; i++) {
-        const comm_tally *t = &l->tally[i];
-        if (t->kind == kind && (t->what == what || strcmp(t->what, what) == 0) &&
-            strcmp(t->group, group) == 0)
+    for (int i = 0; i < books->count; i++) {
+        const comm_tally *tally = &books->tally[i];
+        if (tally->kind == kind && (tally->what == what || strcmp(tally->what, what) == 0) &&
+            strcmp(tally->group, group) == 0)
             return i;
     }
     return -1;
 }
 
-static void set_inside(comm_ledger *l, bool inside)
+static void set_inside(comm_ledger *books, bool inside)
 {
-    pthread_mutex_lock(&l->lock);
-    l->now.inside = inside;
-    l->now.since_ns = clock_ns();
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&books->lock);
+    books->now.inside = inside;
+    books->now.since_ns = clock_ns();
+    pthread_mutex_unlock(&books->lock);
 }
 
 void comm_ledger_enter(comm_ledger *ledger, const comm *group, comm_kind kind, comm_at at,
@@ -94,9 +94,9 @@ void comm_ledger_enter(comm_ledger *ledger, const comm *group, comm_kind kind, c
         ledger->tally[i] = (comm_tally){.kind = kind, .what = at.what};
         memcpy(ledger->tally[i].group, group->name, sizeof ledger->tally[i].group);
     }
-    comm_tally *t = &ledger->tally[i];
-    t->calls++;
-    t->bytes += bytes;
+    comm_tally *tally = &ledger->tally[i];
+    tally->calls++;
+    tally->bytes += bytes;
     pthread_mutex_lock(&ledger->lock);
     ledger->now = (comm_now){true, "", kind, at.what, at.layer, clock_ns()};
     memcpy(ledger->now.group, group->name, sizeof ledger->now.group);
@@ -109,10 +109,10 @@ void comm_ledger_late(comm_ledger *ledger, const comm *group, comm_kind kind, co
     const int i = ledger ? find_tally(ledger, group->name, kind, what) : -1;
     if (i < 0)
         return;
-    comm_tally *t = &ledger->tally[i];
-    t->bytes += bytes;
-    t->closed_bytes += bytes;
-    t->step_bytes = bytes;
+    comm_tally *tally = &ledger->tally[i];
+    tally->bytes += bytes;
+    tally->closed_bytes += bytes;
+    tally->step_bytes = bytes;
 }
 
 void comm_ledger_wait(comm_ledger *ledger)
@@ -137,23 +137,23 @@ comm_now comm_ledger_now(comm_ledger *ledger)
     return now;
 }
 
-static status keep_piece(comm_ledger *l, int64_t piece)
+static status keep_piece(comm_ledger *books, int64_t piece)
 {
-    if (piece >= l->n_pieces) {
-        counted **list = realloc(l->piece, (size_t)(piece + 1) * sizeof *list);
+    if (piece >= books->n_pieces) {
+        counted **list = realloc(books->piece, (size_t)(piece + 1) * sizeof *list);
         if (!list)
             return FAIL(ST_NO_MEMORY, "no memory for the ledger of captured steps");
-        l->piece = list;
-        while (l->n_pieces <= piece)
-            list[l->n_pieces++] = NULL;
+        books->piece = list;
+        while (books->n_pieces <= piece)
+            list[books->n_pieces++] = NULL;
     }
-    free(l->piece[piece]);
-    counted *c = l->piece[piece] = calloc(TALLIES, sizeof *c);
-    if (!c)
+    free(books->piece[piece]);
+    counted *count = books->piece[piece] = calloc(TALLIES, sizeof *count);
+    if (!count)
         return FAIL(ST_NO_MEMORY, "no memory for the ledger of captured steps");
-    for (int i = 0; i < l->count; i++)
-        c[i] = (counted){l->tally[i].calls - l->before[i].calls,
-                         l->tally[i].bytes - l->before[i].bytes};
+    for (int i = 0; i < books->count; i++)
+        count[i] = (counted){books->tally[i].calls - books->before[i].calls,
+                             books->tally[i].bytes - books->before[i].bytes};
     return ST_OK;
 }
 
@@ -180,11 +180,11 @@ void comm_ledger_replayed(comm_ledger *ledger, int64_t piece)
 void comm_ledger_close_step(comm_ledger *ledger)
 {
     for (int i = 0; ledger && i < ledger->count; i++) {
-        comm_tally *t = &ledger->tally[i];
-        t->step_calls = t->calls - t->closed_calls;
-        t->step_bytes = t->bytes - t->closed_bytes;
-        t->closed_calls = t->calls;
-        t->closed_bytes = t->bytes;
+        comm_tally *tally = &ledger->tally[i];
+        tally->step_calls = tally->calls - tally->closed_calls;
+        tally->step_bytes = tally->bytes - tally->closed_bytes;
+        tally->closed_calls = tally->calls;
+        tally->closed_bytes = tally->bytes;
     }
 }
 
@@ -207,13 +207,13 @@ void comm_ledger_print(const comm_ledger *ledger, FILE *to)
     fprintf(to, "received from other ranks in the last step:\n%-14s %-15s %-24s %8s %16s\n",
             "group", "kind", "for", "calls", "bytes");
     for (int i = 0; ledger && i < ledger->count; i++) {
-        const comm_tally *t = &ledger->tally[i];
-        if (t->step_calls == 0)
+        const comm_tally *tally = &ledger->tally[i];
+        if (tally->step_calls == 0)
             continue;
-        fprintf(to, "%-14s %-15s %-24s %8" PRId64 " %16" PRId64 "\n", t->group,
-                comm_kind_name(t->kind), t->what, t->step_calls, t->step_bytes);
-        calls += t->step_calls;
-        bytes += t->step_bytes;
+        fprintf(to, "%-14s %-15s %-24s %8" PRId64 " %16" PRId64 "\n", tally->group,
+                comm_kind_name(tally->kind), tally->what, tally->step_calls, tally->step_bytes);
+        calls += tally->step_calls;
+        bytes += tally->step_bytes;
     }
     fprintf(to, "%-14s %-15s %-24s %8" PRId64 " %16" PRId64 "\n", "all", "", "", calls, bytes);
 }

@@ -11,21 +11,21 @@
 
 _Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "rank_link's WELCOME carries the id");
 
-static size_t dtype_size(st_dtype d)
+static size_t dtype_size(st_dtype dtype)
 {
     static const unsigned char size[] = {
 #define SIZE(name, text, bytes) bytes,
         ST_DTYPES(SIZE)
 #undef SIZE
     };
-    return size[d];
+    return size[dtype];
 }
 
 /* Types that NCCL does not know are only moved, never summed (comm.c refuses that), so another type
  * of the same size will do. */
-static ncclDataType_t type_of(st_dtype d)
+static ncclDataType_t type_of(st_dtype dtype)
 {
-    switch (d) {
+    switch (dtype) {
     case DT_F32:
         return ncclFloat32;
     case DT_F64:
@@ -37,116 +37,120 @@ static ncclDataType_t type_of(st_dtype d)
     case DT_I64:
         return ncclInt64;
     default:
-        return dtype_size(d) == 1   ? ncclUint8
-               : dtype_size(d) == 2 ? ncclFloat16
-               : dtype_size(d) == 4 ? ncclUint32
-                                    : ncclUint64;
+        return dtype_size(dtype) == 1   ? ncclUint8
+               : dtype_size(dtype) == 2 ? ncclFloat16
+               : dtype_size(dtype) == 4 ? ncclUint32
+                                        : ncclUint64;
     }
 }
 
-static cudaStream_t stream_of(const stream *s)
+static cudaStream_t stream_of(const stream *queue)
 {
-    return (cudaStream_t)s->handle;
+    return (cudaStream_t)queue->handle;
 }
 
-static status keep_own(stream *s, const char *from, char *to, int64_t bytes)
+static status keep_own(stream *queue, const char *from, char *to, int64_t bytes)
 {
-    return from == to || bytes == 0 ? ST_OK : s->dev->backend->copy(s, to, from, (size_t)bytes);
+    return from == to || bytes == 0 ? ST_OK
+                                    : queue->dev->backend->copy(queue, to, from, (size_t)bytes);
 }
 
-static status nccl_all_gather(const comm *group, stream *s, const void *send, void *recv,
+static status nccl_all_gather(const comm *group, stream *queue, const void *send, void *recv,
                               int64_t count, st_dtype dtype)
 {
-    const nccl_group *g = group->handle;
-    TRY(nccl_enter(g->world));
-    return nccl_leave(
-        g, nccl_api()->AllGather(send, recv, (size_t)count, type_of(dtype), g->comm, stream_of(s)),
-        "ncclAllGather");
+    const nccl_group *calls = group->handle;
+    TRY(nccl_enter(calls->world));
+    return nccl_leave(calls,
+                      nccl_api()->AllGather(send, recv, (size_t)count, type_of(dtype), calls->comm,
+                                            stream_of(queue)),
+                      "ncclAllGather");
 }
 
-static status nccl_reduce_scatter(const comm *group, stream *s, const void *send, void *recv,
+static status nccl_reduce_scatter(const comm *group, stream *queue, const void *send, void *recv,
                                   int64_t count, st_dtype dtype)
 {
-    const nccl_group *g = group->handle;
-    TRY(nccl_enter(g->world));
-    return nccl_leave(g,
+    const nccl_group *calls = group->handle;
+    TRY(nccl_enter(calls->world));
+    return nccl_leave(calls,
                       nccl_api()->ReduceScatter(send, recv, (size_t)count, type_of(dtype), ncclSum,
-                                                g->comm, stream_of(s)),
+                                                calls->comm, stream_of(queue)),
                       "ncclReduceScatter");
 }
 
-static status nccl_all_reduce(const comm *group, stream *s, void *inout, int64_t count,
+static status nccl_all_reduce(const comm *group, stream *queue, void *inout, int64_t count,
                               st_dtype dtype, comm_reduction reduction)
 {
-    const nccl_group *g = group->handle;
+    const nccl_group *calls = group->handle;
     const ncclRedOp_t op = reduction == COMM_MAX ? ncclMax : ncclSum;
-    TRY(nccl_enter(g->world));
-    return nccl_leave(g,
+    TRY(nccl_enter(calls->world));
+    return nccl_leave(calls,
                       nccl_api()->AllReduce(inout, inout, (size_t)count, type_of(dtype), op,
-                                            g->comm, stream_of(s)),
+                                            calls->comm, stream_of(queue)),
                       "ncclAllReduce");
 }
 
-static status nccl_broadcast(const comm *group, stream *s, void *inout, int64_t count,
+static status nccl_broadcast(const comm *group, stream *queue, void *inout, int64_t count,
                              st_dtype dtype, int root)
 {
-    const nccl_group *g = group->handle;
-    TRY(nccl_enter(g->world));
-    return nccl_leave(g,
+    const nccl_group *calls = group->handle;
+    TRY(nccl_enter(calls->world));
+    return nccl_leave(calls,
                       nccl_api()->Broadcast(inout, inout, (size_t)count, type_of(dtype), root,
-                                            g->comm, stream_of(s)),
+                                            calls->comm, stream_of(queue)),
                       "ncclBroadcast");
 }
 
 /* A message of no elements is left out, on both sides. */
-static status nccl_send(const comm *group, stream *s, const void *send, int64_t count,
+static status nccl_send(const comm *group, stream *queue, const void *send, int64_t count,
                         st_dtype dtype, int to)
 {
-    const nccl_group *g = group->handle;
+    const nccl_group *calls = group->handle;
     if (count == 0)
         return ST_OK;
-    TRY(nccl_enter(g->world));
+    TRY(nccl_enter(calls->world));
     return nccl_leave(
-        g, nccl_api()->Send(send, (size_t)count, type_of(dtype), to, g->comm, stream_of(s)),
+        calls,
+        nccl_api()->Send(send, (size_t)count, type_of(dtype), to, calls->comm, stream_of(queue)),
         "ncclSend");
 }
 
-static status nccl_recv(const comm *group, stream *s, void *recv, int64_t count, st_dtype dtype,
+static status nccl_recv(const comm *group, stream *queue, void *recv, int64_t count, st_dtype dtype,
                         int from)
 {
-    const nccl_group *g = group->handle;
+    const nccl_group *calls = group->handle;
     if (count == 0)
         return ST_OK;
-    TRY(nccl_enter(g->world));
+    TRY(nccl_enter(calls->world));
     return nccl_leave(
-        g, nccl_api()->Recv(recv, (size_t)count, type_of(dtype), from, g->comm, stream_of(s)),
+        calls,
+        nccl_api()->Recv(recv, (size_t)count, type_of(dtype), from, calls->comm, stream_of(queue)),
         "ncclRecv");
 }
 
-static status nccl_begin(const comm *group, stream *s)
+static status nccl_begin(const comm *group, stream *queue)
 {
-    const nccl_group *g = group->handle;
-    (void)s;
-    TRY(nccl_enter(g->world));
-    return nccl_leave(g, nccl_api()->GroupStart(), "ncclGroupStart");
+    const nccl_group *calls = group->handle;
+    (void)queue;
+    TRY(nccl_enter(calls->world));
+    return nccl_leave(calls, nccl_api()->GroupStart(), "ncclGroupStart");
 }
 
-static status nccl_end(const comm *group, stream *s)
+static status nccl_end(const comm *group, stream *queue)
 {
-    const nccl_group *g = group->handle;
-    (void)s;
-    TRY(nccl_enter(g->world));
-    return nccl_leave(g, nccl_api()->GroupEnd(), "ncclGroupEnd");
+    const nccl_group *calls = group->handle;
+    (void)queue;
+    TRY(nccl_enter(calls->world));
+    return nccl_leave(calls, nccl_api()->GroupEnd(), "ncclGroupEnd");
 }
 
-static status exchange_with(const comm *group, stream *s, int p, const char *from, int64_t sent,
-                            char *to, int64_t received, st_dtype dtype)
+static status exchange_with(const comm *group, stream *queue, int peer, const char *from,
+                            int64_t sent, char *to, int64_t received, st_dtype dtype)
 {
-    TRY(nccl_send(group, s, from, sent, dtype, p));
-    return nccl_recv(group, s, to, received, dtype, p);
+    TRY(nccl_send(group, queue, from, sent, dtype, peer));
+    return nccl_recv(group, queue, to, received, dtype, peer);
 }
 
-static status nccl_all_to_all(const comm *group, stream *s, const void *send,
+static status nccl_all_to_all(const comm *group, stream *queue, const void *send,
                               const int64_t *send_first, const int64_t *send_count, void *recv,
                               const int64_t *recv_first, const int64_t *recv_count, st_dtype dtype)
 {
@@ -156,14 +160,14 @@ static status nccl_all_to_all(const comm *group, stream *s, const void *send,
     if (send_count[group->rank] != recv_count[group->rank])
         return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements but expects %lld", group->rank,
                     (long long)send_count[group->rank], (long long)recv_count[group->rank]);
-    TRY(nccl_begin(group, s));
-    for (int p = 0; p < group->size; p++)
-        if (p != group->rank)
-            TRY(exchange_with(group, s, p, from + send_first[p] * size, send_count[p],
-                              to + recv_first[p] * size, recv_count[p], dtype));
-    TRY(nccl_end(group, s));
-    return keep_own(s, from + send_first[group->rank] * size, to + recv_first[group->rank] * size,
-                    send_count[group->rank] * size);
+    TRY(nccl_begin(group, queue));
+    for (int i = 0; i < group->size; i++)
+        if (i != group->rank)
+            TRY(exchange_with(group, queue, i, from + send_first[i] * size, send_count[i],
+                              to + recv_first[i] * size, recv_count[i], dtype));
+    TRY(nccl_end(group, queue));
+    return keep_own(queue, from + send_first[group->rank] * size,
+                    to + recv_first[group->rank] * size, send_count[group->rank] * size);
 }
 
 /* Gathers bytes of all ranks through the stage, `each` bytes of every rank at a time. */
@@ -171,41 +175,43 @@ static status gather_stage(const comm *group, const char *send, char *recv, int6
                            int64_t each)
 {
     const nccl_stage *stage = nccl_world_stage(((nccl_group *)group->handle)->world);
-    const backend_vtable *v = stage->stream->dev->backend;
+    const backend_vtable *backend = stage->stream->dev->backend;
     for (int64_t first = 0; first < bytes; first += each) {
-        const int64_t n = bytes - first < each ? bytes - first : each;
-        char *own = stage->device + group->rank * n;
-        memcpy(stage->host, send + first, (size_t)n);
-        TRY(v->to_device(stage->stream, own, stage->host, (size_t)n));
-        TRY(nccl_all_gather(group, stage->stream, own, stage->device, n, DT_U8));
-        TRY(v->to_host(stage->stream, stage->host, stage->device, (size_t)(group->size * n)));
-        TRY(v->wait(stage->stream));
-        for (int p = 0; p < group->size; p++)
-            memcpy(recv + p * bytes + first, stage->host + p * n, (size_t)n);
+        const int64_t count = bytes - first < each ? bytes - first : each;
+        char *own = stage->device + group->rank * count;
+        memcpy(stage->host, send + first, (size_t)count);
+        TRY(backend->to_device(stage->stream, own, stage->host, (size_t)count));
+        TRY(nccl_all_gather(group, stage->stream, own, stage->device, count, DT_U8));
+        TRY(backend->to_host(stage->stream, stage->host, stage->device,
+                             (size_t)(group->size * count)));
+        TRY(backend->wait(stage->stream));
+        for (int i = 0; i < group->size; i++)
+            memcpy(recv + i * bytes + first, stage->host + i * count, (size_t)count);
     }
     return ST_OK;
 }
 
-static status nccl_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+static status nccl_host_all_gather(const comm *group, const void *send, void *recv, int64_t bytes)
 {
-    if (c->size > COMM_STAGE_BYTES)
-        return FAIL(ST_INTERNAL, "a group of %d ranks is too large to gather host values", c->size);
-    return gather_stage(c, send, recv, bytes, COMM_STAGE_BYTES / c->size);
+    if (group->size > COMM_STAGE_BYTES)
+        return FAIL(ST_INTERNAL, "a group of %d ranks is too large to gather host values",
+                    group->size);
+    return gather_stage(group, send, recv, bytes, COMM_STAGE_BYTES / group->size);
 }
 
 static status nccl_host_broadcast(const comm *group, void *inout, int64_t bytes, int root)
 {
     const nccl_stage *stage = nccl_world_stage(((nccl_group *)group->handle)->world);
-    const backend_vtable *v = stage->stream->dev->backend;
+    const backend_vtable *backend = stage->stream->dev->backend;
     char *at = inout;
     for (int64_t first = 0; first < bytes; first += COMM_STAGE_BYTES) {
-        const int64_t n = bytes - first < COMM_STAGE_BYTES ? bytes - first : COMM_STAGE_BYTES;
-        memcpy(stage->host, at + first, (size_t)n);
-        TRY(v->to_device(stage->stream, stage->device, stage->host, (size_t)n));
-        TRY(nccl_broadcast(group, stage->stream, stage->device, n, DT_U8, root));
-        TRY(v->to_host(stage->stream, stage->host, stage->device, (size_t)n));
-        TRY(v->wait(stage->stream));
-        memcpy(at + first, stage->host, (size_t)n);
+        const int64_t count = bytes - first < COMM_STAGE_BYTES ? bytes - first : COMM_STAGE_BYTES;
+        memcpy(stage->host, at + first, (size_t)count);
+        TRY(backend->to_device(stage->stream, stage->device, stage->host, (size_t)count));
+        TRY(nccl_broadcast(group, stage->stream, stage->device, count, DT_U8, root));
+        TRY(backend->to_host(stage->stream, stage->host, stage->device, (size_t)count));
+        TRY(backend->wait(stage->stream));
+        memcpy(at + first, stage->host, (size_t)count);
     }
     return ST_OK;
 }
@@ -221,17 +227,17 @@ static status nccl_make_id(void *out)
     return ST_OK;
 }
 
-static status nccl_join(const comm_join *o, void **out_world)
+static status nccl_join(const comm_join *options, void **out_world)
 {
-    nccl_world *w;
-    TRY(nccl_world_new(o, &w));
-    *out_world = w;
+    nccl_world *nccl;
+    TRY(nccl_world_new(options, &nccl));
+    *out_world = nccl;
     return ST_OK;
 }
 
-static status nccl_attach(void *world, device *d)
+static status nccl_attach(void *world, device *dev)
 {
-    return nccl_world_attach(world, d);
+    return nccl_world_attach(world, dev);
 }
 
 static void nccl_detach(void *world)
@@ -251,9 +257,9 @@ static void nccl_depart(void *world, bool well)
 
 static status nccl_group_new(void *world, const int *world_rank, int size, void **out_handle)
 {
-    nccl_group *g;
-    TRY(nccl_world_group(world, world_rank, size, &g));
-    *out_handle = g;
+    nccl_group *group;
+    TRY(nccl_world_group(world, world_rank, size, &group));
+    *out_handle = group;
     return ST_OK;
 }
 

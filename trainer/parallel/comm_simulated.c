@@ -8,9 +8,9 @@
 
 #include "trainer/ops/table.h"
 
-static int64_t transfer_ns(const comm_simulated *r, int64_t bytes)
+static int64_t transfer_ns(const comm_simulated *of, int64_t bytes)
 {
-    return llround((double)bytes / r->bytes_per_s * 1e9);
+    return llround((double)bytes / of->bytes_per_s * 1e9);
 }
 
 int64_t comm_simulated_ns(const comm_simulated *rank, int64_t bytes)
@@ -26,106 +26,108 @@ typedef struct moving {
     int64_t bytes; /* of the runs collected */
 } moving;
 
-static moving begin_moving(const comm *group, stream *s)
+static moving begin_moving(const comm *group, stream *queue)
 {
     const comm_simulated *rank = group->handle;
     return (moving){.rank = rank,
-                    .queue = s,
+                    .queue = queue,
                     .args.pace = {.wait_ns = rank->latency_ns, .blocks = (int32_t)rank->blocks}};
 }
 
-static status flush_runs(moving *m)
+static status flush_runs(moving *whole)
 {
-    if (m->bytes == 0)
+    if (whole->bytes == 0)
         return ST_OK;
-    m->args.pace.span_ns = transfer_ns(m->rank, m->bytes);
-    TRY(op_paced_copy(m->queue, &m->args));
-    m->args.pace.wait_ns = 0; /* a call has its latency once */
-    m->args.n = 0;
-    m->bytes = 0;
+    whole->args.pace.span_ns = transfer_ns(whole->rank, whole->bytes);
+    TRY(op_paced_copy(whole->queue, &whole->args));
+    whole->args.pace.wait_ns = 0; /* a call has its latency once */
+    whole->args.n = 0;
+    whole->bytes = 0;
     return ST_OK;
 }
 
-static status add_run(moving *call, void *y, const void *x, int64_t bytes, int64_t x_bytes)
+static status add_run(moving *call, void *to, const void *mine, int64_t bytes, int64_t x_bytes)
 {
     if (bytes == 0)
         return ST_OK;
     if (call->args.n == PACED_RUNS)
         TRY(flush_runs(call));
-    call->args.run[call->args.n++] = (paced_run){y, x_bytes > 0 ? x : NULL, bytes, x_bytes};
+    call->args.run[call->args.n++] = (paced_run){to, x_bytes > 0 ? mine : NULL, bytes, x_bytes};
     call->bytes += bytes;
     return ST_OK;
 }
 
 /* Copies a rank's own part to its place; that crosses no link, so it is not paced. */
-static status keep_own(stream *s, const void *from, void *to, int64_t bytes)
+static status keep_own(stream *queue, const void *from, void *to, int64_t bytes)
 {
-    return from == to || bytes == 0 ? ST_OK : s->dev->backend->copy(s, to, from, (size_t)bytes);
+    return from == to || bytes == 0 ? ST_OK
+                                    : queue->dev->backend->copy(queue, to, from, (size_t)bytes);
 }
 
-static status simulated_all_gather(const comm *group, stream *s, const void *send, void *recv,
+static status simulated_all_gather(const comm *group, stream *queue, const void *send, void *recv,
                                    int64_t count, st_dtype dtype)
 {
     const int64_t piece = count * (int64_t)st_dtype_size(dtype);
     char *to = recv, *mine = to + group->rank * piece;
-    moving call = begin_moving(group, s);
-    TRY(keep_own(s, send, mine, piece));
+    moving call = begin_moving(group, queue);
+    TRY(keep_own(queue, send, mine, piece));
     TRY(add_run(&call, to, mine, group->rank * piece, piece));
     TRY(add_run(&call, mine + piece, mine, (group->size - 1 - group->rank) * piece, piece));
     return flush_runs(&call);
 }
 
-static status simulated_reduce_scatter(const comm *group, stream *s, const void *send, void *recv,
-                                       int64_t count, st_dtype dtype)
+static status simulated_reduce_scatter(const comm *group, stream *queue, const void *send,
+                                       void *recv, int64_t count, st_dtype dtype)
 {
     const comm_simulated *rank = group->handle;
-    const backend_vtable *v = s->dev->backend;
+    const backend_vtable *backend = queue->dev->backend;
     const int64_t bytes = (group->size - 1) * count * (int64_t)st_dtype_size(dtype);
-    if (dtype != v->acc && dtype != v->act)
+    if (dtype != backend->acc && dtype != backend->act)
         return FAIL(ST_INTERNAL, "replay: pieces of type %s cannot be summed",
                     st_dtype_name(dtype));
     if (count == 0)
         return ST_OK;
-    return op_paced_sum(s, &(paced_sum_args){.pace = {.wait_ns = rank->latency_ns,
-                                                      .span_ns = transfer_ns(rank, bytes),
-                                                      .blocks = (int32_t)rank->blocks},
-                                             .n = count,
-                                             .pieces = group->size,
-                                             .acc = dtype == v->acc,
-                                             .x = send,
-                                             .y = recv});
+    return op_paced_sum(queue, &(paced_sum_args){.pace = {.wait_ns = rank->latency_ns,
+                                                          .span_ns = transfer_ns(rank, bytes),
+                                                          .blocks = (int32_t)rank->blocks},
+                                                 .n = count,
+                                                 .pieces = group->size,
+                                                 .acc = dtype == backend->acc,
+                                                 .x = send,
+                                                 .y = recv});
 }
 
-/* Copies `received` bytes onto themselves, within the `bytes` at p: as often as they fit, then the
- * rest. */
-static status move_in_place(const comm *group, stream *s, void *p, int64_t bytes, int64_t received)
+/* Copies `received` bytes onto themselves, within the `bytes` at `inout`: as often as they fit,
+ * then the rest. */
+static status move_in_place(const comm *group, stream *queue, void *inout, int64_t bytes,
+                            int64_t received)
 {
-    moving call = begin_moving(group, s);
-    for (int64_t n; received > 0; received -= n) {
-        n = received < bytes ? received : bytes;
-        TRY(add_run(&call, p, p, n, n));
+    moving call = begin_moving(group, queue);
+    for (int64_t i; received > 0; received -= i) {
+        i = received < bytes ? received : bytes;
+        TRY(add_run(&call, inout, inout, i, i));
         TRY(flush_runs(&call)); /* the runs of one copy may not overlap */
     }
     return ST_OK;
 }
 
-static status simulated_all_reduce(const comm *c, stream *s, void *inout, int64_t count,
+static status simulated_all_reduce(const comm *group, stream *queue, void *inout, int64_t count,
                                    st_dtype dtype, comm_reduction reduction)
 {
     const int64_t size = (int64_t)st_dtype_size(dtype);
     (void)reduction;
-    return move_in_place(c, s, inout, count * size,
-                         comm_all_reduce_gets(c->rank, c->size, count) * size);
+    return move_in_place(group, queue, inout, count * size,
+                         comm_all_reduce_gets(group->rank, group->size, count) * size);
 }
 
-static status simulated_broadcast(const comm *c, stream *s, void *inout, int64_t count,
+static status simulated_broadcast(const comm *group, stream *queue, void *inout, int64_t count,
                                   st_dtype dtype, int root)
 {
     const int64_t bytes = count * (int64_t)st_dtype_size(dtype);
-    return move_in_place(c, s, inout, bytes, c->rank == root ? 0 : bytes);
+    return move_in_place(group, queue, inout, bytes, group->rank == root ? 0 : bytes);
 }
 
-static status simulated_all_to_all(const comm *group, stream *s, const void *send,
+static status simulated_all_to_all(const comm *group, stream *queue, const void *send,
                                    const int64_t *send_first, const int64_t *send_count, void *recv,
                                    const int64_t *recv_first, const int64_t *recv_count,
                                    st_dtype dtype)
@@ -133,14 +135,14 @@ static status simulated_all_to_all(const comm *group, stream *s, const void *sen
     const int64_t size = (int64_t)st_dtype_size(dtype), own = send_count[group->rank] * size;
     const char *mine = (const char *)send + send_first[group->rank] * size;
     char *to = recv;
-    moving call = begin_moving(group, s);
+    moving call = begin_moving(group, queue);
     if (send_count[group->rank] != recv_count[group->rank])
         return FAIL(ST_INTERNAL, "rank %d sends itself %lld elements but expects %lld", group->rank,
                     (long long)send_count[group->rank], (long long)recv_count[group->rank]);
-    TRY(keep_own(s, mine, to + recv_first[group->rank] * size, own));
-    for (int p = 0; p < group->size; p++)
-        if (p != group->rank)
-            TRY(add_run(&call, to + recv_first[p] * size, mine, recv_count[p] * size, own));
+    TRY(keep_own(queue, mine, to + recv_first[group->rank] * size, own));
+    for (int i = 0; i < group->size; i++)
+        if (i != group->rank)
+            TRY(add_run(&call, to + recv_first[i] * size, mine, recv_count[i] * size, own));
     return flush_runs(&call);
 }
 
@@ -149,35 +151,36 @@ static status no_peer(void)
     return FAIL(ST_INTERNAL, "comm.engine replay: there is no other rank to receive from");
 }
 
-static status simulated_send(const comm *c, stream *s, const void *send, int64_t count,
+static status simulated_send(const comm *group, stream *queue, const void *send, int64_t count,
                              st_dtype dtype, int to)
 {
-    (void)c, (void)s, (void)send, (void)count, (void)dtype, (void)to;
+    (void)group, (void)queue, (void)send, (void)count, (void)dtype, (void)to;
     return no_peer();
 }
 
-static status simulated_recv(const comm *c, stream *s, void *recv, int64_t count, st_dtype dtype,
-                             int from)
+static status simulated_recv(const comm *group, stream *queue, void *recv, int64_t count,
+                             st_dtype dtype, int from)
 {
-    (void)c, (void)s, (void)recv, (void)count, (void)dtype, (void)from;
+    (void)group, (void)queue, (void)recv, (void)count, (void)dtype, (void)from;
     return no_peer();
 }
 
-static status simulated_edge(const comm *c, stream *s)
+static status simulated_edge(const comm *group, stream *queue)
 {
-    (void)c, (void)s;
+    (void)group, (void)queue;
     return no_peer();
 }
 
-static status simulated_host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+static status simulated_host_all_gather(const comm *group, const void *send, void *recv,
+                                        int64_t bytes)
 {
-    (void)c, (void)send, (void)recv, (void)bytes;
+    (void)group, (void)send, (void)recv, (void)bytes;
     return no_peer();
 }
 
-static status simulated_host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+static status simulated_host_broadcast(const comm *group, void *inout, int64_t bytes, int root)
 {
-    (void)c, (void)inout, (void)bytes, (void)root;
+    (void)group, (void)inout, (void)bytes, (void)root;
     return no_peer();
 }
 

@@ -12,36 +12,36 @@
         type *to = into;                                                                           \
         for (int64_t i = 0; i < count; i++) {                                                      \
             type sum = ((const type *)from[0])[i];                                                 \
-            for (int r = 1; r < n; r++) {                                                          \
-                type x = ((const type *)from[r])[i];                                               \
+            for (int r = 1; r < how_many; r++) {                                                   \
+                type value = ((const type *)from[r])[i];                                           \
                 if (reduction == COMM_SUM)                                                         \
-                    sum = (type)(sum + x);                                                         \
-                else if (x > sum || x != x)                                                        \
-                    sum = x; /* x != x: a NaN is kept */                                           \
+                    sum = (type)(sum + value);                                                     \
+                else if (value > sum || value != value)                                            \
+                    sum = value; /* x != x: a NaN is kept */                                       \
             }                                                                                      \
             to[i] = sum;                                                                           \
         }                                                                                          \
         return ST_OK;                                                                              \
     } while (0)
 
-static status reduce_bf16(uint16_t *into, const void *const *from, int n, int64_t count,
+static status reduce_bf16(uint16_t *into, const void *const *from, int how_many, int64_t count,
                           comm_reduction reduction)
 {
     for (int64_t i = 0; i < count; i++) {
         float sum = bf16_to_float(((const uint16_t *)from[0])[i]);
-        for (int r = 1; r < n; r++) {
-            float x = bf16_to_float(((const uint16_t *)from[r])[i]);
+        for (int j = 1; j < how_many; j++) {
+            float value = bf16_to_float(((const uint16_t *)from[j])[i]);
             if (reduction == COMM_SUM)
-                sum += x;
-            else if (x > sum || isnan(x))
-                sum = x;
+                sum += value;
+            else if (value > sum || isnan(value))
+                sum = value;
         }
         into[i] = bf16_from_float(sum);
     }
     return ST_OK;
 }
 
-status comm_sum(void *into, const void *const *from, int n, int64_t count, st_dtype dtype,
+status comm_sum(void *into, const void *const *from, int how_many, int64_t count, st_dtype dtype,
                 comm_reduction reduction)
 {
     switch (dtype) {
@@ -56,7 +56,7 @@ status comm_sum(void *into, const void *const *from, int n, int64_t count, st_dt
     case DT_U8:
         REDUCE(uint8_t);
     case DT_BF16:
-        return reduce_bf16(into, from, n, count, reduction);
+        return reduce_bf16(into, from, how_many, count, reduction);
     default:
         return FAIL(ST_INTERNAL, "values of dtype %d cannot be summed over ranks", (int)dtype);
     }

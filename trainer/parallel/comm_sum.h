@@ -5,10 +5,10 @@
 
 #include "trainer/parallel/comm.h"
 
-/* into [count] = from[0] + from[1] + .. + from[n - 1], each [count] of dtype, in this order. Sums
- * are taken in dtype; those of BF16 in float, rounded to even once. COMM_MAX keeps a NaN. `into`
- * may be one of `from`. ST_INTERNAL for a dtype that comm.h does not sum. */
-WARN_UNUSED status comm_sum(void *into, const void *const *from, int n, int64_t count,
+/* into [count] = from[0] + from[1] + .. + from[how_many - 1], each [count] of dtype, in this order.
+ * Sums are taken in dtype; those of BF16 in float, rounded to even once. COMM_MAX keeps a NaN.
+ * `into` may be one of `from`. ST_INTERNAL for a dtype that comm.h does not sum. */
+WARN_UNUSED status comm_sum(void *into, const void *const *from, int how_many, int64_t count,
                             st_dtype dtype, comm_reduction reduction);
 
 #endif

@@ -6,14 +6,14 @@
 #include "common/conf/conf.h"
 
 /* ST_CONFIG if comm.engine is one that plays a single rank and cannot join several processes. */
-WARN_UNUSED status engine_check_ranks(const conf *c);
+WARN_UNUSED status engine_check_ranks(const conf *options);
 /* Fills in the options that are at auto. comm.engine becomes nccl for CUDA and mpi for the CPU; if
  * training.backend is at auto as well, it becomes CUDA if GPU number `gpu` can be opened in this
  * process, otherwise the CPU. ST_CONFIG if nccl is requested on the CPU. Ranks that find different
  * devices learn of it when they meet, since the rank link compares their options. */
-WARN_UNUSED status engine_choose(conf *c, int gpu);
+WARN_UNUSED status engine_choose(conf *options, int gpu);
 /* The same, but GPU 0 is tried in a child process, so that this one never opens a GPU. The caller
  * must not have started threads. */
-WARN_UNUSED status engine_choose_apart(conf *c);
+WARN_UNUSED status engine_choose_apart(conf *options);
 
 #endif

@@ -59,16 +59,16 @@ typedef struct unit_options {
 
 /* Elements that each of `ranks` ranks stores of a span of `count` elements. */
 int64_t unit_piece(int64_t count, int ranks);
-/* Bytes of the buffers that fsdp_units_new allocates. list [n] is in rising order of unit. act and
- * acc are the bytes of an element of the compute type and of the accumulation type. */
-int64_t fsdp_units_bytes(unit_span *list, int64_t n, const unit_options *options, size_t act,
+/* Bytes of the buffers that fsdp_units_new allocates. list [count] is in rising order of unit. act
+ * and acc are the bytes of an element of the compute type and of the accumulation type. */
+int64_t fsdp_units_bytes(unit_span *list, int64_t count, const unit_options *options, size_t act,
                          size_t acc);
 
-/* Allocates the buffers and fills in whole_act and whole_grad of list [n]. `list` and `ranks` are
- * borrowed until fsdp_units_free. *out is NULL if no span is shared. ST_NO_MEMORY. */
-WARN_UNUSED status fsdp_units_new(stream *s, const mesh *ranks, unit_span *list, int64_t n,
+/* Allocates the buffers and fills in whole_act and whole_grad of list [count]. `list` and `ranks`
+ * are borrowed until fsdp_units_free. *out is NULL if no span is shared. ST_NO_MEMORY. */
+WARN_UNUSED status fsdp_units_new(stream *queue, const mesh *ranks, unit_span *list, int64_t count,
                                   const unit_options *options, fsdp_units **out);
-void fsdp_units_free(fsdp_units **units, stream *s); /* accepts a pointer to NULL */
+void fsdp_units_free(fsdp_units **units, stream *queue); /* accepts a pointer to NULL */
 
 /* What a unit is entered for, which also says which unit is gathered ahead. */
 typedef enum unit_use {
@@ -79,11 +79,11 @@ typedef enum unit_use {
 } unit_use;
 
 /* fsdp_units_begin and fsdp_units_end are called around the units of a micro-batch: at the
- * beginning the buffers hold nothing, and at the end all reductions are ordered before what `s`
+ * beginning the buffers hold nothing, and at the end all reductions are ordered before what `queue`
  * does next. enter and leave are called around each unit. All accept NULL. */
-WARN_UNUSED status fsdp_units_begin(fsdp_units *units, stream *s);
-WARN_UNUSED status fsdp_units_end(fsdp_units *units, stream *s);
-WARN_UNUSED status fsdp_units_enter(fsdp_units *units, stream *s, int unit, unit_use use);
-WARN_UNUSED status fsdp_units_leave(fsdp_units *units, stream *s, int unit, unit_use use);
+WARN_UNUSED status fsdp_units_begin(fsdp_units *units, stream *queue);
+WARN_UNUSED status fsdp_units_end(fsdp_units *units, stream *queue);
+WARN_UNUSED status fsdp_units_enter(fsdp_units *units, stream *queue, int unit, unit_use use);
+WARN_UNUSED status fsdp_units_leave(fsdp_units *units, stream *queue, int unit, unit_use use);
 
 #endif

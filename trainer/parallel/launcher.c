@@ -60,11 +60,11 @@ status launch_take(int *argc, char **argv, int *out)
             continue;
         }
         char *end = NULL;
-        long n = i + 1 < *argc ? strtol(argv[i + 1], &end, 10) : 0;
-        if (n < 1 || n > RANKS_MAX || *end)
+        long count = i + 1 < *argc ? strtol(argv[i + 1], &end, 10) : 0;
+        if (count < 1 || count > RANKS_MAX || *end)
             return FAIL(ST_USAGE, "--nproc takes the number of ranks to start here, from 1 to %d",
                         RANKS_MAX);
-        *out = (int)n;
+        *out = (int)count;
         i++;
     }
     *argc = kept;
@@ -98,9 +98,9 @@ static status preload(const char *path)
     const int fd = open(path, O_RDONLY);
     if (fd < 0)
         return FAIL_IN(ST_OS, path, "cannot be opened: %s", strerror(errno));
-    const int n = snprintf(value, sizeof value, "/proc/self/fd/%d%s%s", fd,
-                           others && *others ? ":" : "", others ? others : "");
-    if (n >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0)
+    const int length = snprintf(value, sizeof value, "/proc/self/fd/%d%s%s", fd,
+                                others && *others ? ":" : "", others ? others : "");
+    if (length >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0)
         return FAIL(ST_NO_MEMORY, "LD_PRELOAD cannot be set: its value is too long");
     return ST_OK;
 }
@@ -135,25 +135,25 @@ static void signal_ranks(pid_t mpirun, int number)
     char path[64];
     int pid;
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)mpirun, (int)mpirun);
-    FILE *f = fopen(path, "re");
-    while (f && fscanf(f, "%d", &pid) == 1)
+    FILE *file = fopen(path, "re");
+    while (file && fscanf(file, "%d", &pid) == 1)
         kill(pid, number);
-    if (f)
-        fclose(f);
+    if (file)
+        fclose(file);
 }
 
 static status wait_for_mpirun(int signals, pid_t mpirun)
 {
-    struct signalfd_siginfo s;
+    struct signalfd_siginfo info;
     int how;
     char what[64];
     for (;;) {
         if (poll(&(struct pollfd){signals, POLLIN, 0}, 1, -1) < 0 ||
-            read(signals, &s, sizeof s) != sizeof s)
+            read(signals, &info, sizeof info) != sizeof info)
             return FAIL(ST_OS, "signalfd: %s", strerror(errno));
-        if (s.ssi_signo != SIGCHLD) {
-            if (launch_passes_on((int)s.ssi_signo))
-                signal_ranks(mpirun, (int)s.ssi_signo);
+        if (info.ssi_signo != SIGCHLD) {
+            if (launch_passes_on((int)info.ssi_signo))
+                signal_ranks(mpirun, (int)info.ssi_signo);
             continue;
         }
         if (waitpid(mpirun, &how, WNOHANG) != mpirun)
@@ -169,7 +169,7 @@ static status wait_for_mpirun(int signals, pid_t mpirun)
     }
 }
 
-static status run_mpirun(char *self, int n, int argc, char **argv)
+static status run_mpirun(char *self, int ranks, int argc, char **argv)
 {
     char count[16], loopback[PATH_MAX];
     int signals;
@@ -179,7 +179,7 @@ static status run_mpirun(char *self, int n, int argc, char **argv)
     char **command = calloc((size_t)argc + N_SETTINGS + 8, sizeof *command);
     if (!command)
         return FAIL(ST_NO_MEMORY, "no memory for the command line of mpirun");
-    snprintf(count, sizeof count, "%d", n);
+    snprintf(count, sizeof count, "%d", ranks);
     command_line(command, self, count, argc, argv);
     status st = proc_signal_fd(&signals);
     if (st == ST_OK) {
@@ -192,7 +192,7 @@ static status run_mpirun(char *self, int n, int argc, char **argv)
     return st;
 }
 
-static status run_own(const conf *c, char *self, int n, int argc, char **argv)
+static status run_own(const conf *options, char *self, int ranks, int argc, char **argv)
 {
     char **command = calloc((size_t)argc + 2, sizeof *command);
     if (!command)
@@ -200,12 +200,12 @@ static status run_own(const conf *c, char *self, int n, int argc, char **argv)
     command[0] = self;
     for (int i = 0; i < argc; i++)
         command[1 + i] = argv[i];
-    status st = launch_own(command, n, (int)c->comm_port);
+    status st = launch_own(command, ranks, (int)options->comm_port);
     free(command);
     return st;
 }
 
-status launch_ranks(conf *c, int ranks, int argc, char **argv)
+status launch_ranks(conf *options, int ranks, int argc, char **argv)
 {
     char self[PATH_MAX];
     TRY(proc_self_path(self, sizeof self));
@@ -213,30 +213,30 @@ status launch_ranks(conf *c, int ranks, int argc, char **argv)
         return FAIL(ST_USAGE, "--nproc starts ranks, but this process is already a rank, started "
                               "by mpirun or torchrun: leave --nproc out");
     signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave, which must not end the ranks */
-    TRY(engine_choose_apart(c));
-    if (c->comm_engine == ENGINE_MPI)
+    TRY(engine_choose_apart(options));
+    if (options->comm_engine == ENGINE_MPI)
         return run_mpirun(self, ranks, argc, argv);
-    return run_own(c, self, ranks, argc, argv);
+    return run_own(options, self, ranks, argc, argv);
 }
 
 status launch_again(int ranks, const conf_need *needs, status (*check)(conf *, int), int argc,
                     char **argv)
 {
-    conf c;
+    conf options;
     int rest = argc;
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
     if (!copy)
         return FAIL(ST_NO_MEMORY, "no memory for the command line");
     memcpy(copy, argv, (size_t)argc * sizeof *copy);
-    status st = verb_load(&c, &rest, copy, needs);
+    status st = verb_load(&options, &rest, copy, needs);
     if (st == ST_OK) {
-        log_init("trainer", c.log_level, c.log_json);
-        if (c.parallelism_world_size == 0) /* as the ranks themselves do in world_fit */
-            c.parallelism_world_size = ranks;
-        st = check(&c, ranks);
+        log_init("trainer", options.log_level, options.log_json);
+        if (options.parallelism_world_size == 0) /* as the ranks themselves do in world_fit */
+            options.parallelism_world_size = ranks;
+        st = check(&options, ranks);
         if (st == ST_OK)
-            st = launch_ranks(&c, ranks, argc, argv);
-        conf_done(&c);
+            st = launch_ranks(&options, ranks, argc, argv);
+        conf_done(&options);
     }
     free(copy);
     return st;

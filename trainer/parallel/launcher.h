@@ -13,10 +13,10 @@
 WARN_UNUSED status launch_take(int *argc, char **argv, int *out);
 
 /* Runs this program again as `ranks` ranks, which are descendants of this process, with the
- * arguments argv [argc], of which the first is the verb. Sets what `c` leaves open of device and
- * engine (engine.h). Returns ST_OK when all ranks have ended without error; does not return if one
- * failed. ST_USAGE if this process is itself a rank. */
-WARN_UNUSED status launch_ranks(conf *c, int ranks, int argc, char **argv);
+ * arguments argv [argc], of which the first is the verb. Sets what `options` leaves open of device
+ * and engine (engine.h). Returns ST_OK when all ranks have ended without error; does not return if
+ * one failed. ST_USAGE if this process is itself a rank. */
+WARN_UNUSED status launch_ranks(conf *options, int ranks, int argc, char **argv);
 /* The same with a verb's arguments as they were typed. It reads the options only for what they say
  * about the ranks; the ranks read them again. `needs` is as for verb_load. `check` is given the
  * options and the number of ranks: it adds what the verb implies for them, and refuses what the

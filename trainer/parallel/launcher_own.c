@@ -36,18 +36,18 @@ typedef struct ranks {
  * then fails with that reason. */
 static status free_port(int *out)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof a;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return FAIL(ST_OS, "socket: %s", strerror(errno));
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
-        getsockname(fd, (struct sockaddr *)&a, &size) != 0) {
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
         close(fd);
         return FAIL(ST_OS, "no free port was found on loopback: %s", strerror(errno));
     }
     close(fd);
-    *out = ntohs(a.sin_port);
+    *out = ntohs(address.sin_port);
     return ST_OK;
 }
 
@@ -58,12 +58,12 @@ static int set_number(const char *name, int value)
     return setenv(name, text, 1);
 }
 
-static status set_common(int n, int port)
+static status set_common(int count, int port)
 {
     int found = port;
     if (port == 0 && !getenv("MASTER_PORT"))
         TRY(free_port(&found));
-    if (set_number("WORLD_SIZE", n) != 0 || set_number("LOCAL_WORLD_SIZE", n) != 0 ||
+    if (set_number("WORLD_SIZE", count) != 0 || set_number("LOCAL_WORLD_SIZE", count) != 0 ||
         setenv("MASTER_ADDR", "127.0.0.1", 0) != 0 ||
         (found > 0 && set_number("MASTER_PORT", found) != 0))
         return FAIL(ST_NO_MEMORY, "no memory for the ranks' environment");
@@ -88,11 +88,11 @@ static status start_rank(char **command, int rank, pid_t *out)
     _exit(status_exit_code(ST_OS));
 }
 
-static void signal_all(const ranks *r, int number)
+static void signal_all(const ranks *all, int number)
 {
-    for (int i = 0; i < r->count; i++)
-        if (r->pid[i] > 0)
-            kill(r->pid[i], number);
+    for (int i = 0; i < all->count; i++)
+        if (all->pid[i] > 0)
+            kill(all->pid[i], number);
 }
 
 bool launch_passes_on(int number)
@@ -107,124 +107,124 @@ static bool is_stopped(pid_t pid)
 {
     char path[64], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return false;
-    if (fscanf(f, "%*d %*s %c", &state) != 1)
+    if (fscanf(file, "%*d %*s %c", &state) != 1)
         state = 0;
-    fclose(f);
+    fclose(file);
     return state == 'T' || state == 't';
 }
 
 /* A rank that is stopped, which then is the reason why another one ended; -1 if there is none. */
-static int find_stopped(const ranks *r)
+static int find_stopped(const ranks *all)
 {
-    for (int i = 0; i < r->count; i++)
-        if (r->pid[i] > 0 && is_stopped(r->pid[i]))
+    for (int i = 0; i < all->count; i++)
+        if (all->pid[i] > 0 && is_stopped(all->pid[i]))
             return i;
     return -1;
 }
 
-static void tell_first_end(const ranks *r, int rank, const char *what)
+static void tell_first_end(const ranks *all, int rank, const char *what)
 {
-    const int stopped = find_stopped(r);
+    const int stopped = find_stopped(all);
     if (stopped < 0)
         log_error("rank %d ended first: %s", rank, what);
     else
         log_error("rank %d (pid %d) is stopped (SIGSTOP): rank %d ended because of it (%s)",
-                  stopped, (int)r->pid[stopped], rank, what);
+                  stopped, (int)all->pid[stopped], rank, what);
 }
 
-static void note_end(ranks *r, int rank, int how)
+static void note_end(ranks *all, int rank, int how)
 {
     char what[64];
-    r->pid[rank] = 0;
-    r->left--;
+    all->pid[rank] = 0;
+    all->left--;
     if (WIFEXITED(how) && WEXITSTATUS(how) == 0)
         return;
     proc_end_of(how, what, sizeof what);
-    if (r->code == 0) {
-        tell_first_end(r, rank, what);
-        r->code = WIFEXITED(how) ? WEXITSTATUS(how) : status_exit_code(ST_UNAVAILABLE);
-        r->failed_at = clock_ns();
+    if (all->code == 0) {
+        tell_first_end(all, rank, what);
+        all->code = WIFEXITED(how) ? WEXITSTATUS(how) : status_exit_code(ST_UNAVAILABLE);
+        all->failed_at = clock_ns();
     }
 }
 
-static void reap_ranks(ranks *r)
+static void reap_ranks(ranks *all)
 {
     int how;
-    for (int i = 0; i < r->count; i++)
-        if (r->pid[i] > 0 && waitpid(r->pid[i], &how, WNOHANG) == r->pid[i])
-            note_end(r, i, how);
+    for (int i = 0; i < all->count; i++)
+        if (all->pid[i] > 0 && waitpid(all->pid[i], &how, WNOHANG) == all->pid[i])
+            note_end(all, i, how);
 }
 
 /* Kills the ranks that did not end by themselves in time. */
-static void end_late(const ranks *r)
+static void end_late(const ranks *all)
 {
-    for (int i = 0; i < r->count; i++)
-        if (r->pid[i] > 0 && is_stopped(r->pid[i]))
+    for (int i = 0; i < all->count; i++)
+        if (all->pid[i] > 0 && is_stopped(all->pid[i]))
             log_error(
                 "rank %d (pid %d) is still stopped (SIGSTOP), which ends the run; it is killed", i,
-                (int)r->pid[i]);
-        else if (r->pid[i] > 0)
+                (int)all->pid[i]);
+        else if (all->pid[i] > 0)
             log_error("rank %d has not ended within %g s of the first failure and is killed", i,
                       (double)GRACE_NS * 1e-9);
-    signal_all(r, SIGKILL);
+    signal_all(all, SIGKILL);
 }
 
-static status wait_for_ranks(int signals, ranks *r)
+static status wait_for_ranks(int signals, ranks *all)
 {
-    struct signalfd_siginfo s;
+    struct signalfd_siginfo info;
     bool killed = false;
-    while (r->left > 0) {
-        int64_t left = r->code ? r->failed_at + GRACE_NS - clock_ns() : -1;
-        int ms = r->code == 0 || killed ? -1 : left > 0 ? (int)(left / 1000000) + 1 : 0;
+    while (all->left > 0) {
+        int64_t left = all->code ? all->failed_at + GRACE_NS - clock_ns() : -1;
+        int ms = all->code == 0 || killed ? -1 : left > 0 ? (int)(left / 1000000) + 1 : 0;
         int ready = poll(&(struct pollfd){signals, POLLIN, 0}, 1, ms);
         if (ready < 0 && errno != EINTR)
             return FAIL(ST_OS, "poll: %s", strerror(errno));
-        if (ready > 0 && read(signals, &s, sizeof s) == sizeof s &&
-            launch_passes_on((int)s.ssi_signo))
-            signal_all(r, (int)s.ssi_signo);
-        reap_ranks(r);
-        if (r->code && !killed && clock_ns() >= r->failed_at + GRACE_NS) {
-            end_late(r);
+        if (ready > 0 && read(signals, &info, sizeof info) == sizeof info &&
+            launch_passes_on((int)info.ssi_signo))
+            signal_all(all, (int)info.ssi_signo);
+        reap_ranks(all);
+        if (all->code && !killed && clock_ns() >= all->failed_at + GRACE_NS) {
+            end_late(all);
             killed = true;
         }
     }
     return ST_OK;
 }
 
-static status run_ranks(char **command, int signals, ranks *r)
+static status run_ranks(char **command, int signals, ranks *all)
 {
     status st = ST_OK;
-    for (int i = 0; i < r->count && st == ST_OK; i++) {
-        st = start_rank(command, i, &r->pid[i]);
-        r->left += st == ST_OK;
+    for (int i = 0; i < all->count && st == ST_OK; i++) {
+        st = start_rank(command, i, &all->pid[i]);
+        all->left += st == ST_OK;
     }
     if (st == ST_OK)
-        return wait_for_ranks(signals, r);
-    signal_all(r, SIGKILL);
+        return wait_for_ranks(signals, all);
+    signal_all(all, SIGKILL);
     return st;
 }
 
 status launch_own(char **command, int count, int port)
 {
     int signals;
-    ranks r = {.count = count};
+    ranks all = {.count = count};
     TRY(set_common(count, port));
     log_info("starting %d ranks: RANK=0..%d trainer %s ..", count, count - 1, command[1]);
-    r.pid = calloc((size_t)count, sizeof *r.pid);
-    if (!r.pid)
+    all.pid = calloc((size_t)count, sizeof *all.pid);
+    if (!all.pid)
         return FAIL(ST_NO_MEMORY, "no memory for %d ranks", count);
     status st = proc_signal_fd(&signals);
     if (st == ST_OK) {
-        st = run_ranks(command, signals, &r);
+        st = run_ranks(command, signals, &all);
         close(signals);
     }
-    free(r.pid);
-    if (st == ST_OK && r.code != 0) { /* a rank's code; the rank has said why */
+    free(all.pid);
+    if (st == ST_OK && all.code != 0) { /* a rank's code; the rank has said why */
         fflush(NULL);
-        _exit(r.code);
+        _exit(all.code);
     }
     return st;
 }

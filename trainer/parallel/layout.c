@@ -31,18 +31,18 @@ static bool write_reason(char *why, const char *fmt, ...)
     return true;
 }
 
-static bool experts_broken(const layout *l, char *why)
+static bool experts_broken(const layout *degrees, char *why)
 {
-    bool narrow = l->expert_tensor > 1;
-    int64_t among = l->shard * l->context * (narrow ? 1 : l->tensor);
-    int64_t multiple = l->context * (narrow ? 1 : l->tensor);
-    if (l->expert == 1 || (among % l->expert == 0 && l->expert % multiple == 0))
+    bool narrow = degrees->expert_tensor > 1;
+    int64_t among = degrees->shard * degrees->context * (narrow ? 1 : degrees->tensor);
+    int64_t multiple = degrees->context * (narrow ? 1 : degrees->tensor);
+    if (degrees->expert == 1 || (among % degrees->expert == 0 && degrees->expert % multiple == 0))
         return false;
     return write_reason(
         why,
         "parallelism.expert_parallel_degree %" PRId64 " must divide %" PRId64
         " ranks and be a multiple of %" PRId64 " (data_parallel_shard x context%s; context%s)",
-        l->expert, among, multiple, narrow ? "" : " x tensor", narrow ? "" : " x tensor");
+        degrees->expert, among, multiple, narrow ? "" : " x tensor", narrow ? "" : " x tensor");
 }
 
 static bool divides(const char *option, int64_t degree, int64_t size, const char *what, char *why)
@@ -54,96 +54,100 @@ static bool divides(const char *option, int64_t degree, int64_t size, const char
     return false;
 }
 
-static bool model_broken(const layout *l, const layout_limits *m, char *why)
+static bool model_broken(const layout *degrees, const layout_limits *limits, char *why)
 {
     static const char tensor[] = "tensor_parallel_degree";
-    if (!divides(tensor, l->tensor, m->heads, "query heads", why) ||
-        !divides(tensor, l->tensor, m->kv_heads, "key-value heads", why) ||
-        !divides(tensor, l->tensor, m->intermediate, "columns of the dense MLP", why) ||
-        !divides("expert_parallel_degree", l->expert, m->experts, "experts", why) ||
-        !divides("expert_tensor_parallel_degree", l->expert_tensor, m->expert_width,
+    if (!divides(tensor, degrees->tensor, limits->heads, "query heads", why) ||
+        !divides(tensor, degrees->tensor, limits->kv_heads, "key-value heads", why) ||
+        !divides(tensor, degrees->tensor, limits->intermediate, "columns of the dense MLP", why) ||
+        !divides("expert_parallel_degree", degrees->expert, limits->experts, "experts", why) ||
+        !divides("expert_tensor_parallel_degree", degrees->expert_tensor, limits->expert_width,
                  "columns of an expert", why))
         return true;
-    if (m->experts == 0 && l->expert * l->expert_tensor > 1)
+    if (limits->experts == 0 && degrees->expert * degrees->expert_tensor > 1)
         return write_reason(why,
                             "parallelism.expert_parallel_degree and expert_tensor_parallel_degree "
                             "must be 1: the model has no experts");
-    if (m->tied && l->pipeline > 1)
+    if (limits->tied && degrees->pipeline > 1)
         return write_reason(
             why, "parallelism.pipeline_parallel_degree must be 1: the model's head shares its "
                  "weights with the embedding, which would be on another stage");
-    int64_t most = m->layers - (m->first_layers > 1 ? m->first_layers : 1) + 1;
-    if (l->pipeline <= most)
+    int64_t most = limits->layers - (limits->first_layers > 1 ? limits->first_layers : 1) + 1;
+    if (degrees->pipeline <= most)
         return false;
     return write_reason(why,
                         "parallelism.pipeline_parallel_degree %" PRId64 " must be at most %" PRId64
                         ": the model has %" PRId64
                         " layers, of which the first stage must have %" PRId64,
-                        l->pipeline, most, m->layers, m->first_layers > 1 ? m->first_layers : 1);
+                        degrees->pipeline, most, limits->layers,
+                        limits->first_layers > 1 ? limits->first_layers : 1);
 }
 
-static bool points_broken(const layout *l, const char *points, char *why)
+static bool points_broken(const layout *degrees, const char *points, char *why)
 {
     const int64_t begun = stages_listed(points);
-    if (begun == 0 || begun + 1 == l->pipeline)
+    if (begun == 0 || begun + 1 == degrees->pipeline)
         return false;
     return write_reason(
         why,
         "parallelism.pipeline_parallel_split_points: \"%.200s\" begins %" PRId64
         " stages after the first, but parallelism.pipeline_parallel_degree is %" PRId64,
-        points, begun, l->pipeline);
+        points, begun, degrees->pipeline);
 }
 
 /* Whether a degree is outside the range of its option, which can happen in a very large job. */
-static bool out_of_range(const layout *l)
+static bool out_of_range(const layout *degrees)
 {
-    return l->shard > RANKS_MOST || l->replicate > RANKS_MOST;
+    return degrees->shard > RANKS_MOST || degrees->replicate > RANKS_MOST;
 }
 
 /* Writes the first rule that the layout breaks to why [WORDS], leaving out those of the batch. */
-static bool degrees_broken(const layout *l, const rules *r, char *why)
+static bool degrees_broken(const layout *degrees, const rules *limits, char *why)
 {
-    int64_t consumers = l->replicate * l->shard;
-    if (consumers * l->context * l->tensor * l->pipeline != l->world)
+    int64_t consumers = degrees->replicate * degrees->shard;
+    if (consumers * degrees->context * degrees->tensor * degrees->pipeline != degrees->world)
         return write_reason(why,
                             "parallelism: %" PRId64
                             " ranks are not the product of replicate %" PRId64 " x shard %" PRId64
                             " x context %" PRId64 " x tensor %" PRId64 " x pipeline %" PRId64,
-                            l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline);
-    return experts_broken(l, why) || (r->model && model_broken(l, r->model, why)) ||
-           points_broken(l, r->points, why);
+                            degrees->world, degrees->replicate, degrees->shard, degrees->context,
+                            degrees->tensor, degrees->pipeline);
+    return experts_broken(degrees, why) ||
+           (limits->model && model_broken(degrees, limits->model, why)) ||
+           points_broken(degrees, limits->points, why);
 }
 
-static bool batch_broken(const layout *l, const rules *r, char *why)
+static bool batch_broken(const layout *degrees, const rules *limits, char *why)
 {
-    const int64_t consumers = l->replicate * l->shard;
-    if (r->micro_batches > 0 && r->micro_batches % consumers == 0)
+    const int64_t consumers = degrees->replicate * degrees->shard;
+    if (limits->micro_batches > 0 && limits->micro_batches % consumers == 0)
         return false;
     return write_reason(why,
                         "training.global_batch_size %" PRId64
                         " is not a multiple of training.local_batch_size %" PRId64 " x %" PRId64
                         " data-parallel ranks",
-                        r->batch, r->rows, consumers);
+                        limits->batch, limits->rows, consumers);
 }
 
-static bool broken(const layout *l, const rules *r, char *why)
+static bool broken(const layout *degrees, const rules *limits, char *why)
 {
-    return degrees_broken(l, r, why) || batch_broken(l, r, why);
+    return degrees_broken(degrees, limits, why) || batch_broken(degrees, limits, why);
 }
 
-/* The distance of two layouts: the sum over the degrees of |log2(a / b)|, each with a weight. The
- * shard degree counts half, since it takes the ranks that are left over. Stages count a little more
- * than the others, since they add a bubble. */
-static double measure_distance(const layout *a, const layout *b)
+/* The distance of two layouts: the sum over the degrees of |log2(degrees / cut)|, each with a
+ * weight. The shard degree counts half, since it takes the ranks that are left over. Stages count a
+ * little more than the others, since they add a bubble. */
+static double measure_distance(const layout *degrees, const layout *cut)
 {
     static const double weight[DEGREES] = {0.5, 1, 1, 1, 1.25, 1, 1};
-    const int64_t x[DEGREES] = {a->shard,    a->replicate, a->context,      a->tensor,
-                                a->pipeline, a->expert,    a->expert_tensor};
-    const int64_t y[DEGREES] = {b->shard,    b->replicate, b->context,      b->tensor,
-                                b->pipeline, b->expert,    b->expert_tensor};
+    const int64_t ours[DEGREES] = {degrees->shard,        degrees->replicate, degrees->context,
+                                   degrees->tensor,       degrees->pipeline,  degrees->expert,
+                                   degrees->expert_tensor};
+    const int64_t theirs[DEGREES] = {cut->shard,    cut->replicate, cut->context,      cut->tensor,
+                                     cut->pipeline, cut->expert,    cut->expert_tensor};
     double sum = 0;
     for (int i = 0; i < DEGREES; i++)
-        sum += weight[i] * fabs(log2((double)x[i] / (double)y[i]));
+        sum += weight[i] * fabs(log2((double)ours[i] / (double)theirs[i]));
     return sum;
 }
 
@@ -155,44 +159,47 @@ typedef struct search {
 } search;
 
 /* Tries all ways to lay out the experts over the ranks of a layout. */
-static void try_experts(search *q, layout l)
+static void try_experts(search *best, layout degrees)
 {
     char why[WORDS];
-    int64_t most = l.shard * l.context * l.tensor;
-    for (int wide = 0; wide < (l.tensor > 1 ? 2 : 1); wide++) {
-        l.expert_tensor = wide ? l.tensor : 1;
-        for (l.expert = 1; l.expert <= most && l.expert <= EXPERT_MOST; l.expert++) {
-            if (most % l.expert != 0 || out_of_range(&l))
+    int64_t most = degrees.shard * degrees.context * degrees.tensor;
+    for (int wide = 0; wide < (degrees.tensor > 1 ? 2 : 1); wide++) {
+        degrees.expert_tensor = wide ? degrees.tensor : 1;
+        for (degrees.expert = 1; degrees.expert <= most && degrees.expert <= EXPERT_MOST;
+             degrees.expert++) {
+            if (most % degrees.expert != 0 || out_of_range(&degrees))
                 continue;
-            const double d = measure_distance(&l, q->wanted);
-            if ((q->best_distance >= 0 && d >= q->best_distance) || broken(&l, q->rules, why))
+            const double distance = measure_distance(&degrees, best->wanted);
+            if ((best->best_distance >= 0 && distance >= best->best_distance) ||
+                broken(&degrees, best->rules, why))
                 continue;
-            q->best = l;
-            q->best_distance = d;
+            best->best = degrees;
+            best->best_distance = distance;
         }
     }
 }
 
 /* The layout of as many ranks that breaks no rule and is nearest to the one wanted. False: there is
  * none. */
-static bool nearest(const layout *wanted, const rules *r, layout *out)
+static bool nearest(const layout *wanted, const rules *limits, layout *out)
 {
-    search q = {.wanted = wanted, .rules = r, .best_distance = -1};
-    layout l = *wanted;
-    for (l.tensor = 1; l.tensor <= TENSOR_MOST; l.tensor++)
-        for (l.context = 1; l.context <= TENSOR_MOST; l.context++)
-            for (l.pipeline = 1; l.pipeline <= TENSOR_MOST; l.pipeline++) {
-                int64_t rest = l.tensor * l.context * l.pipeline;
-                if (l.world % rest != 0)
+    search best = {.wanted = wanted, .rules = limits, .best_distance = -1};
+    layout degrees = *wanted;
+    for (degrees.tensor = 1; degrees.tensor <= TENSOR_MOST; degrees.tensor++)
+        for (degrees.context = 1; degrees.context <= TENSOR_MOST; degrees.context++)
+            for (degrees.pipeline = 1; degrees.pipeline <= TENSOR_MOST; degrees.pipeline++) {
+                int64_t rest = degrees.tensor * degrees.context * degrees.pipeline;
+                if (degrees.world % rest != 0)
                     continue;
-                for (l.replicate = 1; l.replicate <= l.world / rest; l.replicate++) {
-                    l.shard = l.world / rest / l.replicate;
-                    if (l.shard * l.replicate * rest == l.world)
-                        try_experts(&q, l);
+                for (degrees.replicate = 1; degrees.replicate <= degrees.world / rest;
+                     degrees.replicate++) {
+                    degrees.shard = degrees.world / rest / degrees.replicate;
+                    if (degrees.shard * degrees.replicate * rest == degrees.world)
+                        try_experts(&best, degrees);
                 }
             }
-    *out = q.best;
-    return q.best_distance >= 0;
+    *out = best.best;
+    return best.best_distance >= 0;
 }
 
 /* Lists the degrees that differ, as "NAME value". */
@@ -208,70 +215,73 @@ static void changes(const layout *from, const layout *to, char *out)
                          {"pipeline_parallel_degree", from->pipeline, to->pipeline},
                          {"expert_parallel_degree", from->expert, to->expert},
                          {"expert_tensor_parallel_degree", from->expert_tensor, to->expert_tensor}};
-    size_t n = 0;
+    size_t count = 0;
     out[0] = 0;
     for (int i = 0; i < DEGREES; i++)
         if (degree[i].from != degree[i].to)
-            n = words_add(out, WORDS, n, "%s%s %" PRId64, n ? ", " : "", degree[i].name,
-                          degree[i].to);
+            count = words_add(out, WORDS, count, "%s%s %" PRId64, count ? ", " : "", degree[i].name,
+                              degree[i].to);
 }
 
 /* The batch nearest to the one asked for that this layout can divide among its ranks. */
-static int64_t nearest_batch(const layout *l, const rules *r)
+static int64_t nearest_batch(const layout *degrees, const rules *limits)
 {
-    const int64_t step = r->rows * l->replicate * l->shard, below = r->batch / step * step;
-    return below > 0 && r->batch - below <= below + step - r->batch ? below : below + step;
+    const int64_t step = limits->rows * degrees->replicate * degrees->shard,
+                  below = limits->batch / step * step;
+    return below > 0 && limits->batch - below <= below + step - limits->batch ? below
+                                                                              : below + step;
 }
 
-static status refuse_layout(const layout *l, const rules *r, const char *why)
+static status refuse_layout(const layout *degrees, const rules *limits, const char *why)
 {
     char other[WORDS], batch[96] = "", ignored[WORDS];
     layout near;
-    if (!r->model)
+    if (!limits->model)
         return FAIL(ST_CONFIG, "%s", why);
-    if (!degrees_broken(l, r, ignored))
+    if (!degrees_broken(degrees, limits, ignored))
         snprintf(batch, sizeof batch, "; or training.global_batch_size %" PRId64,
-                 nearest_batch(l, r));
-    if (!nearest(l, r, &near))
+                 nearest_batch(degrees, limits));
+    if (!nearest(degrees, limits, &near))
         return FAIL(ST_CONFIG, "%s; no layout of %" PRId64 " ranks fits this model%s%s%s", why,
-                    l->world, r->points[0] ? ", these split points" : "",
-                    r->batch ? " and batch" : "", batch);
-    changes(l, &near, other);
+                    degrees->world, limits->points[0] ? ", these split points" : "",
+                    limits->batch ? " and batch" : "", batch);
+    changes(degrees, &near, other);
     return FAIL(ST_CONFIG, "%s; the nearest layout that fits: %s%s", why, other, batch);
 }
 
-status layout_of(const conf *c, const layout_limits *limits, layout *out)
+status layout_of(const conf *options, const layout_limits *limits, layout *out)
 {
-    layout l = {.replicate = c->parallelism_data_parallel_replicate_degree,
-                .shard = c->parallelism_data_parallel_shard_degree,
-                .context = c->parallelism_context_parallel_degree,
-                .tensor = c->parallelism_tensor_parallel_degree,
-                .pipeline = c->parallelism_pipeline_parallel_degree,
-                .expert = c->parallelism_expert_parallel_degree,
-                .expert_tensor = c->parallelism_expert_tensor_parallel_degree,
-                .world = c->parallelism_world_size};
-    const int64_t batch = c->training_global_batch_size, rows = c->training_local_batch_size;
-    int64_t others = l.replicate * l.context * l.tensor * l.pipeline;
-    if (l.world == 0)
-        l.world = others * (l.shard > 0 ? l.shard : 1);
-    if (l.shard < 0)
-        l.shard = l.world / others > 0 ? l.world / others : 1;
-    const rules r = {.model = limits,
-                     .micro_batches = batch % rows ? 0 : batch / rows,
-                     .rows = rows,
-                     .batch = batch,
-                     .points = c->parallelism_pipeline_parallel_split_points};
+    layout degrees = {.replicate = options->parallelism_data_parallel_replicate_degree,
+                      .shard = options->parallelism_data_parallel_shard_degree,
+                      .context = options->parallelism_context_parallel_degree,
+                      .tensor = options->parallelism_tensor_parallel_degree,
+                      .pipeline = options->parallelism_pipeline_parallel_degree,
+                      .expert = options->parallelism_expert_parallel_degree,
+                      .expert_tensor = options->parallelism_expert_tensor_parallel_degree,
+                      .world = options->parallelism_world_size};
+    const int64_t batch = options->training_global_batch_size,
+                  rows = options->training_local_batch_size;
+    int64_t others = degrees.replicate * degrees.context * degrees.tensor * degrees.pipeline;
+    if (degrees.world == 0)
+        degrees.world = others * (degrees.shard > 0 ? degrees.shard : 1);
+    if (degrees.shard < 0)
+        degrees.shard = degrees.world / others > 0 ? degrees.world / others : 1;
+    const rules ruled = {.model = limits,
+                         .micro_batches = batch % rows ? 0 : batch / rows,
+                         .rows = rows,
+                         .batch = batch,
+                         .points = options->parallelism_pipeline_parallel_split_points};
     char why[WORDS];
-    if (broken(&l, &r, why))
-        return refuse_layout(&l, &r, why);
-    l.accumulation = r.micro_batches / (l.replicate * l.shard);
-    *out = l;
+    if (broken(&degrees, &ruled, why))
+        return refuse_layout(&degrees, &ruled, why);
+    degrees.accumulation = ruled.micro_batches / (degrees.replicate * degrees.shard);
+    *out = degrees;
     return ST_OK;
 }
 
 status layout_check(const layout *degrees, const layout_limits *limits)
 {
     char why[WORDS];
-    const rules r = {.model = limits, .points = ""};
-    return degrees_broken(degrees, &r, why) ? FAIL(ST_CONFIG, "%s", why) : ST_OK;
+    const rules ruled = {.model = limits, .points = ""};
+    return degrees_broken(degrees, &ruled, why) ? FAIL(ST_CONFIG, "%s", why) : ST_OK;
 }

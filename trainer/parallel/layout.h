@@ -50,7 +50,7 @@ typedef struct layout_limits {
  * nearest layout of as many ranks that keeps every rule, or that there is none, and if only the
  * batch does not fit, also the nearest batch that does. Without limits it names no other layout,
  * since the model might refuse that one. */
-WARN_UNUSED status layout_of(const conf *c, const layout_limits *limits, layout *out);
+WARN_UNUSED status layout_of(const conf *options, const layout_limits *limits, layout *out);
 /* Checks a layout that was made without limits. ST_CONFIG names the degree by which the model
  * cannot be divided. */
 WARN_UNUSED status layout_check(const layout *degrees, const layout_limits *limits);

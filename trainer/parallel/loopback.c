@@ -26,20 +26,20 @@ __attribute__((constructor)) static void leave_children_alone(void)
 }
 
 /* Replaces the address "any" by loopback. */
-static void narrow_address(struct sockaddr_storage *a)
+static void narrow_address(struct sockaddr_storage *address)
 {
-    if (a->ss_family == AF_INET) {
+    if (address->ss_family == AF_INET) {
         struct sockaddr_in in;
-        memcpy(&in, a, sizeof in);
+        memcpy(&in, address, sizeof in);
         if (in.sin_addr.s_addr == htonl(INADDR_ANY))
             in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        memcpy(a, &in, sizeof in);
-    } else if (a->ss_family == AF_INET6) {
+        memcpy(address, &in, sizeof in);
+    } else if (address->ss_family == AF_INET6) {
         struct sockaddr_in6 in;
-        memcpy(&in, a, sizeof in);
+        memcpy(&in, address, sizeof in);
         if (memcmp(&in.sin6_addr, &in6addr_any, sizeof in6addr_any) == 0)
             in.sin6_addr = in6addr_loopback;
-        memcpy(a, &in, sizeof in);
+        memcpy(address, &in, sizeof in);
     }
 }
 
@@ -47,12 +47,12 @@ __attribute__((visibility("default"))) int bind(int fd, const struct sockaddr *a
                                                 socklen_t size)
 {
     static bind_function real;
-    struct sockaddr_storage a = {0};
+    struct sockaddr_storage own = {0};
     if (!real)
         real = (bind_function)dlsym(RTLD_NEXT, "bind");
-    if (size > sizeof a)
+    if (size > sizeof own)
         return real(fd, address, size);
-    memcpy(&a, address, size);
-    narrow_address(&a);
-    return real(fd, (const struct sockaddr *)&a, size);
+    memcpy(&own, address, size);
+    narrow_address(&own);
+    return real(fd, (const struct sockaddr *)&own, size);
 }

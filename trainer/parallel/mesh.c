@@ -17,44 +17,45 @@ const char *mesh_group_name(mesh_group group)
 
 /* The flat number of a rank among those that experts are divided over: the ranks of its stage and
  * replica, or with expert-tensor parallelism those of its tensor coordinate too. */
-static int expert_flat(const layout *l, const mesh_place *p)
+static int expert_flat(const layout *degrees, const mesh_place *at)
 {
-    int flat = p->shard * (int)l->context + p->context;
-    return l->expert_tensor > 1 ? flat : flat * (int)l->tensor + p->tensor;
+    int flat = at->shard * (int)degrees->context + at->context;
+    return degrees->expert_tensor > 1 ? flat : flat * (int)degrees->tensor + at->tensor;
 }
 
 mesh_place mesh_place_of(const layout *degrees, int rank)
 {
-    mesh_place p;
-    p.tensor = rank % (int)degrees->tensor;
+    mesh_place at;
+    at.tensor = rank % (int)degrees->tensor;
     rank /= (int)degrees->tensor;
-    p.context = rank % (int)degrees->context;
+    at.context = rank % (int)degrees->context;
     rank /= (int)degrees->context;
-    p.shard = rank % (int)degrees->shard;
+    at.shard = rank % (int)degrees->shard;
     rank /= (int)degrees->shard;
-    p.replicate = rank % (int)degrees->replicate;
-    p.pipeline = rank / (int)degrees->replicate;
-    p.consumer = p.replicate * (int)degrees->shard + p.shard;
-    int flat = expert_flat(degrees, &p);
-    p.expert = flat % (int)degrees->expert;
-    p.expert_shard = flat / (int)degrees->expert;
-    return p;
+    at.replicate = rank % (int)degrees->replicate;
+    at.pipeline = rank / (int)degrees->replicate;
+    at.consumer = at.replicate * (int)degrees->shard + at.shard;
+    int flat = expert_flat(degrees, &at);
+    at.expert = flat % (int)degrees->expert;
+    at.expert_shard = flat / (int)degrees->expert;
+    return at;
 }
 
 /* Whether experts are divided over both ranks: they are in the same stage and replica and, with
  * expert-tensor parallelism, have the same tensor coordinate. */
-static bool expert_peers(const layout *degrees, const mesh_place *a, const mesh_place *b)
+static bool expert_peers(const layout *degrees, const mesh_place *first, const mesh_place *second)
 {
-    return a->pipeline == b->pipeline && a->replicate == b->replicate &&
-           (degrees->expert_tensor == 1 || a->tensor == b->tensor);
+    return first->pipeline == second->pipeline && first->replicate == second->replicate &&
+           (degrees->expert_tensor == 1 || first->tensor == second->tensor);
 }
 
-static bool together(const layout *degrees, mesh_group group, const mesh_place *a,
-                     const mesh_place *b)
+static bool together(const layout *degrees, mesh_group group, const mesh_place *first,
+                     const mesh_place *second)
 {
-    bool pipeline = a->pipeline == b->pipeline, replicate = a->replicate == b->replicate;
-    bool shard = a->shard == b->shard, context = a->context == b->context;
-    bool tensor = a->tensor == b->tensor;
+    bool pipeline = first->pipeline == second->pipeline,
+         replicate = first->replicate == second->replicate;
+    bool shard = first->shard == second->shard, context = first->context == second->context;
+    bool tensor = first->tensor == second->tensor;
     switch (group) {
     case MESH_STAGE:
         return pipeline;
@@ -67,11 +68,11 @@ static bool together(const layout *degrees, mesh_group group, const mesh_place *
     case MESH_DENSE:
         return pipeline && replicate && tensor;
     case MESH_EXPERT:
-        return expert_peers(degrees, a, b) && a->expert_shard == b->expert_shard;
+        return expert_peers(degrees, first, second) && first->expert_shard == second->expert_shard;
     case MESH_EXPERT_SHARD:
-        return expert_peers(degrees, a, b) && a->expert == b->expert;
+        return expert_peers(degrees, first, second) && first->expert == second->expert;
     case MESH_EXPERT_WHOLE:
-        return pipeline && replicate && a->expert == b->expert;
+        return pipeline && replicate && first->expert == second->expert;
     case MESH_CONTEXT:
         return pipeline && replicate && shard && tensor;
     case MESH_TENSOR:
@@ -86,22 +87,23 @@ static bool together(const layout *degrees, mesh_group group, const mesh_place *
 int mesh_members(const layout *degrees, int rank, mesh_group group, int *out)
 {
     mesh_place me = mesh_place_of(degrees, rank);
-    int n = 0;
+    int count = 0;
     for (int other = 0; other < (int)degrees->world; other++) {
-        mesh_place p = mesh_place_of(degrees, other);
-        if (together(degrees, group, &me, &p))
-            out[n++] = other;
+        mesh_place at = mesh_place_of(degrees, other);
+        if (together(degrees, group, &me, &at))
+            out[count++] = other;
     }
-    return n;
+    return count;
 }
 
 /* Whether two kinds of groups have the same ranks, seen from one rank. */
-static bool same_group(const layout *degrees, const mesh_place *me, mesh_group a, mesh_group b)
+static bool same_group(const layout *degrees, const mesh_place *me, mesh_group first,
+                       mesh_group second)
 {
     bool same = true;
     for (int other = 0; other < (int)degrees->world && same; other++) {
         const mesh_place place = mesh_place_of(degrees, other);
-        same = together(degrees, a, me, &place) == together(degrees, b, me, &place);
+        same = together(degrees, first, me, &place) == together(degrees, second, me, &place);
     }
     return same;
 }
@@ -109,30 +111,30 @@ static bool same_group(const layout *degrees, const mesh_place *me, mesh_group a
 int mesh_communicators(const layout *degrees, int rank)
 {
     const mesh_place me = mesh_place_of(degrees, rank);
-    int size[MESH_GROUPS] = {0}, n = 0;
+    int size[MESH_GROUPS] = {0}, count = 0;
     for (int other = 0; other < (int)degrees->world; other++) {
         const mesh_place place = mesh_place_of(degrees, other);
-        for (int g = 0; g < MESH_GROUPS; g++)
-            size[g] += together(degrees, (mesh_group)g, &me, &place);
+        for (int i = 0; i < MESH_GROUPS; i++)
+            size[i] += together(degrees, (mesh_group)i, &me, &place);
     }
-    for (int g = 0; g < MESH_GROUPS; g++) {
-        bool first = size[g] > 1;
-        for (int before = 0; before < g && first; before++)
-            first = size[before] != size[g] ||
-                    !same_group(degrees, &me, (mesh_group)before, (mesh_group)g);
-        n += first;
+    for (int i = 0; i < MESH_GROUPS; i++) {
+        bool first = size[i] > 1;
+        for (int before = 0; before < i && first; before++)
+            first = size[before] != size[i] ||
+                    !same_group(degrees, &me, (mesh_group)before, (mesh_group)i);
+        count += first;
     }
-    return n;
+    return count;
 }
 
 /* The first of them has coordinate 0 in all dimensions but replicate and shard. */
 int mesh_feed_members(const layout *degrees, int rank, int *out)
 {
-    int consumer = mesh_place_of(degrees, rank).consumer, n = 0;
+    int consumer = mesh_place_of(degrees, rank).consumer, count = 0;
     for (int other = 0; other < (int)degrees->world; other++)
         if (mesh_place_of(degrees, other).consumer == consumer)
-            out[n++] = other;
-    return n;
+            out[count++] = other;
+    return count;
 }
 
 void mesh_alone(mesh *out)
@@ -146,8 +148,8 @@ void mesh_alone(mesh *out)
                              .expert_tensor = 1,
                              .world = 1,
                              .accumulation = 1}};
-    for (int g = 0; g < MESH_GROUPS; g++)
-        out->group[g] = comm_alone(mesh_group_name((mesh_group)g));
+    for (int i = 0; i < MESH_GROUPS; i++)
+        out->group[i] = comm_alone(mesh_group_name((mesh_group)i));
 }
 
 void mesh_sketch(const layout *degrees, int rank, mesh *out)
@@ -157,14 +159,14 @@ void mesh_sketch(const layout *degrees, int rank, mesh *out)
     out->layout = *degrees;
     out->rank = rank;
     out->place = me;
-    for (int g = 0; g < MESH_GROUPS; g++) {
-        comm *group = &out->group[g];
+    for (int i = 0; i < MESH_GROUPS; i++) {
+        comm *group = &out->group[i];
         group->size = 0;
         for (int other = 0; other < (int)degrees->world; other++) {
             mesh_place place = mesh_place_of(degrees, other);
             if (other == rank)
                 group->rank = group->size;
-            group->size += together(degrees, (mesh_group)g, &me, &place);
+            group->size += together(degrees, (mesh_group)i, &me, &place);
         }
     }
 }
@@ -172,21 +174,21 @@ void mesh_sketch(const layout *degrees, int rank, mesh *out)
 static status open_group(mesh *ranks, mesh_group group, const comm_engine *engine, void *world,
                          struct comm_ledger *ledger, int *members)
 {
-    comm *c = &ranks->group[group];
-    int n = mesh_members(&ranks->layout, ranks->rank, group, members);
-    if (n == 1)
+    comm *made = &ranks->group[group];
+    int count = mesh_members(&ranks->layout, ranks->rank, group, members);
+    if (count == 1)
         return ST_OK;
-    int *world_rank = malloc((size_t)n * sizeof *world_rank);
+    int *world_rank = malloc((size_t)count * sizeof *world_rank);
     if (!world_rank)
-        return FAIL(ST_NO_MEMORY, "no memory for a group of %d ranks", n);
-    memcpy(world_rank, members, (size_t)n * sizeof *world_rank);
-    c->engine = engine;
-    c->size = n;
-    c->world_rank = world_rank;
-    c->ledger = ledger;
-    while (members[c->rank] != ranks->rank)
-        c->rank++;
-    return engine->group_new(world, world_rank, n, &c->handle);
+        return FAIL(ST_NO_MEMORY, "no memory for a group of %d ranks", count);
+    memcpy(world_rank, members, (size_t)count * sizeof *world_rank);
+    made->engine = engine;
+    made->size = count;
+    made->world_rank = world_rank;
+    made->ledger = ledger;
+    while (members[made->rank] != ranks->rank)
+        made->rank++;
+    return engine->group_new(world, world_rank, count, &made->handle);
 }
 
 status mesh_open(const layout *degrees, int rank, const comm_engine *engine, void *world,
@@ -200,10 +202,10 @@ status mesh_open(const layout *degrees, int rank, const comm_engine *engine, voi
     if (!members)
         return FAIL(ST_NO_MEMORY, "no memory for a mesh of %lld ranks", (long long)degrees->world);
     status st = ST_OK;
-    for (int g = 0; g < MESH_GROUPS && st == ST_OK; g++) {
-        st = open_group(out, (mesh_group)g, engine, world, ledger, members);
+    for (int i = 0; i < MESH_GROUPS && st == ST_OK; i++) {
+        st = open_group(out, (mesh_group)i, engine, world, ledger, members);
         if (st != ST_OK)
-            st = status_context(st, "group %s", mesh_group_name((mesh_group)g));
+            st = status_context(st, "group %s", mesh_group_name((mesh_group)i));
     }
     free(members);
     if (st != ST_OK)
@@ -213,11 +215,11 @@ status mesh_open(const layout *degrees, int rank, const comm_engine *engine, voi
 
 void mesh_close(mesh *ranks)
 {
-    for (int g = 0; g < MESH_GROUPS; g++) {
-        comm *c = &ranks->group[g];
-        if (c->handle)
-            c->engine->group_free(c->handle);
-        free((int *)c->world_rank);
-        *c = comm_alone(mesh_group_name((mesh_group)g));
+    for (int i = 0; i < MESH_GROUPS; i++) {
+        comm *group = &ranks->group[i];
+        if (group->handle)
+            group->engine->group_free(group->handle);
+        free((int *)group->world_rank);
+        *group = comm_alone(mesh_group_name((mesh_group)i));
     }
 }

@@ -22,24 +22,24 @@ typedef struct mpi_message {
     int bytes;
 } mpi_message;
 
-static status mpi_failed(mpi_world *w, const char *what, int code)
+static status mpi_failed(mpi_world *mpi, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
-    int n;
-    w->broken = true;
-    MPI_Error_string(code, text, &n);
+    int count;
+    mpi->broken = true;
+    MPI_Error_string(code, text, &count);
     return FAIL(ST_UNAVAILABLE, "%s: %s", what, text);
 }
 
-static int64_t messages_of(const mpi_transfer *t)
+static int64_t messages_of(const mpi_transfer *transfer)
 {
-    return (t->bytes + MESSAGE_BYTES - 1) / MESSAGE_BYTES;
+    return (transfer->bytes + MESSAGE_BYTES - 1) / MESSAGE_BYTES;
 }
 
-static status make_room(mpi_world *world, const mpi_transfer *transfer, int n)
+static status make_room(mpi_world *world, const mpi_transfer *transfer, int count)
 {
     int64_t wanted = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         wanted += messages_of(&transfer[i]);
     if (wanted <= world->capacity)
         return ST_OK;
@@ -77,25 +77,26 @@ static status post(mpi_world *world, int tag, const mpi_transfer *transfer, int 
 }
 
 /* Fails with the names of the ranks whose messages are not done. */
-static status too_late(mpi_world *w, int posted)
+static status too_late(mpi_world *mpi, int posted)
 {
     enum { NAMED = 16 };
     char names[NAMED * 12] = "";
     int named[NAMED], n_named = 0;
     size_t used = 0;
     for (int i = 0; i < posted && n_named < NAMED; i++) {
-        int arrived = w->request[i] == MPI_REQUEST_NULL, told = 0;
+        int arrived = mpi->request[i] == MPI_REQUEST_NULL, told = 0;
         if (!arrived)
-            MPI_Request_get_status(w->request[i], &arrived, MPI_STATUS_IGNORE);
+            MPI_Request_get_status(mpi->request[i], &arrived, MPI_STATUS_IGNORE);
         for (int k = 0; k < n_named; k++)
-            told |= named[k] == w->message[i].of->peer;
+            told |= named[k] == mpi->message[i].of->peer;
         if (arrived || told)
             continue;
-        named[n_named++] = w->message[i].of->peer;
-        used += (size_t)snprintf(names + used, sizeof names - used, " %d", w->message[i].of->peer);
+        named[n_named++] = mpi->message[i].of->peer;
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, " %d", mpi->message[i].of->peer);
     }
-    w->broken = true;
-    return FAIL(ST_TIMEOUT, "no answer within %.1f s from rank%s%s", (double)w->timeout_ns * 1e-9,
+    mpi->broken = true;
+    return FAIL(ST_TIMEOUT, "no answer within %.1f s from rank%s%s", (double)mpi->timeout_ns * 1e-9,
                 n_named == 1 ? "" : "s", names);
 }
 
@@ -107,29 +108,29 @@ static void pause_polls(int polls)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-static status wait_for(mpi_world *w, int posted)
+static status wait_for(mpi_world *mpi, int posted)
 {
-    int64_t deadline = clock_ns() + w->timeout_ns;
+    int64_t deadline = clock_ns() + mpi->timeout_ns;
     for (int polls = 0;; polls++) {
         int done = 0;
-        int rc = MPI_Testall(posted, w->request, &done, w->status);
+        int rc = MPI_Testall(posted, mpi->request, &done, mpi->status);
         for (int i = 0; rc == MPI_ERR_IN_STATUS && i < posted; i++) {
-            int code = w->status[i].MPI_ERROR;
+            int code = mpi->status[i].MPI_ERROR;
             if (code != MPI_SUCCESS && code != MPI_ERR_PENDING)
-                return mpi_failed(w, w->message[i].of->sends ? "a send" : "a receive", code);
+                return mpi_failed(mpi, mpi->message[i].of->sends ? "a send" : "a receive", code);
         }
         if (rc != MPI_SUCCESS && rc != MPI_ERR_IN_STATUS)
-            return mpi_failed(w, "MPI_Testall", rc);
+            return mpi_failed(mpi, "MPI_Testall", rc);
         if (done)
             return ST_OK;
         if (polls % POLLS_PER_CLOCK == 0) {
-            status st = w->check ? w->check(w->context) : ST_OK;
-            w->broken = st != ST_OK;
+            status st = mpi->check ? mpi->check(mpi->context) : ST_OK;
+            mpi->broken = st != ST_OK;
             TRY(st);
-            if (w->patient && w->patient(w->context))
-                deadline = clock_ns() + w->timeout_ns;
+            if (mpi->patient && mpi->patient(mpi->context))
+                deadline = clock_ns() + mpi->timeout_ns;
             if (clock_ns() > deadline)
-                return too_late(w, posted);
+                return too_late(mpi, posted);
         }
         pause_polls(polls);
     }
@@ -137,29 +138,29 @@ static status wait_for(mpi_world *w, int posted)
 
 /* MPI accepts a message that is shorter than the receiver's buffer. Here that is an error: the
  * ranks do not make the same calls. */
-static status check_sizes(mpi_world *w, int posted)
+static status check_sizes(mpi_world *mpi, int posted)
 {
     for (int i = 0; i < posted; i++) {
-        const mpi_message *m = &w->message[i];
-        int came = m->bytes;
-        if (!m->of->sends)
-            MPI_Get_count(&w->status[i], MPI_BYTE, &came);
-        if (came == m->bytes)
+        const mpi_message *mail = &mpi->message[i];
+        int came = mail->bytes;
+        if (!mail->of->sends)
+            MPI_Get_count(&mpi->status[i], MPI_BYTE, &came);
+        if (came == mail->bytes)
             continue;
-        w->broken = true;
-        return FAIL(ST_PROTOCOL, "rank %d sent %d bytes where %d were expected", m->of->peer, came,
-                    m->bytes);
+        mpi->broken = true;
+        return FAIL(ST_PROTOCOL, "rank %d sent %d bytes where %d were expected", mail->of->peer,
+                    came, mail->bytes);
     }
     return ST_OK;
 }
 
-status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int n)
+status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int count)
 {
     if (world->broken)
         return FAIL(ST_UNAVAILABLE, "an earlier exchange with other ranks failed");
-    TRY(make_room(world, list, n));
+    TRY(make_room(world, list, count));
     int posted = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         TRY(post(world, tag, &list[i], &posted));
     TRY(wait_for(world, posted));
     return check_sizes(world, posted);

@@ -32,10 +32,10 @@ typedef struct mpi_transfer {
     int64_t bytes;
 } mpi_transfer;
 
-/* Does all transfers of list [n] at once and waits for them. Between two ranks, messages of one tag
- * are matched in the order of the two lists. A transfer of no bytes is left out on both sides.
+/* Does all transfers of list [count] at once and waits for them. Between two ranks, messages of one
+ * tag are matched in the order of the two lists. A transfer of no bytes is left out on both sides.
  * ST_TIMEOUT names the ranks that did not answer; ST_PROTOCOL one that sent another number of
  * bytes; ST_UNAVAILABLE if MPI fails, or an earlier exchange did. */
-WARN_UNUSED status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int n);
+WARN_UNUSED status mpi_exchange(mpi_world *world, int tag, const mpi_transfer *list, int count);
 
 #endif

@@ -24,6 +24,6 @@ extern "C" size_t nccl_lsa_window_bytes(void)
 
 extern "C" void *nccl_lsa_address(const void *window, int rank)
 {
-    const ncclWindow_vidmem *w = (const ncclWindow_vidmem *)window;
-    return w->lsaFlatBase + ((uint64_t)rank * w->stride4G << 32);
+    const ncclWindow_vidmem *known = (const ncclWindow_vidmem *)window;
+    return known->lsaFlatBase + ((uint64_t)rank * known->stride4G << 32);
 }

@@ -31,88 +31,88 @@ static status check_version(void)
     return ST_OK;
 }
 
-static status check_reach(const nccl_group *g)
+static status check_reach(const nccl_group *group)
 {
-    TRY(nccl_enter(g->world));
-    const int reached = nccl_lsa_ranks(nccl_api()->TeamLsa, g->comm);
-    TRY(nccl_leave(g, ncclSuccess, "ncclTeamLsa"));
-    if (reached != g->size)
+    TRY(nccl_enter(group->world));
+    const int reached = nccl_lsa_ranks(nccl_api()->TeamLsa, group->comm);
+    TRY(nccl_leave(group, ncclSuccess, "ncclTeamLsa"));
+    if (reached != group->size)
         return FAIL(ST_UNAVAILABLE,
                     "the group has %d ranks, but only %d of them reach each other's memory by load "
                     "and store, as NCCL reports",
-                    g->size, reached);
+                    group->size, reached);
     return ST_OK;
 }
 
-status nccl_window_new(const comm *group, stream *s, size_t bytes, comm_window *out)
+status nccl_window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
 {
-    const nccl_group *g = group->handle;
+    const nccl_group *calls = group->handle;
     TRY(check_version());
-    TRY(check_reach(g));
+    TRY(check_reach(calls));
     held *memory = calloc(1, sizeof *memory);
     if (!memory)
         return FAIL(ST_NO_MEMORY, "no memory for a window");
     out->handle = memory;
     out->bytes = bytes;
-    out->stop = nccl_world_stage(g->world)->stop;
+    out->stop = nccl_world_stage(calls->world)->stop;
     ncclResult_t result = nccl_api()->MemAlloc(&memory->memory, bytes);
     if (result != ncclSuccess)
         return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left for a window: ncclMemAlloc: %s",
-                    s->dev->description, bytes, nccl_api()->GetErrorString(result));
-    TRY(s->dev->backend->zero(s, memory->memory, bytes));
-    return s->dev->backend->wait(s);
+                    queue->dev->description, bytes, nccl_api()->GetErrorString(result));
+    TRY(queue->dev->backend->zero(queue, memory->memory, bytes));
+    return queue->dev->backend->wait(queue);
 }
 
-static status read_addresses(const comm *group, stream *s, comm_window *w)
+static status read_addresses(const comm *group, stream *queue, comm_window *win)
 {
-    const backend_vtable *v = s->dev->backend;
+    const backend_vtable *backend = queue->dev->backend;
     const size_t bytes = nccl_lsa_window_bytes();
     void *window = malloc(bytes), **list = calloc((size_t)group->size, sizeof *list);
     status st = window && list ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a window");
     if (st == ST_OK)
-        st = v->to_host(s, window, ((held *)w->handle)->window, bytes);
+        st = backend->to_host(queue, window, ((held *)win->handle)->window, bytes);
     if (st == ST_OK)
-        st = v->wait(s);
-    for (int r = 0; r < group->size && st == ST_OK; r++)
-        list[r] = nccl_lsa_address(window, r);
+        st = backend->wait(queue);
+    for (int i = 0; i < group->size && st == ST_OK; i++)
+        list[i] = nccl_lsa_address(window, i);
     if (st == ST_OK)
-        st = v->alloc(s->dev, (size_t)group->size * sizeof *list, (void **)&w->base);
+        st = backend->alloc(queue->dev, (size_t)group->size * sizeof *list, (void **)&win->base);
     if (st == ST_OK)
-        st = v->to_device(s, w->base, list, (size_t)group->size * sizeof *list);
+        st = backend->to_device(queue, win->base, list, (size_t)group->size * sizeof *list);
     if (st == ST_OK)
-        st = v->wait(s);
+        st = backend->wait(queue);
     if (st == ST_OK)
-        w->own = list[group->rank];
+        win->own = list[group->rank];
     free(window);
     free(list);
     return st;
 }
 
-status nccl_window_share(const comm *group, stream *s, comm_window *inout)
+status nccl_window_share(const comm *group, stream *queue, comm_window *inout)
 {
-    nccl_group *g = group->handle;
+    nccl_group *calls = group->handle;
     held *memory = inout->handle;
-    TRY(nccl_enter(g->world));
-    TRY(nccl_leave(g,
-                   nccl_api()->CommWindowRegister(g->comm, memory->memory, inout->bytes,
+    TRY(nccl_enter(calls->world));
+    TRY(nccl_leave(calls,
+                   nccl_api()->CommWindowRegister(calls->comm, memory->memory, inout->bytes,
                                                   &memory->window, NCCL_WIN_COLL_SYMMETRIC),
                    "ncclCommWindowRegister"));
     if (!memory->window)
         return FAIL(ST_UNAVAILABLE,
                     "NCCL registers no symmetric window here (is NCCL_CUMEM_ENABLE set to 0?)");
-    return read_addresses(group, s, inout);
+    return read_addresses(group, queue, inout);
 }
 
-void nccl_window_free(const comm *group, stream *s, comm_window *window)
+void nccl_window_free(const comm *group, stream *queue, comm_window *window)
 {
-    const nccl_group *g = group->handle;
+    const nccl_group *calls = group->handle;
     held *memory = window->handle;
     if (!memory)
         return;
-    if (s->dev->backend->wait(s) != ST_OK) /* the run has reported its error already */
+    if (queue->dev->backend->wait(queue) != ST_OK) /* the run has reported its error already */
         status_clear();
-    if (memory->window && g->comm && nccl_enter(g->world) == ST_OK &&
-        nccl_leave(g, nccl_api()->CommWindowDeregister(g->comm, memory->window),
+    if (memory->window && calls->comm && nccl_enter(calls->world) == ST_OK &&
+        nccl_leave(calls, nccl_api()->CommWindowDeregister(calls->comm, memory->window),
                    "closing a window") != ST_OK)
         status_clear();
     if (memory->memory)
@@ -122,28 +122,28 @@ void nccl_window_free(const comm *group, stream *s, comm_window *window)
 
 #else
 
-status nccl_window_new(const comm *group, stream *s, size_t bytes, comm_window *out)
+status nccl_window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
 {
     (void)group;
-    (void)s;
+    (void)queue;
     (void)bytes;
     (void)out;
     return FAIL(ST_UNAVAILABLE, "this program was built without nvcc, or with an nccl.h older than "
                                 "2.28, which has no device API");
 }
 
-status nccl_window_share(const comm *group, stream *s, comm_window *inout)
+status nccl_window_share(const comm *group, stream *queue, comm_window *inout)
 {
     (void)group;
-    (void)s;
+    (void)queue;
     (void)inout;
     return FAIL(ST_INTERNAL, "no window was made");
 }
 
-void nccl_window_free(const comm *group, stream *s, comm_window *window)
+void nccl_window_free(const comm *group, stream *queue, comm_window *window)
 {
     (void)group;
-    (void)s;
+    (void)queue;
     (void)window;
 }
 

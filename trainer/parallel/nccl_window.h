@@ -8,8 +8,9 @@
 
 #include "trainer/parallel/comm.h"
 
-WARN_UNUSED status nccl_window_new(const comm *group, stream *s, size_t bytes, comm_window *out);
-WARN_UNUSED status nccl_window_share(const comm *group, stream *s, comm_window *inout);
-void nccl_window_free(const comm *group, stream *s, comm_window *window);
+WARN_UNUSED status nccl_window_new(const comm *group, stream *queue, size_t bytes,
+                                   comm_window *out);
+WARN_UNUSED status nccl_window_share(const comm *group, stream *queue, comm_window *inout);
+void nccl_window_free(const comm *group, stream *queue, comm_window *window);
 
 #endif

@@ -52,52 +52,52 @@ static void sleep_ns(int64_t ns)
     nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
 }
 
-static status report_ended(const nccl_world *w)
+static status report_ended(const nccl_world *nccl)
 {
-    return FAIL(w->cause, "%s", w->why);
+    return FAIL(nccl->cause, "%s", nccl->why);
 }
 
 /* ---- the end ---- */
 
 /* Ends everything with the failure that this thread has just reported: threads that call or wait
  * look for it. False: it had ended before. */
-static bool note_end(nccl_world *w, status cause)
+static bool note_end(nccl_world *nccl, status cause)
 {
-    if (atomic_exchange(&w->ending, true))
+    if (atomic_exchange(&nccl->ending, true))
         return false;
-    w->cause = cause;
-    snprintf(w->why, sizeof w->why, "%s", status_text());
-    atomic_store(&w->over, true);
-    if (w->stage.stop)
-        __atomic_store_n(w->stage.stop, 1, __ATOMIC_RELEASE);
+    nccl->cause = cause;
+    snprintf(nccl->why, sizeof nccl->why, "%s", status_text());
+    atomic_store(&nccl->over, true);
+    if (nccl->stage.stop)
+        __atomic_store_n(nccl->stage.stop, 1, __ATOMIC_RELEASE);
     return true;
 }
 
 /* This also frees the communicators, so no call may be inside one. */
-static void abort_all(nccl_world *w)
+static void abort_all(nccl_world *nccl)
 {
-    for (nccl_group *g = w->groups; g; g = g->next) {
-        if (g->comm)
-            nccl_api()->CommAbort(g->comm);
-        g->comm = NULL;
+    for (nccl_group *group = nccl->groups; group; group = group->next) {
+        if (group->comm)
+            nccl_api()->CommAbort(group->comm);
+        group->comm = NULL;
     }
 }
 
 /* Ends what is queued, without freeing anything. */
-static void revoke_all(nccl_world *w)
+static void revoke_all(nccl_world *nccl)
 {
-    for (nccl_group *g = w->groups; g; g = g->next)
-        if (g->comm)
-            nccl_api()->CommRevoke(g->comm, 0);
+    for (nccl_group *group = nccl->groups; group; group = group->next)
+        if (group->comm)
+            nccl_api()->CommRevoke(group->comm, 0);
 }
 
 /* Takes the turn from the thread that calls, which gives it up once it sees the end. False: NCCL
  * keeps that thread inside a call. */
-static bool take_turn(nccl_world *w)
+static bool take_turn(nccl_world *nccl)
 {
     int64_t until = clock_ns() + YIELD_NS;
-    while (pthread_mutex_trylock(&w->calling) != 0) {
-        if (clock_ns() > until && atomic_load(&w->inside))
+    while (pthread_mutex_trylock(&nccl->calling) != 0) {
+        if (clock_ns() > until && atomic_load(&nccl->inside))
             return false;
         sleep_ns(NAP_NS);
     }
@@ -107,29 +107,29 @@ static bool take_turn(nccl_world *w)
 /* Called by the watcher. The other thread may be inside a call that waits for room in the GPU's
  * full queue and returns only when what is queued ends. If NCCL cannot end that by itself
  * (before 2.28.9), the communicators are aborted while the call is inside. */
-static void end_beside(nccl_world *w, status cause)
+static void end_beside(nccl_world *nccl, status cause)
 {
-    if (!note_end(w, cause))
+    if (!note_end(nccl, cause))
         return;
-    bool held = take_turn(w);
+    bool held = take_turn(nccl);
     if (!held && nccl_api()->CommRevoke) {
-        revoke_all(w);
-        held = take_turn(w);
+        revoke_all(nccl);
+        held = take_turn(nccl);
     }
-    abort_all(w);
+    abort_all(nccl);
     if (held)
-        pthread_mutex_unlock(&w->calling);
+        pthread_mutex_unlock(&nccl->calling);
 }
 
 /* ---- calls ---- */
 
 /* False if the job has ended, after which no call may begin. */
-static bool go_inside(nccl_world *w)
+static bool go_inside(nccl_world *nccl)
 {
-    atomic_store(&w->inside, true);
-    if (!atomic_load(&w->over))
+    atomic_store(&nccl->inside, true);
+    if (!atomic_load(&nccl->over))
         return true;
-    atomic_store(&w->inside, false);
+    atomic_store(&nccl->inside, false);
     return false;
 }
 
@@ -142,59 +142,59 @@ status nccl_enter(nccl_world *world)
     return report_ended(world);
 }
 
-static status failed(const nccl_group *g, ncclResult_t result, const char *what)
+static status failed(const nccl_group *group, ncclResult_t result, const char *what)
 {
-    const char *more = nccl_api()->GetLastError(g->comm);
+    const char *more = nccl_api()->GetLastError(group->comm);
     return FAIL(ST_UNAVAILABLE, "%s: NCCL: %s%s%s", what, nccl_api()->GetErrorString(result),
                 more && *more ? ": " : "", more ? more : "");
 }
 
 /* Whether a rank waits for rows. The others then cannot go on either, and time limits begin anew.
  */
-static bool is_patient(const nccl_world *w)
+static bool is_patient(const nccl_world *nccl)
 {
-    return w->patient && w->patient(w->context);
+    return nccl->patient && nccl->patient(nccl->context);
 }
 
 /* The state of a call that has begun. */
-static ncclResult_t ask_error(const nccl_group *g)
+static ncclResult_t ask_error(const nccl_group *group)
 {
     ncclResult_t result = ncclInProgress, asked = ncclSuccess;
-    if (go_inside(g->world))
-        asked = nccl_api()->CommGetAsyncError(g->comm, &result);
+    if (go_inside(group->world))
+        asked = nccl_api()->CommGetAsyncError(group->comm, &result);
     return asked == ncclSuccess ? result : asked;
 }
 
 /* Waits until a call that has returned is queued. */
-static status settle_call(const nccl_group *g, ncclResult_t result, const char *what)
+static status settle_call(const nccl_group *group, ncclResult_t result, const char *what)
 {
-    nccl_world *w = g->world;
-    int64_t timeout_ns = atomic_load(&w->timeout_ns), until = clock_ns() + timeout_ns;
+    nccl_world *nccl = group->world;
+    int64_t timeout_ns = atomic_load(&nccl->timeout_ns), until = clock_ns() + timeout_ns;
     for (;;) {
-        atomic_store(&w->inside, false);
-        if (atomic_load(&w->over)) /* g->comm may be gone */
-            return report_ended(w);
+        atomic_store(&nccl->inside, false);
+        if (atomic_load(&nccl->over)) /* group->comm may be gone */
+            return report_ended(nccl);
         if (result != ncclInProgress)
-            return result == ncclSuccess ? ST_OK : failed(g, result, what);
-        TRY(w->check ? w->check(w->context) : ST_OK);
-        if (is_patient(w))
+            return result == ncclSuccess ? ST_OK : failed(group, result, what);
+        TRY(nccl->check ? nccl->check(nccl->context) : ST_OK);
+        if (is_patient(nccl))
             until = clock_ns() + timeout_ns;
         if (clock_ns() > until)
             return FAIL(ST_TIMEOUT, "%s has not begun within %.1f s: a rank is missing", what,
                         (double)timeout_ns * 1e-9);
         sleep_ns(NAP_NS);
-        result = ask_error(g);
+        result = ask_error(group);
     }
 }
 
-static status leave_call(nccl_world *w, status st)
+static status leave_call(nccl_world *nccl, status st)
 {
-    atomic_store(&w->inside, false);
-    if (st != ST_OK && note_end(w, st))
-        abort_all(w);
-    else if (st == ST_OK && atomic_load(&w->called_at) == 0)
-        atomic_store(&w->called_at, clock_ns());
-    pthread_mutex_unlock(&w->calling);
+    atomic_store(&nccl->inside, false);
+    if (st != ST_OK && note_end(nccl, st))
+        abort_all(nccl);
+    else if (st == ST_OK && atomic_load(&nccl->called_at) == 0)
+        atomic_store(&nccl->called_at, clock_ns());
+    pthread_mutex_unlock(&nccl->calling);
     return st;
 }
 
@@ -205,18 +205,18 @@ status nccl_leave(const nccl_group *group, ncclResult_t result, const char *what
 
 /* ---- the thread ---- */
 
-static status find_errors(nccl_world *w)
+static status find_errors(nccl_world *nccl)
 {
     status st = ST_OK;
-    if (pthread_mutex_trylock(&w->calling) != 0)
+    if (pthread_mutex_trylock(&nccl->calling) != 0)
         return ST_OK; /* a call is in progress, and looks for errors itself */
-    for (nccl_group *g = w->groups; g && st == ST_OK; g = g->next) {
+    for (nccl_group *group = nccl->groups; group && st == ST_OK; group = group->next) {
         ncclResult_t result = ncclSuccess;
-        if (g->comm && nccl_api()->CommGetAsyncError(g->comm, &result) == ncclSuccess &&
+        if (group->comm && nccl_api()->CommGetAsyncError(group->comm, &result) == ncclSuccess &&
             result != ncclSuccess && result != ncclInProgress)
-            st = failed(g, result, "a collective");
+            st = failed(group, result, "a collective");
     }
-    pthread_mutex_unlock(&w->calling);
+    pthread_mutex_unlock(&nccl->calling);
     return st;
 }
 
@@ -232,14 +232,14 @@ static void begin_anew(atomic_llong *since)
 /* Fails if the host has waited for the device for too long. The host may also be stuck before it
  * comes to a wait, when the GPU's queue is full of work that follows a collective; that gets twice
  * the time, since the host may just be busy. */
-static status find_late(nccl_world *w)
+static status find_late(nccl_world *nccl)
 {
-    if (is_patient(w)) {
-        begin_anew(&w->waits_since);
-        begin_anew(&w->called_at);
+    if (is_patient(nccl)) {
+        begin_anew(&nccl->waits_since);
+        begin_anew(&nccl->called_at);
     }
-    int64_t timeout_ns = atomic_load(&w->timeout_ns), now = clock_ns();
-    int64_t waits = atomic_load(&w->waits_since), called = atomic_load(&w->called_at);
+    int64_t timeout_ns = atomic_load(&nccl->timeout_ns), now = clock_ns();
+    int64_t waits = atomic_load(&nccl->waits_since), called = atomic_load(&nccl->called_at);
     if (waits ? now - waits > timeout_ns : called && now - called > 2 * timeout_ns)
         return FAIL(ST_TIMEOUT,
                     "the device has not finished its collectives within %.1f s: a rank does not "
@@ -250,15 +250,15 @@ static status find_late(nccl_world *w)
 
 static void *watch_errors(void *of)
 {
-    nccl_world *w = of;
-    while (!atomic_load(&w->closing) && !atomic_load(&w->over)) {
-        status st = w->check ? w->check(w->context) : ST_OK;
+    nccl_world *nccl = of;
+    while (!atomic_load(&nccl->closing) && !atomic_load(&nccl->over)) {
+        status st = nccl->check ? nccl->check(nccl->context) : ST_OK;
         if (st == ST_OK)
-            st = find_errors(w);
+            st = find_errors(nccl);
         if (st == ST_OK)
-            st = find_late(w);
+            st = find_late(nccl);
         if (st != ST_OK)
-            end_beside(w, st);
+            end_beside(nccl, st);
         else
             sleep_ns(LOOK_NS);
     }
@@ -267,85 +267,88 @@ static void *watch_errors(void *of)
 
 static void wait_begins(void *of)
 {
-    nccl_world *w = of;
-    atomic_store(&w->waits_since, clock_ns());
+    nccl_world *nccl = of;
+    atomic_store(&nccl->waits_since, clock_ns());
 }
 
 static status wait_ended(void *of, status how)
 {
-    nccl_world *w = of;
-    atomic_store(&w->waits_since, 0);
-    atomic_store(&w->called_at, 0);
-    return atomic_load(&w->over) ? report_ended(w) : how;
+    nccl_world *nccl = of;
+    atomic_store(&nccl->waits_since, 0);
+    atomic_store(&nccl->called_at, 0);
+    return atomic_load(&nccl->over) ? report_ended(nccl) : how;
 }
 
-static status start_watcher(nccl_world *w)
+static status start_watcher(nccl_world *nccl)
 {
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    atomic_store(&w->closing, false);
-    int rc = pthread_create(&w->watcher, NULL, watch_errors, w);
+    atomic_store(&nccl->closing, false);
+    int rc = pthread_create(&nccl->watcher, NULL, watch_errors, nccl);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
-    w->watched = rc == 0;
-    return w->watched
+    nccl->watched = rc == 0;
+    return nccl->watched
                ? ST_OK
                : FAIL(ST_OS, "the thread that watches NCCL cannot be started: %s", strerror(rc));
 }
 
 /* ---- opening and closing ---- */
 
-static status add_group(nccl_world *w, const int *world_rank, int size, nccl_group **out)
+static status add_group(nccl_world *nccl, const int *world_rank, int size, nccl_group **out)
 {
-    nccl_group *g = calloc(1, sizeof *g);
-    if (g)
-        g->world_rank = malloc((size_t)size * sizeof *g->world_rank);
-    if (!g || !g->world_rank) {
-        free(g);
+    nccl_group *group = calloc(1, sizeof *group);
+    if (group)
+        group->world_rank = malloc((size_t)size * sizeof *group->world_rank);
+    if (!group || !group->world_rank) {
+        free(group);
         return FAIL(ST_NO_MEMORY, "no memory for a group of %d ranks", size);
     }
-    g->world = w;
-    g->size = size;
+    group->world = nccl;
+    group->size = size;
     for (int i = 0; i < size; i++)
-        g->world_rank[i] = world_rank ? world_rank[i] : i;
-    nccl_group **last = &w->groups;
+        group->world_rank[i] = world_rank ? world_rank[i] : i;
+    nccl_group **last = &nccl->groups;
     while (*last)
         last = &(*last)->next;
-    *last = g;
-    *out = g;
+    *last = group;
+    *out = group;
     return ST_OK;
 }
 
 /* Host values are real on every device: if the device has no storage they go through pinned
  * memory. */
-static status open_stage(nccl_world *w)
+static status open_stage(nccl_world *nccl)
 {
-    const backend_vtable *v = w->device->backend;
-    const bool kept = device_has_storage(w->device);
+    const backend_vtable *backend = nccl->device->backend;
+    const bool kept = device_has_storage(nccl->device);
     void *device_memory = NULL, *host = NULL, *stop = NULL;
-    TRY(v->stream_new(w->device, &w->stage.stream));
-    TRY((kept ? v->alloc : v->alloc_host)(w->device, COMM_STAGE_BYTES, &device_memory));
-    w->stage.device = device_memory;
-    TRY(v->alloc_host(w->device, COMM_STAGE_BYTES, &host));
-    w->stage.host = host;
-    TRY(v->alloc_host(w->device, sizeof *w->stage.stop, &stop));
-    w->stage.stop = stop;
+    TRY(backend->stream_new(nccl->device, &nccl->stage.stream));
+    TRY((kept ? backend->alloc : backend->alloc_host)(nccl->device, COMM_STAGE_BYTES,
+                                                      &device_memory));
+    nccl->stage.device = device_memory;
+    TRY(backend->alloc_host(nccl->device, COMM_STAGE_BYTES, &host));
+    nccl->stage.host = host;
+    TRY(backend->alloc_host(nccl->device, sizeof *nccl->stage.stop, &stop));
+    nccl->stage.stop = stop;
     return ST_OK;
 }
 
-static status join_all(nccl_world *w)
+static status join_all(nccl_world *nccl)
 {
     static const char what[] = "the ranks' communicator (ncclCommInitRankConfig)";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    nccl_group *g;
+    nccl_group *group;
     config.blocking = 0;
     config.commName = "world";
-    TRY(nccl_enter(w));
-    status st = add_group(w, NULL, w->size, &g);
+    TRY(nccl_enter(nccl));
+    status st = add_group(nccl, NULL, nccl->size, &group);
     if (st == ST_OK)
         st = settle_call(
-            g, nccl_api()->CommInitRankConfig(&g->comm, w->size, w->id, w->rank, &config), what);
-    return leave_call(w, st);
+            group,
+            nccl_api()->CommInitRankConfig(&group->comm, nccl->size, nccl->id, nccl->rank, &config),
+            what);
+    return leave_call(nccl, st);
 }
 
 status nccl_world_attach(nccl_world *world, device *opened)
@@ -362,30 +365,31 @@ void nccl_world_detach(nccl_world *world)
 {
     if (!world->device)
         return;
-    const backend_vtable *v = world->device->backend;
+    const backend_vtable *backend = world->device->backend;
     if (world->stage.stream)
-        v->stream_free(&world->stage.stream);
+        backend->stream_free(&world->stage.stream);
     if (world->stage.device)
-        (device_has_storage(world->device) ? v->release : v->release_host)(world->device,
-                                                                           world->stage.device);
+        (device_has_storage(world->device) ? backend->release : backend->release_host)(
+            world->device, world->stage.device);
     if (world->stage.host)
-        v->release_host(world->device, world->stage.host);
+        backend->release_host(world->device, world->stage.host);
     atomic_store(&world->closing, true);
     if (world->watched)
         pthread_join(world->watcher, NULL);
     world->watched = false;
     if (world->stage.stop) /* only now, since the watcher may have written to it */
-        v->release_host(world->device, world->stage.stop);
+        backend->release_host(world->device, world->stage.stop);
     world->stage = (nccl_stage){0};
     world->device->watch = (device_watch){0};
     world->device = NULL;
 }
 
-static nccl_group *find_group(const nccl_world *w, const int *world_rank, int size)
+static nccl_group *find_group(const nccl_world *nccl, const int *world_rank, int size)
 {
-    for (nccl_group *g = w->groups; g; g = g->next)
-        if (g->size == size && memcmp(g->world_rank, world_rank, (size_t)size * sizeof(int)) == 0)
-            return g;
+    for (nccl_group *group = nccl->groups; group; group = group->next)
+        if (group->size == size &&
+            memcmp(group->world_rank, world_rank, (size_t)size * sizeof(int)) == 0)
+            return group;
     return NULL;
 }
 
@@ -397,23 +401,23 @@ status nccl_world_group(nccl_world *world, const int *world_rank, int size, nccl
     static const char what[] = "a group's communicator (ncclCommSplit)";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int place = 0;
-    nccl_group *g = find_group(world, world_rank, size);
-    if (!g) {
+    nccl_group *group = find_group(world, world_rank, size);
+    if (!group) {
         config.blocking = 0;
         while (world_rank[place] != world->rank)
             place++;
         TRY(nccl_enter(world));
-        status st = add_group(world, world_rank, size, &g);
+        status st = add_group(world, world_rank, size, &group);
         if (st == ST_OK)
-            st = settle_call(
-                world->groups,
-                nccl_api()->CommSplit(world->groups->comm, world_rank[0], place, &g->comm, &config),
-                what);
+            st = settle_call(world->groups,
+                             nccl_api()->CommSplit(world->groups->comm, world_rank[0], place,
+                                                   &group->comm, &config),
+                             what);
         if (st == ST_OK) /* NCCL writes the child only when its parent has settled */
-            st = settle_call(g, ncclInProgress, what);
+            st = settle_call(group, ncclInProgress, what);
         TRY(leave_call(world, st));
     }
-    *out = g;
+    *out = group;
     return ST_OK;
 }
 
@@ -432,24 +436,24 @@ static void set_unless(const char *name, const char *value, bool tell)
 status nccl_world_new(const comm_join *options, nccl_world **out)
 {
     TRY(nccl_open());
-    nccl_world *w = calloc(1, sizeof *w);
-    if (!w)
+    nccl_world *nccl = calloc(1, sizeof *nccl);
+    if (!nccl)
         return FAIL(ST_NO_MEMORY, "no memory for the NCCL engine");
-    w->rank = options->rank;
-    w->size = options->size;
-    w->check = options->check;
-    w->patient = options->patient;
-    w->context = options->context;
-    memcpy(&w->id, options->id, sizeof w->id);
-    pthread_mutex_init(&w->calling, NULL);
-    nccl_world_set_timeout(w, options->timeout_s);
+    nccl->rank = options->rank;
+    nccl->size = options->size;
+    nccl->check = options->check;
+    nccl->patient = options->patient;
+    nccl->context = options->context;
+    memcpy(&nccl->id, options->id, sizeof nccl->id);
+    pthread_mutex_init(&nccl->calling, NULL);
+    nccl_world_set_timeout(nccl, options->timeout_s);
     /* The NVLink switch sums in an order that differs from call to call. NVLS is its use inside one
      * machine, NVLSTree the one between several. */
     if (options->deterministic)
-        set_unless("NCCL_ALGO", "^NVLS,NVLSTree", w->rank == 0);
+        set_unless("NCCL_ALGO", "^NVLS,NVLSTree", nccl->rank == 0);
     /* Communicators that share a GPU then run in the order in which the host calls them. */
-    set_unless("NCCL_LAUNCH_ORDER_IMPLICIT", "1", w->rank == 0);
-    *out = w;
+    set_unless("NCCL_LAUNCH_ORDER_IMPLICIT", "1", nccl->rank == 0);
+    *out = nccl;
     return ST_OK;
 }
 
@@ -459,23 +463,23 @@ void nccl_world_set_timeout(nccl_world *world, double seconds)
 }
 
 /* Closes the last group first: communicators that were split off go before their parent. */
-static void close_groups(nccl_group *g, bool well)
+static void close_groups(nccl_group *group, bool well)
 {
     static const char what[] = "closing a communicator";
-    if (!g)
+    if (!group)
         return;
-    close_groups(g->next, well);
-    g->next = NULL; /* a failure below aborts all groups that are still listed */
-    if (g->comm && well && nccl_enter(g->world) == ST_OK) {
-        if (nccl_leave(g, nccl_api()->CommFinalize(g->comm), what) == ST_OK)
-            nccl_api()->CommDestroy(g->comm);
+    close_groups(group->next, well);
+    group->next = NULL; /* a failure below aborts all groups that are still listed */
+    if (group->comm && well && nccl_enter(group->world) == ST_OK) {
+        if (nccl_leave(group, nccl_api()->CommFinalize(group->comm), what) == ST_OK)
+            nccl_api()->CommDestroy(group->comm);
         else
             log_warn("%s", status_text());
-    } else if (g->comm) {
-        nccl_api()->CommAbort(g->comm);
+    } else if (group->comm) {
+        nccl_api()->CommAbort(group->comm);
     }
-    free(g->world_rank);
-    free(g);
+    free(group->world_rank);
+    free(group);
 }
 
 void nccl_world_free(nccl_world *world, bool well)

@@ -11,52 +11,53 @@
 
 enum { HALVINGS = 64 };
 
-static int64_t at_least_one(int64_t n)
+static int64_t at_least_one(int64_t first_layers)
 {
-    return n > 1 ? n : 1;
+    return first_layers > 1 ? first_layers : 1;
 }
 
 /* Hands out layers to the stages from `from` on, so that none takes longer than `time`. Each stage,
  * from the last one back, takes as many layers as it has time for, so that the first stages, which
  * hold the activations of the most micro-batches, get no more than they must. Returns false if the
  * time is not enough. */
-static bool fill_stages(const stage_costs *c, int from, double time, layout *l)
+static bool fill_stages(const stage_costs *costs, int from, double time, layout *degrees)
 {
-    const int64_t begin = layout_first_layer(l, from);
-    const int64_t least = begin + (from == 0 ? at_least_one(c->first_layers) : 1);
-    int64_t end = c->layers;
-    for (int64_t stage = l->pipeline - 1; stage > from; stage--) {
-        double used = stage == l->pipeline - 1 ? c->behind : 0;
+    const int64_t begin = layout_first_layer(degrees, from);
+    const int64_t least = begin + (from == 0 ? at_least_one(costs->first_layers) : 1);
+    int64_t end = costs->layers;
+    for (int64_t stage = degrees->pipeline - 1; stage > from; stage--) {
+        double used = stage == degrees->pipeline - 1 ? costs->behind : 0;
         int64_t first = end - 1; /* at least one layer */
-        used += c->layer[first];
+        used += costs->layer[first];
         if (used > time)
             return false;
-        while (first - 1 >= least + stage - 1 - from && used + c->layer[first - 1] <= time)
-            used += c->layer[--first];
-        l->stage_end[stage - 1] = (int32_t)first;
+        while (first - 1 >= least + stage - 1 - from && used + costs->layer[first - 1] <= time)
+            used += costs->layer[--first];
+        degrees->stage_end[stage - 1] = (int32_t)first;
         end = first;
     }
-    double used = (from == 0 ? c->before : 0) + (from + 1 == l->pipeline ? c->behind : 0);
+    double used =
+        (from == 0 ? costs->before : 0) + (from + 1 == degrees->pipeline ? costs->behind : 0);
     for (int64_t i = begin; i < end; i++)
-        used += c->layer[i];
+        used += costs->layer[i];
     return used <= time;
 }
 
 /* Finds the least time for the stages from `from` on. */
-static void balance_from(const stage_costs *c, int from, layout *l)
+static void balance_from(const stage_costs *costs, int from, layout *degrees)
 {
-    double low = 0, high = c->before + c->behind;
-    for (int64_t i = 0; i < c->layers; i++)
-        high += c->layer[i];
+    double low = 0, high = costs->before + costs->behind;
+    for (int64_t i = 0; i < costs->layers; i++)
+        high += costs->layer[i];
     high *= 2; /* enough, in whatever order the sums are rounded */
     for (int i = 0; i < HALVINGS; i++) {
         double middle = (low + high) / 2;
-        if (fill_stages(c, from, middle, l))
+        if (fill_stages(costs, from, middle, degrees))
             high = middle;
         else
             low = middle;
     }
-    fill_stages(c, from, high, l);
+    fill_stages(costs, from, high, degrees);
 }
 
 /* If one stage is the slowest whatever the others do, the stages after it are balanced among
@@ -75,10 +76,10 @@ static const char *next_word(const char *at)
 
 int64_t stages_listed(const char *text)
 {
-    int64_t n = 0;
+    int64_t count = 0;
     for (const char *at = next_word(text); *at; at = next_word(at + strcspn(at, ", ")))
-        n++;
-    return n;
+        count++;
+    return count;
 }
 
 static const char POINTS[] = "parallelism.pipeline_parallel_split_points";
@@ -86,48 +87,48 @@ static const char POINTS[] = "parallelism.pipeline_parallel_split_points";
 /* Reads the layers as they are written, in any order. */
 static status read_points(const char *text, int64_t layer[LAYOUT_STAGES])
 {
-    int64_t n = 0;
+    int64_t count = 0;
     for (const char *at = next_word(text); *at; at = next_word(at + strcspn(at, ", "))) {
         int used = 0;
-        if (sscanf(at, "layers.%" SCNd64 "%n", &layer[n++], &used) != 1 ||
+        if (sscanf(at, "layers.%" SCNd64 "%n", &layer[count++], &used) != 1 ||
             (at[used] && !strchr(", ", at[used])))
             return FAIL(ST_CONFIG, "%s: \"%s\" does not have the form layers.N", POINTS, at);
     }
     return ST_OK;
 }
 
-/* The first of n points that does not fit, or n if all do. Points must rise, since each begins a
- * stage. */
-static int64_t first_unfit(const int64_t *layer, int64_t n, int64_t layers, int64_t least)
+/* The first of `count` points that does not fit, or `count` if all do. Points must rise, since each
+ * begins a stage. */
+static int64_t first_unfit(const int64_t *layer, int64_t count, int64_t layers, int64_t least)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         if (layer[i] < (i ? layer[i - 1] + 1 : least) || layer[i] >= layers)
             return i;
-    return n;
+    return count;
 }
 
 /* Moves the points as little as is needed to make them fit. */
-static void move_points(int64_t *layer, int64_t n, int64_t layers, int64_t least)
+static void move_points(int64_t *layer, int64_t count, int64_t layers, int64_t least)
 {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         const int64_t low = i ? layer[i - 1] + 1 : least;
         layer[i] = layer[i] < low ? low : layer[i];
     }
-    for (int64_t i = n - 1; i >= 0; i--) {
-        const int64_t high = i + 1 < n ? layer[i + 1] - 1 : layers - 1;
+    for (int64_t i = count - 1; i >= 0; i--) {
+        const int64_t high = i + 1 < count ? layer[i + 1] - 1 : layers - 1;
         layer[i] = layer[i] > high ? high : layer[i];
     }
 }
 
-static status refuse_points(const int64_t *given, int64_t n, int64_t at, int64_t layers,
+static status refuse_points(const int64_t *given, int64_t count, int64_t at, int64_t layers,
                             int64_t least)
 {
     int64_t layer[LAYOUT_STAGES];
     char fits[LAYOUT_STAGES * 32] = "";
     size_t used = 0;
-    memcpy(layer, given, (size_t)n * sizeof *layer);
-    move_points(layer, n, layers, least);
-    for (int64_t i = 0; i < n; i++)
+    memcpy(layer, given, (size_t)count * sizeof *layer);
+    move_points(layer, count, layers, least);
+    for (int64_t i = 0; i < count; i++)
         used = words_add(fits, sizeof fits, used, "%slayers.%" PRId64, i ? ", " : "", layer[i]);
     return FAIL(ST_CONFIG,
                 "%s: stage %" PRId64 " cannot begin with layers.%" PRId64 " (of the %" PRId64
@@ -138,23 +139,23 @@ static status refuse_points(const int64_t *given, int64_t n, int64_t at, int64_t
 
 status stages_read(const char *text, int64_t layers, int64_t first_layers, layout *inout)
 {
-    const int64_t n = stages_listed(text), least = at_least_one(first_layers);
+    const int64_t count = stages_listed(text), least = at_least_one(first_layers);
     int64_t layer[LAYOUT_STAGES];
-    if (n + 1 != inout->pipeline)
+    if (count + 1 != inout->pipeline)
         return FAIL(ST_CONFIG, "%s: \"%s\" makes %" PRId64 " stages, but there are %" PRId64,
-                    POINTS, text, n + 1, inout->pipeline);
+                    POINTS, text, count + 1, inout->pipeline);
     TRY(read_points(text, layer));
-    const int64_t unfit = first_unfit(layer, n, layers, least);
-    if (unfit < n)
-        return refuse_points(layer, n, unfit, layers, least);
-    for (int64_t i = 0; i < n; i++)
+    const int64_t unfit = first_unfit(layer, count, layers, least);
+    if (unfit < count)
+        return refuse_points(layer, count, unfit, layers, least);
+    for (int64_t i = 0; i < count; i++)
         inout->stage_end[i] = (int32_t)layer[i];
     return ST_OK;
 }
 
-static int64_t pick_smaller(int64_t a, int64_t b)
+static int64_t pick_smaller(int64_t first, int64_t second)
 {
-    return a < b ? a : b;
+    return first < second ? first : second;
 }
 
 int64_t stage_flights(int stage, int stages, int64_t batches)

@@ -70,34 +70,35 @@ struct rank_link {
 
 /* ---- where this rank is ---- */
 
-static void tell_place(rank_link *c, char *out, size_t size)
+static void tell_place(rank_link *link, char *out, size_t size)
 {
-    comm_now now = comm_ledger_now(c->ledger);
-    pthread_mutex_lock(&c->lock);
-    size_t n = 0;
-    if (c->step == 0)
-        n = words_add(out, size, n, "before the first step");
+    comm_now now = comm_ledger_now(link->ledger);
+    pthread_mutex_lock(&link->lock);
+    size_t count = 0;
+    if (link->step == 0)
+        count = words_add(out, size, count, "before the first step");
     else
-        n = words_add(out, size, n, "step %" PRId64, c->step);
+        count = words_add(out, size, count, "step %" PRId64, link->step);
     if (now.what) {
-        n = words_add(out, size, n, ", %s %s: %s", now.inside ? "in" : "after",
-                      comm_kind_name(now.kind), now.what);
+        count = words_add(out, size, count, ", %s %s: %s", now.inside ? "in" : "after",
+                          comm_kind_name(now.kind), now.what);
         if (now.layer >= 0)
-            n = words_add(out, size, n, " of layer %" PRId64, now.layer);
-        n = words_add(out, size, n, " over %s", now.group);
+            count = words_add(out, size, count, " of layer %" PRId64, now.layer);
+        count = words_add(out, size, count, " over %s", now.group);
         if (now.inside)
-            n = words_add(out, size, n, " for %.1f s", (double)(clock_ns() - now.since_ns) * 1e-9);
+            count = words_add(out, size, count, " for %.1f s",
+                              (double)(clock_ns() - now.since_ns) * 1e-9);
     }
-    if (c->n_samples > 0)
-        n = words_add(out, size, n, ", samples");
-    for (int64_t i = 0; i < c->n_samples && i < IDS_TOLD && n + 32 < size; i++)
-        n = words_add(out, size, n, " %" PRIu64, c->sample[i]);
-    if (c->n_samples > IDS_TOLD)
-        n = words_add(out, size, n, " .. (%" PRId64 ")", c->n_samples);
-    const char *waits = atomic_load(&c->waits);
+    if (link->n_samples > 0)
+        count = words_add(out, size, count, ", samples");
+    for (int64_t i = 0; i < link->n_samples && i < IDS_TOLD && count + 32 < size; i++)
+        count = words_add(out, size, count, " %" PRIu64, link->sample[i]);
+    if (link->n_samples > IDS_TOLD)
+        count = words_add(out, size, count, " .. (%" PRId64 ")", link->n_samples);
+    const char *waits = atomic_load(&link->waits);
     if (waits)
-        words_add(out, size, n, ", waiting for %s", waits);
-    pthread_mutex_unlock(&c->lock);
+        words_add(out, size, count, ", waiting for %s", waits);
+    pthread_mutex_unlock(&link->lock);
 }
 
 void rank_link_waits(rank_link *link, const char *what)
@@ -116,14 +117,14 @@ bool rank_link_others_wait(rank_link *link)
     return atomic_load(&link->others_wait);
 }
 
-void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t n)
+void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t count)
 {
     if (!link)
         return;
     pthread_mutex_lock(&link->lock);
     link->step = step;
-    link->n_samples = n;
-    memcpy(link->sample, sample, (size_t)(n < IDS_TOLD ? n : IDS_TOLD) * sizeof *sample);
+    link->n_samples = count;
+    memcpy(link->sample, sample, (size_t)(count < IDS_TOLD ? count : IDS_TOLD) * sizeof *sample);
     pthread_mutex_unlock(&link->lock);
 }
 
@@ -145,41 +146,41 @@ static bool is_own_word(const char *why)
 
 /* Logs why the job ends. Before the first step all ranks fail with the same error; if they are on
  * one machine, rank 0 prints it once when it ends, and the others only write it to their logs. */
-static void tell_end(rank_link *c, const char *why)
+static void tell_end(rank_link *run, const char *why)
 {
     char place[CONTROL_TEXT_MAX];
-    tell_place(c, place, sizeof place);
-    c->refused = c->one_machine && c->step == 0 && is_own_word(why);
-    if (c->refused && c->rank == 0)
+    tell_place(run, place, sizeof place);
+    run->refused = run->one_machine && run->step == 0 && is_own_word(why);
+    if (run->refused && run->rank == 0)
         return;
-    log_hush(c->refused);
+    log_hush(run->refused);
     log_error("the run ends: %s; this rank: %s", why, place);
 }
 
 /* Ends the job with this cause: logs it, and on rank 0 tells the others. Only the first cause
  * counts. */
-static void end_job(rank_link *c, const char *why)
+static void end_job(rank_link *link, const char *why)
 {
-    if (atomic_load(&c->over))
+    if (atomic_load(&link->over))
         return;
-    snprintf(c->lost, sizeof c->lost, "%s", why);
-    atomic_store(&c->over, true);
-    tell_end(c, why);
-    for (int i = 0; c->rank == 0 && i < c->n_peers; i++)
-        if (c->peer[i].fd >= 0 && rank_link_send(c->peer[i].fd, CONTROL_LOST, c->lost,
-                                                 strlen(c->lost), clock_ns()) != ST_OK)
+    snprintf(link->lost, sizeof link->lost, "%s", why);
+    atomic_store(&link->over, true);
+    tell_end(link, why);
+    for (int i = 0; link->rank == 0 && i < link->n_peers; i++)
+        if (link->peer[i].fd >= 0 && rank_link_send(link->peer[i].fd, CONTROL_LOST, link->lost,
+                                                    strlen(link->lost), clock_ns()) != ST_OK)
             status_clear(); /* it may be the one that is lost */
 }
 
 /* Whether this rank was stopped until a moment ago, for so long that the others took it for lost.
  * In that case it is itself the cause of their end. */
-static bool was_still(const rank_link *c)
+static bool was_still(const rank_link *link)
 {
-    return c->still_ns + c->beat_ns >= c->silence_ns &&
-           clock_ns() - c->still_until_ns < STILL_TOLD_NS;
+    return link->still_ns + link->beat_ns >= link->silence_ns &&
+           clock_ns() - link->still_until_ns < STILL_TOLD_NS;
 }
 
-static void end_as_still(rank_link *c, const char *who)
+static void end_as_still(rank_link *link, const char *who)
 {
     char why[CONTROL_TEXT_MAX], host[CONTROL_HOST_MAX] = "?";
     gethostname(host, sizeof host - 1);
@@ -187,150 +188,150 @@ static void end_as_still(rank_link *c, const char *who)
              "rank %d (%s, pid %d), this one, did nothing for %.1f s because it was stopped "
              "(SIGSTOP) or "
              "its machine was; the other ranks, %s among them, have ended without it",
-             c->rank, host, (int)getpid(), (double)c->still_ns * 1e-9, who);
-    end_job(c, why);
+             link->rank, host, (int)getpid(), (double)link->still_ns * 1e-9, who);
+    end_job(link, why);
 }
 
-static void lose_peer(rank_link *c, rank_link_peer *p, const char *how)
+static void lose_peer(rank_link *link, rank_link_peer *peer, const char *how)
 {
     char why[CONTROL_TEXT_MAX], who[CONTROL_HOST_MAX + 64];
-    if (p->rank == 0)
-        snprintf(who, sizeof who, "rank 0 (%s)", p->host);
+    if (peer->rank == 0)
+        snprintf(who, sizeof who, "rank 0 (%s)", peer->host);
     else
-        snprintf(who, sizeof who, "rank %d (%s, pid %d)", p->rank, p->host, p->pid);
+        snprintf(who, sizeof who, "rank %d (%s, pid %d)", peer->rank, peer->host, peer->pid);
     snprintf(why, sizeof why, "%s %s; heard last %.1f s ago: %.3000s", who, how,
-             (double)(clock_ns() - p->heard_ns) * 1e-9, p->place);
-    close(p->fd);
-    p->fd = -1;
+             (double)(clock_ns() - peer->heard_ns) * 1e-9, peer->place);
+    close(peer->fd);
+    peer->fd = -1;
     /* This is no loss: rank 0 may end once this rank is done, and a rank that was told of this
      * one's failure hangs up. */
-    if (c->leaving && (c->rank != 0 || c->failed[0]))
+    if (link->leaving && (link->rank != 0 || link->failed[0]))
         return;
-    if (was_still(c))
-        end_as_still(c, who);
+    if (was_still(link))
+        end_as_still(link, who);
     else
-        end_job(c, why);
+        end_job(link, why);
 }
 
 /* ---- what comes ---- */
 
 /* Whether a rank other than the peer `but` waits. */
-static bool peers_wait(const rank_link *c, const rank_link_peer *but)
+static bool peers_wait(const rank_link *link, const rank_link_peer *but)
 {
-    for (int i = 0; i < c->n_peers; i++)
-        if (&c->peer[i] != but && c->peer[i].fd >= 0 && c->peer[i].waits)
+    for (int i = 0; i < link->n_peers; i++)
+        if (&link->peer[i] != but && link->peer[i].fd >= 0 && link->peer[i].waits)
             return true;
     return false;
 }
 
-static void note_beat(rank_link *c, rank_link_peer *p, const char *place, bool waits)
+static void note_beat(rank_link *link, rank_link_peer *peer, const char *place, bool waits)
 {
-    snprintf(p->place, sizeof p->place, "%s", place);
-    p->waits = waits;
-    atomic_store(&c->others_wait, peers_wait(c, NULL));
+    snprintf(peer->place, sizeof peer->place, "%s", place);
+    peer->waits = waits;
+    atomic_store(&link->others_wait, peers_wait(link, NULL));
 }
 
-static void act_on(rank_link *c, rank_link_peer *p, rank_link_kind kind, const char *bytes,
+static void act_on(rank_link *link, rank_link_peer *peer, rank_link_kind kind, const char *bytes,
                    size_t size)
 {
     char text[CONTROL_TEXT_MAX + 1];
-    p->heard_ns = clock_ns();
+    peer->heard_ns = clock_ns();
     snprintf(text, sizeof text, "%.*s", (int)size, bytes);
     const bool beats = kind == CONTROL_BEAT || kind == CONTROL_WAITS;
     if (beats)
-        note_beat(c, p, text, kind == CONTROL_WAITS);
+        note_beat(link, peer, text, kind == CONTROL_WAITS);
     else if (kind == CONTROL_LOST)
-        end_job(c, text);
+        end_job(link, text);
     else if (kind != CONTROL_BYE)
-        lose_peer(c, p, "breaks the protocol");
+        lose_peer(link, peer, "breaks the protocol");
     /* Hanging up tells the other end that its last word was received. */
-    if (!beats && p->fd >= 0) {
-        close(p->fd);
-        p->fd = -1;
+    if (!beats && peer->fd >= 0) {
+        close(peer->fd);
+        peer->fd = -1;
     }
 }
 
 /* Acts on the complete messages that were received and keeps the rest. Returns false if the bytes
  * are not a message. */
-static bool take_frames(rank_link *c, rank_link_peer *p)
+static bool take_frames(rank_link *link, rank_link_peer *peer)
 {
     size_t at = 0, size;
     rank_link_kind kind;
-    while (p->fd >= 0 && p->n_in - at >= CONTROL_HEADER) {
-        if (rank_link_header_get(p->in + at, &kind, &size) != ST_OK || size > CONTROL_TEXT_MAX) {
+    while (peer->fd >= 0 && peer->n_in - at >= CONTROL_HEADER) {
+        if (rank_link_header_get(peer->in + at, &kind, &size) != ST_OK || size > CONTROL_TEXT_MAX) {
             status_clear();
             return false;
         }
-        if (p->n_in - at < CONTROL_HEADER + size)
+        if (peer->n_in - at < CONTROL_HEADER + size)
             break;
-        act_on(c, p, kind, (const char *)p->in + at + CONTROL_HEADER, size);
+        act_on(link, peer, kind, (const char *)peer->in + at + CONTROL_HEADER, size);
         at += CONTROL_HEADER + size;
     }
-    memmove(p->in, p->in + at, p->n_in - at);
-    p->n_in -= at;
+    memmove(peer->in, peer->in + at, peer->n_in - at);
+    peer->n_in -= at;
     return true;
 }
 
 static void read_peer(rank_link *link, rank_link_peer *peer)
 {
-    ssize_t n = recv(peer->fd, peer->in + peer->n_in, sizeof peer->in - peer->n_in, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    ssize_t got = recv(peer->fd, peer->in + peer->n_in, sizeof peer->in - peer->n_in, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0) { /* a process that dies with unread bytes leaves a reset */
-        const bool died = n == 0 || errno == ECONNRESET;
+    if (got <= 0) { /* a process that dies with unread bytes leaves a reset */
+        const bool died = got == 0 || errno == ECONNRESET;
         lose_peer(link, peer,
                   died ? "died: its connection is closed" : "is gone: its connection broke");
         return;
     }
-    peer->n_in += (size_t)n;
+    peer->n_in += (size_t)got;
     if (!take_frames(link, peer))
         lose_peer(link, peer, "breaks the protocol");
 }
 
-static void turn_away(rank_link *c)
+static void turn_away(rank_link *link)
 {
     char why[128];
-    int fd = accept(c->listener, NULL, NULL);
+    int fd = accept(link->listener, NULL, NULL);
     if (fd < 0)
         return;
     snprintf(why, sizeof why,
-             "a job of %d ranks is complete and running here; is this another one?", c->size);
+             "a job of %d ranks is complete and running here; is this another one?", link->size);
     rank_link_refuse(fd, why);
 }
 
 /* ---- the thread ---- */
 
-static void beat(rank_link *c)
+static void beat(rank_link *link)
 {
     char place[CONTROL_TEXT_MAX];
-    if (c->leaving && (c->rank != 0 || c->failed[0])) /* the last word was sent */
+    if (link->leaving && (link->rank != 0 || link->failed[0])) /* the last word was sent */
         return;
-    tell_place(c, place, sizeof place);
-    for (int i = 0; i < c->n_peers; i++) {
-        rank_link_peer *p = &c->peer[i];
-        if (p->fd < 0)
+    tell_place(link, place, sizeof place);
+    for (int i = 0; i < link->n_peers; i++) {
+        rank_link_peer *peer = &link->peer[i];
+        if (peer->fd < 0)
             continue;
-        const bool waits = rank_link_is_waiting(c) || peers_wait(c, p);
+        const bool waits = rank_link_is_waiting(link) || peers_wait(link, peer);
         /* A peer that accepts no bytes has also been silent, so find_silent will notice it. */
-        status st = rank_link_send(p->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place,
+        status st = rank_link_send(peer->fd, waits ? CONTROL_WAITS : CONTROL_BEAT, place,
                                    strlen(place), clock_ns());
         if (st != ST_OK && st != ST_TIMEOUT)
-            lose_peer(c, p, "died: its connection is closed");
+            lose_peer(link, peer, "died: its connection is closed");
         if (st != ST_OK)
             status_clear();
     }
 }
 
-static void find_silent(rank_link *c)
+static void find_silent(rank_link *link)
 {
     char how[96];
-    for (int i = 0; i < c->n_peers; i++) {
-        rank_link_peer *p = &c->peer[i];
-        if (p->fd < 0 || clock_ns() - p->heard_ns < c->silence_ns)
+    for (int i = 0; i < link->n_peers; i++) {
+        rank_link_peer *peer = &link->peer[i];
+        if (peer->fd < 0 || clock_ns() - peer->heard_ns < link->silence_ns)
             continue;
         snprintf(how, sizeof how, "has said nothing for %.1f s: it is stopped or cut off",
-                 (double)c->silence_ns * 1e-9);
-        lose_peer(c, p, how);
+                 (double)link->silence_ns * 1e-9);
+        lose_peer(link, peer, how);
     }
 }
 
@@ -338,52 +339,52 @@ static void find_silent(rank_link *c)
  * this rank is leaving and there is no other to wait for. */
 static bool wait_for_news(rank_link *link, int64_t until_ns)
 {
-    struct pollfd *p = link->polled;
-    int n = 0;
+    struct pollfd *wait = link->polled;
+    int count = 0;
     bool connected = false;
     uint64_t woken;
-    p[n++] = (struct pollfd){link->wake, POLLIN, 0};
-    p[n++] = (struct pollfd){link->listener, POLLIN, 0}; /* poll skips a descriptor of -1 */
+    wait[count++] = (struct pollfd){link->wake, POLLIN, 0};
+    wait[count++] = (struct pollfd){link->listener, POLLIN, 0}; /* poll skips a descriptor of -1 */
     for (int i = 0; i < link->n_peers; i++) {
-        p[n++] = (struct pollfd){link->peer[i].fd, POLLIN, 0};
+        wait[count++] = (struct pollfd){link->peer[i].fd, POLLIN, 0};
         connected |= link->peer[i].fd >= 0;
     }
     bool ends_badly = link->leaving && (link->failed[0] || atomic_load(&link->over));
     if (link->leaving && (!connected || (ends_badly && clock_ns() > link->leave_by_ns)))
         return false;
     int64_t left = until_ns - clock_ns();
-    if (poll(p, (nfds_t)n, left > 0 ? (int)(left / 1000000) + 1 : 0) <= 0)
+    if (poll(wait, (nfds_t)count, left > 0 ? (int)(left / 1000000) + 1 : 0) <= 0)
         return true;
-    if (p[0].revents && read(link->wake, &woken, sizeof woken) < 0)
+    if (wait[0].revents && read(link->wake, &woken, sizeof woken) < 0)
         return true;
-    if (p[1].revents)
+    if (wait[1].revents)
         turn_away(link);
     for (int i = 0; i < link->n_peers; i++)
-        if (p[2 + i].revents && link->peer[i].fd >= 0)
+        if (wait[2 + i].revents && link->peer[i].fd >= 0)
             read_peer(link, &link->peer[i]);
     return true;
 }
 
 /* Tells the others how this rank ended. They hang up when they have received it. */
-static void say_last_word(rank_link *c)
+static void say_last_word(rank_link *link)
 {
-    const char *failed = c->failed;
+    const char *failed = link->failed;
     rank_link_kind kind = failed[0] ? CONTROL_LOST : CONTROL_BYE;
     int64_t deadline = clock_ns() + LAST_WORD_NS;
-    if (atomic_load(&c->over))
+    if (atomic_load(&link->over))
         return;
-    for (int i = 0; i < c->n_peers; i++)
-        if (c->peer[i].fd >= 0 &&
-            rank_link_send(c->peer[i].fd, kind, failed, strlen(failed), deadline) != ST_OK)
+    for (int i = 0; i < link->n_peers; i++)
+        if (link->peer[i].fd >= 0 &&
+            rank_link_send(link->peer[i].fd, kind, failed, strlen(failed), deadline) != ST_OK)
             status_clear();
 }
 
 /* Ends a process that is stuck in its work. */
-static void end_process(const rank_link *c)
+static void end_process(const rank_link *link)
 {
-    if (c->refused) { /* it was to be printed when the work ends, which will not happen */
+    if (link->refused) { /* it was to be printed when the work ends, which will not happen */
         log_hush(false);
-        log_error("the run ends: %s", c->lost);
+        log_error("the run ends: %s", link->lost);
     }
     log_error("this rank did not leave its work within %g s after the end of the job; its process "
               "is ended",
@@ -393,48 +394,48 @@ static void end_process(const rank_link *c)
 }
 
 /* Notices that rank_link_close was called. */
-static void see_closing(rank_link *c)
+static void see_closing(rank_link *link)
 {
-    if (c->leaving)
+    if (link->leaving)
         return;
-    pthread_mutex_lock(&c->lock);
-    c->leaving = c->closing;
-    pthread_mutex_unlock(&c->lock);
-    c->leave_by_ns = clock_ns() + LAST_WORD_NS;
-    if (c->leaving && (c->rank != 0 || c->failed[0]))
-        say_last_word(c);
+    pthread_mutex_lock(&link->lock);
+    link->leaving = link->closing;
+    pthread_mutex_unlock(&link->lock);
+    link->leave_by_ns = clock_ns() + LAST_WORD_NS;
+    if (link->leaving && (link->rank != 0 || link->failed[0]))
+        say_last_word(link);
 }
 
 /* This process was itself stopped and so could not hear the others; they do not count as silent. */
-static void forgive(rank_link *c, int64_t since, int64_t now)
+static void forgive(rank_link *link, int64_t since, int64_t now)
 {
-    c->still_ns = now - since;
-    c->still_until_ns = now;
-    for (int i = 0; i < c->n_peers; i++)
-        c->peer[i].heard_ns = now;
+    link->still_ns = now - since;
+    link->still_until_ns = now;
+    for (int i = 0; i < link->n_peers; i++)
+        link->peer[i].heard_ns = now;
 }
 
 static void *watch_peers(void *of)
 {
-    rank_link *c = of;
+    rank_link *link = of;
     int64_t next_beat = 0, round = clock_ns(), ended = 0;
     do {
         int64_t now = clock_ns();
-        if (now - round > c->silence_ns / 2)
-            forgive(c, round, now);
+        if (now - round > link->silence_ns / 2)
+            forgive(link, round, now);
         round = now;
-        see_closing(c);
+        see_closing(link);
         if (now >= next_beat) {
-            beat(c);
-            next_beat = now + c->beat_ns;
+            beat(link);
+            next_beat = now + link->beat_ns;
         }
-        if (!atomic_load(&c->over))
-            find_silent(c);
+        if (!atomic_load(&link->over))
+            find_silent(link);
         else if (!ended)
             ended = now;
-        else if (now - ended > GRACE_NS && !c->leaving)
-            end_process(c);
-    } while (wait_for_news(c, next_beat));
+        else if (now - ended > GRACE_NS && !link->leaving)
+            end_process(link);
+    } while (wait_for_news(link, next_beat));
     return NULL;
 }
 
@@ -444,82 +445,85 @@ static void *watch_peers(void *of)
 static status version_text(char out[VERSION_MAX])
 {
     char self[STATUS_PATH_MAX], build[HASH_TEXT];
-    hash128 h;
+    hash128 digest;
     TRY(proc_self_path(self, sizeof self));
-    TRY(hash_file(self, &h));
-    hash_print(h, build);
+    TRY(hash_file(self, &digest));
+    hash_print(digest, build);
     snprintf(out, VERSION_MAX, "trainer " TESSERA_VERSION " (build %.12s)", build);
     return ST_OK;
 }
 
-static status meet_ranks(const rank_link_options *o, void *id, rank_link *c)
+static status meet_ranks(const rank_link_options *options, void *id, rank_link *link)
 {
     char host[CONTROL_HOST_MAX] = "?", version[VERSION_MAX];
     TRY(version_text(version));
     gethostname(host, sizeof host - 1);
-    rank_link_hello me = {(uint32_t)o->rank, (uint32_t)o->size, (uint32_t)getpid(), host,
-                          version,           o->options};
-    if (o->rank == 0)
-        return rank_link_gather(&o->at, &me, id, o->timeout_s, &c->listener, c->peer);
-    return rank_link_come(&o->at, &me, o->timeout_s, id, c->peer);
+    rank_link_hello me = {
+        (uint32_t)options->rank, (uint32_t)options->size, (uint32_t)getpid(), host, version,
+        options->options};
+    if (options->rank == 0)
+        return rank_link_gather(&options->at, &me, id, options->timeout_s, &link->listener,
+                                link->peer);
+    return rank_link_come(&options->at, &me, options->timeout_s, id, link->peer);
 }
 
 /* Starts the thread with all signals blocked, since signals are for the thread that trains. */
-static status start_thread(rank_link *c)
+static status start_thread(rank_link *link)
 {
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    int rc = pthread_create(&c->thread, NULL, watch_peers, c);
+    int rc = pthread_create(&link->thread, NULL, watch_peers, link);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     return rc == 0 ? ST_OK
                    : FAIL(ST_OS, "the thread of the rank link cannot be started: %s", strerror(rc));
 }
 
-static void rank_link_free(rank_link **c)
+static void rank_link_free(rank_link **link)
 {
-    for (int i = 0; i < (*c)->n_peers; i++)
-        if ((*c)->peer && (*c)->peer[i].fd >= 0)
-            close((*c)->peer[i].fd);
-    if ((*c)->listener >= 0)
-        close((*c)->listener);
-    if ((*c)->wake >= 0)
-        close((*c)->wake);
-    pthread_mutex_destroy(&(*c)->lock);
-    free((*c)->peer);
-    free((*c)->polled);
-    free(*c);
-    *c = NULL;
+    for (int i = 0; i < (*link)->n_peers; i++)
+        if ((*link)->peer && (*link)->peer[i].fd >= 0)
+            close((*link)->peer[i].fd);
+    if ((*link)->listener >= 0)
+        close((*link)->listener);
+    if ((*link)->wake >= 0)
+        close((*link)->wake);
+    pthread_mutex_destroy(&(*link)->lock);
+    free((*link)->peer);
+    free((*link)->polled);
+    free(*link);
+    *link = NULL;
 }
 
 status rank_link_open(const rank_link_options *options, void *id, rank_link **out)
 {
-    int n = options->rank == 0 ? options->size - 1 : 1;
-    rank_link *c = calloc(1, sizeof *c);
-    if (!c)
+    int count = options->rank == 0 ? options->size - 1 : 1;
+    rank_link *link = calloc(1, sizeof *link);
+    if (!link)
         return FAIL(ST_NO_MEMORY, "no memory for the rank link");
-    c->rank = options->rank;
-    c->size = options->size;
-    c->ledger = options->ledger;
-    c->one_machine = options->one_machine;
-    c->silence_ns = (int64_t)(options->silence_s * 1e9);
-    c->beat_ns = c->silence_ns / BEATS < BEAT_MOST_NS ? c->silence_ns / BEATS : BEAT_MOST_NS;
-    c->listener = -1;
-    pthread_mutex_init(&c->lock, NULL);
-    c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    c->peer = calloc((size_t)n, sizeof *c->peer);
-    c->polled = calloc((size_t)n + 2, sizeof *c->polled);
-    status st = c->wake < 0 || !c->peer || !c->polled
+    link->rank = options->rank;
+    link->size = options->size;
+    link->ledger = options->ledger;
+    link->one_machine = options->one_machine;
+    link->silence_ns = (int64_t)(options->silence_s * 1e9);
+    link->beat_ns =
+        link->silence_ns / BEATS < BEAT_MOST_NS ? link->silence_ns / BEATS : BEAT_MOST_NS;
+    link->listener = -1;
+    pthread_mutex_init(&link->lock, NULL);
+    link->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    link->peer = calloc((size_t)count, sizeof *link->peer);
+    link->polled = calloc((size_t)count + 2, sizeof *link->polled);
+    status st = link->wake < 0 || !link->peer || !link->polled
                     ? FAIL(ST_NO_MEMORY, "no memory for the rank link")
-                    : meet_ranks(options, id, c);
+                    : meet_ranks(options, id, link);
     if (st == ST_OK) {
-        c->n_peers = n;
-        st = start_thread(c);
+        link->n_peers = count;
+        st = start_thread(link);
     }
     if (st != ST_OK)
-        rank_link_free(&c);
+        rank_link_free(&link);
     else
-        *out = c;
+        *out = link;
     return st;
 }
 
@@ -535,15 +539,15 @@ static bool is_same(const char *failed, const char *lost)
 
 /* Decides about the last line of a rank that ends before the first step: the others do not print
  * again what rank 0 prints, and rank 0 prints a cause that is not its own. */
-static void fit_last_line(const rank_link *c, const char *failed)
+static void fit_last_line(const rank_link *link, const char *failed)
 {
-    const bool said = atomic_load(&c->over) && is_same(failed, c->lost);
+    const bool said = atomic_load(&link->over) && is_same(failed, link->lost);
     const bool heard =
-        c->one_machine && !atomic_load(&c->over) && c->step == 0 && c->peer[0].fd < 0;
-    if (c->rank != 0)
-        log_hush((c->refused && said) || heard);
-    else if (c->refused && !said)
-        log_error("the run ends: %s", c->lost);
+        link->one_machine && !atomic_load(&link->over) && link->step == 0 && link->peer[0].fd < 0;
+    if (link->rank != 0)
+        log_hush((link->refused && said) || heard);
+    else if (link->refused && !said)
+        log_error("the run ends: %s", link->lost);
 }
 
 status rank_link_close(rank_link **link, const char *failed)

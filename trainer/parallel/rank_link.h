@@ -30,9 +30,9 @@ typedef struct rank_link_options {
  * gives it to the others, which receive it here. ST_TIMEOUT names the ranks that did not come;
  * ST_CONFIG the difference if the ranks do not belong together (rank_link_join.h). */
 WARN_UNUSED status rank_link_open(const rank_link_options *options, void *id, rank_link **out);
-/* Notes the step that begins and sample [n], the ids of this rank's samples in it, so that messages
- * about this rank can name them. link may be NULL. */
-void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t n);
+/* Notes the step that begins and sample [count], the ids of this rank's samples in it, so that
+ * messages about this rank can name them. link may be NULL. */
+void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t count);
 /* Says what this rank waits for from now on besides its collectives, such as "rows" (static
  * storage); NULL: nothing any more. The other ranks hear it with the next report, and allow their
  * calls more time for as long (comm_join.patient). link may be NULL. */

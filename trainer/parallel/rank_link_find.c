@@ -34,41 +34,41 @@ static status port_of(const char *variable, int *out)
 {
     const char *text = getenv(variable);
     char *end = NULL;
-    long n = text ? strtol(text, &end, 10) : 0;
-    if (n < 1 || n > 65535 || *end)
+    long count = text ? strtol(text, &end, 10) : 0;
+    if (count < 1 || count > 65535 || *end)
         return FAIL(ST_CONFIG, "%s is \"%s\", which is not a port from 1 to 65535", variable, text);
-    *out = (int)n;
+    *out = (int)count;
     return ST_OK;
 }
 
 status rank_link_find(const char *address, int64_t port, bool one_machine, rank_link_place *out)
 {
-    rank_link_place p = {"", PORT_DEFAULT};
+    rank_link_place place = {"", PORT_DEFAULT};
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
     const char *job = getenv("SLURM_JOB_ID"), *mpirun_job = getenv("OMPI_MCA_ess_base_jobid");
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (getenv("MASTER_PORT")) {
-        TRY(port_of("MASTER_PORT", &p.port));
+        TRY(port_of("MASTER_PORT", &place.port));
         if (agent && strcmp(agent, "True") == 0)
-            p.port++; /* torchrun's agent listens at MASTER_PORT itself */
+            place.port++; /* torchrun's agent listens at MASTER_PORT itself */
     } else if (mpirun_job) {
-        p.port = port_of_job(mpirun_job, MPIRUN_JOB_SHIFT);
+        place.port = port_of_job(mpirun_job, MPIRUN_JOB_SHIFT);
     } else if (job) {
-        p.port = port_of_job(job, 0);
+        place.port = port_of_job(job, 0);
     }
     if (port)
-        p.port = (int)port;
+        place.port = (int)port;
     if (address[0])
-        snprintf(p.host, sizeof p.host, "%s", address);
+        snprintf(place.host, sizeof place.host, "%s", address);
     else if (master && *master)
-        snprintf(p.host, sizeof p.host, "%s", master);
+        snprintf(place.host, sizeof place.host, "%s", master);
     else if (one_machine)
-        snprintf(p.host, sizeof p.host, "127.0.0.1");
+        snprintf(place.host, sizeof place.host, "127.0.0.1");
     else if (nodes && *nodes)
-        first_node(nodes, p.host, sizeof p.host);
+        first_node(nodes, place.host, sizeof place.host);
     else
         return FAIL(ST_CONFIG, "the ranks are on several machines, and rank 0's address is not "
                                "known: set MASTER_ADDR or comm.address for all ranks");
-    *out = p;
+    *out = place;
     return ST_OK;
 }

@@ -75,9 +75,9 @@ status rank_link_hello_put(const rank_link_hello *hello, uint8_t **out, size_t *
     store_u32(at + 8, hello->pid);
     at += HELLO_NUMBERS;
     for (int i = 0; i < 3; i++) {
-        size_t n = strlen(text[i]) + 1;
-        memcpy(at, text[i], n);
-        at += n;
+        size_t length = strlen(text[i]) + 1;
+        memcpy(at, text[i], length);
+        at += length;
     }
     return ST_OK;
 }
@@ -117,19 +117,19 @@ static bool is_own(const char *line)
 bool rank_link_options_differ(const char *ours, const char *theirs, char *out, size_t size)
 {
     while (*ours || *theirs) {
-        size_t a = strcspn(ours, "\n"), b = strcspn(theirs, "\n");
-        if ((a != b || memcmp(ours, theirs, a) != 0) && !is_own(ours)) {
+        size_t our_size = strcspn(ours, "\n"), their_size = strcspn(theirs, "\n");
+        if ((our_size != their_size || memcmp(ours, theirs, our_size) != 0) && !is_own(ours)) {
             size_t key = strcspn(theirs, ":");
-            bool same_key = key < b && strncmp(ours, theirs, key + 1) == 0;
+            bool same_key = key < their_size && strncmp(ours, theirs, key + 1) == 0;
             const char *value = same_key ? theirs + key + 1 : theirs;
-            int shown = (int)(same_key ? b - key - 1 : b);
+            int shown = (int)(same_key ? their_size - key - 1 : their_size);
             snprintf(out, size, "%.*s here,%s%.*s there",
-                     (int)(a < LINE_MAX_SHOWN ? a : LINE_MAX_SHOWN), ours, same_key ? "" : " ",
-                     shown < LINE_MAX_SHOWN ? shown : LINE_MAX_SHOWN, value);
+                     (int)(our_size < LINE_MAX_SHOWN ? our_size : LINE_MAX_SHOWN), ours,
+                     same_key ? "" : " ", shown < LINE_MAX_SHOWN ? shown : LINE_MAX_SHOWN, value);
             return true;
         }
-        ours += a + (ours[a] == '\n');
-        theirs += b + (theirs[b] == '\n');
+        ours += our_size + (ours[our_size] == '\n');
+        theirs += their_size + (theirs[their_size] == '\n');
     }
     return false;
 }

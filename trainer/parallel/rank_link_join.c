@@ -58,10 +58,10 @@ static status receive_frame(int fd, int64_t deadline_ns, rank_link_kind *out_kin
 
 void rank_link_refuse(int fd, const char *why)
 {
-    size_t n = strlen(why);
+    size_t length = strlen(why);
     int64_t deadline = clock_ns() + HELLO_NS;
-    if (rank_link_send(fd, CONTROL_REFUSE, why, n < CONTROL_TEXT_MAX ? n : CONTROL_TEXT_MAX,
-                       deadline) == ST_OK) {
+    if (rank_link_send(fd, CONTROL_REFUSE, why,
+                       length < CONTROL_TEXT_MAX ? length : CONTROL_TEXT_MAX, deadline) == ST_OK) {
         uint8_t rest[256]; /* closing with bytes unread could destroy the reason on its way */
         shutdown(fd, SHUT_WR);
         while (clock_ns() < deadline && tcp_ready(fd, POLLIN, deadline) &&
@@ -87,15 +87,15 @@ static status resolve_host(const rank_link_place *at, struct addrinfo **out)
     return ST_OK;
 }
 
-static void peer_set(rank_link_peer *p, int fd, int rank, int pid, const char *host)
+static void peer_set(rank_link_peer *peer, int fd, int rank, int pid, const char *host)
 {
-    memset(p, 0, sizeof *p);
-    p->fd = fd;
-    p->rank = rank;
-    p->pid = pid;
-    p->heard_ns = clock_ns();
-    snprintf(p->host, sizeof p->host, "%s", host);
-    snprintf(p->place, sizeof p->place, "starting");
+    memset(peer, 0, sizeof *peer);
+    peer->fd = fd;
+    peer->rank = rank;
+    peer->pid = pid;
+    peer->heard_ns = clock_ns();
+    snprintf(peer->host, sizeof peer->host, "%s", host);
+    snprintf(peer->place, sizeof peer->place, "starting");
 }
 
 /* ---- rank 0 ---- */
@@ -150,13 +150,13 @@ static status check_hello(const rank_link_hello *me, const rank_link_hello *othe
 static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peers, int *inout_here)
 {
     rank_link_kind kind;
-    rank_link_hello h;
+    rank_link_hello greeting;
     uint8_t *bytes = NULL;
     size_t size;
     char why[512];
     status st = receive_frame(fd, clock_ns() + HELLO_NS, &kind, &bytes, &size);
     if (st == ST_OK)
-        st = kind == CONTROL_HELLO ? rank_link_hello_get(span_of(bytes, size), &h)
+        st = kind == CONTROL_HELLO ? rank_link_hello_get(span_of(bytes, size), &greeting)
                                    : FAIL(ST_PROTOCOL, "it did not say which rank it is");
     if (st != ST_OK) {
         log_warn("a process that connected to rank 0 is refused: %s", status_text());
@@ -166,30 +166,33 @@ static status greet_rank(int fd, const rank_link_hello *me, rank_link_peer *peer
         free(bytes);
         return ST_OK;
     }
-    st = check_hello(me, &h);
+    st = check_hello(me, &greeting);
     if (st != ST_OK) {
         snprintf(why, sizeof why, "%s", status_text());
         rank_link_refuse(fd, why);
-    } else if (h.rank == 0 || h.rank >= me->size || peers[h.rank - 1].fd >= 0) {
+    } else if (greeting.rank == 0 || greeting.rank >= me->size ||
+               peers[greeting.rank - 1].fd >= 0) {
         snprintf(why, sizeof why,
-                 "rank %u has connected already: are two jobs using the same port?", h.rank);
-        log_warn("rank %u on %s (pid %u) is refused: %s", h.rank, h.host, h.pid, why);
+                 "rank %u has connected already: are two jobs using the same port?", greeting.rank);
+        log_warn("rank %u on %s (pid %u) is refused: %s", greeting.rank, greeting.host,
+                 greeting.pid, why);
         rank_link_refuse(fd, why);
     } else {
-        peer_set(&peers[h.rank - 1], fd, (int)h.rank, (int)h.pid, h.host);
+        peer_set(&peers[greeting.rank - 1], fd, (int)greeting.rank, (int)greeting.pid,
+                 greeting.host);
         (*inout_here)++;
     }
     free(bytes);
     return st;
 }
 
-static status ranks_missing(const rank_link_place *at, const rank_link_peer *peers, int n,
+static status ranks_missing(const rank_link_place *at, const rank_link_peer *peers, int count,
                             double timeout_s)
 {
     char names[NAMED] = "";
     size_t used = 0;
     int missing = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < count; i++) {
         if (peers[i].fd >= 0)
             continue;
         missing++;
@@ -197,14 +200,14 @@ static status ranks_missing(const rank_link_place *at, const rank_link_peer *pee
             used = words_add(names, sizeof names, used, " %d", peers[i].rank);
     }
     return FAIL(ST_TIMEOUT, "%d of %d ranks did not come to %s port %d within %g s: rank%s%s",
-                missing, n + 1, at->host, at->port, timeout_s, missing == 1 ? "" : "s", names);
+                missing, count + 1, at->host, at->port, timeout_s, missing == 1 ? "" : "s", names);
 }
 
-static void send_all_away(rank_link_peer *peers, int n)
+static void send_all_away(rank_link_peer *peers, int count)
 {
     char why[1024];
     snprintf(why, sizeof why, "%s", status_text());
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         if (peers[i].fd >= 0) {
             rank_link_refuse(peers[i].fd, why);
             peers[i].fd = -1;
@@ -214,23 +217,23 @@ static void send_all_away(rank_link_peer *peers, int n)
 status rank_link_gather(const rank_link_place *at, const rank_link_hello *me, const void *id,
                         double timeout_s, int *out_listener, rank_link_peer *out)
 {
-    int listener, n = (int)me->size - 1, here = 0;
+    int listener, count = (int)me->size - 1, here = 0;
     int64_t deadline = clock_ns() + (int64_t)(timeout_s * 1e9);
     status st = ST_OK;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         out[i] = (rank_link_peer){.fd = -1, .rank = i + 1};
-    TRY(listen_at(at, n + 8, &listener));
-    while (here < n && st == ST_OK) {
+    TRY(listen_at(at, count + 8, &listener));
+    while (here < count && st == ST_OK) {
         int fd = tcp_ready(listener, POLLIN, deadline) ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
                                                        : -1;
         if (fd >= 0) {
             tcp_set_up(fd);
             st = greet_rank(fd, me, out, &here);
         } else if (clock_ns() > deadline) {
-            st = ranks_missing(at, out, n, timeout_s);
+            st = ranks_missing(at, out, count, timeout_s);
         }
     }
-    for (int i = 0; i < n && st == ST_OK; i++) {
+    for (int i = 0; i < count && st == ST_OK; i++) {
         out[i].heard_ns = clock_ns();
         st =
             rank_link_send(out[i].fd, CONTROL_WELCOME, id, CONTROL_ID_BYTES, clock_ns() + HELLO_NS);
@@ -241,7 +244,7 @@ status rank_link_gather(const rank_link_place *at, const rank_link_hello *me, co
         *out_listener = listener;
         return ST_OK;
     }
-    send_all_away(out, n);
+    send_all_away(out, count);
     close(listener);
     return st;
 }

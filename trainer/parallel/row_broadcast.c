@@ -52,21 +52,21 @@ typedef struct hello {
 static void name_machine(char *out, size_t size)
 {
     char boot[64] = "", net[48] = "";
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f) {
-        if (!fgets(boot, sizeof boot, f))
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file) {
+        if (!fgets(boot, sizeof boot, file))
             boot[0] = 0;
-        fclose(f);
+        fclose(file);
     }
-    ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
-    net[n > 0 ? n : 0] = 0;
+    ssize_t length = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    net[length > 0 ? length : 0] = 0;
     snprintf(out, size, "%.*s %s", (int)strcspn(boot, "\n"), boot, net);
 }
 
-static bool one_machine(const row_broadcast *f, const card *cards)
+static bool one_machine(const row_broadcast *feed, const card *cards)
 {
-    for (int i = 1; i < f->count; i++)
-        if (strcmp(cards[f->member[i]].machine, cards[f->member[0]].machine) != 0)
+    for (int i = 1; i < feed->count; i++)
+        if (strcmp(cards[feed->member[i]].machine, cards[feed->member[0]].machine) != 0)
             return false;
     return true;
 }
@@ -74,12 +74,12 @@ static bool one_machine(const row_broadcast *f, const card *cards)
 /* Listens at a free port, which becomes *out_port. */
 static status listen_here(bool loopback, int backlog, int *out, int32_t *out_port)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY)};
-    socklen_t size = sizeof a;
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY)};
+    socklen_t size = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, size) != 0 || listen(fd, backlog) != 0 ||
-        getsockname(fd, (struct sockaddr *)&a, &size) != 0) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) != 0 || listen(fd, backlog) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
         status st = FAIL(ST_OS,
                          "no port can be opened for the ranks that share this rank's rows: "
                          "%s",
@@ -89,7 +89,7 @@ static status listen_here(bool loopback, int backlog, int *out, int32_t *out_por
         return st;
     }
     *out = fd;
-    *out_port = ntohs(a.sin_port);
+    *out_port = ntohs(address.sin_port);
     return ST_OK;
 }
 
@@ -97,15 +97,15 @@ static status listen_here(bool loopback, int backlog, int *out, int32_t *out_por
 
 /* Reads which peer has connected, and takes over fd. A process that does not know the secret is
  * refused. */
-static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_here)
+static void greet_member(row_broadcast *feed, int fd, const card *mine, int *inout_here)
 {
-    hello h;
-    if (tcp_recv(fd, &h, sizeof h, clock_ns() + HELLO_NS) == ST_OK &&
-        memcmp(h.secret, mine->secret, sizeof h.secret) == 0) {
-        uint32_t member = load_u32(h.member);
-        if (member > 0 && member < (uint32_t)f->count && f->fd[member] < 0) {
+    hello greeting;
+    if (tcp_recv(fd, &greeting, sizeof greeting, clock_ns() + HELLO_NS) == ST_OK &&
+        memcmp(greeting.secret, mine->secret, sizeof greeting.secret) == 0) {
+        uint32_t member = load_u32(greeting.member);
+        if (member > 0 && member < (uint32_t)feed->count && feed->fd[member] < 0) {
             tcp_set_up(fd);
-            f->fd[member] = fd;
+            feed->fd[member] = fd;
             (*inout_here)++;
             return;
         }
@@ -115,36 +115,37 @@ static void greet_member(row_broadcast *f, int fd, const card *mine, int *inout_
     close(fd);
 }
 
-static status gather_members(row_broadcast *f, int listener, const card *mine, int64_t deadline_ns)
+static status gather_members(row_broadcast *feed, int listener, const card *mine,
+                             int64_t deadline_ns)
 {
     int here = 1;
-    while (here < f->count) {
+    while (here < feed->count) {
         int fd = tcp_ready(listener, POLLIN, deadline_ns)
                      ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
                      : -1;
         if (fd >= 0)
-            greet_member(f, fd, mine, &here);
+            greet_member(feed, fd, mine, &here);
         else if (clock_ns() > deadline_ns)
             return FAIL(ST_TIMEOUT, "%d of %d ranks did not connect to receive their rows",
-                        f->count - here, f->count - 1);
+                        feed->count - here, feed->count - 1);
     }
     return ST_OK;
 }
 
 /* ---- the peers ---- */
 
-static status come(row_broadcast *f, const card *source, bool loopback, int64_t deadline_ns)
+static status come(row_broadcast *feed, const card *source, bool loopback, int64_t deadline_ns)
 {
     const char *host = loopback ? "127.0.0.1" : source->host;
     struct addrinfo *list, hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
     char port[16];
-    hello h;
+    hello greeting;
     snprintf(port, sizeof port, "%d", source->port);
     int rc = getaddrinfo(host, port, &hints, &list);
     if (rc != 0)
         return FAIL(ST_CONFIG,
                     "the address %s, where rank %d receives rows, cannot be resolved: %s", host,
-                    f->member[0], gai_strerror(rc));
+                    feed->member[0], gai_strerror(rc));
     int fd = tcp_connect(list, deadline_ns);
     while (fd < 0 && clock_ns() < deadline_ns) {
         nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
@@ -155,54 +156,55 @@ static status come(row_broadcast *f, const card *source, bool loopback, int64_t 
     if (fd < 0)
         return FAIL(ST_TIMEOUT,
                     "rank %d, which receives the rows, cannot be reached at %s port %d: %s",
-                    f->member[0], host, source->port, strerror(err));
+                    feed->member[0], host, source->port, strerror(err));
     tcp_set_up(fd);
-    f->fd[0] = fd;
-    memcpy(h.secret, source->secret, sizeof h.secret);
-    store_u32(h.member, (uint32_t)f->me);
-    return tcp_send(fd, &h, sizeof h, deadline_ns);
+    feed->fd[0] = fd;
+    memcpy(greeting.secret, source->secret, sizeof greeting.secret);
+    store_u32(greeting.member, (uint32_t)feed->me);
+    return tcp_send(fd, &greeting, sizeof greeting, deadline_ns);
 }
 
 /* ---- opening and closing ---- */
 
-static status row_broadcast_new(const mesh *m, row_broadcast **out)
+static status row_broadcast_new(const mesh *ranks, row_broadcast **out)
 {
-    const size_t world = (size_t)m->layout.world;
-    row_broadcast *f = calloc(1, sizeof *f);
-    if (f) {
-        f->member = calloc(world, sizeof *f->member);
-        f->fd = calloc(world, sizeof *f->fd);
-        f->gone = calloc(world, sizeof *f->gone);
+    const size_t world = (size_t)ranks->layout.world;
+    row_broadcast *feed = calloc(1, sizeof *feed);
+    if (feed) {
+        feed->member = calloc(world, sizeof *feed->member);
+        feed->fd = calloc(world, sizeof *feed->fd);
+        feed->gone = calloc(world, sizeof *feed->gone);
     }
-    if (!f || !f->member || !f->fd || !f->gone) {
-        row_broadcast_close(&f);
+    if (!feed || !feed->member || !feed->fd || !feed->gone) {
+        row_broadcast_close(&feed);
         return FAIL(ST_NO_MEMORY, "no memory to share rows among ranks");
     }
-    f->count = mesh_feed_members(&m->layout, m->rank, f->member);
-    while (f->member[f->me] != m->rank)
-        f->me++;
+    feed->count = mesh_feed_members(&ranks->layout, ranks->rank, feed->member);
+    while (feed->member[feed->me] != ranks->rank)
+        feed->me++;
     for (size_t i = 0; i < world; i++)
-        f->fd[i] = -1;
-    *out = f;
+        feed->fd[i] = -1;
+    *out = feed;
     return ST_OK;
 }
 
 /* Gathers the cards of all ranks. cards [world]. It is called twice: for the machines, then for the
  * ports, since a source needs to know the machines to decide on which address it listens. */
-static status exchange_cards(const mesh *m, const card *mine, card *cards)
+static status exchange_cards(const mesh *ranks, const card *mine, card *cards)
 {
-    return comm_host_all_gather(mesh_comm(m, MESH_WORLD), (comm_at){"find the source of rows", -1},
-                                mine, cards, (int64_t)sizeof *mine);
+    return comm_host_all_gather(mesh_comm(ranks, MESH_WORLD),
+                                (comm_at){"find the source of rows", -1}, mine, cards,
+                                (int64_t)sizeof *mine);
 }
 
-static status open_source(row_broadcast *f, const card *cards, int *out_listener, card *mine)
+static status open_source(row_broadcast *feed, const card *cards, int *out_listener, card *mine)
 {
     if (getrandom(mine->secret, sizeof mine->secret, 0) != (ssize_t)sizeof mine->secret)
         return FAIL(ST_OS, "the system gives no random bytes: %s", strerror(errno));
-    return listen_here(one_machine(f, cards), f->count, out_listener, &mine->port);
+    return listen_here(one_machine(feed, cards), feed->count, out_listener, &mine->port);
 }
 
-static status meet_members(row_broadcast *f, const mesh *m, double timeout_s, card *cards)
+static status meet_members(row_broadcast *feed, const mesh *ranks, double timeout_s, card *cards)
 {
     card mine = {0};
     int listener = -1;
@@ -210,13 +212,14 @@ static status meet_members(row_broadcast *f, const mesh *m, double timeout_s, ca
     if (gethostname(mine.host, sizeof mine.host - 1) != 0)
         return FAIL(ST_OS, "gethostname: %s", strerror(errno));
     name_machine(mine.machine, sizeof mine.machine);
-    TRY(exchange_cards(m, &mine, cards));
-    status st = f->me == 0 ? open_source(f, cards, &listener, &mine) : ST_OK;
+    TRY(exchange_cards(ranks, &mine, cards));
+    status st = feed->me == 0 ? open_source(feed, cards, &listener, &mine) : ST_OK;
     if (st == ST_OK)
-        st = exchange_cards(m, &mine, cards);
+        st = exchange_cards(ranks, &mine, cards);
     if (st == ST_OK)
-        st = f->me == 0 ? gather_members(f, listener, &mine, deadline)
-                        : come(f, &cards[f->member[0]], one_machine(f, cards), deadline);
+        st = feed->me == 0
+                 ? gather_members(feed, listener, &mine, deadline)
+                 : come(feed, &cards[feed->member[0]], one_machine(feed, cards), deadline);
     if (listener >= 0)
         close(listener);
     return st;
@@ -224,33 +227,33 @@ static status meet_members(row_broadcast *f, const mesh *m, double timeout_s, ca
 
 status row_broadcast_open(const mesh *ranks, double timeout_s, row_broadcast **out)
 {
-    row_broadcast *f = NULL;
+    row_broadcast *feed = NULL;
     *out = NULL;
     if (ranks->layout.replicate * ranks->layout.shard == ranks->layout.world)
         return ST_OK;
-    TRY(row_broadcast_new(ranks, &f));
+    TRY(row_broadcast_new(ranks, &feed));
     card *cards = calloc((size_t)ranks->layout.world, sizeof *cards);
-    status st = cards ? meet_members(f, ranks, timeout_s, cards)
+    status st = cards ? meet_members(feed, ranks, timeout_s, cards)
                       : FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " ranks", ranks->layout.world);
     free(cards);
     if (st != ST_OK)
-        row_broadcast_close(&f);
-    *out = f;
+        row_broadcast_close(&feed);
+    *out = feed;
     return st;
 }
 
 void row_broadcast_close(row_broadcast **held)
 {
-    row_broadcast *f = *held;
-    if (!f)
+    row_broadcast *feed = *held;
+    if (!feed)
         return;
-    for (int i = 0; i < f->count; i++)
-        if (f->fd[i] >= 0)
-            close(f->fd[i]);
-    free(f->member);
-    free(f->fd);
-    free(f->gone);
-    free(f);
+    for (int i = 0; i < feed->count; i++)
+        if (feed->fd[i] >= 0)
+            close(feed->fd[i]);
+    free(feed->member);
+    free(feed->fd);
+    free(feed->gone);
+    free(feed);
     *held = NULL;
 }
 

@@ -2,9 +2,9 @@
  * dividing a number by the sizes on one side and multiplying it up by the sizes on the other. */
 #include "trainer/parallel/slice.h"
 
-slice slice_whole(int64_t a, int64_t b, int64_t c, int64_t d)
+slice slice_whole(int64_t rows, int64_t columns, int64_t depth, int64_t last)
 {
-    return (slice){.size = {a, b, c, d}, .count = {a, b, c, d}};
+    return (slice){.size = {rows, columns, depth, last}, .count = {rows, columns, depth, last}};
 }
 
 void slice_cut(slice *box, int axis, int64_t share, int64_t shares)

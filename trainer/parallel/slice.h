@@ -20,8 +20,8 @@ typedef struct slice {
     int64_t first[SLICE_AXES], count[SLICE_AXES];
 } slice;
 
-/* All of a tensor [a, b, c, d]. */
-slice slice_whole(int64_t a, int64_t b, int64_t c, int64_t d);
+/* All of a tensor [rows, columns, depth, last]. */
+slice slice_whole(int64_t rows, int64_t columns, int64_t depth, int64_t last);
 /* Keeps share number `share` of `shares` equal shares of an axis. `shares` must divide what the box
  * has of that axis. */
 void slice_cut(slice *box, int axis, int64_t share, int64_t shares);

@@ -18,8 +18,8 @@ enum { LOOK_MS = 1000 };
 bool tcp_ready(int fd, short what, int64_t deadline_ns)
 {
     int64_t left_ms = (deadline_ns - clock_ns()) / 1000000 + 1;
-    struct pollfd p = {fd, what, 0};
-    return poll(&p, 1, left_ms < 0 ? 0 : left_ms < LOOK_MS ? (int)left_ms : LOOK_MS) > 0;
+    struct pollfd wait = {fd, what, 0};
+    return poll(&wait, 1, left_ms < 0 ? 0 : left_ms < LOOK_MS ? (int)left_ms : LOOK_MS) > 0;
 }
 
 /* After a call that moved nothing, waits a while. ST_OK: the caller tries again. */
@@ -37,12 +37,12 @@ status tcp_send(int fd, const void *from, size_t size, int64_t deadline_ns)
 {
     const char *at = from;
     while (size > 0) {
-        ssize_t n = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0)
+        ssize_t sent = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0)
             TRY(wait_again(fd, POLLOUT, deadline_ns, "the other end accepts no bytes"));
-        if (n > 0) {
-            at += n;
-            size -= (size_t)n;
+        if (sent > 0) {
+            at += sent;
+            size -= (size_t)sent;
         }
     }
     return ST_OK;
@@ -52,14 +52,14 @@ status tcp_recv(int fd, void *to, size_t size, int64_t deadline_ns)
 {
     char *at = to;
     while (size > 0) {
-        ssize_t n = recv(fd, at, size, MSG_DONTWAIT);
-        if (n == 0)
+        ssize_t got = recv(fd, at, size, MSG_DONTWAIT);
+        if (got == 0)
             return FAIL(ST_UNAVAILABLE, "the other end has closed the connection");
-        if (n < 0)
+        if (got < 0)
             TRY(wait_again(fd, POLLIN, deadline_ns, "the other end does not answer"));
-        if (n > 0) {
-            at += n;
-            size -= (size_t)n;
+        if (got > 0) {
+            at += got;
+            size -= (size_t)got;
         }
     }
     return ST_OK;
@@ -67,13 +67,13 @@ status tcp_recv(int fd, void *to, size_t size, int64_t deadline_ns)
 
 int tcp_connect(const struct addrinfo *list, int64_t deadline_ns)
 {
-    for (const struct addrinfo *a = list; a; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    for (const struct addrinfo *address = list; address; address = address->ai_next) {
+        int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         int err = 0;
         socklen_t size = sizeof err;
         if (fd < 0)
             continue;
-        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0)
+        if (connect(fd, address->ai_addr, address->ai_addrlen) != 0)
             err = errno;
         while (err == EINPROGRESS) {
             if (tcp_ready(fd, POLLOUT, deadline_ns))

@@ -39,28 +39,29 @@ static const starter starters[] = {
 _Static_assert((int)COMM_ID_BYTES == (int)CONTROL_ID_BYTES, "WELCOME carries the engine's id");
 enum { N_STARTERS = sizeof starters / sizeof *starters, RANKS_MAX = 1 << 20 };
 
-static status read_variable(const starter *s, const char *variable, int least, int *out)
+static status read_variable(const starter *start, const char *variable, int least, int *out)
 {
     const char *text = getenv(variable);
     if (!text || !*text)
-        return FAIL(ST_CONFIG, "%s: %s is set but %s is not", s->name, s->mark, variable);
+        return FAIL(ST_CONFIG, "%s: %s is set but %s is not", start->name, start->mark, variable);
     char *end;
     errno = 0;
-    long n = strtol(text, &end, 10);
-    if (*end || errno || n < least || n > RANKS_MAX)
+    long count = strtol(text, &end, 10);
+    if (*end || errno || count < least || count > RANKS_MAX)
         return FAIL(ST_CONFIG, "%s: %s is \"%s\", which is not a whole number of at least %d",
-                    s->name, variable, text, least);
-    *out = (int)n;
+                    start->name, variable, text, least);
+    *out = (int)count;
     return ST_OK;
 }
 
 /* Reads a variable that may be missing; *out is then `otherwise`. */
-static status number_if(const starter *s, const char *variable, int least, int otherwise, int *out)
+static status number_if(const starter *start, const char *variable, int least, int otherwise,
+                        int *out)
 {
     *out = otherwise;
     if (!variable || !getenv(variable))
         return ST_OK;
-    return read_variable(s, variable, least, out);
+    return read_variable(start, variable, least, out);
 }
 
 /* The first number of Slurm's "4", "4(x2)" or "4(x2),3"; without it, as many ranks as there must be
@@ -68,22 +69,23 @@ static status number_if(const starter *s, const char *variable, int least, int o
 static int ranks_per_node(int local_rank)
 {
     const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
-    long n = text ? strtol(text, NULL, 10) : 0;
-    return n > local_rank && n <= RANKS_MAX ? (int)n : local_rank + 1;
+    long count = text ? strtol(text, NULL, 10) : 0;
+    return count > local_rank && count <= RANKS_MAX ? (int)count : local_rank + 1;
 }
 
-static status place_by(const starter *s, world_place *out)
+static status place_by(const starter *start, world_place *out)
 {
-    world_place p = {.source = s->name};
-    const char *size = s->other_size && !getenv(s->size) ? s->other_size : s->size;
-    TRY(read_variable(s, s->rank, 0, &p.rank));
-    TRY(read_variable(s, size, 1, &p.size));
-    TRY(number_if(s, s->local_rank, 0, p.rank, &p.local_rank));
-    TRY(number_if(s, s->local_size, 1, ranks_per_node(p.local_rank), &p.local_size));
-    if (p.rank >= p.size)
-        return FAIL(ST_CONFIG, "%s: %s is %d, but %s is %d", s->name, s->rank, p.rank, size,
-                    p.size);
-    *out = p;
+    world_place place = {.source = start->name};
+    const char *size = start->other_size && !getenv(start->size) ? start->other_size : start->size;
+    TRY(read_variable(start, start->rank, 0, &place.rank));
+    TRY(read_variable(start, size, 1, &place.size));
+    TRY(number_if(start, start->local_rank, 0, place.rank, &place.local_rank));
+    TRY(number_if(start, start->local_size, 1, ranks_per_node(place.local_rank),
+                  &place.local_size));
+    if (place.rank >= place.size)
+        return FAIL(ST_CONFIG, "%s: %s is %d, but %s is %d", start->name, start->rank, place.rank,
+                    size, place.size);
+    *out = place;
     return ST_OK;
 }
 
@@ -103,10 +105,10 @@ int world_gpu(const world_place *place)
     return bound ? 0 : place->local_rank;
 }
 
-static status open_engine(const conf *c, const char *library, const comm_engine **out)
+static status open_engine(const conf *settings, const char *library, const comm_engine **out)
 {
     comm_module_entry entry;
-    if (c->comm_engine == ENGINE_NCCL)
+    if (settings->comm_engine == ENGINE_NCCL)
         TRY(module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine",
                         "where nvcc and nccl.h are found", (void **)&entry));
     else
@@ -125,34 +127,34 @@ static status print_nothing(void)
     return ST_OK;
 }
 
-static status options_text(const conf *c, char **out)
+static status options_text(const conf *settings, char **out)
 {
     size_t size;
-    FILE *f = open_memstream(out, &size);
-    if (!f)
+    FILE *file = open_memstream(out, &size);
+    if (!file)
         return FAIL(ST_NO_MEMORY, "no memory for the options as text");
-    conf_print(c, f);
-    fclose(f);
+    conf_print(settings, file);
+    fclose(file);
     return ST_OK;
 }
 
-static status meet_others(const conf *c, void *id, world *job)
+static status meet_others(const conf *settings, void *id, world *job)
 {
     char *options = NULL;
-    rank_link_options o = {.rank = job->place.rank,
-                           .size = job->place.size,
-                           .timeout_s = c->comm_init_timeout_seconds,
-                           .silence_s = c->comm_heartbeat_timeout_seconds,
-                           .ledger = job->ledger,
-                           .one_machine = job->place.local_size == job->place.size};
-    TRY(rank_link_find(c->comm_address, c->comm_port, job->place.local_size == job->place.size,
-                       &o.at));
-    TRY(options_text(c, &options));
-    o.options = options;
+    rank_link_options how = {.rank = job->place.rank,
+                             .size = job->place.size,
+                             .timeout_s = settings->comm_init_timeout_seconds,
+                             .silence_s = settings->comm_heartbeat_timeout_seconds,
+                             .ledger = job->ledger,
+                             .one_machine = job->place.local_size == job->place.size};
+    TRY(rank_link_find(settings->comm_address, settings->comm_port,
+                       job->place.local_size == job->place.size, &how.at));
+    TRY(options_text(settings, &options));
+    how.options = options;
     if (job->place.rank == 0)
         log_info("%d ranks, by %s; rank 0 listens at %s port %d", job->place.size,
-                 job->place.source, o.at.host, o.at.port);
-    status st = rank_link_open(&o, id, &job->rank_link);
+                 job->place.source, how.at.host, how.at.port);
+    status st = rank_link_open(&how, id, &job->rank_link);
     free(options);
     return st;
 }
@@ -167,56 +169,56 @@ static bool a_rank_waits(void *of)
     return rank_link_is_waiting(of) || rank_link_others_wait(of);
 }
 
-static status open_ranks(const conf *c, const char *library, world *w)
+static status open_ranks(const conf *settings, const char *library, world *all)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
-    TRY(comm_ledger_new(&w->ledger));
-    TRY(open_engine(c, library, &w->engine));
-    if (w->place.rank == 0 && w->engine->make_id)
-        TRY(w->engine->make_id(id));
-    TRY(meet_others(c, id, w));
-    w->job = hash_bytes(id, sizeof id);
-    comm_join join = {.rank = w->place.rank,
-                      .size = w->place.size,
-                      .deterministic = c->training_deterministic,
-                      .timeout_s = c->comm_init_timeout_seconds,
+    TRY(comm_ledger_new(&all->ledger));
+    TRY(open_engine(settings, library, &all->engine));
+    if (all->place.rank == 0 && all->engine->make_id)
+        TRY(all->engine->make_id(id));
+    TRY(meet_others(settings, id, all));
+    all->job = hash_bytes(id, sizeof id);
+    comm_join join = {.rank = all->place.rank,
+                      .size = all->place.size,
+                      .deterministic = settings->training_deterministic,
+                      .timeout_s = settings->comm_init_timeout_seconds,
                       .id = id,
                       .check = check_control,
                       .patient = a_rank_waits,
-                      .context = w->rank_link};
-    return w->engine->join(&join, &w->joined);
+                      .context = all->rank_link};
+    return all->engine->join(&join, &all->joined);
 }
 
-static status check_replayed(const conf *c, const layout *l)
+static status check_replayed(const conf *settings, const layout *degrees)
 {
-    if (l->world == 1)
+    if (degrees->world == 1)
         return FAIL(ST_CONFIG,
                     "comm.engine replay: the layout has only one rank, so there are no other ranks "
                     "to simulate: set parallelism.world_size to the number of ranks");
-    if (c->comm_replay_rank >= l->world)
+    if (settings->comm_replay_rank >= degrees->world)
         return FAIL(ST_CONFIG, "comm.replay_rank is %lld, but the layout has ranks 0 to %lld",
-                    (long long)c->comm_replay_rank, (long long)l->world - 1);
-    if (!c->feed_replay[0])
+                    (long long)settings->comm_replay_rank, (long long)degrees->world - 1);
+    if (!settings->feed_replay[0])
         return FAIL(ST_CONFIG, "comm.engine replay needs rows from a recording (feed.replay): a "
                                "daemon would wait for the other ranks");
-    if (c->eval_enable)
+    if (settings->eval_enable)
         return FAIL(ST_CONFIG, "comm.engine replay needs eval.enable false: held-out figures are "
                                "summed over all ranks, of which only one is here");
     return ST_OK;
 }
 
-status world_replay(const conf *c, world *out)
+status world_replay(const conf *settings, world *out)
 {
     layout degrees;
-    TRY(layout_of(c, NULL, &degrees));
-    TRY(check_replayed(c, &degrees));
+    TRY(layout_of(settings, NULL, &degrees));
+    TRY(check_replayed(settings, &degrees));
     comm_simulated *rank = calloc(1, sizeof *rank);
     if (!rank)
         return FAIL(ST_NO_MEMORY, "no memory for a simulated rank");
-    *rank = (comm_simulated){.bytes_per_s = c->comm_replay_bandwidth * 1e9,
-                             .latency_ns = llround(c->comm_replay_latency * 1e3),
-                             .blocks = (int)c->comm_replay_blocks};
-    world job = {.place = {.rank = (int)c->comm_replay_rank,
+    *rank = (comm_simulated){.bytes_per_s = settings->comm_replay_bandwidth * 1e9,
+                             .latency_ns = llround(settings->comm_replay_latency * 1e3),
+                             .blocks = (int)settings->comm_replay_blocks};
+    world job = {.place = {.rank = (int)settings->comm_replay_rank,
                            .size = (int)degrees.world,
                            .local_size = 1,
                            .source = "comm.replay_rank"},
@@ -225,7 +227,8 @@ status world_replay(const conf *c, world *out)
     snprintf(job.replayed, sizeof job.replayed,
              "replayed: a model of %d ranks at %g GB/s and %g us a call, not a measurement of %d "
              "GPUs",
-             job.place.size, c->comm_replay_bandwidth, c->comm_replay_latency, job.place.size);
+             job.place.size, settings->comm_replay_bandwidth, settings->comm_replay_latency,
+             job.place.size);
     status st = comm_ledger_new(&job.ledger);
     if (st != ST_OK) {
         free(rank);
@@ -236,29 +239,29 @@ status world_replay(const conf *c, world *out)
     return ST_OK;
 }
 
-status world_open_on(const conf *c, int backend, const char *library, world *out)
+status world_open_on(const conf *settings, int backend, const char *library, world *out)
 {
-    world w = {.backend = backend};
+    world all = {.backend = backend};
     char role[32];
-    TRY(world_place_find(&w.place));
-    if (c->comm_engine == ENGINE_REPLAY && w.place.size == 1)
-        return world_replay(c, out);
-    if (w.place.size > 1) {
-        snprintf(role, sizeof role, "trainer[%d]", w.place.rank);
-        log_init(role, c->log_level, c->log_json);
-        if (w.place.rank > 0)
+    TRY(world_place_find(&all.place));
+    if (settings->comm_engine == ENGINE_REPLAY && all.place.size == 1)
+        return world_replay(settings, out);
+    if (all.place.size > 1) {
+        snprintf(role, sizeof role, "trainer[%d]", all.place.rank);
+        log_init(role, settings->log_level, settings->log_json);
+        if (all.place.rank > 0)
             TRY(print_nothing());
-        status st = open_ranks(c, library, &w);
+        status st = open_ranks(settings, library, &all);
         if (st != ST_OK)
-            return world_close(&w, st);
+            return world_close(&all, st);
     }
-    *out = w;
+    *out = all;
     return ST_OK;
 }
 
-status world_open(const conf *c, world *out)
+status world_open(const conf *settings, world *out)
 {
-    return world_open_on(c, 0, NULL, out);
+    return world_open_on(settings, 0, NULL, out);
 }
 
 status world_attach(const world *job, device *opened)
@@ -273,37 +276,39 @@ void world_detach(const world *job)
         job->engine->detach(job->joined);
 }
 
-void world_fit(const world *job, conf *c)
+void world_fit(const world *job, conf *settings)
 {
     int64_t share = proc_cpus() / job->place.local_size;
     if (job->place.size == 1)
         return;
-    if (c->parallelism_world_size == 0) /* so that data_parallel_shard_degree -1 takes all ranks */
-        c->parallelism_world_size = job->place.size;
-    if (strcmp(job->engine->name, "mpi") == 0 && strcmp(c->cuda_graph_scope, "off") != 0) {
-        if (c->training_backend != BACKEND_CPU)
+    if (settings->parallelism_world_size ==
+        0) /* so that data_parallel_shard_degree -1 takes all ranks */
+        settings->parallelism_world_size = job->place.size;
+    if (strcmp(job->engine->name, "mpi") == 0 && strcmp(settings->cuda_graph_scope, "off") != 0) {
+        if (settings->training_backend != BACKEND_CPU)
             log_info("cuda_graph.scope is set to off: collectives of MPI cannot be captured");
-        c->cuda_graph_scope = "off";
+        settings->cuda_graph_scope = "off";
     }
-    if (c->training_threads == 0)
-        c->training_threads = share > 1 ? share : 1;
+    if (settings->training_threads == 0)
+        settings->training_threads = share > 1 ? share : 1;
 }
 
-status world_log(const world *job, const conf *c)
+status world_log(const world *job, const conf *settings)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX + 32];
     if (job->place.size == 1)
         return ST_OK;
-    snprintf(folder, sizeof folder, "%s/log", c->job_dump_folder);
+    snprintf(folder, sizeof folder, "%s/log", settings->job_dump_folder);
     TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, job->place.rank);
-    return log_keep(path, job->place.rank == 0 || world_simulated(job) ? c->log_level : LOG_WARN);
+    return log_keep(path,
+                    job->place.rank == 0 || world_simulated(job) ? settings->log_level : LOG_WARN);
 }
 
-void world_is_steady(const world *job, const conf *c)
+void world_is_steady(const world *job, const conf *settings)
 {
     if (job && job->joined)
-        job->engine->set_timeout(job->joined, c->comm_train_timeout_seconds);
+        job->engine->set_timeout(job->joined, settings->comm_train_timeout_seconds);
 }
 
 status world_close(world *job, status how)

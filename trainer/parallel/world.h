@@ -48,14 +48,15 @@ typedef struct world {
 
 /* Finds the rank. If there are several, prints which one this is, meets the others, loads the
  * engine that comm.engine names and joins it. Close it with world_close. */
-WARN_UNUSED status world_open(const conf *c, world *out);
+WARN_UNUSED status world_open(const conf *settings, world *out);
 /* The same for devices of another kind than training.backend names. library: the path of the
  * library that the engine loads instead of its usual one (comm_module.h); NULL: the usual one. */
-WARN_UNUSED status world_open_on(const conf *c, int backend, const char *library, world *out);
+WARN_UNUSED status world_open_on(const conf *settings, int backend, const char *library,
+                                 world *out);
 /* Takes the place of rank comm.replay_rank in the layout, with the engine that simulates the others
  * (comm_simulated.h). world_open does this if comm.engine is replay. ST_CONFIG if the layout
  * has no such rank, or the rows do not come from a recording. */
-WARN_UNUSED status world_replay(const conf *c, world *out);
+WARN_UNUSED status world_replay(const conf *settings, world *out);
 /* The label of a simulated rank's figures; NULL if ranks are real. job may be NULL: one rank. */
 static inline const char *world_simulated(const world *job)
 {
@@ -70,13 +71,13 @@ void world_detach(const world *job);
 /* Changes options whose value for one process does not suit several ranks: the number of ranks if
  * it is open, this rank's share of the machine's threads, and no captured steps if the engine's
  * collectives cannot be captured. */
-void world_fit(const world *job, conf *c);
+void world_fit(const world *job, conf *settings);
 /* From now on every rank also writes its log to job.dump_folder/log/rank-R.log, and ranks other
  * than 0 print only warnings and errors. */
-WARN_UNUSED status world_log(const world *job, const conf *c);
+WARN_UNUSED status world_log(const world *job, const conf *settings);
 /* To be called when the first step is done: from then on a call may take
  * comm.train_timeout_seconds. */
-void world_is_steady(const world *job, const conf *c);
+void world_is_steady(const world *job, const conf *settings);
 /* `how` is the status that the work ended with; after a failure the others are told its cause.
  * Returns ST_UNAVAILABLE if this rank did well and another did not; otherwise `how`. */
 WARN_UNUSED status world_close(world *job, status how);

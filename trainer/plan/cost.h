@@ -55,7 +55,7 @@ typedef struct cost {
 /* params: the registry after groups_apply. recomputed: what activation checkpointing recomputes.
  * The bytes are those of received.h, if tokens, images and choices of experts are shared out
  * evenly. ST_CONFIG for a step whose FLOPs do not fit into 63 bits. */
-WARN_UNUSED status cost_of(const conf *c, const layout *layout, const model_dims *dims,
+WARN_UNUSED status cost_of(const conf *part, const layout *layout, const model_dims *dims,
                            const params *params, const rates *rates, const recomputes *recomputed,
                            cost *out);
 void cost_print(const cost *cost, const layout *layout, FILE *to);

@@ -11,24 +11,26 @@ static status plan_of(const plan_input *in, params *own, int64_t rows, const rec
 {
     const memory_shapes unknown = {0};
     const bool as_configured = rows == in->conf->training_local_batch_size;
-    memory_options o = memory_options_of(in->conf, in->layout, in->device, !in->evaluates, rows);
-    memory_rank r;
-    o.recomputed = *recomputed;
+    memory_options options =
+        memory_options_of(in->conf, in->layout, in->device, !in->evaluates, rows);
+    memory_rank own_rank;
+    options.recomputed = *recomputed;
     if (in->seq_len) {
-        o.seq_len = in->seq_len;
-        o.patch_budget = in->patch_budget;
+        options.seq_len = in->seq_len;
+        options.patch_budget = in->patch_budget;
     }
-    TRY(memory_rank_of(own, in->dims, in->device, !in->evaluates, &r));
-    return memory_plan_make(&o, &r, as_configured ? &in->shapes : &unknown, in->device, out);
+    TRY(memory_rank_of(own, in->dims, in->device, !in->evaluates, &own_rank));
+    return memory_plan_make(&options, &own_rank, as_configured ? &in->shapes : &unknown, in->device,
+                            out);
 }
 
 status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *recomputed,
                          int stage, memory_plan *out)
 {
-    const layout *l = in->layout;
+    const layout *degrees = in->layout;
     params *own;
-    const int rank = stage * (int)(l->world / l->pipeline);
-    TRY(params_sketch_new(in->params, in->dims, l, rank,
+    const int rank = stage * (int)(degrees->world / degrees->pipeline);
+    TRY(params_sketch_new(in->params, in->dims, degrees, rank,
                           in->conf->parallelism_fsdp_reshard_after_forward != RESHARD_NEVER, &own));
     status st = plan_of(in, own, rows, recomputed, out);
     params_sketch_free(&own);
@@ -39,15 +41,15 @@ status layout_plan_stage(const plan_input *in, int64_t rows, const recomputes *r
  * planned. That is so between the first and the last stage, in a model whose layers all have
  * experts, if an earlier stage has at least as many layers: it then has at least as many
  * micro-batches under way. */
-static bool is_outdone(const layout *l, const model_dims *d, int stage)
+static bool is_outdone(const layout *degrees, const model_dims *dims, int stage)
 {
-    const stage_part part = stage_part_of(d, l, stage);
+    const stage_part part = stage_part_of(dims, degrees, stage);
     bool found = false;
     for (int64_t i = 0; i < part.end; i++)
-        if (!dims_layer_is_moe(d, i))
+        if (!dims_layer_is_moe(dims, i))
             return false;
     for (int other = 1; other < stage && !part.closes; other++) {
-        const stage_part before = stage_part_of(d, l, other);
+        const stage_part before = stage_part_of(dims, degrees, other);
         found |= before.end - before.first >= part.end - part.first;
     }
     return found;
@@ -58,21 +60,21 @@ status layout_plan_make(const plan_input *in, int64_t rows, const recomputes *re
 {
     layout cut = *in->layout;
     plan_input staged = *in;
-    memory_plan most = {0}, m;
+    memory_plan most = {0}, plan;
     staged.layout = &cut;
     TRY(stage_plan(in->conf, in->dims, in->params, &cut));
     for (int stage = 0; stage < cut.pipeline; stage++) {
         if (is_outdone(&cut, in->dims, stage))
             continue;
-        TRY(layout_plan_stage(&staged, rows, recomputed, stage, &m));
-        if (m.total > most.total)
-            most = m;
+        TRY(layout_plan_stage(&staged, rows, recomputed, stage, &plan));
+        if (plan.total > most.total)
+            most = plan;
     }
     *out = most;
     return ST_OK;
 }
 
-bool layout_fits(const plan_input *in, const memory_plan *m)
+bool layout_fits(const plan_input *in, const memory_plan *plan)
 {
-    return (double)m->total <= in->conf->memory_limit * in->device->usable;
+    return (double)plan->total <= in->conf->memory_limit * in->device->usable;
 }

@@ -21,71 +21,76 @@ batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget)
     };
 }
 
-int64_t memory_rows_ahead(const conf *c, int64_t rows)
+int64_t memory_rows_ahead(const conf *options, int64_t rows)
 {
-    return c->feed_ahead > 2 * rows ? c->feed_ahead : 2 * rows;
+    return options->feed_ahead > 2 * rows ? options->feed_ahead : 2 * rows;
 }
 
-exchange_way memory_exchange_way(const conf *c, const layout *l)
+exchange_way memory_exchange_way(const conf *options, const layout *degrees)
 {
-    if (l->expert * l->expert_tensor == 1 || c->comm_expert_exchange == EXPERT_EXCHANGE_HOST)
+    if (degrees->expert * degrees->expert_tensor == 1 ||
+        options->comm_expert_exchange == EXPERT_EXCHANGE_HOST)
         return EXCHANGE_BY_HOST;
-    if (c->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
+    if (options->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
         return EXCHANGE_BY_DEVICE;
-    const bool on_gpus = (c->comm_engine == ENGINE_AUTO || c->comm_engine == ENGINE_NCCL) &&
-                         c->training_backend != BACKEND_CPU;
+    const bool on_gpus =
+        (options->comm_engine == ENGINE_AUTO || options->comm_engine == ENGINE_NCCL) &&
+        options->training_backend != BACKEND_CPU;
     return on_gpus ? EXCHANGE_IF_REACHED : EXCHANGE_BY_HOST;
 }
 
-memory_options memory_options_of(const conf *c, const layout *l, const plan_device *on,
+memory_options memory_options_of(const conf *options, const layout *degrees, const plan_device *on,
                                  bool training, int64_t rows)
 {
-    exchange_way way = memory_exchange_way(c, l);
+    exchange_way way = memory_exchange_way(options, degrees);
     if (way == EXCHANGE_IF_REACHED && plan_device_is_cpu(on))
         way = EXCHANGE_BY_HOST;
     return (memory_options){
         .rows = rows,
-        .seq_len = c->training_seq_len,
-        .patch_budget = c->data_patch_budget ? c->data_patch_budget : 4 * c->training_seq_len,
-        .ahead = memory_rows_ahead(c, rows),
+        .seq_len = options->training_seq_len,
+        .patch_budget =
+            options->data_patch_budget ? options->data_patch_budget : 4 * options->training_seq_len,
+        .ahead = memory_rows_ahead(options, rows),
         .training = training,
-        .keeps = training && checkpoint_writer_in_background(c),
-        .answers = generate_wanted(c, training),
-        .router_aux_coef = c->loss_router_aux_coef,
+        .keeps = training && checkpoint_writer_in_background(options),
+        .answers = generate_wanted(options, training),
+        .router_aux_coef = options->loss_router_aux_coef,
         .exchange = way,
     };
 }
 
-status memory_rank_of(params *own, const model_dims *d, const plan_device *on, bool training,
+status memory_rank_of(params *own, const model_dims *dims, const plan_device *on, bool training,
                       memory_rank *out)
 {
     model_options frozen = {0};
-    memory_rank r = {.dims = d};
-    TRY(params_size(own, on->sizes, training, &r.size));
+    memory_rank rank = {.dims = dims};
+    TRY(params_size(own, on->sizes, training, &rank.size));
     model_options_freeze(&frozen, own);
-    r.mesh = own->mesh && own->mesh->layout.world > 1 ? own->mesh : NULL;
-    r.tower_frozen = frozen.tower_frozen;
-    r.vision_frozen = frozen.vision_frozen;
-    r.lora_rank = frozen.lora_rank;
-    r.lora_experts = frozen.lora_experts;
-    *out = r;
+    rank.mesh = own->mesh && own->mesh->layout.world > 1 ? own->mesh : NULL;
+    rank.tower_frozen = frozen.tower_frozen;
+    rank.vision_frozen = frozen.vision_frozen;
+    rank.lora_rank = frozen.lora_rank;
+    rank.lora_experts = frozen.lora_experts;
+    *out = rank;
     return ST_OK;
 }
 
-static model_options model_of(const memory_options *o, const memory_rank *r, const memory_shapes *z)
+static model_options model_of(const memory_options *options, const memory_rank *rank,
+                              const memory_shapes *shapes)
 {
-    const int64_t patches = r->dims->vision.depth ? o->patch_budget : 0;
+    const int64_t patches = rank->dims->vision.depth ? options->patch_budget : 0;
     return (model_options){
-        .cap = z->count ? z->largest : memory_caps(o->rows, o->seq_len, patches),
-        .mesh = r->mesh,
-        .training = o->training,
-        .recomputed = o->recomputed,
-        .router_aux_coef = o->router_aux_coef,
-        .tower_frozen = r->tower_frozen,
-        .vision_frozen = r->vision_frozen,
-        .lora_rank = r->lora_rank,
-        .lora_experts = r->lora_experts,
-        .exchange = o->exchange,
+        .cap =
+            shapes->count ? shapes->largest : memory_caps(options->rows, options->seq_len, patches),
+        .mesh = rank->mesh,
+        .training = options->training,
+        .recomputed = options->recomputed,
+        .router_aux_coef = options->router_aux_coef,
+        .tower_frozen = rank->tower_frozen,
+        .vision_frozen = rank->vision_frozen,
+        .lora_rank = rank->lora_rank,
+        .lora_experts = rank->lora_experts,
+        .exchange = options->exchange,
     };
 }
 
@@ -94,85 +99,87 @@ static model_options model_of(const memory_options *o, const memory_rank *r, con
 static batch_caps usual(const batch_caps *cap, int64_t rows)
 {
     enum { FRAME = 1200 }; /* patches of a 640 x 480 picture */
-    batch_caps c = *cap;
-    c.docs = rows;
-    c.longest = c.tokens / (rows > 0 ? rows : 1);
-    c.frames = c.patches / FRAME + 1;
-    c.frame = FRAME;
-    return c;
+    batch_caps caps = *cap;
+    caps.docs = rows;
+    caps.longest = caps.tokens / (rows > 0 ? rows : 1);
+    caps.frames = caps.patches / FRAME + 1;
+    caps.frame = FRAME;
+    return caps;
 }
 
-static void plan_gpu(const model_options *m, const memory_options *o, const memory_rank *r,
-                     const memory_shapes *z, const plan_device *on, memory_gpu *out)
+static void plan_gpu(const model_options *options, const memory_options *how,
+                     const memory_rank *rank, const memory_shapes *shapes, const plan_device *on,
+                     memory_gpu *out)
 {
     *out = (memory_gpu){0};
-    const batch_caps guess = usual(&m->cap, o->rows);
-    const memory_steps steps = {.caps = z->count ? z->caps : &guess,
-                                .count = z->count ? z->count : 1,
-                                .buffers = upload_ring_count(on->sizes, model_flights_of(m))};
+    const batch_caps guess = usual(&options->cap, how->rows);
+    const memory_steps steps = {.caps = shapes->count ? shapes->caps : &guess,
+                                .count = shapes->count ? shapes->count : 1,
+                                .buffers = upload_ring_count(on->sizes, model_flights_of(options))};
     if (on->sizes->overhead)
-        memory_gpu_plan(r->dims, m, &steps, on->multiprocessors, out);
+        memory_gpu_plan(rank->dims, options, &steps, on->multiprocessors, out);
 }
 
 /* Bytes of a full row as it is received (proto/batch.h). */
 static int64_t row_bytes(int64_t tokens, int64_t patches)
 {
-    const row r = {.n_tokens = tokens, .n_docs = 1, .n_patches = patches};
-    st_tensor t[ROW_TENSORS];
-    size_t n, bytes = 0;
-    row_tensors(&r, 1, t, &n);
-    for (size_t i = 0; i < n; i++)
-        bytes += t[i].data.size;
+    const row packed = {.n_tokens = tokens, .n_docs = 1, .n_patches = patches};
+    st_tensor tensor[ROW_TENSORS];
+    size_t count, bytes = 0;
+    row_tensors(&packed, 1, tensor, &count);
+    for (size_t i = 0; i < count; i++)
+        bytes += tensor[i].data.size;
     return (int64_t)bytes;
 }
 
 /* Plans micro-batches on the device, micro-batches being built on the host, and rows that wait. */
-static void plan_rows(const model_options *m, const memory_options *o, const backend_vtable *v,
-                      memory_plan *p)
+static void plan_rows(const model_options *plan, const memory_options *range,
+                      const backend_vtable *backend, memory_plan *planned)
 {
-    const row_share share = m->mesh ? row_share_of(m->mesh) : row_share_alone();
-    const int64_t buffers = upload_ring_count(v, model_flights_of(m));
-    const int64_t rows = o->rows > 0 ? o->rows : 1;
-    const int64_t ahead = o->ahead > 0 ? o->ahead : 2 * rows;
+    const row_share share = plan->mesh ? row_share_of(plan->mesh) : row_share_alone();
+    const int64_t buffers = upload_ring_count(backend, model_flights_of(plan));
+    const int64_t rows = range->rows > 0 ? range->rows : 1;
+    const int64_t ahead = range->ahead > 0 ? range->ahead : 2 * rows;
     row_share alone = row_share_alone();
     alone.blind = share.blind;
-    p->staging = buffers * stager_bytes(&m->cap, &share, v);
-    p->built = buffers * stager_bytes(&m->cap, &alone, v);
+    planned->staging = buffers * stager_bytes(&plan->cap, &share, backend);
+    planned->built = buffers * stager_bytes(&plan->cap, &alone, backend);
     if (row_share_ranks(&share) > 1)
-        p->built += p->staging;
-    p->received = ahead * row_bytes(m->cap.tokens / rows, m->cap.patches / rows);
+        planned->built += planned->staging;
+    planned->received = ahead * row_bytes(plan->cap.tokens / rows, plan->cap.patches / rows);
 }
 
-static int64_t sum_of(const memory_plan *p, const plan_device *on)
+static int64_t sum_of(const memory_plan *plan, const plan_device *on)
 {
-    const int64_t own = p->parameters + p->gradients + p->moments + p->weights + p->gathered +
-                        p->activations + p->window + p->staging + p->answers +
-                        memory_gpu_total(&p->gpu);
-    return plan_device_is_cpu(on) ? own + p->built + p->received + p->snapshot : own;
+    const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
+                        plan->gathered + plan->activations + plan->window + plan->staging +
+                        plan->answers + memory_gpu_total(&plan->gpu);
+    return plan_device_is_cpu(on) ? own + plan->built + plan->received + plan->snapshot : own;
 }
 
-status memory_plan_make(const memory_options *o, const memory_rank *r, const memory_shapes *z,
-                        const plan_device *on, memory_plan *out)
+status memory_plan_make(const memory_options *how, const memory_rank *rank,
+                        const memory_shapes *shapes, const plan_device *on, memory_plan *out)
 {
-    const backend_vtable *v = on->sizes;
-    const int64_t acc = (int64_t)st_dtype_size(v->acc), act = (int64_t)st_dtype_size(v->act);
-    const model_options m = model_of(o, r, z);
-    memory_plan p = {.stage = r->mesh ? r->mesh->place.pipeline : 0};
-    p.parameters = r->size.stored * acc;
-    p.weights = act == acc ? 0 : r->size.stored * act;
-    p.gradients = o->training ? r->size.trained * acc : 0;
-    p.moments = 2 * p.gradients;
-    p.gathered = r->size.gathered_bytes;
-    TRY(model_regions_of(r->dims, &m, v, &p.parts));
-    p.window = p.parts.window;
-    p.activations = p.parts.total - p.window;
-    plan_rows(&m, o, v, &p);
-    if (o->answers)
-        p.answers = generate_bytes(r->dims, r->mesh, m.cap.tokens / o->rows, v);
-    if (o->keeps)
-        p.snapshot = (r->size.stored + 2 * r->size.trained) * acc;
-    plan_gpu(&m, o, r, z, on, &p.gpu);
-    p.total = sum_of(&p, on);
-    *out = p;
+    const backend_vtable *backend = on->sizes;
+    const int64_t acc = (int64_t)st_dtype_size(backend->acc),
+                  act = (int64_t)st_dtype_size(backend->act);
+    const model_options made = model_of(how, rank, shapes);
+    memory_plan plan = {.stage = rank->mesh ? rank->mesh->place.pipeline : 0};
+    plan.parameters = rank->size.stored * acc;
+    plan.weights = act == acc ? 0 : rank->size.stored * act;
+    plan.gradients = how->training ? rank->size.trained * acc : 0;
+    plan.moments = 2 * plan.gradients;
+    plan.gathered = rank->size.gathered_bytes;
+    TRY(model_regions_of(rank->dims, &made, backend, &plan.parts));
+    plan.window = plan.parts.window;
+    plan.activations = plan.parts.total - plan.window;
+    plan_rows(&made, how, backend, &plan);
+    if (how->answers)
+        plan.answers = generate_bytes(rank->dims, rank->mesh, made.cap.tokens / how->rows, backend);
+    if (how->keeps)
+        plan.snapshot = (rank->size.stored + 2 * rank->size.trained) * acc;
+    plan_gpu(&made, how, rank, shapes, on, &plan.gpu);
+    plan.total = sum_of(&plan, on);
+    *out = plan;
     return ST_OK;
 }

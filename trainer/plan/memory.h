@@ -66,13 +66,13 @@ typedef struct memory_shapes {
 /* Capacities of a micro-batch of `rows` rows of seq_len tokens and patch_budget patches each. */
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget);
 /* How many rows a run receives ahead of their step: feed.ahead, but at least two micro-batches. */
-int64_t memory_rows_ahead(const conf *c, int64_t rows);
+int64_t memory_rows_ahead(const conf *options, int64_t rows);
 /* The way in which a run with these options tries to exchange expert slots. If the run finds that
  * it cannot, the other way takes no more memory. */
-exchange_way memory_exchange_way(const conf *c, const layout *layout);
+exchange_way memory_exchange_way(const conf *options, const layout *layout);
 
 /* The options for a device and for micro-batches of `rows` rows. */
-memory_options memory_options_of(const conf *c, const layout *layout, const plan_device *on,
+memory_options memory_options_of(const conf *options, const layout *layout, const plan_device *on,
                                  bool training, int64_t rows);
 /* What a rank holds, from its registry, which may be cut for real or only sketched
  * (params_sketch.h). */

@@ -48,80 +48,82 @@ static double attention_bytes(int64_t tokens, int64_t segments, int64_t longest,
     return dp + whole + sums + 8.0 * LISTS * (double)(segments + 1) + LIBRARY;
 }
 
-static double pick_more_bytes(double a, double b)
+static double pick_more_bytes(double first, double second)
 {
-    return a > b ? a : b;
+    return first > second ? first : second;
 }
 
-static double text_bytes(const model_dims *d, const batch_caps *c)
+static double text_bytes(const model_dims *dims, const batch_caps *caps)
 {
-    const text_dims *t = &d->text;
-    int64_t longest = c->longest ? c->longest : c->tokens;
-    return attention_bytes(c->tokens, c->docs, longest, t->heads, t->kv_heads, t->head_dim);
+    const text_dims *text = &dims->text;
+    int64_t longest = caps->longest ? caps->longest : caps->tokens;
+    return attention_bytes(caps->tokens, caps->docs, longest, text->heads, text->kv_heads,
+                           text->head_dim);
 }
 
-static double vision_bytes(const model_dims *d, const batch_caps *c)
+static double vision_bytes(const model_dims *dims, const batch_caps *caps)
 {
-    if (d->vision.depth == 0)
+    if (dims->vision.depth == 0)
         return 0.0;
-    return attention_bytes(c->patches, c->frames, c->frame ? c->frame : c->patches, d->vision.heads,
-                           d->vision.heads, dims_vision_head_dim(d));
+    return attention_bytes(caps->patches, caps->frames, caps->frame ? caps->frame : caps->patches,
+                           dims->vision.heads, dims->vision.heads, dims_vision_head_dim(dims));
 }
 
-int64_t memory_gpu_calls(const model_dims *d, const model_options *o, int64_t targets)
+int64_t memory_gpu_calls(const model_dims *dims, const model_options *options, int64_t targets)
 {
     /* Counted on a device that records what is captured (tests/unit/trainer/run/test_calls.c). */
     enum { BASE = 8, LAYER = 41, LAYER_AGAIN = 13, CHUNK = 4 };
     enum { TOWER = 12, BLOCK = 28, BLOCK_AGAIN = 9, MERGER = 11, MERGER_AGAIN = 3, STACK = 5 };
-    const int64_t rows = model_logit_rows(o);
-    const recomputes *r = &o->recomputed;
+    const int64_t rows = model_logit_rows(options);
+    const recomputes *again = &options->recomputed;
     /* Layers and blocks that recompute anything; each makes at most as many calls as with `full`.
      */
     int64_t layers = 0, blocks = 0;
-    for (int64_t l = 0; l < d->text.layers; l++)
-        layers += recompute_of(&r->text, l) != 0;
-    for (int64_t b = 0; b < d->vision.depth; b++)
-        blocks += recompute_of(&r->vision, b) != 0;
-    const int64_t mergers = r->vision.what && r->vision.every <= 1 ? 1 + d->vision.n_deepstack : 0;
-    int64_t calls =
-        BASE + d->text.layers * LAYER + layers * LAYER_AGAIN + (targets + rows - 1) / rows * CHUNK;
-    if (d->vision.depth)
-        calls += TOWER + d->vision.depth * BLOCK + blocks * BLOCK_AGAIN +
-                 (1 + d->vision.n_deepstack) * MERGER + mergers * MERGER_AGAIN +
-                 d->vision.n_deepstack * STACK;
+    for (int64_t layer = 0; layer < dims->text.layers; layer++)
+        layers += recompute_of(&again->text, layer) != 0;
+    for (int64_t i = 0; i < dims->vision.depth; i++)
+        blocks += recompute_of(&again->vision, i) != 0;
+    const int64_t mergers =
+        again->vision.what && again->vision.every <= 1 ? 1 + dims->vision.n_deepstack : 0;
+    int64_t calls = BASE + dims->text.layers * LAYER + layers * LAYER_AGAIN +
+                    (targets + rows - 1) / rows * CHUNK;
+    if (dims->vision.depth)
+        calls += TOWER + dims->vision.depth * BLOCK + blocks * BLOCK_AGAIN +
+                 (1 + dims->vision.n_deepstack) * MERGER + mergers * MERGER_AGAIN +
+                 dims->vision.n_deepstack * STACK;
     return calls;
 }
 
 /* Buffers of this rank's communicators, and of its messages, which go between ranks that share
  * experts and between neighbouring pipeline stages. */
-static double ranks_bytes(const mesh *m)
+static double ranks_bytes(const mesh *ranks)
 {
-    if (!m || m->layout.world == 1)
+    if (!ranks || ranks->layout.world == 1)
         return 0.0;
-    const layout *l = &m->layout;
-    const int stage = m->place.pipeline;
-    const int64_t peers = l->expert - 1 + (stage > 0) + (stage + 1 < l->pipeline);
-    return COMM_STAGE_BYTES +
-           MIB * (COMMUNICATOR_MIB * mesh_communicators(l, m->rank) + PEER_MIB * (double)peers);
+    const layout *degrees = &ranks->layout;
+    const int stage = ranks->place.pipeline;
+    const int64_t peers = degrees->expert - 1 + (stage > 0) + (stage + 1 < degrees->pipeline);
+    return COMM_STAGE_BYTES + MIB * (COMMUNICATOR_MIB * mesh_communicators(degrees, ranks->rank) +
+                                     PEER_MIB * (double)peers);
 }
 
 /* How many graphs one shape and buffer needs (device_batch.variant): one with and one without video
  * if a row may have more frames than images. Rows that share images nearly always may. */
-static int count_variants(const batch_caps *c)
+static int count_variants(const batch_caps *caps)
 {
-    return c->frames > c->items ? 2 : 1;
+    return caps->frames > caps->items ? 2 : 1;
 }
 
-void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_steps *s,
-                     int multiprocessors, memory_gpu *out)
+void memory_gpu_plan(const model_dims *dims, const model_options *options,
+                     const memory_steps *steps, int multiprocessors, memory_gpu *out)
 {
     double workspace = PRODUCT_BYTES, nodes = 0.0;
-    for (int i = 0; i < s->count && o->training; i++) {
-        const batch_caps *c = &s->caps[i];
-        workspace =
-            pick_more_bytes(workspace, pick_more_bytes(text_bytes(d, c), vision_bytes(d, c)));
-        nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(d, o, c->targets) * s->buffers *
-                 count_variants(c);
+    for (int i = 0; i < steps->count && options->training; i++) {
+        const batch_caps *caps = &steps->caps[i];
+        workspace = pick_more_bytes(
+            workspace, pick_more_bytes(text_bytes(dims, caps), vision_bytes(dims, caps)));
+        nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(dims, options, caps->targets) *
+                 steps->buffers * count_variants(caps);
     }
     *out = (memory_gpu){
         .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * multiprocessors) * MIB),
@@ -129,11 +131,11 @@ void memory_gpu_plan(const model_dims *d, const model_options *o, const memory_s
         .workspace = (int64_t)workspace,
         .graphs = (int64_t)(NODE_BYTES * nodes),
         .nodes = (int64_t)nodes,
-        .ranks = (int64_t)ranks_bytes(o->mesh),
+        .ranks = (int64_t)ranks_bytes(options->mesh),
     };
 }
 
-int64_t memory_gpu_total(const memory_gpu *m)
+int64_t memory_gpu_total(const memory_gpu *plan)
 {
-    return m->context + m->libraries + m->workspace + m->graphs + m->ranks;
+    return plan->context + plan->libraries + plan->workspace + plan->graphs + plan->ranks;
 }

@@ -18,10 +18,10 @@ status memory_search_recompute(const plan_input *in, int64_t rows, int mode, rec
 static status rows_fit(const plan_input *in, int mode, int64_t rows, bool *out)
 {
     recomputes recomputed;
-    memory_plan m;
+    memory_plan plan;
     TRY(memory_search_recompute(in, rows, mode, &recomputed));
-    TRY(layout_plan_make(in, rows, &recomputed, &m));
-    *out = layout_fits(in, &m);
+    TRY(layout_plan_make(in, rows, &recomputed, &plan));
+    *out = layout_fits(in, &plan);
     return ST_OK;
 }
 
@@ -110,31 +110,31 @@ static void append_words(char out[SEARCH_TEXT_MAX], const char *words)
 }
 
 /* Adds the options that set the mode, without those that are set already. */
-static void add_mode(const conf *c, int mode, char out[SEARCH_TEXT_MAX])
+static void add_mode(const conf *options, int mode, char out[SEARCH_TEXT_MAX])
 {
     if (mode == SEARCH_AS_CONFIGURED)
         return;
     const bool selective = mode == AC_SELECTIVE;
-    if (c->activation_checkpoint_mode != mode)
+    if (options->activation_checkpoint_mode != mode)
         append_words(out, selective ? "activation_checkpoint.mode selective, "
                                     : "activation_checkpoint.mode full, ");
-    if (selective && strcmp(c->activation_checkpoint_selective_ac_option, "op") != 0)
+    if (selective && strcmp(options->activation_checkpoint_selective_ac_option, "op") != 0)
         append_words(out, "activation_checkpoint.selective_ac_option op, ");
-    if (selective && strcmp(c->activation_checkpoint_save, "auto") != 0)
+    if (selective && strcmp(options->activation_checkpoint_save, "auto") != 0)
         append_words(out, "activation_checkpoint.save auto, ");
-    if (c->activation_checkpoint_vision_mode != AC_VISION_SAME)
+    if (options->activation_checkpoint_vision_mode != AC_VISION_SAME)
         append_words(out, "activation_checkpoint.vision_mode same, ");
-    if (selective && strcmp(c->activation_checkpoint_vision_save, "auto") != 0)
+    if (selective && strcmp(options->activation_checkpoint_vision_save, "auto") != 0)
         append_words(out, "activation_checkpoint.vision_save auto, ");
 }
 
 status memory_smallest_change(const plan_input *in, char out[SEARCH_TEXT_MAX])
 {
-    const conf *c = in->conf;
-    const int64_t seq = in->seq_len ? in->seq_len : c->training_seq_len;
-    const int64_t patches = in->seq_len            ? in->patch_budget
-                            : c->data_patch_budget ? c->data_patch_budget
-                                                   : 4 * seq;
+    const conf *options = in->conf;
+    const int64_t seq = in->seq_len ? in->seq_len : options->training_seq_len;
+    const int64_t patches = in->seq_len                  ? in->patch_budget
+                            : options->data_patch_budget ? options->data_patch_budget
+                                                         : 4 * seq;
     smaller found = {.seq_len = seq, .patch_budget = patches};
     char numbers[160];
     TRY(fewer_rows(in, &found));
@@ -145,12 +145,12 @@ status memory_smallest_change(const plan_input *in, char out[SEARCH_TEXT_MAX])
         return ST_OK;
     }
     snprintf(out, SEARCH_TEXT_MAX, "what fits: ");
-    add_mode(c, found.mode, out);
+    add_mode(options, found.mode, out);
     snprintf(numbers, sizeof numbers,
              "training.local_batch_size %" PRId64 ", training.seq_len %" PRId64,
              that_divide(in, found.rows), found.seq_len);
     append_words(out, numbers);
-    if (found.seq_len < seq && c->data_patch_budget) {
+    if (found.seq_len < seq && options->data_patch_budget) {
         snprintf(numbers, sizeof numbers, ", data.patch_budget %" PRId64, found.patch_budget);
         append_words(out, numbers);
     }

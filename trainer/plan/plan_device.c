@@ -32,9 +32,9 @@ static const struct {
     {"h200", "H200", 139.7, 132}, {"h100", "H100", 79.1, 132}, {"b200", "B200", 178.3, 148}};
 enum { GPUS = sizeof gpus / sizeof *gpus };
 
-bool plan_device_is_cpu(const plan_device *p)
+bool plan_device_is_cpu(const plan_device *on)
 {
-    return p->sizes == &backend_cpu;
+    return on->sizes == &backend_cpu;
 }
 
 void plan_device_share(plan_device *inout, int ranks)
@@ -43,31 +43,31 @@ void plan_device_share(plan_device *inout, int ranks)
     inout->sharers = ranks > 1 ? ranks : 1;
 }
 
-device_claims plan_device_claims(const plan_device *p)
+device_claims plan_device_claims(const plan_device *on)
 {
-    return (device_claims){(size_t)p->memory, p->multiprocessors};
+    return (device_claims){(size_t)on->memory, on->multiprocessors};
 }
 
-const char *plan_device_text(const plan_device *p, char out[PLAN_DEVICE_TEXT])
+const char *plan_device_text(const plan_device *on, char out[PLAN_DEVICE_TEXT])
 {
-    const double unused = p->usable * p->sharers;
-    int n =
-        snprintf(out, PLAN_DEVICE_TEXT, "%.1f of %.1f GiB are free", unused / GIB, p->memory / GIB);
-    if (p->sharers > 1)
-        snprintf(out + n, PLAN_DEVICE_TEXT - (size_t)n, ", for %d ranks: %.1f GiB each", p->sharers,
-                 p->usable / GIB);
+    const double unused = on->usable * on->sharers;
+    int length = snprintf(out, PLAN_DEVICE_TEXT, "%.1f of %.1f GiB are free", unused / GIB,
+                          on->memory / GIB);
+    if (on->sharers > 1)
+        snprintf(out + length, PLAN_DEVICE_TEXT - (size_t)length, ", for %d ranks: %.1f GiB each",
+                 on->sharers, on->usable / GIB);
     return out;
 }
 
 static plan_device gpu_of(const char *name, double memory, int multiprocessors)
 {
-    plan_device p = {.sizes = &gpu_sizes,
-                     .memory = memory,
-                     .usable = memory,
-                     .sharers = 1,
-                     .multiprocessors = multiprocessors};
-    snprintf(p.name, sizeof p.name, "%s", name);
-    return p;
+    plan_device on = {.sizes = &gpu_sizes,
+                      .memory = memory,
+                      .usable = memory,
+                      .sharers = 1,
+                      .multiprocessors = multiprocessors};
+    snprintf(on.name, sizeof on.name, "%s", name);
+    return on;
 }
 
 /* Multiprocessors of a GPU that is not opened, by the name that its driver gives it, since NVML
@@ -82,10 +82,10 @@ static int guess_multiprocessors(const char *description)
 
 static status this_cpu(plan_device *out)
 {
-    device *d = NULL;
-    TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
-    status st = plan_device_opened(d, out, NULL);
-    device_close(&d);
+    device *dev = NULL;
+    TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &dev));
+    status st = plan_device_opened(dev, out, NULL);
+    device_close(&dev);
     return st;
 }
 
@@ -107,38 +107,39 @@ status plan_device_named(const char *name, plan_device *out)
     return ST_OK;
 }
 
-status plan_device_opened(device *d, plan_device *out, plan_room *out_room)
+status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
 {
     size_t used, total, available;
-    plan_device p;
-    TRY(d->backend->memory(d, &used, &total));
-    TRY(d->backend->available(d, &available));
-    if (d->backend->immediate) {
-        p = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
+    plan_device on;
+    TRY(dev->backend->memory(dev, &used, &total));
+    TRY(dev->backend->available(dev, &available));
+    if (dev->backend->immediate) {
+        on = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
     } else {
-        p = gpu_of(d->description, 0, d->multiprocessors);
-        p.name[strcspn(p.name, ",")] = 0;
+        on = gpu_of(dev->description, 0, dev->multiprocessors);
+        on.name[strcspn(on.name, ",")] = 0;
     }
     /* `used` is this process's own on the CPU. Of a GPU it is everyone's: there the context is this
      * process's, and what was taken since, such as NCCL's buffers, if it has the GPU alone. */
     plan_room room = {.memory = (double)total, .available = (double)available, .own = (double)used};
-    if (!d->backend->immediate) {
-        room.own = (double)d->context_bytes;
-        room.grown = used > d->used_at_open ? (double)(used - d->used_at_open) : 0.0;
+    if (!dev->backend->immediate) {
+        room.own = (double)dev->context_bytes;
+        room.grown = used > dev->used_at_open ? (double)(used - dev->used_at_open) : 0.0;
     }
-    p.memory = room.memory;
-    p.usable = fmin(room.memory, room.available + room.own + room.grown);
-    *out = p;
+    on.memory = room.memory;
+    on.usable = fmin(room.memory, room.available + room.own + room.grown);
+    *out = on;
     if (out_room)
         *out_room = room;
     return ST_OK;
 }
 
-status plan_device_here(const conf *c, int ranks, plan_device *out, char out_why[PLAN_DEVICE_WHY])
+status plan_device_here(const conf *options, int ranks, plan_device *out,
+                        char out_why[PLAN_DEVICE_WHY])
 {
     nvml_gpu gpu;
     out_why[0] = 0;
-    if (c->training_backend == BACKEND_CPU) {
+    if (options->training_backend == BACKEND_CPU) {
         TRY(this_cpu(out));
         plan_device_share(out, ranks);
         return ST_OK;
@@ -146,7 +147,7 @@ status plan_device_here(const conf *c, int ranks, plan_device *out, char out_why
     if (nvml_first_visible(&gpu) == ST_OK) {
         *out = gpu_of(gpu.name, (double)gpu.memory, guess_multiprocessors(gpu.name));
         out->usable = (double)gpu.unused;
-        if (c->comm_engine ==
+        if (options->comm_engine ==
             ENGINE_MPI) /* the ranks take turns with the GPUs (session_device.c) */
             plan_device_share(out, (ranks + gpu.visible - 1) / gpu.visible);
         return ST_OK;

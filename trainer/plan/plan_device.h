@@ -52,7 +52,7 @@ WARN_UNUSED status plan_device_opened(device *device, plan_device *out, plan_roo
  * is an H200, for which the shipped configurations are made, and out_why gives the reason;
  * otherwise out_why is "". Asks the driver, without making a context. */
 enum { PLAN_DEVICE_WHY = 512 };
-WARN_UNUSED status plan_device_here(const conf *c, int ranks, plan_device *out,
+WARN_UNUSED status plan_device_here(const conf *options, int ranks, plan_device *out,
                                     char out_why[PLAN_DEVICE_WHY]);
 
 #endif

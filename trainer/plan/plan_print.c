@@ -19,93 +19,95 @@ typedef struct unit {
     const char *name;
 } unit;
 
-static unit unit_of(const memory_plan *m)
+static unit unit_of(const memory_plan *plan)
 {
-    return (double)m->total < GIB ? (unit){MIB, "MiB"} : (unit){GIB, "GiB"};
+    return (double)plan->total < GIB ? (unit){MIB, "MiB"} : (unit){GIB, "GiB"};
 }
 
-int memory_plan_regions(const memory_plan *m, const plan_device *on,
+int memory_plan_regions(const memory_plan *plan, const plan_device *on,
                         memory_region out[MEMORY_REGIONS])
 {
     const bool cpu = plan_device_is_cpu(on);
     const memory_region list[MEMORY_REGIONS] = {
         {"parameters", cpu ? "parameters" : "parameters (master values)", MEMORY_VALUES,
-         m->parameters},
-        {"weights", "compute weights", MEMORY_VALUES, m->weights},
-        {"gradients", "gradients", MEMORY_VALUES, m->gradients},
-        {"moments", "moments", MEMORY_VALUES, m->moments},
-        {"gathered", "units gathered, their gradients", MEMORY_VALUES, m->gathered},
-        {"activations", "activations and scratch", MEMORY_WORK, m->activations},
-        {"window", "windows of peers (shared experts)", MEMORY_WORK, m->window},
-        {"staging", "batches under way", MEMORY_WORK, m->staging},
-        {"answers", "answers", MEMORY_WORK, m->answers},
-        {"context", "context", MEMORY_DRIVER, m->gpu.context},
-        {"libraries", "libraries' kernels", MEMORY_DRIVER, m->gpu.libraries},
-        {"workspace", "workspace of ops", MEMORY_DRIVER, m->gpu.workspace},
-        {"graphs", "captured steps", MEMORY_DRIVER, m->gpu.graphs},
-        {"ranks", "NCCL's buffers, host values", MEMORY_DRIVER, m->gpu.ranks},
-        {"host_built", "host: batches being built", MEMORY_HOST, m->built},
-        {"host_received", "host: rows received", MEMORY_HOST, m->received},
-        {"host_snapshot", "host: snapshot of a checkpoint", MEMORY_HOST, m->snapshot},
+         plan->parameters},
+        {"weights", "compute weights", MEMORY_VALUES, plan->weights},
+        {"gradients", "gradients", MEMORY_VALUES, plan->gradients},
+        {"moments", "moments", MEMORY_VALUES, plan->moments},
+        {"gathered", "units gathered, their gradients", MEMORY_VALUES, plan->gathered},
+        {"activations", "activations and scratch", MEMORY_WORK, plan->activations},
+        {"window", "windows of peers (shared experts)", MEMORY_WORK, plan->window},
+        {"staging", "batches under way", MEMORY_WORK, plan->staging},
+        {"answers", "answers", MEMORY_WORK, plan->answers},
+        {"context", "context", MEMORY_DRIVER, plan->gpu.context},
+        {"libraries", "libraries' kernels", MEMORY_DRIVER, plan->gpu.libraries},
+        {"workspace", "workspace of ops", MEMORY_DRIVER, plan->gpu.workspace},
+        {"graphs", "captured steps", MEMORY_DRIVER, plan->gpu.graphs},
+        {"ranks", "NCCL's buffers, host values", MEMORY_DRIVER, plan->gpu.ranks},
+        {"host_built", "host: batches being built", MEMORY_HOST, plan->built},
+        {"host_received", "host: rows received", MEMORY_HOST, plan->received},
+        {"host_snapshot", "host: snapshot of a checkpoint", MEMORY_HOST, plan->snapshot},
     };
-    int n = 0;
+    int count = 0;
     for (int i = 0; i < MEMORY_REGIONS; i++) {
         const bool optional = list[i].bytes == 0 && (strcmp(list[i].key, "weights") == 0 ||
                                                      strcmp(list[i].key, "window") == 0);
         if (!optional && (list[i].part != MEMORY_DRIVER || !cpu))
-            out[n++] = list[i];
+            out[count++] = list[i];
     }
-    return n;
+    return count;
 }
 
 const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT])
 {
-    const double b = (double)bytes;
-    if (b < MIB)
-        snprintf(out, MEMORY_BYTES_TEXT, "%.1f KiB", b / 1024.0);
+    const double real = (double)bytes;
+    if (real < MIB)
+        snprintf(out, MEMORY_BYTES_TEXT, "%.1f KiB", real / 1024.0);
     else
-        snprintf(out, MEMORY_BYTES_TEXT, "%.1f %s", b < GIB ? b / MIB : b / GIB,
-                 b < GIB ? "MiB" : "GiB");
+        snprintf(out, MEMORY_BYTES_TEXT, "%.1f %s", real < GIB ? real / MIB : real / GIB,
+                 real < GIB ? "MiB" : "GiB");
     return out;
 }
 
-static void print_heading(const memory_plan *m, const layout *l, const plan_device *on, FILE *to)
+static void print_heading(const memory_plan *plan, const layout *degrees, const plan_device *on,
+                          FILE *to)
 {
-    const backend_vtable *v = on->sizes;
+    const backend_vtable *backend = on->sizes;
     char stage[32] = "", sharers[48] = "";
-    if (l->pipeline > 1)
-        snprintf(stage, sizeof stage, " of stage %d", m->stage);
+    if (degrees->pipeline > 1)
+        snprintf(stage, sizeof stage, " of stage %d", plan->stage);
     if (on->sharers > 1)
         snprintf(sharers, sizeof sharers, ", shared by %d ranks", on->sharers);
     fprintf(to, "one rank%s on the device %s of %.1f GiB%s, %s:\n", stage,
             escape_text(on->name).text, on->memory / GIB, sharers,
-            v->act != v->acc   ? "bf16 with fp32 master weights"
-            : v->acc == DT_F64 ? "float64"
-                               : "float32");
+            backend->act != backend->acc ? "bf16 with fp32 master weights"
+            : backend->acc == DT_F64     ? "float64"
+                                         : "float32");
 }
 
-static void print_bytes(FILE *to, unit u, const char *name, int64_t bytes)
+static void print_bytes(FILE *to, unit scale, const char *name, int64_t bytes)
 {
-    fprintf(to, "  %-44s %20" PRId64 " bytes %9.1f %s\n", name, bytes, (double)bytes / u.bytes,
-            u.name);
+    fprintf(to, "  %-44s %20" PRId64 " bytes %9.1f %s\n", name, bytes, (double)bytes / scale.bytes,
+            scale.name);
 }
 
 /* Every region to the byte. The host's regions are part of the total on the CPU, and come after it
  * beside a GPU, since they are another memory. */
-static void print_full(const memory_plan *m, const memory_region *region, int n, bool cpu, FILE *to)
+static void print_full(const memory_plan *plan, const memory_region *region, int count, bool cpu,
+                       FILE *to)
 {
-    const unit u = unit_of(m);
-    for (int i = 0; i < n; i++)
+    const unit scale = unit_of(plan);
+    for (int i = 0; i < count; i++)
         if (cpu || region[i].part != MEMORY_HOST)
-            print_bytes(to, u, region[i].name, region[i].bytes);
-    print_bytes(to, u, "total", m->total);
-    for (int i = 0; i < n; i++)
+            print_bytes(to, scale, region[i].name, region[i].bytes);
+    print_bytes(to, scale, "total", plan->total);
+    for (int i = 0; i < count; i++)
         if (!cpu && region[i].part == MEMORY_HOST)
-            print_bytes(to, u, region[i].name, region[i].bytes);
+            print_bytes(to, scale, region[i].name, region[i].bytes);
 }
 
 /* A line for each part that has bytes, and the total. */
-static void print_short(const memory_plan *m, const memory_region *region, int n,
+static void print_short(const memory_plan *plan, const memory_region *region, int count,
                         const plan_device *on, FILE *to)
 {
     static const char *const names[] = {[MEMORY_VALUES] = "model: values, gradients, moments",
@@ -115,57 +117,59 @@ static void print_short(const memory_plan *m, const memory_region *region, int n
     const bool cpu = plan_device_is_cpu(on);
     int64_t sum[MEMORY_PARTS] = {0};
     char text[MEMORY_BYTES_TEXT], usable[MEMORY_BYTES_TEXT];
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         sum[region[i].part] += region[i].bytes;
     for (int part = 0; part < MEMORY_PARTS; part++)
         if (sum[part] && (cpu || part != MEMORY_HOST))
             fprintf(to, "  %-36s %12s\n", names[part], memory_bytes_text(sum[part], text));
     fprintf(to, "  %-36s %12s  %.1f %% of %s that it may use", "total",
-            memory_bytes_text(m->total, text), (double)m->total / on->usable * 100.0,
+            memory_bytes_text(plan->total, text), (double)plan->total / on->usable * 100.0,
             memory_bytes_text((int64_t)on->usable, usable));
     if (!cpu && sum[MEMORY_HOST])
         fprintf(to, "; on the host %s", memory_bytes_text(sum[MEMORY_HOST], text));
     fprintf(to, "\n");
 }
 
-void memory_plan_print(const memory_plan *m, const layout *l, const plan_device *on, int table,
-                       FILE *to)
+void memory_plan_print(const memory_plan *plan, const layout *degrees, const plan_device *on,
+                       int table, FILE *to)
 {
     memory_region region[MEMORY_REGIONS];
-    const int n = memory_plan_regions(m, on, region);
-    print_heading(m, l, on, to);
+    const int count = memory_plan_regions(plan, on, region);
+    print_heading(plan, degrees, on, to);
     if (table == TABLE_FULL)
-        print_full(m, region, n, plan_device_is_cpu(on), to);
+        print_full(plan, region, count, plan_device_is_cpu(on), to);
     else
-        print_short(m, region, n, on, to);
+        print_short(plan, region, count, on, to);
 }
 
 /* Prints how much is in use in each phase of a step. All of it is allocated once, before step 1. */
-static void print_phases(FILE *to, const memory_plan *m)
+static void print_phases(FILE *to, const memory_plan *plan)
 {
-    const model_regions *a = &m->parts;
-    const unit u = unit_of(m);
-    const int64_t resident = m->parameters + m->gradients + m->moments + m->weights;
+    const model_regions *regions = &plan->parts;
+    const unit scale = unit_of(plan);
+    const int64_t resident = plan->parameters + plan->gradients + plan->moments + plan->weights;
     const struct {
         const char *name;
         int64_t kept, scratch, gathered;
-    } phases[] = {{"vision", a->vision_kept, a->vision_scratch, m->gathered},
-                  {"text", a->vision_kept + a->text_kept, a->text_scratch, m->gathered},
-                  {"head and loss", a->vision_kept + a->text_kept, a->head_scratch, m->gathered},
-                  {"optimiser", 0, 0, 0}};
-    fprintf(to, "in use, in %s: %9s %10s %9s %9s %9s\n", u.name, "resident", "gathered", "kept",
+    } phases[] = {
+        {"vision", regions->vision_kept, regions->vision_scratch, plan->gathered},
+        {"text", regions->vision_kept + regions->text_kept, regions->text_scratch, plan->gathered},
+        {"head and loss", regions->vision_kept + regions->text_kept, regions->head_scratch,
+         plan->gathered},
+        {"optimiser", 0, 0, 0}};
+    fprintf(to, "in use, in %s: %9s %10s %9s %9s %9s\n", scale.name, "resident", "gathered", "kept",
             "scratch", "sum");
     for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
         fprintf(to, "  %-13s %9.2f %10.2f %9.2f %9.2f %9.2f\n", phases[i].name,
-                (double)resident / u.bytes, (double)phases[i].gathered / u.bytes,
-                (double)phases[i].kept / u.bytes, (double)phases[i].scratch / u.bytes,
+                (double)resident / scale.bytes, (double)phases[i].gathered / scale.bytes,
+                (double)phases[i].kept / scale.bytes, (double)phases[i].scratch / scale.bytes,
                 (double)(resident + phases[i].gathered + phases[i].kept + phases[i].scratch) /
-                    u.bytes);
+                    scale.bytes);
 }
 
-static const char *how_kept(const recompute *r, int64_t layers, unsigned kind, char text[32])
+static const char *how_kept(const recompute *again, int64_t layers, unsigned kind, char text[32])
 {
-    int64_t kept = recompute_plan_kept(r, layers, kind);
+    int64_t kept = recompute_plan_kept(again, layers, kind);
     if (kept == 0 || kept == layers)
         return kept ? "kept" : "again";
     snprintf(text, 32, "kept in %" PRId64 " of %" PRId64, kept, layers);
@@ -185,20 +189,21 @@ static status print_kept(const plan_input *in, const recomputes *recomputed, FIL
                  {"routes", RECOMPUTE_ROUTE},
                  {"fc1", RECOMPUTE_FC1},
                  {"fc2", RECOMPUTE_FC2}};
-    const model_dims *d = in->dims;
-    const int64_t tokens = in->conf->training_seq_len, patches = d->vision.depth ? 4 * tokens : 0;
-    const model_options o = {.cap = {.tokens = tokens, .patches = patches}, .training = true};
+    const model_dims *dims = in->dims;
+    const int64_t tokens = in->conf->training_seq_len,
+                  patches = dims->vision.depth ? 4 * tokens : 0;
+    const model_options options = {.cap = {.tokens = tokens, .patches = patches}, .training = true};
     char how[32];
     fprintf(to, "a layer's arrays besides its input, in bytes per token%s:\n",
             patches ? "; a vision block's, in bytes per patch" : "");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         int64_t layer, block;
-        TRY(model_kinds_bytes(d, &o, in->device->sizes, kinds[i].kind, &layer, &block));
+        TRY(model_kinds_bytes(dims, &options, in->device->sizes, kinds[i].kind, &layer, &block));
         fprintf(to, "  %-32s %8.0f %-16s", kinds[i].name, (double)layer / (double)tokens,
-                layer ? how_kept(&recomputed->text, d->text.layers, kinds[i].kind, how) : "");
+                layer ? how_kept(&recomputed->text, dims->text.layers, kinds[i].kind, how) : "");
         if (patches)
             fprintf(to, " %8.0f %s", (double)block / (double)patches,
-                    block ? how_kept(&recomputed->vision, d->vision.depth, kinds[i].kind, how)
+                    block ? how_kept(&recomputed->vision, dims->vision.depth, kinds[i].kind, how)
                           : "");
         fprintf(to, "\n");
     }
@@ -226,19 +231,19 @@ static status print_modes(const plan_input *in, const recomputes *now, FILE *to)
             "share", "rows fit");
     for (int mode = SEARCH_AS_CONFIGURED; mode <= AC_FULL; mode++) {
         recomputes recomputed;
-        memory_plan m;
+        memory_plan plan;
         int64_t most;
         TRY(memory_search_recompute(in, rows, mode, &recomputed));
         if (mode != SEARCH_AS_CONFIGURED && memcmp(&recomputed, now, sizeof recomputed) == 0)
             continue;
-        TRY(layout_plan_make(in, rows, &recomputed, &m));
+        TRY(layout_plan_make(in, rows, &recomputed, &plan));
         TRY(memory_most_rows(in, mode, &most));
-        const unit u = unit_of(&m);
+        const unit scale = unit_of(&plan);
         fprintf(to, "%s %-54s %7.1f %s %5.1f %s %6.1f %% %9" PRId64 "\n",
                 mode == SEARCH_AS_CONFIGURED ? "*" : " ",
-                recompute_plan_text(&recomputed.text, text), (double)m.parts.total / u.bytes,
-                u.name, (double)m.total / u.bytes, u.name,
-                (double)m.total / in->device->usable * 100.0, most);
+                recompute_plan_text(&recomputed.text, text), (double)plan.parts.total / scale.bytes,
+                scale.name, (double)plan.total / scale.bytes, scale.name,
+                (double)plan.total / in->device->usable * 100.0, most);
         if (in->dims->vision.depth > 0)
             fprintf(to, "    vision: %s\n", recompute_plan_text(&recomputed.vision, text));
     }
@@ -259,15 +264,16 @@ static status print_stages(const plan_input *in, const recomputes *recomputed,
             "values, state", "activations", "total");
     for (int stage = 0; stage < cut.pipeline; stage++) {
         const stage_part part = stage_part_of(in->dims, &cut, stage);
-        memory_plan m;
-        TRY(layout_plan_stage(&staged, in->conf->training_local_batch_size, recomputed, stage, &m));
+        memory_plan plan;
+        TRY(layout_plan_stage(&staged, in->conf->training_local_batch_size, recomputed, stage,
+                              &plan));
         fprintf(to,
                 "%5d    %3" PRId64 "..%-3" PRId64 " %14" PRId64
                 " %9.1f GiB %7.1f GiB %5.1f GiB%s\n",
                 stage, part.first, part.end - 1,
                 stage_flights(stage, (int)cut.pipeline, cut.accumulation),
-                (double)(m.parameters + m.gradients + m.moments + m.weights) / GIB,
-                (double)m.parts.total / GIB, (double)m.total / GIB,
+                (double)(plan.parameters + plan.gradients + plan.moments + plan.weights) / GIB,
+                (double)plan.parts.total / GIB, (double)plan.total / GIB,
                 stage == most->stage ? "  the most" : "");
     }
     return ST_OK;
@@ -275,32 +281,33 @@ static status print_stages(const plan_input *in, const recomputes *recomputed,
 
 static void print_mesh(const plan_input *in, FILE *to)
 {
-    const conf *c = in->conf;
-    const layout *l = in->layout;
+    const conf *options = in->conf;
+    const layout *degrees = in->layout;
     fprintf(to,
             "layout: %" PRId64 " ranks = replicate %" PRId64 " x shard %" PRId64
             " x context %" PRId64 " x tensor %" PRId64 " x pipeline %" PRId64
             "; experts over %" PRId64 " ranks, each cut in %" PRId64 "\n",
-            l->world, l->replicate, l->shard, l->context, l->tensor, l->pipeline, l->expert,
-            l->expert_tensor);
+            degrees->world, degrees->replicate, degrees->shard, degrees->context, degrees->tensor,
+            degrees->pipeline, degrees->expert, degrees->expert_tensor);
     fprintf(to,
             "step: %" PRId64 " rows of %" PRId64 " tokens = %" PRId64 " x %" PRId64
             " data-parallel ranks x %" PRId64 " micro-steps\n",
-            c->training_global_batch_size, c->training_seq_len, c->training_local_batch_size,
-            l->replicate * l->shard, l->accumulation);
+            options->training_global_batch_size, options->training_seq_len,
+            options->training_local_batch_size, degrees->replicate * degrees->shard,
+            degrees->accumulation);
 }
 
 /* Prints the last lines: whether the plan fits and, if it does not, what would. */
-static status print_verdict(const plan_input *in, const memory_plan *m, FILE *to)
+static status print_verdict(const plan_input *in, const memory_plan *plan, FILE *to)
 {
     char change[SEARCH_TEXT_MAX], text[WHOSE];
     int64_t most;
-    const bool fits = layout_fits(in, m);
+    const bool fits = layout_fits(in, plan);
     TRY(memory_most_rows(in, SEARCH_AS_CONFIGURED, &most));
     fprintf(to,
             "%s: %.1f %% of %s, memory.limit %.0f %%; the largest micro-batch is %" PRId64
             " rows\n",
-            fits ? "fits" : "does not fit", (double)m->total / in->device->usable * 100.0,
+            fits ? "fits" : "does not fit", (double)plan->total / in->device->usable * 100.0,
             whose(in->device, text), in->conf->memory_limit * 100.0, most);
     if (fits)
         return ST_OK;
@@ -314,20 +321,20 @@ status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits
     const int64_t rows = in->conf->training_local_batch_size;
     const int table = (int)in->conf->memory_table;
     recomputes recomputed;
-    memory_plan m;
+    memory_plan plan;
     TRY(recompute_plan_of(in, rows, &recomputed));
-    TRY(layout_plan_make(in, rows, &recomputed, &m));
+    TRY(layout_plan_make(in, rows, &recomputed, &plan));
     print_mesh(in, to);
-    TRY(print_stages(in, &recomputed, &m, to));
-    memory_plan_print(&m, in->layout, in->device, table, to);
+    TRY(print_stages(in, &recomputed, &plan, to));
+    memory_plan_print(&plan, in->layout, in->device, table, to);
     if (table == TABLE_FULL) {
-        print_phases(to, &m);
+        print_phases(to, &plan);
         TRY(print_kept(in, &recomputed, to));
     }
     if (choices || table == TABLE_FULL)
         TRY(print_modes(in, &recomputed, to));
-    TRY(print_verdict(in, &m, to));
+    TRY(print_verdict(in, &plan, to));
     if (out_fits)
-        *out_fits = layout_fits(in, &m);
+        *out_fits = layout_fits(in, &plan);
     return ST_OK;
 }

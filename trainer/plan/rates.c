@@ -41,25 +41,25 @@ static const struct {
     {"peak_tflops", 1e12, 989, RATE_NOMINAL, "H200: dense bf16, NVIDIA's figure"},
 };
 
-const char *rate_name(rate_key k)
+const char *rate_name(rate_key key)
 {
-    return keys[k].name;
+    return keys[key].name;
 }
 
-double rate_unit(rate_key k)
+double rate_unit(rate_key key)
 {
-    return keys[k].unit;
+    return keys[key].unit;
 }
 
 rates rates_h200(void)
 {
-    rates r = {.per_node = 8, .source = "shipped for the H200"};
+    rates speeds = {.per_node = 8, .source = "shipped for the H200"};
     for (int k = 0; k < RATE_KEYS; k++) {
-        r.of[k] = keys[k].h200 * keys[k].unit;
-        r.kind[k] = keys[k].kind;
-        r.from[k] = keys[k].from;
+        speeds.of[k] = keys[k].h200 * keys[k].unit;
+        speeds.kind[k] = keys[k].kind;
+        speeds.from[k] = keys[k].from;
     }
-    return r;
+    return speeds;
 }
 
 typedef struct reading {
@@ -71,19 +71,19 @@ static status read_number(const reading *in, const yaml_item *item, double *out)
 {
     char *end;
     errno = 0;
-    double v = strtod(item->text, &end);
-    if (item->is_list || item->is_null || end == item->text || *end || errno || !isfinite(v) ||
-        v <= 0)
+    double value = strtod(item->text, &end);
+    if (item->is_list || item->is_null || end == item->text || *end || errno || !isfinite(value) ||
+        value <= 0)
         return FAIL(ST_CONFIG, "%s:%lld: %s: expected a number above 0, got \"%s\"", in->path,
                     (long long)item->line, item->key, item->text ? item->text : "");
-    *out = v;
+    *out = value;
     return ST_OK;
 }
 
 static status take_rate(void *user, const yaml_item *item)
 {
     const reading *in = user;
-    double v;
+    double value;
     if (strcmp(item->key, "source") == 0) {
         snprintf(in->speeds->source, sizeof in->speeds->source, "%s", item->text ? item->text : "");
         return ST_OK;
@@ -91,29 +91,29 @@ static status take_rate(void *user, const yaml_item *item)
     for (int k = 0; k < RATE_KEYS; k++) {
         if (strcmp(item->key, keys[k].name) != 0)
             continue;
-        TRY(read_number(in, item, &v));
-        in->speeds->of[k] = v * keys[k].unit;
+        TRY(read_number(in, item, &value));
+        in->speeds->of[k] = value * keys[k].unit;
         in->speeds->kind[k] = k == RATE_PEAK ? RATE_NOMINAL : RATE_MEASURED;
         in->speeds->from[k] = NULL;
         return ST_OK;
     }
     if (strcmp(item->key, "memory_gib") == 0) {
-        TRY(read_number(in, item, &v));
-        in->speeds->memory = v * GIB;
+        TRY(read_number(in, item, &value));
+        in->speeds->memory = value * GIB;
         return ST_OK;
     }
     if (strcmp(item->key, "ranks_per_node") == 0) {
-        TRY(read_number(in, item, &v));
-        if (v != floor(v) || v > 1024)
+        TRY(read_number(in, item, &value));
+        if (value != floor(value) || value > 1024)
             return FAIL(ST_CONFIG, "%s:%lld: ranks_per_node: expected 1 to 1024, got \"%s\"",
                         in->path, (long long)item->line, item->text);
-        in->speeds->per_node = (int)v;
+        in->speeds->per_node = (int)value;
         return ST_OK;
     }
     char known[256] = "";
     for (int k = 0; k < RATE_KEYS; k++) {
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, "%s, ", keys[k].name);
+        size_t length = strlen(known);
+        snprintf(known + length, sizeof known - length, "%s, ", keys[k].name);
     }
     return FAIL(ST_CONFIG,
                 "%s:%lld: there is no rate named %s; the keys are %smemory_gib, ranks_per_node, "
@@ -129,23 +129,24 @@ status rates_read(const char *path, rates *out)
     return yaml_read(path, take_rate, NULL, &in);
 }
 
-void rates_write(const rates *r, FILE *to)
+void rates_write(const rates *speeds, FILE *to)
 {
     fprintf(to, "# Rates of this machine, for trainer plan --measured FILE.\nsource: \"%s\"\n",
-            r->source);
+            speeds->source);
     for (int k = 0; k < RATE_KEYS; k++)
-        if (r->kind[k] == RATE_MEASURED)
-            fprintf(to, "%s: %.6g\n", keys[k].name, r->of[k] / keys[k].unit);
+        if (speeds->kind[k] == RATE_MEASURED)
+            fprintf(to, "%s: %.6g\n", keys[k].name, speeds->of[k] / keys[k].unit);
 }
 
-void rates_print(const rates *r, FILE *to)
+void rates_print(const rates *speeds, FILE *to)
 {
     static const char *const kind[] = {[RATE_ASSUMED] = "assumed",
                                        [RATE_PUBLISHED] = "published",
                                        [RATE_NOMINAL] = "nominal",
                                        [RATE_MEASURED] = "measured"};
-    fprintf(to, "rates (%s):\n", escape_text(r->source).text);
+    fprintf(to, "rates (%s):\n", escape_text(speeds->source).text);
     for (int k = 0; k < RATE_KEYS; k++)
-        fprintf(to, "  %-26s %10.2f %s%s%s\n", keys[k].name, r->of[k] / keys[k].unit,
-                kind[r->kind[k]], r->from[k] ? ", " : "", r->from[k] ? r->from[k] : "");
+        fprintf(to, "  %-26s %10.2f %s%s%s\n", keys[k].name, speeds->of[k] / keys[k].unit,
+                kind[speeds->kind[k]], speeds->from[k] ? ", " : "",
+                speeds->from[k] ? speeds->from[k] : "");
 }

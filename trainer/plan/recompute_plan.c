@@ -24,11 +24,11 @@ static const struct {
 static const unsigned products =
     RECOMPUTE_QKV | RECOMPUTE_ATTENTION | RECOMPUTE_PROJ | RECOMPUTE_FC1 | RECOMPUTE_FC2;
 
-int64_t recompute_plan_kept(const recompute *r, int64_t n, unsigned kind)
+int64_t recompute_plan_kept(const recompute *tower, int64_t count, unsigned kind)
 {
     int64_t sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += !(recompute_of(r, i) & kind);
+    for (int64_t i = 0; i < count; i++)
+        sum += !(recompute_of(tower, i) & kind);
     return sum;
 }
 
@@ -38,25 +38,25 @@ static void append_words(char *text, const char *words)
     snprintf(text + strlen(text), RECOMPUTE_TEXT_MAX - strlen(text), "%s", words);
 }
 
-const char *recompute_plan_text(const recompute *r, char text[RECOMPUTE_TEXT_MAX])
+const char *recompute_plan_text(const recompute *tower, char text[RECOMPUTE_TEXT_MAX])
 {
     char number[48];
     bool none = true;
-    snprintf(text, RECOMPUTE_TEXT_MAX, "%s", r->what == 0 ? "none" : "full");
-    if (r->what == RECOMPUTE_ALL && r->every > 1)
+    snprintf(text, RECOMPUTE_TEXT_MAX, "%s", tower->what == 0 ? "none" : "full");
+    if (tower->what == RECOMPUTE_ALL && tower->every > 1)
         snprintf(text, RECOMPUTE_TEXT_MAX, "selective: of layers %lld, %lld, ..",
-                 (long long)r->every, (long long)(2 * r->every));
-    if (r->what == 0 || r->what == RECOMPUTE_ALL)
+                 (long long)tower->every, (long long)(2 * tower->every));
+    if (tower->what == 0 || tower->what == RECOMPUTE_ALL)
         return text;
     snprintf(text, RECOMPUTE_TEXT_MAX, "selective: keeps ");
     for (int i = 0; i < N_KINDS; i++)
-        if (!(r->what & r->partly & kinds[i].kind) || r->layers == 0) {
-            append_words(text, r->what & kinds[i].kind ? "" : none ? "" : ", ");
-            append_words(text, r->what & kinds[i].kind ? "" : kinds[i].name);
-            none = none && (r->what & kinds[i].kind);
+        if (!(tower->what & tower->partly & kinds[i].kind) || tower->layers == 0) {
+            append_words(text, tower->what & kinds[i].kind ? "" : none ? "" : ", ");
+            append_words(text, tower->what & kinds[i].kind ? "" : kinds[i].name);
+            none = none && (tower->what & kinds[i].kind);
         } else {
             snprintf(number, sizeof number, "%s%s in %lld layers", none ? "" : ", ", kinds[i].name,
-                     (long long)r->layers);
+                     (long long)tower->layers);
             append_words(text, number);
             none = false;
         }
@@ -69,51 +69,51 @@ const char *recompute_plan_text(const recompute *r, char text[RECOMPUTE_TEXT_MAX
 static unsigned named(const char *list)
 {
     unsigned found = 0;
-    for (const char *p = list; *p;) {
-        p += strspn(p, ", ");
-        size_t n = strcspn(p, ", ");
+    for (const char *at = list; *at;) {
+        at += strspn(at, ", ");
+        size_t count = strcspn(at, ", ");
         for (int i = 0; i < N_KINDS; i++)
-            if (strlen(kinds[i].name) == n && strncmp(p, kinds[i].name, n) == 0)
+            if (strlen(kinds[i].name) == count && strncmp(at, kinds[i].name, count) == 0)
                 found |= kinds[i].kind;
-        p += n;
+        at += count;
     }
     return found;
 }
 
 /* Seconds that it takes to compute this kind of output, for one token in a decoder layer or for one
  * patch in a vision block. */
-static double seconds_of(const conf *c, const layout *l, const model_dims *d, bool vision,
-                         unsigned kind)
+static double seconds_of(const conf *options, const layout *degrees, const model_dims *dims,
+                         bool vision, unsigned kind)
 {
-    const rates r = rates_h200();
-    const row_kind mean = row_kind_of(c, d);
-    const double h = (double)(vision ? d->vision.hidden : d->text.hidden);
-    const double wide = vision ? h : (double)(d->text.heads * d->text.head_dim);
-    const double narrow = vision ? h : (double)(d->text.kv_heads * d->text.head_dim);
-    const bool moe = !vision && dims_layer_is_moe(d, d->text.layers - 1);
-    const bool shared = l->expert * l->expert_tensor > 1;
-    const double slots = moe ? (double)d->text.top_k : 1;
-    const double width = (double)(vision ? d->vision.intermediate
-                                  : moe  ? d->text.expert_width
-                                         : d->text.intermediate);
-    const double product = r.of[moe ? RATE_EXPERTS : RATE_DENSE];
-    const double fc1 = MACS * slots * h * width * (vision ? 1 : 2) / product;
+    const rates speeds = rates_h200();
+    const row_kind mean = row_kind_of(options, dims);
+    const double hidden = (double)(vision ? dims->vision.hidden : dims->text.hidden);
+    const double wide = vision ? hidden : (double)(dims->text.heads * dims->text.head_dim);
+    const double narrow = vision ? hidden : (double)(dims->text.kv_heads * dims->text.head_dim);
+    const bool moe = !vision && dims_layer_is_moe(dims, dims->text.layers - 1);
+    const bool shared = degrees->expert * degrees->expert_tensor > 1;
+    const double slots = moe ? (double)dims->text.top_k : 1;
+    const double width = (double)(vision ? dims->vision.intermediate
+                                  : moe  ? dims->text.expert_width
+                                         : dims->text.intermediate);
+    const double product = speeds.of[moe ? RATE_EXPERTS : RATE_DENSE];
+    const double fc1 = MACS * slots * hidden * width * (vision ? 1 : 2) / product;
     switch (kind) {
     case RECOMPUTE_QKV:
-        return MACS * h * (wide + 2 * narrow) / r.of[RATE_DENSE];
+        return MACS * hidden * (wide + 2 * narrow) / speeds.of[RATE_DENSE];
     case RECOMPUTE_ATTENTION:
         if (vision)
-            return 2 * MACS * wide * mean.grid[1] * mean.grid[2] / r.of[RATE_VISION_ATTENTION];
-        return MACS * wide * (double)(mean.document + 1) / r.of[RATE_ATTENTION];
+            return 2 * MACS * wide * mean.grid[1] * mean.grid[2] / speeds.of[RATE_VISION_ATTENTION];
+        return MACS * wide * (double)(mean.document + 1) / speeds.of[RATE_ATTENTION];
     case RECOMPUTE_PROJ:
-        return MACS * h * wide / r.of[RATE_DENSE];
+        return MACS * hidden * wide / speeds.of[RATE_DENSE];
     case RECOMPUTE_FC1:
         return moe && shared ? 0 : fc1; /* experts that ranks share never keep it */
     default:
         if (!moe || !shared)
             return moe ? fc1 / 2 : 0;
         /* Tokens must be sent to their experts once more. */
-        return 1.5 * fc1 + 2 * slots * h * ACT / r.of[RATE_LINK];
+        return 1.5 * fc1 + 2 * slots * hidden * ACT / speeds.of[RATE_LINK];
     }
 }
 
@@ -124,42 +124,43 @@ typedef struct choice {
     double worth; /* seconds saved per byte kept */
 } choice;
 
-static int worthier(const void *a, const void *b)
+static int worthier(const void *left, const void *right)
 {
-    const choice *x = a, *y = b;
-    if (x->worth != y->worth)
-        return x->worth > y->worth ? -1 : 1;
-    return x->kind < y->kind ? -1 : x->kind > y->kind;
+    const choice *first = left, *second = right;
+    if (first->worth != second->worth)
+        return first->worth > second->worth ? -1 : 1;
+    return first->kind < second->kind ? -1 : first->kind > second->kind;
 }
 
 static status list_choices(const plan_input *in, bool text, bool vision, choice *list, int *out_n)
 {
-    const model_dims *d = in->dims;
-    const bool open[TOWERS] = {text, vision && d->vision.depth > 0};
-    const model_options o = {.cap = {.tokens = in->conf->training_seq_len, .patches = 4096},
-                             .training = true};
-    int n = 0;
+    const model_dims *dims = in->dims;
+    const bool open[TOWERS] = {text, vision && dims->vision.depth > 0};
+    const model_options options = {.cap = {.tokens = in->conf->training_seq_len, .patches = 4096},
+                                   .training = true};
+    int count = 0;
     for (int tower = 0; tower < TOWERS; tower++)
         for (int i = 0; i < N_KINDS && open[tower]; i++) {
-            const int64_t things = tower ? o.cap.patches : o.cap.tokens;
+            const int64_t things = tower ? options.cap.patches : options.cap.tokens;
             int64_t bytes[TOWERS];
-            TRY(model_kinds_bytes(d, &o, in->device->sizes, kinds[i].kind, &bytes[0], &bytes[1]));
-            double seconds = seconds_of(in->conf, in->layout, d, tower == 1, kinds[i].kind);
+            TRY(model_kinds_bytes(dims, &options, in->device->sizes, kinds[i].kind, &bytes[0],
+                                  &bytes[1]));
+            double seconds = seconds_of(in->conf, in->layout, dims, tower == 1, kinds[i].kind);
             if (bytes[tower] > 0 && seconds > 0)
-                list[n++] = (choice){tower == 1, kinds[i].kind,
-                                     seconds * (double)things / (double)bytes[tower]};
+                list[count++] = (choice){tower == 1, kinds[i].kind,
+                                         seconds * (double)things / (double)bytes[tower]};
         }
-    qsort(list, (size_t)n, sizeof *list, worthier);
-    *out_n = n;
+    qsort(list, (size_t)count, sizeof *list, worthier);
+    *out_n = count;
     return ST_OK;
 }
 
 static status fits_device(const plan_input *in, int64_t rows, const recomputes *recomputed,
                           bool *out)
 {
-    memory_plan m;
-    TRY(layout_plan_make(in, rows, recomputed, &m));
-    *out = layout_fits(in, &m);
+    memory_plan plan;
+    TRY(layout_plan_make(in, rows, recomputed, &plan));
+    *out = layout_fits(in, &plan);
     return ST_OK;
 }
 
@@ -190,13 +191,13 @@ static status choose_recompute(const plan_input *in, int64_t rows, bool text, bo
                                recomputes *inout)
 {
     choice list[TOWERS * N_KINDS];
-    int n;
+    int count;
     bool fit;
     TRY(fits_device(in, rows, inout, &fit));
     if (!fit)
         return ST_OK; /* it does not fit even now, so nothing more can be kept */
-    TRY(list_choices(in, text, vision, list, &n));
-    for (int i = 0; i < n; i++) {
+    TRY(list_choices(in, text, vision, list, &count));
+    for (int i = 0; i < count; i++) {
         recomputes more = *inout;
         *(list[i].vision ? &more.vision.what : &more.text.what) &= ~list[i].kind;
         TRY(fits_device(in, rows, &more, &fit));
@@ -221,34 +222,35 @@ static recompute of_options(int mode, const char *option, const char *save, bool
 
 /* What the options say of both towers, and for which of them they leave the choice to the device.
  */
-static recomputes configured(const conf *c, bool *out_text, bool *out_vision)
+static recomputes configured(const conf *options, bool *out_text, bool *out_vision)
 {
-    const int eye = c->activation_checkpoint_vision_mode == AC_VISION_SAME
-                        ? c->activation_checkpoint_mode
-                        : c->activation_checkpoint_vision_mode - AC_VISION_NONE;
-    return (recomputes){.text = of_options(c->activation_checkpoint_mode,
-                                           c->activation_checkpoint_selective_ac_option,
-                                           c->activation_checkpoint_save, out_text),
-                        .vision = of_options(eye, c->activation_checkpoint_selective_ac_option,
-                                             c->activation_checkpoint_vision_save, out_vision)};
+    const int eye = options->activation_checkpoint_vision_mode == AC_VISION_SAME
+                        ? options->activation_checkpoint_mode
+                        : options->activation_checkpoint_vision_mode - AC_VISION_NONE;
+    return (recomputes){.text = of_options(options->activation_checkpoint_mode,
+                                           options->activation_checkpoint_selective_ac_option,
+                                           options->activation_checkpoint_save, out_text),
+                        .vision =
+                            of_options(eye, options->activation_checkpoint_selective_ac_option,
+                                       options->activation_checkpoint_vision_save, out_vision)};
 }
 
-bool recompute_is_open(const conf *c)
+bool recompute_is_open(const conf *options)
 {
     bool text, vision;
-    configured(c, &text, &vision);
+    configured(options, &text, &vision);
     return text || vision;
 }
 
 status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out)
 {
     bool text, vision;
-    recomputes r = configured(in->conf, &text, &vision);
+    recomputes again = configured(in->conf, &text, &vision);
     if (in->evaluates) /* there is no backward */
-        r = (recomputes){0};
+        again = (recomputes){0};
     else if (text || vision)
-        TRY(choose_recompute(in, rows, text, vision, &r));
-    *out = r;
+        TRY(choose_recompute(in, rows, text, vision, &again));
+    *out = again;
     return ST_OK;
 }
 
@@ -264,66 +266,74 @@ status recompute_plan_with(const plan_input *in, int64_t rows, int mode, recompu
     return recompute_plan_of(&changed, rows, out);
 }
 
-/* The lowest of n layers that the backward pass reaches. */
-static int64_t find_first_reached(int64_t n, double reached)
+/* The lowest of `layers` layers that the backward pass reaches. */
+static int64_t find_first_reached(int64_t layers, double reached)
 {
-    return n - (int64_t)llround(reached * (double)n);
+    return layers - (int64_t)llround(reached * (double)layers);
 }
 
-static int64_t layers_recomputed(const recompute *r, int64_t n, double reached, unsigned kind)
+static int64_t layers_recomputed(const recompute *again, int64_t layers, double reached,
+                                 unsigned kind)
 {
     int64_t sum = 0;
-    for (int64_t i = find_first_reached(n, reached); i < n; i++)
-        sum += (recompute_of(r, i) & kind) != 0;
+    for (int64_t i = find_first_reached(layers, reached); i < layers; i++)
+        sum += (recompute_of(again, i) & kind) != 0;
     return sum;
 }
 
-double recompute_plan_share(const recompute *r, int64_t n, double reached, unsigned kind)
+double recompute_plan_share(const recompute *tower, int64_t count, double reached, unsigned kind)
 {
-    return n > 0 ? (double)layers_recomputed(r, n, reached, kind) / (double)n : 0;
+    return count > 0 ? (double)layers_recomputed(tower, count, reached, kind) / (double)count : 0;
 }
 
 /* Adds the multiply-adds with which a layer recomputes `what` for one token. */
-static void count_layer(const text_dims *t, bool is_moe, unsigned what, int64_t *dense,
+static void count_layer(const text_dims *text, bool is_moe, unsigned what, int64_t *dense,
                         int64_t *experts)
 {
-    const int64_t q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
-    const int64_t slots = t->top_k * t->hidden * t->expert_width;
-    *dense += what & RECOMPUTE_QKV ? t->hidden * (q + 2 * kv) : 0;
-    *dense += what & RECOMPUTE_PROJ ? t->hidden * q : 0;
+    const int64_t query = text->heads * text->head_dim, kv = text->kv_heads * text->head_dim;
+    const int64_t slots = text->top_k * text->hidden * text->expert_width;
+    *dense += what & RECOMPUTE_QKV ? text->hidden * (query + 2 * kv) : 0;
+    *dense += what & RECOMPUTE_PROJ ? text->hidden * query : 0;
     if (!is_moe) {
-        *dense += what & RECOMPUTE_FC1 ? 2 * t->hidden * t->intermediate : 0;
+        *dense += what & RECOMPUTE_FC1 ? 2 * text->hidden * text->intermediate : 0;
         return;
     }
-    *dense += what & RECOMPUTE_ROUTE ? t->hidden * t->experts : 0;
+    *dense += what & RECOMPUTE_ROUTE ? text->hidden * text->experts : 0;
     *experts += what & RECOMPUTE_FC1 ? 2 * slots : 0;
     *experts += what & RECOMPUTE_FC2 ? slots : 0;
 }
 
-void recompute_plan_count(const recomputes *r, const model_dims *d, const training_share *share,
-                          const flops *f, int64_t tokens, int64_t patches, recompute_flops *out)
+void recompute_plan_count(const recomputes *recomputed, const model_dims *dims,
+                          const training_share *share, const flops *forward, int64_t tokens,
+                          int64_t patches, recompute_flops *out)
 {
-    const text_dims *t = &d->text;
-    const vision_dims *v = &d->vision;
+    const text_dims *text = &dims->text;
+    const vision_dims *vision = &dims->vision;
     int64_t dense = 0, experts = 0, block;
-    for (int64_t l = find_first_reached(t->layers, share->text_dgrad); l < t->layers; l++)
-        count_layer(t, dims_layer_is_moe(d, l), recompute_of(&r->text, l), &dense, &experts);
-    *out = (recompute_flops){.dense = MACS * tokens * dense,
-                             .experts = MACS * tokens * experts,
-                             .attention = f->text_attention / t->layers *
-                                          layers_recomputed(&r->text, t->layers, share->text_dgrad,
-                                                            RECOMPUTE_ATTENTION)};
-    if (v->depth == 0)
+    for (int64_t layer = find_first_reached(text->layers, share->text_dgrad); layer < text->layers;
+         layer++)
+        count_layer(text, dims_layer_is_moe(dims, layer), recompute_of(&recomputed->text, layer),
+                    &dense, &experts);
+    *out =
+        (recompute_flops){.dense = MACS * tokens * dense,
+                          .experts = MACS * tokens * experts,
+                          .attention = forward->text_attention / text->layers *
+                                       layers_recomputed(&recomputed->text, text->layers,
+                                                         share->text_dgrad, RECOMPUTE_ATTENTION)};
+    if (vision->depth == 0)
         return;
-#define RECOMPUTE_BLOCKS(kind) layers_recomputed(&r->vision, v->depth, share->vision_dgrad, kind)
-    block = 3 * v->hidden * v->hidden * RECOMPUTE_BLOCKS(RECOMPUTE_QKV) +
-            v->hidden * v->hidden * RECOMPUTE_BLOCKS(RECOMPUTE_PROJ) +
-            v->hidden * v->intermediate * RECOMPUTE_BLOCKS(RECOMPUTE_FC1);
+#define RECOMPUTE_BLOCKS(kind)                                                                     \
+    layers_recomputed(&recomputed->vision, vision->depth, share->vision_dgrad, kind)
+    block = 3 * vision->hidden * vision->hidden * RECOMPUTE_BLOCKS(RECOMPUTE_QKV) +
+            vision->hidden * vision->hidden * RECOMPUTE_BLOCKS(RECOMPUTE_PROJ) +
+            vision->hidden * vision->intermediate * RECOMPUTE_BLOCKS(RECOMPUTE_FC1);
     out->dense += MACS * patches * block;
-    out->vision_attention = f->vision_attention / v->depth * RECOMPUTE_BLOCKS(RECOMPUTE_ATTENTION);
+    out->vision_attention =
+        forward->vision_attention / vision->depth * RECOMPUTE_BLOCKS(RECOMPUTE_ATTENTION);
 #undef RECOMPUTE_BLOCKS
-    if (share->merger_dgrad > 0 && r->vision.every <= 1 && (r->vision.what & RECOMPUTE_FC1)) {
-        const int64_t merged = v->merge * v->merge, wide = merged * v->hidden;
-        out->dense += MACS * (patches / merged) * (1 + v->n_deepstack) * wide * wide;
+    if (share->merger_dgrad > 0 && recomputed->vision.every <= 1 &&
+        (recomputed->vision.what & RECOMPUTE_FC1)) {
+        const int64_t merged = vision->merge * vision->merge, wide = merged * vision->hidden;
+        out->dense += MACS * (patches / merged) * (1 + vision->n_deepstack) * wide * wide;
     }
 }

@@ -20,7 +20,7 @@ WARN_UNUSED status recompute_plan_of(const plan_input *in, int64_t rows, recompu
 WARN_UNUSED status recompute_plan_with(const plan_input *in, int64_t rows, int mode,
                                        recomputes *out);
 /* True if the options leave anything open, so that the memory of the device decides. */
-bool recompute_is_open(const conf *c);
+bool recompute_is_open(const conf *options);
 
 enum { RECOMPUTE_TEXT_MAX = 96 };
 /* Writes "none", "full", or what selective keeps, such as "selective: keeps proj, attention in 21
@@ -35,10 +35,10 @@ typedef struct recompute_flops {
 void recompute_plan_count(const recomputes *recomputed, const model_dims *dims,
                           const training_share *share, const flops *forward, int64_t tokens,
                           int64_t patches, recompute_flops *out);
-/* How many of n layers keep this kind (RECOMPUTE_QKV ..). */
-int64_t recompute_plan_kept(const recompute *tower, int64_t n, unsigned kind);
-/* The share of n layers that recompute this kind; the backward pass reaches the share `reached` of
- * them. */
-double recompute_plan_share(const recompute *tower, int64_t n, double reached, unsigned kind);
+/* How many of `count` layers keep this kind (RECOMPUTE_QKV ..). */
+int64_t recompute_plan_kept(const recompute *tower, int64_t count, unsigned kind);
+/* The share of `count` layers that recompute this kind; the backward pass reaches the share
+ * `reached` of them. */
+double recompute_plan_share(const recompute *tower, int64_t count, double reached, unsigned kind);
 
 #endif

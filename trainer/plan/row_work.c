@@ -6,48 +6,50 @@
 enum { ACT = 2 /* bytes of bf16 */, VQA_DOCUMENT = 313 };
 static const int32_t VQA_GRID[3] = {1, 30, 40};
 
-row_kind row_kind_of(const conf *c, const model_dims *d)
+row_kind row_kind_of(const conf *options, const model_dims *dims)
 {
-    row_kind r = {.seq_len = c->training_seq_len, .document = c->training_seq_len};
-    if (d->vision.depth == 0 || c->data_format == DATA_TEXT)
-        return r;
-    if (r.document > VQA_DOCUMENT)
-        r.document = VQA_DOCUMENT;
-    memcpy(r.grid, VQA_GRID, sizeof r.grid);
-    if (!c->data_pack) /* the rest of the row is padding, which a shape bucket cuts off */
-        r.seq_len = r.document;
-    return r;
+    row_kind kind = {.seq_len = options->training_seq_len, .document = options->training_seq_len};
+    if (dims->vision.depth == 0 || options->data_format == DATA_TEXT)
+        return kind;
+    if (kind.document > VQA_DOCUMENT)
+        kind.document = VQA_DOCUMENT;
+    memcpy(kind.grid, VQA_GRID, sizeof kind.grid);
+    if (!options->data_pack) /* the rest of the row is padding, which a shape bucket cuts off */
+        kind.seq_len = kind.document;
+    return kind;
 }
 
 /* Counts the arrays that the forward pass reads and writes. Both passes move about three times as
  * much. */
-double cost_layer_bytes(const text_dims *t)
+double cost_layer_bytes(const text_dims *text)
 {
-    double h = (double)t->hidden, heads = (double)((t->heads + 2 * t->kv_heads) * t->head_dim);
-    double slots = (double)t->top_k, wide = (double)t->expert_width;
-    double forward = 10.0 * h + 4.0 * heads + slots * (3.0 * h + 3.0 * wide);
+    double hidden = (double)text->hidden,
+           heads = (double)((text->heads + 2 * text->kv_heads) * text->head_dim);
+    double slots = (double)text->top_k, wide = (double)text->expert_width;
+    double forward = 10.0 * hidden + 4.0 * heads + slots * (3.0 * hidden + 3.0 * wide);
     return 3.0 * forward * ACT;
 }
 
-double cost_block_bytes(const vision_dims *v)
+double cost_block_bytes(const vision_dims *vision)
 {
-    double forward = 10.0 * (double)v->hidden + 2.0 * (double)v->intermediate;
+    double forward = 10.0 * (double)vision->hidden + 2.0 * (double)vision->intermediate;
     return 3.0 * forward * ACT;
 }
 
-int64_t row_kind_images(const row_kind *r)
+int64_t row_kind_images(const row_kind *row)
 {
-    return r->grid[0] > 0 ? r->seq_len / r->document : 0; /* the rest of the row is text */
+    return row->grid[0] > 0 ? row->seq_len / row->document : 0; /* the rest of the row is text */
 }
 
-void row_kind_flops(const row_kind *r, const model_dims *d, flops *out)
+void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out)
 {
-    const int64_t whole = r->seq_len / r->document, rest = r->seq_len % r->document;
-    flops sum = {0}, f;
+    const int64_t whole = row->seq_len / row->document, rest = row->seq_len % row->document;
+    flops sum = {0}, work;
     for (int64_t i = 0; i < whole + (rest > 0); i++) {
-        const int64_t length = i < whole ? r->document : rest;
-        dims_flops(d, length, document_pairs(length), r->grid, i < row_kind_images(r), &f);
-        flops_add(&sum, &f);
+        const int64_t length = i < whole ? row->document : rest;
+        dims_flops(dims, length, document_pairs(length), row->grid, i < row_kind_images(row),
+                   &work);
+        flops_add(&sum, &work);
     }
     sum.training = 0;
     *out = sum;

@@ -16,7 +16,7 @@ typedef struct row_kind {
  * tokens and an image of 640 x 480, or 30 x 40 patches. For text a row is one document. Without
  * data.pack a row is a single document, since shape buckets cut off its padding; padding inside a
  * bucket is not counted. */
-row_kind row_kind_of(const conf *c, const model_dims *dims);
+row_kind row_kind_of(const conf *options, const model_dims *dims);
 /* FLOPs of the forward pass over one such row; out->training is 0. */
 void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out);
 /* Images of a row. */

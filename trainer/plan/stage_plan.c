@@ -16,18 +16,18 @@ typedef struct row_time {
     double before, behind; /* the vision tower, before the layers; the head, after them */
 } row_time;
 
-/* Forward FLOPs of the decoder layers [0, n): out[0] dense products, out[1] experts, out[2]
+/* Forward FLOPs of the decoder layers [0, count): out[0] dense products, out[1] experts, out[2]
  * attention. */
-static void layers_flops(const row_kind *row, const model_dims *d, int64_t n, double out[3])
+static void layers_flops(const row_kind *row, const model_dims *dims, int64_t count, double out[3])
 {
-    model_dims cut = *d;
-    flops f;
-    cut.text.layers = n;
+    model_dims cut = *dims;
+    flops work;
+    cut.text.layers = count;
     cut.vision.depth = 0;
-    row_kind_flops(row, &cut, &f);
-    out[0] = (double)(f.text_linear - f.text_experts);
-    out[1] = (double)f.text_experts;
-    out[2] = (double)f.text_attention;
+    row_kind_flops(row, &cut, &work);
+    out[0] = (double)(work.text_linear - work.text_experts);
+    out[1] = (double)work.text_experts;
+    out[2] = (double)work.text_attention;
 }
 
 /* The lowest layer that a gradient passes through. */
@@ -36,24 +36,24 @@ static int64_t lowest_layer(const training_share *share, int64_t layers)
     return (int64_t)((1.0 - share->text_dgrad) * (double)layers + 0.5);
 }
 
-static void time_layers(const conf *c, const model_dims *d, const training_share *share,
-                        const rates *r, row_time *out)
+static void time_layers(const conf *options, const model_dims *dims, const training_share *share,
+                        const rates *speeds, row_time *out)
 {
-    const row_kind row = row_kind_of(c, d);
-    const double recomputed = c->activation_checkpoint_mode == AC_FULL ? 1 : 0;
-    const double bytes = (double)row.seq_len * cost_layer_bytes(&d->text) / 3;
+    const row_kind row = row_kind_of(options, dims);
+    const double recomputed = options->activation_checkpoint_mode == AC_FULL ? 1 : 0;
+    const double bytes = (double)row.seq_len * cost_layer_bytes(&dims->text) / 3;
     double before[3] = {0}, upto[3];
-    for (int64_t l = 0; l < d->text.layers; l++) {
-        const double back = l >= lowest_layer(share, d->text.layers) ? 1 : 0;
-        layers_flops(&row, d, l + 1, upto);
-        out->layer[l] =
+    for (int64_t layer = 0; layer < dims->text.layers; layer++) {
+        const double back = layer >= lowest_layer(share, dims->text.layers) ? 1 : 0;
+        layers_flops(&row, dims, layer + 1, upto);
+        out->layer[layer] =
             (upto[0] - before[0]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_TEXT]) /
-                r->of[RATE_DENSE] +
+                speeds->of[RATE_DENSE] +
             (upto[1] - before[1]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_EXPERTS]) /
-                r->of[RATE_EXPERTS] +
+                speeds->of[RATE_EXPERTS] +
             (upto[2] - before[2]) * (1 + back * (COST_ATTENTION_BACKWARD + recomputed)) /
-                r->of[RATE_ATTENTION] +
-            bytes * (1 + back * (2 + recomputed)) / r->of[RATE_COPY];
+                speeds->of[RATE_ATTENTION] +
+            bytes * (1 + back * (2 + recomputed)) / speeds->of[RATE_COPY];
         for (int i = 0; i < 3; i++)
             before[i] = upto[i];
     }
@@ -61,72 +61,76 @@ static void time_layers(const conf *c, const model_dims *d, const training_share
 
 /* Predicts the vision tower and the head. The embedding is only a copy and takes no time worth
  * counting. */
-static void time_ends(const conf *c, const model_dims *d, const training_share *share,
-                      const rates *r, row_time *out)
+static void time_ends(const conf *options, const model_dims *dims, const training_share *share,
+                      const rates *speeds, row_time *out)
 {
-    const row_kind row = row_kind_of(c, d);
+    const row_kind row = row_kind_of(options, dims);
     const double back = share->vision_dgrad,
-                 recomputed = c->activation_checkpoint_mode == AC_FULL ? back : 0;
+                 recomputed = options->activation_checkpoint_mode == AC_FULL ? back : 0;
     const double patches =
         (double)(row_kind_images(&row) * row.grid[0] * row.grid[1] * row.grid[2]);
-    flops f;
-    row_kind_flops(&row, d, &f);
-    out->behind = (double)f.head * (2 + share->head_wgrad) / r->of[RATE_DENSE];
-    out->before = ((double)f.patch_embed * (1 + share->patch_wgrad) +
-                   (double)f.vision_blocks * (1 + back + recomputed + share->wgrad[GROUP_VISION]) +
-                   (double)f.mergers * (1 + share->merger_dgrad + share->wgrad[GROUP_MERGER])) /
-                      r->of[RATE_DENSE] +
-                  (double)f.vision_attention * (1 + COST_ATTENTION_BACKWARD * back + recomputed) /
-                      r->of[RATE_VISION_ATTENTION] +
-                  patches * (double)d->vision.depth * cost_block_bytes(&d->vision) / 3 *
-                      (1 + 2 * back + recomputed) / r->of[RATE_COPY];
+    flops work;
+    row_kind_flops(&row, dims, &work);
+    out->behind = (double)work.head * (2 + share->head_wgrad) / speeds->of[RATE_DENSE];
+    out->before =
+        ((double)work.patch_embed * (1 + share->patch_wgrad) +
+         (double)work.vision_blocks * (1 + back + recomputed + share->wgrad[GROUP_VISION]) +
+         (double)work.mergers * (1 + share->merger_dgrad + share->wgrad[GROUP_MERGER])) /
+            speeds->of[RATE_DENSE] +
+        (double)work.vision_attention * (1 + COST_ATTENTION_BACKWARD * back + recomputed) /
+            speeds->of[RATE_VISION_ATTENTION] +
+        patches * (double)dims->vision.depth * cost_block_bytes(&dims->vision) / 3 *
+            (1 + 2 * back + recomputed) / speeds->of[RATE_COPY];
 }
 
-static status time_row(const conf *c, const model_dims *d, const params *p, row_time *out)
+static status time_row(const conf *options, const model_dims *dims, const params *registry,
+                       row_time *out)
 {
-    const rates r = rates_h200();
+    const rates speeds = rates_h200();
     training_share share;
-    *out = (row_time){.layer = calloc((size_t)d->text.layers, sizeof *out->layer)};
+    *out = (row_time){.layer = calloc((size_t)dims->text.layers, sizeof *out->layer)};
     if (!out->layer)
-        return FAIL(ST_NO_MEMORY, "no memory to plan %lld layers", (long long)d->text.layers);
-    groups_share(p, d, &share);
-    time_layers(c, d, &share, &r, out);
-    time_ends(c, d, &share, &r, out);
+        return FAIL(ST_NO_MEMORY, "no memory to plan %lld layers", (long long)dims->text.layers);
+    groups_share(registry, dims, &share);
+    time_layers(options, dims, &share, &speeds, out);
+    time_ends(options, dims, &share, &speeds, out);
     return ST_OK;
 }
 
-status stage_plan(const conf *c, const model_dims *d, const params *p, layout *inout)
+status stage_plan(const conf *options, const model_dims *dims, const params *registry,
+                  layout *inout)
 {
-    const layout_limits limits = params_limits(d);
-    row_time t;
+    const layout_limits limits = params_limits(dims);
+    row_time took;
     if (inout->pipeline == 1)
         return ST_OK;
     TRY(layout_check(inout, &limits));
-    if (c->parallelism_pipeline_parallel_split_points[0])
-        return stages_read(c->parallelism_pipeline_parallel_split_points, d->text.layers,
+    if (options->parallelism_pipeline_parallel_split_points[0])
+        return stages_read(options->parallelism_pipeline_parallel_split_points, dims->text.layers,
                            limits.first_layers, inout);
-    TRY(time_row(c, d, p, &t));
-    const stage_costs costs = {t.layer, d->text.layers, t.before, t.behind, limits.first_layers};
+    TRY(time_row(options, dims, registry, &took));
+    const stage_costs costs = {took.layer, dims->text.layers, took.before, took.behind,
+                               limits.first_layers};
     stages_balance(&costs, inout);
-    free(t.layer);
+    free(took.layer);
     return ST_OK;
 }
 
-status stage_plan_uneven(const conf *c, const model_dims *d, const params *p, const layout *l,
-                         double *out)
+status stage_plan_uneven(const conf *options, const model_dims *dims, const params *registry,
+                         const layout *degrees, double *out)
 {
-    row_time t;
+    row_time took;
     double slowest = 0, all = 0;
-    TRY(time_row(c, d, p, &t));
-    for (int stage = 0; stage < l->pipeline; stage++) {
-        const stage_part part = stage_part_of(d, l, stage);
-        double sum = (part.opens ? t.before : 0) + (part.closes ? t.behind : 0);
+    TRY(time_row(options, dims, registry, &took));
+    for (int stage = 0; stage < degrees->pipeline; stage++) {
+        const stage_part part = stage_part_of(dims, degrees, stage);
+        double sum = (part.opens ? took.before : 0) + (part.closes ? took.behind : 0);
         for (int64_t i = part.first; i < part.end; i++)
-            sum += t.layer[i];
+            sum += took.layer[i];
         slowest = sum > slowest ? sum : slowest;
         all += sum;
     }
-    free(t.layer);
-    *out = all > 0 ? slowest * (double)l->pipeline / all : 1;
+    free(took.layer);
+    *out = all > 0 ? slowest * (double)degrees->pipeline / all : 1;
     return ST_OK;
 }

@@ -37,99 +37,104 @@ static status keep_candidate(candidates *all, const candidate *one)
     return ST_OK;
 }
 
-static int faster(const void *a, const void *b)
+static int faster(const void *left, const void *right)
 {
-    const candidate *x = a, *y = b;
-    if (x->tokens_per_s != y->tokens_per_s)
-        return x->tokens_per_s > y->tokens_per_s ? -1 : 1;
-    return x->memory < y->memory ? -1 : x->memory > y->memory;
+    const candidate *first = left, *second = right;
+    if (first->tokens_per_s != second->tokens_per_s)
+        return first->tokens_per_s > second->tokens_per_s ? -1 : 1;
+    return first->memory < second->memory ? -1 : first->memory > second->memory;
 }
 
 /* Finds the largest micro-batch that fits and divides the step, and keeps the layout with it. */
-static status judge_layout(const plan_input *in, const conf *c, const rates *r, int mode,
+static status judge_layout(const plan_input *in, const conf *options, const rates *speeds, int mode,
                            candidates *all)
 {
-    const model_dims *d = in->dims;
-    const params *p = in->params;
-    layout l;
-    const layout_limits limits = params_limits(d);
-    if (layout_of(c, NULL, &l) != ST_OK || layout_check(&l, &limits) != ST_OK)
+    const model_dims *dims = in->dims;
+    const params *registry = in->params;
+    layout degrees;
+    const layout_limits limits = params_limits(dims);
+    if (layout_of(options, NULL, &degrees) != ST_OK || layout_check(&degrees, &limits) != ST_OK)
         return ST_OK; /* no valid layout, or none for this model */
     all->tried++;
-    int64_t consumers = l.replicate * l.shard;
-    for (int64_t rows = c->training_global_batch_size / consumers; rows > 0; rows--) {
-        if (c->training_global_batch_size % (consumers * rows) != 0)
+    int64_t consumers = degrees.replicate * degrees.shard;
+    for (int64_t rows = options->training_global_batch_size / consumers; rows > 0; rows--) {
+        if (options->training_global_batch_size % (consumers * rows) != 0)
             continue;
-        memory_plan m;
+        memory_plan plan;
         recomputes recomputed;
-        conf one = *c;
+        conf one = *options;
         plan_input tried = *in;
         tried.conf = &one;
-        tried.layout = &l;
+        tried.layout = &degrees;
         one.training_local_batch_size = rows;
-        TRY(layout_of(&one, NULL, &l)); /* again, since the number of micro-steps has changed */
+        TRY(layout_of(&one, NULL,
+                      &degrees)); /* again, since the number of micro-steps has changed */
         TRY(recompute_plan_with(&tried, rows, mode, &recomputed));
-        TRY(layout_plan_make(&tried, rows, &recomputed, &m));
-        if (!layout_fits(&tried, &m))
+        TRY(layout_plan_make(&tried, rows, &recomputed, &plan));
+        if (!layout_fits(&tried, &plan))
             continue;
-        cost k;
-        TRY(cost_of(&one, &l, d, p, r, &recomputed, &k));
-        return keep_candidate(all, &(candidate){.layout = l,
+        cost price;
+        TRY(cost_of(&one, &degrees, dims, registry, speeds, &recomputed, &price));
+        return keep_candidate(all, &(candidate){.layout = degrees,
                                                 .rows = rows,
                                                 .mode = mode,
-                                                .memory = (double)m.total / in->device->usable,
-                                                .tokens_per_s = k.tokens_per_s,
-                                                .mfu = k.mfu,
-                                                .step = k.step});
+                                                .memory = (double)plan.total / in->device->usable,
+                                                .tokens_per_s = price.tokens_per_s,
+                                                .mfu = price.mfu,
+                                                .step = price.step});
     }
     return ST_OK;
 }
 
 /* Tries all degrees of expert and expert-tensor parallelism that go with the other degrees. */
-static status judge_experts(const plan_input *in, conf *c, const rates *r, candidates *all)
+static status judge_experts(const plan_input *in, conf *options, const rates *speeds,
+                            candidates *all)
 {
-    const model_dims *d = in->dims;
-    int64_t flat = c->parallelism_data_parallel_shard_degree *
-                   c->parallelism_context_parallel_degree * c->parallelism_tensor_parallel_degree;
-    for (int cut = 0; cut < (c->parallelism_tensor_parallel_degree > 1 ? 2 : 1); cut++) {
-        c->parallelism_expert_tensor_parallel_degree =
-            cut ? c->parallelism_tensor_parallel_degree : 1;
+    const model_dims *dims = in->dims;
+    int64_t flat = options->parallelism_data_parallel_shard_degree *
+                   options->parallelism_context_parallel_degree *
+                   options->parallelism_tensor_parallel_degree;
+    for (int cut = 0; cut < (options->parallelism_tensor_parallel_degree > 1 ? 2 : 1); cut++) {
+        options->parallelism_expert_tensor_parallel_degree =
+            cut ? options->parallelism_tensor_parallel_degree : 1;
         for (int64_t expert = 1; expert <= flat; expert++) {
-            if (flat % expert != 0 || (expert > 1 && d->text.experts == 0) ||
-                (d->text.experts > 0 && d->text.experts % expert != 0))
+            if (flat % expert != 0 || (expert > 1 && dims->text.experts == 0) ||
+                (dims->text.experts > 0 && dims->text.experts % expert != 0))
                 continue;
-            c->parallelism_expert_parallel_degree = expert;
+            options->parallelism_expert_parallel_degree = expert;
             for (int mode = AC_NONE; mode <= AC_FULL; mode++)
-                TRY(judge_layout(in, c, r, mode, all));
+                TRY(judge_layout(in, options, speeds, mode, all));
         }
     }
     return ST_OK;
 }
 
-static status search(const plan_input *in, conf *c, int64_t ranks, const rates *r, candidates *all)
+static status search(const plan_input *in, conf *options, int64_t ranks, const rates *speeds,
+                     candidates *all)
 {
-    const model_dims *d = in->dims;
-    c->parallelism_world_size = ranks;
-    c->training_local_batch_size = 1;
-    for (int64_t tensor = 1; tensor <= r->per_node && tensor <= ranks; tensor *= 2) {
-        if (d->text.kv_heads % tensor != 0)
+    const model_dims *dims = in->dims;
+    options->parallelism_world_size = ranks;
+    options->training_local_batch_size = 1;
+    for (int64_t tensor = 1; tensor <= speeds->per_node && tensor <= ranks; tensor *= 2) {
+        if (dims->text.kv_heads % tensor != 0)
             continue;
         for (int64_t context = 1; context * tensor <= ranks; context *= 2) {
-            if (context > 1 && c->training_seq_len / context < CONTEXT_TOKENS / 2)
+            if (context > 1 && options->training_seq_len / context < CONTEXT_TOKENS / 2)
                 continue;
             for (int64_t pipeline = 1; pipeline * context * tensor <= ranks; pipeline *= 2) {
                 int64_t rest = ranks / (tensor * context * pipeline);
-                if (rest * tensor * context * pipeline != ranks || d->text.layers % pipeline != 0)
+                if (rest * tensor * context * pipeline != ranks ||
+                    dims->text.layers % pipeline != 0)
                     continue;
                 for (int64_t replicate = 1; replicate <= rest; replicate++) {
                     if (rest % replicate != 0)
                         continue;
-                    c->parallelism_tensor_parallel_degree = tensor;
-                    c->parallelism_context_parallel_degree = context;
-                    c->parallelism_pipeline_parallel_degree = pipeline;
-                    c->parallelism_data_parallel_replicate_degree = replicate;
-                    c->parallelism_data_parallel_shard_degree = rest / replicate;
-                    TRY(judge_experts(in, c, r, all));
+                    options->parallelism_tensor_parallel_degree = tensor;
+                    options->parallelism_context_parallel_degree = context;
+                    options->parallelism_pipeline_parallel_degree = pipeline;
+                    options->parallelism_data_parallel_replicate_degree = replicate;
+                    options->parallelism_data_parallel_shard_degree = rest / replicate;
+                    TRY(judge_experts(in, options, speeds, all));
                 }
             }
         }
@@ -137,26 +142,26 @@ static status search(const plan_input *in, conf *c, int64_t ranks, const rates *
     return ST_OK;
 }
 
-status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int most, FILE *to)
+status sweep_layouts(const plan_input *in, int64_t ranks, const rates *speeds, int most, FILE *to)
 {
-    const conf *c = in->conf;
+    const conf *options = in->conf;
     static const char *const modes[] = {"none", "op", "full"};
     candidates all = {0};
-    conf changed = *c;
-    status st = search(in, &changed, ranks, r, &all);
+    conf changed = *options;
+    status st = search(in, &changed, ranks, speeds, &all);
     if (st == ST_OK && all.tried == 0)
         st = FAIL(ST_CONFIG,
                   "sweep: no layout of %" PRId64 " ranks is possible with this model and "
                   "training.global_batch_size %" PRId64 "; the last one tried says: %s",
-                  ranks, c->training_global_batch_size, status_text());
+                  ranks, options->training_global_batch_size, status_text());
     if (st == ST_OK && all.count == 0)
         st = FAIL(ST_CONFIG,
                   "sweep: none of %zu layouts of %" PRId64
                   " ranks fits memory.limit %.0f %% of %s with "
                   "training.seq_len %" PRId64 " and training.global_batch_size %" PRId64
                   "; more ranks or shorter rows are needed",
-                  all.tried, ranks, c->memory_limit * 100.0, in->device->name, c->training_seq_len,
-                  c->training_global_batch_size);
+                  all.tried, ranks, options->memory_limit * 100.0, in->device->name,
+                  options->training_seq_len, options->training_global_batch_size);
     if (st == ST_OK) {
         qsort(all.list, all.count, sizeof *all.list, faster);
         fprintf(to,
@@ -169,14 +174,15 @@ status sweep_layouts(const plan_input *in, int64_t ranks, const rates *r, int mo
                 "step ms", "tps", "mfu");
     }
     for (size_t i = 0; st == ST_OK && i < all.count && i < (size_t)most; i++) {
-        const candidate *k = &all.list[i];
-        const layout *l = &k->layout;
+        const candidate *best = &all.list[i];
+        const layout *degrees = &best->layout;
         fprintf(to,
                 "%9" PRId64 " %5" PRId64 " %7" PRId64 " %6" PRId64 " %8" PRId64 " %6" PRId64
                 " %6" PRId64 " %5" PRId64 " %8s %7.1f%% %9.1f %6.0f %5.1f%%\n",
-                l->replicate, l->shard, l->context, l->tensor, l->pipeline, l->expert,
-                l->expert_tensor, k->rows, modes[k->mode], k->memory * 100.0, k->step * 1e3,
-                k->tokens_per_s, k->mfu * 100.0);
+                degrees->replicate, degrees->shard, degrees->context, degrees->tensor,
+                degrees->pipeline, degrees->expert, degrees->expert_tensor, best->rows,
+                modes[best->mode], best->memory * 100.0, best->step * 1e3, best->tokens_per_s,
+                best->mfu * 100.0);
     }
     free(all.list);
     return st;

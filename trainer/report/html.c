@@ -61,30 +61,30 @@ typedef struct points {
     int64_t count;
 } points;
 
-static int by_step_then_line(const void *a, const void *b)
+static int by_step_then_line(const void *left, const void *right)
 {
-    const point *x = a, *y = b;
-    if (x->step != y->step)
-        return x->step < y->step ? -1 : 1;
-    return (x->line > y->line) - (x->line < y->line);
+    const point *first = left, *second = right;
+    if (first->step != second->step)
+        return first->step < second->step ? -1 : 1;
+    return (first->line > second->line) - (first->line < second->line);
 }
 
 /* Reads the last line of every step, in rising order of steps. */
 static status read_points(const char *path, point **out, int64_t *out_n)
 {
     point *list = NULL;
-    int64_t n = 0, capacity = 0, kept = 0, number = 0;
+    int64_t count = 0, capacity = 0, kept = 0, number = 0;
     char *line = NULL;
     size_t room = 0;
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
     status st = ST_OK;
-    for (ssize_t size; st == ST_OK && (size = getline(&line, &room, f)) > 0; number++) {
-        json_value *v = NULL;
-        if (json_parse(line, (size_t)size, path, &v) != ST_OK)
+    for (ssize_t size; st == ST_OK && (size = getline(&line, &room, file)) > 0; number++) {
+        json_value *value = NULL;
+        if (json_parse(line, (size_t)size, path, &value) != ST_OK)
             continue; /* a line that was cut short when a process died */
-        if (n == capacity) {
+        if (count == capacity) {
             capacity = capacity ? 2 * capacity : 256;
             point *more = realloc(list, (size_t)capacity * sizeof *list);
             if (!more)
@@ -92,64 +92,64 @@ static status read_points(const char *path, point **out, int64_t *out_n)
             list = more ? more : list;
         }
         if (st == ST_OK) {
-            point *p = &list[n++];
-            p->step = json_int(json_find(v, "step"), 0);
-            p->line = number;
-            p->seconds = json_real(json_find(v, "seconds"), 0);
-            for (int c = 0; c < N_CURVES; c++)
-                p->value[c] = json_real(json_find(v, curves[c].key), NAN);
+            point *spot = &list[count++];
+            spot->step = json_int(json_find(value, "step"), 0);
+            spot->line = number;
+            spot->seconds = json_real(json_find(value, "seconds"), 0);
+            for (int j = 0; j < N_CURVES; j++)
+                spot->value[j] = json_real(json_find(value, curves[j].key), NAN);
         }
-        json_free(&v);
+        json_free(&value);
     }
     free(line);
-    fclose(f);
-    if (n)
-        qsort(list, (size_t)n, sizeof *list, by_step_then_line);
-    for (int64_t i = 0; i < n; i++)
-        if (i + 1 == n || list[i + 1].step != list[i].step)
+    fclose(file);
+    if (count)
+        qsort(list, (size_t)count, sizeof *list, by_step_then_line);
+    for (int64_t i = 0; i < count; i++)
+        if (i + 1 == count || list[i + 1].step != list[i].step)
             list[kept++] = list[i];
     *out = list;
     *out_n = kept;
     return st;
 }
 
-static bool can_draw(const point *p, int c)
+static bool can_draw(const point *spot, int curve)
 {
-    return isfinite(p->value[c]) && (!curves[c].logarithmic || p->value[c] > 0);
+    return isfinite(spot->value[curve]) && (!curves[curve].logarithmic || spot->value[curve] > 0);
 }
 
 /* How many points of a curve can be drawn, and which are the first and the last of them. */
-static int64_t count_drawn(const points *all, int c, const point **first, const point **last)
+static int64_t count_drawn(const points *all, int curve, const point **first, const point **last)
 {
-    int64_t n = 0;
+    int64_t count = 0;
     *first = *last = NULL;
     for (int64_t i = 0; i < all->count; i++) {
-        if (!can_draw(&all->list[i], c))
+        if (!can_draw(&all->list[i], curve))
             continue;
         *last = &all->list[i];
         *first = *first ? *first : *last;
-        n++;
+        count++;
     }
-    return n;
+    return count;
 }
 
 /* The smallest and the largest value that can be drawn; false if there are none. */
-static bool range_of(const point *p, int64_t n, int c, double *low, double *high)
+static bool range_of(const point *spot, int64_t count, int curve, double *low, double *high)
 {
     *low = INFINITY;
     *high = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        double y = p[i].value[c];
-        if (!can_draw(&p[i], c))
+    for (int64_t i = 0; i < count; i++) {
+        double value = spot[i].value[curve];
+        if (!can_draw(&spot[i], curve))
             continue;
-        *low = fmin(*low, y);
-        *high = fmax(*high, y);
+        *low = fmin(*low, value);
+        *high = fmax(*high, value);
     }
     if (!(*low <= *high))
         return false;
     if (*low == *high) { /* put a flat line in the middle */
         double pad = fabs(*low) * 0.1;
-        *low = curves[c].logarithmic ? *low / 2 : *low - pad;
+        *low = curves[curve].logarithmic ? *low / 2 : *low - pad;
         *high += *high != 0 ? pad : 1;
     }
     return true;
@@ -160,66 +160,69 @@ typedef struct frame_of {
     bool logarithmic;
 } frame_of;
 
-static double x_of(const frame_of *f, double step)
+static double x_of(const frame_of *axes, double step)
 {
-    double span = f->last > f->first ? f->last - f->first : 1;
-    return LEFT + (WIDTH - LEFT - RIGHT) * (step - f->first) / span;
+    double span = axes->last > axes->first ? axes->last - axes->first : 1;
+    return LEFT + (WIDTH - LEFT - RIGHT) * (step - axes->first) / span;
 }
 
-static double y_of(const frame_of *f, double y)
+static double y_of(const frame_of *axes, double value)
 {
-    double low = f->low, high = f->high;
-    if (f->logarithmic) {
+    double low = axes->low, high = axes->high;
+    if (axes->logarithmic) {
         low = log(low);
         high = log(high);
-        y = log(y);
+        value = log(value);
     }
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - low) / (high - low);
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low);
 }
 
 /* The next number of 1, 2, 5 x 10^k from x on. */
-static double round_up(double x)
+static double round_up(double value)
 {
     static const double steps[] = {1, 2, 5, 10};
-    double unit = pow(10, floor(log10(x)));
+    double unit = pow(10, floor(log10(value)));
     int i = 0;
-    while (i < 3 && steps[i] * unit < x * (1 - 1e-9))
+    while (i < 3 && steps[i] * unit < value * (1 - 1e-9))
         i++;
     return steps[i] * unit;
 }
 
-static void put_y(FILE *f, const frame_of *a, double y)
+static void put_y(FILE *file, const frame_of *axes, double value)
 {
-    fprintf(f,
+    fprintf(file,
             "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
             "<text class=\"y\" x=\"%d\" y=\"%.1f\">%.6g</text>\n",
-            LEFT, WIDTH - RIGHT, y_of(a, y), y_of(a, y), LEFT - 6, y_of(a, y) + 4, y);
+            LEFT, WIDTH - RIGHT, y_of(axes, value), y_of(axes, value), LEFT - 6,
+            y_of(axes, value) + 4, value);
 }
 
 /* Draws the axes with round numbers, 1, 2 or 5 x 10^k. A logarithmic axis over more than three
  * decades has only powers of ten. */
-static void put_axes(FILE *f, const frame_of *a)
+static void put_axes(FILE *file, const frame_of *axes)
 {
-    const double span = log10(a->high) - log10(a->low), steps = a->last - a->first;
-    double step = round_up((a->high - a->low) / TICKS);
-    if (a->logarithmic && span >= 1)
-        for (double y = round_up(a->low); y <= a->high; y = round_up(y * (span > 3 ? 6 : 1.1)))
-            put_y(f, a, y);
+    const double span = log10(axes->high) - log10(axes->low), steps = axes->last - axes->first;
+    double step = round_up((axes->high - axes->low) / TICKS);
+    if (axes->logarithmic && span >= 1)
+        for (double value = round_up(axes->low); value <= axes->high;
+             value = round_up(value * (span > 3 ? 6 : 1.1)))
+            put_y(file, axes, value);
     else
-        for (double i = ceil(a->low / step - 1e-9); i * step <= a->high + 1e-9 * step; i++)
-            put_y(f, a, i * step + 0.0); /* + 0.0 turns -0 into 0 */
+        for (double line = ceil(axes->low / step - 1e-9); line * step <= axes->high + 1e-9 * step;
+             line++)
+            put_y(file, axes, line * step + 0.0); /* + 0.0 turns -0 into 0 */
     step = steps > 0 ? fmax(1, round_up(steps / (2 * TICKS))) : 1;
-    for (double x = ceil(a->first / step) * step; x <= a->last; x += step)
-        fprintf(f, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n", x_of(a, x),
-                HEIGHT - BOTTOM + 16, x);
-    fprintf(f, "<text class=\"x\" x=\"%d\" y=\"%d\">step</text>\n", (LEFT + WIDTH - RIGHT) / 2,
+    for (double step_at = ceil(axes->first / step) * step; step_at <= axes->last; step_at += step)
+        fprintf(file, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n", x_of(axes, step_at),
+                HEIGHT - BOTTOM + 16, step_at);
+    fprintf(file, "<text class=\"x\" x=\"%d\" y=\"%d\">step</text>\n", (LEFT + WIDTH - RIGHT) / 2,
             HEIGHT - 8);
 }
 
 /* Draws lines between points that lie beside each other, and leaves a gap where there is no number.
  * With a span the line is an exponential mean over about so many points, on a logarithmic axis of
  * the logarithms. */
-static void put_line(FILE *f, const points *all, const frame_of *a, int c, double span,
+static void put_line(FILE *file, const points *all, const frame_of *axes, int curve, double span,
                      const char *class)
 {
     const int64_t every = span > 0 ? 1 : all->count / MOST_POINTS + 1;
@@ -227,89 +230,89 @@ static void put_line(FILE *f, const points *all, const frame_of *a, int c, doubl
     double sum = 0, weight = 0; /* the mean begins at the first point, without a value before it */
     bool open = false;
     for (int64_t i = 0; i < all->count; i += every) {
-        const double y = all->list[i].value[c];
-        const bool drawn = can_draw(&all->list[i], c);
+        const double value = all->list[i].value[curve];
+        const bool drawn = can_draw(&all->list[i], curve);
         if (drawn && !open)
-            fprintf(f, "<polyline class=\"%s\" points=\"", class);
+            fprintf(file, "<polyline class=\"%s\" points=\"", class);
         if (drawn) {
-            sum = keep * sum + (1 - keep) * (a->logarithmic ? log(y) : y);
+            sum = keep * sum + (1 - keep) * (axes->logarithmic ? log(value) : value);
             weight = keep * weight + 1 - keep;
-            fprintf(f, "%.1f,%.1f ", x_of(a, (double)all->list[i].step),
-                    y_of(a, a->logarithmic ? exp(sum / weight) : sum / weight));
+            fprintf(file, "%.1f,%.1f ", x_of(axes, (double)all->list[i].step),
+                    y_of(axes, axes->logarithmic ? exp(sum / weight) : sum / weight));
         }
         if (!drawn && open)
-            fputs("\"/>\n", f);
+            fputs("\"/>\n", file);
         open = drawn;
     }
     if (open)
-        fputs("\"/>\n", f);
+        fputs("\"/>\n", file);
 }
 
-static void put_curve(FILE *f, const points *all, int c)
+static void put_curve(FILE *file, const points *all, int which)
 {
-    const struct curve *is = &curves[c];
+    const struct curve *is = &curves[which];
     const point *first, *last;
-    const int64_t n = count_drawn(all, c, &first, &last);
-    const double parts = floor((double)n / SMOOTH_PARTS);
+    const int64_t count = count_drawn(all, which, &first, &last);
+    const double parts = floor((double)count / SMOOTH_PARTS);
     const double span = is->smooth && parts >= 2 ? fmin(parts, SMOOTH_MOST) : 0;
-    frame_of a = {.first = (double)all->list[0].step,
-                  .last = (double)all->list[all->count - 1].step,
-                  .logarithmic = is->logarithmic};
-    if (n < 2 || !range_of(all->list, all->count, c, &a.low, &a.high))
+    frame_of axes = {.first = (double)all->list[0].step,
+                     .last = (double)all->list[all->count - 1].step,
+                     .logarithmic = is->logarithmic};
+    if (count < 2 || !range_of(all->list, all->count, which, &axes.low, &axes.high))
         return;
-    fprintf(f,
+    fprintf(file,
             "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s by step: %.5g at step "
             "%" PRId64 ", %.5g at step %" PRId64 "; between %.5g and %.5g\">"
             "<text class=\"title\" x=\"%d\" y=\"18\">%s</text>"
             "<text class=\"unit\" x=\"%d\" y=\"18\">%s%s</text>\n",
-            WIDTH, HEIGHT, is->title, first->value[c], first->step, last->value[c], last->step,
-            a.low, a.high, LEFT, is->title, WIDTH - RIGHT, is->unit,
+            WIDTH, HEIGHT, is->title, first->value[which], first->step, last->value[which],
+            last->step, axes.low, axes.high, LEFT, is->title, WIDTH - RIGHT, is->unit,
             span > 0 ? "; the strong line is smoothed" : "");
-    put_axes(f, &a);
-    put_line(f, all, &a, c, 0, span > 0 ? "raw" : "line");
+    put_axes(file, &axes);
+    put_line(file, all, &axes, which, 0, span > 0 ? "raw" : "line");
     for (int64_t i = 0; i < all->count && all->count <= FEW && span == 0; i++)
-        if (can_draw(&all->list[i], c))
-            fprintf(f, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
-                    x_of(&a, (double)all->list[i].step), y_of(&a, all->list[i].value[c]));
+        if (can_draw(&all->list[i], which))
+            fprintf(file, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
+                    x_of(&axes, (double)all->list[i].step), y_of(&axes, all->list[i].value[which]));
     if (span > 0)
-        put_line(f, all, &a, c, span, "line");
-    fputs("</svg>\n", f);
+        put_line(file, all, &axes, which, span, "line");
+    fputs("</svg>\n", file);
 }
 
 static void duration_text(double seconds, char *out, size_t size)
 {
     const int64_t whole = llround(seconds), hours = whole / 3600, minutes = whole / 60 % 60;
-    size_t n = 0;
+    size_t count = 0;
     out[0] = 0;
     if (hours > 0)
-        n = words_add(out, size, n, "%" PRId64 " h ", hours);
+        count = words_add(out, size, count, "%" PRId64 " h ", hours);
     if (whole >= 60)
-        n = words_add(out, size, n, "%" PRId64 " min ", minutes);
+        count = words_add(out, size, count, "%" PRId64 " min ", minutes);
     if (hours == 0)
-        words_add(out, size, n, "%" PRId64 " s", whole % 60);
+        words_add(out, size, count, "%" PRId64 " s", whole % 60);
 }
 
 /* Adds what the points tell: how long the steps took, and the curves of a single point. Held-out
  * ones are left out, because the last evaluation is among the caller's facts. */
-static int add_facts(const points all[2], html_fact *facts, int n)
+static int add_facts(const points all[2], html_fact *facts, int count)
 {
     const point *first, *last;
     double seconds = 0;
     for (int64_t i = 0; i < all[0].count; i++)
         seconds += all[0].list[i].seconds;
-    facts[n] = (html_fact){.name = "duration", .note = "of the training steps"};
-    duration_text(seconds, facts[n].value, sizeof facts[n].value);
-    n++;
-    for (int c = 0; c < N_CURVES && n < FACTS_MAX; c++) {
-        if (curves[c].held_out || count_drawn(&all[0], c, &first, &last) != 1)
+    facts[count] = (html_fact){.name = "duration", .note = "of the training steps"};
+    duration_text(seconds, facts[count].value, sizeof facts[count].value);
+    count++;
+    for (int j = 0; j < N_CURVES && count < FACTS_MAX; j++) {
+        if (curves[j].held_out || count_drawn(&all[0], j, &first, &last) != 1)
             continue;
-        facts[n] = (html_fact){.name = curves[c].title};
-        snprintf(facts[n].value, sizeof facts[n].value, "%.5g", last->value[c]);
-        snprintf(facts[n].note, sizeof facts[n].note, "%s%sat step %" PRId64, curves[c].unit,
-                 curves[c].unit[0] ? ", " : "", last->step);
-        n++;
+        facts[count] = (html_fact){.name = curves[j].title};
+        snprintf(facts[count].value, sizeof facts[count].value, "%.5g", last->value[j]);
+        snprintf(facts[count].note, sizeof facts[count].note, "%s%sat step %" PRId64,
+                 curves[j].unit, curves[j].unit[0] ? ", " : "", last->step);
+        count++;
     }
-    return n;
+    return count;
 }
 
 static const char style[] =
@@ -324,25 +327,25 @@ static const char style[] =
     "svg .x{text-anchor:middle}"
     "@media(max-width:600px){svg text{font-size:15px}svg .title{font-size:17px}}";
 
-static void put_page(FILE *f, const char *title, const html_fact *told, int n, const char *config,
-                     const points all[2])
+static void put_page(FILE *file, const char *title, const html_fact *told, int count,
+                     const char *config, const points all[2])
 {
     html_fact facts[FACTS_MAX];
-    n = n < FACTS_MAX - 1 ? n : FACTS_MAX - 1;
-    memcpy(facts, told, (size_t)n * sizeof *facts);
-    html_page_begin(f, title, style);
-    html_page_facts(f, facts, add_facts(all, facts, n));
-    fputs("<div class=\"plots\">\n", f);
-    for (int c = 0; c < N_CURVES; c++)
-        if (all[curves[c].held_out].count > 0)
-            put_curve(f, &all[curves[c].held_out], c);
-    fputs("</div>\n<details><summary>All options of the run</summary><pre>", f);
-    html_put_text(f, config);
-    fputs("</pre></details>\n", f);
-    html_page_end(f);
+    count = count < FACTS_MAX - 1 ? count : FACTS_MAX - 1;
+    memcpy(facts, told, (size_t)count * sizeof *facts);
+    html_page_begin(file, title, style);
+    html_page_facts(file, facts, add_facts(all, facts, count));
+    fputs("<div class=\"plots\">\n", file);
+    for (int i = 0; i < N_CURVES; i++)
+        if (all[curves[i].held_out].count > 0)
+            put_curve(file, &all[curves[i].held_out], i);
+    fputs("</div>\n<details><summary>All options of the run</summary><pre>", file);
+    html_put_text(file, config);
+    fputs("</pre></details>\n", file);
+    html_page_end(file);
 }
 
-status html_report(const char *folder, const char *title, const html_fact *facts, int n,
+status html_report(const char *folder, const char *title, const html_fact *facts, int count,
                    const char *config)
 {
     char metrics[STATUS_PATH_MAX], held_out[STATUS_PATH_MAX];
@@ -355,13 +358,13 @@ status html_report(const char *folder, const char *title, const html_fact *facts
     status st = read_points(metrics, &all[0].list, &all[0].count);
     if (st == ST_OK && access(held_out, F_OK) == 0)
         st = read_points(held_out, &all[1].list, &all[1].count);
-    FILE *f = st == ST_OK ? fopen(aside, "we") : NULL;
-    if (st == ST_OK && !f)
+    FILE *file = st == ST_OK ? fopen(aside, "we") : NULL;
+    if (st == ST_OK && !file)
         st = FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));
-    if (f) {
-        put_page(f, title, facts, n, config, all);
-        bool ok = !ferror(f);
-        ok = fclose(f) == 0 && ok;
+    if (file) {
+        put_page(file, title, facts, count, config, all);
+        bool ok = !ferror(file);
+        ok = fclose(file) == 0 && ok;
         if (!ok || rename(aside, path) != 0)
             st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
     }

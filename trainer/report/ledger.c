@@ -29,120 +29,125 @@ static status path_of(const char *folder, char out[STATUS_PATH_MAX])
 
 status ledger_open(const char *folder, bool with_ids, ledger **out)
 {
-    ledger *l = calloc(1, sizeof *l);
-    if (!l)
+    ledger *entries = calloc(1, sizeof *entries);
+    if (!entries)
         return FAIL(ST_NO_MEMORY, "no memory for the ledger");
-    status st = path_of(folder, l->path);
-    l->with_ids = with_ids;
-    if (st == ST_OK && !(l->file = fopen(l->path, "a+e")))
-        st = FAIL_IN(ST_CANT_CREATE, l->path, "%s", strerror(errno));
+    status st = path_of(folder, entries->path);
+    entries->with_ids = with_ids;
+    if (st == ST_OK && !(entries->file = fopen(entries->path, "a+e")))
+        st = FAIL_IN(ST_CANT_CREATE, entries->path, "%s", strerror(errno));
     /* If the last line was cut short, end it, so that the next one begins on a line of its own. */
-    if (st == ST_OK && fseek(l->file, -1, SEEK_END) == 0) {
-        int last = fgetc(l->file);
-        if (last != '\n' && (fseek(l->file, 0, SEEK_END) != 0 || fputc('\n', l->file) == EOF))
-            st = FAIL_IN(ST_IO, l->path, "write failed: %s", strerror(errno));
+    if (st == ST_OK && fseek(entries->file, -1, SEEK_END) == 0) {
+        int last = fgetc(entries->file);
+        if (last != '\n' &&
+            (fseek(entries->file, 0, SEEK_END) != 0 || fputc('\n', entries->file) == EOF))
+            st = FAIL_IN(ST_IO, entries->path, "write failed: %s", strerror(errno));
     }
     if (st != ST_OK) {
-        ledger_close(&l);
+        ledger_close(&entries);
         return st;
     }
-    *out = l;
+    *out = entries;
     return ST_OK;
 }
 
 void ledger_close(ledger **held)
 {
-    ledger *l = *held;
-    if (!l)
+    ledger *entries = *held;
+    if (!entries)
         return;
-    if (l->file)
-        fclose(l->file);
-    free(l);
+    if (entries->file)
+        fclose(entries->file);
+    free(entries);
     *held = NULL;
 }
 
-status ledger_sync(ledger *l)
+status ledger_sync(ledger *entries)
 {
-    return fsync(fileno(l->file)) == 0 ? ST_OK
-                                       : FAIL_IN(ST_IO, l->path, "fsync: %s", strerror(errno));
+    return fsync(fileno(entries->file)) == 0
+               ? ST_OK
+               : FAIL_IN(ST_IO, entries->path, "fsync: %s", strerror(errno));
 }
 
-static void put_digest(json_writer *w, const char *key, hash128 digest)
+static void put_digest(json_writer *writer, const char *key, hash128 digest)
 {
     char text[HASH_TEXT];
     hash_print(digest, text);
-    json_put_key_cstr(w, key, text);
+    json_put_key_cstr(writer, key, text);
 }
 
-status ledger_add(ledger *l, const step_report *r, bool leaps)
+status ledger_add(ledger *entries, const step_report *report, bool leaps)
 {
-    json_writer w;
+    json_writer writer;
     char *text = NULL;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_int(&w, "step", r->step);
-    json_put_key_int(&w, "documents", r->documents);
-    put_digest(&w, "samples", r->samples_digest);
-    put_digest(&w, "rows", r->rows_digest);
-    json_put_key_real(&w, "loss", r->loss);
-    json_put_key_real(&w, "grad_norm", r->grad_norm);
-    json_put_key_bool(&w, "skipped", r->skipped);
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "step", report->step);
+    json_put_key_int(&writer, "documents", report->documents);
+    put_digest(&writer, "samples", report->samples_digest);
+    put_digest(&writer, "rows", report->rows_digest);
+    json_put_key_real(&writer, "loss", report->loss);
+    json_put_key_real(&writer, "grad_norm", report->grad_norm);
+    json_put_key_bool(&writer, "skipped", report->skipped);
     if (leaps)
-        json_put_key_bool(&w, "leaps", true);
-    if (l->with_ids || r->skipped || leaps) {
-        json_begin_key_array(&w, "ids");
-        for (int64_t i = 0; i < r->n_samples; i++)
-            json_put_int(&w, (int64_t)r->sample[i]);
-        json_end_array(&w);
+        json_put_key_bool(&writer, "leaps", true);
+    if (entries->with_ids || report->skipped || leaps) {
+        json_begin_key_array(&writer, "ids");
+        for (int64_t i = 0; i < report->n_samples; i++)
+            json_put_int(&writer, (int64_t)report->sample[i]);
+        json_end_array(&writer);
     }
-    json_end_object(&w);
-    TRY(json_writer_take(&w, &text, NULL));
-    l->cut = fprintf(l->file, "%s%s\n", l->cut ? "\n" : "", text) < 0 || fflush(l->file) != 0;
+    json_end_object(&writer);
+    TRY(json_writer_take(&writer, &text, NULL));
+    entries->cut = fprintf(entries->file, "%s%s\n", entries->cut ? "\n" : "", text) < 0 ||
+                   fflush(entries->file) != 0;
     free(text);
-    return !l->cut ? ST_OK : FAIL_IN(ST_IO, l->path, "write failed: %s", strerror(errno));
+    return !entries->cut ? ST_OK
+                         : FAIL_IN(ST_IO, entries->path, "write failed: %s", strerror(errno));
 }
 
-static double real_of(const json_value *v, const char *key)
+static double real_of(const json_value *value, const char *key)
 {
-    return json_real(json_find(v, key), NAN);
+    return json_real(json_find(value, key), NAN);
 }
 
 /* False for a line that was cut short or is no entry of a ledger. */
 static bool parse_line(const char *line, size_t size, const char *path, ledger_entry *out)
 {
-    json_value *v = NULL;
-    ledger_entry e = {0};
-    if (json_parse(line, size, path, &v) != ST_OK)
+    json_value *value = NULL;
+    ledger_entry entry = {0};
+    if (json_parse(line, size, path, &value) != ST_OK)
         return false;
-    e.step = json_int(json_find(v, "step"), -1);
-    e.documents = json_int(json_find(v, "documents"), -1);
-    e.loss = real_of(v, "loss");
-    e.grad_norm = real_of(v, "grad_norm");
-    e.skipped = json_bool(json_find(v, "skipped"), false);
-    bool ok = e.step > 0 && hash_parse(json_text(json_find(v, "samples"), ""), &e.samples) &&
-              hash_parse(json_text(json_find(v, "rows"), ""), &e.rows);
-    json_free(&v);
+    entry.step = json_int(json_find(value, "step"), -1);
+    entry.documents = json_int(json_find(value, "documents"), -1);
+    entry.loss = real_of(value, "loss");
+    entry.grad_norm = real_of(value, "grad_norm");
+    entry.skipped = json_bool(json_find(value, "skipped"), false);
+    bool ok = entry.step > 0 &&
+              hash_parse(json_text(json_find(value, "samples"), ""), &entry.samples) &&
+              hash_parse(json_text(json_find(value, "rows"), ""), &entry.rows);
+    json_free(&value);
     if (ok)
-        *out = e;
+        *out = entry;
     return ok;
 }
 
 /* Reads the entries of the last branch: a line whose step is not above that of the line before
  * begins a new branch, and the entries of the old one from that step on are dropped. */
-static status read_lines(FILE *f, const char *path, ledger_entry **out, int64_t *out_n)
+static status read_lines(FILE *file, const char *path, ledger_entry **out, int64_t *out_n)
 {
     ledger_entry *list = NULL;
-    int64_t n = 0, capacity = 0;
+    int64_t count = 0, capacity = 0;
     char *line = NULL;
     size_t room = 0;
     status st = ST_OK;
-    for (ssize_t size; (size = getline(&line, &room, f)) > 0;) {
-        ledger_entry e;
-        if (!parse_line(line, (size_t)size, path, &e))
+    for (ssize_t size; (size = getline(&line, &room, file)) > 0;) {
+        ledger_entry entry;
+        if (!parse_line(line, (size_t)size, path, &entry))
             continue;
-        while (n && list[n - 1].step >= e.step)
-            n--;
-        if (n == capacity) {
+        while (count && list[count - 1].step >= entry.step)
+            count--;
+        if (count == capacity) {
             capacity = capacity ? 2 * capacity : 1024;
             ledger_entry *more = realloc(list, (size_t)capacity * sizeof *list);
             if (!more) {
@@ -151,13 +156,13 @@ static status read_lines(FILE *f, const char *path, ledger_entry **out, int64_t 
             }
             list = more;
         }
-        list[n++] = e;
+        list[count++] = entry;
     }
     free(line);
     if (st == ST_OK)
         status_clear(); /* the parser's errors, for lines that were cut short */
     *out = list;
-    *out_n = n;
+    *out_n = count;
     return st;
 }
 
@@ -165,36 +170,36 @@ status ledger_read(const char *folder, ledger_entry **out, int64_t *out_n)
 {
     char path[STATUS_PATH_MAX];
     ledger_entry *list = NULL;
-    int64_t n = 0;
+    int64_t count = 0;
     TRY(path_of(folder, path));
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
-    status st = read_lines(f, path, &list, &n);
-    fclose(f);
+    status st = read_lines(file, path, &list, &count);
+    fclose(file);
     if (st != ST_OK) {
         free(list);
         return st;
     }
     *out = list;
-    *out_n = n;
+    *out_n = count;
     return ST_OK;
 }
 
-ledger_entry ledger_entry_of(const step_report *r)
+ledger_entry ledger_entry_of(const step_report *report)
 {
-    return (ledger_entry){.step = r->step,
-                          .documents = r->documents,
-                          .samples = r->samples_digest,
-                          .rows = r->rows_digest,
-                          .loss = isfinite(r->loss) ? r->loss : NAN,
-                          .grad_norm = isfinite(r->grad_norm) ? r->grad_norm : NAN,
-                          .skipped = r->skipped};
+    return (ledger_entry){.step = report->step,
+                          .documents = report->documents,
+                          .samples = report->samples_digest,
+                          .rows = report->rows_digest,
+                          .loss = isfinite(report->loss) ? report->loss : NAN,
+                          .grad_norm = isfinite(report->grad_norm) ? report->grad_norm : NAN,
+                          .skipped = report->skipped};
 }
 
-static bool same_real(double a, double b)
+static bool same_real(double first, double second)
 {
-    return a == b || (isnan(a) && isnan(b));
+    return first == second || (isnan(first) && isnan(second));
 }
 
 void ledger_difference(const ledger_entry *was, const ledger_entry *now, char *out, size_t size)

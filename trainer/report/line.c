@@ -39,76 +39,77 @@ struct reporter {
     bool unprinted;    /* `last` has no line yet */
 };
 
-static status open_board(reporter *r, const conf *c, const char *folder)
+static status open_board(reporter *reports, const conf *options, const char *folder)
 {
     char path[STATUS_PATH_MAX];
-    if (!c->metrics_enable_tensorboard || !folder[0])
+    if (!options->metrics_enable_tensorboard || !folder[0])
         return ST_OK;
-    snprintf(path, sizeof path, "%s/%s", folder, c->metrics_save_tb_folder);
-    return tensorboard_open(path, &r->board);
+    snprintf(path, sizeof path, "%s/%s", folder, options->metrics_save_tb_folder);
+    return tensorboard_open(path, &reports->board);
 }
 
 /* All ranks; where the other ranks are simulated, only those that would share a row with this one,
  * since the rows of the rest are not counted. */
-static double devices_of(const session *s)
+static double devices_of(const session *run)
 {
-    const layout *l = &s->mesh.layout;
-    const int64_t n = world_simulated(s->world) ? l->context * l->tensor : l->world;
-    return n > 1 ? (double)n : 1.0;
+    const layout *degrees = &run->mesh.layout;
+    const int64_t count =
+        world_simulated(run->world) ? degrees->context * degrees->tensor : degrees->world;
+    return count > 1 ? (double)count : 1.0;
 }
 
-status reporter_new(const conf *c, const session *s, const peak_rate *peak, const char *folder,
-                    reporter **out)
+status reporter_new(const conf *options, const session *run, const peak_rate *peak,
+                    const char *folder, reporter **out)
 {
-    reporter *r = calloc(1, sizeof *r);
-    if (!r)
+    reporter *reports = calloc(1, sizeof *reports);
+    if (!reports)
         return FAIL(ST_NO_MEMORY, "no memory for the reporter");
-    r->session = s;
-    r->log_freq = c->metrics_log_freq;
-    r->mfu_kind = c->metrics_mfu;
-    r->peak = *peak;
-    r->devices = devices_of(s);
-    r->since_ns = clock_ns();
+    reports->session = run;
+    reports->log_freq = options->metrics_log_freq;
+    reports->mfu_kind = options->metrics_mfu;
+    reports->peak = *peak;
+    reports->devices = devices_of(run);
+    reports->since_ns = clock_ns();
     if (folder[0]) {
-        snprintf(r->path, sizeof r->path, "%s/metrics.jsonl", folder);
-        r->metrics = fopen(r->path, "a");
-        if (!r->metrics) {
-            status st = FAIL_IN(ST_CANT_CREATE, r->path, "%s", strerror(errno));
-            free(r);
+        snprintf(reports->path, sizeof reports->path, "%s/metrics.jsonl", folder);
+        reports->metrics = fopen(reports->path, "a");
+        if (!reports->metrics) {
+            status st = FAIL_IN(ST_CANT_CREATE, reports->path, "%s", strerror(errno));
+            free(reports);
             return st;
         }
     }
-    status st = open_board(r, c, folder);
+    status st = open_board(reports, options, folder);
     if (st != ST_OK) {
-        reporter_free(&r);
+        reporter_free(&reports);
         return st;
     }
-    *out = r;
+    *out = reports;
     return ST_OK;
 }
 
 void reporter_free(reporter **held)
 {
-    reporter *r = *held;
-    if (!r)
+    reporter *reports = *held;
+    if (!reports)
         return;
-    if (r->metrics)
-        fclose(r->metrics);
-    tensorboard_close(&r->board);
-    free(r);
+    if (reports->metrics)
+        fclose(reports->metrics);
+    tensorboard_close(&reports->board);
+    free(reports);
     *held = NULL;
 }
 
-static void add_report(step_report *sum, const step_report *s)
+static void add_report(step_report *sum, const step_report *step)
 {
-    sum->tokens += s->tokens;
-    sum->row_capacity += s->row_capacity;
-    sum->patches += s->patches;
-    sum->documents += s->documents;
-    sum->images += s->images;
-    sum->targets += s->targets;
-    sum->wait_ns += s->wait_ns;
-    flops_add(&sum->flops, &s->flops);
+    sum->tokens += step->tokens;
+    sum->row_capacity += step->row_capacity;
+    sum->patches += step->patches;
+    sum->documents += step->documents;
+    sum->images += step->images;
+    sum->targets += step->targets;
+    sum->wait_ns += step->wait_ns;
+    flops_add(&sum->flops, &step->flops);
 }
 
 typedef struct figures {
@@ -122,76 +123,79 @@ typedef struct figures {
 /* Works out how evenly the last micro-batch was routed: rows of the busiest expert over the mean,
  * averaged over the layers of this rank's pipeline stage; and the percentage of experts that were
  * given no row. */
-static void expert_load(reporter *r, const step_report *step)
+static void expert_load(reporter *reports, const step_report *step)
 {
-    const session *s = r->session;
-    const int64_t experts = s->dims.text.experts;
+    const session *run = reports->session;
+    const int64_t experts = run->dims.text.experts;
     int64_t judged = 0, idle = 0;
-    r->load = r->idle = NAN;
+    reports->load = reports->idle = NAN;
     if (!step->expert_count)
         return;
     double sum = 0.0;
-    const stage_part part = stage_part_of(&s->dims, &s->mesh.layout, s->mesh.place.pipeline);
-    for (int64_t l = part.first; l < part.end; l++) {
+    const stage_part part = stage_part_of(&run->dims, &run->mesh.layout, run->mesh.place.pipeline);
+    for (int64_t i = part.first; i < part.end; i++) {
         int64_t total = 0, most = 0;
-        if (!dims_layer_is_moe(&s->dims, l))
+        if (!dims_layer_is_moe(&run->dims, i))
             continue;
-        for (int64_t e = 0; e < experts; e++) {
-            int64_t n = step->expert_count[l * experts + e];
-            total += n;
-            most = n > most ? n : most;
-            idle += n == 0;
+        for (int64_t expert = 0; expert < experts; expert++) {
+            int64_t expert_count = step->expert_count[i * experts + expert];
+            total += expert_count;
+            most = expert_count > most ? expert_count : most;
+            idle += expert_count == 0;
         }
         sum += total ? (double)(most * experts) / (double)total : 1.0;
         judged++;
     }
     if (judged) {
-        r->load = sum / (double)judged;
-        r->idle = 100.0 * (double)idle / (double)(judged * experts);
+        reports->load = sum / (double)judged;
+        reports->idle = 100.0 * (double)idle / (double)(judged * experts);
     }
 }
 
 /* Seconds that the rest of the run takes at the last line's pace; below 0: not known. */
-static double seconds_left(const reporter *r)
+static double seconds_left(const reporter *reports)
 {
-    int64_t steps = r->session->schedule.steps;
-    if (steps <= 0 || r->step_seconds <= 0.0)
+    int64_t steps = reports->session->schedule.steps;
+    if (steps <= 0 || reports->step_seconds <= 0.0)
         return -1.0;
-    return (double)(steps - r->last.step) * r->step_seconds;
+    return (double)(steps - reports->last.step) * reports->step_seconds;
 }
 
-static status figures_of(reporter *r, figures *f)
+static status figures_of(reporter *reports, figures *numbers)
 {
-    const step_report *sum = &r->sum;
-    const session *s = r->session;
+    const step_report *sum = &reports->sum;
+    const session *run = reports->session;
     size_t used, total;
     /* Taken before anything here waits for the device, since further steps may already be queued.
      */
-    f->until_ns = clock_ns();
-    f->seconds = (double)(f->until_ns - r->since_ns) * 1e-9;
-    TRY(s->device->backend->memory(s->device, &used, &total));
-    f->memory_gib = (double)used / 1073741824.0;
-    f->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
+    numbers->until_ns = clock_ns();
+    numbers->seconds = (double)(numbers->until_ns - reports->since_ns) * 1e-9;
+    TRY(run->device->backend->memory(run->device, &used, &total));
+    numbers->memory_gib = (double)used / 1073741824.0;
+    numbers->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
     /* Tokens and FLOPs of one device. metrics.mfu torchtitan counts whole rows with their padding,
      * as torchtitan does; otherwise only what the rows really hold counts. */
-    bool titan = r->mfu_kind == MFU_TORCHTITAN;
-    f->tps = (double)(titan ? sum->row_capacity : sum->tokens) / f->seconds / r->devices;
+    bool titan = reports->mfu_kind == MFU_TORCHTITAN;
+    numbers->tps =
+        (double)(titan ? sum->row_capacity : sum->tokens) / numbers->seconds / reports->devices;
     double work = titan ? (double)sum->row_capacity *
-                              dims_flops_torchtitan(&s->dims, s->conf->training_seq_len)
+                              dims_flops_torchtitan(&run->dims, run->conf->training_seq_len)
                         : (double)sum->flops.training;
-    work /= r->devices;
-    f->tflops = work / f->seconds * 1e-12;
+    work /= reports->devices;
+    numbers->tflops = work / numbers->seconds * 1e-12;
     const int64_t before = clock_ns();
-    TRY(speed_share(s->stream, work / f->seconds, &r->peak, &f->mfu));
-    f->mfu *= 100.0;
-    f->next_ns = f->until_ns + clock_ns() - before; /* the peak may have been measured again */
+    TRY(speed_share(run->stream, work / numbers->seconds, &reports->peak, &numbers->mfu));
+    numbers->mfu *= 100.0;
+    numbers->next_ns =
+        numbers->until_ns + clock_ns() - before; /* the peak may have been measured again */
     double vision = (double)(sum->flops.patch_embed + sum->flops.vision_blocks +
                              sum->flops.vision_attention + sum->flops.mergers);
-    f->vision = sum->flops.forward ? 100.0 * vision / (double)sum->flops.forward : 0.0;
-    f->wait = 100.0 * (double)sum->wait_ns * 1e-9 / f->seconds;
-    f->fill = sum->row_capacity ? 100.0 * (double)sum->tokens / (double)sum->row_capacity : 0.0;
-    f->images = (double)sum->images / f->seconds;
-    f->samples = (double)sum->documents / f->seconds;
+    numbers->vision = sum->flops.forward ? 100.0 * vision / (double)sum->flops.forward : 0.0;
+    numbers->wait = 100.0 * (double)sum->wait_ns * 1e-9 / numbers->seconds;
+    numbers->fill =
+        sum->row_capacity ? 100.0 * (double)sum->tokens / (double)sum->row_capacity : 0.0;
+    numbers->images = (double)sum->images / numbers->seconds;
+    numbers->samples = (double)sum->documents / numbers->seconds;
     return ST_OK;
 }
 
@@ -204,7 +208,7 @@ typedef struct number {
     double value;
 } number;
 
-static int numbers_of(const reporter *r, const step_report *s, const figures *f,
+static int numbers_of(const reporter *reports, const step_report *step, const figures *numbers,
                       number out[MOST_REALS])
 {
     static const char *const keys[GROUP_COUNT] = {"grad_norm_vision", "grad_norm_merger",
@@ -213,223 +217,232 @@ static int numbers_of(const reporter *r, const step_report *s, const figures *f,
     static const char *const tags[GROUP_COUNT] = {"grad_norm/vision", "grad_norm/merger",
                                                   "grad_norm/text", "grad_norm/router",
                                                   "grad_norm/experts"};
-    const number list[] = {{"loss", "loss_metrics/global_avg_loss", s->loss},
-                           {"aux", "loss_metrics/router_aux", s->aux},
-                           {"grad_norm", "grad_norm", s->grad_norm},
-                           {"lr", "lr", s->lr},
-                           {"seconds", "time_metrics/seconds", f->seconds},
-                           {"seconds_left", "time_metrics/left(s)", f->left < 0 ? NAN : f->left},
-                           {"memory_gib", "memory/max_reserved(GiB)", f->memory_gib},
-                           {"tps", "throughput(tps)", f->tps},
-                           {"images_per_s", "throughput(images)", f->images},
-                           {"samples_per_s", "throughput(samples)", f->samples},
-                           {"tflops", "tflops", f->tflops},
-                           {"mfu_percent", "mfu(%)", f->mfu},
-                           {"vision_percent", "flops/vision(%)", f->vision},
-                           {"wait_percent", "time_metrics/wait(%)", f->wait},
-                           {"fill_percent", "rows/fill(%)", f->fill},
-                           {"expert_load", "experts/load", r->load},
-                           {"experts_idle_percent", "experts/idle(%)", r->idle}};
-    int n = sizeof list / sizeof *list;
+    const number list[] = {
+        {"loss", "loss_metrics/global_avg_loss", step->loss},
+        {"aux", "loss_metrics/router_aux", step->aux},
+        {"grad_norm", "grad_norm", step->grad_norm},
+        {"lr", "lr", step->lr},
+        {"seconds", "time_metrics/seconds", numbers->seconds},
+        {"seconds_left", "time_metrics/left(s)", numbers->left < 0 ? NAN : numbers->left},
+        {"memory_gib", "memory/max_reserved(GiB)", numbers->memory_gib},
+        {"tps", "throughput(tps)", numbers->tps},
+        {"images_per_s", "throughput(images)", numbers->images},
+        {"samples_per_s", "throughput(samples)", numbers->samples},
+        {"tflops", "tflops", numbers->tflops},
+        {"mfu_percent", "mfu(%)", numbers->mfu},
+        {"vision_percent", "flops/vision(%)", numbers->vision},
+        {"wait_percent", "time_metrics/wait(%)", numbers->wait},
+        {"fill_percent", "rows/fill(%)", numbers->fill},
+        {"expert_load", "experts/load", reports->load},
+        {"experts_idle_percent", "experts/idle(%)", reports->idle}};
+    int count = sizeof list / sizeof *list;
     memcpy(out, list, sizeof list);
-    for (int g = 0; g < GROUP_COUNT; g++)
-        out[n++] = (number){keys[g], tags[g], s->group_norm[g]};
-    const number ranks[] = {{"balance", "ranks/rows(max/mean)", s->balance},
-                            {"context_balance", "ranks/context(max/mean)", s->own_context_balance},
-                            {"vision_balance", "ranks/vision(max/mean)", s->own_vision_balance}};
+    for (int j = 0; j < GROUP_COUNT; j++)
+        out[count++] = (number){keys[j], tags[j], step->group_norm[j]};
+    const number ranks[] = {
+        {"balance", "ranks/rows(max/mean)", step->balance},
+        {"context_balance", "ranks/context(max/mean)", step->own_context_balance},
+        {"vision_balance", "ranks/vision(max/mean)", step->own_vision_balance}};
     /* balance is above 0 only where there are several ranks. */
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks && s->balance > 0; i++)
-        out[n++] = ranks[i];
-    return n;
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks && step->balance > 0; i++)
+        out[count++] = ranks[i];
+    return count;
 }
 
-static status write_metrics(reporter *r, const step_report *s, const figures *f)
+static status write_metrics(reporter *reports, const step_report *step, const figures *numbers)
 {
     char digest[HASH_TEXT];
-    hash_print(s->rows_digest, digest);
+    hash_print(step->rows_digest, digest);
     const struct {
         const char *key;
         int64_t value;
-    } counts[] = {
-        {"step", s->step},         {"targets", r->sum.targets}, {"samples", r->sum.documents},
-        {"images", r->sum.images}, {"tokens", r->sum.tokens},   {"patches", r->sum.patches}};
+    } counts[] = {{"step", step->step},
+                  {"targets", reports->sum.targets},
+                  {"samples", reports->sum.documents},
+                  {"images", reports->sum.images},
+                  {"tokens", reports->sum.tokens},
+                  {"patches", reports->sum.patches}};
     number reals[MOST_REALS];
-    int n = numbers_of(r, s, f, reals);
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
+    int count = numbers_of(reports, step, numbers, reals);
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        json_put_key_int(&w, counts[i].key, counts[i].value);
-    for (int i = 0; i < n; i++)
-        json_put_key_real(&w, reals[i].key, reals[i].value);
-    json_put_key_bool(&w, "skipped", s->skipped);
-    json_put_key_cstr(&w, "rows_digest", digest);
-    if (world_simulated(r->session->world))
-        json_put_key_cstr(&w, "model", world_simulated(r->session->world));
-    json_end_object(&w);
+        json_put_key_int(&writer, counts[i].key, counts[i].value);
+    for (int i = 0; i < count; i++)
+        json_put_key_real(&writer, reals[i].key, reals[i].value);
+    json_put_key_bool(&writer, "skipped", step->skipped);
+    json_put_key_cstr(&writer, "rows_digest", digest);
+    if (world_simulated(reports->session->world))
+        json_put_key_cstr(&writer, "model", world_simulated(reports->session->world));
+    json_end_object(&writer);
     char *text;
     size_t size;
-    TRY(json_writer_take(&w, &text, &size));
-    r->cut = fprintf(r->metrics, "%s%s\n", r->cut ? "\n" : "", text) < 0 || fflush(r->metrics) != 0;
+    TRY(json_writer_take(&writer, &text, &size));
+    reports->cut = fprintf(reports->metrics, "%s%s\n", reports->cut ? "\n" : "", text) < 0 ||
+                   fflush(reports->metrics) != 0;
     free(text);
-    return !r->cut ? ST_OK : FAIL_IN(ST_IO, r->path, "write failed: %s", strerror(errno));
+    return !reports->cut ? ST_OK
+                         : FAIL_IN(ST_IO, reports->path, "write failed: %s", strerror(errno));
 }
 
-static status write_events(reporter *r, const step_report *s, const figures *f)
+static status write_events(reporter *reports, const step_report *step, const figures *numbers)
 {
     number reals[MOST_REALS];
     scalar list[MOST_REALS];
-    int n = numbers_of(r, s, f, reals), kept = 0;
-    for (int i = 0; i < n; i++)
+    int count = numbers_of(reports, step, numbers, reals), kept = 0;
+    for (int i = 0; i < count; i++)
         if (isfinite(reals[i].value))
             list[kept++] = (scalar){reals[i].tag, reals[i].value};
-    return tensorboard_add(r->board, s->step, list, kept);
+    return tensorboard_add(reports->board, step->step, list, kept);
 }
 
 /* A disk that refuses a line does not end the run; the user is told once. */
-static status spare(reporter *r, status st)
+static status spare(reporter *reports, status st)
 {
     if (st != ST_IO)
         return st;
-    if (!r->told)
+    if (!reports->told)
         log_warn("numbers of this run are lost (this is said once): %s", status_text());
-    r->told = true;
+    reports->told = true;
     return ST_OK;
 }
 
-static void print_line(const reporter *r, const figures *f)
+static void print_line(const reporter *reports, const figures *numbers)
 {
-    const step_report *s = &r->last;
-    const char *simulated = world_simulated(r->session->world);
-    const bool is_full = r->session->conf->metrics_line == LINE_FULL;
+    const step_report *step = &reports->last;
+    const char *simulated = world_simulated(reports->session->world);
+    const bool is_full = reports->session->conf->metrics_line == LINE_FULL;
     char tps[DIGITS_TEXT], mfu[16] = "unknown";
-    if (isfinite(f->mfu))
-        snprintf(mfu, sizeof mfu, "%.2f%%", f->mfu);
+    if (isfinite(numbers->mfu))
+        snprintf(mfu, sizeof mfu, "%.2f%%", numbers->mfu);
     bar_clear();
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s",
-           s->step, s->loss, s->grad_norm, f->memory_gib, f->memory_share,
-           digits_with_commas(llround(f->tps), tps));
+           step->step, step->loss, step->grad_norm, numbers->memory_gib, numbers->memory_share,
+           digits_with_commas(llround(numbers->tps), tps));
     if (is_full)
-        printf("  tflops: %.*f", f->tflops < 1.0 ? 4 : 2, f->tflops);
+        printf("  tflops: %.*f", numbers->tflops < 1.0 ? 4 : 2, numbers->tflops);
     printf("  mfu: %s", mfu);
     if (is_full)
-        printf("  vision: %.0f%%", f->vision);
-    printf("  wait: %.1f%%", f->wait);
+        printf("  vision: %.0f%%", numbers->vision);
+    printf("  wait: %.1f%%", numbers->wait);
     if (is_full)
-        printf("  fill: %.1f%%", f->fill);
-    printf("%s%s%s\n", s->skipped ? "  skipped" : "", simulated ? "  " : "",
+        printf("  fill: %.1f%%", numbers->fill);
+    printf("%s%s%s\n", step->skipped ? "  skipped" : "", simulated ? "  " : "",
            simulated ? simulated : "");
 }
 
-static status print_last(reporter *r)
+static status print_last(reporter *reports)
 {
-    const step_report *s = &r->last;
-    figures f;
-    TRY(figures_of(r, &f));
-    if (r->steps)
-        r->step_seconds = f.seconds / (double)r->steps;
-    f.left = seconds_left(r);
-    print_line(r, &f);
-    if (fflush(stdout) != 0 && !r->mute) {
-        r->mute = true;
+    const step_report *step = &reports->last;
+    figures numbers;
+    TRY(figures_of(reports, &numbers));
+    if (reports->steps)
+        reports->step_seconds = numbers.seconds / (double)reports->steps;
+    numbers.left = seconds_left(reports);
+    print_line(reports, &numbers);
+    if (fflush(stdout) != 0 && !reports->mute) {
+        reports->mute = true;
         log_warn("standard output can no longer be written (%s); the run goes on", strerror(errno));
     }
-    if (r->metrics)
-        TRY(spare(r, write_metrics(r, s, &f)));
-    if (r->board)
-        TRY(spare(r, write_events(r, s, &f)));
-    r->steps = 0;
-    memset(&r->sum, 0, sizeof r->sum);
-    r->since_ns = f.next_ns;
-    r->unprinted = false;
+    if (reports->metrics)
+        TRY(spare(reports, write_metrics(reports, step, &numbers)));
+    if (reports->board)
+        TRY(spare(reports, write_events(reports, step, &numbers)));
+    reports->steps = 0;
+    memset(&reports->sum, 0, sizeof reports->sum);
+    reports->since_ns = numbers.next_ns;
+    reports->unprinted = false;
     return ST_OK;
 }
 
-static void draw_bar(const reporter *r)
+static void draw_bar(const reporter *reports)
 {
-    const int64_t step = r->last.step, steps = r->session->schedule.steps;
+    const int64_t step = reports->last.step, steps = reports->session->schedule.steps;
     if (steps > 0)
-        bar_draw((double)step / (double)steps, seconds_left(r), "step %" PRId64 " of %" PRId64,
-                 step, steps);
+        bar_draw((double)step / (double)steps, seconds_left(reports),
+                 "step %" PRId64 " of %" PRId64, step, steps);
     else
         bar_draw(-1.0, -1.0, "step %" PRId64, step);
 }
 
-status reporter_step(reporter *r, const step_report *s)
+status reporter_step(reporter *reports, const step_report *step)
 {
-    add_report(&r->sum, s);
-    r->last = *s;
-    expert_load(r, s); /* now, before the session reuses the memory of the counts */
-    r->steps++;
-    r->unprinted = true;
-    if (s->step == 1 || s->step % r->log_freq == 0)
-        TRY(print_last(r));
-    draw_bar(r);
+    add_report(&reports->sum, step);
+    reports->last = *step;
+    expert_load(reports, step); /* now, before the session reuses the memory of the counts */
+    reports->steps++;
+    reports->unprinted = true;
+    if (step->step == 1 || step->step % reports->log_freq == 0)
+        TRY(print_last(reports));
+    draw_bar(reports);
     return ST_OK;
 }
 
-status reporter_finish(reporter *r)
+status reporter_finish(reporter *reports)
 {
     bar_clear();
-    return r->unprinted ? print_last(r) : ST_OK;
+    return reports->unprinted ? print_last(reports) : ST_OK;
 }
 
-void reporter_rest(reporter *r, int64_t ns)
+void reporter_rest(reporter *reports, int64_t ns)
 {
-    r->since_ns += ns;
+    reports->since_ns += ns;
 }
 
 /* Appends a line to eval.jsonl, which is opened anew for each of the few. If the step has a line
  * already, because it was evaluated on the way and again as the last, that line is set aside. */
-static status append_evaluation(const reporter *r, int64_t step, const number *list, int n)
+static status append_evaluation(const reporter *reports, int64_t step, const number *list,
+                                int count)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX], *text;
     size_t size;
     int64_t moved;
-    json_writer w;
-    snprintf(folder, sizeof folder, "%.*s", (int)(strlen(r->path) - strlen("/metrics.jsonl")),
-             r->path);
-    snprintf(path, sizeof path, "%.*seval.jsonl", (int)(strlen(r->path) - strlen("metrics.jsonl")),
-             r->path);
+    json_writer writer;
+    snprintf(folder, sizeof folder, "%.*s", (int)(strlen(reports->path) - strlen("/metrics.jsonl")),
+             reports->path);
+    snprintf(path, sizeof path, "%.*seval.jsonl",
+             (int)(strlen(reports->path) - strlen("metrics.jsonl")), reports->path);
     TRY(rewind_lines(folder, "eval.jsonl", step - 1, &moved));
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_int(&w, "step", step);
-    for (int i = 0; i < n; i++)
-        json_put_key_real(&w, list[i].key, list[i].value);
-    json_end_object(&w);
-    TRY(json_writer_take(&w, &text, &size));
-    FILE *f = fopen(path, "ae");
-    bool bad = !f || fprintf(f, "%s\n", text) < 0;
-    bad = (f && fclose(f) != 0) || bad;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "step", step);
+    for (int i = 0; i < count; i++)
+        json_put_key_real(&writer, list[i].key, list[i].value);
+    json_end_object(&writer);
+    TRY(json_writer_take(&writer, &text, &size));
+    FILE *file = fopen(path, "ae");
+    bool bad = !file || fprintf(file, "%s\n", text) < 0;
+    bad = (file && fclose(file) != 0) || bad;
     free(text);
     return bad ? FAIL_IN(ST_IO, path, "write failed: %s", strerror(errno)) : ST_OK;
 }
 
-status reporter_evaluated(reporter *r, int64_t step, const evaluation *e, bool swapped)
+status reporter_evaluated(reporter *reports, int64_t step, const evaluation *result, bool swapped)
 {
     enum { MOST_FIGURES = 8 };
-    number list[MOST_FIGURES] = {
-        {"held_out_loss", "eval/loss", e->loss},
-        {"accuracy_percent", "eval/accuracy(%)", evaluation_percent(e->right, e->answers)}};
+    number list[MOST_FIGURES] = {{"held_out_loss", "eval/loss", result->loss},
+                                 {"accuracy_percent", "eval/accuracy(%)",
+                                  evaluation_percent(result->right, result->answers)}};
     scalar scalars[MOST_FIGURES];
-    int n = 2;
-    if (e->documents != e->answers)
-        list[n++] = (number){"documents_percent", "eval/documents(%)",
-                             evaluation_percent(e->documents_right, e->documents)};
-    if (swapped && e->swapped) {
-        list[n++] = (number){"swapped_percent", "eval/swapped(%)",
-                             evaluation_percent(e->swapped_right, e->swapped)};
-        list[n++] =
-            (number){"own_percent", "eval/own(%)", evaluation_percent(e->own_right, e->swapped)};
+    int count = 2;
+    if (result->documents != result->answers)
+        list[count++] = (number){"documents_percent", "eval/documents(%)",
+                                 evaluation_percent(result->documents_right, result->documents)};
+    if (swapped && result->swapped) {
+        list[count++] = (number){"swapped_percent", "eval/swapped(%)",
+                                 evaluation_percent(result->swapped_right, result->swapped)};
+        list[count++] = (number){"own_percent", "eval/own(%)",
+                                 evaluation_percent(result->own_right, result->swapped)};
     }
-    if (isfinite(e->chance_percent))
-        list[n++] = (number){"chance_percent", "eval/chance(%)", e->chance_percent};
-    if (e->vqa.all.count)
-        list[n++] = (number){"vqa_percent", "eval/vqa(%)", vqa_share_percent(&e->vqa.all)};
-    for (int i = 0; i < n; i++)
+    if (isfinite(result->chance_percent))
+        list[count++] = (number){"chance_percent", "eval/chance(%)", result->chance_percent};
+    if (result->vqa.all.count)
+        list[count++] = (number){"vqa_percent", "eval/vqa(%)", vqa_share_percent(&result->vqa.all)};
+    for (int i = 0; i < count; i++)
         scalars[i] = (scalar){list[i].tag, list[i].value};
-    if (r->metrics)
-        TRY(spare(r, append_evaluation(r, step, list, n)));
-    return r->board ? spare(r, tensorboard_add(r->board, step, scalars, n)) : ST_OK;
+    if (reports->metrics)
+        TRY(spare(reports, append_evaluation(reports, step, list, count)));
+    return reports->board ? spare(reports, tensorboard_add(reports->board, step, scalars, count))
+                          : ST_OK;
 }

@@ -16,7 +16,7 @@ typedef struct reporter reporter;
 /* peak: the FLOP/s of one device that mfu is a share of (speed.h). Where mfu is not known, the line
  * says so and metrics.jsonl has null; it is never above 100 %. folder:
  * where metrics.jsonl is appended, "" for nowhere. The session is borrowed. */
-WARN_UNUSED status reporter_new(const conf *c, const session *s, const peak_rate *peak,
+WARN_UNUSED status reporter_new(const conf *options, const session *run, const peak_rate *peak,
                                 const char *folder, reporter **out);
 void reporter_free(reporter **reporter);
 

@@ -104,9 +104,9 @@ static const unsigned char kind_of_op[OPS] = {
     [OP_exchange_rows] = PROFILE_COLLECTIVES,
 };
 
-static profile_kind kind_here(const stream *s, profile_kind kind)
+static profile_kind kind_here(const stream *queue, profile_kind kind)
 {
-    switch (s->part) {
+    switch (queue->part) {
     case PART_VISION:
         return PROFILE_VISION;
     case PART_HEAD:
@@ -122,222 +122,222 @@ static profile_kind kind_here(const stream *s, profile_kind kind)
     }
 }
 
-static profile_kind kind_of(const stream *s, op_number op)
+static profile_kind kind_of(const stream *queue, op_number op)
 {
-    if (s->part == PART_MOE && (op == OP_swiglu_fwd || op == OP_swiglu_bwd))
+    if (queue->part == PART_MOE && (op == OP_swiglu_fwd || op == OP_swiglu_bwd))
         return PROFILE_EXPERTS;
-    if (s->part == PART_MOE && op == OP_rows_gather)
+    if (queue->part == PART_MOE && op == OP_rows_gather)
         return PROFILE_ROUTING;
-    return kind_here(s, (profile_kind)kind_of_op[op]);
+    return kind_here(queue, (profile_kind)kind_of_op[op]);
 }
 
 /* Makes more marks, each with its two events. */
-static status grow_marks(profile *p)
+static status grow_marks(profile *profiler)
 {
-    int64_t cap = p->cap_marks + EVENTS_AT_ONCE / 2;
-    mark *marks = realloc(p->marks, (size_t)cap * sizeof *marks);
+    int64_t cap = profiler->cap_marks + EVENTS_AT_ONCE / 2;
+    mark *marks = realloc(profiler->marks, (size_t)cap * sizeof *marks);
     if (!marks)
         return FAIL(ST_NO_MEMORY, "no memory to profile %" PRId64 " calls of a step", cap);
-    p->marks = marks;
-    while (p->cap_marks < cap) {
-        mark *m = &p->marks[p->cap_marks++];
-        *m = (mark){0};
-        TRY(p->v_below->event_new(p->queue->dev, &m->from));
-        TRY(p->v_below->event_new(p->queue->dev, &m->to));
+    profiler->marks = marks;
+    while (profiler->cap_marks < cap) {
+        mark *stamp = &profiler->marks[profiler->cap_marks++];
+        *stamp = (mark){0};
+        TRY(profiler->v_below->event_new(profiler->queue->dev, &stamp->from));
+        TRY(profiler->v_below->event_new(profiler->queue->dev, &stamp->to));
     }
     return ST_OK;
 }
 
-static status mark_new(profile *p, stream *s, profile_kind kind, mark **out)
+static status mark_new(profile *profiler, stream *queue, profile_kind kind, mark **out)
 {
-    if (p->n_marks == p->cap_marks)
-        TRY(grow_marks(p));
-    *out = &p->marks[p->n_marks++];
-    (*out)->on = s;
+    if (profiler->n_marks == profiler->cap_marks)
+        TRY(grow_marks(profiler));
+    *out = &profiler->marks[profiler->n_marks++];
+    (*out)->on = queue;
     (*out)->kind = kind;
     (*out)->what = NULL;
-    return p->v_below->event_record(s, (*out)->from);
+    return profiler->v_below->event_record(queue, (*out)->from);
 }
 
 /* Opens the mark of a call, unless the call is on another stream of the device, where only
  * collectives are measured, or inside another call. A collective may make copies, for example, and
  * a matrix product may clear its result first; both count as part of the outer call. */
-static status mark_begin(profile *p, stream *s, profile_kind kind, mark **out)
+static status mark_begin(profile *profiler, stream *queue, profile_kind kind, mark **out)
 {
     *out = NULL;
-    if (s != p->queue || p->depth > 0)
+    if (queue != profiler->queue || profiler->depth > 0)
         return ST_OK;
-    p->depth++;
-    return mark_new(p, s, kind, out);
+    profiler->depth++;
+    return mark_new(profiler, queue, kind, out);
 }
 
-static status mark_end(profile *p, const mark *m)
+static status mark_end(profile *profiler, const mark *stamp)
 {
-    if (!m)
+    if (!stamp)
         return ST_OK;
-    p->depth--;
-    return p->v_below->event_record(m->on, m->to);
+    profiler->depth--;
+    return profiler->v_below->event_record(stamp->on, stamp->to);
 }
 
 #define OP(name)                                                                                   \
     static status timed_##name(stream *s, const struct name##_args *a)                             \
     {                                                                                              \
-        profile *p = (profile *)(uintptr_t)s->ops;                                                 \
+        profile *profiler = (profile *)(uintptr_t)s->ops;                                          \
         mark *m;                                                                                   \
-        TRY(mark_begin(p, s, kind_of(s, OP_##name), &m));                                          \
-        TRY(p->ops_below->name(s, a));                                                             \
-        return mark_end(p, m);                                                                     \
+        TRY(mark_begin(profiler, s, kind_of(s, OP_##name), &m));                                   \
+        TRY(profiler->ops_below->name(s, a));                                                      \
+        return mark_end(profiler, m);                                                              \
     }
 #include "trainer/ops/ops.def"
 
-static profile *profile_of(const stream *s)
+static profile *profile_of(const stream *queue)
 {
-    return (profile *)((char *)(uintptr_t)s->dev->backend - offsetof(profile, backend));
+    return (profile *)((char *)(uintptr_t)queue->dev->backend - offsetof(profile, backend));
 }
 
 /* A single thread queues calls, and it queues a whole collective before anything else. So one open
  * mark is enough for all streams. */
-static status collective_begin(stream *s, const char *what)
+static status collective_begin(stream *queue, const char *what)
 {
-    profile *p = profile_of(s);
-    mark *m;
-    if (p->depth++ == 0) {
-        TRY(mark_new(p, s, PROFILE_COLLECTIVES, &m));
-        p->open = m - p->marks;
+    profile *profiler = profile_of(queue);
+    mark *stamp;
+    if (profiler->depth++ == 0) {
+        TRY(mark_new(profiler, queue, PROFILE_COLLECTIVES, &stamp));
+        profiler->open = stamp - profiler->marks;
     }
-    m = &p->marks[p->open];
-    if (!m->what)
-        m->what = what;
+    stamp = &profiler->marks[profiler->open];
+    if (!stamp->what)
+        stamp->what = what;
     return ST_OK;
 }
 
-static status collective_end(stream *s)
+static status collective_end(stream *queue)
 {
-    profile *p = profile_of(s);
-    p->depth--;
-    const mark *m = &p->marks[p->open];
-    return p->depth == 0 ? p->v_below->event_record(m->on, m->to) : ST_OK;
+    profile *profiler = profile_of(queue);
+    profiler->depth--;
+    const mark *stamp = &profiler->marks[profiler->open];
+    return profiler->depth == 0 ? profiler->v_below->event_record(stamp->on, stamp->to) : ST_OK;
 }
 
 static const call_watch watch = {collective_begin, collective_end};
 
-static status timed_to_device(stream *s, void *dst, const void *src_host, size_t bytes)
+static status timed_to_device(stream *queue, void *dst, const void *src_host, size_t bytes)
 {
-    profile *p = profile_of(s);
-    mark *m;
-    TRY(mark_begin(p, s, kind_here(s, PROFILE_POINTWISE), &m));
-    TRY(p->v_below->to_device(s, dst, src_host, bytes));
-    return mark_end(p, m);
+    profile *profiler = profile_of(queue);
+    mark *stamp;
+    TRY(mark_begin(profiler, queue, kind_here(queue, PROFILE_POINTWISE), &stamp));
+    TRY(profiler->v_below->to_device(queue, dst, src_host, bytes));
+    return mark_end(profiler, stamp);
 }
 
-static status timed_copy(stream *s, void *dst, const void *src, size_t bytes)
+static status timed_copy(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    profile *p = profile_of(s);
-    mark *m;
-    TRY(mark_begin(p, s, kind_here(s, PROFILE_POINTWISE), &m));
-    TRY(p->v_below->copy(s, dst, src, bytes));
-    return mark_end(p, m);
+    profile *profiler = profile_of(queue);
+    mark *stamp;
+    TRY(mark_begin(profiler, queue, kind_here(queue, PROFILE_POINTWISE), &stamp));
+    TRY(profiler->v_below->copy(queue, dst, src, bytes));
+    return mark_end(profiler, stamp);
 }
 
-static status timed_zero(stream *s, void *dst, size_t bytes)
+static status timed_zero(stream *queue, void *dst, size_t bytes)
 {
-    profile *p = profile_of(s);
-    mark *m;
-    TRY(mark_begin(p, s, kind_here(s, PROFILE_POINTWISE), &m));
-    TRY(p->v_below->zero(s, dst, bytes));
-    return mark_end(p, m);
+    profile *profiler = profile_of(queue);
+    mark *stamp;
+    TRY(mark_begin(profiler, queue, kind_here(queue, PROFILE_POINTWISE), &stamp));
+    TRY(profiler->v_below->zero(queue, dst, bytes));
+    return mark_end(profiler, stamp);
 }
 
-status profile_new(stream *s, profile **out)
+status profile_new(stream *queue, profile **out)
 {
-    profile *p = calloc(1, sizeof *p);
-    if (!p)
+    profile *profiler = calloc(1, sizeof *profiler);
+    if (!profiler)
         return FAIL(ST_NO_MEMORY, "no memory for a profile");
-    p->queue = s;
-    p->ops_below = s->ops;
-    p->v_below = s->dev->backend;
-#define OP(name) p->ops.name = p->ops_below->name ? timed_##name : NULL;
+    profiler->queue = queue;
+    profiler->ops_below = queue->ops;
+    profiler->v_below = queue->dev->backend;
+#define OP(name) profiler->ops.name = profiler->ops_below->name ? timed_##name : NULL;
 #include "trainer/ops/ops.def"
-    p->backend = *p->v_below;
-    p->backend.to_device = timed_to_device;
-    p->backend.copy = timed_copy;
-    p->backend.zero = timed_zero;
+    profiler->backend = *profiler->v_below;
+    profiler->backend.to_device = timed_to_device;
+    profiler->backend.copy = timed_copy;
+    profiler->backend.zero = timed_zero;
     status st = ST_OK;
-    TRY_OR(failed, p->v_below->event_new(s->dev, &p->first));
-    TRY_OR(failed, p->v_below->event_new(s->dev, &p->last));
-    s->ops = &p->ops;
-    s->dev->calls = &watch;
-    s->dev->backend = &p->backend;
-    *out = p;
+    TRY_OR(failed, profiler->v_below->event_new(queue->dev, &profiler->first));
+    TRY_OR(failed, profiler->v_below->event_new(queue->dev, &profiler->last));
+    queue->ops = &profiler->ops;
+    queue->dev->calls = &watch;
+    queue->dev->backend = &profiler->backend;
+    *out = profiler;
     return ST_OK;
 failed:
-    profile_free(&p);
+    profile_free(&profiler);
     return st;
 }
 
 void profile_free(profile **held)
 {
-    profile *p = *held;
-    if (!p)
+    profile *profiler = *held;
+    if (!profiler)
         return;
-    if (p->queue->ops == &p->ops) {
-        p->queue->ops = p->ops_below;
-        p->queue->dev->calls = NULL;
-        p->queue->dev->backend = p->v_below;
+    if (profiler->queue->ops == &profiler->ops) {
+        profiler->queue->ops = profiler->ops_below;
+        profiler->queue->dev->calls = NULL;
+        profiler->queue->dev->backend = profiler->v_below;
     }
-    for (int64_t i = 0; i < p->cap_marks; i++) {
-        p->v_below->event_free(&p->marks[i].from);
-        p->v_below->event_free(&p->marks[i].to);
+    for (int64_t i = 0; i < profiler->cap_marks; i++) {
+        profiler->v_below->event_free(&profiler->marks[i].from);
+        profiler->v_below->event_free(&profiler->marks[i].to);
     }
-    p->v_below->event_free(&p->first);
-    p->v_below->event_free(&p->last);
-    free(p->marks);
-    free(p);
+    profiler->v_below->event_free(&profiler->first);
+    profiler->v_below->event_free(&profiler->last);
+    free(profiler->marks);
+    free(profiler);
     *held = NULL;
 }
 
-static status add_call(profile *p, const mark *m, int64_t ns)
+static status add_call(profile *profiler, const mark *stamp, int64_t ns)
 {
-    profile_sums *sums = &p->sums;
+    profile_sums *sums = &profiler->sums;
     int i = 0;
-    while (i < sums->n_calls && strcmp(sums->call[i].what, m->what) != 0)
+    while (i < sums->n_calls && strcmp(sums->call[i].what, stamp->what) != 0)
         i++;
     if (i == PROFILE_CALLS)
         return FAIL(ST_INTERNAL, "profile: there are more than %d names of collectives",
                     PROFILE_CALLS);
     if (i == sums->n_calls)
-        sums->call[sums->n_calls++] = (profile_call){.what = m->what};
-    profile_call *c = &sums->call[i];
-    *(m->on == p->queue ? &c->exposed_ns : &c->aside_ns) += ns;
+        sums->call[sums->n_calls++] = (profile_call){.what = stamp->what};
+    profile_call *call = &sums->call[i];
+    *(stamp->on == profiler->queue ? &call->exposed_ns : &call->aside_ns) += ns;
     return ST_OK;
 }
 
-status profile_begin(profile *p)
+status profile_begin(profile *profiler)
 {
-    if (!p)
+    if (!profiler)
         return ST_OK;
-    p->n_marks = p->depth = 0;
-    return p->v_below->event_record(p->queue, p->first);
+    profiler->n_marks = profiler->depth = 0;
+    return profiler->v_below->event_record(profiler->queue, profiler->first);
 }
 
-status profile_end(profile *p, int64_t wait_ns)
+status profile_end(profile *profiler, int64_t wait_ns)
 {
-    if (!p)
+    if (!profiler)
         return ST_OK;
-    TRY(p->v_below->event_record(p->queue, p->last));
-    TRY(p->v_below->event_wait(p->queue->dev, p->last));
-    profile_sums step = {.steps = 1, .calls = p->n_marks};
-    TRY(p->v_below->event_ns(p->first, p->last, &step.total_ns));
+    TRY(profiler->v_below->event_record(profiler->queue, profiler->last));
+    TRY(profiler->v_below->event_wait(profiler->queue->dev, profiler->last));
+    profile_sums step = {.steps = 1, .calls = profiler->n_marks};
+    TRY(profiler->v_below->event_ns(profiler->first, profiler->last, &step.total_ns));
     int64_t rest = step.total_ns;
-    for (int64_t i = 0; i < p->n_marks; i++) {
-        const mark *m = &p->marks[i];
+    for (int64_t i = 0; i < profiler->n_marks; i++) {
+        const mark *stamp = &profiler->marks[i];
         int64_t ns;
-        TRY(p->v_below->event_ns(m->from, m->to, &ns));
-        if (m->what)
-            TRY(add_call(p, m, ns));
-        if (m->on != p->queue)
+        TRY(profiler->v_below->event_ns(stamp->from, stamp->to, &ns));
+        if (stamp->what)
+            TRY(add_call(profiler, stamp, ns));
+        if (stamp->on != profiler->queue)
             continue; /* on another stream: beside the step, part of no sum */
-        step.ns[m->kind] += ns;
+        step.ns[stamp->kind] += ns;
         rest -= ns;
     }
     /* Timestamps are rounded, so the calls of a busy step may add up to slightly more than the
@@ -347,30 +347,30 @@ status profile_end(profile *p, int64_t wait_ns)
     step.ns[PROFILE_IDLE] = rest - step.ns[PROFILE_WAIT];
     step.total_ns = 0;
     for (int k = 0; k < PROFILE_KINDS; k++) {
-        p->sums.ns[k] += step.ns[k];
-        p->sums.total_ns += step.ns[k];
+        profiler->sums.ns[k] += step.ns[k];
+        profiler->sums.total_ns += step.ns[k];
     }
-    p->sums.steps++;
-    p->sums.calls += step.calls;
+    profiler->sums.steps++;
+    profiler->sums.calls += step.calls;
     return ST_OK;
 }
 
-void profile_reset(profile *p)
+void profile_reset(profile *profiler)
 {
-    if (p)
-        p->sums = (profile_sums){0};
+    if (profiler)
+        profiler->sums = (profile_sums){0};
 }
 
-const profile_sums *profile_read(const profile *p)
+const profile_sums *profile_read(const profile *profiler)
 {
-    return &p->sums;
+    return &profiler->sums;
 }
 
-int64_t profile_beside_ns(const profile_sums *sums, const profile_call *c)
+int64_t profile_beside_ns(const profile_sums *sums, const profile_call *call)
 {
     int64_t exposed = 0, aside = 0;
     for (int i = 0; i < sums->n_calls; i++)
-        if (!c || c == &sums->call[i]) {
+        if (!call || call == &sums->call[i]) {
             /* A collective that runs on the computing stream itself has no time aside. */
             aside += sums->call[i].aside_ns;
             exposed += sums->call[i].aside_ns > 0 ? sums->call[i].exposed_ns : 0;

@@ -22,55 +22,57 @@ static const double PEAK_S = 0.5; /* seconds for measuring the peak */
 /* The share of a measured peak above which it is doubted: steps are not products alone. */
 static const double LIKELY = 0.8;
 
-status speed_time(stream *s, speed_call call, const void *context, double limit_s, double *out_ns)
+status speed_time(stream *queue, speed_call call, const void *context, double limit_s,
+                  double *out_ns)
 {
-    const backend_vtable *v = s->dev->backend;
+    const backend_vtable *backend = queue->dev->backend;
     event *from = NULL, *to = NULL;
     double ns[CALLS_MOST];
-    int n = 0;
+    int count = 0;
     status st = ST_OK;
-    TRY_OR(done, v->event_new(s->dev, &from));
-    TRY_OR(done, v->event_new(s->dev, &to));
-    TRY_OR(done, call(s, context));
-    TRY_OR(done, v->wait(s));
+    TRY_OR(done, backend->event_new(queue->dev, &from));
+    TRY_OR(done, backend->event_new(queue->dev, &to));
+    TRY_OR(done, call(queue, context));
+    TRY_OR(done, backend->wait(queue));
     const int64_t begin = clock_ns(); /* some devices have a clock that never advances */
-    while (n < CALLS_MOST && (n < CALLS_LEAST || (double)(clock_ns() - begin) < limit_s * 1e9)) {
+    while (count < CALLS_MOST &&
+           (count < CALLS_LEAST || (double)(clock_ns() - begin) < limit_s * 1e9)) {
         int64_t one;
-        TRY_OR(done, v->event_record(s, from));
-        TRY_OR(done, call(s, context));
-        TRY_OR(done, v->event_record(s, to));
-        TRY_OR(done, v->event_wait(s->dev, to));
-        TRY_OR(done, v->event_ns(from, to, &one));
-        ns[n++] = (double)one;
+        TRY_OR(done, backend->event_record(queue, from));
+        TRY_OR(done, call(queue, context));
+        TRY_OR(done, backend->event_record(queue, to));
+        TRY_OR(done, backend->event_wait(queue->dev, to));
+        TRY_OR(done, backend->event_ns(from, to, &one));
+        ns[count++] = (double)one;
     }
-    qsort(ns, (size_t)n, sizeof *ns, compare_reals);
-    *out_ns = n % 2 ? ns[n / 2] : (ns[n / 2 - 1] + ns[n / 2]) / 2;
+    qsort(ns, (size_t)count, sizeof *ns, compare_reals);
+    *out_ns = count % 2 ? ns[count / 2] : (ns[count / 2 - 1] + ns[count / 2]) / 2;
 done:
-    v->event_free(&from);
-    v->event_free(&to);
+    backend->event_free(&from);
+    backend->event_free(&to);
     return st;
 }
 
 /* A float in (-1, 1) as the number type of this size. */
-static void put_number(char *at, float x, size_t size)
+static void put_number(char *at, float value, size_t size)
 {
     if (size == 8) {
-        double wide = (double)x;
+        double wide = (double)value;
         memcpy(at, &wide, sizeof wide);
     } else if (size == 4) {
-        memcpy(at, &x, sizeof x);
+        memcpy(at, &value, sizeof value);
     } else {
         uint32_t bits;
-        memcpy(&bits, &x, sizeof bits);
+        memcpy(&bits, &value, sizeof bits);
         uint16_t upper = (uint16_t)(bits >> 16);
         memcpy(at, &upper, sizeof upper);
     }
 }
 
-status speed_fill(stream *s, void *dst, int64_t n, size_t size)
+status speed_fill(stream *queue, void *dst, int64_t bytes, size_t size)
 {
-    const backend_vtable *v = s->dev->backend;
-    int64_t chunk = n < CHUNK ? n : CHUNK;
+    const backend_vtable *backend = queue->dev->backend;
+    int64_t chunk = bytes < CHUNK ? bytes : CHUNK;
     char *host = malloc((size_t)(chunk > 0 ? chunk : 1) * size);
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory for the random numbers that are timed with");
@@ -79,26 +81,27 @@ status speed_fill(stream *s, void *dst, int64_t n, size_t size)
         put_number(host + (size_t)i * size, (float)(2.0 * rng_uniform(key, (uint64_t)i) - 1.0),
                    size);
     status st = ST_OK;
-    for (int64_t at = 0; at < n; at += chunk) {
-        int64_t part = n - at < chunk ? n - at : chunk;
-        TRY_OR(done, v->to_device(s, (char *)dst + (size_t)at * size, host, (size_t)part * size));
+    for (int64_t at = 0; at < bytes; at += chunk) {
+        int64_t part = bytes - at < chunk ? bytes - at : chunk;
+        TRY_OR(done, backend->to_device(queue, (char *)dst + (size_t)at * size, host,
+                                        (size_t)part * size));
     }
-    TRY_OR(done, v->wait(s)); /* the copies read `host` until then */
+    TRY_OR(done, backend->wait(queue)); /* the copies read `host` until then */
 done:
     free(host);
     return st;
 }
 
-static gemm_args make_square(int64_t side, void *const m[3])
+static gemm_args make_square(int64_t side, void *const matrices[3])
 {
     return (gemm_args){.m = side,
                        .n = side,
                        .k = side,
                        .trans_b = true,
                        .alpha = 1.0,
-                       .a = m[0],
-                       .b = m[1],
-                       .c = m[2],
+                       .a = matrices[0],
+                       .b = matrices[1],
+                       .c = matrices[2],
                        .lda = side,
                        .ldb = side,
                        .ldc = side};
@@ -109,48 +112,48 @@ static double flops_of(int64_t side)
     return 2.0 * (double)side * (double)side * (double)side;
 }
 
-static status run_product(stream *s, const void *context)
+static status run_product(stream *queue, const void *context)
 {
-    return op_gemm(s, context);
+    return op_gemm(queue, context);
 }
 
-status speed_product(stream *s, int64_t side, double limit_s, double *out)
+status speed_product(stream *queue, int64_t side, double limit_s, double *out)
 {
-    const backend_vtable *v = s->dev->backend;
-    size_t act = st_dtype_size(v->act);
-    void *m[3] = {NULL};
+    const backend_vtable *backend = queue->dev->backend;
+    size_t act = st_dtype_size(backend->act);
+    void *matrices[3] = {NULL};
     double ns;
     status st = ST_OK;
     for (int i = 0; i < 3; i++) {
-        TRY_OR(done, v->alloc(s->dev, (size_t)(side * side) * act, &m[i]));
-        TRY_OR(done, speed_fill(s, m[i], side * side, act));
+        TRY_OR(done, backend->alloc(queue->dev, (size_t)(side * side) * act, &matrices[i]));
+        TRY_OR(done, speed_fill(queue, matrices[i], side * side, act));
     }
-    gemm_args a = make_square(side, m);
-    TRY_OR(done, speed_time(s, run_product, &a, limit_s, &ns));
+    gemm_args args = make_square(side, matrices);
+    TRY_OR(done, speed_time(queue, run_product, &args, limit_s, &ns));
     *out = flops_of(side) / (ns * 1e-9);
 done:
     for (int i = 0; i < 3; i++)
-        v->release(s->dev, m[i]);
+        backend->release(queue->dev, matrices[i]);
     return st;
 }
 
 /* The best of several products, since other processes may use the cores too. Timed by the host's
  * clock; launching and waiting take no time worth counting on the CPU. */
-static status cpu_product(stream *s, double *out)
+static status cpu_product(stream *queue, double *out)
 {
     enum { TIMES = 40 };
-    const backend_vtable *v = s->dev->backend;
-    const size_t bytes = (size_t)SPEED_CPU_SIDE * SPEED_CPU_SIDE * st_dtype_size(v->act);
-    void *m[3] = {NULL};
+    const backend_vtable *backend = queue->dev->backend;
+    const size_t bytes = (size_t)SPEED_CPU_SIDE * SPEED_CPU_SIDE * st_dtype_size(backend->act);
+    void *matrices[3] = {NULL};
     status st = ST_OK;
     for (int i = 0; i < 3; i++)
-        TRY_OR(done, v->alloc(s->dev, bytes, &m[i]));
+        TRY_OR(done, backend->alloc(queue->dev, bytes, &matrices[i]));
     double best = 0.0;
-    const gemm_args a = make_square(SPEED_CPU_SIDE, m);
+    const gemm_args args = make_square(SPEED_CPU_SIDE, matrices);
     for (int i = 0; i < TIMES; i++) {
         int64_t start = clock_ns();
-        TRY_OR(done, op_gemm(s, &a));
-        TRY_OR(done, v->wait(s));
+        TRY_OR(done, op_gemm(queue, &args));
+        TRY_OR(done, backend->wait(queue));
         double rate = flops_of(SPEED_CPU_SIDE) / ((double)(clock_ns() - start) * 1e-9);
         if (rate > best)
             best = rate;
@@ -158,29 +161,29 @@ static status cpu_product(stream *s, double *out)
     *out = best;
 done:
     for (int i = 0; i < 3; i++)
-        v->release(s->dev, m[i]);
+        backend->release(queue->dev, matrices[i]);
     return st;
 }
 
-bool speed_is_gpu(const device *d)
+bool speed_is_gpu(const device *dev)
 {
-    return strcmp(d->backend->name, "cuda") == 0;
+    return strcmp(dev->backend->name, "cuda") == 0;
 }
 
-double speed_known(const device *d)
+double speed_known(const device *dev)
 {
-    const char *name = d->description;
+    const char *name = dev->description;
     const bool slower =
         strstr(name, "PCIe") || strstr(name, "NVL"); /* variants with a lower peak */
     const bool hopper = strstr(name, "H200") || strstr(name, "H100");
     return hopper && !slower ? rates_h200().of[RATE_PEAK] : 0.0;
 }
 
-static status measure_peak(stream *s, double *out)
+static status measure_peak(stream *queue, double *out)
 {
-    const bool gpu = speed_is_gpu(s->dev);
+    const bool gpu = speed_is_gpu(queue->dev);
     const int side = gpu ? SPEED_GPU_SIDE : SPEED_CPU_SIDE;
-    status st = gpu ? speed_product(s, side, PEAK_S, out) : cpu_product(s, out);
+    status st = gpu ? speed_product(queue, side, PEAK_S, out) : cpu_product(queue, out);
     if (st == ST_NO_MEMORY && gpu) { /* a run must not fail for want of this figure */
         log_warn("there will be no mfu: metrics.peak_tflops is 0, this device is not known by its "
                  "name, and there is no memory left to measure its peak: %s",
@@ -195,15 +198,15 @@ static status measure_peak(stream *s, double *out)
     return ST_OK;
 }
 
-status speed_peak(stream *s, double tflops, peak_rate *out)
+status speed_peak(stream *queue, double tflops, peak_rate *out)
 {
-    *out = (peak_rate){.flops = tflops > 0.0 ? tflops * 1e12 : speed_known(s->dev)};
+    *out = (peak_rate){.flops = tflops > 0.0 ? tflops * 1e12 : speed_known(queue->dev)};
     if (tflops > 0.0)
         return ST_OK;
     if (out->flops == 0.0) {
-        TRY(measure_peak(s, &out->flops));
+        TRY(measure_peak(queue, &out->flops));
         out->told = out->flops == 0.0;
-        out->measured = !speed_is_gpu(s->dev);
+        out->measured = !speed_is_gpu(queue->dev);
         out->tries_left = TRIES;
         return ST_OK;
     }
@@ -222,12 +225,12 @@ static void tell_unknown(double reached, peak_rate *inout)
     inout->told = true;
 }
 
-status speed_share(stream *s, double reached, peak_rate *inout, double *out)
+status speed_share(stream *queue, double reached, peak_rate *inout, double *out)
 {
     if (reached > LIKELY * inout->flops && inout->measured && inout->tries_left > 0) {
         double again;
         inout->tries_left--; /* one for a line, since load comes and goes */
-        TRY(measure_peak(s, &again));
+        TRY(measure_peak(queue, &again));
         inout->flops = again > inout->flops ? again : inout->flops;
     }
     *out = reached <= inout->flops ? reached / inout->flops : NAN;

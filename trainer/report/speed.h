@@ -39,9 +39,9 @@ typedef status (*speed_call)(stream *stream, const void *context);
 WARN_UNUSED status speed_time(stream *stream, speed_call call, const void *context, double limit_s,
                               double *out_ns);
 
-/* Fills device memory with n random numbers of `size` bytes (2: bf16, 4: float, 8: double) in (-1,
- * 1). A device that multiplies zeros uses less power and looks faster than it is. */
-WARN_UNUSED status speed_fill(stream *stream, void *dst, int64_t n, size_t size);
+/* Fills device memory with `bytes` random numbers of `size` bytes (2: bf16, 4: float, 8: double) in
+ * (-1, 1). A device that multiplies zeros uses less power and looks faster than it is. */
+WARN_UNUSED status speed_fill(stream *stream, void *dst, int64_t bytes, size_t size);
 
 /* Sides of the square products that are measured. 8192 is the size for which ceilings of GPUs are
  * published. */

@@ -38,82 +38,82 @@ typedef struct message {
     size_t size;
 } message;
 
-static void put_byte(message *m, uint8_t b)
+static void put_byte(message *fields, uint8_t byte)
 {
-    if (m->size < sizeof m->data)
-        m->data[m->size++] = b;
+    if (fields->size < sizeof fields->data)
+        fields->data[fields->size++] = byte;
 }
 
-static void put_varint(message *m, uint64_t v)
+static void put_varint(message *fields, uint64_t field)
 {
-    for (; v >= 0x80; v >>= 7)
-        put_byte(m, (uint8_t)(v | 0x80));
-    put_byte(m, (uint8_t)v);
+    for (; field >= 0x80; field >>= 7)
+        put_byte(fields, (uint8_t)(field | 0x80));
+    put_byte(fields, (uint8_t)field);
 }
 
-static void put_bytes(message *m, const void *data, size_t size)
+static void put_bytes(message *fields, const void *data, size_t size)
 {
     for (size_t i = 0; i < size; i++)
-        put_byte(m, ((const uint8_t *)data)[i]);
+        put_byte(fields, ((const uint8_t *)data)[i]);
 }
 
-static void put_block(message *m, int field, const void *data, size_t size)
+static void put_block(message *fields, int field, const void *data, size_t size)
 {
-    put_varint(m, (uint64_t)field);
-    put_varint(m, size);
-    put_bytes(m, data, size);
+    put_varint(fields, (uint64_t)field);
+    put_varint(fields, size);
+    put_bytes(fields, data, size);
 }
 
-static void put_double(message *m, int field, double v)
+static void put_double(message *fields, int field, double value)
 {
     uint64_t bits;
     uint8_t bytes[8];
-    memcpy(&bits, &v, sizeof bits);
+    memcpy(&bits, &value, sizeof bits);
     store_u64(bytes, bits);
-    put_varint(m, (uint64_t)field);
-    put_bytes(m, bytes, sizeof bytes);
+    put_varint(fields, (uint64_t)field);
+    put_bytes(fields, bytes, sizeof bytes);
 }
 
-static void put_float(message *m, int field, double value)
+static void put_float(message *fields, int field, double value)
 {
-    float v = (float)value;
+    float number = (float)value;
     uint32_t bits;
     uint8_t bytes[4];
-    memcpy(&bits, &v, sizeof bits);
+    memcpy(&bits, &number, sizeof bits);
     store_u32(bytes, bits);
-    put_varint(m, (uint64_t)field);
-    put_bytes(m, bytes, sizeof bytes);
+    put_varint(fields, (uint64_t)field);
+    put_bytes(fields, bytes, sizeof bytes);
 }
 
-static void make_crc_table(tensorboard *t)
+static void make_crc_table(tensorboard *board)
 {
     for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
+        uint32_t crc = i;
         for (int bit = 0; bit < 8; bit++)
-            c = c & 1 ? c >> 1 ^ CRC_POLYNOMIAL : c >> 1;
-        t->crc_table[i] = c;
+            crc = crc & 1 ? crc >> 1 ^ CRC_POLYNOMIAL : crc >> 1;
+        board->crc_table[i] = crc;
     }
 }
 
-static uint32_t masked_crc(const tensorboard *t, const uint8_t *data, size_t size)
+static uint32_t masked_crc(const tensorboard *board, const uint8_t *data, size_t size)
 {
-    uint32_t c = UINT32_MAX;
+    uint32_t crc = UINT32_MAX;
     for (size_t i = 0; i < size; i++)
-        c = t->crc_table[(c ^ data[i]) & 0xff] ^ c >> 8;
-    c = ~c;
-    return (c >> 15 | c << 17) + MASK_DELTA;
+        crc = board->crc_table[(crc ^ data[i]) & 0xff] ^ crc >> 8;
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + MASK_DELTA;
 }
 
-static status write_record(tensorboard *t, const message *m)
+static status write_record(tensorboard *board, const message *fields)
 {
     uint8_t head[HEAD_BYTES], tail[TAIL_BYTES];
-    store_u64(head, m->size);
-    store_u32(head + 8, masked_crc(t, head, 8));
-    store_u32(tail, masked_crc(t, m->data, m->size));
-    if (fwrite(head, 1, sizeof head, t->file) != sizeof head ||
-        fwrite(m->data, 1, m->size, t->file) != m->size ||
-        fwrite(tail, 1, sizeof tail, t->file) != sizeof tail || fflush(t->file) != 0)
-        return FAIL_IN(ST_IO, t->path, "write failed: %s", strerror(errno));
+    store_u64(head, fields->size);
+    store_u32(head + 8, masked_crc(board, head, 8));
+    store_u32(tail, masked_crc(board, fields->data, fields->size));
+    if (fwrite(head, 1, sizeof head, board->file) != sizeof head ||
+        fwrite(fields->data, 1, fields->size, board->file) != fields->size ||
+        fwrite(tail, 1, sizeof tail, board->file) != sizeof tail || fflush(board->file) != 0)
+        return FAIL_IN(ST_IO, board->path, "write failed: %s", strerror(errno));
     return ST_OK;
 }
 
@@ -124,57 +124,57 @@ static double wall_time(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static status write_version(tensorboard *t)
+static status write_version(tensorboard *board)
 {
     static const char version[] = "brain.Event:2";
-    message m = {.size = 0};
-    put_double(&m, EVENT_WALL_TIME, wall_time());
-    put_block(&m, EVENT_VERSION, version, sizeof version - 1);
-    return write_record(t, &m);
+    message fields = {.size = 0};
+    put_double(&fields, EVENT_WALL_TIME, wall_time());
+    put_block(&fields, EVENT_VERSION, version, sizeof version - 1);
+    return write_record(board, &fields);
 }
 
 status tensorboard_open(const char *folder, tensorboard **out)
 {
     char host[64] = "localhost";
-    tensorboard *t = calloc(1, sizeof *t);
-    if (!t)
+    tensorboard *board = calloc(1, sizeof *board);
+    if (!board)
         return FAIL(ST_NO_MEMORY, "no memory for TensorBoard's event file");
-    make_crc_table(t);
+    make_crc_table(board);
     gethostname(host, sizeof host - 1);
-    snprintf(t->path, sizeof t->path, "%s/events.out.tfevents.%010lld.%s.%d", folder,
+    snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%s.%d", folder,
              (long long)wall_time(), host, (int)getpid());
     status st = ST_OK;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         st = FAIL_IN(ST_CANT_CREATE, folder, "%s", strerror(errno));
-    else if (!(t->file = fopen(t->path, "wbe")))
-        st = FAIL_IN(ST_CANT_CREATE, t->path, "%s", strerror(errno));
+    else if (!(board->file = fopen(board->path, "wbe")))
+        st = FAIL_IN(ST_CANT_CREATE, board->path, "%s", strerror(errno));
     else
-        st = write_version(t);
+        st = write_version(board);
     if (st != ST_OK) {
-        tensorboard_close(&t);
+        tensorboard_close(&board);
         return st;
     }
-    *out = t;
+    *out = board;
     return ST_OK;
 }
 
 void tensorboard_close(tensorboard **held)
 {
-    tensorboard *t = *held;
-    if (!t)
+    tensorboard *board = *held;
+    if (!board)
         return;
-    if (t->file)
-        fclose(t->file);
-    free(t);
+    if (board->file)
+        fclose(board->file);
+    free(board);
     *held = NULL;
 }
 
-status tensorboard_add(tensorboard *t, int64_t step, const scalar *list, int n)
+status tensorboard_add(tensorboard *board, int64_t step, const scalar *list, int count)
 {
     message event = {.size = 0}, summary = {.size = 0};
-    if (n > SCALARS_MAX)
-        return FAIL(ST_INTERNAL, "an event with %d scalars does not fit", n);
-    for (int i = 0; i < n; i++) {
+    if (count > SCALARS_MAX)
+        return FAIL(ST_INTERNAL, "an event with %d scalars does not fit", count);
+    for (int i = 0; i < count; i++) {
         message value = {.size = 0};
         put_block(&value, VALUE_TAG, list[i].tag, strnlen(list[i].tag, TAG_MAX));
         put_float(&value, VALUE_SIMPLE, list[i].value);
@@ -184,5 +184,5 @@ status tensorboard_add(tensorboard *t, int64_t step, const scalar *list, int n)
     put_varint(&event, EVENT_STEP);
     put_varint(&event, (uint64_t)step);
     put_block(&event, EVENT_SUMMARY, summary.data, summary.size);
-    return write_record(t, &event);
+    return write_record(board, &event);
 }

@@ -24,7 +24,7 @@ typedef struct scalar {
 /* Makes a new file FOLDER/events.out.tfevents.SECONDS.HOST.PID, and the folder if it is absent. */
 WARN_UNUSED status tensorboard_open(const char *folder, tensorboard **out);
 void tensorboard_close(tensorboard **board);
-/* Writes one event with these n scalars and hands it to the system before it returns. */
-WARN_UNUSED status tensorboard_add(tensorboard *board, int64_t step, const scalar *list, int n);
+/* Writes one event with these `count` scalars and hands it to the system before it returns. */
+WARN_UNUSED status tensorboard_add(tensorboard *board, int64_t step, const scalar *list, int count);
 
 #endif

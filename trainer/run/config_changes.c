@@ -8,15 +8,15 @@
 
 enum { KEY_MAX = 128, VALUE_MAX = 4096 };
 
-status config_text(const conf *c, char **out)
+status config_text(const conf *options, char **out)
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
+    FILE *file = open_memstream(&text, &size);
+    if (!file)
         return FAIL(ST_NO_MEMORY, "no memory for the options as text");
-    conf_print(c, f);
-    if (fclose(f) != 0) {
+    conf_print(options, file);
+    if (fclose(file) != 0) {
         free(text);
         return FAIL(ST_NO_MEMORY, "no memory for the options as text");
     }
@@ -32,12 +32,12 @@ static void copy_part(char *to, size_t room, const char *from, size_t size)
 /* Finds the line "key: value" in a text and copies its value; false: there is no such line. */
 static bool find_value(const char *text, const char *key, char out[VALUE_MAX])
 {
-    const size_t n = strlen(key);
+    const size_t length = strlen(key);
     out[0] = 0;
     for (const char *line = text; *line;) {
         const size_t size = strcspn(line, "\n");
-        if (size > n + 1 && strncmp(line, key, n) == 0 && line[n] == ':') {
-            copy_part(out, VALUE_MAX, line + n + 2, size - n - 2);
+        if (size > length + 1 && strncmp(line, key, length) == 0 && line[length] == ':') {
+            copy_part(out, VALUE_MAX, line + length + 2, size - length - 2);
             return true;
         }
         line += size + (line[size] == '\n');

@@ -7,7 +7,7 @@
 
 /* Every option as "key: value", one on a line (conf_print). *out is on the heap; the caller frees
  * it. */
-WARN_UNUSED status config_text(const conf *c, char **out);
+WARN_UNUSED status config_text(const conf *options, char **out);
 
 /* Compares two such texts and calls `each` for every option of `now` whose value differs. was: the
  * old value, "" if the old text has no such option. Options that begin with job. or checkpoint.

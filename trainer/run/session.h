@@ -75,38 +75,38 @@ typedef struct session {
 /* Opens everything for one rank; with SESSION_TRAIN also the train stream and the optimiser. All
  * session_open* and session_resume leave *out closed when they fail. Options, world and resume
  * point are borrowed until session_close. */
-WARN_UNUSED status session_open(const conf *c, enum session_use use, session *out);
+WARN_UNUSED status session_open(const conf *settings, enum session_use use, session *out);
 /* Opens a session for evaluation as a rank of `world`. With NULL, or a world of one rank, it
  * evaluates alone, whatever the layout. */
-WARN_UNUSED status session_open_rank(const conf *c, const world *world, session *out);
+WARN_UNUSED status session_open_rank(const conf *settings, const world *world, session *out);
 /* Opens a session that trains on whatever the daemon streams: the daemon's options are not compared
  * with ours, so the model folder needs no tokenizer. For benches. */
-WARN_UNUSED status session_open_any(const conf *c, session *out);
+WARN_UNUSED status session_open_any(const conf *settings, session *out);
 /* Dimensions of model.path, cut to model.layers layers if that is set. */
-WARN_UNUSED status session_dims(const conf *c, model_dims *out);
+WARN_UNUSED status session_dims(const conf *options, model_dims *out);
 /* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */
-WARN_UNUSED status session_check_layout(const conf *c, int there);
+WARN_UNUSED status session_check_layout(const conf *settings, int there);
 /* Opens SESSION_TRAIN as a rank of `world` (NULL: alone), with values, moments and stream as the
  * checkpoint `from` left them; with from NULL it does what session_open does. Returns ST_CONFIG,
  * naming the option, if the stream would differ from the checkpoint's. */
-WARN_UNUSED status session_resume(const conf *c, const world *world, const resume_point *from,
-                                  session *out);
+WARN_UNUSED status session_resume(const conf *settings, const world *world,
+                                  const resume_point *from, session *out);
 /* session_resume in two parts. session_meet opens the device and the mesh; after it the ranks can
  * talk to each other over out->mesh, for instance to agree on a checkpoint. session_go_on opens the
  * rest. */
-WARN_UNUSED status session_meet(const conf *c, const world *world, session *out);
+WARN_UNUSED status session_meet(const conf *settings, const world *world, session *out);
 WARN_UNUSED status session_go_on(const resume_point *from, session *inout);
 /* Releases everything, also of a session that is only partly open. */
 void session_close(session *session);
 
 /* Opens another stream of the same daemon, such as "eval", with a receiver of its own. With
  * feed.replay the rows come from that recording. */
-WARN_UNUSED status session_stream(const session *session, const char *stream_name, const conf *c,
-                                  receiver **out);
+WARN_UNUSED status session_stream(const session *session, const char *stream_name,
+                                  const conf *settings, receiver **out);
 
 /* True if a run with these options evaluates. Held-out rows come from a daemon; a recording has
  * only the rows it was made of. */
-bool session_evaluates(const conf *c);
+bool session_evaluates(const conf *settings);
 
 /* Warns if the first loss is near ln(vocabulary), the loss of a model that guesses, although the
  * values were read from files: the weights may be untrained, or in a layout that was misread. Also

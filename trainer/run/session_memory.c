@@ -15,14 +15,14 @@
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 
-static bool trains(const session *s)
+static bool trains(const session *run)
 {
-    return s->use == SESSION_TRAIN;
+    return run->use == SESSION_TRAIN;
 }
 
-static bool knows_shapes(const session *s)
+static bool knows_shapes(const session *run)
 {
-    return s->buckets.count > 0;
+    return run->buckets.count > 0;
 }
 
 /* What a rank tells the others of its device. */
@@ -32,24 +32,24 @@ typedef struct device_facts {
     hash128 memory; /* equal for ranks that share it */
 } device_facts;
 
-/* The part of its device's memory that rank r may use: what other processes do not hold, divided
- * equally among the ranks that share it. What those have taken already (on a GPU their contexts, on
- * the CPU the programs themselves) counts as theirs. */
-static double divide_room(const device_facts *of, int ranks, int r, int *out_sharers)
+/* The part of its device's memory that rank `other` may use: what other processes do not hold,
+ * divided equally among the ranks that share it. What those have taken already (on a GPU their
+ * contexts, on the CPU the programs themselves) counts as theirs. */
+static double divide_room(const device_facts *of, int ranks, int other, int *out_sharers)
 {
-    double available = of[r].room.available, own = 0.0;
+    double available = of[other].room.available, own = 0.0;
     int sharers = 0;
     for (int i = 0; i < ranks; i++) {
-        if (!hash_equal(of[i].memory, of[r].memory))
+        if (!hash_equal(of[i].memory, of[other].memory))
             continue;
         sharers++;
         available = fmin(available, of[i].room.available);
         own += of[i].room.own;
     }
     if (sharers == 1)
-        own += of[r].room.grown;
+        own += of[other].room.grown;
     *out_sharers = sharers;
-    return fmin(of[r].room.memory, available + own) / sharers;
+    return fmin(of[other].room.memory, available + own) / sharers;
 }
 
 /* Makes *inout a device that no rank's falls short of, so that all ranks decide alike: what the
@@ -68,108 +68,109 @@ static status least_of_ranks(const comm *all, const device *own, const plan_room
         return FAIL(ST_NO_MEMORY, "no memory for the devices of %d ranks", all->size);
     status st = comm_host_all_gather(all, (comm_at){"agree on the devices' memory", -1}, &mine, of,
                                      sizeof *of);
-    for (int r = 0; r < all->size && st == ST_OK; r++) {
+    for (int i = 0; i < all->size && st == ST_OK; i++) {
         int sharers;
-        const double usable = divide_room(of, all->size, r, &sharers);
-        if (r == 0 || usable < inout->usable) {
+        const double usable = divide_room(of, all->size, i, &sharers);
+        if (i == 0 || usable < inout->usable) {
             inout->usable = usable;
-            inout->memory = of[r].room.memory;
+            inout->memory = of[i].room.memory;
             inout->sharers = sharers;
         }
-        if (of[r].multiprocessors > inout->multiprocessors)
-            inout->multiprocessors = (int)of[r].multiprocessors;
+        if (of[i].multiprocessors > inout->multiprocessors)
+            inout->multiprocessors = (int)of[i].multiprocessors;
     }
     free(of);
     return st;
 }
 
-status session_memory_device(session *s)
+status session_memory_device(session *run)
 {
     plan_room room;
     char text[PLAN_DEVICE_TEXT];
-    TRY(plan_device_opened(s->device, &s->planned, &room));
-    if (!device_has_storage(s->device)) /* a dry run gives all ranks the same device */
+    TRY(plan_device_opened(run->device, &run->planned, &room));
+    if (!device_has_storage(run->device)) /* a dry run gives all ranks the same device */
         return ST_OK;
     /* Simulated ranks have the same device as this one. */
-    if (s->mesh.layout.world > 1 && !world_simulated(s->world))
-        TRY(least_of_ranks(mesh_comm(&s->mesh, MESH_WORLD), s->device, &room, &s->planned));
-    log_info("memory: %s; memory.limit is a share of that", plan_device_text(&s->planned, text));
+    if (run->mesh.layout.world > 1 && !world_simulated(run->world))
+        TRY(least_of_ranks(mesh_comm(&run->mesh, MESH_WORLD), run->device, &room, &run->planned));
+    log_info("memory: %s; memory.limit is a share of that", plan_device_text(&run->planned, text));
     return ST_OK;
 }
 
 /* Input for planning the whole model over all ranks, rather than this rank's part. *out_whole is a
  * registry that is not cut; *out borrows it, and the caller frees it with params_free. */
-static status input_of(const session *s, params **out_whole, plan_input *out)
+static status input_of(const session *run, params **out_whole, plan_input *out)
 {
     params *whole;
-    TRY(params_new(&s->dims, &whole));
-    status st = trains(s) ? groups_apply(s->conf, whole) : ST_OK;
+    TRY(params_new(&run->dims, &whole));
+    status st = trains(run) ? groups_apply(run->conf, whole) : ST_OK;
     if (st != ST_OK) {
         params_free(&whole);
         return st;
     }
-    *out = (plan_input){.conf = s->conf,
-                        .layout = &s->mesh.layout,
-                        .dims = &s->dims,
+    *out = (plan_input){.conf = run->conf,
+                        .layout = &run->mesh.layout,
+                        .dims = &run->dims,
                         .params = whole,
-                        .device = &s->planned,
-                        .evaluates = !trains(s)};
-    if (knows_shapes(s)) {
-        const int64_t rows = s->conf->training_local_batch_size;
-        out->seq_len = s->cap.tokens / rows;
-        out->patch_budget = s->cap.patches / rows;
-        out->shapes = (memory_shapes){s->buckets.cap, s->buckets.count, s->cap};
+                        .device = &run->planned,
+                        .evaluates = !trains(run)};
+    if (knows_shapes(run)) {
+        const int64_t rows = run->conf->training_local_batch_size;
+        out->seq_len = run->cap.tokens / rows;
+        out->patch_budget = run->cap.patches / rows;
+        out->shapes = (memory_shapes){run->buckets.cap, run->buckets.count, run->cap};
     }
     *out_whole = whole;
     return ST_OK;
 }
 
-status session_memory_choose(session *s)
+status session_memory_choose(session *run)
 {
     char text[RECOMPUTE_TEXT_MAX], vision[RECOMPUTE_TEXT_MAX];
-    const recomputes before = s->recomputed;
+    const recomputes before = run->recomputed;
     params *whole;
     plan_input in;
-    if (!trains(s) || (knows_shapes(s) && !recompute_is_open(s->conf)))
+    if (!trains(run) || (knows_shapes(run) && !recompute_is_open(run->conf)))
         return ST_OK;
-    TRY(input_of(s, &whole, &in));
-    status st = recompute_plan_of(&in, s->conf->training_local_batch_size, &s->recomputed);
+    TRY(input_of(run, &whole, &in));
+    status st = recompute_plan_of(&in, run->conf->training_local_batch_size, &run->recomputed);
     params_free(&whole);
     TRY(st);
-    if (!knows_shapes(s) || memcmp(&before, &s->recomputed, sizeof before) != 0)
+    if (!knows_shapes(run) || memcmp(&before, &run->recomputed, sizeof before) != 0)
         log_info("activation checkpointing %s; of the vision tower %s",
-                 recompute_plan_text(&s->recomputed.text, text),
-                 recompute_plan_text(&s->recomputed.vision, vision));
+                 recompute_plan_text(&run->recomputed.text, text),
+                 recompute_plan_text(&run->recomputed.vision, vision));
     return ST_OK;
 }
 
-status session_memory_plan(const session *s, memory_plan *out)
+status session_memory_plan(const session *run, memory_plan *out)
 {
-    const int64_t rows = s->conf->training_local_batch_size;
-    memory_options o = memory_options_of(s->conf, &s->mesh.layout, &s->planned, trains(s), rows);
+    const int64_t rows = run->conf->training_local_batch_size;
+    memory_options options =
+        memory_options_of(run->conf, &run->mesh.layout, &run->planned, trains(run), rows);
     memory_shapes shapes = {0};
-    memory_rank r;
-    o.recomputed = s->recomputed;
-    if (knows_shapes(s))
-        shapes = (memory_shapes){s->buckets.cap, s->buckets.count, s->cap};
-    TRY(memory_rank_of(s->params, &s->dims, &s->planned, trains(s), &r));
-    return memory_plan_make(&o, &r, &shapes, &s->planned, out);
+    memory_rank rank;
+    options.recomputed = run->recomputed;
+    if (knows_shapes(run))
+        shapes = (memory_shapes){run->buckets.cap, run->buckets.count, run->cap};
+    TRY(memory_rank_of(run->params, &run->dims, &run->planned, trains(run), &rank));
+    return memory_plan_make(&options, &rank, &shapes, &run->planned, out);
 }
 
 /* Prints the plan for a GPU. With several ranks train_check has printed it already. */
-static status print_for_gpu(const session *s)
+static status print_for_gpu(const session *run)
 {
     char why[PLAN_DEVICE_WHY];
     plan_device gpu;
     params *whole;
     plan_input in;
-    layout l;
-    if (!trains(s) || s->mesh.layout.world > 1)
+    layout degrees;
+    if (!trains(run) || run->mesh.layout.world > 1)
         return ST_OK;
-    TRY(layout_of(s->conf, NULL, &l));
-    TRY(plan_device_here(s->conf, 1, &gpu, why));
-    TRY(input_of(s, &whole, &in));
-    in.layout = &l;
+    TRY(layout_of(run->conf, NULL, &degrees));
+    TRY(plan_device_here(run->conf, 1, &gpu, why));
+    TRY(input_of(run, &whole, &in));
+    in.layout = &degrees;
     in.device = &gpu;
     status st = layout_print(&in, true, stdout, NULL);
     params_free(&whole);
@@ -177,21 +178,21 @@ static status print_for_gpu(const session *s)
 }
 
 /* Prints the plan and returns ST_CONFIG with the smallest change that would fit. */
-static status refuse_memory(const session *s, const memory_plan *p)
+static status refuse_memory(const session *run, const memory_plan *plan)
 {
     const double mib = 1048576.0;
-    const char *no_gpu = s->device->no_gpu;
+    const char *no_gpu = run->device->no_gpu;
     char change[SEARCH_TEXT_MAX] = "";
     params *whole;
     plan_input in;
     if (no_gpu[0]) {
-        if (print_for_gpu(s) != ST_OK)
+        if (print_for_gpu(run) != ST_OK)
             status_clear(); /* the refusal is complete without that plan */
         printf("on the CPU of this machine, which was taken instead:\n");
     }
-    memory_plan_print(p, &s->mesh.layout, &s->planned, (int)s->conf->memory_table, stdout);
+    memory_plan_print(plan, &run->mesh.layout, &run->planned, (int)run->conf->memory_table, stdout);
     fflush(stdout);
-    TRY(input_of(s, &whole, &in));
+    TRY(input_of(run, &whole, &in));
     status st = memory_smallest_change(&in, change);
     params_free(&whole);
     if (st != ST_OK)
@@ -199,8 +200,8 @@ static status refuse_memory(const session *s, const memory_plan *p)
     char room[PLAN_DEVICE_TEXT];
     st = FAIL(ST_CONFIG,
               "the layout needs %.1f MiB, but memory.limit allows %.1f MiB of this device (%s); %s",
-              (double)p->total / mib, s->conf->memory_limit * s->planned.usable / mib,
-              plan_device_text(&s->planned, room), change);
+              (double)plan->total / mib, run->conf->memory_limit * run->planned.usable / mib,
+              plan_device_text(&run->planned, room), change);
     if (!no_gpu[0])
         return st;
     const status_note why = *status_last();
@@ -211,51 +212,51 @@ static status refuse_memory(const session *s, const memory_plan *p)
         no_gpu, why.message);
 }
 
-status session_memory_check(const session *s)
+status session_memory_check(const session *run)
 {
-    memory_plan p;
-    if (!device_has_storage(s->device)) /* a dry run takes no memory */
+    memory_plan plan;
+    if (!device_has_storage(run->device)) /* a dry run takes no memory */
         return ST_OK;
-    TRY(session_memory_plan(s, &p));
-    const bool fits = (double)p.total <= s->conf->memory_limit * s->planned.usable;
-    return fits ? ST_OK : refuse_memory(s, &p);
+    TRY(session_memory_plan(run, &plan));
+    const bool fits = (double)plan.total <= run->conf->memory_limit * run->planned.usable;
+    return fits ? ST_OK : refuse_memory(run, &plan);
 }
 
-status session_memory_taken(const session *s, size_t *out)
+status session_memory_taken(const session *run, size_t *out)
 {
     size_t used, total;
-    TRY(s->device->backend->memory(s->device, &used, &total));
-    size_t before = s->device->used_at_open - s->device->context_bytes;
+    TRY(run->device->backend->memory(run->device, &used, &total));
+    size_t before = run->device->used_at_open - run->device->context_bytes;
     *out = used > before ? used - before : 0;
     return ST_OK;
 }
 
-status session_memory_tell(const session *s)
+status session_memory_tell(const session *run)
 {
     const double gib = 1073741824.0;
-    const device *d = s->device;
-    memory_plan p;
+    const device *dev = run->device;
+    memory_plan plan;
     size_t taken;
     char context[64] = "";
-    TRY(session_memory_plan(s, &p));
-    TRY(session_memory_taken(s, &taken));
-    if (d->backend->overhead &&
-        d->context_bytes == 0) { /* not measured: leave it out on both sides */
-        p.total -= p.gpu.context;
+    TRY(session_memory_plan(run, &plan));
+    TRY(session_memory_taken(run, &taken));
+    if (dev->backend->overhead &&
+        dev->context_bytes == 0) { /* not measured: leave it out on both sides */
+        plan.total -= plan.gpu.context;
         snprintf(context, sizeof context, ", both without the context");
     }
-    if (!s->conf->feed_replay[0] && d->backend == &backend_cpu) {
+    if (!run->conf->feed_replay[0] && dev->backend == &backend_cpu) {
         printf("memory: planned %.3f GiB, taken %.3f GiB with up to %.3f GiB of rows under way "
                "(prepd.ahead_bytes)\n",
-               (double)p.total / gib, (double)taken / gib,
-               (double)s->conf->prepd_ahead_bytes / gib);
+               (double)plan.total / gib, (double)taken / gib,
+               (double)run->conf->prepd_ahead_bytes / gib);
         return ST_OK;
     }
     printf("memory: planned %.3f GiB, taken %.3f GiB: off by %.2f %% (scratch of ops %.3f of %.3f "
            "GiB planned%s; %.3f GiB were in use when the device was opened)\n",
-           (double)p.total / gib, (double)taken / gib,
-           100.0 * ((double)taken - (double)p.total) / (double)p.total,
-           (double)d->counts.scratch / gib, (double)p.gpu.workspace / gib, context,
-           (double)d->used_at_open / gib);
+           (double)plan.total / gib, (double)taken / gib,
+           100.0 * ((double)taken - (double)plan.total) / (double)plan.total,
+           (double)dev->counts.scratch / gib, (double)plan.gpu.workspace / gib, context,
+           (double)dev->used_at_open / gib);
     return ST_OK;
 }

@@ -70,453 +70,462 @@ struct step_slots {
     char where[1024];       /* what step_report.where points to */
 };
 
-static size_t expert_count_bytes(const session *s)
+static size_t expert_count_bytes(const session *run)
 {
-    const text_dims *t = &s->dims.text;
-    return model_expert_count(s->model) ? (size_t)(t->layers * t->experts) * sizeof(int32_t) : 0;
+    const text_dims *text = &run->dims.text;
+    return model_expert_count(run->model) ? (size_t)(text->layers * text->experts) * sizeof(int32_t)
+                                          : 0;
 }
 
-status step_open(session *s)
+status step_open(session *run)
 {
-    const backend_vtable *v = s->device->backend;
-    const size_t counts = expert_count_bytes(s);
-    s->steps = calloc(1, sizeof *s->steps);
-    if (!s->steps)
+    const backend_vtable *backend = run->device->backend;
+    const size_t counts = expert_count_bytes(run);
+    run->steps = calloc(1, sizeof *run->steps);
+    if (!run->steps)
         return FAIL(ST_NO_MEMORY, "no memory for the steps under way");
-    s->steps->count = v->ahead + 1 < SLOTS_MAX ? v->ahead + 1 : SLOTS_MAX;
-    if (step_shared(s))
-        TRY(v->alloc(s->device, sizeof(step_totals), (void **)&s->steps->totals));
-    for (int64_t i = 0; i < s->steps->count; i++) {
-        step_slot *t = &s->steps->slot[i];
-        TRY(v->alloc_host(s->device, sizeof *t->facts, (void **)&t->facts));
+    run->steps->count = backend->ahead + 1 < SLOTS_MAX ? backend->ahead + 1 : SLOTS_MAX;
+    if (step_shared(run))
+        TRY(backend->alloc(run->device, sizeof(step_totals), (void **)&run->steps->totals));
+    for (int64_t i = 0; i < run->steps->count; i++) {
+        step_slot *slot = &run->steps->slot[i];
+        TRY(backend->alloc_host(run->device, sizeof *slot->facts, (void **)&slot->facts));
         if (counts)
-            TRY(v->alloc_host(s->device, counts, (void **)&t->expert_count));
-        TRY(v->event_new(s->device, &t->wanted));
-        TRY(v->event_new(s->device, &t->ready));
-        TRY(v->event_new(s->device, &t->done));
+            TRY(backend->alloc_host(run->device, counts, (void **)&slot->expert_count));
+        TRY(backend->event_new(run->device, &slot->wanted));
+        TRY(backend->event_new(run->device, &slot->ready));
+        TRY(backend->event_new(run->device, &slot->done));
     }
     return ST_OK;
 }
 
-void step_close(session *s)
+void step_close(session *run)
 {
-    if (!s->steps)
+    if (!run->steps)
         return;
-    const backend_vtable *v = s->device->backend;
+    const backend_vtable *backend = run->device->backend;
     /* The device may still use the buffers that are released below. */
-    if (step_under_way(s) > 0 && v->wait(s->stream) != ST_OK)
+    if (step_under_way(run) > 0 && backend->wait(run->stream) != ST_OK)
         log_error("the steps under way failed: %s", status_text());
-    for (int64_t i = 0; i < s->steps->count; i++) {
-        step_slot *t = &s->steps->slot[i];
-        free(t->samples.id);
-        free(t->cursor);
-        if (t->facts)
-            v->release_host(s->device, t->facts);
-        if (t->expert_count)
-            v->release_host(s->device, t->expert_count);
-        event **const events[] = {&t->wanted, &t->ready, &t->done};
-        for (size_t e = 0; e < sizeof events / sizeof *events; e++)
-            if (*events[e])
-                v->event_free(events[e]);
+    for (int64_t i = 0; i < run->steps->count; i++) {
+        step_slot *slot = &run->steps->slot[i];
+        free(slot->samples.id);
+        free(slot->cursor);
+        if (slot->facts)
+            backend->release_host(run->device, slot->facts);
+        if (slot->expert_count)
+            backend->release_host(run->device, slot->expert_count);
+        event **const events[] = {&slot->wanted, &slot->ready, &slot->done};
+        for (size_t j = 0; j < sizeof events / sizeof *events; j++)
+            if (*events[j])
+                backend->event_free(events[j]);
     }
-    if (s->steps->totals)
-        v->release(s->device, s->steps->totals);
-    free(s->steps);
-    s->steps = NULL;
+    if (run->steps->totals)
+        backend->release(run->device, run->steps->totals);
+    free(run->steps);
+    run->steps = NULL;
 }
 
-int64_t step_under_way(const session *s)
+int64_t step_under_way(const session *run)
 {
-    return s->steps->queued - s->steps->told;
+    return run->steps->queued - run->steps->told;
 }
 
-bool step_is_void(const session *s)
+bool step_is_void(const session *run)
 {
-    return s->steps && s->steps->is_void;
+    return run->steps && run->steps->is_void;
 }
 
 /* Appends the sample ids of a row to those of the step. A prefix is no sample. */
-static status note_samples(sample_list *l, const row *w)
+static status note_samples(sample_list *samples, const row *work)
 {
-    if (l->count + w->n_docs > l->capacity) {
-        int64_t capacity = 2 * (l->count + w->n_docs);
-        uint64_t *id = realloc(l->id, (size_t)capacity * sizeof *id);
+    if (samples->count + work->n_docs > samples->capacity) {
+        int64_t capacity = 2 * (samples->count + work->n_docs);
+        uint64_t *id = realloc(samples->id, (size_t)capacity * sizeof *id);
         if (!id)
             return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sample ids", capacity);
-        l->id = id;
-        l->capacity = capacity;
+        samples->id = id;
+        samples->capacity = capacity;
     }
-    for (int64_t d = 0; d < w->n_docs; d++)
-        if (!row_is_prefix(w, d))
-            l->id[l->count++] = w->doc_sample_id[d];
+    for (int64_t doc = 0; doc < work->n_docs; doc++)
+        if (!row_is_prefix(work, doc))
+            samples->id[samples->count++] = work->doc_sample_id[doc];
     return ST_OK;
 }
 
 /* The predicted time of a row, by the measure with which the daemon and the reader of a recording
  * distribute rows. */
-static int64_t predicted_cost(const row *w)
+static int64_t predicted_cost(const row *work)
 {
-    return assign_cost(&(row_measure){.tokens = w->n_tokens,
-                                      .patches = w->n_patches + w->n_video_patches,
-                                      .squares = row_squares(w)});
+    return assign_cost(&(row_measure){.tokens = work->n_tokens,
+                                      .patches = work->n_patches + work->n_video_patches,
+                                      .squares = row_squares(work)});
 }
 
 /* Counts what the rows hold: real documents and grids, without padding. */
-static status account(session *s, const received *rows, int64_t n_rows, step_slot *t)
+static status account(session *run, const received *rows, int64_t n_rows, step_slot *slot)
 {
-    step_report *r = &t->report;
+    step_report *report = &slot->report;
     for (int64_t i = 0; i < n_rows; i++) {
-        const row *w = &rows[i].row;
-        const int64_t samples = t->samples.count;
-        TRY(note_samples(&t->samples, w));
-        flops f;
-        dims_flops(&s->dims, w->n_tokens, (row_squares(w) + w->n_tokens) / 2, w->grid_thw,
-                   w->n_items, &f);
-        flops_add(&r->flops, &f);
-        r->documents += t->samples.count - samples;
-        r->cost += predicted_cost(w);
-        r->tokens += w->n_tokens;
-        r->patches += w->n_patches + w->n_video_patches;
-        r->images += w->n_items;
-        r->rows_digest = hash_chain(r->rows_digest, rows[i].head.digest);
+        const row *work = &rows[i].row;
+        const int64_t samples = slot->samples.count;
+        TRY(note_samples(&slot->samples, work));
+        flops sum;
+        dims_flops(&run->dims, work->n_tokens, (row_squares(work) + work->n_tokens) / 2,
+                   work->grid_thw, work->n_items, &sum);
+        flops_add(&report->flops, &sum);
+        report->documents += slot->samples.count - samples;
+        report->cost += predicted_cost(work);
+        report->tokens += work->n_tokens;
+        report->patches += work->n_patches + work->n_video_patches;
+        report->images += work->n_items;
+        report->rows_digest = hash_chain(report->rows_digest, rows[i].head.digest);
     }
-    r->rows += n_rows;
-    r->row_capacity += s->conf->training_local_batch_size * s->seq_len;
+    report->rows += n_rows;
+    report->row_capacity += run->conf->training_local_batch_size * run->seq_len;
     return ST_OK;
 }
 
-static status keep_cursor(step_slot *t, const char *cursor)
+static status keep_cursor(step_slot *slot, const char *cursor)
 {
     size_t bytes = strlen(cursor) + 1;
-    if (bytes > t->cursor_bytes) {
-        char *p = realloc(t->cursor, 2 * bytes);
-        if (!p)
+    if (bytes > slot->cursor_bytes) {
+        char *at = realloc(slot->cursor, 2 * bytes);
+        if (!at)
             return FAIL(ST_NO_MEMORY, "no memory for a cursor of %zu bytes", bytes);
-        t->cursor = p;
-        t->cursor_bytes = 2 * bytes;
+        slot->cursor = at;
+        slot->cursor_bytes = 2 * bytes;
     }
-    memcpy(t->cursor, cursor, bytes);
+    memcpy(slot->cursor, cursor, bytes);
     return ST_OK;
 }
 
 /* Enters the bytes of a row that another rank received and passed on to this one. They arrived
  * while earlier steps computed, and the ledger counts them with the step that uses the row. */
-static void count_shared(const session *s, const received *got)
+static void count_shared(const session *run, const received *got)
 {
     const comm peers = comm_alone("rows");
     if (!got->shared_bytes)
         return;
-    comm_ledger *l = mesh_comm(&s->mesh, MESH_WORLD)->ledger;
-    comm_ledger_enter(l, &peers, COMM_BROADCAST, (comm_at){"share rows", -1}, got->shared_bytes);
-    comm_ledger_leave(l);
+    comm_ledger *ledger = mesh_comm(&run->mesh, MESH_WORLD)->ledger;
+    comm_ledger_enter(ledger, &peers, COMM_BROADCAST, (comm_at){"share rows", -1},
+                      got->shared_bytes);
+    comm_ledger_leave(ledger);
 }
 
-static status next_row(session *s, received *out, int64_t *inout_waited_ns)
+static status next_row(session *run, received *out, int64_t *inout_waited_ns)
 {
-    rank_link *c = s->world ? s->world->rank_link : NULL;
-    rank_link_waits(c, "rows"); /* tells the other ranks not to take this one for hung */
-    status st = receiver_next(s->train, out, inout_waited_ns);
-    rank_link_waits(c, NULL);
+    rank_link *link = run->world ? run->world->rank_link : NULL;
+    rank_link_waits(link, "rows"); /* tells the other ranks not to take this one for hung */
+    status st = receiver_next(run->train, out, inout_waited_ns);
+    rank_link_waits(link, NULL);
     return st;
 }
 
-/* Takes the rows of a micro-batch into s->got. */
-static status take_rows(session *s, bool first, step_report *r, int64_t *out_n)
+/* Takes the rows of a micro-batch into run->got. */
+static status take_rows(session *run, bool first, step_report *report, int64_t *out_n)
 {
-    for (*out_n = 0; *out_n < s->conf->training_local_batch_size; ++*out_n) {
-        status st = next_row(s, &s->got[*out_n], &r->wait_ns);
+    for (*out_n = 0; *out_n < run->conf->training_local_batch_size; ++*out_n) {
+        status st = next_row(run, &run->got[*out_n], &report->wait_ns);
         if (st == ST_END && !(first && *out_n == 0))
             return FAIL(ST_PROTOCOL,
                         "the stream ended in the middle of step %" PRId64
                         "; prepd should have completed the step with empty rows",
-                        r->step);
+                        report->step);
         TRY(st);
-        s->rows[*out_n] = s->got[*out_n].row;
-        count_shared(s, &s->got[*out_n]);
+        run->rows[*out_n] = run->got[*out_n].row;
+        count_shared(run, &run->got[*out_n]);
     }
     return ST_OK;
 }
 
 /* Runs one pass over a micro-batch, or replays its graph if steps are captured. */
-static status run_pass(session *s, const model_pass *p)
+static status run_pass(session *run, const model_pass *step)
 {
-    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
+    loss_sums sums = {run->sums.loss, run->sums.weight, run->sums.aux};
     graph_replay_key key = {
-        .piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = p->batch->variant};
+        .piece = REPLAY_STEP, .pass = REPLAY_FORWARD, .variant = step->batch->variant};
     bool done;
-    TRY(graph_replay_begin(s->stream, &key, &done));
+    TRY(graph_replay_begin(run->stream, &key, &done));
     if (done)
         return ST_OK;
-    return graph_replay_end(s->stream, model_run(s->model, s->stream, p, &sums));
+    return graph_replay_end(run->stream, model_run(run->model, run->stream, step, &sums));
 }
 
 /* Notes why this rank has no rows; from now on its steps are void. Returns ST_OK if the step
  * continues with an empty row. */
-static status go_without_rows(session *s, status st)
+static status go_without_rows(session *run, status st)
 {
     if (st == ST_END || st == ST_BAD_DEVICE)
         return st;
-    s->steps->no_rows = *status_last();
-    s->steps->no_rows.code = st;
+    run->steps->no_rows = *status_last();
+    run->steps->no_rows.code = st;
     return ST_OK;
 }
 
-static status stage_nothing(session *s, device_batch **out)
+static status stage_nothing(session *run, device_batch **out)
 {
     int32_t border[] = {0};
     const row empty = {.cu_seqlens = border};
-    return upload_ring_stage(s->upload_ring, &empty, 1, out);
+    return upload_ring_stage(run->upload_ring, &empty, 1, out);
 }
 
 /* Puts the rows of the next micro-batch on their way to the device, or an empty row if there are no
  * more. */
-static status stage_next(session *s, bool first, step_slot *t, int64_t *out_n, device_batch **out)
+static status stage_next(session *run, bool first, step_slot *slot, int64_t *out_n,
+                         device_batch **out)
 {
     *out_n = 0;
-    if (s->steps->no_rows.code != ST_OK)
-        return stage_nothing(s, out);
-    status st = take_rows(s, first, &t->report, out_n);
-    s->stream->part = PART_TEXT;
+    if (run->steps->no_rows.code != ST_OK)
+        return stage_nothing(run, out);
+    status st = take_rows(run, first, &slot->report, out_n);
+    run->stream->part = PART_TEXT;
     if (st == ST_OK)
-        st = upload_ring_stage(s->upload_ring, s->rows, *out_n, out);
+        st = upload_ring_stage(run->upload_ring, run->rows, *out_n, out);
     if (st == ST_OK)
-        return account(s, s->got, *out_n, t);
-    TRY(go_without_rows(s, st));
-    return stage_nothing(s, out);
+        return account(run, run->got, *out_n, slot);
+    TRY(go_without_rows(run, st));
+    return stage_nothing(run, out);
 }
 
 /* Waits for the rows of the next micro-batch, stages them, and adds them to the step's counts. */
-static status take_batch(session *s, bool first, step_slot *t, device_batch **out)
+static status take_batch(session *run, bool first, step_slot *slot, device_batch **out)
 {
-    int64_t n;
-    status st = stage_next(s, first, t, &n, out);
+    int64_t count;
+    status st = stage_next(run, first, slot, &count, out);
     if (st != ST_OK)
         goto done;
     if (first) {
-        t->first_wait_ns = t->report.wait_ns;
-        TRY_OR(done, s->device->backend->event_record(s->stream, t->ready));
+        slot->first_wait_ns = slot->report.wait_ns;
+        TRY_OR(done, run->device->backend->event_record(run->stream, slot->ready));
     }
-    t->report.targets += (*out)->targets;
-    t->report.own_tokens += batch_sizes(*out).tokens;
-    t->report.own_features += (*out)->feature_rows;
-    t->report.own_context_balance = fmax(t->report.own_context_balance, (*out)->context_uneven);
-    t->report.own_vision_balance = fmax(t->report.own_vision_balance, (*out)->vision_uneven);
-    if (s->world) /* if this rank is lost from here on, the others can say with which samples */
-        rank_link_at_step(s->world->rank_link, t->report.step, t->samples.id, t->samples.count);
+    slot->report.targets += (*out)->targets;
+    slot->report.own_tokens += batch_sizes(*out).tokens;
+    slot->report.own_features += (*out)->feature_rows;
+    slot->report.own_context_balance =
+        fmax(slot->report.own_context_balance, (*out)->context_uneven);
+    slot->report.own_vision_balance = fmax(slot->report.own_vision_balance, (*out)->vision_uneven);
+    if (run->world) /* if this rank is lost from here on, the others can say with which samples */
+        rank_link_at_step(run->world->rank_link, slot->report.step, slot->samples.id,
+                          slot->samples.count);
 done:
-    for (int64_t i = 0; i < n; i++)
-        receiver_give_back(s->train, &s->got[i]);
+    for (int64_t i = 0; i < count; i++)
+        receiver_give_back(run->train, &run->got[i]);
     return st;
 }
 
 /* Runs one pass of the step: takes rows if it is a forward pass, exchanges activations and
  * gradients with the pipeline stages before and after this one, and queues the work. */
-static status take_pass(session *s, const stage_pass *p, step_slot *t)
+static status take_pass(session *run, const stage_pass *part, step_slot *slot)
 {
-    struct step_slots *all = s->steps;
-    const int flight = (int)(p->micro_batch % model_flights(s->model));
-    if (p->kind != PASS_BACKWARD)
-        TRY(take_batch(s, p->micro_batch == 0, t, &all->batch[flight]));
-    const model_pass next = {p->kind, flight, all->batch[flight]};
-    TRY(model_hand_over(s->model, s->stream, &next));
-    TRY(run_pass(s, &next));
-    return p->kind == PASS_FORWARD ? ST_OK : upload_ring_used(s->upload_ring);
+    struct step_slots *all = run->steps;
+    const int flight = (int)(part->micro_batch % model_flights(run->model));
+    if (part->kind != PASS_BACKWARD)
+        TRY(take_batch(run, part->micro_batch == 0, slot, &all->batch[flight]));
+    const model_pass next = {part->kind, flight, all->batch[flight]};
+    TRY(model_hand_over(run->model, run->stream, &next));
+    TRY(run_pass(run, &next));
+    return part->kind == PASS_FORWARD ? ST_OK : upload_ring_used(run->upload_ring);
 }
 
 /* Runs all passes of the step, in the order of this pipeline stage; the gradients of all
  * micro-batches add up. */
-static status take_passes(session *s, step_slot *t)
+static status take_passes(session *run, step_slot *slot)
 {
-    const int stage = s->mesh.place.pipeline, stages = (int)s->mesh.layout.pipeline;
-    const int64_t n = stage_passes(stage, stages, s->accumulation);
-    for (int64_t i = 0; i < n; i++) {
-        const stage_pass p = stage_pass_at(stage, stages, s->accumulation, i);
-        TRY(take_pass(s, &p, t));
+    const int stage = run->mesh.place.pipeline, stages = (int)run->mesh.layout.pipeline;
+    const int64_t count = stage_passes(stage, stages, run->accumulation);
+    for (int64_t i = 0; i < count; i++) {
+        const stage_pass part = stage_pass_at(stage, stages, run->accumulation, i);
+        TRY(take_pass(run, &part, slot));
     }
-    return model_hand_over(s->model, s->stream, &(model_pass){PASS_NONE});
+    return model_hand_over(run->model, run->stream, &(model_pass){PASS_NONE});
 }
 
-static status clear(session *s)
+static status clear(session *run)
 {
-    const backend_vtable *v = s->device->backend;
-    s->stream->part = PART_OPTIMIZER;
-    TRY(v->zero(s->stream, s->sums.loss, sizeof(double)));
-    TRY(v->zero(s->stream, s->sums.weight, sizeof(double)));
-    TRY(v->zero(s->stream, s->sums.aux, st_dtype_size(v->acc)));
-    if (model_exchange(s->model))
-        TRY(exchange_clear_moved(s->stream, model_exchange(s->model)));
-    return params_zero_grad(s->params, s->stream);
+    const backend_vtable *backend = run->device->backend;
+    run->stream->part = PART_OPTIMIZER;
+    TRY(backend->zero(run->stream, run->sums.loss, sizeof(double)));
+    TRY(backend->zero(run->stream, run->sums.weight, sizeof(double)));
+    TRY(backend->zero(run->stream, run->sums.aux, st_dtype_size(backend->acc)));
+    if (model_exchange(run->model))
+        TRY(exchange_clear_moved(run->stream, model_exchange(run->model)));
+    return params_zero_grad(run->params, run->stream);
 }
 
 /* Sums loss, counts and gradients over the ranks, then updates the values. */
-static status update_all(session *s)
+static status update_all(session *run)
 {
-    if (step_shared(s))
-        TRY(step_totals_sum(s, s->steps->totals));
-    TRY(params_sum_replicas(s->params, s->stream));
-    return optimizer_update(s->optimizer, s->stream, s->sums.weight);
+    if (step_shared(run))
+        TRY(step_totals_sum(run, run->steps->totals));
+    TRY(params_sum_replicas(run->params, run->stream));
+    return optimizer_update(run->optimizer, run->stream, run->sums.weight);
 }
 
-static status update_params(session *s)
+static status update_params(session *run)
 {
     graph_replay_key key = {.piece = REPLAY_STEP, .pass = REPLAY_UPDATE};
     bool done;
-    TRY(graph_replay_begin(s->stream, &key, &done));
+    TRY(graph_replay_begin(run->stream, &key, &done));
     if (done)
         return ST_OK;
-    return graph_replay_end(s->stream, update_all(s));
+    return graph_replay_end(run->stream, update_all(run));
 }
 
-static status fetch_facts(session *s, step_slot *t)
+static status fetch_facts(session *run, step_slot *slot)
 {
-    const backend_vtable *v = s->device->backend;
-    step_facts *f = t->facts;
-    TRY(v->to_host(s->stream, &f->loss, s->sums.loss, sizeof f->loss));
-    TRY(v->to_host(s->stream, &f->weight, s->sums.weight, sizeof f->weight));
-    TRY(v->to_host(s->stream, f->aux, s->sums.aux, st_dtype_size(v->acc)));
-    TRY(optimizer_fetch(s->optimizer, s->stream, &f->update));
-    if (step_shared(s))
-        TRY(v->to_host(s->stream, &f->totals, s->steps->totals, sizeof f->totals));
-    if (model_exchange(s->model))
-        TRY(exchange_fetch_moved(s->stream, model_exchange(s->model), f->moved));
-    if (t->expert_count)
-        TRY(v->to_host(s->stream, t->expert_count, model_expert_count(s->model),
-                       expert_count_bytes(s)));
-    return v->event_record(s->stream, t->done);
+    const backend_vtable *backend = run->device->backend;
+    step_facts *facts = slot->facts;
+    TRY(backend->to_host(run->stream, &facts->loss, run->sums.loss, sizeof facts->loss));
+    TRY(backend->to_host(run->stream, &facts->weight, run->sums.weight, sizeof facts->weight));
+    TRY(backend->to_host(run->stream, facts->aux, run->sums.aux, st_dtype_size(backend->acc)));
+    TRY(optimizer_fetch(run->optimizer, run->stream, &facts->update));
+    if (step_shared(run))
+        TRY(backend->to_host(run->stream, &facts->totals, run->steps->totals,
+                             sizeof facts->totals));
+    if (model_exchange(run->model))
+        TRY(exchange_fetch_moved(run->stream, model_exchange(run->model), facts->moved));
+    if (slot->expert_count)
+        TRY(backend->to_host(run->stream, slot->expert_count, model_expert_count(run->model),
+                             expert_count_bytes(run)));
+    return backend->event_record(run->stream, slot->done);
 }
 
 /* Marks a void step: the weight of this rank becomes minus infinity, a value to which no rows can
  * add up. So the sum over all ranks is minus infinity too, every rank sees that the step is void,
  * and all of them skip the update. */
-static status send_void(session *s, step_slot *t)
+static status send_void(session *run, step_slot *slot)
 {
-    if (s->steps->no_rows.code == ST_OK)
+    if (run->steps->no_rows.code == ST_OK)
         return ST_OK;
-    t->facts->void_weight = -INFINITY;
-    return s->device->backend->to_device(s->stream, s->sums.weight, &t->facts->void_weight,
-                                         sizeof t->facts->void_weight);
+    slot->facts->void_weight = -INFINITY;
+    return run->device->backend->to_device(run->stream, run->sums.weight, &slot->facts->void_weight,
+                                           sizeof slot->facts->void_weight);
 }
 
-static status send_counts(session *s, step_slot *t)
+static status send_counts(session *run, step_slot *slot)
 {
-    if (!step_shared(s))
+    if (!step_shared(run))
         return ST_OK;
-    t->report.stop = stop_heard();
-    step_totals_of(s, &t->report, s->steps->unsaid_wait_ns, &t->facts->ours);
-    s->steps->unsaid_wait_ns = 0;
-    TRY(s->device->backend->to_host(s->stream, &t->facts->own_loss, s->sums.loss,
-                                    sizeof t->facts->own_loss));
-    return s->device->backend->to_device(s->stream, s->steps->totals, &t->facts->ours,
-                                         sizeof t->facts->ours);
+    slot->report.stop = stop_heard();
+    step_totals_of(run, &slot->report, run->steps->unsaid_wait_ns, &slot->facts->ours);
+    run->steps->unsaid_wait_ns = 0;
+    TRY(run->device->backend->to_host(run->stream, &slot->facts->own_loss, run->sums.loss,
+                                      sizeof slot->facts->own_loss));
+    return run->device->backend->to_device(run->stream, run->steps->totals, &slot->facts->ours,
+                                           sizeof slot->facts->ours);
 }
 
-status step_queue(session *s, int64_t step)
+status step_queue(session *run, int64_t step)
 {
-    struct step_slots *all = s->steps;
-    if (step_under_way(s) == all->count)
+    struct step_slots *all = run->steps;
+    if (step_under_way(run) == all->count)
         return FAIL(ST_INTERNAL, "step %" PRId64 " is queued before an earlier one was told", step);
-    step_slot *t = &all->slot[all->queued % all->count];
-    step_report *r = &t->report;
-    memset(r, 0, sizeof *r);
-    r->step = step;
-    t->samples.count = 0;
-    t->first_wait_ns = 0;
-    TRY(clear(s));
-    TRY(s->device->backend->event_record(s->stream, t->wanted));
-    TRY(take_passes(s, t));
+    step_slot *slot = &all->slot[all->queued % all->count];
+    step_report *report = &slot->report;
+    memset(report, 0, sizeof *report);
+    report->step = step;
+    slot->samples.count = 0;
+    slot->first_wait_ns = 0;
+    TRY(clear(run));
+    TRY(run->device->backend->event_record(run->stream, slot->wanted));
+    TRY(take_passes(run, slot));
 
-    r->flops.training = groups_training_flops(&r->flops, &s->share);
-    r->sample = t->samples.id;
-    r->n_samples = t->samples.count;
-    r->samples_digest = hash_bytes(t->samples.id, (size_t)t->samples.count * sizeof *t->samples.id);
-    TRY(keep_cursor(t, receiver_cursor(s->train)));
-    r->cursor = t->cursor;
-    r->expert_count = t->expert_count;
+    report->flops.training = groups_training_flops(&report->flops, &run->share);
+    report->sample = slot->samples.id;
+    report->n_samples = slot->samples.count;
+    report->samples_digest =
+        hash_bytes(slot->samples.id, (size_t)slot->samples.count * sizeof *slot->samples.id);
+    TRY(keep_cursor(slot, receiver_cursor(run->train)));
+    report->cursor = slot->cursor;
+    report->expert_count = slot->expert_count;
 
-    r->lr = schedule_lr(&s->schedule, step);
-    s->stream->part = PART_OPTIMIZER;
-    TRY(optimizer_send(s->optimizer, s->stream, step, r->lr));
-    TRY(send_void(s, t));
-    TRY(send_counts(s, t));
-    TRY(update_params(s));
-    TRY(fetch_facts(s, t));
-    comm_ledger_close_step(s->mesh.group[MESH_WORLD].ledger);
+    report->lr = schedule_lr(&run->schedule, step);
+    run->stream->part = PART_OPTIMIZER;
+    TRY(optimizer_send(run->optimizer, run->stream, step, report->lr));
+    TRY(send_void(run, slot));
+    TRY(send_counts(run, slot));
+    TRY(update_params(run));
+    TRY(fetch_facts(run, slot));
+    comm_ledger_close_step(run->mesh.group[MESH_WORLD].ledger);
     all->queued++;
     return ST_OK;
 }
 
 /* Says why a step is void, as far as this rank knows. */
-static status tell_void(session *s, const step_report *r)
+static status tell_void(session *run, const step_report *report)
 {
-    s->steps->is_void = true;
-    if (s->steps->no_rows.code != ST_OK) {
-        status_set(&s->steps->no_rows);
-        return s->steps->no_rows.code;
+    run->steps->is_void = true;
+    if (run->steps->no_rows.code != ST_OK) {
+        status_set(&run->steps->no_rows);
+        return run->steps->no_rows.code;
     }
-    if (r->stop)
+    if (report->stop)
         return FAIL(ST_STOPPED, "another rank was stopped while it waited for rows");
     return FAIL(ST_UNAVAILABLE, "another rank has no more rows; its log says why");
 }
 
 /* After a step with targets whose gradient is not finite: finds where it came from. All ranks
  * decide alike whether to search, since they have the same sums. */
-static status find_where(session *s, const step_facts *f, step_report *r)
+static status find_where(session *run, const step_facts *facts, step_report *report)
 {
-    struct step_slots *all = s->steps;
-    if (!r->skipped || !(r->weight > 0.0))
+    struct step_slots *all = run->steps;
+    if (!report->skipped || !(report->weight > 0.0))
         return ST_OK;
-    r->where = all->where;
-    return nonfinite_find(s, r, step_shared(s) ? f->own_loss : f->loss,
-                          step_under_way(s) == 0 ? all->batch : NULL, all->where,
+    report->where = all->where;
+    return nonfinite_find(run, report, step_shared(run) ? facts->own_loss : facts->loss,
+                          step_under_way(run) == 0 ? all->batch : NULL, all->where,
                           sizeof all->where);
 }
 
-status step_told(session *s, step_report *out)
+status step_told(session *run, step_report *out)
 {
-    struct step_slots *all = s->steps;
-    step_slot *t = &all->slot[all->told % all->count];
-    step_report *r = &t->report;
-    TRY(s->device->backend->event_wait(s->device, t->done));
-    TRY(s->device->backend->event_ns(t->wanted, t->ready, &r->input_ns));
+    struct step_slots *all = run->steps;
+    step_slot *slot = &all->slot[all->told % all->count];
+    step_report *report = &slot->report;
+    TRY(run->device->backend->event_wait(run->device, slot->done));
+    TRY(run->device->backend->event_ns(slot->wanted, slot->ready, &report->input_ns));
     /* The host may have waited longer than the device stood idle, if the device was still busy with
      * the step before. Only the idle part counts. */
-    if (t->first_wait_ns > r->input_ns)
-        r->wait_ns -= t->first_wait_ns - r->input_ns;
-    s->steps->unsaid_wait_ns += r->wait_ns;
+    if (slot->first_wait_ns > report->input_ns)
+        report->wait_ns -= slot->first_wait_ns - report->input_ns;
+    run->steps->unsaid_wait_ns += report->wait_ns;
     all->told++;
-    const step_facts *f = t->facts;
-    optimizer_report updated = optimizer_report_of(&f->update);
-    r->loss = f->weight > 0.0 ? f->loss / f->weight : 0.0;
-    r->weight = f->weight;
-    r->aux = s->device->backend->acc == DT_F64 ? f->aux[0] : (double)*(const float *)f->aux;
-    r->grad_norm = updated.grad_norm;
-    memcpy(r->group_norm, updated.group_norm, sizeof r->group_norm);
-    r->skipped = updated.skipped;
-    if (step_shared(s))
-        step_totals_into(s, &f->totals, r);
-    if (model_exchange(s->model))
-        exchange_told_moved(model_exchange(s->model), f->moved,
-                            s->dims.text.hidden * (int64_t)st_dtype_size(s->device->backend->act));
-    if (r->stop)
+    const step_facts *facts = slot->facts;
+    optimizer_report updated = optimizer_report_of(&facts->update);
+    report->loss = facts->weight > 0.0 ? facts->loss / facts->weight : 0.0;
+    report->weight = facts->weight;
+    report->aux =
+        run->device->backend->acc == DT_F64 ? facts->aux[0] : (double)*(const float *)facts->aux;
+    report->grad_norm = updated.grad_norm;
+    memcpy(report->group_norm, updated.group_norm, sizeof report->group_norm);
+    report->skipped = updated.skipped;
+    if (step_shared(run))
+        step_totals_into(run, &facts->totals, report);
+    if (model_exchange(run->model))
+        exchange_told_moved(model_exchange(run->model), facts->moved,
+                            run->dims.text.hidden *
+                                (int64_t)st_dtype_size(run->device->backend->act));
+    if (report->stop)
         stop_agree();
-    TRY(find_where(s, f, r));
-    *out = *r;
-    return isinf(f->weight) ? tell_void(s, r) : ST_OK;
+    TRY(find_where(run, facts, report));
+    *out = *report;
+    return isinf(facts->weight) ? tell_void(run, report) : ST_OK;
 }
 
-status step_run(session *s, int64_t step, step_report *out)
+status step_run(session *run, int64_t step, step_report *out)
 {
-    TRY(step_queue(s, step));
-    return step_told(s, out);
+    TRY(step_queue(run, step));
+    return step_told(run, out);
 }
 
-received_work step_received_work(const session *s, const step_report *step)
+received_work step_received_work(const session *run, const step_report *step)
 {
-    return (received_work){.micro_steps = s->accumulation,
+    return (received_work){.micro_steps = run->accumulation,
                            .tokens = step->own_tokens,
                            .feature_rows = step->own_features,
-                           .recomputed = s->recomputed.text,
-                           .act = st_dtype_size(s->device->backend->act),
-                           .acc = st_dtype_size(s->device->backend->acc),
-                           .aux = s->conf->loss_router_aux_coef};
+                           .recomputed = run->recomputed.text,
+                           .act = st_dtype_size(run->device->backend->act),
+                           .acc = st_dtype_size(run->device->backend->acc),
+                           .aux = run->conf->loss_router_aux_coef};
 }

@@ -46,9 +46,9 @@ static void on_signal(int number)
 /* The thread: logs that the run is stopping, and ends the process if it has not ended in time. */
 static void *see_to_the_end(void *unused)
 {
-    uint64_t n;
+    uint64_t count;
     (void)unused;
-    while (read(wake, &n, sizeof n) != (ssize_t)sizeof n) {
+    while (read(wake, &count, sizeof count) != (ssize_t)sizeof count) {
     }
     if (tells && atomic_load(&heard))
         log_info("stopping after the current step, within checkpoint.exit_deadline; %s",
@@ -66,7 +66,7 @@ static void *see_to_the_end(void *unused)
 
 status stop_listen(double deadline_s, bool tells_)
 {
-    const struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     const struct sigaction hangup = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     pthread_t thread;
     given_ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
@@ -80,8 +80,8 @@ status stop_listen(double deadline_s, bool tells_)
         return FAIL(ST_OS, "cannot start a thread for checkpoint.exit_deadline: %s",
                     strerror(failed));
     pthread_detach(thread);
-    sigaction(SIGTERM, &a, NULL);
-    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
     if (!proc_ignores(SIGHUP)) /* under nohup it is ignored, and must stay so */
         sigaction(SIGHUP, &hangup, NULL);
     return ST_OK;

@@ -10,7 +10,7 @@
 
 /* Runs everything that one rank of trainer train does. Ends when training.steps are done, the
  * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed. */
-WARN_UNUSED status train_run(const conf *c, const world *world);
+WARN_UNUSED status train_run(const conf *options, const world *world);
 
 /* Refuses what options, model and recording make impossible for `there` ranks, of which `here` are
  * on this machine and share what must be shared of it. It opens no device
@@ -18,10 +18,10 @@ WARN_UNUSED status train_run(const conf *c, const world *world);
  * prints their plan to stdout if `shown`, and also if their number is wrong, so that the refusal
  * says what they would take. on: the device that memory is planned for; NULL: that of this machine
  * (plan_device_here). */
-WARN_UNUSED status train_check(const conf *c, const plan_device *on, int there, int here,
+WARN_UNUSED status train_check(const conf *options, const plan_device *on, int there, int here,
                                bool shown);
 
 /* Writes JOB.DUMP_FOLDER/CHECKPOINT.FOLDER to out; ST_CONFIG if that path is too long. */
-WARN_UNUSED status train_checkpoint_folder(const conf *c, char out[STATUS_PATH_MAX]);
+WARN_UNUSED status train_checkpoint_folder(const conf *options, char out[STATUS_PATH_MAX]);
 
 #endif

@@ -19,59 +19,62 @@
 
 enum { IDS_OF_A_LINE = 32 }; /* most sample ids on one line */
 
-static void print_ids(const step_report *r, int64_t from, char out[IDS_OF_A_LINE * 24])
+static void print_ids(const step_report *report, int64_t from, char out[IDS_OF_A_LINE * 24])
 {
-    size_t n = 0;
+    size_t count = 0;
     out[0] = 0;
-    for (int64_t i = from; i < r->n_samples && i < from + IDS_OF_A_LINE; i++)
-        n = words_add(out, IDS_OF_A_LINE * 24, n, " %" PRIu64, r->sample[i]);
+    for (int64_t i = from; i < report->n_samples && i < from + IDS_OF_A_LINE; i++)
+        count = words_add(out, IDS_OF_A_LINE * 24, count, " %" PRIu64, report->sample[i]);
 }
 
 /* The ledger has the ids of rank 0; another rank writes its own, from this one on, to its log. */
-static void log_ids(const training *t, const step_report *r, int64_t from)
+static void log_ids(const training *run, const step_report *report, int64_t from)
 {
     char ids[IDS_OF_A_LINE * 24];
-    for (int64_t i = from; !t->ledger && i < r->n_samples; i += IDS_OF_A_LINE) {
-        print_ids(r, i, ids);
-        log_info("step %" PRId64 ": %ssamples%s", r->step, i ? "and " : "", ids);
+    for (int64_t i = from; !run->ledger && i < report->n_samples; i += IDS_OF_A_LINE) {
+        print_ids(report, i, ids);
+        log_info("step %" PRId64 ": %ssamples%s", report->step, i ? "and " : "", ids);
     }
 }
 
-void tell_skipped(const training *t, const step_report *r)
+void tell_skipped(const training *run, const step_report *report)
 {
     char ids[IDS_OF_A_LINE * 24];
-    const bool more = r->n_samples > IDS_OF_A_LINE;
-    print_ids(r, 0, ids);
-    log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s", r->step,
-             r->weight > 0.0 ? "the gradient norm is not finite" : "it has no target tokens",
-             r->documents, r->n_samples ? ids : " none",
-             !more       ? ""
-             : t->ledger ? " .. (all in ledger.jsonl)"
-                         : " .. (all in this rank's log)");
-    log_ids(t, r, IDS_OF_A_LINE);
-    if (r->where) /* the same text on all ranks: only rank 0 warns, so the terminal shows it once */
-        log_event(training_is_first(t) ? LOG_WARN : LOG_INFO, "step %" PRId64 ": %s", r->step,
-                  r->where);
+    const bool more = report->n_samples > IDS_OF_A_LINE;
+    print_ids(report, 0, ids);
+    log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s",
+             report->step,
+             report->weight > 0.0 ? "the gradient norm is not finite" : "it has no target tokens",
+             report->documents, report->n_samples ? ids : " none",
+             !more         ? ""
+             : run->ledger ? " .. (all in ledger.jsonl)"
+                           : " .. (all in this rank's log)");
+    log_ids(run, report, IDS_OF_A_LINE);
+    if (report->where) /* the same text on all ranks: only rank 0 warns, so the terminal shows it
+                          once */
+        log_event(training_is_first(run) ? LOG_WARN : LOG_INFO, "step %" PRId64 ": %s",
+                  report->step, report->where);
 }
 
-void tell_leap(const training *t, const step_report *r, double median)
+void tell_leap(const training *run, const step_report *report, double median)
 {
-    log_event(training_is_first(t) ? LOG_WARN : LOG_INFO,
+    log_event(training_is_first(run) ? LOG_WARN : LOG_INFO,
               "step %" PRId64 ": loss %.4f is %.1f times the median of the steps before it; its "
               "sample ids are in %s",
-              r->step, r->loss, r->loss / median, t->ledger ? "ledger.jsonl" : "this rank's log");
-    log_ids(t, r, 0);
+              report->step, report->loss, report->loss / median,
+              run->ledger ? "ledger.jsonl" : "this rank's log");
+    log_ids(run, report, 0);
 }
 
-void tell_end(const training *t)
+void tell_end(const training *run)
 {
-    const int64_t left = receiver_left_over(t->session.train);
-    log_info("the stream has ended after %" PRId64 " steps", t->now.step);
+    const int64_t left = receiver_left_over(run->session.train);
+    log_info("the stream has ended after %" PRId64 " steps", run->now.step);
     if (left > 0)
         log_warn("the last %" PRId64
                  " rows of %s are left over: they make no whole step of %" PRId64
                  " rows (training.global_batch_size)",
-                 left, t->conf->feed_replay, t->conf->training_global_batch_size);
+                 left, run->conf->feed_replay, run->conf->training_global_batch_size);
 }
 
 static void tell_change(void *unused, const char *key, const char *was, const char *now)
@@ -86,30 +89,30 @@ void tell_changes(const char *was, const char *now)
     config_changes(was, now, tell_change, NULL);
 }
 
-void tell_finished(const training *t)
+void tell_finished(const training *run)
 {
-    const int64_t steps = t->session.schedule.steps;
-    if (steps <= 0 || t->now.step < steps)
+    const int64_t steps = run->session.schedule.steps;
+    if (steps <= 0 || run->now.step < steps)
         return;
     log_info("this run is finished: %s has step %" PRId64 " of %" PRId64
              ", so nothing is trained%s. "
              "With --checkpoint.load_step 0 or another job.dump_folder it begins anew; with a "
              "larger training.steps it goes on",
-             t->from.path, t->now.step, steps,
-             session_evaluates(t->conf) ? " and its model is evaluated again" : "");
+             run->from.path, run->now.step, steps,
+             session_evaluates(run->conf) ? " and its model is evaluated again" : "");
 }
 
-status tell_evaluation(training *t)
+status tell_evaluation(training *run)
 {
-    evaluation e;
+    evaluation result;
     int64_t start = clock_ns();
-    TRY(evaluate_model(&t->session, false, 0, &e));
+    TRY(evaluate_model(&run->session, false, 0, &result));
     bar_clear();
-    evaluation_print(&e, t->now.step);
+    evaluation_print(&result, run->now.step);
     fflush(stdout);
-    t->now.eval_loss = e.loss;
-    reporter_rest(t->reporter, clock_ns() - start);
-    return reporter_evaluated(t->reporter, t->now.step, &e, false);
+    run->now.eval_loss = result.loss;
+    reporter_rest(run->reporter, clock_ns() - start);
+    return reporter_evaluated(run->reporter, run->now.step, &result, false);
 }
 
 /* The device's name large, and what else its description says small. */
@@ -124,120 +127,122 @@ static void device_fact(const char *description, html_fact *out)
 
 /* Writes what the page says of the run itself; returns how many facts. */
 enum { RUN_FACTS = 9 };
-static int run_facts(const training *t, html_fact out[RUN_FACTS])
+static int run_facts(const training *run, html_fact out[RUN_FACTS])
 {
-    const conf *c = t->conf;
-    const session *s = &t->session;
-    const char *simulated = world_simulated(t->world);
+    const conf *options = run->conf;
+    const session *opened = &run->session;
+    const char *simulated = world_simulated(run->world);
     const time_t now = time(NULL);
     struct tm utc;
     char count[DIGITS_TEXT], trained[DIGITS_TEXT];
-    int n = 0;
-    out[n] = (html_fact){.name = "training loss"};
-    snprintf(out[n].value, sizeof out[n].value, "%.4f", t->now.last_loss);
-    snprintf(out[n].note, sizeof out[n].note, "in the last step, %.4f in the first",
-             t->now.first_loss);
-    out[++n] = (html_fact){.name = "steps"};
-    snprintf(out[n].value, sizeof out[n].value, "%" PRId64, t->now.step);
-    snprintf(out[n].note, sizeof out[n].note, "of %" PRId64 " rows each",
-             c->training_global_batch_size);
-    data_fact(c, false, &out[++n]);
-    out[++n] = (html_fact){.name = "model"};
-    path_shown(s->dims.name, c->data_path, out[n].value, sizeof out[n].value);
-    snprintf(out[n].note, sizeof out[n].note, "%s parameters, %s trained",
-             digits_with_commas(s->params->total, count),
-             digits_with_commas(params_trained(s->params), trained));
-    device_fact(s->device->description, &out[++n]);
-    out[++n] = (html_fact){.name = "written"};
+    int how_many = 0;
+    out[how_many] = (html_fact){.name = "training loss"};
+    snprintf(out[how_many].value, sizeof out[how_many].value, "%.4f", run->now.last_loss);
+    snprintf(out[how_many].note, sizeof out[how_many].note, "in the last step, %.4f in the first",
+             run->now.first_loss);
+    out[++how_many] = (html_fact){.name = "steps"};
+    snprintf(out[how_many].value, sizeof out[how_many].value, "%" PRId64, run->now.step);
+    snprintf(out[how_many].note, sizeof out[how_many].note, "of %" PRId64 " rows each",
+             options->training_global_batch_size);
+    data_fact(options, false, &out[++how_many]);
+    out[++how_many] = (html_fact){.name = "model"};
+    path_shown(opened->dims.name, options->data_path, out[how_many].value,
+               sizeof out[how_many].value);
+    snprintf(out[how_many].note, sizeof out[how_many].note, "%s parameters, %s trained",
+             digits_with_commas(opened->params->total, count),
+             digits_with_commas(params_trained(opened->params), trained));
+    device_fact(opened->device->description, &out[++how_many]);
+    out[++how_many] = (html_fact){.name = "written"};
     if (gmtime_r(&now, &utc)) {
-        strftime(out[n].value, sizeof out[n].value, "%Y-%m-%d", &utc);
-        strftime(out[n].note, sizeof out[n].note, "%H:%M UTC", &utc);
+        strftime(out[how_many].value, sizeof out[how_many].value, "%Y-%m-%d", &utc);
+        strftime(out[how_many].note, sizeof out[how_many].note, "%H:%M UTC", &utc);
     }
-    out[++n] = (html_fact){.name = "version", .value = "tessera " TESSERA_VERSION};
+    out[++how_many] = (html_fact){.name = "version", .value = "tessera " TESSERA_VERSION};
     if (simulated) {
-        out[++n] = (html_fact){.name = "simulated"};
-        snprintf(out[n].value, sizeof out[n].value, "%s", simulated);
+        out[++how_many] = (html_fact){.name = "simulated"};
+        snprintf(out[how_many].value, sizeof out[how_many].value, "%s", simulated);
     }
-    return n + 1;
+    return how_many + 1;
 }
 
-void tell_report(const training *t, const evaluation *evaluated)
+void tell_report(const training *run, const evaluation *evaluated)
 {
     html_fact facts[EVALUATION_FACTS + RUN_FACTS];
-    const conf *c = t->conf;
-    int n = evaluated ? evaluation_facts(evaluated, facts) : 0;
-    n += run_facts(t, facts + n);
-    const char *title = c->job_description[0] ? c->job_description : "training run";
-    if (html_report(c->job_dump_folder, title, facts, n, t->now.config) != ST_OK)
+    const conf *options = run->conf;
+    int count = evaluated ? evaluation_facts(evaluated, facts) : 0;
+    count += run_facts(run, facts + count);
+    const char *title = options->job_description[0] ? options->job_description : "training run";
+    if (html_report(options->job_dump_folder, title, facts, count, run->now.config) != ST_OK)
         log_warn("report.html is not written: %s", status_text());
 }
 
-status tell_unkept(const training *t, status st)
+status tell_unkept(const training *run, status st)
 {
     if (st == ST_OK)
         return st;
     return status_context(st,
                           "step %" PRId64 " is not kept, and the last whole checkpoint is that of "
                           "step %" PRId64 "; make room and give the same command again",
-                          t->now.step, checkpoint_writer_last_step(t->checkpoint_writer));
+                          run->now.step, checkpoint_writer_last_step(run->checkpoint_writer));
 }
 
-status tell_no_rows(const training *t, const status_note *why, status kept)
+status tell_no_rows(const training *run, const status_note *why, status kept)
 {
     const status_note trouble = *status_last();
     char end[STATUS_MESSAGE_MAX] = "no step was done";
-    if (t->now.step > 0 && !t->checkpoint_writer)
+    if (run->now.step > 0 && !run->checkpoint_writer)
         snprintf(end, sizeof end,
                  "checkpoint.enable is false, so nothing is kept of %" PRId64 " steps",
-                 t->now.step);
-    else if (t->now.step > 0 && kept == ST_OK)
+                 run->now.step);
+    else if (run->now.step > 0 && kept == ST_OK)
         snprintf(end, sizeof end,
                  "all %" PRId64 " steps are kept in %s/step-%" PRId64
                  "; remove the cause and give the same command again, and it goes on from there",
-                 t->now.step, t->folder, t->now.step);
-    else if (t->now.step > 0)
+                 run->now.step, run->folder, run->now.step);
+    else if (run->now.step > 0)
         snprintf(end, sizeof end, "its checkpoint could not be written: %.1000s", trouble.message);
     status_set(why);
     return FAIL_AT(why->code, why->input, why->line, why->offset,
-                   "%.900s: the run ends after step %" PRId64 "; %s", why->message, t->now.step,
+                   "%.900s: the run ends after step %" PRId64 "; %s", why->message, run->now.step,
                    end);
 }
 
-static void tell_trained(const training *t)
+static void tell_trained(const training *run)
 {
-    const char *replayed = world_simulated(t->world);
+    const char *replayed = world_simulated(run->world);
     if (replayed)
         printf("%s; nothing is kept\n", replayed);
-    printf("trained: loss %.4f -> %.4f in %" PRId64 " steps", t->now.first_loss, t->now.last_loss,
-           t->now.step);
+    printf("trained: loss %.4f -> %.4f in %" PRId64 " steps", run->now.first_loss,
+           run->now.last_loss, run->now.step);
 }
 
-status tell_result(training *t)
+status tell_result(training *run)
 {
-    const conf *c = t->conf;
-    evaluation e;
+    const conf *options = run->conf;
+    evaluation result;
     status st = ST_STOPPED;
-    if (session_evaluates(c) && !stop_asked()) {
+    if (session_evaluates(options) && !stop_asked()) {
         printf("held-out questions:\n");
-        st = evaluate_model(&t->session, true, c->eval_show, &e);
+        st = evaluate_model(&run->session, true, options->eval_show, &result);
     }
     if (st == ST_STOPPED) {
-        tell_trained(t);
+        tell_trained(run);
         printf("\n");
         return ST_OK;
     }
     TRY(st);
-    evaluation_print(&e, -1);
-    tell_trained(t);
-    printf(", accuracy %.1f %% (images swapped: %.1f %%)", evaluation_percent(e.right, e.answers),
-           evaluation_percent(e.swapped_right, e.swapped));
-    if (isfinite(e.chance_percent))
-        printf(", chance %.1f %%", e.chance_percent);
+    evaluation_print(&result, -1);
+    tell_trained(run);
+    printf(", accuracy %.1f %% (images swapped: %.1f %%)",
+           evaluation_percent(result.right, result.answers),
+           evaluation_percent(result.swapped_right, result.swapped));
+    if (isfinite(result.chance_percent))
+        printf(", chance %.1f %%", result.chance_percent);
     printf("\n");
-    if (!training_is_first(t))
+    if (!training_is_first(run))
         return ST_OK;
-    TRY(reporter_evaluated(t->reporter, t->now.step, &e, true));
-    if (c->metrics_report)
-        tell_report(t, &e);
+    TRY(reporter_evaluated(run->reporter, run->now.step, &result, true));
+    if (options->metrics_report)
+        tell_report(run, &result);
     return ST_OK;
 }

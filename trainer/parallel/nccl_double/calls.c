@@ -13,10 +13,10 @@ static _Thread_local int n_grouped;
 static _Thread_local struct ncclComm *group_comm;
 static _Thread_local cudaStream_t group_stream;
 
-static bool is_ready(const struct ncclComm *c)
+static bool is_ready(const struct ncclComm *comm)
 {
-    return c->joined && !c->split_out && !c->under_way && !atomic_load(&c->aborted) &&
-           !atomic_load(&c->revoked) && !atomic_load(&c->finalizing);
+    return comm->joined && !comm->split_out && !comm->under_way && !atomic_load(&comm->aborted) &&
+           !atomic_load(&comm->revoked) && !atomic_load(&comm->finalizing);
 }
 
 void shim_work_free(shim_work *work)
@@ -34,18 +34,18 @@ static int stream_number(cudaStream_t on)
 /* Queues work. Work of one communicator runs in the order of the calls, on whatever streams it is.
  */
 static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const shim_part *part,
-                               int n)
+                               int count)
 {
     shim_work *work = calloc(1, sizeof *work);
-    shim_part *own = calloc((size_t)n, sizeof *own);
+    shim_part *own = calloc((size_t)count, sizeof *own);
     if (!work || !own) {
         free(work);
         free(own);
         return ncclSystemError;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < count; i++)
         own[i] = part[i];
-    *work = (shim_work){.comm = comm, .part = own, .count = n};
+    *work = (shim_work){.comm = comm, .part = own, .count = count};
     if (shim_shapes_of(handle))
         return shim_start(comm, work);
     emulated_handle *on = (emulated_handle *)handle;
@@ -58,28 +58,28 @@ static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const
     return on->add(on, shim_poll, work) ? ncclSuccess : ncclSystemError;
 }
 
-static ncclResult_t collective_inside(shim_call call, const void *send, void *recv, ncclComm_t c,
+static ncclResult_t collective_inside(shim_call call, const void *send, void *recv, ncclComm_t comm,
                                       cudaStream_t on)
 {
-    shim_part p = {.call = call, .send = send, .recv = recv};
-    if (depth > 0 || !on || shim_type_size(call.type) == 0 || !is_ready(c))
+    shim_part part = {.call = call, .send = send, .recv = recv};
+    if (depth > 0 || !on || shim_type_size(call.type) == 0 || !is_ready(comm))
         return ncclInvalidUsage;
-    p.call.stream = stream_number(on);
-    ncclResult_t result = shim_find_place(c, on, &p);
-    return result == ncclSuccess ? queue_work(c, on, &p, 1) : result;
+    part.call.stream = stream_number(on);
+    ncclResult_t result = shim_find_place(comm, on, &part);
+    return result == ncclSuccess ? queue_work(comm, on, &part, 1) : result;
 }
 
 /* With TESSERA_NCCL_STUCK it behaves like a call that waits for room in the GPU's full queue and
  * returns only when the queued work has ended. */
-static ncclResult_t call_collective(shim_call call, const void *send, void *recv, ncclComm_t c,
+static ncclResult_t call_collective(shim_call call, const void *send, void *recv, ncclComm_t comm,
                                     cudaStream_t on)
 {
     const bool stuck = getenv("TESSERA_NCCL_STUCK") != NULL;
-    shim_go_in(c);
-    ncclResult_t result = collective_inside(call, send, recv, c, on);
-    while (stuck && !atomic_load(&c->revoked))
+    shim_go_in(comm);
+    ncclResult_t result = collective_inside(call, send, recv, comm, on);
+    while (stuck && !atomic_load(&comm->revoked))
         usleep(1000);
-    shim_go_out(c);
+    shim_go_out(comm);
     return result;
 }
 
@@ -116,34 +116,34 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
 }
 
 /* A message outside of a group is a group of its own. */
-static ncclResult_t message_inside(shim_call call, const void *send, void *recv, ncclComm_t c,
+static ncclResult_t message_inside(shim_call call, const void *send, void *recv, ncclComm_t comm,
                                    cudaStream_t on)
 {
     const int peer = call.root;
-    if (!on || shim_type_size(call.type) == 0 || !is_ready(c) || peer < 0 || peer >= c->size ||
-        peer == c->rank)
+    if (!on || shim_type_size(call.type) == 0 || !is_ready(comm) || peer < 0 ||
+        peer >= comm->size || peer == comm->rank)
         return ncclInvalidUsage;
     call.stream = stream_number(on);
-    shim_part p = {.call = call, .send = send, .recv = recv, .peer = peer};
-    ncclResult_t result = shim_find_place(c, on, &p);
+    shim_part part = {.call = call, .send = send, .recv = recv, .peer = peer};
+    ncclResult_t result = shim_find_place(comm, on, &part);
     if (result != ncclSuccess)
         return result;
     if (depth == 0)
-        return queue_work(c, on, &p, 1);
-    if (n_grouped == PARTS_MAX || (n_grouped > 0 && (c != group_comm || on != group_stream)))
+        return queue_work(comm, on, &part, 1);
+    if (n_grouped == PARTS_MAX || (n_grouped > 0 && (comm != group_comm || on != group_stream)))
         return ncclInvalidUsage;
-    group_comm = c;
+    group_comm = comm;
     group_stream = on;
-    grouped[n_grouped++] = p;
+    grouped[n_grouped++] = part;
     return ncclSuccess;
 }
 
-static ncclResult_t call_message(shim_call call, const void *send, void *recv, ncclComm_t c,
+static ncclResult_t call_message(shim_call call, const void *send, void *recv, ncclComm_t comm,
                                  cudaStream_t on)
 {
-    shim_go_in(c);
-    ncclResult_t result = message_inside(call, send, recv, c, on);
-    shim_go_out(c);
+    shim_go_in(comm);
+    ncclResult_t result = message_inside(call, send, recv, comm, on);
+    shim_go_out(comm);
     return result;
 }
 
@@ -173,7 +173,7 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--depth > 0 || n_grouped == 0)
         return ncclSuccess;
-    int n = n_grouped;
+    int count = n_grouped;
     n_grouped = 0;
-    return queue_work(group_comm, group_stream, grouped, n);
+    return queue_work(group_comm, group_stream, grouped, count);
 }

@@ -56,31 +56,31 @@ static void breach(const char *what)
     _Exit(BREACH);
 }
 
-static void add_live(struct ncclComm *c)
+static void add_live(struct ncclComm *communicator)
 {
     pthread_mutex_lock(&lives);
-    c->next_live = live;
-    live = c;
+    communicator->next_live = live;
+    live = communicator;
     pthread_mutex_unlock(&lives);
 }
 
-static struct ncclComm **find_live(const struct ncclComm *c)
+static struct ncclComm **find_live(const struct ncclComm *communicator)
 {
     struct ncclComm **at = &live;
-    while (*at && *at != c)
+    while (*at && *at != communicator)
         at = &(*at)->next_live;
     if (!*at)
         breach("a communicator is called that is gone");
     return at;
 }
 
-static void end_live(const struct ncclComm *c)
+static void end_live(const struct ncclComm *communicator)
 {
     pthread_mutex_lock(&lives);
-    struct ncclComm **at = find_live(c);
-    if (atomic_load(&c->inside) > 0)
+    struct ncclComm **at = find_live(communicator);
+    if (atomic_load(&communicator->inside) > 0)
         breach("a communicator is freed while a call is inside it");
-    *at = c->next_live;
+    *at = communicator->next_live;
     pthread_mutex_unlock(&lives);
 }
 
@@ -99,63 +99,64 @@ void shim_go_out(struct ncclComm *comm)
 
 /* ---- their life ---- */
 
-static void comm_free(struct ncclComm *c)
+static void comm_free(struct ncclComm *communicator)
 {
-    while (c->works) {
-        shim_work *w = c->works;
-        c->works = w->next;
-        shim_work_free(w);
+    while (communicator->works) {
+        shim_work *work = communicator->works;
+        communicator->works = work->next;
+        shim_work_free(work);
     }
-    shim_work_free(c->under_way);
-    if (c->shared)
-        munmap(c->shared, c->shared_bytes);
-    free(c->sent);
-    free(c->received);
-    free(c);
+    shim_work_free(communicator->under_way);
+    if (communicator->shared)
+        munmap(communicator->shared, communicator->shared_bytes);
+    free(communicator->sent);
+    free(communicator->received);
+    free(communicator);
 }
 
 static struct ncclComm *comm_new(const char *name, int size, int rank)
 {
-    struct ncclComm *c = calloc(1, sizeof *c);
-    if (!c)
+    struct ncclComm *communicator = calloc(1, sizeof *communicator);
+    if (!communicator)
         return NULL;
-    snprintf(c->name, sizeof c->name, "%s", name);
-    c->rank = rank;
-    c->size = size;
-    c->shared_bytes = stages_at(size) + (size_t)size * SHIM_STAGE_BYTES;
-    c->sent = calloc((size_t)size, sizeof *c->sent);
-    c->received = calloc((size_t)size, sizeof *c->received);
+    snprintf(communicator->name, sizeof communicator->name, "%s", name);
+    communicator->rank = rank;
+    communicator->size = size;
+    communicator->shared_bytes = stages_at(size) + (size_t)size * SHIM_STAGE_BYTES;
+    communicator->sent = calloc((size_t)size, sizeof *communicator->sent);
+    communicator->received = calloc((size_t)size, sizeof *communicator->received);
     int fd = shm_open(name, O_CREAT | O_RDWR, 0600);
     void *at = MAP_FAILED;
-    if (fd >= 0 && ftruncate(fd, (off_t)c->shared_bytes) == 0)
-        at = mmap(NULL, c->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0 && ftruncate(fd, (off_t)communicator->shared_bytes) == 0)
+        at = mmap(NULL, communicator->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (fd >= 0)
         close(fd);
-    if (at == MAP_FAILED || !c->sent || !c->received) {
-        comm_free(c);
+    if (at == MAP_FAILED || !communicator->sent || !communicator->received) {
+        comm_free(communicator);
         return NULL;
     }
-    c->shared = at;
-    add_live(c);
-    atomic_fetch_add(&c->shared->joined, 1);
-    return c;
+    communicator->shared = at;
+    add_live(communicator);
+    atomic_fetch_add(&communicator->shared->joined, 1);
+    return communicator;
 }
 
-static bool all_joined(struct ncclComm *c)
+static bool all_joined(struct ncclComm *communicator)
 {
-    if (!c->joined && atomic_load(&c->shared->joined) == c->size) {
-        c->joined = true;
-        shm_unlink(c->name); /* the first rank to come here does it; the memory stays mapped */
+    if (!communicator->joined && atomic_load(&communicator->shared->joined) == communicator->size) {
+        communicator->joined = true;
+        shm_unlink(
+            communicator->name); /* the first rank to come here does it; the memory stays mapped */
     }
-    return c->joined;
+    return communicator->joined;
 }
 
 /* ---- splitting ---- */
 
-static bool all_split(const struct ncclComm *c)
+static bool all_split(const struct ncclComm *communicator)
 {
-    for (int r = 0; r < c->size; r++)
-        if (atomic_load(&shim_member_of(c, r)->splits) < c->splits)
+    for (int i = 0; i < communicator->size; i++)
+        if (atomic_load(&shim_member_of(communicator, i)->splits) < communicator->splits)
             return false;
     return true;
 }
@@ -168,12 +169,12 @@ static ncclResult_t make_child(struct ncclComm *comm)
     const int key = shim_member_of(comm, comm->rank)->key[turn];
     char name[SHIM_NAME_MAX];
     int size = 0, place = 0;
-    for (int r = 0; r < comm->size; r++) {
-        const shim_member *member = shim_member_of(comm, r);
+    for (int i = 0; i < comm->size; i++) {
+        const shim_member *member = shim_member_of(comm, i);
         if (member->color[turn] != color)
             continue;
         size++;
-        place += member->key[turn] < key || (member->key[turn] == key && r < comm->rank);
+        place += member->key[turn] < key || (member->key[turn] == key && i < comm->rank);
     }
     snprintf(name, sizeof name, "%.64s-%lld-%d", comm->name, (long long)comm->splits, color);
     ncclComm_t child = color == NCCL_SPLIT_NOCOLOR ? NULL : comm_new(name, size, place);
@@ -212,11 +213,11 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
     memset(uniqueId, 0, sizeof *uniqueId);
     snprintf(uniqueId->internal, sizeof uniqueId->internal, "/tessera-nccl-%d-%lld", (int)getpid(),
-             (long long)t.tv_sec * 1000000000 + t.tv_nsec);
+             (long long)now.tv_sec * 1000000000 + now.tv_nsec);
     return ncclSuccess;
 }
 
@@ -231,10 +232,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
     return *comm ? ncclInProgress : ncclSystemError;
 }
 
-static bool all_left(const struct ncclComm *c)
+static bool all_left(const struct ncclComm *communicator)
 {
-    for (int r = 0; r < c->size; r++)
-        if (!atomic_load(&shim_member_of(c, r)->left))
+    for (int i = 0; i < communicator->size; i++)
+        if (!atomic_load(&shim_member_of(communicator, i)->left))
             return false;
     return true;
 }

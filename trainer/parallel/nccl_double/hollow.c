@@ -8,18 +8,18 @@
 
 const shapes_handle *shim_shapes_of(cudaStream_t on)
 {
-    const emulated_handle *h = (const emulated_handle *)on;
-    return h->add ? NULL : (const shapes_handle *)on;
+    const emulated_handle *handle = (const emulated_handle *)on;
+    return handle->add ? NULL : (const shapes_handle *)on;
 }
 
-static ncclResult_t find_buffer(struct ncclComm *c, const shapes_handle *h, const void *at,
+static ncclResult_t find_buffer(struct ncclComm *comm, const shapes_handle *handle, const void *at,
                                 int64_t bytes, shapes_place *inout)
 {
-    shapes_place found = h->place(h->device, at, (size_t)bytes);
+    shapes_place found = handle->place(handle->device, at, (size_t)bytes);
     if (bytes == 0)
         return ncclSuccess;
     if (found == SHAPES_NOWHERE || (*inout != SHAPES_NOWHERE && found != *inout)) {
-        snprintf(c->said, sizeof c->said, "a buffer of %lld bytes %s", (long long)bytes,
+        snprintf(comm->said, sizeof comm->said, "a buffer of %lld bytes %s", (long long)bytes,
                  found == SHAPES_NOWHERE ? "lies in no allocation of the device"
                                          : "lies in pinned memory and another one on the device");
         return ncclInvalidArgument;
@@ -30,19 +30,19 @@ static ncclResult_t find_buffer(struct ncclComm *c, const shapes_handle *h, cons
 
 ncclResult_t shim_find_place(struct ncclComm *comm, cudaStream_t on, shim_part *part)
 {
-    const shapes_handle *h = shim_shapes_of(on);
+    const shapes_handle *handle = shim_shapes_of(on);
     const shim_call *call = &part->call;
     const int64_t bytes = call->count * (int64_t)shim_type_size(call->type);
     const int64_t sent = call->kind == SHIM_REDUCE_SCATTER ? comm->size * bytes : bytes;
     const int64_t received = call->kind == SHIM_ALL_GATHER ? comm->size * bytes : bytes;
     shapes_place place = SHAPES_NOWHERE;
     ncclResult_t result = ncclSuccess;
-    if (!h)
+    if (!handle)
         return ncclSuccess;
     if (call->kind != SHIM_RECV)
-        result = find_buffer(comm, h, part->send, sent, &place);
+        result = find_buffer(comm, handle, part->send, sent, &place);
     if (call->kind != SHIM_SEND && result == ncclSuccess)
-        result = find_buffer(comm, h, part->recv, received, &place);
+        result = find_buffer(comm, handle, part->recv, received, &place);
     part->call.hollow = place != SHAPES_PINNED;
     return result;
 }
@@ -56,10 +56,10 @@ ncclResult_t shim_start(struct ncclComm *comm, shim_work *work)
 /* Work that has run to its end is not polled again. */
 ncclResult_t shim_go_on(struct ncclComm *comm)
 {
-    shim_work *w = comm->under_way;
-    if (w->runs == 0 && !shim_poll(w, false))
+    shim_work *work = comm->under_way;
+    if (work->runs == 0 && !shim_poll(work, false))
         return ncclInProgress;
     comm->under_way = NULL;
-    shim_work_free(w);
+    shim_work_free(work);
     return ncclSuccess;
 }

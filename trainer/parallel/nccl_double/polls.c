@@ -46,148 +46,151 @@ const char *shim_type_name(int type)
 /* ---- collectives ---- */
 
 /* How many elements of each rank's share the stage holds at once. */
-static int64_t elements_at_once(const struct ncclComm *c, const shim_call *call)
+static int64_t elements_at_once(const struct ncclComm *communicator, const shim_call *call)
 {
-    int64_t shares = call->kind == SHIM_REDUCE_SCATTER ? c->size : 1;
+    int64_t shares = call->kind == SHIM_REDUCE_SCATTER ? communicator->size : 1;
     if (call->hollow)
         return call->count;
     return SHIM_STAGE_BYTES / shares / (int64_t)shim_type_size(call->type);
 }
 
-static int64_t elements_now(const struct ncclComm *c, const shim_part *p)
+static int64_t elements_now(const struct ncclComm *communicator, const shim_part *of)
 {
-    int64_t left = p->call.count - p->first, most = elements_at_once(c, &p->call);
+    int64_t left = of->call.count - of->first, most = elements_at_once(communicator, &of->call);
     return left < most ? left : most;
 }
 
-static bool all_reached(const struct ncclComm *c, size_t field, int64_t number)
+static bool all_reached(const struct ncclComm *communicator, size_t field, int64_t number)
 {
-    for (int r = 0; r < c->size; r++) {
-        const char *m = (const char *)shim_member_of(c, r);
-        if (atomic_load((const atomic_llong *)(const void *)(m + field)) < number)
+    for (int i = 0; i < communicator->size; i++) {
+        const char *theirs = (const char *)shim_member_of(communicator, i);
+        if (atomic_load((const atomic_llong *)(const void *)(theirs + field)) < number)
             return false;
     }
     return true;
 }
 
-static bool all_called_the_same(struct ncclComm *c, const shim_call *mine)
+static bool all_called_the_same(struct ncclComm *communicator, const shim_call *mine)
 {
-    for (int r = 0; r < c->size; r++) {
-        const shim_call *theirs = &shim_member_of(c, r)->now;
+    for (int i = 0; i < communicator->size; i++) {
+        const shim_call *theirs = &shim_member_of(communicator, i)->now;
         if (memcmp(theirs, mine, sizeof *mine) == 0)
             continue;
-        shim_differ(c, c->rank, mine, r, theirs);
+        shim_differ(communicator, communicator->rank, mine, i, theirs);
         return false;
     }
     return true;
 }
 
-static void write_piece(struct ncclComm *c, const shim_part *part)
+static void write_piece(struct ncclComm *communicator, const shim_part *part)
 {
-    const int64_t n = elements_now(c, part), size = (int64_t)shim_type_size(part->call.type);
-    char *stage = shim_stage_of(c, c->rank);
-    if (part->call.kind == SHIM_BROADCAST && part->call.root != c->rank)
+    const int64_t count = elements_now(communicator, part),
+                  size = (int64_t)shim_type_size(part->call.type);
+    char *stage = shim_stage_of(communicator, communicator->rank);
+    if (part->call.kind == SHIM_BROADCAST && part->call.root != communicator->rank)
         return;
-    int shares = part->call.kind == SHIM_REDUCE_SCATTER ? c->size : 1;
+    int shares = part->call.kind == SHIM_REDUCE_SCATTER ? communicator->size : 1;
     for (int k = 0; k < shares; k++)
-        memcpy(stage + k * n * size, part->send + (k * part->call.count + part->first) * size,
-               (size_t)(n * size));
+        memcpy(stage + k * count * size, part->send + (k * part->call.count + part->first) * size,
+               (size_t)(count * size));
 }
 
-static void sum_piece(struct ncclComm *c, const shim_part *part, int64_t n, int share)
+static void sum_piece(struct ncclComm *communicator, const shim_part *part, int64_t count,
+                      int share)
 {
     const int i = find_type(part->call.type);
     const int64_t size = (int64_t)types[i].size;
     const void *from[SHIM_RANKS_MAX];
-    for (int r = 0; r < c->size; r++)
-        from[r] = shim_stage_of(c, r) + share * n * size;
-    if (comm_sum(part->recv + part->first * size, from, c->size, n, types[i].own,
+    for (int j = 0; j < communicator->size; j++)
+        from[j] = shim_stage_of(communicator, j) + share * count * size;
+    if (comm_sum(part->recv + part->first * size, from, communicator->size, count, types[i].own,
                  part->call.op == ncclMax ? COMM_MAX : COMM_SUM) != ST_OK)
-        atomic_store(&c->shared->told, 1);
+        atomic_store(&communicator->shared->told, 1);
 }
 
-static void read_piece(struct ncclComm *c, const shim_part *part)
+static void read_piece(struct ncclComm *communicator, const shim_part *part)
 {
-    const int64_t n = elements_now(c, part), size = (int64_t)shim_type_size(part->call.type);
+    const int64_t count = elements_now(communicator, part),
+                  size = (int64_t)shim_type_size(part->call.type);
     switch (part->call.kind) {
     case SHIM_ALL_GATHER:
-        for (int r = 0; r < c->size; r++)
-            memcpy(part->recv + (r * part->call.count + part->first) * size, shim_stage_of(c, r),
-                   (size_t)(n * size));
+        for (int i = 0; i < communicator->size; i++)
+            memcpy(part->recv + (i * part->call.count + part->first) * size,
+                   shim_stage_of(communicator, i), (size_t)(count * size));
         break;
     case SHIM_REDUCE_SCATTER:
-        sum_piece(c, part, n, c->rank);
+        sum_piece(communicator, part, count, communicator->rank);
         break;
     case SHIM_ALL_REDUCE:
-        sum_piece(c, part, n, 0);
+        sum_piece(communicator, part, count, 0);
         break;
     default:
-        memmove(part->recv + part->first * size, shim_stage_of(c, part->call.root),
-                (size_t)(n * size));
+        memmove(part->recv + part->first * size, shim_stage_of(communicator, part->call.root),
+                (size_t)(count * size));
     }
 }
 
-static int64_t bytes_from_others(const struct ncclComm *c, const shim_call *call)
+static int64_t bytes_from_others(const struct ncclComm *communicator, const shim_call *call)
 {
-    const int64_t n = call->count, size = (int64_t)shim_type_size(call->type);
+    const int64_t count = call->count, size = (int64_t)shim_type_size(call->type);
     int64_t first, own;
     switch (call->kind) {
     case SHIM_ALL_REDUCE:
-        own = comm_cut(c->rank, c->size, n, &first);
-        return ((c->size - 1) * own + n - own) * size;
+        own = comm_cut(communicator->rank, communicator->size, count, &first);
+        return ((communicator->size - 1) * own + count - own) * size;
     case SHIM_BROADCAST:
-        return c->rank == call->root ? 0 : n * size;
+        return communicator->rank == call->root ? 0 : count * size;
     case SHIM_SEND:
         return 0;
     case SHIM_RECV:
-        return n * size;
+        return count * size;
     default:
-        return (c->size - 1) * n * size;
+        return (communicator->size - 1) * count * size;
     }
 }
 
-static bool poll_collective(struct ncclComm *c, shim_work *work)
+static bool poll_collective(struct ncclComm *communicator, shim_work *work)
 {
     shim_part *part = work->part;
-    shim_member *me = shim_member_of(c, c->rank);
+    shim_member *me = shim_member_of(communicator, communicator->rank);
     for (;;) {
         switch (work->phase) {
         case ARRIVE:
-            part->call.number = ++c->calls;
+            part->call.number = ++communicator->calls;
             part->first = 0;
             me->now = part->call;
-            atomic_store(&me->arrived, c->calls);
+            atomic_store(&me->arrived, communicator->calls);
             work->phase = COMPARE;
             break;
         case COMPARE:
-            if (!all_reached(c, offsetof(shim_member, arrived), part->call.number))
+            if (!all_reached(communicator, offsetof(shim_member, arrived), part->call.number))
                 return false;
-            if (!all_called_the_same(c, &part->call))
+            if (!all_called_the_same(communicator, &part->call))
                 return false;
             work->phase = WRITE;
             break;
         case WRITE:
             if (part->call.count > 0 && !part->call.hollow)
-                write_piece(c, part);
+                write_piece(communicator, part);
             atomic_fetch_add(&me->wrote, 1);
             work->phase = READ;
             break;
         case READ:
-            if (!all_reached(c, offsetof(shim_member, wrote), atomic_load(&me->wrote)))
+            if (!all_reached(communicator, offsetof(shim_member, wrote), atomic_load(&me->wrote)))
                 return false;
             if (part->call.count > 0 && !part->call.hollow)
-                read_piece(c, part);
+                read_piece(communicator, part);
             atomic_fetch_add(&me->read, 1);
             work->phase = AGAIN;
             break;
         default: /* AGAIN: the stage is used for the next piece when all have read this one */
-            if (!all_reached(c, offsetof(shim_member, read), atomic_load(&me->read)))
+            if (!all_reached(communicator, offsetof(shim_member, read), atomic_load(&me->read)))
                 return false;
-            part->first += part->call.count > 0 ? elements_now(c, part) : 0;
+            part->first += part->call.count > 0 ? elements_now(communicator, part) : 0;
             work->phase = WRITE;
             if (part->first < part->call.count)
                 break;
-            shim_record(c, &part->call, bytes_from_others(c, &part->call));
+            shim_record(communicator, &part->call, bytes_from_others(communicator, &part->call));
             return true;
         }
     }
@@ -195,22 +198,22 @@ static bool poll_collective(struct ncclComm *c, shim_work *work)
 
 /* ---- messages ---- */
 
-static int64_t mail_now(const shim_part *p)
+static int64_t mail_now(const shim_part *of)
 {
-    int64_t left = p->call.count * (int64_t)shim_type_size(p->call.type) - p->first;
-    return left < SHIM_MAIL_BYTES || p->call.hollow ? left : SHIM_MAIL_BYTES;
+    int64_t left = of->call.count * (int64_t)shim_type_size(of->call.type) - of->first;
+    return left < SHIM_MAIL_BYTES || of->call.hollow ? left : SHIM_MAIL_BYTES;
 }
 
-static bool is_last(const shim_part *p)
+static bool is_last(const shim_part *of)
 {
-    return p->first >= p->call.count * (int64_t)shim_type_size(p->call.type);
+    return of->first >= of->call.count * (int64_t)shim_type_size(of->call.type);
 }
 
 /* A send is done when the other rank has taken all of it, so that a rank does not continue if its
  * message is not received. */
-static void poll_send(struct ncclComm *c, shim_part *part)
+static void poll_send(struct ncclComm *communicator, shim_part *part)
 {
-    shim_mail *mail = shim_mail_of(c, c->rank, part->peer);
+    shim_mail *mail = shim_mail_of(communicator, communicator->rank, part->peer);
     if (atomic_load(&mail->put) != atomic_load(&mail->got))
         return;
     if (part->begun && is_last(part)) {
@@ -222,57 +225,57 @@ static void poll_send(struct ncclComm *c, shim_part *part)
         mail->now = part->call;
     }
     part->begun = true;
-    int64_t n = mail_now(part);
+    int64_t count = mail_now(part);
     if (!part->call.hollow)
-        memcpy(mail->bytes, part->send + part->first, (size_t)n);
-    part->first += n;
+        memcpy(mail->bytes, part->send + part->first, (size_t)count);
+    part->first += count;
     atomic_fetch_add(&mail->put, 1);
 }
 
-static void poll_recv(struct ncclComm *c, shim_part *part)
+static void poll_recv(struct ncclComm *communicator, shim_part *part)
 {
-    shim_mail *mail = shim_mail_of(c, part->peer, c->rank);
+    shim_mail *mail = shim_mail_of(communicator, part->peer, communicator->rank);
     if (atomic_load(&mail->put) == atomic_load(&mail->got))
         return;
     if (!part->begun) {
         part->call.number = part->number;
         if (mail->now.count != part->call.count || mail->now.type != part->call.type ||
             mail->now.number != part->call.number || mail->now.hollow != part->call.hollow) {
-            shim_differ(c, c->rank, &part->call, part->peer, &mail->now);
+            shim_differ(communicator, communicator->rank, &part->call, part->peer, &mail->now);
             return;
         }
     }
     part->begun = true;
-    int64_t n = mail_now(part);
+    int64_t count = mail_now(part);
     if (!part->call.hollow)
-        memcpy(part->recv + part->first, mail->bytes, (size_t)n);
-    part->first += n;
+        memcpy(part->recv + part->first, mail->bytes, (size_t)count);
+    part->first += count;
     part->done = is_last(part);
     atomic_fetch_add(&mail->got, 1);
     if (part->done)
-        shim_record(c, &part->call, bytes_from_others(c, &part->call));
+        shim_record(communicator, &part->call, bytes_from_others(communicator, &part->call));
 }
 
-/* Whether part i may run: messages between two ranks run in the order of the calls. */
-static bool is_next(const shim_work *w, int i)
+/* Whether part `next` may run: messages between two ranks run in the order of the calls. */
+static bool is_next(const shim_work *work, int next)
 {
-    for (int k = 0; k < i; k++)
-        if (!w->part[k].done && w->part[k].peer == w->part[i].peer &&
-            w->part[k].call.kind == w->part[i].call.kind)
+    for (int k = 0; k < next; k++)
+        if (!work->part[k].done && work->part[k].peer == work->part[next].peer &&
+            work->part[k].call.kind == work->part[next].call.kind)
             return false;
     return true;
 }
 
-static bool poll_messages(struct ncclComm *c, shim_work *work)
+static bool poll_messages(struct ncclComm *communicator, shim_work *work)
 {
     bool done = true;
     for (int i = 0; i < work->count; i++) {
         shim_part *part = &work->part[i];
         if (!part->done && is_next(work, i)) {
             if (part->call.kind == SHIM_SEND)
-                poll_send(c, part);
+                poll_send(communicator, part);
             else
-                poll_recv(c, part);
+                poll_recv(communicator, part);
         }
         done &= part->done;
     }
@@ -281,34 +284,35 @@ static bool poll_messages(struct ncclComm *c, shim_work *work)
 
 static void begin_work(shim_work *work)
 {
-    struct ncclComm *c = work->comm;
+    struct ncclComm *communicator = work->comm;
     work->phase = ARRIVE;
     for (int i = 0; i < work->count; i++) {
         shim_part *part = &work->part[i];
         part->begun = part->done = false;
         part->first = 0;
         if (part->call.kind == SHIM_SEND)
-            part->number = ++c->sent[part->peer];
+            part->number = ++communicator->sent[part->peer];
         else if (part->call.kind == SHIM_RECV)
-            part->number = ++c->received[part->peer];
+            part->number = ++communicator->received[part->peer];
     }
 }
 
 bool shim_poll(void *work, bool first)
 {
-    shim_work *w = work;
-    struct ncclComm *c = w->comm;
-    if (atomic_load(&c->aborted) || atomic_load(&c->revoked))
+    shim_work *queued = work;
+    struct ncclComm *communicator = queued->comm;
+    if (atomic_load(&communicator->aborted) || atomic_load(&communicator->revoked))
         return true;
-    if (w->before && w->before->runs <= w->runs) { /* it may not begin yet */
-        w->phase = -1;
+    if (queued->before && queued->before->runs <= queued->runs) { /* it may not begin yet */
+        queued->phase = -1;
         return false;
     }
-    if (first || w->phase == -1)
-        begin_work(w);
-    if (atomic_load(&c->shared->differs))
+    if (first || queued->phase == -1)
+        begin_work(queued);
+    if (atomic_load(&communicator->shared->differs))
         return false; /* it never ends, until the communicator is aborted */
-    bool done = w->part[0].call.kind >= SHIM_SEND ? poll_messages(c, w) : poll_collective(c, w);
-    w->runs += done;
+    bool done = queued->part[0].call.kind >= SHIM_SEND ? poll_messages(communicator, queued)
+                                                       : poll_collective(communicator, queued);
+    queued->runs += done;
     return done;
 }

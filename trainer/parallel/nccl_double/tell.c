@@ -14,36 +14,37 @@ const char *shim_kind_name(int kind)
     return name[kind];
 }
 
-static int describe_call(char *out, size_t size, int rank, const shim_call *c)
+static int describe_call(char *out, size_t size, int rank, const shim_call *call)
 {
     static const char *const op[] = {"sum", "prod", "max", "min", "avg"};
-    int n =
-        snprintf(out, size, "rank %d: call %" PRId64 ", %s of %" PRId64 " %s on stream %d", rank,
-                 c->number, shim_kind_name(c->kind), c->count, shim_type_name(c->type), c->stream);
-    if (c->kind == SHIM_REDUCE_SCATTER || c->kind == SHIM_ALL_REDUCE)
-        n += snprintf(out + n, size - (size_t)n, ", %s", op[c->op]);
-    else if (c->kind == SHIM_BROADCAST)
-        n += snprintf(out + n, size - (size_t)n, ", root %d", c->root);
-    else if (c->kind >= SHIM_SEND)
-        n += snprintf(out + n, size - (size_t)n, ", %s rank %d",
-                      c->kind == SHIM_SEND ? "to" : "from", c->root);
-    if (c->hollow)
-        n += snprintf(out + n, size - (size_t)n, ", of shapes");
-    return n;
+    int length = snprintf(out, size, "rank %d: call %" PRId64 ", %s of %" PRId64 " %s on stream %d",
+                          rank, call->number, shim_kind_name(call->kind), call->count,
+                          shim_type_name(call->type), call->stream);
+    if (call->kind == SHIM_REDUCE_SCATTER || call->kind == SHIM_ALL_REDUCE)
+        length += snprintf(out + length, size - (size_t)length, ", %s", op[call->op]);
+    else if (call->kind == SHIM_BROADCAST)
+        length += snprintf(out + length, size - (size_t)length, ", root %d", call->root);
+    else if (call->kind >= SHIM_SEND)
+        length += snprintf(out + length, size - (size_t)length, ", %s rank %d",
+                           call->kind == SHIM_SEND ? "to" : "from", call->root);
+    if (call->hollow)
+        length += snprintf(out + length, size - (size_t)length, ", of shapes");
+    return length;
 }
 
 void shim_differ(struct ncclComm *comm, int rank, const shim_call *mine, int other,
                  const shim_call *theirs)
 {
-    shim_shared *s = comm->shared;
+    shim_shared *shared = comm->shared;
     int none = 0;
-    if (!atomic_compare_exchange_strong(&s->differs, &none, 1))
+    if (!atomic_compare_exchange_strong(&shared->differs, &none, 1))
         return; /* another rank reports it */
-    int n = snprintf(s->said, sizeof s->said, "calls differ: ");
-    n += describe_call(s->said + n, sizeof s->said - (size_t)n, rank, mine);
-    n += snprintf(s->said + n, sizeof s->said - (size_t)n, "; ");
-    describe_call(s->said + n, sizeof s->said - (size_t)n, other, theirs);
-    atomic_store(&s->told, 1);
+    int length = snprintf(shared->said, sizeof shared->said, "calls differ: ");
+    length +=
+        describe_call(shared->said + length, sizeof shared->said - (size_t)length, rank, mine);
+    length += snprintf(shared->said + length, sizeof shared->said - (size_t)length, "; ");
+    describe_call(shared->said + length, sizeof shared->said - (size_t)length, other, theirs);
+    atomic_store(&shared->told, 1);
 }
 
 static void close_record(void)

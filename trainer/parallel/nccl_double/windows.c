@@ -70,8 +70,8 @@ shim_team ncclTeamLsa(ncclComm_t comm);
 shim_team ncclTeamLsa(ncclComm_t comm)
 {
     const char *some = getenv("TESSERA_NCCL_LSA");
-    const int n = some ? atoi(some) : comm->size;
-    return (shim_team){n, comm->rank % n, 1};
+    const int count = some ? atoi(some) : comm->size;
+    return (shim_team){count, comm->rank % count, 1};
 }
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
@@ -93,25 +93,26 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 
 static bool all_have(const struct ncclComm *comm, size_t field)
 {
-    for (int r = 0; r < comm->size; r++) {
-        const char *m = (const char *)shim_member_of(comm, r);
-        if (atomic_load((const atomic_llong *)(const void *)(m + field)) < comm->windows)
+    for (int i = 0; i < comm->size; i++) {
+        const char *theirs = (const char *)shim_member_of(comm, i);
+        if (atomic_load((const atomic_llong *)(const void *)(theirs + field)) < comm->windows)
             return false;
     }
     return true;
 }
 
-static bool map_rank(char *base, const struct ncclComm *c, int rank)
+static bool map_rank(char *base, const struct ncclComm *comm, int rank)
 {
-    const shim_member *m = shim_member_of(c, rank);
-    const int turn = c->windows % 2;
-    int fd = shm_open(m->window_name[turn], O_RDWR, 0600);
+    const shim_member *me = shim_member_of(comm, rank);
+    const int turn = comm->windows % 2;
+    int fd = shm_open(me->window_name[turn], O_RDWR, 0600);
     void *at = fd < 0 ? MAP_FAILED
-                      : mmap(base + (uint64_t)rank * STRIDE, (size_t)m->window_bytes[turn],
+                      : mmap(base + (uint64_t)rank * STRIDE, (size_t)me->window_bytes[turn],
                              PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
     if (fd >= 0)
         close(fd);
-    return at != MAP_FAILED && m->window_bytes[turn] == shim_member_of(c, 0)->window_bytes[turn];
+    return at != MAP_FAILED &&
+           me->window_bytes[turn] == shim_member_of(comm, 0)->window_bytes[turn];
 }
 
 ncclResult_t shim_register(struct ncclComm *comm)
@@ -123,13 +124,13 @@ ncclResult_t shim_register(struct ncclComm *comm)
         char *base = mmap(NULL, (size_t)comm->size * STRIDE, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         bool all = base != MAP_FAILED;
-        for (int r = 0; r < comm->size && all; r++)
-            all = map_rank(base, comm, r);
-        ncclWindow_t w = all ? calloc(1, shim_window_bytes()) : NULL;
-        if (!w)
+        for (int i = 0; i < comm->size && all; i++)
+            all = map_rank(base, comm, i);
+        ncclWindow_t window = all ? calloc(1, shim_window_bytes()) : NULL;
+        if (!window)
             return ncclSystemError;
-        shim_window_fill(w, base, (uint32_t)(STRIDE >> 32), comm->rank);
-        *comm->window_out = w;
+        shim_window_fill(window, base, (uint32_t)(STRIDE >> 32), comm->rank);
+        *comm->window_out = window;
         atomic_store(&me->mapped, comm->windows);
     }
     if (!all_have(comm, offsetof(shim_member, mapped)))
